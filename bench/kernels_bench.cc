@@ -1,10 +1,10 @@
-// Reduction kernels beside memcpy. Each benchmark moves one shape (sources -> destinations, bytes per buffer);
-// counters:
-//   GBps         bytes loaded and stored by the kernel, per second (1e9)
-//   memcpy_GBps  the same for memcpy from the first half to the second half of the memory that those buffers lie in,
-//                in turn with the kernel in the same run: as many bytes, as many of them in each cache
+// Benchmark of the reduction kernels, compared with memcpy. Each benchmark has one shape (sources -> destinations,
+// bytes per buffer). Counters:
+//   GBps         bytes that the kernel loads and stores, in 1e9 bytes per second
+//   memcpy_GBps  the same for a memcpy from the first half to the second half of the memory of these buffers. It runs
+//                in turn with the kernel, and moves as many bytes with the same share of them in each cache
 //   ratio        GBps / memcpy_GBps
-// Fetching a line before it is overwritten counts on neither side; memcpy of this size may do without.
+// The counters do not include reading a cache line before it is overwritten, which a memcpy of this size may avoid.
 #include <benchmark/benchmark.h>
 
 #include <chrono>
@@ -24,7 +24,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kCacheLine = 64;
 
-// Buffers side by side in one zeroed piece of memory, a few lines apart: equal offsets do not share a cache set.
+// Buffers in one zeroed block of memory, with a few cache lines between them, so that equal offsets in different
+// buffers do not use the same cache set.
 class Buffers {
  public:
   Buffers(std::size_t buffer_count, std::size_t bytes)
@@ -47,7 +48,7 @@ class Buffers {
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// Args: sources, destinations, bytes per buffer.
+// Benchmark arguments: number of sources, number of destinations, bytes per buffer.
 void sum(benchmark::State& state, DataType type) {
   const auto source_count = static_cast<std::size_t>(state.range(0));
   const auto destination_count = static_cast<std::size_t>(state.range(1));
@@ -60,7 +61,7 @@ void sum(benchmark::State& state, DataType type) {
   const tutti::kernels::Reduction reduction{.type = type, .op = tutti::ReduceOp::kSum, .scale = {}};
   const std::size_t count = bytes / tutti::size_of(type);
   const std::size_t total_bytes = (source_count + destination_count) * bytes;
-  // Enough calls between two readings of the clock that the reading does not count.
+  // Enough calls between two readings of the clock, so that the time of the reading is negligible.
   const std::size_t calls = 1 + (std::size_t{4} << 20) / bytes;
 
   double kernel_s = 0;

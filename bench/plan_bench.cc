@@ -1,7 +1,7 @@
-// Plans: building, verifying, tiling. Nothing here depends on the machine's memory, so there is no figure to stand
-// beside; counters:
-//   steps/s    plan steps built, or evaluated by the verifier (over 2 tiles and 2 calls unless the name says otherwise)
-//   extents/s  chunks turned to offsets
+// Benchmark of plans: building, verifying and tiling. The times are not compared with a limit of the machine, because
+// neither its memory bandwidth nor its network bounds them. Counters:
+//   steps/s    plan steps that are built, or that the verifier evaluates, each for 2 tiles and 2 calls
+//   extents/s  chunks that are converted to offsets
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
@@ -38,7 +38,7 @@ void build(benchmark::State& state, Algorithm algorithm) {
   set_rate(state, "steps/s", steps_of(tutti::build_plan(generator)));
 }
 
-// What a rank does when it first meets a call: its own plan only.
+// Builds only the plan of one rank, as a rank does for the first call of a shape.
 void build_one_rank(benchmark::State& state, Algorithm algorithm) {
   const tutti::Generator generator = generator_of(algorithm, state);
   for (auto _ : state) benchmark::DoNotOptimize(generator.build(generator.shape, 1));

@@ -1,10 +1,11 @@
-// What the flight recorder adds to an operation, in ns of this thread's processor time (other programs on the machine
-// do not count):
-//   read_ticks   the machine's own: one look at the processor's counter
-//   short_call   a call by mailboxes or memory: its tag and begin; its end is taken from the wait, where there was one
-//   long_call    any other: begin and end are looked at
-//   transfers    an exchange: bytes and peer, too
-//   wait         what a wait writes, every 50 ms of it
+// Benchmark of the flight recorder: the time that it adds to an operation, in ns of processor time of this thread, so
+// that other programs on the machine do not change the result:
+//   read_ticks   reading the processor's time-stamp counter once, for comparison
+//   short_call   a call through mailboxes or mapped memory: writes its tag and its start. The end time is taken from
+//                the wait, if there was one
+//   long_call    any other call: reads the clock at its start and its end
+//   transfers    an exchange: also writes bytes and peer
+//   wait         the record that a waiting rank writes every 50 ms
 #include <benchmark/benchmark.h>
 #include <unistd.h>
 
@@ -21,22 +22,22 @@
 namespace tutti {
 namespace {
 
-// A recorder in a folder of its own, which goes with it.
-class Recorded {
+// A recorder with a temporary folder, which is removed with it.
+class TemporaryRecorder {
  public:
-  Recorded() {
+  TemporaryRecorder() {
     std::string name = recording::folders("", process_environment()).front() + "-bench-XXXXXX";
     if (mkdtemp(name.data()) == nullptr) return;
     folder_ = name;
     auto opened = std::make_shared<RecordingFolder>(std::vector<std::string>{folder_}, Log(LogLevel::kWarn, 0));
     recorder_ = Recorder::create(opened, {.job = 1, .communicator = 1, .transport = "none"});
   }
-  ~Recorded() {
+  ~TemporaryRecorder() {
     recorder_.reset();
     if (!folder_.empty()) std::filesystem::remove_all(folder_);
   }
-  Recorded(const Recorded&) = delete;
-  Recorded& operator=(const Recorded&) = delete;
+  TemporaryRecorder(const TemporaryRecorder&) = delete;
+  TemporaryRecorder& operator=(const TemporaryRecorder&) = delete;
   Recorder* get() const { return recorder_.get(); }
 
  private:
@@ -52,7 +53,7 @@ BENCHMARK(read_ticks);
 
 template <class Operation>
 void record(benchmark::State& state, const Operation& operation) {
-  const Recorded recorded;
+  const TemporaryRecorder recorded;
   Recorder* recorder = recorded.get();
   if (recorder == nullptr) return state.SkipWithError("no folder for recordings");
   CallTag tag{.count = 1024, .algorithm = 3};
@@ -66,21 +67,21 @@ void record(benchmark::State& state, const Operation& operation) {
 
 void short_call(benchmark::State& state) {
   record(state, [](Recorder& recorder, const CallTag& tag) {
-    recorder.end(recorder.begin(tag, recording::Way::kMailboxes), tag.sequence);
+    recorder.end(recorder.begin(tag, recording::CallPath::kMailboxes), tag.sequence);
   });
 }
 BENCHMARK(short_call);
 
 void long_call(benchmark::State& state) {
   record(state, [](Recorder& recorder, const CallTag& tag) {
-    recorder.end(recorder.begin(tag, recording::Way::kMessages), recorder.now());
+    recorder.end(recorder.begin(tag, recording::CallPath::kMessages), recorder.now());
   });
 }
 BENCHMARK(long_call);
 
 void transfers(benchmark::State& state) {
   record(state, [](Recorder& recorder, const CallTag& tag) {
-    const std::uint64_t serial = recorder.begin(tag, recording::Way::kTransfers);
+    const std::uint64_t serial = recorder.begin(tag, recording::CallPath::kTransfers);
     recorder.add(serial, 4096, 1, 1);
     recorder.end(serial, recorder.now());
   });

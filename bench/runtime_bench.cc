@@ -1,10 +1,10 @@
-// What the runtime adds to the bytes that it moves, in ns:
-//   prepare_call   argument checks, choice of the algorithm, plan look-up, an operation
-//   plan_step      one step of a ring all-reduce of one element, by two ranks that one thread drives in turn: no line
-//                  goes between cores, nobody waits
-//   short_call     an all-reduce of 8 bytes by mailboxes: two threads, a core each
-//   hand_over_*    what a rank that waits is woken by, one way: a cache line between two cores; sched_yield between two
-//                  threads of one core; the doorbell (futex) of a rank that sleeps on another core
+// Benchmark of the runtime: the time that it adds to the transfer of the data, in ns:
+//   prepare_call  argument checks, selection of the algorithm, plan look-up, creation of an operation
+//   plan_step     one step of a ring all-reduce of one element. One thread executes both ranks in turn, so no cache
+//                 line moves between cores and no rank waits
+//   short_call    an all-reduce of 8 bytes through mailboxes: two threads, each on its own core
+//   hand_over_*   the one-way time to wake a waiting rank: by a cache line between two cores; by sched_yield between
+//                 two threads on one core; by the doorbell (futex) of a rank that sleeps on another core
 #include <benchmark/benchmark.h>
 #include <sched.h>
 
@@ -29,7 +29,7 @@ namespace {
 constexpr std::uint32_t kRanks = 2;
 
 std::vector<std::unique_ptr<ShmTransport>> transports() {
-  const auto relay = std::make_shared<InProcessRelay>();  // shared by the exchanges
+  const auto relay = std::make_shared<InProcessRelay>();  // shared by the exchanges of both ranks
   const SegmentShape shape{.ranks = kRanks};
   SteadyClock clock;
   std::vector<std::shared_ptr<SegmentExchange>> exchanges;
@@ -140,31 +140,33 @@ void short_call(benchmark::State& state) {
 }
 BENCHMARK(short_call)->UseRealTime();
 
-// Two threads that answer each other `state` times; `wait(who, number)` returns when the other has said the number.
+// Two threads that answer each other once per iteration. Thread 0 is the benchmark's thread. `wait(caller, ready)` is
+// called with caller 0 or 1 (the thread) to return when `ready()` is true, and with caller 2 or 3 after thread 0 or 1
+// has stored a new number, so that it can wake the other thread.
 template <class Wait>
 void ping_pong(benchmark::State& state, int other_core, const Wait& wait) {
-  struct alignas(128) Word {
+  struct alignas(128) Flag {
     std::atomic<std::uint64_t> number{0};
   };
-  Word words[2];
+  Flag flags[2];
   constexpr std::uint64_t kLast = ~std::uint64_t{0};
   std::thread other([&] {
     run_on(other_core);
     for (std::uint64_t number = 1;; ++number) {
-      wait(1, [&] { return words[0].number.load(std::memory_order_seq_cst) >= number; });
-      if (words[0].number.load() == kLast) return;
-      words[1].number.store(number, std::memory_order_seq_cst);
+      wait(1, [&] { return flags[0].number.load(std::memory_order_seq_cst) >= number; });
+      if (flags[0].number.load() == kLast) return;
+      flags[1].number.store(number, std::memory_order_seq_cst);
       wait(3, [] { return true; });
     }
   });
   run_on(0);
   std::uint64_t number = 0;
   for (auto _ : state) {
-    words[0].number.store(++number, std::memory_order_seq_cst);
+    flags[0].number.store(++number, std::memory_order_seq_cst);
     wait(2, [] { return true; });
-    wait(0, [&] { return words[1].number.load(std::memory_order_seq_cst) >= number; });
+    wait(0, [&] { return flags[1].number.load(std::memory_order_seq_cst) >= number; });
   }
-  words[0].number.store(kLast);
+  flags[0].number.store(kLast);
   wait(2, [] { return true; });
   other.join();
   state.counters["one_way"] =
@@ -172,28 +174,29 @@ void ping_pong(benchmark::State& state, int other_core, const Wait& wait) {
 }
 
 void hand_over_line(benchmark::State& state) {
-  ping_pong(state, 1, [](int, const auto& there) {
-    while (!there()) relax();
+  ping_pong(state, 1, [](int, const auto& ready) {
+    while (!ready()) relax();
   });
 }
 BENCHMARK(hand_over_line)->UseRealTime();
 
 void hand_over_yield(benchmark::State& state) {
-  ping_pong(state, 0, [](int, const auto& there) {
-    while (!there()) sched_yield();
+  ping_pong(state, 0, [](int, const auto& ready) {
+    while (!ready()) sched_yield();
   });
 }
 BENCHMARK(hand_over_yield)->UseRealTime();
 
-// Who: 0 and 1 wait, 2 and 3 have just stored something that the other waits for.
+// The callers 0 and 1 wait. The callers 2 and 3 (threads 0 and 1) have stored a number, and ring the doorbell of the
+// other thread.
 void hand_over_doorbell(benchmark::State& state) {
   auto ends = transports();
-  ping_pong(state, 1, [&](int who, const auto& there) {
-    if (who >= 2) return ends[static_cast<std::size_t>(3 - who)]->doorbell().ring();
-    Doorbell& bell = ends[static_cast<std::size_t>(who)]->doorbell();
-    while (!there()) {
+  ping_pong(state, 1, [&](int caller, const auto& ready) {
+    if (caller >= 2) return ends[static_cast<std::size_t>(3 - caller)]->doorbell().ring();
+    Doorbell& bell = ends[static_cast<std::size_t>(caller)]->doorbell();
+    while (!ready()) {
       bell.arm();
-      if (there()) return bell.disarm();
+      if (ready()) return bell.disarm();
       bell.sleep(1'000'000'000);
     }
   });

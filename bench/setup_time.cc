@@ -1,6 +1,7 @@
-// setup_time RANKS ROUNDS [TRANSPORT]: how long RANKS processes take to make a communicator of all of them, from the
-// moment that all are there to the end of the slowest's Communicator::create(); median and least of the rounds. Uses
-// the public interface alone, so that it may be compiled against another build of the library, to compare.
+// setup_time RANKS ROUNDS [TRANSPORT]: measures how long RANKS processes need to create a communicator of all of
+// them. The time is from the moment at which all processes are ready until Communicator::create() of the slowest one
+// returns. Prints the median and the minimum of the rounds. It uses only the public API, so that it can be compiled
+// with another build of the library for comparison.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,18 +22,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr int kMostRanks = 512;
-constexpr useconds_t kLookUs = 200;
+constexpr useconds_t kPollUs = 200;
 
-struct Shared {  // among the ranks of a round
-  std::atomic<int> there;
+struct Shared {  // shared by the ranks of a round
+  std::atomic<int> ready_ranks;
   std::atomic<bool> go;
   std::array<std::atomic<double>, kMostRanks> ms;
 };
 
-[[noreturn]] void be_rank(Shared& shared, const tutti::CommunicatorOptions& options) {
-  alarm(120);  // no rank outlives a broken round
-  ++shared.there;
-  while (!shared.go) usleep(kLookUs);
+[[noreturn]] void run_rank(Shared& shared, const tutti::CommunicatorOptions& options) {
+  alarm(120);  // ends the rank if the round hangs
+  ++shared.ready_ranks;
+  while (!shared.go) usleep(kPollUs);
   const auto start = Clock::now();
   const auto made = tutti::Communicator::create(options);
   const std::chrono::duration<double, std::milli> lasted = Clock::now() - start;
@@ -41,7 +42,7 @@ struct Shared {  // among the ranks of a round
   _exit(made ? 0 : 1);
 }
 
-// Of the slowest rank; negative: one has failed.
+// One round: the time of the slowest rank in milliseconds, or a negative number if a rank has failed.
 double round_ms(int ranks, int round, const std::string& transport) {
   void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return -1;
@@ -54,11 +55,11 @@ double round_ms(int ranks, int round, const std::string& transport) {
   std::vector<pid_t> children;
   for (options.rank = 0; options.rank < ranks; ++options.rank) {
     const pid_t child = fork();
-    if (child == 0) be_rank(shared, options);
+    if (child == 0) run_rank(shared, options);
     if (child > 0) children.push_back(child);
   }
-  while (static_cast<std::size_t>(shared.there) < children.size()) usleep(kLookUs);
-  usleep(100 * kLookUs);
+  while (static_cast<std::size_t>(shared.ready_ranks) < children.size()) usleep(kPollUs);
+  usleep(100 * kPollUs);
   shared.go = true;
   bool good = children.size() == static_cast<std::size_t>(ranks);
   for (const pid_t child : children) {

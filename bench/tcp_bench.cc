@@ -1,7 +1,8 @@
-// One TCP connection of the transport beside the best plain socket program of the same run, between two processes on
-// loopback. Counters: GB/s one way (stream), us one way (ping_pong). "plain" sends and receives with the stated call
-// size on one non-blocking socket (no frames, no credits, no places); "plain_sockets/n" spreads the calls over n
-// sockets. TUTTI_ENCRYPT=1: the transport's connection goes by TLS.
+// Benchmark of one TCP connection of the transport, compared with the best plain socket program in the same run,
+// between two processes on loopback. Counters: GB/s in one direction (stream), us for one direction (ping_pong).
+// "plain" sends and receives with the given call size on one non-blocking socket, without frames, credits and
+// advertised receive buffers. With n sockets it distributes the calls over them. With TUTTI_ENCRYPT=1 the transport's
+// connection uses TLS.
 #include <benchmark/benchmark.h>
 #include <poll.h>
 #include <sched.h>
@@ -23,8 +24,8 @@ using tutti::CallTag;
 
 constexpr std::size_t kLargest = 4 << 20;
 constexpr int kSpins = 200;
-// Per iteration: short, so that on a busy machine some iterations have both cores to themselves. The first of each run
-// warms up (the kernel tunes its buffers while there is traffic) and is not timed.
+// Work per iteration. It is small, so that on a busy machine some iterations have both cores for themselves. The
+// first iteration of each run is a warm-up and is not timed, because the kernel adapts its buffers to the traffic.
 constexpr std::uint64_t kStreamBytes = 16 << 20;
 constexpr int kTrips = 1000;
 
@@ -33,7 +34,7 @@ constexpr int kTrips = 1000;
   std::abort();
 }
 
-// Runs `child` in a process of its own, which ends with this object at the latest.
+// Runs `child` in a child process, which is killed by the destructor if it has not exited before.
 class Child {
  public:
   explicit Child(const std::function<void()>& child) : pid_(fork()) {
@@ -49,7 +50,7 @@ class Child {
   }
   Child(const Child&) = delete;
 
-  // Processor time of this process and the child, seconds since their starts.
+  // Processor time of this process and the child, in seconds since they were started.
   double cpu_s() const {
     clockid_t clock{};
     clock_getcpuclockid(pid_, &clock);
@@ -85,7 +86,7 @@ struct PlainPair {
   }
 };
 
-// After a call that moved nothing.
+// Called after a send or receive that moved no data. After kSpins such calls in a row it waits for the socket.
 void wait_for(int fd, short event, int& spins) {
   if (++spins < kSpins) return;
   spins = 0;
@@ -122,8 +123,8 @@ void receive_all(int fd, std::byte* data, std::size_t bytes) {
   }
 }
 
-// The sender's and the receiver's data advance through the same span as the transport's, so that both have the same
-// share of the caches.
+// The data of sender and receiver advance through a range of the same size as those of the transport, so that both
+// use the same amount of cache.
 void plain_stream(benchmark::State& state) {
   const auto call_bytes = static_cast<std::size_t>(state.range(0));
   const auto sockets = static_cast<std::size_t>(state.range(1));
@@ -152,8 +153,8 @@ void plain_stream(benchmark::State& state) {
       benchmark::Counter(static_cast<double>(kStreamBytes) / 1e9, benchmark::Counter::kIsIterationInvariantRate);
 }
 
-// Over one socket, or one for each direction as the transport has it: there the kernel acknowledges each message by a
-// packet of its own.
+// Uses one socket, or one socket for each direction, as the transport does. With one socket for each direction the
+// kernel acknowledges each message in a separate packet.
 void plain_ping_pong(benchmark::State& state) {
   PlainPair pair(static_cast<std::size_t>(state.range(0)), 0);
   std::vector<std::byte> data(8);
@@ -211,7 +212,7 @@ struct Rank {
   }
 
  private:
-  // As the plain program waits, so that only the transport differs.
+  // Waits in the same way as the plain program, so that only the transport makes a difference.
   template <class Ready>
   void wait(const Ready& is_ready) {
     tutti::Doorbell& bell = transport->doorbell();
@@ -230,8 +231,8 @@ struct Endpoints {
   std::vector<std::shared_ptr<tutti::TcpEndpoint>> list;
   std::vector<std::string> addresses;
   Endpoints() {
-    const char* const said = std::getenv("TUTTI_ENCRYPT");
-    const bool encrypt = said != nullptr && *said == '1';
+    const char* const setting = std::getenv("TUTTI_ENCRYPT");
+    const bool encrypt = setting != nullptr && *setting == '1';
     for (int i = 0; i < 2; ++i) {
       list.push_back(tutti::TcpEndpoint::listen({.address = "127.0.0.1", .key = {1}, .encrypt = encrypt}).value());
       addresses.push_back(list.back()->address());
@@ -239,7 +240,7 @@ struct Endpoints {
   }
 };
 
-enum class Store { kPlace, kSlot };
+enum class Store { kReceiveBuffer, kSlot };
 
 void tutti_stream(benchmark::State& state, Store store) {
   const auto bytes = static_cast<std::size_t>(state.range(0));
@@ -251,7 +252,7 @@ void tutti_stream(benchmark::State& state, Store store) {
     Rank rank(1, endpoints.list[1], endpoints.addresses, static_cast<std::uint32_t>(bytes), buffer_bytes);
     for (std::uint64_t moved = 0;; moved += bytes) {
       std::span<std::byte> place(data.data() + moved % kLargest, bytes);
-      rank.take(tag, store == Store::kPlace ? place : std::span<std::byte>());
+      rank.take(tag, store == Store::kReceiveBuffer ? place : std::span<std::byte>());
       if ((moved + bytes) % kStreamBytes == 0) rank.post(data.data(), 1, tag);
     }
   });
@@ -300,7 +301,7 @@ void tutti_ping_pong(benchmark::State& state) {
 constexpr std::int64_t kKiB = 1024;
 constexpr auto kUnit = benchmark::kMillisecond;
 
-// Each of the transport's sizes stands between two of the plain program's, so that both see the same machine.
+// The benchmarks of the transport are between those of the plain program, so that both run under the same conditions.
 BENCHMARK(plain_stream)
     ->Name("plain/call_sockets_buffer")
     ->Unit(kUnit)
@@ -314,7 +315,7 @@ BENCHMARK(plain_stream)
     ->Args({128 * kKiB, 4, 0})
     ->Args({128 * kKiB, 1, 1024 * kKiB})
     ->Args({128 * kKiB, 1, 4096 * kKiB});
-BENCHMARK_CAPTURE(tutti_stream, place, Store::kPlace)
+BENCHMARK_CAPTURE(tutti_stream, place, Store::kReceiveBuffer)
     ->Name("tutti/place/message_buffer")
     ->Unit(kUnit)
     ->UseRealTime()

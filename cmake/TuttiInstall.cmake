@@ -1,5 +1,6 @@
-# What `cmake --install` lays out: libtutti.so and libnccl.so.2, the public headers, the tutti tool, and a package so
-# that find_package(tutti) gives tutti::tutti and tutti::nccl, and tutti.pc for pkg-config. Included last.
+# The files that `cmake --install` installs: libtutti.so and libnccl.so.2, the public headers, the tutti tool, a CMake
+# package so that find_package(tutti) provides tutti::tutti and tutti::nccl, and tutti.pc for pkg-config. Included
+# last, because it uses the targets.
 
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -29,7 +30,8 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/tutti-config-version.cmak
 install(FILES ${PROJECT_BINARY_DIR}/tutti-config.cmake ${PROJECT_BINARY_DIR}/tutti-config-version.cmake
   DESTINATION ${package_dir})
 
-# pkg-config's file names places by their way from itself, as long as they lie in the prefix.
+# The paths in the file for pkg-config are relative to the file itself if they are inside the prefix, so that an
+# installation can be moved.
 set(pc_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 set(pc_prefix ${CMAKE_INSTALL_PREFIX})
 if(NOT IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR})

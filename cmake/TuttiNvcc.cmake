@@ -1,11 +1,12 @@
-# Which nvcc builds the device code, and for which architectures. Needs no project, so tests run it with cmake -P.
+# Checks which nvcc can build the device code, and for which GPU architectures. It needs no project, so that tests can
+# run it with cmake -P.
 
-# What entry.cu is written for; nvcc 12.8 is the first with --compress-mode.
+# The requirements of entry.cu. nvcc 12.8 is the first version with --compress-mode.
 set(TUTTI_LEAST_NVCC 12.8)
 set(TUTTI_KNOWN_ARCHITECTURES 75 80 86 89 90 100 120)
 
-# tutti_ask_nvcc(NVCC VERSION CODES WRONG): its version and the numbers of the architectures that it knows; or in WRONG
-# why it cannot be used.
+# tutti_ask_nvcc(NVCC VERSION CODES WRONG): stores the version of NVCC in the variable VERSION, and the numbers of the
+# architectures that it supports in CODES. If it cannot be used, stores the reason in WRONG.
 function(tutti_ask_nvcc nvcc version_name codes_name wrong_name)
   set(${wrong_name} "" PARENT_SCOPE)
   set(${version_name} "" PARENT_SCOPE)
@@ -35,8 +36,10 @@ function(tutti_ask_nvcc nvcc version_name codes_name wrong_name)
   set(${codes_name} ${codes} PARENT_SCOPE)
 endfunction()
 
-# tutti_choose_architectures(WANTED NVCC VERSION CODES FOUND WRONG): in FOUND the ones to build for. WANTED, where it is
-# not empty, is what the user asked for, all of which nvcc must know; else those of ours that it knows.
+# tutti_choose_architectures(WANTED NVCC VERSION CODES FOUND WRONG): stores in FOUND the architectures to build for.
+# If WANTED is not empty, it has the architectures that the user asked for; nvcc must support all of them. Otherwise
+# these are the architectures in TUTTI_KNOWN_ARCHITECTURES that nvcc supports. If there are none, stores the reason in
+# WRONG.
 function(tutti_choose_architectures wanted nvcc version codes found_name wrong_name)
   set(found)
   set(missing)

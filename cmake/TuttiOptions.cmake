@@ -1,9 +1,9 @@
-# Options that shape the whole build, and the checks of what was asked for. Included once, after project().
+# Options of the whole build, and checks of their values. Included once, after project().
 
 set(TUTTI_TRAIN AUTO CACHE STRING "Build the training harness: AUTO (where libtorch is found), ON or OFF")
 set(TUTTI_CUDA AUTO CACHE STRING "Build the device code: AUTO (where nvcc is found), ON or OFF")
 
-# An unnamed build type would compile without optimisation, and the numbers would be nonsense.
+# Without a build type CMake compiles without optimisation, so all measurements would be meaningless.
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release or RelWithDebInfo" FORCE)
 endif()

@@ -1,4 +1,5 @@
-// The smallest program: every rank adds its numbers to everyone's. Start it with `tutti run -n 4 -- all_reduce`.
+// The smallest program: an all-reduce that adds the numbers of all ranks. Start it with `tutti run -n 4 --
+// all_reduce`.
 #include <tutti/tutti.h>
 
 #include <cstdio>
@@ -9,9 +10,10 @@ namespace {
 
 constexpr std::size_t kCount = 1000;
 
-// Rank r gives 0, r+1, 2(r+1), ...; the sum over n ranks is i * n(n+1)/2.
+// Element i of rank r is (r + 1) * i, so the sum over n ranks is i * n * (n + 1) / 2.
 tutti::Status add_up(tutti::Communicator& communicator) {
-  auto memory = communicator.allocate(kCount * sizeof(float));  // every rank reaches it in place: nothing is copied
+  // Memory from allocate() can be mapped by all ranks of the machine, so the all-reduce needs no extra copies.
+  auto memory = communicator.allocate(kCount * sizeof(float));
   if (!memory.ok()) return memory.error();
   const std::span numbers(reinterpret_cast<float*>(memory->data()), kCount);
   const auto factor = static_cast<float>(communicator.rank() + 1);
@@ -28,7 +30,8 @@ tutti::Status add_up(tutti::Communicator& communicator) {
 }  // namespace
 
 int main() {
-  auto communicator = tutti::Communicator::create();  // who and where: from what `tutti run` sets
+  // rank, size and address are in the environment that `tutti run` sets
+  auto communicator = tutti::Communicator::create();
   const tutti::Status status = communicator.ok() ? add_up(**communicator) : tutti::Status(communicator.error());
   if (status.ok()) return 0;
   std::fprintf(stderr, "%s\n", tutti::to_string(status.error()).c_str());

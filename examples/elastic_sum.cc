@@ -1,7 +1,9 @@
-// A job that goes on when ranks are killed: `tutti run --elastic 2:4 -- elastic_sum 1000`, and kill -9 what you like.
+// A job that continues when ranks are killed: run `tutti run --elastic 2:4 -- elastic_sum 1000`, and kill -9 some of
+// its processes.
 //
-// In every step all ranks add up numbers whose sum is known, and add that sum to what they keep. Every sum is checked,
-// and what is kept, after each restore and at the end: a step that was left out or done twice would show.
+// In every step an all-reduce adds numbers with a known sum, and all ranks add this sum to their state. Every sum is
+// checked, and the state is checked after each restore and at the end. So a step that was skipped or repeated would
+// be noticed.
 #include <tutti/tutti.h>
 
 #include <chrono>
@@ -17,10 +19,10 @@ constexpr std::size_t kCount = 5000;
 
 std::uint64_t part_of(std::uint64_t step, std::size_t i) { return 31 * step + 7 * i + 1; }
 
-// Of steps 0 .. steps-1.
-bool is_right(const std::vector<std::uint64_t>& kept, std::uint64_t steps) {
-  for (std::size_t i = 0; i < kept.size(); ++i) {
-    if (kept[i] != 31 * (steps * (steps - 1) / 2) + steps * (7 * i + 1)) return false;
+// Whether `state` is the correct state after steps 0 .. steps-1.
+bool is_right(const std::vector<std::uint64_t>& state, std::uint64_t steps) {
+  for (std::size_t i = 0; i < state.size(); ++i) {
+    if (state[i] != 31 * (steps * (steps - 1) / 2) + steps * (7 * i + 1)) return false;
   }
   return true;
 }
@@ -30,7 +32,7 @@ bool is_right(const std::vector<std::uint64_t>& kept, std::uint64_t steps) {
   std::abort();
 }
 
-// Rank r of n gives (r + 1) times the part: the sum is n (n + 1) / 2 times the part.
+// Rank r of n contributes (r + 1) times the part, so the sum is n * (n + 1) / 2 times the part.
 tutti::Status add_up(tutti::Communicator& communicator, std::uint64_t step, std::vector<std::uint64_t>& sums) {
   const auto factor = static_cast<std::uint64_t>(communicator.rank() + 1);
   for (std::size_t i = 0; i < kCount; ++i) sums[i] = factor * part_of(step, i);
@@ -54,22 +56,25 @@ int main(int count, char** arguments) {
     std::fprintf(stderr, "%s\n", tutti::to_string(job.error()).c_str());
     return 1;
   }
-  std::vector<std::uint64_t> kept(kCount, 0);
-  std::vector<std::uint64_t> spare(kCount);  // so that what fails leaves `kept` as it was
+  std::vector<std::uint64_t> state(kCount, 0);
+  // Results go to this buffer first, so that a failed call does not change the state.
+  std::vector<std::uint64_t> spare(kCount);
   const auto restore = [&](tutti::Communicator& communicator, std::int32_t source) {
-    if (communicator.rank() == source) spare = kept;
+    if (communicator.rank() == source) spare = state;
     const tutti::Status sent =
         communicator.broadcast(spare.data(), spare.data(), kCount, tutti::DataType::kUint64, source);
     if (!sent.ok()) return sent;
-    kept.swap(spare);
-    if (!is_right(kept, job->step())) give_up("what was kept", job->step());
+    state.swap(spare);
+    if (!is_right(state, job->step())) give_up("the state", job->step());
     return sent;
   };
+  // next() returns true for each step. Whenever the ranks have formed a new communicator, it first calls restore(),
+  // so that rank `source` sends its state to the others.
   while (job->next(steps, restore)) {
     const tutti::Status status = add_up(job->communicator(), job->step(), spare);
     if (status.ok()) {
-      for (std::size_t i = 0; i < kCount; ++i) kept[i] += part_of(job->step(), i);
-      std::this_thread::sleep_for(pause);  // stands for work
+      for (std::size_t i = 0; i < kCount; ++i) state[i] += part_of(job->step(), i);
+      std::this_thread::sleep_for(pause);  // represents the application's work
     }
     job->done(status);
   }
@@ -77,7 +82,7 @@ int main(int count, char** arguments) {
     std::fprintf(stderr, "%s\n", tutti::to_string(job->status().error()).c_str());
     return 1;
   }
-  if (!is_right(kept, steps)) give_up("what was kept", steps);
+  if (!is_right(state, steps)) give_up("the state", steps);
   std::printf("%llu steps in %d meetings, every sum right\n", static_cast<unsigned long long>(steps), job->meeting());
   return 0;
 }

@@ -1,5 +1,6 @@
-// Work in the background, a group of transfers, a reduction of one's own, communicators out of a communicator and
-// by a unique id: one after the other, each checked. Start it with `tutti run -n 4 -- tour`, with any number of ranks.
+// A tour of the API: a collective in the background, a group of transfers, a user-defined reduction, splitting a
+// communicator, and creating one with a unique id. Each result is checked. Start it with `tutti run -n 4 -- tour`,
+// with any number of ranks.
 #include <tutti/tutti.h>
 
 #include <cstdint>
@@ -19,12 +20,12 @@ Status wrong(const char* what) {
   return tutti::Error{.code = tutti::ErrorCode::kSystem, .message = std::string("wrong result: ") + what};
 }
 
-// A sum goes on in the background while this thread does something else.
+// An all-reduce runs in the background, while this thread can do other work.
 Status sum_in_the_background(Communicator& ranks) {
   std::vector<std::int64_t> numbers(100'000, ranks.rank());
   Result<tutti::Work> work = ranks.start({.kind = tutti::CollectiveKind::kAllReduce,
                                           .input = numbers.data(),
-                                          .output = numbers.data(),  // ours again when the work has ended
+                                          .output = numbers.data(),  // do not use the buffer before wait() has returned
                                           .count = numbers.size(),
                                           .type = DataType::kInt64});
   if (!work.ok()) return work.error();
@@ -34,8 +35,9 @@ Status sum_in_the_background(Communicator& ranks) {
   return numbers.back() == expected ? Status() : wrong("start");
 }
 
-// Every rank sends to the next and receives from the one before: as one, so that nobody waits for himself.
-Status pass_on(Communicator& ranks) {
+// Every rank sends to the next rank and receives from the previous one. The group executes both at the same time.
+// Otherwise all ranks could wait in their sends for each other.
+Status shift_around_ring(Communicator& ranks) {
   const std::int32_t next = (ranks.rank() + 1) % ranks.size();
   const std::int32_t previous = (ranks.rank() + ranks.size() - 1) % ranks.size();
   const std::int32_t own = ranks.rank();
@@ -47,7 +49,7 @@ Status pass_on(Communicator& ranks) {
   return received == previous ? Status() : wrong("Group");
 }
 
-// The greatest value, and where it is.
+// The largest value, and the rank that has it.
 struct Best {
   double value;
   std::int64_t rank;
@@ -63,15 +65,16 @@ Status find_the_best(Communicator& ranks) {
   Best best = {.value = ranks.rank() % 2 == 0 ? ranks.rank() : -1.0, .rank = ranks.rank()};
   const tutti::CallOptions options = {
       .reduction = {.combine = keep_the_better, .element_bytes = sizeof(Best), .id = 1}};
-  // Type and operation are not looked at: the reduction says how long an element is and what becomes of two.
+  // The type and operation are ignored: the reduction defines the size of an element and how two elements are
+  // combined.
   if (Status ended = ranks.all_reduce(&best, &best, 1, DataType::kUint8, tutti::ReduceOp::kSum, options); !ended.ok()) {
     return ended;
   }
   return best.rank == (ranks.size() - 1) / 2 * 2 ? Status() : wrong("UserReduction");
 }
 
-// Even and odd ranks apart: two communicators, each rank is in one of them.
-Status go_apart(Communicator& ranks) {
+// Splits even and odd ranks into two communicators; each rank is in one of them.
+Status split_even_odd(Communicator& ranks) {
   auto half = ranks.split(ranks.rank() % 2);
   if (!half.ok()) return half.error();
   std::int32_t count = 1;
@@ -80,17 +83,18 @@ Status go_apart(Communicator& ranks) {
   return count == (*half)->size() ? Status() : wrong("split");
 }
 
-// Rank 0 opens a place to meet; its 128 bytes travel by whatever there is, here by a broadcast. Whoever has them may
-// come, under whatever rank they agree on: here in the opposite order.
-Status meet_elsewhere(Communicator& ranks) {
+// Rank 0 creates a unique id, 128 bytes that contain the address for the rendezvous. They are sent to the other ranks
+// by any means, here by a broadcast. The ranks that have the id can create a communicator with it, in which they may
+// have other ranks: here they are in reverse order.
+Status create_with_unique_id(Communicator& ranks) {
   tutti::UniqueId id;
   if (ranks.rank() == 0) {
     auto made = tutti::UniqueId::create();
     if (!made.ok()) return made.error();
     id = *made;
   }
-  Status told = ranks.broadcast(id.bytes.data(), id.bytes.data(), id.bytes.size(), DataType::kUint8, 0);
-  if (!told.ok()) return told;
+  Status sent = ranks.broadcast(id.bytes.data(), id.bytes.data(), id.bytes.size(), DataType::kUint8, 0);
+  if (!sent.ok()) return sent;
   tutti::CommunicatorOptions options;
   options.rank = ranks.size() - 1 - ranks.rank();
   options.size = ranks.size();
@@ -103,11 +107,12 @@ Status meet_elsewhere(Communicator& ranks) {
 }
 
 Status tour(Communicator& ranks) {
-  for (const auto stop : {sum_in_the_background, pass_on, find_the_best, go_apart, meet_elsewhere}) {
+  for (const auto stop :
+       {sum_in_the_background, shift_around_ring, find_the_best, split_even_odd, create_with_unique_id}) {
     if (Status status = stop(ranks); !status.ok()) return status;
   }
-  std::printf("rank %d of %d has seen it all\n", ranks.rank(), ranks.size());
-  return ranks.finalize();  // waits for what is under way, and takes leave of the others
+  std::printf("rank %d of %d completed the tour\n", ranks.rank(), ranks.size());
+  return ranks.finalize();  // waits for operations in progress, then closes the connections
 }
 
 }  // namespace

@@ -1,14 +1,16 @@
-// The C face of Tutti: the names, numbers and layouts of NCCL 2.30.7, so that a program written for NCCL compiles and
-// runs on Tutti unchanged. docs/nccl.md says of every function what it does here and what it refuses.
+// The NCCL interface of Tutti: it has the names, numbers and layouts of NCCL 2.30.7, so that a program written for NCCL
+// compiles and runs on Tutti without changes. docs/nccl.md describes for every function what it does in Tutti, and
+// which uses are refused.
 //
-// The CUDA headers are optional: where there is no <cuda_runtime.h>, or with NCCL_NO_CUDA or TUTTI_NCCL_NO_CUDA
-// defined, cudaStream_t is declared here as CUDA does it, and CUDA's own headers may follow later. C99, C++11 or later.
+// The CUDA headers are optional. If <cuda_runtime.h> does not exist, or if NCCL_NO_CUDA or TUTTI_NCCL_NO_CUDA is
+// defined, this header declares cudaStream_t in the same way as CUDA does, and CUDA's own headers may be included after
+// it. Works with C99, C++11 and later.
 //
-// Every function exists as nccl* and as pnccl*; a tool may define the nccl* name itself and call the other. Functions
-// that return ncclResult_t set their outputs on ncclSuccess (and ncclInProgress) only, and leave a sentence for
-// ncclGetLastError() otherwise. Any thread may call any of them; two threads may not be in calls on one communicator at
-// once, but for ncclCommAbort, ncclCommGetAsyncError, ncclGetLastError and the queries of rank, count and device.
-// `count` is always in elements, `size` in bytes, a rank is from 0 to the communicator's count - 1.
+// Every function exists as nccl* and as pnccl*, so that a profiling tool can define the nccl* name itself and call the
+// pnccl* one. Functions that return ncclResult_t set their outputs only on ncclSuccess and ncclInProgress; otherwise
+// ncclGetLastError() returns a message. Any thread may call any function, but only one thread at a time may be in a
+// call on a communicator. The exceptions are ncclCommAbort, ncclCommGetAsyncError, ncclGetLastError and the queries of
+// rank, count and device. `count` is always in elements and `size` in bytes. Ranks are 0 .. (number of ranks) - 1.
 #ifndef NCCL_H_
 #define NCCL_H_
 
@@ -25,7 +27,7 @@
 #endif
 
 #ifndef TUTTI_NCCL_WITHOUT_CUDA
-// Programs take CUDA's types from here, those of 16 and 8 bits too.
+// Programs expect that this header provides CUDA's types, also the 16-bit and 8-bit ones.
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #if CUDART_VERSION >= 11000
@@ -38,7 +40,7 @@
 typedef struct CUstream_st* cudaStream_t;  // NOLINT(bugprone-forward-declaration-namespace): CUDA's own name
 #endif
 
-// The version whose interface this is; ncclGetVersion() says what the library at hand reports.
+// The version of the interface that this header declares. ncclGetVersion() returns the version of the loaded library.
 #define NCCL_MAJOR 2
 #define NCCL_MINOR 30
 #define NCCL_PATCH 7
@@ -57,7 +59,7 @@ typedef struct ncclComm* ncclComm_t;
 typedef struct ncclWindow_vidmem* ncclWindow_t;
 #define NCCL_COMM_NULL NULL
 
-// Made by one rank, carried to the others by the program, by whatever means it has.
+// Created by one rank with ncclGetUniqueId(). The program itself distributes it to the other ranks.
 #define NCCL_UNIQUE_ID_BYTES 128
 typedef struct {
   char internal[NCCL_UNIQUE_ID_BYTES];
@@ -70,8 +72,10 @@ typedef enum {
   ncclInternalError = 3,
   ncclInvalidArgument = 4,
   ncclInvalidUsage = 5,
-  ncclRemoteError = 6,  // a peer failed or is gone
-  ncclInProgress = 7,   // a non-blocking communicator is still at it: no error
+  // Another rank ended, aborted or was refused, this rank aborted, or a message was damaged. Before version 2.30 also
+  // a timeout.
+  ncclRemoteError = 6,
+  ncclInProgress = 7,  // a call on a non-blocking communicator is not complete yet; not an error
   ncclTimeout = 8,
   ncclNumResults = 9
 } ncclResult_t;
@@ -82,35 +86,35 @@ typedef enum {
 #define NCCL_UNDEF_FLOAT -1.0f
 #define NCCL_API_MAGIC 0xcafebeef
 
-// Flags of ncclCommWindowRegister(), and what the addresses of a symmetric window must be multiples of.
+// Flags of ncclCommWindowRegister(), and the alignment in bytes of the addresses of a symmetric window.
 #define NCCL_WIN_DEFAULT 0x00
 #define NCCL_WIN_COLL_SYMMETRIC 0x01
 #define NCCL_WIN_STRICT_ORDERING 0x02
 #define NCCL_WIN_REQUIRED_ALIGNMENT 4096
 
-// ncclConfig_t::CTAPolicy.
+// Values of ncclConfig_t::CTAPolicy.
 #define NCCL_CTA_POLICY_DEFAULT 0x00
 #define NCCL_CTA_POLICY_EFFICIENCY 0x01
 #define NCCL_CTA_POLICY_ZERO 0x02
 
-// Flags of ncclCommShrink(): ABORT ends what the parent has in flight first, for use after an error.
+// Flags of ncclCommShrink(). ABORT first ends the operations in progress on the parent; for use after an error.
 #define NCCL_SHRINK_DEFAULT 0x00
 #define NCCL_SHRINK_ABORT 0x01
 
 // The only value that ncclCommRevoke() takes.
 #define NCCL_REVOKE_DEFAULT 0x00
 
-// Flag of ncclCommSuspend(): give back device memory.
+// Flag of ncclCommSuspend(): free device memory.
 #define NCCL_SUSPEND_MEM 0x01
 
-// Always begun with NCCL_CONFIG_INITIALIZER. The library reads no further than `size`, and only fields that `version`
-// had, so a program compiled with another version's header is understood.
+// Always initialized with NCCL_CONFIG_INITIALIZER. The library reads only the first `size` bytes, and only the fields
+// that exist in `version`, so that a program may be compiled with the header of another version.
 typedef struct ncclConfig_v23000 {
   size_t size;
   unsigned int magic;
   unsigned int version;
 
-  int blocking;  // 1 (default) or 0: calls return ncclInProgress, ncclCommGetAsyncError() tells the end
+  int blocking;  // 1 (default), or 0: calls may return ncclInProgress; ncclCommGetAsyncError() reports completion
   int cgaClusterSize;
   int minCTAs;
   int maxCTAs;
@@ -130,7 +134,7 @@ typedef struct ncclConfig_v23000 {
   int graphStreamOrdering;
 } ncclConfig_t;
 
-// netName and commName are the pointers.
+// One value for each field, in order. NCCL_CONFIG_UNDEF_PTR is for netName and commName.
 #define NCCL_CONFIG_INITIALIZER                                                                            \
   {                                                                                                        \
     sizeof(ncclConfig_t), NCCL_API_MAGIC, NCCL_VERSION_CODE, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, \
@@ -140,7 +144,7 @@ typedef struct ncclConfig_v23000 {
         NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT         \
   }
 
-// Always begun with NCCL_SIM_INFO_INITIALIZER.
+// Always initialized with NCCL_SIM_INFO_INITIALIZER.
 typedef struct ncclSimInfo_v22200 {
   size_t size;
   unsigned int magic;
@@ -152,7 +156,7 @@ typedef struct ncclSimInfo_v22200 {
   { sizeof(ncclSimInfo_t), 0x74685283, NCCL_VERSION_CODE, NCCL_UNDEF_FLOAT }
 
 typedef enum { ncclNumOps_dummy = 5 } ncclRedOp_dummy_t;
-// From ncclNumOps on: made by ncclRedOpCreatePreMulSum().
+// Values from ncclNumOps on are created by ncclRedOpCreatePreMulSum().
 typedef enum {
   ncclSum = 0,
   ncclProd = 1,
@@ -184,18 +188,18 @@ typedef enum {
   ncclNumTypes = 12
 } ncclDataType_t;
 
-// Where the scalar of ncclRedOpCreatePreMulSum() lies and when it is read: while a collective runs, or at once.
+// Location of ncclRedOpCreatePreMulSum()'s scalar: device memory (read when a collective runs) or host (read at once).
 typedef enum { ncclScalarDevice = 0, ncclScalarHostImmediate = 1 } ncclScalarResidence_t;
 
-// What ncclCommMemStats() is asked for, in bytes of device memory; ncclStatGpuMemSuspended is 0 or 1.
+// The statistics of ncclCommMemStats(). All are in bytes of device memory, except ncclStatGpuMemSuspended.
 typedef enum {
-  ncclStatGpuMemSuspend = 0,    // what ncclCommSuspend() can give back
-  ncclStatGpuMemSuspended = 1,  // whether it has been
-  ncclStatGpuMemPersist = 2,    // what it cannot
-  ncclStatGpuMemTotal = 3
+  ncclStatGpuMemSuspend = 0,    // memory that ncclCommSuspend() can free
+  ncclStatGpuMemSuspended = 1,  // 1 while the communicator is suspended, otherwise 0
+  ncclStatGpuMemPersist = 2,    // memory that ncclCommSuspend() cannot free
+  ncclStatGpuMemTotal = 3       // the sum of both
 } ncclCommMemStat_t;
 
-// ncclWaitSignal(): so many signals of this peer, index and context.
+// Describes signals that ncclWaitSignal() waits for: opCnt signals from rank `peer` with this index and context.
 typedef struct {
   int opCnt;
   int peer;
@@ -206,19 +210,19 @@ typedef struct {
 typedef struct ncclParamHandle* ncclParamHandle_t;
 
 // ---- The library ----------------------------------------------------------------------------------------------------
-// In the form of NCCL_VERSION_CODE.
+// The version of NCCL that the loaded library implements, as a number like NCCL_VERSION_CODE.
 ncclResult_t ncclGetVersion(int* version);
 ncclResult_t pncclGetVersion(int* version);
-// A constant, for any value.
+// Returns a constant string for any value.
 const char* ncclGetErrorString(ncclResult_t result);
 const char* pncclGetErrorString(ncclResult_t result);
 
-// What went wrong last in this thread, else in this process: cause, rank, peer, what to do. comm may be NULL. The text
-// is valid until the thread asks again.
+// The last error of this thread or, if there is none, of this process: cause, rank, peer and remedy. comm may be NULL.
+// The text is valid until this thread calls the function again.
 const char* ncclGetLastError(ncclComm_t comm);
 const char* pncclGetLastError(ncclComm_t comm);
 
-// Deprecated by NCCL, which hides them unless NCCL_OS_LINUX is defined; so here.
+// Deprecated by NCCL. As in NCCL's header, they are declared only if NCCL_OS_LINUX is defined.
 #ifdef NCCL_OS_LINUX
 void ncclResetDebugInit(void)
     __attribute__((deprecated("it will leave the interface; set NCCL_DEBUG before the start")));
@@ -229,11 +233,11 @@ void pncclResetDebugInit(void)
 #define pncclResetDebugInit()
 #endif
 
-// ---- Communicators: making ------------------------------------------------------------------------------------------
-// All ranks of the new communicator must call, each from a thread or process of its own or inside one group. The
-// device that is current at the call becomes the rank's device; without a device the rank works on host memory.
+// ---- Communicators: creation ----------------------------------------------------------------------------------------
+// All ranks of the new communicator must make the call, each from its own thread or process, or all inside one group.
+// The current device of the calling thread becomes the rank's device. Without a device the rank works on host memory.
 
-// Rank 0, or whoever makes it, must stay alive until the communicator stands.
+// The process that creates the id (usually rank 0) must not exit before the communicator is complete.
 ncclResult_t ncclGetUniqueId(ncclUniqueId* uniqueId);
 ncclResult_t pncclGetUniqueId(ncclUniqueId* uniqueId);
 
@@ -244,69 +248,69 @@ ncclResult_t pncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId commId
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t* config);
 ncclResult_t pncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t* config);
 
-// commIds: [nId], 1 to nranks of them, the same in the same order on all ranks.
+// commIds: an array of nId ids, 1 <= nId <= nranks; the same ids in the same order on all ranks.
 ncclResult_t ncclCommInitRankScalable(ncclComm_t* newcomm, int nranks, int myrank, int nId, ncclUniqueId* commIds,
                                       ncclConfig_t* config);
 ncclResult_t pncclCommInitRankScalable(ncclComm_t* newcomm, int nranks, int myrank, int nId, ncclUniqueId* commIds,
                                        ncclConfig_t* config);
 
-// One process, one thread: comm [ndev] gets rank i on device devlist[i], or on device i where devlist is NULL.
+// Creates all ndev ranks from one thread. comm[i] is rank i, on device devlist[i], or on device i if devlist is NULL.
 ncclResult_t ncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist);
 ncclResult_t pncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist);
 
-// All ranks of comm call; those of one color form a communicator, in the order of key, then of rank. A rank whose color
-// is NCCL_SPLIT_NOCOLOR gets NULL. config NULL: the parent's.
+// All ranks of comm make the call. The ranks that pass the same color form a communicator, ordered by key and then by
+// rank. A rank that passes NCCL_SPLIT_NOCOLOR gets NULL. If config is NULL, the parent's is used.
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config);
 ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config);
 
-// The ranks that stay call, with the same excludeRanksList [excludeRanksCount]; they keep their order.
+// The remaining ranks make the call, with the same excludeRanksList of excludeRanksCount ranks. They keep their order.
 ncclResult_t ncclCommShrink(ncclComm_t comm, int* excludeRanksList, int excludeRanksCount, ncclComm_t* newcomm,
                             ncclConfig_t* config, int shrinkFlags);
 ncclResult_t pncclCommShrink(ncclComm_t comm, int* excludeRanksList, int excludeRanksCount, ncclComm_t* newcomm,
                              ncclConfig_t* config, int shrinkFlags);
 
-// An id for one ncclCommGrow() of comm. No second one before that has ended.
+// Creates an id for one ncclCommGrow() of comm. Another id may be created only after that ncclCommGrow() has ended.
 ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId* uniqueId);
 ncclResult_t pncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId* uniqueId);
 
-// To nRanks ranks. Present ranks give comm and rank -1, and the one that made the id gives it too, the others NULL. New
-// ranks give comm NULL, the id, and their rank.
+// Creates a communicator of nRanks ranks: those of comm and new ones. The present ranks pass comm and rank -1. The one
+// that created the id passes it as well; the others pass NULL. New ranks pass comm NULL, the id and their rank.
 ncclResult_t ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId* uniqueId, int rank, ncclComm_t* newcomm,
                           ncclConfig_t* config);
 ncclResult_t pncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId* uniqueId, int rank, ncclComm_t* newcomm,
                            ncclConfig_t* config);
 
-// ---- Communicators: asking and ending -------------------------------------------------------------------------------
+// ---- Communicators: queries and destruction -------------------------------------------------------------------------
 
 ncclResult_t ncclCommCount(const ncclComm_t comm, int* count);
 ncclResult_t pncclCommCount(const ncclComm_t comm, int* count);
 ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank);
 ncclResult_t pncclCommUserRank(const ncclComm_t comm, int* rank);
 
-// CUDA's number of the rank's device in this process.
+// The CUDA device number of the rank's device in this process.
 ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device);
 ncclResult_t pncclCommCuDevice(const ncclComm_t comm, int* device);
 
-// Never waits. asyncError: ncclInProgress while a non-blocking call is under way, else the communicator's first error.
+// Never blocks. asyncError: ncclInProgress while a non-blocking call is in progress, otherwise comm's first error.
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
 ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
 
-// All ranks call: what has been issued is done before it ends. Then only ncclCommDestroy() is left.
+// All ranks make the call. It completes all issued operations. Afterwards only ncclCommDestroy() is allowed.
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t pncclCommFinalize(ncclComm_t comm);
-// Frees the communicator, finalizing it first where that was not done. NULL is ignored.
+// Frees the communicator, and finalizes it first if the program has not done so. NULL is ignored.
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t pncclCommDestroy(ncclComm_t comm);
 
-// Ends what is in flight, from any thread, whatever the peers do, and frees the communicator.
+// Ends the operations in progress without waiting for peers, and frees the communicator. May be called from any thread.
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t pncclCommAbort(ncclComm_t comm);
 
-// Ends what is in flight but keeps the communicator, for destroy, split or shrink.
+// Ends the operations in progress but keeps the communicator, so that it can be destroyed, split or shrunk.
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags);
 ncclResult_t pncclCommRevoke(ncclComm_t comm, int revokeFlags);
 
-// flags: NCCL_SUSPEND_MEM. Until resumed the communicator cannot be used.
+// flags: NCCL_SUSPEND_MEM. The communicator cannot be used until ncclCommResume().
 ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags);
 ncclResult_t pncclCommSuspend(ncclComm_t comm, int flags);
 
@@ -315,73 +319,73 @@ ncclResult_t pncclCommResume(ncclComm_t comm);
 ncclResult_t ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t* value);
 ncclResult_t pncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t* value);
 // ---- Memory ---------------------------------------------------------------------------------------------------------
-// Of the current device; without one, of the host. Freed with ncclMemFree() only.
+// Memory of the current device or, without a device, of the host. It must be freed with ncclMemFree().
 ncclResult_t ncclMemAlloc(void** ptr, size_t size);
 ncclResult_t pncclMemAlloc(void** ptr, size_t size);
 ncclResult_t ncclMemFree(void* ptr);
 ncclResult_t pncclMemFree(void* ptr);
-// Hints that buff [size] will be used again and again.
+// A hint that the size bytes at buff will be used by many calls.
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buff, size_t size, void** handle);
 ncclResult_t pncclCommRegister(const ncclComm_t comm, void* buff, size_t size, void** handle);
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle);
 ncclResult_t pncclCommDeregister(const ncclComm_t comm, void* handle);
 
-// All ranks call. buff [size] is what peers may write to by ncclPutSignal().
+// All ranks make the call. Peers may then write to the size bytes at buff with ncclPutSignal().
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win, int winFlags);
 ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win, int winFlags);
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
 ncclResult_t pncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
 
-// The buff that the window was registered with.
+// Returns the buff with which the window was registered.
 ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void** outUserPtr);
 ncclResult_t pncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void** outUserPtr);
 
 // ---- Collectives ----------------------------------------------------------------------------------------------------
-// Each rank calls with the same count, datatype, op and root, in the same order. On device memory a call returns when
-// the work is queued on the stream. Buffers may be equal as said at each function ("in place"), and may not overlap
-// otherwise. n is the number of ranks.
+// All ranks make the same calls in the same order, with the same count, datatype, op and root. A call on device memory
+// returns when its work is queued on the stream. Buffers may be equal as stated for each function ("in place"), and may
+// not overlap otherwise. n is the number of ranks; buff [n][count] is an array of n blocks of count elements.
 
-// The sum of scalar * what each rank gives. scalar: one element of datatype.
+// Creates an operation that adds scalar * input of all ranks. Each rank passes its own scalar, one element of datatype.
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
                                       ncclScalarResidence_t residence, ncclComm_t comm);
 ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
                                        ncclScalarResidence_t residence, ncclComm_t comm);
 
-// Allowed as soon as the last call that was given op has returned.
+// Allowed as soon as the last call that uses op has returned.
 ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
 ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
 
-// sendbuff [count] -> recvbuff [count] on root; elsewhere recvbuff may be NULL. In place: equal.
+// sendbuff [count] of all ranks -> recvbuff [count] of root. On other ranks recvbuff may be NULL. In place: equal.
 ncclResult_t ncclReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
                         int root, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
                          int root, ncclComm_t comm, cudaStream_t stream);
 
-// ncclBroadcast() in place.
+// The same as ncclBroadcast() in place.
 ncclResult_t ncclBcast(void* buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
                        cudaStream_t stream);
 ncclResult_t pncclBcast(void* buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
                         cudaStream_t stream);
 
-// Root's sendbuff [count] -> recvbuff [count] of all. In place: equal.
+// sendbuff [count] of root -> recvbuff [count] of all ranks. In place: equal.
 ncclResult_t ncclBroadcast(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
                            ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclBroadcast(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
                             ncclComm_t comm, cudaStream_t stream);
 
-// sendbuff [count] -> recvbuff [count] of all, the same bits on every rank. In place: equal.
+// sendbuff [count] of all ranks -> recvbuff [count] of all ranks, the same bits on every rank. In place: equal.
 ncclResult_t ncclAllReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
                            ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclAllReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
                             ncclComm_t comm, cudaStream_t stream);
 
-// sendbuff [n][recvcount] -> block i to recvbuff [recvcount] of rank i. In place: recvbuff is the rank's block.
+// Block i of all ranks' sendbuff [n][recvcount] -> recvbuff [recvcount] of rank i. In place: recvbuff is that block.
 ncclResult_t ncclReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount, ncclDataType_t datatype,
                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount, ncclDataType_t datatype,
                                 ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
 
-// sendbuff [sendcount] of rank i -> recvbuff [n][sendcount], block i. In place: sendbuff is the rank's block.
+// sendbuff [sendcount] of rank i -> block i of all ranks' recvbuff [n][sendcount]. In place: sendbuff is that block.
 ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount, ncclDataType_t datatype,
                            ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount, ncclDataType_t datatype,
@@ -393,20 +397,21 @@ ncclResult_t ncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count, nc
 ncclResult_t pncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm,
                            cudaStream_t stream);
 
-// sendbuff [count] of rank i -> block i of root's recvbuff [n][count]. In place: root's sendbuff is its block.
+// sendbuff [count] of rank i -> block i of root's recvbuff [n][count]. In place: root's sendbuff is its own block.
 ncclResult_t ncclGather(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
                         ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclGather(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
                          ncclComm_t comm, cudaStream_t stream);
 
-// Block i of root's sendbuff [n][count] -> recvbuff [count] of rank i. In place: root's recvbuff is its block.
+// Block i of root's sendbuff [n][count] -> recvbuff [count] of rank i. In place: root's recvbuff is its own block.
 ncclResult_t ncclScatter(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
                          ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclScatter(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
                           ncclComm_t comm, cudaStream_t stream);
 
 // ---- Between two ranks ----------------------------------------------------------------------------------------------
-// Meets the peer's ncclRecv() of the same count and datatype; sends that wait for each other belong in one group.
+// Matches the peer's ncclRecv() with the same count and datatype. Sends and receives that wait for each other (for
+// example two ranks that exchange buffers) must be in one group.
 ncclResult_t ncclSend(const void* sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
                       cudaStream_t stream);
 ncclResult_t pncclSend(const void* sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
@@ -417,7 +422,7 @@ ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int
 ncclResult_t pncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
                        cudaStream_t stream);
 
-// Writes localbuff [count] into the peer's window, peerWinOffset bytes from its start, then signals. flags: 0.
+// Writes localbuff [count] to the peer's window, peerWinOffset bytes from its start, and then sends a signal. flags: 0.
 ncclResult_t ncclPutSignal(const void* localbuff, size_t count, ncclDataType_t datatype, int peer, ncclWindow_t peerWin,
                            size_t peerWinOffset, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm,
                            cudaStream_t stream);
@@ -425,35 +430,34 @@ ncclResult_t pncclPutSignal(const void* localbuff, size_t count, ncclDataType_t 
                             ncclWindow_t peerWin, size_t peerWinOffset, int sigIdx, int ctx, unsigned int flags,
                             ncclComm_t comm, cudaStream_t stream);
 
-// A signal without data, after all earlier puts to that peer. flags: 0.
+// Sends a signal without data. It arrives after all earlier puts to that peer. flags: 0.
 ncclResult_t ncclSignal(int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclSignal(int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm, cudaStream_t stream);
 
-// Until all of signalDescs [nDesc] have come; each signal is waited for once.
+// Waits until all signals of signalDescs [nDesc] have arrived. A signal satisfies one wait only.
 ncclResult_t ncclWaitSignal(int nDesc, ncclWaitSignalDesc_t* signalDescs, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclWaitSignal(int nDesc, ncclWaitSignalDesc_t* signalDescs, ncclComm_t comm, cudaStream_t stream);
 
 // ---- Groups ---------------------------------------------------------------------------------------------------------
-// Per thread. What is called between start and end is collected and begins together at the outermost end; several
-// communicators may take part, and so may their making.
+// Groups are per thread. The calls between start and end are collected, and are started together at the outermost end.
+// They may belong to several communicators, and may include the creation of communicators.
 
 ncclResult_t ncclGroupStart(void);
 ncclResult_t pncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
 ncclResult_t pncclGroupEnd(void);
-// Ends the group without running it: an estimate of how long it would take.
+// Ends the group without running it, and returns an estimate of its run time.
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* simInfo);
 ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t* simInfo);
 
 // ---- Parameters -----------------------------------------------------------------------------------------------------
-// The settings that the library read from the environment, by their names. Pointers that are handed out belong to the
-// library.
+// Access by name to the settings that the library read from the environment. The library owns returned pointers.
 
-// The handle lives as long as the process.
+// The handle is valid until the process exits.
 ncclResult_t ncclParamBind(ncclParamHandle_t* out, const char* key);
 ncclResult_t pncclParamBind(ncclParamHandle_t* out, const char* key);
 
-// As a number of that width, ncclInvalidArgument where the value has no such form.
+// Return the value as a number of this width. ncclInvalidArgument if the value is not such a number.
 ncclResult_t ncclParamGetI8(ncclParamHandle_t h, int8_t* out);
 ncclResult_t pncclParamGetI8(ncclParamHandle_t h, int8_t* out);
 ncclResult_t ncclParamGetI16(ncclParamHandle_t h, int16_t* out);
@@ -471,23 +475,23 @@ ncclResult_t pncclParamGetU32(ncclParamHandle_t h, uint32_t* out);
 ncclResult_t ncclParamGetU64(ncclParamHandle_t h, uint64_t* out);
 ncclResult_t pncclParamGetU64(ncclParamHandle_t h, uint64_t* out);
 
-// Valid until this thread's next call of the same function.
+// The string is valid until this thread calls the same function again.
 ncclResult_t ncclParamGetStr(ncclParamHandle_t h, const char** out);
 ncclResult_t pncclParamGetStr(ncclParamHandle_t h, const char** out);
 
-// The value's bytes: at most maxLen of them to out, how many to len.
+// Copies at most maxLen bytes of the value to out, and stores their number in len.
 ncclResult_t ncclParamGet(ncclParamHandle_t h, void* out, int maxLen, int* len);
 ncclResult_t pncclParamGet(ncclParamHandle_t h, void* out, int maxLen, int* len);
 
-// By name, as text [valueLen], valid until this thread's next call of the same function.
+// Returns the value with this name as a text of valueLen bytes, valid until this thread calls the same function again.
 ncclResult_t ncclParamGetParameter(const char* key, const char** value, int* valueLen);
 ncclResult_t pncclParamGetParameter(const char* key, const char** value, int* valueLen);
 
-// table [tableLen], valid until this thread's next call of the same function.
+// Returns an array of tableLen names, valid until this thread calls the same function again.
 ncclResult_t ncclParamGetAllParameterKeys(const char*** table, int* tableLen);
 ncclResult_t pncclParamGetAllParameterKeys(const char*** table, int* tableLen);
 
-// Names and values to the log.
+// Writes all names and values to the log.
 void ncclParamDumpAll(void);
 void pncclParamDumpAll(void);
 

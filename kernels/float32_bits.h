@@ -1,10 +1,11 @@
-// A float32 as its 32 bits, and the rounding of such bits to fewer: what the conversions of the narrow floating types
-// are made of. Integers only and no library, so that the same lines compile for the host and, by nvcc, for a device.
+// A float32 as its 32 bits, and the rounding of these bits to fewer bits. The conversions of the narrow
+// floating-point types use this. It works on integers only, without a library, so that the same code compiles for
+// the host and, with nvcc, for a device.
 #pragma once
 
 #include <cstdint>
 
-// Before a function that device code may call too.
+// Precedes a function that device code may call, too.
 #ifndef TUTTI_HOST_DEVICE
 #ifdef __CUDACC__
 #define TUTTI_HOST_DEVICE __host__ __device__
@@ -22,11 +23,11 @@ inline constexpr std::uint32_t kFloat32FractionMask = 0x007FFFFFu;
 inline constexpr int kFloat32FractionBits = 23;
 inline constexpr int kFloat32Bias = 127;
 
-// What every NaN that arithmetic produces is stored as: quiet, positive, no payload (narrowed: float16 0x7E00, bfloat16
-// 0x7FC0; float8 0x7F by a rule of its own, float8.h).
+// Every NaN that results from arithmetic is stored as this one: quiet, positive, without payload. Its narrowed forms
+// are float16 0x7E00 and bfloat16 0x7FC0. float8 uses 0x7F, by a rule of its own (float8.h).
 inline constexpr std::uint32_t kFloat32Nan = 0x7FC00000u;
 
-// Drops the lowest `shift` bits (1..31) of `bits`, rounding to nearest even.
+// Drops the lowest `shift` bits (1..31) of `bits`, with rounding to nearest even.
 TUTTI_HOST_DEVICE constexpr std::uint32_t shift_right_to_even(std::uint32_t bits, int shift) {
   const std::uint32_t half_below = (1u << (shift - 1)) - 1;
   return (bits + half_below + ((bits >> shift) & 1u)) >> shift;

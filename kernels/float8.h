@@ -1,12 +1,13 @@
-// The 8-bit floating types in plain scalar code: what their bits mean, and how a float32 becomes one of them. Both are
-// those of the Open Compute Project's 8-bit floating point specification (1.0, 2023).
+// The 8-bit floating-point types in plain scalar code: their format, and the conversions to and from float32. Both
+// types are those of the 8-bit floating point specification of the Open Compute Project (1.0, 2023).
 //
-// Widening is exact; every NaN becomes kFloat32Nan. Narrowing rounds to nearest even, goes through the subnormals and
-// saturates: what rounds past the largest finite value, and an infinity, becomes the largest finite value of that sign.
-// Every NaN becomes kFloat8Nan. So an infinity of e5m2 is read as one, and written only by a copy.
+// Widening is exact, and every NaN becomes kFloat32Nan. Narrowing rounds to nearest even, supports subnormals, and
+// saturates: an infinity, or a value that rounds beyond the largest finite value, becomes the largest finite value
+// of the same sign. Every NaN becomes kFloat8Nan. So an infinity of e5m2 can be read, but only a copy of bits can
+// write one.
 //
-// Pure functions of the bits, on integers, for host and device alike. The reference kernel uses these; the SIMD kernels
-// carry out the same rules on vectors (cpu/lanes-inl.h).
+// All functions are pure and use integers only, so that they work on host and device alike. The reference kernel
+// uses them. The SIMD kernels apply the same rules to vectors (cpu/float8-inl.h).
 #pragma once
 
 #include <cstdint>
@@ -15,17 +16,17 @@
 
 namespace tutti::kernels {
 
-// 1 sign, 4 exponent, 3 fraction bits. No infinity, and one NaN of either sign: 0x7F and 0xFF.
+// 1 sign bit, 4 exponent bits, 3 fraction bits. There is no infinity, and one NaN for each sign: 0x7F and 0xFF.
 struct Float8E4M3 {
   std::uint8_t bits = 0;
 
   static constexpr int kFractionBits = 3;
   static constexpr int kBias = 7;
   static constexpr std::uint32_t kLargest = 0x7E;   // 448
-  static constexpr std::uint32_t kInfinity = 0x80;  // past every magnitude: there is none
+  static constexpr std::uint32_t kInfinity = 0x80;  // no infinity exists; this is greater than every magnitude
 };
 
-// The upper half of a float16: 1 sign, 5 exponent, 2 fraction bits. Infinity 0x7C, NaN 0x7D to 0x7F.
+// The upper half of a float16: 1 sign bit, 5 exponent bits, 2 fraction bits. Infinity is 0x7C, NaN is 0x7D to 0x7F.
 struct Float8E5M2 {
   std::uint8_t bits = 0;
 
@@ -38,10 +39,10 @@ struct Float8E5M2 {
 static_assert(sizeof(Float8E4M3) == 1 && alignof(Float8E4M3) == 1);
 static_assert(sizeof(Float8E5M2) == 1 && alignof(Float8E5M2) == 1);
 
-// What every NaN is stored as, in both types.
+// Every NaN is stored as this one, in both types.
 inline constexpr std::uint8_t kFloat8Nan = 0x7F;
 
-// The bits of the float32 that has this value.
+// Returns the bits of the float32 with the same value.
 template <class Float8>
 TUTTI_HOST_DEVICE constexpr std::uint32_t widened_bits(Float8 value) {
   constexpr int kShift = kFloat32FractionBits - Float8::kFractionBits;
@@ -53,19 +54,20 @@ TUTTI_HOST_DEVICE constexpr std::uint32_t widened_bits(Float8 value) {
   if (magnitude > Float8::kLargest) return kFloat32Nan;
   if (magnitude >= kSmallestNormal) return sign | ((magnitude << kShift) + (kRebias << kFloat32FractionBits));
   if (magnitude == 0) return sign;
-  // Subnormal: its leading 1 becomes the implicit one of a normal float32.
+  // A subnormal. Its leading 1 becomes the implicit leading 1 of a normal float32.
   std::uint32_t significand = magnitude;
   std::uint32_t exponent = kRebias + 1;
   for (; significand < kSmallestNormal; significand <<= 1) --exponent;
   return sign | exponent << kFloat32FractionBits | ((significand << kShift) & kFloat32FractionMask);
 }
 
-// The nearest value of Float8 to the float32 that has these bits.
+// Returns the value of Float8 that is nearest to the float32 with these bits.
 template <class Float8>
 TUTTI_HOST_DEVICE constexpr Float8 narrowed_from_bits(std::uint32_t bits) {
   constexpr int kShift = kFloat32FractionBits - Float8::kFractionBits;
   constexpr std::uint32_t kLargest = widened_bits(Float8{static_cast<std::uint8_t>(Float8::kLargest)});
-  constexpr int kSmallestExponent = kFloat32Bias + 1 - Float8::kBias;  // of a normal Float8, as a float32 encodes it
+  // The exponent field of a float32 that has the value of the smallest normal Float8.
+  constexpr int kSmallestExponent = kFloat32Bias + 1 - Float8::kBias;
   const std::uint32_t sign = bits >> 24 & 0x80u;
   const std::uint32_t magnitude = bits & ~kFloat32Sign;
   const auto exponent = static_cast<int>(magnitude >> kFloat32FractionBits);

@@ -1,5 +1,6 @@
-// The tutti command: wires the sub-commands together. Exit statuses: 0 done, 1 tried and failed, 2 command line not
-// understood; run and perf pass on the status of the first rank that failed (docs/run.md).
+// The tutti command: registers the sub-commands, parses the command line, and runs one of them. Exit statuses: 0
+// success, 1 tried and failed, 2 invalid command line. `run` and `perf` return the status of the first rank that
+// failed (docs/run.md).
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -36,7 +37,8 @@
 namespace tutti::tool {
 namespace {
 
-// What follows the first "--" belongs to the program that `tutti run` starts: its options are none of ours.
+// Removes the first "--" and everything after it from `arguments` and returns it: it is the program that `tutti run`
+// starts, so its options must not be parsed here.
 std::vector<std::string> split_off_program(std::vector<std::string>& arguments) {
   const auto mark = std::find(arguments.begin(), arguments.end(), "--");
   if (mark == arguments.end()) return {};
@@ -45,8 +47,8 @@ std::vector<std::string> split_off_program(std::vector<std::string>& arguments) 
   return program;
 }
 
-// "unknown option --algoritm; did you mean --algorithm?" for the first word that the command does not know; empty when
-// it knows all of them, so that the fault lies elsewhere.
+// The message for the first word that the command does not recognise, for example "unknown option --algoritm; did you
+// mean --algorithm?". Empty if all words are known, so that the error is a different one.
 std::string unknown_word(const CLI::App& app, const std::vector<std::string>& words) {
   const std::vector<CLI::App*> commands = app.get_subcommands();
   std::vector<std::string> known;
@@ -69,8 +71,8 @@ std::string unknown_word(const CLI::App& app, const std::vector<std::string>& wo
   return {};
 }
 
-// "tutti run -n 2 -- sh -c x" for the words of "tutti run -n 2 sh -c x": a program without the mark before it. Empty
-// where there is none, or where the fault lies before it.
+// For a command line of `tutti run` without "--" before the program, the corrected line: "tutti run -n 2 -- sh -c x"
+// for "tutti run -n 2 sh -c x". Empty if no program follows, or if an option before it is unknown.
 std::string marked_program(const CLI::App& run, const std::vector<std::string>& words) {
   for (std::size_t i = 1; i < words.size(); ++i) {
     if (!words[i].starts_with("-")) {
@@ -88,7 +90,7 @@ std::string marked_program(const CLI::App& run, const std::vector<std::string>& 
   return {};
 }
 
-// What is wrong with the command line, as well as can be said.
+// The most helpful message for an invalid command line.
 std::string fault_of(const CLI::App& app, const std::vector<std::string>& words, bool has_mark,
                      const CLI::ParseError& error) {
   const std::vector<CLI::App*> commands = app.get_subcommands();
@@ -97,11 +99,12 @@ std::string fault_of(const CLI::App& app, const std::vector<std::string>& words,
     if (!marked.empty()) return fmt::format("-- is missing before the program; write `{}`", marked);
   }
   const std::string unknown = unknown_word(app, words);
-  return unknown.empty() ? words_of(error) : unknown;
+  return unknown.empty() ? describe_parse_error(error) : unknown;
 }
 
-// The exit status if a TUTTI_* variable is unknown or has an invalid value, because these commands would not notice.
-// `perf` and `train` look before they start ranks. `run` leaves it to the program, which may change the variables.
+// Returns an exit status if a TUTTI_* variable is unknown or has an invalid value, because these commands would not
+// notice it. `perf` and `train` check this before they start ranks. `run` leaves the check to the program that it
+// starts, which may change the variables.
 std::optional<int> check_environment(const std::vector<std::string>& words) {
   constexpr std::string_view kCommands[] = {"plan", "points", "verify", "topo", "sim", "tune"};
   if (words.empty() || std::find(std::begin(kCommands), std::end(kCommands), words.front()) == std::end(kCommands)) {
@@ -138,7 +141,7 @@ int run_tool(std::vector<std::string> arguments) {
   if (const std::optional<int> status = check_environment(words)) return *status;
   try {
     if (stray_program) throw CLI::ExtrasError({"--"});
-    std::reverse(arguments.begin(), arguments.end());  // CLI11 takes a vector from its end
+    std::reverse(arguments.begin(), arguments.end());  // CLI11 expects the arguments in reverse order
     app.parse(std::move(arguments));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
@@ -150,8 +153,8 @@ int run_tool(std::vector<std::string> arguments) {
   return exit_status;
 }
 
-// Descriptors 0 to 2 that were closed by the caller would be given to the next file or socket, and prints would end
-// there.
+// Opens descriptors 0 to 2 if the caller has closed them. Otherwise the next file or socket would get such a number,
+// and printed text would be written to it.
 bool open_standard_descriptors() {
   while (true) {
     const int fd = ::open("/dev/null", O_RDWR);
@@ -170,7 +173,7 @@ int main(int argc, char** argv) {
     const int exit_status = tutti::tool::run_tool(words);
     if (exit_status != tutti::tool::kExitSuccess) return exit_status;
     const std::string command = words.empty() || words.front().starts_with("-") ? "" : words.front();
-    return tutti::tool::output_was_taken(command) ? exit_status : tutti::tool::kExitFailure;
+    return tutti::tool::flush_output(command) ? exit_status : tutti::tool::kExitFailure;
   } catch (const std::exception& error) {
     fmt::print(stderr, "tutti: {}\n", error.what());
     return tutti::tool::kExitFailure;

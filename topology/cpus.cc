@@ -24,20 +24,23 @@ using Topology = std::unique_ptr<hwloc_topology, Destroy>;
 
 Error failure(ErrorCode code, std::string message) { return {code, ErrorScope::kCall, -1, std::move(message)}; }
 
-// Plugins that open X11, OpenCL, CUDA and their like as soon as they are loaded: this says nothing that they know.
-void leave_plugins_alone() {
-  constexpr int kKeepTheUsers = 0;
+// Disables plugins of hwloc that open X11, OpenCL, CUDA and similar libraries as soon as they are loaded. Nothing
+// here needs their information.
+void disable_plugins() {
+  constexpr int kNoOverwrite = 0;
   setenv("HWLOC_PLUGINS_BLACKLIST", "hwloc_gl,hwloc_opencl,hwloc_cuda,hwloc_nvml,hwloc_rsmi,hwloc_levelzero,hwloc_pci",
-         kKeepTheUsers);
+         kNoOverwrite);
 }
 
 Result<Topology> load(const std::string& synthetic) {
-  leave_plugins_alone();
+  disable_plugins();
   hwloc_topology_t raw = nullptr;
-  if (hwloc_topology_init(&raw) != 0) return failure(ErrorCode::kSystem, "hwloc cannot begin: out of memory");
+  if (hwloc_topology_init(&raw) != 0)
+    return failure(ErrorCode::kSystem, "hwloc_topology_init has failed: out of memory");
   Topology topology(raw);
   for (const char* name : {"gl", "opencl", "cuda", "nvml", "rsmi", "levelzero", "pci"}) {
-    hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, name);  // absent ones are none
+    // absent components are ignored
+    hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, name);
   }
   if (!synthetic.empty() && hwloc_topology_set_synthetic(raw, synthetic.c_str()) != 0) {
     return failure(
@@ -45,7 +48,7 @@ Result<Topology> load(const std::string& synthetic) {
         fmt::format("hwloc does not understand \"{}\"; write it as \"pack:2 numa:1 core:4 pu:1\"", synthetic));
   }
   if (hwloc_topology_load(raw) != 0) {
-    return failure(ErrorCode::kSystem, "hwloc cannot tell what this machine is; is /sys there?");
+    return failure(ErrorCode::kSystem, "hwloc cannot detect this machine; is /sys mounted?");
   }
   return topology;
 }
@@ -57,7 +60,7 @@ std::string info_of(hwloc_obj_t object, const char* name) {
 
 std::int32_t number_of(const std::string& text) { return static_cast<std::int32_t>(parse_integer(text).value_or(0)); }
 
-// As the kernel writes it, with as many words as all of the machine's CPUs need.
+// Formats a CPU mask like the kernel. It has as many 32-bit words as all CPUs of the machine need.
 std::string mask_of(const std::vector<std::uint32_t>& cpus, unsigned words) {
   std::vector<std::uint32_t> bits(words, 0);
   for (const std::uint32_t cpu : cpus) bits[cpu / kWordBits] |= 1U << (cpu % kWordBits);
@@ -74,7 +77,8 @@ std::vector<std::uint32_t> cpus_of(hwloc_const_cpuset_t set) {
   return cpus;
 }
 
-// The package that a NUMA node's processors belong to; the first one where it has none.
+// Returns the package that the processors of a NUMA node belong to, or the first package if the node has no
+// processors.
 hwloc_obj_t package_of(hwloc_topology_t topology, hwloc_obj_t node) {
   for (hwloc_obj_t above = node->parent; above != nullptr; above = above->parent) {
     if (above->type == HWLOC_OBJ_PACKAGE) return above;
@@ -98,7 +102,7 @@ NumaNode node_of(hwloc_topology_t topology, hwloc_obj_t object, unsigned words) 
   return node;
 }
 
-std::vector<CacheKind> caches_of(hwloc_topology_t topology) {
+std::vector<CacheGroup> caches_of(hwloc_topology_t topology) {
   using Key = std::tuple<int, std::string, std::uint64_t, std::uint32_t>;
   std::map<Key, std::uint32_t, std::greater<>> counts;
   for (const hwloc_obj_type_t type : {HWLOC_OBJ_L5CACHE, HWLOC_OBJ_L4CACHE, HWLOC_OBJ_L3CACHE, HWLOC_OBJ_L2CACHE,
@@ -111,13 +115,13 @@ std::vector<CacheKind> caches_of(hwloc_topology_t topology) {
       ++counts[{static_cast<int>(cache->attr->cache.depth), name, cache->attr->cache.size, cpus}];
     }
   }
-  std::vector<CacheKind> kinds;
+  std::vector<CacheGroup> groups;
   for (const auto& [key, count] : counts) {
     std::string name = std::get<1>(key);
     if (name.ends_with("Cache")) name.resize(name.size() - 5);
-    kinds.push_back({std::move(name), std::get<2>(key), count, std::get<3>(key)});
+    groups.push_back({std::move(name), std::get<2>(key), count, std::get<3>(key)});
   }
-  return kinds;
+  return groups;
 }
 
 }  // namespace

@@ -14,9 +14,10 @@
 namespace tutti {
 namespace {
 
-constexpr double kUnknownMegabits = 10'000;  // of a NIC that does not tell its speed; NCCL assumes the same
+constexpr double kUnknownMegabits = 10'000;  // speed that is assumed for a NIC whose speed is unknown, as in NCCL
 constexpr std::uint32_t kNoNode = ~0U;
 
+// Builds the graph part by part; discover() runs it once.
 class Discoverer {
  public:
   Discoverer(const DiscoverOptions& options, const GpuTopology& gpus, Discovery& found)
@@ -51,7 +52,7 @@ class Discoverer {
     }
   }
 
-  // CPUs are the first nodes of the graph.
+  // Returns the NUMA node of a device, as a node of the graph. The CPUs are the first nodes of the graph.
   std::uint32_t cpu_of(const SysfsPci& device) {
     const auto& nodes = found_.processors.nodes;
     for (std::uint32_t i = 0; i < nodes.size(); ++i) {
@@ -63,18 +64,22 @@ class Discoverer {
         return i;
       }
     }
-    if (nodes.size() > 1) note(fmt::format("the NUMA node of {} is not told: it stands at cpu0", device.pci.bus_id));
+    if (nodes.size() > 1) {
+      note(fmt::format("the NUMA node of {} is unknown: node {} is assumed", device.pci.bus_id, nodes[0].number));
+    }
     return 0;
   }
 
-  // A mask of all CPUs tells no place.
+  // True if the mask overlaps with every NUMA node. Such a mask contains no information about the position of a
+  // device.
   bool covers_all(const std::string& mask) const {
     const auto& nodes = found_.processors.nodes;
     return std::all_of(nodes.begin(), nodes.end(),
                        [&](const NumaNode& node) { return masks_overlap(node.cpu.affinity, mask); });
   }
 
-  // The part that a device hangs from: its switch, made when the first device needs it, or a CPU.
+  // Returns the part that a device is connected to: its PCI switch, which is created when its first device needs it,
+  // or a CPU.
   std::uint32_t above(const SysfsPci& device) {
     std::uint32_t at = cpu_of(device);
     for (std::size_t i = device.above.size(); i-- > 0;) {
@@ -87,13 +92,13 @@ class Discoverer {
       PciInfo pci;
       pci.bus_id = device.above[i];
       if (bridge != devices_.end()) pci = bridge->second.pci;
-      at = place(NodeKind::kPci, "pci " + pci.bus_id, pci, at);
+      at = add_pci_node(NodeKind::kPci, "pci " + pci.bus_id, pci, at);
       switches_.emplace(pci.bus_id, at);
     }
     return at;
   }
 
-  std::uint32_t place(NodeKind kind, std::string name, const PciInfo& pci, std::uint32_t at) {
+  std::uint32_t add_pci_node(NodeKind kind, std::string name, const PciInfo& pci, std::uint32_t at) {
     const std::uint32_t node = add_node(graph_, kind, std::move(name));
     graph_.nodes[node].pci = pci;
     add_link(graph_, at, node, LinkKind::kPci, 1, pci_gbytes_per_s(pci));
@@ -105,7 +110,7 @@ class Discoverer {
     const auto same = [&](const Gpu& other) { return other.pci_id == gpu.pci_id; };
     const auto first = std::find_if(gpus_.gpus.begin(), gpus_.gpus.end(), same) - gpus_.gpus.begin();
     if (static_cast<std::size_t>(first) != number) {
-      note(fmt::format("GPU {} is a slice of GPU {}: it is drawn as that one", number, first));
+      note(fmt::format("GPU {} is a MIG slice of GPU {}: both are one GPU in the graph", number, first));
       gpu_nodes_.push_back(gpu_nodes_[static_cast<std::size_t>(first)]);
       return;
     }
@@ -114,8 +119,9 @@ class Discoverer {
     unknown.pci.bus_id = gpu.pci_id;
     unknown.pci.device_class = 0x030200;
     if (device == devices_.end()) note(fmt::format("GPU {} ({}) is not in sysfs", number, gpu.pci_id));
-    const SysfsPci& place_of = device == devices_.end() ? unknown : device->second;
-    const std::uint32_t node = place(NodeKind::kGpu, fmt::format("gpu{}", number), place_of.pci, above(place_of));
+    const SysfsPci& pci_device = device == devices_.end() ? unknown : device->second;
+    const std::uint32_t node =
+        add_pci_node(NodeKind::kGpu, fmt::format("gpu{}", number), pci_device.pci, above(pci_device));
     graph_.nodes[node].gpu.device = static_cast<std::int32_t>(number);
     graph_.nodes[node].gpu.capability = gpu.capability_major * 10 + gpu.capability_minor;
     gpu_nodes_.push_back(node);
@@ -125,14 +131,14 @@ class Discoverer {
     std::int32_t number = 0;
     for (const auto& [id, device] : devices_) {
       if (!is_gpu_class(device.pci)) continue;
-      const std::uint32_t node = place(NodeKind::kGpu, fmt::format("gpu{}", number), device.pci, above(device));
+      const std::uint32_t node = add_pci_node(NodeKind::kGpu, fmt::format("gpu{}", number), device.pci, above(device));
       graph_.nodes[node].gpu.device = number++;
     }
     if (number > 0) note(fmt::format("{} GPUs are known by their PCI class only: {}", number, gpus_.no_driver));
   }
 
   void add_nics() {
-    std::map<std::string, std::size_t> ports;  // that are up, by bus id
+    std::map<std::string, std::size_t> ports;  // number of ports that are up, for each bus id
     for (const SysfsNic& nic : nics_) ports[nic.bus_id] += nic.up ? 1 : 0;
     std::map<std::string, std::uint32_t> cards;
     std::int32_t number = 0;
@@ -145,7 +151,7 @@ class Discoverer {
       NicInfo info = nic.nic;
       info.device = number++;
       if (info.megabits_per_s == 0) {
-        note(fmt::format("NIC {} does not tell its speed: {} Gbit/s are assumed", nic.name, kUnknownMegabits / 1'000));
+        note(fmt::format("the speed of NIC {} is unknown: {} Gbit/s are assumed", nic.name, kUnknownMegabits / 1'000));
         info.megabits_per_s = kUnknownMegabits;
       }
       const std::uint32_t node = device == devices_.end() ? add_port(nic, 0, info.megabits_per_s / 8'000)
@@ -160,13 +166,14 @@ class Discoverer {
     return node;
   }
 
-  // A card with several ports is a part of its own, for its ports share its link.
+  // A card with several ports becomes a node of its own, because its ports share the link of the card.
   std::uint32_t add_card(const SysfsNic& nic, const SysfsPci& device, bool shared,
                          std::map<std::string, std::uint32_t>& cards) {
-    if (!shared) return place(NodeKind::kNic, nic.name, device.pci, above(device));
+    if (!shared) return add_pci_node(NodeKind::kNic, nic.name, device.pci, above(device));
     auto card = cards.find(nic.bus_id);
     if (card == cards.end()) {
-      card = cards.emplace(nic.bus_id, place(NodeKind::kPci, "pci " + nic.bus_id, device.pci, above(device))).first;
+      card =
+          cards.emplace(nic.bus_id, add_pci_node(NodeKind::kPci, "pci " + nic.bus_id, device.pci, above(device))).first;
     }
     return add_port(nic, card->second, pci_gbytes_per_s(device.pci));
   }
@@ -201,8 +208,8 @@ class Discoverer {
   Graph& graph_;
   std::vector<SysfsNic> nics_;
   std::map<std::string, SysfsPci> devices_;
-  std::map<std::string, std::uint32_t> switches_;  // nodes
-  std::vector<std::uint32_t> gpu_nodes_;           // by the driver's number
+  std::map<std::string, std::uint32_t> switches_;  // bus id to node
+  std::vector<std::uint32_t> gpu_nodes_;           // indexed by the driver's number
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// This machine as a Graph: CPUs from hwloc, PCI and NICs from sysfs, GPUs and NVLink from the driver and NVML (which
-// topology/gpus.h asks). For the tool and tests (tutti::topology_hwloc). One thread at a time.
+// Builds the Graph of this machine: CPUs from hwloc, PCI and NICs from sysfs, GPUs and NVLink from the driver and
+// NVML (through topology/gpus.h). For the tool and tests (tutti::topology_hwloc). Call it from one thread at a time.
 #pragma once
 
 #include <filesystem>
@@ -14,8 +14,8 @@
 namespace tutti {
 
 struct DiscoverOptions {
-  std::filesystem::path root = "/";  // what "sys/bus/pci" and "sys/class" lie below
-  std::string synthetic{};           // as of discover_processors()
+  std::filesystem::path root = "/";  // the folder that contains "sys/bus/pci" and "sys/class"
+  std::string synthetic{};           // see discover_processors()
 };
 
 struct Discovery {
@@ -26,9 +26,9 @@ struct Discovery {
   bool operator==(const Discovery&) const = default;
 };
 
-// The GPUs are those of `gpus` where there is a driver, with its numbers; else those that sysfs shows by their class.
-// NICs that are down are left out. Parts whose NUMA node is not told stand at the first one. Errors: as
-// discover_processors().
+// If there is a driver, the GPUs are those of `gpus`, with the driver's numbers. Otherwise they are the devices in
+// sysfs whose PCI class is that of a GPU. NICs that are down are left out. Parts whose NUMA node is unknown are
+// placed at the first one. Errors: those of discover_processors().
 Result<Discovery> discover(const DiscoverOptions& options, const GpuTopology& gpus);
 
 }  // namespace tutti

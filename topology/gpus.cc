@@ -19,7 +19,7 @@ using cuda::Driver;
 using cuda::NvLink;
 using cuda::Nvml;
 
-// "GPU-fa000000-0000-0000-0000-000000000001": NVML's form.
+// Formats a UUID like NVML: "GPU-fa000000-0000-0000-0000-000000000001".
 std::string text_of(const cuda::CUuuid& uuid) {
   std::string text = "GPU";
   for (std::size_t i = 0; i < uuid.bytes.size(); ++i) {
@@ -36,7 +36,7 @@ Result<int> attribute(const Driver& driver, cuda::DeviceAttribute which, cuda::C
   return value;
 }
 
-Result<Gpu> ask_driver(const Driver& driver, int number) {
+Result<Gpu> query_driver(const Driver& driver, int number) {
   const cuda::DriverApi& api = driver.api();
   const auto about = [number](std::string_view call) { return fmt::format("{} of GPU {}", call, number); };
   cuda::CUdevice device = 0;
@@ -67,7 +67,7 @@ Result<Gpu> ask_driver(const Driver& driver, int number) {
   return gpu;
 }
 
-Result<GpuPath> ask_for_path(const Driver& driver, int from, int to) {
+Result<GpuPath> query_path(const Driver& driver, int from, int to) {
   const auto about = [&](std::string_view call) { return fmt::format("{} from GPU {} to GPU {}", call, from, to); };
   GpuPath path;
   int answer = 0;
@@ -80,7 +80,8 @@ Result<GpuPath> ask_for_path(const Driver& driver, int from, int to) {
   return path;
 }
 
-NvLinks add_up(const cuda::GpuInfo& gpu, NvLink::Remote remote, std::string_view pci_id) {
+// Counts the NVLinks of `gpu` to ends of the given type, and only to the GPU `pci_id` if that is not empty.
+NvLinks count_nvlinks(const cuda::GpuInfo& gpu, NvLink::Remote remote, std::string_view pci_id) {
   NvLinks links;
   links.by_switch = remote == NvLink::Remote::kSwitch;
   for (const NvLink& link : gpu.links) {
@@ -91,19 +92,20 @@ NvLinks add_up(const cuda::GpuInfo& gpu, NvLink::Remote remote, std::string_view
   return links;
 }
 
-// Whichever end tells of links between them, for either may leave the other's name out; else those to a switch.
+// Returns the direct links between two GPUs, as reported by the GPU that reports more of them, because either GPU
+// may omit the name of the other. If there are none, returns the links to a switch.
 NvLinks links_between(const cuda::GpuInfo& one, const cuda::GpuInfo& other) {
-  const NvLinks there = add_up(one, NvLink::Remote::kGpu, other.pci_id);
-  const NvLinks back = add_up(other, NvLink::Remote::kGpu, one.pci_id);
+  const NvLinks there = count_nvlinks(one, NvLink::Remote::kGpu, other.pci_id);
+  const NvLinks back = count_nvlinks(other, NvLink::Remote::kGpu, one.pci_id);
   if (there.count > 0 || back.count > 0) return there.count >= back.count ? there : back;
-  const NvLinks first = add_up(one, NvLink::Remote::kSwitch, "");
-  const NvLinks second = add_up(other, NvLink::Remote::kSwitch, "");
+  const NvLinks first = count_nvlinks(one, NvLink::Remote::kSwitch, "");
+  const NvLinks second = count_nvlinks(other, NvLink::Remote::kSwitch, "");
   if (first.count == 0 || second.count == 0) return {};
   return {std::min(first.count, second.count), std::min(first.version_tenths, second.version_tenths), true};
 }
 
-// What NVML knows of each GPU of `topology`, found by its PCI id; nothing of one that it does not show.
-Result<std::vector<std::optional<cuda::GpuInfo>>> ask_nvml(const Nvml& nvml, const GpuTopology& topology) {
+// Queries NVML about each GPU of `topology`, which is found by its PCI id. Empty for a GPU that NVML does not show.
+Result<std::vector<std::optional<cuda::GpuInfo>>> query_nvml(const Nvml& nvml, const GpuTopology& topology) {
   const Result<std::uint32_t> count = nvml.gpu_count();
   TUTTI_TRY(count);
   std::vector<std::optional<cuda::GpuInfo>> known(topology.gpus.size());
@@ -117,11 +119,12 @@ Result<std::vector<std::optional<cuda::GpuInfo>>> ask_nvml(const Nvml& nvml, con
   return known;
 }
 
-// A switch alone does not say that its two links lead to one fabric: NVML's own word on the pair does.
+// If both GPUs are connected to a switch, their links need not lead to the same NVLink fabric. NVML's statement
+// about the pair decides.
 Result<NvLinks> links_of_pair(const Nvml& nvml, const cuda::GpuInfo& one, const cuda::GpuInfo& other) {
   const NvLinks links = links_between(one, other);
   if (!links.by_switch) return links;
-  const Result<cuda::PeerReach> reach = nvml.reach(one.index, other.index);
+  const Result<cuda::PeerAccess> reach = nvml.reach(one.index, other.index);
   if (!reach && reach.error().code == ErrorCode::kUnsupported) return links;
   TUTTI_TRY(reach);
   return reach->nvlink ? links : NvLinks{};
@@ -133,7 +136,7 @@ Status add_nvlinks(GpuTopology& topology) {
     topology.no_nvml = nvml.error().message;
     return {};
   }
-  const auto known = ask_nvml(*nvml, topology);
+  const auto known = query_nvml(*nvml, topology);
   TUTTI_TRY(known);
   const std::size_t count = topology.gpus.size();
   for (std::size_t from = 0; from < count; ++from) {
@@ -163,7 +166,7 @@ Result<GpuTopology> discover_gpus() {
   const Result<int> count = (*driver)->device_count();
   TUTTI_TRY(count);
   for (int number = 0; number < *count; ++number) {
-    Result<Gpu> gpu = ask_driver(**driver, number);
+    Result<Gpu> gpu = query_driver(**driver, number);
     TUTTI_TRY(gpu);
     topology.gpus.push_back(*std::move(gpu));
   }
@@ -173,7 +176,7 @@ Result<GpuTopology> discover_gpus() {
         topology.paths.push_back({.same_gpu = true, .access = true, .atomics = true, .nvlinks = {}});
         continue;
       }
-      Result<GpuPath> path = ask_for_path(**driver, from, to);
+      Result<GpuPath> path = query_path(**driver, from, to);
       TUTTI_TRY(path);
       path->same_gpu =
           topology.gpus[static_cast<std::size_t>(from)].pci_id == topology.gpus[static_cast<std::size_t>(to)].pci_id;

@@ -1,7 +1,8 @@
-// The GPUs that this process may use, and how they reach each other's memory: what `tutti topo` shows. A value; asked
-// of the CUDA driver, and of NVML for NVLink. Any thread.
+// The GPUs that this process may use, and how they access each other's memory, as `tutti topo` shows it. The
+// information comes from the CUDA driver, and from NVML for NVLink. The types are value types; discover_gpus() may
+// be called by any thread.
 //
-// Numbers are the driver's: those of CUDA_VISIBLE_DEVICES, where that is set.
+// GPU numbers are those of the driver, so they refer to CUDA_VISIBLE_DEVICES if that is set.
 #pragma once
 
 #include <cstddef>
@@ -16,51 +17,53 @@ namespace tutti {
 
 struct Gpu {
   std::string name{};
-  std::string uuid{};    // "GPU-" and 32 digits with dashes
-  std::string pci_id{};  // "0000:3b:00.0", lower case, the form of sysfs
+  std::string uuid{};    // "GPU-" and 32 hexadecimal digits with dashes
+  std::string pci_id{};  // for example "0000:3b:00.0", in lower case, as in sysfs
   std::uint64_t memory_bytes = 0;
   int capability_major = 0;
   int capability_minor = 0;
   int multiprocessors = 0;
-  std::optional<bool> mig_enabled{};  // nothing where it has no MIG or NVML does not tell
+  std::optional<bool> mig_enabled{};  // empty if the GPU has no MIG, or NVML does not report it
 
   bool operator==(const Gpu&) const = default;
 };
 
-// NVLinks between two GPUs, directly or by a switch that both are at.
+// The NVLinks between two GPUs, either direct or through a switch that both are connected to.
 struct NvLinks {
-  std::uint32_t count = 0;           // by a switch: of the GPU that has fewer
-  std::uint32_t version_tenths = 0;  // of the oldest of them: 40 is NVLink 4.0; 0: not told
+  std::uint32_t count = 0;           // through a switch: that of the GPU with fewer links
+  std::uint32_t version_tenths = 0;  // of the oldest link: 40 is NVLink 4.0; 0: unknown
   bool by_switch = false;
 
   bool operator==(const NvLinks&) const = default;
 };
 
-// How a kernel on one GPU reaches the memory of another.
+// How a kernel on one GPU accesses the memory of another GPU.
 struct GpuPath {
-  bool same_gpu = false;  // itself, or another slice of one that is cut up
-  bool access = false;    // the driver lets it; of the same number always
-  bool atomics = false;   // in the other's memory, by the link itself
-  NvLinks nvlinks{};      // count 0: by PCIe, or NVML does not tell
+  bool same_gpu = false;  // the same GPU, or another MIG slice of it
+  bool access = false;    // the driver permits it; always true for the GPU itself
+  bool atomics = false;   // atomic operations on the other memory are executed by the link itself
+  NvLinks nvlinks{};      // count 0: over PCIe, or NVML does not report links
 
   bool operator==(const GpuPath&) const = default;
 };
 
 struct GpuTopology {
-  int driver_version = 0;  // 13020 is CUDA 13.2; 0: none that can be used
-  std::string no_driver;   // why, and what to do; empty where there is one
-  std::string no_nvml;     // why nothing is known of NVLink and MIG; empty where it is
+  int driver_version = 0;  // 13020 is CUDA 13.2; 0: there is no usable driver
+  std::string no_driver;   // why there is no usable driver, and the remedy; empty if there is one
+  std::string no_nvml;     // why NVLink and MIG are unknown; empty if they are known
   std::vector<Gpu> gpus;
-  std::vector<GpuPath> paths;  // from * gpus.size() + to
+  std::vector<GpuPath> paths;  // index: from * gpus.size() + to
 
   const GpuPath& path(std::size_t from, std::size_t to) const { return paths[from * gpus.size() + to]; }
   bool operator==(const GpuTopology&) const = default;
 };
 
-// No driver and no GPU are no error: no_driver says why. Errors: what the driver or NVML fails with once it has begun.
+// A missing driver or GPU is not an error, but no_driver contains the reason. Errors: failures of the driver or of
+// NVML after they were initialised.
 Result<GpuTopology> discover_gpus();
 
-// Two GPUs, the first that cannot reach the second; nothing where all reach each other.
+// A GPU `from` that cannot access the memory of GPU `to`. first_unreachable() returns the first such pair, or
+// nothing if all GPUs can access each other.
 struct GpuPair {
   std::size_t from = 0;
   std::size_t to = 0;

@@ -1,6 +1,7 @@
-// Paths: a breadth-first search over (node, what the way has met so far) for each distinct bandwidth, the widest first.
-// One label for each node, as in Dijkstra's algorithm, would not do: the best way to a node need not begin with the
-// best way to the node before it (a near but narrow beginning loses to a wide one once both must cross a CPU).
+// Finds paths: for each distinct bandwidth, the highest first, it runs a breadth-first search over pairs (node,
+// state of the path). The state summarises the links that the path has crossed. One label per node, as in Dijkstra's
+// algorithm, is not enough, because the best path to a node need not begin with the best path to the node before it.
+// For example, a near but slow beginning loses against a fast one if both must cross a CPU later.
 #include "topology/graph.h"
 
 #include <algorithm>
@@ -15,70 +16,77 @@
 namespace tutti {
 namespace {
 
-// What a way has met so far; with the kinds of its ends it decides the path's type.
-enum class Way : std::uint8_t {
-  kHere,     // nothing
-  kNvLink,   // NVLink or xGMI, the switch included
+// The state of a path: the types of links that it has crossed. Together with the types of its ends it determines the
+// path's type.
+enum class PathState : std::uint8_t {
+  kStart,    // no link
+  kNvLink,   // NVLink or xGMI, possibly through the switch
   kRelayed,  // NVLink through one GPU
-  kC2c,      // chip to chip only
-  kC2cDown,  // chip to chip into a CPU, then PCI
+  kC2c,      // only NVLink-C2C
+  kC2cDown,  // NVLink-C2C into a CPU, then PCI
   kSwitch,   // at most one PCI switch
+  // several PCI switches
   kSwitches,
   kUp,     // PCI into a CPU
-  kUpC2c,  // PCI into a CPU, then chip to chip
+  kUpC2c,  // PCI into a CPU, then NVLink-C2C
   kCpu,    // PCI and a CPU
+  // a link between sockets
   kSockets,
 };
-constexpr std::size_t kWays = 11;
+constexpr std::size_t kPathStates = 11;
 
 bool is_nvlink(LinkKind kind) { return kind == LinkKind::kNvLink || kind == LinkKind::kXgmi; }
 
-PathType type_of(Way way, NodeKind from, NodeKind to) {
+PathType type_of(PathState state, NodeKind from, NodeKind to) {
   const auto is_device = [](NodeKind kind) { return kind == NodeKind::kNic || kind == NodeKind::kPci; };
-  switch (way) {
-    case Way::kHere: return PathType::kLoc;
-    case Way::kNvLink: return PathType::kNvl;
-    case Way::kRelayed: return PathType::kNvb;
-    case Way::kC2c: return PathType::kC2c;
-    case Way::kC2cDown: return is_device(to) ? PathType::kP2c : PathType::kPhb;
-    case Way::kSwitch: return PathType::kPix;
-    case Way::kSwitches: return PathType::kPxb;
-    case Way::kUpC2c: return is_device(from) ? PathType::kP2c : PathType::kPhb;
-    case Way::kUp:
-    case Way::kCpu: return PathType::kPhb;
-    case Way::kSockets: return PathType::kSys;
+  switch (state) {
+    case PathState::kStart: return PathType::kLoc;
+    case PathState::kNvLink: return PathType::kNvl;
+    case PathState::kRelayed: return PathType::kNvb;
+    case PathState::kC2c: return PathType::kC2c;
+    case PathState::kC2cDown: return is_device(to) ? PathType::kP2c : PathType::kPhb;
+    case PathState::kSwitch: return PathType::kPix;
+    case PathState::kSwitches: return PathType::kPxb;
+    case PathState::kUpC2c: return is_device(from) ? PathType::kP2c : PathType::kPhb;
+    case PathState::kUp:
+    case PathState::kCpu: return PathType::kPhb;
+    case PathState::kSockets: return PathType::kSys;
   }
   return PathType::kDis;
 }
 
-std::optional<Way> over_nvlink(Way way, NodeKind at, NodeKind to) {
-  if (way == Way::kHere) return Way::kNvLink;
-  if (at == NodeKind::kCpu) return way == Way::kSockets ? Way::kSockets : Way::kCpu;  // some CPUs have NVLink
-  if (way != Way::kNvLink) return std::nullopt;
-  if (at == NodeKind::kNvSwitch) return Way::kNvLink;
-  if (at == NodeKind::kGpu && to == NodeKind::kGpu) return Way::kRelayed;
+std::optional<PathState> over_nvlink(PathState state, NodeKind at, NodeKind to) {
+  if (state == PathState::kStart) return PathState::kNvLink;
+  // some CPUs have NVLink
+  if (at == NodeKind::kCpu) return state == PathState::kSockets ? PathState::kSockets : PathState::kCpu;
+  if (state != PathState::kNvLink) return std::nullopt;
+  if (at == NodeKind::kNvSwitch) return PathState::kNvLink;
+  if (at == NodeKind::kGpu && to == NodeKind::kGpu) return PathState::kRelayed;
   return std::nullopt;
 }
 
-std::optional<Way> over_pci(Way way, NodeKind at, NodeKind to) {
+std::optional<PathState> over_pci(PathState state, NodeKind at, NodeKind to) {
   if (at == NodeKind::kCpu) {
-    if (way == Way::kC2c) return Way::kC2cDown;
-    return way == Way::kSockets ? Way::kSockets : Way::kCpu;
+    if (state == PathState::kC2c) return PathState::kC2cDown;
+    return state == PathState::kSockets ? PathState::kSockets : PathState::kCpu;
   }
   if (to == NodeKind::kCpu) {
-    if (way == Way::kHere && at == NodeKind::kPci) return Way::kUp;
-    return way == Way::kHere || way == Way::kSwitch || way == Way::kSwitches ? std::optional(Way::kUp) : std::nullopt;
+    if (state == PathState::kStart && at == NodeKind::kPci) return PathState::kUp;
+    return state == PathState::kStart || state == PathState::kSwitch || state == PathState::kSwitches
+               ? std::optional(PathState::kUp)
+               : std::nullopt;
   }
-  if (way == Way::kHere) return to == NodeKind::kPci && at == NodeKind::kPci ? Way::kSwitches : Way::kSwitch;
+  if (state == PathState::kStart)
+    return to == NodeKind::kPci && at == NodeKind::kPci ? PathState::kSwitches : PathState::kSwitch;
   if (at != NodeKind::kPci) return std::nullopt;
-  if (way == Way::kSwitch && to == NodeKind::kPci) return Way::kSwitches;
-  return way;
+  if (state == PathState::kSwitch && to == NodeKind::kPci) return PathState::kSwitches;
+  return state;
 }
 
-// What a way becomes by one more link; nothing where it may not be taken: a GPU or a NIC on the way carries no traffic
-// of others, but for a GPU between two GPUs.
-std::optional<Way> extend(Way way, NodeKind base, NodeKind at, LinkKind link, NodeKind to) {
-  if (way != Way::kHere) {
+// Returns the state of a path after one more link. Returns nothing if the link must not be used: GPUs and NICs do
+// not forward traffic, except that a GPU may forward it between two other GPUs.
+std::optional<PathState> extend(PathState state, NodeKind base, NodeKind at, LinkKind link, NodeKind to) {
+  if (state != PathState::kStart) {
     if (at == NodeKind::kNic) return std::nullopt;
     if (at == NodeKind::kGpu && (base != NodeKind::kGpu || !is_nvlink(link) || to != NodeKind::kGpu)) {
       return std::nullopt;
@@ -86,23 +94,24 @@ std::optional<Way> extend(Way way, NodeKind base, NodeKind at, LinkKind link, No
   }
   switch (link) {
     case LinkKind::kNvLink:
-    case LinkKind::kXgmi: return over_nvlink(way, at, to);
-    case LinkKind::kPci: return over_pci(way, at, to);
-    case LinkKind::kCpu: return Way::kSockets;
+    case LinkKind::kXgmi: return over_nvlink(state, at, to);
+    case LinkKind::kPci: return over_pci(state, at, to);
+    case LinkKind::kCpu: return PathState::kSockets;
     case LinkKind::kC2c:
-      if (way == Way::kHere || way == Way::kC2c) return Way::kC2c;
-      if (way == Way::kUp) return Way::kUpC2c;
-      return way == Way::kNvLink ? Way::kCpu : way;
+      if (state == PathState::kStart || state == PathState::kC2c) return PathState::kC2c;
+      if (state == PathState::kUp) return PathState::kUpC2c;
+      return state == PathState::kNvLink ? PathState::kCpu : state;
   }
   return std::nullopt;
 }
 
-// A link as it is seen from one of its ends.
+// A link, as seen from one of its ends.
 struct Neighbour {
   std::uint32_t node = 0;
   Hop hop{};
 };
 
+// The search from one node, `base`.
 class Paths {
  public:
   Paths(const Graph& graph, std::uint32_t base) : graph_(graph), base_(base), neighbours_(graph.nodes.size()) {
@@ -142,10 +151,10 @@ class Paths {
   }
 
  private:
-  // How a (node, way) was reached.
+  // How a pair (node, state) was reached.
   struct Reached {
     std::uint32_t node = 0;
-    Way way = Way::kHere;
+    PathState state = PathState::kStart;
     std::uint32_t before = 0;  // index into reached_
     Hop hop{};
   };
@@ -156,44 +165,46 @@ class Paths {
     return kind(node) == NodeKind::kPci && is_nic_class(graph_.nodes[node].pci);
   }
 
-  // Breadth first, neighbours in the order of their numbers: what is reached first has the fewest hops, and of those
-  // the lowest numbers.
+  // Searches breadth first over links with at least the bandwidth `width`. Neighbours are visited in the order of
+  // their numbers, so the pair that is reached first has the fewest hops, and among those the lowest node numbers.
   void walk(double width) {
-    std::array<std::uint32_t, kWays> never{};
+    std::array<std::uint32_t, kPathStates> never{};
     never.fill(kNever);
     first_.assign(graph_.nodes.size(), never);
-    first_[base_].fill(0);  // no way leads back to its beginning
-    reached_.assign(1, {base_, Way::kHere, 0, {}});
+    first_[base_].fill(0);  // a path must not return to its start
+    reached_.assign(1, {base_, PathState::kStart, 0, {}});
     for (std::uint32_t i = 0; i < reached_.size(); ++i) {
       const Reached at = reached_[i];
       for (const Neighbour& next : neighbours_[at.node]) {
         const GraphLink& link = graph_.links[next.hop.link];
         if (link.gbytes_per_s < width) continue;
-        std::optional<Way> way = extend(at.way, kind(base_), kind(at.node), link.kind, kind(next.node));
-        // A card with several ports is no second switch.
-        if (at.way == Way::kSwitch && way == Way::kSwitches && (is_card(at.node) || is_card(next.node))) way = at.way;
-        if (!way || first_[next.node][static_cast<std::size_t>(*way)] != kNever) continue;
-        first_[next.node][static_cast<std::size_t>(*way)] = static_cast<std::uint32_t>(reached_.size());
-        reached_.push_back({next.node, *way, i, next.hop});
+        std::optional<PathState> state = extend(at.state, kind(base_), kind(at.node), link.kind, kind(next.node));
+        // A card with several ports does not count as a second switch.
+        if (at.state == PathState::kSwitch && state == PathState::kSwitches && (is_card(at.node) || is_card(next.node)))
+          state = at.state;
+        if (!state || first_[next.node][static_cast<std::size_t>(*state)] != kNever) continue;
+        first_[next.node][static_cast<std::size_t>(*state)] = static_cast<std::uint32_t>(reached_.size());
+        reached_.push_back({next.node, *state, i, next.hop});
       }
     }
   }
 
   PathType nearest(std::uint32_t node) const {
     PathType best = PathType::kDis;
-    for (std::size_t way = 0; way < kWays; ++way) {
-      if (first_[node][way] == kNever) continue;
-      best = std::min(best, type_of(static_cast<Way>(way), kind(base_), kind(node)));
+    for (std::size_t state = 0; state < kPathStates; ++state) {
+      if (first_[node][state] == kNever) continue;
+      best = std::min(best, type_of(static_cast<PathState>(state), kind(base_), kind(node)));
     }
     return best;
   }
 
-  // Fills the path where the last walk reached the node by a way of the path's type; of several the one reached first.
+  // Sets the path if the last search has reached the node in a state that gives the path's type. If there are
+  // several, the one that was reached first is used.
   bool settle(std::uint32_t node, double width, Path& path) const {
     std::uint32_t end = kNever;
-    for (std::size_t way = 0; way < kWays; ++way) {
-      if (type_of(static_cast<Way>(way), kind(base_), kind(node)) != path.type) continue;
-      end = std::min(end, first_[node][way]);
+    for (std::size_t state = 0; state < kPathStates; ++state) {
+      if (type_of(static_cast<PathState>(state), kind(base_), kind(node)) != path.type) continue;
+      end = std::min(end, first_[node][state]);
     }
     if (end == kNever) return false;
     path.gbytes_per_s = width;
@@ -204,10 +215,10 @@ class Paths {
 
   const Graph& graph_;
   std::uint32_t base_;
-  std::vector<std::vector<Neighbour>> neighbours_;       // by node, sorted
-  std::vector<double> widths_;                           // distinct, the widest first
-  std::vector<Reached> reached_;                         // of the last walk
-  std::vector<std::array<std::uint32_t, kWays>> first_;  // [node][way]: index into reached_, or kNever
+  std::vector<std::vector<Neighbour>> neighbours_;             // indexed by node, sorted
+  std::vector<double> widths_;                                 // distinct, the highest first
+  std::vector<Reached> reached_;                               // by the last search
+  std::vector<std::array<std::uint32_t, kPathStates>> first_;  // [node][state]: index into reached_, or kNever
 };
 
 std::int32_t number_of(const GraphNode& node) {

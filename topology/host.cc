@@ -14,7 +14,8 @@ constexpr std::size_t kCpusPerDigit = 4;
 constexpr std::size_t kMaxCaches = 16;  // of one core; known machines have up to 6
 constexpr std::string_view kDigits = "0123456789abcdef";
 
-// The kernel refuses a set that is smaller than its own, so larger ones are tried. Linux has at most 8,192 CPUs.
+// The kernel refuses a set that is smaller than its own, so larger and larger sets are tried. Linux supports at most
+// 8,192 CPUs.
 std::vector<bool> cpus_by_affinity() {
   constexpr std::size_t kMostCpus = 16'384;
   for (std::size_t count = CPU_SETSIZE; count <= kMostCpus; count *= 2) {

@@ -20,12 +20,13 @@ std::optional<std::uint64_t> number_in(const fs::path& path) {
   if (!(file >> word)) return std::nullopt;
   std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-  if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;  // "max", for example
+  // not a number, for example "max"
+  if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;
   return number;
 }
 
-// The number behind a name, as in "MemAvailable:  12345 kB" and "inactive_file 12345".
-std::optional<std::uint64_t> number_behind(const fs::path& path, std::string_view name) {
+// Returns the number after a name, as in "MemAvailable:  12345 kB" and "inactive_file 12345".
+std::optional<std::uint64_t> number_after(const fs::path& path, std::string_view name) {
   std::ifstream file(path);
   for (std::string word; file >> word;) {
     std::uint64_t number = 0;
@@ -34,12 +35,12 @@ std::optional<std::uint64_t> number_behind(const fs::path& path, std::string_vie
   return std::nullopt;
 }
 
-// The names of the files differ between the versions of cgroups.
+// The names of the files of one version of cgroups.
 struct Version {
   std::string_view mount;
   std::string_view limit;
   std::string_view used;
-  std::string_view reclaimable;  // in memory.stat: cached pages of files, which the kernel drops first
+  std::string_view reclaimable;  // entry in memory.stat: cached pages of files, which the kernel drops first
 };
 constexpr Version kVersion1 = {.mount = "sys/fs/cgroup/memory",
                                .limit = "memory.limit_in_bytes",
@@ -48,18 +49,18 @@ constexpr Version kVersion1 = {.mount = "sys/fs/cgroup/memory",
 constexpr Version kVersion2 = {
     .mount = "sys/fs/cgroup", .limit = "memory.max", .used = "memory.current", .reclaimable = "inactive_file"};
 
-// Looks at one cgroup and all that contain it. In a container the path may name cgroups outside, which have no folder;
-// the container's own one is the mount's folder itself.
-void look_at_groups(const fs::path& root, const Version& version, const std::string& path, AvailableMemory& memory) {
+// Examines one cgroup and all cgroups that contain it. In a container, the path may name cgroups outside the
+// container, which have no folder here. The cgroup of the container itself is then the folder of the mount.
+void examine_groups(const fs::path& root, const Version& version, const std::string& path, AvailableMemory& memory) {
   for (fs::path group = path;; group = group.parent_path()) {
     const fs::path folder = root / version.mount / group.relative_path();
     const auto limit = number_in(folder / version.limit);
     const auto used = number_in(folder / version.used);
     if (limit && used) {
-      const std::uint64_t cached = number_behind(folder / "memory.stat", version.reclaimable).value_or(0);
+      const std::uint64_t cached = number_after(folder / "memory.stat", version.reclaimable).value_or(0);
       const std::uint64_t held = *used - std::min(*used, cached);
       const std::uint64_t left = *limit - std::min(*limit, held);
-      // A version 1 limit near 2^63 means that there is none.
+      // In version 1, a limit near 2^63 means that there is no limit.
       if (*limit < (std::uint64_t{1} << 62) && left < memory.group_bytes) {
         memory.group_bytes = left;
         memory.group = group.string();
@@ -84,16 +85,17 @@ AvailableMemory available_memory(const fs::path& root) {
     const std::uint64_t used = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
     memory.address_bytes = address_space.rlim_cur - std::min<std::uint64_t>(address_space.rlim_cur, used);
   }
-  if (const auto kib = number_behind(root / "proc/meminfo", "MemAvailable:")) memory.machine_bytes = *kib * 1024;
+  if (const auto kib = number_after(root / "proc/meminfo", "MemAvailable:")) memory.machine_bytes = *kib * 1024;
   std::ifstream groups(root / "proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {  // "9:cpu,memory:/job" or, of version 2, "0::/job"
+  // Lines have the form "9:cpu,memory:/job", or "0::/job" in version 2.
+  for (std::string line; std::getline(groups, line);) {
     const std::size_t first = line.find(':');
     const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
     if (second == std::string::npos || second + 1 >= line.size() || line[second + 1] != '/') continue;
     const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
     const std::string path = line.substr(second + 1);
-    if (controllers == ",,") look_at_groups(root, kVersion2, path, memory);
-    if (controllers.find(",memory,") != std::string::npos) look_at_groups(root, kVersion1, path, memory);
+    if (controllers == ",,") examine_groups(root, kVersion2, path, memory);
+    if (controllers.find(",memory,") != std::string::npos) examine_groups(root, kVersion1, path, memory);
   }
   return memory;
 }

@@ -1,4 +1,5 @@
-// How much memory this process and its neighbours can still take before the kernel kills one of them.
+// Determines how much memory this process and the others on the machine can still use before the kernel kills one of
+// them.
 #pragma once
 
 #include <algorithm>
@@ -13,18 +14,20 @@ namespace tutti {
 inline constexpr std::uint64_t kUnlimitedMemory = std::numeric_limits<std::uint64_t>::max();
 
 struct AvailableMemory {
-  std::uint64_t machine_bytes = kUnlimitedMemory;  // MemAvailable of /proc/meminfo: free, or free without swapping
-  std::uint64_t group_bytes = kUnlimitedMemory;    // what the tightest memory cgroup that contains the process leaves
+  // MemAvailable in /proc/meminfo: free, or can be freed without swapping
+  std::uint64_t machine_bytes = kUnlimitedMemory;
+  // The least memory that is left in any of the memory cgroups that contain the process.
+  std::uint64_t group_bytes = kUnlimitedMemory;
   std::string group;                               // the path of that cgroup; empty: no cgroup has a limit
-  std::uint64_t address_bytes = kUnlimitedMemory;  // of address space that `ulimit -v` leaves to this process alone
+  std::uint64_t address_bytes = kUnlimitedMemory;  // address space that `ulimit -v` leaves to this process alone
 
   std::uint64_t shared_bytes() const { return std::min(machine_bytes, group_bytes); }
   std::uint64_t bytes() const { return std::min(shared_bytes(), address_bytes); }
-  std::string_view limit() const;  // which of them is least, for people: "of this machine", ...
+  std::string_view limit() const;  // the smallest of these limits, for people: "of this machine", ...
 };
 
-// Reads the kernel's files, of cgroup version 1 and 2. Never fails: what cannot be read counts as unlimited. `root` is
-// "/" but for tests. Any thread.
+// Reads files of the kernel, for cgroup versions 1 and 2. Never fails: a limit that cannot be read counts as
+// unlimited. `root` is "/" except in tests. May be called by any thread.
 AvailableMemory available_memory(const std::filesystem::path& root = "/");
 
 }  // namespace tutti

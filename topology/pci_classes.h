@@ -1,4 +1,4 @@
-// What a PCI device is by its class. Pure functions; any thread.
+// Classifies PCI devices by their class. Pure functions; may be called by any thread.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ namespace tutti {
 inline constexpr std::uint32_t kPciVendorNvidia = 0x10de;
 inline constexpr std::uint32_t kPciVendorAmd = 0x1002;
 
-// 3D and other display controllers, accelerators of vendors of GPUs; VGA only of these, as a server's console is one
-// too.
+// True for 3D controllers and other display controllers. VGA controllers and accelerators count only if a vendor of
+// GPUs made them, because the console of a server is a VGA controller, too.
 constexpr bool is_gpu_class(const PciInfo& pci) {
   const std::uint32_t kind = pci.device_class >> 8U;
   const bool vendor = pci.vendor == kPciVendorNvidia || pci.vendor == kPciVendorAmd;

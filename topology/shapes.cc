@@ -1,6 +1,6 @@
-// Machines by name. Their parts are published or guessed, as is said beside them; what a link of each kind carries is
-// in topology/speeds.h. Where a real machine's wiring differs from batch to batch, the drawing is the simplest one with
-// the right bandwidths.
+// Predefined machines. The comments state which of their properties are published and which are guessed.
+// topology/speeds.h contains the bandwidth of a link of each kind. If the wiring of a real machine varies from batch
+// to batch, the graph is the simplest one with the right bandwidths.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -15,18 +15,18 @@
 namespace tutti {
 namespace {
 
-constexpr double kHdr = 200'000;  // megabits per second: one port of InfiniBand HDR or 200 Gbit/s Ethernet
+constexpr double kHdr = 200'000;  // in Mbit/s: one port of InfiniBand HDR or 200 Gbit/s Ethernet
 constexpr double kNdr = 400'000;
 constexpr double kEdr = 100'000;
 
-enum class NvLinks : std::uint8_t {
+enum class NvLinkLayout : std::uint8_t {
   kNone,
   kSwitch,
   kPairs,    // bridges between GPUs 0 and 1, 2 and 3, ...
-  kCubeMesh  // of eight GPUs, six links each
+  kCubeMesh  // eight GPUs with six links each
 };
 
-// Its number decides what the link between the sockets carries.
+// The model of the CPUs. It determines the bandwidth of the link between sockets.
 struct CpuModel {
   std::string_view vendor = "GenuineIntel";
   std::int32_t family = 6;
@@ -37,15 +37,16 @@ constexpr CpuModel kSapphireRapids{.model = 143};
 constexpr CpuModel kEmeraldRapids{.model = 207};
 constexpr CpuModel kRome{.vendor = "AuthenticAMD", .family = 23, .model = 49};
 
+// The parameters from which Builder builds the graph of a machine.
 struct Shape {
   std::string_view name{};
   std::uint32_t cpus = 1;
   CpuModel cpu{};
   std::uint32_t gpus = 0;
   std::int32_t capability = 0;
-  NvLinks nvlinks = NvLinks::kNone;
-  std::uint32_t nvlink_count = 0;     // of a GPU to the switch, of a bridge
-  std::uint32_t gpus_per_switch = 1;  // PCI switches, dealt to the CPUs in blocks
+  NvLinkLayout nvlinks = NvLinkLayout::kNone;
+  std::uint32_t nvlink_count = 0;     // links of a GPU to the switch, or of a bridge
+  std::uint32_t gpus_per_switch = 1;  // PCI switches are distributed over the CPUs in contiguous blocks
   double pci_gigatransfers_per_s = 16;
   std::uint32_t nics = 0;
   double nic_megabits_per_s = 0;
@@ -53,16 +54,17 @@ struct Shape {
   std::uint32_t machines_per_leaf = 32;
 };
 
-// Published: GPUs, NVLinks, NICs, CPUs of the vendors' data sheets. Guessed: machines per leaf (32, or 20 for A100, are
-// the scalable units of NVIDIA's reference architectures), spines, CPUs and NICs of the boxes without a maker. With one
-// NIC for each GPU both stand at one PCI switch (two pairs of them on A100).
+// Published, in the data sheets of the vendors: GPUs, NVLinks, NICs, CPUs. Guessed: machines per leaf (32, or 20 for
+// A100, which are the scalable units of NVIDIA's reference architectures), spines, and the CPUs and NICs of machines
+// without a maker's name. If there is one NIC for each GPU, both are connected to the same PCI switch (on A100, two
+// such pairs share a switch).
 constexpr std::array kShapes{
     Shape{.name = "dgx-1v",
           .cpus = 2,
           .cpu = kBroadwell,
           .gpus = 8,
           .capability = 70,
-          .nvlinks = NvLinks::kCubeMesh,
+          .nvlinks = NvLinkLayout::kCubeMesh,
           .gpus_per_switch = 2,
           .pci_gigatransfers_per_s = 8,
           .nics = 4,
@@ -72,7 +74,7 @@ constexpr std::array kShapes{
           .cpu = kRome,
           .gpus = 8,
           .capability = 80,
-          .nvlinks = NvLinks::kSwitch,
+          .nvlinks = NvLinkLayout::kSwitch,
           .nvlink_count = 12,
           .gpus_per_switch = 2,
           .pci_gigatransfers_per_s = 16,
@@ -85,7 +87,7 @@ constexpr std::array kShapes{
           .cpu = kSapphireRapids,
           .gpus = 8,
           .capability = 90,
-          .nvlinks = NvLinks::kSwitch,
+          .nvlinks = NvLinkLayout::kSwitch,
           .nvlink_count = 18,
           .pci_gigatransfers_per_s = 32,
           .nics = 8,
@@ -96,19 +98,19 @@ constexpr std::array kShapes{
           .cpu = kEmeraldRapids,
           .gpus = 8,
           .capability = 100,
-          .nvlinks = NvLinks::kSwitch,
+          .nvlinks = NvLinkLayout::kSwitch,
           .nvlink_count = 18,
           .pci_gigatransfers_per_s = 32,
           .nics = 8,
           .nic_megabits_per_s = kNdr,
           .fabric = FabricKind::kRailOptimised},
-    // A board of eight GPUs in somebody's machine; clouds sell it with fewer NICs, too.
+    // A board of eight GPUs in machines of various makers. Clouds also offer it with fewer NICs.
     Shape{.name = "hgx-h100",
           .cpus = 2,
           .cpu = kSapphireRapids,
           .gpus = 8,
           .capability = 90,
-          .nvlinks = NvLinks::kSwitch,
+          .nvlinks = NvLinkLayout::kSwitch,
           .nvlink_count = 18,
           .gpus_per_switch = 2,
           .pci_gigatransfers_per_s = 32,
@@ -123,13 +125,13 @@ constexpr std::array kShapes{
           .pci_gigatransfers_per_s = 16,
           .nics = 2,
           .nic_megabits_per_s = kHdr},
-    // Two bridged pairs of A100: 600 GB/s of NVLink 3 in both directions are 12 links.
+    // Two pairs of A100 with a bridge each: 600 GB/s of NVLink 3 in both directions together are 12 links.
     Shape{.name = "nvlink-4gpu",
           .cpus = 2,
           .cpu = kRome,
           .gpus = 4,
           .capability = 80,
-          .nvlinks = NvLinks::kPairs,
+          .nvlinks = NvLinkLayout::kPairs,
           .nvlink_count = 12,
           .pci_gigatransfers_per_s = 16,
           .nics = 1,
@@ -143,27 +145,27 @@ constexpr std::array kShapes{
           .nic_megabits_per_s = kEdr},
 };
 
-// NVLinks between GPU and GPU of the hybrid cube mesh of eight V100 (NVIDIA's DGX-1 white paper; published): two
-// squares with their diagonals, and four struts between them.
-struct Strut {
+// The NVLinks between GPUs in the hybrid cube mesh of eight V100 (published in NVIDIA's DGX-1 white paper): two
+// squares with their diagonals, and four links between the squares.
+struct MeshLink {
   std::uint32_t from, to, count;
 };
-constexpr std::array<Strut, 16> kCubeMesh{{{0, 1, 1},
-                                           {0, 2, 1},
-                                           {0, 3, 2},
-                                           {0, 4, 2},
-                                           {1, 2, 2},
-                                           {1, 3, 1},
-                                           {1, 5, 2},
-                                           {2, 3, 2},
-                                           {2, 6, 1},
-                                           {3, 7, 1},
-                                           {4, 5, 1},
-                                           {4, 6, 1},
-                                           {4, 7, 2},
-                                           {5, 6, 2},
-                                           {5, 7, 1},
-                                           {6, 7, 2}}};
+constexpr std::array<MeshLink, 16> kCubeMesh{{{0, 1, 1},
+                                              {0, 2, 1},
+                                              {0, 3, 2},
+                                              {0, 4, 2},
+                                              {1, 2, 2},
+                                              {1, 3, 1},
+                                              {1, 5, 2},
+                                              {2, 3, 2},
+                                              {2, 6, 1},
+                                              {3, 7, 1},
+                                              {4, 5, 1},
+                                              {4, 6, 1},
+                                              {4, 7, 2},
+                                              {5, 6, 2},
+                                              {5, 7, 1},
+                                              {6, 7, 2}}};
 
 class Builder {
  public:
@@ -182,8 +184,8 @@ class Builder {
   }
 
  private:
-  // A PCI device of a bus of its own, numbered in the order of being made.
-  void place(std::uint32_t node, std::uint32_t device_class) {
+  // Makes the node a PCI device on a bus of its own. Buses are numbered in the order in which the devices are made.
+  void set_pci(std::uint32_t node, std::uint32_t device_class) {
     PciInfo& pci = graph_.nodes[node].pci;
     pci.bus_id = fmt::format("0000:{:02x}:00.0", ++buses_);
     pci.device_class = device_class;
@@ -208,7 +210,7 @@ class Builder {
     const std::uint32_t count = shape_.gpus / shape_.gpus_per_switch;
     for (std::uint32_t i = 0; i < count; ++i) {
       const std::uint32_t node = add_node(graph_, NodeKind::kPci, {});
-      place(node, 0x060400);
+      set_pci(node, 0x060400);
       graph_.nodes[node].name = "pci " + graph_.nodes[node].pci.bus_id;
       add_link(graph_, i * shape_.cpus / count, node, LinkKind::kPci, 1, pci_gbytes_per_s_);
       switches_.push_back(node);
@@ -217,7 +219,7 @@ class Builder {
 
   void add_gpu(std::uint32_t number) {
     const std::uint32_t node = add_node(graph_, NodeKind::kGpu, fmt::format("gpu{}", number));
-    place(node, 0x030200);
+    set_pci(node, 0x030200);
     graph_.nodes[node].gpu.device = static_cast<std::int32_t>(number);
     graph_.nodes[node].gpu.rank = static_cast<std::int32_t>(number);
     graph_.nodes[node].gpu.capability = shape_.capability;
@@ -228,33 +230,35 @@ class Builder {
 
   void add_nvlinks() {
     const double one = nvlink_gbytes_per_s(shape_.capability);
-    if (shape_.nvlinks == NvLinks::kSwitch) {
+    if (shape_.nvlinks == NvLinkLayout::kSwitch) {
       const std::uint32_t node = add_node(graph_, NodeKind::kNvSwitch, "nvswitch");
       for (std::uint32_t gpu : gpus_)
         add_link(graph_, gpu, node, LinkKind::kNvLink, shape_.nvlink_count, shape_.nvlink_count * one);
-    } else if (shape_.nvlinks == NvLinks::kPairs) {
+    } else if (shape_.nvlinks == NvLinkLayout::kPairs) {
       for (std::size_t i = 0; i + 1 < gpus_.size(); i += 2) {
         add_link(graph_, gpus_[i], gpus_[i + 1], LinkKind::kNvLink, shape_.nvlink_count, shape_.nvlink_count * one);
       }
-    } else if (shape_.nvlinks == NvLinks::kCubeMesh) {
-      for (const Strut& strut : kCubeMesh) {
-        add_link(graph_, gpus_[strut.from], gpus_[strut.to], LinkKind::kNvLink, strut.count, strut.count * one);
+    } else if (shape_.nvlinks == NvLinkLayout::kCubeMesh) {
+      for (const MeshLink& mesh_link : kCubeMesh) {
+        add_link(graph_, gpus_[mesh_link.from], gpus_[mesh_link.to], LinkKind::kNvLink, mesh_link.count,
+                 mesh_link.count * one);
       }
     }
   }
 
-  // Beside the GPUs, or the CPUs where there are none, as evenly as can be.
+  // Distributes the NICs as evenly as possible over the PCI switches of the GPUs, or over the CPUs if there are no
+  // GPUs.
   void add_nic(std::uint32_t number) {
     const std::uint32_t node = add_node(graph_, NodeKind::kNic, fmt::format("mlx5_{}", number));
-    place(node, 0x020000);
+    set_pci(node, 0x020000);
     NicInfo& nic = graph_.nodes[node].nic;
     nic.device = static_cast<std::int32_t>(number);
     nic.guid = fmt::format("0x{:x}", number + 1);
     nic.megabits_per_s = shape_.nic_megabits_per_s;
     nic.max_connections = 131072;
     nic.direct = shape_.gpus > 0;
-    const std::size_t places = shape_.gpus > 0 ? switches_.size() : shape_.cpus;
-    const std::size_t at = number * places / nics_;
+    const std::size_t parent_count = shape_.gpus > 0 ? switches_.size() : shape_.cpus;
+    const std::size_t at = number * parent_count / nics_;
     add_link(graph_, shape_.gpus > 0 ? switches_[at] : static_cast<std::uint32_t>(at), node, LinkKind::kPci, 1,
              pci_gbytes_per_s_);
   }
@@ -272,11 +276,11 @@ Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorS
 
 Status check_ranges(const ShapeOptions& options) {
   if (options.machines < 1 || options.machines > kMaxMachines) {
-    return invalid(fmt::format("{} machines; 1 to {} can be had", options.machines, kMaxMachines));
+    return invalid(fmt::format("{} machines; 1 to {} are possible", options.machines, kMaxMachines));
   }
   if (options.nics > kMaxNics) return invalid(fmt::format("{} NICs; a machine has at most {}", options.nics, kMaxNics));
   if (options.ranks > kMaxRanksPerMachine) {
-    return invalid(fmt::format("{} ranks on a machine; at most {} can be had", options.ranks, kMaxRanksPerMachine));
+    return invalid(fmt::format("{} ranks on a machine; at most {} are possible", options.ranks, kMaxRanksPerMachine));
   }
   if (!(options.oversubscription >= 1 && options.oversubscription <= 64)) {
     return invalid(fmt::format("oversubscription {}; it is at least 1 (uplinks as wide as downlinks) and at most 64",
@@ -284,7 +288,7 @@ Status check_ranges(const ShapeOptions& options) {
   }
   if (options.machines_per_leaf > kMaxMachines) {
     return invalid(
-        fmt::format("{} machines at a leaf switch; at most {} can be had", options.machines_per_leaf, kMaxMachines));
+        fmt::format("{} machines at a leaf switch; at most {} are possible", options.machines_per_leaf, kMaxMachines));
   }
   return {};
 }
@@ -333,12 +337,12 @@ Result<Cluster> make_cluster(const Graph& machine, const ShapeOptions& options) 
   const auto cpus = static_cast<std::uint32_t>(nodes_of(machine, NodeKind::kCpu).size());
   const std::size_t nics = nodes_of(machine, NodeKind::kNic).size();
   if (gpus > kMaxGpus || nics > kMaxNics || machine.nodes.size() > kMaxParts) {
-    return invalid(fmt::format("{} has {} GPUs, {} NICs and {} parts; at most {}, {} and {} can be had", machine.name,
+    return invalid(fmt::format("{} has {} GPUs, {} NICs and {} parts; at most {}, {} and {} are possible", machine.name,
                                gpus, nics, machine.nodes.size(), kMaxGpus, kMaxNics, kMaxParts));
   }
   if (options.nics > 0) {
-    return invalid(
-        fmt::format("{} NICs were asked for, but {} says which it has: {}", options.nics, machine.name, nics));
+    return invalid(fmt::format("{} NICs were requested, but {} has {}; leave the number of NICs out", options.nics,
+                               machine.name, nics));
   }
   if (gpus > 0 && options.ranks > 0 && options.ranks != gpus) {
     return invalid(fmt::format("{} ranks on each machine, but {} has {} GPUs, and each is one rank", options.ranks,

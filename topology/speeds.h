@@ -1,8 +1,8 @@
-// What one link of each kind carries, in 10^9 bytes of payload per second and direction, where a file or the hardware
-// tells kind and count only. Pure functions; any thread.
+// The bandwidth of one link of each kind, in 10^9 bytes of payload per second and direction. It is used if a file or
+// the hardware only reports the kind and the number of links. Pure functions; may be called by any thread.
 //
-// The numbers are those that NCCL and RCCL reckon with, which they say are near to what measurements reach; a
-// calibration (`tutti tune`) replaces them on a machine that is at hand.
+// The numbers are those that NCCL and RCCL use. According to their sources, they are close to measurements. On a
+// machine that is available, a calibration (`tutti tune`) replaces them.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace tutti {
 
-// PCI Express of this many lanes: 12 for 16 lanes of generation 3 (8 GT/s), and in proportion.
+// PCI Express with this number of lanes: 12 GB/s for 16 lanes of generation 3 (8 GT/s), and proportional otherwise.
 inline constexpr double kPciGbytesPerGigatransferLane = 12.0 / (8 * 16);
 inline constexpr double kPciDefaultGigatransfers = 8;
 inline constexpr std::uint32_t kPciDefaultLanes = 16;
@@ -22,8 +22,8 @@ constexpr double pci_gbytes_per_s(double gigatransfers_per_s, std::uint32_t lane
 }
 inline double pci_gbytes_per_s(const PciInfo& pci) { return pci_gbytes_per_s(pci.gigatransfers_per_s, pci.width); }
 
-// One NVLink of a GPU of this capability (90 is sm_90). NCCL: 18 of Pascal, 12 of the small Amperes, 20 of V100 and
-// A100, 20.6 of Hopper, 40.1 of Blackwell.
+// One NVLink of a GPU with this compute capability (90 is sm_90). NCCL's numbers: 18 for Pascal, 12 for the small
+// Ampere GPUs, 20 for V100 and A100, 20.6 for Hopper, 40.1 for Blackwell.
 constexpr double nvlink_gbytes_per_s(std::int32_t capability) {
   if (capability >= 100) return 40.1;
   if (capability >= 90) return 20.6;
@@ -32,8 +32,8 @@ constexpr double nvlink_gbytes_per_s(std::int32_t capability) {
   return 18;
 }
 
-// One xGMI link of a GPU by the architecture that RCCL writes ("906", "910", "942", "gfx90a"). RCCL: 24 of Vega 20 and
-// MI100, 36 of MI200, 48 of MI300.
+// One xGMI link of a GPU with this architecture, as RCCL writes it ("906", "910", "942", "gfx90a"). RCCL's numbers:
+// 24 for Vega 20 and MI100, 36 for MI200, 48 for MI300.
 constexpr double xgmi_gbytes_per_s(std::string_view gcn) {
   if (gcn.starts_with("gfx")) gcn.remove_prefix(3);
   if (gcn.starts_with("94") || gcn.starts_with("95")) return 48;
@@ -41,8 +41,8 @@ constexpr double xgmi_gbytes_per_s(std::string_view gcn) {
   return 24;
 }
 
-// Between two sockets. NCCL: 6 of Broadwell, 10 of Skylake, 22 of Sapphire Rapids, 40 of Emerald Rapids, 16 of AMD, 32
-// of POWER, 6 of ARM.
+// The link between two sockets. NCCL's numbers: 6 for Broadwell, 10 for Skylake, 22 for Sapphire Rapids, 40 for
+// Emerald Rapids, 16 for AMD, 32 for POWER, 6 for ARM.
 inline double cpu_link_gbytes_per_s(const CpuInfo& cpu) {
   constexpr std::int32_t kSkylake = 0x55;
   constexpr std::int32_t kSapphireRapids = 0x8F;

@@ -28,7 +28,7 @@ std::uint32_t hexadecimal_of(const fs::path& file) { return parse_hexadecimal(li
 
 std::vector<std::string> entries_of(const fs::path& folder, std::size_t most) { return names_in_folder(folder, most); }
 
-// The bus ids in the real path of a device's folder, the outermost first.
+// Returns the bus ids in the real path of a device's folder, the outermost first.
 std::vector<std::string> chain_of(const fs::path& folder) {
   std::vector<std::string> chain;
   std::error_code none;
@@ -39,10 +39,10 @@ std::vector<std::string> chain_of(const fs::path& folder) {
   return chain;
 }
 
-// Speed and width that a port could have; 0 where it does not tell.
+// Reads the maximum speed and width of a port; 0 if the kernel does not report them.
 void read_link(const fs::path& folder, double& speed, std::uint32_t& width) {
   speed = std::max(parse_link_speed(line_of(folder / "max_link_speed")).value_or(0), 0.0);
-  constexpr std::int64_t kMostLanes = 64;  // 255 is written where the kernel does not know
+  constexpr std::int64_t kMostLanes = 64;  // the kernel reports 255 if the width is unknown
   const std::int64_t lanes = parse_integer(line_of(folder / "max_link_width")).value_or(0);
   width = lanes > 0 && lanes <= kMostLanes ? static_cast<std::uint32_t>(lanes) : 0;
 }
@@ -68,18 +68,19 @@ SysfsPci read_device(const fs::path& devices, const std::string& id) {
     if (speed > 0 && own.gigatransfers_per_s > 0) own.gigatransfers_per_s = std::min(own.gigatransfers_per_s, speed);
     if (width > 0 && own.width > 0) own.width = std::min(own.width, width);
   }
-  // Every switch has an upper port and one for each device: of the way up every second is a switch, or a CPU's port.
+  // A switch appears as two bridges: its upper port, and one lower port for each device. So on the path from the
+  // device upwards, every second bridge is the upper port of a switch. The last one may be a port of the CPU.
   for (std::size_t i = chain.size(); i >= 3; i -= 2) device.above.push_back(chain[i - 3]);
   return device;
 }
 
-// "200 Gb/sec (4X HDR)"
+// Parses a rate such as "200 Gb/sec (4X HDR)".
 double megabits_of_rate(const std::string& rate) {
   const auto gigabits = parse_real(rate.substr(0, rate.find(' ')));
   return gigabits && *gigabits > 0 && *gigabits < 1e6 ? *gigabits * 1'000 : 0;
 }
 
-// "9803:9b03:00ae:6d94" as NCCL writes it.
+// Converts a GUID such as "9803:9b03:00ae:6d94" to the form that NCCL writes.
 std::string guid_of(const fs::path& file) {
   std::string text = line_of(file);
   std::erase(text, ':');

@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr std::size_t kKept = 2;
+constexpr std::size_t kKeptCheckpoints = 2;
 constexpr char kManifest[] = "manifest.json";
 
 std::string part_name(std::int64_t rank) { return fmt::format("rank-{}.part", rank); }
@@ -29,7 +29,7 @@ std::string model_text(const ModelConfig& model) {
   return fmt::format("{} (width {}, blocks {})", model.name, model.width, model.blocks);
 }
 
-// The step of a folder by its name; nothing: it is none of ours.
+// The step number in the name of a checkpoint folder, or nullopt if it is another file or folder.
 std::optional<std::int64_t> step_of(const fs::path& path) {
   const std::string name = path.filename();
   constexpr std::string_view kStart = "step-";
@@ -40,7 +40,7 @@ std::optional<std::int64_t> step_of(const fs::path& path) {
   return wrong == std::errc() && last == end ? std::optional(step) : std::nullopt;
 }
 
-// Checkpoints of a folder, the newest first.
+// The checkpoint folders inside `folder`, newest first.
 std::vector<fs::path> checkpoints_in(const std::string& folder) {
   std::vector<fs::path> found;
   std::error_code error;
@@ -51,37 +51,40 @@ std::vector<fs::path> checkpoints_in(const std::string& folder) {
   return found;
 }
 
-// What the order of samples comes from: steps of another one would be other samples.
+// Identifies the order of samples. A training that resumes must have the same text; otherwise its remaining steps
+// would use other samples, because the sampler derives them from batch size, number of samples and seed.
 std::string batches_text(const TrainOptions& options, const Learner& learner) {
   return fmt::format("{} of {} samples by seed {}", options.batch, learner.samples(), options.seed);
 }
 
+// Whether this rank writes its shards. If several ranks hold the same shards, only the first of them writes.
 bool keeps_shards(const TrainOptions& options, Mesh& mesh, Learner& learner) {
   if (learner.replicas().replicated()) return mesh.data.rank() == 0;
   return options.strategy != Strategy::kMics || mesh.across.rank() == 0;
 }
 
-// What this rank alone has, or has to write for others that have the same.
-std::vector<StoredPiece> pieces_to_store(const TrainOptions& options, Mesh& mesh, Learner& learner) {
-  std::vector<StoredPiece> pieces;
-  const auto store = [&](const Piece& piece, const char* kind, const Tensor& flat) {
-    pieces.push_back({.piece = piece,
-                      .split_index = piece.split_dim < 0 ? 0 : mesh.tensor.rank(),
+// The slices that this rank writes: those that only this rank holds. If several ranks hold the same slice, one of
+// them writes it.
+std::vector<StoredSlice> slices_to_store(const TrainOptions& options, Mesh& mesh, Learner& learner) {
+  std::vector<StoredSlice> slices;
+  const auto store = [&](const ParameterSlice& slice, const char* kind, const Tensor& flat) {
+    slices.push_back({.slice = slice,
+                      .split_index = slice.split_dim < 0 ? 0 : mesh.tensor.rank(),
                       .kind = kind,
-                      .elements = flat.narrow(0, piece.at, piece.length).to(torch::kCPU)});
+                      .elements = flat.narrow(0, slice.at, slice.length).to(torch::kCPU)});
   };
   auto& shards = learner.shards();
   for (std::size_t i = 0; i < shards.size() && keeps_shards(options, mesh, learner); ++i) {
-    for (const Piece& piece : shards[i].pieces) {
-      if (piece.split_dim < 0 && mesh.tensor.rank() != 0) continue;
-      store(piece, "value", shards[i].values);
+    for (const ParameterSlice& slice : shards[i].slices) {
+      if (slice.split_dim < 0 && mesh.tensor.rank() != 0) continue;
+      store(slice, "value", shards[i].values);
       const auto& moments = learner.optimizer().state()[i];
-      for (std::size_t m = 0; m < moments.size(); ++m) store(piece, m == 0 ? "moment0" : "moment1", moments[m]);
+      for (std::size_t m = 0; m < moments.size(); ++m) store(slice, m == 0 ? "moment0" : "moment1", moments[m]);
     }
   }
-  if (mesh.data.rank() != 0 || mesh.tensor.rank() != 0) return pieces;
-  for (std::size_t layer = 0; layer < learner.row().size(); ++layer) {
-    for (const auto& item : learner.row()[layer]->named_buffers()) {
+  if (mesh.data.rank() != 0 || mesh.tensor.rank() != 0) return slices;
+  for (std::size_t layer = 0; layer < learner.layers().size(); ++layer) {
+    for (const auto& item : learner.layers()[layer]->named_buffers()) {
       const Tensor flat = item.value().to(torch::kFloat32).reshape({-1}).contiguous();
       const std::vector<std::int64_t> shape = item.value().sizes().vec();
       store({.name = fmt::format("layer.{}/{}", learner.first_layer() + layer, item.key()),
@@ -91,39 +94,40 @@ std::vector<StoredPiece> pieces_to_store(const TrainOptions& options, Mesh& mesh
             "buffer", flat);
     }
   }
-  return pieces;
+  return slices;
 }
 
-// All ranks' words, in their order; at most kMostWords bytes of each.
-constexpr std::int64_t kMostWords = 400;
-std::vector<std::string> tell_all(Comm& world, const std::string& words) {
-  Tensor mine = torch::zeros({kMostWords}, torch::kUInt8);
-  std::copy_n(words.begin(), std::min<std::size_t>(words.size(), kMostWords), mine.data_ptr<std::uint8_t>());
-  Tensor all = torch::zeros({world.size() * kMostWords}, torch::kUInt8);
+// Gathers one text from each rank, in rank order. Each text is cut after kMaxTextBytes bytes.
+constexpr std::int64_t kMaxTextBytes = 400;
+std::vector<std::string> gather_texts(Comm& world, const std::string& text) {
+  Tensor mine = torch::zeros({kMaxTextBytes}, torch::kUInt8);
+  std::copy_n(text.begin(), std::min<std::size_t>(text.size(), kMaxTextBytes), mine.data_ptr<std::uint8_t>());
+  Tensor all = torch::zeros({world.size() * kMaxTextBytes}, torch::kUInt8);
   world.all_gather(mine, all);
-  std::vector<std::string> heard;
+  std::vector<std::string> texts;
   for (std::int32_t rank = 0; rank < world.size(); ++rank) {
-    const char* const start = reinterpret_cast<const char*>(all.data_ptr<std::uint8_t>()) + rank * kMostWords;
-    heard.emplace_back(start, ::strnlen(start, kMostWords));
+    const char* const start = reinterpret_cast<const char*>(all.data_ptr<std::uint8_t>()) + rank * kMaxTextBytes;
+    texts.emplace_back(start, ::strnlen(start, kMaxTextBytes));
   }
-  return heard;
+  return texts;
 }
 
-// Runs `work`; where it fails on a rank all of them fail, with the first one's words.
+// Runs `work` on all ranks. If it fails on any rank, it throws Failure on all ranks, with the message of the lowest
+// rank that failed. So all ranks stay at the same collective call.
 template <class Work>
-void together(Comm& world, const Work& work) {
-  std::string trouble;
+void run_on_all_ranks(Comm& world, const Work& work) {
+  std::string error_text;
   try {
     work();
   } catch (const Failure& failure) {
-    trouble = failure.error().message;
+    error_text = failure.error().message;
   } catch (const std::exception& error) {
-    trouble = error.what();
+    error_text = error.what();
   }
-  const std::vector<std::string> all = tell_all(world, trouble);
+  const std::vector<std::string> all = gather_texts(world, error_text);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].empty()) continue;
-    throw Failure(ErrorCode::kSystem, fmt::format("rank {}: {}", rank, all[rank]));
+    world.fail_on_all_ranks({ErrorCode::kSystem, fmt::format("rank {}: {}", rank, all[rank])});
   }
 }
 
@@ -135,9 +139,9 @@ void sync_folder(const fs::path& folder) {
 }
 
 Json manifest_of(const TrainOptions& options, Learner& learner, const Progress& progress,
-                 const std::vector<FileSeal>& seals) {
+                 const std::vector<FileChecksum>& checksums) {
   Json files = Json::array();
-  for (const FileSeal& seal : seals) files.push_back({{"bytes", seal.bytes}, {"crc32", seal.crc}});
+  for (const FileChecksum& checksum : checksums) files.push_back({{"bytes", checksum.bytes}, {"crc32", checksum.crc}});
   return {{"format", 2},
           {"model", model_text(options.model)},
           {"optimizer", name_of(options.optimizer)},
@@ -153,122 +157,128 @@ Json manifest_of(const TrainOptions& options, Learner& learner, const Progress& 
           {"files", files}};
 }
 
-// A checkpoint that was found whole, as this rank has read it.
-struct Found {
+// A complete checkpoint: its manifest, and the headers of all its files.
+struct OpenedCheckpoint {
   fs::path path;
   Json manifest;
-  std::vector<std::vector<StoredPiece>> files;
+  std::vector<std::vector<StoredSlice>> files;
 };
 
-// The manifest's text with its own checksum behind it, and back.
-std::string sealed(const Json& manifest) {
+// Converts the manifest to text, with its own CRC-32 in the last line.
+std::string with_checksum(const Json& manifest) {
   const std::string text = manifest.dump(1);
   return fmt::format("{}\n{:08x}\n", text, crc_of(text));
 }
 
-Json unsealed(const fs::path& path) {
+// Reads the manifest. Throws Failure if its checksum in the last line is wrong.
+Json read_manifest(const fs::path& path) {
   const std::string all = read_text(path);
-  constexpr std::size_t kSeal = 10;  // with its newlines
-  const std::string text = all.substr(0, all.size() - std::min(kSeal, all.size()));
+  constexpr std::size_t kChecksumBytes = 10;  // 8 hexadecimal digits and two newlines
+  const std::string text = all.substr(0, all.size() - std::min(kChecksumBytes, all.size()));
   if (all != fmt::format("{}\n{:08x}\n", text, crc_of(text))) {
-    throw Failure(ErrorCode::kSystem, fmt::format("{} is torn: it is not what was written", path.string()));
+    throw Failure(ErrorCode::kSystem, fmt::format("{} is damaged: its checksum is wrong", path.string()));
   }
   return Json::parse(text);
 }
 
-Found open_checkpoint(const fs::path& path) {
-  Found found = {path, {}, {}};
+// Opens a checkpoint, and checks all of its files. Throws Failure if any of them is damaged.
+OpenedCheckpoint open_checkpoint(const fs::path& path) {
+  OpenedCheckpoint found = {path, {}, {}};
   try {
-    found.manifest = unsealed(path / kManifest);
+    found.manifest = read_manifest(path / kManifest);
     std::size_t rank = 0;
     for (const Json& file : found.manifest.at("files")) {
-      const FileSeal seal = {file.at("bytes").get<std::int64_t>(), file.at("crc32").get<std::uint32_t>()};
-      found.files.push_back(read_pieces(path / part_name(static_cast<std::int64_t>(rank++)), seal));
+      const FileChecksum checksum = {file.at("bytes").get<std::int64_t>(), file.at("crc32").get<std::uint32_t>()};
+      found.files.push_back(read_slices(path / part_name(static_cast<std::int64_t>(rank++)), checksum));
     }
   } catch (const Json::exception& error) {
-    throw Failure(ErrorCode::kSystem, fmt::format("{}: its manifest is torn: {}", path.string(), error.what()));
+    throw Failure(ErrorCode::kSystem, fmt::format("{}: its manifest is damaged: {}", path.string(), error.what()));
   }
   return found;
 }
 
-// The whole parameter (or its moments) out of the pieces of all files.
-Tensor assemble(const Found& found, const std::string& name, const std::string& kind,
+// Assembles a whole parameter, optimizer moment or buffer from the slices in all files.
+Tensor assemble(const OpenedCheckpoint& found, const std::string& name, const std::string& kind,
                 const std::vector<std::int64_t>& whole) {
   Tensor result = torch::zeros(whole, torch::kFloat32);
   std::map<std::int64_t, Tensor> parts;
   std::int64_t elements = 0;
   for (std::size_t file = 0; file < found.files.size(); ++file) {
-    for (const StoredPiece& stored : found.files[file]) {
-      const Piece& piece = stored.piece;
-      if (piece.name != name || stored.kind != kind) continue;
-      if (piece.whole != whole) break;
-      Tensor& part = parts.try_emplace(stored.split_index, torch::zeros(piece.part, torch::kFloat32)).first->second;
+    for (const StoredSlice& stored : found.files[file]) {
+      const ParameterSlice& slice = stored.slice;
+      if (slice.name != name || stored.kind != kind) continue;
+      if (slice.whole != whole) break;
+      Tensor& part = parts.try_emplace(stored.split_index, torch::zeros(slice.part, torch::kFloat32)).first->second;
       part.view({-1})
-          .narrow(0, piece.begin, piece.length)
+          .narrow(0, slice.begin, slice.length)
           .copy_(read_elements(found.path / part_name(static_cast<std::int64_t>(file)), stored));
-      elements += piece.length;
-      if (piece.split_dim < 0) result = part;
-      if (piece.split_dim >= 0) {
-        const std::int64_t length = piece.part.at(static_cast<std::size_t>(piece.split_dim));
-        result.narrow(piece.split_dim, stored.split_index * length, length).copy_(part);
+      elements += slice.length;
+      if (slice.split_dim < 0) result = part;
+      if (slice.split_dim >= 0) {
+        const std::int64_t length = slice.part.at(static_cast<std::size_t>(slice.split_dim));
+        result.narrow(slice.split_dim, stored.split_index * length, length).copy_(part);
       }
     }
   }
   if (elements != result.numel()) {
-    throw Failure(ErrorCode::kInvalidArgument,
-                  fmt::format("{} has not all of {} ({}): it is of another model", found.path.string(), name, kind));
+    throw Failure(ErrorCode::kInvalidArgument, fmt::format("{} lacks elements of {} ({}): it belongs to another model",
+                                                           found.path.string(), name, kind));
   }
   return result;
 }
 
-// Elements of `piece` out of the whole parameter.
-Tensor elements_of(const Tensor& whole, const Piece& piece, std::int64_t tensor_rank) {
+// The elements of `slice`, taken from the whole parameter.
+Tensor elements_of(const Tensor& whole, const ParameterSlice& slice, std::int64_t tensor_rank) {
   Tensor part = whole;
-  if (piece.split_dim >= 0) {
-    const std::int64_t length = piece.part.at(static_cast<std::size_t>(piece.split_dim));
-    part = whole.narrow(piece.split_dim, tensor_rank * length, length);
+  if (slice.split_dim >= 0) {
+    const std::int64_t length = slice.part.at(static_cast<std::size_t>(slice.split_dim));
+    part = whole.narrow(slice.split_dim, tensor_rank * length, length);
   }
-  return part.reshape({-1}).narrow(0, piece.begin, piece.length);
+  return part.reshape({-1}).narrow(0, slice.begin, slice.length);
 }
 
-void check_fits(const Found& found, const TrainOptions& options, const Learner& learner) {
+// Throws Failure if the checkpoint belongs to a training with another model, optimizer or order of samples.
+void check_fits(const OpenedCheckpoint& found, const TrainOptions& options, const Learner& learner) {
   const auto differs = [&](const char* what, const std::string& there, const std::string& here) {
     if (there == here) return;
-    throw Failure(ErrorCode::kInvalidArgument,
-                  fmt::format("{} is of {} {}, and this training has {}: give the same, or another --checkpoint folder",
-                              found.path.string(), what, there, here));
+    throw Failure(
+        ErrorCode::kInvalidArgument,
+        fmt::format(
+            "{} was written with {} {}, but this training has {}: give the same, or another --checkpoint folder",
+            found.path.string(), what, there, here));
   };
   differs("model", found.manifest.at("model"), model_text(options.model));
   differs("optimizer", found.manifest.at("optimizer"), name_of(options.optimizer));
   differs("batches", found.manifest.at("batches"), batches_text(options, learner));
 }
 
-// All is read into spare tensors before any of it counts.
-struct Restored {
-  std::vector<std::pair<Tensor, Tensor>> copies;  // to, from
+// The state that was read from a checkpoint. Everything is read into temporary tensors first, and copied only when
+// all reads have succeeded. So a failed read changes nothing.
+struct StateCopies {
+  std::vector<std::pair<Tensor, Tensor>> copies;  // destination and source
   void apply() {
     const torch::NoGradGuard no_grad;
     for (auto& [to, from] : copies) to.copy_(from);
   }
 };
 
-Restored read_state(const Found& found, Mesh& mesh, Learner& learner) {
-  Restored restored;
+StateCopies read_state(const OpenedCheckpoint& found, Mesh& mesh, Learner& learner) {
+  StateCopies restored;
   auto& shards = learner.shards();
   for (std::size_t i = 0; i < shards.size(); ++i) {
     const auto& moments = learner.optimizer().state()[i];
-    for (const Piece& piece : shards[i].pieces) {
+    for (const ParameterSlice& slice : shards[i].slices) {
       const auto restore = [&](const char* kind, const Tensor& flat) {
         restored.copies.emplace_back(
-            flat.narrow(0, piece.at, piece.length),
-            elements_of(assemble(found, piece.name, kind, piece.whole), piece, mesh.tensor.rank()));
+            flat.narrow(0, slice.at, slice.length),
+            elements_of(assemble(found, slice.name, kind, slice.whole), slice, mesh.tensor.rank()));
       };
       restore("value", shards[i].values);
       for (std::size_t m = 0; m < moments.size(); ++m) restore(m == 0 ? "moment0" : "moment1", moments[m]);
     }
   }
-  for (std::size_t layer = 0; layer < learner.row().size(); ++layer) {
-    for (const auto& item : learner.row()[layer]->named_buffers()) {
+  for (std::size_t layer = 0; layer < learner.layers().size(); ++layer) {
+    for (const auto& item : learner.layers()[layer]->named_buffers()) {
       const std::string name = fmt::format("layer.{}/{}", learner.first_layer() + layer, item.key());
       restored.copies.emplace_back(item.value(), assemble(found, name, "buffer", item.value().sizes().vec()));
     }
@@ -276,7 +286,7 @@ Restored read_state(const Found& found, Mesh& mesh, Learner& learner) {
   return restored;
 }
 
-// What jobs that were killed while they saved have left, of whatever step.
+// Removes incomplete checkpoints (.partial) of all steps. Jobs that were killed while they wrote leave them behind.
 void remove_partial(const fs::path& folder) {
   fs::create_directories(folder);
   std::vector<fs::path> left;
@@ -290,12 +300,12 @@ void remove_partial(const fs::path& folder) {
 }  // namespace
 
 void refuse_checkpoints(const std::string& folder, Mesh& mesh) {
-  together(mesh.world, [&] {
+  run_on_all_ranks(mesh.world, [&] {
     if (mesh.world.rank() != 0) return;
     const std::vector<fs::path> all = checkpoints_in(folder);
     if (all.empty()) return;
     throw Failure(ErrorCode::kInvalidArgument,
-                  fmt::format("{} is there already: go on with it by --resume, or give --checkpoint another folder",
+                  fmt::format("{} exists already: resume it with --resume, or give --checkpoint another folder",
                               all.front().string()));
   });
 }
@@ -308,7 +318,7 @@ void check_folder(const std::string& folder) {
     fs::remove(file);
   } catch (const std::exception& error) {
     throw Failure(ErrorCode::kInvalidArgument,
-                  fmt::format("--checkpoint {}: nothing can be written there: {}", folder, error.what()));
+                  fmt::format("--checkpoint {}: the folder is not writable: {}", folder, error.what()));
   }
 }
 
@@ -317,35 +327,37 @@ void save_checkpoint(const std::string& folder, const TrainOptions& options, Mes
   const fs::path done = fs::path(folder) / fmt::format("step-{:08}", progress.step);
   const fs::path partial = done.string() + ".partial";
   const std::int32_t rank = mesh.world.rank();
-  FileSeal seal;
+  FileChecksum checksum;
   try {
-    together(mesh.world, [&] {
+    run_on_all_ranks(mesh.world, [&] {
       for (const Shard& shard : learner.shards()) {
         if (shard.values.isfinite().all().item<bool>()) continue;
-        throw Failure(ErrorCode::kInvalidArgument,
-                      "a parameter is not finite: training has diverged, and is not saved. Lower --lr, give --warmup "
-                      "or --clip, or go on from the checkpoint before");
+        throw Failure(
+            ErrorCode::kInvalidArgument,
+            "a parameter is not finite: training has diverged, so no checkpoint is written. Lower --lr, give --warmup "
+            "or --clip, or resume from the previous checkpoint");
       }
       if (rank == 0) remove_partial(folder);
       if (rank == 0) fs::create_directories(partial);
     });
-    together(mesh.world,
-             [&] { seal = write_pieces(partial / part_name(rank), pieces_to_store(options, mesh, learner)); });
-    std::vector<FileSeal> seals;
-    for (const std::string& words : tell_all(mesh.world, fmt::format("{} {}", seal.bytes, seal.crc))) {
-      FileSeal other;
-      std::istringstream(words) >> other.bytes >> other.crc;
-      seals.push_back(other);
+    run_on_all_ranks(mesh.world, [&] {
+      checksum = write_slices(partial / part_name(rank), slices_to_store(options, mesh, learner));
+    });
+    std::vector<FileChecksum> checksums;
+    for (const std::string& text : gather_texts(mesh.world, fmt::format("{} {}", checksum.bytes, checksum.crc))) {
+      FileChecksum other;
+      std::istringstream(text) >> other.bytes >> other.crc;
+      checksums.push_back(other);
     }
-    together(mesh.world, [&] {
+    run_on_all_ranks(mesh.world, [&] {
       if (rank != 0) return;
-      write_text(partial / kManifest, sealed(manifest_of(options, learner, progress, seals)));
+      write_text(partial / kManifest, with_checksum(manifest_of(options, learner, progress, checksums)));
       sync_folder(partial);
       fs::remove_all(done);
       fs::rename(partial, done);
       sync_folder(folder);
       const std::vector<fs::path> all = checkpoints_in(folder);
-      for (std::size_t i = kKept; i < all.size(); ++i) fs::remove_all(all[i]);
+      for (std::size_t i = kKeptCheckpoints; i < all.size(); ++i) fs::remove_all(all[i]);
     });
   } catch (const Failure&) {
     std::error_code ignored;
@@ -356,7 +368,8 @@ void save_checkpoint(const std::string& folder, const TrainOptions& options, Mes
 
 Progress load_checkpoint(const std::string& folder, const TrainOptions& options, Mesh& mesh, Learner& learner,
                          std::vector<std::string>& notes) {
-  // Rank 0 says which one: the first that it finds whole. The others see for themselves that they do, too.
+  // Rank 0 selects the newest checkpoint that it can read. Every rank then checks the files again itself, because it
+  // may see another state of a shared file system.
   std::string chosen;
   if (mesh.world.rank() == 0) {
     for (const fs::path& path : checkpoints_in(folder)) {
@@ -365,19 +378,19 @@ Progress load_checkpoint(const std::string& folder, const TrainOptions& options,
         chosen = path.filename();
         break;
       } catch (const Failure& failure) {
-        notes.push_back(fmt::format("passed over: {}", failure.error().message));
+        notes.push_back(fmt::format("skipped a checkpoint: {}", failure.error().message));
       }
     }
   }
-  chosen = tell_all(mesh.world, chosen).front();
+  chosen = gather_texts(mesh.world, chosen).front();
   if (chosen.empty()) {
-    throw Failure(ErrorCode::kInvalidArgument,
-                  fmt::format("there is no whole checkpoint in {}: start without --resume{}", folder,
-                              notes.empty() ? "" : fmt::format(" ({})", fmt::join(notes, "; "))));
+    mesh.world.fail_on_all_ranks({ErrorCode::kInvalidArgument,
+                                  fmt::format("there is no complete checkpoint in {}: start without --resume{}", folder,
+                                              notes.empty() ? "" : fmt::format(" ({})", fmt::join(notes, "; ")))});
   }
-  Found found;
-  Restored restored;
-  together(mesh.world, [&] {
+  OpenedCheckpoint found;
+  StateCopies restored;
+  run_on_all_ranks(mesh.world, [&] {
     found = open_checkpoint(fs::path(folder) / chosen);
     check_fits(found, options, learner);
     restored = read_state(found, mesh, learner);

@@ -1,10 +1,20 @@
-// Checkpoints: a folder for each, with a file of every rank that keeps something, and a manifest that seals them:
+// Checkpoints of a training. Each checkpoint is a folder with one file per rank and a manifest:
 //
-//   DIR/step-00000938/rank-0.part ... manifest.json
+//   DIR/step-00000938/rank-0.part
+//                     rank-1.part
+//                     ...
+//                     manifest.json
 //
-// A checkpoint counts when its folder has that name: it is written beside, and renamed when all of it is on the disk.
-// The last two stay, and what is newer than the one that a training went on with is in the way of it, and is removed.
-// Any number of ranks by any strategy can go on with it: they put together what they need.
+// The manifest contains the length and the checksum of each file, so that a damaged checkpoint is detected. A
+// checkpoint is written into a folder with another name (.partial), which is renamed after all files are on the disk.
+// So a folder with the final name is a complete checkpoint.
+//
+// The last two checkpoints are kept. When a training resumes from a checkpoint, newer checkpoints (which are damaged)
+// are removed, because they would be in the way of the new ones.
+//
+// A training can resume with another number of ranks and another strategy, because each rank reads the parts that it
+// needs from all files. The functions here are called by all ranks of the mesh, each by its own thread, except
+// check_folder().
 #pragma once
 
 #include <cstdint>
@@ -15,27 +25,31 @@
 
 namespace tutti::train {
 
-// What a training has come to, beside values and moments.
+// The progress of a training: the part of its state that is neither parameter values nor optimizer moments.
 struct Progress {
-  std::int64_t step = 0;  // steps done
-  double best_loss = 0;   // of tests; 0: none yet
+  // number of completed steps
+  std::int64_t step = 0;
+  double best_loss = 0;  // lowest loss of all tests; 0: no test yet
+  // Number of tests since the one with the lowest loss (see TrainOptions::patience).
   std::int64_t tests_without_better = 0;
 };
 
-// Throws Failure, on all ranks, where checkpoints of another training are in the way. Collective over the mesh.
+// Throws Failure on all ranks if the folder already contains checkpoints, so that a new training does not mix with an
+// old one. Collective over the mesh.
 void refuse_checkpoints(const std::string& folder, Mesh& mesh);
 
-// Whether checkpoints can be written there; makes the folder. Throws Failure: not, and why.
+// Creates the folder and checks that files can be written to it. Throws Failure with the reason if they cannot.
 void check_folder(const std::string& folder);
 
-// Collective over the mesh. Throws Failure, on all ranks, naming the rank that could not write and why; what was saved
-// before stays; so it does where a value is not finite.
+// Writes a checkpoint. Collective over the mesh. Throws Failure on all ranks if a rank cannot write its file (the
+// message names the rank and the reason), or if a parameter is not finite. Earlier checkpoints are kept in this case.
 void save_checkpoint(const std::string& folder, const TrainOptions& options, Mesh& mesh, Learner& learner,
                      const Progress& progress);
 
-// The newest one that is whole; those that are torn are told in `notes` and passed over. Collective over the mesh.
-// Throws Failure: there is none, or it is of another model, optimizer, batch, seed or data. Nothing was changed then.
-// Checkpoints that are newer than it, which were torn, are removed.
+// Restores the state from the newest complete checkpoint. Damaged checkpoints are skipped, with a message in `notes`
+// on rank 0, and those newer than the restored one are removed. Collective over the mesh. Throws Failure, and changes
+// nothing, if there is no complete checkpoint, or if it was written with another model, optimizer, batch size, seed
+// or number of training samples.
 Progress load_checkpoint(const std::string& folder, const TrainOptions& options, Mesh& mesh, Learner& learner,
                          std::vector<std::string>& notes);
 

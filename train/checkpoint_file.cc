@@ -18,7 +18,8 @@ using Json = nlohmann::json;
 
 constexpr char kMagic[] = "TUTTICP1";
 constexpr std::int64_t kMagicBytes = 8;
-constexpr std::int64_t kMostHeader = 256 << 20;
+// Upper bound of the header, so that a damaged length does not allocate all memory.
+constexpr std::int64_t kMaxHeaderBytes = 256 << 20;
 
 [[noreturn]] void failed(const std::string& path, const std::string& what) {
   throw Failure(ErrorCode::kSystem, fmt::format("{}: {}", path, what));
@@ -35,24 +36,24 @@ class File {
 
   void write(const void* data, std::int64_t bytes) {
     const char* at = static_cast<const char*>(data);
-    seal_.crc = static_cast<std::uint32_t>(
-        ::crc32_z(seal_.crc, static_cast<const Bytef*>(data), static_cast<std::size_t>(bytes)));
-    seal_.bytes += bytes;
+    checksum_.crc = static_cast<std::uint32_t>(
+        ::crc32_z(checksum_.crc, static_cast<const Bytef*>(data), static_cast<std::size_t>(bytes)));
+    checksum_.bytes += bytes;
     while (bytes > 0) {
       const ssize_t length = ::write(fd_, at, static_cast<std::size_t>(bytes));
       if (length < 0) {
         throw Failure(ErrorCode::kSystem, tool::cannot_write(path_, errno).message +
-                                              "; make room or give another folder, what was saved before is kept");
+                                              "; free some space or give another folder. Earlier checkpoints are kept");
       }
       at += length;
       bytes -= length;
     }
   }
-  FileSeal finish() {
+  FileChecksum finish() {
     if (::fsync(fd_) != 0) throw Failure(tool::cannot_write(path_, errno));
-    return seal_;
+    return checksum_;
   }
-  // False: it ends before.
+  // Reads `bytes` bytes at offset `from`. Returns false if the file ends before that.
   bool read(void* data, std::int64_t bytes, std::int64_t from) const {
     char* at = static_cast<char*>(data);
     while (bytes > 0) {
@@ -65,52 +66,53 @@ class File {
     }
     return true;
   }
-  FileSeal seal() const {
-    FileSeal seal;
-    std::vector<char> piece(1 << 20);
+  // Length and CRC-32 of the whole file as it is on the disk now.
+  FileChecksum checksum() const {
+    FileChecksum checksum;
+    std::vector<char> slice(1 << 20);
     while (true) {
-      const ssize_t length = ::pread(fd_, piece.data(), piece.size(), seal.bytes);
+      const ssize_t length = ::pread(fd_, slice.data(), slice.size(), checksum.bytes);
       if (length < 0) throw Failure(tool::cannot_read(path_, errno));
-      if (length == 0) return seal;
-      seal.crc = static_cast<std::uint32_t>(
-          ::crc32_z(seal.crc, reinterpret_cast<const Bytef*>(piece.data()), static_cast<std::size_t>(length)));
-      seal.bytes += length;
+      if (length == 0) return checksum;
+      checksum.crc = static_cast<std::uint32_t>(
+          ::crc32_z(checksum.crc, reinterpret_cast<const Bytef*>(slice.data()), static_cast<std::size_t>(length)));
+      checksum.bytes += length;
     }
   }
 
  private:
   std::string path_;
   int fd_;
-  FileSeal seal_;
+  FileChecksum checksum_;
 };
 
-Json described(const StoredPiece& stored, std::int64_t offset) {
-  const Piece& piece = stored.piece;
-  return {{"name", piece.name},   {"kind", stored.kind},          {"whole", piece.whole},
-          {"part", piece.part},   {"split_dim", piece.split_dim}, {"split_index", stored.split_index},
-          {"begin", piece.begin}, {"length", piece.length},       {"offset", offset}};
+Json described(const StoredSlice& stored, std::int64_t offset) {
+  const ParameterSlice& slice = stored.slice;
+  return {{"name", slice.name},   {"kind", stored.kind},          {"whole", slice.whole},
+          {"part", slice.part},   {"split_dim", slice.split_dim}, {"split_index", stored.split_index},
+          {"begin", slice.begin}, {"length", slice.length},       {"offset", offset}};
 }
 
-StoredPiece piece_of(const Json& json) {
-  StoredPiece stored;
-  json.at("name").get_to(stored.piece.name);
+StoredSlice slice_of(const Json& json) {
+  StoredSlice stored;
+  json.at("name").get_to(stored.slice.name);
   json.at("kind").get_to(stored.kind);
-  json.at("whole").get_to(stored.piece.whole);
-  json.at("part").get_to(stored.piece.part);
-  json.at("split_dim").get_to(stored.piece.split_dim);
+  json.at("whole").get_to(stored.slice.whole);
+  json.at("part").get_to(stored.slice.part);
+  json.at("split_dim").get_to(stored.slice.split_dim);
   json.at("split_index").get_to(stored.split_index);
-  json.at("begin").get_to(stored.piece.begin);
-  json.at("length").get_to(stored.piece.length);
+  json.at("begin").get_to(stored.slice.begin);
+  json.at("length").get_to(stored.slice.length);
   json.at("offset").get_to(stored.offset);
   return stored;
 }
 
 }  // namespace
 
-FileSeal write_pieces(const std::string& path, const std::vector<StoredPiece>& pieces) {
+FileChecksum write_slices(const std::string& path, const std::vector<StoredSlice>& slices) {
   Json list = Json::array();
   std::int64_t offset = 0;
-  for (const StoredPiece& stored : pieces) {
+  for (const StoredSlice& stored : slices) {
     list.push_back(described(stored, offset));
     offset += static_cast<std::int64_t>(stored.elements.nbytes());
   }
@@ -120,46 +122,48 @@ FileSeal write_pieces(const std::string& path, const std::vector<StoredPiece>& p
   file.write(kMagic, kMagicBytes);
   file.write(&header_bytes, sizeof(header_bytes));
   file.write(header.data(), header_bytes);
-  for (const StoredPiece& stored : pieces) {
+  for (const StoredSlice& stored : slices) {
     const Tensor plain = stored.elements.contiguous();
     file.write(plain.data_ptr(), static_cast<std::int64_t>(plain.nbytes()));
   }
   return file.finish();
 }
 
-std::vector<StoredPiece> read_pieces(const std::string& path, const FileSeal& seal) {
+std::vector<StoredSlice> read_slices(const std::string& path, const FileChecksum& checksum) {
   const File file(path, O_RDONLY);
-  const FileSeal found = file.seal();
-  if (found.bytes != seal.bytes || found.crc != seal.crc) failed(path, "is torn: it is not what was written");
+  const FileChecksum found = file.checksum();
+  if (found.bytes != checksum.bytes || found.crc != checksum.crc)
+    failed(path, "is damaged: its length or checksum is not that of the manifest");
   char magic[kMagicBytes];
   std::int64_t header_bytes = 0;
   const std::int64_t start = kMagicBytes + static_cast<std::int64_t>(sizeof(header_bytes));
   if (!file.read(magic, kMagicBytes, 0) || std::memcmp(magic, kMagic, kMagicBytes) != 0 ||
-      !file.read(&header_bytes, sizeof(header_bytes), kMagicBytes) || header_bytes < 0 || header_bytes > kMostHeader) {
-    failed(path, "is no part of a checkpoint of tutti train");
+      !file.read(&header_bytes, sizeof(header_bytes), kMagicBytes) || header_bytes < 0 ||
+      header_bytes > kMaxHeaderBytes) {
+    failed(path, "is not a checkpoint file of tutti train");
   }
   std::string header(static_cast<std::size_t>(header_bytes), '\0');
   if (!file.read(header.data(), header_bytes, start)) failed(path, "is cut short");
-  std::vector<StoredPiece> pieces;
+  std::vector<StoredSlice> slices;
   try {
     for (const Json& json : Json::parse(header)) {
-      pieces.push_back(piece_of(json));
-      StoredPiece& stored = pieces.back();
+      slices.push_back(slice_of(json));
+      StoredSlice& stored = slices.back();
       stored.offset += start + header_bytes;
-      const std::int64_t end = stored.offset + 4 * stored.piece.length;
-      if (stored.piece.length < 0 || stored.offset < start || end > seal.bytes)
-        failed(path, "has a piece beyond its end");
+      const std::int64_t end = stored.offset + 4 * stored.slice.length;
+      if (stored.slice.length < 0 || stored.offset < start || end > checksum.bytes)
+        failed(path, "is damaged: its header names elements beyond its end");
     }
   } catch (const Json::exception& error) {
-    failed(path, fmt::format("has a header that cannot be read: {}", error.what()));
+    failed(path, fmt::format("is damaged: its header cannot be parsed: {}", error.what()));
   }
-  return pieces;
+  return slices;
 }
 
-Tensor read_elements(const std::string& path, const StoredPiece& piece) {
+Tensor read_elements(const std::string& path, const StoredSlice& slice) {
   const File file(path, O_RDONLY);
-  Tensor elements = torch::empty({piece.piece.length}, torch::kFloat32);
-  if (!file.read(elements.data_ptr(), 4 * piece.piece.length, piece.offset)) failed(path, "is cut short");
+  Tensor elements = torch::empty({slice.slice.length}, torch::kFloat32);
+  if (!file.read(elements.data_ptr(), 4 * slice.slice.length, slice.offset)) failed(path, "is cut short");
   return elements;
 }
 
@@ -175,8 +179,8 @@ void write_text(const std::string& path, const std::string& text) {
 
 std::string read_text(const std::string& path) {
   const File file(path, O_RDONLY);
-  const FileSeal seal = file.seal();
-  std::string text(static_cast<std::size_t>(std::min<std::int64_t>(seal.bytes, kMostHeader)), '\0');
+  const FileChecksum checksum = file.checksum();
+  std::string text(static_cast<std::size_t>(std::min<std::int64_t>(checksum.bytes, kMaxHeaderBytes)), '\0');
   if (!file.read(text.data(), static_cast<std::int64_t>(text.size()), 0)) failed(path, "is cut short");
   return text;
 }

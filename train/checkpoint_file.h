@@ -1,6 +1,7 @@
-// One rank's file of a checkpoint: a header in JSON that says which elements of which parameters follow, and the
-// elements as float32. Values are read in pieces, so that other ranks, of another number or strategy, can put together
-// what they need.
+// The file of one rank in a checkpoint. It starts with a JSON header that lists the parameter slices in the file,
+// followed by their elements as float32. Each slice can be read separately, so that ranks of another training, with
+// another number of ranks or another strategy, can read exactly the slices that they need. All functions may be
+// called by any thread.
 #pragma once
 
 #include <cstdint>
@@ -11,30 +12,37 @@
 
 namespace tutti::train {
 
-// A run of elements. kind: "value", "moment0", "moment1", "buffer".
-struct StoredPiece {
-  Piece piece;
-  std::int64_t split_index = 0;  // which part of the parameter the piece is of
+// A slice of a parameter, of an optimizer moment or of a buffer. `kind` is "value", "moment0", "moment1" or "buffer".
+struct StoredSlice {
+  ParameterSlice slice;
+  // The index of the tensor-parallel part to which the slice belongs; 0 if the parameter is not split.
+  std::int64_t split_index = 0;
   std::string kind;
-  Tensor elements;          // float32 [piece.length], on a processor; when read: undefined until it is asked for
-  std::int64_t offset = 0;  // in the file, bytes
+  // float32 [slice.length], in host memory. read_slices() leaves it undefined; read_elements() returns it.
+  Tensor elements;
+  std::int64_t offset = 0;  // offset of the elements in the file, in bytes
 };
 
-struct FileSeal {
+// The length and checksum of a file as it was written. They are stored in the manifest, to detect damaged files.
+struct FileChecksum {
   std::int64_t bytes = 0;
-  std::uint32_t crc = 0;  // CRC-32 of all of them
+  std::uint32_t crc = 0;  // CRC-32 of all bytes of the file
 };
 
-// Written, and on the disk when this returns. Throws Failure: no room, no permission.
-FileSeal write_pieces(const std::string& path, const std::vector<StoredPiece>& pieces);
+// Writes the file and waits until it is on the disk (fsync). Throws Failure, for example if the disk is full or the
+// folder is not writable.
+FileChecksum write_slices(const std::string& path, const std::vector<StoredSlice>& slices);
 
-// The pieces without elements. Throws Failure: the file is not what the seal says, or none of ours.
-std::vector<StoredPiece> read_pieces(const std::string& path, const FileSeal& seal);
-Tensor read_elements(const std::string& path, const StoredPiece& piece);
+// Checks the file and reads its header. Returns the slices without their elements. Throws Failure if the file does
+// not have this length and checksum, or is not a checkpoint file.
+std::vector<StoredSlice> read_slices(const std::string& path, const FileChecksum& checksum);
+// Reads the elements of one slice: float32 [slice.length]. Throws Failure if the file is too short.
+Tensor read_elements(const std::string& path, const StoredSlice& slice);
 
+// CRC-32 of a text.
 std::uint32_t crc_of(const std::string& text);
 
-// A small file as a whole, as above.
+// Write and read a whole small text file, with the same guarantees as above (fsync, Failure).
 void write_text(const std::string& path, const std::string& text);
 std::string read_text(const std::string& path);
 

@@ -9,14 +9,16 @@
 namespace tutti::train {
 
 struct Command {
-  TrainOptions options;  // not complete() yet
-  bool check = false;    // only say whether it could run
-  bool plot = false;
-  std::vector<std::string> logs;  // of plot
-  std::string output;             // of plot
-  int exit_status = -1;           // >= 0: all is said (help, or what is wrong)
+  TrainOptions options;  // complete() has not been called yet
+  bool check = false;    // --check: only check whether the training could run
+  bool plot = false;     // `tutti train plot`: draw `logs` into the file `output`
+  std::vector<std::string> logs;
+  std::string output;
+  // If >= 0, help or an error message has been printed, and the process exits with this status.
+  int exit_status = -1;
 };
 
+// Parses the arguments after `tutti-train`. Prints help and errors itself.
 Command parse_command(const std::vector<std::string>& arguments);
 
 }  // namespace tutti::train

@@ -28,13 +28,13 @@ constexpr std::int64_t kPixels = 28 * 28;
   throw Failure(ErrorCode::kSystem, path + " " + why);
 }
 
-// All that a gzip file, or a plain one, holds.
+// Reads a whole file, and decompresses it if it is a gzip file.
 std::vector<std::uint8_t> read_gzip(const std::string& path) {
   const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(::gzopen(path.c_str(), "rb"), ::gzclose);
   if (file == nullptr) {
     throw Failure(ErrorCode::kSystem, tool::cannot_open(path, errno).message +
                                           ": install the data set with `apt-get install dataset-fashion-mnist` "
-                                          "(scripts/setup --train does), or say where it is with --data-dir");
+                                          "(scripts/setup --train does), or give its folder with --data-dir");
   }
   std::vector<std::uint8_t> bytes;
   std::vector<std::uint8_t> piece(1 << 20);
@@ -55,37 +55,40 @@ std::int64_t big_endian(const std::vector<std::uint8_t>& bytes, std::size_t at) 
   return std::int64_t{bytes[at]} << 24 | bytes[at + 1] << 16 | bytes[at + 2] << 8 | bytes[at + 3];
 }
 
-// An IDX file: 0, 0, type (8: unsigned bytes), dimensions; the length of each, big-endian; the values.
+// Reads an IDX file: bytes 0 and 0, the type (8: unsigned bytes) and the number of dimensions; then the length of
+// each dimension, big-endian; then the values. `row` is the expected shape of one element.
 Tensor read_idx(const std::string& path, const std::vector<std::int64_t>& row) {
   const std::vector<std::uint8_t> bytes = read_gzip(path);
   const std::size_t dimensions = row.size() + 1;
   const std::size_t header = 4 + 4 * dimensions;
   if (bytes.size() < header || bytes[0] != 0 || bytes[1] != 0 || bytes[2] != 8 || bytes[3] != dimensions) {
-    bad_file(path, "is no IDX file of bytes in " + std::to_string(dimensions) + " dimensions");
+    bad_file(path, "is not an IDX file of bytes in " + std::to_string(dimensions) + " dimensions");
   }
   std::vector<std::int64_t> shape = {big_endian(bytes, 4)};
   std::int64_t count = shape[0];
   for (std::size_t i = 0; i < row.size(); ++i) {
     shape.push_back(big_endian(bytes, 8 + 4 * i));
-    if (shape.back() != row[i]) bad_file(path, "holds images of another size than 28 x 28");
+    if (shape.back() != row[i]) bad_file(path, "contains images of another size than 28 x 28");
     count *= row[i];
   }
   if (shape[0] < 1 || shape[0] > kMostImages || bytes.size() != header + static_cast<std::size_t>(count)) {
-    bad_file(path, "does not hold as many values as it says: install the package again");
+    bad_file(path, "does not contain as many values as its header states: install the package again");
   }
   return torch::from_blob(const_cast<std::uint8_t*>(bytes.data() + header), shape, torch::kUInt8).clone();
 }
 
 Samples read_images(const std::string& folder, const std::string& prefix) {
-  // Mean and deviation of the training set's pixels, as is usual.
+  // The numbers below are mean and standard deviation of the pixels of the training set, as is usual for this data
+  // set.
   const Tensor images = read_idx(folder + "/" + prefix + "-images-idx3-ubyte.gz", {28, 28});
   const Tensor classes = read_idx(folder + "/" + prefix + "-labels-idx1-ubyte.gz", {});
-  if (images.size(0) != classes.size(0)) bad_file(folder, "has not as many images as classes in " + prefix);
+  if (images.size(0) != classes.size(0)) bad_file(folder, "has different numbers of images and classes in " + prefix);
   if (classes.max().item<int>() > 9) bad_file(folder, "has classes beyond 9 in " + prefix);
   return {images.to(torch::kFloat32).div_(255).sub_(0.2860).div_(0.3530).unsqueeze_(1), classes.to(torch::kInt64)};
 }
 
-// Windows of a text, side by side; the targets are the bytes one further.
+// Divides a text into consecutive windows of kContext bytes. The targets of a window are its bytes shifted by one,
+// because the model predicts the next byte. Every tenth window is test data.
 Samples windows(const std::string& text, bool tests) {
   std::vector<std::int64_t> inputs;
   std::vector<std::int64_t> targets;
@@ -124,14 +127,17 @@ std::string read_texts(const std::string& folder) {
 
 Samples generated_images(std::int64_t count, std::uint64_t seed) {
   auto random = torch::make_generator<at::CPUGeneratorImpl>(seed);
-  auto pattern = torch::make_generator<at::CPUGeneratorImpl>(20'061);  // of the ten classes: the same for every seed
+  // The patterns of the ten classes are the same for every seed, so that training and test data have the same
+  // classes.
+  auto pattern = torch::make_generator<at::CPUGeneratorImpl>(20'061);
   const Tensor patterns = torch::randn({10, 1, 28, 28}, pattern);
   const Tensor classes = torch::randint(10, {count}, random, torch::kInt64);
   const Tensor noise = torch::randn({count, 1, 28, 28}, random);
   return {patterns.index_select(0, classes).mul_(0.7).add_(noise.mul_(0.7)), classes};
 }
 
-// Words of a small vocabulary, each of which has few that may follow it.
+// Generates words of a small vocabulary, in which each word is followed by one of four words. So a model can learn to
+// predict the next word.
 std::string generated_text(std::size_t length, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   std::mt19937_64 grammar(20'061);
@@ -150,7 +156,7 @@ std::string generated_text(std::size_t length, std::uint64_t seed) {
 Data generate(const DataConfig& config) {
   const std::int64_t count = config.samples > 0 ? config.samples : 4096;
   if (!config.text) return {generated_images(count, config.seed), generated_images(1000, config.seed + 1'000'000)};
-  const std::int64_t windows_needed = count + count / 9 + 10;  // with one for tests at least
+  const std::int64_t windows_needed = count + count / 9 + 10;  // enough for at least one test window
   const std::string text = generated_text(static_cast<std::size_t>(windows_needed * kContext + 1), config.seed);
   return {windows(text, false), windows(text, true)};
 }
@@ -201,7 +207,7 @@ std::vector<std::int64_t> Sampler::batch(std::int64_t step) {
   return {order_.begin() + begin, order_.begin() + end};
 }
 
-Part share_of(std::int64_t batch, const std::vector<double>& weights, std::int32_t rank) {
+IndexRange share_of(std::int64_t batch, const std::vector<double>& weights, std::int32_t rank) {
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
   const auto cut = [&](std::int32_t up_to) {
     if (up_to == static_cast<std::int32_t>(weights.size())) return batch;
@@ -211,7 +217,7 @@ Part share_of(std::int64_t batch, const std::vector<double>& weights, std::int32
   return {cut(rank), cut(rank + 1) - cut(rank)};
 }
 
-Samples pick(const Samples& samples, const std::vector<std::int64_t>& indices, Part part, torch::Device device) {
+Samples pick(const Samples& samples, const std::vector<std::int64_t>& indices, IndexRange part, torch::Device device) {
   const Tensor which =
       torch::from_blob(const_cast<std::int64_t*>(indices.data()) + part.begin, {part.length}, torch::kInt64);
   return {samples.inputs.index_select(0, which).to(device), samples.targets.index_select(0, which).to(device)};

@@ -1,11 +1,13 @@
-// What is trained on, and who gets which samples.
+// The data sets, and the distribution of samples to steps and ranks.
 //
-//   fashion-mnist  60,000 + 10,000 images of 28 x 28 and their classes, from Debian's package dataset-fashion-mnist
-//   text           the licence texts in /usr/share/common-licenses (package base-files), as bytes; every tenth window
-//   of
-//                  64 bytes is a test
-//   generated      classes of noisy patterns (images), or a noisy repetitive language (text), from a seed: for
-//                  benchmarks and tests, nothing to install
+//   fashion-mnist  60,000 + 10,000 images of 28 x 28 pixels with their classes, from Debian's package
+//                  dataset-fashion-mnist
+//   text           the licence texts in /usr/share/common-licenses (package base-files), as bytes. They are divided
+//                  into windows of 64 bytes, and every tenth window is test data
+//   generated      noisy patterns of ten classes (images), or a noisy repetitive language (text), made from a seed.
+//                  For benchmarks and tests, because nothing has to be installed
+//
+// Data and samples are values. A Sampler is used by one thread.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +18,7 @@
 
 namespace tutti::train {
 
-// Rows of inputs and targets. Values.
+// Inputs and targets; element i of both belongs to sample i.
 struct Samples {
   Tensor inputs;   // images: float32 [n, 1, 28, 28], mean 0, deviation 1; text: int64 [n, 64]
   Tensor targets;  // images: int64 [n]; text: int64 [n, 64], the next bytes
@@ -29,24 +31,25 @@ struct Data {
 };
 
 struct DataConfig {
-  std::string name = {};     // "fashion-mnist", "text", "generated"; empty: what the model reads
-  std::string folder = {};   // empty: where the package puts it
-  bool text = false;         // what the model reads
-  std::int64_t samples = 0;  // the first so many of training only; 0: all
-  std::uint64_t seed = 1;    // of what is generated
+  std::string name = {};    // "fashion-mnist", "text" or "generated"; empty: by model (text)
+  std::string folder = {};  // empty: the folder of the Debian package
+  bool text = false;        // the model reads text; otherwise it classifies images
+  // Number of training samples to use, from the beginning of the set; 0: all. Test samples are not limited.
+  std::int64_t samples = 0;
+  std::uint64_t seed = 1;  // seed of the generated data
 };
 
-// Throws Failure: a file is missing (says which package has it), is none of its kind or cut short, or the kind does not
-// fit the model.
+// Loads or generates a data set. Throws Failure if a file is missing (the message names the package that contains
+// it), if a file is damaged or has another format, or if the data set does not fit the model.
 Data load_data(const DataConfig& config);
 
-// The batches of an epoch: a permutation of all samples, by seed and epoch, cut into batches; the last one may be
-// short. The same on all ranks, whatever their number.
+// Divides the samples of an epoch into batches. The order is a permutation of all samples that depends on seed and
+// epoch. The last batch of an epoch may be shorter. The result is the same on all ranks and for any number of ranks.
 class Sampler {
  public:
   Sampler(std::int64_t samples, std::int64_t batch, std::uint64_t seed);
-  std::int64_t batches() const { return (samples_ + batch_ - 1) / batch_; }  // of an epoch
-  // Samples of batch `step` (0, 1, ... over all epochs): indices into the training set.
+  std::int64_t batches() const { return (samples_ + batch_ - 1) / batch_; }  // batches of an epoch
+  // The samples of batch `step` (0, 1, ... over all epochs), as indices into the training set.
   std::vector<std::int64_t> batch(std::int64_t step);
   std::int64_t epoch_of(std::int64_t step) const { return step / batches(); }
 
@@ -55,13 +58,14 @@ class Sampler {
   std::int64_t batch_;
   std::uint64_t seed_;
   std::int64_t epoch_ = -1;
-  std::vector<std::int64_t> order_;  // of epoch_
+  std::vector<std::int64_t> order_;  // the permutation of epoch epoch_
 };
 
-// A rank's share of a batch: the samples between the sums of weights in front of it and up to it; all get about as
-// much as their weight says, none is left out, and a share may be empty.
-Part share_of(std::int64_t batch, const std::vector<double>& weights, std::int32_t rank);
+// The share of a batch that `rank` trains on. `weights` has one number for each rank, and the lengths of the shares
+// are proportional to them (rounded). Together the shares cover the batch exactly; a share may be empty.
+IndexRange share_of(std::int64_t batch, const std::vector<double>& weights, std::int32_t rank);
 
-Samples pick(const Samples& samples, const std::vector<std::int64_t>& indices, Part part, torch::Device device);
+// Copies the samples indices[part.begin, part.begin + part.length) to the device.
+Samples pick(const Samples& samples, const std::vector<std::int64_t>& indices, IndexRange part, torch::Device device);
 
 }  // namespace tutti::train

@@ -2,7 +2,7 @@
 
 namespace tutti::train {
 
-Part part_of(std::int64_t total, std::int64_t index, std::int64_t parts) {
+IndexRange range_of_part(std::int64_t total, std::int64_t index, std::int64_t parts) {
   const std::int64_t least = total / parts;
   const std::int64_t longer = total % parts;
   return {index * least + std::min(index, longer), least + (index < longer ? 1 : 0)};

@@ -1,8 +1,13 @@
-// A model is a row of layers: each takes the output of the one before. Every strategy leans on that: buckets are runs
-// of layers, pipeline stages are, what is gathered at once is one, and what is computed again in backward is one.
+// Layer: one layer of a model. A model is a sequence of layers, in which each layer takes the output of the layer
+// before. All parallel strategies use this structure: a bucket of gradients is a run of consecutive layers, and so is
+// a pipeline stage; fully sharded training gathers the values of one bucket at a time; and recomputing repeats the
+// forward pass of one layer at a time during the backward pass.
 //
-// The values of a layer depend on the model's seed and the layer's place in the row only, so that any rank can make any
-// layer alone, and on how many ranks share it (tensor parallel) not at all: a rank makes all of it and keeps its part.
+// The initial values of a layer depend only on the seed of the model and on the index of the layer. So any rank can
+// create any layer alone. They do not depend on the number of tensor-parallel ranks, because each of these ranks
+// creates the whole layer and keeps its own part of it.
+//
+// A layer is used by the thread of one rank.
 #pragma once
 
 #include <cstdint>
@@ -14,39 +19,45 @@
 
 namespace tutti::train {
 
-// One parameter of a layer, as this rank has it.
+// One parameter of a layer: the part of it that this rank holds.
 struct Parameter {
   std::string name;
   Tensor tensor;
-  std::vector<std::int64_t> whole;  // shape of the whole parameter, of which this is a part
-  std::int64_t split_dim = -1;      // along which it is split over the tensor-parallel ranks; -1: every one has all
+  // shape of the whole parameter, before it is split over ranks
+  std::vector<std::int64_t> whole;
+  // The dimension along which the tensor-parallel ranks split it. -1: it is not split, and every rank holds all of
+  // it.
+  std::int64_t split_dim = -1;
 };
 
 class Layer : public torch::nn::Module {
  public:
   virtual Tensor forward(Tensor input) = 0;
+  // The parameters of this layer, in a fixed order: this rank's parts.
   const std::vector<Parameter>& parts() const { return parts_; }
 
  protected:
-  // Makes `whole`, or this rank's part of it, a parameter of this layer.
+  // Registers a parameter of this layer, and returns it. With `split_over`, this rank keeps only its part along
+  // `dim`, by its rank in `split_over`. Throws Failure if the ranks cannot split that dimension into equal parts.
   Tensor own(const std::string& name, const Tensor& whole, const Comm* split_over = nullptr, std::int64_t dim = -1);
-  // The parameters of a module that every rank has as a whole.
+  // Registers all parameters of `module`, without splitting them: every rank holds all of each.
   void own_all(const std::string& prefix, torch::nn::Module& module);
 
  private:
   std::vector<Parameter> parts_;
 };
 
-using Row = std::vector<std::shared_ptr<Layer>>;
+using Layers = std::vector<std::shared_ptr<Layer>>;
 
-// Part `index` of `parts` of `total`, in front of which are the longer ones.
-struct Part {
+// The range of part `index` if `total` elements are divided into `parts` parts. The lengths of the parts differ by at
+// most 1, and the longer parts come first.
+struct IndexRange {
   std::int64_t begin = 0;
   std::int64_t length = 0;
 };
-Part part_of(std::int64_t total, std::int64_t index, std::int64_t parts);
+IndexRange range_of_part(std::int64_t total, std::int64_t index, std::int64_t parts);
 
-// Any module of libtorch's, or function, as a layer.
+// A layer that consists of modules or functions of libtorch. It is never split over ranks.
 class PlainLayer : public Layer {
  public:
   explicit PlainLayer(torch::nn::Sequential body);

@@ -12,18 +12,19 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int64_t kBalanceEvery = 10;  // steps
+constexpr std::int64_t kBalanceEvery = 10;  // steps between changes of the shares
+// Samples of one forward pass of a test.
 constexpr std::int64_t kTestBatch = 250;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// The sum over the samples; each target of a text counts as one.
+// The loss, summed over all targets. For a text each byte is a target.
 Tensor summed_loss(const Tensor& output, const Tensor& targets) {
   return torch::nn::functional::cross_entropy(output.reshape({-1, output.size(-1)}), targets.reshape({-1}),
                                               torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kSum));
 }
 
-std::unique_ptr<Replicas> make_replicas(const TrainOptions& options, const Row& row, Mesh& mesh,
+std::unique_ptr<Replicas> make_replicas(const TrainOptions& options, const Layers& layers, Mesh& mesh,
                                         std::size_t first_layer, torch::Device device) {
   const ReplicaOptions how = {.bucket_bytes = options.bucket_kb * 1024,
                               .overlap = options.overlap,
@@ -31,41 +32,44 @@ std::unique_ptr<Replicas> make_replicas(const TrainOptions& options, const Row& 
                               .first_layer = first_layer,
                               .device = device};
   switch (options.strategy) {
-    case Strategy::kZero1: return make_sharded_optimizer(row, mesh.data, how);
-    case Strategy::kZero2: return make_sharded_gradients(row, mesh.data, how);
-    case Strategy::kZero3: return make_fully_sharded(row, mesh.data, mesh.across, how);
-    case Strategy::kMics: return make_fully_sharded(row, mesh.group, mesh.across, how);
-    case Strategy::kServer: return make_parameter_server(row, mesh.data, options.servers, how);
+    case Strategy::kZero1: return make_sharded_optimizer(layers, mesh.data, how);
+    case Strategy::kZero2: return make_sharded_gradients(layers, mesh.data, how);
+    case Strategy::kZero3: return make_fully_sharded(layers, mesh.data, mesh.across, how);
+    case Strategy::kMics: return make_fully_sharded(layers, mesh.group, mesh.across, how);
+    case Strategy::kServer: return make_parameter_server(layers, mesh.data, options.servers, how);
     case Strategy::kDdp: break;
   }
-  return make_data_parallel(row, mesh.data, how);
+  return make_data_parallel(layers, mesh.data, how);
 }
 
 }  // namespace
 
-// What all ranks have said of a step.
-struct Learner::Seen {
+// The values of a step, gathered from all ranks. They are the same on all ranks, so that all ranks make the same
+// decisions.
+struct Learner::StepTotals {
   double loss_sum = 0;
   double squared_norm = 0;
   bool stop = false;
-  std::vector<std::int32_t> not_finite;  // ranks whose loss is not
-  std::vector<double> compute_s;         // by data-parallel rank
+  std::vector<std::int32_t> not_finite;  // ranks with a loss that is not finite
+  std::vector<double> compute_s;         // slowest rank of each; indexed by data-parallel rank
 };
 
 Learner::Learner(const TrainOptions& options, Mesh& mesh, const Data& data, const WrapReplicas& wrap)
     : options_(options), mesh_(mesh), data_(data), device_(options.device) {
-  const Part stage = part_of(static_cast<std::int64_t>(layers_of(options.model)), mesh.pipe.rank(), mesh.pipe.size());
+  const IndexRange stage =
+      range_of_part(static_cast<std::int64_t>(layers_of(options.model)), mesh.pipe.rank(), mesh.pipe.size());
   first_layer_ = static_cast<std::size_t>(stage.begin);
-  row_ = make_layers(options.model, first_layer_, first_layer_ + static_cast<std::size_t>(stage.length), &mesh.tensor);
-  for (const auto& layer : row_) layer->to(device_);
-  replicas_ = make_replicas(options, row_, mesh, first_layer_, device_);
+  layers_ =
+      make_layers(options.model, first_layer_, first_layer_ + static_cast<std::size_t>(stage.length), &mesh.tensor);
+  for (const auto& layer : layers_) layer->to(device_);
+  replicas_ = make_replicas(options, layers_, mesh, first_layer_, device_);
   if (wrap) replicas_ = wrap(std::move(replicas_));
   optimizer_ =
       std::make_unique<Optimizer>(options.optimizer, options.momentum, options.weight_decay, replicas_->shards());
-  if (!options.offload.empty()) spill_ = std::make_unique<Spill>(options.offload);
+  if (!options.offload.empty()) offload_file_ = std::make_unique<OffloadFile>(options.offload);
   pass_options_ = {.precision = options.precision,
                    .recompute = options.recompute,
-                   .spill = spill_.get(),
+                   .offload_file = offload_file_.get(),
                    .to_host = options.recompute && !device_.is_cpu()};
   weights_.assign(static_cast<std::size_t>(mesh.data.size()), 1.0);
   if (options.strategy == Strategy::kServer) std::fill_n(weights_.begin(), options.servers, 0.0);
@@ -75,32 +79,35 @@ Learner::Learner(const TrainOptions& options, Mesh& mesh, const Data& data, cons
 
 Learner::~Learner() = default;
 
-// The parts of a batch that this rank passes through its layers one after the other. There are as many on every rank.
-std::vector<Part> Learner::parts_of(std::int64_t batch) const {
+// The parts of a batch for which this rank executes passes, one after the other. All ranks execute the same number of
+// passes, because some strategies communicate in every pass.
+std::vector<IndexRange> Learner::micro_batch_ranges(std::int64_t batch) const {
   if (options_.as_ranks > 0) {
-    std::vector<Part> parts;
+    std::vector<IndexRange> parts;
     const std::vector<double> equal(static_cast<std::size_t>(options_.as_ranks), 1.0);
     for (std::int32_t rank = 0; rank < options_.as_ranks; ++rank) parts.push_back(share_of(batch, equal, rank));
     return parts;
   }
-  const Part share = share_of(batch, weights_, mesh_.data.rank());
-  std::int64_t longest = 1;  // of all ranks' shares: each makes as many passes
+  const IndexRange share = share_of(batch, weights_, mesh_.data.rank());
+  std::int64_t longest = 1;  // the longest share of all ranks
   for (std::int32_t rank = 0; rank < mesh_.data.size(); ++rank) {
     longest = std::max(longest, share_of(batch, weights_, rank).length);
   }
   const std::int64_t passes = std::min(longest, std::max(options_.accumulate, options_.micro_batches));
-  std::vector<Part> parts;
+  std::vector<IndexRange> parts;
   for (std::int64_t i = 0; i < passes; ++i) {
-    const Part part = part_of(share.length, i, passes);
+    const IndexRange part = range_of_part(share.length, i, passes);
     parts.push_back({share.begin + part.begin, part.length});
   }
   return parts;
 }
 
-// An empty part is one sample that counts nothing: so that ranks without samples take part in every call.
-MicroBatch Learner::micro_batch(const std::vector<std::int64_t>& indices, Part part, double divisor) {
+// For an empty part the pass uses one sample with a weight of zero, so that ranks without samples take part in every
+// collective. `divisor`: the number of targets of the whole batch, so that the gradients of all passes and ranks add
+// up to the gradient of the mean loss.
+MicroBatch Learner::micro_batch(const std::vector<std::int64_t>& indices, IndexRange part, double divisor) {
   const bool empty = part.length == 0;
-  const Samples samples = pick(data_.train, indices, empty ? Part{0, 1} : part, device_);
+  const Samples samples = pick(data_.train, indices, empty ? IndexRange{0, 1} : part, device_);
   const auto backward_of_loss = [this, samples, empty, divisor](const Tensor& output) {
     const Tensor sum = summed_loss(output, samples.targets);
     if (!empty) loss_sum_ += sum.item<double>();
@@ -114,67 +121,71 @@ std::vector<MicroBatch> Learner::micro_batches(const std::vector<std::int64_t>& 
   const auto samples = static_cast<std::int64_t>(indices.size());
   const auto divisor = static_cast<double>(samples * targets_each());
   std::vector<MicroBatch> batches;
-  for (const Part part : parts_of(samples)) batches.push_back(micro_batch(indices, part, divisor));
+  for (const IndexRange part : micro_batch_ranges(samples)) batches.push_back(micro_batch(indices, part, divisor));
   return batches;
 }
 
-// Of this rank's contribution to the whole gradient: what others have, too, is counted by one of them.
+// The squared norm of this rank's contribution to the gradient. If several ranks hold the same gradients, only one of
+// them counts them, so that the sum over all ranks is correct.
 double Learner::squared_norm() {
   if (replicas_->replicated() && mesh_.data.rank() != 0) return 0;
   if (options_.strategy == Strategy::kMics && mesh_.across.rank() != 0) return 0;
   double sum = 0;
   for (const Shard& shard : replicas_->shards()) {
-    for (const Piece& piece : shard.pieces) {
-      if (piece.split_dim < 0 && mesh_.tensor.rank() != 0) continue;
-      const double norm = shard.gradients.narrow(0, piece.at, piece.length).norm().item<double>();
+    for (const ParameterSlice& slice : shard.slices) {
+      if (slice.split_dim < 0 && mesh_.tensor.rank() != 0) continue;
+      const double norm = shard.gradients.narrow(0, slice.at, slice.length).norm().item<double>();
       sum += norm * norm;
     }
   }
   return sum;
 }
 
-// One round of all ranks after backward; added up in their order, so that everyone has the same bits.
-Learner::Seen Learner::gather(double squared_norm, bool stop, double compute_s) {
+// Exchanges the values of this step among all ranks after the backward pass. Each rank adds them up in rank order, so
+// that all ranks get the same bits.
+Learner::StepTotals Learner::gather(double squared_norm, bool stop, double compute_s) {
   constexpr std::int64_t kValues = 4;
-  const bool tells_loss = mesh_.is_last_stage() && mesh_.tensor.rank() == 0;
+  const bool reports_loss = mesh_.is_last_stage() && mesh_.tensor.rank() == 0;
   const Tensor mine =
-      torch::tensor({tells_loss ? loss_sum_ : 0.0, squared_norm, stop ? 1.0 : 0.0, compute_s}, torch::kFloat64);
+      torch::tensor({reports_loss ? loss_sum_ : 0.0, squared_norm, stop ? 1.0 : 0.0, compute_s}, torch::kFloat64);
   Tensor all = torch::empty({mesh_.world.size() * kValues}, torch::kFloat64);
   mesh_.world.all_gather(mine, all);
   const double* const values = all.data_ptr<double>();
-  Seen seen;
-  seen.compute_s.assign(weights_.size(), 0);
+  StepTotals totals;
+  totals.compute_s.assign(weights_.size(), 0);
   const std::int32_t ranks_each = options_.tensor * options_.pipeline;
   for (std::int32_t rank = 0; rank < mesh_.world.size(); ++rank) {
     const double* const of_rank = values + rank * kValues;
-    if (!std::isfinite(of_rank[0])) seen.not_finite.push_back(rank);
-    seen.loss_sum += of_rank[0];
-    seen.squared_norm += of_rank[1];
-    seen.stop = seen.stop || of_rank[2] != 0;
-    double& slowest = seen.compute_s[static_cast<std::size_t>(rank / ranks_each)];
+    if (!std::isfinite(of_rank[0])) totals.not_finite.push_back(rank);
+    totals.loss_sum += of_rank[0];
+    totals.squared_norm += of_rank[1];
+    totals.stop = totals.stop || of_rank[2] != 0;
+    double& slowest = totals.compute_s[static_cast<std::size_t>(rank / ranks_each)];
     slowest = std::max(slowest, of_rank[3]);
   }
-  return seen;
+  return totals;
 }
 
-// False: the step is left out, on all ranks.
-bool Learner::update(const Seen& seen, StepReport& report, double lr) {
+// Clips the gradients and applies the optimizer. Returns false if the step is skipped because a float16 gradient
+// overflowed; the decision is the same on all ranks. Throws Failure if the loss or gradient is not finite.
+bool Learner::update(const StepTotals& totals, StepReport& report, double lr) {
   const bool scaled = options_.precision == Precision::kFloat16;
-  const bool finite = std::isfinite(seen.squared_norm) && seen.not_finite.empty();
+  const bool finite = std::isfinite(totals.squared_norm) && totals.not_finite.empty();
   const double scale = scaled ? scaler_.scale() : 1;
   report.scale = scale;
-  report.grad_norm = std::sqrt(seen.squared_norm) / scale;
+  report.grad_norm = std::sqrt(totals.squared_norm) / scale;
   if (scaled && !finite) {
     scaler_.overflowed();
-    if (!scaler_.hopeless()) return false;
+    if (!scaler_.scale_too_small()) return false;
   }
   if (!finite) {
-    const std::string who = seen.not_finite.empty() ? "its gradient" : fmt::format("rank {}", seen.not_finite.front());
-    throw Failure(
-        ErrorCode::kInvalidArgument,
-        fmt::format("the loss of step {} is not finite ({}): training has diverged. Lower --lr, give --warmup "
-                    "or --clip, or go back to a checkpoint; this step has changed nothing",
-                    steps_ + 1, who));
+    const std::string who =
+        totals.not_finite.empty() ? "its gradient" : fmt::format("rank {}", totals.not_finite.front());
+    mesh_.world.fail_on_all_ranks(
+        {ErrorCode::kInvalidArgument,
+         fmt::format("the loss of step {} is not finite ({}): training has diverged. Lower --lr, give --warmup "
+                     "or --clip, or go back to a checkpoint; this step has changed nothing",
+                     steps_ + 1, who)});
   }
   double factor = 1 / scale;
   if (options_.clip > 0 && report.grad_norm > options_.clip) factor *= options_.clip / report.grad_norm;
@@ -182,14 +193,15 @@ bool Learner::update(const Seen& seen, StepReport& report, double lr) {
     for (Shard& shard : replicas_->shards()) shard.gradients.mul_(factor);
   }
   optimizer_->step(replicas_->shards(), lr);
-  if (scaled) scaler_.went_well();
+  if (scaled) scaler_.step_succeeded();
   return true;
 }
 
-// Shares by samples per second; nobody gets less than a twentieth of an equal share, or it could not be measured again.
-void Learner::balance(const Seen& seen) {
+// Changes the shares of the batch to be proportional to the measured samples per second. Every rank keeps at least a
+// twentieth of an equal share; otherwise its speed could not be measured again.
+void Learner::balance(const StepTotals& totals) {
   for (std::size_t rank = 0; rank < weights_.size(); ++rank) {
-    took_s_[rank] += seen.compute_s[rank];
+    took_s_[rank] += totals.compute_s[rank];
     samples_[rank] += weights_[rank];
   }
   if (steps_ % kBalanceEvery != 0) return;
@@ -204,26 +216,29 @@ void Learner::balance(const Seen& seen) {
   std::fill(samples_.begin(), samples_.end(), 0);
 }
 
-// Running statistics are rank 0's, as in PyTorch's DDP, or those of the first rank that computes.
+// Broadcasts the running statistics of batch norm from rank 0, as PyTorch's DDP does, or from the first worker if
+// there are parameter servers.
 void Learner::share_buffers() {
   if (mesh_.data.size() == 1) return;
   const std::int32_t root = options_.strategy == Strategy::kServer ? options_.servers : 0;
-  for (const auto& layer : row_) {
+  for (const auto& layer : layers_) {
     for (Tensor& buffer : layer->buffers()) {
       if (buffer.is_floating_point()) mesh_.data.broadcast(buffer, root);
     }
   }
 }
 
+// With --slow: sleeps, so that this rank computes as if it were slower by the given factor.
 void Learner::slow_down(double seconds) const {
   if (mesh_.world.rank() != options_.slow_rank || options_.slow_factor <= 1) return;
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds * (options_.slow_factor - 1)));
 }
 
-// Of an elastic job: what a step that fails has done to running statistics is undone.
+// In an elastic job a failed step is repeated. So the running statistics are restored if the step fails, because its
+// forward passes have already changed them.
 StepReport Learner::step(const std::vector<std::int64_t>& indices, double lr, bool stop) {
   std::vector<std::pair<Tensor, Tensor>> kept;
-  for (const auto& layer : row_) {
+  for (const auto& layer : layers_) {
     for (const Tensor& buffer : layer->buffers()) {
       if (options_.elastic) kept.emplace_back(buffer, buffer.clone());
     }
@@ -249,19 +264,20 @@ StepReport Learner::try_step(const std::vector<std::int64_t>& indices, double lr
     report.load_s = seconds_since(start);
     const double waited = mesh_.time.exposed_s;
     const Clock::time_point passes = Clock::now();
-    run_pipeline(row_, *replicas_, pass_options_, mesh_, options_.schedule, batches);
+    run_pipeline(layers_, *replicas_, pass_options_, mesh_, options_.schedule, batches);
     slow_down(seconds_since(passes) - (mesh_.time.exposed_s - waited));
     passes_s = seconds_since(passes) - (mesh_.time.exposed_s - waited);
   }
   replicas_->finish();
-  share_buffers();  // what can fail for others' sake comes before the values change
-  const Seen seen = gather(squared_norm(), stop, passes_s);
-  report.loss = seen.loss_sum / static_cast<double>(report.samples * targets_each());
-  report.stop = seen.stop;
-  report.skipped = !update(seen, report, lr);
+  // All calls that fail if a peer fails are made before the values change, so that a failed step can be repeated.
+  share_buffers();
+  const StepTotals totals = gather(squared_norm(), stop, passes_s);
+  report.loss = totals.loss_sum / static_cast<double>(report.samples * targets_each());
+  report.stop = totals.stop;
+  report.skipped = !update(totals, report, lr);
   replicas_->publish();
   ++steps_;
-  if (options_.balance) balance(seen);
+  if (options_.balance) balance(totals);
   report.step_s = seconds_since(start);
   report.exposed_s = mesh_.time.exposed_s - exposed_before;
   report.compute_s = std::max(0.0, report.step_s - report.exposed_s - report.load_s);
@@ -269,10 +285,11 @@ StepReport Learner::try_step(const std::vector<std::int64_t>& indices, double lr
 }
 
 TestReport Learner::test() {
-  for (const auto& layer : row_) layer->eval();
-  double sums[3] = {0, 0, 0};  // loss, right ones, all
-  // As many batches on every rank; one whose share is used up takes part with samples that do not count.
-  const Part share = share_of(data_.test.size(), weights_, mesh_.data.rank());
+  for (const auto& layer : layers_) layer->eval();
+  double sums[3] = {0, 0, 0};  // sum of losses, correct targets, all targets
+  // All ranks execute the same number of batches. After a rank has used up its share, it takes part with a sample
+  // that is not counted.
+  const IndexRange share = share_of(data_.test.size(), weights_, mesh_.data.rank());
   std::int64_t longest = 0;
   for (std::int32_t rank = 0; rank < mesh_.data.size(); ++rank) {
     longest = std::max(longest, share_of(data_.test.size(), weights_, rank).length);
@@ -281,14 +298,15 @@ TestReport Learner::test() {
   std::iota(all.begin(), all.end(), std::int64_t{0});
   for (std::int64_t at = 0; at < longest && replicas_->computes(); at += kTestBatch) {
     const std::int64_t length = std::clamp<std::int64_t>(share.length - at, 0, kTestBatch);
-    const Samples samples = pick(data_.test, all, length > 0 ? Part{share.begin + at, length} : Part{0, 1}, device_);
-    const Tensor output = infer_pipeline(row_, *replicas_, options_.precision, mesh_, samples.inputs);
+    const Samples samples =
+        pick(data_.test, all, length > 0 ? IndexRange{share.begin + at, length} : IndexRange{0, 1}, device_);
+    const Tensor output = infer_pipeline(layers_, *replicas_, options_.precision, mesh_, samples.inputs);
     if (!output.defined() || length == 0 || mesh_.tensor.rank() != 0) continue;
     sums[0] += summed_loss(output, samples.targets).item<double>();
     sums[1] += output.argmax(-1).eq(samples.targets).sum().item<double>();
     sums[2] += static_cast<double>(samples.targets.numel());
   }
-  for (const auto& layer : row_) layer->train();
+  for (const auto& layer : layers_) layer->train();
   const Tensor mine = torch::tensor({sums[0], sums[1], sums[2]}, torch::kFloat64);
   Tensor gathered = torch::empty({mesh_.world.size() * 3}, torch::kFloat64);
   mesh_.world.all_gather(mine, gathered);

@@ -1,4 +1,5 @@
-// A rank's part of the training: its layers, replicas and optimizer, one step after the other, and tests between.
+// Learner: one rank's part of a training. It owns the layers of this rank, their replicas and the optimizer, executes
+// one step after the other, and tests in between. One thread uses it. step() and test() are collective over the mesh.
 #pragma once
 
 #include <chrono>
@@ -15,63 +16,72 @@
 
 namespace tutti::train {
 
-// Of one step, the same on all ranks but for the seconds, which are this rank's.
+// The result of one step. All members are the same on all ranks, except the times, which are those of this rank.
 struct StepReport {
-  double loss = 0;  // mean over the batch
+  double loss = 0;  // mean over the targets of the batch
   std::int64_t samples = 0;
-  double grad_norm = 0;  // where it was asked for: with clip, and in float16
-  double scale = 1;      // of the loss, in float16
-  bool skipped = false;  // in float16: a gradient had overflowed
-  bool stop = false;     // some rank wants to
+  double grad_norm = 0;  // norm of the gradient of the whole batch, before clipping
+  double scale = 1;      // loss scale of float16; 1 with other precisions
+  bool skipped = false;  // in float16: a gradient overflowed, so the values did not change
+  bool stop = false;     // some rank passed stop = true
+  // Seconds for selecting and copying the samples.
   double load_s = 0;
-  double compute_s = 0;  // all that is neither load nor exposed
-  double exposed_s = 0;  // waiting for other ranks
+  double compute_s = 0;  // the rest of step_s: neither load_s nor exposed_s
+  double exposed_s = 0;  // waiting for communication, which no computation hides
   double step_s = 0;
 };
 
 struct TestReport {
   double loss = 0;
-  double accuracy = 0;  // samples (of gpt: bytes) whose likeliest class is right
+  // The part of the samples (of gpt: bytes) for which the class with the highest output is correct, 0..1.
+  double accuracy = 0;
 };
 
-// Wraps replicas: for tests that plant mistakes.
+// Replaces the replicas of a learner by other ones that forward to them. For tests that insert errors.
 using WrapReplicas = std::function<std::unique_ptr<Replicas>(std::unique_ptr<Replicas>)>;
 
 class Learner {
  public:
-  // Collective over the mesh. `options` are complete; mesh and data outlive this.
+  // Creates the layers, replicas and optimizer of this rank. Collective over the mesh. complete(options) must have
+  // been called; mesh and data must outlive this object.
   Learner(const TrainOptions& options, Mesh& mesh, const Data& data, const WrapReplicas& wrap = {});
   ~Learner();
 
-  // Trains on these samples of the training set, the same on all ranks. `stop`: what this rank wants. Throws Failure:
-  // a peer is lost, ranks disagree, the loss is not finite (names the ranks); the values are then as before the step.
+  // Executes one step on these samples of the training set; `indices` must be the same on all ranks. With `stop` this
+  // rank asks all ranks to stop; they see it in StepReport::stop. Throws Failure if a peer is lost, if ranks disagree
+  // about the calls, or if the loss is not finite (the message names the ranks). The values are then as before the
+  // step.
   StepReport step(const std::vector<std::int64_t>& indices, double lr, bool stop);
+  // Computes the loss and accuracy of the test data with the current values.
   TestReport test();
 
-  const Row& row() const { return row_; }
+  const Layers& layers() const { return layers_; }
   std::vector<Shard>& shards() { return replicas_->shards(); }
   Replicas& replicas() { return *replicas_; }
   Optimizer& optimizer() { return *optimizer_; }
   LossScaler& scaler() { return scaler_; }
-  void set_steps(std::int64_t steps) { steps_ = steps; }  // done before
+  void set_steps(std::int64_t steps) { steps_ = steps; }  // number of steps done before, after a restore
   std::int64_t samples() const { return data_.train.size(); }
-  std::int64_t targets_each() const { return data_.train.targets.numel() / data_.train.size(); }  // of a sample
+  // targets of one sample: 1, or of a text the context length
+  std::int64_t targets_each() const { return data_.train.targets.numel() / data_.train.size(); }
+  // Index in the model of the first layer of this rank (its pipeline stage).
   std::size_t first_layer() const { return first_layer_; }
-  // Values, gradients, buffers for them and the optimizer's state of this rank, by arithmetic.
+  // Bytes of the values, gradients, buffers and optimizer state of this rank, calculated from their sizes.
   std::int64_t state_bytes() const;
-  const std::vector<double>& weights() const { return weights_; }  // of the data-parallel ranks' shares
+  // The weights of the shares of a batch, indexed by data-parallel rank (see share_of()).
+  const std::vector<double>& weights() const { return weights_; }
 
  private:
-  struct Seen;
+  struct StepTotals;
   std::vector<MicroBatch> micro_batches(const std::vector<std::int64_t>& indices);
-  std::vector<Part> parts_of(std::int64_t batch) const;
-  MicroBatch micro_batch(const std::vector<std::int64_t>& indices, Part part, double divisor);
+  std::vector<IndexRange> micro_batch_ranges(std::int64_t batch) const;
+  MicroBatch micro_batch(const std::vector<std::int64_t>& indices, IndexRange part, double divisor);
   StepReport try_step(const std::vector<std::int64_t>& indices, double lr, bool stop);
   double squared_norm();
   void slow_down(double seconds) const;
-  bool update(const Seen& seen, StepReport& report, double lr);
-  void balance(const Seen& seen);
-  Seen gather(double squared_norm, bool stop, double compute_s);
+  bool update(const StepTotals& totals, StepReport& report, double lr);
+  void balance(const StepTotals& totals);
+  StepTotals gather(double squared_norm, bool stop, double compute_s);
   void share_buffers();
 
   const TrainOptions options_;
@@ -79,15 +89,18 @@ class Learner {
   const Data& data_;
   torch::Device device_;
   std::size_t first_layer_ = 0;
-  Row row_;
+  Layers layers_;
   std::unique_ptr<Replicas> replicas_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::unique_ptr<Spill> spill_;
+  std::unique_ptr<OffloadFile> offload_file_;
   PassOptions pass_options_;
   LossScaler scaler_;
-  double loss_sum_ = 0;  // of this rank's samples in this step
+  // Sum of the losses of this rank's samples in this step.
+  double loss_sum_ = 0;
   std::vector<double> weights_;
-  std::vector<double> took_s_;  // balance: by data-parallel rank, since the last time
+  // For `balance`, indexed by data-parallel rank: computing time in seconds, and samples relative to an equal share,
+  // since the weights were last changed.
+  std::vector<double> took_s_;
   std::vector<double> samples_;
   std::int64_t steps_ = 0;
 };

@@ -19,10 +19,10 @@ namespace {
 constexpr std::chrono::milliseconds kBarEvery{200};
 constexpr int kBarWidth = 24;
 
-// JSON has no word for what is not finite.
+// JSON has no representation of infinity and NaN.
 std::string number(double value) { return std::isfinite(value) ? fmt::format("{:.9g}", value) : "null"; }
 
-// Of a run that was killed while it wrote.
+// Removes an incomplete last line, which a run leaves if it is killed while it writes.
 void cut_torn_line(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return;
@@ -52,7 +52,7 @@ Log::Log(const TrainOptions& options, bool append) : options_(options) {
 void Log::write(const std::string& line) {
   if (!file_.is_open() || !file_) return;
   file_ << line << '\n' << std::flush;
-  if (!file_) note(fmt::format("{} cannot be written any more: the log ends here, training goes on", options_.json));
+  if (!file_) note(fmt::format("{} can no longer be written: the log ends here, training goes on", options_.json));
 }
 
 void Log::run(const RunFacts& facts) {
@@ -72,7 +72,7 @@ void Log::run(const RunFacts& facts) {
 
 void Log::step(std::int64_t step, double epoch, double lr, const StepReport& report) {
   std::string more;
-  if (options_.clip > 0 || options_.precision == Precision::kFloat16) {  // else nobody has asked for it
+  if (options_.clip > 0 || options_.precision == Precision::kFloat16) {  // other configurations do not use these
     more = fmt::format(R"(,"grad_norm":{},"scale":{})", number(report.grad_norm), number(report.scale));
   }
   write(fmt::format(R"({{"record":"step","step":{},"epoch":{:.4f},"loss":{},"lr":{},"samples":{},"load_s":{:.6f},)"
@@ -91,19 +91,20 @@ void Log::test(std::int64_t step, double epoch, const TestReport& report) {
 }
 
 void Log::note(const std::string& text) {
-  fmt::print(stderr, "{}{}\n", bar_stands_ ? "\x1b[1A\x1b[2K" : "", text);
-  bar_stands_ = false;
+  fmt::print(stderr, "{}{}\n", bar_shown_ ? "\x1b[1A\x1b[2K" : "", text);
+  bar_shown_ = false;
 }
 
-// On a terminal a line that is written over; elsewhere a line for each tenth.
+// On a terminal, progress is one line that is replaced again and again; otherwise one line for each tenth of the
+// steps.
 void Log::progress(std::int64_t step, std::int64_t steps, double epoch, const StepReport& report) {
   if (options_.quiet) return;
   const auto now = std::chrono::steady_clock::now();
   const std::int64_t tenth = 10 * step / steps;
-  const bool due = options_.terminal ? now - told_ >= kBarEvery || step == steps : tenth != tenth_told_;
+  const bool due = options_.terminal ? now - last_progress_ >= kBarEvery || step == steps : tenth != last_tenth_;
   if (!due) return;
-  told_ = now;
-  tenth_told_ = tenth;
+  last_progress_ = now;
+  last_tenth_ = tenth;
   const auto ms = [&](double part) { return 1000 * part; };
   const auto done = static_cast<std::size_t>(kBarWidth * step / steps);
   const std::string line = fmt::format(
@@ -111,7 +112,7 @@ void Log::progress(std::int64_t step, std::int64_t steps, double epoch, const St
       std::string(done, '='), kBarWidth, step, steps, epoch, report.loss, ms(report.step_s), ms(report.load_s),
       ms(report.compute_s), ms(report.exposed_s), static_cast<double>(report.samples) / report.step_s);
   note(line);
-  bar_stands_ = options_.terminal;
+  bar_shown_ = options_.terminal;
 }
 
 void Log::result(const RunResult& result) {
@@ -123,7 +124,7 @@ void Log::result(const RunResult& result) {
   if (options_.quiet) return;
   note(fmt::format(
       "{} steps in {:.1f} s, {:.0f} samples/s; loss {:.4f}, test accuracy {:.2f} %; peak {:.1f} MB of tensors, "
-      "of which parameters, gradients and optimizer's state are {:.1f} MB",
+      "of which parameters, gradients and optimizer state are {:.1f} MB",
       result.steps, result.seconds, result.samples_per_s, result.loss, 100 * result.test.accuracy,
       static_cast<double>(result.peak_bytes) / 1e6, static_cast<double>(result.state_bytes) / 1e6));
 }
@@ -133,11 +134,10 @@ void Log::finish() {
   const bool whole = file_.good();
   file_.close();
   if (whole && !file_.fail()) return;
-  throw Failure(
-      ErrorCode::kSystem,
-      fmt::format("{} lacks records: the disk is full, or the file is gone; make room or give --json another file. The "
-                  "training itself has ended well",
-                  options_.json));
+  throw Failure(ErrorCode::kSystem, fmt::format("{} lacks records: the disk is full, or the file was removed. Free "
+                                                "some space or give another file with --json. The "
+                                                "training itself succeeded",
+                                                options_.json));
 }
 
 }  // namespace tutti::train

@@ -1,5 +1,6 @@
-// What a run tells: records as JSON lines into a file (docs/training.md has the fields), and progress for people on
-// stderr. Of the one rank that tells. A disk that is full ends the log, not the training: finish() says so.
+// Log: writes the records of a run as JSON lines to a file (docs/training.md describes the fields), and progress
+// messages for people to stderr. Only rank 0 has a log. If the disk is full, the log ends but the training continues,
+// and finish() reports the error.
 #pragma once
 
 #include <chrono>
@@ -11,7 +12,7 @@
 namespace tutti::train {
 
 struct RunFacts {
-  std::int64_t parameters = 0;  // of the whole model
+  std::int64_t parameters = 0;  // number of parameters of the whole model
   std::int32_t data_ranks = 1;
   std::string time;  // "2026-01-31T12:00:00Z"
 };
@@ -21,26 +22,28 @@ struct RunResult {
   double epochs = 0;
   double loss = 0;
   TestReport test;
-  double seconds = 0;  // of the steps
+  double seconds = 0;  // sum of the times of all steps
   double samples_per_s = 0;
-  std::int64_t peak_bytes = 0;   // of tensors, on the rank that had most, from the first step on
-  std::int64_t state_bytes = 0;  // values, gradients and optimizer's state by arithmetic, of the rank that has most
-  std::int64_t sent_bytes = 0;   // that this rank gave to calls
+  // Largest number of bytes of tensors in host memory since the first step, on the rank with the most.
+  std::int64_t peak_bytes = 0;
+  // Bytes of values, gradients and optimizer state, calculated from their sizes, on the rank with the most.
+  std::int64_t state_bytes = 0;
+  std::int64_t sent_bytes = 0;  // bytes that this rank passed to collectives and sends
 };
 
 class Log {
  public:
-  // `path` empty: no records. `append`: goes on with the file of a rank that is gone. Throws Failure: it cannot be
-  // opened.
+  // Opens options.json; if it is empty, no records are written. `append`: continues the file of an earlier run, or of
+  // a rank that has failed. Throws Failure if the file cannot be opened.
   Log(const TrainOptions& options, bool append);
 
   void run(const RunFacts& facts);
   void step(std::int64_t step, double epoch, double lr, const StepReport& report);
   void test(std::int64_t step, double epoch, const TestReport& report);
-  void note(const std::string& text);  // for people only
+  void note(const std::string& text);  // prints a line to stderr, not to the file
   void result(const RunResult& result);
   void progress(std::int64_t step, std::int64_t steps, double epoch, const StepReport& report);
-  // Throws Failure where records are missing.
+  // Closes the file. Throws Failure if some records could not be written.
   void finish();
 
  private:
@@ -48,11 +51,14 @@ class Log {
 
   TrainOptions options_;
   std::ofstream file_;
-  bool bar_stands_ = false;
-  std::chrono::steady_clock::time_point told_{};
-  std::int64_t tenth_told_ = -1;
+  // the last line on the terminal is the progress bar, which the next line replaces
+  bool bar_shown_ = false;
+  // When progress was printed last, and the tenth of the steps that had been reached then.
+  std::chrono::steady_clock::time_point last_progress_{};
+  std::int64_t last_tenth_ = -1;
 };
 
+// The current time in UTC, as in "2026-01-31T12:00:00Z".
 std::string utc_time();
 
 }  // namespace tutti::train

@@ -1,6 +1,6 @@
-// tutti-train: one rank of a training. `tutti train` starts it for every rank; any launcher that Tutti knows may, too
-// (docs/run.md). Exit statuses: 0 done, 1 tried and failed, 2 command line not understood, 3 (of elastic jobs) failed
-// in a way that another rank in this one's place would, too.
+// tutti-train: one rank of a training. `tutti train` starts it once for each rank; other launchers that Tutti
+// supports can start it, too (docs/run.md). Exit statuses: 0 success; 1 failed; 2 the command line is wrong; 3 (only
+// in elastic jobs) failed in a way that would repeat on a replacement of this rank.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,9 +24,9 @@ namespace {
 
 constexpr int kFailure = 1;
 constexpr int kUsage = 2;
-constexpr int kHopeless = 3;  // `tutti train --elastic` does not replace a rank that ends so
+constexpr int kPermanentFailure = 3;  // `tutti train --elastic` does not replace a rank that exits with this status
 
-// One write, so that ranks' lines stay whole.
+// Prints an error in one write, so that the lines of several ranks do not mix. Returns `status`.
 int failed(const std::string& what, int status) {
   const char* const rank = std::getenv("TUTTI_RANK");
   fmt::print(stderr, "{}",
@@ -42,7 +42,8 @@ Data load(const TrainOptions& options) {
                     .seed = options.seed});
 }
 
-// Whether the ranks, as threads here, can all-reduce so. Throws Failure: the library's own words.
+// Tries an all-reduce with --algorithm. The ranks are threads of this process, at most 64 of them. If there are more
+// ranks, the algorithm is tried with 64. Throws Failure with the library's error message if the all-reduce fails.
 void try_algorithm(const TrainOptions& options) {
   constexpr std::int32_t kMostThreads = 64;
   auto ranks = Communicator::create_all(std::min(options.ranks, kMostThreads));
@@ -63,14 +64,14 @@ void try_algorithm(const TrainOptions& options) {
   }
 }
 
-// What can be wrong is said once, before ranks are started.
+// Checks the options once, before the ranks are started, so that an error is reported once and not by every rank.
 int check(TrainOptions options) {
   complete(options);
   check_memory(options);
   load(options);
   const Log log(options, true);
   if (!options.checkpoint.empty()) check_folder(options.checkpoint);
-  if (!options.offload.empty()) const Spill spill(options.offload);
+  if (!options.offload.empty()) const OffloadFile offload_file(options.offload);
   if (options.algorithm != "auto") try_algorithm(options);
   return 0;
 }
@@ -86,7 +87,8 @@ int train(TrainOptions options) {
     try {
       trainer.run_elastic(*job);
     } catch (const Failure& failure) {
-      return failed(failure.error().message, Trainer::may_be_a_peers(failure.error().code) ? kFailure : kHopeless);
+      return failed(failure.error().message,
+                    Trainer::may_be_peer_failure(failure.error().code) ? kFailure : kPermanentFailure);
     }
     return 0;
   }
@@ -102,7 +104,8 @@ int train(TrainOptions options) {
     Trainer trainer(options, load(options));
     trainer.run(communicator->get());
   } catch (...) {
-    (*communicator)->abort();  // the others need not wait for this rank
+    // so that the other ranks fail at once, and do not wait for this rank until their timeout
+    (*communicator)->abort();
     throw;
   }
   return 0;

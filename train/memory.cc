@@ -12,13 +12,13 @@ namespace tutti::train {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
-// Freed memory stays with the process, because fresh pages in every step cost half of the step's time.
+// Freed memory stays with the process, because mapping fresh pages in every step costs half of the step's time.
 constexpr int kMostKeptBytes = 1 << 30;
 
 std::atomic<std::int64_t> current{0};
 std::atomic<std::int64_t> peak{0};
 
-// The length stands in front of the block.
+// The length of a block is stored in the kAlignment bytes before it.
 void release(void* data) {
   if (data == nullptr) return;
   char* const start = static_cast<char*>(data) - kAlignment;
@@ -45,7 +45,7 @@ class CountingAllocator final : public c10::Allocator {
 }  // namespace
 
 void count_allocations() {
-  static CountingAllocator allocator;  // libtorch keeps a pointer to it for good
+  static CountingAllocator allocator;  // libtorch keeps a pointer to it until the process exits
   ::mallopt(M_MMAP_THRESHOLD, kMostKeptBytes);
   ::mallopt(M_TRIM_THRESHOLD, kMostKeptBytes);
   c10::SetCPUAllocator(&allocator, 1);

@@ -1,16 +1,18 @@
-// Bytes of tensors on processors: what libtorch allocates, and what the harness takes from communicators.
+// Counts the bytes of tensors in host memory: those that libtorch allocates, and those that the harness allocates
+// from communicators. All functions except count_allocations() may be called by any thread.
 #pragma once
 
 #include <cstdint>
 
 namespace tutti::train {
 
-// From now on what libtorch allocates for tensors on processors is counted, and what is freed stays with the
-// process. Once, before the first tensor.
+// Installs the counting allocator of libtorch for tensors in host memory. From now on, freed memory also stays with
+// the process (see memory.cc). Call it once, before the first tensor is created.
 void count_allocations();
-void count_bytes(std::int64_t bytes);  // taken elsewhere, or given back (negative). Any thread.
+// Counts memory that was allocated in another way, or freed (negative).
+void count_bytes(std::int64_t bytes);
 
-std::int64_t peak_bytes();  // since the process began, or since reset_peak()
+std::int64_t peak_bytes();  // the maximum since the process started or since reset_peak()
 void reset_peak();
 
 }  // namespace tutti::train

@@ -13,16 +13,18 @@ namespace {
 namespace nn = torch::nn;
 namespace F = torch::nn::functional;
 
-constexpr std::int64_t kHidden = 128;  // of cnn
-constexpr std::int64_t kHeads = 4;     // of transformers
+constexpr std::int64_t kHidden = 128;  // width of the hidden fully connected layer of cnn
+constexpr std::int64_t kHeads = 4;     // attention heads of vit and gpt
 
+// Creates one layer, shared by the given ranks (null: not shared).
 using Maker = std::function<std::shared_ptr<Layer>(Comm*)>;
 
 std::shared_ptr<Layer> plain(nn::Sequential body) { return std::make_shared<PlainLayer>(std::move(body)); }
 
 // ---- cnn
 
-// fc 128, relu, fc 10: the first split by columns, the second by rows.
+// fc 128, relu, fc 10. Tensor-parallel ranks split the first matrix by columns and the second by rows, so that only
+// the output has to be summed over ranks.
 class Classifier : public Layer {
  public:
   Classifier(std::int64_t inputs, std::int64_t hidden, std::int64_t outputs, Comm* ranks) : ranks_(ranks) {
@@ -67,7 +69,8 @@ void add_norm(nn::Sequential& body, Norm norm, std::int64_t channels) {
   if (norm == Norm::kGroup) body->push_back(nn::GroupNorm(nn::GroupNormOptions(8, channels)));
 }
 
-// Two convolutions beside a shortcut, which is a 1 x 1 convolution where the shape changes. Source: He et al., 2015.
+// Two convolutions and a parallel shortcut. The shortcut is the identity, or a 1 x 1 convolution if the shape
+// changes. Source: He et al., 2015.
 class ResidualBlock : public Layer {
  public:
   ResidualBlock(std::int64_t from, std::int64_t to, std::int64_t stride, Norm norm) {
@@ -93,7 +96,7 @@ class ResidualBlock : public Layer {
 };
 
 std::vector<Maker> resnet(Norm norm) {
-  std::vector<Maker> row = {[norm](Comm*) {
+  std::vector<Maker> layers = {[norm](Comm*) {
     nn::Sequential stem(convolution(1, 16, 1));
     add_norm(stem, norm, 16);
     stem->push_back(nn::ReLU());
@@ -101,15 +104,15 @@ std::vector<Maker> resnet(Norm norm) {
   }};
   const std::int64_t channels[] = {16, 16, 32, 64};
   for (int i = 0; i < 3; ++i) {
-    row.push_back([=, from = channels[i], to = channels[i + 1]](Comm*) {
+    layers.push_back([=, from = channels[i], to = channels[i + 1]](Comm*) {
       return std::make_shared<ResidualBlock>(from, to, from == to ? 1 : 2, norm);
     });
   }
-  row.push_back([](Comm*) {
+  layers.push_back([](Comm*) {
     return plain(
         nn::Sequential(nn::AdaptiveAvgPool2d(nn::AdaptiveAvgPool2dOptions(1)), nn::Flatten(), nn::Linear(64, 10)));
   });
-  return row;
+  return layers;
 }
 
 // ---- transformers
@@ -118,13 +121,16 @@ Tensor normal(std::initializer_list<std::int64_t> shape, double deviation = 0.02
   return torch::randn(shape) * deviation;
 }
 
-// Attention and a two-layer network, each behind a layer norm and beside a shortcut. The rows of the first matrix are
-// in the order of the heads (of each: query, key, value), so that ranks which share it have whole heads.
+// A transformer block: attention and a two-layer network, each with a layer norm before it and a shortcut around it.
+// The rows of the attention matrix are ordered by head (for each head: query, key, value), so that each
+// tensor-parallel rank gets whole heads.
 class Block : public Layer {
  public:
   Block(std::int64_t width, std::int64_t heads, std::int64_t blocks, bool causal, Comm* ranks)
       : ranks_(ranks), head_width_(width / heads), causal_(causal) {
-    const double last = 0.02 / std::sqrt(2.0 * static_cast<double>(blocks));  // GPT-2's: shortcuts add up
+    // Initial values are smaller in deeper models, as in GPT-2, because the shortcuts add up the outputs of all
+    // blocks.
+    const double last = 0.02 / std::sqrt(2.0 * static_cast<double>(blocks));
     scale_1_ = own("norm_1.weight", torch::ones({width}));
     shift_1_ = own("norm_1.bias", torch::zeros({width}));
     heads_in_ = own("attention.weight", normal({3 * width, width}), ranks, 0);
@@ -138,7 +144,7 @@ class Block : public Layer {
     down_ = own("down.weight", normal({width, 4 * width}, last), ranks, 1);
     down_bias_ = own("down.bias", torch::zeros({width}));
   }
-  // [batch, length, width] -> the same
+  // [batch, length, width] -> [batch, length, width]
   Tensor forward(Tensor input) override {
     const Tensor normed = torch::layer_norm(input, {input.size(2)}, scale_1_, shift_1_);
     const Tensor attended = F::linear(attention(same_input(normed, ranks_)), heads_out_);
@@ -153,7 +159,8 @@ class Block : public Layer {
     const auto batch = input.size(0);
     const auto length = input.size(1);
     const Tensor all = F::linear(input, heads_in_, heads_bias_).view({batch, length, -1, 3, head_width_});
-    const auto part = [&](int which) { return all.select(3, which).transpose(1, 2); };  // [batch, heads, length, width]
+    // [batch, heads, length, head width]
+    const auto part = [&](int which) { return all.select(3, which).transpose(1, 2); };
     Tensor scores = torch::matmul(part(0), part(1).transpose(2, 3)) / std::sqrt(static_cast<double>(head_width_));
     if (causal_) {
       const Tensor later = torch::ones({length, length}, input.options().dtype(torch::kBool)).triu(1);
@@ -185,7 +192,7 @@ class ByteEmbedding : public Layer {
   Tensor bytes_, places_;
 };
 
-// [batch, 1, 28, 28] -> [batch, 16, width]: patches of 7 x 7
+// [batch, 1, 28, 28] -> [batch, 16, width]: each image is divided into 16 patches of 7 x 7 pixels.
 class PatchEmbedding : public Layer {
  public:
   explicit PatchEmbedding(std::int64_t width) {
@@ -205,6 +212,8 @@ class PatchEmbedding : public Layer {
 
 enum class Pool : std::uint8_t { kNone, kMean };
 
+// The last layer of a transformer: a layer norm and a linear layer. With kMean the outputs of all positions are
+// averaged first, because a classifier needs one output for each image.
 class Head : public Layer {
  public:
   Head(std::int64_t width, std::int64_t outputs, Pool pool) : pool_(pool) {
@@ -224,15 +233,15 @@ class Head : public Layer {
 };
 
 std::vector<Maker> transformer(std::int64_t width, std::int64_t blocks, bool text) {
-  std::vector<Maker> row;
-  if (text) row.push_back([=](Comm*) { return std::make_shared<ByteEmbedding>(width); });
-  if (!text) row.push_back([=](Comm*) { return std::make_shared<PatchEmbedding>(width); });
+  std::vector<Maker> layers;
+  if (text) layers.push_back([=](Comm*) { return std::make_shared<ByteEmbedding>(width); });
+  if (!text) layers.push_back([=](Comm*) { return std::make_shared<PatchEmbedding>(width); });
   for (std::int64_t i = 0; i < blocks; ++i) {
-    row.push_back([=](Comm* ranks) { return std::make_shared<Block>(width, kHeads, blocks, text, ranks); });
+    layers.push_back([=](Comm* ranks) { return std::make_shared<Block>(width, kHeads, blocks, text, ranks); });
   }
-  row.push_back(
+  layers.push_back(
       [=](Comm*) { return std::make_shared<Head>(width, text ? kBytes : 10, text ? Pool::kNone : Pool::kMean); });
-  return row;
+  return layers;
 }
 
 std::vector<Maker> makers(ModelConfig config) {
@@ -271,16 +280,18 @@ std::int64_t shared_by_most(const ModelConfig& config) {
 }
 std::size_t layers_of(const ModelConfig& config) { return makers(config).size(); }
 
-Row make_layers(const ModelConfig& config, std::size_t first, std::size_t last, Comm* tensor) {
-  static std::mutex generator;  // libtorch's default one is the process's; ranks may be its threads
+Layers make_layers(const ModelConfig& config, std::size_t first, std::size_t last, Comm* tensor) {
+  // Ranks may be threads of one process, but libtorch's default random generator is shared by the process.
+  static std::mutex generator;
   const std::lock_guard lock(generator);
   const std::vector<Maker> all = makers(config);
-  Row row;
+  Layers layers;
   for (std::size_t i = first; i < last; ++i) {
+    // A seed for each layer, so that its values do not depend on which other layers this rank creates.
     torch::manual_seed(config.seed * 1'000'003 + i);
-    row.push_back(all.at(i)(tensor));
+    layers.push_back(all.at(i)(tensor));
   }
-  return row;
+  return layers;
 }
 
 }  // namespace tutti::train

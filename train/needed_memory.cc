@@ -7,11 +7,12 @@
 namespace tutti::train {
 namespace {
 
-constexpr std::uint64_t kRankBytes = std::uint64_t{64} << 20;  // of a process with libtorch, beside its tensors
+constexpr std::uint64_t kRankBytes = std::uint64_t{64} << 20;  // of a process with libtorch, without its tensors
 constexpr std::uint64_t kFloatBytes = 4;
 
-// Values of one sample that layers save for backward: of a block of width w and t places, inputs and outputs of its
-// matrices (16 w t) and three matrices of attention for each head.
+// The number of values of one sample that layers save for the backward pass. A block of width w with t positions
+// saves the inputs and outputs of its matrices (16 w t values) and three attention matrices for each head (3 t t
+// each).
 std::uint64_t saved_values(const ModelConfig& model) {
   if (model.width == 0) return 0;  // the convolutional models are small
   constexpr std::uint64_t kAttentionHeads = 4;
@@ -20,7 +21,7 @@ std::uint64_t saved_values(const ModelConfig& model) {
   return static_cast<std::uint64_t>(model.blocks) * (16 * width * places + 3 * kAttentionHeads * places * places);
 }
 
-// How many times weights, gradients and the optimizer's state are held by all ranks together.
+// How many copies of the weights, gradients and optimizer state all ranks hold together.
 struct Copies {
   std::uint64_t weights;
   std::uint64_t gradients;
@@ -56,8 +57,8 @@ std::int64_t parameters_of(const ModelConfig& model) {
 }
 
 std::uint64_t needed_bytes(const TrainOptions& options) {
-  const bool has_state = options.optimizer == OptimizerKind::kAdamW || options.momentum > 0;
-  const std::uint64_t states = options.optimizer == OptimizerKind::kAdamW ? 2 : has_state ? 1 : 0;
+  const bool has_state = options.optimizer == OptimizerType::kAdamW || options.momentum > 0;
+  const std::uint64_t states = options.optimizer == OptimizerType::kAdamW ? 2 : has_state ? 1 : 0;
   const Copies copies = copies_of(options);
   const std::uint64_t values = copies.weights + copies.gradients + copies.optimizer * states;
   const std::uint64_t state = values * static_cast<std::uint64_t>(parameters_of(options.model)) * kFloatBytes;

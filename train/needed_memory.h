@@ -1,5 +1,5 @@
-// How much memory a training takes, estimated before ranks are started: a model that is too large is refused in words,
-// and no rank is killed by the kernel.
+// Estimates the memory that a training needs, before its ranks are started. So a model that is too large is refused
+// with an error message, and the kernel does not have to kill a rank.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,14 @@
 
 namespace tutti::train {
 
-std::int64_t parameters_of(const ModelConfig& model);  // with its width and blocks filled in
+std::int64_t parameters_of(const ModelConfig& model);  // complete(model) must have been called
 
-// Of all ranks together, whose tensors are on processors. An estimate: the state (weights, gradients, optimizer) is
-// exact, the layers' saved inputs and outputs are not.
+// The memory of all ranks together, for tensors in host memory. It is an estimate: the state (weights, gradients,
+// optimizer) is exact, but the saved inputs and outputs of layers are not.
 std::uint64_t needed_bytes(const TrainOptions& options);
 
-// Throws Failure (kSystem) with both numbers if less than that is available. `options` are complete.
+// Throws Failure (kSystem) with both numbers if less than the needed memory is available. complete(options) must have
+// been called.
 void check_memory(const TrainOptions& options);
 
 }  // namespace tutti::train

@@ -1,9 +1,9 @@
-// The optimizer, over shards: it has state for what this rank keeps up to date, and for nothing else.
+// Optimizer: updates the shards of this rank. It has optimizer state only for the values that this rank updates.
 //   sgd     m = momentum * m + g;  w -= lr * m
-//   adamw   m = 0.9 m + 0.1 g;  v = 0.999 v + 0.001 g^2;  w -= lr * (m / (1 - 0.9^t)) / (sqrt(v / (1 - 0.999^t)) +
-//   1e-8)
+//   adamw   m = 0.9 m + 0.1 g;  v = 0.999 v + 0.001 g^2;
+//           w -= lr * (m / (1 - 0.9^t)) / (sqrt(v / (1 - 0.999^t)) + 1e-8), with t = steps from 1
 //           Source: Loshchilov & Hutter, 2019.
-// Weight decay: w -= lr * decay * w before that, for both.
+// For both, weight decay comes first: w -= lr * decay * w. One thread uses an Optimizer.
 #pragma once
 
 #include <cstdint>
@@ -16,33 +16,37 @@ namespace tutti::train {
 
 class Optimizer {
  public:
-  Optimizer(OptimizerKind kind, double momentum, double weight_decay, const std::vector<Shard>& shards);
+  Optimizer(OptimizerType type, double momentum, double weight_decay, const std::vector<Shard>& shards);
 
+  // Updates the values of the shards with their gradients. `shards` has the sizes given to the constructor.
   void step(std::vector<Shard>& shards, double lr);
 
-  // By shard: the first moments, and the second ones of adamw. Copied into to restore a state.
+  // The moments, indexed by shard: the first moments and, for adamw, the second moments. To restore a state, copy
+  // into these tensors.
   std::vector<std::vector<Tensor>>& state() { return state_; }
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }
   std::int64_t state_bytes() const;
-  std::size_t moments() const { return kind_ == OptimizerKind::kSgd ? 1 : 2; }
+  std::size_t moments() const { return type_ == OptimizerType::kSgd ? 1 : 2; }
 
  private:
-  OptimizerKind kind_;
+  OptimizerType type_;
   double momentum_;
   double weight_decay_;
   std::int64_t steps_ = 0;
   std::vector<std::vector<Tensor>> state_;
 };
 
-// What float16 gradients are multiplied by so that small ones are not lost: halved when one has overflowed (that step
-// is left out), doubled after 200 steps that went well. Source: Micikevicius et al., 2018.
+// Controls the factor by which the loss, and so the float16 gradients, are multiplied, so that small gradients do not
+// become 0. The factor is halved when a gradient has overflowed (that step is skipped), and doubled after 200
+// successful steps. Source: Micikevicius et al., 2018.
 class LossScaler {
  public:
   double scale() const { return scale_; }
   void overflowed();
-  void went_well();
-  bool hopeless() const { return scale_ < 1e-4; }  // it was halved again and again: the loss itself is not finite
+  void step_succeeded();
+  // The scale was halved many times without success, so the loss itself is not finite.
+  bool scale_too_small() const { return scale_ < 1e-4; }
   void restore(double scale, std::int64_t good_steps) { scale_ = scale, good_steps_ = good_steps; }
   std::int64_t good_steps() const { return good_steps_; }
 

@@ -16,14 +16,14 @@ namespace {
 struct Defaults {
   std::int64_t batch;
   double epochs;
-  OptimizerKind optimizer;
+  OptimizerType optimizer;
   double lr;
 };
 
 Defaults defaults_of(const std::string& model) {
-  if (model == "gpt") return {32, 4, OptimizerKind::kAdamW, 1e-3};
-  if (model == "vit") return {64, 3, OptimizerKind::kAdamW, 1e-3};
-  return {64, 3, OptimizerKind::kSgd, model == "cnn" ? 0.02 : 0.05};
+  if (model == "gpt") return {32, 4, OptimizerType::kAdamW, 1e-3};
+  if (model == "vit") return {64, 3, OptimizerType::kAdamW, 1e-3};
+  return {64, 3, OptimizerType::kSgd, model == "cnn" ? 0.02 : 0.05};
 }
 
 constexpr std::int32_t kMostRanks = 65535;
@@ -56,9 +56,10 @@ void check_mesh(const TrainOptions& options) {
     refuse(fmt::format("--strategy mics: give --group a divisor of the {} data-parallel ranks", data));
   }
   if (options.strategy != Strategy::kServer) return;
-  if (options.tensor * options.pipeline > 1) refuse("--strategy server goes with neither --tensor nor --pipeline");
+  if (options.tensor * options.pipeline > 1) refuse("--strategy server cannot be combined with --tensor or --pipeline");
   if (options.servers < 1 || options.servers >= options.ranks) {
-    refuse(fmt::format("--servers {}: of {} ranks at least one serves and one works", options.servers, options.ranks));
+    refuse(fmt::format("--servers {}: {} ranks must include at least one server and one worker", options.servers,
+                       options.ranks));
   }
 }
 
@@ -66,20 +67,22 @@ void check_combinations(const TrainOptions& options) {
   const bool replicated = options.strategy == Strategy::kDdp;
   if (options.elastic && (!replicated || options.tensor * options.pipeline > 1)) {
     refuse(
-        "--elastic needs ranks that each have the whole state: --strategy ddp without --tensor and --pipeline. With "
-        "the others use --checkpoint, and start again with --resume");
+        "--elastic needs ranks that each have the whole state: --strategy ddp without --tensor and --pipeline. For "
+        "other configurations use --checkpoint, and restart with --resume");
   }
   if (options.as_ranks > 0 && (options.ranks != 1 || options.accumulate != 1)) {
     refuse("--as-ranks is for one process: give --ranks 1, and no --accumulate");
   }
-  if (!options.offload.empty() && !options.recompute) refuse("--offload needs --recompute: it takes layers' inputs");
+  if (!options.offload.empty() && !options.recompute)
+    refuse("--offload needs --recompute, which saves the inputs of layers");
   if (options.recompute && options.model.name == "resnet_bn") {
-    refuse("--recompute would take batches into the running statistics of resnet_bn twice; use resnet");
+    refuse("--recompute would count each batch twice in the running statistics of resnet_bn; use resnet");
   }
-  if (options.resume && options.checkpoint.empty()) refuse("--resume: say from where with --checkpoint DIR");
-  if (options.balance && options.strategy == Strategy::kServer) refuse("--balance does not go with --strategy server");
+  if (options.resume && options.checkpoint.empty()) refuse("--resume: give the folder with --checkpoint DIR");
+  if (options.balance && options.strategy == Strategy::kServer)
+    refuse("--balance cannot be combined with --strategy server");
   if (options.accumulate > 1 && options.pipeline > 1) {
-    refuse("--accumulate: a pipeline has its micro-batches; give --micro-batches instead");
+    refuse("--accumulate cannot be combined with --pipeline; give --micro-batches instead");
   }
 }
 
@@ -89,7 +92,7 @@ void check_numbers(const TrainOptions& options) {
   }
   if (!std::isfinite(options.slow_factor)) refuse("--slow: the factor is not finite");
   if (options.epochs == 0 && options.steps == 0)
-    refuse("--epochs 0: nothing is to be done; write how often or --steps");
+    refuse("--epochs 0: there is nothing to do; give a number greater than 0, or --steps");
   if (options.slow_rank >= options.ranks) {
     refuse(fmt::format("--slow: there is no rank {} among {}", options.slow_rank, options.ranks));
   }
@@ -115,7 +118,7 @@ void complete(TrainOptions& options) {
   if (options.epochs < 0) options.epochs = defaults.epochs;
   if (options.lr < 0) {
     const bool usual = options.optimizer == defaults.optimizer;
-    options.lr = usual ? defaults.lr : options.optimizer == OptimizerKind::kSgd ? 0.05 : 1e-3;
+    options.lr = usual ? defaults.lr : options.optimizer == OptimizerType::kSgd ? 0.05 : 1e-3;
   }
   if (options.scale_lr) options.lr *= static_cast<double>(options.batch) / static_cast<double>(defaults.batch);
   options.scale_lr = false;
@@ -140,7 +143,7 @@ const char* name_of(Strategy strategy) {
   constexpr const char* kNames[] = {"ddp", "zero1", "zero2", "zero3", "mics", "server"};
   return kNames[static_cast<std::size_t>(strategy)];
 }
-const char* name_of(OptimizerKind kind) { return kind == OptimizerKind::kSgd ? "sgd" : "adamw"; }
+const char* name_of(OptimizerType kind) { return kind == OptimizerType::kSgd ? "sgd" : "adamw"; }
 const char* name_of(Precision precision) {
   constexpr const char* kNames[] = {"fp32", "bf16", "fp16"};
   return kNames[static_cast<std::size_t>(precision)];

@@ -11,12 +11,13 @@
 namespace tutti::train {
 namespace {
 
-[[noreturn]] void spill_failed(const std::string& what, int error) {
+[[noreturn]] void offload_failed(const std::string& what, int error) {
   throw Failure(ErrorCode::kSystem, "activations cannot be offloaded: " + what + ": " + std::strerror(error) +
-                                        "; give --offload a folder with more room");
+                                        "; give --offload a folder with more free space");
 }
 
-// What was cast in it is forgotten at its end: the parameters change before the next one.
+// Enables libtorch's autocast to bfloat16 for its lifetime. The destructor clears the cache of converted parameters,
+// because the parameters change before the next pass.
 class Autocast {
  public:
   explicit Autocast(Precision precision) : on_(precision == Precision::kBfloat16) {
@@ -48,22 +49,23 @@ Tensor run_layer(Layer& layer, Precision precision, const Tensor& input) {
 
 }  // namespace
 
-Spill::Spill(const std::string& folder) {
+OffloadFile::OffloadFile(const std::string& folder) {
   std::string path = folder + "/tutti-offload-XXXXXX";
+  // The file is unlinked at once, so that the system frees its space even if the process is killed.
   fd_ = ::mkstemp(path.data());
-  if (fd_ < 0) spill_failed("no file can be made in " + folder, errno);
+  if (fd_ < 0) offload_failed("cannot create a file in " + folder, errno);
   ::unlink(path.c_str());
 }
 
-Spill::~Spill() { ::close(fd_); }
+OffloadFile::~OffloadFile() { ::close(fd_); }
 
-Spill::Slot Spill::put(const Tensor& values) {
+OffloadFile::Slot OffloadFile::put(const Tensor& values) {
   const Tensor plain = values.contiguous();
   Slot slot = {end_, plain.sizes().vec(), plain.scalar_type(), static_cast<std::int64_t>(plain.nbytes())};
   const char* const data = static_cast<const char*>(plain.data_ptr());
   for (std::int64_t done = 0; done < slot.bytes;) {
     const ssize_t length = ::pwrite(fd_, data + done, static_cast<std::size_t>(slot.bytes - done), slot.at + done);
-    if (length <= 0) spill_failed("writing", length < 0 ? errno : ENOSPC);
+    if (length <= 0) offload_failed("writing", length < 0 ? errno : ENOSPC);
     done += length;
   }
   end_ += slot.bytes;
@@ -71,12 +73,12 @@ Spill::Slot Spill::put(const Tensor& values) {
   return slot;
 }
 
-Tensor Spill::get(const Slot& slot) {
+Tensor OffloadFile::get(const Slot& slot) {
   Tensor values = torch::empty(slot.shape, slot.type);
   char* const data = static_cast<char*>(values.data_ptr());
   for (std::int64_t done = 0; done < slot.bytes;) {
     const ssize_t length = ::pread(fd_, data + done, static_cast<std::size_t>(slot.bytes - done), slot.at + done);
-    if (length <= 0) spill_failed("reading", length < 0 ? errno : EIO);
+    if (length <= 0) offload_failed("reading", length < 0 ? errno : EIO);
     done += length;
   }
   if (--waiting_ == 0) end_ = 0;
@@ -84,68 +86,68 @@ Tensor Spill::get(const Slot& slot) {
 }
 
 Tensor Pass::run(std::size_t layer, const Tensor& input) const {
-  return run_layer(*row_[layer], options_.precision, input);
+  return run_layer(*layers_[layer], options_.precision, input);
 }
 
-void Pass::keep_input(Kept& kept, const Tensor& input) const {
-  if (options_.spill != nullptr) {
-    kept.slot = options_.spill->put(input.to(torch::kCPU));
+void Pass::save_input(SavedLayer& saved, const Tensor& input) const {
+  if (options_.offload_file != nullptr) {
+    saved.slot = options_.offload_file->put(input.to(torch::kCPU));
   } else {
-    kept.input = options_.to_host ? input.to(torch::kCPU) : input;
+    saved.input = options_.to_host ? input.to(torch::kCPU) : input;
   }
 }
 
-void Pass::restore_input(Kept& kept) const {
-  if (kept.slot) kept.input = options_.spill->get(*kept.slot);
-  const auto parts = row_[0]->parts();
-  if (!parts.empty()) kept.input = kept.input.to(parts[0].tensor.device());
+void Pass::restore_input(SavedLayer& saved) const {
+  if (saved.slot) saved.input = options_.offload_file->get(*saved.slot);
+  const auto parts = layers_[0]->parts();
+  if (!parts.empty()) saved.input = saved.input.to(parts[0].tensor.device());
 }
 
 Tensor Pass::forward(const Tensor& input) {
   Tensor next = input;
-  kept_.assign(row_.size(), {});
-  for (std::size_t layer = 0; layer < row_.size(); ++layer) {
-    Kept& kept = kept_[layer];
-    const bool is_last = layer + 1 == row_.size();
-    kept.wants_gradient = layer > 0 || input.requires_grad();
+  saved_.assign(layers_.size(), {});
+  for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+    SavedLayer& saved = saved_[layer];
+    const bool is_last = layer + 1 == layers_.size();
+    saved.wants_gradient = layer > 0 || input.requires_grad();
     replicas_.need(layer, is_last ? static_cast<std::int64_t>(layer) - 1 : static_cast<std::int64_t>(layer) + 1);
     if (options_.recompute && !is_last) {
-      keep_input(kept, next);
+      save_input(saved, next);
       const torch::NoGradGuard no_grad;
       next = run(layer, next);
       continue;
     }
-    kept.input = next.detach().set_requires_grad(kept.wants_gradient);
-    kept.output = run(layer, kept.input);
-    next = kept.output;
+    saved.input = next.detach().set_requires_grad(saved.wants_gradient);
+    saved.output = run(layer, saved.input);
+    next = saved.output;
   }
   return next.detach().set_requires_grad(true);
 }
 
 Tensor Pass::backward(Tensor gradient, bool last) {
-  for (std::size_t layer = row_.size(); layer-- > 0;) {
-    Kept& kept = kept_[layer];
+  for (std::size_t layer = layers_.size(); layer-- > 0;) {
+    SavedLayer& saved = saved_[layer];
     replicas_.need(layer, static_cast<std::int64_t>(layer) - 1);
     replicas_.begin_backward(layer);
-    if (!kept.output.defined()) {
-      restore_input(kept);
-      kept.input = kept.input.detach().set_requires_grad(kept.wants_gradient);
-      kept.output = run(layer, kept.input);
+    if (!saved.output.defined()) {
+      restore_input(saved);
+      saved.input = saved.input.detach().set_requires_grad(saved.wants_gradient);
+      saved.output = run(layer, saved.input);
     }
-    kept.output.backward(gradient);
-    gradient = kept.input.grad();
-    kept = {};
+    saved.output.backward(gradient);
+    gradient = saved.input.grad();
+    saved = {};
     replicas_.end_backward(layer, last);
   }
   return gradient;
 }
 
-Tensor infer(const Row& row, Replicas& replicas, Precision precision, Tensor input) {
+Tensor infer(const Layers& layers, Replicas& replicas, Precision precision, Tensor input) {
   const torch::NoGradGuard no_grad;
-  for (std::size_t layer = 0; layer < row.size(); ++layer) {
-    const bool is_last = layer + 1 == row.size();
+  for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+    const bool is_last = layer + 1 == layers.size();
     replicas.need(layer, is_last ? -1 : static_cast<std::int64_t>(layer) + 1);
-    input = run_layer(*row[layer], precision, input);
+    input = run_layer(*layers[layer], precision, input);
   }
   return input;
 }

@@ -1,8 +1,13 @@
-// One pass of a micro-batch through a row of layers: forward keeps each layer's input and output apart, so that
-// backward can go layer by layer, and say between two layers which gradients are there.
+// Pass: the forward and backward pass of one micro-batch through a sequence of layers. The forward pass saves the
+// input and the output of each layer separately. So the backward pass can go layer by layer, and can report after
+// each layer that the gradients of that layer are complete. The communication of these gradients then overlaps with
+// the rest.
 //
-// With recompute a layer's forward keeps its input only, and is done again in backward (activation checkpointing: Chen
-// et al., 2016); with a spill that input waits in a file, or for a GPU in the host's memory.
+// With PassOptions::recompute the forward pass of a layer saves only its input, and the backward pass runs the layer
+// forward again (activation checkpointing: Chen et al., 2016). The saved inputs can be moved out of the way: to a
+// file, or from a GPU to host memory.
+//
+// One thread uses a Pass.
 #pragma once
 
 #include <cstdint>
@@ -18,68 +23,79 @@ namespace tutti::train {
 
 enum class Precision : std::uint8_t {
   kFloat32,
-  kBfloat16,  // libtorch's autocast: matrix products and convolutions in bfloat16, values and gradients in float32
-  kFloat16,   // layers compute in float32, and what goes from one to the next, gradients too, is rounded to float16
+  // libtorch's autocast: matrix products and convolutions in bfloat16, parameters and gradients in float32.
+  kBfloat16,
+  // Layers compute in float32. The values between two layers, and their gradients, are rounded to float16.
+  kFloat16,
 };
 
-// Where inputs wait between forward and backward: an unlinked file in `folder`, first in, last out or any order.
-class Spill {
+// OffloadFile: stores the inputs of layers between the forward and the backward pass in an unlinked temporary file in
+// `folder`. Tensors can be read in any order, each one once.
+class OffloadFile {
  public:
-  // Throws Failure where no file can be made there.
-  explicit Spill(const std::string& folder);
-  ~Spill();
-  Spill(const Spill&) = delete;
-  Spill& operator=(const Spill&) = delete;
+  // Throws Failure if the file cannot be created.
+  explicit OffloadFile(const std::string& folder);
+  ~OffloadFile();
+  OffloadFile(const OffloadFile&) = delete;
+  OffloadFile& operator=(const OffloadFile&) = delete;
   struct Slot {
     std::int64_t at = 0;
     std::vector<std::int64_t> shape;
     torch::ScalarType type = torch::kFloat32;
     std::int64_t bytes = 0;
   };
-  Slot put(const Tensor& values);  // throws Failure: the disk is full
+  Slot put(const Tensor& values);  // throws Failure if the disk is full
+  // Reads the tensor and releases its slot: call it once for each put().
   Tensor get(const Slot& slot);
 
  private:
   int fd_ = -1;
   std::int64_t end_ = 0;
-  std::int64_t waiting_ = 0;  // slots; when none does the file is used from its beginning
+  // Slots that have not been read yet. When it becomes 0, the file is reused from its beginning, so that it does not
+  // grow.
+  std::int64_t waiting_ = 0;
 };
 
 struct PassOptions {
   Precision precision = Precision::kFloat32;
   bool recompute = false;
-  Spill* spill = nullptr;  // with recompute
-  bool to_host = false;    // with recompute, on a GPU: inputs wait in the host's memory
+  OffloadFile* offload_file = nullptr;  // the file for saved inputs; only with recompute; null: they stay in memory
+  bool to_host = false;                 // saved inputs are moved to host memory; only with recompute on a GPU
 };
 
 class Pass {
  public:
-  Pass(const Row& row, Replicas& replicas, const PassOptions& options)
-      : row_(row), replicas_(replicas), options_(options) {}
+  Pass(const Layers& layers, Replicas& replicas, const PassOptions& options)
+      : layers_(layers), replicas_(replicas), options_(options) {}
 
-  // The row's output, which is a leaf: give its gradient to backward(). `input` may be a leaf of somebody's, or data.
+  // Returns the output of the last layer as a leaf tensor, so that its gradient can be computed and passed to
+  // backward(). `input` may require a gradient (the output of another pipeline stage), or be data.
   Tensor forward(const Tensor& input);
-  // The gradient of the row's input; undefined where that is data. `last`: see Replicas.
+  // Returns the gradient of the input of the first layer, or an undefined tensor if the input is data. `last`: this
+  // is the last pass of the step (see Replicas::end_backward).
   Tensor backward(Tensor gradient, bool last);
 
  private:
-  struct Kept {
+  struct SavedLayer {
     Tensor input;
-    Tensor output;                // undefined: to be computed again
-    bool wants_gradient = false;  // the input
-    std::optional<Spill::Slot> slot;
+    // undefined if the backward pass has to compute it again
+    Tensor output;
+    // whether the backward pass needs the gradient of the input
+    bool wants_gradient = false;
+    // where the input is, if it was written to the offload file
+    std::optional<OffloadFile::Slot> slot;
   };
   Tensor run(std::size_t layer, const Tensor& input) const;
-  void keep_input(Kept& kept, const Tensor& input) const;
-  void restore_input(Kept& kept) const;
+  void save_input(SavedLayer& saved, const Tensor& input) const;
+  void restore_input(SavedLayer& saved) const;
 
-  const Row& row_;
+  const Layers& layers_;
   Replicas& replicas_;
   PassOptions options_;
-  std::vector<Kept> kept_;
+  std::vector<SavedLayer> saved_;
 };
 
-// Forward alone, nothing kept.
-Tensor infer(const Row& row, Replicas& replicas, Precision precision, Tensor input);
+// The forward pass only, to evaluate the model on test data: nothing is saved for a backward pass.
+Tensor infer(const Layers& layers, Replicas& replicas, Precision precision, Tensor input);
 
 }  // namespace tutti::train

@@ -19,7 +19,8 @@ std::int64_t parameters_of(const TrainOptions& options) {
   return count;
 }
 
-std::int64_t most_of_all(Comm& world, std::int64_t value) {
+// The greatest of the values of all ranks. Collective.
+std::int64_t greatest_of_all(Comm& world, std::int64_t value) {
   Tensor all = torch::tensor({value}, torch::kInt64);
   world.all_reduce(all, ReduceOp::kMax);
   return all.item<std::int64_t>();
@@ -42,6 +43,8 @@ Trainer::~Trainer() {
   mesh_.reset();
 }
 
+// The learning rate of a step: it grows linearly during the warm-up, and then falls to 0 until the last step as
+// `decay` selects.
 double Trainer::rate(std::int64_t step) const {
   if (step < options_.warmup) return options_.lr * static_cast<double>(step + 1) / static_cast<double>(options_.warmup);
   const double whole = static_cast<double>(std::max<std::int64_t>(1, steps_ - options_.warmup));
@@ -54,14 +57,14 @@ double Trainer::rate(std::int64_t step) const {
   return options_.lr;
 }
 
-void Trainer::meet(Communicator* job) {
+void Trainer::create_learner(Communicator* job) {
   learner_.reset();
   mesh_ = std::make_unique<Mesh>(job, options_);
   learner_ = std::make_unique<Learner>(options_, *mesh_, data_, wrap_);
 }
 
 void Trainer::open_log(bool append) {
-  if (!tells() || log_ != nullptr) return;
+  if (!writes_log() || log_ != nullptr) return;
   log_ = std::make_unique<Log>(options_, append);
   log_->run({.parameters = parameters_of(options_), .data_ranks = data_ranks(options_), .time = utc_time()});
 }
@@ -84,19 +87,21 @@ void Trainer::do_step() {
   log_->progress(progress_.step, steps_, epochs(progress_.step), report);
 }
 
-// The same on all ranks, and so is what they do about it.
+// The result of a test is the same on all ranks. So all ranks throw if it is not finite.
 void Trainer::test() {
   last_test_ = learner_->test();
   tested_at_ = progress_.step;
   if (log_ != nullptr) log_->test(progress_.step, epochs(progress_.step), last_test_);
   if (std::isfinite(last_test_.loss)) return;
-  throw Failure(ErrorCode::kInvalidArgument,
-                fmt::format("the loss of the test after step {} is not finite: training has diverged. Lower --lr, give "
-                            "--warmup or --clip, or go back to a checkpoint; these values are not saved",
-                            progress_.step));
+  mesh_->world.fail_on_all_ranks(
+      {ErrorCode::kInvalidArgument,
+       fmt::format("the loss of the test after step {} is not finite: training has diverged. Lower --lr, give --warmup "
+                   "or --clip, or go back to a checkpoint; these values are not saved",
+                   progress_.step)});
 }
 
-// Between steps.
+// Called between steps. Tests if a multiple of test_every epochs has been reached, and stops the training after
+// --patience consecutive tests without a better loss. The last step is tested by finish() instead.
 void Trainer::test_if_due() {
   if (options_.test_every <= 0 || progress_.step == 0 || tested_at_ == progress_.step) return;
   const auto every =
@@ -133,8 +138,8 @@ RunResult Trainer::finish() {
                             .test = last_test_,
                             .seconds = seconds_,
                             .samples_per_s = seconds_ > 0 ? static_cast<double>(samples_done_) / seconds_ : 0,
-                            .peak_bytes = most_of_all(world, peak_bytes()),
-                            .state_bytes = most_of_all(world, learner_->state_bytes()),
+                            .peak_bytes = greatest_of_all(world, peak_bytes()),
+                            .state_bytes = greatest_of_all(world, learner_->state_bytes()),
                             .sent_bytes = static_cast<std::int64_t>(mesh_->time.bytes)};
   if (log_ != nullptr) {
     log_->result(result);
@@ -151,7 +156,7 @@ void Trainer::resume() {
   if (progress_.step >= steps_) notes_.push_back(fmt::format("nothing is left to do: {} steps were asked for", steps_));
 }
 
-void Trainer::tell_notes() {
+void Trainer::print_notes() {
   for (const std::string& note : notes_) {
     if (log_ != nullptr) log_->note(note);
   }
@@ -159,11 +164,11 @@ void Trainer::tell_notes() {
 }
 
 RunResult Trainer::run(Communicator* job) {
-  meet(job);
+  create_learner(job);
   open_log(options_.resume);
   if (!options_.checkpoint.empty() && !options_.resume) refuse_checkpoints(options_.checkpoint, *mesh_);
   if (options_.resume) resume();
-  tell_notes();
+  print_notes();
   reset_peak();
   while (progress_.step < steps_ && stop_at_ == 0) {
     do_step();
@@ -174,6 +179,7 @@ RunResult Trainer::run(Communicator* job) {
   return finish();
 }
 
+// Copies values, optimizer moments and buffers of the current learner to another one.
 void Trainer::copy_state(Learner& to) {
   auto& shards = to.shards();
   for (std::size_t i = 0; i < shards.size(); ++i) {
@@ -182,15 +188,17 @@ void Trainer::copy_state(Learner& to) {
       to.optimizer().state()[i][m].copy_(learner_->optimizer().state()[i][m]);
     }
   }
-  for (std::size_t layer = 0; layer < to.row().size(); ++layer) {
-    std::vector<Tensor> buffers = to.row()[layer]->buffers();
-    const std::vector<Tensor> from = learner_->row()[layer]->buffers();
+  for (std::size_t layer = 0; layer < to.layers().size(); ++layer) {
+    std::vector<Tensor> buffers = to.layers()[layer]->buffers();
+    const std::vector<Tensor> from = learner_->layers()[layer]->buffers();
     for (std::size_t i = 0; i < buffers.size(); ++i) buffers[i].copy_(from[i]);
   }
 }
 
-// The new ranks' learner, with the state of one that has it, or where nobody has, of the checkpoint that is to be gone
-// on with, or the first one. Nothing of the old one has changed where this fails.
+// Called when the ranks of an elastic job have changed. Creates a learner for the new ranks. Rank `source` has the
+// current state and broadcasts it. If no rank has a state yet, the training starts from the checkpoint (--resume) or
+// from its first step. If this fails, the old learner has not changed. Errors that a peer may have caused are
+// returned, so that the job can try again with other ranks; other errors are thrown.
 Status Trainer::restore(Communicator& communicator, std::int32_t source, std::int64_t step) {
   try {
     TrainOptions options = options_;
@@ -220,7 +228,7 @@ Status Trainer::restore(Communicator& communicator, std::int32_t source, std::in
     learner->optimizer().set_steps(number(4));
     if (begun) {
       learner->scaler().restore(numbers[6].item<double>(), number(7));
-      for (const auto& layer : learner->row()) {
+      for (const auto& layer : learner->layers()) {
         for (Tensor& buffer : layer->buffers()) mesh->world.broadcast(buffer, source);
       }
     }
@@ -236,17 +244,18 @@ Status Trainer::restore(Communicator& communicator, std::int32_t source, std::in
     base_ = progress.step - step;
     progress_ = progress;
     stop_at_ = number(5);
-    tested_at_ = begun ? number(8) : -1;  // on all ranks alike, newcomers too
+    // the same on all ranks, including new ranks, so that all test at the same steps
+    tested_at_ = begun ? number(8) : -1;
     last_test_ = {numbers[9].item<double>(), numbers[10].item<double>()};
     saved_at_ = -1;
   } catch (const Failure& failure) {
-    if (!may_be_a_peers(failure.error().code)) throw;
+    if (!may_be_peer_failure(failure.error().code)) throw;
     return failure.error();
   }
   return {};
 }
 
-bool Trainer::may_be_a_peers(ErrorCode code) {
+bool Trainer::may_be_peer_failure(ErrorCode code) {
   return code == ErrorCode::kPeerLost || code == ErrorCode::kTimeout || code == ErrorCode::kAborted ||
          code == ErrorCode::kRefused;
 }
@@ -255,12 +264,13 @@ RunResult Trainer::run_elastic(Elastic& job) {
   const auto give = [&](Communicator& communicator, std::int32_t source) {
     return restore(communicator, source, static_cast<std::int64_t>(job.step()));
   };
-  // What stands behind next() has a learner; before the first meeting nobody knows where a checkpoint begins.
+  // After next() returns true, this rank has a learner: next() calls `give`. Before its first call the number of
+  // remaining steps is an upper bound, because the step of the checkpoint is not known yet.
   while (job.next(static_cast<std::uint64_t>(std::max<std::int64_t>(0, last_step() - base_)), give)) {
     if (progress_.step >= last_step()) continue;
     open_log(job.meeting() > 1 || options_.resume);
-    if (!tells()) log_.reset();
-    tell_notes();
+    if (!writes_log()) log_.reset();
+    print_notes();
     Status status;
     try {
       test_if_due();
@@ -268,7 +278,7 @@ RunResult Trainer::run_elastic(Elastic& job) {
       if (stop_at_ > 0) stop_at_ = progress_.step + 1;
       do_step();
     } catch (const Failure& failure) {
-      if (!may_be_a_peers(failure.error().code)) throw;
+      if (!may_be_peer_failure(failure.error().code)) throw;
       status = failure.error();
     }
     job.done(status);

@@ -17,25 +17,27 @@ namespace {
 constexpr int kDescriptors = 1 << 20;
 constexpr int kBits = 64;
 
-// One bit for each descriptor. Global, because the handlers of pthread_atfork() have no argument, and without a lock,
-// because another thread may hold it at the moment of the fork. Pages that no descriptor uses are never touched.
+// One bit for each descriptor. The array is global because the handlers of pthread_atfork() have no argument. It is
+// not protected by a lock because another thread could hold that lock at the moment of the fork. The kernel never
+// allocates those pages of the array in which no bit was set.
 constinit std::array<std::atomic<std::uint64_t>, kDescriptors / kBits> registered{};
 constinit std::atomic<int> highest = -1;
 
-// The number of a descriptor that is good for nothing, or -1.
+// Returns a descriptor of /dev/null, or -1. The child puts it in place of its copies.
 int open_nothing() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
-// In the child, where only functions may be called that are safe in a signal handler.
+// Runs in the child, where only async-signal-safe functions may be called.
 void replace_registered() {
   const int error = errno;
   int nothing = open_nothing();
-  // Whether `nothing` is a number of its own, to be closed at the end, and not one that was replaced.
+  // True if `nothing` is a descriptor of its own that must be closed at the end. False if it has taken the number of
+  // a replaced descriptor.
   bool own = nothing >= 0;
   for (int word = 0; word <= highest.load(std::memory_order_relaxed) / kBits; ++word) {
     std::uint64_t left = registered[static_cast<std::size_t>(word)].exchange(0, std::memory_order_relaxed);
     for (; left != 0; left &= left - 1) {
       const int fd = word * kBits + std::countr_zero(left);
-      if (nothing < 0) {  // no number was free: the first that is replaced makes room
+      if (nothing < 0) {  // All numbers were in use, so closing the first replaced descriptor frees one.
         close(fd);
         nothing = open_nothing();
         own = nothing >= 0 && nothing != fd;

@@ -1,4 +1,4 @@
-// MemoryLoss: why this rank has no view of memory that a peer shares with it. A value.
+// MemoryLoss: the reason why this rank cannot map memory that a peer shares with it. A value.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,21 @@
 namespace tutti {
 
 struct MemoryLoss {
-  // kDescriptors, kMappings or kPermission; kNone: the peer shared something unusable.
+  // kDescriptors, kMappings or kPermission: the resource that this rank lacked. kNone: the memory that the peer
+  // shared is unusable.
   CallArgument lacked = CallArgument::kNone;
-  std::string why;  // the cause and what to do, without the ranks
+  std::string why;  // the cause and the remedy, without the ranks
 };
 
-// Its descriptor did not arrive. The kernel has one sign for two causes: this process had no free number for it, or a
-// security module forbids it. `one_is_free`: a number could be had right after that, so it is the second.
+// The loss if the descriptor of the memory did not arrive. The kernel reports two causes in the same way: this
+// process had no free descriptor number, or a security module forbids the transfer. `one_is_free`: a descriptor
+// number was available immediately afterwards, so the cause is the security module.
 MemoryLoss lost_descriptor(bool one_is_free);
-// It could not be mapped, because of `error`.
+// The loss if the memory could not be mapped because of `error`.
 MemoryLoss lost_mapping(const Error& error);
 
-// "this rank (`self`) has no view of memory that rank `peer` shares with it: ...". kSystem and this rank if it lacked
-// something, kRefused and the peer otherwise.
+// The error for users: "this rank (`self`) has no view of memory that rank `peer` shares with it: ...". If this rank
+// lacked a resource, the error is kSystem and names this rank. Otherwise it is kRefused and names the peer.
 Error error_of(const MemoryLoss& loss, ErrorScope scope, std::uint32_t peer, std::uint32_t self);
 
 }  // namespace tutti

@@ -1,8 +1,10 @@
-// Notes: short messages between ranks that pass beside every connection, so that ranks can still speak where a
-// communicator is broken. They come in the order in which they were posted. Who passes them: SegmentExchange inside a
-// machine, TcpOobDatagrams across. A channel is a communicator's id: what is meant for one lies in nobody else's way.
+// Out-of-band datagrams: short messages between ranks that do not use the connections, so that ranks can still
+// communicate if a communicator is broken. They arrive in the order in which they were posted. SegmentExchange
+// transfers them within a machine, TcpOobDatagrams between machines. Each datagram belongs to a channel, which is the
+// id of a communicator, so that communicators do not receive each other's datagrams.
 //
-// OobDatagramQueue holds those that one peer has sent and nobody has taken. A value without a lock of its own.
+// OobDatagramQueue holds the datagrams of one peer that have arrived but have not been taken. A value without a lock
+// of its own.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +16,9 @@
 
 namespace tutti {
 
-inline constexpr std::size_t kMostDatagramBytes = 4096;    // with a header they fit into the least socket buffer
-inline constexpr std::size_t kMostQueuedDatagrams = 4096;  // from one peer; the oldest make room
+// With a header, they fit into the smallest possible socket buffer.
+inline constexpr std::size_t kMostDatagramBytes = 4096;
+inline constexpr std::size_t kMostQueuedDatagrams = 4096;  // from one peer; beyond that, the oldest ones are dropped
 
 class OobDatagramQueue {
  public:
@@ -23,7 +26,7 @@ class OobDatagramQueue {
     if (datagrams_.size() >= kMostQueuedDatagrams) datagrams_.pop_front();
     datagrams_.emplace_back(channel, std::move(datagram));
   }
-  // The oldest of that channel.
+  // Removes and returns the oldest datagram of that channel.
   std::optional<std::string> take(std::uint64_t channel) {
     for (auto at = datagrams_.begin(); at != datagrams_.end(); ++at) {
       if (at->first != channel) continue;

@@ -1,10 +1,11 @@
-// The machine's bound of an all-reduce within its memory, one JSON object a line on standard output:
+// Measures the bound of an all-reduce in the memory of this machine: the shortest time that the hardware allows.
+// compare.py runs this program, which prints one JSON object per line to standard output:
 //   bound_driver RANKS BYTES...
 //
-// `bound_us` is the bound that `tutti perf` prints (tools/perf/bound.h). For at most kLineBytes it may be the smaller
-// `line_us`, the shortest exchange that is possible: two threads, each on its own core, write a number and the payload
-// into one cache line of their own and wait for the other's. Unlike the bound of `tutti perf` this needs no barrier.
-// compare.py runs this program.
+// `bound_us` is the bound that `tutti perf` prints (tools/perf/bound.h). For two ranks and at most kLineBytes bytes
+// it may be the smaller `line_us`, the time of the shortest possible exchange: two threads, each pinned to its own
+// core, write a sequence number and the payload into their own cache line, and wait for the line of the other thread.
+// Unlike the bound of `tutti perf`, this exchange needs no barrier.
 #include <pthread.h>
 #include <sched.h>
 
@@ -31,11 +32,13 @@ double now_us() {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Number and payload in one store. Two lines a thread, used in turn: a thread is at most one exchange ahead.
-struct alignas(64) Line {
-  std::atomic<std::uint64_t> word{0};
+// A cache line with one value, which is both the sequence number and the payload, so that one store publishes both.
+// Each thread has two lines and uses them in turn, because a thread can be one exchange ahead of the other one.
+struct alignas(64) CacheLine {
+  std::atomic<std::uint64_t> value{0};
 };
 
+// Pins the calling thread to the n-th of the cores that the process may use. Returns false if it cannot.
 bool pin_to_nth(int thread) {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
@@ -50,27 +53,28 @@ bool pin_to_nth(int thread) {
   return false;
 }
 
-// Microseconds of the least two-rank exchange; nothing with a single core.
+// The shortest two-rank exchange of all repetitions, in microseconds; nullopt if the threads cannot be pinned to two
+// cores.
 std::optional<double> measure_line_us() {
   std::optional<double> best_us;
   for (int repetition = 0; repetition < kRepetitions; ++repetition) {
-    Line lines[2][2];
+    CacheLine lines[2][2];
     std::atomic<bool> pinned{true};
     double elapsed_us = 0;
-    const auto play = [&](int me) {
+    const auto exchange = [&](int me) {
       if (!pin_to_nth(me)) pinned = false;
       double start_us = 0;
       for (std::uint64_t i = 1; i <= kExchanges; ++i) {
-        lines[me][i % 2].word.store(i, std::memory_order_release);
-        for (int spins = 0; lines[1 - me][i % 2].word.load(std::memory_order_acquire) < i; ++spins) {
+        lines[me][i % 2].value.store(i, std::memory_order_release);
+        for (int spins = 0; lines[1 - me][i % 2].value.load(std::memory_order_acquire) < i; ++spins) {
           if (spins > kSpinsBeforeYield) sched_yield();
         }
         if (i == 1) start_us = now_us();
       }
       if (me == 0) elapsed_us = (now_us() - start_us) / (kExchanges - 1);
     };
-    std::thread first(play, 0);
-    std::thread second(play, 1);
+    std::thread first(exchange, 0);
+    std::thread second(exchange, 1);
     first.join();
     second.join();
     if (!pinned) return std::nullopt;

@@ -1,7 +1,7 @@
-"""What is measured: sections, each a list of cases. Values; no processes, no files.
+"""The measurements: sections, each with a list of cases. Values only; no processes and no files.
 
-A case is one collective over one number of ranks in one place, at several sizes; a job is a case carried out by one
-variant of one library (peers.py).
+A case is one collective with one number of ranks in one setting ("memory", "loopback" or "veth"), at several sizes. A
+job is the execution of a case by one variant of one library (peers.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OTHER_COLLECTIVES = (
 )
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 SECTIONS = ("memory", "loopback", "veth", "many", "sessions", "collectives", "tuned", "waiting")
-TUNED_FROM = MIB  # below it malloc keeps scratch memory anyway
+TUNED_FROM = MIB  # for smaller sizes malloc keeps scratch memory anyway
 MAX_RANKS = 64
 
 
@@ -39,8 +39,8 @@ class Case:
     ranks: int
     sizes: tuple[int, ...]
     measure: str = "time"  # or "late", "idle"
-    own_sessions: bool = False  # each rank started through setsid, so in a scheduling autogroup of its own
-    tuned: bool = False  # peers with their malloc told to keep memory
+    own_sessions: bool = False  # each rank is started through setsid, so it has its own scheduling autogroup
+    tuned: bool = False  # peers run with a malloc that is configured to keep memory
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ class Settings:
     sizes: tuple[int, ...] = ALL_REDUCE_SIZES
     other_sizes: tuple[int, ...] = OTHER_SIZES
     rounds: int = 5
-    trials: int = 2  # of each size in a round
+    trials: int = 2  # trials of each size in a round
     target_ms: float = 100.0
     pause_ms: float = 2000.0
-    cell_limit_s: float = 60.0  # a size that takes longer is cut off
+    cell_limit_s: float = 60.0  # a size that takes longer is ended
     only: tuple[str, ...] = field(default=())  # names of variants; empty: all
     beside: str = ""  # the folder of another build's drivers, which are measured too
 
@@ -112,5 +112,5 @@ def size_text(size: int) -> str:
 
 
 def memory_needed(case: Case, size: int) -> int:
-    """Bytes that all ranks' buffers take, and as much again for a library's scratch."""
+    """Bytes of the buffers of all ranks, including scratch memory of the library, plus 10 %."""
     return size * case.ranks * (2 if case.collective in ("all_reduce", "broadcast") else 3) * 11 // 10

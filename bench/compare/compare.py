@@ -1,7 +1,8 @@
-"""Runs Tutti and its peers side by side and writes the report. scripts/compare builds what it needs and calls it.
+"""Compares Tutti with other libraries and writes the report. scripts/compare builds the drivers and calls this program.
 
-Rounds are outermost; within one, each case's variants run in turn, another one first in each round. The raw results are
-written after every round, so a run that is ended early leaves what it has.
+The rounds are the outermost loop. In a round, the variants of each case run one after the other, and another variant
+is the first one in each round. The raw results are written after every round, so they are not lost if a run is
+interrupted.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _exit_status(results: Results) -> int:
-    """1 where any library has computed something wrong, or Tutti has not been measured in some cell."""
+    """1 if any library has computed a wrong result, or if a measurement of Tutti is missing."""
     bad = [c for c in results.cells.values() if c.wrong or (c.variant.startswith("tutti") and not c.times)]
     for cell in bad:
         where = f"{cell.section}, {cell.variant}, {cell.collective}, {cell.ranks} ranks, {cell.bytes} B"
@@ -78,7 +79,7 @@ def _exit_status(results: Results) -> int:
 
 
 def _run_inside(options: argparse.Namespace) -> int:
-    """One round of the cases that need machines, as rounds.py has asked for it."""
+    """Runs one round of the cases that need network namespaces. rounds.py starts this program again for it."""
     settings, number, raw = options.inside
     results = Results()
     Run(settings_from(Path(settings).read_text(encoding="utf-8")), options.bin, TREE).run_round(results, int(number))
@@ -94,22 +95,22 @@ def _report(results: Results, raw: Path, output: Path) -> None:
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     plain = Settings()
-    parser = argparse.ArgumentParser(prog="scripts/compare", description="Tutti beside Open MPI, MPICH and Gloo")
+    parser = argparse.ArgumentParser(prog="scripts/compare", description="Compare Tutti with Open MPI, MPICH and Gloo.")
     add = parser.add_argument
-    add("--quick", action="store_true", help="three sizes, one round of one trial: does everything run?")
-    add("--veth", action="store_true", help="also over two network namespaces (root)")
-    add("--tuned", action="store_true", help="also peers with their malloc tuned")
-    add("--sections", type=_words, help="of " + ",".join(SECTIONS))
-    add("--ranks", type=_numbers, default=plain.ranks, help="2,4,8")
-    add("--many-ranks", type=_numbers, default=plain.many_ranks, help="16,32: of 8 B only")
-    add("--sizes", type=_sizes, help="of all-reduce: 8,1K,128M")
-    add("--other-sizes", type=_sizes, help="of the other collectives")
-    add("--rounds", type=int, help="5; 1 with --quick")
-    add("--trials", type=int, help="of each size in a round: 2; 1 with --quick")
-    add("--target-ms", type=float, default=plain.target_ms, help="what each of a trial's two loops aims at")
-    add("--pause-ms", type=float, default=plain.pause_ms, help="how late rank 0 comes in `waiting`")
-    add("--cell-limit-s", type=float, default=plain.cell_limit_s, help="a size that takes longer is cut off")
-    add("--only", type=_words, default=(), help="names of variants: tutti_plain,ompi")
+    add("--quick", action="store_true", help="three sizes and one round of one trial, to check that everything runs")
+    add("--veth", action="store_true", help="also run between two network namespaces (needs root)")
+    add("--tuned", action="store_true", help="also run peers with tuned malloc settings")
+    add("--sections", type=_words, help="comma-separated, from " + ",".join(SECTIONS))
+    add("--ranks", type=_numbers, default=plain.ranks, help="numbers of ranks (2,4,8)")
+    add("--many-ranks", type=_numbers, default=plain.many_ranks, help="numbers of ranks that run only 8 B (16,32)")
+    add("--sizes", type=_sizes, help="sizes of all-reduce, for example 8,1K,128M")
+    add("--other-sizes", type=_sizes, help="sizes of the other collectives")
+    add("--rounds", type=int, help="rounds (5; 1 with --quick)")
+    add("--trials", type=int, help="trials of each size in a round (2; 1 with --quick)")
+    add("--target-ms", type=float, default=plain.target_ms, help="target duration of each of the two loops of a trial")
+    add("--pause-ms", type=float, default=plain.pause_ms, help="how late rank 0 enters the call in `waiting`")
+    add("--cell-limit-s", type=float, default=plain.cell_limit_s, help="a size that takes longer is ended")
+    add("--only", type=_words, default=(), help="only these variants, for example tutti_plain,ompi")
     add(
         "--beside",
         type=Path,
@@ -120,12 +121,12 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     add(
         "--output",
         type=Path,
-        help="where performance.md goes, raw results in results/ below it: docs, with --quick build/compare",
+        help="folder for performance.md; raw results go to its subfolder results/ (docs; with --quick build/compare)",
     )
-    add("--name", help="of the raw results, instead of DATE-compare")
-    add("--add", action="store_true", help="adds to the raw results of that name: a long run in several parts")
-    add("--bin", type=Path, default=TREE / "build/release/bin", help="where the drivers are")
-    add("--report", type=Path, help="measures nothing: writes the report anew from these raw results")
+    add("--name", help="name of the raw results (DATE-compare)")
+    add("--add", action="store_true", help="add to the raw results of that name, for a long run in several parts")
+    add("--bin", type=Path, default=TREE / "build/release/bin", help="folder of the drivers")
+    add("--report", type=Path, help="measure nothing; write the report again from these raw results")
     add("--inside", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     unknown = set(options.sections or ()) - set(SECTIONS)
@@ -133,9 +134,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         parser.error(f"unknown section {', '.join(sorted(unknown))}: choose from {', '.join(SECTIONS)}")
     ranks = options.ranks + options.many_ranks
     if min(ranks) < 2 or max(ranks) > MAX_RANKS:
-        parser.error(f"ranks are 2 to {MAX_RANKS}")
+        parser.error(f"numbers of ranks must be 2 to {MAX_RANKS}")
     if any(value is not None and value < 1 for value in (options.rounds, options.trials)):
-        parser.error("there must be a round and a trial at least")
+        parser.error("--rounds and --trials must be at least 1")
     if options.output is None and options.report is not None:
         options.output = options.report.resolve().parent.parent
     if options.output is None:  # a quick look's numbers mean little: they replace no report
@@ -151,7 +152,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         options.only = options.only or ("tutti_registered", "tutti_plain", "tutti_tcp")
         options.only += tuple(name.replace("tutti", "beside") for name in options.only if name.startswith("tutti"))
     if options.report is None and not (options.bin / "compare_tutti").exists():
-        parser.error(f"no drivers in {options.bin}: scripts/compare builds them")
+        parser.error(f"there are no drivers in {options.bin}: build them with scripts/compare")
     return options
 
 
@@ -201,7 +202,7 @@ def _machine(cores: int) -> dict[str, Any]:
 
 
 def _versions(before: str, sections: Iterable[str]) -> dict[str, str]:
-    """As the distribution names its packages; Tutti by its commit, and by that of each part that was added later."""
+    """The versions of the distribution's packages. For Tutti the commit, and the commits of parts added with --add."""
     now = _output_of("git", "-C", str(TREE), "describe", "--always", "--dirty")
     added = f"{before}; {', '.join(sections)} at {now}" if before and before != now else now
     versions = {"Tutti": added}

@@ -29,15 +29,15 @@ long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value)
 
 }  // namespace
 
-// The file's contents; a new file's zeros are its first state.
+// The contents of the file. A new file contains zeros, which are the initial state.
 struct Control::Shared {
   alignas(64) std::atomic<std::uint32_t> arrived;
   alignas(64) std::atomic<std::uint32_t> round;
   alignas(64) std::atomic<std::uint32_t> sleepers;
-  struct alignas(64) Line {
+  struct alignas(64) CacheLine {
     double value;
   };
-  Line lines[kMaxRanks];
+  CacheLine lines[kMaxRanks];
 };
 
 Result<std::unique_ptr<Control>> Control::create(const std::string& path, int rank, int ranks) {
@@ -70,7 +70,8 @@ void Control::barrier() {
   const std::uint32_t round = shared_->round.load(std::memory_order_acquire);
   if (shared_->arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<std::uint32_t>(ranks_)) {
     shared_->arrived.store(0, std::memory_order_relaxed);
-    // Sequentially consistent with the sleepers' count: either the last to come sees a sleeper, or that one the round.
+    // `round` and `sleepers` are sequentially consistent: either the last rank to arrive sees that a rank sleeps and
+    // wakes it, or that rank sees the new round and does not sleep.
     shared_->round.store(round + 1, std::memory_order_seq_cst);
     if (shared_->sleepers.load(std::memory_order_seq_cst) > 0) futex(shared_->round, FUTEX_WAKE, INT_MAX);
     return;
@@ -94,7 +95,7 @@ Control::Spread Control::spread(double value) {
     spread.least = std::min(spread.least, other);
     spread.most = std::max(spread.most, other);
   }
-  barrier();  // nobody writes the next value before all have read this one
+  barrier();  // a rank must not write its next value before all ranks have read this one
   return spread;
 }
 

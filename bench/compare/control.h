@@ -1,9 +1,10 @@
-// The control plane of a measured job: a barrier and reductions over one number of each rank, through a small file that
-// all ranks map. It is not the library under test: every library is timed against the same barrier, and what its ranks
-// have measured and checked does not travel through it. A file works between network namespaces too.
+// Control: the control plane of a measured job. It has a barrier and reductions over one number per rank, through a
+// small file that all ranks map. It is separate from the library under test, so that all libraries are timed with the
+// same barrier, and their results are not transferred by the library that is tested. A file also works between
+// network namespaces.
 //
-// Each rank's main thread makes one and calls it; all ranks make the same calls in the same order. A rank that is
-// missing blocks the others for ever: the orchestrator (compare.py) bounds every job from outside.
+// The main thread of each rank creates one Control and calls it. All ranks make the same calls in the same order. If
+// a rank is missing, the others block for ever; compare.py limits the time of every job from outside.
 #pragma once
 
 #include <atomic>
@@ -19,8 +20,8 @@ constexpr int kMaxRanks = 256;
 
 class Control {
  public:
-  // `path` is a file that the orchestrator has made empty for this job; ranks 1 .. kMaxRanks. Blocks until all ranks
-  // have come.
+  // Opens `path`, an empty file that compare.py has created for this job. `ranks` is 1 to kMaxRanks. Blocks until all
+  // ranks have called it.
   static Result<std::unique_ptr<Control>> create(const std::string& path, int rank, int ranks);
   ~Control();
   Control(const Control&) = delete;
@@ -29,8 +30,8 @@ class Control {
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
 
-  // With a core for each rank it spins for some 20 us, in which ranks that are well normally meet, then sleeps, so that
-  // a library's helper thread gets the core; with fewer cores it sleeps at once.
+  // Waits for all ranks. If there is a core for each rank, it spins for about 20 us, in which ranks usually arrive,
+  // and then sleeps, so that a helper thread of the library can use the core. With fewer cores it sleeps at once.
   void barrier();
 
   struct Spread {
@@ -38,7 +39,7 @@ class Control {
     double least = 0;
     double most = 0;
   };
-  // Over the values that all ranks give.
+  // The mean, minimum and maximum of the values of all ranks. Collective.
   Spread spread(double value);
   double most(double value) { return spread(value).most; }
 

@@ -1,8 +1,9 @@
-// Gloo as the library under test, over its TCP transport, the only one it has for one machine too.
+// The driver for Gloo. It uses Gloo's TCP transport, which is the only one that Gloo has, even on one machine.
 //
-// Algorithms of all-reduce: "ring" and "bcube" are gloo::allreduce's, which PyTorch calls; "legacy_ring" is the older
-// class, quicker for small messages. COMPARE_RANK, COMPARE_RANKS, COMPARE_STORE (an empty folder, in which the ranks
-// meet) and COMPARE_INTERFACE are set by compare.py. Pairs talk in Gloo's default mode, an event-loop thread.
+// Algorithms of all-reduce: "ring" and "bcube" are those of gloo::allreduce, which PyTorch uses. "legacy_ring" is an
+// older class that is faster for small messages. compare.py sets COMPARE_RANK, COMPARE_RANKS, COMPARE_STORE (an empty
+// folder for the rendezvous) and COMPARE_INTERFACE. Connections use Gloo's default mode, in which an event-loop
+// thread does the transfers.
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_ring.h>
@@ -34,7 +35,8 @@
 namespace tutti::compare {
 namespace {
 
-constexpr std::chrono::minutes kTimeout(5);  // the orchestrator's is shorter
+// Longer than the default of --cell-limit-s, so that compare.py ends a job before Gloo does.
+constexpr std::chrono::minutes kTimeout(5);
 
 std::string variable(const char* name, const char* otherwise) {
   const char* const text = std::getenv(name);
@@ -45,7 +47,7 @@ void add(void* sum, const void* left, const void* right, std::size_t count) {
   gloo::sum<float>(sum, left, right, count);
 }
 
-// Gloo reports by exceptions; they end here.
+// Calls `call`, and converts the exceptions by which Gloo reports errors to a Status.
 template <class Call>
 Status guarded(const Call& call) {
   try {
@@ -56,7 +58,7 @@ Status guarded(const Call& call) {
   return {};
 }
 
-using Context = std::shared_ptr<gloo::rendezvous::Context>;  // as Gloo's own functions take it
+using Context = std::shared_ptr<gloo::rendezvous::Context>;  // the type that Gloo's functions take
 
 class GlooLibrary : public Library {
  public:
@@ -80,7 +82,8 @@ class GlooLibrary : public Library {
   }
 
  private:
-  // A context of its own for each operation: the older classes take numbers from it that they do not give back.
+  // Connects all ranks. Each operation gets a context of its own, because Gloo's older classes take slot numbers from
+  // a context and never release them.
   Context connect() {
     prefixes_.push_back(
         std::make_unique<gloo::rendezvous::PrefixStore>("context" + std::to_string(prefixes_.size()), store_));
@@ -90,10 +93,11 @@ class GlooLibrary : public Library {
     return context;
   }
 
-  // Calls `function` with options that `set` has completed once, and a tag of its own each time.
+  // Returns an operation that calls `function` with the same options each time, but with a new tag. `set` fills in
+  // the options once.
   template <class Options, class Set, class Function>
   Operation with_options(const Set& set, const Function& function) {
-    auto options = std::make_shared<Options>(connect());  // shared: std::function copies its target
+    auto options = std::make_shared<Options>(connect());  // shared_ptr because std::function copies its target
     set(*options);
     return [options, function, tag = std::uint32_t{0}]() mutable {
       return guarded([&] {
@@ -122,7 +126,7 @@ class GlooLibrary : public Library {
         [](gloo::AllreduceOptions& options) { gloo::allreduce(options); });
   }
 
-  // In place in `input`, which is then copied: the class has no other form, and the harness wants the block elsewhere.
+  // Gloo's class works in place in `input`. The result is copied to `block`, where the harness expects it.
   Operation reduce_scatter(const Workload& workload, float* input, float* block) {
     const auto m = static_cast<int>(workload.block_elements());
     auto context = connect();
@@ -202,7 +206,8 @@ Status run(const Options& options) {
   if (!made) return made;
   const Status status = run_harness(options, **control, *library);
   if (status) (*control)->barrier();
-  // Gloo's end is not orderly: a rank that is first to go makes the others' event loops throw.
+  // Exits without destructors, because Gloo does not shut down in order: when the first rank closes its connections,
+  // the event loops of the other ranks throw.
   std::_Exit(exit_status_of(status));
 }
 

@@ -20,21 +20,21 @@
 namespace tutti::compare {
 namespace {
 
-constexpr double kLongCallUs = 300'000;  // calls that long are not warmed up
+constexpr double kLongCallUs = 300'000;  // calls that take longer are not warmed up
 constexpr double kSecondUs = 1'000'000;
 constexpr double kWarmUpUs = 20'000;
-constexpr double kBatchUs = 2000;  // what an estimating batch aims at
+constexpr double kBatchUs = 2000;  // target duration of a batch of the estimate
 constexpr int kBatches = 8;
 constexpr double kMaxBatchCalls = 100;
-constexpr double kMaxEstimateUs = 300'000;  // the batches of a loop together, about
-constexpr double kLeastCallUs = 0.05;       // guards divisions
+constexpr double kMaxEstimateUs = 300'000;  // approximate limit of all batches of one estimate
+constexpr double kLeastCallUs = 0.05;       // prevents a division by zero
 constexpr int kCallsBeforeIdle = 100;
 
 double now_us() {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// User and system time of all of this process's threads.
+// User and system time of all threads of this process.
 double cpu_us() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
@@ -52,12 +52,13 @@ double median(std::vector<double> values) {
 
 void sleep_ms(double time_ms) { std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(time_ms)); }
 
-// One size: its buffers, its operation and what is measured of it.
+// The measurement of one size: its buffers, the operation and the results.
 class Measurement {
  public:
   Measurement(const Options& options, Control& control, const Workload& workload, std::ofstream& results)
       : options_(options), control_(control), workload_(workload), results_(results) {}
 
+  // Allocates and fills the buffers, and prepares the operation.
   Status prepare(Library& library) {
     const std::size_t bytes = std::max<std::size_t>(workload_.bytes, sizeof(float));
     Result<std::shared_ptr<float>> main = library.allocate(bytes);
@@ -78,6 +79,7 @@ class Measurement {
     return {};
   }
 
+  // Measures the time of the collective, and checks its results.
   Status time() {
     const double first_us = now_us();
     TUTTI_TRY(operation_());
@@ -89,7 +91,7 @@ class Measurement {
     return {};
   }
 
-  // The other ranks are in the call when rank 0 comes.
+  // Measures the processor time of ranks that wait in a call, because rank 0 enters it late.
   Status measure_late() {
     clear();
     for (int i = 0; i < kCallsBeforeIdle; ++i) TUTTI_TRY(operation_());
@@ -98,6 +100,7 @@ class Measurement {
     return measure_cpu([&] { return operation_(); }, "late");
   }
 
+  // Measures the processor time of ranks that have made some calls, while no call is in progress.
   Status measure_idle() {
     clear();
     for (int i = 0; i < kCallsBeforeIdle; ++i) TUTTI_TRY(operation_());
@@ -110,7 +113,7 @@ class Measurement {
   }
 
  private:
-  // Timed calls work on zeros: sums stay finite, and no value makes an addition slow.
+  // Timed calls use zeros, so that repeated sums stay finite and no special value slows down an addition.
   void clear() {
     std::ranges::fill(buffers_.main, 0.0F);
     std::ranges::fill(buffers_.other, 0.0F);
@@ -121,7 +124,7 @@ class Measurement {
     return {};
   }
 
-  // A call after a barrier, timed or not.
+  // Calls that each start after a barrier.
   Status call_apart(int times) {
     for (int i = 0; i < times; ++i) {
       control_.barrier();
@@ -130,8 +133,9 @@ class Measurement {
     return {};
   }
 
-  // Sets how many calls a trial's loops have. Each has its own estimate: where a root runs ahead or cores are handed
-  // over, a call after a barrier can take a thousand times one of many. All ranks come to the same numbers.
+  // Sets the numbers of calls of both loops of a trial. Each loop has its own estimate, because a call after a
+  // barrier can take a thousand times as long as one of many consecutive calls, for example if a root runs ahead or
+  // if ranks share cores. All ranks compute the same numbers.
   Status estimate(double first_call_us) {
     double loop_us = first_call_us;
     double apart_us = first_call_us;
@@ -147,12 +151,13 @@ class Measurement {
     return {};
   }
 
+  // The number of calls that fill the target time.
   int calls_for(double call_us) const {
     const double least = call_us < kSecondUs ? 3 : 1;
     return static_cast<int>(std::clamp(options_.target_ms * 1000 / call_us, least, double{kMaxCalls}));
   }
 
-  // Sets `call_us` to the median of some short batches, which one preemption does not move.
+  // Sets `call_us` to the median of several short batches, so that one preemption does not change the result.
   template <class Batch>
   Status estimate_batches(const Batch& run, double& call_us) {
     std::vector<double> times_us;
@@ -171,6 +176,7 @@ class Measurement {
     return {};
   }
 
+  // Runs one trial, and writes its record.
   Status run_trial(int trial) {
     control_.barrier();
     TUTTI_TRY(call(warm_up_));
@@ -205,6 +211,7 @@ class Measurement {
     return {};
   }
 
+  // Makes one more call with known inputs, and counts the wrong elements of its result.
   Status check_again() {
     fill(workload_, control_.rank(), buffers_);
     control_.barrier();
@@ -213,7 +220,8 @@ class Measurement {
     return {};
   }
 
-  // What the other ranks use of a core during `work`, in percent: rank 0 is the one that is late.
+  // Measures the processor time of the ranks other than rank 0 during `work`, in percent of a core. Rank 0 is not
+  // counted, because it is the one that enters the call late.
   template <class Work>
   Status measure_cpu(const Work& work, const char* name) {
     const double start_us = now_us();
@@ -233,7 +241,8 @@ class Measurement {
     record["collective"] = to_string(workload_.kind);
     record["ranks"] = workload_.ranks;
     record["bytes"] = workload_.bytes;
-    results_ << record.dump() << std::endl;  // at once: the orchestrator sees from it that the job is alive
+    // Flushed at once, because compare.py sees from a new line that the job makes progress.
+    results_ << record.dump() << std::endl;
   }
 
   const Options& options_;
@@ -244,7 +253,7 @@ class Measurement {
   std::shared_ptr<float> other_;
   Buffers buffers_;
   Operation operation_;
-  int apart_calls_ = 1;  // each after a barrier
+  int apart_calls_ = 1;  // calls that each start after a barrier
   int loop_calls_ = 1;
   int warm_up_ = 0;
   std::uint64_t wrong_ = 0;
@@ -259,7 +268,7 @@ Status measure(const Options& options, Control& control, Library& library, std::
     case Measure::kLate: TUTTI_TRY(measurement.measure_late()); break;
     case Measure::kIdle: TUTTI_TRY(measurement.measure_idle()); break;
   }
-  control.barrier();  // nobody's buffers go while a peer may still read them
+  control.barrier();  // no rank may free its buffers while a peer may still read them
   return {};
 }
 
@@ -276,7 +285,7 @@ Result<std::shared_ptr<float>> Library::allocate(std::size_t bytes) {
   return std::shared_ptr<float>(static_cast<float*>(address), [bytes](float* data) { ::munmap(data, bytes); });
 }
 
-void settle(const Options& options) {
+void prepare_process(const Options& options) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (!options.pinned || options.rank < 0) return;
   cpu_set_t allowed;
@@ -325,7 +334,7 @@ int exit_status_of(const Status& status) {
 int drive(int argc, const char* const* argv, Status (*run)(const Options& options)) {
   const auto options = parse_options(argc, argv);
   if (!options) return exit_status_of(options.error());
-  settle(*options);
+  prepare_process(*options);
   return exit_status_of(run(*options));
 }
 

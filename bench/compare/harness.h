@@ -1,10 +1,10 @@
-// How every library is measured: the same buffers, checks, warm-up, number of calls and clock. Run by the main thread
-// of each rank.
+// The harness that measures every library with the same buffers, checks, warm-up, number of calls and clock. The main
+// thread of each rank runs it.
 //
-// A size: every element of a first call's result is checked; short batches tell how long a call takes; a trial is a
-// warm-up, then N calls of {barrier of the control plane; clock; call; clock}, then M calls one after the other. N and
-// M fill the target time, at most kMaxCalls, at least 3 (1 where a call takes a second). After the last trial every
-// element of one more call is checked.
+// For each size, it checks every element of the result of a first call. Short batches of calls then estimate how long
+// a call takes. A trial has a warm-up, then N calls of {barrier of the control plane; clock; call; clock}, then M
+// calls without barriers in between. N and M are chosen to fill the target time; they are at most kMaxCalls, and at
+// least 3 (1 if a call takes a second or longer). After the last trial every element of one more call is checked.
 #pragma once
 
 #include <cstddef>
@@ -20,10 +20,10 @@ namespace tutti::compare {
 
 constexpr int kMaxCalls = 20'000;
 
-// One call of the collective; the same buffers each time.
+// Executes the collective once, with the same buffers each time.
 using Operation = std::function<Status()>;
 
-// A library under test. The harness never calls it from two threads at once.
+// The library under test. The harness calls it only from one thread.
 class Library {
  public:
   Library() = default;
@@ -31,25 +31,27 @@ class Library {
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
 
-  // Errors: kUnsupported where the library has no such collective.
+  // Prepares the operation for these buffers. Errors: kUnsupported if the library does not have this collective.
   virtual Result<Operation> prepare(const Workload& workload, const Buffers& buffers) = 0;
 
-  // Memory for one buffer of at least `bytes`, freed with the handle. Default: private pages as the system gives them.
+  // Allocates one buffer of at least `bytes` bytes; it is freed with the returned pointer. By default these are
+  // private pages from the system.
   virtual Result<std::shared_ptr<float>> allocate(std::size_t bytes);
 };
 
-// Pins this process where the options say so, as the first thing of a driver's main(): threads that a library starts
-// inherit it. Also binds this process's life to that of the one which has started it.
-void settle(const Options& options);
+// Pins this process to a core if the options require it. Call it first in the main() of a driver, because the threads
+// that a library starts inherit the affinity. Also makes the kernel kill this process if its parent exits.
+void prepare_process(const Options& options);
 
-// Measures what the options say, as rank `control.rank()`; rank 0 writes the results. Errors: the library's own, with
-// the collective and the size; kSystem for memory and files.
+// Executes the measurements that the options describe, as rank control.rank(); rank 0 writes the results. Errors:
+// those of the library, with the collective and size added; kSystem if memory or a file is not available.
 Status run_harness(const Options& options, Control& control, Library& library);
 
-// A driver's exit status: prints the error on standard error.
+// The exit status of a driver. Prints the error, if any, to standard error.
 int exit_status_of(const Status& status);
 
-// A driver's main(): options, what is common before a library starts, then `run`. Returns the exit status.
+// The common main() of all drivers: parses the options, calls prepare_process(), then calls `run`. Returns the exit
+// status.
 int drive(int argc, const char* const* argv, Status (*run)(const Options& options));
 
 }  // namespace tutti::compare

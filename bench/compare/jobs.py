@@ -1,7 +1,7 @@
-"""Starting a job's processes, watching them, and ending every one of them.
+"""Starts the processes of a job, watches them, and ends all of them.
 
-The process that calls become_reaper() adopts whatever its jobs leave behind; after a job all of its descendants are
-ended by their ids. A job that brings no new size within the limit is cut off.
+The process that calls become_reaper() becomes the parent of all orphaned processes of its jobs. After a job, all of its
+descendants are ended by their process ids. A job is ended if it completes no further size within the limit.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from cases import Case, Settings
-from peers import TUTTI_PORT, Place, Process, Variant, driver_arguments, launch
+from peers import TUTTI_PORT, JobEnvironment, Process, Variant, driver_arguments, launch
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_GRACE_S = 2.0  # for a launcher to end its ranks itself
+_GRACE_S = 2.0  # time for a launcher to end its ranks itself
 _POLL_S = 0.02
 _ERROR_LINES = 3
 
@@ -33,27 +33,27 @@ _ERROR_LINES = 3
 @dataclass
 class Outcome:
     records: list[dict[str, Any]] = field(default_factory=list)
-    failure: str = ""  # why the sizes that have no records have none
+    failure: str = ""  # reason if some sizes have no records
 
 
 def become_reaper() -> None:
-    """Orphans of this process's descendants become its children, so that none is lost from sight."""
+    """Makes orphaned descendants of this process its children, so that it can find and end all of them."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
 
 
 def _die_with_parent() -> None:
-    """In a child: even where this program is killed by force, its launchers go, and their ranks with them."""
+    """Called in a child: the kernel kills it, and so its ranks, if this program is killed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def descendants(pid: int) -> list[int]:
-    """Ids of the living processes below `pid`."""
+    """The process ids of all descendants of `pid`."""
     found: list[int] = []
     for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
             children = [int(word) for word in tasks.read_text().split()]
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the process has exited in the meantime
             continue
         for child in children:
             found += [child, *descendants(child)]
@@ -61,25 +61,25 @@ def descendants(pid: int) -> list[int]:
 
 
 def end_descendants() -> None:
-    """Ends whatever this process has below it: a polite signal, some time, then by force. All are collected."""
+    """Ends all descendants of this process, first with SIGTERM, then with SIGKILL, and reads their exit statuses."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + _GRACE_S
-        told: set[int] = set()
+        signalled: set[int] = set()
         while time.monotonic() < deadline:
             alive = [pid for pid in descendants(os.getpid()) if not _collect(pid)]
             if not alive:
                 return
-            for pid in set(alive) - told:
+            for pid in set(alive) - signalled:
                 _signal(pid, number)
-            told |= set(alive)
+            signalled |= set(alive)
             time.sleep(_POLL_S)
 
 
 def _collect(pid: int) -> bool:
-    """Whether the process has ended; takes its status where it is a child of ours."""
+    """Whether the process has ended. If it is a child of this process, reads its exit status."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
-    except ChildProcessError:  # a grandchild: its parent, or we as its next one, will
+    except ChildProcessError:  # a grandchild: its parent reads the status, or this process later
         return False
 
 
@@ -89,7 +89,8 @@ def _signal(pid: int, number: int) -> None:
 
 
 def clean_environment() -> dict[str, str]:
-    """Ours, without what would tell a library that it is a rank of some other job or how to behave."""
+    """The environment without the variables by which a library would take this process for a rank of another job, or
+    would change its behaviour."""
     foreign = (
         "TUTTI_",
         "OMPI_",
@@ -110,8 +111,9 @@ def clean_environment() -> dict[str, str]:
 def run_job(
     variant: Variant, case: Case, sizes: tuple[int, ...], settings: Settings, bin_dir: Path, cores: int
 ) -> Outcome:
-    """Runs one job to its end or its limit and returns what it has measured."""
-    # In shared memory, which a control file should be in and a disk is not; anywhere else where there is none.
+    """Runs one job until it ends or reaches its limit, and returns its results."""
+    # The control file should be in shared memory and not on a disk. Without /dev/shm it is in the default temporary
+    # folder.
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     here = Path(tempfile.mkdtemp(prefix="tutti-compare-", dir=base))
     listener: socket.socket | None = None
@@ -124,7 +126,7 @@ def run_job(
             listener = socket.create_server(("127.0.0.1", 0), backlog=128)
             root, root_fd = f"127.0.0.1:{listener.getsockname()[1]}", listener.fileno()
         machines = tuple(os.environ.get("MACHINES", "").split())
-        place = Place(
+        place = JobEnvironment(
             bin_dir, here, cores, machines, root, root_fd, Path(__file__).with_name("into_machine.sh").resolve()
         )
         options = driver_arguments(variant, case, sizes, settings.trials, settings.target_ms)
@@ -151,7 +153,7 @@ def _watch(processes: list[Process], here: Path, sizes: int, trials: int, limit_
     finally:
         end_descendants()
         for child in children:
-            child.poll()  # its status was taken; now it knows
+            child.poll()  # end_descendants() has read the exit status; poll() tells Popen about it
     records = [json.loads(line) for line in (here / "results").read_text().splitlines()]
     if not failure and len(records) < sizes * trials:
         failure = "failed: " + _last_lines(log)
@@ -168,22 +170,24 @@ def _start(process: Process, here: Path, output: IO[bytes]) -> subprocess.Popen[
         stdout=output,
         stderr=output,
         pass_fds=keeps,
-        preexec_fn=_die_with_parent,  # there is one thread here only
+        preexec_fn=_die_with_parent,  # safe because this process has only one thread
     )
 
 
 def _wait(children: list[subprocess.Popen[bytes]], results: Path, sizes: int, trials: int, limit_s: float) -> str:
-    """Until all have ended, one has failed, or a size takes too long; why the job was cut off, or nothing."""
+    """Waits until all processes have ended, one has failed, or a size takes too long. Returns why the job was ended
+    early, or an empty string."""
     done = 0
     since = time.monotonic()
     while None in (statuses := [child.poll() for child in children]):
         if any(statuses):
-            return ""  # a rank has failed, and the others would wait for it
+            # The other ranks would wait for the failed one.
+            return ""
         finished = results.read_bytes().count(b"\n") // trials
         if finished > done:
             done, since = finished, time.monotonic()
         if time.monotonic() - since > limit_s:
-            # A job that has measured everything and does not end is no fault of what was measured.
+            # A job that has measured everything but does not exit is not reported as a failure.
             return f"cut off after {limit_s:g} s" if done < sizes else ""
         time.sleep(_POLL_S)
     return ""

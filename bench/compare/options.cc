@@ -9,7 +9,7 @@
 namespace tutti::compare {
 namespace {
 
-// The first of the variables that is set, or -1.
+// The number in the first of the variables that is set, or -1.
 int number_from(const std::array<const char*, 3>& variables) {
   for (const char* variable : variables) {
     if (const char* text = std::getenv(variable); text != nullptr) return std::atoi(text);
@@ -42,7 +42,7 @@ Result<Options> parse_options(int argc, const char* const* argv) {
   };
   try {
     app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {  // the library's way to say it; it ends here
+  } catch (const CLI::ParseError& error) {  // CLI11 reports errors by exceptions; they are converted here
     return refuse(error.what());
   }
   const std::optional<CollectiveKind> parsed = parse_collective(kind);

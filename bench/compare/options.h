@@ -1,4 +1,4 @@
-// A driver's command line, the same for every library. compare.py writes it; nobody else needs to.
+// The command line of a driver, the same for all libraries. compare.py generates it.
 #pragma once
 
 #include <cstdint>
@@ -10,29 +10,29 @@
 
 namespace tutti::compare {
 
-// kTime: the times of a collective. kLate: what the ranks that wait use of their cores while rank 0 comes to a call
-// `pause_ms` late. kIdle: what ranks use that have made a call and do nothing for `pause_ms`.
+// kTime: the time of a collective. kLate: the processor time of waiting ranks, while rank 0 enters a call `pause_ms`
+// late. kIdle: the processor time of ranks that have made calls, during `pause_ms` without a call.
 enum class Measure : std::uint8_t { kTime, kLate, kIdle };
 
 struct Options {
   Measure measure = Measure::kTime;
   CollectiveKind kind = CollectiveKind::kAllReduce;
   std::vector<std::uint64_t> sizes{8};  // bytes
-  int trials = 3;                       // of each size
-  double target_ms = 100;               // what each of a trial's two loops aims at
+  int trials = 3;                       // trials of each size
+  double target_ms = 100;               // target duration of each of the two loops of a trial
   double pause_ms = 2000;
-  bool pinned = true;             // rank r to the core r modulo cores
-  bool tutti_registered = false;  // Tutti's driver: buffers from allocate()
+  bool pinned = true;             // pin rank r to core r modulo cores
+  bool tutti_registered = false;  // only Tutti: use buffers from Communicator::allocate()
   std::string gloo_algorithm = "ring";
-  std::string control;  // the control plane's file
-  std::string results;  // rank 0 appends one JSON object a line
-  // From the launcher's environment, before the library is started: COMPARE_RANK and COMPARE_RANKS, or what Open MPI's
-  // or MPICH's mpirun says; -1 where none says it.
+  std::string control;  // file of the control plane
+  std::string results;  // file to which rank 0 appends one JSON object per line
+  // From the environment of the launcher, so that they are known before the library starts: COMPARE_RANK and
+  // COMPARE_RANKS, or the variables of Open MPI's or MPICH's mpirun; -1 if none is set.
   int rank = -1;
   int ranks = -1;
 };
 
-// Errors: kInvalidArgument, with the text of what is wrong.
+// Errors: kInvalidArgument, with the parser's message.
 Result<Options> parse_options(int argc, const char* const* argv);
 
 }  // namespace tutti::compare

@@ -1,8 +1,8 @@
-"""The libraries that are compared, each in the variants that matter, and how their ranks are started. Pure functions.
+"""The libraries that are compared, their variants, and the commands that start their ranks. Pure functions.
 
-A variant is a library with settings; `launch()` says which processes make a job of it. Open MPI and MPICH are started
-by their own mpirun, Tutti and Gloo directly. Rank r is pinned to core r modulo cores by the drivers themselves, for all
-but Gloo, whose event-loop thread needs the other core.
+A variant is a library with settings; `launch()` returns the processes of its job. Open MPI and MPICH are started by
+their own mpirun, Tutti and Gloo directly. The drivers pin rank r to core r modulo cores, except for Gloo, because its
+event-loop thread needs the other core.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cases import Case
 TUNED_MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000"}
 RUN_OPEN_MPI = "mpirun.openmpi"
 RUN_MPICH = "mpiexec.mpich"
-TUTTI_PORT = 29477  # in a machine of with_machines.sh, where nobody else is
+TUTTI_PORT = 29477  # in a machine of with_machines.sh, where no other program uses the port
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Variant:
     name: str
     maker: str  # "tutti", "ompi", "mpich" or "gloo": the driver is compare_<maker>
     place: str
-    what: str  # for readers
-    mca: tuple[str, ...] = ()  # Open MPI's settings, name and value in turn
+    what: str  # description for the report
+    mca: tuple[str, ...] = ()  # settings of Open MPI: name, value, name, value, ...
     env: dict[str, str] = field(default_factory=dict)
     driver: tuple[str, ...] = ()  # the driver's own options
     bin: str = ""  # the folder of the driver, if it is not that of the others
@@ -35,15 +35,15 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a job runs: what of the machine and of this job its processes must know."""
+class JobEnvironment:
+    """The environment of a job: the facts about the machine and this job that its processes need."""
 
     bin: Path
-    here: Path  # a folder of the job's own
+    here: Path  # a folder for this job only
     cores: int
-    machines: tuple[str, ...] = ()  # network namespaces; ranks are dealt to them in blocks
-    root: str = ""  # where Tutti's ranks meet, host:port
-    root_fd: int = -1  # rank 0's listening socket there, or -1
+    machines: tuple[str, ...] = ()  # network namespaces; each gets a block of consecutive ranks
+    root: str = ""  # address of Tutti's rendezvous server, host:port
+    root_fd: int = -1  # listening socket for that address, inherited by rank 0; or -1
     into_machine: Path = Path("into_machine.sh")
 
 
@@ -76,7 +76,7 @@ def _gloo(place: str) -> list[Variant]:
 
 
 def variants(place: str) -> list[Variant]:
-    """All variants that a place has, Tutti's first."""
+    """All variants for a setting ("memory", "loopback" or "veth"), those of Tutti first."""
     if place == "memory":
         return [
             Variant(
@@ -109,8 +109,8 @@ def variants(place: str) -> list[Variant]:
             *_gloo(place),
         ]
     interface = "lo" if place == "loopback" else "eth0"
-    inside = "" if place == "loopback" else ",vader"  # ranks of one machine share memory, as Tutti's do
-    # UCX takes namespaces of one kernel for one machine, and so does MPICH: they are told to use nothing but TCP.
+    inside = "" if place == "loopback" else ",vader"  # ranks of one machine share memory, as with Tutti
+    # UCX and MPICH take the namespaces of one kernel for one machine, so they are configured to use only TCP.
     tcp_env = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": interface}
     return [
         Variant(
@@ -140,7 +140,7 @@ def variants_beside(place: str, beside: str) -> list[Variant]:
 
 
 def variants_of(case: Case, only: tuple[str, ...], beside: str = "") -> list[Variant]:
-    """Variants that can carry out a case. Only all-reduce has several algorithms of Gloo."""
+    """The variants that support a case. Several algorithms of Gloo exist only for all-reduce."""
     found = variants(case.place) + (variants_beside(case.place, beside) if beside else [])
     found = [v for v in found if not only or v.name in only]
     if case.collective != "all_reduce" or case.measure != "time":
@@ -149,7 +149,7 @@ def variants_of(case: Case, only: tuple[str, ...], beside: str = "") -> list[Var
 
 
 def driver_arguments(variant: Variant, case: Case, sizes: tuple[int, ...], trials: int, target_ms: float) -> list[str]:
-    """What every driver is told; times and files are added by the caller."""
+    """The options of every driver, except times and files, which the caller adds."""
     return [
         *("--measure", case.measure, "--collective", case.collective),
         *("--sizes", ",".join(str(size) for size in sizes)),
@@ -158,8 +158,8 @@ def driver_arguments(variant: Variant, case: Case, sizes: tuple[int, ...], trial
     ]
 
 
-def launch(variant: Variant, case: Case, place: Place, driver_options: list[str]) -> list[Process]:
-    """The processes that make the job, to be started at once."""
+def launch(variant: Variant, case: Case, place: JobEnvironment, driver_options: list[str]) -> list[Process]:
+    """The processes of the job, which are started at the same time."""
     driver = [str(Path(variant.bin or place.bin) / f"compare_{variant.maker}"), *driver_options]
     env = dict(variant.env)
     if case.tuned and not variant.ours:
@@ -172,7 +172,7 @@ def launch(variant: Variant, case: Case, place: Place, driver_options: list[str]
 
 
 def machine_of(rank: int, ranks: int, machines: tuple[str, ...]) -> str:
-    """The first half of the ranks on the first of two machines, and so on."""
+    """The machine of a rank. With two machines, the first half of the ranks is on the first one."""
     return machines[rank * len(machines) // ranks]
 
 
@@ -180,14 +180,14 @@ def _session(case: Case) -> list[str]:
     return ["setsid", "--wait"] if case.own_sessions else []
 
 
-def _rank(variant: Variant, case: Case, place: Place, driver: list[str], env: dict[str, str], rank: int) -> Process:
+def _rank(variant: Variant, case: Case, place: JobEnvironment, driver: list[str], env: dict[str, str], rank: int) -> Process:
     env = dict(env)
     if variant.maker == "tutti":
         env |= {"TUTTI_RANK": str(rank), "TUTTI_WORLD_SIZE": str(case.ranks), "TUTTI_JOB_ID": place.here.name}
         env["TUTTI_ROOT"] = place.root
         if rank == 0 and place.root_fd >= 0:
             env["TUTTI_ROOT_FD"] = str(place.root_fd)
-    # The harness pins by these before the library starts, whichever library it is.
+    # The harness uses these to pin the process before the library starts.
     env |= {"COMPARE_RANK": str(rank), "COMPARE_RANKS": str(case.ranks), "COMPARE_STORE": str(place.here / "store")}
     arguments = [*_session(case), *driver]
     if case.place == "veth":
@@ -196,10 +196,10 @@ def _rank(variant: Variant, case: Case, place: Place, driver: list[str], env: di
     return Process(arguments, env, place.root_fd if rank == 0 else -1)
 
 
-def _open_mpi(variant: Variant, case: Case, place: Place, driver: list[str], env: dict[str, str]) -> Process:
+def _open_mpi(variant: Variant, case: Case, place: JobEnvironment, driver: list[str], env: dict[str, str]) -> Process:
     mca = list(variant.mca)
     mca += ["mpi_yield_when_idle", "1" if case.ranks > place.cores else "0"]
-    # What it leaves behind when it is killed goes with the job's folder.
+    # The files that it leaves if it is killed are removed with the folder of the job.
     mca += ["orte_tmpdir_base", str(place.here), "btl_vader_backing_directory", str(place.here)]
     prefix: list[str] = []
     hosts: list[str] = ["--oversubscribe"]
@@ -212,10 +212,11 @@ def _open_mpi(variant: Variant, case: Case, place: Place, driver: list[str], env
             "--map-by",
             "slot",
         ]
-        # Daemons that stayed in sessions of their own would keep the ranks' sched_yield from the other machine's ranks.
+        # Without this setting the daemons have sessions of their own. Then the sched_yield of a rank would not yield
+        # to the ranks of the other machine.
         mca += ["orte_leave_session_attached", "1"]
         mca += ["plm_rsh_agent", str(place.into_machine), "plm_rsh_no_tree_spawn", "1", "oob_tcp_if_include", "eth0"]
-        # mpirun hands only what it is told to processes of other machines.
+        # mpirun passes only the variables named with -x to processes on other machines.
         for name in sorted(env):
             hosts += ["-x", name]
     settings = [word for name, value in zip(mca[::2], mca[1::2], strict=True) for word in ("--mca", name, value)]
@@ -224,7 +225,7 @@ def _open_mpi(variant: Variant, case: Case, place: Place, driver: list[str], env
     return Process([*prefix, *run, *_session(case), *driver], env)
 
 
-def _mpich(case: Case, place: Place, driver: list[str], env: dict[str, str]) -> Process:
+def _mpich(case: Case, place: JobEnvironment, driver: list[str], env: dict[str, str]) -> Process:
     prefix: list[str] = []
     hosts: list[str] = []
     if case.place == "veth":

@@ -26,7 +26,7 @@ _COLOURS = (
 @dataclass(frozen=True)
 class Line:
     name: str
-    points: tuple[tuple[float, float], ...]  # both coordinates over 0
+    points: tuple[tuple[float, float], ...]  # both coordinates are greater than 0
     dashed: bool = False
     strong: bool = False
 
@@ -41,12 +41,12 @@ class Plot:
 
 
 def svg(plot: Plot) -> str:
-    """Raises ValueError where there is nothing to draw or a coordinate is not positive."""
+    """The plot as SVG. Raises ValueError if there are no points, or if a coordinate is not positive."""
     points = [point for line in plot.lines for point in line.points]
     if not points:
         raise ValueError("a plot needs at least one point")
     if min(min(point) for point in points) <= 0:
-        raise ValueError("a logarithmic axis has no place for 0 and below")
+        raise ValueError("coordinates on a logarithmic axis must be greater than 0")
     x_range = _span([x for x, _ in points])
     y_range = _span([y for _, y in points])
     y_low, y_high = 10 ** math.floor(math.log10(y_range[0])), 10 ** math.ceil(math.log10(y_range[1]))

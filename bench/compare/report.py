@@ -1,4 +1,4 @@
-"""A run's report: docs/performance.md and its plots, made from Results and from nothing else."""
+"""The report of a run: docs/performance.md and its plots. Its only input is a Results."""
 
 from __future__ import annotations
 
@@ -12,47 +12,53 @@ from tables import Grid, all_reduce_table, by_ranks_table, collectives_table, no
 _MAX_NOTES = 40
 
 _METHOD = """\
-float32, sum, in place. Every library is driven by one harness, which is not part of any of them: the same buffers
-(private pages as the system gives them; *tutti_registered*: Tutti's allocator), every element checked before and after,
-the same number of calls by the same rule, a barrier of the harness's own. Rank r is pinned to core r modulo cores, Gloo
-aside, whose event loop needs the other core. Rounds are outermost, so that drift hits all alike. A figure is the median
-over all trials of all rounds in microseconds, in brackets the quartiles. With a core for each rank a trial's value is
-its median call after a barrier, mean over the ranks; with more ranks than cores calls back to back on the slowest rank,
-which have the hand-over of cores in them; for collectives with a root the median call after a barrier on the slowest
-rank. *best peer / tutti*: over 1 where Tutti is quicker. A cell that took longer than its limit is cut off and says so.
-bench/README.md tells more.
+All calls use float32 and sum, in place. One harness, which is not part of any library, drives all libraries. It
+uses the same buffers (private pages from the system; for *tutti_registered*, memory of Tutti's allocator), checks
+every element before and after the measurement, determines the number of calls by the same rule, and has its own
+barrier. Rank r is pinned to core r modulo cores, except with Gloo, because its event loop needs the other core.
+Rounds are the outermost loop, so that drift affects all libraries equally. A figure is the median over all trials
+of all rounds in microseconds, with the quartiles in brackets. If there is a core for each rank, the value of a
+trial is its median call after a barrier, as the mean over the ranks. If there are more ranks than cores, it is the
+mean of calls back to back on the slowest rank, which includes the switches of cores between ranks. For collectives
+with a root, it is the median call after a barrier on the slowest rank. *best peer / tutti* is over 1 if Tutti is
+faster. A cell that took longer than its limit is cut off and marked. bench/README.md has the details.
 """
 
 _TITLES = {
     "memory": (
         "All-reduce in one machine's memory",
         """\
-The bound is the machine's own, measured in the same run: each core adds its share of all ranks' mapped buffers and
-stores it to all (docs/run.md); at 8 B on two ranks, two threads that exchange one cache line. Gloo has TCP only.""",
+The bound is the limit of the machine, measured in the same run: each core adds its share of the mapped buffers of
+all ranks and stores the sum to all of them (docs/run.md). For 8 B on two ranks, it is the exchange of one cache
+line between two threads. Gloo only has TCP.""",
     ),
     "tuned": (
         "All-reduce, peers' malloc tuned",
         """\
-Peers with MALLOC_MMAP_MAX_=0 and MALLOC_TRIM_THRESHOLD_=100000000000, so that scratch memory is not given back and
-faulted in anew on every call. Tutti as it comes.""",
+The peers run with MALLOC_MMAP_MAX_=0 and MALLOC_TRIM_THRESHOLD_=100000000000, so that scratch memory is not
+returned to the system and mapped again in every call. Tutti has its defaults.""",
     ),
-    "loopback": ("All-reduce over TCP, loopback", "All libraries are told to use TCP, on lo."),
+    "loopback": ("All-reduce over TCP, loopback", "All libraries are configured to use TCP on lo."),
     "veth": (
         "All-reduce over TCP, two machines",
         """\
-Two network namespaces joined by veth pairs and a bridge; the first half of the ranks on one, the others on the other.
-Tutti and Open MPI's ob1 share memory inside a machine; UCX and MPICH take both for one machine, and so are told to use
-TCP alone.""",
+The machines are two network namespaces, connected by veth pairs and a bridge. The first half of the ranks is on one
+of them, the second half on the other. Tutti and Open MPI's ob1 share memory inside a machine. UCX and MPICH
+consider both to be one machine, and are therefore configured to use only TCP.""",
     ),
 }
 
-_SESSIONS = "Each rank in a session, and so in a scheduling autogroup, of its own: sched_yield does not leave it."
+_SESSIONS = (
+    "Each rank is in its own session, and so in its own scheduling autogroup: "
+    "sched_yield does not yield to other autogroups."
+)
 
-_COLLECTIVES = "The size is the larger side's, as nccl-tests counts."
+_COLLECTIVES = "The size is that of the larger buffer, input or output, as in nccl-tests."
 
 _WAITING = """\
-Processor time, user and system, of a process (all its threads), in percent of the time on the wall. Waiting: in an
-all-reduce of 8 B to which rank 0 comes late, mean of the others; idle: after some calls, none under way."""
+Processor time, user and system, of a process (all its threads), in percent of the elapsed time. Waiting: in an
+all-reduce of 8 B that rank 0 enters late, as the mean of the other ranks. Idle: after some calls, with no call in
+progress."""
 
 
 def write_report(results: Results, raw: Path, output: Path) -> list[Path]:
@@ -66,7 +72,7 @@ def write_report(results: Results, raw: Path, output: Path) -> list[Path]:
 
 
 def performance_text(results: Results, raw: Path, plots: list[str]) -> str:
-    parts = ["# Performance beside other libraries", _head(results, raw), _METHOD]
+    parts = ["# Performance compared with other libraries", _head(results, raw), _METHOD]
     for section in _TITLES:
         parts += _all_reduce_parts(results, section, plots)
     parts += _other_parts(results)
@@ -112,7 +118,7 @@ def plot_name(ranks: int) -> str:
 def _head(results: Results, raw: Path) -> str:
     machine = results.machine
     lines = [
-        f"Written by the run itself, on {machine.get('date', 'an unknown date')}; not to be edited:",
+        f"Generated by a run on {machine.get('date', 'an unknown date')}; do not edit this file:",
         "\n".join(f"    {run['command']}" for run in results.settings.get("runs", [])),
         f"Raw results: [{raw.name}]({raw.as_posix()}). Machine: {machine.get('cores')} cores ({machine.get('cpu')}), "
         f"{machine.get('memory_gib')} GiB, Linux {machine.get('kernel')}. Load average before each round: "
@@ -120,7 +126,7 @@ def _head(results: Results, raw: Path) -> str:
         "Libraries: " + "; ".join(f"{name} {version}" for name, version in results.versions.items()) + ".",
     ]
     names = [f"| {key.split('/')[1]} | {key.split('/')[0]} | {what} |" for key, what in results.variants.items()]
-    table = "\n".join(["| name | place | what |", "|---|---|---|", *names])
+    table = "\n".join(["| name | section | variant |", "|---|---|---|", *names])
     return "\n\n".join([*lines, table])
 
 

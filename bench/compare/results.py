@@ -1,4 +1,4 @@
-"""What a run has measured, as values, and its JSON. One Results is filled by compare.py and read by report.py."""
+"""The results of a run as values, and their JSON format. compare.py fills one Results, and report.py reads it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TIMES = ("median_us", "slowest_median_us", "mean_us", "slowest_mean_us", "loop_
 
 @dataclass
 class Cell:
-    """One variant's samples of one collective, number of ranks and size."""
+    """The samples of one variant for one collective, number of ranks and size."""
 
     section: str
     collective: str
@@ -24,19 +24,19 @@ class Cell:
     bytes: int
     variant: str
     measure: str = "time"
-    times: dict[str, list[float]] = field(default_factory=dict)  # by name; one value a trial
-    wrong: int = 0  # elements
-    note: str = ""  # why there are none, or no more, samples
+    times: dict[str, list[float]] = field(default_factory=dict)  # name of the time -> one value per trial
+    wrong: int = 0  # number of wrong elements
+    note: str = ""  # reason if samples are missing
 
     def add(self, record: dict[str, Any]) -> None:
-        """One line of a driver's results."""
+        """Adds one line of the results of a driver."""
         names = _TIMES if self.measure == "time" else ("cpu_percent", "most_cpu_percent")
         for name in names:
             self.times.setdefault(name, []).append(float(f"{record[name]:.5g}"))
         self.wrong += int(record.get("wrong", 0))
 
     def summary(self, cores: int) -> Summary | None:
-        """None where nothing was measured, or where an element was wrong: a wrong result has no time."""
+        """None if nothing was measured, or if an element was wrong: the time of a wrong result is meaningless."""
         if self.wrong:
             return None
         name = headline(self.collective, self.ranks, cores) if self.measure == "time" else "cpu_percent"
@@ -50,17 +50,17 @@ Key = tuple[str, str, int, int, str, str]
 class Results:
     settings: dict[str, Any] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)
-    variants: dict[str, str] = field(default_factory=dict)  # "place/name" -> what it is
+    variants: dict[str, str] = field(default_factory=dict)  # "setting/name" -> description
     versions: dict[str, str] = field(default_factory=dict)
     cells: dict[Key, Cell] = field(default_factory=dict)
-    bounds: dict[tuple[int, int], list[float]] = field(default_factory=dict)  # (ranks, bytes) -> one value a round
+    bounds: dict[tuple[int, int], list[float]] = field(default_factory=dict)  # (ranks, bytes) -> one value per round
 
     @property
     def cores(self) -> int:
         return int(self.machine.get("cores", 1))
 
     def cell(self, section: str, collective: str, ranks: int, size: int, variant: str, measure: str = "time") -> Cell:
-        """The cell of that name, made where it is not there yet."""
+        """The cell with this key. It is created if it does not exist."""
         key = (section, collective, ranks, size, variant, measure)
         if key not in self.cells:
             self.cells[key] = Cell(section, collective, ranks, size, variant, measure)
@@ -70,11 +70,11 @@ class Results:
         return [cell for cell in self.cells.values() if cell.section == section]
 
     def bound(self, ranks: int, size: int) -> float | None:
-        """The least of the rounds: a bound is what the machine can do when nobody disturbs it."""
+        """The minimum over the rounds, because a bound is the time on a machine without other load."""
         return min(self.bounds.get((ranks, size), []), default=None)
 
     def merge(self, other: Results) -> None:
-        """Adds what another process has measured of this run."""
+        """Adds the results that another process has measured for this run."""
         self.variants.update(other.variants)
         for key, cell in other.cells.items():
             mine = self.cell(*key)
@@ -86,7 +86,7 @@ class Results:
             self.bounds.setdefault(place, []).extend(values)
 
     def to_json(self) -> str:
-        """One cell a line, so that versions of the file can be compared."""
+        """One cell per line, so that versions of the file can be compared."""
         head = {
             "schema": SCHEMA,
             "version": VERSION,
@@ -104,7 +104,7 @@ class Results:
 
     @staticmethod
     def from_json(text: str) -> Results:
-        """Raises ValueError for another kind of file."""
+        """Raises ValueError if the file has another format."""
         data = json.loads(text)
         if data.get("schema") != SCHEMA or data.get("version") != VERSION:
             raise ValueError(f"not a file of {SCHEMA}, version {VERSION}")
@@ -118,7 +118,7 @@ class Results:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replaces the file at once, so that a run that is ended leaves the old or the new one."""
+    """Replaces the file atomically, so that an interrupted run leaves either the old or the new one."""
     part = path.with_suffix(path.suffix + ".part")
     part.write_text(text, encoding="utf-8")
     part.replace(path)

@@ -1,4 +1,4 @@
-"""One round of a run: each case by each variant in turn, and the machine's bound. Fills a Results."""
+"""One round of a run: executes each case with each variant, and measures the bounds of the machine. Fills a Results."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from peers import RUN_MPICH, RUN_OPEN_MPI, Variant, variants_of
 from results import Cell, Results
 
 _BOUND_LIMIT_S = 120.0
-_SPARE_BYTES = 2 << 30  # of the machine's memory, for everybody else
+_SPARE_BYTES = 2 << 30  # memory of the machine that is left to other programs
 _LAUNCHERS = {"ompi": RUN_OPEN_MPI, "mpich": RUN_MPICH}
-_CUT_OFF = "cut off"  # how the note of a cell begins that is not tried again
+_CUT_OFF = "cut off"  # cells with a note that begins with this are not tried again
 
 
 class Run:
-    """What stays the same over the rounds."""
+    """The data that does not change between rounds."""
 
     def __init__(self, settings: Settings, bin_dir: Path, tree: Path) -> None:
         self.settings = settings
@@ -43,7 +43,7 @@ class Run:
         cases = all_cases(self.settings, self.cores)
         for case in cases:
             if case.place == "veth" and "MACHINES" not in os.environ:
-                continue  # they need a process of their own, below
+                continue  # these cases run in another process, see below
             for variant in self._in_turn(case, number):
                 results.variants.setdefault(f"{variant.place}/{variant.name}", variant.what)
                 self._run_case(results, variant, case, number)
@@ -102,7 +102,7 @@ class Run:
                 values.append(float(f"{record['bound_us']:.5g}"))
 
     def _run_between_machines(self, results: Results, number: int) -> None:
-        """The section `veth`, by this program again as a process that has two network namespaces beside it."""
+        """Runs the section `veth`: starts this program again, as a process with two network namespaces."""
         with tempfile.TemporaryDirectory(prefix="tutti-compare-") as folder:
             raw = Path(folder) / "cells.json"
             settings = Path(folder) / "settings.json"
@@ -113,13 +113,13 @@ class Run:
             command += ["--inside", str(settings), str(number), str(raw)]
             subprocess.run(command, stdin=subprocess.DEVNULL, check=False)
             if not raw.exists():
-                _say("veth: network namespaces cannot be made here, or the run in them has failed; left out")
+                _say("veth: skipped: network namespaces cannot be created here, or the run in them has failed")
                 return
             results.merge(Results.from_json(raw.read_text(encoding="utf-8")))
 
 
 def settings_from(text: str) -> Settings:
-    """The inverse of what is handed to the run between machines."""
+    """Parses the settings that _run_between_machines() passes to the other process."""
     data: dict[str, Any] = json.loads(text)
     for name, value in data.items():
         data[name] = tuple(value) if isinstance(value, list) else value

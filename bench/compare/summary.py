@@ -1,4 +1,4 @@
-"""Statistics of samples, and which of a record's times counts. Pure functions, standard library only."""
+"""Statistics of samples, and the selection of the time that is reported. Pure functions, standard library only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cases import ROOTED
 
 @dataclass(frozen=True)
 class Summary:
-    """Median and quartiles of samples; a quartile of few samples is interpolated between them."""
+    """Median and quartiles of samples. If there are few samples, the quartiles are interpolated."""
 
     median: float
     low: float
@@ -21,7 +21,7 @@ class Summary:
 
 
 def summarize(values: list[float]) -> Summary | None:
-    """None where there are no values."""
+    """None if there are no values."""
     if not values:
         return None
     if len(values) == 1:
@@ -31,7 +31,7 @@ def summarize(values: list[float]) -> Summary | None:
 
 
 def geometric_mean(values: Iterable[float]) -> float | None:
-    """None for no values, or where one is not positive."""
+    """None if there are no values, or if one of them is not positive."""
     found = list(values)
     if not found or min(found) <= 0:
         return None
@@ -39,11 +39,12 @@ def geometric_mean(values: Iterable[float]) -> float | None:
 
 
 def headline(collective: str, ranks: int, cores: int) -> str:
-    """The name of the time that counts.
+    """The name of the time that is reported.
 
-    A core for each rank: the median call after a barrier, mean over the ranks; preemption by strangers does not move
-    it. More ranks than cores: calls back to back, which have the hand-over of the cores in them. Where a root may
-    leave before the others have come, neither: the median call after a barrier, on the slowest rank.
+    If there is a core for each rank, it is the median call after a barrier, as the mean over the ranks, because
+    preemption by other programs hardly changes it. If there are more ranks than cores, it is the mean of consecutive
+    calls, because this includes the switches between ranks. If the collective has a root, which may return before the
+    other ranks have entered the call, it is the median call after a barrier on the slowest rank.
     """
     if collective in ROOTED:
         return "slowest_median_us"

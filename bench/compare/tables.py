@@ -15,7 +15,7 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def cell_text(cell: Cell | None, cores: int) -> str:
-    """Median and quartiles, or why there are none."""
+    """Median and quartiles, or the reason why they are missing."""
     if cell is None:
         return "-"
     if cell.wrong:
@@ -56,7 +56,7 @@ class Grid:
         return [variant for variant in self.variants if variant.startswith("tutti")]
 
     def best_peer(self, size: int, prefix: str = "") -> tuple[str, float] | None:
-        """The quickest of the variants that are not Tutti's and whose names begin with `prefix`."""
+        """The fastest variant of another library. Only variants with names that begin with `prefix` are considered."""
         found = [
             (time, variant)
             for variant in self.variants
@@ -66,7 +66,7 @@ class Grid:
         return (min(found)[1], min(found)[0]) if found else None
 
     def speedup(self, ours: str, size: int, prefix: str = "") -> float | None:
-        """The best peer's time over ours: over 1 where Tutti is quicker."""
+        """The time of the best peer divided by the time of Tutti: greater than 1 if Tutti is faster."""
         best, time = self.best_peer(size, prefix), self.time(ours, size)
         return best[1] / time if best is not None and time else None
 
@@ -96,7 +96,7 @@ def _over_bound(results: Results, grid: Grid, ours: str, size: int) -> float | N
 
 
 def _ratio_row(name: str, values: Sequence[float | None]) -> list[str]:
-    """The ratios, and their geometric mean behind them."""
+    """A row with the ratios, followed by their geometric mean."""
     mean = geometric_mean(value for value in values if value is not None)
     return [f"**{name}**", *(_ratio_text(value) for value in values), _ratio_text(mean)]
 
@@ -106,7 +106,7 @@ def _ratio_text(value: float | None) -> str:
 
 
 def by_ranks_table(results: Results, section: str) -> str:
-    """All-reduce at one size: variants by numbers of ranks."""
+    """All-reduce at one size: a row for each variant, a column for each number of ranks."""
     ranks = sorted({cell.ranks for cell in results.of(section)})
     size = next((cell.bytes for cell in results.of(section)), 0)
     grids = {number: Grid(results, section, "all_reduce", number) for number in ranks}
@@ -121,7 +121,7 @@ def by_ranks_table(results: Results, section: str) -> str:
 
 
 def collectives_table(results: Results, ranks: int) -> str:
-    """The other collectives: a row for each and each size."""
+    """The other collectives: a row for each collective and size."""
     cells = [cell for cell in results.of("collectives") if cell.ranks == ranks]
     collectives = list(dict.fromkeys(cell.collective for cell in cells))
     ours = list(dict.fromkeys(cell.variant for cell in cells if cell.variant.startswith("tutti")))

@@ -1,5 +1,5 @@
-// Tutti as the library under test, by its public API. Rank, size and where to meet are in the environment, as for any
-// program (TUTTI_RANK and the others); compare.py sets them.
+// The driver for Tutti. It uses the public API. Rank, number of ranks and rendezvous address are in the environment
+// (TUTTI_RANK and others), as for any program that uses Tutti; compare.py sets them.
 #include <memory>
 #include <utility>
 
@@ -17,13 +17,13 @@ class TuttiLibrary : public Library {
     if (!registered_) return Library::allocate(bytes);
     Result<Memory> memory = communicator_.allocate(bytes);
     if (!memory) return memory.error();
-    auto owner = std::make_shared<Memory>(*std::move(memory));  // shared: the pointer handed out keeps it alive
+    auto owner = std::make_shared<Memory>(*std::move(memory));  // the returned pointer shares ownership
     return std::shared_ptr<float>(owner, reinterpret_cast<float*>(owner->data()));
   }
 
   Result<Operation> prepare(const Workload& workload, const Buffers& buffers) override {
     const CollectiveCall call = call_of(workload, buffers);
-    if (workload.kind == CollectiveKind::kAllReduce) {  // the function that users call, not the value form
+    if (workload.kind == CollectiveKind::kAllReduce) {  // uses the function that applications call, not run()
       return Operation(
           [this, call] { return communicator_.all_reduce(call.input, call.output, call.count, call.type, call.op); });
     }

@@ -5,7 +5,7 @@
 namespace tutti::compare {
 namespace {
 
-constexpr std::size_t kPeriod = 61;  // of the values; prime, so that a shift by a block or a page is seen
+constexpr std::size_t kPeriod = 61;  // period of the values; prime, so that data shifted by a block or page is noticed
 constexpr float kNoResult = -1.0F;
 
 float value_of(int rank, std::size_t i) { return static_cast<float>((rank + 1) * static_cast<int>(i % kPeriod)); }
@@ -15,7 +15,8 @@ float sum_of(int ranks, std::size_t i) {
   return static_cast<float>(rank_sum * static_cast<int>(i % kPeriod));
 }
 
-// Block `to` of all_to_all's input, so that blocks for different ranks differ.
+// The value of element i in the block from rank `from` to rank `to` of an all-to-all. Blocks for different ranks
+// differ.
 float value_for(int from, int to, std::size_t i) { return value_of(from, i) + static_cast<float>(to); }
 
 bool has_blocks(CollectiveKind kind) {

@@ -16,14 +16,15 @@
 namespace tutti::bench {
 namespace {
 
-constexpr double kBandwidthBar = 0.85;                          // of the bound
-constexpr std::size_t kBandwidthBytes = std::size_t{64} << 20;  // from here on
-constexpr double kLatencyBar = 1.5;                             // times empty kernels, at kLatencyBytes
+constexpr double kBandwidthBar = 0.85;  // of the bound, at kBandwidthBytes and more
+constexpr std::size_t kBandwidthBytes = std::size_t{64} << 20;
+constexpr double kLatencyBar = 1.5;  // times the duration of empty kernels, at kLatencyBytes
 constexpr std::size_t kLatencyBytes = 8;
-constexpr unsigned kShortRounds = 21;  // of calls that take microseconds
+constexpr unsigned kShortRounds = 21;  // rounds for calls that take microseconds
 constexpr std::size_t kShortBytes = 1 << 20;
 
-// Of the copy whose buffers are the nearest in size: a small one stays in the caches.
+// The rate of the driver's copy with the largest buffers that are not larger than `bytes`. The rate depends on the
+// size, because small buffers stay in the caches.
 double copy_rate(const CallsOptions& options, std::size_t bytes) {
   double rate = options.copies.front().gigabytes_per_s;
   for (const CopyRate& copy : options.copies) {
@@ -43,8 +44,8 @@ Rounds rounds_for(const CallsOptions& options, std::size_t bytes) {
   return rounds;
 }
 
-// A way in which the ranks' calls are put into their streams.
-struct Manner {
+// A method to submit the calls of all ranks to their streams.
+struct SubmitMethod {
   const char* name;
   std::function<Status()> put;
 };
@@ -52,14 +53,14 @@ struct Manner {
 struct Cell {
   Ranks& ranks;
   std::size_t bytes = 0;
-  std::optional<double> empty_us;  // of as many empty kernels
+  std::optional<double> empty_us;  // duration of one empty kernel per rank
 };
 
-Result<Row> measure_cell(const CallsOptions& options, const Cell& cell, const Manner& manner,
+Result<Row> measure_cell(const CallsOptions& options, const Cell& cell, const SubmitMethod& method,
                          std::uint64_t& wrong_ranks) {
-  const auto samples = Gpu::measure(rounds_for(options, cell.bytes), [&] { return cell.ranks.time_us(manner.put); });
+  const auto samples = Gpu::measure(rounds_for(options, cell.bytes), [&] { return cell.ranks.time_us(method.put); });
   if (!samples) return samples.error();
-  const auto wrong = cell.ranks.count_wrong(cell.bytes / sizeof(float), manner.put, options.corrupt);
+  const auto wrong = cell.ranks.count_wrong(cell.bytes / sizeof(float), method.put, options.corrupt);
   TUTTI_TRY(wrong);
   wrong_ranks += *wrong;
   const double us = samples->median();
@@ -68,7 +69,7 @@ Result<Row> measure_cell(const CallsOptions& options, const Cell& cell, const Ma
   Row row = {{"ranks", cell.ranks.count()},
              {"size", text_of_size(cell.bytes)},
              {"bytes", cell.bytes},
-             {"calls", manner.name},
+             {"calls", method.name},
              {"us", us},
              {"bound us", bound_us},
              {"bound / time", bound_us / us}};
@@ -82,7 +83,7 @@ Result<Row> measure_cell(const CallsOptions& options, const Cell& cell, const Ma
   return row;
 }
 
-// Of a kernel that does nothing in every rank's stream; nothing where there is no such kernel.
+// The duration of an empty kernel in the stream of every rank, in microseconds; nullopt if this build has no kernels.
 Result<std::optional<double>> time_empty(Gpu& gpu, const CallsOptions& options, const Ranks& ranks) {
   const auto kernel = gpu.kernel("tutti_empty");
   if (!kernel) return std::optional<double>();
@@ -97,8 +98,8 @@ Status measure_ranks(Gpu& gpu, const CallsOptions& options, int count, Section& 
     const Result<std::size_t> free = gpu.free_bytes();
     TUTTI_TRY(free);
     if (2 * static_cast<std::size_t>(count) * bytes > *free / 4 * 3) {
-      section.notes.push_back(
-          fmt::format("{} ranks of {}: left out, the GPU has no room.", count, text_of_size(bytes)));
+      section.notes.push_back(fmt::format("{} ranks of {}: skipped, because the GPU has not enough free memory.", count,
+                                          text_of_size(bytes)));
       continue;
     }
     auto ranks = Ranks::create(gpu, count, bytes);
@@ -107,10 +108,10 @@ Status measure_ranks(Gpu& gpu, const CallsOptions& options, int count, Section& 
     TUTTI_TRY(empty);
     const Cell cell{**ranks, bytes, *empty};
     const std::size_t elements = bytes / sizeof(float);
-    for (const Manner& manner :
-         {Manner{"a group", [&] { return (*ranks)->put_as_group(elements, Algorithm::kAuto); }},
-          Manner{"threads", [&] { return (*ranks)->put_by_threads(elements, Algorithm::kAuto); }}}) {
-      const Result<Row> row = measure_cell(options, cell, manner, wrong);
+    for (const SubmitMethod& method :
+         {SubmitMethod{"a group", [&] { return (*ranks)->put_as_group(elements, Algorithm::kAuto); }},
+          SubmitMethod{"threads", [&] { return (*ranks)->put_by_threads(elements, Algorithm::kAuto); }}}) {
+      const Result<Row> row = measure_cell(options, cell, method, wrong);
       TUTTI_TRY(row);
       section.rows.push_back(*row);
     }
@@ -118,7 +119,7 @@ Status measure_ranks(Gpu& gpu, const CallsOptions& options, int count, Section& 
   return {};
 }
 
-// Steps of rank 0's longest channel.
+// The number of steps in the longest channel of rank 0.
 Result<std::size_t> steps_of(Algorithm algorithm, int ranks) {
   const Collective collective{.kind = CollectiveKind::kAllReduce, .ranks = static_cast<std::uint32_t>(ranks)};
   const Result<Generator> generator = find_generator(collective, algorithm);
@@ -130,7 +131,7 @@ Result<std::size_t> steps_of(Algorithm algorithm, int ranks) {
   return most;
 }
 
-// One element for every rank's chunk, so that a step is all overhead.
+// Measures the cost of a step. Each rank's chunk has one element, so that a step is almost only overhead.
 Status measure_steps(Gpu& gpu, const CallsOptions& options, int count, Section& section, std::uint64_t& wrong) {
   const auto elements = static_cast<std::size_t>(count);
   auto ranks = Ranks::create(gpu, count, elements * sizeof(float));
@@ -160,7 +161,7 @@ Status measure_steps(Gpu& gpu, const CallsOptions& options, int count, Section& 
   return {};
 }
 
-// One length by kernels and by copy engines, which communicators learn from the environment.
+// Measures one size with kernels and with copy engines. The communicators read the method from the environment.
 Status measure_gathers(Gpu& gpu, const CallsOptions& options, std::size_t bytes, Section& section,
                        std::uint64_t& wrong) {
   constexpr int kRanks = 2;
@@ -195,9 +196,9 @@ Section gathers_section() {
   return {
       .name = "all_gather",
       .title = "All-gather by kernels and by copy engines",
-      .notes = {"In a group, one process, a stream for each rank (TUTTI_DEVICE_COPIES=0, then 1). Bound: every byte "
-                "of every output read once and written once at the rate of the driver's copy in this run. Every "
-                "byte is checked."},
+      .notes = {"In a group, one process, a stream for each rank (TUTTI_DEVICE_COPIES=0, then 1). The bound assumes "
+                "that every byte of every output is read once and written once, at the rate of the driver's copy in "
+                "this run. Every byte is checked."},
       .columns = {"ranks", "size of an output", "by", "us", "bound us", "bound / time", "right"},
       .rows = {}};
 }
@@ -207,11 +208,11 @@ Section all_reduce_section() {
       .name = "all_reduce",
       .title = "All-reduce of ranks on one GPU",
       .notes = {fmt::format(
-          "float32, sum, one process, a stream for each rank, out of place. Time: from an event in the first "
-          "stream to the end of all streams, so what the host takes to make the calls is in it. Bound: every "
-          "rank's vector read once and written once at the rate of the driver's copy in this run (bar: {:.0f} % "
-          "from 64 MiB on). Empty: a kernel that does nothing in every rank's stream, timed alike (bar at 8 B: "
-          "at most {} times). Every element is checked.",
+          "float32, sum, one process, a stream for each rank, out of place. The time is from an event in the first "
+          "stream to the end of all streams, so it includes the host's time for the calls. The bound assumes that "
+          "every rank's vector is read once and written once, at the rate of the driver's copy in this run (goal: "
+          "{:.0f} % for 64 MiB and more). Empty is the time of an empty kernel in every rank's stream, measured in "
+          "the same way (goal for 8 B: at most {} times). Every element is checked.",
           100 * kBandwidthBar, kLatencyBar)},
       .columns = {"ranks", "size", "calls", "us", "bound us", "bound / time", "time / empty", "bar", "rounds", "right"},
       .rows = {}};
@@ -219,10 +220,11 @@ Section all_reduce_section() {
 
 Section steps_section() {
   return {.name = "steps",
-          .title = "What a step costs",
-          .notes = {"All-reduce of one element for each rank, in a group: the ring takes many steps, one-shot few. "
-                    "What a step costs is the difference of the times over that of the steps: waiting for a "
-                    "neighbour is in it, moving data hardly. It says nothing where the host carries the calls out."},
+          .title = "Cost of a step",
+          .notes = {"All-reduce of one element per rank, in a group. The ring has many steps, one-shot has few. The "
+                    "cost of a step is the difference of the times divided by the difference of the steps. It includes "
+                    "waiting for a neighbour, but hardly any data movement. It is meaningless if the host executes "
+                    "the calls."},
           .columns = {"ranks", "algorithm", "steps of a rank", "us", "ns a step"},
           .rows = {}};
 }

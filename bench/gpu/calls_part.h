@@ -1,5 +1,5 @@
-// The second to fourth part of gpu_bench: all-reduce of several ranks on one GPU beside what the device could do, what
-// a step of a plan costs, and all-gather by kernels beside copy engines.
+// The second to fourth part of gpu_bench: all-reduce of several ranks on one GPU compared with the limit of the
+// device, the cost of a step of a plan, and all-gather by kernels compared with copy engines.
 #pragma once
 
 #include <cstddef>
@@ -13,18 +13,21 @@ namespace tutti::bench {
 
 struct CallsOptions {
   std::vector<int> ranks;
-  std::vector<std::size_t> sizes;         // bytes of each rank's vector, multiples of 4
-  std::vector<std::size_t> gather_sizes;  // bytes of each rank's output, multiples of 4 for each of two ranks
+  std::vector<std::size_t> sizes;  // bytes of each rank's vector, multiples of 4
+  // bytes of the output of each of two ranks; multiples of 8
+  std::vector<std::size_t> gather_sizes;
   Rounds rounds;
-  std::vector<CopyRate> copies;  // measured in this run; not empty
+  std::vector<CopyRate> copies;  // rates of the driver's copy, measured in the same run; not empty
   bool corrupt = false;          // as in KernelsOptions
 };
 
 struct CallsResult {
   std::vector<Section> sections;
+  // number of outputs that differ from the correct result
   std::uint64_t wrong = 0;
 };
 
+// Runs all three parts. Errors: those of the driver and of the communicators.
 Result<CallsResult> measure_calls(Gpu& gpu, const CallsOptions& options);
 
 }  // namespace tutti::bench

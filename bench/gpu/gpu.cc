@@ -66,7 +66,7 @@ Status Gpu::finish_opening(int device) {
       "cuDeviceGetAttribute");
 }
 
-// What lives in the context ends before the scope that makes it current.
+// The objects in the context are destroyed before the scope that makes it current.
 Gpu::~Gpu() {
   module_.reset();
   stop_.reset();
@@ -140,7 +140,7 @@ Result<double> Gpu::time_us(unsigned passes, const std::function<Status()>& body
 
 Result<std::vector<Samples>> Gpu::measure(const Rounds& rounds, std::span<const std::function<Status()>> bodies) const {
   std::vector<Samples> samples(bodies.size());
-  for (const std::function<Status()>& body : bodies) TUTTI_TRY(time_us(rounds.passes, body));  // the warm-up
+  for (const std::function<Status()>& body : bodies) TUTTI_TRY(time_us(rounds.passes, body));  // warm-up
   const auto begin = Clock::now();
   for (unsigned round = 0; round < rounds.rounds; ++round) {
     for (std::size_t i = 0; i < bodies.size(); ++i) {

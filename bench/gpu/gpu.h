@@ -1,5 +1,6 @@
-// The GPU that gpu_bench measures: the driver, a context that is the thread's own, a stream, the library's kernels by
-// name, and times by events. tests/device/hardware uses it too. One thread, but for what is const.
+// Gpu: the GPU that gpu_bench measures. It has the driver, a context that is current in this thread, a stream, the
+// library's kernels by name, and time measurement with events. tests/device/hardware uses it, too. Only the const
+// functions may be called by other threads.
 #pragma once
 
 #include <cstddef>
@@ -15,19 +16,22 @@
 
 namespace tutti::bench {
 
+// The size of a kernel launch.
 struct Grid {
   unsigned blocks = 1;
   unsigned threads = 32;
 };
 
-// Medians of rounds, each of several passes between two events, after a warm-up.
+// The rounds of a measurement. After a warm-up, each round has several passes between two events. The median of the
+// rounds counts.
 struct Rounds {
   unsigned rounds = 7;
   unsigned passes = 1;
-  double limit_s = 5;  // of one cell: no further round begins after it, but for the first
+  // Limit of one measurement in seconds: after it no further round starts. There is always at least one round.
+  double limit_s = 5;
 };
 
-// A cell's samples, of one pass each, in microseconds.
+// The samples of a measurement: the mean time of a pass in each round, in microseconds.
 struct Samples {
   std::vector<double> us;
   double median() const;
@@ -35,8 +39,9 @@ struct Samples {
 
 class Gpu {
  public:
-  // `image` is the library's kernels::device_image(), or what a test has in its place; may be empty.
-  // Errors: kUnsupported (no driver, no device), kInvalidArgument (no device of that number), kSystem.
+  // Opens a GPU. `image` is kernels::device_image() of the library, or a replacement in a test; it may be empty.
+  // Errors: kUnsupported (there is no driver or no device), kInvalidArgument (there is no device with that number),
+  // kSystem.
   static Result<std::unique_ptr<Gpu>> open(int device, std::span<const std::byte> image);
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
@@ -49,23 +54,27 @@ class Gpu {
   int multiprocessors() const { return multiprocessors_; }
   Result<std::size_t> free_bytes() const;
 
-  // The library's kernel of that name (kernels/device/entry.cu). Errors: kUnsupported where this build has no device
-  // code; what the driver says where it has nothing for this GPU or is a double without kernels.
+  // Returns a kernel of the library by its name (kernels/device/entry.cu). Errors: kUnsupported if this build has no
+  // device code; an error of the driver if it cannot load the code for this GPU, or if it is a fake driver without
+  // kernels.
   Result<cuda::CUfunction> kernel(const char* name);
-  // Blocks of a kernel that are on the whole device at once.
+  // The number of blocks of a kernel that can be resident on the whole device at the same time.
   Result<unsigned> blocks_at_once(cuda::CUfunction kernel, unsigned threads) const;
-  Status launch(cuda::CUfunction kernel, Grid grid, void* argument, cuda::CUstream stream) const;  // null: no argument
+  // Launches a kernel. A null `argument` means that the kernel has none.
+  Status launch(cuda::CUfunction kernel, Grid grid, void* argument, cuda::CUstream stream) const;
 
   Result<cuda::DeviceMemory> allocate(std::size_t bytes) const;
-  // Both return when the copy is done.
+  // Copy between the host and the device. Both return after the copy has finished.
   Status put(cuda::CUdeviceptr to, std::span<const std::byte> from) const;
   Status get(std::span<std::byte> to, cuda::CUdeviceptr from) const;
-  Status copy(cuda::CUdeviceptr to, cuda::CUdeviceptr from, std::size_t bytes) const;  // in the stream
+  // Starts a copy within the device, in stream().
+  Status copy(cuda::CUdeviceptr to, cuda::CUdeviceptr from, std::size_t bytes) const;
   Status synchronize() const { return stream_->synchronize(); }
 
-  // What each of `bodies` takes in this stream. In every round each gets its turn, so that all have the same clocks.
+  // Measures each of `bodies` in this stream. Each round runs all of them in turn, so that the clock rate of the GPU
+  // is the same for all.
   Result<std::vector<Samples>> measure(const Rounds& rounds, std::span<const std::function<Status()>> bodies) const;
-  // The same of one body that has events of its own: it returns the microseconds of one pass.
+  // Measures one body that has its own events and returns the microseconds of one pass.
   static Result<Samples> measure(const Rounds& rounds, const std::function<Result<double>()>& body);
 
  private:

@@ -1,6 +1,6 @@
-// gpu_bench: what the library does on a GPU beside what the GPU could do, in one run on one GPU, by events. See
-// bench/README.md. Exit status: 0; 1 something failed or a result was wrong; 2 the command line is not understood;
-// 3 there is no GPU, no driver or no device code.
+// gpu_bench: compares the library on one GPU with the limits of that GPU, in one run, with times from events. See
+// bench/README.md. Exit statuses: 0 success; 1 something failed or a result was wrong; 2 the command line is wrong; 3
+// there is no GPU, no driver or no device code.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -44,7 +44,7 @@ Row head_of(const Gpu& gpu, const Options& options) {
               {"multiprocessors", gpu.multiprocessors()},
               {"driver", cuda::version_text(gpu.driver().version())},
               {"rounds", options.rounds}};
-  if (options.smoke) head["smoke"] = "tiny sizes, to see that everything runs: the times mean nothing";
+  if (options.smoke) head["smoke"] = "tiny sizes, to check that everything runs; the times are meaningless";
   return head;
 }
 
@@ -103,20 +103,21 @@ int run(const Options& options) {
 }
 
 int parse_and_run(int argc, char** argv) {
-  CLI::App app("What Tutti does on one GPU, beside what that GPU could do.", "gpu_bench");
+  CLI::App app("Compare Tutti on one GPU with the limits of that GPU.", "gpu_bench");
   app.footer("Exit status: 0; 1 something failed or a result was wrong; 2 the command line; 3 no GPU or device code.");
   Options options;
   app.add_option("--device", options.device, "The GPU's number")->check(CLI::Range(0, 1023))->capture_default_str();
-  app.add_option("--rounds", options.rounds, "Of every cell, after a warm-up; the median counts")
+  app.add_option("--rounds", options.rounds, "Rounds of every measurement, after a warm-up; the median counts")
       ->check(CLI::Range(1u, 1000u))
       ->capture_default_str();
-  app.add_option("--cell-limit-s", options.cell_limit_s, "No further round of a cell begins after so many seconds")
+  app.add_option("--cell-limit-s", options.cell_limit_s,
+                 "Start no further round of a measurement after so many seconds")
       ->check(CLI::Range(0.0, 600.0))
       ->capture_default_str();
   app.add_option("--markdown", options.markdown_path, "Also write the tables to this file");
   app.add_option("--json", options.json_path, "Write every sample to this file");
-  app.add_flag("--smoke", options.smoke, "Tiny sizes: does everything run? Kernels may be missing");
-  app.add_flag("--corrupt", options.corrupt, "Spoil every result, to see that the checks notice")->group("");
+  app.add_flag("--smoke", options.smoke, "Tiny sizes, to check that everything runs; kernels may be missing");
+  app.add_flag("--corrupt", options.corrupt, "Change every result, to test that the checks notice it")->group("");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

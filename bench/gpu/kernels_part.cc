@@ -17,10 +17,10 @@ namespace {
 
 constexpr std::size_t kMostSources = 4;
 constexpr std::size_t kMostDestinations = 2;
-constexpr double kBar = 0.92;            // of the copy's rate
-constexpr std::size_t kWordBytes = 16;   // tutti_copy moves whole ones
-constexpr unsigned kPasses = 5;          // between two events
-constexpr unsigned kMostBlocksOfSm = 8;  // tried
+constexpr double kBar = 0.92;            // goal, as a part of the rate of the driver's copy
+constexpr std::size_t kWordBytes = 16;   // unit of tutti_copy, which copies whole units only
+constexpr unsigned kPasses = 5;          // passes between two events
+constexpr unsigned kMostBlocksOfSm = 8;  // largest number of blocks per multiprocessor that best_grid() tries
 constexpr std::array<unsigned, 3> kThreads = {128, 256, 512};
 constexpr std::array<DataType, 6> kTypes = {DataType::kFloat64,  DataType::kFloat32,    DataType::kFloat16,
                                             DataType::kBfloat16, DataType::kFloat8E4M3, DataType::kFloat8E5M2};
@@ -29,12 +29,13 @@ struct Shape {
   DataType type = DataType::kFloat32;
   std::size_t sources = 1;
   std::size_t destinations = 1;
-  std::size_t bytes = 0;  // of each buffer
+  std::size_t bytes = 0;  // bytes of each buffer
 
+  // Bytes read and written by one call.
   double moved() const { return static_cast<double>((sources + destinations) * bytes); }
 };
 
-// Sources and destinations of the largest size; smaller shapes use their beginnings.
+// Sources and destinations of the largest size; smaller shapes use the beginning of each buffer.
 struct Buffers {
   std::vector<cuda::DeviceMemory> sources;
   std::vector<cuda::DeviceMemory> destinations;
@@ -52,10 +53,10 @@ Result<Buffers> allocate(const Gpu& gpu, std::size_t bytes) {
   return buffers;
 }
 
-double rate_of(double bytes, double us) { return bytes / us / 1000; }  // gigabytes a second
+double rate_of(double bytes, double us) { return bytes / us / 1000; }  // gigabytes per second
 
-// A launch and the grid that did best: all numbers of blocks that are powers of two for each multiprocessor, and as
-// many as fit at once, with blocks of kThreads.
+// Finds the fastest grid for a kernel. It tries block sizes kThreads, each with numbers of blocks per multiprocessor
+// that are powers of two, and with as many blocks as can be resident at the same time.
 Result<Grid> best_grid(const Gpu& gpu, cuda::CUfunction kernel, const std::function<Status(Grid)>& launch) {
   std::vector<Grid> grids;
   for (const unsigned threads : kThreads) {
@@ -84,13 +85,13 @@ std::string text_of_size(std::size_t bytes) {
   return bytes >= std::size_t{1} << 20 ? fmt::format("{} MiB", bytes >> 20) : fmt::format("{} KiB", bytes >> 10);
 }
 
-// One kind of launch beside the driver's copy of one buffer, in turn.
-class Contest {
+// Compares one type of launch with the driver's copy of one buffer, in turn.
+class Comparison {
  public:
-  Contest(Gpu& gpu, const KernelsOptions& options, const Buffers& buffers)
+  Comparison(Gpu& gpu, const KernelsOptions& options, const Buffers& buffers)
       : gpu_(gpu), options_(options), buffers_(buffers) {}
 
-  // The row; microseconds of the copy too, where `copy_us` is not null.
+  // Measures both, and returns the row of the report.
   Result<Row> run(std::string name, const Shape& shape, cuda::CUfunction kernel,
                   const std::function<Status(Grid)>& launch) const {
     const Result<Grid> grid = best_grid(gpu_, kernel, launch);
@@ -136,11 +137,11 @@ device::PlainWork plain_work(const Shape& shape, const Buffers& buffers) {
   work.destination_count = static_cast<std::uint32_t>(shape.destinations);
   work.count = shape.bytes / size_of(shape.type);
   work.how = {.type = shape.type, .op = ReduceOp::kSum};
-  work.rung = device::Rung::kFast;
+  work.mode = device::ReduceMode::kFast;
   return work;
 }
 
-// What the host's kernel makes of the sources' periods.
+// The result that the host's kernel computes from the periods of the sources.
 Period reduced(const Shape& shape, const std::vector<Period>& periods) {
   std::vector<const std::byte*> sources;
   for (std::size_t i = 0; i < shape.sources; ++i) sources.push_back(periods[i].data());
@@ -151,7 +152,8 @@ Period reduced(const Shape& shape, const std::vector<Period>& periods) {
   return result;
 }
 
-// The destinations hold other bytes before `launch`, and `expected` after it. The number of wrong destinations.
+// Fills the destinations with other bytes, calls `launch`, and compares them with `expected`. Returns the number of
+// wrong destinations.
 Result<std::uint64_t> count_wrong(Gpu& gpu, const KernelsOptions& options, const Buffers& buffers, const Shape& shape,
                                   const Period& expected, const std::function<Status()>& launch) {
   const cuda::DriverApi& api = gpu.driver().api();
@@ -178,7 +180,7 @@ Result<std::uint64_t> count_wrong(Gpu& gpu, const KernelsOptions& options, const
 Section driver_section(const std::vector<CopyRate>& copies) {
   Section section{.name = "driver_copy",
                   .title = "A copy by the driver",
-                  .notes = {"cuMemcpyDtoDAsync from one buffer to another; bytes read and written."},
+                  .notes = {"cuMemcpyDtoDAsync from one buffer to another; the rate counts bytes read and written."},
                   .columns = {"size", "GB/s"},
                   .rows = {}};
   for (const CopyRate& copy : copies) {
@@ -187,10 +189,11 @@ Section driver_section(const std::vector<CopyRate>& copies) {
   return section;
 }
 
-Result<std::vector<CopyRate>> measure_driver(const Gpu& gpu, const KernelsOptions& options, const Contest& contest) {
+Result<std::vector<CopyRate>> measure_driver(const Gpu& gpu, const KernelsOptions& options,
+                                             const Comparison& comparison) {
   std::vector<CopyRate> copies;
   for (const std::size_t bytes : options.sizes) {
-    const std::array<std::function<Status()>, 1> body = {[&] { return contest.driver_copy(bytes); }};
+    const std::array<std::function<Status()>, 1> body = {[&] { return comparison.driver_copy(bytes); }};
     Rounds rounds = options.rounds;
     rounds.passes = kPasses;
     const auto samples = gpu.measure(rounds, body);
@@ -200,7 +203,7 @@ Result<std::vector<CopyRate>> measure_driver(const Gpu& gpu, const KernelsOption
   return copies;
 }
 
-Status measure_copy(Gpu& gpu, const KernelsOptions& options, const Buffers& buffers, const Contest& contest,
+Status measure_copy(Gpu& gpu, const KernelsOptions& options, const Buffers& buffers, const Comparison& comparison,
                     KernelsResult& result) {
   const auto kernel = gpu.kernel("tutti_copy");
   TUTTI_TRY(kernel);
@@ -210,7 +213,7 @@ Status measure_copy(Gpu& gpu, const KernelsOptions& options, const Buffers& buff
     device::CopyWork work{pointer_to(buffers.sources[0]), pointer_to(buffers.destinations[0]), bytes / kWordBytes};
     const auto launch = [&](Grid grid) { return gpu.launch(*kernel, grid, &work, gpu.stream()); };
     const Shape shape{.type = DataType::kUint8, .bytes = bytes};
-    const Result<Row> row = contest.run("tutti_copy", shape, *kernel, launch);
+    const Result<Row> row = comparison.run("tutti_copy", shape, *kernel, launch);
     TUTTI_TRY(row);
     result.sections.back().rows.push_back(*row);
     const auto wrong = count_wrong(gpu, options, buffers, shape, period, [&] { return launch({7, 96}); });
@@ -221,7 +224,7 @@ Status measure_copy(Gpu& gpu, const KernelsOptions& options, const Buffers& buff
 }
 
 Status measure_sums(Gpu& gpu, const KernelsOptions& options, const Buffers& buffers, DataType type,
-                    const Contest& contest, KernelsResult& result) {
+                    const Comparison& comparison, KernelsResult& result) {
   const auto kernel = gpu.kernel("tutti_reduce");
   TUTTI_TRY(kernel);
   std::vector<Period> periods;
@@ -234,7 +237,7 @@ Status measure_sums(Gpu& gpu, const KernelsOptions& options, const Buffers& buff
       const Shape shape{type, sources, destinations, bytes};
       device::PlainWork work = plain_work(shape, buffers);
       const auto launch = [&](Grid grid) { return gpu.launch(*kernel, grid, &work, gpu.stream()); };
-      const Result<Row> row = contest.run("tutti_reduce", shape, *kernel, launch);
+      const Result<Row> row = comparison.run("tutti_reduce", shape, *kernel, launch);
       TUTTI_TRY(row);
       result.sections.back().rows.push_back(*row);
       const auto wrong = count_wrong(gpu, options, buffers, shape, reduced(shape, periods), [&] {
@@ -247,10 +250,10 @@ Status measure_sums(Gpu& gpu, const KernelsOptions& options, const Buffers& buff
   return {};
 }
 
-Status measure_all(Gpu& gpu, const KernelsOptions& options, const Buffers& buffers, const Contest& contest,
+Status measure_all(Gpu& gpu, const KernelsOptions& options, const Buffers& buffers, const Comparison& comparison,
                    KernelsResult& result) {
-  TUTTI_TRY(measure_copy(gpu, options, buffers, contest, result));
-  for (const DataType type : kTypes) TUTTI_TRY(measure_sums(gpu, options, buffers, type, contest, result));
+  TUTTI_TRY(measure_copy(gpu, options, buffers, comparison, result));
+  for (const DataType type : kTypes) TUTTI_TRY(measure_sums(gpu, options, buffers, type, comparison, result));
   return {};
 }
 
@@ -260,25 +263,26 @@ Result<KernelsResult> measure_kernels(Gpu& gpu, const KernelsOptions& options) {
   const std::size_t largest = *std::max_element(options.sizes.begin(), options.sizes.end());
   const Result<Buffers> buffers = allocate(gpu, largest);
   if (!buffers) return buffers.error();
-  const Contest contest(gpu, options, *buffers);
+  const Comparison comparison(gpu, options, *buffers);
   KernelsResult result;
-  auto copies = measure_driver(gpu, options, contest);
+  auto copies = measure_driver(gpu, options, comparison);
   if (!copies) return copies.error();
   result.copies = *std::move(copies);
   result.sections.push_back(driver_section(result.copies));
   result.sections.push_back(
       {.name = "kernels",
-       .title = "Kernels beside the driver's copy",
-       .notes = {fmt::format("Medians, the two in turn in every round; share: of the driver's copy of one such buffer "
-                             "(bar: {:.0f} %); grid: blocks x threads, the best of a search. Every byte of a result is "
-                             "compared with the host's kernels.",
-                             100 * kBar)},
+       .title = "Kernels compared with the driver's copy",
+       .notes = {fmt::format(
+           "Medians; both run in turn in every round. Share: rate divided by the rate of the driver's "
+           "copy of one buffer (goal: {:.0f} %). Grid: blocks x threads, the best of a search. Every "
+           "byte of a result is compared with the result of the host's kernels.",
+           100 * kBar)},
        .columns = {"kernel", "type", "sources", "destinations", "size", "grid", "us", "GB/s", "copy GB/s", "share",
                    "92 %"},
        .rows = {}});
-  const Status measured = measure_all(gpu, options, *buffers, contest, result);
+  const Status measured = measure_all(gpu, options, *buffers, comparison, result);
   if (!measured && options.smoke && result.sections.back().rows.empty()) {
-    result.sections.back().notes = {"Not run, no kernels here: " + measured.error().message};
+    result.sections.back().notes = {"Not run, because the kernels are not available: " + measured.error().message};
   } else if (!measured) {
     return measured.error();
   }

@@ -1,4 +1,4 @@
-// The first part of gpu_bench: the library's kernels without connections, beside the driver's own copy.
+// The first part of gpu_bench: the library's kernels without connections, compared with the driver's own copy.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,13 @@ namespace tutti::bench {
 struct KernelsOptions {
   std::vector<std::size_t> sizes;  // bytes of each buffer, multiples of 16
   Rounds rounds;
-  bool smoke = false;    // where there are no kernels, only the driver's copy is measured, and a note says so
-  bool corrupt = false;  // one byte of each result, before it is checked: to show that the check notices
+  // If there are no kernels, only the driver's copy is measured, and a note in the report states this.
+  bool smoke = false;
+  // Changes one byte of each result before it is checked, to test that the check notices it.
+  bool corrupt = false;
 };
 
-// What a copy reaches, by size: gigabytes read and written in a second.
+// The rate of a copy of one size: gigabytes read and written per second.
 struct CopyRate {
   std::size_t bytes = 0;
   double gigabytes_per_s = 0;
@@ -24,7 +26,8 @@ struct CopyRate {
 
 struct KernelsResult {
   std::vector<Section> sections;
-  std::vector<CopyRate> copies;  // by the driver
+  std::vector<CopyRate> copies;  // rates of the driver's copy
+  // number of destinations that differ from the correct result
   std::uint64_t wrong = 0;
 };
 

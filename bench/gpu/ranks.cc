@@ -10,8 +10,8 @@
 
 namespace tutti::bench {
 
-// One thread a rank, each with the GPU's context as its own. A round: all pass `begin`, do the work, pass `end`. The
-// barriers have no deadline of their own: every call of a communicator has one.
+// One thread per rank, in which the GPU's context is current. In each round all threads pass the barrier begin_, do
+// the work, and pass the barrier end_. The barriers have no timeout, because every call of a communicator has one.
 class Ranks::Threads {
  public:
   using Work = std::function<Status(std::size_t rank)>;
@@ -49,15 +49,15 @@ class Ranks::Threads {
 
   std::barrier<> begin_;
   std::barrier<> end_;
-  Work work_;                    // written before begin_, read after it
-  std::vector<Status> results_;  // by rank; read after end_
+  Work work_;                    // written before begin_, read after it; null ends the threads
+  std::vector<Status> results_;  // indexed by rank; read after end_
   std::vector<std::thread> threads_;
 };
 
 Ranks::Ranks(const Gpu& gpu) : gpu_(gpu) {}
 
 Result<std::unique_ptr<Ranks>> Ranks::create(const Gpu& gpu, int count, std::size_t bytes) {
-  TUTTI_ASSERT(count > 0 && count <= kMost);
+  TUTTI_ASSERT(count > 0 && count <= kMaxRanks);
   std::unique_ptr<Ranks> ranks(new Ranks(gpu));  // private constructor
   auto communicators = Communicator::create_all(count);
   if (!communicators) return std::move(communicators).error();
@@ -87,7 +87,7 @@ Status Ranks::add_rank(int rank, std::size_t bytes) {
   return fill(gpu_, inputs_.back(), rank_digits(rank));
 }
 
-// Calls are through with their buffers, and the communicators with the streams, before these are given back.
+// Waits until all calls have finished with their buffers, and destroys the communicators before the streams.
 Ranks::~Ranks() {
   threads_.reset();
   for (const cuda::Stream& stream : streams_) static_cast<void>(stream.synchronize());
@@ -160,8 +160,8 @@ Status Ranks::put_gather(std::size_t count) const {
   return group.run();
 }
 
-// Outputs as `put` leaves them, over what nobody would put there.
-Status Ranks::spoil(std::size_t bytes, const std::function<Status()>& put, bool corrupt) const {
+// Overwrites the outputs with a value that is never a result, calls `put`, and, with `corrupt`, changes one byte.
+Status Ranks::overwrite_and_run(std::size_t bytes, const std::function<Status()>& put, bool corrupt) const {
   const cuda::DriverApi& api = gpu_.driver().api();
   for (const cuda::DeviceMemory& output : outputs_) {
     TUTTI_TRY(
@@ -177,7 +177,7 @@ Status Ranks::spoil(std::size_t bytes, const std::function<Status()>& put, bool 
 
 Result<std::uint64_t> Ranks::count_wrong(std::size_t count, const std::function<Status()>& put, bool corrupt) const {
   const std::size_t bytes = count * sizeof(float);
-  TUTTI_TRY(spoil(bytes, put, corrupt));
+  TUTTI_TRY(overwrite_and_run(bytes, put, corrupt));
   const Period expected = sum_of_digits(this->count());
   std::uint64_t wrong = 0;
   for (const cuda::DeviceMemory& output : outputs_) {
@@ -190,7 +190,7 @@ Result<std::uint64_t> Ranks::count_wrong(std::size_t count, const std::function<
 
 Result<std::uint64_t> Ranks::count_wrong_gathers(std::size_t count, bool corrupt) const {
   const std::size_t block = count * sizeof(float);
-  TUTTI_TRY(spoil(
+  TUTTI_TRY(overwrite_and_run(
       block * communicators_.size(), [&] { return put_gather(count); }, corrupt));
   std::uint64_t wrong = 0;
   for (const cuda::DeviceMemory& output : outputs_) {

@@ -1,4 +1,5 @@
-// What gpu_bench has measured: sections of rows, as Markdown for people and as JSON for programs. Values.
+// The results of gpu_bench: sections of rows, which are printed as Markdown for people and as JSON for programs.
+// Values.
 #pragma once
 
 #include <cstdint>
@@ -8,20 +9,20 @@
 
 namespace tutti::bench {
 
-using Row = nlohmann::ordered_json;  // an object; what a column does not name stands in the JSON only
+using Row = nlohmann::ordered_json;  // an object; fields without a column appear only in the JSON
 
 struct Section {
-  std::string name;  // in the JSON
+  std::string name;  // name in the JSON
   std::string title;
-  std::vector<std::string> notes;    // above the table; with no rows, why there are none
-  std::vector<std::string> columns;  // fields of the rows, in order
+  std::vector<std::string> notes;    // printed above the table; if there are no rows, they give the reason
+  std::vector<std::string> columns;  // the fields that the table shows, in order
   std::vector<Row> rows;
 };
 
 struct Report {
   Row head;  // fields about the whole run
   std::vector<Section> sections;
-  std::uint64_t wrong = 0;  // results of all sections that were not right
+  std::uint64_t wrong = 0;  // number of wrong results in all sections
 };
 
 std::string to_markdown(const Report& report);

@@ -83,7 +83,7 @@ Period sum_of_digits(int ranks) {
 Status fill(const Gpu& gpu, const cuda::DeviceMemory& memory, const Period& period) {
   const std::size_t first = std::min(period.size(), memory.bytes());
   TUTTI_TRY(gpu.put(memory.address(), std::span(period).first(first)));
-  for (std::size_t done = first; done < memory.bytes();) {  // twice as much each time; `done` is whole periods
+  for (std::size_t done = first; done < memory.bytes();) {  // doubles each time; `done` is a multiple of the period
     const std::size_t more = std::min(done, memory.bytes() - done);
     TUTTI_TRY(gpu.copy(memory.address() + done, memory.address(), more));
     done += more;

@@ -1,6 +1,7 @@
-// Values for gpu_bench, and the check of results: every buffer repeats one period of values, whose length divides
-// nothing, so that what a call must give is worked out on the host for one period and compared over the whole result.
-// Pure functions but for the copies to and fro.
+// Test values for gpu_bench, and the check of results. Every buffer repeats one period of values. The length of the
+// period is a multiple of a large prime, so that it does not divide any size. So the host computes the expected
+// result only for one period, and compares it with the whole buffer. Pure functions, except those that copy from and
+// to the GPU.
 #pragma once
 
 #include <cstddef>
@@ -14,20 +15,23 @@ namespace tutti::bench {
 
 using Period = std::vector<std::byte>;
 
-inline constexpr std::size_t kPeriodBytes = 16 * 65'537;  // words of 16 bytes, the least prime past 2^16 of them
+inline constexpr std::size_t kPeriodBytes = 16 * 65'537;  // 16 bytes times the smallest prime greater than 2^16
 
-// Floats of random sign and fraction between 1/8 and 8: sums of a few stay in every type's range, and many of float32
-// and float64 depend on the order in which they were made. Integers of any bits.
+// Random values. Floats have a random sign and fraction, and magnitudes between 1/8 and 8: sums of a few values stay
+// in the range of every type, and many sums of float32 and float64 depend on the order of the additions. Integers
+// have random bits.
 Period random_period(DataType type, std::uint64_t seed);
 
-// float32 whole numbers, one octal digit for each rank: rank r gives a digit times 8^r, so the sum of up to 8 ranks is
-// exact in any order, and shows which rank's digit is missing, doubled or displaced. 0 <= rank < 8.
+// float32 whole numbers with one octal digit for each rank: the values of rank r are a digit times 8^r. So the sum of
+// up to 8 ranks is exact in any order, and shows which rank's digit is missing, counted twice or misplaced. 0 <= rank
+// < 8.
 Period rank_digits(int rank);
+// The sum of the values of ranks 0 .. ranks - 1.
 Period sum_of_digits(int ranks);
 
-// Makes `memory` repeat `period`, from its beginning.
+// Fills `memory` with repetitions of `period`.
 Status fill(const Gpu& gpu, const cuda::DeviceMemory& memory, const Period& period);
-// How many of the `bytes` from `begin` are not `period`'s.
+// The number of bytes in [begin, begin + bytes) that differ from repetitions of `period`.
 Result<std::uint64_t> wrong_bytes(const Gpu& gpu, cuda::CUdeviceptr begin, std::size_t bytes, const Period& period);
 
 }  // namespace tutti::bench

@@ -1,12 +1,12 @@
-"""torch.distributed over Tutti beside gloo: in the same processes, in turn, with checked results.
+"""Compares torch.distributed with Tutti and with gloo: in the same processes, in turn, with checked results.
 
     python bench/python/torch_backends.py [--ranks 2,4,8] [--collectives all_reduce,...] [--most 64M] [--seconds 0.3]
                                           [--json FILE] [--markdown FILE]
 
-For each size the backends take turns in several rounds, so that what else the machine does falls on both; a round's
-time is the mean of its calls, and what is told is the median of the rounds, of the slowest rank. Sizes: bytes of one
-rank's tensor (all_reduce, broadcast), of the whole output (all_gather), of the whole input (reduce_scatter,
-all_to_all). Exit status 1: Tutti is slower than gloo at some point, which is listed.
+For each size the backends run in turn in several rounds, so that other load of the machine affects both. The time of a
+round is the mean of its calls; the result is the median of the rounds on the slowest rank. Sizes are the bytes of one
+rank's tensor (all_reduce, broadcast), of the whole output (all_gather), or of the whole input (reduce_scatter,
+all_to_all). The exit status is 1 if Tutti is slower than gloo in some measurement; these measurements are listed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, Callable, Dict, List
 
 BACKENDS = ("tutti", "gloo")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
-OF_ONE_TENSOR = ("all_reduce", "broadcast")  # no part for each rank
+OF_ONE_TENSOR = ("all_reduce", "broadcast")  # their tensors are not divided among the ranks
 ROUNDS = 7
 
 
@@ -38,7 +38,7 @@ def parse_bytes(text: str) -> int:
     return int(text[:-1]) * units[text[-1]] if text[-1] in units else int(text)
 
 
-def told_bytes(size: int) -> str:
+def size_text(size: int) -> str:
     for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
         if size >= unit and size % unit == 0:
             return f"{size // unit} {name}"
@@ -49,7 +49,7 @@ def told_bytes(size: int) -> str:
 
 
 def call_of(name: str, size: int, group: Any) -> "tuple[Callable[[], None], Callable[[], None]]":
-    """The call, and what checks its result. Values are such that float32 adds them up exactly."""
+    """The call, and a function that checks its result. All sums of the values are exact in float32."""
     import torch
     import torch.distributed as dist
 
@@ -67,14 +67,14 @@ def call_of(name: str, size: int, group: Any) -> "tuple[Callable[[], None], Call
 
         return lambda: dist.all_reduce(tensor, group=group), check_sum
     if name == "broadcast":
-        told = torch.empty(max(size // 4, 1))
+        values = torch.empty(max(size // 4, 1))
 
-        def check_told() -> None:
-            told.fill_(rank + 7.0)
-            dist.broadcast(told, 0, group=group)
-            assert bool((told == 7.0).all()), "broadcast is wrong"
+        def check_broadcast() -> None:
+            values.fill_(rank + 7.0)
+            dist.broadcast(values, 0, group=group)
+            assert bool((values == 7.0).all()), "broadcast is wrong"
 
-        return lambda: dist.broadcast(told, 0, group=group), check_told
+        return lambda: dist.broadcast(values, 0, group=group), check_broadcast
     mine = torch.full((part,), float(rank))
     by_block = torch.arange(float(ranks)).repeat_interleave(part)
     if name == "all_gather":
@@ -107,7 +107,7 @@ def seconds_of(call: Callable[[], None], count: int) -> float:
 
 
 def measure(name: str, size: int, groups: Dict[str, Any], seconds: float) -> Dict[str, float]:
-    """Microseconds by backend. Collective."""
+    """Measures all backends: backend -> microseconds of the slowest rank. Collective."""
     import torch
     import torch.distributed as dist
 
@@ -138,7 +138,8 @@ def rank_main(folder: str, names: List[str], most: int, seconds: float) -> None:
     import torch.distributed as dist
     import tutti.torch  # noqa: F401
 
-    warnings.simplefilter("ignore", FutureWarning)  # torch 2.13 has new names for what older releases have
+    # torch 2.13 has renamed functions; this program also supports older releases
+    warnings.simplefilter("ignore", FutureWarning)
     torch.set_num_threads(1)
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = dist.FileStore(f"{folder}/store", ranks)
@@ -180,17 +181,17 @@ def table(entries: List[Dict[str, Any]]) -> str:
     lines += ["| collective | ranks | bytes | tutti | gloo | times as quick |", "|---|---|---|---|---|---|"]
     for entry in entries:
         ratio = entry["gloo"] / entry["tutti"]
-        where = f"| {entry['collective']} | {entry['ranks']} | {told_bytes(entry['bytes'])} "
+        where = f"| {entry['collective']} | {entry['ranks']} | {size_text(entry['bytes'])} "
         lines.append(f"{where}| {entry['tutti']:.1f} | {entry['gloo']:.1f} | {ratio:.2f} |")
     return "\n".join(lines) + "\n"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", default="2,4,8")
-    parser.add_argument("--collectives", default="all_reduce", help=f"of {', '.join(COLLECTIVES)}")
+    parser.add_argument("--ranks", default="2,4,8", help="numbers of ranks (2,4,8)")
+    parser.add_argument("--collectives", default="all_reduce", help=f"comma-separated, from {', '.join(COLLECTIVES)}")
     parser.add_argument("--most", default="64M", help="largest size")
-    parser.add_argument("--seconds", type=float, default=0.3, help="for one size and backend")
+    parser.add_argument("--seconds", type=float, default=0.3, help="measuring time for each size and backend")
     parser.add_argument("--json")
     parser.add_argument("--markdown")
     parser.add_argument("--folder", help=argparse.SUPPRESS)
@@ -210,7 +211,7 @@ def main() -> int:
                 file.write(content)
     slower = [entry for entry in entries if entry["tutti"] > entry["gloo"]]
     for entry in slower:
-        where = f"{entry['collective']} of {told_bytes(entry['bytes'])}, {entry['ranks']} ranks"
+        where = f"{entry['collective']} of {size_text(entry['bytes'])}, {entry['ranks']} ranks"
         print(f"slower than gloo: {where}: {entry['tutti']:.1f} us, gloo {entry['gloo']:.1f} us")
     return 1 if slower else 0
 

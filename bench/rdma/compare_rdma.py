@@ -1,8 +1,9 @@
-"""Tutti beside perftest and UCX over Soft-RoCE, in guests of scripts/rdma-vm. Started by scripts/compare-rdma.
+"""Compares Tutti with perftest and UCX over Soft-RoCE, in guests of scripts/rdma-vm. scripts/compare-rdma starts it.
 
-Every program runs in each round, in turn, forwards and backwards. The tables have medians over the rounds, and of each
-row its ratio to the row that it is measured by: the median of the rounds' own ratios, and their range; then what each
-side's processes cost. TUTTI_* of the environment count, and UCX's own settings are the same for all.
+All programs run one after the other in each round; every second round has the reverse order. The tables have the
+medians over the rounds. Each row of Tutti also has its ratio to a reference row: the median of the ratios of the
+rounds, and their range. A second table has the processor time of each side. TUTTI_* variables of the environment are
+passed to Tutti, and UCX's settings are the same for all programs.
 """
 
 import argparse
@@ -28,7 +29,7 @@ def size(text):
     factor = {"K": 1 << 10, "M": 1 << 20}.get(text[-1:].upper(), 1)
     digits = text if factor == 1 else text[:-1]
     if not digits.isdigit() or not 8 <= int(digits) * factor <= 1 << 28:
-        raise argparse.ArgumentTypeError(f"'{text}' is no size from 8 to 256M")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a size from 8 to 256M")
     return int(digits) * factor
 
 
@@ -38,7 +39,7 @@ def sizes(text):
 
 def positive(text):
     if not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"'{text}' is no positive number")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a positive number")
     return int(text)
 
 
@@ -49,42 +50,42 @@ def variant(text):
         raise argparse.ArgumentTypeError(f"'{text}' is not LABEL:[tool=PATH,][NAME=VALUE,...]")
     tool = settings.pop("tool", None)
     if tool is not None and not os.access(tool, os.X_OK):
-        raise argparse.ArgumentTypeError(f"{tool} is no program")
+        raise argparse.ArgumentTypeError(f"{tool} is not an executable program")
     return {"label": label, "tool": tool and os.path.abspath(tool), "environment": settings}
 
 
 def parse():
     parser = argparse.ArgumentParser(prog="scripts/compare-rdma", description=__doc__, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--guests", type=int, choices=(1, 2), default=1, help="both sides in one, or two hosts")
-    parser.add_argument("--cables", action="store_true", help="one guest: over a veth cable, not inside of the driver")
-    parser.add_argument("--transport", action="append", help="of Tutti's, may be repeated (default: tcp)")
-    parser.add_argument("--memory", choices=("plain", "registered"), default="registered", help="of Tutti's buffers")
+    parser.add_argument("--guests", type=int, choices=(1, 2), default=1, help="both sides in one guest, or in two")
+    parser.add_argument("--cables", action="store_true", help="one guest: through a veth pair, not inside the driver")
+    parser.add_argument("--transport", action="append", help="Tutti's transport; may be repeated (tcp)")
+    parser.add_argument("--memory", choices=("plain", "registered"), default="registered", help="Tutti's buffers")
     parser.add_argument("--section", action="append", choices=tuple(SECTIONS), help="only this one; may be repeated")
-    parser.add_argument("--sizes", type=sizes, default=sizes("64K,1M"), help="of long messages (default: 64K,1M)")
-    parser.add_argument("--short", type=sizes, default=sizes("8"), help="of short messages (default: 8)")
+    parser.add_argument("--sizes", type=sizes, default=sizes("64K,1M"), help="sizes of long messages (64K,1M)")
+    parser.add_argument("--short", type=sizes, default=sizes("8"), help="sizes of short messages (8)")
     parser.add_argument("--rounds", type=positive, default=3)
-    parser.add_argument("--bytes", type=size, default=size("16M"), help="that a long measurement moves (default: 16M)")
-    parser.add_argument("--calls", type=positive, default=200, help="of a short measurement (default: 200)")
+    parser.add_argument("--bytes", type=size, default=size("16M"), help="bytes that a long measurement moves (16M)")
+    parser.add_argument("--calls", type=positive, default=200, help="calls of a short measurement (200)")
     parser.add_argument("--mtu", type=positive, default=1500)
-    parser.add_argument("--time", type=positive, default=3000, help="limit of the whole in s (default: 3000)")
+    parser.add_argument("--time", type=positive, default=3000, help="time limit of the whole run in s (3000)")
     parser.add_argument("--tool", default=os.path.join(ROOT, "build/release/bin/tutti"), help="the tutti command")
     parser.add_argument("--variant", type=variant, action="append", metavar="LABEL:[tool=PATH,][NAME=VALUE,...]",
-                        help="Tutti's rows once for each: by another tool, or with an environment; may be repeated")
-    parser.add_argument("--call", action="append", help="of Tutti's rows only these (one_way, ...); may be repeated")
-    parser.add_argument("--rival", action="append", help="of the others' rows only these programs; may be repeated")
-    parser.add_argument("--output", help="the tables go to this file, too")
+                        help="measure Tutti's rows with another tool or environment, too; may be repeated")
+    parser.add_argument("--call", action="append", help="only this row of Tutti (one_way, ...); may be repeated")
+    parser.add_argument("--rival", action="append", help="only this program of the others; may be repeated")
+    parser.add_argument("--output", help="also write the tables to this file")
     options = parser.parse_args()
     options.transport = options.transport or ["tcp"]
     options.section = options.section or list(SECTIONS)
     options.variant = options.variant or [{"label": "", "tool": None, "environment": {}}]
     if options.cables and options.guests == 2:
-        parser.error("two guests have a cable anyway: leave out --cables")
+        parser.error("--cables is for one guest: two guests are always connected by a cable")
     return options
 
 
 def rivals(section, busy_calls):
-    """perftest's and UCX's programs of a section: kind, program, options, what the number is, iterations."""
+    """The programs of perftest and UCX in a section: type, program, options, description of the result, iterations."""
     return {
         "one way": [
             ("perftest", "ib_write_bw", ["--perform_warm_up"], "ib_write_bw: RDMA writes", None),
@@ -106,7 +107,8 @@ def rivals(section, busy_calls):
 
 
 def own(section):
-    """Tutti's collectives of a section, and what the number is. A broadcast to one other rank is one way."""
+    """The calls of Tutti in a section, with a description of the result. A broadcast to one other rank moves data in
+    one direction."""
     return {
         "one way": [("one_way", "one_way: send and receive"), ("ping_pong", "ping_pong: one way at a time"),
                     ("broadcast", "broadcast")],
@@ -116,9 +118,9 @@ def own(section):
 
 
 def yardsticks(section, transport):
-    """The programs by which a transport's row is measured: the best of them counts. Busy polling is the quickest where
-    each side has a processor; on the one of a guest it takes turns of milliseconds, and sleeping is quicker. For both
-    ways ucx_perftest has nothing."""
+    """The reference programs for a transport's row; the best of them counts. Busy polling is the fastest if each side
+    has a processor. If both sides share the processor of a guest, they take turns of milliseconds, and sleeping is
+    faster. ucx_perftest cannot measure both directions at once."""
     if section != "short":
         return ["ucp_put_bw" if transport == "ucx" and section == "one way" else "ib_write_bw"]
     return ["ucp_put_lat", "tag_lat"] if transport == "ucx" else ["ib_write_lat", "ib_send_lat"]
@@ -202,7 +204,7 @@ def middle(values):
 
 
 def ratios(mine, theirs, unit):
-    """Of each round that has both: to the best of those that it is measured by."""
+    """The ratio to the best of the reference rows, for each round that has both."""
     found = []
     for each, value in mine.items():
         yardstick = best([values[each] for values in theirs if each in values], unit)
@@ -214,8 +216,8 @@ def ratios(mine, theirs, unit):
 def table(options, measured, section):
     unit = SECTIONS[section][1]
     lengths = options.short if section == "short" else options.sizes
-    lines = ["", "| median (its ratio, the range of the rounds') | " + " | ".join(f"{length} B" for length in lengths) +
-             " | measured by |", "|---|" + "---|" * (len(lengths) + 1)]
+    lines = ["", "| median (ratio, range over the rounds) | " + " | ".join(f"{length} B" for length in lengths) +
+             " | reference |", "|---|" + "---|" * (len(lengths) + 1)]
     for _, _, _, name, _ in rival_rows(options, section):
         cells = [shown(middle(list(by_round(measured, section, name, length).values()))) for length in lengths]
         lines.append(f"| {name} | " + " | ".join(cells) + " | |")
@@ -228,13 +230,14 @@ def table(options, measured, section):
             found = ratios(mine, [by_round(measured, section, each, length) for each in by_names], unit)
             text = f" ({middle(found):.2f} x, {min(found):.2f} to {max(found):.2f})" if found else ""
             cells.append(shown(middle(list(mine.values()))) + text)
-        by_whom = " or ".join(each.split(":")[0] for each in by_names)
-        lines.append(f"| {name} | " + " | ".join(cells) + f" | {by_whom} |")
+        references = " or ".join(each.split(":")[0] for each in by_names)
+        lines.append(f"| {name} | " + " | ".join(cells) + f" | {references} |")
     return lines
 
 
 def costs(options, measured, section):
-    """What the processes of each side cost: with their start, and without what the kernel does for nobody."""
+    """A table of the processor time of each side's processes. It includes their start, but not the time of the kernel
+    that is not assigned to a process."""
     lengths = options.short if section == "short" else options.sizes
     lines = ["", "| medians: CPU s, user + system, of side 0 and 1; context switches | " +
              " | ".join(f"{length} B" for length in lengths) + " |", "|---|" + "---|" * len(lengths)]
@@ -254,21 +257,21 @@ def costs(options, measured, section):
 
 def tables(options, measured, section):
     title, unit = SECTIONS[section]
-    note = "less is better" if unit == "us" else "more is better"
+    note = "lower is better" if unit == "us" else "higher is better"
     return (["", f"## {title}"] + table(options, measured, section) + costs(options, measured, section) +
-            ["", f"Of {options.rounds} rounds; {note}; x: times the row that it is measured by in the same round, the "
-             "best where there are two. Side 0 sends by Tutti, side 1 by the others."])
+            ["", f"{options.rounds} rounds; {note}; x is the ratio to the reference row in the same round, or to the "
+             "better one of two. With Tutti side 0 sends, with the others side 1."])
 
 
 def report(options, measured):
     commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True,
                             check=False).stdout.strip()
     where = "two guests" if options.guests == 2 else "one guest, over a veth cable" if options.cables else "one guest"
-    lines = [f"# {datetime.date.today()}: Tutti beside perftest and UCX over Soft-RoCE, {where}", "",
+    lines = [f"# {datetime.date.today()}: Tutti, perftest and UCX over Soft-RoCE, {where}", "",
              f"`{''.join(f'{name}={os.environ[name]} ' for name in own_settings())}"
              f"scripts/compare-rdma {' '.join(sys.argv[1:])}` at commit {commit}; MTU {options.mtu}, "
-             f"{options.memory} memory, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end. An emulated "
-             "processor's speeds: only ratios mean something."]
+             f"{options.memory} memory, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end. The "
+             "processor is emulated, so only the ratios are meaningful."]
     for section in options.section:
         lines += tables(options, measured, section)
     failures = sorted({f"{each['name']}, {each['bytes']} B: {each['error'].strip()}" for each in measured
@@ -281,7 +284,7 @@ def report(options, measured):
 def main():
     options = parse()
     if not os.access(options.tool, os.X_OK) and not all(each["tool"] for each in options.variant):
-        sys.exit(f"compare-rdma: {options.tool} is not there: scripts/build release tutti_tool")
+        sys.exit(f"compare-rdma: there is no {options.tool}: build it with scripts/build release tutti_tool")
     options.tool = os.path.abspath(options.tool)
     os.makedirs(os.path.join(ROOT, "build"), exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="compare-rdma.", dir=os.path.join(ROOT, "build")) as folder:

@@ -1,8 +1,9 @@
-"""One side of a comparison over RDMA, in a guest of scripts/rdma-vm: side.py PLAN RESULTS.
+"""One side of the comparison over RDMA, in a guest of scripts/rdma-vm: side.py PLAN RESULTS.
 
-Both sides (RANK 0 and 1 of 2) go through the cases of the file PLAN together. Side 0 is perftest's and ucx_perftest's
-server, writes RESULTS, one JSON object a line: the case's fields, and `value` or `error`; `usage`, by side, is what the
-program and its start cost: user and system CPU seconds, context switches of its own will and others.
+Both sides (RANK 0 and 1 of 2) execute the cases of the file PLAN together. Side 0 runs the servers of perftest and
+ucx_perftest. It writes RESULTS, one JSON object per line, with the fields of the case and `value` or `error`. `usage`
+has, for each side, the cost of the program including its start: user and system CPU seconds, voluntary and involuntary
+context switches.
 """
 
 import json
@@ -18,13 +19,13 @@ import time
 SIDE = int(os.environ["RANK"])
 DEVICE = os.environ["RDMA_VM_DEVICES"].split(",")[0]
 MEET_PORT, TOOL_PORT = 29510, 29520
-MIB_PER_MB = 1.048576  # perftest's and UCX's MB are 2^20 bytes; ours are 1e6
+MIB_PER_MB = 1.048576  # perftest and UCX print units of 2^20 bytes; the results have 1e6
 LIMIT_S = 120
 UCX = {"UCX_TLS": "rc_v", "UCX_NET_DEVICES": DEVICE + ":1", "UCX_WARN_UNUSED_ENV_VARS": "n"}
 
 
 class Peer:
-    """The connection to the other side, one line of JSON each way at a time."""
+    """The connection to the other side. Both sides send one line of JSON at the same time."""
 
     def __init__(self):
         address = (os.environ["MASTER_ADDR"], MEET_PORT)
@@ -66,20 +67,20 @@ def start(words, environment=None):
 
 
 def finish(process):
-    """Its output; an error where it failed or took too long."""
+    """Waits for the process and returns its output. Raises RuntimeError if it fails or takes too long."""
     try:
         output, _ = process.communicate(timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
         process.kill()
         output, _ = process.communicate()
-        raise RuntimeError(f"no end within {LIMIT_S} s: {output[-300:]}") from None
+        raise RuntimeError(f"not finished within {LIMIT_S} s: {output[-300:]}") from None
     if process.returncode != 0:
         raise RuntimeError(f"status {process.returncode}: {output[-300:]}")
     return output
 
 
 def server_and_client(peer, server, client, environment=None):
-    """Side 0 serves, side 1 is the client and gets its output; side 0 gets None."""
+    """Runs the server on side 0 and the client on side 1. Returns the client's output on side 1, None on side 0."""
     if SIDE == 0:
         process = start(server, environment)
         deadline = time.monotonic() + LIMIT_S
@@ -98,7 +99,8 @@ def perftest(peer, case):
     output = server_and_client(peer, words, words + [peer.address])
     if output is None:
         return None
-    # latency: bytes, iterations, least, most, typical, mean; bandwidth: bytes, iterations, peak, mean
+    # columns of latency: bytes, iterations, minimum, maximum, typical, mean; of bandwidth: bytes, iterations, peak,
+    # mean
     rows = re.findall(rf"^ *{case['bytes']} +\d+ +(.*)$", output, re.MULTILINE)
     if not rows:
         raise RuntimeError("no row in its output: " + output[-300:])
@@ -110,13 +112,14 @@ def perftest(peer, case):
 
 def ucx(peer, case):
     environment = {**UCX, "UCX_RNDV_SCHEME": "put_zcopy"}
-    # Puts do not end with -E sleep (1.13). The target of one-sided ones polls for nothing: it gets what time is left.
-    wait, patient = [], []
+    # With -E sleep, tests with puts do not end (UCX 1.13). The target of one-sided tests polls without need, so it
+    # runs with the lowest priority.
+    wait, low_priority = [], []
     if case["program"].startswith("tag"):
         wait = ["-E", "sleep"]
     elif case["program"] == "ucp_put_bw":
-        patient = ["nice", "-n", "19"]
-    server = patient + ["ucx_perftest"] + wait + ["-p", str(TOOL_PORT)]
+        low_priority = ["nice", "-n", "19"]
+    server = low_priority + ["ucx_perftest"] + wait + ["-p", str(TOOL_PORT)]
     client = ["ucx_perftest", peer.address] + wait + ["-f", "-t", case["program"], "-s", str(case["bytes"]),
               "-n", str(case["iterations"]), "-w", str(case["warm_up"]),
               "-p", str(TOOL_PORT)]
@@ -126,15 +129,15 @@ def ucx(peer, case):
     numbers = re.findall(r"[\d.]+", output.strip().splitlines()[-1])
     if len(numbers) < 6:
         raise RuntimeError("no final row in its output: " + output[-300:])
-    # iterations; latency at 50 %, mean, overall; bandwidth mean, overall; message rates
+    # columns: iterations; latency at 50 %, mean, overall; bandwidth mean, overall; message rates
     value = float(numbers[3]) if case["unit"] == "us" else float(numbers[5]) * MIB_PER_MB
-    if value <= 0:  # ucp_put_bw of 64 MiB and few iterations
+    if value <= 0:  # happens with ucp_put_bw of 64 MiB and few iterations
         raise RuntimeError("its final row has no value: " + output[-300:])
     return value
 
 
 def tutti(peer, case):
-    file = os.path.join(tempfile.gettempdir(), "perf.json")  # each guest has a folder of its own for this
+    file = os.path.join(tempfile.gettempdir(), "perf.json")  # each guest has its own temporary folder
     words = [case["tool"], "perf", case["program"], "-b", str(case["bytes"]), "-e", str(case["bytes"]),
              "-n", str(case["iterations"]), "-w", str(case["warm_up"]), "--in-place", "0",
              "--memory", case["memory"], "--transport", case["transport"]]
@@ -152,7 +155,7 @@ def tutti(peer, case):
 
 
 def spent():
-    """By all children that have ended."""
+    """The cost of all children that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return [usage.ru_utime, usage.ru_stime, usage.ru_nvcsw, usage.ru_nivcsw]
 

@@ -1,4 +1,4 @@
-"""The section `curve` of measure.py: scaling predicted by `tutti sim`, as a table and a drawing with error bands."""
+"""The section `curve` of measure.py: the scaling that `tutti sim` predicts, as a table and a plot with error bands."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from runs import MB, TREE, Job, Results, Settings
 
 from tables import markdown  # noqa: E402  found by way of runs
 
-# What is predicted. The errors are measured ones, of the same cost model: docs/results/2026-11-22-outside-judges.md.
+# The predicted workload. The errors were measured for the same cost model: docs/results/2026-11-22-outside-judges.md.
 CURVE_MODEL = "ResNet-50-like, 25.6 M parameters float32"
 GRADIENT_BYTES, BUCKET_BYTES = 102_400_000, 25_000_000
 GPUS_PER_MACHINE, MACHINES = 8, (1, 2, 4, 8, 16, 32, 64, 128)
-BACKWARD_SHARE = 2 / 3  # of a step; its gradients are ready evenly over it, the last ones at its end
-ERRORS = (0.446, 0.25)  # the worst point of any system; of those that meet the goal. Of the measured time
+# Part of a step. The gradients become ready at a constant rate during it, the last ones at its end.
+BACKWARD_SHARE = 2 / 3
+# Errors relative to the measured time: the largest of all systems, and the largest of the systems that meet the goal.
+ERRORS = (0.446, 0.25)
 ERRORS_SOURCE = TREE / "docs/results/2026-11-22-outside-judges.md"
 
 
@@ -35,7 +37,7 @@ def read_sim(log: Path, job: Job) -> dict[str, Any]:
 
 
 def buckets() -> list[int]:
-    """Bytes of each, in the order in which they are ready."""
+    """The bytes of each bucket, in the order in which the buckets become ready."""
     whole, rest = divmod(GRADIENT_BYTES, BUCKET_BYTES)
     return [BUCKET_BYTES] * whole + ([rest] if rest else [])
 
@@ -58,8 +60,8 @@ def curve_jobs(settings: Settings) -> list[Job]:
 
 
 def exposed_ms(times_ms: Sequence[float], step_ms: float) -> float:
-    """How long after its backward pass a step waits for buckets that are summed one after the other, each of them from
-    when it is ready and the one before is done."""
+    """How long a step waits for its buckets after the backward pass. The buckets are summed one after the other; each
+    one starts when it is ready and the previous one is done."""
     ready = step_ms * (1 - BACKWARD_SHARE)
     done = 0.0
     for size, time_ms in zip(buckets(), times_ms, strict=True):
@@ -71,15 +73,15 @@ def exposed_ms(times_ms: Sequence[float], step_ms: float) -> float:
 @dataclass(frozen=True)
 class Point:
     gpus: int
-    whole_ms: float  # all gradients in one call
+    whole_ms: float  # time of one call for all gradients
     exposed_ms: float
     efficiency: float  # %
     without_overlap: float  # %
-    bands: tuple[tuple[float, float], ...]  # %: low and high of each of ERRORS
+    bands: tuple[tuple[float, float], ...]  # in %: low and high for each of ERRORS
 
 
 def curve_points(results: Results, settings: Settings) -> list[Point]:
-    """One GPU, which has nobody to talk to, and every simulated number of them that is complete."""
+    """The points of the curve: one GPU, which does not communicate, and each number of GPUs with complete results."""
     points = [Point(1, 0.0, 0.0, 100.0, 100.0, ((100.0, 100.0),) * len(ERRORS))]
     for gpus in (machines * GPUS_PER_MACHINE for machines in curve_machines(settings)):
         times_ms = {
@@ -93,7 +95,7 @@ def curve_points(results: Results, settings: Settings) -> list[Point]:
 
 
 def curve_point(gpus: int, times_ms: dict[int, float], step_ms: float) -> Point:
-    """From the all-reduce times by bytes."""
+    """One point. `times_ms`: bytes -> time of an all-reduce."""
     whole_ms = times_ms[GRADIENT_BYTES]
 
     def waits_ms(factor: float) -> float:
@@ -118,8 +120,8 @@ def curve_report(results: Results, settings: Settings) -> list[str]:
     head = ["GPUs", "all gradients in one call by", "ms", "exposed, ms a step", "efficiency, %"]
     head += [f"errors of {narrow}", f"errors of {wide}", "without overlap, %"]
     lines = [
-        f"**A prediction: no GPU has run this.** {CURVE_MODEL}: {GRADIENT_BYTES / MB:g} MB of gradients a step; a "
-        f"GPU's part of the batch stays the same (weak scaling). A step takes {settings.step_ms:g} ms on one GPU "
+        f"**This is a prediction; it was not run on GPUs.** {CURVE_MODEL}: {GRADIENT_BYTES / MB:g} MB of gradients per "
+        f"step. The batch of each GPU is constant (weak scaling). A step takes {settings.step_ms:g} ms on one GPU "
         f"({settings.step_source}).",
     ]
     picture = f"![efficiency over GPUs, a prediction]({results.date}-training-curve.svg)"
@@ -127,28 +129,29 @@ def curve_report(results: Results, settings: Settings) -> list[str]:
 
 
 def curve_notes(results: Results, settings: Settings) -> list[str]:
-    """What was assumed, and what the bands are."""
+    """The assumptions, and the meaning of the bands."""
     wide, narrow = (f"{100 * error:g} %" for error in ERRORS)
     values = [run["values"] for run in results.runs.values() if "values" in run]
     costs = sorted({", ".join(filter(None, (each["parameters"], each["parameters_source"]))) for each in values})
     source = os.path.relpath(ERRORS_SOURCE, settings.output_dir)
     return [
-        f"- All-reduce times are `tutti sim`'s, on dgx-h100 machines of {GPUS_PER_MACHINE} GPUs each, so 2 and 4 GPUs "
-        "have no point: the quickest algorithm and protocol, by the sweep, the model that the errors below are of. "
-        f"Costs: {'; '.join(costs) or 'none'}.",
-        f"- Buckets of {BUCKET_BYTES / MB:g} MB are ready evenly over the last two thirds of the step, the backward "
-        "pass, and are summed one after the other. Exposed: from the end of that pass to the last sum. Efficiency: a "
-        "step without communication over one with it.",
-        "- Errors: if every all-reduce took as long as it would had its prediction been off by so much of the measured "
-        f"time, either way. {narrow} is the worst judged point of the systems that met the cost model's goal, {wide} "
-        "that of the one that missed it. Medians of single systems are 0.7 to 13 %; two values quoted for 1,024 "
-        f"machines were missed by 4.1 and 6.5 % ([outside judges]({source})). All these are with costs fitted to the "
-        "system; the costs here are fitted to none, so a band may be too narrow.",
-        "- Not in it: compute that communication slows down, ranks that come late, congestion, loading of data.",
+        f"- The all-reduce times are from `tutti sim`, for dgx-h100 machines with {GPUS_PER_MACHINE} GPUs each, so "
+        "there are no points for 2 and 4 GPUs. They are for the fastest algorithm and protocol, with the model "
+        f"`sweep`, to which the errors below apply. Costs: {'; '.join(costs) or 'none'}.",
+        f"- Buckets of {BUCKET_BYTES / MB:g} MB become ready at a constant rate during the backward pass, which is the "
+        "last two thirds of the step, and are summed one after the other. Exposed is the time from the end of the "
+        "backward pass to the last sum. Efficiency is the time of a step without communication divided by the time "
+        "with it.",
+        "- The bands show the efficiency if the prediction of every all-reduce was wrong by that part of the measured "
+        f"time, in either direction. {narrow} is the largest error of the systems that met the goal of the cost model, "
+        f"{wide} that of the system that missed it. The medians of single systems are 0.7 to 13 %. Two published "
+        f"values for 1,024 machines were missed by 4.1 and 6.5 % ([outside judges]({source})). All these errors are "
+        "with costs fitted to the system. The costs here are not fitted to a system, so a band may be too narrow.",
+        "- Not included: computation that is slowed down by communication, late ranks, congestion, loading of data.",
     ]
 
 
-# ---- The curve's picture
+# ---- The plot
 
 _WIDTH_PX, _HEIGHT_PX = 860, 480
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 30, 64, 50

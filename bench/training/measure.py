@@ -1,9 +1,8 @@
 """Reference measurements of `tutti train`. scripts/measure-training builds what it needs and calls it.
 
-A section is a list of jobs, each one run of a command that leaves a log, and a report of them all. Every run is saved
-as soon as it has ended, so that what a stopped run of this program has left goes on with --resume. The outermost loop
-is over seeds or rounds: what there is after a stop has every row of the table. One thread. What a section is stands in
-sections.py.
+A section has a list of jobs and a report. A job is one run of a command that writes a log. Every run is saved as soon
+as it has ended, so that --resume can continue after an interruption. The outermost loop is over seeds or rounds, so
+that the results after an interruption have every row of the table. One thread. sections.py defines the sections.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from sections import BATCH_SEEDS, MEMORY_ROUNDS, SECTIONS, Section
 from jobs import become_reaper, clean_environment, end_descendants  # noqa: E402
 from results import write_whole  # noqa: E402
 
-# ---- CollectiveTask
+# ---- Running one job
 
 
 def run_job(job: Job, section: Section, limit_s: float) -> dict[str, Any]:
-    """`values`, or `failure` with the reason."""
+    """Runs one job. The result has `values`, or `failure` with the reason."""
     run: dict[str, Any] = {"when": datetime.datetime.now().isoformat(timespec="seconds"), "tutti": version()}
     run["load"] = round(os.getloadavg()[0], 2)
     start = time.monotonic()
@@ -64,7 +63,7 @@ def run_job(job: Job, section: Section, limit_s: float) -> dict[str, Any]:
 
 
 def values_of(log: Path, job: Job, section: Section) -> dict[str, Any]:
-    """Raises ValueError where the log lacks something."""
+    """The values in the log. Raises ValueError if the log lacks one."""
     values = section.read(log, job)
     missing = [name for name in section.needs if values.get(name) is None]
     if missing:
@@ -97,11 +96,11 @@ def say(text: str) -> None:
     print(f"measure-training: {text}", file=sys.stderr, flush=True)
 
 
-# ---- All of it
+# ---- The whole run
 
 
 def begin(name: str, settings: Settings, resume: bool) -> Results:
-    """The newest results of the section where this run goes on with them, less the failures; else empty ones."""
+    """With `resume`, the newest results of the section without the failed runs; otherwise empty results."""
     found = sorted(settings.output_dir.glob(f"????-??-??-training-{name}.json")) if resume else []
     results = Results.from_json(found[-1].read_text(encoding="utf-8")) if found else Results(name)
     results.runs = {key: run for key, run in results.runs.items() if "failure" not in run}
@@ -109,7 +108,7 @@ def begin(name: str, settings: Settings, resume: bool) -> Results:
 
 
 def run_section(name: str, settings: Settings, resume: bool, command: str) -> bool:
-    """Whether every run of the section has values now."""
+    """Runs the jobs that are missing. Returns whether every job of the section now has values."""
     section = SECTIONS[name]
     results = begin(name, settings, resume)
     results.machine = machine_of(settings)
@@ -136,7 +135,7 @@ def base_of(results: Results, settings: Settings) -> Path:
 
 
 def save(results: Results, jobs: list[Job], settings: Settings) -> None:
-    """The raw results, and the report and the picture of these jobs' part of them."""
+    """Writes the raw results, and the report and the plot of the results of these jobs."""
     base = base_of(results, settings)
     write_whole(base.with_suffix(".json"), results.to_json())
     counted = results.only(jobs)
@@ -163,8 +162,8 @@ def head_lines(results: Results, jobs: list[Job], section: Section) -> list[str]
 
 
 def tail_lines(results: Results, jobs: list[Job]) -> list[str]:
-    """What was run, and what has failed."""
-    lines = ["## Commands", "", "Each with `--json FILE` behind it.", ""]
+    """The commands, and the failed runs."""
+    lines = ["## Commands", "", "Each command was followed by `--json FILE`.", ""]
     rows: dict[str, list[str]] = {}
     for job in jobs:
         rows.setdefault(job.template(), []).append(job.row)
@@ -177,18 +176,18 @@ def tail_lines(results: Results, jobs: list[Job]) -> list[str]:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="scripts/measure-training", description="Measurements of tutti train")
+    parser = argparse.ArgumentParser(prog="scripts/measure-training", description="Measure tutti train.")
     add = parser.add_argument
-    add("--sections", type=words, default=tuple(SECTIONS), help="all, or some of " + ",".join(SECTIONS))
-    add("--seeds", type=positive, help=f"5; of batch {BATCH_SEEDS} at most; 2 with --quick")
-    add("--rounds", type=positive, help=f"of speed: 5; of memory {MEMORY_ROUNDS} at most; 1 with --quick")
-    add("--batch", type=positive, default=64, help="of speed, of all ranks together (64)")
-    add("--step-ms", type=float, help="of curve: a step on one GPU without communication (100, assumed)")
-    add("--step-source", help="where --step-ms is from, in words")
-    add("--limit-s", type=float, default=7200.0, help="a run that takes longer is cut off and has failed (7200)")
-    add("--quick", action="store_true", help="tiny sizes: does everything run? Writes build/training")
-    add("--resume", action="store_true", help="goes on with the newest results of each section; failed runs once more")
-    add("--output-dir", type=Path, help="docs/results; build/training with --quick")
+    add("--sections", type=words, default=tuple(SECTIONS), help="comma-separated (all): " + ",".join(SECTIONS))
+    add("--seeds", type=positive, help=f"number of seeds (5; 2 with --quick; batch uses at most {BATCH_SEEDS})")
+    add("--rounds", type=positive, help=f"rounds of speed and memory (5; 1 with --quick; memory max. {MEMORY_ROUNDS})")
+    add("--batch", type=positive, default=64, help="batch of speed, of all ranks together (64)")
+    add("--step-ms", type=float, help="for curve: time of a step on one GPU without communication (100, assumed)")
+    add("--step-source", help="the source of --step-ms, for the report")
+    add("--limit-s", type=float, default=7200.0, help="a run that takes longer is ended and counts as failed (7200)")
+    add("--quick", action="store_true", help="tiny sizes, to check that everything runs; writes to build/training")
+    add("--resume", action="store_true", help="continue the newest results of each section, and repeat failed runs")
+    add("--output-dir", type=Path, help="folder for results (docs/results; build/training with --quick)")
     add("--tutti", type=Path, default=TREE / "build/release/bin/tutti", help="the tutti command")
     options = parser.parse_args(arguments)
     unknown = [name for name in options.sections if name not in SECTIONS]
@@ -197,7 +196,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if not os.access(options.tutti, os.X_OK):
         parser.error(f"there is no {options.tutti}: scripts/build release tutti_tool")
     if options.step_ms is not None and not options.step_ms > 0:
-        parser.error("--step-ms is over 0")
+        parser.error("--step-ms must be greater than 0")
     return options
 
 
@@ -207,13 +206,14 @@ def words(text: str) -> tuple[str, ...]:
 
 def positive(text: str) -> int:
     if not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"'{text}' is no positive number")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a positive number")
     return int(text)
 
 
-def shown(path: Path) -> str:
-    """From the tree, where the jobs run, if it is in there."""
-    path = Path(os.path.abspath(path))  # links stay: a virtual environment's program is one
+def relative_path(path: Path) -> str:
+    """The path relative to the root of the tree, in which the jobs run, if it is inside the tree."""
+    # Symbolic links are not resolved, because the programs of a virtual environment are links.
+    path = Path(os.path.abspath(path))
     return str(path.relative_to(TREE)) if path.is_relative_to(TREE) else str(path)
 
 
@@ -222,7 +222,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
     output_dir = options.output_dir or TREE / ("build/training" if options.quick else "docs/results")
     source = "assumed, not measured" if options.step_ms is None else "given with --step-ms"
     return Settings(
-        tutti=shown(options.tutti),
+        tutti=relative_path(options.tutti),
         output_dir=output_dir.resolve(),
         seeds=options.seeds or (2 if options.quick else 5),
         rounds=options.rounds or (1 if options.quick else 5),
@@ -232,7 +232,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
         quick=options.quick,
         limit_s=options.limit_s,
         cores=tuple(sorted(os.sched_getaffinity(0))),
-        torchrun=shown(torchrun) if os.access(torchrun, os.X_OK) else "",
+        torchrun=relative_path(torchrun) if os.access(torchrun, os.X_OK) else "",
     )
 
 
@@ -242,7 +242,7 @@ def main(arguments: list[str]) -> int:
     there = [base_of(Results(name), settings).with_suffix(".json") for name in options.sections]
     there = [path for path in there if path.exists()]
     if there and not (options.resume or options.quick):
-        say(f"{there[0]} exists: --resume goes on with it; to measure it anew, move it away")
+        say(f"{there[0]} exists: continue it with --resume, or move it away to measure again")
         return 2
     settings.output_dir.mkdir(parents=True, exist_ok=True)
     become_reaper()
@@ -251,7 +251,7 @@ def main(arguments: list[str]) -> int:
     try:
         whole = [run_section(name, settings, options.resume, command) for name in dict.fromkeys(options.sections)]
     except KeyboardInterrupt:
-        say("interrupted; --resume goes on")
+        say("interrupted; continue with --resume")
         return 130
     finally:
         end_descendants()

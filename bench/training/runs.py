@@ -1,4 +1,4 @@
-"""What the sections of measure.py share: settings, jobs, what came of their runs, and figures of these. Values."""
+"""The types that the sections of measure.py share: settings, jobs, results, and statistics. Values."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from summary import significant  # noqa: E402
 SCHEMA, VERSION = "tutti-training", 1
 MB = 1e6
 
-# Of Student's t, 97.5 %, for 1, 2, ... degrees of freedom.
+# Student's t distribution: the 97.5 % quantile for 1, 2, ... degrees of freedom.
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120)
-_T_BEYOND = 2.110  # of 17 degrees, for more: a little too wide
+# The quantile for 17 degrees of freedom, used for more as well. The interval is then slightly too wide.
+_T_BEYOND = 2.110
 
 
 
@@ -38,29 +39,29 @@ class Settings:
     step_source: str = "assumed"
     quick: bool = False
     limit_s: float = 7200.0
-    cores: tuple[int, ...] = ()  # that this program may use
-    torchrun: str = ""  # empty: there is none
+    cores: tuple[int, ...] = ()  # cores that this program may use
+    torchrun: str = ""  # command; empty: not installed
 
     @property
     def steps(self) -> tuple[int, int]:
-        """Of `speed`: all, and those at the beginning that do not count."""
+        """The number of steps of the section `speed`, and the number of first steps that are not counted."""
         return (6, 2) if self.quick else (60, 10)
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run. The row, the sample (a seed or a round) and the command together name it."""
+    """One run, identified by its row, its sample (a seed or a round) and its command."""
 
     row: str
     sample: int
-    command: tuple[str, ...]  # --json FILE comes behind it
-    model: str = ""  # what must have been trained; empty: nothing is
+    command: tuple[str, ...]  # without --json FILE, which run_job() appends
+    model: str = ""  # model that is trained; empty: the job trains no model
 
     def text(self) -> str:
         return shlex.join(self.command)
 
     def template(self) -> str:
-        """The command, with names for what only tells the section's runs apart."""
+        """The command, with names in place of the values that differ between the runs of the section."""
         words = list(self.command)
         for option in {"--seed", "--nodes", "--bytes"} & set(words):
             words[words.index(option) + 1] = option[2:].upper()
@@ -74,7 +75,7 @@ class Figure:
     high: float
 
     def text(self, digits: int | None = None) -> str:
-        """With so many decimals, or with three significant digits."""
+        """Text with `digits` decimals, or with three significant digits."""
 
         def number(value: float) -> str:
             return significant(value) if digits is None else f"{value:.{digits}f}"
@@ -84,7 +85,7 @@ class Figure:
 
 
 def interval(values: Iterable[float]) -> Figure | None:
-    """Mean and its 95 % t interval: not finite for one value. None without values."""
+    """Mean and 95 % t interval, which is infinite for one value. None if there are no values."""
     found = list(values)
     if not found:
         return None
@@ -97,7 +98,7 @@ def interval(values: Iterable[float]) -> Figure | None:
 
 
 def extremes(values: Iterable[float]) -> Figure | None:
-    """Mean, least and most. None without values."""
+    """Mean, minimum and maximum. None if there are no values."""
     found = list(values)
     return Figure(statistics.fmean(found), min(found), max(found)) if found else None
 
@@ -108,12 +109,12 @@ def text_of(figure: Figure | None, digits: int | None = None) -> str:
 
 @dataclass
 class Results:
-    """One section's runs, and where they were had."""
+    """The runs of one section, and the machine on which they ran."""
 
     section: str
     date: str = field(default_factory=lambda: datetime.date.today().isoformat())
     machine: dict[str, Any] = field(default_factory=dict)
-    commands: list[str] = field(default_factory=list)  # of this program
+    commands: list[str] = field(default_factory=list)  # command lines of measure.py
     runs: dict[tuple[str, int, str], dict[str, Any]] = field(default_factory=dict)
 
     def add(self, job: Job, run: dict[str, Any]) -> None:
@@ -123,12 +124,12 @@ class Results:
         return self.runs.get((job.row, job.sample, job.text()))
 
     def only(self, jobs: Sequence[Job]) -> Results:
-        """Of these jobs alone: a resumed file may have others, of other options."""
+        """The results of these jobs only. A resumed file may contain other runs with other options."""
         found = {key: run for key in [(job.row, job.sample, job.text()) for job in jobs] if (run := self.runs.get(key))}
         return Results(self.section, self.date, self.machine, self.commands, found)
 
     def values(self, row: str, name: str) -> dict[int, Any]:
-        """Of the row's runs that have it, by seed or round."""
+        """seed or round -> the value `name`, for the runs of the row that have it."""
         return {
             sample: run["values"][name]
             for (its_row, sample, _), run in self.runs.items()
@@ -136,7 +137,7 @@ class Results:
         }
 
     def to_json(self) -> str:
-        """One run a line, so that versions of the file can be compared."""
+        """One run per line, so that versions of the file can be compared."""
         head = {"schema": SCHEMA, "version": VERSION, "section": self.section, "date": self.date}
         head |= {"machine": self.machine, "commands": self.commands}
         lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
@@ -146,7 +147,7 @@ class Results:
 
     @staticmethod
     def from_json(text: str) -> Results:
-        """Raises ValueError for another kind of file."""
+        """Raises ValueError if the file has another format."""
         data = json.loads(text)
         if data.get("schema") != SCHEMA or data.get("version") != VERSION:
             raise ValueError(f"not a file of {SCHEMA}, version {VERSION}")

@@ -1,4 +1,4 @@
-"""The sections of the measurements of `tutti train`: which runs each has, what is read of their logs, its report.
+"""The sections of the measurements of `tutti train`: the runs of each section, the values from their logs, its report.
 
 Pure; measure.py runs them.
 """
@@ -17,12 +17,12 @@ from runs import MB, Figure, Job, Results, Settings, extremes, interval, text_of
 
 from tables import markdown  # noqa: E402
 
-PARAMETERS = {"cnn": 1_199_882, "gpt": 867_328, "gpt, larger": 4_886_784}  # or the log is another's
+PARAMETERS = {"cnn": 1_199_882, "gpt": 867_328, "gpt, larger": 4_886_784}  # to check that a log belongs to the model
 
-ACCURACY_GOAL, ACCURACY_MARGIN = 90.0, 0.5  # %, points
+ACCURACY_GOAL, ACCURACY_MARGIN = 90.0, 0.5  # in %, and in percentage points
 RANKS = (1, 2, 4)
 BATCHES = (64, 256, 1024, 4096)
-BATCH_SEEDS, MEMORY_ROUNDS = 3, 3  # at most
+BATCH_SEEDS, MEMORY_ROUNDS = 3, 3  # upper bounds
 
 
 @dataclass(frozen=True)
@@ -30,28 +30,28 @@ class Section:
     title: str
     jobs: Callable[[Settings], list[Job]]
     read: Callable[[Path, Job], dict[str, Any]]
-    needs: tuple[str, ...]  # names of values
+    needs: tuple[str, ...]  # names of the required values
     report: Callable[[Results, Settings], list[str]]  # lines of Markdown
     picture: Callable[[Results, Settings], str] | None = None  # SVG
 
 
-# ---- What is read of a log
+# ---- Reading a log
 
 
 def records_of(log: Path, job: Job) -> list[dict[str, Any]]:
-    """A training's. Raises ValueError where it is not a whole log of the model."""
+    """The records of a training. Raises ValueError if the log is incomplete or belongs to another model."""
     records = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
     kinds = [record.get("record") for record in records]
     if "run" not in kinds or kinds[-1] != "result":
-        raise ValueError("the log has no record of the run at its beginning, or none of the result at its end")
+        raise ValueError("the log lacks the record `run` at its beginning, or `result` at its end")
     parameters = records[kinds.index("run")].get("parameters")
     if parameters != PARAMETERS[job.model]:
-        raise ValueError(f"{job.model} has {parameters} parameters there, not {PARAMETERS[job.model]}")
+        raise ValueError(f"{job.model} has {parameters} parameters in the log, not {PARAMETERS[job.model]}")
     return records
 
 
 def read_result(log: Path, job: Job) -> dict[str, Any]:
-    """What the log's last record says, and each epoch's accuracy."""
+    """The values of the last record of the log, and the accuracy of each epoch."""
     records = records_of(log, job)
     values = {name: value for name, value in records[-1].items() if name != "record"}
     if values.get("test_accuracy") is not None:
@@ -61,7 +61,7 @@ def read_result(log: Path, job: Job) -> dict[str, Any]:
 
 
 def read_steps(log: Path, job: Job) -> dict[str, Any]:
-    """Each step's times, too. Raises ValueError where not all steps are in the log."""
+    """Like read_result(), with the times of each step. Raises ValueError if the log does not contain all steps."""
     steps = [record for record in records_of(log, job) if record.get("record") == "step"]
     wanted = int(job.command[job.command.index("--steps") + 1])
     if len(steps) != wanted:
@@ -71,7 +71,7 @@ def read_steps(log: Path, job: Job) -> dict[str, Any]:
 
 
 def percent(accuracy: float) -> float:
-    """Of a share of 1. Raises ValueError where it is none."""
+    """Converts a number in 0..1. Raises ValueError if it is outside."""
     if not 0 <= accuracy <= 1:
         raise ValueError(f"an accuracy of {accuracy} is not within 0 and 1")
     return 100 * accuracy
@@ -101,7 +101,7 @@ def accuracy_jobs(settings: Settings) -> list[Job]:
 
 
 def differences(first: dict[int, float], second: dict[int, float]) -> list[float]:
-    """second - first, of the same seeds."""
+    """second - first, for each seed that both have."""
     return [second[sample] - first[sample] for sample in sorted(first.keys() & second.keys())]
 
 
@@ -123,8 +123,8 @@ def accuracy_report(results: Results, _: Settings) -> list[str]:
         rows.append([ranks_text(ranks), str(len(found)), text_of(mean, 2), lowest, apart_text, *goals])
     head = ["", "seeds", "test accuracy, %", "lowest, %", "difference to 1 process, points"]
     head += [f">= {ACCURACY_GOAL:g} %", f"within {ACCURACY_MARGIN:g} points"]
-    said = "Means over seeds, in brackets their 95 % t intervals. A difference is taken seed by seed. The last columns "
-    return [said + "judge the means.", "", markdown(head, rows)]
+    said = "Means over seeds, with their 95 % t intervals in brackets. Differences are between runs of the same seed. "
+    return [said + "The last columns evaluate the means.", "", markdown(head, rows)]
 
 
 def batch_row(batch: int, scaled: bool) -> str:
@@ -149,7 +149,7 @@ def batch_report(results: Results, _: Settings) -> list[str]:
         figures = (interval(plain.values()), interval(scaled.values()), interval(differences(plain, scaled)))
         rows.append([str(batch), f"{len(plain)}, {len(scaled)}", *(text_of(figure, 2) for figure in figures)])
     head = ["effective batch", "seeds", "test accuracy, %: same lr", "lr scaled with the batch", "difference, points"]
-    said = "Means over seeds, in brackets their 95 % t intervals. The effective batch is that of both ranks together."
+    said = "Means over seeds, with their 95 % t intervals in brackets. The effective batch is the sum of both ranks."
     return [said, "", markdown(head, rows)]
 
 
@@ -192,13 +192,13 @@ def speed_jobs(settings: Settings) -> list[Job]:
 
 
 def steps_per_s(results: Results, row: str, settings: Settings) -> dict[int, float]:
-    """By round: of the run's median step."""
+    """round -> steps per second, from the median step of the run."""
     found = results.values(row, "step_s")
     return {number: 1 / statistics.median(each[settings.steps[1] :]) for number, each in found.items()}
 
 
 def exposed(results: Results, row: str, settings: Settings) -> tuple[Figure | None, Figure | None]:
-    """Of the runs' median steps: ms, and % of the step."""
+    """Exposed communication in the median steps of the runs: in ms, and in % of the step."""
     left_out = settings.steps[1]
     times, shares = [], []
     steps = results.values(row, "step_s")
@@ -212,14 +212,15 @@ def exposed(results: Results, row: str, settings: Settings) -> tuple[Figure | No
 def speed_report(results: Results, settings: Settings) -> list[str]:
     steps, left_out = settings.steps
     lines = [
-        f"Batch {settings.batch} of all ranks together, {steps} steps, the first {left_out} left out. A run's figure "
-        "is that of its median step; here are means over the rounds, in brackets least and most. Ratios are of two "
-        "runs of one round: above 1, the row is quicker. Exposed is what rank 0's step waits for communication. "
-        "All train generated data by SGD with momentum, each library with buckets as it comes: PyTorch closes the "
-        "first one at 1 MiB, others at 25 MiB, so it has two of them for either model.",
+        f"Batch {settings.batch} of all ranks together, {steps} steps; the first {left_out} steps are not counted. The "
+        "value of a run is that of its median step. The table has means over the rounds, with minimum and maximum in "
+        "brackets. Ratios are between two runs of the same round; above 1, the row is faster. Exposed is the time that "
+        "a step on rank 0 waits for communication. All train generated data by SGD with momentum, and each library "
+        "uses its default buckets: those of PyTorch have 1 MiB (the first one) and 25 MiB, so there are two for each "
+        "model.",
     ]
     if not settings.torchrun:
-        lines += ["", "PyTorch is left out: there is no build/python (`scripts/setup --python`)."]
+        lines += ["", "PyTorch was not measured: there is no build/python (`scripts/setup --python` creates it)."]
     for model in _SPEED_MODELS:
         speeds = {name: steps_per_s(results, f"{model}: {name}", settings) for name in _VARIANTS}
         rows = []
@@ -243,7 +244,8 @@ _STRATEGIES["mics, groups of 2"] = ("--strategy", "mics", "--group", "2")
 
 
 def memory_jobs(settings: Settings) -> list[Job]:
-    # Large enough for parameters to outweigh activations: several layers, of which a shard is a small part.
+    # Large enough that parameters need more memory than activations, with several layers, so that a shard is a small
+    # part.
     options = ("--width", 256, "--blocks", 6, "--batch", 8, "--steps", 5, "--data", "generated")
     return [
         Job(name, number, train(settings, "gpt", 4, *words, *options), "gpt, larger")
@@ -261,15 +263,15 @@ def memory_report(results: Results, _: Settings) -> list[str]:
         less = extremes((ddp[n] - peaks[n]) / MB for n in sorted(ddp.keys() & peaks.keys()))
         state = extremes(value / MB for value in results.values(name, "state_bytes").values())
         rows.append([name, text_of(peak, 2), text_of(less, 2) if name != "ddp" else "", text_of(state, 3)])
-    said = "Means over the rounds, in brackets least and most, of 10^6 bytes. Peak: `peak_bytes`, of the rank with the "
+    said = "Means over the rounds, with minimum and maximum in brackets, in 10^6 bytes. Peak is `peak_bytes` of the "
     said += (
-        "most: data, activations and buffers, too. State: what the arithmetic says for a rank's parameters, gradients "
+        "rank with the most; it includes data, activations and buffers. State is calculated from the sizes of a rank's "
     )
-    said += "and optimizer state."
+    said += "parameters, gradients and optimizer state."
     return [said, "", markdown(["strategy", "peak, MB", "less than ddp, MB", "state by arithmetic, MB"], rows)]
 
 
-# ---- All of them
+# ---- All sections
 
 SECTIONS = {
     "accuracy": Section("accuracy", accuracy_jobs, read_result, ("test_accuracy",), accuracy_report),

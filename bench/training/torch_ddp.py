@@ -1,11 +1,11 @@
-"""The models of `tutti train` in PyTorch, trained by its DistributedDataParallel over Gloo: for throughput alone.
+"""The models of `tutti train` in PyTorch, trained with DistributedDataParallel over Gloo. It measures only throughput.
 
     build/python/bin/torchrun --standalone --nproc-per-node 2 bench/training/torch_ddp.py cnn --steps 60 --json FILE
 
-measure.py starts it. The models have the layers and as many parameters as Tutti's (train/models.h); the optimizer is
-SGD with momentum 0.9, as there; the data are generated tensors of the real ones' shapes; DDP's own defaults otherwise.
-The log is like that of `tutti train --json`, written by rank 0 when the last step is done; a step is loading, both
-passes and the update, its loss read.
+measure.py starts it. The models have the same layers and numbers of parameters as those of Tutti (train/models.h). The
+optimizer is SGD with momentum 0.9 as well. The data are generated tensors with the shapes of the real data. Everything
+else has DDP's defaults. Rank 0 writes a log like that of `tutti train --json` after the last step. The time of a step
+includes loading, forward and backward pass, the update, and reading the loss.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 _VOCABULARY, _CONTEXT, _WIDTH, _HEADS, _BLOCKS = 256, 64, 128, 4, 4
-_SAMPLES = 4096  # that a rank draws its batches from
+_SAMPLES = 4096  # samples from which a rank draws its batches
 _PARAMETERS = {"cnn": 1_199_882, "gpt": 867_328}
 
 
@@ -59,13 +59,13 @@ class Block(nn.Module):
         self.down = nn.Linear(4 * _WIDTH, _WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[batch, context, width] -> the same."""
+        """[batch, context, width] -> [batch, context, width]."""
         batch, context, _ = x.shape
         heads = self.qkv(self.norm1(x)).view(batch, context, 3, _HEADS, _WIDTH // _HEADS)
         query, key, value = heads.permute(2, 0, 3, 1, 4)
         seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.projection(seen.transpose(1, 2).reshape(batch, context, _WIDTH))
-        return x + self.down(functional.gelu(self.up(self.norm2(x))))  # gelu by erf, not by tanh
+        return x + self.down(functional.gelu(self.up(self.norm2(x))))  # gelu with erf, not with tanh
 
 
 class Gpt(nn.Module):
@@ -96,7 +96,7 @@ def samples(model: str) -> tuple[Tensor, Tensor]:
 
 
 def train(options: argparse.Namespace, model: DistributedDataParallel, rank_batch: int) -> list[dict[str, Any]]:
-    """The records of all steps, as this rank has seen them."""
+    """Trains, and returns the records of all steps on this rank."""
     inputs, targets = samples(options.model)
     optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
     records = []
@@ -119,7 +119,7 @@ def train(options: argparse.Namespace, model: DistributedDataParallel, rank_batc
 def main(arguments: list[str]) -> int:
     options = _parse(arguments)
     torch.set_num_threads(options.threads)
-    torch.manual_seed(options.seed)  # one model on all ranks; DDP would see to it, too
+    torch.manual_seed(options.seed)  # the same values on all ranks; DDP would also ensure this
     model = _MODELS[options.model]()
     parameters = sum(each.numel() for each in model.parameters())
     if parameters != _PARAMETERS[options.model]:
@@ -127,8 +127,8 @@ def main(arguments: list[str]) -> int:
     dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
     if options.batch % ranks != 0:
-        raise SystemExit(f"torch_ddp: a batch of {options.batch} is no multiple of {ranks} ranks")
-    torch.manual_seed(options.seed + 1 + rank)  # of the data
+        raise SystemExit(f"torch_ddp: a batch of {options.batch} is not a multiple of {ranks} ranks")
+    torch.manual_seed(options.seed + 1 + rank)  # seed of the data
     records = train(options, DistributedDataParallel(model, bucket_cap_mb=options.bucket_mb), options.batch // ranks)
     seconds = sum(record["step_s"] for record in records)
     dist.barrier()
@@ -152,24 +152,24 @@ def _write(path: Path | None, records: list[dict[str, Any]]) -> None:
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="torch_ddp.py", description="tutti train's models by PyTorch DDP over Gloo")
+    parser = argparse.ArgumentParser(prog="torch_ddp.py", description="Train the models of tutti train by PyTorch DDP")
     add = parser.add_argument
     add("model", choices=tuple(_MODELS))
-    add("--batch", type=_positive, default=64, help="of all ranks together (64)")
+    add("--batch", type=_positive, default=64, help="samples per step, of all ranks together (64)")
     add("--steps", type=_positive, default=60)
     add("--lr", type=float, default=0.01)
     add("--seed", type=int, default=1)
-    add("--threads", type=_positive, default=1, help="of each rank (1)")
-    add("--bucket-mb", type=float, help="DDP's buckets; default: its own, the first of 1, others of 25")
-    add("--json", type=Path, help="the log; default: printed")
+    add("--threads", type=_positive, default=1, help="threads of each rank (1)")
+    add("--bucket-mb", type=float, help="size of DDP's buckets (default: 1 for the first, 25 for the others)")
+    add("--json", type=Path, help="file for the log (default: standard output)")
     if "RANK" not in os.environ:
-        parser.error("start it by torchrun: build/python/bin/torchrun --standalone --nproc-per-node 2 ...")
+        parser.error("start it with torchrun: build/python/bin/torchrun --standalone --nproc-per-node 2 ...")
     return parser.parse_args(arguments)
 
 
 def _positive(text: str) -> int:
     if not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"'{text}' is no positive number")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a positive number")
     return int(text)
 
 

@@ -1,4 +1,4 @@
-// Every rank gives its number and 1; CMakeLists.txt beside this file builds it.
+// Adds the rank numbers, and a 1 for each rank, over all ranks. The CMakeLists.txt in this folder builds it.
 #include <tutti/tutti.h>
 
 #include <array>

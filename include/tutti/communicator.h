@@ -1,52 +1,20 @@
 // Communicator: one rank's membership in a group of ranks that call collectives together.
 //
-// Every rank calls the same collectives in the same order with the same count, type, operation and algorithm; buffers,
-// in place or not, and registered or not are each rank's own affair. Ranks that disagree get ErrorCode::kMismatch with
-// the name of the rank and of the argument, and the communicator stays usable.
+// - All ranks call the same collectives in the same order, with the same count, type, operation and algorithm. Ranks
+//   that disagree get kMismatch with the name of the rank and of the argument; the communicator stays usable. Sends and
+//   receives are ordered separately: between two ranks, in each direction, the k-th send matches the k-th receive.
+// - A call that returns kInvalidArgument did not happen. Peers that made the same call wait for it.
+// - Buffers are host memory, or memory of one GPU, aligned to the element. Input and output do not overlap, except in
+//   the in-place form that is stated for each collective. Buffers that a rank does not use may be null. count may be 0.
+// - Every collective can return kInvalidArgument, kMismatch, kTimeout, kAborted and kPeerLost. A failed call may
+//   succeed on some ranks, unless CommunicatorOptions::uniform is set. After any error other than kInvalidArgument
+//   the contents of the output are unspecified; in place, the input is lost as well.
+// - A call on device memory is queued on CallOptions::stream and returns before it has run. Later failures are returned
+//   by async_status() and by the call's Work.
+// - All functions may be called from any thread at any time. The caller ensures that calls from several threads have
+//   the same order on all ranks. Different Communicators are independent. After fork() only the parent may use it.
 //
-// A call that is refused for this rank's own arguments (kInvalidArgument) has not happened: it takes no place in the
-// order of calls, and peers that have made it wait. Make it again with the right arguments, or abort().
-//
-// Sends and receives have an order of their own: between two ranks, in each direction, the k-th send meets the k-th
-// receive. Collectives and transfers with other ranks do not hold them up.
-//
-// Buffers: host or device memory (see below), aligned to the element. Input and output are the same memory only in the
-// collective's in-place form (docs/collectives.md) and do not overlap otherwise. count may be 0. A rank may pass null
-// for a buffer that it has not (the input of a broadcast away from its root, the output of a reduce, ...). Errors of
-// every collective: kInvalidArgument, kMismatch, kTimeout, kAborted, kPeerLost. Ranks may end a failed call
-// differently: one that has all it needs ends it well while another gives up (unless CommunicatorOptions::uniform).
-// After an error other than kInvalidArgument the output holds unspecified values: of each element what stood there, a
-// partial result or the result. In place that is the input, too, which is lost then: keep a copy, or work out of place,
-// where a step may have to be done again. Out of place the input is as it was, and nothing outside of the output is
-// written. A failed call waits for peers that may be writing its output, at most 1 s: one that is stopped for longer
-// in the middle may write yet.
-//
-// Device memory: the buffers of a call may lie in the memory of one GPU instead. Such a call is ordered in a stream
-// (CallOptions::stream) and returns before it ran; its buffers belong to it until that stream is through with it. What
-// fails later is told by async_status(), and by the Work where there is one; the output then holds unspecified values.
-// Collectives of one communicator still run in the order of their calls, whatever their streams. Such calls run on the
-// GPUs where every rank has one (CommunicatorOptions::device): then its buffers lie in that GPU's memory on all ranks
-// of a call, or in host memory on all. Else the host carries them out, and ranks with device and with host memory may
-// meet in one call. Device memory is recognised where the CUDA driver was loaded into the process when the communicator
-// was made, or the call names a stream. Managed memory counts as device memory, pinned memory as host memory. A rank
-// whose context is lost (a kernel failed, it was destroyed), or whose driver refuses what a call on the GPUs needs, is
-// lost to its peers, too: they hear of it as of an abort(), as soon as the rank itself does.
-//
-// Graphs: a stream may capture calls on device memory; each replay is a call of its own, for which other ranks make
-// theirs, in an order that all ranks share. The Work of a captured call is done at once. Ranks that share a GPU in one
-// process are captured in one graph, from one thread, in a Group. Synchronize the streams of replays before the
-// communicator ends. Where the host carries calls out: from the first captured call on, calls on device memory take
-// their places in the order in which streams come to them: put them into one stream, or order the streams by events, on
-// all ranks alike; synchronize before calls on host memory that are to follow; and a graph that outlives its
-// communicator only lets its stream go on.
-//
-// Processes: after fork() only the parent may use a Communicator; the child may destroy its copy. Registered memory is
-// shared with the child, not copied.
-//
-// Threads: every function may be called from any thread, also at once. Collectives must be called in one order that all
-// ranks agree on, and so must transfers between two ranks: calls from several threads at once that could overtake each
-// other need the caller's own ordering. abort() may be called from any thread at any time.
-// Different Communicators are independent.
+// docs/communicator.md explains all of this: failed calls, in-place calls, device memory, graphs, threads and fork().
 #pragma once
 
 #include <chrono>
@@ -77,114 +45,125 @@ class PendingImpl;
 
 class Communicator;
 
-// How a rank finds the others. Fields left as they are come from the environment: from TUTTI_RANK, TUTTI_WORLD_SIZE,
-// TUTTI_ROOT, TUTTI_JOB_ID, which `tutti run` sets (see docs/config.md for all of them), then from what torchrun,
-// mpirun, srun and others say to their ranks (docs/run.md), and then from the stated default.
+// How a rank finds the other ranks, and how the communicator works. A field that is left at its default is read from
+// the environment: first from Tutti's variables (TUTTI_RANK, TUTTI_WORLD_SIZE, TUTTI_ROOT, TUTTI_JOB_ID, ..., which
+// `tutti run` sets; docs/config.md lists all of them), then from the variables of torchrun, mpirun, srun and other
+// launchers (docs/run.md). If neither sets it, the default that is stated here applies.
 struct CommunicatorOptions {
-  std::int32_t rank = -1;             // 0 .. size-1
-  std::int32_t size = -1;             // number of ranks, 1 .. 65535
-  std::string root;                   // "host:port" where rank 0 listens during set-up; default 127.0.0.1:29477
-  std::string job_id;                 // ranks with another job id are refused; at most 128 bytes; default "default"
-  std::string job_key_file;           // 16 to 4096 random bytes by which the job's ranks know each other, mode 600;
-                                      // default: TUTTI_JOB_KEY_FILE, TUTTI_JOB_KEY, then one of this machine and user.
-                                      // With a unique id: in addition to the id, for the process that makes it, too
-  std::string interface;              // network interface for this rank's data, and for meeting when `root` has no
-                                      // host; default: lo, and for data the one that leads to rank 0
-  std::optional<UniqueId> unique_id;  // replaces root, job_id and interface; a job key is mixed in
-  // How ranks may reach each other: "auto" (shared memory inside a machine, TCP across), "shm" (an error where that is
-  // not enough) or "tcp" (even inside a machine). Empty: TUTTI_TRANSPORT, then "auto".
+  std::int32_t rank = -1;  // 0 .. size-1
+  std::int32_t size = -1;  // number of ranks, 1 .. 65535
+  std::string root;        // "host:port" at which rank 0 listens during set-up; default 127.0.0.1:29477
+  std::string job_id;      // ranks with a different job id are refused; at most 128 bytes; default "default"
+  // Path of a file with 16 to 4096 random bytes, mode 600: the secret by which the ranks of a job authenticate each
+  // other. Default: TUTTI_JOB_KEY_FILE, then TUTTI_JOB_KEY, then a key that is kept for this user on this machine. If a
+  // key is configured together with a unique id, a rank needs both, and so does the process that creates the id.
+  std::string job_key_file;
+  // Network interface for this rank's data, and for set-up if `root` has no host. Default: lo for set-up; for data, the
+  // interface of the route to rank 0.
+  std::string interface;
+  std::optional<UniqueId> unique_id;  // replaces root, job_id and interface; a job key is combined with it
+  // How ranks may reach each other: "auto" (shared memory inside a machine; between machines RDMA if both have it,
+  // otherwise TCP), "shm" (an error if the ranks are on several machines), or "tcp", "verbs" or "ucx" (also inside a
+  // machine; an error if it cannot be used). Empty: TUTTI_TRANSPORT, then "auto".
   std::string transport;
-  // Whether ranks of one machine use each other's memory that is not registered: "auto" (where the system lets them and
-  // it pays), "calls" (by system calls, even between threads of one process) or "off". Empty: TUTTI_ATTACH, then
-  // "auto".
+  // Whether ranks of one machine access each other's memory if it is not registered: "auto" (if the system allows it
+  // and it is faster), "calls" (by system calls, even between threads of one process) or "off". Empty: TUTTI_ATTACH,
+  // then "auto".
   std::string attach;
-  // Whether what goes between machines is encrypted (TLS 1.3 over TCP; docs/security.md says what that costs and
-  // promises). The same on all ranks. verbs and ucx are not chosen then, and are kConfig errors where they are asked
-  // for; so is a machine without libssl.so.3. Left alone: TUTTI_ENCRYPT, then false.
+  // Whether data between machines is encrypted (TLS 1.3 over TCP; docs/security.md states guarantees and cost). The
+  // same on all ranks. The transports verbs and ucx are then never chosen. Requesting one of them is a kConfig error,
+  // and so is a machine without libssl.so.3. Unset: TUTTI_ENCRYPT, then false.
   std::optional<bool> encrypt;
-  // Ranks share memory only with ranks of the same id (and machine): splits one machine into several. Empty:
-  // TUTTI_NODE_ID, then all alike. At most 64 bytes.
+  // Ranks share memory only with ranks on the same machine that have the same node id. Different ids split one machine
+  // into several, for example for tests. Empty: TUTTI_NODE_ID, then one id for all. At most 64 bytes.
   std::string node_id;
-  // The GPU of this rank, by its number, or kNoDevice. Left alone: that of the calling thread's current CUDA context,
-  // if it has one. Where every rank has a GPU of one machine and these reach each other, calls on their memory run on
-  // the GPUs (device_calls "auto"); else, or with "staged", the host carries them out. Empty: TUTTI_DEVICE_CALLS, then
-  // "auto".
+  // The CUDA number of this rank's GPU, or kNoDevice. Unset: the GPU of the calling thread's current CUDA context, if
+  // it has one. With device_calls "auto", calls on GPU memory run on the GPUs if every rank has a GPU of the same
+  // machine and these GPUs can access each other. Otherwise, or with "staged", they run on the host. Empty
+  // device_calls: TUTTI_DEVICE_CALLS, then "auto".
   static constexpr std::int32_t kNoDevice = -1;
   std::optional<std::int32_t> device;
   std::string device_calls;
-  // Whether collectives on host memory end alike on all ranks that live: well, or with an error. Costs a short
-  // all-reduce after each blocking call (docs/elastic.md has numbers); start(), Group, sends and receives stay as they
-  // are. The same on all ranks. A call whose communicator breaks then lasts until the other ranks have come to theirs
-  // and have agreed, at most 4 set-up timeouts, also after abort(); the communicator takes no more collectives then, on
-  // all of these ranks: shrink() it. Where living ranks could not hear each other for so long, calls may end
-  // differently. agree() and shrink() wait for a call that is under way. Left alone: TUTTI_UNIFORM, then false.
+  // Whether a blocking collective on host memory has the same outcome on all live ranks: success, or an error. It costs
+  // a short all-reduce after each such call (docs/elastic.md has numbers). start(), Group, sends and receives are not
+  // covered. The same on all ranks. If the communicator breaks during a call, the call lasts until the other ranks have
+  // entered their call and have agreed on its outcome: at most 4 set-up timeouts, even after abort(). Afterwards the
+  // communicator refuses collectives on all of these ranks, so shrink() it. If live ranks cannot communicate for that
+  // long, the outcomes may differ. agree() and shrink() wait for a call in progress. Unset: TUTTI_UNIFORM, then false.
   std::optional<bool> uniform;
-  // Whether every message of collectives, sends and receives on host memory carries a checksum (CRC-32C), which its
-  // receiver looks at: a flipped bit is kDamaged on that rank, with the hop. All values then travel in slots or
-  // sockets, never through each other's memory, and the host carries out calls on GPU memory: docs/reliability.md says
-  // what it covers and costs. The same on all ranks. Left alone: TUTTI_CHECKSUM, then false.
+  // Whether every message of collectives, sends and receives on host memory carries a checksum (CRC-32C), which the
+  // receiver verifies. A flipped bit gives kDamaged on the receiving rank, and the message names sender and receiver.
+  // All values then travel through slots or sockets and never directly through another rank's memory, and calls on GPU
+  // memory run on the host. docs/reliability.md states coverage and cost. The same on all ranks. Unset: TUTTI_CHECKSUM,
+  // then false.
   std::optional<bool> checksum;
-  std::vector<std::int32_t> devices;  // of create_all() alone: by rank, in place of `device`
+  std::vector<std::int32_t> devices;  // used by create_all() only; indexed by rank; empty: `device` for all
   // How long set-up waits for missing ranks, and how long a collective may make no progress. 0: from the environment,
   // then 60 s.
   std::chrono::milliseconds setup_timeout{0};
   std::chrono::milliseconds timeout{0};
 };
 
-// One call's extras.
+// Options of one call.
 struct CallOptions {
   Algorithm algorithm = Algorithm::kAuto;  // the same on all ranks
   Scale scale{};                           // used by ReduceOp::kPreMulSum only
-  std::chrono::milliseconds timeout{0};    // without progress; 0: the communicator's
-  UserReduction reduction{};               // with a function: stands for type and operation, which are not looked at
-  // The CUstream of a call on device memory, of the buffers' context; null in it: that context's default stream. Calls
-  // on host memory do not look at it. It may be capturing a graph where the GPUs carry the call out.
+  std::chrono::milliseconds timeout{0};    // longest time without progress; 0: the communicator's timeout
+  UserReduction reduction{};               // if it has a function: replaces data type and operation, which are ignored
+  // The CUstream of a call on device memory. The stream belongs to the context of the buffers. If the option is empty
+  // or contains a null pointer, the default stream of that context is used. A call on host memory ignores the stream,
+  // but fails if the process has not loaded the CUDA driver, because the pointer then cannot be a stream. The stream
+  // may be capturing a CUDA graph: docs/communicator.md has the rules.
   std::optional<void*> stream{};
 };
 
-// What a rank brings to agree().
+// Input of agree().
 struct AgreeOptions {
-  std::int64_t value = INT64_MAX;         // the application's own; what comes out is the least of all survivors'
-  std::chrono::milliseconds patience{0};  // for ranks that live and do not come; 0: the set-up timeout
+  std::int64_t value = INT64_MAX;  // chosen by the application; the result is the minimum over all survivors
+  // How long to wait for live ranks that do not call agree(). 0: the set-up timeout. The same on all ranks.
+  std::chrono::milliseconds timeout{0};
 };
 
-// What the survivors have agreed on.
+// Result of agree(): the same on all survivors.
 struct Agreement {
-  std::vector<std::int32_t> survivors;  // ranks of the communicator, ascending; the one that reads this is among them
-  // The least of the survivors' last good collectives: the number in messages ("all_reduce #7"), 0: none. It has ended
-  // well on every survivor, and so have those before it but for such as failed alone (scope kCall). A long call in
-  // pieces takes several numbers. Not counted: sends, receives, and calls that GPUs carry out.
+  std::vector<std::int32_t> survivors;  // ranks of this communicator, ascending; includes the calling rank
+  // Sequence number of the last collective that completed on every survivor (the number in error messages, for example
+  // 7 in "all_reduce #7"), or 0. Earlier collectives also completed, except those that failed with ErrorScope::kCall. A
+  // long call is split into segments, and each segment takes a number. Sends, receives and calls that run on GPUs are
+  // not counted.
   std::uint64_t last_operation = 0;
-  std::int64_t value = 0;  // the least of the survivors'
+  std::int64_t value = 0;  // minimum of AgreeOptions::value over the survivors
 
   bool operator==(const Agreement&) const = default;
 };
 
-// Lengths of the blocks of a v-variant, in elements, by rank, and where they start in the buffer, in elements from its
-// beginning; without displacements one follows the other. The spans are read during the call that takes them only.
+// Layout of the blocks of a v-variant, indexed by rank: the length of each block, and its offset from the start of the
+// buffer, both in elements. Without displacements the blocks are contiguous. The spans are only read during the call
+// that receives them.
 struct BlockCounts {
   std::span<const std::size_t> counts{};
   std::span<const std::size_t> displacements{};
 };
 
-// For which calls a plan of the caller's own is taken.
+// The message sizes for which a user plan is used: min_bytes <= bytes of one block <= max_bytes.
 struct PlanUse {
-  std::size_t min_bytes = 0;  // of one block, both included
+  std::size_t min_bytes = 0;
   std::size_t max_bytes = SIZE_MAX;
 };
 
 // Bytes of GPU memory that a communicator holds.
 struct DeviceMemoryUse {
-  std::uint64_t suspendable = 0;  // suspend() gives it back
-  std::uint64_t lasting = 0;
+  std::uint64_t suspendable = 0;  // freed by suspend()
+  std::uint64_t lasting = 0;      // held until the communicator is destroyed
 };
 
-// Any collective, as a value: what the functions below spell out. Fields that the kind does not use are not looked at.
+// Any collective, as a value for run(), start() and Group::add(). The functions of Communicator describe each
+// collective and its buffers. Fields that the collective does not use are ignored.
 struct CollectiveCall {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   const void* input = nullptr;
   void* output = nullptr;
-  std::size_t count = 0;  // elements of one block; gather_v, scatter_v: of this rank's block
+  std::size_t count = 0;  // elements of one block; for gather_v and scatter_v: elements of this rank's block
   DataType type = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   std::int32_t root = 0;
@@ -193,8 +172,9 @@ struct CollectiveCall {
   BlockCounts output_counts{};  // all_gather_v, all_to_all_v; gather_v at the root
 };
 
-// An operation under way. Destroying a Work that was not waited for lets the operation run on; the buffers must outlive
-// it.
+// A handle to an operation that is in progress. Destroying a Work does not stop its operation, so the buffers must
+// stay valid until the operation has ended, because it still reads and writes them. A default-constructed Work is
+// complete and successful.
 class TUTTI_API Work {
  public:
   Work();
@@ -202,23 +182,25 @@ class TUTTI_API Work {
   Work& operator=(Work&&) noexcept;
   ~Work();
 
-  // Blocks until the operation has ended and returns how it ended; may be called again. Makes progress in this thread.
+  // Blocks until the operation has ended, and returns its result. May be called repeatedly. The calling thread does a
+  // part of the communication.
   Status wait();
-  // True when the operation has ended (wait() then returns at once). Makes a little progress in this thread; does not
-  // block, but for up to a second where the operation has just failed and peers may still write into its output.
+  // Returns true if the operation has ended; wait() then returns at once. The calling thread does a small part of the
+  // communication. Does not block, with one exception: if the operation has just failed and peers may still write to
+  // its output, test() waits for them for up to 1 s.
   bool test();
 
  private:
   friend class detail::CommunicatorImpl;
   friend class detail::GroupImpl;
   explicit Work(std::shared_ptr<detail::WorkImpl> impl);
-  std::shared_ptr<detail::WorkImpl> impl_;  // shared by the caller and the progress thread, whichever ends last
+  std::shared_ptr<detail::WorkImpl> impl_;  // shared by the caller and the progress thread; either may finish last
 };
 
-// Memory that the ranks of one machine can reach in place: collectives on it need no copy. Owns what allocate() made;
-// for register_memory() it owns the registration only. Release it before its Communicator is destroyed, and not while
-// an operation uses it (an operation that is under way then ends with an error on some rank): of device memory, when
-// the streams of the calls on it are through with them.
+// Registered memory: other ranks of the machine can access it directly, so collectives on it avoid a copy. A Memory
+// from allocate() owns the memory; one from register_memory() owns only the registration. Its destructor releases it.
+// Release it before its Communicator is destroyed, and not while an operation uses it, because that operation would
+// then fail on some rank. For device memory, wait until the streams have completed the calls that use it.
 class TUTTI_API Memory {
  public:
   Memory();
@@ -235,16 +217,17 @@ class TUTTI_API Memory {
   std::unique_ptr<detail::MemoryImpl> impl_;
 };
 
-// A communicator that is being made. Destroying it waits for the end of set-up, at most its deadline, and drops what
-// came of it.
+// A communicator whose set-up is in progress. The destructor waits until set-up has ended, at most until its deadline,
+// and then destroys the new communicator.
 class TUTTI_API PendingCommunicator {
  public:
   PendingCommunicator(PendingCommunicator&&) noexcept;
   PendingCommunicator& operator=(PendingCommunicator&&) noexcept;
   ~PendingCommunicator();
 
-  bool test() const;  // true when wait() will not block
-  // Once. Errors: those of Communicator::create(); kInvalidArgument when called again.
+  bool test() const;  // true if wait() would not block
+  // Blocks until set-up has ended, and returns the communicator. To be called once. Errors: those of
+  // Communicator::create(), and kInvalidArgument if it is called again.
   Result<std::unique_ptr<Communicator>> wait();
 
  private:
@@ -253,106 +236,115 @@ class TUTTI_API PendingCommunicator {
   std::unique_ptr<detail::PendingImpl> impl_;
 };
 
+// One rank of a communicator. The comment at the top of this file states the contract of all calls.
 class TUTTI_API Communicator {
  public:
   // Joins the job as one rank. Blocks until all ranks have joined or the set-up deadline has passed; the error then
-  // names the ranks that are missing. Errors: kConfig, kInvalidArgument, kTimeout, kRefused, kSystem.
+  // names the missing ranks. Errors: kConfig, kInvalidArgument, kTimeout, kRefused, kSystem.
   static Result<std::unique_ptr<Communicator>> create(const CommunicatorOptions& options = {});
 
-  // The same in the background: several communicators of one process may be made at once.
+  // The same in the background, so that one process can create several communicators at the same time.
   static PendingCommunicator create_async(const CommunicatorOptions& options = {});
 
-  // All ranks of a job in this process, for one thread each: element i is rank i, on machine node_of(i) = i * nodes /
-  // size of the mind (nodes 1: all on one). Of the options only transport and the timeouts count. With one machine and
-  // without TCP no socket is opened. size 1 .. 1024, nodes 1 .. size.
+  // Creates all ranks of a job in this process, usually for one thread each. Element i is rank i. Rank i is treated as
+  // running on simulated machine `i * nodes / size` (integer division); with nodes 1 all ranks are on one machine. The
+  // options that say how a process joins a job (rank, size, root, job_id, job_key_file, unique_id, node_id) are
+  // ignored. With one machine and without TCP no socket is opened. size: 1 .. 1024; nodes: 1 .. size.
   static Result<std::vector<std::unique_ptr<Communicator>>> create_all(std::int32_t size,
                                                                        const CommunicatorOptions& options = {},
                                                                        std::int32_t nodes = 1);
 
-  // Collective over this communicator, in the order of its calls: the ranks that give the same `colour` (>= 0) form a
-  // new communicator, in the order of their `key`, and of their ranks here where keys are equal. A rank that gives
-  // kNoColour takes part, and gets null. The new communicator shares nothing with this one that a call could disturb;
-  // the two end in any order. Over TCP the new one opens sockets of its own as its ranks first talk to each other.
-  // Errors: as a collective's; kInvalidArgument (a negative colour); kSystem naming the rank where it failed, told to
-  // all ranks of this communicator or of the same colour. This communicator works on (scope kCall) unless the scope
-  // says otherwise.
+  // Collective over this communicator, in the order of its calls. The ranks that pass the same `colour` (>= 0) form a
+  // new communicator. Its ranks are ordered by `key`, and by their rank in this communicator if keys are equal. A rank
+  // that passes kNoColour takes part and gets null. Calls on one of the two communicators never disturb the other, and
+  // they may be destroyed in any order. Over TCP the new one opens its own sockets when its ranks first communicate.
+  // Errors: those of a collective; kInvalidArgument (colour is negative); kSystem naming the rank on which it failed,
+  // reported to all ranks of this communicator or of that colour. After an error of scope kCall this communicator
+  // remains usable.
   static constexpr std::int32_t kNoColour = -1;
   Result<std::unique_ptr<Communicator>> split(std::int32_t colour, std::int32_t key = 0);
-  // A new communicator of the same ranks. Collective.
+  // A new communicator with the same ranks, for example so that a library can make calls in an order of its own.
+  // Collective.
   Result<std::unique_ptr<Communicator>> duplicate();
 
-  // A new communicator of the ranks that are not in `excluded` (any order, repeats allowed), in the order of their
-  // ranks here, the gaps closed. Collective over these ranks alone, in one order among them; all give the same set. The
-  // excluded do not take part: they may have ended, be stopped, or go on using this communicator. It may be in any
-  // state: healthy, broken by abort(), kPeerLost or kTimeout, finalized; it stays as it is, abort() on it does not
-  // end a shrink(), and registered memory and use_plan() stay with it. The new one relates to it as one of split().
-  // Calling it again, also after an error, starts anew. Waits for the others at most the set-up timeout, and as long
-  // again for their set-up.
-  // Errors, with ranks of this communicator, scope kCall: kInvalidArgument (a rank outside, this rank itself: nothing
-  // was said to the others); kTimeout (ranks that did not come are named; where it is the lowest of all, only that
-  // one), kPeerLost (a rank that was to remain has ended), kMismatch (another set on the rank that is named), kSystem.
-  // Where the lowest rank ends in the very last round, some may have the new communicator, in which that rank is lost.
+  // Creates a communicator of the ranks that are not in `excluded` (any order; duplicates allowed), renumbered without
+  // gaps in their present order. Collective over the remaining ranks only, which pass the same set, and which make
+  // their shrink() calls in one order. Excluded ranks take no part: their processes may have exited or be stopped, or
+  // they may continue to use this communicator. This communicator may be in any state (healthy, broken by abort(),
+  // kPeerLost or kTimeout, finalized) and does not change; abort() on it does not end a shrink(). Registered memory and
+  // use_plan() are not carried over. Calls on the two do not disturb each other, as after split(). Another call, also
+  // after an error, starts from the beginning. Waits for the other ranks at most the set-up timeout, and as long again
+  // for set-up. Errors, with rank numbers of this communicator, scope kCall: kInvalidArgument (a rank is out of range
+  // or is this rank; nothing was sent), kTimeout (names the missing ranks, but only the lowest remaining rank if that
+  // one is missing), kPeerLost (the process of a remaining rank has ended), kMismatch (names a rank that passed another
+  // set), kSystem. If the lowest remaining rank dies in the last step, some ranks may get the new communicator, in
+  // which that rank is lost.
   Result<std::unique_ptr<Communicator>> shrink(std::span<const std::int32_t> excluded);
 
-  // Finds out together with all ranks that live which these are, and what they have in common. Nobody gives a list: a
-  // rank is out when its process has ended, or when it does not come before the patience of the others is over (the
-  // same on all; across machines a process that had ended before costs the patience, unless this communicator has
-  // noticed). In any state of this communicator, which stays as it is; nothing else of it is used. The n-th
-  // agreements of two ranks are equal, whoever dies when, the rank that leads included; or, where ranks that live could
-  // not hear each other for the patience (stopped, cut off), they have no survivor in common. (Across machines a
-  // connection that breaks counts as a death, of which that rank may not learn.) Takes 4 patiences of this rank's
-  // running time at most, twice that in the uniform mode; some milliseconds where nobody is missing.
-  // Errors, scope kCall: kTimeout (ranks that hang in the middle are named; call again), kRefused (the others have
-  // agreed without this rank, which came too late; it may come to their next), kUnsupported.
+  // Finds out together with all live ranks which ranks survive, and what they have in common. A rank is excluded if its
+  // process has ended, or if it does not call agree() within `timeout`. If a process on another machine ended earlier
+  // and this communicator has not noticed, the call waits for the full `timeout`. This communicator may be in any
+  // state and does not change. The n-th agreements of two ranks are equal, even if ranks die during the call, the
+  // coordinator included. The only exception: if live ranks could not communicate for `timeout` (stopped, or the
+  // network was cut), the two have no survivor in common. Between machines a broken connection counts as a death, even
+  // if that rank is alive; that rank may not be informed. Takes at most 4 times `timeout` of this rank's running time,
+  // twice that in uniform mode, and some milliseconds if all ranks call it.
+  // Errors, scope kCall: kTimeout (names ranks that stopped responding; call again), kRefused (this rank was too late
+  // and the others agreed without it; it may join their next agreement), kUnsupported.
   Result<Agreement> agree(const AgreeOptions& options = {});
-  // agree(), and a communicator of the survivors, in the order of their ranks; every survivor gets it, or none does: if
-  // another rank dies meanwhile it begins again without it. Else as the other shrink(). Errors: those of both.
+  // Calls agree(), and creates a communicator of the survivors in the order of their ranks. Either all survivors get
+  // it, or all get an error. If a rank dies during the call, the survivors start again without it. For the rest, and
+  // for the errors, see agree() and the other shrink().
   Result<std::unique_ptr<Communicator>> shrink();
 
-  // A new communicator of `size` ranks: those of this one, with the numbers that they have here, and newcomers with the
-  // numbers from size() on. Collective over this communicator, in the order of its calls. One rank, whichever, has made
-  // a unique id and gives it; newcomers call create() with that id, `size` and their number. To replace the dead:
-  // shrink(), then grow(). The new one has this one's settings, and shares nothing with it; this one works on, also
-  // where it fails. Waits for newcomers at most the set-up timeout. Errors: kInvalidArgument (too few ranks; nobody has
-  // given an id), kMismatch (several have; another size), those of create() and of a collective.
+  // Creates a communicator of `size` ranks: the present ranks keep their numbers, and new ranks get the numbers from
+  // size() on. Collective over this communicator, in the order of its calls. One rank, any of them, has created a
+  // unique id and passes it; the new ranks call create() with that id, `size` and their rank. To replace dead ranks,
+  // call shrink() and then grow(). The new communicator has the settings of this one and shares nothing with it. This
+  // one stays usable, even if grow() fails. Waits for the new ranks at most the set-up timeout. Errors:
+  // kInvalidArgument (`size` is not larger than size(), or no rank passed an id), kMismatch (several ranks passed an
+  // id, or sizes differ), those of create() and of a collective.
   Result<std::unique_ptr<Communicator>> grow(std::int32_t size, const std::optional<UniqueId>& id = std::nullopt);
 
-  // From now on calls of `plan`'s collective (and root) that leave the algorithm to Tutti, and whose block has
-  // use.min_bytes to use.max_bytes bytes, run by this plan; Algorithm::kUser always does. Of several plans that fit,
-  // the one given last counts. All ranks must give the same plans in the same order: ranks that differ are told so by
-  // their next call. Local. Errors: kInvalidArgument (the plan is for another number of ranks, or another deal of the
-  // ranks to machines), kUnsupported (more slots or lanes than the connections have).
+  // From now on this plan runs the calls of its collective (and root) that leave the algorithm to Tutti and whose block
+  // size lies in `use`, and all calls with Algorithm::kUser. If several plans fit, the one passed last is used. All
+  // ranks must pass the same plans in the same order; otherwise their next call returns kMismatch. Local call. Errors:
+  // kInvalidArgument (the plan is for another number of ranks, or for another assignment of ranks to machines),
+  // kUnsupported (the plan needs more slots or lanes than the connections have).
   Status use_plan(const UserPlan& plan, const PlanUse& use = {});
 
-  // Waits until every operation under way here has ended, then ends the membership in peace: later calls are refused,
-  // and peers that still wait for this rank are told that it has left. Local; the destructor does the same without the
-  // wait.
+  // Waits until every operation in progress on this rank has ended, then leaves the communicator: later calls are
+  // refused, and peers that still wait for this rank get an error that it has left. Local call. The destructor does the
+  // same without the wait.
   Status finalize();
 
-  // Ends the membership: operations under way here are ended with kAborted. No thread may be inside a call on it or
-  // wait for its Work. Waits for peers at most 1 s, and only after a call failed in which they may have used its
-  // memory.
+  // Leaves the communicator. Operations in progress on this rank end with kAborted. No thread may be inside a call on
+  // it or wait for its Work. Waits for peers only if a call has failed in which they may have used this rank's memory,
+  // and then at most 1 s.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
+  // This rank's number, 0 .. size()-1, and the number of ranks.
   std::int32_t rank() const;
   std::int32_t size() const;
-  // Machines that the ranks are on: ranks of one can share memory.
+  // Number of machines on which the ranks run. Ranks of one machine can share memory.
   std::int32_t nodes() const;
-  // How this rank reaches the others: "shm" (shared memory), "tcp", or "mixed" (the one inside its machine, the other
-  // across). Alone it has "shm".
+  // How this rank reaches the others: "shm" (shared memory), "tcp", "verbs" or "ucx", or a combination of shared memory
+  // inside its machine and a network between machines: "mixed" (shared memory and TCP), "shm+verbs" or "shm+ucx".
+  // "shm" if it is the only rank.
   std::string transport() const;
-  // Whether calls on device memory run on the ranks' GPUs; else the host carries them out. The same on every rank.
+  // Whether calls on device memory run on the ranks' GPUs; otherwise they run on the host. The same on every rank.
   bool runs_on_devices() const;
-  // What Algorithm::kAuto stands for in a call of `count` elements of `type` per block; the same on every rank. kAuto
-  // itself if there is no memory to find out.
+  // The algorithm that Algorithm::kAuto selects for a call of `count` elements of `type` per block; the same on every
+  // rank. Returns kAuto itself if there is not enough memory to evaluate the selection.
   Algorithm auto_algorithm(CollectiveKind kind, std::size_t count, DataType type) const;
-  // What the cost model says that such a call takes on host memory, in microseconds: by measured costs where `tutti
-  // tune` has run on rank 0's machine, else by defaults. Nothing where it cannot say: GPUs carry calls out, plans of
-  // the caller's own, one rank or more than 64, machines with different numbers of ranks or whose ranks are not
-  // numbered side by side. The first call for a kind, an algorithm and so many bytes is a simulation (up to 0.1 s with
-  // 64 ranks, longer beside other work); 1,024 answers are kept.
+  // The time that such a call takes on host memory according to the cost model, in microseconds. The model uses
+  // measured costs if `tutti tune` has run on rank 0's machine, and defaults otherwise. Returns nothing if the model
+  // does not apply: calls run on GPUs, user plans, 1 rank, more than 64 ranks, machines with different numbers of
+  // ranks, or ranks of one machine that are not numbered consecutively. The first call for each combination of
+  // collective, algorithm and size runs a simulation (up to 0.1 s with 64 ranks on an idle machine); 1,024 results
+  // are cached.
   std::optional<double> predicted_us(CollectiveKind kind, std::size_t count, DataType type,
                                      Algorithm algorithm = Algorithm::kAuto) const;
 
@@ -362,7 +354,7 @@ class TUTTI_API Communicator {
   // output[i] on every rank = input[i] of `root`. In place at the root: input == output.
   Status broadcast(const void* input, void* output, std::size_t count, DataType type, std::int32_t root,
                    const CallOptions& options = {});
-  // all_reduce whose result only `root` gets. In place at the root: input == output.
+  // Like all_reduce, but only `root` gets the result. In place at the root: input == output.
   Status reduce(const void* input, void* output, std::size_t count, DataType type, ReduceOp op, std::int32_t root,
                 const CallOptions& options = {});
   // output[r * count + i] on every rank = input[i] of rank r. In place: input == output + rank * count.
@@ -381,9 +373,10 @@ class TUTTI_API Communicator {
   // Returns when every rank has called it.
   Status barrier(const CallOptions& options = {});
 
-  // v-variants. `counts` of all_gather_v and reduce_scatter_v are the same on all ranks (displacements are each rank's
-  // own affair). Of the others a rank gives the lengths that concern it, and both ends of every pair must agree; a
-  // disagreement is told by the receiving rank, with both lengths. all_to_all_v has no in-place form.
+  // v-variants: the ranks' blocks have different lengths. The `counts` of all_gather_v and reduce_scatter_v must be the
+  // same on all ranks (the displacements may differ). For the others a rank passes only the lengths of its own blocks,
+  // and both ends of every pair must agree; otherwise the receiving rank reports both lengths. all_to_all_v has no
+  // in-place form.
   Status all_gather_v(const void* input, void* output, const BlockCounts& counts, DataType type,
                       const CallOptions& options = {});
   Status reduce_scatter_v(const void* input, void* output, const BlockCounts& counts, DataType type, ReduceOp op,
@@ -395,69 +388,62 @@ class TUTTI_API Communicator {
   Status scatter_v(const void* input, const BlockCounts& counts, void* output, std::size_t count, DataType type,
                    std::int32_t root, const CallOptions& options = {});
 
-  // Point to point; `peer` is not this rank (a Group takes pairs of both). send() returns when the data has left the
-  // buffer, which does not mean that the receiver has it; but a receiver whose process had ended a second before the
-  // call, or that had left, is an error (kPeerLost). Count and type must be the same at both ends.
+  // Point to point. `peer` must be another rank (a Group also accepts a send to this rank with its receive). send()
+  // returns when the data has left the buffer; the receiver may not have it yet. If the receiver has left, or its
+  // process ended at least 1 s before the call, the result is kPeerLost. Count and type must be the same at both ends.
   Status send(const void* data, std::size_t count, DataType type, std::int32_t peer, const CallOptions& options = {});
   Status receive(void* data, std::size_t count, DataType type, std::int32_t peer, const CallOptions& options = {});
-  // Waits until a message of send() is there that no receive of this rank has been called for, and returns its sender:
-  // that rank's next message is this one, which stays for receive(). Local; of options only the timeout counts. Peers
-  // take turns where several have sent. Receives that this rank calls while it waits, also in a Group, all_to_all_v and
-  // the like, have the messages before that one. Errors: kInvalidArgument (a communicator of one rank), kTimeout
-  // (nobody has sent), kPeerLost (a peer's process ended, or all peers have left), kAborted. By TCP this rank may have
-  // no connection to a peer that never sent to it, and then cannot tell whether that peer had left before its process
-  // ended. Such an end alone does not end the wait.
+  // Waits until a message of send() has arrived for which this rank has not called a receive, and returns its sender.
+  // The message stays; the next receive() from that rank gets it. Local call; only options.timeout is used. If several
+  // peers have sent, they take turns. Receives that this rank calls during the wait, also in a Group or all_to_all_v,
+  // get the messages first. Errors: kInvalidArgument (a communicator of one rank), kTimeout (no message arrived),
+  // kPeerLost (a peer's process ended, or all peers have left), kAborted. Over TCP, this rank may have no connection to
+  // a peer that never sent to it. If the process of such a peer ends, this rank cannot find out whether the peer had
+  // left before, and that end alone does not end the wait.
   Result<std::int32_t> next_sender(const CallOptions& options = {});
-  // The sender of such a message if one is there. Does not wait for a message, but waits its turn: if another thread is
-  // in a blocking call of this communicator, until that call has ended. Errors: kInvalidArgument (a communicator of
-  // one rank), that the communicator is unusable.
+  // Returns the sender of such a message if one has arrived. Does not wait for a message. However, if another thread is
+  // inside a blocking call of this communicator, it waits until that call has ended. Errors: kInvalidArgument (a
+  // communicator of one rank), or the error that made the communicator unusable.
   Result<std::optional<std::int32_t>> try_next_sender();
 
-  // Any of the collectives above, blocking or not. start() returns at once; argument errors, and that the communicator
-  // is unusable, are returned here, all others by Work::wait(). The buffers belong to the operation until it has ended.
-  // Collectives of one communicator run in the order of their calls.
-  // On device memory both return at once; Work::wait() then waits for the stream, too.
+  // Runs or starts any of the collectives above. start() returns at once. It returns argument errors, and the error
+  // that made the communicator unusable; Work::wait() returns all others. The buffers belong to the operation until it
+  // has ended. Collectives of one communicator run in the order of their calls.
+  // On device memory both return at once, and Work::wait() also waits for the stream.
   Status run(const CollectiveCall& call, const CallOptions& options = {});
   Result<Work> start(const CollectiveCall& call, const CallOptions& options = {});
 
-  // Gives back the GPU memory that the communicator holds for its calls, when those of this rank have ended; until
-  // resume() the host carries out calls on device memory. Both are collective, and do nothing more where the host does
-  // that anyway. Not in a Group, and with no other call under way. Errors: as a collective's; suspend():
-  // kInvalidArgument (device memory is registered); resume(): as create()'s, told to all ranks, which stay suspended.
+  // suspend() waits for this rank's calls and then frees the GPU memory that the communicator holds for calls. Until
+  // resume(), calls on device memory run on the host. Both are collective; they do nothing else if such calls run on
+  // the host anyway. Not allowed in a Group or while another call is in progress. Errors: those of a collective;
+  // suspend(): kInvalidArgument (device memory is registered); resume(): those of create(), reported to all ranks,
+  // which then remain suspended.
   Status suspend();
   Status resume();
-  DeviceMemoryUse device_memory_use() const;  // local
+  DeviceMemoryUse device_memory_use() const;  // local call
 
-  // The first error, since this was last asked, of a call on device memory that failed after it had returned.
+  // Returns, and clears, the first error of a call on device memory that failed after the call had returned.
   Status async_status();
 
-  // New zeroed memory, page-aligned, in huge pages where the system gives them, reachable by all ranks of this machine.
-  // Local call. bytes > 0. Errors: kInvalidArgument, kSystem.
+  // Allocates zeroed, page-aligned memory that all ranks of this machine can access, so that collectives on it avoid a
+  // copy. Uses huge pages if the system provides them. Local call. bytes > 0. Errors: kInvalidArgument, kSystem.
   Result<Memory> allocate(std::size_t bytes);
 
-  // Makes existing private memory reachable in place by remapping it onto shared pages; contents and address stay.
-  // `data` must be page-aligned, `bytes` a multiple of the page size (sysconf(_SC_PAGESIZE)), the memory private,
-  // anonymous, writable and registered nowhere else, and no other thread may touch it during the call. Release the
-  // result before the memory is freed: that makes the pages private again. Local call. Errors: kInvalidArgument,
-  // kSystem.
+  // Makes existing private host memory accessible to the ranks of this machine, by remapping it onto shared pages.
+  // Contents and address do not change. `data` must be page-aligned, and `bytes` a multiple of the page size
+  // (sysconf(_SC_PAGESIZE)). The memory must be private, anonymous, writable and not registered otherwise, and no other
+  // thread may access it during the call. Release the result before the memory is freed, because that makes the pages
+  // private again. Local call. Errors: kInvalidArgument, kSystem.
   //
-  // Device memory, where the GPUs carry out the calls, has rules of its own: any piece of what cuMemAlloc (cudaMalloc)
-  // gave, or of what cuMemMap mapped (one allocation or several side by side, created with a POSIX file descriptor as
-  // handle type), of this rank's GPU, at most 64 pieces at once. A collective call: every rank registers memory of its
-  // own, of any length, at the same place in the order of calls; not in a Group, and not while its stream captures.
-  // Buffers that lie inside a piece are then read and written in place by ranks of other processes, too; buffers that
-  // do not, on this rank or another, travel as ever. Release the result on all ranks between the same two calls: a call
-  // of one rank in memory that another has released fails there. A rank keeps the others' memory mapped until it has
-  // released its own: release on all ranks, barrier(), and only then free the memory. If the communicator has failed,
-  // barrier() is not possible: release on all ranks once each has its error and its stream has come to an end, and free
-  // the memory after that. Graphs that were captured with it are not launched any more. Errors, told to all ranks:
-  // kInvalidArgument (on the rank that gave memory of another GPU or context), kUnsupported (memory of a pool, managed
-  // memory, virtual memory that other processes cannot map; 64 pieces are registered; where the host carries out the
-  // calls: local, and nothing has happened), kSystem naming the rank where it failed.
+  // Device memory is registered differently, by a collective call; docs/communicator.md has the rules. Errors, reported
+  // to all ranks: kInvalidArgument (names the rank that passed memory of another GPU or context), kSystem (names the
+  // rank on which it failed), kUnsupported (memory of a pool, managed memory, virtual memory that other processes
+  // cannot map, or 64 registrations exist). If calls on device memory run on the host: kUnsupported on this rank only,
+  // and the call has no effect.
   Result<Memory> register_memory(void* data, std::size_t bytes);
 
-  // Ends every operation under way with kAborted, here at once and on peers as soon as they look, and makes the
-  // communicator unusable. From any thread, in any state.
+  // Ends every operation in progress with kAborted, on this rank at once and on peers when they next check, and makes
+  // the communicator unusable. May be called from any thread, in any state.
   void abort();
 
  private:

@@ -1,28 +1,29 @@
-// Elastic: a rank of a job that goes on when ranks die. `tutti run --elastic MIN:MAX` starts the ranks, replaces those
-// that die, and tells all of them when to meet anew; the program is one loop (docs/elastic.md):
+// Elastic: one rank of a job that continues when ranks die. `tutti run --elastic MIN:MAX` starts the ranks, replaces
+// ranks that die, and then makes all ranks form a new communicator. The program is one loop (docs/elastic.md):
 //
 //   auto job = tutti::Elastic::join();
 //   const auto restore = [&](tutti::Communicator& communicator, std::int32_t source) -> tutti::Status {
-//     ... broadcast the state from rank `source` into spare memory; swap it in when that went well ...
+//     ... broadcast the state of rank `source` into spare memory, and swap it in if that succeeded ...
 //   };
 //   while (job->next(kSteps, restore)) {
 //     tutti::Status status = job->communicator().all_reduce(...);   // the work of step job->step()
-//     if (status.ok()) ... take the result into the state ...
+//     if (status.ok()) ... update the state with the result ...
 //     job->done(status);
 //   }
 //   return job->status().ok() ? 0 : 1;
 //
-// The program's part of the bargain: whenever done() or next() is called, its state is that of the last step that it
-// called done in (or restored), whole. So results of a step, and a restored state, go into spare memory first, and a
-// step or a restore that fails has changed nothing.
+// The program must ensure one thing: whenever it calls done() or next(), its state is complete, and is the state after
+// the last successful step (or the restored state). So write the results of a step, and a restored state, to spare
+// memory first, so that a step or a restore that fails has changed nothing.
 //
-// After a death all ranks that live, and the replacements, meet in a new communicator; the job goes on at the least
-// step that a survivor has done, and next() gives everybody the state of a rank that is there. Where nobody has a
-// state (at the beginning, or when all that had one are gone) that is step 0 and the state that the program begins
-// with. Once next() has said false on all ranks nobody is replaced any more: a rank that fails then fails the job.
-// Without `tutti run --elastic` the same program is an ordinary one: the first failure ends it.
+// After a death the survivors and the replacements form a new communicator. The job continues after the lowest number
+// of steps that a survivor has done, and next() gives every rank the state of a rank that has done that number. If
+// there is no such rank (at the start, or if all ranks that had a state have died), the job starts at step 0 with the
+// program's initial state. After next() has returned false on all ranks, ranks are no longer replaced: a rank that
+// fails then makes the job fail. Without `tutti run --elastic` the same program is an ordinary job, which the first
+// failure ends.
 //
-// For one thread at a time.
+// Threads: an Elastic is used by one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -39,30 +40,33 @@ namespace detail {
 class ElasticImpl;
 }  // namespace detail
 
+// See the top of this file.
 class TUTTI_API Elastic {
  public:
-  // Joins the job as one of its ranks, or as the replacement of one. The launcher gives the rank, the size, the meeting
-  // point and the job key, so these fields of `options` have no effect in an elastic job. Returns at once: the ranks
-  // meet in next(). Errors: kConfig (TUTTI_ELASTIC_FD is not the launcher's).
+  // Joins the job as one of its ranks, or as a replacement. The launcher provides rank, size, rendezvous address and
+  // job key, so these fields of `options` have no effect in an elastic job. Returns at once, because the communicator
+  // is created by next(). Errors: kConfig (TUTTI_ELASTIC_FD is not the launcher's socket).
   static Result<Elastic> join(const CommunicatorOptions& options = {});
   Elastic(Elastic&&) noexcept;
   Elastic& operator=(Elastic&&) noexcept;
   ~Elastic();
 
-  // Gives this rank the state of another: `source`, a rank of `communicator`. All ranks take part.
+  // Copies the state of `source`, a rank of `communicator`, to this rank. All ranks take part, `source` as well.
   using Restore = std::function<Status(Communicator& communicator, std::int32_t source)>;
-  // True: a step is to be done, and there is a communicator to do it with; blocks while ranks have to meet anew, and
-  // calls `restore` once after each meeting, again after the next one where it fails. False: all ranks have done
-  // `steps` steps (the same number on all), and have the state of then, or this rank cannot go on; see status().
+  // Returns true if the program has to do a step; communicator() is then usable. Blocks while the ranks form a new
+  // communicator, and calls `restore` once for each of them; if `restore` fails, the ranks form another one. Returns
+  // false if all ranks have done `steps` steps (the same number on all ranks) and have the final state, or if this rank
+  // cannot continue. status() distinguishes the two.
   bool next(std::uint64_t steps, const Restore& restore);
-  // How the step went. After an error the ranks meet anew: next() ends the communicator, and memory that it allocated
-  // or registered must have been released by then.
+  // Reports the result of the step. After an error the ranks form a new communicator: next() destroys the present one,
+  // and memory that it allocated or registered must be released before next() is called.
   void done(const Status& status);
 
-  std::uint64_t step() const;    // to be done now: 0, 1, ...; goes back where others had not come as far
-  std::int32_t meeting() const;  // how often the ranks have met: 1, 2, ...
-  Communicator& communicator();  // after next() said true; another one after each meeting, with other numbers perhaps
-  const Status& status() const;  // why this rank cannot go on; ok: nothing is wrong
+  std::uint64_t step() const;    // the step to do now: 0, 1, ...; decreases if another rank had done fewer steps
+  std::int32_t meeting() const;  // number of communicators that the ranks have formed: 1, 2, ...
+  // Valid after next() has returned true. Each new communicator may have other rank numbers and another size.
+  Communicator& communicator();
+  const Status& status() const;  // the reason if this rank cannot continue; ok otherwise
 
  private:
   explicit Elastic(std::unique_ptr<detail::ElasticImpl> impl);

@@ -1,4 +1,5 @@
-// What the shared library shows: it is built with hidden visibility, and only what carries TUTTI_API is exported.
+// TUTTI_API: marks the symbols that the shared library exports. The library is built with hidden visibility, so all
+// other symbols are private.
 #pragma once
 
 #define TUTTI_API __attribute__((visibility("default")))

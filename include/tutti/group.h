@@ -1,15 +1,15 @@
-// Group: collectives, sends and receives that start as one, on one communicator or on several.
+// Group: collectives, sends and receives that start together, on one communicator or on several.
 //
-// Whatever the order of the calls in the group, and on however many communicators, it ends on every rank, as long as
-// the ranks' groups fit together: every send has its receive, and on each communicator all ranks put the same
-// collectives into the group. (Collectives of one communicator are sorted by what they are, so only those that are
-// alike in kind, root, count, type, operation and algorithm are told apart by the order of their calls.) Calls of one
-// group run at the same time: none may use what another one gives.
+// A group completes on every rank, in any order of its calls and on any number of communicators, if the ranks' groups
+// match: every send has its receive, and on each communicator all ranks add the same collectives. (The collectives of
+// one communicator are sorted by collective, root, count, type, operation and algorithm. Only if all of these are equal
+// does the order of the calls matter.) The calls of one group run at the same time, so no call may use the result of
+// another one.
 //
-// Nothing happens before run() or start(); a Group that is destroyed before is forgotten, with a warning in the log.
-// While a group holds calls on a communicator, other calls on it by the thread that gave it the first of these are
-// refused (kInvalidArgument): they were probably meant for the group. Other threads may call, and have groups of their
-// own.
+// Nothing is sent before run() or start(). A Group that is destroyed earlier discards its calls and logs a warning.
+// While a group holds calls on a communicator, other calls on that communicator are refused (kInvalidArgument) if they
+// are made by the thread that added the first of them, because they were probably meant for the group. Other threads
+// may call it, and may use their own groups.
 //
 // Threads: a Group is used by one thread at a time.
 #pragma once
@@ -25,6 +25,7 @@
 
 namespace tutti {
 
+// See the top of this file.
 class TUTTI_API Group {
  public:
   Group();
@@ -32,28 +33,31 @@ class TUTTI_API Group {
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
-  // Each checks its arguments at once; on an error the call is not in the group. The communicators outlive the group.
-  // options.timeout counts; at most 65536 calls, and with what is under way fewer on one communicator.
+  // Adds a collective. Its arguments are checked at once; after an error the call is not in the group. The
+  // communicators must outlive the group. options.timeout is used. A group holds at most 65536 calls; on one
+  // communicator the limit is lower while operations are in progress on it.
   Status add(Communicator& communicator, const CollectiveCall& call, const CallOptions& options = {});
-  // Also to this rank itself, when the same group holds the receive. Sends and receives of a group on one communicator
-  // are all of host memory or all of device memory; the longest timeout is that of all of them.
+  // Add a send or a receive, checked as above. `peer` may be this rank, if the group also holds the matching receive or
+  // send. The sends and receives of a group on one communicator use either only host memory or only device memory. The
+  // longest of their timeouts applies to all of them.
   Status send(Communicator& communicator, const void* data, std::size_t count, DataType type, std::int32_t peer,
               const CallOptions& options = {});
   Status receive(Communicator& communicator, void* data, std::size_t count, DataType type, std::int32_t peer,
                  const CallOptions& options = {});
 
-  // Starts everything and waits for all of it, but for what works on device memory, which goes on in its streams; the
-  // first error, if there is one. The group is empty afterwards.
+  // Starts all calls and waits for those on host memory; calls on device memory continue in their streams. Returns the
+  // first error, if any. The group is empty afterwards.
   Status run();
-  // Starts everything; the Work ends when all of it has.
+  // Starts all calls. The Work ends when all of them have ended.
   Result<Work> start();
 
  private:
   std::unique_ptr<detail::GroupImpl> impl_;
 };
 
-// One send or receive in the background, beside whatever other threads call meanwhile; Work::wait() tells how it ended.
-// Arguments and errors as of Communicator::send() and receive(); refused like these while a Group holds calls.
+// Start one send or receive in the background. It does not delay calls of other threads. Work::wait() returns its
+// result. Arguments and errors are those of Communicator::send() and receive(). Like these, it is refused while a Group
+// of this thread holds calls on the communicator.
 TUTTI_API Result<Work> start_send(Communicator& communicator, const void* data, std::size_t count, DataType type,
                                   std::int32_t peer, const CallOptions& options = {});
 TUTTI_API Result<Work> start_receive(Communicator& communicator, void* data, std::size_t count, DataType type,

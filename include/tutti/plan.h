@@ -1,16 +1,17 @@
-// Bring your own plan: a collective algorithm built with PlanBuilder or read from a JSON file, proved before anybody
-// can run it. docs/plan-json.md has the file format, docs/verifier.md what is proved.
+// UserPlan and PlanBuilder: a collective algorithm of the caller, built with PlanBuilder or read from a JSON file, and
+// proved correct before it can run. docs/plan-json.md describes the file format, docs/verifier.md the proof.
 //
-// A plan is, for each rank, some channels: sequential programs that run beside each other. A channel is a list of
-// steps, and each step is one equation:
+// A plan has some channels for each rank. A channel is a sequential program, and the channels of a rank run
+// concurrently. A channel is a list of steps, and each step is one equation:
 //
 //   value = x1 (+) x2 (+) ... (+) xk     operands in a stated order: at most one local slice, the others received
 //   sink  = value; send value; ...       at most one local sink, any number of sends
 //
-// A slice is one chunk of one of the rank's buffers. Plans speak of chunks and never of bytes: a call's message is cut
-// into tiles, each tile into `chunks` chunks per block, and every channel runs all its steps once for each tile. A
-// connection is a FIFO named by (sending rank, receiving rank, lane) that one channel of each end uses; its k-th
-// message sent is its k-th received. docs/plan-json.md lists the blocks of each collective.
+// A slice is one chunk of one of the rank's buffers. Plans are independent of message sizes, because they refer to
+// chunks and not to bytes: a call's message is split into tiles, each tile into `chunks` chunks per block, and every
+// channel runs all its steps once for each tile. A connection is a FIFO that is identified by (sending rank, receiving
+// rank, lane). Exactly one channel uses it at each end, and its k-th message sent is its k-th message received.
+// docs/plan-json.md lists the blocks of each collective.
 //
 //   PlanBuilder plan({.name = "chain", .collective = CollectiveKind::kBroadcast, .ranks = 2});
 //   plan.channel(0).step().local(Space::kInput, 0).store(Space::kOutput, 0).send(1);
@@ -35,44 +36,46 @@ class PlanDraft;
 struct UserPlanData;
 }  // namespace detail
 
-// What a user's plan may hold at most. Beside these, all buffers of all ranks together hold at most 2^22 chunks, and a
-// plan whose proof would need more than about 2 GiB of memory is refused (kUnsupported): rings and trees go up to 1024
-// ranks, plans in which all pairs of ranks talk up to about 256.
+// Limits of a user plan. In addition, all buffers of all ranks together have at most 2^22 chunks, and a plan whose
+// proof would need more than about 2 GiB of memory is refused (kUnsupported). Rings and trees are possible for up to
+// 1024 ranks, and plans in which all pairs of ranks communicate for up to about 256 ranks.
 struct PlanLimits {
   static constexpr std::uint32_t kRanks = 1024;
-  static constexpr std::uint32_t kChannels = 64;        // of one rank
+  static constexpr std::uint32_t kChannels = 64;        // per rank
   static constexpr std::uint32_t kLanes = 7;            // lanes are numbered 0 .. 6
   static constexpr std::uint32_t kSlots = 64;           // messages that a connection holds
-  static constexpr std::uint32_t kOperands = 1024;      // of one step; as many sends
-  static constexpr std::uint32_t kSteps = 1u << 21;     // of all ranks together
-  static constexpr std::uint32_t kMessages = 1u << 21;  // of one tile, all ranks together; as many waits
+  static constexpr std::uint32_t kOperands = 1024;      // per step; also the limit of sends per step
+  static constexpr std::uint32_t kSteps = 1u << 21;     // sum over all ranks
+  static constexpr std::uint32_t kMessages = 1u << 21;  // per tile, sum over all ranks; also the limit of waits
   static constexpr std::size_t kNameBytes = 128;
   static constexpr std::size_t kCommentBytes = 4096;
   static constexpr std::size_t kJsonBytes = std::size_t{64} << 20;
 };
 
-// What is the same for all ranks of a plan.
+// The properties of a plan that are the same for all its ranks.
 struct PlanDescription {
   std::string name{};     // for people: UTF-8 without control or direction characters, at most 128 bytes
-  std::string comment{};  // the same, at most 4096 bytes
+  std::string comment{};  // likewise for people, at most 4096 bytes
   CollectiveKind collective = CollectiveKind::kAllReduce;  // not kSendReceive
   std::uint32_t ranks = 1;                                 // 1 .. 1024
-  std::uint32_t root = 0;                                  // 0 .. ranks-1 where the collective has a root, else 0
-  std::uint32_t chunks = 1;          // of each block of input and of output, in each tile; at least 1
-  std::uint32_t scratch_chunks = 0;  // of scratch, in each tile, on every rank
-  // 1 .. 64: messages that every connection must hold for the plan to end. A communicator whose connections hold fewer
-  // (TUTTI_SLOTS) refuses the plan.
+  std::uint32_t root = 0;                                  // 0 .. ranks-1 if the collective has a root, otherwise 0
+  std::uint32_t chunks = 1;          // chunks per tile of each block of the input and of the output; at least 1
+  std::uint32_t scratch_chunks = 0;  // chunks per tile of the scratch buffer of every rank
+  // 1 .. 64: number of messages that every connection must be able to hold, so that the plan does not deadlock. A
+  // communicator whose connections hold fewer messages (TUTTI_SLOTS) refuses the plan.
   std::uint16_t slots = 1;
   std::uint16_t lanes = 1;    // 1 .. 7; lanes are numbered 0 .. lanes-1
-  Order order = Order::kAny;  // of the additions; a promise that is proved
+  Order order = Order::kAny;  // the order of the additions, which is proved as well
 
   bool operator==(const PlanDescription&) const = default;
 };
 
-// What the proof took: over two tiles, two calls, in place and out of place, staged and through windows.
+// Result and size of the proof. The verifier runs the plan for two tiles and two calls, in place and out of place, with
+// messages through slots and with messages through windows. (A window is a rank's buffer that its peers access
+// directly.) The counters are sums over these runs.
 struct PlanProof {
-  // True: calls in place use windows, too. False: their messages take slots, since a peer might read an input that its
-  // owner has overwritten.
+  // True if in-place calls may use windows as well. If false, their messages go through slots, because a peer could
+  // otherwise read an input that its owner has already overwritten.
   bool windows_in_place = false;
   std::uint64_t steps = 0;
   std::uint64_t messages = 0;
@@ -81,15 +84,16 @@ struct PlanProof {
   bool operator==(const PlanProof&) const = default;
 };
 
-// A plan that was proved: every call of it ends, every rank gets what the collective promises, the same bits on all
-// ranks, and no two channels race. An immutable value; copies share their content. Safe to use from any thread.
+// A plan that was proved: every call of it ends, every rank gets the result that the collective defines, the result has
+// the same bits on all ranks, and channels do not race with each other. An immutable value; copies share their content.
+// Safe to use from any thread.
 class TUTTI_API UserPlan {
  public:
-  // Reads and proves a plan. The error names the place ("ranks[2].channels[0].steps[5].receive[0].peer: ...") or, where
-  // the plan is read but wrong, the rank, channel and step. Errors: kInvalidPlan; kUnsupported for another version of
-  // the format and for what is beyond PlanLimits.
+  // Reads and proves a plan. The error names the field ("ranks[2].channels[0].steps[5].receive[0].peer: ...") or, if
+  // the text is valid but the plan is not correct, the rank, channel and step. Errors: kInvalidPlan; kUnsupported if
+  // the format has another version, or if the plan exceeds PlanLimits.
   static Result<UserPlan> parse_json(std::string_view text);
-  // The same from a file. Errors: those above, and kSystem where the file can not be read.
+  // Reads and proves a plan from a file. Errors: as above, and kSystem if the file cannot be read.
   static Result<UserPlan> load(const std::string& path);
 
   UserPlan(const UserPlan&);
@@ -100,15 +104,16 @@ class TUTTI_API UserPlan {
   std::string_view name() const;
   const PlanProof& proof() const;
 
-  // Of all that decides what ranks do, so not of name and comment; never 0. Ranks of one call whose plans have
-  // different digests are told so. Different plans have the same digest with a chance of 2^-32.
+  // A checksum of everything that determines the behaviour of the ranks, so not of name and comment; never 0. A call
+  // fails with kMismatch if the plans of its ranks have different digests. Two different plans have the same digest
+  // with a probability of 2^-32.
   std::uint32_t digest() const;
 
-  // The plan as a file: parse_json() of it gives an equal plan. Text longer than PlanLimits::kJsonBytes, from about
-  // 500,000 steps on, is not read back.
+  // The plan as JSON text; parse_json() turns it into an equal plan. The text of a plan with more than about 500,000
+  // steps is longer than PlanLimits::kJsonBytes, and parse_json() refuses it.
   std::string to_json() const;
 
-  bool operator==(const UserPlan& other) const;  // name and comment included
+  bool operator==(const UserPlan& other) const;  // compares name and comment, too
 
  private:
   friend class PlanBuilder;
@@ -117,52 +122,54 @@ class TUTTI_API UserPlan {
   std::shared_ptr<const detail::UserPlanData> data_;  // shared by all copies: plans are large and never change
 };
 
-// Builds a plan. Nothing that is passed here asserts: the first mistake is kept, later calls do nothing, and build()
-// tells it. One thread at a time. Channels and steps refer to their builder and must not outlive it; moving the builder
-// keeps them valid.
+// Builds a plan. Wrong arguments never cause an assertion failure: the builder stores the first error, ignores all
+// later calls, and build() returns the error. Used by one thread at a time. Channels and steps refer to their builder
+// and must not outlive it; they stay valid if the builder is moved.
 class TUTTI_API PlanBuilder {
  public:
   class Channel;
 
-  // One equation. Calls come in its order: operands, then sink and sends, then completes(). The last step of a channel
-  // only: once the next one has begun, this one is closed.
+  // One equation. The calls follow the order of the equation: operands, then sink and sends, then completes(). Only the
+  // last step of a channel can be changed: it is closed as soon as the channel's next step begins.
   class TUTTI_API Step {
    public:
-    // The next operand is the next message from `peer`. Another rank; lane 0 .. lanes-1. Once for each connection.
+    // The next operand is the next message from `peer`, which must be another rank. lane: 0 .. lanes-1. At most once
+    // per connection in each step.
     Step& receive(std::uint32_t peer, std::uint32_t lane = 0);
-    // The next operand is this chunk of this rank's input, output or scratch. At most one for each step.
+    // The next operand is this chunk of this rank's input, output or scratch. At most one per step.
     Step& local(Space space, std::uint32_t chunk);
-    // The value goes to this chunk of output or scratch. At most one for each step.
+    // Stores the value in this chunk of output or scratch. At most one per step.
     Step& store(Space space, std::uint32_t chunk);
-    // The value is the next message to `peer`.
+    // Sends the value as the next message to `peer`.
     Step& send(std::uint32_t peer, std::uint32_t lane = 0);
-    // The value holds every rank's contribution for the first time here: averages are divided here. Exactly where that
-    // is so, in collectives that add.
+    // Marks the step at which the value first contains the contribution of every rank, because an average is divided at
+    // this point. Required for exactly these steps, in collectives that add.
     Step& completes();
-    // Waits until that step of another channel of this rank has run in the same tile or, with tiles_before 1, in the
-    // tile before. That step may be added later.
+    // Waits until the given step of another channel of this rank has run in the same tile or, if tiles_before is 1, in
+    // the previous tile. That step may be added later.
     Step& after(std::uint32_t channel, std::uint32_t step, std::uint32_t tiles_before = 0);
 
    private:
     friend class Channel;
     Step(detail::PlanDraft& draft, std::uint32_t rank, std::uint32_t channel, std::uint32_t step)
         : draft_(&draft), rank_(rank), channel_(channel), step_(step) {}
-    detail::PlanDraft* draft_;  // of the builder
+    detail::PlanDraft* draft_;  // owned by the builder
     std::uint32_t rank_;
     std::uint32_t channel_;
     std::uint32_t step_;
   };
 
+  // One sequential program of a rank.
   class TUTTI_API Channel {
    public:
-    Step step();  // appends a step; its number is that of the steps before it
+    Step step();  // appends a step; steps are numbered from 0
     std::uint32_t index() const { return channel_; }
 
    private:
     friend class PlanBuilder;
     Channel(detail::PlanDraft& draft, std::uint32_t rank, std::uint32_t channel)
         : draft_(&draft), rank_(rank), channel_(channel) {}
-    detail::PlanDraft* draft_;  // of the builder
+    detail::PlanDraft* draft_;  // owned by the builder
     std::uint32_t rank_;
     std::uint32_t channel_;
   };
@@ -172,12 +179,11 @@ class TUTTI_API PlanBuilder {
   PlanBuilder& operator=(PlanBuilder&&) noexcept;
   ~PlanBuilder();
 
-  // Appends a channel to the programs of `rank`; its number is that of the rank's channels before it. Every rank needs
-  // one at least.
+  // Appends a channel to `rank`. The channels of each rank are numbered from 0. Every rank needs at least one.
   Channel channel(std::uint32_t rank);
 
-  // Proves what was built so far. Errors: kInvalidArgument for a mistake in using the builder, kInvalidPlan for a plan
-  // that is wrong (both name rank, channel and step), kUnsupported for what is beyond PlanLimits.
+  // Proves the plan as it has been built so far. Errors: kInvalidArgument if the builder was used wrongly, kInvalidPlan
+  // if the plan is not correct (both name rank, channel and step), kUnsupported if it exceeds PlanLimits.
   Result<UserPlan> build() const;
 
  private:

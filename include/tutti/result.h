@@ -1,6 +1,6 @@
-// Errors as values. Every call of Tutti that can fail for a reason outside the program returns a Status or a Result<T>;
-// a broken invariant inside Tutti asserts instead. Nothing here throws. Values; safe to copy and to send between
-// threads.
+// Status, Result<T> and Error: errors as values. Every function of Tutti that can fail for a reason outside the program
+// returns a Status or a Result<T>. A broken invariant inside Tutti is an assertion failure instead. Nothing here
+// throws. All types are values: they can be copied and passed between threads.
 #pragma once
 
 #include <cstdint>
@@ -14,55 +14,57 @@
 
 namespace tutti {
 
-// The largest thing that the error has cost. After kCall the communicator works on as before; after kConnection or
-// kCommunicator every further call on the communicator fails with the same cause; kProcess means that nothing of Tutti
-// can be used in this process.
+// The largest thing that the error has cost. After kCall the communicator works as before. After kConnection or
+// kCommunicator every further call on the communicator fails with the same cause. After kProcess nothing of Tutti can
+// be used in this process.
 enum class ErrorScope : std::uint8_t { kCall, kConnection, kCommunicator, kProcess };
 
 enum class ErrorCode : std::uint8_t {
-  kInvalidArgument,  // this rank passed something that cannot be right: null pointer, unknown type, overflow, rank
-                     // outside
-  kMismatch,         // ranks of one call disagree on its arguments; the culprit's rank is in Error::rank
+  kInvalidArgument,  // this rank passed a wrong argument: null pointer, unknown type, overflow, rank out of range
+  kMismatch,         // the ranks of one call disagree on its arguments; Error::rank is a rank that differs
   kInvalidPlan,      // the plan was refused by the verifier
-  kUnsupported,      // right, but this build or machine cannot do it
+  kUnsupported,      // the arguments are correct, but this build or this machine cannot do it
   kConfig,           // an option or a TUTTI_* variable is unknown or has a bad value
-  kTimeout,          // a deadline passed; the ranks that were missing are in the message
-  kAborted,          // abort() was called here or on a peer
-  kPeerLost,         // a peer's process ended
-  kRefused,          // a peer is not who it should be: other job, other user, other protocol version
-  kSystem,           // the operating system refused: out of memory, of descriptors, of disk, no permission
-  kDevice,           // the CUDA driver refused, or a kernel failed; its context may be lost
-  kDamaged,          // bits of a message changed on their way: its checksum is wrong (CommunicatorOptions::checksum)
+  kTimeout,          // a deadline passed; the message names the missing ranks
+  kAborted,          // abort() was called on this rank or on a peer
+  kPeerLost,         // the process of a peer ended
+  kRefused,          // a peer is not accepted: different job, user or protocol version
+  kSystem,           // the operating system refused: out of memory, descriptors or disk space, or no permission
+  kDevice,           // the CUDA driver returned an error, or a kernel failed; the CUDA context may be lost
+  kDamaged,          // a message was corrupted in transit: its checksum is wrong (CommunicatorOptions::checksum)
 };
-inline constexpr ErrorCode kLastErrorCode = ErrorCode::kDamaged;  // none is beyond it
+inline constexpr ErrorCode kLastErrorCode = ErrorCode::kDamaged;  // the highest value
 
-// One failure, told so that a person can act on it.
+// One failure, with a message that a person can act on.
 struct Error {
   ErrorCode code = ErrorCode::kSystem;
   ErrorScope scope = ErrorScope::kCall;
-  std::int32_t rank = -1;  // the rank to blame, or -1 where no single one is
-  std::string message;     // cause, rank, peer and operation as far as known, and what to do
+  std::int32_t rank = -1;  // the rank that caused the failure, or -1 if there is no single one
+  std::string message;     // cause; rank, peer and operation if known; and the remedy
 
   bool operator==(const Error&) const = default;
 };
 
-// "invalid argument: count is 3 but output is null" and the like: the code's name, a colon, the message.
+// The name of the code, a colon and the message, for example "invalid argument: count is 3 but output is null".
 TUTTI_API std::string to_string(const Error& error);
 TUTTI_API std::string_view to_string(ErrorCode code);
 TUTTI_API std::string_view to_string(ErrorScope scope);
 
 namespace detail {
-// Ends the process: value() was called on a failed result, or error() on a good one. Prints `what` and the error.
+// Called if value() is used on a failed result, or error() on a successful one. Prints `what` and the error, and aborts
+// the process.
 [[noreturn]] TUTTI_API void bad_result_access(const char* what, const Error* error);
 }  // namespace detail
 
-// Either a T or an Error. value() on an error, or error() on a value, is a bug and ends the process with a message.
+// Either a T or an Error. Calling value() on an error, or error() on a value, is a bug and aborts the process with a
+// message.
 template <class T>
 class [[nodiscard]] Result {
  public:
   Result(T value) : value_(std::move(value)) {}      // NOLINT(google-explicit-constructor): `return value;`
   Result(Error error) : error_(std::move(error)) {}  // NOLINT(google-explicit-constructor): `return error;`
 
+  // True if there is a value. Check it before value() and error().
   bool ok() const { return value_.has_value(); }
   explicit operator bool() const { return ok(); }
 

@@ -1,4 +1,4 @@
-// Everything that a program needs: #include <tutti/tutti.h>.
+// Includes all public headers of Tutti: #include <tutti/tutti.h>.
 #pragma once
 
 #include "tutti/communicator.h"

@@ -1,5 +1,5 @@
-// The words of a collective call: element types, reductions, algorithms. Values; the numbers of DataType and ReduceOp
-// are those of NCCL's enumerations, so that the C face needs no table.
+// The types of the arguments of a collective call: element types, reductions, collectives, algorithms. All are values.
+// DataType and ReduceOp have the numbers of NCCL's enumerations, so that the NCCL interface needs no conversion table.
 #pragma once
 
 #include <cstddef>
@@ -23,10 +23,11 @@ enum class DataType : std::uint8_t {
   kFloat32 = 7,
   kFloat64 = 8,
   kBfloat16 = 9,  // reduced in float32, rounded to nearest even once per step
-  // Reduced in float32, rounded to nearest even once per step; what is past the range, infinities included, becomes the
-  // largest finite value of that sign. A NaN is stored as 0x7F.
-  kFloat8E4M3 = 10,  // Open Compute Project's: largest 448, no infinities
-  kFloat8E5M2 = 11,  // largest 57344; an infinity is read as one, and only ever copied
+  // The 8-bit types of the Open Compute Project (OCP). Reduced in float32, rounded to nearest even once per step. A
+  // result that is out of range or infinite becomes the largest finite value with the same sign. A NaN is stored as
+  // 0x7F.
+  kFloat8E4M3 = 10,  // largest value 448; has no infinities
+  kFloat8E5M2 = 11,  // largest value 57344; infinities are read and copied, but are never the result of a reduction
 };
 
 enum class ReduceOp : std::uint8_t {
@@ -38,8 +39,9 @@ enum class ReduceOp : std::uint8_t {
   kPreMulSum = 5,  // each rank's input times that rank's Scale, then summed
 };
 
-// The factor of kPreMulSum, which each rank gives for its own input. Floating types multiply by `real`, rounded to the
-// type in which they are added (float64 for float64, else float32); integer types by `integer`, modulo 2^bits.
+// The factor of kPreMulSum. Each rank passes the factor for its own input. Floating-point types are multiplied by
+// `real`, rounded to the type in which they are added (float64 for float64, otherwise float32). Integer types are
+// multiplied by `integer`, modulo 2^bits.
 struct Scale {
   double real = 1.0;
   std::int64_t integer = 1;
@@ -47,7 +49,7 @@ struct Scale {
   bool operator==(const Scale&) const = default;
 };
 
-// What the ranks do together. docs/collectives.md has buffers and meaning of each.
+// The collectives. docs/collectives.md describes the buffers and the result of each.
 enum class CollectiveKind : std::uint8_t {
   kAllReduce = 0,
   kBroadcast = 1,
@@ -58,10 +60,11 @@ enum class CollectiveKind : std::uint8_t {
   kGather = 6,
   kScatter = 7,
   kBarrier = 8,
-  kSendReceive = 9,  // point to point: has no plan of its own
+  kSendReceive = 9,  // point-to-point; has no plan
 };
 
-// How a collective is carried out. kAuto leaves the choice to Tutti. Not every algorithm serves every collective.
+// The algorithm of a collective. With kAuto, Tutti selects one. Not every algorithm exists for every collective;
+// docs/algorithms.md describes them.
 enum class Algorithm : std::uint8_t {
   kAuto = 0,
   kRing,
@@ -75,52 +78,53 @@ enum class Algorithm : std::uint8_t {
   kBinomial,           // binomial tree
   kChain,              // pipelined chain
   kTree,               // pipelined binary tree
-  kDirect,             // every pair of ranks that has something for each other talks
-  kPairwise,           // the same in rounds, one peer at a time
-  kBruck,              // log p rounds, data passed on
-  kRecursiveDoubling,  // log p rounds of whole messages
-  kUser,               // a plan of the caller's own
+  kDirect,             // each rank sends its data to every other rank directly
+  kPairwise,           // the same in rounds, with one peer in each round
+  kBruck,              // log p rounds; ranks forward data of other ranks
+  kRecursiveDoubling,  // log p rounds; each round exchanges whole messages
+  kUser,               // a plan of the caller (Communicator::use_plan())
 };
 
-// The buffers of one rank that a plan's steps name.
+// The buffers of one rank that the steps of a plan read and write.
 enum class Space : std::uint8_t {
   kNone = 0,     // no buffer
-  kInput = 1,    // the caller's input; only read
-  kOutput = 2,   // the caller's output; in place, the same memory as all or some of the input
-  kScratch = 3,  // the call's own, not kept from one tile to the next
+  kInput = 1,    // the caller's input; read only
+  kOutput = 2,   // the caller's output; in place, the same memory as all or a part of the input
+  kScratch = 3,  // temporary memory of the call; its contents are lost after each tile
 };
 
-// The order in which a plan adds the ranks' values of one chunk; a promise that the verifier holds a plan to.
+// The order in which a plan adds the ranks' values of one chunk. The verifier proves that a plan keeps it.
 enum class Order : std::uint8_t {
-  kAny = 0,     // some order, the same on all ranks
+  kAny = 0,     // any fixed order; the same on all ranks
   kByRank = 1,  // 0, 1, ..., p-1
   kCyclic = 2,  // f, f+1, ..., p-1, 0, ..., f-1, with an f that depends on the chunk only
 };
 
+// True if the value is an enumerator. Needed because an integer that was cast to the type may have any value.
 TUTTI_API bool is_valid(DataType type);
 TUTTI_API bool is_valid(ReduceOp op);
 TUTTI_API bool is_valid(Algorithm algorithm);
 TUTTI_API bool is_valid(CollectiveKind kind);
 
-// Bytes of one element: 1, 2, 4 or 8; 0 for a value that is not one of ours.
+// Bytes of one element: 1, 2, 4 or 8; 0 for an invalid value.
 TUTTI_API std::size_t size_of(DataType type);
 TUTTI_API bool is_floating(DataType type);
 
-// Names as they stand on command lines: "float32", "sum", "double_tree". "invalid" for a value that is not one of ours.
+// The names that command lines use, for example "float32", "sum", "double_tree"; "invalid" for an invalid value.
 TUTTI_API std::string_view to_string(DataType type);
 TUTTI_API std::string_view to_string(ReduceOp op);
 TUTTI_API std::string_view to_string(Algorithm algorithm);
 TUTTI_API std::string_view to_string(CollectiveKind kind);
 
-// The inverse of to_string; nothing for an unknown name. Also takes the short type names of NCCL's tests
-// ("float", "half", "f8e4m3").
+// The inverse of to_string(). Return nothing for an unknown name. parse_data_type() also accepts the short type names
+// of NCCL's tests ("float", "half", "f8e4m3").
 TUTTI_API std::optional<DataType> parse_data_type(std::string_view name);
 TUTTI_API std::optional<ReduceOp> parse_reduce_op(std::string_view name);
 TUTTI_API std::optional<Algorithm> parse_algorithm(std::string_view name);
 TUTTI_API std::optional<CollectiveKind> parse_collective(std::string_view name);
 
-// Every value, in the order of the enumeration (all_algorithms() without kAuto and kUser, all_collectives() without
-// kSendReceive).
+// All values in the order of the enumeration, except that all_algorithms() omits kAuto and kUser, and
+// all_collectives() omits kSendReceive.
 TUTTI_API std::span<const DataType> all_data_types();
 TUTTI_API std::span<const ReduceOp> all_reduce_ops();
 TUTTI_API std::span<const Algorithm> all_algorithms();

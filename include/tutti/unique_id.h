@@ -1,12 +1,13 @@
-// UniqueId: where the ranks of one communicator meet, and the secret word by which they know each other, in 128 bytes
-// that any channel may carry that others cannot read (a file, a key-value store, an environment variable, another
-// communicator). Where others can read it, give a job key as well.
+// UniqueId: 128 bytes with which the ranks of one new communicator find and authenticate each other. It contains the
+// address of a rendezvous server and a secret. The program passes it to all ranks through a private channel (a file, a
+// key-value store, an environment variable, another communicator). If others can read that channel, also configure a
+// job key.
 //
-// Any process makes one, a rank or not. create() opens a listening socket and serves one communicator's set-up from a
-// thread in the background; every rank, that process's own included, then passes the same id in
-// CommunicatorOptions::unique_id (or TUTTI_UNIQUE_ID). The thread and the socket end after the set-up, after a failed
-// set-up, or when nobody has come for `patience`. The process must live until then. Several ids may be alive in one
-// process. An id serves once.
+// Any process can create an id, even one that is not a rank. create() opens a listening socket, and a background thread
+// of the process serves the set-up of one communicator. Then every rank, also one in that process, passes the same id
+// in CommunicatorOptions::unique_id (or TUTTI_UNIQUE_ID). The thread and the socket end when the set-up has succeeded
+// or failed, or if no rank has connected for the duration `timeout`. The process must not exit before that. One
+// process may have several ids at a time. An id can be used for one communicator only.
 #pragma once
 
 #include <array>
@@ -22,26 +23,29 @@
 namespace tutti {
 
 struct UniqueIdOptions {
-  // Where to listen: network interfaces by name, subnet or address, a comma between several, the first that fits is
-  // taken. Empty: TUTTI_INTERFACE, and where that is not set, lo: then only ranks of this machine can come.
+  // The network interface to listen on: a comma-separated list of names, subnets or addresses, of which the first that
+  // matches is used. Empty: TUTTI_INTERFACE or, if that is not set, lo, which only ranks of this machine can reach.
   std::string interface = {};
-  // Ports to choose from, both included. 0: TUTTI_PORT_RANGE, and where that is not set, any free port.
+  // The range of ports, both included. 0: TUTTI_PORT_RANGE or, if that is not set, any free port.
   std::uint16_t first_port = 0;
   std::uint16_t last_port = 0;
-  std::chrono::milliseconds patience = std::chrono::minutes(10);  // for the first rank; at most a day
-  // A file with 16 to 4096 random bytes, mode 600. Every rank must have the same key (CommunicatorOptions::job_key_file
-  // or TUTTI_JOB_KEY_FILE). A process that has only read the id can then not join. Empty: TUTTI_JOB_KEY_FILE is used,
-  // then TUTTI_JOB_KEY. If neither is set, the id is the only secret: whoever has it can join.
+  // How long to wait for the first rank; more than 0, at most one day.
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  // Path of a file with 16 to 4096 random bytes, mode 600: a job key in addition to the id. Every rank must have the
+  // same key (CommunicatorOptions::job_key_file or TUTTI_JOB_KEY_FILE), so that a process that has read only the id
+  // cannot join. Empty: TUTTI_JOB_KEY_FILE, then TUTTI_JOB_KEY. If neither is set, the id is the only secret, and any
+  // process that has it can join.
   std::string job_key_file = {};
 };
 
 struct TUTTI_API UniqueId {
   std::array<std::byte, 128> bytes{};
 
-  // Errors: kConfig (no such interface, only a link-local address), kSystem (no free port, no descriptors).
+  // Creates an id and starts its server. Errors: kConfig (the interface does not exist, or has only a link-local
+  // address), kSystem (no free port, or out of file descriptors).
   static Result<UniqueId> create(const UniqueIdOptions& options = {});
-  // 256 hexadecimal digits, and back. Errors: kInvalidArgument (a wrong length, another character, garbled, another
-  // version's).
+  // Converts from and to 256 hexadecimal digits. Errors: kInvalidArgument (wrong length, a character that is not a
+  // hexadecimal digit, corrupted, or from another version of Tutti).
   static Result<UniqueId> from_text(std::string_view text);
   std::string to_text() const;
 

@@ -1,4 +1,4 @@
-// Reductions of the caller's own, on host memory.
+// UserReduction: a reduction function that the caller supplies, for calls on host memory.
 #pragma once
 
 #include <cstddef>
@@ -6,21 +6,22 @@
 
 namespace tutti {
 
-// What stands for "add" in an all_reduce, reduce or reduce_scatter.
+// The operation that an all_reduce, reduce or reduce_scatter applies in place of a ReduceOp; written (+) below.
 //
 // combine(left, right, result, count, context) sets result[i] = left[i] (+) right[i] for `count` elements of
-// `element_bytes` each. `result` may be the same address as `left`, and never overlaps either otherwise. It must be
-// associative and, like a kernel, give the same result wherever it runs; it is called by whichever thread makes
-// progress, one call at a time for one operation, and must not call Tutti or throw. Not aligned beyond what the
-// caller's buffers are, when element_bytes is not a power of two up to 64.
+// `element_bytes` bytes each. `result` may be equal to `left`; otherwise it does not overlap the operands. The
+// function must be associative and deterministic, because different ranks compute parts of one result. It is called
+// by the thread that makes progress at that moment, by one thread at a time for one operation. It must not call Tutti
+// and must not throw. If element_bytes is not a power of two up to 64, the pointers are only aligned as the caller's
+// buffers are.
 struct UserReduction {
   using Combine = void (*)(const void* left, const void* right, void* result, std::size_t count, void* context);
-  Combine combine = nullptr;  // null: none
-  void* context = nullptr;
+  Combine combine = nullptr;      // null: the call uses its ReduceOp
+  void* context = nullptr;        // passed to each call of combine
   std::size_t element_bytes = 0;  // 1 .. 4096
-  // False: ranks are combined in rank order, 0 (+) 1 (+) ... (+) p-1, grouped in whatever way.
+  // If false, the operands are combined in rank order: 0 (+) 1 (+) ... (+) p-1, with any placement of parentheses.
   bool commutative = true;
-  // Which reduction it is: ranks that pass different numbers are told that they disagree.
+  // Identifies the reduction. Ranks that pass different numbers in one call get kMismatch.
   std::uint32_t id = 0;
 };
 

@@ -1,4 +1,4 @@
-// The version of the headers that a program is compiled against, and of the library that it runs with.
+// The version of the headers (macros, fixed at compile time) and of the library (a function, answered at run time).
 #pragma once
 
 #include <string_view>
@@ -10,6 +10,6 @@
 #define TUTTI_VERSION_PATCH 0
 
 namespace tutti {
-// "0.1.0", of the library in use.
+// The version of the library that is loaded, for example "0.1.0".
 TUTTI_API std::string_view version();
 }  // namespace tutti

@@ -1,9 +1,10 @@
-// The 16-bit floating types in plain scalar code: what their bits mean, and how a float32 becomes one of them.
+// The 16-bit floating-point types in plain scalar code: their format, and the conversions to and from float32.
 //
-// Widening is exact. Narrowing rounds to nearest even, overflows to infinity past the largest finite value's last half
-// ulp and goes through the subnormals. Both keep a NaN's sign and the payload bits that fit, and make it quiet. Pure
-// functions of the bits: they don't depend on the floating-point environment. The reference kernel uses these; the SIMD
-// kernels carry out the same rules on vectors (lanes-inl.h).
+// Widening is exact. Narrowing rounds to the nearest value, and to an even last bit if two values are equally near.
+// It overflows to infinity if the value rounds beyond the largest finite value, and it supports subnormals. Both
+// directions keep the sign of a NaN and the payload bits that fit, and make the NaN quiet. The functions only use
+// the bits, so they do not depend on the floating-point environment. The reference kernel uses them; the SIMD
+// kernels apply the same rules to vectors (lanes-inl.h).
 #pragma once
 
 #include <bit>
@@ -13,12 +14,12 @@
 
 namespace tutti::kernels {
 
-// IEEE binary16: 1 sign, 5 exponent, 10 fraction bits.
+// IEEE binary16: 1 sign bit, 5 exponent bits, 10 fraction bits.
 struct Float16 {
   std::uint16_t bits = 0;
 };
 
-// The upper half of a float32: 1 sign, 8 exponent, 7 fraction bits.
+// The upper half of a float32: 1 sign bit, 8 exponent bits, 7 fraction bits.
 struct Bfloat16 {
   std::uint16_t bits = 0;
 };
@@ -26,7 +27,7 @@ struct Bfloat16 {
 static_assert(sizeof(Float16) == 2 && alignof(Float16) == 2);
 static_assert(sizeof(Bfloat16) == 2 && alignof(Bfloat16) == 2);
 
-// kFloat32Nan and kFloat32QuietBit of float64.
+// For float64, the counterparts of kFloat32Nan and kFloat32QuietBit.
 inline constexpr std::uint64_t kFloat64Nan = 0x7FF8000000000000u;
 inline constexpr std::uint64_t kFloat64QuietBit = 0x0008000000000000u;
 
@@ -43,7 +44,7 @@ constexpr float widen(Float16 value) {
   if (magnitude == 0x7C00u) return std::bit_cast<float>(sign | kFloat32Infinity);
   if (magnitude >= 0x0400u) return std::bit_cast<float>(sign | ((magnitude << 13) + (112u << 23)));
   if (magnitude == 0) return std::bit_cast<float>(sign);
-  // Subnormal, magnitude * 2^-24: its leading 1 becomes the implicit one of a normal float32.
+  // A subnormal has the value magnitude * 2^-24. Its leading 1 becomes the implicit leading 1 of a normal float32.
   const int leading_bit = std::bit_width(magnitude) - 1;
   const auto exponent = static_cast<std::uint32_t>(leading_bit + 127 - 24);
   const std::uint32_t fraction = (magnitude << (23 - leading_bit)) & 0x007FFFFFu;
@@ -67,10 +68,12 @@ constexpr Float16 narrow_to_float16(float value) {
   } else if (exponent >= 127 + 16) {
     narrow = 0x7C00u;
   } else if (exponent >= 127 - 14) {
-    narrow = shift_right_to_even(magnitude - (112u << 23), 13);  // may carry into infinity, as it should
+    // A carry out of the fraction increments the exponent, up to infinity. That is the correct rounding.
+    narrow = shift_right_to_even(magnitude - (112u << 23), 13);
   } else if (exponent >= 127 - 25) {
     const std::uint32_t significand =
-        (magnitude & 0x007FFFFFu) | 0x00800000u;  // times 2^(exponent-150); a unit is 2^-24
+        // The value is this significand times 2^(exponent-150). The result counts in units of 2^-24.
+        (magnitude & 0x007FFFFFu) | 0x00800000u;
     narrow = shift_right_to_even(significand, static_cast<int>(126 - exponent));
   }
   return {static_cast<std::uint16_t>(sign | narrow)};

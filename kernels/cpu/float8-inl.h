@@ -1,15 +1,18 @@
-// The 8-bit floats against vectors of float32: the rules of float8.h, by way of float16, for which most machines have
-// conversions. Included once per Highway target, by reduce-inl.h only.
+// Conversions between 8-bit floats and vectors of float32, by the rules of float8.h. They go through float16,
+// because most machines have instructions that convert float16. Included once for each Highway target, only by
+// reduce-inl.h.
 //
-// A word of 16 bits holds two float8: its even byte, shifted up, and its odd one each stand in the upper byte of a
-// word, and from there on both are treated alike.
+// A 16-bit word contains two float8. First, each of them is moved to the upper byte of a word of its own: the even
+// one is shifted up, and the odd one is there already. From then on both are treated alike.
 //
-// - e5m2 is the upper half of a float16. e4m3 with its exponent field widened to float16's is a float16 of 2^-8 times
-//   its value, and the subnormals of the one are subnormals of the other: one multiplication by a power of two is left.
-// - Back: float16 holds each float8 and each midpoint between two of them, and the float32 is first cut to so few bits
-//   that float16 holds it exactly, the last of them set where a bit was lost (rounding to odd). So the rounding to
-//   nearest even happens once, in words, and is the same for subnormals. Cut to fewer bits than the midpoints need are
-//   only values below half of the smallest float8, which become 0 either way.
+// - Widening: e5m2 is the upper half of a float16. If the exponent field of e4m3 is widened to that of float16, the
+//   result is a float16 with 2^-8 times the value, and subnormals remain subnormals. So one multiplication by a
+//   power of two remains.
+// - Narrowing: float16 can represent each float8 and each midpoint between two neighbouring float8. First, the
+//   float32 is cut to so few bits that float16 represents it exactly; the last bit is set if any lost bit was set
+//   (rounding to odd). The rounding to nearest even then happens only once, in 16-bit words, in the same way for
+//   normal values and subnormals. The cut leaves fewer bits than the midpoints need only for values below half of
+//   the smallest float8, which become 0 in any case.
 #if defined(TUTTI_KERNELS_CPU_FLOAT8_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TUTTI_KERNELS_CPU_FLOAT8_INL_H_
 #undef TUTTI_KERNELS_CPU_FLOAT8_INL_H_
@@ -35,10 +38,11 @@ struct Float8Codec : CodecBase {
   using F16 = Float16Lanes;
   using Wide = hn::VFromD<F16::D>;
   using Words = hn::VFromD<F16::Whole>;
-  using Value = Pair<Pair<Wide>>;  // the even elements, the odd ones
+  using Value = Pair<Pair<Wide>>;  // the even elements, then the odd elements
   static constexpr bool kStoresAnyNan = true;
   static constexpr std::size_t kLanes = 4 * hn::MaxLanes(F16::D());
-  // Each vector of memory takes four registers: two of them are enough, where they make the least block that may be.
+  // One vector of memory takes four registers. A block therefore has only two vectors, if that is enough for the
+  // smallest block that Pass permits.
   static constexpr int kDepth = 2 * kLanes >= kStreamAlignment ? 1 : 2;
 
   static HWY_INLINE Value load(const Float8* from) {
@@ -46,29 +50,30 @@ struct Float8Codec : CodecBase {
     return {widened(hn::ShiftLeft<8>(words)), widened(words)};
   }
 
-  template <Stores kStores>
+  template <StoreMode kStoreMode>
   static HWY_INLINE void store(Value value, Float8* to) {
     const auto even = hn::ShiftRight<8>(narrowed(value.first));
     const auto odd = hn::And(narrowed(value.second), hn::Set(F16::Whole(), 0xFF00));
-    store_vector<kStores>(hn::BitCast(Bytes(), hn::Or(even, odd)), Bytes(), reinterpret_cast<std::uint8_t*>(to));
+    store_vector<kStoreMode>(hn::BitCast(Bytes(), hn::Or(even, odd)), Bytes(), reinterpret_cast<std::uint8_t*>(to));
   }
 
  private:
   using Bytes = hn::Repartition<std::uint8_t, F16::D>;
   static constexpr bool kE4M3 = std::is_same_v<Float8, Float8E4M3>;
-  static constexpr int kScaleBits = kE4M3 ? 8 : 0;  // the float16 is 2^-kScaleBits times the value
-  // The largest finite value as that float16.
+  static constexpr int kScaleBits = kE4M3 ? 8 : 0;  // the float16 has 2^-kScaleBits times the value
+  // The largest finite value, as a float16 of this form.
   static constexpr std::uint16_t kLargest = Float8::kLargest << (8 - (kE4M3 ? 1 : 0));
 
-  // The float8 in the upper byte of each word; the lower byte is not looked at.
+  // Widens the float8 in the upper byte of each word. The lower byte is ignored.
   static HWY_INLINE Pair<Wide> widened(Words words) {
     const F16::Whole d;
     Words half;
     if constexpr (kE4M3) {
       const hn::RebindToSigned<F16::Whole> with_sign;
       const auto shifted = hn::BitCast(d, hn::ShiftRight<1>(hn::BitCast(with_sign, words)));
-      half = hn::And(shifted, hn::Set(d, 0xBF80));  // the sign, a gap, the 7 bits of the magnitude
-      // Only a NaN, all 7 set, carries into the gap; with it float16's exponent is full too.
+      half = hn::And(shifted, hn::Set(d, 0xBF80));  // the sign, a gap of one bit, the 7 bits of the magnitude
+      // Only for a NaN, whose 7 bits are all set, does this addition carry into the gap. That completes the exponent
+      // field of a NaN in float16.
       half = hn::Or(half, hn::And(hn::Add(half, hn::Set(d, 0x0080)), hn::Set(d, 0x4000)));
     } else {
       half = hn::And(words, hn::Set(d, 0xFF00));
@@ -78,7 +83,7 @@ struct Float8Codec : CodecBase {
     return scaled_by_power_of_two<kScaleBits>(value);
   }
 
-  // The float8 in the upper byte of each word, anything in the lower.
+  // Returns the float8 in the upper byte of each word. The lower byte can contain anything.
   static HWY_INLINE Words narrowed(Pair<Wide> value) {
     const F16::Whole d;
     const hn::RebindToSigned<F16::Whole> with_sign;
@@ -94,7 +99,7 @@ struct Float8Codec : CodecBase {
     return hn::Add(hn::Add(word, hn::Set(d, 0x007F)), odd);
   }
 
-  // Exact but where it underflows, far below the smallest float8.
+  // Exact, except for underflow, which happens only far below the smallest float8.
   template <int kExponent>
   static HWY_INLINE Pair<Wide> scaled_by_power_of_two(Pair<Wide> value) {
     if constexpr (kExponent == 0) return value;
@@ -103,7 +108,7 @@ struct Float8Codec : CodecBase {
     return {hn::Mul(value.first, factor), hn::Mul(value.second, factor)};
   }
 
-  // Six fraction bits of the 23, the last of them also set where any below it was.
+  // Keeps six of the 23 fraction bits. The last of them is also set if any bit below it was set.
   static HWY_INLINE Wide cut_to_odd(Wide value) {
     const F16::Bits bits;
     const auto below = hn::Set(bits, 0x0001FFFFu);

@@ -1,14 +1,14 @@
-// Vectors of one target: how each element type is loaded, combined, finished and stored. Included once per Highway
-// target, by reduce-inl.h and float8-inl.h only; everything lies in that target's namespace.
+// Vectors of one target: how each element type is loaded, combined, finished and stored. Included once for each
+// Highway target, only by reduce-inl.h and float8-inl.h. Everything is in the namespace of that target.
 //
-// A value is one vector, or a Pair of values: 16-bit floats widen into a pair of float32 vectors, 8-bit ones into a
-// pair of such pairs, and a block is a pair of pairs of what one load gives. Every function below takes a vector, and
-// for a Pair does the same to both halves, so that a block of any depth is written like a single vector and stays in
-// registers.
+// A value is one vector, or a Pair of values: 16-bit floats are widened into a pair of float32 vectors, 8-bit floats
+// into a pair of such pairs, and a block is a pair of pairs of the values that one load returns. Every function
+// below takes a vector, and an overload applies it to both halves of a Pair. So a block of any depth is written like
+// a single vector and stays in registers.
 //
-// NaN: add, multiply, scale and divide may leave any NaN behind, finished() makes it the canonical one, so that no
-// result depends on the order in which a compiler hands two operands to an instruction. min and max keep the first NaN
-// and finished() makes it quiet.
+// NaN: add, multiply, scale and divide may produce any NaN, and finished() replaces it with the canonical NaN.
+// Otherwise the result would depend on the order in which the compiler passes two operands to an instruction. min
+// and max keep the first NaN, and finished() makes it quiet.
 #if defined(TUTTI_KERNELS_CPU_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TUTTI_KERNELS_CPU_LANES_INL_H_
 #undef TUTTI_KERNELS_CPU_LANES_INL_H_
@@ -47,7 +47,7 @@ inline constexpr bool kIsFloatVector = std::is_floating_point_v<hn::TFromV<V>>;
 
 // --- one vector ------------------------------------------------------------
 
-// Quiet, positive, empty payload; for float32 and float64.
+// A quiet, positive NaN without payload, for float32 and float64.
 template <class D>
 HWY_INLINE hn::VFromD<D> canonical_nan(D d) {
   const hn::RebindToUnsigned<D> bits;
@@ -88,7 +88,8 @@ HWY_INLINE V multiply(V a, V b) {
   }
 }
 
-// value (+) next. Of two equal floats, and of two NaNs, min and max keep `value`.
+// Returns value (+) next, where (+) is the operation. If two floats are equal, or both are NaN, min and max keep
+// `value`.
 template <Combine kOp, class V>
 HWY_INLINE V combined(V value, V next) {
   if constexpr (kOp == Combine::kAdd) {
@@ -103,7 +104,7 @@ HWY_INLINE V combined(V value, V next) {
   }
 }
 
-// The NaN of inf * 0 is made canonical here, for the sake of a min or max that follows.
+// inf * 0 gives a NaN. It is made canonical here, because a min or max that follows would keep it as it is.
 template <class V>
 HWY_INLINE V scaled(V value, hn::TFromV<V> scale) {
   const auto product = multiply(value, hn::Set(hn::DFromV<V>(), scale));
@@ -113,7 +114,7 @@ HWY_INLINE V scaled(V value, hn::TFromV<V> scale) {
     return product;
 }
 
-// No target divides integers; averages of integers are rare and not worth more than this.
+// No target has an instruction that divides integers. Averages of integers are too rare to justify a faster method.
 template <class T>
 HWY_NOINLINE void divide_lanes(T* lanes, std::size_t lane_count, std::uint32_t divisor) {
   using Wide = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
@@ -136,7 +137,7 @@ HWY_INLINE V divided(V value, std::uint32_t divisor) {
   }
 }
 
-// kAnyNan: the store takes every NaN for the canonical one, so that it need not be made here.
+// kAnyNan: store() replaces every NaN with the canonical one, so finished() need not do it.
 template <Combine kOp, bool kAnyNan, class V>
 HWY_INLINE V finished(V value, std::uint32_t divisor) {
   constexpr bool kSelects = kOp == Combine::kMin || kOp == Combine::kMax;
@@ -171,28 +172,29 @@ HWY_INLINE Pair<V> finished(Pair<V> value, std::uint32_t divisor) {
 
 // --- memory ------------------------------------------------------------
 
-// kStreamed stores go around the caches; their addresses are aligned to kStreamAlignment.
-enum class Stores : std::uint8_t { kCached, kStreamed };
+// kStreamed: the stores bypass the caches. Their addresses must be aligned to kStreamAlignment.
+enum class StoreMode : std::uint8_t { kCached, kStreamed };
 
-inline constexpr std::size_t kStreamAlignment = 64;  // a cache line, and the longest vector of the targets
+inline constexpr std::size_t kStreamAlignment = 64;  // a cache line, and the longest vector of all targets
 static_assert(hn::MaxLanes(hn::ScalableTag<std::uint8_t>()) <= kStreamAlignment);
 
-template <Stores kStores, class D>
+template <StoreMode kStoreMode, class D>
 HWY_INLINE void store_vector(hn::VFromD<D> value, D d, hn::TFromD<D>* to) {
-  if constexpr (kStores == Stores::kStreamed)
+  if constexpr (kStoreMode == StoreMode::kStreamed)
     hn::Stream(value, d, to);
   else
     hn::StoreU(value, d, to);
 }
 
-// What most codecs have in common.
+// Defaults for the codecs.
 struct CodecBase {
-  static constexpr int kDepth = 2;              // a block is 2^kDepth vectors of memory: so many are in flight
-  static constexpr bool kStoresAnyNan = false;  // store() makes every NaN the canonical one
+  // a block has 2^kDepth vectors of memory, all of which are loaded before the first is stored
+  static constexpr int kDepth = 2;
+  static constexpr bool kStoresAnyNan = false;  // true: store() replaces every NaN with the canonical one
 };
 
-// Codec<T>: the elements of type T in memory, kLanes of them at a time, against the value in registers. Scalar is the
-// type that the value is added in.
+// Codec<T> converts between elements of type T in memory, kLanes of them at a time, and a Value in registers. Scalar
+// is the type in which values are combined.
 template <class T>
 struct Codec : CodecBase {
   using Scalar = T;
@@ -202,13 +204,13 @@ struct Codec : CodecBase {
 
   static HWY_INLINE Value load(const T* from) { return hn::LoadU(D(), from); }
 
-  template <Stores kStores>
+  template <StoreMode kStoreMode>
   static HWY_INLINE void store(Value value, T* to) {
-    store_vector<kStores>(value, D(), to);
+    store_vector<kStoreMode>(value, D(), to);
   }
 };
 
-// A word of two bfloat16 is split into its even and its odd element, each the upper half of a float32.
+// A 32-bit word contains two bfloat16, an even and an odd element. Each of them is the upper half of a float32.
 template <>
 struct Codec<Bfloat16> : CodecBase {
   using Scalar = float;
@@ -222,17 +224,17 @@ struct Codec<Bfloat16> : CodecBase {
     return {hn::BitCast(D(), hn::ShiftLeft<16>(words)), hn::BitCast(D(), hn::And(words, upper_half()))};
   }
 
-  template <Stores kStores>
+  template <StoreMode kStoreMode>
   static HWY_INLINE void store(Value value, Bfloat16* to) {
     const auto words = hn::Or(hn::ShiftRight<16>(rounded(value.first)), hn::And(rounded(value.second), upper_half()));
-    store_vector<kStores>(words, Bits(), reinterpret_cast<std::uint32_t*>(to));
+    store_vector<kStoreMode>(words, Bits(), reinterpret_cast<std::uint32_t*>(to));
   }
 
  private:
   static HWY_INLINE hn::VFromD<Bits> upper_half() { return hn::Set(Bits(), 0xFFFF0000u); }
 
-  // To nearest even, into the upper half. A NaN passes through unharmed: finished() leaves none whose lower half is not
-  // zero.
+  // Rounds to nearest even, into the upper half. The addition does not damage a NaN, because in every NaN that
+  // finished() returns the lower half is zero.
   static HWY_INLINE hn::VFromD<Bits> rounded(hn::VFromD<D> value) {
     const auto bits = hn::BitCast(Bits(), value);
     const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(Bits(), 1u));
@@ -240,15 +242,16 @@ struct Codec<Bfloat16> : CodecBase {
   }
 };
 
-// x86 targets from AVX2 on convert as float16.h says, in one instruction (the exhaustive tests hold them to it);
-// elsewhere Highway 1.0's conversions do not (no NaN, no ties to even), so the rules are written out.
+// On x86 from AVX2 on, one instruction converts by the rules of float16.h; the exhaustive tests check that. On other
+// targets the conversions of Highway 1.0 do not follow these rules (NaN, ties to even), so they are implemented
+// here.
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)
 inline constexpr bool kNativeFloat16 = true;
 #else
 inline constexpr bool kNativeFloat16 = false;
 #endif
 
-// A vector of memory with as many float16 in it as two float32 vectors hold.
+// Conversions of float16. One vector of memory contains as many float16 as two float32 vectors have elements.
 struct Float16Lanes {
   using D = hn::ScalableTag<float>;
   using Bits = hn::RebindToUnsigned<D>;
@@ -282,7 +285,8 @@ struct Float16Lanes {
     const auto rebiased = hn::Sub(magnitude, hn::Set(bits, (112u << 23) - 0xFFFu));
     const auto infinity = hn::Set(bits, 0x7C00u);
     const auto normal = hn::Min(hn::ShiftRight<13>(hn::Add(rebiased, odd)), infinity);
-    // In [0.5, 1) a float32 counts in units of 2^-24, as float16 does in its subnormals: the addition rounds to them.
+    // A float32 in [0.5, 1) counts in units of 2^-24, like a subnormal float16. So the addition of 0.5 rounds to
+    // such a unit.
     const auto half = hn::Set(D(), 0.5f);
     const auto counted = hn::Add(hn::BitCast(D(), magnitude), half);
     const auto subnormal = hn::Sub(hn::BitCast(bits, counted), hn::BitCast(bits, half));
@@ -307,15 +311,15 @@ struct Codec<Float16> : CodecBase {
     return {F16::widened(hn::LoadU(F16::Half(), bits)), F16::widened(hn::LoadU(F16::Half(), bits + kHalfLanes))};
   }
 
-  template <Stores kStores>
+  template <StoreMode kStoreMode>
   static HWY_INLINE void store(Value value, Float16* to) {
     const F16::Whole whole;
-    store_vector<kStores>(hn::Combine(whole, F16::narrowed(value.second), F16::narrowed(value.first)), whole,
-                          reinterpret_cast<std::uint16_t*>(to));
+    store_vector<kStoreMode>(hn::Combine(whole, F16::narrowed(value.second), F16::narrowed(value.first)), whole,
+                             reinterpret_cast<std::uint16_t*>(to));
   }
 };
 
-// A block is 2^kDepth vectors of memory, consecutive.
+// A block is 2^kDepth consecutive vectors of memory.
 template <class Value, int kDepth>
 struct BlockOf {
   using Type = Pair<typename BlockOf<Value, kDepth - 1>::Type>;
@@ -334,13 +338,13 @@ HWY_INLINE typename BlockOf<typename C::Value, kDepth>::Type load_block(const T*
     return {load_block<C, kDepth - 1>(from), load_block<C, kDepth - 1>(from + (C::kLanes << (kDepth - 1)))};
 }
 
-template <class C, int kDepth, Stores kStores, class Value, class T>
+template <class C, int kDepth, StoreMode kStoreMode, class Value, class T>
 HWY_INLINE void store_block(const Value& value, T* to) {
   if constexpr (kDepth == 0) {
-    C::template store<kStores>(value, to);
+    C::template store<kStoreMode>(value, to);
   } else {
-    store_block<C, kDepth - 1, kStores>(value.first, to);
-    store_block<C, kDepth - 1, kStores>(value.second, to + (C::kLanes << (kDepth - 1)));
+    store_block<C, kDepth - 1, kStoreMode>(value.first, to);
+    store_block<C, kDepth - 1, kStoreMode>(value.second, to + (C::kLanes << (kDepth - 1)));
   }
 }
 

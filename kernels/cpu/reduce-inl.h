@@ -1,8 +1,8 @@
-// The reduction pass of one target: blocks of a few vectors, each loaded from every source, combined in registers and
-// stored to every destination. Included once per Highway target, by reduce.cc only.
+// The reduction pass of one target: blocks of a few vectors, each of which is loaded from every source, combined in
+// registers, and stored to every destination. Included once for each Highway target, only by reduce.cc.
 //
-// The last block, where it is shorter, is the same code over a padded copy: nothing outside the arrays is read or
-// written.
+// If the last block is incomplete, the same code works on a padded copy, so that nothing outside the buffers is read
+// or written.
 #if defined(TUTTI_KERNELS_CPU_REDUCE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TUTTI_KERNELS_CPU_REDUCE_INL_H_
 #undef TUTTI_KERNELS_CPU_REDUCE_INL_H_
@@ -27,11 +27,13 @@
 HWY_BEFORE_NAMESPACE();
 namespace tutti::kernels::HWY_NAMESPACE {
 
-// Bytes of one call from which on its stores go around the caches. Measured on a Sapphire Rapids virtual machine,
-// float32 sums: at 64 MiB in all, cached stores move 28 GB/s and streamed ones 21; at 256 MiB 14 and 28.
+// Number of bytes in one call from which its stores bypass the caches. Measured on a Sapphire Rapids virtual machine
+// with float32 sums: at 64 MiB in total, cached stores reach 28 GB/s and streamed stores 21; at 256 MiB the numbers
+// are 14 and 28.
 inline constexpr std::size_t kStreamBytes = std::size_t{96} << 20;
 
-// What every block of one call needs, as values: the compiler keeps them in registers across the stores.
+// The parameters that every block of one call needs. They are passed by value, so that the compiler keeps them in
+// registers across the stores.
 template <class T>
 struct Pass {
   using C = Codec<T>;
@@ -58,12 +60,13 @@ struct Pass {
   std::size_t source_count;
   std::byte* const* destinations;
   std::size_t destination_count;
-  std::size_t scaled_source;  // past every index where there is none
+  std::size_t scaled_source;  // greater than every index if no source is scaled
   typename C::Scalar scale;
   std::uint32_t divisor;
 };
 
-// The value of one block: every source, in order. `from(source)` says where that source's part lies.
+// Returns the value of one block: all sources are combined, in order. `from(source)` returns the address of the
+// block in that source.
 template <class T, Combine kOp, class From>
 HWY_INLINE auto reduced_block(const Pass<T>& pass, const From& from) {
   using C = typename Pass<T>::C;
@@ -79,18 +82,19 @@ HWY_INLINE auto reduced_block(const Pass<T>& pass, const From& from) {
   return finished<kOp, C::kStoresAnyNan>(value, pass.divisor);
 }
 
-// Elements [begin, begin + kBlock). All loads come before the first store: a destination may be a source.
-template <class T, Combine kOp, Stores kStores>
+// Reduces elements [begin, begin + kBlock). All loads come before the first store, so a destination may also be a
+// source.
+template <class T, Combine kOp, StoreMode kStoreMode>
 HWY_INLINE void reduce_whole_block(const Pass<T>& pass, std::size_t begin) {
   const auto value = reduced_block<T, kOp>(
       pass, [&](std::size_t source) HWY_ATTR { return reinterpret_cast<const T*>(pass.sources[source]) + begin; });
   for (std::size_t destination = 0; destination < pass.destination_count; ++destination) {
     T* to = reinterpret_cast<T*>(pass.destinations[destination]) + begin;
-    store_block<typename Pass<T>::C, Pass<T>::kDepth, kStores>(value, to);
+    store_block<typename Pass<T>::C, Pass<T>::kDepth, kStoreMode>(value, to);
   }
 }
 
-// Elements [begin, begin + count), fewer than a block: the same, over a padded copy.
+// Reduces elements [begin, begin + count), which are fewer than a block, with the same code and a padded copy.
 template <class T, Combine kOp>
 HWY_NOINLINE void reduce_part_of_block(const Pass<T> pass, std::size_t begin, std::size_t count) {
   HWY_ALIGN T padded[Pass<T>::kBlock] = {};
@@ -98,53 +102,55 @@ HWY_NOINLINE void reduce_part_of_block(const Pass<T> pass, std::size_t begin, st
     std::memcpy(padded, reinterpret_cast<const T*>(pass.sources[source]) + begin, count * sizeof(T));
     return static_cast<const T*>(padded);
   });
-  store_block<typename Pass<T>::C, Pass<T>::kDepth, Stores::kCached>(value, padded);
+  store_block<typename Pass<T>::C, Pass<T>::kDepth, StoreMode::kCached>(value, padded);
   for (std::size_t destination = 0; destination < pass.destination_count; ++destination) {
     std::memcpy(reinterpret_cast<T*>(pass.destinations[destination]) + begin, padded, count * sizeof(T));
   }
 }
 
-// From `begin` on as many whole blocks as fit; returns where they end.
-template <class T, Combine kOp, Stores kStores>
+// Reduces as many whole blocks as fit, starting at `begin`. Returns the end of the last one.
+template <class T, Combine kOp, StoreMode kStoreMode>
 HWY_INLINE std::size_t reduce_whole_blocks(const Pass<T>& pass, std::size_t begin, std::size_t count) {
-  for (; count - begin >= Pass<T>::kBlock; begin += Pass<T>::kBlock) reduce_whole_block<T, kOp, kStores>(pass, begin);
+  for (; count - begin >= Pass<T>::kBlock; begin += Pass<T>::kBlock)
+    reduce_whole_block<T, kOp, kStoreMode>(pass, begin);
   return begin;
 }
 
 template <class T, Combine kOp>
-HWY_NOINLINE void run_pass(const Pass<T> pass, std::size_t count, Stores stores) {
+HWY_NOINLINE void run_pass(const Pass<T> pass, std::size_t count, StoreMode stores) {
   std::size_t begin = 0;
-  if (stores == Stores::kStreamed) {
+  if (stores == StoreMode::kStreamed) {
     const auto first = reinterpret_cast<std::uintptr_t>(pass.destinations[0]);
     begin = (0 - first) % kStreamAlignment / sizeof(T);
     if (begin > 0) reduce_part_of_block<T, kOp>(pass, 0, begin);
-    begin = reduce_whole_blocks<T, kOp, Stores::kStreamed>(pass, begin, count);
-    hwy::FlushStream();  // so that the caller's next release store publishes these too
+    begin = reduce_whole_blocks<T, kOp, StoreMode::kStreamed>(pass, begin, count);
+    hwy::FlushStream();  // so that the next release store of the caller also publishes these stores
   } else {
-    begin = reduce_whole_blocks<T, kOp, Stores::kCached>(pass, begin, count);
+    begin = reduce_whole_blocks<T, kOp, StoreMode::kCached>(pass, begin, count);
   }
   if (begin < count) reduce_part_of_block<T, kOp>(pass, begin, count - begin);
 }
 
-// Streaming pays where the destinations are out of every cache before anyone reads them, and where their lines were not
-// fetched as a source's anyway. It needs destinations that reach an aligned address at the same element.
-inline Stores choose_stores(const Reduction& reduction, std::span<const std::byte* const> sources,
-                            std::span<std::byte* const> destinations, std::size_t count) {
+// Streaming is faster if the destinations will be evicted from every cache before they are read, and if their cache
+// lines have not been fetched as part of a source. It requires that all destinations reach an aligned address at the
+// same element.
+inline StoreMode choose_stores(const Reduction& reduction, std::span<const std::byte* const> sources,
+                               std::span<std::byte* const> destinations, std::size_t count) {
   const std::size_t pass_bytes = (sources.size() + destinations.size()) * count * size_of(reduction.type);
-  if (std::max(pass_bytes, reduction.bytes_until_reuse) < kStreamBytes) return Stores::kCached;
-  if (count * size_of(reduction.type) < kStreamAlignment) return Stores::kCached;
+  if (std::max(pass_bytes, reduction.bytes_until_reuse) < kStreamBytes) return StoreMode::kCached;
+  if (count * size_of(reduction.type) < kStreamAlignment) return StoreMode::kCached;
   const auto phase = [](const std::byte* buffer) {
     return reinterpret_cast<std::uintptr_t>(buffer) % kStreamAlignment;
   };
   for (const std::byte* destination : destinations) {
-    if (phase(destination) != phase(destinations[0])) return Stores::kCached;
-    if (std::find(sources.begin(), sources.end(), destination) != sources.end()) return Stores::kCached;
+    if (phase(destination) != phase(destinations[0])) return StoreMode::kCached;
+    if (std::find(sources.begin(), sources.end(), destination) != sources.end()) return StoreMode::kCached;
   }
-  return Stores::kStreamed;
+  return StoreMode::kStreamed;
 }
 
 template <class T>
-void run_op(ReduceOp op, const Pass<T>& pass, std::size_t count, Stores stores) {
+void run_op(ReduceOp op, const Pass<T>& pass, std::size_t count, StoreMode stores) {
   switch (op) {
     case ReduceOp::kSum:
     case ReduceOp::kAvg:
@@ -155,10 +161,10 @@ void run_op(ReduceOp op, const Pass<T>& pass, std::size_t count, Stores stores) 
   }
 }
 
-// Arguments are as reduce() checked them.
+// The arguments were checked by reduce().
 void run_reduction(const Reduction& reduction, std::span<const std::byte* const> sources,
                    std::span<std::byte* const> destinations, std::size_t count) {
-  const Stores stores = choose_stores(reduction, sources, destinations, count);
+  const StoreMode stores = choose_stores(reduction, sources, destinations, count);
   const auto run = [&]<class T>(T) { run_op(reduction.op, Pass<T>(reduction, sources, destinations), count, stores); };
   switch (reduction.type) {
     case DataType::kInt8: return run(std::int8_t{});

@@ -1,11 +1,12 @@
-// Checks the arguments, takes the copies that need no arithmetic, and hands the rest to the best target of this
-// machine.
+// reduce(): checks the arguments, executes copies that need no arithmetic, and passes everything else to the best
+// target of this machine.
 #include "kernels/cpu/reduce.h"
 
-// Left out: SSSE3 (no machine without SSE4 is worth the code), and vectors whose length the compiler does not know,
-// which the blocks of lanes-inl.h cannot hold.
+// Two groups of targets are disabled: SSSE3, because machines without SSE4 are too rare, and targets with a vector
+// length that is unknown at compile time, because the blocks of lanes-inl.h cannot contain such vectors.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-// Sanitizers look at one vector target and the fallback: each more costs a minute of compiling.
+// Builds with sanitizers contain one vector target and the fallback, because each further target costs a minute of
+// compile time.
 #define HWY_DISABLED_TARGETS \
   (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #else
@@ -27,7 +28,7 @@ HWY_BEFORE_NAMESPACE();
 namespace tutti::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR
-// One lane at a time is what the reference does.
+// The reference also works on one lane at a time, so it is used directly.
 void run_reduction(const Reduction& reduction, std::span<const std::byte* const> sources,
                    std::span<std::byte* const> destinations, std::size_t count) {
   reduce_reference(reduction, sources, destinations, count);
@@ -77,7 +78,8 @@ void check(const Reduction& reduction, std::span<const std::byte* const> sources
   for (const std::byte* destination : destinations) check_buffer(destination, element_bytes);
 }
 
-// The caller's thread may flush subnormals, round otherwise or trap (some maths libraries set it so): not in here.
+// Sets the default floating-point modes for this scope, because the calling thread may flush subnormals, use another
+// rounding mode, or trap (some maths libraries configure threads like that).
 class DefaultFloatingPoint {
  public:
 #if HWY_ARCH_X86
@@ -96,8 +98,9 @@ class DefaultFloatingPoint {
 
  private:
 #if HWY_ARCH_X86
-  static constexpr unsigned kDefault = 0x1F80;      // every exception masked, to nearest even, no flushing
-  static constexpr unsigned kStickyFlags = 0x003F;  // what happened, not how to go on
+  // all exceptions masked, rounding to nearest even, no flushing of subnormals
+  static constexpr unsigned kDefault = 0x1F80;
+  static constexpr unsigned kStickyFlags = 0x003F;  // flags of past exceptions, which do not affect later operations
   bool differs() const { return (callers_ & ~kStickyFlags) != kDefault; }
   const unsigned callers_ = _mm_getcsr();
 #else
@@ -113,7 +116,7 @@ void reduce(const Reduction& reduction, std::span<const std::byte* const> source
   if (count == 0) return;
   if (sources.size() > 1 || reduction.scaled_source >= 0 || reduction.divisor != 1) {
     const DefaultFloatingPoint modes;
-    // Filling vectors with these would take longer than adding them one by one. Measured.
+    // So few elements are faster one by one, because filling vectors takes longer. Measured.
     if (count * sources.size() <= kFewElements) return reduce_reference(reduction, sources, destinations, count);
     HWY_DYNAMIC_DISPATCH(run_reduction)(reduction, sources, destinations, count);
     return;

@@ -1,6 +1,6 @@
-// The reduction element by element, in plain scalar code: what the SIMD targets are compared with, bit for bit. Written
-// for the eye, not for speed, with nothing shared with them but the conversions of float16.h and float8.h (which a
-// test checks one by one).
+// reduce_reference(): the reduction element by element, in plain scalar code. The SIMD targets are compared with it
+// bit for bit. It is written for readability and not for speed. It shares only the conversions of float16.h and
+// float8.h with the SIMD code, and a test checks these for every value.
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -50,7 +50,7 @@ void store(Wide<T> value, std::byte* buffer, std::size_t index) {
   std::memcpy(buffer + index * sizeof(T), &element, sizeof(T));
 }
 
-// Any NaN becomes the canonical one.
+// Replaces any NaN with the canonical NaN.
 template <class W>
 W canonicalized(W value) {
   if constexpr (std::is_same_v<W, float>)
@@ -61,7 +61,7 @@ W canonicalized(W value) {
     return value;
 }
 
-// A NaN keeps its sign and payload.
+// Makes a NaN quiet. Its sign and payload are kept.
 template <class W>
 W quieted(W value) {
   if constexpr (std::is_same_v<W, float>) {

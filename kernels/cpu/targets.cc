@@ -12,8 +12,8 @@ namespace tutti::kernels {
 
 namespace {
 
-// Processor manuals: CPUID leaf 1, 7 and 0x80000001. Registers that need the system's help are asked for by the
-// compiler's function, which knows whether the system gives it.
+// Bits of CPUID leaf 1, 7 and 0x80000001, from the manuals of the processors. Features whose registers need support
+// of the operating system are tested with __builtin_cpu_supports(), because it also checks that support.
 constexpr unsigned kPclmul = 1u << 1, kFma = 1u << 12, kAes = 1u << 25, kF16c = 1u << 29;  // leaf 1, ECX
 constexpr unsigned kBmi = 1u << 3, kBmi2 = 1u << 8;                                        // leaf 7, EBX
 constexpr unsigned kLzcnt = 1u << 5;                                                       // leaf 0x80000001, ECX
@@ -51,7 +51,7 @@ std::int64_t supported_targets() {
 
 #else
 
-// Elsewhere there is one target that reduce.cc leaves in.
+// On other architectures, reduce.cc enables only one target.
 std::int64_t supported_targets() { return HWY_STATIC_TARGET; }
 
 #endif

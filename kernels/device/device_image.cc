@@ -1,9 +1,10 @@
-// The fatbin that CMakeLists.txt has had built, put into the library's read-only data by the assembler.
+// device_image(): the fatbin that CMakeLists.txt builds. The assembler puts it into the read-only data of the
+// library.
 #include "kernels/device/device_image.h"
 
 #if defined(TUTTI_DEVICE_IMAGE)
 
-// The driver wants the image aligned to 8 bytes; 64 is a cache line.
+// The driver requires an alignment of 8 bytes; 64 is the size of a cache line.
 asm(R"(
   .pushsection .rodata
   .balign 64

@@ -1,5 +1,5 @@
-// The library's device code, as the driver loads it: one compressed fatbin with the kernels of entry.cu for every
-// architecture that was built. A constant; any thread.
+// The device code of the library, in the form that the driver loads: one compressed fatbin with the kernels of
+// entry.cu for each architecture that was built. It is constant. May be used by any thread.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,8 @@ namespace tutti::kernels {
 // Empty in a build without nvcc.
 std::span<const std::byte> device_image();
 
-// What it was built for: 90 is compute capability 9.0. Ascending; the last one is there as PTX too. Empty with it.
+// The architectures that the image contains; 90 means compute capability 9.0. In ascending order; the last one is
+// also present as PTX. Empty if the image is empty.
 std::span<const int> device_architectures();
 
 }  // namespace tutti::kernels

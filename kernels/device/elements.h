@@ -1,8 +1,9 @@
-// Element types and how their values are combined, in device code: the rules of kernels/cpu/reduce.h (rounding, NaN,
-// wrap), bit for bit. To add a type: its struct here, its case in with_element().
+// Element types in device code, and how their values are combined: the rules of kernels/cpu/reduce.h for rounding,
+// NaN and wrapping, with identical bits. To add a type, add its struct here, its case in with_element(), and its size
+// in element_log2_of().
 //
-// An element type has Bits, what stands in memory, and Value, what it is added in. A Word is what one access moves
-// (16 bytes, 8, or one element), an Accumulator the values of one word.
+// An element type has Bits, its form in memory, and Value, the type in which values are combined. A Word is the unit
+// of one memory access (16 bytes, 8 bytes, or one element). An Accumulator contains the values of one word.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ namespace tutti::device {
 
 inline constexpr std::uint32_t kFloatInfinity = 0x7F800000u;
 inline constexpr std::uint32_t kFloatQuietBit = 0x00400000u;
-inline constexpr std::uint32_t kFloatNan = 0x7FC00000u;  // what every NaN that arithmetic makes is stored as
+inline constexpr std::uint32_t kFloatNan = 0x7FC00000u;  // every NaN that results from arithmetic is stored as this one
 inline constexpr std::uint64_t kDoubleInfinity = 0x7FF0000000000000u;
 inline constexpr std::uint64_t kDoubleQuietBit = 0x0008000000000000u;
 inline constexpr std::uint64_t kDoubleNan = 0x7FF8000000000000u;
@@ -39,7 +40,7 @@ TUTTI_DEVICE double quieted(double value) {
   return is_nan(value) ? bits_as<double>(bits_as<std::uint64_t>(value) | kDoubleQuietBit) : value;
 }
 
-// Signed and unsigned alike: what tells them apart stands in Rules.
+// For signed and unsigned integers. Rules contains the operations that differ.
 template <class B>
 struct Integer {
   using Bits = B;
@@ -65,7 +66,7 @@ struct Float64 {
   TUTTI_DEVICE static Bits narrow(Value value) { return bits_as<std::uint64_t>(value); }
 };
 
-// Both directions keep a NaN's sign and the payload bits that fit, and make it quiet.
+// Both conversions keep the sign of a NaN and the payload bits that fit, and make the NaN quiet.
 struct Float16 {
   using Bits = std::uint16_t;
   using Value = float;
@@ -81,7 +82,7 @@ struct Float16 {
     if (is_nan(value)) return static_cast<Bits>((bits & 0x80000000u) >> 16 | 0x7E00u | (bits >> 13 & 0x3FFu));
     return port::float_to_half(value);
   }
-  // Of a sum: any NaN is stored as the canonical one.
+  // For sums: every NaN is stored as the canonical one.
   TUTTI_DEVICE static Value widen_number(Bits bits) { return port::half_to_float(bits); }
   TUTTI_DEVICE static Bits narrow_sum(Value value) {
     return is_nan(value) ? Bits{0x7E00u} : port::float_to_half(value);
@@ -96,9 +97,9 @@ struct Bfloat16 {
   TUTTI_DEVICE static Bits narrow(Value value) {
     const auto bits = bits_as<std::uint32_t>(value);
     if (is_nan(value)) return static_cast<Bits>((bits | kFloatQuietBit) >> 16);
-    return static_cast<Bits>((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);  // to nearest even
+    return static_cast<Bits>((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);  // round to nearest even
   }
-  // Of a sum: any NaN is stored as the canonical one, which needs no rounding.
+  // For sums: every NaN is stored as the canonical one, which rounding does not change.
   TUTTI_DEVICE static Value widen_number(Bits bits) { return bits_as<float>(static_cast<std::uint32_t>(bits) << 16); }
   TUTTI_DEVICE static Bits narrow_sum(Value value) {
     const auto bits = bits_as<std::uint32_t>(canonicalized(value));
@@ -106,7 +107,7 @@ struct Bfloat16 {
   }
 };
 
-// An infinity that arithmetic makes or min and max pick saturates: float8.h.
+// Infinities that result from arithmetic, or that min and max select, become the largest finite value; see float8.h.
 template <class Format>
 struct Float8 {
   using Bits = std::uint8_t;
@@ -137,7 +138,7 @@ TUTTI_DEVICE bool is_signed_integer(DataType type) {
   return type == DataType::kInt8 || type == DataType::kInt32 || type == DataType::kInt64;
 }
 
-// An Arithmetic for elements of type E.
+// The operations of an Arithmetic for elements of type E.
 template <class E>
 struct Rules {
   using Value = typename E::Value;
@@ -145,7 +146,9 @@ struct Rules {
   bool divides;
   std::int32_t scaled_source;
   std::uint32_t divisor;
-  typename E::Bits bias;  // of integers: what makes an unsigned comparison one of the type; not 0: it is signed
+  // For integers: XOR with `bias` turns the comparison of a signed type into an unsigned comparison. 0 for unsigned
+  // types.
+  typename E::Bits bias;
   Value scale;
 
   TUTTI_DEVICE explicit Rules(const Arithmetic& how)
@@ -175,7 +178,7 @@ struct Rules {
     else
       return static_cast<Value>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
   }
-  // Of two equal values, and of two NaNs, the one met first stays.
+  // If two values are equal, or both are NaN, the first one is kept.
   template <bool kMin>
   TUTTI_DEVICE Value better(Value value, Value next) const {
     if constexpr (E::kFloating) {
@@ -194,17 +197,18 @@ struct Rules {
     } else {
       if (bias == 0) return static_cast<Value>(std::uint64_t{value} / divisor);
       const auto biased = static_cast<std::int64_t>(std::uint64_t{static_cast<Value>(value ^ bias)} - bias);
-      return static_cast<Value>(biased / static_cast<std::int64_t>(divisor));  // towards zero
+      return static_cast<Value>(biased / static_cast<std::int64_t>(divisor));  // truncates towards zero
     }
   }
 };
 
-// The values of one word, source after source.
+// The values of one word, to which the sources are added one after the other.
 template <class E, class Word>
 class Accumulator {
  public:
   using Bits = typename E::Bits;
-  static constexpr unsigned kLanes = sizeof(Word) / sizeof(Bits);  // NOLINT(bugprone-sizeof-expression): no pointer
+  // the NOLINT is correct because Word is not a pointer
+  static constexpr unsigned kLanes = sizeof(Word) / sizeof(Bits);
 
   TUTTI_DEVICE void begin(const Rules<E>& rules, const Word& word, bool scaled) { load(rules, word, scaled, values_); }
 
@@ -263,8 +267,8 @@ class Accumulator {
   typename E::Value values_[kLanes];
 };
 
-// How the words of a sum are taken apart and put together: a Unit of memory at a time, one value or two. A NaN is any
-// NaN: a sum is canonicalized at its end.
+// How the words of a sum are unpacked into values and packed again: one Unit of memory at a time, with one or two
+// values. NaNs need no care here, because a sum is made canonical at its end.
 template <class E>
 struct Units {
   using Unit = typename E::Bits;
@@ -292,7 +296,8 @@ struct Units<Float8<Format>> {
   TUTTI_DEVICE static Unit narrow(const float* values) { return Conversion::narrow(values[0], values[1]); }
 };
 
-// The sum of at least two words of 16 bytes of floating values: with the bits of Accumulator, in fewer instructions.
+// The sum of at least two words of 16 bytes of floating-point values. Gives the same bits as Accumulator, in fewer
+// instructions.
 template <class E>
 class Sum {
  public:
@@ -329,7 +334,7 @@ class Sum {
   typename E::Value values_[kValues];
 };
 
-// Calls body(E{}) with the element type.
+// Calls body(E{}), where E is the element type.
 template <class Body>
 TUTTI_DEVICE void with_element(DataType type, Body body) {
   switch (type) {
@@ -348,7 +353,7 @@ TUTTI_DEVICE void with_element(DataType type, Body body) {
   }
 }
 
-// The same by size alone, for values that are only moved.
+// The same, but depends only on the size of an element, for values that are only moved.
 template <class Body>
 TUTTI_DEVICE void with_bits(std::uint32_t element_log2, Body body) {
   switch (element_log2) {

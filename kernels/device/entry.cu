@@ -1,8 +1,8 @@
-// The kernels of the library, by the names that the driver finds them under. Built by nvcc alone, into the fatbin that
-// device_image() hands out; everything they do stands in the headers, which the tests run without a GPU.
+// The kernels of the library, under the names by which the driver finds them. Only nvcc compiles this file, into the
+// fatbin that device_image() returns. The bodies are in the headers, which the tests run without a GPU.
 //
-// Blocks are one-dimensional, of a multiple of 32 threads. The evaluator's blocks wait for each other: all of a launch
-// must be on the device at once.
+// Blocks are one-dimensional, and their length is a multiple of 32 threads. The evaluator's blocks wait for each
+// other, so all blocks of a launch must be on the device at once.
 #include "kernels/device/evaluate.h"
 #include "kernels/device/plain.h"
 
@@ -12,7 +12,7 @@ using tutti::device::Launch;
 using tutti::device::PlainWork;
 using tutti::device::Protocol;
 
-// More threads would leave a thread too few registers for the unrolled loops.
+// With more threads, a thread would have too few registers for the unrolled loops.
 #define TUTTI_KERNEL extern "C" __global__ void __launch_bounds__(512, 1)
 
 TUTTI_KERNEL tutti_evaluate_simple(const __grid_constant__ Launch launch) {

@@ -1,16 +1,16 @@
-// The device evaluator: one thread block runs one slice of one channel of a rank's packed plan, tiles outside, steps
-// inside. The host's is executor/bytes.h; for the same plan and slot size both give the same bits.
+// The device evaluator: one thread block runs one slice of one channel of a rank's packed plan, tile by tile and step
+// by step. For the same plan and slot size, it gives the same bits as the evaluator of the host (executor/bytes.h).
 //
 // A step has three parts, between block barriers:
-//   prepare   each entry of the step (operand, send, wait for another channel) is seen to by one thread: it waits for
-//             the message or the credit and finds the address. Only here may a block stop: nothing has been moved.
-//   move      all threads: operands to destinations.
-//   post      the threads of `prepare` hand slots back and messages over.
 //
-// With LL and LL128 data is waited for in `move` too. That does not stop: headers are written first, so whoever has
-// seen all headers of a step waits for blocks that run and are past their own `prepare`.
+//   prepare   One thread handles each entry of the step (operand, send, wait for another channel): it waits for the
+//             message or the credit and finds the address. A block may stop only here, because no data has been moved.
+//   move      All threads move data from operands to destinations.
+//   post      The threads of `prepare` give slots back and hand messages over.
 //
-// Bounds: kMaxPorts, kMaxReceives, kMaxSends, kMaxAfters (program.h); every wait by Call::patience_ns and timeout_ns.
+// With LL and LL128, `move` waits for data, too. It never stops there. Headers are written first, so a block that
+// has seen all headers of a step waits only for blocks that are running and have completed their own `prepare`.
+// Limits: kMaxPorts, kMaxReceives, kMaxSends, kMaxAfters (program.h), and for waits Call::stop_after_ns and timeout_ns.
 #pragma once
 
 #include <cstddef>
@@ -25,13 +25,13 @@
 
 namespace tutti::device {
 
-template <Protocol kProtocol, class Faults = Sound>
+template <Protocol kProtocol, class Faults = NoFaults>
 class Evaluator {
  public:
   TUTTI_DEVICE explicit Evaluator(Shared& shared) : shared_(shared), call_(shared.call) {}
 
-  // The parts of a run, and of a step, are functions of their own: what one of them holds in registers the compiler
-  // would keep there for the others, and the loops of `move` need them all.
+  // The parts of a run and of a step are separate functions. Otherwise the compiler would keep values of one part in
+  // registers during the others, and the loops of `move` need all registers.
   TUTTI_DEVICE void run(const Launch& launch) {
     if (!start(launch)) return;
     const bool on = kSimple && only_sums(call_.arithmetic) ? run_steps<Moves::kSums>() : run_steps<Moves::kAny>();
@@ -43,7 +43,7 @@ class Evaluator {
 
   // --- begin and end -------------------------------------------------------
 
-  // Two loops, since what one of them calls costs the other registers (reduce_sums()).
+  // Two separate loops, because a function that one of them calls would cost the other registers; see reduce_sums().
   enum class Moves { kSums, kAny };
 
   template <Moves kMoves>
@@ -57,7 +57,7 @@ class Evaluator {
     return true;
   }
 
-  // False: there is nothing to run.
+  // Returns false if there is nothing to run.
   TUTTI_DEVICE_APART bool start(const Launch& launch) {
     last_ = launch.last != 0;
     program_ = load_block(shared_, launch);
@@ -70,16 +70,16 @@ class Evaluator {
       if constexpr (Faults::kDrains) drain();
       port::block_barrier();
     }
-    if (!on || shared_.prepared != kOn) return save({position(), epoch_, tile_, step_index_, 1});
+    if (!on || shared_.prepared != kContinue) return save({position(), epoch_, tile_, step_index_, 1});
     save({position_word(epoch_ + 1, 0), epoch_ + 1, 0, 0, 0});
   }
 
-  // What stands in shared memory is read there, each time: a copy in registers is one that the loops of a step lack.
+  // Data in shared memory is loaded at each use, because a copy in a register is missing in the loops of a step.
   TUTTI_DEVICE const PackedPort& port_at(std::uint32_t p) const {
     return array_at<PackedPort>(program_, program_->ports_at)[shared_.channel.first_port + p];
   }
 
-  // False: there is nothing to run.
+  // Returns false if there is nothing to run.
   TUTTI_DEVICE bool begin(bool resumes) {
     tile_ = shared_.state.tile;
     step_index_ = shared_.state.step;
@@ -92,8 +92,8 @@ class Evaluator {
     }
     tile_ = 0;
     step_index_ = 0;
-    // A slice without tiles sends nothing, so its connections' numbers stay, and the next call would take its offers
-    // for that call's own.
+    // A slice without tiles sends nothing, so the message numbers of its connections do not change. If it offered a
+    // window, the next call would mistake that offer for its own.
     const bool offers = kSimple && (shared_.part.tiles > 0 || !Faults::kOffersToUse) &&
                         call_.output_window != kNoWindow && (call_.in_place == 0 || program_->windows_in_place != 0);
     for (std::uint32_t p = port::thread(); p < shared_.channel.port_count; p += port::threads()) {
@@ -106,11 +106,11 @@ class Evaluator {
       port::store_relaxed(&link.peer->offer_offset, call_.output_offset);
       port::store_release(&link.peer->offer_number, link.call_begin + 1);
     }
-    port::block_barrier();  // links are looked at by other threads from here on
+    port::block_barrier();  // from here on, other threads read the links
     return true;
   }
 
-  // Waits until peers have read what they read in this rank's memory.
+  // Waits until peers have read the messages that are in this rank's memory.
   TUTTI_DEVICE void drain() {
     for (std::uint32_t p = port::thread(); p < shared_.channel.port_count; p += port::threads()) {
       const Link& link = shared_.links[p];
@@ -135,7 +135,7 @@ class Evaluator {
     port::store(&to.tile, state.tile);
     port::store(&to.step, state.step);
     port::store(&to.running, state.running);
-    // Where no channel of this rank looks at it, it need not wait until all that was written before is visible.
+    // If no channel of this rank reads it, the store need not wait until all earlier writes are visible.
     if (shared_.channel.watched != 0)
       port::store_release(&to.progress, state.progress);
     else
@@ -157,7 +157,7 @@ class Evaluator {
     port::store_together(&verdict, static_cast<std::uint32_t>(Outcome::kFailed));
   }
 
-  // What a wait ended with is the block's verdict on this part of the step.
+  // The outcome of a failed wait becomes the result of the block for this part of the step.
   TUTTI_DEVICE void give_up(Outcome outcome, std::uint32_t peer, std::uint32_t& verdict) {
     const bool never_resumed = outcome == Outcome::kStopped && last_;
     if (outcome == Outcome::kTimedOut || never_resumed) return fail(Failure::kTimedOut, peer, verdict);
@@ -167,15 +167,15 @@ class Evaluator {
 
   // --- one step --------------------------------------------------------------
 
-  // False, here and below: the block stops, by verdict of `prepared` or `moved`.
+  // Here and below, false means that the block stops because of the outcome in `prepared` or `moved`.
   TUTTI_DEVICE_APART bool prepare_step() {
     step_ = fetched_step();
     const std::uint32_t entries = entry_count();
     for (std::uint32_t e = port::thread(); e < entries; e += port::threads()) prepare(e);
     port::block_barrier();
-    if (shared_.prepared != kOn) return false;
+    if (shared_.prepared != kContinue) return false;
     bytes_ = value_bytes();
-    // Each entry's thread counts its message now: whoever looks at the number next does so behind a barrier.
+    // The thread of each entry counts its message now. Other threads read the number only after a barrier.
     for (std::uint32_t e = port::thread(); e < step_->receive_count + step_->send_count; e += port::threads()) {
       announce(e, bytes_);
       ++link_of(e).number;
@@ -187,7 +187,7 @@ class Evaluator {
 
   TUTTI_DEVICE_APART bool post_step() {
     if constexpr (Faults::kBarrierBeforePost) port::block_barrier();
-    if (!kSimple && shared_.moved != kOn) return false;
+    if (!kSimple && shared_.moved != kContinue) return false;
     for (std::uint32_t e = port::thread(); e < step_->receive_count + step_->send_count; e += port::threads()) {
       post(e, bytes_);
     }
@@ -202,8 +202,8 @@ class Evaluator {
     return true;
   }
 
-  // The step at hand, in shared memory. Of a program that is too long for it, the step comes there with its routes and
-  // with steps that follow.
+  // Returns the current step in shared memory. If the program is too long for shared memory, the step is loaded with
+  // its routes and with some of the following steps.
   TUTTI_DEVICE const PackedStep* fetched_step() {
     const PackedChannel& channel = shared_.channel;
     const auto* steps = array_at<PackedStep>(program_, program_->steps_at) + channel.first_step;
@@ -215,7 +215,7 @@ class Evaluator {
       fetched.steps = static_cast<std::uint32_t>(lesser(kStepsAtOnce, channel.step_count - step_index_));
       fetched.first_route = steps[step_index_].first_route;
       fetched.routes = static_cast<std::uint32_t>(lesser(kRoutesAtOnce, channel.route_count - fetched.first_route));
-      port::block_barrier();  // others may still look at the last ones
+      port::block_barrier();  // other threads may still read the previous steps
       copy_words_of(shared_.steps, steps + step_index_, fetched.steps * sizeof(PackedStep));
       copy_words_of(shared_.routes, routes + fetched.first_route, fetched.routes * sizeof(Route));
       if (port::thread() == 0) shared_.fetched = fetched;
@@ -224,14 +224,14 @@ class Evaluator {
     return &shared_.steps[step_index_ - fetched.first_step];
   }
 
-  // Entries: receives, sends, waits for other channels, then the source, then the sink.
+  // The entries of a step: receives, sends, waits for other channels, then the source, then the sink.
   TUTTI_DEVICE std::uint32_t entry_count() const {
     return step_->receive_count + std::uint32_t{step_->send_count} + step_->after_count + 2;
   }
 
   TUTTI_DEVICE Route route_of(std::uint32_t entry) const {
     const std::uint32_t index = step_->first_route + entry;
-    const std::uint32_t fetched = index - shared_.fetched.first_route;  // large where it lies before them
+    const std::uint32_t fetched = index - shared_.fetched.first_route;  // very large if it is before the loaded routes
     if (fetched < shared_.fetched.routes) return shared_.routes[fetched];
     return (array_at<Route>(program_, program_->routes_at) + shared_.channel.first_route)[index];
   }
@@ -310,8 +310,8 @@ class Evaluator {
     std::byte* slot = slot_of(link);
     if constexpr (kSimple) {
       std::byte* to = nullptr;
-      shared_.ways[entry] = way_of(entry, link, to);
-      shared_.destinations[destination] = shared_.ways[entry].carrier == Carrier::kSlot ? slot : to;
+      shared_.deliveries[entry] = delivery_of(entry, link, to);
+      shared_.destinations[destination] = shared_.deliveries[entry].carrier == Carrier::kSlot ? slot : to;
     } else {
       const std::uint64_t round = link.number / (link.slot_mask + std::uint64_t{1});
       const bool renews = Faults::kRenewsLines && (round & ((1u << kRenewLog2) - 1)) == 0;
@@ -319,8 +319,8 @@ class Evaluator {
     }
   }
 
-  // How the value leaves, by the rules of plan/windows.h; `to` is where a pushed one is written.
-  TUTTI_DEVICE Way way_of(std::uint32_t entry, const Link& link, std::byte*& to) {
+  // How the value is delivered, by the rules of plan/windows.h. `to` is set to the address of a pushed value.
+  TUTTI_DEVICE Delivery delivery_of(std::uint32_t entry, const Link& link, std::byte*& to) {
     if (link.windows == nullptr) return {Carrier::kSlot, 0, kNoWindow, 0};
     const Route route = route_of(entry);
     const bool input = step_->source == Space::kInput;
@@ -375,11 +375,11 @@ class Evaluator {
   TUTTI_DEVICE std::byte* address(Space space, std::uint32_t chunk) const {
     if (space == Space::kScratch) return shared_.part.scratch + chunk * chunk_bytes();
     const std::uint64_t offset = range(space, chunk).offset << element_log2();
-    // Inputs are only ever read; the cast spares a second path for sources.
+    // Inputs are never written. The cast avoids a second version of the code for sources.
     return (space == Space::kInput ? const_cast<std::byte*>(call_.input) : call_.output) + offset;
   }
 
-  // The length of the step's value: that of its slice of input or output, else of the value in scratch, else of the
+  // Length of the step's value: that of its part of input or output, or of the value in scratch, or of the received
   // message that it passes on.
   TUTTI_DEVICE std::uint64_t value_bytes() const {
     if (step_->source == Space::kScratch) return port::load(&shared_.part.scratch_bytes[step_->source_chunk]);
@@ -396,8 +396,8 @@ class Evaluator {
     return call_.arithmetic.op == ReduceOp::kAvg && step_->completes != 0 ? program_->rank_count : 1;
   }
 
-  // By the entry's thread, before the data: a message of another length than the step's value is refused, what is sent
-  // by lines gets its header.
+  // Called by the thread of the entry, before the data is moved. Refuses a message whose length differs from that of
+  // the step's value, and writes the header of an LL or LL128 message that is sent.
   TUTTI_DEVICE void announce(std::uint32_t entry, std::uint64_t bytes) {
     if (entry < step_->receive_count) {
       if (shared_.received_bytes[entry] != bytes)
@@ -406,7 +406,7 @@ class Evaluator {
     }
     Link& link = link_of(entry);
     if constexpr (kSimple) {
-      if (shared_.ways[entry].carrier == Carrier::kPublished) link.published = 1;
+      if (shared_.deliveries[entry].carrier == Carrier::kPublished) link.published = 1;
     } else {
       write_header(slot_of(link), call_.digest, static_cast<std::uint32_t>(bytes), link.number + 1);
     }
@@ -426,7 +426,7 @@ class Evaluator {
                       step_->send_count + 1 - skipped,
                       bytes >> element_log2(),
                       how,
-                      Rung::kFast};
+                      ReduceMode::kFast};
       const Team team{port::anew(port::thread()), port::anew(port::threads())};
       if (kMoves == Moves::kSums && bytes > 0) reduce_sums(work, team);
       if (kMoves == Moves::kAny && bytes > 0) reduce_any(work, team);
@@ -453,11 +453,11 @@ class Evaluator {
     }
   }
 
-  // By the entry's thread, behind all threads' moves.
+  // Called by the thread of the entry, after all threads have moved their data.
   TUTTI_DEVICE void post(std::uint32_t entry, std::uint64_t bytes) {
     Link& link = link_of(entry);
     if (entry < step_->receive_count) {
-      // Lines have been read when their flags have; a fence would cost more than they do.
+      // With lines, a thread whose loads have found the flags has the data. A fence would cost more than they do.
       if constexpr (kSimple && Faults::kReleasesCredit)
         port::store_release(&link.peer->counter, link.number);
       else
@@ -465,8 +465,8 @@ class Evaluator {
       return;
     }
     if constexpr (kSimple) {
-      const Way& way = shared_.ways[entry];
-      Envelope envelope{bytes, call_.digest, way.carrier, {}, way.window, 0, way.bytes_offset};
+      const Delivery& delivery = shared_.deliveries[entry];
+      Envelope envelope{bytes, call_.digest, delivery.carrier, {}, delivery.window, 0, delivery.bytes_offset};
       Word16 words[2];
       __builtin_memcpy(words, &envelope, sizeof(words));
       Envelope* to = link.envelopes + ((link.number - 1) & link.slot_mask);
@@ -483,15 +483,15 @@ class Evaluator {
   const Call& call_;
   const ProgramHeader* program_ = nullptr;
   const PackedStep* step_ = nullptr;
-  std::uint64_t tile_ = 0;  // of the slice
+  std::uint64_t tile_ = 0;  // within the slice
   std::uint64_t epoch_ = 0;
-  std::uint64_t bytes_ = 0;  // of the step's value
+  std::uint64_t bytes_ = 0;  // of the current step's value
   std::uint32_t step_index_ = 0;
   bool last_ = false;
 };
 
-// The body of a kernel. threads() is a multiple of 32.
-template <Protocol kProtocol, class Faults = Sound>
+// The body of a kernel. threads() must be a multiple of 32.
+template <Protocol kProtocol, class Faults = NoFaults>
 TUTTI_DEVICE void evaluate(const Launch& launch) {
   TUTTI_SHARED(Shared, shared);
   Evaluator<kProtocol, Faults>(shared).run(launch);

@@ -1,13 +1,16 @@
-// Messages that carry their own arrival: the protocols LL and LL128, in which flags stand among the data and the
-// receiver looks at the data itself. No counter and no fence is between the two sides, so a short message takes one
-// trip.
+// The protocols LL and LL128. Their messages announce their own arrival: flags are stored among the data, and the
+// receiver polls the data itself. There is no counter and no fence between the two sides, so a short message takes a
+// single trip.
 //
-// A slot begins with a header line (digest of the call's tag, length), which is written before the data, followed by
-//   LL     lines of 16 bytes: 4 of data, the flag, 4 of data, the flag; each 8 bytes are written as one
-//   LL128  lines of 128 bytes: 120 of data, 8 of flag; written as one by 8 neighbouring lanes
+// A slot begins with a header line (digest of the call's tag, length), which is written before the data. The data
+// follows:
 //
-// The flag is 1 + the message's number. LL's has 32 bits, so lines are never left with a flag that comes again: at the
-// slot's first use and then once in 2^kRenewLog2 uses, the sender writes every line of the slot.
+//   LL     Lines of 16 bytes: 4 bytes of data, the flag, 4 bytes of data, the flag. Each 8 bytes are written as one.
+//   LL128  Lines of 128 bytes: 120 bytes of data and 8 bytes of flag, written as one by 8 neighbouring lanes.
+//
+// The flag is 1 + the number of the message. The flag of LL has only 32 bits, so its values repeat. A line must not
+// still contain an old flag when that value is used again. Therefore the sender writes every line of a slot at the
+// first use of the slot, and then once in 2^kRenewLog2 uses.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +22,14 @@
 
 namespace tutti::device {
 
-inline constexpr int kRenewLog2 = 20;  // times at most 2^11 slots: 2^31 messages, half of the flags there are
+// 2^20 uses of at most 2^11 slots are 2^31 messages, which is half of the flag values.
+inline constexpr int kRenewLog2 = 20;
 
-// One operand, or one place where the value goes, as the threads of a block see it.
+// A source or a destination of the value, as the threads of a block access it.
 struct Stream {
-  const std::byte* memory = nullptr;  // elements, aligned like them; or the lines of a slot
+  const std::byte* memory = nullptr;  // elements, aligned to their size; or the lines of a slot
   std::uint32_t is_slot = 0;
-  std::uint32_t renews = 0;  // every line of the slot is to be written
+  std::uint32_t renews = 0;  // 1: every line of the slot must be written
   std::uint64_t flag = 0;
 };
 
@@ -48,7 +52,7 @@ TUTTI_DEVICE void write_header(std::byte* slot, std::uint32_t digest, std::uint3
   port::store16_volatile(slot, flagged(join(bytes, digest), static_cast<std::uint32_t>(flag)));
 }
 
-// Whether the header of message `flag` stands in the slot; then `bytes` and `digest` are its words.
+// True if the header of the message with this flag is in the slot. If so, sets `bytes` and `digest` from it.
 template <class Faults>
 TUTTI_DEVICE bool read_header(const std::byte* slot, std::uint64_t flag, std::uint64_t& bytes, std::uint32_t& digest) {
   const Word16 line = port::load16_volatile(slot);
@@ -60,7 +64,7 @@ TUTTI_DEVICE bool read_header(const std::byte* slot, std::uint64_t flag, std::ui
 
 // --- elements in memory, 8 bytes at a time -----------------------------------
 
-// Up to 8 bytes, fewer at the end of a buffer, at an address that is aligned to the element alone.
+// Loads up to 8 bytes (fewer at the end of a buffer) from an address that may be aligned to the element size only.
 template <class Bits>
 TUTTI_DEVICE std::uint64_t load8(const std::byte* from, std::uint64_t bytes) {
   if (bytes >= 8 && reinterpret_cast<std::uintptr_t>(from) % 8 == 0)
@@ -81,22 +85,23 @@ TUTTI_DEVICE void store8(std::byte* to, std::uint64_t word, std::uint64_t bytes)
 
 // --- one step ------------------------------------------------------------
 
-// What a block's threads do together to the `bytes` of one step: sources[0] (+) sources[1] ... to all destinations.
-// All words are written or, after kReady is not the answer, not all.
+// What the threads of a block do together in one step: combine `bytes` bytes of sources[0], sources[1] ... and store
+// the result to all destinations. If the result is not kReady, only part of the data may have been written.
 struct LineWork {
   const Stream* sources;
-  const Stream* destinations;  // memory null: left out
+  const Stream* destinations;  // memory null: skipped
   std::uint32_t source_count;
   std::uint32_t destination_count;
   std::uint64_t bytes;
   std::uint64_t slot_bytes;
   Arithmetic how;
-  bool copies;  // one source, unchanged
+  bool copies;  // a single source, which is not changed
 };
 
+// The number of LL lines for so many bytes of data.
 TUTTI_DEVICE std::uint64_t divide_words(std::uint64_t bytes) { return (bytes + kLlLineData - 1) / kLlLineData; }
 
-// Writes the lines of the slots past the message's `words`, where that is due.
+// Writes the lines of a slot after the message's `words` lines, if the slot must be renewed.
 TUTTI_DEVICE void renew_ll(const LineWork& work, std::uint64_t words) {
   for (std::uint32_t d = 0; d < work.destination_count; ++d) {
     const Stream& to = work.destinations[d];
@@ -108,14 +113,14 @@ TUTTI_DEVICE void renew_ll(const LineWork& work, std::uint64_t words) {
   }
 }
 
-// Sources whose lines a thread asks for before it looks at the first: their trips overlap.
+// Number of lines, from different sources, that a thread loads before it examines the first, so that latencies overlap.
 inline constexpr unsigned kLinesAtOnce = 4;
 
 TUTTI_DEVICE const std::byte* ll_line(const Stream& from, std::uint64_t index) {
   return from.memory + kHeaderBytes + index * kLlLineBytes;
 }
 
-// `line` is what one look found; looks on until it is the message's.
+// `line` is the result of one load. Continues to load until the line has the flag of the message.
 template <class Faults>
 TUTTI_DEVICE Outcome finish_ll(const Stream& from, std::uint64_t index, const Bounds& bounds, Word16& line) {
   const auto flag = static_cast<std::uint32_t>(from.flag);
@@ -127,7 +132,7 @@ TUTTI_DEVICE Outcome finish_ll(const Stream& from, std::uint64_t index, const Bo
   });
 }
 
-// The value of line `i`, from all sources.
+// Combines line `i` of all sources into `word`.
 template <class E, class Faults>
 TUTTI_DEVICE Outcome combine_ll(const Rules<E>& rules, const LineWork& work, std::uint64_t i, const Bounds& bounds,
                                 std::uint64_t& word) {
@@ -194,73 +199,76 @@ TUTTI_DEVICE Outcome run_ll(const LineWork& work, const Bounds& bounds) {
   return Outcome::kReady;
 }
 
-// Two 8-byte words of a line: those of one lane. Lane 7 has one of data; the other is the flag.
-struct LanePlace {
+// The position of one lane in an LL128 line. A lane handles two 8-byte words of the line. Lane 7 handles one word of
+// data, and the flag.
+struct LanePosition {
   std::uint64_t line;
-  unsigned lane;         // of the line's 8
-  std::uint64_t offset;  // bytes of data before it
-  bool there;            // the line belongs to the message
+  unsigned lane;         // 0 to 7, within the line
+  std::uint64_t offset;  // bytes of the message before this lane's data
+  bool in_message;       // the line is part of the message
 };
 
 template <class Bits>
-TUTTI_DEVICE Word16 load_lane(const std::byte* from, const LanePlace& place, std::uint64_t bytes) {
+TUTTI_DEVICE Word16 load_lane(const std::byte* from, const LanePosition& position, std::uint64_t bytes) {
   std::uint64_t low = 0;
   std::uint64_t high = 0;
-  if (place.there && place.offset < bytes) low = load8<Bits>(from + place.offset, bytes - place.offset);
-  if (place.there && place.lane != 7 && place.offset + 8 < bytes)
-    high = load8<Bits>(from + place.offset + 8, bytes - place.offset - 8);
+  if (position.in_message && position.offset < bytes)
+    low = load8<Bits>(from + position.offset, bytes - position.offset);
+  if (position.in_message && position.lane != 7 && position.offset + 8 < bytes)
+    high = load8<Bits>(from + position.offset + 8, bytes - position.offset - 8);
   return {static_cast<std::uint32_t>(low), static_cast<std::uint32_t>(low >> 32), static_cast<std::uint32_t>(high),
           static_cast<std::uint32_t>(high >> 32)};
 }
 
 template <class Bits>
-TUTTI_DEVICE void store_lane(std::byte* to, const LanePlace& place, const Word16& word, std::uint64_t bytes) {
-  if (!place.there || place.offset >= bytes) return;
-  store8<Bits>(to + place.offset, join(word.x, word.y), bytes - place.offset);
-  if (place.lane != 7 && place.offset + 8 < bytes)
-    store8<Bits>(to + place.offset + 8, join(word.z, word.w), bytes - place.offset - 8);
+TUTTI_DEVICE void store_lane(std::byte* to, const LanePosition& position, const Word16& word, std::uint64_t bytes) {
+  if (!position.in_message || position.offset >= bytes) return;
+  store8<Bits>(to + position.offset, join(word.x, word.y), bytes - position.offset);
+  if (position.lane != 7 && position.offset + 8 < bytes)
+    store8<Bits>(to + position.offset + 8, join(word.z, word.w), bytes - position.offset - 8);
 }
 
-// All lanes of a warp together: its four lines come or it gives up as one.
+// Called by all lanes of a warp together. Either all four lines of the warp arrive, or all lanes give up.
 template <class Faults>
-TUTTI_DEVICE Outcome poll_ll128(const Stream& from, const LanePlace& place, const Bounds& bounds, Word16& word) {
-  Patience patience(bounds);
-  const port::Here here = port::Here::current();
-  const std::byte* at = from.memory + kHeaderBytes + place.line * kLl128LineBytes + place.lane * sizeof(Word16);
+TUTTI_DEVICE Outcome poll_ll128(const Stream& from, const LanePosition& position, const Bounds& bounds, Word16& word) {
+  WaitTimer timer(bounds);
+  const port::Site site = port::Site::current();
+  const std::byte* at = from.memory + kHeaderBytes + position.line * kLl128LineBytes + position.lane * sizeof(Word16);
   Outcome outcome = Outcome::kReady;
   for (;;) {
-    if (place.there) word = port::load_line(at, here);
-    const bool looks = place.there && place.lane == 7 && (Faults::kChecksEveryLine || place.line % 4 != 3);
+    if (position.in_message) word = port::load_line(at, site);
+    const bool looks =
+        position.in_message && position.lane == 7 && (Faults::kChecksEveryLine || position.line % 4 != 3);
     const bool missing = looks && join(word.z, word.w) != from.flag;
-    if (!port::warp_any(missing, here)) return Outcome::kReady;
-    if (outcome == Outcome::kReady) outcome = patience.spent(here);
-    if (port::warp_any(outcome != Outcome::kReady, here))
+    if (!port::warp_any(missing, site)) return Outcome::kReady;
+    if (outcome == Outcome::kReady) outcome = timer.check(site);
+    if (port::warp_any(outcome != Outcome::kReady, site))
       return outcome == Outcome::kReady ? Outcome::kGivenUp : outcome;
   }
 }
 
-// A function of its own for each type: in the kernel itself it spills.
+// A separate function for each type: if it were inlined into the kernel, registers would be spilled.
 template <class E, class Faults>
 TUTTI_DEVICE_APART Outcome run_ll128(const LineWork& work, const Bounds& bounds) {
   using Bits = typename E::Bits;
   const Rules<E> rules(work.how);
   const std::uint64_t lines = (work.bytes + kLl128LineData - 1) / kLl128LineData;
-  const unsigned first = port::thread() / 32 * 4;  // a warp has four lines
+  const unsigned first = port::thread() / 32 * 4;  // a warp handles four lines
   for (std::uint64_t base = first; base < lines; base += port::threads() / 32 * 4) {
-    LanePlace place{};
-    place.line = base + port::thread() % 32 / 8;
-    place.lane = port::thread() % 8;
-    place.offset = place.line * kLl128LineData + place.lane * sizeof(Word16);
-    place.there = place.line < lines;
+    LanePosition position{};
+    position.line = base + port::thread() % 32 / 8;
+    position.lane = port::thread() % 8;
+    position.offset = position.line * kLl128LineData + position.lane * sizeof(Word16);
+    position.in_message = position.line < lines;
     Accumulator<E, Word16> sum;
     Word16 word{};
     for (std::uint32_t s = 0; s < work.source_count; ++s) {
       const Stream& from = work.sources[s];
       if (from.is_slot != 0) {
-        const Outcome outcome = poll_ll128<Faults>(from, place, bounds, word);
+        const Outcome outcome = poll_ll128<Faults>(from, position, bounds, word);
         if (outcome != Outcome::kReady) return outcome;
       } else {
-        word = load_lane<Bits>(from.memory, place, work.bytes);
+        word = load_lane<Bits>(from.memory, position, work.bytes);
       }
       const bool scaled = rules.scaled_source == static_cast<std::int32_t>(s);
       if (work.copies) continue;
@@ -275,17 +283,17 @@ TUTTI_DEVICE_APART Outcome run_ll128(const LineWork& work, const Bounds& bounds)
       if (to.memory == nullptr) continue;
       std::byte* memory = const_cast<std::byte*>(to.memory);
       if (to.is_slot == 0) {
-        store_lane<Bits>(memory, place, word, work.bytes);
+        store_lane<Bits>(memory, position, word, work.bytes);
         continue;
       }
       Word16 out = word;
-      if (place.lane == 7) {
+      if (position.lane == 7) {
         out.z = static_cast<std::uint32_t>(to.flag);
         out.w = static_cast<std::uint32_t>(to.flag >> 32);
       }
-      port::warp_barrier();  // the line's lanes store as one
-      if (place.there) {
-        port::store_line(memory + kHeaderBytes + place.line * kLl128LineBytes + place.lane * sizeof(Word16), out);
+      port::warp_barrier();  // so that the lanes of a line store it together
+      if (position.in_message) {
+        port::store_line(memory + kHeaderBytes + position.line * kLl128LineBytes + position.lane * sizeof(Word16), out);
       }
     }
   }

@@ -1,5 +1,5 @@
-// Kernels without connections: a reduction, a copy and a fill over a whole grid, for benchmarks and for calls of one
-// rank. Bodies of kernels; every thread of the grid calls them.
+// Kernels without connections: a reduction, a copy and a fill that use the whole grid. They are used by benchmarks
+// and for calls with a single rank. Each function is the body of a kernel and is called by every thread of the grid.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ TUTTI_DEVICE Team whole_grid() {
 
 TUTTI_DEVICE void reduce_plain(const PlainWork& work) {
   const Work all{work.sources, work.destinations, work.source_count, work.destination_count,
-                 work.count,   work.how,          work.rung};
+                 work.count,   work.how,          work.mode};
   if (only_sums(work.how)) return reduce_sums(all, whole_grid());
   reduce_any(all, whole_grid());
 }

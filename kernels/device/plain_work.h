@@ -1,5 +1,5 @@
-// What the kernels without connections are given (plain.h): values that the host writes, with nothing of device code in
-// them, so that any host program may launch those kernels by name.
+// The parameters of the kernels in plain.h: values that the host writes. This header contains no device code, so any
+// host program can launch these kernels by name.
 #pragma once
 
 #include <cstddef>
@@ -9,24 +9,24 @@
 
 namespace tutti::device {
 
-// How a reduction goes: see the ladder in reduce.h.
-enum class Rung : std::uint32_t { kSimple = 0, kFast = 1 };
+// Which loops a reduction uses; explained in reduce.h.
+enum class ReduceMode : std::uint32_t { kSimple = 0, kFast = 1 };
 
 inline constexpr std::uint32_t kMaxPlainBuffers = 16;
 
-// At most kMaxPlainBuffers sources and destinations.
+// Limited to kMaxPlainBuffers sources and as many destinations.
 struct PlainWork {
   const std::byte* sources[kMaxPlainBuffers];
   std::byte* destinations[kMaxPlainBuffers];
   std::uint32_t source_count;
   std::uint32_t destination_count;
-  std::uint64_t count;  // elements
+  std::uint64_t count;  // in elements
   Arithmetic how;
-  Rung rung;
+  ReduceMode mode;
   std::uint32_t reserved;
 };
 
-// What a plain copy reaches: whole 16-byte words between buffers aligned to them.
+// A copy of whole 16-byte words between buffers that are aligned to 16 bytes.
 struct CopyWork {
   const std::byte* source;
   std::byte* destination;
@@ -35,8 +35,8 @@ struct CopyWork {
 
 struct FillWork {
   std::byte* destination;  // aligned to 16 bytes
-  std::uint64_t words;     // of 16 bytes
-  std::uint64_t pattern;   // twice in each
+  std::uint64_t words;     // of 16 bytes each
+  std::uint64_t pattern;   // repeated twice in each word
 };
 
 }  // namespace tutti::device

@@ -1,30 +1,29 @@
-// The primitives that device code is written in: one small function per instruction, and nothing else of CUDA.
+// The primitives of device code: one small function per instruction. Device code uses nothing else of CUDA.
 //
-// Under nvcc they are PTX (port_cuda.h). Any other compiler gets the emulator of the tests
-// (tests/device/emulator/port_emu.h), which runs every thread of every GPU as a fiber; production code that a host
-// compiler builds never includes this.
-// Both offer the same names in tutti::device::port:
+// With nvcc the primitives are PTX (port_cuda.h). With any other compiler they are the emulator of the tests
+// (tests/device/emulator/port_emu.h), which runs every thread of every GPU as a fiber. Production code that a host
+// compiler builds never includes this file. Both versions provide the same names in tutti::device::port:
 //
-//   thread() threads() block() blocks()   of the block, of the grid; threads() is a multiple of 32
-//   anew(value)                           the value, so that what is made of it is not made ahead of a loop and kept
-//   block_barrier() warp_barrier()        all threads of the block, of the warp
-//   warp_any(bool)                        a vote of the whole warp
-//   load_acquire load_relaxed             64-bit words that other GPUs and the host write
+//   thread() threads() block() blocks()   indexes and sizes of the block and the grid; threads() is a multiple of 32
+//   anew(value)                           the same value, but the compiler cannot compute from it ahead of a loop
+//   block_barrier() warp_barrier()        for all threads of the block or the warp
+//   warp_any(bool)                        true if the argument is true in any thread of the warp
+//   load_acquire load_relaxed             64-bit variables that other GPUs and the host write
 //   store_release store_relaxed
 //   compare_and_swap
-//   store_together                        a 32-bit word of the block's shared memory, by several threads at once
-//   load16 store16 load<T> store<T>       ordinary accesses: ordered by barriers, acquire and release only
-//   load16_volatile store16_volatile      16 bytes of which each 8 are written and read as one
-//   load_line store_line                  8 neighbouring lanes, 16 bytes each: 128 bytes as one
+//   store_together                        a 32-bit variable in the block's shared memory, written by several threads
+//   load16 store16 load<T> store<T>       ordinary accesses: ordered only by barriers, acquire and release
+//   load16_volatile store16_volatile      16 bytes, of which each half of 8 bytes is accessed as one
+//   load_line store_line                  8 neighbouring lanes with 16 bytes each: 128 bytes as one
 //   now_ns() pause()                      a clock; the body of a waiting loop
 //   add multiply divide                   rounded to nearest even, never fused
-//   half_to_float float_to_half           of numbers and infinities; of a NaN, some NaN
-//   Float8Conversion<Format>              widen, narrow: two values of kernels/float8.h at a time
-//   kConvertsFloat8                       whether these are an instruction or two: on GPUs from 8.9 on
-//   Here                                  the place in the source of a barrier or wait, for the emulator's reports
+//   half_to_float float_to_half           exact for numbers and infinities; for a NaN, any NaN
+//   Float8Conversion<Format>              widen and narrow two values of a format of kernels/float8.h at a time
+//   kConvertsFloat8                       true if that takes one or two instructions: compute capability 8.9 or later
+//   Site                                  source location of a barrier or wait, for reports of the emulator
 //
-// TUTTI_DEVICE stands before a function, TUTTI_DEVICE_APART before one that is called and not inlined.
-// TUTTI_SHARED(Type, name) declares what a block's threads share, TUTTI_UNROLL stands before a loop.
+// TUTTI_DEVICE precedes a function that is inlined, TUTTI_DEVICE_APART one that is called. TUTTI_SHARED(Type, name)
+// declares the shared memory of a block, and TUTTI_UNROLL precedes a loop.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The primitives of port.h in PTX. Only port.h includes this, under nvcc; the pointers are generic addresses of global
+// The primitives of port.h in PTX. Included only by port.h, under nvcc. All pointers are generic addresses of global
 // memory.
 #pragma once
 
@@ -17,8 +17,8 @@
 
 namespace tutti::device::port {
 
-struct Here {
-  TUTTI_DEVICE static constexpr Here current() { return {}; }
+struct Site {
+  TUTTI_DEVICE static constexpr Site current() { return {}; }
 };
 
 TUTTI_DEVICE unsigned thread() { return threadIdx.x; }
@@ -31,31 +31,31 @@ TUTTI_DEVICE unsigned anew(unsigned value) {
   return value;
 }
 
-TUTTI_DEVICE void block_barrier(Here = {}) { __syncthreads(); }
-TUTTI_DEVICE void warp_barrier(Here = {}) { __syncwarp(); }
-TUTTI_DEVICE bool warp_any(bool vote, Here = {}) { return __any_sync(0xffffffffu, vote) != 0; }
+TUTTI_DEVICE void block_barrier(Site = {}) { __syncthreads(); }
+TUTTI_DEVICE void warp_barrier(Site = {}) { __syncwarp(); }
+TUTTI_DEVICE bool warp_any(bool vote, Site = {}) { return __any_sync(0xffffffffu, vote) != 0; }
 
-TUTTI_DEVICE std::uint64_t load_acquire(const std::uint64_t* from, Here = {}) {
+TUTTI_DEVICE std::uint64_t load_acquire(const std::uint64_t* from, Site = {}) {
   std::uint64_t value;
   asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
   return value;
 }
-TUTTI_DEVICE std::uint64_t load_relaxed(const std::uint64_t* from, Here = {}) {
+TUTTI_DEVICE std::uint64_t load_relaxed(const std::uint64_t* from, Site = {}) {
   std::uint64_t value;
   asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
   return value;
 }
-TUTTI_DEVICE void store_release(std::uint64_t* to, std::uint64_t value, Here = {}) {
+TUTTI_DEVICE void store_release(std::uint64_t* to, std::uint64_t value, Site = {}) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
-TUTTI_DEVICE void store_relaxed(std::uint64_t* to, std::uint64_t value, Here = {}) {
+TUTTI_DEVICE void store_relaxed(std::uint64_t* to, std::uint64_t value, Site = {}) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
 TUTTI_DEVICE void store_together(std::uint32_t* to, std::uint32_t value) {
   asm volatile("st.relaxed.cta.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 TUTTI_DEVICE std::uint64_t compare_and_swap(std::uint64_t* at, std::uint64_t expected, std::uint64_t wanted,
-                                            Here = {}) {
+                                            Site = {}) {
   std::uint64_t old;
   asm volatile("atom.relaxed.sys.global.cas.b64 %0, [%1], %2, %3;"
                : "=l"(old)
@@ -64,7 +64,7 @@ TUTTI_DEVICE std::uint64_t compare_and_swap(std::uint64_t* at, std::uint64_t exp
   return old;
 }
 
-TUTTI_DEVICE Word16 load16(const void* from, Here = {}) {
+TUTTI_DEVICE Word16 load16(const void* from, Site = {}) {
   Word16 word;
   asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
                : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
@@ -72,11 +72,11 @@ TUTTI_DEVICE Word16 load16(const void* from, Here = {}) {
                : "memory");
   return word;
 }
-TUTTI_DEVICE void store16(void* to, Word16 word, Here = {}) {
+TUTTI_DEVICE void store16(void* to, Word16 word, Site = {}) {
   asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(to), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w)
                : "memory");
 }
-TUTTI_DEVICE Word16 load16_volatile(const void* from, Here = {}) {
+TUTTI_DEVICE Word16 load16_volatile(const void* from, Site = {}) {
   Word16 word;
   asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
                : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
@@ -84,16 +84,16 @@ TUTTI_DEVICE Word16 load16_volatile(const void* from, Here = {}) {
                : "memory");
   return word;
 }
-TUTTI_DEVICE void store16_volatile(void* to, Word16 word, Here = {}) {
+TUTTI_DEVICE void store16_volatile(void* to, Word16 word, Site = {}) {
   asm volatile("st.volatile.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(to), "r"(word.x), "r"(word.y), "r"(word.z),
                "r"(word.w)
                : "memory");
 }
-TUTTI_DEVICE Word16 load_line(const void* from, Here = {}) { return load16_volatile(from); }
-TUTTI_DEVICE void store_line(void* to, Word16 word, Here = {}) { store16_volatile(to, word); }
+TUTTI_DEVICE Word16 load_line(const void* from, Site = {}) { return load16_volatile(from); }
+TUTTI_DEVICE void store_line(void* to, Word16 word, Site = {}) { store16_volatile(to, word); }
 
 template <class T>
-TUTTI_DEVICE T load(const T* from, Here = {}) {
+TUTTI_DEVICE T load(const T* from, Site = {}) {
   static_assert(sizeof(T) <= 8);
   if constexpr (sizeof(T) == 8) {
     std::uint64_t value;
@@ -114,7 +114,7 @@ TUTTI_DEVICE T load(const T* from, Here = {}) {
   }
 }
 template <class T>
-TUTTI_DEVICE void store(T* to, T value, Here = {}) {
+TUTTI_DEVICE void store(T* to, T value, Site = {}) {
   static_assert(sizeof(T) <= 8);
   if constexpr (sizeof(T) == 8) {
     asm volatile("st.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
@@ -132,7 +132,7 @@ TUTTI_DEVICE std::uint64_t now_ns() {
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(value));
   return value;
 }
-TUTTI_DEVICE void pause(Here = {}) {}  // the loads of the loop are its delay
+TUTTI_DEVICE void pause(Site = {}) {}  // the loads of the loop are delay enough
 
 TUTTI_DEVICE float add(float a, float b) { return __fadd_rn(a, b); }
 TUTTI_DEVICE float multiply(float a, float b) { return __fmul_rn(a, b); }
@@ -158,7 +158,7 @@ inline constexpr bool kConvertsFloat8 = true;
 inline constexpr bool kConvertsFloat8 = false;
 #endif
 
-// The first value stands in the lower byte.
+// Two values in 16 bits; the first is in the lower byte.
 template <class Format>
 struct Float8Conversion {
   TUTTI_DEVICE static void widen(std::uint16_t pair, float& first, float& second) {

@@ -1,9 +1,11 @@
-// A rank's plan and one call's geometry, packed: what the host writes and device code reads. Plain values without
-// pointers of their own (but for Geometry's tables), the same on both sides; nothing here touches user memory.
+// A program: a rank's plan and the geometry of one call in packed form. The host writes it and device code reads it.
+// The types are plain values without pointers (except for the tables of Geometry), with the same layout on both
+// sides. Nothing here accesses user memory.
 //
-// A program is one block of bytes: a ProgramHeader, then arrays that it names by offset. executor/device_program.h
-// packs it from a plan; the words are those of plan/plan.h. Geometry is plan/layout.h for one call: it turns chunks to
-// elements with the same arithmetic (a test holds the two together).
+// A program is one block of bytes: a ProgramHeader, followed by arrays. The header contains their offsets.
+// executor/device_program.h packs it from a plan, and the terms are those of plan/plan.h. Geometry is the
+// counterpart of plan/layout.h for one call: it converts chunks to elements with the same arithmetic. A test
+// compares the two.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +22,7 @@
 
 namespace tutti::device {
 
-// What one thread block keeps in its shared memory; plans that need more are refused when they are packed.
+// Limits of the shared memory of one thread block. A plan that exceeds them is refused when it is packed.
 inline constexpr std::uint32_t kMaxPorts = 96;     // of one channel
 inline constexpr std::uint32_t kMaxReceives = 64;  // of one step
 inline constexpr std::uint32_t kMaxSends = 64;     // of one step
@@ -28,26 +30,28 @@ inline constexpr std::uint32_t kMaxAfters = 64;    // of one step
 
 inline constexpr std::uint32_t kMaxChannels = 256;    // of one rank
 inline constexpr std::uint32_t kMaxSteps = 1u << 24;  // of one channel
-inline constexpr std::uint32_t kMaxRanks = 1u << 20;  // a status word has room for no more
-inline constexpr std::uint32_t kProgramVersion = 2;   // of the packing
-inline constexpr std::uint32_t kBlocksOfNobody = 0;   // Blocks::count of a rank without such a buffer
-inline constexpr std::size_t kProgramAlignment = 16;  // of the block of bytes
+inline constexpr std::uint32_t kMaxRanks = 1u << 20;  // limited by the bits of a FailureWord
+inline constexpr std::uint32_t kProgramVersion = 2;   // version of the packed format
+inline constexpr std::uint32_t kNoBlocks = 0;         // Blocks::count if the rank has no such buffer
+inline constexpr std::size_t kProgramAlignment = 16;  // alignment of a program
 
-// How a message is written into a slot.
+// The format in which a message is written into a slot.
 enum class Protocol : std::uint8_t {
-  kSimple = 0,  // the bytes, then a counter
-  kLl = 1,      // 4 bytes and a 4-byte flag, twice in 16 bytes: no counter, no fence, half the bandwidth
-  kLl128 = 2,   // 120 bytes and an 8-byte flag in 128 bytes, written as one by 8 lanes
+  kSimple = 0,  // the data, then a counter
+  // Twice 4 bytes of data and a 4-byte flag in 16 bytes: no counter, no fence, half the bandwidth.
+  kLl = 1,
+  kLl128 = 2,  // 120 bytes of data and an 8-byte flag in 128 bytes, written as one by 8 lanes
 };
 inline constexpr std::uint64_t kLlLineBytes = 16;
 inline constexpr std::uint64_t kLlLineData = 8;
 inline constexpr std::uint64_t kLl128LineBytes = 128;
 inline constexpr std::uint64_t kLl128LineData = 120;
-// Of kLl and kLl128: a slot begins with a line that says what the message is, padded to this.
+// For kLl and kLl128: a slot begins with a line that describes the message, padded to this length.
 inline constexpr std::uint64_t kHeaderBytes = 128;
-inline constexpr std::uint64_t kChunkUnitBytes = 64;  // the longest chunk is a multiple of it (plan/tiling.h)
+// the length of the longest chunk is a multiple of it (plan/tiling.h)
+inline constexpr std::uint64_t kChunkUnitBytes = 64;
 
-// The longest message that a slot takes; 0 where it takes none.
+// Length of the longest message that fits into a slot; 0 if none fits.
 constexpr std::uint64_t payload_bytes(Protocol protocol, std::uint64_t slot_bytes) {
   std::uint64_t bytes = slot_bytes;
   if (protocol != Protocol::kSimple) {
@@ -58,20 +62,20 @@ constexpr std::uint64_t payload_bytes(Protocol protocol, std::uint64_t slot_byte
   return bytes / kChunkUnitBytes * kChunkUnitBytes;
 }
 
-// One entry of a step's list. Of a receive, only `port` counts.
+// One element of the list of receives and sends of a step. For a receive, only `port` is used.
 struct Route {
-  std::uint16_t port = 0;  // of the channel
+  std::uint16_t port = 0;  // index into the ports of the channel
   Carrier carrier = Carrier::kSlot;
   Carrier unpublished = Carrier::kSlot;
-  std::uint32_t peer_chunk = 0;  // of kPush: the chunk of the peer's output
+  std::uint32_t peer_chunk = 0;  // for kDelivered: the chunk in the output of the peer
 };
 static_assert(sizeof(Route) == 8 && alignof(Route) == 4);
 
 struct PackedStep {
   std::uint32_t source_chunk = 0;
   std::uint32_t sink_chunk = 0;
-  std::uint32_t first_route = 0;  // of the channel: receives in operand order, then sends
-  std::uint32_t first_after = 0;  // of the channel
+  std::uint32_t first_route = 0;  // index into the routes of the channel: receives in operand order, then sends
+  std::uint32_t first_after = 0;  // index into the afters of the channel
   std::uint16_t receive_count = 0;
   std::uint16_t send_count = 0;
   std::uint16_t source_position = 0;
@@ -90,16 +94,16 @@ struct PackedAfter {
 };
 static_assert(sizeof(PackedAfter) == 8 && alignof(PackedAfter) == 4);
 
-// The blocks of a buffer, as plan/collective.h has them.
+// The data blocks of a buffer (not thread blocks); see Blocks in plan/collective.h.
 struct Blocks {
-  std::uint32_t count = kBlocksOfNobody;
+  std::uint32_t count = kNoBlocks;
   std::uint32_t first = 0;
 };
 
 struct PackedPort {
   std::uint32_t peer = 0;
   std::uint16_t lane = 0;
-  std::uint8_t sends = 0;  // 1: this rank sends on it
+  std::uint8_t sends = 0;  // 1: this rank sends on it; 0: it receives
   std::uint8_t reserved = 0;
   Blocks peer_output;
 };
@@ -126,20 +130,20 @@ struct ProgramHeader {
   std::uint32_t port_count = 0;  // of all channels
   std::uint32_t chunks = 1;
   std::uint32_t scratch_chunks = 0;
-  std::uint32_t least_slots = 1;  // messages that every connection must hold
+  std::uint32_t least_slots = 1;  // messages that every connection must be able to hold
   std::uint32_t windows_in_place = 1;
-  std::uint32_t channels_at = 0;  // bytes from the header, as all below
+  std::uint32_t channels_at = 0;  // in bytes from the header, like the offsets below
   std::uint32_t steps_at = 0;
   std::uint32_t routes_at = 0;
   std::uint32_t afters_at = 0;
   std::uint32_t ports_at = 0;
-  std::uint32_t lanes = 1;  // of every pair of ranks: see connection_number() in call.h
+  std::uint32_t lanes = 1;  // for each pair of ranks; see connection_number() in call.h
   Blocks input;
   Blocks output;
 };
 static_assert(sizeof(ProgramHeader) == 80 && sizeof(ProgramHeader) % kProgramAlignment == 0);
 
-// What a program is made of for whoever allocates it.
+// Element type for the memory of a program, with the required alignment.
 struct alignas(kProgramAlignment) ProgramWord {
   unsigned char bytes[kProgramAlignment];
 };
@@ -149,20 +153,20 @@ TUTTI_HOST_DEVICE const T* array_at(const ProgramHeader* program, std::uint32_t 
   return reinterpret_cast<const T*>(reinterpret_cast<const unsigned char*>(program) + offset);
 }
 
-// Elements [offset, offset + count).
+// The elements [offset, offset + count).
 struct Range {
   std::uint64_t offset = 0;
   std::uint64_t count = 0;
 };
 
-// How one block is cut into tiles and chunks; plan/tiling.h says how and why.
+// How one block is divided into tiles and chunks; explained in plan/tiling.h.
 struct Cut {
   std::uint64_t count = 0;
   std::uint64_t unit_count = 1;
   std::uint64_t tiles = 0;
   std::uint64_t tile_units = 0;
-  std::uint64_t full_units = 0;   // of each chunk of every tile but the last
-  std::uint64_t full_longer = 0;  // so many chunks have one more
+  std::uint64_t full_units = 0;   // units of each chunk, in every tile but the last
+  std::uint64_t full_longer = 0;  // number of chunks with one more unit
   std::uint64_t last_units = 0;
   std::uint64_t last_longer = 0;
 };
@@ -172,7 +176,7 @@ constexpr std::uint64_t divide_up(std::uint64_t value, std::uint64_t divisor) {
   return value / divisor + (value % divisor != 0);
 }
 
-// element_bytes 1, 2, 4 or 8; max_chunk_bytes a positive multiple of kChunkUnitBytes.
+// `element_bytes` is 1, 2, 4 or 8. `max_chunk_bytes` is a positive multiple of kChunkUnitBytes.
 constexpr Cut make_cut(std::uint64_t count, std::uint32_t element_bytes, std::uint32_t chunks,
                        std::uint64_t max_chunk_bytes) {
   Cut cut;
@@ -193,7 +197,7 @@ constexpr Cut make_cut(std::uint64_t count, std::uint32_t element_bytes, std::ui
 
 TUTTI_HOST_DEVICE constexpr std::uint64_t lesser(std::uint64_t a, std::uint64_t b) { return a < b ? a : b; }
 
-// Nothing past the last tile: blocks of other ranks may have more.
+// Returns an empty range after the last tile, because blocks of other ranks may have more tiles.
 TUTTI_HOST_DEVICE constexpr Range cut_range(const Cut& cut, std::uint64_t tile, std::uint32_t chunk) {
   if (tile >= cut.tiles) return {};
   const bool last = tile + 1 == cut.tiles;
@@ -204,14 +208,17 @@ TUTTI_HOST_DEVICE constexpr Range cut_range(const Cut& cut, std::uint64_t tile, 
   return {begin, lesser((units + (chunk < longer ? 1 : 0)) * cut.unit_count, cut.count - begin)};
 }
 
-// One call's buffers, in elements.
+// The buffers of one call, in elements.
 struct Geometry {
-  Cut cut;                                    // of every block, where `cuts` is null
-  const Cut* cuts = nullptr;                  // v-variants: by rank, in memory that the device reads
-  const std::uint64_t* contiguous = nullptr;  // v-variants: where each rank's block starts without displacements
-  const std::uint64_t* starts = nullptr;      // v-variants: where it starts in this rank's buffer
+  Cut cut;  // of every block, if `cuts` is null
+  // For v-variants: indexed by rank, in memory that the device can read.
+  const Cut* cuts = nullptr;
+  // For v-variants: indexed by rank; where the block of the rank starts if there are no displacements.
+  const std::uint64_t* contiguous = nullptr;
+  // For v-variants: indexed by rank; where the block of the rank starts in this rank's buffer.
+  const std::uint64_t* starts = nullptr;
   std::uint64_t tiles = 1;
-  std::uint64_t max_chunk_count = 0;  // elements of the longest chunk: the room of one chunk of scratch
+  std::uint64_t max_chunk_count = 0;  // elements of the longest chunk; the size of one chunk of scratch
   std::uint32_t chunks = 1;           // of one block
   std::uint32_t element_log2 = 2;     // an element has 1 << element_log2 bytes
   Blocks input;
@@ -236,7 +243,7 @@ TUTTI_HOST_DEVICE inline Range output_range(const Geometry& geometry, std::uint6
   return range_of(geometry, geometry.output, geometry.starts, tile, chunk);
 }
 
-// Of a peer that gave no displacements.
+// The range in the output of a peer that has no displacements.
 TUTTI_HOST_DEVICE inline Range peer_output_range(const Geometry& geometry, const Blocks& peer_output,
                                                  std::uint64_t tile, std::uint32_t chunk) {
   return range_of(geometry, peer_output, geometry.contiguous, tile, chunk);

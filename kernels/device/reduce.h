@@ -1,12 +1,13 @@
-// Reductions in device code: any number of sources into any number of destinations, in one pass, in registers. Run by a
-// team of threads (a block of the evaluator, or a whole grid), each of which knows its number in the team. The contract
-// and every bit of the results are those of kernels/cpu/reduce.h.
+// Reductions in device code: any number of sources into any number of destinations, in one pass, in registers. They
+// are run by a team of threads (a block of the evaluator, or a whole grid), in which each thread knows its index.
+// The contract and every bit of the results are those of kernels/cpu/reduce.h.
 //
-// The ladder, from plain to fast; all give the same bits:
+// There are three implementations, from simple to fast, which all give the same bits:
+//
 //   kernels::reduce_reference   on the host
-//   Rung::kSimple               one element a thread at a time; also what buffers take that are misaligned differently
-//   Rung::kFast                 16 bytes at a time, several of them loaded before the first is used; elements before
-//                               and after the aligned part like kSimple
+//   ReduceMode::kSimple         one element per thread at a time; also used for buffers with different misalignment
+//   ReduceMode::kFast           16 bytes at a time, several of which are loaded before the first is used; elements
+//                               before and after the aligned part like kSimple
 #pragma once
 
 #include <cstddef>
@@ -19,15 +20,16 @@
 
 namespace tutti::device {
 
-// 1 <= source_count; null destinations are left out. A destination may be a source, but must not overlap one otherwise.
+// source_count must be at least 1; null destinations are skipped. A destination may be identical to a source, but
+// must not overlap a source in any other way.
 struct Work {
   const std::byte* const* sources;
   std::byte* const* destinations;
   std::uint32_t source_count;
   std::uint32_t destination_count;
-  std::uint64_t count;  // elements
+  std::uint64_t count;  // in elements
   Arithmetic how;
-  Rung rung;
+  ReduceMode mode;
 };
 
 struct Team {
@@ -37,7 +39,7 @@ struct Team {
 
 inline constexpr std::uintptr_t kWordBytes = sizeof(Word16);
 
-// What is moved whole and unchanged: 16 bytes, or one element.
+// Load and store data that is moved as one word: 16 bytes, or one element.
 template <class Word>
 TUTTI_DEVICE Word load_word(const std::byte* from) {
   if constexpr (sizeof(Word) == sizeof(Word16))
@@ -53,7 +55,7 @@ TUTTI_DEVICE void store_word(std::byte* to, const Word& word) {
     port::store(reinterpret_cast<Word*>(to), word);
 }
 
-// Of a Work, for the loops: its own may lie in local memory.
+// Copies of members of a Work for use in loops, because the Work itself may be in local memory.
 struct Destinations {
   std::byte* const* to;
   std::uint32_t count;
@@ -65,21 +67,23 @@ struct Sources {
 TUTTI_DEVICE Destinations destinations_of(const Work& work) { return {work.destinations, work.destination_count}; }
 TUTTI_DEVICE Sources sources_of(const Work& work) { return {work.sources, work.source_count}; }
 
-// Unrolled loops go by warps: a warp's kUnroll words of each lane lie side by side, so a buffer's addresses differ by
-// constants, and all of them take one register pair.
+// Unrolled loops work by warps: the kUnroll words of all lanes of a warp are next to each other in memory. So the
+// addresses of one lane in a buffer differ by constants, and one pair of registers holds all of them.
 inline constexpr unsigned kLanes = 32;
 inline constexpr std::uint64_t kRowBytes = kLanes * kWordBytes;  // one word of each lane
 
-// Of a thread's first word.
+// Offset of the first word of a thread, in bytes.
 TUTTI_DEVICE std::uint64_t first_offset(Team team, unsigned unroll) {
   return (team.thread / kLanes * unroll * kLanes + team.thread % kLanes) * kWordBytes;
 }
 
+// The largest multiple of kLanes * unroll that is not greater than `words`.
 TUTTI_DEVICE std::uint64_t whole_rows(std::uint64_t words, unsigned unroll) {
   return words / (kLanes * unroll) * (kLanes * unroll);
 }
 
-// Words of one thread, `offset` bytes into every destination and kRowBytes apart. An address is fetched once for all.
+// Stores the words of one thread, which begin `offset` bytes into every destination and are kRowBytes apart. The
+// address of a destination is loaded once for all words.
 template <unsigned kUnroll, class Word>
 TUTTI_DEVICE void store_to_all(Destinations all, std::uint64_t offset, const Word* words) {
   for (std::uint32_t d = 0; d < all.count; ++d) {
@@ -91,9 +95,9 @@ TUTTI_DEVICE void store_to_all(Destinations all, std::uint64_t offset, const Wor
   }
 }
 
-// Sums of kSources floating sources, kUnroll words of each at a time and thread, all of them loaded before the first is
-// used; so a destination may be a source. What a sum makes of a NaN stays one to its end, so it is canonicalized there.
-// `words` is a multiple of kLanes * kUnroll.
+// Sums kSources floating-point sources. Each thread loads kUnroll words of each source before it uses the first, so
+// a destination may also be a source. A NaN in a sum remains a NaN, so it is enough to make it canonical at the end.
+// `words` must be a multiple of kLanes * kUnroll.
 template <class E, unsigned kSources, unsigned kUnroll>
 TUTTI_DEVICE void sum_words(const Work& work, std::uint64_t begin, std::uint64_t words, Team team) {
   const Destinations destinations = destinations_of(work);
@@ -120,8 +124,8 @@ TUTTI_DEVICE void sum_words(const Work& work, std::uint64_t begin, std::uint64_t
   }
 }
 
-// Everything else: any operation, any number of sources, one word at a time and thread, kBatch sources of it loaded
-// before the first is used. All loads of a word come before its stores.
+// All other cases: any operation and any number of sources, one word per thread at a time. kBatch sources of the
+// word are loaded before the first is used. All loads of a word come before its stores.
 template <class E, class Word, unsigned kBatch>
 TUTTI_DEVICE Word combined_word(const Rules<E>& rules, Sources sources, std::uint64_t offset) {
   Accumulator<E, Word> values;
@@ -158,16 +162,16 @@ TUTTI_DEVICE void combine_words(const Rules<E>& rules, const Work& work, std::ui
   }
 }
 
-// How the bytes of every buffer fall apart: elements up to the first 16-byte boundary, words, elements.
+// How the bytes of every buffer are divided: elements up to the first 16-byte boundary, then words, then elements.
 struct Split {
-  std::uint64_t head;   // bytes
+  std::uint64_t head;   // in bytes
   std::uint64_t words;  // of 16 bytes
 };
 
 TUTTI_DEVICE Split split_of(const Work& work, std::uint64_t bytes) {
   const auto misalignment = [](const std::byte* at) { return reinterpret_cast<std::uintptr_t>(at) % kWordBytes; };
   const std::uintptr_t common = misalignment(work.sources[0]);
-  bool alike = work.rung == Rung::kFast;
+  bool alike = work.mode == ReduceMode::kFast;
   for (std::uint32_t s = 1; s < work.source_count; ++s) alike = alike && misalignment(work.sources[s]) == common;
   for (std::uint32_t d = 0; d < work.destination_count; ++d) {
     if (work.destinations[d] != nullptr) alike = alike && misalignment(work.destinations[d]) == common;
@@ -177,7 +181,7 @@ TUTTI_DEVICE Split split_of(const Work& work, std::uint64_t bytes) {
   return {head, (bytes - head) / kWordBytes};
 }
 
-// Elements outside the words: those before them, then those behind.
+// The elements outside the words: those before them, followed by those after them.
 struct Rest {
   std::uint64_t before;
   std::uint64_t begin_behind;
@@ -191,7 +195,7 @@ struct Rest {
   TUTTI_DEVICE std::uint64_t at(std::uint64_t i) const { return i < before ? i : i - before + begin_behind; }
 };
 
-// Loads of 16 bytes that a thread has under way in the unrolled loops: 128 KiB a block of 512 threads.
+// Number of 16-byte loads that a thread has in flight in the unrolled loops: 128 KiB in a block of 512 threads.
 inline constexpr unsigned kLoadsAtOnce = 16;
 
 template <unsigned kNumber>
@@ -199,7 +203,8 @@ struct Count {
   static constexpr unsigned kCount = kNumber;
 };
 
-// How many of the words it has summed: whole rows, where there is a loop for so many sources.
+// Sums whole rows of words, if there is a loop for this number of sources. Returns the number of words that it has
+// summed.
 template <class E>
 TUTTI_DEVICE std::uint64_t sum_rows(const Work& work, const Split& split, Team team) {
   const auto sum = [&](auto sources) {
@@ -209,7 +214,8 @@ TUTTI_DEVICE std::uint64_t sum_rows(const Work& work, const Split& split, Team t
     sum_words<E, kSources, kUnroll>(work, split.head, words, team);
     return words;
   };
-  // Where 8-bit floats are converted by many instructions, their unrolled loops would be most of the library.
+  // If the conversion of 8-bit floats takes many instructions, their unrolled loops would make up most of the
+  // library.
   if constexpr (E::kFloating && (sizeof(typename E::Bits) > 1 || port::kConvertsFloat8)) {
     switch (work.source_count) {
       case 2: return sum(Count<2>{});
@@ -221,7 +227,7 @@ TUTTI_DEVICE std::uint64_t sum_rows(const Work& work, const Split& split, Team t
   return 0;
 }
 
-// All but the first `done` words.
+// Reduces everything except the first `done` words.
 template <class E>
 TUTTI_DEVICE void combine_rest(const Rules<E>& rules, const Work& work, const Split& split, std::uint64_t done,
                                Team team) {
@@ -252,7 +258,7 @@ TUTTI_DEVICE void copy_rest(const Work& work, const Split& split, Team team) {
   }
 }
 
-// kUnroll words at a time and thread; `words` is a multiple of kLanes * kUnroll, or kUnroll is 1.
+// Each thread copies kUnroll words at a time. `words` must be a multiple of kLanes * kUnroll, unless kUnroll is 1.
 template <unsigned kUnroll>
 TUTTI_DEVICE void copy_words(const Work& work, std::uint64_t begin, std::uint64_t words, Team team) {
   const Destinations destinations = destinations_of(work);
@@ -282,20 +288,22 @@ TUTTI_DEVICE bool only_sums(const Arithmetic& how) {
   return how.op == ReduceOp::kSum && how.scaled_source < 0 && how.divisor == 1;
 }
 
-// Sums and copies, `only_sums(work.how)`; nothing is called. A loop around the unrolled ones that also calls what takes
-// many registers (combine_all() does) costs them theirs: with CUDA 13.0 a third is left, and they spill.
+// Sums and copies; requires only_sums(work.how). It calls no function that is not inlined. If a loop contains the
+// unrolled loops and also a call of a function that uses many registers, such as combine_all(), then the unrolled
+// loops lose these registers: with CUDA 13.0 only a third remains, and they spill.
 TUTTI_DEVICE void reduce_sums(const Work& work, Team team) {
   const Split split = split_of(work, work.count << element_log2_of(work.how.type));
   if (only_copies(work)) return copy_all(work, split, team);
   with_element(work.how.type, [&](auto element) {
     using E = decltype(element);
     const std::uint64_t done = sum_rows<E>(work, split, team);
-    const Arithmetic sum{.type = DataType::kUint8, .op = ReduceOp::kSum};  // what is known here is not asked in loops
+    // Constants instead of the values in `work`, so that the compiler removes the tests of them from the loops.
+    const Arithmetic sum{.type = DataType::kUint8, .op = ReduceOp::kSum};
     combine_rest(Rules<E>(sum), work, split, done, team);
   });
 }
 
-// Every operation.
+// Reductions with any operation.
 TUTTI_DEVICE_APART void reduce_any(const Work& work, Team team) {
   const Split split = split_of(work, work.count << element_log2_of(work.how.type));
   if (only_copies(work)) return copy_all(work, split, team);

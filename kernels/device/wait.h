@@ -1,4 +1,5 @@
-// Waiting in device code: every loop that waits for somebody ends, with what was waited for or with the reason why not.
+// Waiting in device code. Every loop that waits for another block or rank ends, either with success or with the
+// reason why not.
 #pragma once
 
 #include <cstdint>
@@ -10,37 +11,39 @@ namespace tutti::device {
 
 enum class Outcome : std::uint32_t {
   kReady = 0,
-  kStopped = 1,  // patience is used up: to be resumed
+  kStopped = 1,  // stop_after_ns has passed; another launch may resume the block
   kAborted = 2,
   kTimedOut = 3,
   kGivenUp = 4,  // another block of this rank has failed
-  kFailed = 5,   // here
+  kFailed = 5,   // this block has failed
 };
 
 struct Bounds {
   const RankStatus* status;
-  std::uint64_t patience_ns;  // kForever: a wait that may not stop
+  std::uint64_t stop_after_ns;  // kForever: a wait that must not stop
   std::uint64_t timeout_ns;
 };
 
-inline constexpr unsigned kSpinsPerLook = 64;  // at the flags and the clock, which lie farther away
+// iterations between two reads of the status flags and the clock, which are slower
+inline constexpr unsigned kSpinsPerLook = 64;
 
-// One waiting loop's account of the time. The same calls in all lanes of a warp give each lane its own verdict.
-class Patience {
+// Measures the time of one waiting loop. If all lanes of a warp make the same calls, each lane gets a result of its
+// own.
+class WaitTimer {
  public:
-  TUTTI_DEVICE explicit Patience(const Bounds& bounds) : bounds_(bounds) {}
+  TUTTI_DEVICE explicit WaitTimer(const Bounds& bounds) : bounds_(bounds) {}
 
-  // After a look that found nothing. kReady: go on looking.
-  TUTTI_DEVICE Outcome spent(port::Here here) {
-    if (bounds_.patience_ns == 0) return Outcome::kStopped;
-    port::pause(here);
+  // Call it after a check without success. kReady: continue to wait.
+  TUTTI_DEVICE Outcome check(port::Site site) {
+    if (bounds_.stop_after_ns == 0) return Outcome::kStopped;
+    port::pause(site);
     if (++spins_ % kSpinsPerLook != 0) return Outcome::kReady;
-    if (port::load_relaxed(&bounds_.status->abort, here) != 0) return Outcome::kAborted;
-    if (port::load_relaxed(&bounds_.status->failure, here) != 0) return Outcome::kGivenUp;
+    if (port::load_relaxed(&bounds_.status->abort, site) != 0) return Outcome::kAborted;
+    if (port::load_relaxed(&bounds_.status->failure, site) != 0) return Outcome::kGivenUp;
     const std::uint64_t now = port::now_ns();
     if (start_ns_ == 0) start_ns_ = now;
     if (now - start_ns_ >= bounds_.timeout_ns) return Outcome::kTimedOut;
-    if (now - start_ns_ >= bounds_.patience_ns) return Outcome::kStopped;
+    if (now - start_ns_ >= bounds_.stop_after_ns) return Outcome::kStopped;
     return Outcome::kReady;
   }
 
@@ -50,12 +53,12 @@ class Patience {
   unsigned spins_ = 0;
 };
 
-// Looks until `ready()` or until a bound is reached.
+// Waits until `ready()` returns true, or until a bound is reached.
 template <class Ready>
-TUTTI_DEVICE Outcome wait_until(const Bounds& bounds, Ready ready, port::Here here = port::Here::current()) {
-  Patience patience(bounds);
+TUTTI_DEVICE Outcome wait_until(const Bounds& bounds, Ready ready, port::Site site = port::Site::current()) {
+  WaitTimer timer(bounds);
   while (!ready()) {
-    const Outcome outcome = patience.spent(here);
+    const Outcome outcome = timer.check(site);
     if (outcome != Outcome::kReady) return outcome;
   }
   return Outcome::kReady;

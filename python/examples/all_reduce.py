@@ -3,7 +3,7 @@
 import numpy
 import tutti
 
-comm = tutti.Communicator()  # rank, size and where to meet from the launcher: tutti run, torchrun, mpirun, srun
+comm = tutti.Communicator()  # rank, size and address come from the launcher: tutti run, torchrun, mpirun or srun
 x = numpy.full(1000, comm.rank + 1.0)
 comm.all_reduce(x)
 print(f"rank {comm.rank} of {comm.size}: {x[0]} ... {x[-1]}")

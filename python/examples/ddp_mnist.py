@@ -1,11 +1,11 @@
-"""Trains a small network on Fashion-MNIST by data parallelism over Tutti.
+"""Trains a small network on Fashion-MNIST with data parallelism over Tutti.
 
     torchrun --nproc-per-node 4 ddp_mnist.py
-    mpirun -n 4 python ddp_mnist.py            # or srun, tutti run -n 4 --: any launcher that Tutti knows
-    torchrun --nproc-per-node 4 ddp_mnist.py --backend gloo     # the same losses
+    mpirun -n 4 python ddp_mnist.py            # or srun, tutti run -n 4 --: any launcher that Tutti supports
+    torchrun --nproc-per-node 4 ddp_mnist.py --backend gloo     # gives the same losses
 
-Where the data set is not on the machine (--data FOLDER), pictures are generated: bright squares, whose place is what
-is to be told. It says which it takes.
+If the data set is not on this machine (--data FOLDER), the program generates pictures: bright squares, and the network
+learns their positions. It prints which data it uses.
 """
 
 import argparse
@@ -19,11 +19,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import tutti.torch  # noqa: F401  (torch 2.5 and later do without)
+import tutti.torch  # noqa: F401  (not needed with torch 2.5 and later)
 
 
 def launched() -> dict:
-    """Rank and size as the launcher says them: torchrun's names, which torch reads itself, or those of others."""
+    """Returns rank and size from the launcher's variables; nothing for torchrun, because torch reads those itself."""
     if "MASTER_ADDR" in os.environ and "RANK" in os.environ:
         return {}
     for rank, size in (

@@ -1,9 +1,9 @@
-"""Trains a transformer with fully sharded parameters (FSDP2) over Tutti, and compares with one process.
+"""Trains a transformer with fully sharded parameters (FSDP2) over Tutti, and compares the losses with one process.
 
     torchrun --nproc-per-node 4 fsdp2.py
 
-Every rank holds a share of the parameters, gradients and optimizer state; the loss is that of one process that has all
-the data, to the order of additions.
+Every rank holds a part of the parameters, gradients and optimizer state. The loss is equal to that of one process that
+has all the data, except for rounding, because the additions have another order.
 """
 
 import copy
@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-import tutti.torch  # noqa: F401  (torch 2.5 and later do without)
+import tutti.torch  # noqa: F401  (not needed with torch 2.5 and later)
 
 STEPS = 5
 

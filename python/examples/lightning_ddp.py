@@ -1,4 +1,4 @@
-"""Trains with Lightning over Tutti: the strategy names the backend.
+"""Trains with Lightning over Tutti: an argument of the strategy names the backend.
 
     python lightning_ddp.py --ranks 2          # Lightning starts the other ranks itself
     torchrun --nproc-per-node 2 lightning_ddp.py --ranks 2
@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 
-import tutti.torch  # noqa: F401  (torch 2.5 and later do without)
+import tutti.torch  # noqa: F401  (not needed with torch 2.5 and later)
 
 
 class Network(lightning.LightningModule):

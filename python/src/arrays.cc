@@ -1,4 +1,4 @@
-// Python's arrays: the short way of a blocking call on NumPy arrays, and what an array of DLPack is.
+// Python's arrays: the fast path of blocking calls on NumPy arrays (quick), and the description of DLPack arrays.
 #include <nanobind/ndarray.h>
 
 #include "core.h"
@@ -6,11 +6,12 @@
 namespace tutti::python {
 namespace {
 
-PyTypeObject* array_type = nullptr;  // numpy.ndarray; NumPy holds it
+PyTypeObject* array_type = nullptr;  // numpy.ndarray; a borrowed reference, because NumPy is never unloaded
 
 void set_array_type(nb::handle type) { array_type = reinterpret_cast<PyTypeObject*>(type.ptr()); }
 
-// The memory of an array, held until this is gone. With the interpreter's lock.
+// A view of an array's memory. The array cannot be freed or resized until this object is destroyed. Used with the
+// interpreter lock (GIL) held.
 class Buffer {
  public:
   Buffer() = default;
@@ -20,7 +21,7 @@ class Buffer {
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
 
-  // False: not a NumPy array, or not such a one. No exception is set.
+  // Returns false if `array` is not a NumPy array, or is not contiguous (or not writable). No exception is set.
   bool take(nb::handle array, bool writable) {
     if (Py_TYPE(array.ptr()) != array_type) return false;
     const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
@@ -32,7 +33,7 @@ class Buffer {
   void* data() const { return view_.buf; }
   std::size_t bytes() const { return static_cast<std::size_t>(view_.len); }
 
-  // Nothing for what is no DataType, and for bool.
+  // Returns nothing if the element type is not a DataType, and for bool.
   std::optional<DataType> type() const {
     if (view_.format == nullptr || view_.format[0] == '\0' || view_.format[1] != '\0') return std::nullopt;
     const bool wide = view_.itemsize == 8;
@@ -57,7 +58,8 @@ class Buffer {
   bool held_ = false;
 };
 
-// Elements of one block of a call with so many elements in and out, or nothing where they do not fit each other.
+// Returns the number of elements of one block, for a call with `in` input and `out` output elements. Returns nothing if
+// the two numbers do not match.
 std::optional<std::size_t> block(CollectiveKind kind, std::size_t in, std::size_t out, std::size_t ranks) {
   switch (kind) {
     case CollectiveKind::kAllReduce:
@@ -70,8 +72,9 @@ std::optional<std::size_t> block(CollectiveKind kind, std::size_t in, std::size_
   }
 }
 
-// The collective, where both are contiguous NumPy arrays of one of Tutti's types and fit each other; `output` None: in
-// place. False: they are not; nothing has happened, and tutti/arrays.py finds out what they are or what is wrong.
+// The fast path of a blocking collective. Runs it if both arrays are contiguous NumPy arrays of the same DataType and
+// their lengths match; `output` None means in place. Otherwise returns false and does nothing; tutti/arrays.py then
+// handles other types of arrays, and reports errors.
 bool quick(const PyCommunicator& self, int kind, nb::handle input, nb::handle output, int op, nb::handle root) {
   const bool in_place = output.is_none();
   std::int32_t root_rank = 0;
@@ -98,8 +101,9 @@ bool quick(const PyCommunicator& self, int kind, nb::handle input, nb::handle ou
   return true;
 }
 
-// What tutti/arrays.py asks of an array that has __dlpack__: (address, elements, C-contiguous, code, bits, read-only,
-// device type, device, owner), numbers as in dlpack.h; None where it gives none. The owner keeps the memory.
+// Describes an array that has __dlpack__ for tutti/arrays.py: (address, elements, C-contiguous, code, bits, read-only,
+// device type, device, owner), with the numbers of dlpack.h. Returns None if the array cannot be exported. The memory
+// stays valid as long as `owner` exists.
 nb::object describe(nb::handle array) {
   bool read_only = false;
   nb::ndarray<> writable;
@@ -108,7 +112,7 @@ nb::object describe(nb::handle array) {
     if (!nb::try_cast(array, readable, false)) return nb::none();
     read_only = true;
   }
-  const auto tell = [&](auto& it) {
+  const auto describe_array = [&](auto& it) {
     bool contiguous = true;
     std::int64_t expected = 1;
     for (std::size_t i = it.ndim(); i-- > 0;) {
@@ -121,8 +125,8 @@ nb::object describe(nb::handle array) {
                           static_cast<int>(it.dtype().code), static_cast<int>(it.dtype().bits * it.dtype().lanes),
                           read_only, static_cast<int>(it.device_type()), static_cast<int>(it.device_id()), keep);
   };
-  if (read_only) return tell(readable);
-  return tell(writable);
+  if (read_only) return describe_array(readable);
+  return describe_array(writable);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Communicator: what include/tutti/communicator.h has, on addresses.
+// PyCommunicator: the functions of include/tutti/communicator.h for Python, with addresses instead of arrays.
 #include <dlfcn.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -41,8 +41,8 @@ bool cuda_is_loaded() {
   return driver != nullptr;
 }
 
-// In the main thread set-up runs beside a look for Ctrl-C; not where it has to be in the thread whose CUDA context is
-// the rank's.
+// In the main thread, set-up runs in the background while this function checks for Ctrl-C. The exception: if the rank's
+// GPU is taken from the current CUDA context of this thread, set-up must run in this thread.
 Result<std::unique_ptr<Communicator>> create_interruptibly(const CommunicatorOptions& options) {
   if (!in_main_thread() || (!options.device && cuda_is_loaded())) {
     return unlocked([&] { return Communicator::create(options); });
@@ -51,7 +51,7 @@ Result<std::unique_ptr<Communicator>> create_interruptibly(const CommunicatorOpt
   for (std::chrono::microseconds pause(20); !pending->test(); pause = std::min(2 * pause, kLongestPause)) {
     unlocked([&] { std::this_thread::sleep_for(pause); });
     if (PyErr_CheckSignals() == 0) continue;
-    // It would wait for the end of set-up.
+    // The object is leaked, because its destructor would wait for the end of set-up.
     (void)pending.release();
     throw nb::python_error();
   }
@@ -203,13 +203,13 @@ nb::object grow(const PyCommunicator& self, std::int32_t size, std::optional<nb:
   return communicator_or_none(wait_for(self.one(), [&] { return communicator.grow(size, id); }));
 }
 
-Agreement agree(const PyCommunicator& self, std::int64_t value, std::int64_t patience_ms) {
+Agreement agree(const PyCommunicator& self, std::int64_t value, std::int64_t timeout_ms) {
   Communicator& communicator = *self;
-  const AgreeOptions options{.value = value, .patience = Milliseconds(patience_ms)};
+  const AgreeOptions options{.value = value, .timeout = Milliseconds(timeout_ms)};
   return value_or_raise(unlocked([&] { return communicator.agree(options); }));
 }
 
-// A function without arguments that returns a Status.
+// Calls a function of Communicator that has no arguments and returns a Status.
 template <Status (Communicator::*Function)()>
 void plain(const PyCommunicator& self) {
   Communicator& communicator = *self;
@@ -254,8 +254,8 @@ int auto_algorithm(const PyCommunicator& self, int kind, std::size_t count, int 
 }
 
 nb::object new_unique_id(std::string interface, std::uint16_t first_port, std::uint16_t last_port,
-                         std::int64_t patience_ms, std::string job_key_file) {
-  const UniqueIdOptions options{std::move(interface), first_port, last_port, Milliseconds(patience_ms),
+                         std::int64_t timeout_ms, std::string job_key_file) {
+  const UniqueIdOptions options{std::move(interface), first_port, last_port, Milliseconds(timeout_ms),
                                 std::move(job_key_file)};
   const UniqueId id = value_or_raise(unlocked([&] { return UniqueId::create(options); }));
   return nb::bytes(id.bytes.data(), id.bytes.size());
@@ -283,7 +283,7 @@ void add_creation(Class& type) {
   type.def("duplicate", &duplicate);
   type.def("shrink", &shrink, arg("excluded") = nb::none());
   type.def("grow", &grow, arg("size"), arg("unique_id") = nb::none());
-  type.def("agree", &agree, arg("value") = INT64_MAX, arg("patience_ms") = 0);
+  type.def("agree", &agree, arg("value") = INT64_MAX, arg("timeout_ms") = 0);
 }
 
 void add_calls(Class& type) {
@@ -345,7 +345,7 @@ void add_communicator(nb::module_& module) {
   type.def("predicted_us", &predicted_us, arg("kind"), arg("count"), arg("dtype"), arg("algorithm") = 0);
   type.def("auto_algorithm", &auto_algorithm, arg("kind"), arg("count"), arg("dtype"));
   module.def("create_unique_id", &new_unique_id, arg("interface") = "", arg("first_port") = 0, arg("last_port") = 0,
-             arg("patience_ms") = 600000, arg("job_key_file") = "");
+             arg("timeout_ms") = 600000, arg("job_key_file") = "");
   module.def("unique_id_from_text", &unique_id_from_text, arg("text"));
   module.def("unique_id_to_text", &unique_id_to_text, arg("unique_id"));
 }

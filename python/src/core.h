@@ -1,7 +1,8 @@
-// What the files of the module tutti._core share: the C++ objects behind Python's, and how they meet the interpreter.
+// The declarations that the files of the module tutti._core share: the C++ objects behind the Python objects, and their
+// interaction with the interpreter.
 //
-// Python's objects may be used from any thread. Whatever can wait runs without the interpreter's lock, destructors
-// included; whatever an operation needs (its communicator) is held by its object.
+// The Python objects may be used from any thread. All code that can block, including destructors, runs without the
+// interpreter lock (GIL). Each object keeps everything alive that its operation needs, for example the communicator.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -23,7 +24,7 @@ namespace nb = nanobind;
 
 // ---- errors.cc
 
-// Raises the exception that tutti/errors.py makes of the error. With the interpreter's lock.
+// Raises the exception that tutti/errors.py creates for the error. Called with the interpreter lock held.
 [[noreturn]] void raise(const Error& error);
 [[noreturn]] void raise_invalid(std::string message);
 
@@ -38,10 +39,11 @@ inline void ok_or_raise(const Status& status) {
 
 // ---- interpreter.cc
 
-// Gives the interpreter's lock up for as long as it lives.
+// Releases the interpreter lock in the constructor and takes it again in the destructor.
 //
-// A thread that asks for the lock when the interpreter has ended is ended by pthread_exit(), which C++ frames do not
-// survive: so such a thread, a daemon's, sleeps for good here instead, as it does from Python 3.14 on.
+// If a (daemon) thread asks for the lock after the interpreter has ended, Python ends the thread with pthread_exit(),
+// which crashes in C++ code. So the destructor then sleeps for ever instead, as Python itself does from version 3.14
+// on.
 class WithoutLock {
  public:
   WithoutLock();
@@ -53,15 +55,15 @@ class WithoutLock {
   PyThreadState* state_;
 };
 
-// Runs `function` without the interpreter's lock.
+// Runs `function` without the interpreter lock.
 template <class Function>
 auto unlocked(const Function& function) {
   const WithoutLock guard;
   return function();
 }
 
-// How many forks this process is away from the one that loaded the module: what was made with another number belongs to
-// a parent.
+// The number of forks between the process that loaded the module and this one. An object that stores another number was
+// created by a parent process.
 std::uint64_t process_generation();
 
 using Communicators = std::vector<std::shared_ptr<Communicator>>;
@@ -70,10 +72,11 @@ using Communicators = std::vector<std::shared_ptr<Communicator>>;
 
 bool in_main_thread();
 
-// Puts the handler of Ctrl-C in place where that was not done yet. With the interpreter's lock.
+// Installs the handler of Ctrl-C if it is not installed yet. Called with the interpreter lock held.
 void watch_interrupts();
 
-// While it lives the main thread waits for these communicators, and Ctrl-C aborts them; in other threads nothing.
+// Marks a wait of the main thread on these communicators: while this object exists, Ctrl-C aborts them. In other
+// threads it has no effect.
 class Interruptible {
  public:
   explicit Interruptible(std::span<const std::shared_ptr<Communicator>> communicators);
@@ -82,13 +85,13 @@ class Interruptible {
   Interruptible& operator=(const Interruptible&) = delete;
 
  private:
-  bool counts_;
+  bool active_;
 };
 
-// After a call that failed: raises KeyboardInterrupt where Ctrl-C is why.
+// Called after a call has failed. Raises KeyboardInterrupt if Ctrl-C was the cause.
 void raise_if_interrupted();
 
-// Runs `function` without the interpreter's lock, ended by Ctrl-C; raises what it fails with.
+// Runs `function` without the interpreter lock. Ctrl-C ends it. If it fails, raises its error as an exception.
 template <class Function>
 auto wait_for(std::span<const std::shared_ptr<Communicator>> communicators, const Function& function) {
   auto result = unlocked([&] {
@@ -104,7 +107,8 @@ auto wait_for(std::span<const std::shared_ptr<Communicator>> communicators, cons
 
 // ---- the objects
 
-// One rank's membership. The C++ object ends with the last of this, its works, its memories and the groups that use it.
+// One rank's membership. The C++ Communicator is destroyed with the last object that uses it: this one, its works, its
+// memories, and the groups with calls on it.
 class PyCommunicator {
  public:
   explicit PyCommunicator(std::unique_ptr<Communicator> communicator)
@@ -114,12 +118,12 @@ class PyCommunicator {
     communicator_.reset();
   }
 
-  // Raises InvalidArgumentError in a process that was forked from the owner's.
+  // Raises InvalidArgumentError in a forked child of the process that created the communicator.
   const std::shared_ptr<Communicator>& get() const;
   Communicator& operator*() const { return *get(); }
-  // As get(), for wait_for().
+  // The same as a span of one element, for wait_for().
   std::span<const std::shared_ptr<Communicator>> one() const { return {&get(), 1}; }
-  // Of what can be read in a forked process, too.
+  // For properties that may also be read in a forked child.
   const Communicator& inspect() const { return *communicator_; }
 
  private:
@@ -127,7 +131,8 @@ class PyCommunicator {
   std::uint64_t generation_;
 };
 
-// An operation under way. What it was given to keep lives until the operation has ended, however long this does.
+// An operation in progress. The object that is passed to keep() is kept alive until the operation has ended, even if
+// this PyWork is destroyed earlier.
 class PyWork {
  public:
   PyWork(Communicators communicators, Work work);
@@ -140,9 +145,9 @@ class PyWork {
   void keep(nb::object object) { kept_ = std::move(object); }
 
  private:
-  friend class Orphans;
+  friend class DetachedOperations;
   struct State {
-    Communicators communicators;  // before the work: it ends after it
+    Communicators communicators;  // declared before `work`, so that it is destroyed after it
     Work work;
     std::uint64_t generation;
   };
@@ -154,7 +159,8 @@ class PyWork {
 
 // ---- arguments.cc
 
-// The arguments of run(), start() and Group.add() as C++'s; holds what the spans point to, so it stays where it is.
+// The arguments of run(), start() and Group.add() in C++ types. The spans in `call` refer to the vectors of this
+// object, so it must not be copied or moved.
 struct CallArguments {
   CollectiveCall call;
   CallOptions options;
@@ -162,7 +168,7 @@ struct CallArguments {
 };
 using Counts = std::optional<std::vector<std::size_t>>;
 
-// Reads them from Python's. Raises InvalidArgumentError for numbers that are none of an enumeration's.
+// Converts the arguments from Python. Raises InvalidArgumentError for a number that is not a value of its enumeration.
 void read_call(CallArguments& into, int kind, std::uintptr_t input, std::uintptr_t output, std::size_t count, int dtype,
                int op, std::int32_t root, int algorithm, std::int64_t timeout_ms, nb::handle scale,
                std::optional<std::uintptr_t> stream, Counts input_counts, Counts output_counts,
@@ -175,10 +181,11 @@ inline void* write_address(std::uintptr_t address) { return reinterpret_cast<voi
 
 // ---- reductions.cc
 
-// The user reduction of that number, or none for 0. Raises InvalidArgumentError for an unknown number.
+// Returns the user reduction with this number; for 0, one without a function. Raises InvalidArgumentError for an
+// unknown number.
 UserReduction reduction_of(int number, DataType type);
 
-// ---- what each file adds to the module
+// ---- registration: each file adds its functions and classes to the module
 void add_errors(nb::module_& module);
 void add_interpreter(nb::module_& module);
 void add_interrupts(nb::module_& module);

@@ -1,4 +1,4 @@
-// Errors as values become Python's exceptions. Which classes these are is tutti/errors.py's affair.
+// Turns Error values into Python exceptions. tutti/errors.py defines the exception classes.
 #include <nanobind/stl/string.h>
 
 #include <string>
@@ -8,7 +8,7 @@
 namespace tutti::python {
 namespace {
 
-// Never destroyed: the interpreter may have ended when this file's objects do.
+// Never destroyed, because the interpreter may have ended before static objects are destroyed.
 nb::object* error_class = nullptr;
 
 void set_error_class(nb::object factory) {

@@ -1,4 +1,4 @@
-// Group: calls that start as one.
+// PyGroup: calls that start together (include/tutti/group.h).
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
@@ -90,8 +90,8 @@ class PyGroup {
     }));
   }
 
-  std::mutex mutex_;             // a C++ Group is for one thread at a time
-  Communicators communicators_;  // of the calls so far; they outlive the group
+  std::mutex mutex_;             // because a C++ Group is used by one thread at a time
+  Communicators communicators_;  // those of the calls in the group, which must outlive it
   std::optional<Group> group_{std::in_place};
 };
 

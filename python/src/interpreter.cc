@@ -1,4 +1,4 @@
-// The interpreter's lock, its end, and forks.
+// The interpreter lock (GIL), the end of the interpreter, and forks.
 #include <pthread.h>
 #include <unistd.h>
 
@@ -13,22 +13,23 @@ namespace {
 
 std::atomic<std::uint64_t> generation{0};
 std::atomic<bool> interpreter_ends{false};
-std::atomic<int> coming_back{0};  // threads between their look at interpreter_ends and the lock
-std::thread::id ending_thread;    // written before interpreter_ends
+std::atomic<int> threads_returning{
+    0};                         // threads that may be between their check of interpreter_ends and taking the lock
+std::thread::id ending_thread;  // written before interpreter_ends is set
 
-// From atexit, in the main thread: from now on no other thread comes back to the interpreter. One that is about to is
-// let in first, which takes as long as other threads hold the lock.
+// Called by atexit in the main thread. From now on other threads do not take the interpreter lock any more. Threads
+// that have already passed the check get the lock first, so this waits as long as they hold it.
 void end_of_interpreter() {
   ending_thread = std::this_thread::get_id();
   interpreter_ends = true;
   PyThreadState* state = PyEval_SaveThread();
-  while (coming_back > 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  while (threads_returning > 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
   PyEval_RestoreThread(state);
 }
 
 void count_fork() {
   ++generation;
-  coming_back = 0;  // threads that are not here
+  threads_returning = 0;  // these threads do not exist in the child
 }
 
 }  // namespace
@@ -36,13 +37,13 @@ void count_fork() {
 WithoutLock::WithoutLock() : state_(PyEval_SaveThread()) {}
 
 WithoutLock::~WithoutLock() {
-  ++coming_back;
+  ++threads_returning;
   if (interpreter_ends && std::this_thread::get_id() != ending_thread) {
-    --coming_back;
+    --threads_returning;
     for (;;) pause();
   }
   PyEval_RestoreThread(state_);
-  --coming_back;
+  --threads_returning;
 }
 
 std::uint64_t process_generation() { return generation.load(std::memory_order_relaxed); }

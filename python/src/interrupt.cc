@@ -1,8 +1,10 @@
-// Ctrl-C in a blocking call. Python's handler of SIGINT only makes a note, which nobody reads while the main thread is
-// in C++. So a handler in front of it wakes a thread, and that one aborts the communicators for which the main thread
-// still waits a moment later; the call comes back, and Python raises KeyboardInterrupt.
+// Ctrl-C in a blocking call. Python's handler of SIGINT only sets a flag, which is not checked while the main thread
+// executes C++ code. So this file installs a handler in front of it, which wakes a thread. If the main thread is
+// still in the same call after kGrace, the thread aborts its communicators. The call then returns, and Python raises
+// KeyboardInterrupt.
 //
-// Only where Python's own handler is in place: whoever sets another replaces this one, and decides himself.
+// The handler is installed only if SIGINT has Python's own handler. If the program sets another handler, that one
+// replaces this one, and the program decides about Ctrl-C itself.
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -17,16 +19,16 @@
 namespace tutti::python {
 namespace {
 
-// A call that ends by itself within this time after Ctrl-C is left alone: the communicator is whole then.
+// A call that ends by itself within this time after Ctrl-C is not aborted, so that its communicator stays usable.
 constexpr auto kGrace = std::chrono::milliseconds(200);
 
 sem_t interrupts;
-struct sigaction before;  // Python's own
+struct sigaction before;  // Python's own handler
 std::uint64_t watched_generation = UINT64_MAX;
 pthread_t main_thread;
 
 std::mutex mutex;
-std::span<const std::shared_ptr<Communicator>> waited_for;  // of the main thread
+std::span<const std::shared_ptr<Communicator>> waited_for;  // the communicators for which the main thread waits
 std::uint64_t number_of_wait = 0;
 bool has_aborted = false;
 
@@ -65,7 +67,7 @@ void watch_interrupts() {
   if (!signals.attr("getsignal")(SIGINT).is(signals.attr("default_int_handler"))) return;
   if (watched_generation != process_generation()) {
     sem_init(&interrupts, 0, 0);
-    sigset_t all, old;  // signals are for the program's own threads
+    sigset_t all, old;  // the thread starts with all signals blocked, so that the program's own threads get them
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     std::thread(&watch).detach();
@@ -79,15 +81,15 @@ void watch_interrupts() {
 }
 
 Interruptible::Interruptible(std::span<const std::shared_ptr<Communicator>> communicators)
-    : counts_(!communicators.empty() && in_main_thread()) {
-  if (!counts_) return;
+    : active_(!communicators.empty() && in_main_thread()) {
+  if (!active_) return;
   const std::lock_guard lock(mutex);
   waited_for = communicators;
   ++number_of_wait;
 }
 
 Interruptible::~Interruptible() {
-  if (!counts_) return;
+  if (!active_) return;
   const std::lock_guard lock(mutex);
   waited_for = {};
 }
@@ -102,7 +104,7 @@ void raise_if_interrupted() {
 }
 
 void add_interrupts(nb::module_&) {
-  // By its number: the module may be imported by another thread.
+  // Taken from Python, because another thread than the main thread may import the module.
   main_thread = nb::cast<unsigned long>(nb::module_::import_("threading").attr("main_thread")().attr("ident"));
   pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
 }

@@ -1,4 +1,4 @@
-// Memory: bytes that the ranks of one machine reach in place, with Python's buffer protocol.
+// PyMemory: memory that the ranks of one machine access directly, as a Python object with the buffer protocol.
 #include "core.h"
 
 namespace tutti::python {
@@ -39,7 +39,7 @@ class PyMemory {
     return *memory_;
   }
   void free() {
-    // Out of this object first: another thread may come while the lock is given up.
+    // Move the memory out of this object first, because another thread may use the object while the lock is released.
     std::optional<Memory> memory = std::move(memory_);
     std::shared_ptr<Communicator> communicator = std::move(communicator_);
     memory_.reset();
@@ -48,9 +48,9 @@ class PyMemory {
     communicator.reset();
   }
 
-  std::shared_ptr<Communicator> communicator_;  // before the memory: it ends after it
-  std::optional<Memory> memory_;
-  std::size_t views_ = 0;  // with the interpreter's lock
+  std::shared_ptr<Communicator> communicator_;  // declared before memory_, so that it is destroyed after it
+  std::optional<Memory> memory_;                // nothing after release()
+  std::size_t views_ = 0;                       // arrays and memoryviews of it; guarded by the interpreter lock
 };
 
 nb::object new_memory(const std::shared_ptr<Communicator>& communicator, Memory memory) {

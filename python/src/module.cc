@@ -1,4 +1,5 @@
-// The module tutti._core: Tutti's C++ API on addresses and numbers. tutti/_core.pyi describes every name.
+// The module tutti._core: Tutti's C++ API with addresses instead of arrays, and numbers instead of enumerators.
+// tutti/_core.pyi describes every name.
 #include "core.h"
 
 namespace tutti::python {
@@ -20,7 +21,7 @@ nb::dict numbers_by_name(std::span<const Enumeration> values) {
 }  // namespace
 
 NB_MODULE(_core, module) {
-  nb::set_leak_warnings(false);  // a communicator that a program's end meets alive is no mistake
+  nb::set_leak_warnings(false);  // a communicator may still exist when the program ends; this is not an error
   module.attr("version") = nb::str(version().data(), version().size());
   module.attr("data_types") = numbers_by_name(all_data_types());
   module.attr("reduce_ops") = numbers_by_name(all_reduce_ops());

@@ -1,4 +1,4 @@
-// Reductions that are none of ReduceOp's, as user reductions: bits, and integers of 16 bits, which are no DataType.
+// User reductions for operations and types that Tutti itself does not have: the bit operations, and 16-bit integers.
 #include <cstring>
 #include <string>
 #include <vector>
@@ -26,7 +26,8 @@ struct BitXor {
     return static_cast<T>(left ^ right);
   }
 };
-// In 32 bits without a sign, where what is too large wraps; the cast back keeps the lower 16.
+// Sum and Product compute in unsigned 32-bit integers, because signed overflow is undefined and unsigned arithmetic
+// wraps. The cast keeps the lower 16 bits.
 struct Sum {
   template <class T>
   T operator()(T left, T right) const {
@@ -39,20 +40,20 @@ struct Product {
     return static_cast<T>(static_cast<std::uint32_t>(left) * static_cast<std::uint32_t>(right));
   }
 };
-struct Least {
+struct Minimum {
   template <class T>
   T operator()(T left, T right) const {
     return right < left ? right : left;
   }
 };
-struct Greatest {
+struct Maximum {
   template <class T>
   T operator()(T left, T right) const {
     return left < right ? right : left;
   }
 };
 
-// context: how many values of T an element has, as a number.
+// `context` is not a pointer: it contains the number of values of type T in one element.
 template <class T, class Op>
 void combine(const void* left, const void* right, void* result, std::size_t count, void* context) {
   const auto* a = static_cast<const T*>(left);
@@ -62,26 +63,27 @@ void combine(const void* left, const void* right, void* result, std::size_t coun
   for (std::size_t i = 0; i < values; ++i) to[i] = Op{}(a[i], b[i]);
 }
 
-struct Named {
+struct NamedReduction {
   std::string name;
   UserReduction::Combine function;
-  std::size_t bytes;  // of an element; 0: as the data type's
+  std::size_t bytes;  // size of an element; 0: any size, given by the data type
 };
 
 template <class T>
-void add_numbers(std::vector<Named>& into, const std::string& type) {
+void add_numbers(std::vector<NamedReduction>& into, const std::string& type) {
   into.push_back({type + "_sum", &combine<T, Sum>, sizeof(T)});
   into.push_back({type + "_prod", &combine<T, Product>, sizeof(T)});
-  into.push_back({type + "_min", &combine<T, Least>, sizeof(T)});
-  into.push_back({type + "_max", &combine<T, Greatest>, sizeof(T)});
+  into.push_back({type + "_min", &combine<T, Minimum>, sizeof(T)});
+  into.push_back({type + "_max", &combine<T, Maximum>, sizeof(T)});
 }
 
-// In the order of their numbers, from 1. The numbers travel: ranks compare them.
-const std::vector<Named>& all() {
-  static const std::vector<Named> list = [] {
-    std::vector<Named> made = {{"bit_and", &combine<std::uint8_t, BitAnd>, 0},
-                               {"bit_or", &combine<std::uint8_t, BitOr>, 0},
-                               {"bit_xor", &combine<std::uint8_t, BitXor>, 0}};
+// All reductions in the order of their numbers, which start at 1. Ranks compare these numbers (UserReduction::id), so
+// the list must be the same on all ranks.
+const std::vector<NamedReduction>& all() {
+  static const std::vector<NamedReduction> list = [] {
+    std::vector<NamedReduction> made = {{"bit_and", &combine<std::uint8_t, BitAnd>, 0},
+                                        {"bit_or", &combine<std::uint8_t, BitOr>, 0},
+                                        {"bit_xor", &combine<std::uint8_t, BitXor>, 0}};
     add_numbers<std::int16_t>(made, "int16");
     add_numbers<std::uint16_t>(made, "uint16");
     return made;
@@ -96,7 +98,7 @@ UserReduction reduction_of(int number, DataType type) {
   if (number < 0 || static_cast<std::size_t>(number) > all().size()) {
     raise_invalid("there is no reduction of number " + std::to_string(number) + ": take one of _core.reductions");
   }
-  const Named& named = all()[static_cast<std::size_t>(number) - 1];
+  const NamedReduction& named = all()[static_cast<std::size_t>(number) - 1];
   const std::size_t bytes = size_of(type);
   if (named.bytes != 0 && bytes != named.bytes) {
     raise_invalid(named.name + " is for elements of " + std::to_string(named.bytes) + " bytes; " +

@@ -1,17 +1,18 @@
-// Work: an operation under way.
+// PyWork: an operation in progress.
 #include <algorithm>
 
 #include "core.h"
 
 namespace tutti::python {
 
-// Operations whose Work was dropped while they ran, with what they use. Never destroyed: at the interpreter's end what
-// a running operation writes to has to stay.
-class Orphans {
+// The operations whose Python Work was destroyed while they were running, with the objects that they use. Never
+// destroyed, because a running operation may still write to its arrays after the interpreter has ended.
+class DetachedOperations {
  public:
-  // Both with the interpreter's lock, which let_go_ended() gives up.
+  // Both functions are called with the interpreter lock held. destroy_ended() releases it while it destroys operations
+  // that have ended.
   static void take(PyWork work) { list().push_back(std::move(work)); }
-  static void let_go_ended() {
+  static void destroy_ended() {
     if (list().empty()) return;
     std::vector<PyWork> ended;
     auto& all = list();
@@ -30,13 +31,13 @@ class Orphans {
 
 PyWork::PyWork(Communicators communicators, Work work)
     : state_(new State{std::move(communicators), std::move(work), process_generation()}) {
-  Orphans::let_go_ended();
+  DetachedOperations::destroy_ended();
 }
 
 PyWork::~PyWork() {
-  if (state_ == nullptr) return;  // moved away
+  if (state_ == nullptr) return;  // moved from
   if (kept_.is_valid() && state_->generation == process_generation() && !state_->work.test()) {
-    Orphans::take(std::move(*this));
+    DetachedOperations::take(std::move(*this));
     return;
   }
   const WithoutLock guard;
@@ -44,7 +45,8 @@ PyWork::~PyWork() {
 }
 
 void PyWork::require_owner() const {
-  if (state_->generation != process_generation()) raise_invalid("this work is a parent process's: ask there");
+  if (state_->generation != process_generation())
+    raise_invalid("this work was started before fork(): only the parent may use it");
 }
 
 void PyWork::wait() {

@@ -1,9 +1,9 @@
-"""Tutti: collective communication for NumPy arrays, GPU arrays, and whatever else says where its memory is.
+"""Tutti: collective communication for NumPy arrays, GPU arrays, and other objects that expose their memory.
 
 import numpy, tutti
 
-comm = tutti.Communicator()              # rank, size and where to meet from the environment
-comm.all_reduce(numpy.ones(1000))        # in place; tutti run -n 4 -- python this.py
+comm = tutti.Communicator()              # rank, size and address come from the environment
+comm.all_reduce(numpy.ones(1000))        # in place; start with: tutti run -n 4 -- python this.py
 """
 
 from ._core import Agreement

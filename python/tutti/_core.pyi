@@ -1,24 +1,25 @@
-"""Tutti's C++ API on addresses (plain numbers; 0: null) and on the numbers of its enumerations.
+"""Tutti's C++ API with addresses (integers; 0 is null) instead of arrays, and numbers instead of enumerators.
 
-What each function does is said in include/tutti/*.h; here is what differs. All raise tutti.errors.Error. Functions
-that can block let other threads run; Ctrl-C ends them in the main thread. Every object may be used from any thread.
-Memory at an address is the caller's to keep until the call, or its Work, has ended.
+The headers include/tutti/*.h describe the functions; the comments here describe only the differences. All functions
+raise tutti.errors.Error. Functions that can block let other threads run, and Ctrl-C ends them in the main thread. Every
+object may be used from any thread. The caller must keep the memory at an address alive until the call, or its Work,
+has ended.
 """
 
 from typing import Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 version: str
-# Numbers by name, as C++ spells the names.
+# The numbers of the enumerators by their names, for example "float32" or "sum" (to_string() in include/tutti/types.h).
 data_types: Dict[str, int]
 reduce_ops: Dict[str, int]
 collectives: Dict[str, int]
 algorithms: Dict[str, int]
 error_codes: Dict[str, int]
 error_scopes: Dict[str, int]
-# Reductions beside reduce_ops: bit_and, bit_or, bit_xor (of the dtype's size), int16_sum, ..., uint16_max (with a
-# dtype of 2 bytes).
+# Reductions in addition to reduce_ops: bit_and, bit_or, bit_xor (for a dtype of any size), and int16_sum, ...,
+# uint16_max (for a dtype of 2 bytes).
 reductions: Dict[str, int]
-type_sizes: Dict[int, int]  # bytes of an element by the number of its data type
+type_sizes: Dict[int, int]  # bytes of an element, by the number of its data type
 
 class Communicator:
     @staticmethod
@@ -56,8 +57,9 @@ class Communicator:
     def transport(self) -> str: ...
     @property
     def runs_on_devices(self) -> bool: ...
-    # One collective. Counts or displacements given: the v-variant; a rank of gather_v or scatter_v that knows none
-    # gives []. scale: of premulsum. stream: a CUstream. reduction: one of `reductions` in place of op.
+    # Run or start one collective. If counts are given, it is the v-variant; a rank of gather_v or scatter_v that has no
+    # counts passes []. scale: the factor of premulsum. stream: a CUstream. reduction: one of `reductions`, which
+    # replaces op.
     def run(
         self,
         kind: int,
@@ -96,8 +98,8 @@ class Communicator:
         output_displacements: Optional[Sequence[int]] = None,
         reduction: int = 0,
     ) -> Work: ...
-    # The blocking collective on contiguous NumPy arrays of one of Tutti's types whose lengths fit; output None: in
-    # place. False: they are not such, and nothing has happened.
+    # The fast path of a blocking collective. It requires contiguous NumPy arrays of the same Tutti type with matching
+    # lengths; output None means in place. Otherwise it returns False and does nothing.
     def quick(self, kind: int, input: object, output: Optional[object], op: int, root: int) -> bool: ...
     def send(
         self, address: int, count: int, dtype: int, peer: int, timeout_ms: int = 0, stream: Optional[int] = None
@@ -113,11 +115,11 @@ class Communicator:
     ) -> Work: ...
     def next_sender(self, timeout_ms: int = 0) -> int: ...
     def barrier(self, timeout_ms: int = 0) -> None: ...
-    def split(self, colour: int, key: int = 0) -> Optional[Communicator]: ...  # -1: no colour
+    def split(self, colour: int, key: int = 0) -> Optional[Communicator]: ...  # colour -1: no colour; returns None
     def duplicate(self) -> Communicator: ...
     def shrink(self, excluded: Optional[Sequence[int]] = None) -> Communicator: ...
     def grow(self, size: int, unique_id: Optional[bytes] = None) -> Communicator: ...
-    def agree(self, value: int = ..., patience_ms: int = 0) -> Agreement: ...
+    def agree(self, value: int = ..., timeout_ms: int = 0) -> Agreement: ...
     def finalize(self) -> None: ...
     def abort(self) -> None: ...
     def async_status(self) -> None: ...  # raises the error
@@ -138,7 +140,7 @@ class Agreement:
     def value(self) -> int: ...
 
 class Group:
-    """Holds its communicators until run() or start(), both of which leave it empty."""
+    """Keeps the communicators of its calls alive until run() or start(). Both leave the group empty."""
 
     def __init__(self) -> None: ...
     def add(
@@ -186,30 +188,32 @@ class Group:
     def drop(self) -> None: ...
 
 class Work:
-    """Holds its communicators until the operation has ended."""
+    """Keeps its communicators alive until the operation has ended."""
 
     def wait(self) -> None: ...
     def test(self) -> bool: ...
-    # Holds the object until the operation has ended, also when this Work is gone before; one, the last.
+    # Keeps the object alive until the operation has ended, even if this Work is destroyed earlier. Only the object of
+    # the last call is kept.
     def keep(self, object: Optional[object]) -> None: ...
 
 class Memory:
-    """Holds its communicator. Has the buffer protocol: writable bytes."""
+    """Keeps its communicator alive. Supports the buffer protocol, as writable bytes."""
 
     @property
     def address(self) -> int: ...
     @property
-    def size(self) -> int: ...  # bytes; 0 once it is released
+    def size(self) -> int: ...  # in bytes; 0 after release()
     def __buffer__(self, flags: int, /) -> memoryview: ...
-    def release(self) -> None: ...  # BufferError where memoryviews or arrays of it are alive; again: nothing
+    # Raises BufferError if memoryviews or arrays of it exist. A second call does nothing.
+    def release(self) -> None: ...
 
 def create_unique_id(
-    interface: str = "", first_port: int = 0, last_port: int = 0, patience_ms: int = 600000, job_key_file: str = ""
+    interface: str = "", first_port: int = 0, last_port: int = 0, timeout_ms: int = 600000, job_key_file: str = ""
 ) -> bytes: ...
 def unique_id_from_text(text: str) -> bytes: ...
 def unique_id_to_text(unique_id: bytes) -> str: ...
 
-# For tutti/errors.py and tutti/arrays.py.
+# Functions for tutti/errors.py and tutti/arrays.py only.
 def set_error_class(
     factory: Callable[[int, int, int, str], BaseException],
 ) -> None: ...  # code, scope, rank or -1, message

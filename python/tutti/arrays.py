@@ -1,8 +1,8 @@
-"""What Tutti sees in an array: where its memory is, how long it is, of which type.
+"""Finds out the address, length and element type of an array that is passed to a call.
 
-Taken are NumPy arrays, objects with the buffer protocol (bytearray, array.array, mmap, ctypes, memoryview), with
-__cuda_array_interface__, and with __dlpack__ (PyTorch, CuPy, JAX). Their memory must lie in one piece in C's order,
-and be writable where results go. What is taken is the memory itself: nothing is copied.
+Supported are NumPy arrays, objects with the buffer protocol (bytearray, array.array, mmap, ctypes, memoryview), with
+__cuda_array_interface__, and with __dlpack__ (PyTorch, CuPy, JAX). The array must be contiguous in C order, and
+writable if it receives results. Calls use the memory of the array itself, without a copy.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from .errors import InvalidArgumentError
 
 _core.set_array_type(numpy.ndarray)
 
-# By the letter of NumPy's kind and the bytes of an element, or by name. Those that are none of Tutti's data types have
-# rules of their own in reduction() and moved().
+# Tutti's name of a NumPy type. The key is the letter of NumPy's kind and the number of bytes of an element, or NumPy's
+# name. reduced() and moved() have special rules for the types that are not data types of Tutti (int16, bool, ...).
 _TYPES = {
     kind + str(int(bits) // 8): name + bits
     for kind, name in (("i", "int"), ("u", "uint"))
@@ -26,10 +26,10 @@ _TYPES = {
 _TYPES.update({"f2": "float16", "f4": "float32", "f8": "float64", "b1": "bool", "c8": "complex64", "c16": "complex128"})
 _TYPES.update({"bfloat16": "bfloat16", "float8_e4m3fn": "float8_e4m3", "float8_e5m2": "float8_e5m2"})
 
-# The answers so far, since NumPy takes its time to name a dtype.
+# A cache of _name_of(), because NumPy is slow in naming a dtype.
 _NAMES: "Dict[numpy.dtype[Any], str]" = {}
 
-# Of dlpack.h.
+# Type codes and device types of dlpack.h.
 _DLPACK_KINDS = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}
 _DLPACK_NAMES = {4: "bfloat16", 10: "float8_e4m3fn", 12: "float8_e5m2"}
 _DLPACK_HOST, _DLPACK_PINNED, _DLPACK_CUDA, _DLPACK_MANAGED = 1, 3, 2, 13
@@ -39,21 +39,21 @@ _OPS = tuple(_core.reduce_ops) + _BIT_OPS
 
 
 class Array(NamedTuple):
-    """One array. `type`: a name of _core.data_types, or int16, uint16, bool, complex64, complex128."""
+    """One array. `type` is a name of _core.data_types, or int16, uint16, bool, complex64 or complex128."""
 
     address: int
     elements: int
     type: str
     itemsize: int
     read_only: bool
-    device: Optional[int]  # the GPU's number, None: host memory
+    device: Optional[int]  # number of the GPU; None for host memory
     stream: Optional[int]
-    owner: Any  # keeps the memory
+    owner: Any  # the object that keeps the memory alive
 
 
 class Elements(NamedTuple):
-    """How a call sees the elements of an array: `factor` elements of `dtype` each; op and reduction as _core takes
-    them."""
+    """How a call treats the elements of an array: each is `factor` elements of `dtype`. `op` and `reduction` are
+    arguments of _core."""
 
     dtype: int
     factor: int
@@ -61,10 +61,11 @@ class Elements(NamedTuple):
     reduction: int = 0
 
 
-def look_at(x: Any, what: str, dtype: Any = None) -> Array:
-    """The Array of x, which messages call `what`. Raises InvalidArgumentError where it cannot be used as it is.
+def to_array(x: Any, what: str, dtype: Any = None) -> Array:
+    """Returns the Array of x. Raises InvalidArgumentError if x cannot be used without a copy. Messages call x `what`.
 
-    dtype: what its elements are, where x itself does not say so ("bfloat16" in an array of uint16); of the same size.
+    dtype: the type of the elements if it differs from the type of x ("bfloat16" in an array of uint16). The two types
+    must have the same size.
     """
     if isinstance(x, numpy.ndarray):
         array = _of_numpy(x, what, dtype is not None)
@@ -88,7 +89,7 @@ def look_at(x: Any, what: str, dtype: Any = None) -> Array:
 
 
 def type_name(dtype: Any) -> str:
-    """Tutti's name for a type that is given by a name or as NumPy says it."""
+    """Returns Tutti's name for a type, which is given as a name or as a NumPy dtype."""
     if isinstance(dtype, str) and (dtype in _core.data_types or dtype in _TYPES):
         return dtype if dtype in _core.data_types else _TYPES[dtype]
     try:
@@ -99,40 +100,41 @@ def type_name(dtype: Any) -> str:
 
 
 def writable(array: Array, what: str) -> Array:
-    """The same; raises InvalidArgumentError where nothing may be written to it."""
+    """Returns `array`. Raises InvalidArgumentError if it is read-only."""
     if array.read_only:
         raise InvalidArgumentError(f"{what} is read-only, and the result goes there: give a writable array as output")
     return array
 
 
 def same_kind(array: Array, other: Array) -> None:
-    """Raises InvalidArgumentError where the input `array` and the output `other` cannot be of one call."""
+    """Raises InvalidArgumentError if the input `array` and the output `other` cannot be used in one call, because they
+    differ in type or device."""
     if array.type != other.type:
         raise InvalidArgumentError(
-            f"the input has {array.type} elements and the output {other.type}: give two of one dtype"
+            f"the input has {array.type} elements and the output {other.type}: both must have the same dtype"
         )
     if array.device != other.device:
         places = ["host memory" if device is None else f"GPU {device}" for device in (array.device, other.device)]
         raise InvalidArgumentError(
-            f"the input lies in {places[0]} and the output in {places[1]}: give two of one place"
+            f"the input is in {places[0]} and the output in {places[1]}: both must be in the same memory"
         )
 
 
 def moved(array: Array) -> Elements:
-    """For calls that only move elements: what is none of Tutti's types is moved as its bytes."""
+    """For calls that only move elements. Elements of types that Tutti does not have are moved as bytes."""
     number = _core.data_types.get(array.type)
     return Elements(_core.data_types["uint8"], array.itemsize) if number is None else Elements(number, 1)
 
 
 def reduced(array: Array, op: str) -> Elements:
-    """For calls that reduce by `op`. Raises InvalidArgumentError where the type has no such operation."""
+    """For calls that reduce with `op`. Raises InvalidArgumentError if the operation does not exist for the type."""
     kind = array.type
     if op not in _OPS:
-        raise InvalidArgumentError(f"there is no operation {op!r}: take one of {', '.join(_OPS)}")
+        raise InvalidArgumentError(f"there is no operation {op!r}: use one of {', '.join(_OPS)}")
     number = _core.data_types.get(kind)
     if op in _BIT_OPS:
         if "int" in kind or kind == "bool":
-            carrier = {1: "uint8", 2: "float16"}  # of which only the size counts
+            carrier = {1: "uint8", 2: "float16"}  # types of the same size; the bit operations use only the size
             return Elements(
                 _core.data_types[carrier[array.itemsize]] if number is None else number, 1, 0, _core.reductions[op]
             )
@@ -146,7 +148,7 @@ def reduced(array: Array, op: str) -> Elements:
     if kind.startswith("complex"):
         if op in ("sum", "avg"):
             return Elements(_core.data_types["float32" if kind == "complex64" else "float64"], 2, _core.reduce_ops[op])
-        raise InvalidArgumentError(f"{kind} has no {op}: 'sum' and 'avg' alone")
+        raise InvalidArgumentError(f"{kind} has no {op}: only 'sum' and 'avg' are possible")
     reduction = _core.reductions.get(f"{kind}_{op}")
     if reduction is None:
         raise InvalidArgumentError(
@@ -156,10 +158,10 @@ def reduced(array: Array, op: str) -> Elements:
 
 
 def new_like(x: Any, shape: Tuple[int, ...], what: str) -> Any:
-    """A new NumPy array for a result of x's dtype; x must be one, too."""
+    """Creates a NumPy array for a result, with the dtype of x. x must be a NumPy array, too."""
     if isinstance(x, numpy.ndarray):
         return numpy.empty(shape, x.dtype)
-    raise InvalidArgumentError(f"{what} is missing: only for NumPy arrays a new one is made")
+    raise InvalidArgumentError(f"{what} is missing: pass one (it is created only if the input is a NumPy array)")
 
 
 def _name_of(dtype: "numpy.dtype[Any]", what: str, any_type: bool = False) -> str:
@@ -181,7 +183,7 @@ def _name_of(dtype: "numpy.dtype[Any]", what: str, any_type: bool = False) -> st
         f"{what} is of dtype {dtype}, which is none of Tutti's types: give a view of it as one, "
         f"x.view('uint8') for its bytes"
         if not dtype.hasobject
-        else f"{what} holds Python objects, whose addresses mean nothing to other processes: pickle them"
+        else f"{what} contains Python objects, whose addresses are invalid in other processes: pickle them"
     )
 
 
@@ -189,15 +191,15 @@ def _of_numpy(x: "numpy.ndarray[Any, Any]", what: str, any_type: bool) -> Array:
     name = _name_of(x.dtype, what, any_type)
     if isinstance(x, numpy.ma.MaskedArray):
         raise InvalidArgumentError(
-            f"{what} is masked, and masks mean nothing to other ranks: give x.filled(...) or x.data"
+            f"{what} is a masked array, and the mask cannot be sent to other ranks: give x.filled(...) or x.data"
         )
     if not x.flags.c_contiguous:
         hint = (
-            "x.T is, where x is in Fortran's order"
+            "x.T is, because x is in Fortran order"
             if x.flags.f_contiguous
             else "numpy.ascontiguousarray(x) makes a copy"
         )
-        raise InvalidArgumentError(f"{what} does not lie in one piece in C's order: {hint}")
+        raise InvalidArgumentError(f"{what} is not contiguous in C order: {hint}")
     return Array(x.__array_interface__["data"][0], x.size, name, x.dtype.itemsize, not x.flags.writeable, None, None, x)
 
 
@@ -221,11 +223,12 @@ def _of_cuda(x: Any, what: str, any_type: bool) -> Array:
     expected = dtype.itemsize
     for length, stride in zip(reversed(face["shape"]), reversed(face.get("strides") or ())):
         if length > 1 and stride != expected and elements > 0:
-            raise InvalidArgumentError(f"{what} does not lie in one piece in C's order: make a contiguous copy")
+            raise InvalidArgumentError(f"{what} is not contiguous in C order: make a contiguous copy")
         expected *= length
     device = getattr(x, "device", None)
     device = getattr(device, "index", getattr(device, "id", device))
-    # Naming a stream, if only the default one, is what tells C++ that the memory is a GPU's.
+    # The stream must not be None, because the C++ code treats a call with a stream as a call on GPU memory. 0 is the
+    # default stream.
     return Array(
         int(address),
         elements,
@@ -241,16 +244,17 @@ def _of_cuda(x: Any, what: str, any_type: bool) -> Array:
 def _of_dlpack(x: Any, what: str, any_type: bool) -> Array:
     if getattr(x, "requires_grad", False):
         raise InvalidArgumentError(
-            f"{what} requires grad, and a collective is no operation of autograd: give x.detach()"
+            f"{what} requires grad, and collectives are not part of autograd: give x.detach()"
         )
     found = _core.describe(x)
     if found is None:
         try:
             x.__dlpack__()
-            reason = "its __dlpack__() gives nothing that can be read"
-        except Exception as error:  # whatever the library raises says why
+            reason = "the result of its __dlpack__() cannot be used"
+        except Exception as error:  # the exception of the array's library states the reason
             reason = str(error)
         raise InvalidArgumentError(f"{what}, of type {type(x).__name__}, cannot be used: {reason}")
+    # The tuple of describe() in python/src/arrays.cc.
     address, elements, contiguous, code, bits, read_only, device_type, device, owner = found
     itemsize = bits // 8
     name = _TYPES.get(_DLPACK_NAMES.get(code, _DLPACK_KINDS.get(code, "?") + str(itemsize)))
@@ -259,9 +263,9 @@ def _of_dlpack(x: Any, what: str, any_type: bool) -> Array:
             f"{what} has elements of a type that is none of Tutti's (DLPack code {code}, {bits} bits)"
         )
     if not contiguous:
-        raise InvalidArgumentError(f"{what} does not lie in one piece in C's order: make a contiguous copy")
+        raise InvalidArgumentError(f"{what} is not contiguous in C order: make a contiguous copy")
     if device_type in (_DLPACK_HOST, _DLPACK_PINNED):
         return Array(address, elements, name, itemsize, read_only, None, None, (x, owner))
     if device_type in (_DLPACK_CUDA, _DLPACK_MANAGED):
         return Array(address, elements, name, itemsize, read_only, device, 0, (x, owner))
-    raise InvalidArgumentError(f"{what} lies in the memory of a device that is neither the host nor a CUDA GPU")
+    raise InvalidArgumentError(f"{what} is in the memory of a device that is neither the host nor a CUDA GPU")

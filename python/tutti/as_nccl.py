@@ -1,8 +1,8 @@
-"""Puts Tutti's libnccl.so.2 in NCCL's place for this process: `import tutti.as_nccl` ahead of `import torch`.
+"""Replaces NCCL by Tutti's libnccl.so.2 in this process: `import tutti.as_nccl` before `import torch`.
 
-torch looks the library up by its name; one of that name that is loaded already is what it gets, and "nccl" then is a
-name for Tutti. The other way is LD_PRELOAD: `python -m tutti.as_nccl` prints the path for it. What becomes of each of
-NCCL's functions stands in docs/nccl.md.
+torch loads NCCL by the name of its library. If a library with this name is already loaded, the loader returns that one,
+so that torch's backend "nccl" uses Tutti. LD_PRELOAD has the same effect: `python -m tutti.as_nccl` prints the path for
+it. docs/nccl.md describes what Tutti does for each of NCCL's functions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import ctypes
 import sys
 from pathlib import Path
 
-#: The library's file.
+#: The path of the library.
 path = str(Path(__file__).resolve().parent / "lib" / "libnccl.so.2")
 
 if __name__ == "__main__":
@@ -22,5 +22,5 @@ else:
             "import tutti.as_nccl ahead of torch: torch has been imported, and has its NCCL. "
             f"Or start the program with LD_PRELOAD={path}"
         )
-    #: The loaded library. Its names come before those of libraries that are loaded later.
+    #: The loaded library. Its symbols take precedence over those of libraries that are loaded later.
     loaded = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)

@@ -1,4 +1,5 @@
-"""From arrays to one call of tutti._core: every length is looked at here, before anything is sent."""
+"""Turns the arrays and options of a call into one call of tutti._core. All lengths are checked here, before anything is
+sent."""
 
 from __future__ import annotations
 
@@ -6,18 +7,18 @@ import math
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, SupportsIndex, Tuple, TypedDict, Union
 
 from . import _core
-from .arrays import Array, look_at, moved, new_like, reduced, same_kind, writable
+from .arrays import Array, to_array, moved, new_like, reduced, same_kind, writable
 from .errors import InvalidArgumentError
 from .group import Group, Work
 
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
-# Whose input, and whose output, is a block for each rank.
+# The collectives whose input, and whose output, contains one block for each rank.
 _ROWS_IN = ("reduce_scatter", "scatter", "all_to_all")
 _ROWS_OUT = ("all_gather", "gather", "all_to_all")
 
 
 class CallOptions(TypedDict, total=False):
-    """What all calls take by keyword: tutti/communicator.py says what each is."""
+    """The keyword arguments of all calls. tutti/communicator.py describes them."""
 
     dtype: Any
     algorithm: Optional[str]
@@ -29,7 +30,7 @@ class CallOptions(TypedDict, total=False):
 
 
 class Options(NamedTuple):
-    """The same, with what stands for those that were left out."""
+    """The same, with the default values."""
 
     dtype: Any = None
     algorithm: Optional[str] = None
@@ -41,7 +42,7 @@ class Options(NamedTuple):
 
 
 def read(options: CallOptions) -> Options:
-    """Raises TypeError for an option that there is none of."""
+    """Fills in the defaults. Raises TypeError for an unknown option."""
     unknown = [name for name in options if name not in Options._fields]
     if unknown:
         raise TypeError(f"there is no option {unknown[0]!r}: take {', '.join(Options._fields)}")
@@ -49,23 +50,24 @@ def read(options: CallOptions) -> Options:
 
 
 class Counts(NamedTuple):
-    """Lengths of parts by rank, in elements, and where they begin."""
+    """The lengths of the parts, and their offsets, both in elements and indexed by rank."""
 
     counts: Optional[Sequence[int]]
     displacements: Optional[Sequence[int]] = None
 
 
 def milliseconds(seconds: Optional[float], what: str) -> int:
-    """0 for None. Raises InvalidArgumentError for what is no time."""
+    """Converts seconds to milliseconds; 0 for None. Raises InvalidArgumentError if the value is not a positive
+    number."""
     if seconds is None:
         return 0
     if not isinstance(seconds, (int, float)) or not 0 < seconds < 1e9:
-        raise InvalidArgumentError(f"{what} is {seconds!r}: give seconds, more than 0 (None: the one that is set already)")
+        raise InvalidArgumentError(f"{what} is {seconds!r}: give seconds, more than 0 (None: the default)")
     return math.ceil(seconds * 1000)
 
 
 def stream_number(stream: Any) -> Optional[int]:
-    """The CUstream that PyTorch, CuPy, cuda-python or a number stand for."""
+    """Returns the CUstream of a stream of PyTorch, CuPy or cuda-python, or of a number, as an integer."""
     if stream is None or isinstance(stream, int):
         return stream
     face = getattr(stream, "__cuda_stream__", None)
@@ -94,23 +96,23 @@ def collective(
     parts_in: Optional[Counts] = None,
     parts_out: Optional[Counts] = None,
 ) -> Any:
-    """One collective: x in (None: this rank has no input), out (None: no output, or a new one where new_shape says
-    which).
+    """Runs, starts or adds to a group one collective. x is the input, or None if this rank has none. out is the output;
+    if it is None, there is no output, or a new array of the shape new_shape() is created.
 
-    result: what to return where there is no output. variable: a v-variant also where this rank knows no counts.
+    result: the return value if there is no output. variable: the call is a v-variant, even if this rank has no counts.
     """
     if not isinstance(root, SupportsIndex):
         raise InvalidArgumentError(f"root {root!r} is no rank: give a whole number, 0..{comm.size - 1}")
     root = root.__index__()
     if not 0 <= root < comm.size:
         raise InvalidArgumentError(f"root {root} is outside 0..{comm.size - 1}")
-    source = None if x is None else look_at(x, "the input", options.dtype)
+    source = None if x is None else to_array(x, "the input", options.dtype)
     if out is None and new_shape is not None and x is not None:
         out = new_like(x, _shape(x, new_shape), "the output")
     target = None
     if out is not None:
         target = writable(
-            source if source is not None and out is x else look_at(out, "the output", options.dtype), "the output"
+            source if source is not None and out is x else to_array(out, "the output", options.dtype), "the output"
         )
     _require_both(comm, kind, root, source, target)
     if source is not None and target is not None:
@@ -124,7 +126,7 @@ def collective(
         count, blocks = _parts(comm, kind, elements.factor, source, target, parts_in, parts_out)
     else:
         count, blocks = _block(comm.size, kind, source, target) * elements.factor, (None,) * 4
-    # A broadcast's root has one array, as input and output.
+    # The root of a broadcast has a single array, which is both input and output.
     to = source if kind == "broadcast" and target is None else target
     arguments = (
         _core.collectives[kind],
@@ -145,7 +147,7 @@ def collective(
 
 
 def barrier(comm: Any, options: Options) -> Any:
-    """A barrier that is not the plain one."""
+    """A barrier with options."""
     arguments = (
         _core.collectives["barrier"],
         0,
@@ -170,11 +172,11 @@ def _launch(comm: Any, arguments: Tuple[Any, ...], options: Options, outcome: An
     return outcome
 
 
-def transfer(comm: Any, way: str, x: Any, peer: int, options: Options) -> Any:
-    """One send or receive."""
-    what = "the array to send" if way == "send" else "the array to receive"
-    array = look_at(x, what, options.dtype)
-    if way == "receive":
+def transfer(comm: Any, direction: str, x: Any, peer: int, options: Options) -> Any:
+    """Runs, starts or adds to a group one send or receive. `direction` is "send" or "receive"."""
+    what = "the array to send" if direction == "send" else "the array to receive"
+    array = to_array(x, what, options.dtype)
+    if direction == "receive":
         writable(array, what)
     elements = moved(array)
     arguments = (
@@ -186,16 +188,16 @@ def transfer(comm: Any, way: str, x: Any, peer: int, options: Options) -> Any:
         _stream(options.stream, array),
     )
     if options.group is not None:
-        getattr(options.group._core, way)(comm._core, *arguments)
+        getattr(options.group._core, direction)(comm._core, *arguments)
         return options.group._added(x, array)
     if not options.blocking:
-        return Work(getattr(comm._core, "start_" + way)(*arguments), x, array)
-    getattr(comm._core, way)(*arguments)
+        return Work(getattr(comm._core, "start_" + direction)(*arguments), x, array)
+    getattr(comm._core, direction)(*arguments)
     return x
 
 
 def _shape(x: Any, new_shape: Callable[[], Tuple[int, ...]]) -> Tuple[int, ...]:
-    return new_shape() if hasattr(x, "shape") else ()  # new_like() refuses what has none
+    return new_shape() if hasattr(x, "shape") else ()  # new_like() then raises an error, because x is not a NumPy array
 
 
 def _require_both(comm: Any, kind: str, root: int, source: Optional[Array], target: Optional[Array]) -> None:
@@ -221,7 +223,7 @@ def _stream(stream: Any, array: Array) -> Optional[int]:
 
 
 def _block(size: int, kind: str, source: Optional[Array], target: Optional[Array]) -> int:
-    """Elements of one block; raises InvalidArgumentError where the lengths do not fit each other."""
+    """Returns the number of elements of one block. Raises InvalidArgumentError if the lengths do not match."""
     got = tuple(None if array is None else array.elements for array in (source, target))
     rows = (size if kind in _ROWS_IN else 1, size if kind in _ROWS_OUT else 1)
     first = 0 if got[0] is not None else 1
@@ -250,7 +252,7 @@ def _parts(
     parts_in: Optional[Counts],
     parts_out: Optional[Counts],
 ) -> Tuple[int, Tuple[Any, ...]]:
-    """The count of a v-variant and its four lists, as _core takes them."""
+    """Returns the count of a v-variant and its four lists, as arguments for _core."""
     lists: List[Any] = []
     for parts, array, what in ((parts_in, source, "input"), (parts_out, target, "output")):
         lists.append(None if parts is None else _list(comm, kind, parts, array, what))
@@ -264,7 +266,8 @@ def _parts(
         raise InvalidArgumentError(
             f"{kind}_v: counts say {known.counts[comm.rank]} elements for rank {comm.rank}, and its array has {count}"
         )
-    # What only a root knows is an empty list elsewhere: it says that this is a v-variant.
+    # Only the root of a gather_v or scatter_v has the counts. Other ranks pass an empty list, so that _core knows that
+    # this is a v-variant.
     if parts_in is None and parts_out is None:
         lists = [None, Counts([])] if kind == "gather" else [Counts([]), None]
 
@@ -294,6 +297,6 @@ def _list(comm: Any, kind: str, parts: Counts, array: Optional[Array], what: str
     length = 0 if array is None else array.elements
     if max(ends, default=0) > length:
         raise InvalidArgumentError(
-            f"{kind}_v: by its counts the {what} ends at element {max(ends)}, and it has {length}"
+            f"{kind}_v: its counts require {max(ends)} elements in the {what}, which has {length}"
         )
     return Counts(counts, starts)

@@ -1,19 +1,19 @@
 """Communicator: one rank's membership in a group of ranks that call collectives together.
 
 Every rank calls the same collectives in the same order, with the same lengths, dtype, operation and algorithm. Ranks
-that disagree get MismatchError, ranks that are late or dead are named. Options that the calls share:
+that disagree get MismatchError. If ranks are late or dead, the error names them. Options of all calls:
 
-    dtype      what the elements are, where the array does not say so: "bfloat16" in an array of uint16
-    algorithm  "ring", "direct", ...: docs/collectives.md; the same on all ranks
-    timeout    seconds that the call may make no progress; None: the communicator's
-    stream     of calls on GPU memory: a CUstream as a number, or what PyTorch or CuPy call a stream
-    group      a tutti.Group that takes the call; nothing happens before the group runs
+    dtype      type of the elements, if it differs from the array's type: "bfloat16" for an array of uint16
+    algorithm  "ring", "direct", ...: see docs/collectives.md; the same on all ranks
+    timeout    seconds that the call may make no progress; None: the communicator's timeout
+    stream     for calls on GPU memory: a CUstream as a number, or a stream of PyTorch or CuPy
+    group      a tutti.Group to which the call is added; it starts when the group runs
     blocking   False: the call returns a tutti.Work at once, and the arrays belong to the operation until it has ended
     scale      the factor of op "premulsum"
 
 Every function raises InvalidArgumentError for arrays that cannot be used (see tutti.arrays), before anything is sent,
-and the other errors of tutti.errors. Every function may be called from any thread. A call that blocks lets other
-threads of Python run; Ctrl-C ends it in the main thread, by abort().
+and the other errors of tutti.errors. Every function may be called from any thread. A blocking call lets other Python
+threads run. In the main thread Ctrl-C ends it with abort().
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ _BROADCAST = _core.collectives["broadcast"]
 _REDUCE_SCATTER = _core.collectives["reduce_scatter"]
 _ALL_GATHER = _core.collectives["all_gather"]
 _ALL_TO_ALL = _core.collectives["all_to_all"]
-# Those whose result follows from the numbers alone; premulsum has a scale.
+# The operations without a further argument. (premulsum has a scale.)
 _PLAIN_OPS = {name: number for name, number in _core.reduce_ops.items() if name != "premulsum"}
 
 
 class Communicator:
-    """See the module. Its membership ends when it is dropped; in peace by finalize(), which `with` does at its end."""
+    """See the description of the module. The rank leaves the communicator when the object is destroyed. finalize()
+    first waits for operations in progress; a `with` statement calls it at its end."""
 
     def __init__(
         self,
@@ -64,11 +65,11 @@ class Communicator:
         setup_timeout: Optional[float] = None,
         timeout: Optional[float] = None,
     ):
-        """Joins the job as one rank; blocks until all ranks have joined.
+        """Joins the job as one rank. Blocks until all ranks have joined.
 
-        What is left out comes from the environment, as `tutti run`, torchrun, mpirun and srun set it. The options are
-        those of include/tutti/communicator.h, times in seconds (60 s unless set). Raises ConfigError,
-        InvalidArgumentError, DeadlineError (naming the missing), RefusedError, SystemCallError.
+        Arguments that are not passed are taken from the environment, as `tutti run`, torchrun, mpirun and srun set it.
+        include/tutti/communicator.h describes the options. Times are in seconds (60 s if they are not set). Raises
+        ConfigError, InvalidArgumentError, DeadlineError (names the missing ranks), RefusedError, SystemCallError.
         """
         self._take(
             _core.Communicator.create(
@@ -101,9 +102,10 @@ class Communicator:
         setup_timeout: Optional[float] = None,
         timeout: Optional[float] = None,
     ) -> "List[Communicator]":
-        """All ranks of a job in this process, for one thread each: element i is rank i. size 1 .. 1024.
+        """Creates all ranks of a job in this process, usually for one thread each. Element i is rank i. size: 1 ..
+        1024.
 
-        nodes: as if on so many machines, 1 .. size.
+        nodes: the number of simulated machines on which the ranks run, 1 .. size.
         """
         made = _core.Communicator.create_all(
             size,
@@ -122,22 +124,23 @@ class Communicator:
 
     @property
     def core(self) -> _core.Communicator:
-        """The same membership on addresses, for those who build on tutti._core."""
+        """The underlying object of tutti._core, whose functions take addresses."""
         return self._core
 
     @property
     def nodes(self) -> int:
-        """Machines that the ranks are on."""
+        """Number of machines on which the ranks run."""
         return self._core.nodes
 
     @property
     def transport(self) -> str:
-        """How this rank reaches the others: "shm", "tcp" or "mixed"."""
+        """How this rank reaches the other ranks: "shm", "tcp", "mixed" (both), "verbs", "ucx", "shm+verbs" or
+        "shm+ucx"."""
         return self._core.transport
 
     @property
     def runs_on_devices(self) -> bool:
-        """Whether calls on GPU memory run on the GPUs; else the host carries them out."""
+        """Whether calls on GPU memory run on the GPUs; otherwise they run on the host."""
         return self._core.runs_on_devices
 
     def __repr__(self) -> str:
@@ -154,8 +157,9 @@ class Communicator:
         else:
             self.abort()
 
-    # ---- collectives: docs/collectives.md says what goes in and comes out. `out` None: in place, where the two have
-    # one length, else a new NumPy array; the function returns where the result is, and None on ranks that get none.
+    # ---- collectives: docs/collectives.md describes inputs and outputs. If `out` is None, the call is in place if
+    # input and output have the same length, and otherwise the output is a new NumPy array. The functions return the
+    # array with the result, or None on ranks without a result.
 
     def all_reduce(self, x: Any, out: Any = None, op: str = "sum", **options: Unpack[CallOptions]) -> Any:
         """out[i] = op over all ranks' x[i]. op: sum, prod, max, min, avg, premulsum (each rank's x times its `scale`,
@@ -173,40 +177,43 @@ class Communicator:
         return collective(self, "broadcast", None, x, read(options), root=root)
 
     def reduce(self, x: Any, out: Any = None, op: str = "sum", root: int = 0, **options: Unpack[CallOptions]) -> Any:
-        """all_reduce() whose result only the root gets, in its `out` or x; others' x stays as it is."""
+        """Like all_reduce(), but only the root gets the result, in its `out` or in x. The x of other ranks does not
+        change."""
         to = None if self.rank != root else x if out is None else out
         return collective(self, "reduce", x, to, read(options), op=op, root=root)
 
     def all_gather(self, x: Any, out: Any = None, **options: Unpack[CallOptions]) -> Any:
-        """out: the ranks' x one after the other; a new one has the shape (size, *x.shape). In place: x is rank's part
-        of out."""
+        """out = the x of all ranks, in the order of the ranks. A new array has the shape (size, *x.shape). In place: x
+        is the part of out with the number of this rank."""
         if not options and out is not None and self._quick(_ALL_GATHER, x, out, 0, 0):
             return out
         return collective(self, "all_gather", x, out, read(options), new_shape=lambda: (self.size, *x.shape))
 
     def reduce_scatter(self, x: Any, out: Any = None, op: str = "sum", **options: Unpack[CallOptions]) -> Any:
-        """out of rank r: the r-th of `size` equal parts of the reduction of all x. A new one has x's shape, its first
-        length divided by size. In place: out is rank's part of x."""
+        """out of rank r = the r-th of `size` equal parts of the reduction of all x. A new array has the shape of x,
+        with the first dimension divided by size. In place: out is the part of x with the number of this rank."""
         if not options and out is not None and self._quick(_REDUCE_SCATTER, x, out, _PLAIN_OPS.get(op, -1), 0):
             return out
         return collective(self, "reduce_scatter", x, out, read(options), op=op, new_shape=lambda: self._part_of(x))
 
     def all_to_all(self, x: Any, out: Any = None, **options: Unpack[CallOptions]) -> Any:
-        """Part q of out = part `rank` of rank q's x, of `size` equal parts. Without `out` in place."""
+        """x and out consist of `size` equal parts. Part q of out = part `rank` of rank q's x. In place if `out` is
+        None."""
         if not options and self._quick(_ALL_TO_ALL, x, out, 0, 0):
             return x if out is None else out
         return collective(self, "all_to_all", x, x if out is None else out, read(options))
 
     def gather(self, x: Any, out: Any = None, root: int = 0, **options: Unpack[CallOptions]) -> Any:
-        """The root's out: the ranks' x one after the other; a new one has the shape (size, *x.shape). In place: x is
-        the root's part of its out."""
+        """The root's out = the x of all ranks, in the order of the ranks. A new array has the shape (size, *x.shape).
+        In place: the root's x is its own part of out."""
         if self.rank != root:
             return collective(self, "gather", x, None, read(options), root=root)
         return collective(self, "gather", x, out, read(options), root=root, new_shape=lambda: (self.size, *x.shape))
 
     def scatter(self, x: Any, out: Any = None, root: int = 0, **options: Unpack[CallOptions]) -> Any:
-        """out of rank r: the r-th of `size` equal parts of the root's x (None elsewhere). The root may leave `out` out:
-        a new one has x's shape, its first length divided by size. In place: the root's out is its part of x."""
+        """out of rank r = the r-th of `size` equal parts of the root's x. Other ranks pass None for x. The root may
+        omit `out`: a new array has the shape of x, with the first dimension divided by size. In place: the root's out
+        is its own part of x."""
         if self.rank != root:
             return collective(self, "scatter", None, out, read(options), root=root)
         return collective(self, "scatter", x, out, read(options), root=root, new_shape=lambda: self._part_of(x))
@@ -215,8 +222,8 @@ class Communicator:
         """Returns when every rank has called it."""
         return barrier(self, read(options)) if options else self._core.barrier()
 
-    # ---- v-variants. Counts and displacements are in elements, by rank; without displacements one part follows the
-    # other.
+    # ---- v-variants. Counts and displacements are in elements and indexed by rank. Without displacements the parts are
+    # contiguous.
 
     def all_gather_v(
         self,
@@ -226,7 +233,7 @@ class Communicator:
         displacements: Optional[Sequence[int]] = None,
         **options: Unpack[CallOptions],
     ) -> Any:
-        """Part q of out, counts[q] long, = x of rank q. All ranks give the same counts."""
+        """Part q of out, which has counts[q] elements, = x of rank q. All ranks pass the same counts."""
         return collective(self, "all_gather", x, out, read(options), parts_out=Counts(counts, displacements))
 
     def reduce_scatter_v(
@@ -238,7 +245,8 @@ class Communicator:
         op: str = "sum",
         **options: Unpack[CallOptions],
     ) -> Any:
-        """out of rank r = part r, counts[r] long, of the reduction of all x. All ranks give the same counts."""
+        """out of rank r = part r, which has counts[r] elements, of the reduction of all x. All ranks pass the same
+        counts."""
         return collective(self, "reduce_scatter", x, out, read(options), op=op, parts_in=Counts(counts, displacements))
 
     def all_to_all_v(
@@ -251,8 +259,8 @@ class Communicator:
         output_displacements: Optional[Sequence[int]] = None,
         **options: Unpack[CallOptions],
     ) -> Any:
-        """Part q of out, output_counts[q] long, = part `rank` of rank q's x. What r sends to q is what q receives
-        from r."""
+        """Part q of out, which has output_counts[q] elements, = part `rank` of rank q's x. For every pair,
+        input_counts[q] on rank r must be equal to output_counts[r] on rank q."""
         return collective(
             self,
             "all_to_all",
@@ -272,7 +280,8 @@ class Communicator:
         root: int = 0,
         **options: Unpack[CallOptions],
     ) -> Any:
-        """Part q of the root's out, counts[q] long, = x of rank q. Others leave out and counts out."""
+        """Part q of the root's out, which has counts[q] elements, = x of rank q. Other ranks pass neither `out` nor
+        counts."""
         if self.rank != root:
             return collective(self, "gather", x, None, read(options), root=root, variable=True)
         return collective(self, "gather", x, out, read(options), root=root, parts_out=Counts(counts, displacements))
@@ -286,7 +295,8 @@ class Communicator:
         root: int = 0,
         **options: Unpack[CallOptions],
     ) -> Any:
-        """out of rank r = part r, counts[r] long, of the root's x. Others give None for x and counts."""
+        """out of rank r = part r, which has counts[r] elements, of the root's x. Other ranks pass None for x and
+        counts."""
         if self.rank != root:
             return collective(self, "scatter", None, out, read(options), root=root, variable=True)
         return collective(self, "scatter", x, out, read(options), root=root, parts_in=Counts(counts, displacements))
@@ -294,61 +304,63 @@ class Communicator:
     # ---- point to point
 
     def send(self, x: Any, peer: int, **options: Unpack[CallOptions]) -> Any:
-        """Sends x to rank `peer`: returns when x may be written to again. In a group also to this rank itself."""
+        """Sends x to rank `peer`. Returns when x may be modified again. In a group, `peer` may be this rank itself."""
         return transfer(self, "send", x, peer, read(options))
 
     def receive(self, x: Any, peer: int, **options: Unpack[CallOptions]) -> Any:
-        """Receives x from rank `peer`, whose array has the same length and dtype. The k-th receive meets the k-th
-        send."""
+        """Receives x from rank `peer`, whose array must have the same length and dtype. The k-th receive matches the
+        k-th send."""
         return transfer(self, "receive", x, peer, read(options))
 
     def next_sender(self, timeout: Optional[float] = None) -> int:
-        """Waits until somebody has sent something that no receive was called for, and returns that rank: its next
-        message stays for receive(). Peers take turns. Receives that this rank calls while it waits have the messages
-        before that one."""
+        """Waits until a message has arrived for which this rank has not called a receive, and returns its sender. The
+        message stays; the next receive() from that rank gets it. If several peers have sent, they take turns. Receives
+        that this rank calls during the wait get the messages first."""
         return self._core.next_sender(milliseconds(timeout, "timeout"))
 
-    # ---- membership: include/tutti/communicator.h has the whole story of each
+    # ---- membership: include/tutti/communicator.h has the complete descriptions
 
     def split(self, colour: Optional[int], key: int = 0) -> "Optional[Communicator]":
-        """The ranks that give the same colour (>= 0) form a new communicator, in the order of key, then rank; None
-        for those whose colour is None. Collective."""
+        """The ranks that pass the same colour (>= 0) form a new communicator, ordered by key and then by rank. A rank
+        that passes None gets None. Collective."""
         core = self._core.split(-1 if colour is None else _colour(colour), key)
         return None if core is None else _wrap(core)
 
     def duplicate(self) -> "Communicator":
-        """A new communicator of the same ranks. Collective."""
+        """Creates a communicator with the same ranks. Collective."""
         return _wrap(self._core.duplicate())
 
     def shrink(self, excluded: Optional[Sequence[int]] = None) -> "Communicator":
-        """A new communicator without the ranks in `excluded`, or without those that have died. Called by all that
-        live, in whatever state this one is."""
+        """Creates a communicator without the ranks in `excluded` or, if that is None, without the ranks that have died.
+        All remaining ranks call it. This communicator may be in any state."""
         return _wrap(self._core.shrink(None if excluded is None else list(excluded)))
 
-    def agree(self, value: int = 2**63 - 1, patience: Optional[float] = None) -> _core.Agreement:
-        """Finds out together with all ranks that live: .survivors, .last_operation (the last collective that ended well
-        everywhere), .value (the least that a survivor gave)."""
-        return self._core.agree(value, milliseconds(patience, "patience"))
+    def agree(self, value: int = 2**63 - 1, timeout: Optional[float] = None) -> _core.Agreement:
+        """Agrees with all live ranks on .survivors, .last_operation (the last collective that completed on every
+        survivor) and .value (the minimum of the survivors' values). timeout: seconds to wait for live ranks that do
+        not call agree(); None: the set-up timeout."""
+        return self._core.agree(value, milliseconds(timeout, "timeout"))
 
     def grow(self, size: int, unique_id: Optional[UniqueId] = None) -> "Communicator":
-        """A new communicator of `size` ranks: these, and newcomers, who join by the unique id that one of these gives.
-        Collective."""
+        """Creates a communicator of `size` ranks: the present ranks, and new ones, which join with a unique id. One of
+        the present ranks passes that id. Collective."""
         return _wrap(self._core.grow(size, None if unique_id is None else unique_id.bytes))
 
     def finalize(self) -> None:
-        """Waits for what is under way here, then ends the membership: later calls are refused."""
+        """Waits for this rank's operations in progress, then leaves the communicator. Later calls are refused."""
         self._core.finalize()
 
     def abort(self) -> None:
-        """Ends every call under way, here and on the peers, with AbortedError. From any thread, in any state."""
+        """Ends every call in progress, on this rank and on its peers, with AbortedError. May be called from any
+        thread, in any state."""
         self._core.abort()
 
     # ---- memory
 
     def allocate(self, shape: Union[int, Sequence[int]], dtype: Any = "float32") -> "numpy.ndarray[Any, Any]":
-        """New zeroed memory that the ranks of this machine reach in place (collectives on it need no copy), as a
-        NumPy array. It is given back when the last array on it is gone. dtype: NumPy's, bfloat16 and float8 by
-        ml_dtypes' types."""
+        """Allocates zeroed memory that the ranks of this machine can access directly, so that collectives on it avoid a
+        copy. Returns a NumPy array. The memory is freed with the last array that uses it. dtype: a NumPy dtype; for
+        bfloat16 and float8 those of ml_dtypes."""
         found = numpy.dtype(dtype)
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         if found.hasobject:
@@ -362,17 +374,17 @@ class Communicator:
         return array
 
     def auto_algorithm(self, kind: str, count: int, dtype: Any) -> str:
-        """The algorithm that a call of `count` elements per block takes where none is given."""
+        """Returns the algorithm that Tutti selects for a call of `count` elements per block."""
         number = self._core.auto_algorithm(_kind(kind), count, _core.data_types[type_name(dtype)])
         return next(name for name, value in _core.algorithms.items() if value == number)
 
     def predicted_us(self, kind: str, count: int, dtype: Any) -> Optional[float]:
-        """What the cost model says that such a call takes on host memory, in microseconds; None where it cannot say."""
+        """Returns the time in microseconds that such a call takes on host memory according to the cost model, or None
+        if the model does not apply."""
         return self._core.predicted_us(_kind(kind), count, _core.data_types[type_name(dtype)])
 
     def async_status(self) -> None:
-        """Raises the first error, since this was last asked, of a call on GPU memory that failed after it had
-        returned."""
+        """Raises, and clears, the first error of a call on GPU memory that failed after the call had returned."""
         self._core.async_status()
 
     def _part_of(self, x: Any) -> Tuple[int, ...]:

@@ -1,5 +1,5 @@
-"""What Tutti raises. One class for each kind of failure; all are Error, and some also what Python calls that
-failure."""
+"""The exceptions of Tutti: one class for each error code. All are subclasses of Error, and some also of the Python
+exception for such a failure, for example TimeoutError."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _SCOPES = {number: name for name, number in _core.error_scopes.items()}
 
 
 class Error(RuntimeError):
-    """One failure of a call, told so that a person can act on it.
+    """One failure of a call, with a message that a person can act on.
 
-    code     what kind: "peer lost", "invalid argument", ... (the keys of tutti.errors.CLASSES)
-    scope    what it has cost: "call" (the communicator works on), "connection", "communicator" (every further call on
-             it fails), "process"
-    rank     the rank to blame, or None where no single one is
-    message  cause, rank, peer and operation as far as known, and what to do
+    code     the type of failure: "peer lost", "invalid argument", ... (the keys of tutti.errors.CLASSES)
+    scope    the largest thing that is lost: "call" (the communicator works as before), "connection" or "communicator"
+             (every further call on it fails), "process"
+    rank     the rank that caused the failure, or None if there is no single one
+    message  cause; rank, peer and operation if known; and the remedy
     """
 
     code: str
@@ -40,11 +40,11 @@ class Error(RuntimeError):
 
 
 class InvalidArgumentError(Error, ValueError):
-    """This rank passed something that cannot be right. The call has not happened: make it again."""
+    """This rank passed a wrong argument. The call did not happen; make it again with correct arguments."""
 
 
 class MismatchError(Error):
-    """The ranks of one call disagree on its arguments; `rank` is who differs. The communicator works on."""
+    """The ranks of one call disagree on its arguments; `rank` is a rank that differs. The communicator stays usable."""
 
 
 class InvalidPlanError(Error):
@@ -52,7 +52,7 @@ class InvalidPlanError(Error):
 
 
 class UnsupportedError(Error, NotImplementedError):
-    """Right, but this build or this machine cannot do it."""
+    """The arguments are correct, but this build or this machine cannot do it."""
 
 
 class ConfigError(Error):
@@ -60,31 +60,31 @@ class ConfigError(Error):
 
 
 class DeadlineError(Error, TimeoutError):
-    """A deadline passed; the ranks that were missing are in the message."""
+    """A deadline passed; the message names the missing ranks."""
 
 
 class AbortedError(Error):
-    """abort() was called here or on a peer."""
+    """abort() was called on this rank or on a peer."""
 
 
 class PeerLostError(Error, ConnectionError):
-    """A peer's process ended: `rank`. shrink() goes on without it."""
+    """The process of the peer `rank` ended. shrink() makes a communicator without it."""
 
 
 class RefusedError(Error):
-    """A peer is not who it should be: another job, user or version."""
+    """A peer is not accepted, because it belongs to a different job, user or protocol version."""
 
 
 class SystemCallError(Error):
-    """The operating system refused: out of memory, of descriptors, no permission."""
+    """The operating system refused: out of memory or descriptors, or no permission."""
 
 
 class DeviceError(Error):
-    """The CUDA driver refused, or a kernel failed."""
+    """The CUDA driver returned an error, or a kernel failed."""
 
 
 class DamagedError(Error):
-    """Bits of a message changed on their way (checksum=True finds them)."""
+    """A message was corrupted in transit. Detected only if the communicator has checksum=True."""
 
 
 CLASSES: Dict[str, Type[Error]] = dict(

@@ -1,4 +1,4 @@
-"""Work under way, and calls that start as one."""
+"""Work: an operation in progress. Group: calls that start together."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from . import _core
 
 
 class Work:
-    """An operation under way. It goes on when this is dropped, and keeps its arrays until then.
+    """A handle to an operation in progress. Destroying the Work does not stop the operation; its arrays are kept alive
+    until it has ended. May be used from any thread.
 
-    From any thread. result: what the blocking call would have returned; not to be read before wait() has.
+    result   the return value of the corresponding blocking call; valid only after wait() has returned
     """
 
     __slots__ = ("_core", "result", "__weakref__")
@@ -21,25 +22,27 @@ class Work:
         self.result = result
 
     def wait(self) -> Any:
-        """Blocks until the operation has ended and returns its result; raises what it failed with. May be called
-        again."""
+        """Blocks until the operation has ended, and returns its result or raises its error. May be called
+        repeatedly."""
         self._core.wait()
         return self.result
 
     def test(self) -> bool:
-        """Whether it has ended (wait() then returns at once). Never blocks."""
+        """Whether the operation has ended; wait() then returns at once. Does not block, but see Work::test() in
+        include/tutti/communicator.h."""
         return self._core.test()
 
 
 class Group:
-    """Collectives, sends and receives that start as one, on one communicator or several: pass it to calls as `group`.
+    """Collectives, sends and receives that start together, on one communicator or on several. Pass the group to calls
+    as their argument `group`:
 
         with tutti.Group() as group:
             comm.send(x, right, group=group)
             comm.receive(y, left, group=group)
 
-    Nothing happens before run() or start(), or the end of the with block, which does run(). Calls of one group run at
-    the same time: none may use what another one gives. For one thread at a time.
+    The calls start at run() or start(); the end of the with block calls run(). They run at the same time, so no call
+    may use the result of another one. A Group is used by one thread at a time.
     """
 
     def __init__(self) -> None:
@@ -48,13 +51,14 @@ class Group:
         self._kept: List[Any] = []
 
     def run(self) -> List[Any]:
-        """Starts everything, waits for all of it; the results in the order of the calls. Raises the first error."""
+        """Starts all calls and waits for them. Returns their results in the order of the calls. Raises the first
+        error."""
         results, _ = self._take()
         self._core.run()
         return results
 
     def start(self) -> Work:
-        """Starts everything. The Work ends when all of it has."""
+        """Starts all calls. The Work ends when all of them have ended."""
         results, kept = self._take()
         return Work(self._core.start(), results, kept)
 
@@ -64,7 +68,7 @@ class Group:
     def __exit__(self, kind: Optional[type], *_: Any) -> None:
         if kind is None:
             self.run()
-        else:  # nothing of it is to happen
+        else:  # an exception was raised: discard the calls
             self._core.drop()
             self._results, self._kept = [], []
 

@@ -1,4 +1,4 @@
-"""UniqueId: where the ranks of one communicator meet."""
+"""UniqueId: with it the ranks of one new communicator find each other (include/tutti/unique_id.h)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from .errors import InvalidArgumentError
 
 @dataclass(frozen=True)
 class UniqueId:
-    """128 bytes by which ranks meet and know each other; whoever has them can join, so send them where others cannot
-    read.
+    """128 bytes with which the ranks of one communicator find and authenticate each other. Any process that has them
+    can join, so send them only through channels that others cannot read.
 
-    Any process makes one, and must live until the ranks have met; it serves one communicator. Pickles.
+    Any process can create an id. It must not exit before the set-up of the ranks is complete. An id can be used for one
+    communicator only. It can be pickled.
     """
 
     bytes: bytes
@@ -25,25 +26,25 @@ class UniqueId:
 
     @staticmethod
     def create(
-        *, interface: str = "", ports: Tuple[int, int] = (0, 0), patience: float = 600.0, job_key_file: str = ""
+        *, interface: str = "", ports: Tuple[int, int] = (0, 0), timeout: float = 600.0, job_key_file: str = ""
     ) -> "UniqueId":
-        """A new one, with a socket in this process by which the ranks meet.
+        """Creates an id, and a listening socket in this process for the set-up of the ranks.
 
-        interface  where it listens: names, subnets or addresses, a comma between; "": TUTTI_INTERFACE, else this
-                   machine alone
-        ports      to choose from, both included; (0, 0): TUTTI_PORT_RANGE, else any
-        patience   seconds that it waits for the first rank, at most a day
-        job_key_file   a secret that every rank must have as well, so that the id alone lets nobody in; "":
-                   TUTTI_JOB_KEY_FILE, TUTTI_JOB_KEY, else the id is the only secret
-        Raises ConfigError (no such interface), SystemCallError (no free port).
+        interface     the network interface to listen on: a comma-separated list of names, subnets or addresses;
+                      "": TUTTI_INTERFACE or, if that is not set, only this machine
+        ports         first and last port of the range to use; (0, 0): TUTTI_PORT_RANGE or, if that is not set, any port
+        timeout      seconds to wait for the first rank, at most one day
+        job_key_file  path of a file with a secret that every rank needs in addition to the id; "": TUTTI_JOB_KEY_FILE,
+                      then TUTTI_JOB_KEY; if neither is set, the id is the only secret
+        Raises ConfigError (the interface does not exist), SystemCallError (no free port).
         """
-        return UniqueId(_core.create_unique_id(interface, ports[0], ports[1], round(patience * 1000), job_key_file))
+        return UniqueId(_core.create_unique_id(interface, ports[0], ports[1], round(timeout * 1000), job_key_file))
 
     @staticmethod
     def from_text(text: str) -> "UniqueId":
-        """The inverse of to_text(). Raises InvalidArgumentError for what is none."""
+        """The inverse of to_text(). Raises InvalidArgumentError if the text is not a unique id."""
         return UniqueId(_core.unique_id_from_text(text))
 
     def to_text(self) -> str:
-        """256 hexadecimal digits."""
+        """Returns the id as 256 hexadecimal digits."""
         return _core.unique_id_to_text(self.bytes)

@@ -1,7 +1,7 @@
-"""The conditions that tests/skips.txt and tests/expected_counts.txt name, each asked of this machine.
+"""The conditions of tests/skips.txt and tests/expected_counts.txt, as functions that examine this machine.
 
-A condition looks at the machine itself, not at what the test looked at, so that a test that skips by mistake is found.
-A program that scripts/setup installs never makes a condition hold by its absence: its test has to run.
+A condition examines the machine itself and does not repeat the check of the test, so that a test that is skipped by
+mistake is found. If a program that scripts/setup installs is missing, no condition holds, because its test must run.
 """
 
 import ctypes
@@ -64,7 +64,7 @@ def no_cuda_headers():
 
 
 def no_network_namespaces():
-    """Whether a bridge and a cable cannot be made in namespaces of their own. The tools come with scripts/setup."""
+    """Whether a bridge and a veth pair cannot be created in new namespaces. scripts/setup installs the tools."""
     if not shutil.which("unshare") or not shutil.which("ip"):
         return False
     flags = ["--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -83,7 +83,7 @@ def no_mounts():
 
 
 def no_memory_access():
-    """Whether a process cannot read the memory of its child (process_vm_readv)."""
+    """Whether a process cannot read the memory of its child process (process_vm_readv)."""
     value = ctypes.c_char(b"x")
     child = os.fork()
     if child == 0:
@@ -98,7 +98,7 @@ def no_memory_access():
 
 
 def yama_forbids_access():
-    """Whether the kernel lets a process read only its children's memory."""
+    """Whether the kernel allows a process to read only the memory of its children."""
     file = pathlib.Path("/proc/sys/kernel/yama/ptrace_scope")
     return file.exists() and int(file.read_text()) > 0
 
@@ -107,7 +107,7 @@ def no_userfaultfd():
     number = {"x86_64": 323, "aarch64": 282}.get(platform.machine())
     if number is None:
         return True
-    fd = ctypes.CDLL(None).syscall(number, os.O_CLOEXEC | os.O_NONBLOCK | 1)  # 1: of user mode only
+    fd = ctypes.CDLL(None).syscall(number, os.O_CLOEXEC | os.O_NONBLOCK | 1)  # 1: UFFD_USER_MODE_ONLY
     if fd < 0:
         return True
     try:
@@ -120,7 +120,7 @@ def no_userfaultfd():
 
 
 def no_real_time():
-    """Whether this user can start no real-time threads."""
+    """Whether this user cannot start real-time threads."""
     child = os.fork()
     if child == 0:
         try:
@@ -144,7 +144,8 @@ def no_published_topologies():
 
 
 def no_python_environment():
-    """Whether scripts/setup --python has not installed what the Python tests need. The package tutti does not count."""
+    """Whether packages for the Python tests are missing, which scripts/setup --python installs. It does not matter if
+    the package tutti is missing."""
     check = "import importlib.util as u, sys; sys.exit(any(u.find_spec(n) is None for n in sys.argv[1:]))"
     return not succeeds(str(ROOT / "build/python/bin/python"), "-c", check, "pytest", "torch", "numpy", "nanobind")
 
@@ -174,7 +175,7 @@ def no_nccl_header(named=""):
 
 
 def memory_below(limit):
-    """Of the whole machine: what is free changes between the test and this question."""
+    """Whether the machine has less than `limit` GiB of memory. Free memory is not used, because it changes."""
     total = re.search(r"^MemTotal: *(\d+) kB", pathlib.Path("/proc/meminfo").read_text(), re.M)
     return int(total.group(1)) * 1024 < int(limit) * GIB
 
@@ -207,7 +208,7 @@ PLAIN = {
 
 
 def answer(name, cache):
-    """What to ask for one condition, or None if there is no such condition."""
+    """The function that evaluates a condition, or None if there is no condition with this name."""
     sanitizer = re.fullmatch(r"sanitizer=(address|thread)", name)
     memory = re.fullmatch(r"memory<(\d+)GiB", name)
     if sanitizer:
@@ -224,5 +225,5 @@ def is_known(condition):
 
 
 def holds(condition, cache):
-    """Whether all names that CONDITION joins by 'and' hold. `cache` is what the build's CMakeCache.txt says."""
+    """Whether all conditions in `condition`, which are joined by 'and', hold. `cache`: variables of CMakeCache.txt."""
     return all(answer(name, cache)() for name in condition.split(" and "))

@@ -1,4 +1,4 @@
-"""The skipped tests in the files that `ctest --output-junit` writes."""
+"""Reads the skipped tests from the files that `ctest --output-junit` writes."""
 
 import re
 import xml.etree.ElementTree
@@ -8,11 +8,11 @@ TROUBLE = re.compile(r"\[  FAILED  \]|(Address|Leak|Thread|UndefinedBehavior)San
 
 
 class Unreadable(Exception):
-    """A file is not what it should be."""
+    """A file cannot be read, or has another format."""
 
 
 def clean(name):
-    """Without the value of the parameter, which GoogleTest appends and which differs from run to run."""
+    """The name without the value of the parameter, which GoogleTest appends, and which differs from run to run."""
     return re.split(r"\s+# GetParam\(\)|, where (?:TypeParam|GetParam\(\)) = ", name)[0].strip()
 
 
@@ -38,8 +38,8 @@ def reason_in(output):
 def skips_of(path):
     """(name, reason, trouble) of each skipped test in one file of results.
 
-    Trouble is why the test cannot count as skipped. ctest calls a program skipped that prints `[  SKIPPED ]`, even if
-    it ends with an error afterwards, for example because a sanitizer has found a leak at its end.
+    `trouble` is the reason if the test must not count as skipped. ctest reports a program as skipped if it prints
+    `[  SKIPPED ]`, even if it fails afterwards, for example because a sanitizer finds a leak when it exits.
     """
     try:
         cases = xml.etree.ElementTree.parse(path).iter("testcase")

@@ -1,10 +1,11 @@
 # shellcheck shell=bash
-# Sourced by scripts/test: the part of --changed, the contributor's loop.
+# Sourced by scripts/test: the part for --changed.
 #
-# The tests of a folder lie in a folder of tests/ by the same name, for example those of src/plan in tests/plan. A
-# changed file selects the tests of its folder: this is a quick answer, not a proof, since other folders may use it.
+# The tests of a folder are in the folder of tests/ with the same name, for example those of src/plan in tests/plan. A
+# changed file selects only the tests of its folder. This is fast but not complete, because other folders may use it.
 
-# changed_files: the files that differ from the last commit; in a tree without changes, those of the last commit.
+# changed_files: prints the files that differ from the last commit. If there are none, prints the files of the last
+# commit.
 changed_files() {
   local files others
   files=$(git diff --name-only HEAD) && others=$(git ls-files --others --exclude-standard) || return 1
@@ -13,7 +14,7 @@ changed_files() {
   printf '%s\n' "$files"
 }
 
-# tests_of FILE: the folders of tests/ that have the file's tests, one a line. Nothing if it belongs to no folder.
+# tests_of FILE: prints the folder of tests/ that has the tests of the file, if there is one.
 tests_of() {
   local folder
   case $1 in
@@ -34,7 +35,7 @@ tests_of() {
 
 part_changed() {
   local files file folders folder targets=() listed labels='^(units|emulated|processes|tidy)$'
-  files=$(changed_files) || { count_fail '--changed: git cannot say what changed since the last commit' && return 1; }
+  files=$(changed_files) || { count_fail '--changed: git cannot list the changes since the last commit' && return 1; }
   folders=$(while read -r file; do tests_of "$file"; done <<<"$files" | sort -u)
   say "changed:" "$(tr '\n' ' ' <<<"$files")"
   for folder in $folders; do targets+=("tests/$folder/all"); done

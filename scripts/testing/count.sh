@@ -1,14 +1,14 @@
 # shellcheck shell=bash
 # Sourced by scripts/test and scripts/stress-tests: counts checks, runs ctest, times the parts and prints the report.
 #
-# A part is a shell function part_NAME. It counts each of its checks with count_pass, count_fail or run_ctest; what it
-# returns does not matter, but a part that counted nothing has failed. A skipped check has to be on the
-# list of tests/skips.txt (scripts/check-skips).
+# A part is a shell function part_NAME. It counts each of its checks with count_pass, count_fail or run_ctest. Its
+# return value is ignored, but a part that has counted no check counts as failed. A skipped check must be listed in
+# tests/skips.txt (scripts/check-skips).
 
 passed=0
 failed=0
 skipped=0
-failures=() # what failed, for the end of the report
+failures=()  # descriptions of the failures, for the end of the report
 times=()    # one line for each part, for the end of the report
 
 count_pass() { passed=$((passed + 1)); }
@@ -18,15 +18,17 @@ count_fail() {
   say "failed: $1"
 }
 
-# count_skip NAME REASON: a check that was not made. It fails the run unless NAME is on the list of allowed skips.
+# count_skip NAME REASON: counts a check that was not made. It also counts a failure, unless tests/skips.txt allows
+# the skip.
 count_skip() {
   skipped=$((skipped + 1))
   say "skipped: $1: $2"
   "$root/scripts/check-skips" --skipped "$1" || count_fail "$1 was skipped and may not be: $2"
 }
 
-# unrandomised DIR COMMAND...: runs the command. The thread sanitizer of GCC 12 and 13 cannot map as many random bits
-# of addresses as some kernels use, for example Ubuntu 24.04's; there it runs without address randomisation.
+# unrandomised DIR COMMAND...: runs the command. Some kernels, for example that of Ubuntu 24.04, randomise more bits
+# of addresses than the thread sanitizer of GCC 12 and 13 supports. In this case programs with that sanitizer run
+# without address randomisation.
 unrandomised() {
   local dir=$1 bits
   shift
@@ -38,8 +40,8 @@ unrandomised() {
   fi
 }
 
-# what_failed LOG: from a log of ctest, the failed tests with the end of their output. The report repeats it, because
-# the middle of a long output may be cut by whoever keeps it.
+# what_failed LOG: prints the failed tests in a log of ctest, with the end of their output. The report repeats them,
+# because a system that stores the output may cut out its middle.
 what_failed() {
   awk '/^ *[0-9]+\/[0-9]+ Test .*\*\*\*(Failed|Timeout|Exception|Not Run)/ { ++count; inside = 1 }
     inside && (/^ *Start +[0-9]+: / || /^[0-9]+% tests passed/ || (/Test +#[0-9]+: / && !/\*\*\*/)) { inside = 0 }
@@ -47,11 +49,12 @@ what_failed() {
     END { for (i = kept > 80 ? kept - 79 : 1; i <= kept; ++i) print lines[i] }' "$1"
 }
 
-# ctest's closing line, as "failed total".
+# Converts the last line of ctest to "FAILED TOTAL".
 closing_line='s/^[0-9]+% tests passed, ([0-9]+) tests? failed out of ([0-9]+)$/\1 \2/p'
 
-# run_ctest DIR ARGUMENTS...: one run of ctest in build/DIR; adds its counts. No tests at all is a failure. Skipped
-# tests have to be on the list; JUnit's file has the output of passed tests, too, and with it the skips inside of them.
+# run_ctest DIR ARGUMENTS...: runs ctest in build/DIR once, and adds its counts. A run without tests is a failure.
+# Skipped tests must be listed in tests/skips.txt. The JUnit file includes the output of passed tests, which has the
+# skips inside of them.
 run_ctest() {
   local dir=build/$1 log=build/$1/ctest.log results=$root/build/$1/ctest.xml status=0 total bad left_out
   shift
@@ -59,7 +62,7 @@ run_ctest() {
   unrandomised "$dir" ctest --test-dir "$dir" --output-on-failure --no-tests=error --output-junit "$results" \
     --test-output-size-passed 100000000 "$@" 2>&1 | tee "$log" || status=$?
   read -r bad total _ <<<"$(sed -nE "$closing_line" "$log" | tail -n 1) 0 0"
-  left_out=$(grep -c '^ *[0-9]*/[0-9]* Test .*\*\*\*Skipped' "$log" || true) # ctest counts them among the passed
+  left_out=$(grep -c '^ *[0-9]*/[0-9]* Test .*\*\*\*Skipped' "$log" || true)  # ctest counts skipped tests as passed
   passed=$((passed + total - bad - left_out))
   skipped=$((skipped + left_out))
   failed=$((failed + bad))
@@ -68,7 +71,7 @@ run_ctest() {
   check_skips "$dir" "$results"
 }
 
-# check_skips DIR RESULTS: counts one failure if a test was skipped that may not be.
+# check_skips DIR RESULTS: counts one failure if any skipped test in the results is not allowed.
 check_skips() {
   local report build_dir
   build_dir=$(cut -d/ -f1,2 <<<"$1")
@@ -79,14 +82,14 @@ check_skips() {
   fi
 }
 
-# build ARGUMENTS...: scripts/build. A build that fails counts as one failure and ends the part.
+# build ARGUMENTS...: calls scripts/build. If it fails, counts one failure and returns 1, so that the part ends.
 build() {
   if "$root/scripts/build" "$@"; then return 0; fi
   count_fail "scripts/build $*"
   return 1
 }
 
-# check COMMAND...: one check. Its output goes to a log; the end of the log is shown when it fails.
+# check COMMAND...: makes one check. The output goes to a log; if the check fails, the end of the log is printed.
 check() {
   local log=build/check.log
   if timeout 900 "$@" >"$log" 2>&1 </dev/null; then
@@ -98,13 +101,13 @@ check() {
   fi
 }
 
-# run_part NAME:BUDGET: runs part_NAME and notes its time and counts. BUDGET is in minutes; a part over its budget is
-# only marked, because a slow machine is no fault of the change.
+# run_part NAME:BUDGET: runs part_NAME, and records its time and counts. BUDGET is in minutes. A part that exceeds its
+# budget is only marked, because the machine may be slow.
 run_part() {
   local name=${1%:*} budget_s=$((60 * ${1#*:})) start=$SECONDS note=''
   local counts=("$passed" "$failed" "$skipped")
   say "== $name"
-  "part_$name" || true # every failure was counted
+  "part_$name" || true  # every failure has been counted
   if [ $((passed + failed + skipped)) = $((counts[0] + counts[1] + counts[2])) ]; then
     count_fail "part $name made no check"
   fi
@@ -114,7 +117,7 @@ run_part() {
   times+=("$(printf '%-14s %5d s of %5d s   %s%s' "$name" "$part_s" "$budget_s" "$part_result" "$note")")
 }
 
-# The last line of every run: what continuous integration reads.
+# Prints the report. Its last line is the last line of every run; continuous integration reads it.
 report() {
   say '== time and checks of each part'
   if [ ${#times[@]} -gt 0 ]; then printf '%s\n' "${times[@]}"; fi

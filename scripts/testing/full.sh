@@ -1,8 +1,8 @@
 # shellcheck shell=bash disable=SC2154
-# Sourced by scripts/test: the parts of --full. The first one is the whole quick run; the others are what it leaves out.
-# The variables that are not set here (the warning that is off) are those of count.sh and quick.sh.
+# Sourced by scripts/test: the parts of --full. The first one is the whole quick run; the others are the checks that the
+# quick run does not make. SC2154 is disabled because count.sh and quick.sh set some of the variables.
 
-# Name and budget in minutes. No part may take longer than 30 minutes.
+# NAME:BUDGET, with the budget in minutes. No part may take longer than 30 minutes.
 full_parts=(quick:25 whole:30 left:15 long:30 sweeps_calls:30 sweeps_set_up:30 sweeps_gpu:30 reliability:30
   torch_suite:30 rdma_verbs:20 rdma_ucx:20 rdma_asan:20 asan_whole:30 tsan_calls:30 tsan_rest:30 fuzz_long:25 plans:15
   matrix:30 format:2 lint:30)
@@ -12,9 +12,9 @@ part_quick() {
   for part in "${quick_parts[@]}"; do run_part "$part"; done
 }
 
-# Everything as users build it, but each source by itself and without precompiled headers, so that a missing #include
-# is seen. Without the harness: each of its sources would take 15 s for libtorch's header. Then whether a folder of
-# tests has vanished, for example because CMake did not find a library.
+# Builds everything as users do, but each source separately and without precompiled headers, so that a missing
+# #include is noticed. The training harness is not included, because each of its sources would need 15 s for
+# libtorch's header. Then checks that no folder lacks tests, for example because CMake did not find a library.
 part_whole() {
   cmake --preset release -B build/apart -DCMAKE_UNITY_BUILD=OFF -DTUTTI_TRAIN=OFF \
     -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON >build/apart.log || { count_fail 'cmake' && return 1; }
@@ -23,7 +23,7 @@ part_whole() {
   build dev && check "$root/scripts/check-skips" --build build/dev --tests
 }
 
-# The tests of train, python, faults and rdma that the quick run leaves out.
+# The tests of train, python, faults and rdma that the quick run does not run.
 part_left() {
   prepare_rdma || return 1
   build_quick && build dev tests_rdma || return 1
@@ -34,21 +34,23 @@ part_left() {
 }
 
 part_long() { build dev && run_ctest dev -L long -LE 'rdma' -E 'torch_suite|^reliability|^Long\..*Sweep\.'; }
-# Every allocation and every system call of a call fails once; then of setting communicators up; then on pretend GPUs.
+# The sweeps, in which every allocation and every system call fails once: first those of calls, then those of the
+# set-up of communicators, then those with fake GPUs.
 set_up_sweeps='^Long\..*/(SetUp|CreateAll)Sweep\.|^Long\.UniqueIdSweep\.'
 part_sweeps_calls() { build dev && run_ctest dev -R '^Long\..*Sweep\.' -E "$set_up_sweeps|/Gpu"; }
 part_sweeps_set_up() { build dev && run_ctest dev -R "$set_up_sweeps"; }
 part_sweeps_gpu() { build dev && run_ctest dev -R '^Long\..*/Gpu[A-Za-z]*Sweep\.'; }
 part_reliability() { build dev && run_ctest dev -L long -R '^reliability'; }
 part_torch_suite() { build dev && build_python && run_ctest dev -R 'torch_suite'; }
-# What takes too long in guests for the quick run.
+# The RDMA tests that take too long in guests for the quick run.
 part_rdma_verbs() { prepare_rdma && build dev tests_rdma && run_ctest dev -L rdma_long -R verbs; }
 part_rdma_ucx() { prepare_rdma && build dev tests_rdma && run_ctest dev -L rdma_long -E verbs; }
-# The verbs transport over a real stack under the address sanitizer, which looks for leaks at the end of every process.
+# The verbs transport with a real RDMA stack and the address sanitizer, which checks for leaks at the end of every
+# process.
 part_rdma_asan() { prepare_rdma && build asan tests_rdma && run_ctest asan -R '^rdma\.verbs' -L '^rdma$'; }
 part_asan_whole() { build asan && run_ctest asan -j "$(cores)" -LE "long|$not_sanitized"; }
-# Without the emulator, which runs fibers of one thread and takes this sanitizer minutes a test: tests/device/unit
-# runs the same code among threads.
+# Without the tests that emulate kernels: they use fibers in one thread, and take minutes each with this sanitizer.
+# tests/device/unit runs the same code with threads.
 tsan_calls=' bootstrap job membership engine selection communicator '
 part_tsan_calls() {
   local folder
@@ -73,13 +75,14 @@ part_fuzz_long() {
   fuzz "${targets[*]%.cc}" --seconds 90
 }
 
-# Every algorithm proved for 2 to 64 ranks, and the count of mutations refused.
+# Verifies every algorithm for 2 to 64 ranks, and prints the number of mutated plans that were refused.
 part_plans() {
   build release tutti_tool || return 1
   check build/release/bin/tutti verify --ranks 2..64 && tail -n 3 build/check.log
 }
 
-# All-reduce of every type and operation over counts that divide nothing; each run checks in place and out of place.
+# All-reduce with every type and operation, and with counts that are not multiples of anything. Each run checks in
+# place and out of place.
 part_matrix() {
   build release tutti_tool || return 1
   local types=(int8:1 uint8:1 int32:4 uint32:4 int64:8 uint64:8 float8_e4m3:1 float8_e5m2:1 float16:2 bfloat16:2
@@ -99,7 +102,7 @@ part_matrix() {
   done
 }
 
-# All C++ files of the tree, one a line.
+# Prints all C++ files of the tree, one per line.
 cxx_files() {
   find include src topology transports kernels tools bench examples python tests -name '*.cc' -o -name '*.h' | sort
 }
@@ -110,19 +113,19 @@ part_format() {
   while read -r file; do check clang-format --dry-run --Werror "$file" || true; done < <(cxx_files)
 }
 
-# clang-tidy over every source of the dev build, on all cores; headers through their sources. It needs a list of
-# commands with one source each, so it configures a folder of its own, in which nothing is built.
+# Runs clang-tidy for every source of the dev build, on all cores; headers are checked with their sources. clang-tidy
+# needs a list of commands with one source each, so a separate folder is configured, in which nothing is built.
 part_lint() {
   "$root/scripts/setup" --dev
   cmake --preset dev -B build/lint -DCMAKE_UNITY_BUILD=OFF >build/lint.log || { count_fail 'cmake' && return 1; }
   local file log
-  # GCC's precompiled headers are none of clang's. What includes libtorch's headers, all of train but its drawings, is
-  # left out: clang 14 does not take these for C++20.
+  # clang cannot use GCC's precompiled headers. Sources that include libtorch's headers (train except its drawings)
+  # are not checked, because clang 14 does not accept these headers as C++20.
   sed -E -i 's# -include [^ ]*cmake_pch.hxx##g; s# -Winvalid-pch##g' build/lint/compile_commands.json
   cxx_files | grep '\.cc$' | awk '!/^(tests\/)?train\// || /\/plot/' | while read -r file; do
     grep -qF "\"$root/$file\"" build/lint/compile_commands.json && echo "$file"
   done >build/lint/files
-  # What clang-tidy says of a file, and its exit status in the last line.
+  # Writes the output of clang-tidy for one file to a log, with its exit status in the last line.
   # shellcheck disable=SC2016
   local one='log=build/lint/${1//\//_}.log
     timeout 600 clang-tidy --quiet -p build/lint "$1" >"$log" 2>&1

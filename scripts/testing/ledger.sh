@@ -1,21 +1,22 @@
 # shellcheck shell=bash disable=SC2154
-# Sourced by scripts/test and scripts/stress-tests: the ledger of long runs that are made in instalments.
+# Sourced by scripts/test and scripts/stress-tests: the ledger of long runs, which can be divided into several calls.
 #
-# One line for each part that was run, its fields separated by tabs: part, commit, processor, date, seconds, result.
-# The last row of a part that belongs to the current source decides. It is valid if it says that some checks passed and
-# none failed. A row belongs to the current source if no file outside docs/results/ has changed since its commit; the
-# ledger itself may. A row made with uncommitted changes has "+changes" behind its commit and never counts.
-# The variables that are not set here (the warning that is off) are those of count.sh.
+# The ledger has one line for each part that was run, with tabs between the fields: part, commit, processor, date,
+# seconds, result. For each part the last row that belongs to the current source counts. It is valid if some checks
+# passed and none failed. A row belongs to the current source if no file has changed since its commit, except files in
+# docs/results/ and the ledger itself. If there were uncommitted changes, "+changes" is appended to the commit, and the
+# row never counts. SC2154 is disabled because count.sh sets some of the variables.
 
 ledger=build/ledger.tsv
 ledger_head='part	commit	processor	date	seconds	result'
 
 processor() { sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -n 1; }
 
-# source_files: what a row depends on, as arguments of git.
+# source_files: prints the files on which a row depends, as arguments for git.
 source_files() { printf '%s\n' . ':(exclude)docs/results' ":(exclude)${ledger#"$root/"}"; }
 
-# source_commit: the commit of the source, with "+changes" if there are some. Ends the script without a repository.
+# source_commit: prints the commit of the source, with "+changes" if there are uncommitted changes. Without a git
+# repository it ends the script.
 source_commit() {
   local commit changes files
   mapfile -t files < <(source_files)
@@ -24,7 +25,7 @@ source_commit() {
   printf '%s' "$commit${changes:++changes}"
 }
 
-# is_current COMMIT: whether the source is that of COMMIT.
+# is_current COMMIT: whether the source is the same as in COMMIT.
 is_current() {
   local files
   case $1 in *+changes) return 1 ;; esac
@@ -32,7 +33,7 @@ is_current() {
   [[ $(source_commit) != *+changes ]] && git diff --quiet "$1" HEAD -- "${files[@]}" 2>/dev/null
 }
 
-# valid_row PART: prints the last row of the part for the current source if it is valid; status 1 if there is none.
+# valid_row PART: prints the last row of the part for the current source, if it is valid. Returns 1 if there is none.
 valid_row() {
   local part commit rest last=''
   [ -f "$ledger" ] || return 1
@@ -42,7 +43,8 @@ valid_row() {
   [[ $last =~ [[:space:]][1-9][0-9]*' passed, 0 failed,' ]] && printf '%s' "$last"
 }
 
-# run_into_ledger NAME:BUDGET: runs the part and appends its row. A commit that is made meanwhile spoils the row.
+# run_into_ledger NAME:BUDGET: runs the part and appends its row. If the commit changes during the run, the row does
+# not count.
 run_into_ledger() {
   local before after
   before=$(source_commit)
@@ -55,9 +57,9 @@ run_into_ledger() {
     "$part_result" >>"$ledger"
 }
 
-# run_by_ledger MINUTES NAME:BUDGET...: runs the parts that have no valid row and writes a row for each. A part whose
-# budget does not fit into the rest of MINUTES is not begun; 0 is no limit. Then it names the parts without a valid row;
-# status 1 if there are any.
+# run_by_ledger MINUTES NAME:BUDGET...: runs the parts that have no valid row, and writes a row for each. It does not
+# start a part with a budget that exceeds the rest of MINUTES; 0 means no limit. At the end it prints the parts
+# without a valid row, and returns 1 if there are any.
 run_by_ledger() {
   local minutes=$1 part row missing=()
   shift

@@ -1,10 +1,11 @@
-"""What scripts/rdma-vm boots, out of the distribution's packages.
+"""Creates the kernel and the initial file system that scripts/rdma-vm boots, from the distribution's packages.
 
-  image.py kernel UNPACKED VERSION OUT        OUT/vmlinuz and OUT/lib/modules/VERSION (uncompressed, a part of them)
-  image.py initrd MODULES BUSYBOX INIT OUT    the initial file system, with the modules that the host's root needs
+  image.py kernel UNPACKED VERSION OUT        writes OUT/vmlinuz and some of the modules, uncompressed, to
+                                              OUT/lib/modules/VERSION
+  image.py initrd MODULES BUSYBOX INIT OUT    writes the initial file system, with the modules to mount the host's root
   image.py tsc                                prints the rate of this machine's time-stamp counter in kHz
 
-Only the standard library; modules compressed by zstd (Ubuntu) need the zstd program.
+Uses only the standard library. Modules that are compressed by zstd (Ubuntu) need the zstd program.
 """
 
 import ctypes
@@ -19,18 +20,19 @@ import subprocess
 import sys
 import time
 
-# What a guest can need of a kernel; the rest is drivers.
+# The modules that a guest may need; the others are drivers.
 KEPT = ("arch/", "crypto/", "lib/", "net/", "fs/9p", "fs/overlayfs", "fs/netfs", "fs/fscache", "kernel/",
         "drivers/infiniband", "drivers/virtio", "drivers/net/virtio_net", "drivers/net/veth", "drivers/net/dummy",
         "drivers/net/net_failover", "drivers/block/virtio", "drivers/char/virtio", "drivers/net/ifb",
         "drivers/net/bonding")
-# Emulated, the instruction is slower than the table of crc32_generic: a third less bandwidth.
+# In emulation this instruction is slower than the table of crc32_generic, so the bandwidth would be a third lower.
 LEFT_OUT = ("crc32-pclmul",)
 FIRST_MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay")
 
 
 def plain_kernel(image):
-    """The ELF image inside a bzImage, which boots seconds earlier than the guest could unpack it; else the bzImage."""
+    """The ELF image inside a bzImage, so that the guest does not need seconds to unpack it. If the image cannot be
+    unpacked here, the bzImage itself."""
     offset, length = struct.unpack_from("<II", image, 0x248)  # payload_offset, payload_length: boot protocol 2.08
     payload = image[(image[0x1F1] + 1) * 512 + offset:][:length]
     plain = b""
@@ -45,7 +47,7 @@ def plain_kernel(image):
 
 
 def unpacked(path):
-    """A module file's content, and the path without its suffix of compression."""
+    """The uncompressed content of a module file, and its path without the suffix of the compression."""
     with open(path, "rb") as file:
         content = file.read()
     if path.endswith(".xz"):
@@ -89,7 +91,8 @@ def module_name(path):
 
 
 def ordered_modules(folder):
-    """Paths of FIRST_MODULES that are not built in, each after what it needs, by depmod's list."""
+    """The paths of FIRST_MODULES and their dependencies, without built-in ones. Each is after its dependencies, which
+    are read from depmod's list."""
     needs = {}
     with open(os.path.join(folder, "modules.dep"), encoding="utf-8") as file:
         for line in file:
@@ -116,7 +119,7 @@ def ordered_modules(folder):
 
 
 class Archive:
-    """A cpio archive of the kind that the kernel unpacks ("newc")."""
+    """A cpio archive in the format that the kernel unpacks ("newc")."""
 
     def __init__(self):
         self.content = bytearray()
@@ -140,7 +143,7 @@ class Archive:
 
 
 def needs_a_loader(path):
-    """Whether an ELF program (64 bits) is linked dynamically: it has a header PT_INTERP."""
+    """Whether a 64-bit ELF program is linked dynamically, which means that it has a header PT_INTERP."""
     with open(path, "rb") as file:
         content = file.read()
     first, size, count = struct.unpack_from("<Q", content, 32) + struct.unpack_from("<HH", content, 54)
@@ -166,7 +169,8 @@ def make_initrd(folder, busybox, init, out):
 
 
 def print_tsc_khz():
-    """Measured against the system's clock over 0.1 s; each sample is the one that was least interrupted of 20."""
+    """Prints the rate, measured with the system clock over 0.1 s. At both ends the shortest of 20 samples is used,
+    because it was not interrupted."""
     code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     code.write(bytes.fromhex("0f31 48c1e220 4809d0 c3"))  # rdtsc; shl rdx, 32; or rax, rdx; ret
     counter = ctypes.CFUNCTYPE(ctypes.c_uint64)(ctypes.addressof(ctypes.c_char.from_buffer(code)))

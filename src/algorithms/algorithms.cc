@@ -1,4 +1,4 @@
-// Picks an algorithm by name and refuses what it cannot do.
+// Selects a generator by collective and algorithm, and rejects unsupported combinations.
 #include "algorithms/algorithms.h"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ Error refusal(ErrorCode code, std::string message) {
   return {.code = code, .scope = ErrorScope::kCall, .rank = -1, .message = std::move(message)};
 }
 
-struct Entry {
+struct AlgorithmEntry {
   CollectiveKind kind;
   Algorithm algorithm;
   Generator (*generator)(const Collective& collective);
@@ -26,8 +26,8 @@ struct Entry {
 
 using Kind = CollectiveKind;
 
-// Every plan that there is. A barrier is an all_reduce of nothing.
-constexpr Entry kEntries[] = {
+// All plans. A barrier is an all_reduce of empty data.
+constexpr AlgorithmEntry kAlgorithms[] = {
     {Kind::kAllReduce, Algorithm::kRing, ring_all_reduce, kMaxRanks},
     {Kind::kAllReduce, Algorithm::kDoubleTree, double_tree_all_reduce, kMaxRanks},
     {Kind::kAllReduce, Algorithm::kOneShot, one_shot_all_reduce, kMaxDirectRanks},
@@ -77,10 +77,10 @@ std::string names_of(const std::vector<Algorithm>& algorithms) {
   return text;
 }
 
-// Those that take any number of ranks.
+// The algorithms without a limit on the number of ranks (other than kMaxRanks).
 std::vector<Algorithm> algorithms_for_many(CollectiveKind kind) {
   std::vector<Algorithm> algorithms;
-  for (const Entry& entry : kEntries) {
+  for (const AlgorithmEntry& entry : kAlgorithms) {
     if (entry.kind == kind && entry.most_ranks == kMaxRanks) algorithms.push_back(entry.algorithm);
   }
   return algorithms;
@@ -90,7 +90,7 @@ std::vector<Algorithm> algorithms_for_many(CollectiveKind kind) {
 
 std::vector<Algorithm> algorithms_of(CollectiveKind kind) {
   std::vector<Algorithm> algorithms;
-  for (const Entry& entry : kEntries) {
+  for (const AlgorithmEntry& entry : kAlgorithms) {
     if (entry.kind == kind) algorithms.push_back(entry.algorithm);
   }
   std::sort(algorithms.begin(), algorithms.end());
@@ -101,30 +101,32 @@ Result<Generator> find_generator(const Collective& collective, Algorithm algorit
   if (collective.ranks == 0) return refusal(ErrorCode::kInvalidArgument, "a collective needs at least 1 rank, not 0");
   if (collective.ranks > kMaxRanks) {
     return refusal(ErrorCode::kUnsupported,
-                   fmt::format("{} ranks are more than the {} that a plan takes", collective.ranks, kMaxRanks));
+                   fmt::format("{} ranks are more than the {} that a plan supports", collective.ranks, kMaxRanks));
   }
   if (collective.root >= (has_root(collective.kind) ? collective.ranks : 1)) {
     return refusal(ErrorCode::kInvalidArgument,
                    fmt::format("root {} is outside 0..{}", collective.root, collective.ranks - 1));
   }
   if (!collective.nodes.empty() && collective.nodes.size() != collective.ranks) {
-    return refusal(ErrorCode::kInvalidArgument, fmt::format("the machines of {} ranks are known, not those of {}",
-                                                            collective.nodes.size(), collective.ranks));
+    return refusal(ErrorCode::kInvalidArgument,
+                   fmt::format("nodes gives the machines of {} ranks, but there are {} ranks", collective.nodes.size(),
+                               collective.ranks));
   }
-  const auto entry = std::find_if(std::begin(kEntries), std::end(kEntries), [&](const Entry& each) {
+  const auto entry = std::find_if(std::begin(kAlgorithms), std::end(kAlgorithms), [&](const AlgorithmEntry& each) {
     return each.kind == collective.kind && each.algorithm == algorithm;
   });
-  if (entry == std::end(kEntries)) {
+  if (entry == std::end(kAlgorithms)) {
     const std::vector<Algorithm> known = algorithms_of(collective.kind);
     return refusal(known.empty() ? ErrorCode::kUnsupported : ErrorCode::kInvalidArgument,
                    fmt::format("algorithm {} is not one that has a plan for {}; choose {}", to_string(algorithm),
                                to_string(collective.kind), known.empty() ? "another collective" : names_of(known)));
   }
   if (collective.ranks > entry->most_ranks) {
-    return refusal(ErrorCode::kUnsupported,
-                   fmt::format("{} has one rank talk to all others and takes at most {} ranks, not {}; choose {}",
-                               to_string(algorithm), entry->most_ranks, collective.ranks,
-                               names_of(algorithms_for_many(collective.kind))));
+    return refusal(
+        ErrorCode::kUnsupported,
+        fmt::format("{} lets one rank communicate with all others and supports at most {} ranks, not {}; choose {}",
+                    to_string(algorithm), entry->most_ranks, collective.ranks,
+                    names_of(algorithms_for_many(collective.kind))));
   }
   return entry->generator(collective);
 }

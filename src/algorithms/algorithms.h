@@ -1,5 +1,5 @@
-// The algorithms, by name. Each is a pure function from (shape, rank) to that rank's plan; see the file of each for its
-// story.
+// The list of algorithms. Each algorithm is a pure function from (shape, rank) to that rank's plan. The comment at
+// the top of each .cc file explains its algorithm.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace tutti {
 
-// The generator of `algorithm` (not kAuto) for `collective`. kUnsupported where the algorithm cannot do it (with the
-// reason, e.g. more ranks than a direct algorithm takes).
+// Returns the generator of `algorithm` (not kAuto) for `collective`. Errors: kInvalidArgument or kUnsupported,
+// with the reason in the message, for example if there are more ranks than a direct algorithm can serve.
 Result<Generator> find_generator(const Collective& collective, Algorithm algorithm);
 
-// The algorithms that have a plan for this kind, in the order of the enumeration.
+// Returns the algorithms that have a plan for this collective, in the order of the enumeration.
 std::vector<Algorithm> algorithms_of(CollectiveKind kind);
 
 }  // namespace tutti

@@ -1,25 +1,25 @@
-// All-gather: every rank's block comes to every rank.
+// All-gather: every rank obtains the blocks of all ranks.
 //
-// A block has one chunk; S is its length, p the number of ranks. Every rank copies its own block to its place in the
-// step that sends it first: in place, where input and output are the same memory there, nothing is written after it was
-// published.
+// A block has one chunk. S is its length, and p is the number of ranks. Every rank copies its own block to its
+// position in the output in the same step that first sends it. In an in-place call, where both have the same
+// memory, nothing is then written after it was published.
 //
-// Ring. Each block goes round the ring from its rank on; every rank stores it and passes it on, the last one only
-// stores.
+// Ring. Each block starts at its rank and travels around the ring. Every rank stores it and forwards it; the last
+// rank only stores it.
 //   step 0            in[0]: store out[rank], send to the next rank
 //   step k, 1..p-2    received: store out[rank - k], send to the next rank
 //   step p-1          received: store out[rank + 1]
-// Steps per rank: p. Sent per rank: S(p-1), the least there is. Longest way: p - 1 messages. Steps are fused, so
-// connections must hold 2 messages where p > 2. For long blocks, and for blocks of different lengths as good as for
-// equal ones as long as none is much longer than the rest.
+// Steps per rank: p. Bytes sent per rank: S(p-1), the minimum. Longest path: p - 1 messages. A step receives and
+// sends, so connections must hold 2 messages if p > 2. Suited for long blocks. Blocks of different lengths are as
+// efficient as equal ones, unless one is much longer than the others.
 //
-// Direct. Every rank sends its block to all others in one step, and stores what the others have sent.
+// Direct. Every rank sends its block to all others in one step, and stores the blocks that it receives.
 //   step 0            in[0]: store out[rank], send to all
 //   step k, 1..p-1    received from rank + k: store out[rank + k]
-// Steps per rank: p. Sent per rank: S(p-1), by one step. Longest way: 1 message. For short blocks, and through windows,
-// where every rank reads the others' memory.
+// Steps per rank: p. Bytes sent per rank: S(p-1), in one step. Longest path: 1 message. Suited for short blocks,
+// and for windows, because every rank then reads directly from the memory of the others.
 //
-// Source: folklore; the ring is the second half of ring.cc.
+// Source: folklore. The ring is the second half of ring.cc.
 #include <utility>
 
 #include "algorithms/generators.h"

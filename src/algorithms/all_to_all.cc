@@ -1,40 +1,45 @@
 // All-to-all: block q of rank r's input becomes block r of rank q's output.
 //
-// A block has one chunk; S is its length, p the number of ranks. In place out[q] is the memory of in[q], which must
-// have left before anything is received there. So every plan reads in[q] in an earlier step than it writes out[q], and
-// a rank whose call is in place takes no part in windows (PlanShape::windows_in_place): nobody may read in[q] later,
-// from afar, or write out[q] earlier.
+// A block has one chunk. S is its length, and p is the number of ranks. In an in-place call, out[q] has the memory
+// of in[q], so in[q] must be sent before a block is received there. For that reason every plan reads in[q] in an
+// earlier step than it writes out[q]. A rank does not use windows if its call is in place
+// (PlanShape::windows_in_place), because a peer might then read in[q] too late or write out[q] too early.
 //
-// Pairwise. In round k, 0 .. p-1, rank r exchanges blocks with rank q = k - r modulo p: its partner's partner is r
-// itself. Where q = r it copies its own block.
+// Pairwise. In round k = 0 .. p-1, rank r exchanges blocks with rank q = k - r modulo p. The partner of rank q in
+// this round is r. If q = r, the rank copies its own block.
 //   each round        send in[q] to q
 //                     received from q: store out[q]
-// Steps per rank: 2p - 1. Sent per rank: S(p-1), the least there is. Longest way: p rounds at most. One peer at a time,
-// each link carries one block in each direction: for long blocks.
+// Steps per rank: 2p - 1. Bytes sent per rank: S(p-1), the minimum. Longest path: at most p rounds. Each rank
+// communicates with one peer at a time, so each link carries one block in each direction. Suited for long blocks.
 //
-// Direct. All blocks leave before the first one is awaited. All ranks start with different peers.
+// Direct. A rank sends all of its blocks before it waits for the first one. All ranks start with different peers.
 //   step 0            in[rank]: store out[rank]
 //   steps 1 .. p-1    send in[q] to q = rank + 1, rank + 2, ...
 //   steps p .. 2p-2   received from q = rank - 1, rank - 2, ...: store out[q]
-// Steps per rank: 2p - 1. Sent per rank: S(p-1). Longest way: 1 message. For short and middling blocks, and through
-// windows.
+// Steps per rank: 2p - 1. Bytes sent per rank: S(p-1). Longest path: 1 message. Suited for short and medium
+// blocks, and for windows.
 //
-// Bruck. Number the blocks of rank r by the distance i = 1 .. p-1 to the rank that they are for. Block i travels by the
-// powers of two that i is the sum of, the least one first: in round k, with 2^k < p, every rank sends the blocks i that
-// have bit k to rank r + 2^k and gets as many, with the same numbers, from rank r - 2^k. Between two rounds block i
-// waits in scratch[i]. In its last round it comes to the rank that it is for, as out[r - i].
-//   channel 0   in[rank]: store out[rank]; and what must make way in place: scratch[i] = in[r + i]
-//               round k, each i with bit k, ascending: send scratch[i], or in its first round in[r + i], to r + 2^k;
-//               what was received is sent after its receive
-//   channel 1   round k, each i with bit k, ascending: received from r - 2^k: store scratch[i], or in its last round
-//               out[r - i]; after the send of the same number in the same round, and so after all sends before it
-// So nothing is written before it has left, with one exception, in place: out[r - i] is the memory of in[r + (p - i)],
-// and block p - i may leave in a later round than i comes, or later in the same round. Such blocks make way: they are
-// copied to scratch first. And channel 1 does not begin with a tile before channel 0 has, since scratch is used again.
-// Longest way: at most ceil(log2 p) messages, and as many peers. A message is one block, so a rank sends about
-// (p/2) log2 p of them, more than the p - 1 of the others: for very short blocks where connections are what is scarce.
+// Bruck. The blocks of rank r are numbered by the distance i = 1 .. p-1 to their destination. A block i travels in
+// hops. Their lengths are the powers of two in the binary representation of i, the smallest first. In round k,
+// with 2^k < p, every rank sends its blocks i that have bit k set to rank r + 2^k, and receives blocks with the
+// same numbers from rank r - 2^k. Between two of its rounds, block i is in scratch[i]. In its last round it
+// reaches its destination, where it is stored to out[r - i].
+//   channel 0   in[rank]: store out[rank]; and for the blocks that must be saved in an in-place call:
+//               in[r + i]: store scratch[i]
+//               round k, each i with bit k, ascending: send scratch[i], or in the first round of block i in[r + i],
+//               to r + 2^k. A block that was received is sent after its receive.
+//   channel 1   round k, each i with bit k, ascending: received from r - 2^k: store scratch[i], or in the last round of
+//               block i out[r - i]. This runs after the send of the same number in the same round, and so after all
+//               earlier sends.
+// So memory is not written before its old contents were sent. There is one exception in an in-place call: out[r -
+// i] has the memory of in[r + (p - i)], and block p - i may be sent in a later round than block i is received, or
+// later in the same round. Such blocks are copied to scratch first. Channel 1 does not start a tile before channel
+// 0 has started it, because every tile uses the same scratch. Longest path: at most ceil(log2 p) messages. A rank
+// has at most ceil(log2 p) peers. A message is one block, so a rank sends about (p/2) log2 p messages, more than
+// the p - 1 messages of the other algorithms. Suited for very short blocks if the number of connections is
+// limited.
 //
-// Source: pairwise and direct exchange are folklore; J. Bruck et al., "Efficient algorithms for all-to-all
+// Source: pairwise and direct exchange are folklore. J. Bruck et al., "Efficient algorithms for all-to-all
 // communications in multiport message-passing systems", IEEE TPDS 8 (1997).
 #include <bit>
 #include <cstdint>
@@ -85,14 +90,15 @@ RankPlan build_direct(const PlanShape& shape, std::uint32_t rank) {
 int first_round(std::uint32_t block) { return std::countr_zero(block); }
 int last_round(std::uint32_t block) { return std::bit_width(block) - 1; }
 
-// In place, block `block` would be overwritten before it has left: by what comes as out[r - i], with i = p - block.
+// True if, in an in-place call, block `block` would be overwritten before it was sent: by the block i = p - block,
+// which is stored to out[r - i].
 bool must_make_way(std::uint32_t block, std::uint32_t ranks) {
   const std::uint32_t comes = ranks - block;
   if (first_round(block) != last_round(comes)) return first_round(block) > last_round(comes);
   return block > comes;
 }
 
-// Calls visit(round, block) in the order in which both channels of every rank go through them.
+// Calls visit(round, block) in the order in which both channels of every rank process the blocks.
 template <class Visit>
 void for_each_bruck_message(std::uint32_t ranks, Visit visit) {
   for (int round = 0; (std::uint32_t{1} << round) < ranks; ++round) {
@@ -112,7 +118,7 @@ RankPlan build_bruck(const PlanShape& shape, std::uint32_t rank) {
   }
   const std::uint32_t first_send = sender.steps();
   ChannelBuilder receiver;
-  std::vector<std::uint32_t> received(ranks);  // of each block: the step of the receiver that stored it last
+  std::vector<std::uint32_t> received(ranks);  // indexed by block: the step of the receiver that stored it last
   for_each_bruck_message(ranks, [&](int round, std::uint32_t block) {
     const std::uint32_t distance = std::uint32_t{1} << round;
     auto leaves = sender.step();
@@ -154,7 +160,8 @@ Generator direct_all_to_all(const Collective& collective) {
 Generator bruck_all_to_all(const Collective& collective) {
   return {.shape = {.collective = collective,
                     .algorithm = Algorithm::kBruck,
-                    .scratch_chunks = collective.ranks > 2 ? collective.ranks : 0,  // scratch[0] is not used
+                    // scratch[0] is not used
+                    .scratch_chunks = collective.ranks > 2 ? collective.ranks : 0,
                     .windows_in_place = false},
           .build = build_bruck};
 }

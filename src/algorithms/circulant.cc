@@ -1,37 +1,38 @@
-// Circulant reduce-scatter, all-gather and all-reduce: as few rounds and as few bytes as there can be, for any number
-// of ranks.
+// Circulant reduce-scatter, all-gather and all-reduce: the minimum number of rounds of each half and the minimum
+// number of bytes, for any number of ranks.
 //
-// Halve the number of ranks p, rounding up, until 1 is left: s(0) = p, s(k+1) = s(k) / 2 rounded up, s(q) = 1 with q =
-// ceil(log2 p). The ranks stand in a circle, and the rounds' partners are these skips away. Rank r numbers the p blocks
-// of the message from its own one on: block i of rank r is block r + i modulo p of the message.
+// Halve the number of ranks p, rounding up, until 1 is left: s(0) = p, s(k+1) = s(k) / 2 rounded up, s(q) = 1 with
+// q = ceil(log2 p). The ranks are arranged in a circle, and the partners in round k are s(k+1) ranks away. Rank r
+// numbers the p blocks of the message starting with its own: block i of rank r is block r + i modulo p of the
+// message.
 //
-// Reduce-scatter. Round k = 0 .. q-1: rank r sends its blocks s(k+1) .. s(k)-1 to rank r + s(k+1), for which they are
-// the blocks 0, 1, ..., and adds what comes from rank r - s(k+1) to its own of these numbers. What it sent it never
-// needs again: after round k it is left with the blocks 0 .. s(k+1)-1, in the end with block 0, which holds every
-// contribution.
+// Reduce-scatter. In round k = 0 .. q-1, rank r sends its blocks s(k+1) .. s(k)-1 to rank r + s(k+1), where they
+// have the numbers 0, 1, ..., and adds the blocks that it receives from rank r - s(k+1) to its own blocks of these
+// numbers. It does not need the blocks again that it has sent. After round k it has the blocks 0 .. s(k+1)-1, and
+// in the end only block 0, which then holds every contribution.
 //   round k, message m   send (in or scratch)[s(k+1)+m] to r + s(k+1)
 //                        (in or scratch)[m] (+) received: store scratch[m]; in the last round complete: store out
 //
-// All-gather. The same backwards. Round k = q-1 .. 0: rank r, which has its blocks 0 .. s(k+1)-1, sends the first s(k)
-// - s(k+1) of them to rank r - s(k+1), for which they are the blocks s(k+1) .. s(k)-1.
+// All-gather. The same in reverse. In round k = q-1 .. 0, rank r has its blocks 0 .. s(k+1)-1, and sends the first
+// s(k) - s(k+1) of them to rank r - s(k+1), where they are the blocks s(k+1) .. s(k)-1.
 //   round k, message m   send out[m] to r - s(k+1); received from r + s(k+1): store out[s(k+1)+m]
 //
-// All-reduce. The one and then the other.
+// All-reduce. The reduce-scatter, and then the all-gather.
 //
-// Rounds: ceil(log2 p) for either half, 2 ceil(log2 p) for the all-reduce. Messages and bytes: every block but a rank's
-// own is sent once by every rank in either half, p - 1 blocks: S(p-1)/p of a message of S bytes, 2S(p-1)/p for the
-// all-reduce: the least that any can send, for every p. A half cannot have fewer rounds; an all-reduce can, by sending
-// more. A round's blocks travel as messages of their own (algorithms/rounds.h): with more than 16 ranks the first
-// rounds cost more than one latency.
+// Rounds: ceil(log2 p) for each half, 2 ceil(log2 p) for the all-reduce. In each half, every rank sends every
+// block except one, p - 1 blocks in all. For a message of S bytes that is S(p-1)/p, and 2S(p-1)/p for the
+// all-reduce, which is the minimum for every p. A half cannot have fewer rounds. An all-reduce can, if it sends
+// more bytes. Each block of a round is a message of its own (algorithms/rounds.h), so with more than 16 ranks the
+// first rounds take more than one latency.
 //
-// Order of addition: a rank's own value comes first, then, round by round, the sums of those that sent to it; for p =
-// 4, block c: (rc + r(c+2)) + (r(c+3) + r(c+1)). Not the order of the ranks, so none is promised; but every sum is
-// computed once, by one rank, so all ranks get the same bits.
+// Order of addition: a rank's own value is first. The sums that it receives follow, round by round. For example,
+// block c with p = 4 is (rc + r(c+2)) + (r(c+3) + r(c+1)). This is not the order of the ranks, so the plan
+// promises no order. But every sum is computed once, by one rank, so all ranks obtain the same bits.
 //
-// Through windows: inputs of round 0 and all results are read or written in place; partial sums go through slots.
+// Windows: inputs of round 0 and all results are read and written directly. Partial sums go through slots.
 //
-// Source: J. L. Traeff, "Optimal, Non-pipelined Reduce-scatter and Allreduce Algorithms", 2024 (arXiv:2410.14234). The
-// all-gather is that of J. Bruck et al., "Efficient algorithms for all-to-all communications in multiport
+// Source: J. L. Traeff, "Optimal, Non-pipelined Reduce-scatter and Allreduce Algorithms", 2024 (arXiv:2410.14234).
+// The all-gather is that of J. Bruck et al., "Efficient algorithms for all-to-all communications in multiport
 // message-passing systems", IEEE Trans. Parallel Distrib. Syst. 8 (1997), with skips that are halved instead of
 // doubled.
 #include "algorithms/circulant.h"
@@ -87,7 +88,7 @@ PlanShape shape_of(const Collective& collective) {
           .order = Order::kAny};
 }
 
-// Partial sums are there from the second round on.
+// Partial sums exist from the second round on, so 1 or 2 ranks need no scratch.
 std::uint32_t scratch_chunks(std::uint32_t ranks) { return ranks > 2 ? ranks : 0; }
 
 }  // namespace
@@ -106,8 +107,8 @@ void add_circulant_reduce_scatter(ChannelBuilder& channel, std::uint32_t rank, s
   const std::vector<std::uint32_t> skips = circulant_skips(ranks);
   const std::uint16_t lanes = circulant_lanes(ranks);
   const auto block = [&](std::uint32_t i) { return (rank + i) % ranks; };
-  // The first `summed` blocks were added to; the others still are this rank's inputs. The first round adds to half of
-  // them, later rounds to fewer.
+  // The first `summed` blocks hold partial sums, in scratch. The other blocks are still this rank's inputs. The
+  // first round adds to half of the blocks, later rounds to fewer.
   std::uint32_t summed = 0;
   const auto space = [&](std::uint32_t i) { return i < summed ? Space::kScratch : Space::kInput; };
   for (std::size_t k = 0; k + 1 < skips.size(); ++k) {

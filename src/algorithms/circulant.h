@@ -1,4 +1,4 @@
-// The two halves of the circulant algorithms, for the plans that are made of them; circulant.cc tells the story.
+// The two halves of the circulant algorithms, for plans that are built from them. circulant.cc explains them.
 #pragma once
 
 #include <cstdint>
@@ -8,19 +8,19 @@
 
 namespace tutti {
 
-// s(0) = ranks, s(k+1) = s(k) / 2 rounded up, ..., 1: one entry more than there are rounds.
+// Returns s(0) = ranks, s(k+1) = s(k) / 2 rounded up, ..., 1. It has one more element than there are rounds.
 std::vector<std::uint32_t> circulant_skips(std::uint32_t ranks);
 
-// Lanes that either half uses for so many ranks, from lane 0 on.
+// Number of lanes that either half uses for this number of ranks, starting with lane 0.
 std::uint16_t circulant_lanes(std::uint32_t ranks);
 
-// Block b starts in in[b] of every rank; partial sums stand in scratch[b]; the sum of block `rank` goes to out[result].
-// ranks >= 2.
+// Appends a reduce-scatter. Block b starts in in[b] of every rank, partial sums are stored in scratch[b], and the
+// sum of block `rank` is stored to out[result]. ranks >= 2.
 void add_circulant_reduce_scatter(ChannelBuilder& channel, std::uint32_t rank, std::uint32_t ranks,
                                   std::uint32_t result);
 
-// `own` holds this rank's block: out[rank], or a slice of the input, which is then copied there. Block b ends in
-// out[b]. ranks >= 2.
+// Appends an all-gather. `own` holds this rank's block. It is out[rank], or a slice of the input that is copied to
+// out[rank]. At the end, block b is in out[b]. ranks >= 2.
 void add_circulant_all_gather(ChannelBuilder& channel, std::uint32_t rank, std::uint32_t ranks, Slice own);
 
 }  // namespace tutti

@@ -1,3 +1,5 @@
+// Copies the steps of the stages to the channels of the plan, and then adds the waits between channels that access
+// the same slices.
 #include "algorithms/compose.h"
 
 #include <algorithm>
@@ -9,15 +11,16 @@
 namespace tutti {
 namespace {
 
-// The first and the last step of one channel that reads, or stores, one place of memory.
+// The first and the last step of one channel that reads (or stores to) one slice.
 struct Span {
   std::uint16_t channel = 0;
   std::uint32_t first = 0;
   std::uint32_t last = 0;
 };
 
-// What is handed from step to step lies in scratch and output. Its places in the order of (space, chunk), and for each
-// the spans of those who read or store it, by channel. Built by counting, as long as the plan has steps and chunks.
+// An index of the steps that read, or that store to, each slice of scratch and output. Stages pass data through
+// these slices. The slices are ordered by (space, chunk), and each has one Span per channel, in the order of the
+// channels. The index is built by counting, in time proportional to the number of steps and chunks.
 class Uses {
  public:
   Uses(const RankPlan& plan, Slice Step::*slice) : chunks_(chunks_of(plan)) {
@@ -76,8 +79,9 @@ class Uses {
   }
 
   std::uint32_t chunks_;
-  std::vector<std::uint32_t> begins_;  // of each place, into spans_; room for one span for each step
-  std::vector<std::uint32_t> counts_;  // of each place
+  // Indexed by slice: index of its first span in spans_. There is space for one span for each step.
+  std::vector<std::uint32_t> begins_;
+  std::vector<std::uint32_t> counts_;  // indexed by slice
   std::vector<Span> spans_;
 };
 

@@ -1,19 +1,21 @@
-// Plans made of plans: stages over teams of ranks, `reduce_scatter(inside) >> all_reduce(across) >>
-// all_gather(inside)`.
+// Composer: builds a plan from the plans of stages that run on subsets of the ranks, for example
+// `reduce_scatter(inside) >> all_reduce(across) >> all_gather(inside)`.
 //
-// A stage is any algorithm's rank plan, over the members of a team, numbered from 0 on, with chunks of its own. A
-// Composer embeds the stages of one rank, one after the other, into one rank plan: it turns members into ranks, slices
-// into slices of the whole plan, and lanes and channels into those that the stage may use.
+// A stage is a rank plan of any algorithm. It runs on the members of a team, which are numbered from 0, and has
+// chunks of its own. A Composer appends the stages of one rank, one after the other, to one rank plan. It converts
+// members to ranks, the stage's slices to slices of the whole plan, and lanes and channels to those that the stage
+// may use.
 //
-// Stages that share a channel run one after the other. Stages in channels of their own overlap, tile by tile: while one
-// tile goes across, the next one is summed up inside. What such stages hand to each other stands in memory, and the
-// Composer adds the order that this needs:
-//   a step that reads what another channel stores waits for that store in the same tile;
-//   a step that stores to scratch, which every tile uses again, waits until other channels have read it in the tile
-//   before.
-// No wait leads back to an earlier stage of the same tile, so no cycle comes of them. That inputs which are the same
-// memory as outputs, in place, have been read before they are overwritten follows from the values: a result depends on
-// every read of what it replaces. Nothing of this is taken on trust: composed plans are proved like all others.
+// Stages in the same channel run one after the other. Stages in channels of their own overlap tile by tile: for
+// example, while one tile is reduced between machines, the next tile is reduced inside each machine. Such stages
+// pass data to each other through memory, and the Composer adds the waits that this requires:
+// - A step that reads data that another channel stores waits for that store in the same tile.
+// - A step that stores to scratch waits until other channels have read the old data in the previous tile, because
+//   every tile uses the same scratch.
+//
+// A wait never refers to a later stage of the same tile, so the waits cannot form a cycle. In an in-place call, an
+// input is always read before the output in the same memory is written, because the result depends on every read
+// of that input. Composed plans do not rely on this reasoning: they are verified like all others.
 #pragma once
 
 #include <cstdint>
@@ -24,23 +26,26 @@
 
 namespace tutti {
 
-// Where a stage stands in the whole plan.
+// The position of a stage in the whole plan.
 struct Embedding {
-  std::function<std::uint32_t(std::uint32_t member)> rank_of;  // the team, an ordered set of ranks
-  std::function<Slice(const Slice& of_stage)> place;           // of no two stages the same, but for what is handed on
+  // The team: member -> rank.
+  std::function<std::uint32_t(std::uint32_t member)> rank_of;
+  // Maps a slice of the stage to a slice of the whole plan. Two stages must not use the same slice, except to pass
+  // data.
+  std::function<Slice(const Slice& of_stage)> place;
   std::uint16_t first_channel = 0;
   std::uint16_t first_lane = 0;
   bool completes = false;  // the stage's complete sums are complete sums of the whole plan
 };
 
-// Builds one rank's plan. By one thread.
+// Builds one rank's plan. Not thread-safe.
 class Composer {
  public:
-  // Appends a member's share of a stage behind what its channels hold already. Ranks must append stages that share a
-  // connection in the same order.
+  // Appends one member's part of a stage after the steps that its channels already have. If stages share a
+  // connection, all ranks must append them in the same order.
   void append(const RankPlan& stage, const Embedding& embedding);
 
-  // Every place must be stored to by one channel only.
+  // Requires that every slice is stored to by at most one channel.
   RankPlan build() &&;
 
  private:

@@ -1,27 +1,31 @@
-// Direct all-reduce: every rank talks to every other, and sums are taken in rank order, in one step, rounded once.
+// Direct all-reduce: every rank communicates with every other rank, and each sum is computed in rank order, in one
+// step, with one rounding.
 //
-// One-shot. Every rank sends its whole message to all others, and every rank adds all p messages in rank order 0 ..
-// p-1, its own at its own place. All ranks do the same additions, so all get the same bits.
+// One-shot. Every rank sends its whole message to all others, and adds all p messages in rank order 0 .. p-1. Its
+// own message is added at its own position. All ranks do the same additions, so all obtain the same bits.
 //   step 0   send in[0] to all
-//   step 1   r0 (+) r1 (+) ... (+) r(p-1), own input at its place, complete: store out[0]
-// Steps per rank: 2. Bytes sent per rank: S(p-1). One round of messages: for the smallest messages.
-// In place, step 1 overwrites the input without knowing whether all peers have read it; so where the call is in place,
-// the input is never published through a window but copied to slots (PlanShape::windows_in_place).
+//   step 1   r0 (+) r1 (+) ... (+) r(p-1), own input at its position, complete: store out[0]
+// Steps per rank: 2. Bytes sent per rank: S(p-1). One round of messages. Suited for the smallest messages. In an
+// in-place call, step 1 may overwrite the input before all peers have read it. So in that case the input is copied
+// to slots and never published through a window (PlanShape::windows_in_place).
 //
-// Two-shot. The message is cut into p chunks; rank q owns chunk q. Every rank sends its input of each chunk to the
-// owner; the owner adds all p of them in rank order, stores the result and sends it to all.
+// Two-shot. The message is divided into p chunks, and rank q owns chunk q. Every rank sends its input of each
+// chunk to the owner. The owner adds all p of them in rank order, stores the result, and sends it to all.
 //   steps 0 .. p-2      send in[q] to q, for q = rank + 1, rank + 2, ...: all start with different peers
-//   step p-1            r0 (+) r1 (+) ... (+) r(p-1), own in[rank] at its place, complete: store out[rank], send to all
+//   step p-1            r0 (+) r1 (+) ... (+) r(p-1), own in[rank] at its position, complete: store out[rank],
+//                       send to all
 //   steps p .. 2p-2     received from q: store out[q], for q = rank + 1, ...
-// Steps per rank: 2p - 1. Bytes sent per rank: 2S(p-1)/p. Two rounds of messages. Through windows nothing is copied:
-// the owner reads p inputs in place and writes p outputs in place, 2Sp loads and stores in all, the least possible. An
-// owner's step frees its inputs and needs room for its result at once, so connections must hold 2 messages.
+// Steps per rank: 2p - 1. Bytes sent per rank: 2S(p-1)/p. Two rounds of messages. With windows nothing is copied:
+// the owner reads p inputs and writes p outputs directly, which is 2Sp loads and stores in all, the minimum. The
+// owner's step frees the slots of its inputs and needs slots for its result at the same time, so connections must
+// hold 2 messages.
 //
-// Order of addition: ranks 0, 1, ..., p-1, left to right, in one step: the same for every chunk, size and placement.
+// Order of addition: ranks 0, 1, ..., p-1, left to right, in one step. It is the same for every chunk, size and
+// placement.
 //
-// Source: the direct exchange is folklore; the names are those of vLLM's and TensorRT-LLM's all-reduce kernels. The
-// two-shot's split into a reduce-scatter and an all-gather: R. Rabenseifner, "Optimization of collective reduction
-// operations", ICCS 2004.
+// Source: the direct exchange is folklore. The names are those of the all-reduce kernels of vLLM and TensorRT-LLM.
+// The split of the two-shot into a reduce-scatter and an all-gather: R. Rabenseifner, "Optimization of collective
+// reduction operations", ICCS 2004.
 #include "algorithms/generators.h"
 
 namespace tutti {
@@ -29,13 +33,13 @@ namespace {
 
 constexpr std::uint16_t kLane = 0;
 
-// Calls `visit(peer)` for the other ranks, from the next one on.
+// Calls `visit(peer)` for all other ranks, starting with the next one.
 template <class Visit>
 void for_each_peer(std::uint32_t rank, std::uint32_t ranks, Visit visit) {
   for (std::uint32_t distance = 1; distance < ranks; ++distance) visit((rank + distance) % ranks);
 }
 
-// The sum over all ranks in rank order, own input chunk at its own place.
+// Adds the chunks of all ranks in rank order, with this rank's own input at its own position.
 void add_all_in_rank_order(ChannelBuilder& channel, ChannelBuilder::StepBuilder& step, std::uint32_t rank,
                            std::uint32_t ranks, std::uint32_t chunk) {
   for (std::uint32_t r = 0; r < ranks; ++r) {

@@ -1,32 +1,31 @@
 // Double binary tree all-reduce.
 //
-// In a binary tree half of the ranks are leaves, which send upwards only once and never forward: half of the machine's
-// bandwidth lies idle. So there are two trees, each carries half of the message (two chunks, chunk t in tree t), and
-// every inner rank of one tree is a leaf of the other. In each tree the values are added on the way up and the result
-// is sent on the way down.
+// In a binary tree, half of the ranks are leaves. They send upwards only once and never forward data, so half of
+// the machine's bandwidth is unused. Therefore there are two trees, and each carries half of the message (two
+// chunks, chunk t in tree t). Every inner rank of one tree is a leaf of the other. In each tree, values are added
+// on the way up, and the result is sent on the way down.
 //
-// The tree on positions 1 .. p is the in-order one: a position with z trailing zero bits stands on level z, its
-// children are 2^(z-1) below and above it (the upper one is halved nearer until it is at most p, and is left out when
-// there is none), and the root is the greatest power of two <= p. Odd positions are leaves, even ones are inner,
-// whatever p is. Tree 0 gives rank r the position r + 1. Tree 1 mirrors it for even p (position p - r) and shifts it by
-// one for odd p (position r, and p for rank 0): both turn every even position of tree 0 into an odd one. The depth is
-// floor(log2 p) edges.
+// The tree on positions 1 .. p is the in-order tree: a position with z trailing zero bits is on level z, and its
+// children are 2^(z-1) below and above it. (If the upper child would be above p, its distance is halved until it
+// is at most p. If that is not possible, there is no upper child.) The root is the greatest power of two <= p. For
+// every p, odd positions are leaves and even positions are inner ranks. In tree 0, rank r has the position r + 1.
+// Tree 1 mirrors tree 0 for even p (position p - r), and shifts it by one for odd p (position r, and p for rank
+// 0). Both change every even position of tree 0 to an odd one. The depth is floor(log2 p) edges.
 //
-// Four channels per rank, one for each tree and direction, and a lane for each of them with the same number, so that
-// tiles follow each other through the trees without waiting for each other's results:
-//   up,   lane 2t      (lower child) (+) in[t] (+) (upper child); the root has the complete value: it stores out[t] and
-//   sends
-//                      it to its children's down channels (lane 2t + 1); all others send to the parent
-//   down, lane 2t + 1  received: store out[t], send to the children; empty at the root
+// Each rank has four channels, one for each tree and direction. Each channel has its own lane with the same
+// number. So the tiles form a pipeline through the trees, and do not wait for the results of earlier tiles:
+//   up,   lane 2t      (lower child) (+) in[t] (+) (upper child). The root has the complete value: it stores out[t] and
+//                      sends it to its children's down channels (lane 2t + 1). All others send to the parent.
+//   down, lane 2t + 1  received: store out[t], send to the children. Empty at the root.
 //
-// Steps per rank: 4 (3 where it is a root). Time: 2 floor(log2 p) + 1 steps one after the other. Bytes sent per rank:
-// at most 2S for a message of S bytes, in both directions about evenly; the whole plan sends 2S(p-1). Order of
-// addition: the in-order walk of the tree, grouped as the tree is. With the mirrored tree read backwards that is rank
-// order in both trees for even p; for odd p tree 1 starts at rank 1 and ends with rank 0.
+// Steps per rank: 4 (3 if the rank is a root). Time: 2 floor(log2 p) + 1 steps one after the other. Bytes sent per
+// rank: at most 2S for a message of S bytes, divided about evenly between both directions. The whole plan sends
+// 2S(p-1). Order of addition: the in-order walk of the tree, grouped like the tree. If the mirrored tree is read
+// backwards, that is rank order in both trees for even p. For odd p, tree 1 starts at rank 1 and ends with rank 0.
 //
-// Source: P. Sanders, J. Speck, J. L. Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan",
-// Parallel Computing 35 (2009). The trees here have no separate root beside the in-order tree: an all-reduce has no
-// root to serve.
+// Source: P. Sanders, J. Speck, J. L. Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and
+// scan", Parallel Computing 35 (2009). The trees here do not have a separate root above the in-order tree, because
+// an all-reduce has no root rank.
 #include <bit>
 #include <utility>
 
@@ -50,7 +49,7 @@ std::uint32_t rank_at(std::uint32_t tree, std::uint32_t position, std::uint32_t 
   return position == ranks ? 0 : position;
 }
 
-// Nearest position above that is within the tree and a child; 0 for none.
+// The upper child of a position: the farthest candidate that is within the tree. 0 if there is none.
 std::uint32_t upper_child(std::uint32_t position, std::uint32_t ranks) {
   const std::uint32_t level_bit = position & (~position + 1);
   for (std::uint32_t distance = level_bit / 2; distance > 0; distance /= 2) {
@@ -77,60 +76,61 @@ struct Lanes {
   std::uint16_t down;
 };
 
-Channel build_up(const TreePlace& place, Lanes lanes, std::uint32_t chunk) {
-  constexpr std::uint32_t kNobody = TreePlace::kNobody;
-  const bool root = place.parent == kNobody;
+Channel build_up(const TreeLinks& links, Lanes lanes, std::uint32_t chunk) {
+  constexpr std::uint32_t kNoRank = TreeLinks::kNoRank;
+  const bool root = links.parent == kNoRank;
   ChannelBuilder channel;
   auto step = channel.step();
-  if (place.lower != kNobody) step.receive(channel.receive_from(place.lower, lanes.up));
+  if (links.lower != kNoRank) step.receive(channel.receive_from(links.lower, lanes.up));
   step.local(Space::kInput, chunk);
-  if (place.upper != kNobody) step.receive(channel.receive_from(place.upper, lanes.up));
+  if (links.upper != kNoRank) step.receive(channel.receive_from(links.upper, lanes.up));
   if (root) {
     step.store(Space::kOutput, chunk).completes();
-    if (place.lower != kNobody) step.send(channel.send_to(place.lower, lanes.down));
-    if (place.upper != kNobody) step.send(channel.send_to(place.upper, lanes.down));
+    if (links.lower != kNoRank) step.send(channel.send_to(links.lower, lanes.down));
+    if (links.upper != kNoRank) step.send(channel.send_to(links.upper, lanes.down));
   } else {
-    step.send(channel.send_to(place.parent, lanes.up));
+    step.send(channel.send_to(links.parent, lanes.up));
   }
   return std::move(channel).build();
 }
 
-Channel build_down(const TreePlace& place, Lanes lanes, std::uint32_t chunk) {
-  constexpr std::uint32_t kNobody = TreePlace::kNobody;
+Channel build_down(const TreeLinks& links, Lanes lanes, std::uint32_t chunk) {
+  constexpr std::uint32_t kNoRank = TreeLinks::kNoRank;
   ChannelBuilder channel;
-  if (place.parent == kNobody) return std::move(channel).build();
+  if (links.parent == kNoRank) return std::move(channel).build();
   auto step = channel.step();
-  step.receive(channel.receive_from(place.parent, lanes.down)).store(Space::kOutput, chunk);
-  if (place.lower != kNobody) step.send(channel.send_to(place.lower, lanes.down));
-  if (place.upper != kNobody) step.send(channel.send_to(place.upper, lanes.down));
+  step.receive(channel.receive_from(links.parent, lanes.down)).store(Space::kOutput, chunk);
+  if (links.lower != kNoRank) step.send(channel.send_to(links.lower, lanes.down));
+  if (links.upper != kNoRank) step.send(channel.send_to(links.upper, lanes.down));
   return std::move(channel).build();
 }
 
 RankPlan build_double_tree(const PlanShape& shape, std::uint32_t rank) {
   RankPlan plan;
   for (std::uint32_t tree = 0; tree < kTrees; ++tree) {
-    const TreePlace place = tree_place(tree, rank, shape.collective.ranks);
+    const TreeLinks links = tree_links(tree, rank, shape.collective.ranks);
     const auto lane = static_cast<std::uint16_t>(2 * tree);
     const Lanes lanes{.up = lane, .down = static_cast<std::uint16_t>(lane + 1)};
-    plan.channels.push_back(build_up(place, lanes, tree));
-    plan.channels.push_back(build_down(place, lanes, tree));
+    plan.channels.push_back(build_up(links, lanes, tree));
+    plan.channels.push_back(build_down(links, lanes, tree));
   }
   return plan;
 }
 
 }  // namespace
 
-TreePlace tree_place(std::uint32_t tree, std::uint32_t rank, std::uint32_t ranks) {
+TreeLinks tree_links(std::uint32_t tree, std::uint32_t rank, std::uint32_t ranks) {
   TUTTI_ASSERT(tree < kTrees && rank < ranks);
   const std::uint32_t position = position_of(tree, rank, ranks);
   const std::uint32_t level_bit = position & (~position + 1);
-  TreePlace place;
-  if (position != std::bit_floor(ranks)) place.parent = rank_at(tree, parent_of(position, ranks), ranks);
-  if (level_bit > 1) place.lower = rank_at(tree, position - level_bit / 2, ranks);
-  if (const std::uint32_t above = upper_child(position, ranks); above != 0) place.upper = rank_at(tree, above, ranks);
+  TreeLinks links;
+  if (position != std::bit_floor(ranks)) links.parent = rank_at(tree, parent_of(position, ranks), ranks);
+  if (level_bit > 1) links.lower = rank_at(tree, position - level_bit / 2, ranks);
+  if (const std::uint32_t above = upper_child(position, ranks); above != 0) links.upper = rank_at(tree, above, ranks);
   if (tree == 1 && ranks % 2 == 0)
-    std::swap(place.lower, place.upper);  // mirrored: the position above has the lower ranks
-  return place;
+    // The tree is mirrored, so the position above holds the lower ranks.
+    std::swap(links.lower, links.upper);
+  return links;
 }
 
 std::uint32_t tree_root(std::uint32_t tree, std::uint32_t ranks) {

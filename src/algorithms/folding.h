@@ -1,7 +1,8 @@
-// Folding: how algorithms for powers of two take any other number of ranks. A pure value.
+// Folding: how algorithms for powers of two are extended to any number of ranks. A value without side effects.
 //
-// With p = Q + f ranks, Q a power of two and f < Q, of the first 2f ranks each odd one is the *helper* of the even one
-// before it, and the others are the Q core ranks, numbered from 0 on, in the order of the ranks.
+// Let p = Q + f ranks, with Q a power of two and f < Q. Among the first 2f ranks, each odd rank is the *helper* of
+// the even rank before it. All other ranks are the Q core ranks. They are numbered from 0, in the order of the
+// ranks.
 #pragma once
 
 #include <bit>

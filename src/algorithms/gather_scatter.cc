@@ -1,27 +1,29 @@
-// Gather: every rank's block comes to the root. Scatter: every rank gets its block from the root.
+// Gather: the root obtains every rank's block. Scatter: every rank obtains its block from the root.
 //
-// Ranks stand in places 0 .. p-1, counted from the root (rooted.h). A block has one chunk; S is its length. The root
-// copies its own block in a step of its own: in place that is a copy of memory onto itself.
+// The plans use virtual ranks 0 .. p-1, counted from the root (rooted.h). A block has one chunk, and S is its
+// length. The root copies its own block in a separate step. If its input and output are the same memory, that
+// copies memory onto itself.
 //
 // Direct.
-//   gather:  the root: in[0]: store out[root]; received from each place 1, 2, ...: store. The others: send in[0].
-//   scatter: the root: send in[rank] to each place p-1, p-2, ..., 1; in[root]: store out[0]. The others: received:
-//   store
-//            out[0].
-// Longest way: 1 message. The root has p - 1 peers, and sends or receives S(p-1), the least there is.
+//   gather:  the root: in[0]: store out[rank]; received from each vrank 1, 2, ...: store.
+//            the others: send in[0].
+//   scatter: the root: in[rank]: send to each vrank p-1, p-2, ..., 1; in[root]: store out[0].
+//            the others: received: store out[0].
+// Longest path: 1 message. The root has p - 1 peers, and sends or receives S(p-1), the minimum.
 //
-// Binomial tree. A place's subtree is a run of places that begins with it. In the gather it sends its own block to its
-// parent and then hands on, without storing them, the blocks of its children's subtrees, nearest child first: so the
-// blocks of a subtree go up in the order of their places. The scatter is the same backwards: the blocks of a subtree
-// come down from the last place to the first, and the last block that comes is a place's own.
-//   gather:  in[0]: send to the parent; then for each place of the subtree, ascending: received from the child that it
-//            is below: send to the parent (the root: store)
-//   scatter: for each place of the subtree, descending: received from the parent (the root: in[rank]): send to the
-//   child
-//            that it is below; then received: store out[0]
-// Longest way of a block: floor(log2 p) messages. A place with s places in its subtree sends (gather) or receives
-// (scatter) s blocks; the root as many as in the direct plan, since a message is one block, but with ceil(log2 p) peers
-// only: for many ranks, where p - 1 connections to one of them, all at once, are too many.
+// Binomial tree. The subtree of a vrank consists of consecutive vranks and starts with it. In the gather, a vrank
+// sends its own block to its parent, and then forwards the blocks of its children's subtrees, nearest child first,
+// without storing them. So the blocks of a subtree are sent up in the order of their vranks. The scatter is the
+// same in reverse: the blocks of a subtree arrive from the last vrank to the first, and the last block to arrive
+// is the vrank's own.
+//   gather:  in[0]: send to the parent; then for each vrank of the subtree, ascending: received from the child above
+//            it: send to the parent (the root: store).
+//   scatter: for each vrank of the subtree, descending: received from the parent (the root: in[rank]): send to the
+//            child above it; then received: store out[0].
+// Longest path of a block: floor(log2 p) messages. A vrank with s vranks in its subtree sends (gather) or receives
+// (scatter) s blocks. A message is one block, so the root handles as many messages as in the direct plan, but it
+// has only ceil(log2 p) peers. Suited for many ranks, if p - 1 simultaneous connections to one of them are too
+// many.
 //
 // Source: folklore; the binomial tree without its aggregation of messages.
 #include <utility>
@@ -33,85 +35,86 @@ namespace {
 
 constexpr std::uint16_t kLane = 0;
 
-// The child of `place` below which `other`, another place of its subtree, stands; perhaps `other` itself.
-std::uint32_t child_above(std::uint32_t place, std::uint32_t other) { return place + std::bit_floor(other - place); }
+// Returns the child of `vrank` that is the root of the subtree with `other`, another vrank below `vrank`. It may
+// be `other` itself.
+std::uint32_t child_above(std::uint32_t vrank, std::uint32_t other) { return vrank + std::bit_floor(other - vrank); }
 
-void gather_own(ChannelBuilder& channel, const Places& places, std::uint32_t place, std::uint32_t parent) {
+void gather_own(ChannelBuilder& channel, const VirtualRanks& vranks, std::uint32_t vrank, std::uint32_t parent) {
   auto own = channel.step();
   own.local(Space::kInput, 0);
-  if (place == 0) {
-    own.store(Space::kOutput, places.root);
+  if (vrank == 0) {
+    own.store(Space::kOutput, vranks.root);
   } else {
-    own.send(channel.send_to(places.rank_at(parent), kLane));
+    own.send(channel.send_to(vranks.rank_at(parent), kLane));
   }
 }
 
 RankPlan build_direct_gather(const PlanShape& shape, std::uint32_t rank) {
-  const Places places(shape.collective);
+  const VirtualRanks vranks(shape.collective);
   ChannelBuilder channel;
-  gather_own(channel, places, places.place_of(rank), 0);
-  for (std::uint32_t place = 1; rank == places.root && place < places.ranks; ++place) {
-    const std::uint32_t from = places.rank_at(place);
+  gather_own(channel, vranks, vranks.vrank_of(rank), 0);
+  for (std::uint32_t vrank = 1; rank == vranks.root && vrank < vranks.ranks; ++vrank) {
+    const std::uint32_t from = vranks.rank_at(vrank);
     channel.step().receive(channel.receive_from(from, kLane)).store(Space::kOutput, from);
   }
   return {.channels = {std::move(channel).build()}};
 }
 
 RankPlan build_binomial_gather(const PlanShape& shape, std::uint32_t rank) {
-  const Places places(shape.collective);
-  const std::uint32_t place = places.place_of(rank);
-  const std::uint32_t parent = binomial_parent(place);
+  const VirtualRanks vranks(shape.collective);
+  const std::uint32_t vrank = vranks.vrank_of(rank);
+  const std::uint32_t parent = binomial_parent(vrank);
   ChannelBuilder channel;
-  gather_own(channel, places, place, parent);
-  const std::uint32_t end = place + binomial_size(place, places.ranks);
-  for (std::uint32_t below = place + 1; below < end; ++below) {
+  gather_own(channel, vranks, vrank, parent);
+  const std::uint32_t end = vrank + binomial_size(vrank, vranks.ranks);
+  for (std::uint32_t below = vrank + 1; below < end; ++below) {
     auto step = channel.step();
-    step.receive(channel.receive_from(places.rank_at(child_above(place, below)), kLane));
-    if (place == 0) {
-      step.store(Space::kOutput, places.rank_at(below));
+    step.receive(channel.receive_from(vranks.rank_at(child_above(vrank, below)), kLane));
+    if (vrank == 0) {
+      step.store(Space::kOutput, vranks.rank_at(below));
     } else {
-      step.send(channel.send_to(places.rank_at(parent), kLane));
+      step.send(channel.send_to(vranks.rank_at(parent), kLane));
     }
   }
   return {.channels = {std::move(channel).build()}};
 }
 
-void scatter_own(ChannelBuilder& channel, const Places& places, std::uint32_t place, std::uint32_t parent) {
+void scatter_own(ChannelBuilder& channel, const VirtualRanks& vranks, std::uint32_t vrank, std::uint32_t parent) {
   auto own = channel.step();
-  if (place == 0) {
-    own.local(Space::kInput, places.root);
+  if (vrank == 0) {
+    own.local(Space::kInput, vranks.root);
   } else {
-    own.receive(channel.receive_from(places.rank_at(parent), kLane));
+    own.receive(channel.receive_from(vranks.rank_at(parent), kLane));
   }
   own.store(Space::kOutput, 0);
 }
 
 RankPlan build_direct_scatter(const PlanShape& shape, std::uint32_t rank) {
-  const Places places(shape.collective);
+  const VirtualRanks vranks(shape.collective);
   ChannelBuilder channel;
-  for (std::uint32_t place = places.ranks - 1; rank == places.root && place > 0; --place) {
-    const std::uint32_t to = places.rank_at(place);
+  for (std::uint32_t vrank = vranks.ranks - 1; rank == vranks.root && vrank > 0; --vrank) {
+    const std::uint32_t to = vranks.rank_at(vrank);
     channel.step().local(Space::kInput, to).send(channel.send_to(to, kLane));
   }
-  scatter_own(channel, places, places.place_of(rank), 0);
+  scatter_own(channel, vranks, vranks.vrank_of(rank), 0);
   return {.channels = {std::move(channel).build()}};
 }
 
 RankPlan build_binomial_scatter(const PlanShape& shape, std::uint32_t rank) {
-  const Places places(shape.collective);
-  const std::uint32_t place = places.place_of(rank);
-  const std::uint32_t parent = binomial_parent(place);
+  const VirtualRanks vranks(shape.collective);
+  const std::uint32_t vrank = vranks.vrank_of(rank);
+  const std::uint32_t parent = binomial_parent(vrank);
   ChannelBuilder channel;
-  for (std::uint32_t below = place + binomial_size(place, places.ranks) - 1; below > place; --below) {
+  for (std::uint32_t below = vrank + binomial_size(vrank, vranks.ranks) - 1; below > vrank; --below) {
     auto step = channel.step();
-    if (place == 0) {
-      step.local(Space::kInput, places.rank_at(below));
+    if (vrank == 0) {
+      step.local(Space::kInput, vranks.rank_at(below));
     } else {
-      step.receive(channel.receive_from(places.rank_at(parent), kLane));
+      step.receive(channel.receive_from(vranks.rank_at(parent), kLane));
     }
-    step.send(channel.send_to(places.rank_at(child_above(place, below)), kLane));
+    step.send(channel.send_to(vranks.rank_at(child_above(vrank, below)), kLane));
   }
-  scatter_own(channel, places, place, parent);
+  scatter_own(channel, vranks, vrank, parent);
   return {.channels = {std::move(channel).build()}};
 }
 

@@ -1,5 +1,5 @@
-// The shapes and builders of the single algorithms; algorithms.cc picks among them. Pure functions. `ranks` >= 1
-// everywhere.
+// The generators of all algorithms. algorithms.cc selects one of them. Pure functions. The number of ranks must be
+// at least 1.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,12 @@
 
 namespace tutti {
 
-// The most ranks of an algorithm in which one rank talks to all others: one step adds that many operands, or sends as
-// many copies, and the kernels take no more in one pass.
+// Largest number of ranks for algorithms in which one rank communicates with all others. One of its steps adds
+// that many operands or sends that many copies, and the kernels do not support more in one pass.
 inline constexpr std::uint32_t kMaxDirectRanks = 1024;
 
-// The most ranks of any algorithm: chunks and steps of a ring (2 * ranks - 1) stay well within 32 bits.
+// Largest number of ranks of any algorithm. With this limit, the chunks and steps of a ring (2 * ranks - 1) fit
+// into 32 bits.
 inline constexpr std::uint32_t kMaxRanks = 1u << 24;
 
 Generator ring_all_reduce(const Collective& collective);
@@ -58,16 +59,18 @@ Generator binomial_gather(const Collective& collective);
 Generator direct_scatter(const Collective& collective);
 Generator binomial_scatter(const Collective& collective);
 
-// A rank's place in one of the two trees; for tests and for drawing.
-struct TreePlace {
-  static constexpr std::uint32_t kNobody = ~std::uint32_t{0};
-  std::uint32_t parent = kNobody;
-  std::uint32_t lower = kNobody;  // the child whose subtree is added before this rank's value
-  std::uint32_t upper = kNobody;  // the child whose subtree is added after it
+// The neighbours of a rank in one of the two trees. Used by the generators and by tests.
+struct TreeLinks {
+  static constexpr std::uint32_t kNoRank = ~std::uint32_t{0};
+  std::uint32_t parent = kNoRank;
+  // The child with the subtree that is added before this rank's value.
+  std::uint32_t lower = kNoRank;
+  // The child with the subtree that is added after this rank's value.
+  std::uint32_t upper = kNoRank;
 };
-// tree 0 or 1, rank < ranks.
-TreePlace tree_place(std::uint32_t tree, std::uint32_t rank, std::uint32_t ranks);
-// The rank that has no parent.
+// `tree` is 0 or 1, and rank < ranks.
+TreeLinks tree_links(std::uint32_t tree, std::uint32_t rank, std::uint32_t ranks);
+// The rank without a parent.
 std::uint32_t tree_root(std::uint32_t tree, std::uint32_t ranks);
 
 }  // namespace tutti

@@ -1,32 +1,34 @@
 // Recursive halving and doubling all-reduce.
 //
-// Reduce-scatter by halving, all-gather by doubling. Let the number of ranks be Q, a power of two, and the message cut
-// into Q chunks. In round j = 0, 1, ..., log2 Q - 1 rank v exchanges with rank v xor 2^j: of the chunks that it still
-// cares for it sends those whose bit j differs from its own and adds what comes to the others. After the last round it
-// cares for chunk v only, which holds every contribution. Then the rounds backwards: in round j rank v has all chunks
-// that agree with v in the bits 0 .. j, sends them all and stores as many.
+// A reduce-scatter by halving, and then an all-gather by doubling. Let the number of ranks Q be a power of two,
+// and divide the message into Q chunks. In round j = 0, 1, ..., log2 Q - 1, rank v exchanges data with rank v xor
+// 2^j. Among its remaining chunks, it sends those with a bit j that differs from its own, and adds the received
+// chunks to the others, which remain. After the last round only chunk v remains, and it holds every contribution.
+// Then the rounds run in reverse: in round j, rank v has all chunks that agree with v in the bits 0 .. j, sends
+// them all, and stores as many.
 //   halving, round j    send (in or scratch)[c] for c = v xor 2^j modulo 2^(j+1)
 //                       received (+) (in or scratch)[c] for c = v modulo 2^(j+1), in the order of the ranks:
 //                       store scratch[c]; in the last round complete: store out[c]
 //   doubling, round j   send out[c] for c = v modulo 2^(j+1); received: store out[c] for c = v xor 2^j modulo 2^(j+1)
 //
-// Any other number of ranks is folded (algorithms/folding.h). A helper sends its input to its core rank, which adds it
-// in the same step that needs its own input in round 0, so that folding in costs a message but no pass over memory; and
-// it gets every result in the step that stores it.
+// Any other number of ranks is folded (algorithms/folding.h). A helper sends its input to its core rank. The core
+// rank adds it in the same step that reads its own input in round 0, so folding costs a message, but no extra pass
+// over memory. The helper receives every result from the step that stores it.
 //   core of a helper, round 0    send in[c] (+) helper; received, in[c] and helper in the order of the ranks
-//   helper                       send in[c], received: store out[c], in the order in which its core rank takes and
+//   helper                       send in[c], received: store out[c], in the order in which its core rank receives and
 //                                stores them
 //
-// Rounds: 2 log2 Q, and 2 more where there are helpers. Bytes sent per rank for a message of S bytes: 2S(Q-1)/Q; a core
-// rank with a helper S more, a helper S. That is optimal for powers of two only; circulant.cc is for all p.
-// Order of addition: ranks 0, 1, ..., p-1, grouped as a balanced tree: a rank and its helper, then neighbours, then
-// pairs of them ... So partners are near in the early rounds with the large messages, which also suits machines whose
-// ranks stand side by side.
-// A round's chunks travel as messages of their own, see algorithms/rounds.h.
+// Rounds: 2 log2 Q, and 2 more if there are helpers. Bytes sent per rank for a message of S bytes: 2S(Q-1)/Q. A
+// core rank with a helper sends S more, and a helper sends S. That is optimal only for powers of two; circulant.cc
+// is optimal for all p. Order of addition: ranks 0, 1, ..., p-1, grouped as a balanced tree: a rank and its
+// helper, then neighbours, then pairs of them, and so on. So partners are near each other in the early rounds,
+// which have the most data. That also suits machines with consecutive ranks. Each chunk of a round is a message of
+// its own, see algorithms/rounds.h.
 //
-// Source: R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; R. Thakur, R. Rabenseifner, W.
-// Gropp, "Optimization of collective communication operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005).
-// There the far partners come first and the folded ranks add in a step of their own.
+// Source: R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; R. Thakur, R.
+// Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH", Int. J. High Perform.
+// Comput. Appl. 19 (2005). In these papers the far partners are first, and the folded ranks add in a separate
+// step.
 #include <vector>
 
 #include "algorithms/folding.h"
@@ -38,7 +40,8 @@ namespace {
 
 std::uint16_t lanes_of(const Folding& folding) { return round_lanes(folding.cores / 2); }
 
-// One core rank's program, and in which order it takes its helper's inputs and hands on results.
+// Builds the channel of one core rank, and records the order in which it receives its helper's inputs and sends
+// results to it.
 class CoreBuilder {
  public:
   CoreBuilder(const Folding& roles, std::uint32_t core)
@@ -107,7 +110,8 @@ class CoreBuilder {
   }
   std::uint16_t lane(std::size_t message) const { return static_cast<std::uint16_t>(message % lanes_); }
 
-  // This rank's and its helper's share of a chunk, as it stands before the round.
+  // Adds the contribution of this rank to a chunk, as it is before the round. In round 0 this includes the
+  // helper's contribution.
   void add_own(ChannelBuilder::StepBuilder& step, std::uint32_t round, std::uint32_t chunk) {
     step.local(round == 0 ? Space::kInput : Space::kScratch, chunk);
     if (round > 0 || helper_ == kNoHelper) return;

@@ -1,44 +1,49 @@
-// Hierarchical all-reduce: reduce_scatter(inside) >> all_reduce(across, one rail per local rank) >> all_gather(inside).
+// Hierarchical all-reduce: reduce_scatter(inside) >> all_reduce(across, one rail per local rank) >>
+// all_gather(inside). "Inside" is within one machine, and "across" is between machines.
 //
-// Machines are joined by slower wires than the ranks of one machine, and each rank may have a wire of its own. So the
-// message is cut into *rails*, one for each rank of the largest machine. On every machine each rail has an owner. First
-// the ranks of a machine sum up their values of every rail at its owner; then the owners of one rail, one on each
-// machine, all-reduce it among each other; then each owner gives the result to the ranks of its machine. Every byte of
-// a rail crosses the wires once for the whole machine instead of once for each of its ranks, and all ranks' wires are
-// in use at once.
+// The network between machines is slower than the links inside a machine, and each rank may have a network port of
+// its own. So the message is divided into *rails*, one for each rank of the largest machine. On every machine each
+// rail has an owner. First, the ranks of a machine add their values of every rail at its owner. Then the owners of
+// one rail, one on each machine, all-reduce it among themselves. Finally, each owner sends the result to the ranks
+// of its machine. Every byte of a rail crosses the network once for the whole machine instead of once for each of
+// its ranks, and all network ports are in use at the same time.
 //
-// On a machine of L ranks, in rank order, rail g belongs to the one at place g modulo L. Where machines differ in size,
-// a rank of a small one owns several rails and serves them one after the other; as many rails as the *largest* machine
-// has ranks let all ranks of all machines do their share of the sums and wires. Each rail is cut into as many chunks as
-// the all-reduce across wants. A rank's channels:
+// On a machine of L ranks, in rank order, rail g belongs to the rank with index g modulo L. If machines differ in
+// size, a rank of a small machine owns several rails and processes them one after the other. There are as many
+// rails as the *largest* machine has ranks, so that all ranks of all machines take part in the additions and use
+// their ports. Each rail is divided into as many chunks as the all-reduce across requires. The channels of a rank:
 //   the first one    reduce-scatter inside (algorithms/inside.h): in[c] of all, stored as scratch[c] at c's owner
-//   the next ones    the all-reduce across, with scratch[c] for its input: stores out[c]
+//   the next ones    the all-reduce across, with scratch[c] as its input: stores out[c]
 //   the last one     all-gather inside: out[c] from c's owner, stored as out[c] by the others
-// The chunks are dealt with inside in the order in which the stage across reads and stores them. Stages wait for each
-// other chunk by chunk and overlap tile by tile (algorithms/compose.h): the time of a long message is that of the
-// slowest stage, not the sum. Over trees each chunk of a rail is a *strand* of its own, with a first and a last channel
-// for each: a machine near the root of one tree comes late to each of its tiles, and is a leaf of the other tree, whose
-// tiles must not wait for that.
+// The stages inside process the chunks in the order in which the stage across reads and stores them. Stages wait
+// for each other chunk by chunk, and overlap tile by tile (algorithms/compose.h). So the time of a long message is
+// that of the slowest stage, and not the sum over the stages. If the stage across uses trees, each chunk of a rail
+// is a *strand* with a first and a last channel of its own. This is because a machine near the root of one tree
+// processes each tile late, and is a leaf of the other tree. The tiles of that tree must not wait for it.
 //
-// On one machine only the stages inside are left, in one channel, and complete the sums; with one rank on each machine
-// only the stage across, on one rail; a machine with one rank among larger ones has nothing to do inside.
+// On one machine, there are only the stages inside, in one channel, and they complete the sums. With one rank on
+// each machine, there is only the stage across, on one rail. A machine with one rank among larger ones has no
+// stages inside.
 //
-// hierarchical: direct inside (a ring where a machine has more ranks than a step takes operands), a ring across.
-// hierarchical_tree: direct inside up to 16 ranks (a ring beyond), the double binary tree across: for many machines.
+// hierarchical: direct inside (a ring if a machine has more ranks than a step can have operands), and a ring
+// across.
 //
-// For N machines of L ranks and a message of S bytes, rounds (messages one after the other) and bytes sent per rank:
-//   hierarchical       2 + 2(N-1) rounds; 2S(p-1)/p bytes, the least, of which 2S(N-1)/(NL) leave the machine
-//   hierarchical_tree  2 + at most 2 floor(log2 N) rounds (2(L-1) for the 2 where L > 16); 2S(L-1)/L bytes inside and
-//   at
-//                      most 2S/L across
-// Order of addition: direct inside adds in rank order. So where each machine's ranks stand side by side, both add in
-// the order of their stage across, machines for ranks: cyclic, and the tree over an even number of machines in rank
-// order. A ring inside starts at another member for each owner, and the order is then one of no promise. All ranks get
-// the same bits in any case.
+// hierarchical_tree: direct inside up to 16 ranks (a ring beyond), and the double binary tree across. Suited for
+// many machines.
+//
+// For N machines of L ranks and a message of S bytes, rounds (messages one after the other) and bytes sent per
+// rank:
+//   hierarchical       2 + 2(N-1) rounds; 2S(p-1)/p bytes, the minimum, of which 2S(N-1)/(NL) leave the machine
+//   hierarchical_tree  2 + at most 2 floor(log2 N) rounds (if L > 16, 2(L-1) instead of the first 2);
+//                      2S(L-1)/L bytes inside, and at most 2S/L across
+// Order of addition: direct inside adds in rank order. If the ranks of each machine are consecutive, both
+// algorithms add in the order of their stage across, with machines in place of ranks: cyclic for the ring, and
+// rank order for the tree over an even number of machines. A ring inside starts at another member for each owner,
+// so the plan promises no order. All ranks obtain the same bits in any case.
 //
 // Source: the three stages are those of BlueConnect (M. Cho et al., "BlueConnect: decomposing all-reduce for deep
-// learning on heterogeneous network hierarchy", MLSys 2019) and of Horovod's hierarchical all-reduce; the rule for
-// unequal machines is ours.
+// learning on heterogeneous network hierarchy", MLSys 2019) and of Horovod's hierarchical all-reduce. The rule for
+// machines of different sizes is our own.
 #include "algorithms/hierarchical.h"
 
 #include <algorithm>
@@ -52,12 +57,15 @@
 namespace tutti {
 namespace {
 
-// hierarchical_tree is for many machines and for messages whose rounds count: on machines of this size, the largest
-// that are built today with every GPU an equal way from every other, one round of 15 messages beats 15 rounds of one.
-// Beyond, a rank's connections and its step's operands would grow with the machine; there a ring takes one neighbour.
+// Largest machine for which hierarchical_tree uses the direct stages inside. hierarchical_tree is for many
+// machines, and for messages that take a time in proportion to the number of rounds. Machines of 16 ranks are the
+// largest that are built today with all GPUs at the same distance from each other. There, one round of 15 messages
+// is faster than 15 rounds of one message. On larger machines, a rank's connections and the operands of its steps
+// would grow with the machine, while a ring needs one neighbour.
 constexpr std::uint32_t kMaxDirectInTree = 16;
 
-// Which of so many chunks of one space a member of the stage across reads or stores, in the order of its steps.
+// Returns the chunks of `space` that the plan of the stage across reads (or stores), in the order of its steps.
+// `chunks` is the number of chunks of that space.
 std::vector<std::uint32_t> chunks_in_order(const RankPlan& plan, std::uint32_t chunks, Space space,
                                            Slice Step::*slice) {
   std::vector<std::pair<std::size_t, std::uint32_t>> found;  // step, chunk
@@ -77,7 +85,7 @@ std::vector<std::uint32_t> chunks_in_order(const RankPlan& plan, std::uint32_t c
   return in_order;
 }
 
-// All that the ranks' builders share.
+// The data that all ranks' builders share.
 struct Hierarchy {
   Hierarchy(const Collective& collective, const HierarchyStages& chosen)
       : machines(collective),
@@ -91,17 +99,20 @@ struct Hierarchy {
 
   bool has_inside() const { return machines.rails() > 1; }
   bool has_across() const { return machines.count() > 1; }
-  std::uint32_t chunk_of(std::uint32_t rail, std::uint32_t piece) const { return rail * across.shape.chunks + piece; }
-  // The chunks across are dealt to strands: piece modulo strands.
-  std::uint32_t strands() const { return has_across() && stages.strand_for_each_piece ? across.shape.chunks : 1; }
+  std::uint32_t chunk_of(std::uint32_t rail, std::uint32_t rail_chunk) const {
+    return rail * across.shape.chunks + rail_chunk;
+  }
+  // Chunks of the stage across are assigned to strands round-robin: chunk modulo strands.
+  std::uint32_t strands() const { return has_across() && stages.strand_for_each_chunk ? across.shape.chunks : 1; }
 
-  // The chunks of every member of a machine, for each of its rails in the given order of pieces.
-  Owned owned(std::uint32_t machine, const std::vector<std::uint32_t>& pieces) const {
+  // Returns the chunks of every member of a machine. For each rail of a member, they are in the order of
+  // `rail_chunks`.
+  Owned owned(std::uint32_t machine, const std::vector<std::uint32_t>& rail_chunks) const {
     Owned all;
     for (std::uint32_t member = 0; member < machines.size(machine); ++member) {
       std::vector<std::uint32_t>& own = all.emplace_back();
       for (const std::uint32_t rail : machines.rails_of(machines.rank_at(machine, member))) {
-        for (const std::uint32_t piece : pieces) own.push_back(chunk_of(rail, piece));
+        for (const std::uint32_t rail_chunk : rail_chunks) own.push_back(chunk_of(rail, rail_chunk));
       }
     }
     return all;
@@ -138,7 +149,8 @@ PlanShape Hierarchy::shape(const Collective& collective) const {
           .order = order_of(*this)};
 }
 
-// Its rails one after the other. Where a rank is alone on its machine, the machine's sum is its input.
+// Appends the stage across for each rail of the rank, one rail after the other. If the rank is alone on its
+// machine, the machine's sum is the rank's input.
 void Hierarchy::append_across(Composer& composer, const RankPlan& stage, std::uint32_t rank) const {
   const bool alone = machines.size(machines.machine_of(rank)) == 1;
   for (const std::uint32_t rail : machines.rails_of(rank)) {
@@ -147,7 +159,8 @@ void Hierarchy::append_across(Composer& composer, const RankPlan& stage, std::ui
       const std::uint32_t chunk = chunk_of(rail, slice.chunk);
       switch (slice.space) {
         case Space::kInput: return {.space = alone ? Space::kInput : Space::kScratch, .chunk = chunk};
-        case Space::kScratch: return {.space = Space::kScratch, .chunk = chunks + chunk};  // as long as its chunk
+        // Scratch of the stage has the same length as the chunk with its number.
+        case Space::kScratch: return {.space = Space::kScratch, .chunk = chunks + chunk};
         case Space::kOutput:
         case Space::kNone: break;
       }
@@ -173,13 +186,14 @@ RankPlan Hierarchy::build(std::uint32_t rank) const {
   };
   const auto neighbour = [&](std::uint32_t of_machine) { return machines.rank_at(machine, of_machine); };
   const auto at_home = [](const Slice& slice) { return slice; };
-  const std::uint32_t pieces = across.shape.chunks;
+  const std::uint32_t rail_chunks = across.shape.chunks;
   const auto of_strand = [&](std::vector<std::uint32_t> in_order, std::uint32_t strand) {
-    std::erase_if(in_order, [&](std::uint32_t piece) { return piece % strands() != strand; });
+    std::erase_if(in_order, [&](std::uint32_t rail_chunk) { return rail_chunk % strands() != strand; });
     return owned(machine, in_order);
   };
-  // The lanes inside: the stages inside and the one across never join the same two ranks.
-  const std::vector<std::uint32_t> read = chunks_in_order(outer, pieces, Space::kInput, &Step::source);
+  // The lanes of the stages inside start at 0, as those of the stage across do. They do not conflict, because the
+  // stages inside and the stage across never connect the same two ranks.
+  const std::vector<std::uint32_t> read = chunks_in_order(outer, rail_chunks, Space::kInput, &Step::source);
   for (std::uint32_t strand = 0; strand < strands(); ++strand) {
     composer.append(inside_reduce_scatter(stages.inside, member, of_strand(read, strand)),
                     {.rank_of = neighbour,
@@ -189,7 +203,7 @@ RankPlan Hierarchy::build(std::uint32_t rank) const {
                      .completes = !has_across()});
   }
   if (has_across()) append_across(composer, outer, rank);
-  const std::vector<std::uint32_t> stored = chunks_in_order(outer, pieces, Space::kOutput, &Step::sink);
+  const std::vector<std::uint32_t> stored = chunks_in_order(outer, rail_chunks, Space::kOutput, &Step::sink);
   const std::size_t first_gather = has_across() ? strands() + outer.channels.size() : 0;
   for (std::uint32_t strand = 0; strand < strands(); ++strand) {
     composer.append(inside_all_gather(stages.inside, member, of_strand(stored, strand)),
@@ -205,8 +219,8 @@ RankPlan Hierarchy::build(std::uint32_t rank) const {
 
 namespace {
 
-// The size of the machines where all have the same, their ranks stand side by side, and their numbers ascend, so that
-// one look at each rank is enough; else 0.
+// Returns the size of the machines if all of them have the same size, their ranks are consecutive, and their
+// numbers ascend. Otherwise returns 0. It reads the number of each rank only once.
 std::uint32_t equal_size(const Collective& collective) {
   const std::vector<std::uint32_t>& nodes = collective.nodes;
   if (nodes.empty()) return collective.ranks;
@@ -271,7 +285,8 @@ std::vector<std::uint32_t> Machines::rails_of(std::uint32_t rank) const {
 
 Generator composed_all_reduce(const Collective& collective, const HierarchyStages& stages) {
   TUTTI_ASSERT(collective.kind == CollectiveKind::kAllReduce || collective.kind == CollectiveKind::kBarrier);
-  // Shared, and never changed: generators are copied freely, and this one's tables may grow with the ranks.
+  // Shared and immutable, because generators are copied freely, and the tables of this one may grow with the
+  // number of ranks.
   const auto hierarchy = std::make_shared<const Hierarchy>(collective, stages);
   return {.shape = hierarchy->shape(collective),
           .build = [hierarchy](const PlanShape&, std::uint32_t rank) { return hierarchy->build(rank); }};
@@ -285,7 +300,7 @@ Generator hierarchical_tree_all_reduce(const Collective& collective) {
   return composed_all_reduce(collective, {.name = Algorithm::kHierarchicalTree,
                                           .most_direct = kMaxDirectInTree,
                                           .across = double_tree_all_reduce,
-                                          .strand_for_each_piece = true});
+                                          .strand_for_each_chunk = true});
 }
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Hierarchical all-reduces for any choice of stages; hierarchical.cc tells the story. Pure functions.
+// Hierarchical all-reduces for any choice of stages. hierarchical.cc explains them. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -12,35 +12,41 @@
 namespace tutti {
 
 struct HierarchyStages {
-  Algorithm name = Algorithm::kHierarchical;  // what the plan calls itself
+  Algorithm name = Algorithm::kHierarchical;  // the algorithm name of the plan
   Inside inside = Inside::kDirect;
-  std::uint32_t most_direct = kMaxDirectRanks;                  // a ring inside where a machine has more ranks
-  Generator (*across)(const Collective& collective) = nullptr;  // an all_reduce among machines
-  // Each chunk of the stage across has channels of its own there, as those of trees have: it gets its own inside too.
-  bool strand_for_each_piece = false;
+  // if a machine has more ranks, the stages inside it use a ring
+  std::uint32_t most_direct = kMaxDirectRanks;
+  Generator (*across)(const Collective& collective) = nullptr;  // an all_reduce between machines
+  // True if the all_reduce between machines has separate channels for each of its chunks, as trees have. Then each
+  // of these chunks also has separate channels inside the machine.
+  bool strand_for_each_chunk = false;
 };
 
 Generator composed_all_reduce(const Collective& collective, const HierarchyStages& stages);
 
-// Who stands where. Machines of one size whose ranks stand side by side, in the order of their numbers, are arithmetic:
-// 100,000 ranks cost no table. All others have one of a few words for each rank.
+// The assignment of ranks to machines. If all machines have the same size, and their ranks are consecutive and in
+// the order of the machines' numbers, it is computed by division, so that 100,000 ranks need no table. Otherwise
+// it uses tables with a few integers per rank.
 class Machines {
  public:
   explicit Machines(const Collective& collective);
 
-  // Machines, the one with the lowest rank first; and as many rails as the largest of them has ranks.
+  // Number of machines, and number of rails. Machine 0 is the one with the lowest rank. There are as many rails as
+  // the largest machine has ranks.
   std::uint32_t count() const { return count_; }
   std::uint32_t rails() const { return rails_; }
-  // No rank of another machine stands between two of one.
+  // True if the ranks of each machine are consecutive.
   bool side_by_side() const { return side_by_side_; }
 
   std::uint32_t size(std::uint32_t machine) const;
   std::uint32_t machine_of(std::uint32_t rank) const;
-  // A rank's place among those of its machine, ascending; and the rank at a place.
+  // member_of() is the index of a rank among the ranks of its machine, in ascending order. rank_at() is the
+  // inverse.
   std::uint32_t member_of(std::uint32_t rank) const;
   std::uint32_t rank_at(std::uint32_t machine, std::uint32_t member) const;
 
-  // The owner of a rail on a machine, and the rails that a rank owns, ascending.
+  // owner() is the rank that owns a rail on a machine. rails_of() returns the rails that a rank owns, in ascending
+  // order.
   std::uint32_t owner(std::uint32_t rail, std::uint32_t machine) const {
     return rank_at(machine, rail % size(machine));
   }
@@ -49,12 +55,12 @@ class Machines {
  private:
   void make_tables(const Collective& collective);
 
-  std::uint32_t equal_size_ = 0;  // ranks of every machine; 0: the tables say
+  std::uint32_t equal_size_ = 0;  // number of ranks of every machine; 0: use the tables
   std::uint32_t count_ = 1;
   std::uint32_t rails_ = 1;
   bool side_by_side_ = true;
   std::vector<std::vector<std::uint32_t>> teams_;  // the ranks of each machine, ascending
-  std::vector<std::uint32_t> machine_;             // of each rank
+  std::vector<std::uint32_t> machine_;             // indexed by rank
   std::vector<std::uint32_t> member_;
 };
 

@@ -1,29 +1,33 @@
-// Hierarchical all-gather and reduce-scatter: all_gather(across, one rail per local rank) beside all_gather(inside),
-// and their mirror image.
+// Hierarchical all-gather, which runs all_gather(across, one rail per local rank) in parallel with
+// all_gather(inside), and hierarchical reduce-scatter, its mirror image. "Inside" is within one machine, and
+// "across" is between machines.
 //
-// The machines have L ranks each, there are N of them, and S is the length of a block. Rank j of every machine is of
-// rail j, and each rail has a ring of its own, by the wires of its ranks. All rails run at once.
+// There are N machines with L ranks each, and S is the length of a block. Rank j of every machine belongs to rail
+// j. Each rail is a ring of its own, which uses the network ports of its ranks. All rails run at the same time.
 //
-// All-gather. A rank gives every block of its rail to its machine as soon as it has it.
-//   channel 0   step 0            in[0]: store out[rank], send to the next machine and to all of the own one
-//               step k, 1..N-1    received: store out[that of k machines back], send likewise (the last one inside
-//               only)
+// All-gather. As soon as a rank has a block of its rail, it sends the block to the other ranks of its machine.
+//   channel 0   step 0            in[0]: store out[rank], send to the next machine and to all of the own machine
+//               step k, 1..N-1    received: store out[the block from k machines back], send to the same ranks (the last
+//                                 step only inside)
 //   channel 1   block k, 0..N-1   of each rank of the own machine: received: store out[...]
-// Reduce-scatter. The blocks of a rail are added up on every machine on their way round the rail's ring; block q begins
-// its way at the machine behind its own.
+// Reduce-scatter. The blocks of a rail travel around the rail's ring, and every machine adds its values. Block q
+// starts at the machine after its own.
 //   channel 1   block k, 0..N-1   of each other rail: send in[...] to the rank of that rail in the own machine
-//   channel 0   step 0            r0 (+) r1 (+) ... (+) r(L-1) of the machine, own input at its place: send to the next
-//               step k, 1..N-2    received from the machine before (+) the same: send to the next machine
+//   channel 0   step 0            r0 (+) r1 (+) ... (+) r(L-1) of the machine, own input at its position: send to the
+//                                 next machine
+//               step k, 1..N-2    received from the previous machine (+) the same: send to the next machine
 //               step N-1          the same, complete: store out[0]
-// Steps per rank: N + N(L-1). Sent per rank: S(N-1) to other machines, NS(L-1) inside. Longest way: N - 1 messages
-// across and one inside, where a flat ring has NL - 1. Steps are fused: connections must hold 2 messages.
+// Steps per rank: N + N(L-1). Bytes sent per rank: S(N-1) to other machines, NS(L-1) inside. Longest path: N - 1
+// messages across and one inside, while a flat ring has NL - 1. A step receives and sends, so connections must
+// hold 2 messages.
 //
 // Order of addition of a block of machine m: machines m + 1, ..., m, each in rank order, left to right.
 //
-// Machines of different sizes, or of one rank, one machine alone, and machines of more ranks than a step takes
-// operands: the flat ring.
+// The flat ring is used if machines have different sizes or one rank each, if there is only one machine, and if a
+// machine has more ranks than a step can have operands.
 //
-// Source: the stages are those of Horovod's and of NCCL users' hierarchical all-gathers; the overlap is ours.
+// Source: the stages are those of the hierarchical all-gathers of Horovod and of NCCL users. The overlap is our
+// own.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -36,9 +40,9 @@ namespace {
 
 constexpr std::uint16_t kLane = 0;
 
-// Where a rank stands. Its rail's other ranks are at the same place of other machines.
-struct Place {
-  Place(const Machines& all, std::uint32_t rank)
+// The machine and the rail of a rank. The other ranks of its rail have the same index on their machines.
+struct RailPosition {
+  RailPosition(const Machines& all, std::uint32_t rank)
       : machines(all), machine(all.machine_of(rank)), member(all.member_of(rank)), size(all.rails()) {}
 
   std::uint32_t ahead(std::uint32_t k) const { return (machine + k) % machines.count(); }
@@ -53,7 +57,7 @@ struct Place {
 };
 
 RankPlan build_all_gather(const Machines& machines, std::uint32_t rank) {
-  const Place own(machines, rank);
+  const RailPosition own(machines, rank);
   ChannelBuilder rail, inside;
   const auto send_inside = [&](ChannelBuilder::StepBuilder& step) {
     for (std::uint32_t distance = 1; distance < own.size; ++distance) {
@@ -81,7 +85,7 @@ RankPlan build_all_gather(const Machines& machines, std::uint32_t rank) {
 }
 
 RankPlan build_reduce_scatter(const Machines& machines, std::uint32_t rank) {
-  const Place own(machines, rank);
+  const RailPosition own(machines, rank);
   ChannelBuilder rail, inside;
   for (std::uint32_t k = 0; k < machines.count(); ++k) {
     const std::uint32_t of = own.behind(k + 1);  // the last one is the own machine
@@ -112,7 +116,7 @@ RankPlan build_reduce_scatter(const Machines& machines, std::uint32_t rank) {
 using Build = RankPlan (*)(const Machines& machines, std::uint32_t rank);
 
 Generator over_rails(const Collective& collective, Build build, Generator (*flat)(const Collective&), Order order) {
-  // Shared, and never changed: generators are copied freely, and the tables may grow with the ranks.
+  // Shared and immutable, because generators are copied freely, and the tables may grow with the number of ranks.
   const auto machines = std::make_shared<const Machines>(collective);
   bool equal = machines->count() > 1 && machines->rails() > 1 && machines->rails() < kMaxDirectRanks;
   for (std::uint32_t m = 0; equal && m < machines->count(); ++m) equal = machines->size(m) == machines->rails();

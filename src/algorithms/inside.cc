@@ -1,18 +1,19 @@
-// The stages inside a machine go through the chunks in passes: pass i deals with chunk i of every owner that has so
-// many, all owners at once, so that every member has something to do and connections hold few messages. In a pass:
+// The stages inside a machine process the chunks in passes. Pass i processes chunk i of every owner that has that
+// many chunks. All owners are active in each pass, so that every member has work and connections hold few
+// messages. In a pass:
 //
 // Direct reduce-scatter     send in[c] to its owner, the next member's first; then own c: member 0 (+) 1 (+) ..., own
-//                           input at its place, complete: store out[c]
+//                           input at its position, complete: store out[c]
 // Direct all-gather         send own out[c] to all; then received from each: store out[c]
-// Ring reduce-scatter, hop k = 0 .. L-1 of L members: the chunk whose owner is k + 1 places back
-//                           hop 0: send in[c] to the next; hop k: received (+) in[c], send; hop L-1, the owner:
-//                           received
-//                           (+) in[c], complete: store out[c]
-// Ring all-gather, hop k = 0 .. L-1: the chunk whose owner is k places back
+// Ring reduce-scatter       hop k = 0 .. L-1 of L members: the chunk whose owner is k + 1 members back
+//                           hop 0: send in[c] to the next; hop k: received (+) in[c], send;
+//                           hop L-1, the owner: received (+) in[c], complete: store out[c]
+// Ring all-gather           hop k = 0 .. L-1: the chunk whose owner is k members back
 //                           hop 0, the owner: send out[c]; hop k: received: store out[c], send; hop L-1: only store
 //
-// With n bytes of chunks in all and equal shares, both ways send n(L-1)/L bytes per member in either stage, direct in
-// one round, the ring in L-1. A ring's steps are fused, so its connections must hold 2 messages.
+// With n bytes of chunks in all and equal shares, both algorithms send n(L-1)/L bytes per member in each stage:
+// direct in one round, the ring in L-1 rounds. A step of a ring receives and sends, so its connections must hold 2
+// messages.
 #include "algorithms/inside.h"
 
 #include <algorithm>
@@ -32,7 +33,7 @@ std::size_t passes(const Owned& owned) {
   return most;
 }
 
-// One member's view: members by their distance, and their chunk of a pass.
+// The members by their distance from one member, and the chunk of each owner in a pass.
 struct Circle {
   const Owned& owned;
   std::uint32_t member;

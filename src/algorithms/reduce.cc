@@ -1,43 +1,46 @@
 // Reduce: the sum of all ranks' inputs becomes the root's output.
 //
-// Ranks stand in places 0 .. p-1, counted from the root (rooted.h). S is the length of the message.
+// The plans use virtual ranks 0 .. p-1, counted from the root (rooted.h). S is the length of the message.
 //
-// Binomial tree. A place's subtree is a run of places: it adds its own input and then its children's sums, nearest
-// first, and sends the whole to its parent; the root has the complete value.
+// Binomial tree. The subtree of a vrank consists of consecutive vranks. A vrank adds its own input and then its
+// children's sums, nearest first, and sends the result to its parent. The root has the complete value.
 //   one step        in[0] (+) received from each child: send to the parent (the root: complete, store out[0])
-// Longest way: floor(log2 p) messages. Nobody sends more than S; the root adds ceil(log2 p) + 1 values in one step.
-// Order: cyclic from the root, grouped as the tree is. For small messages.
+// Longest path: floor(log2 p) messages. A rank sends at most S. The root adds ceil(log2 p) + 1 values in one step.
+// Order: cyclic from the root, grouped like the tree. Suited for small messages.
 //
-// Chain. Place 1 sends its input to place 2, which adds its own behind it, and so on; the root, place 0, comes last.
-// The tile loop makes it a pipeline.
-//   one step        received (+) in[0] (place 1: in[0]): send to the next place (the root: complete, store out[0])
-// Longest way: p - 1 messages. Every rank but the root sends S, and adds once. Order: cyclic from the rank after the
-// root, left to right. For long messages.
+// Chain. vrank 1 sends its input to vrank 2, which adds its own input after it, and so on. The root, vrank 0, is
+// last. The loop over tiles makes this a pipeline.
+//   one step        received (+) in[0] (vrank 1: in[0]): send to the next vrank (the root: complete, store out[0])
+// Longest path: p - 1 messages. Every rank except the root sends S, and adds once. Order: cyclic from the rank
+// after the root, left to right. Suited for long messages.
 //
-// Tree and double tree. The binary trees of the broadcast (broadcast.cc), upwards; the double tree adds one half of the
-// message (chunk t) in each, so that the additions, like the bytes, are shared evenly.
+// Tree and double tree. The binary trees of the broadcast (broadcast.cc), in the opposite direction. The double
+// tree adds one half of the message (chunk t) in each tree, so that the additions and the bytes are shared evenly.
 //   channel t, lane t: one step     (lower child) (+) in[t] (+) (upper child): send to the parent
 //                                   the root: in[t] (+) (its one child): complete, store out[t]
-// Longest way: floor(log2(p-1)) + 1 messages. Order of tree 0: cyclic from the root, grouped as the tree is. For odd p
-// tree 1 has the same; for even p it begins behind place 1 and ends with it, which is no cyclic order with the root in
-// front: the double tree promises none then.
+// Longest path: floor(log2(p-1)) + 1 messages. Order of tree 0: cyclic from the root, grouped like the tree. For
+// odd p, tree 1 has the same order. For even p, tree 1 starts after vrank 1 and ends with it. This is not cyclic
+// with the root in front, so the double tree promises no order then.
 //
-// Direct. Every other rank sends its input to the root, which adds all in rank order, in one step, rounded once.
-//   root            r0 (+) r1 (+) ... (+) r(p-1), own input at its place, complete: store out[0]
+// Direct. Every other rank sends its input to the root. The root adds all of them in rank order, in one step, with
+// one rounding.
+//   root            r0 (+) r1 (+) ... (+) r(p-1), own input at its position, complete: store out[0]
 //   others          send in[0]
-// Longest way: 1 message. For the smallest messages, and where a sum must not depend on the root or be rounded twice.
+// Longest path: 1 message. Suited for the smallest messages, and for sums that must not depend on the root or be
+// rounded twice.
 //
-// Ring: reduce-scatter, then gather. The message is cut into p chunks that go round the ring as in the all-reduce
-// (ring.cc), on ranks rather than places; the rank at which a chunk is complete sends it to the root.
+// Ring: a reduce-scatter followed by a gather. The message is divided into p chunks that travel around the ring as
+// in the all-reduce (ring.cc), on ranks instead of vranks. The rank at which a chunk is complete sends it to the
+// root.
 //   step 0            send in[rank] to the next rank
 //   step k, 1..p-2    received (+) in[rank - k], send to the next rank
 //   step p-1          received (+) in[rank + 1], complete: send to the root (the root: store out[rank + 1])
 //   root, p-1 more    received from rank q: store out[q + 1], for q = root + 1, root + 2, ...
-// Every rank sends S at most and adds S(p-1)/p, so the additions are shared evenly, and a message too short for many
-// tiles is cut nevertheless. Longest way: p messages. Order of chunk c: ranks c, c + 1, ..., left to right: the bits
-// do not depend on the root. Steps are fused, so connections must hold 2 messages where p > 2.
+// Every rank sends at most S and adds S(p-1)/p, so the additions are shared evenly, also for a message that is too
+// short for many tiles. Longest path: p messages. Order of chunk c: ranks c, c + 1, ..., left to right, so the
+// result does not depend on the root. A step receives and sends, so connections must hold 2 messages if p > 2.
 //
-// Source: as in broadcast.cc; the ring's two halves as in ring.cc.
+// Source: as in broadcast.cc. The two halves of the ring are as in ring.cc.
 #include <utility>
 
 #include "algorithms/rooted.h"
@@ -47,72 +50,72 @@ namespace {
 
 constexpr std::uint16_t kLane = 0;
 
-// Where the value of a step goes: to `parent`, or, complete, to the root's output.
-void pass_up(ChannelBuilder& channel, ChannelBuilder::StepBuilder& step, const Places& places, std::uint32_t place,
-             std::uint32_t parent, std::uint32_t chunk) {
-  if (place == 0) {
+// Sends the value of a step to `parent`. At the root, stores it to the output and marks it as complete.
+void pass_up(ChannelBuilder& channel, ChannelBuilder::StepBuilder& step, const VirtualRanks& vranks,
+             std::uint32_t vrank, std::uint32_t parent, std::uint32_t chunk) {
+  if (vrank == 0) {
     step.store(Space::kOutput, chunk).completes();
   } else {
-    step.send(channel.send_to(places.rank_at(parent), static_cast<std::uint16_t>(chunk)));
+    step.send(channel.send_to(vranks.rank_at(parent), static_cast<std::uint16_t>(chunk)));
   }
 }
 
 RankPlan build_binomial(const PlanShape& shape, std::uint32_t rank) {
-  const Places places(shape.collective);
-  const std::uint32_t place = places.place_of(rank);
+  const VirtualRanks vranks(shape.collective);
+  const std::uint32_t vrank = vranks.vrank_of(rank);
   ChannelBuilder channel;
   auto step = channel.step();
   step.local(Space::kInput, 0);
-  for_each_binomial_child(place, places.ranks, [&](std::uint32_t child) {
-    step.receive(channel.receive_from(places.rank_at(child), kLane));
+  for_each_binomial_child(vrank, vranks.ranks, [&](std::uint32_t child) {
+    step.receive(channel.receive_from(vranks.rank_at(child), kLane));
   });
-  pass_up(channel, step, places, place, binomial_parent(place), 0);
+  pass_up(channel, step, vranks, vrank, binomial_parent(vrank), 0);
   return {.channels = {std::move(channel).build()}};
 }
 
 RankPlan build_chain(const PlanShape& shape, std::uint32_t rank) {
-  const Places places(shape.collective);
-  const std::uint32_t place = places.place_of(rank);
+  const VirtualRanks vranks(shape.collective);
+  const std::uint32_t vrank = vranks.vrank_of(rank);
   ChannelBuilder channel;
   auto step = channel.step();
-  if (place != 1 && places.ranks > 1) {
-    step.receive(channel.receive_from(places.rank_at((place == 0 ? places.ranks : place) - 1), kLane));
+  if (vrank != 1 && vranks.ranks > 1) {
+    step.receive(channel.receive_from(vranks.rank_at((vrank == 0 ? vranks.ranks : vrank) - 1), kLane));
   }
   step.local(Space::kInput, 0);
-  pass_up(channel, step, places, place, place + 1, 0);
+  pass_up(channel, step, vranks, vrank, vrank + 1, 0);
   return {.channels = {std::move(channel).build()}};
 }
 
 RankPlan build_trees(const PlanShape& shape, std::uint32_t rank) {
-  const Places places(shape.collective);
-  const std::uint32_t place = places.place_of(rank);
+  const VirtualRanks vranks(shape.collective);
+  const std::uint32_t vrank = vranks.vrank_of(rank);
   RankPlan plan;
   for (std::uint32_t tree = 0; tree < shape.chunks; ++tree) {
-    const TreePlace in_tree = place_under_root(tree, place, places.ranks);
+    const TreeLinks in_tree = links_under_root(tree, vrank, vranks.ranks);
     const auto lane = static_cast<std::uint16_t>(tree);
     ChannelBuilder channel;
     auto step = channel.step();
-    if (in_tree.lower != TreePlace::kNobody) step.receive(channel.receive_from(places.rank_at(in_tree.lower), lane));
+    if (in_tree.lower != TreeLinks::kNoRank) step.receive(channel.receive_from(vranks.rank_at(in_tree.lower), lane));
     step.local(Space::kInput, tree);
-    if (in_tree.upper != TreePlace::kNobody) step.receive(channel.receive_from(places.rank_at(in_tree.upper), lane));
-    pass_up(channel, step, places, place, in_tree.parent, tree);
+    if (in_tree.upper != TreeLinks::kNoRank) step.receive(channel.receive_from(vranks.rank_at(in_tree.upper), lane));
+    pass_up(channel, step, vranks, vrank, in_tree.parent, tree);
     plan.channels.push_back(std::move(channel).build());
   }
   return plan;
 }
 
 RankPlan build_direct(const PlanShape& shape, std::uint32_t rank) {
-  const Places places(shape.collective);
+  const VirtualRanks vranks(shape.collective);
   ChannelBuilder channel;
   auto step = channel.step();
-  for (std::uint32_t r = 0; r < places.ranks; ++r) {
+  for (std::uint32_t r = 0; r < vranks.ranks; ++r) {
     if (r == rank) {
       step.local(Space::kInput, 0);
-    } else if (rank == places.root) {
+    } else if (rank == vranks.root) {
       step.receive(channel.receive_from(r, kLane));
     }
   }
-  pass_up(channel, step, places, places.place_of(rank), 0, 0);
+  pass_up(channel, step, vranks, vranks.vrank_of(rank), 0, 0);
   return {.channels = {std::move(channel).build()}};
 }
 

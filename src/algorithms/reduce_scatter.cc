@@ -1,25 +1,27 @@
-// Reduce-scatter: block q of all ranks' inputs is added up at rank q.
+// Reduce-scatter: the sum of block q of all ranks' inputs becomes the output of rank q.
 //
-// A block has one chunk; S is its length, p the number of ranks. In place a rank's output is its own block of the
-// input, which it reads only in the step that writes it; the blocks that are sent are never written.
+// A block has one chunk. S is its length, and p is the number of ranks. In an in-place call, a rank's output is
+// its own block of the input. It reads that block only in the step that writes it, and never writes the blocks
+// that it sends.
 //
-// Ring. Block q starts its way at rank q + 1; every rank on the way adds its own input behind what it receives, and
-// rank q, where all contributions have come together, stores the sum.
+// Ring. Block q starts at rank q + 1 and travels around the ring. Every rank adds its own input after the value
+// that it receives. Rank q, where all contributions are included, stores the sum.
 //   step 0            send in[rank - 1] to the next rank
 //   step k, 1..p-2    received (+) in[rank - 1 - k], send to the next rank
 //   step p-1          received (+) in[rank], complete: store out[0]
-// Steps per rank: p. Sent per rank: S(p-1), the least there is, and as much is added. Longest way: p - 1 messages.
-// Order of addition of block q: ranks q + 1, q + 2, ..., q, left to right. Steps are fused, so connections must hold 2
-// messages where p > 2. For long blocks.
+// Steps per rank: p. Bytes sent per rank: S(p-1), the minimum, and as many are added. Longest path: p - 1
+// messages. Order of addition of block q: ranks q + 1, q + 2, ..., q, left to right. A step receives and sends, so
+// connections must hold 2 messages if p > 2. Suited for long blocks.
 //
-// Direct. Every rank sends each block to its owner, and the owner adds all p of them in rank order, in one step,
-// rounded once.
+// Direct. Every rank sends each block to its owner. The owner adds all p of them in rank order, in one step, with
+// one rounding.
 //   step k, 0..p-2    send in[q] to q = rank + 1 + k: all start with different peers
-//   step p-1          r0 (+) r1 (+) ... (+) r(p-1), own in[rank] at its place, complete: store out[0]
-// Steps per rank: p. Sent per rank: S(p-1). Longest way: 1 message. For short blocks; through windows, where the owner
-// reads p inputs in place, for all; and where a sum must be that of the direct all-reduces, bit for bit.
+//   step p-1          r0 (+) r1 (+) ... (+) r(p-1), own in[rank] at its position, complete: store out[0]
+// Steps per rank: p. Bytes sent per rank: S(p-1). Longest path: 1 message. Suited for short blocks. With windows
+// it is suited for all blocks, because the owner reads the p inputs directly. It is also suited if a sum must be
+// equal to that of the direct all-reduces, bit for bit.
 //
-// Source: as ring.cc and direct.cc, of which these are the first halves.
+// Source: as in ring.cc and direct.cc; these are the first halves of those algorithms.
 #include <utility>
 
 #include "algorithms/generators.h"

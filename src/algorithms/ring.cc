@@ -1,11 +1,11 @@
 // Ring all-reduce.
 //
-// The ranks stand in a ring; each sends to the next (rank + 1) and receives from the previous one (rank - 1), modulo
-// the number of ranks p. The message is cut into p chunks. Chunk c starts its way at rank c, which sends its own input.
-// Every rank that receives it adds its own input behind it, (received) (+) (local), and passes the sum on; after p - 1
-// hops, at rank c - 1, the sum holds every contribution. That rank stores it and sends it round once more: every rank
-// stores what it receives and passes it on, and the last one, rank c - 2, only stores. All p chunks travel at once, so
-// every connection is always busy.
+// The ranks form a ring. Each rank sends to the next (rank + 1) and receives from the previous one (rank - 1),
+// modulo the number of ranks p. The message is divided into p chunks. Chunk c starts at rank c, which sends its
+// own input. Every rank that receives the chunk adds its own input after it, (received) (+) (local), and sends the
+// sum to the next rank. After p - 1 hops, at rank c - 1, the sum holds every contribution. That rank stores it,
+// and sends it around the ring once more: every rank stores the chunk and forwards it, and the last one, rank c -
+// 2, only stores it. All p chunks travel at the same time, so every connection is always in use.
 //
 // So at rank r, with chunk(k) = r - k modulo p:
 //   step 0            send in[chunk(0)]
@@ -14,13 +14,13 @@
 //   step p..2p-3      received: store out[chunk(k-p)], send
 //   step 2p-2         received: store out[chunk(p-2)]
 //
-// Steps per rank: 2p - 1. Bytes sent per rank: 2S(p-1)/p for a message of S bytes, the least that any all-reduce
-// without in-network reduction can do. Order of addition of chunk c: ranks c, c+1, ..., c-1, left to right. Steps are
-// fused: a rank can take a message only when it can pass one on, so connections must hold 2 messages; with 1 all ranks
-// wait for each other's credit.
+// Steps per rank: 2p - 1. Bytes sent per rank: 2S(p-1)/p for a message of S bytes, which is the minimum for an
+// all-reduce without in-network reduction. Order of addition of chunk c: ranks c, c+1, ..., c-1, left to right. A
+// step receives and sends, so it can run only if it can do both. Therefore connections must hold 2 messages. With
+// 1 message, all ranks would wait for each other's credit.
 //
-// Source: P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", J. Parallel
-// Distrib. Comput. 69 (2009).
+// Source: P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", J.
+// Parallel Distrib. Comput. 69 (2009).
 #include "algorithms/generators.h"
 
 namespace tutti {

@@ -1,18 +1,19 @@
+// Adds a separate root to the in-order trees of double_tree.cc, which have one vrank fewer.
 #include "algorithms/rooted.h"
 
 namespace tutti {
 
-TreePlace place_under_root(std::uint32_t tree, std::uint32_t place, std::uint32_t ranks) {
-  constexpr std::uint32_t kNobody = TreePlace::kNobody;
-  TreePlace found;
-  if (place == 0) {
+TreeLinks links_under_root(std::uint32_t tree, std::uint32_t vrank, std::uint32_t ranks) {
+  constexpr std::uint32_t kNoRank = TreeLinks::kNoRank;
+  TreeLinks found;
+  if (vrank == 0) {
     if (ranks > 1) found.upper = 1 + tree_root(tree, ranks - 1);
     return found;
   }
-  const TreePlace below = tree_place(tree, place - 1, ranks - 1);
-  found.parent = below.parent == kNobody ? 0 : 1 + below.parent;
-  if (below.lower != kNobody) found.lower = 1 + below.lower;
-  if (below.upper != kNobody) found.upper = 1 + below.upper;
+  const TreeLinks below = tree_links(tree, vrank - 1, ranks - 1);
+  found.parent = below.parent == kNoRank ? 0 : 1 + below.parent;
+  if (below.lower != kNoRank) found.lower = 1 + below.lower;
+  if (below.upper != kNoRank) found.upper = 1 + below.upper;
   return found;
 }
 

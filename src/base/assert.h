@@ -1,4 +1,5 @@
-// TUTTI_ASSERT: always on. A failed assertion is a bug in Tutti or in its caller; it prints where and why, and aborts.
+// TUTTI_ASSERT: checks an invariant, also in release builds. A failed assertion is a bug in Tutti or in its caller: it
+// prints the location and the reason, and aborts the process. TUTTI_TRY: returns early on an error.
 #pragma once
 
 #include <fmt/format.h>

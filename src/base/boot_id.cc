@@ -15,7 +15,7 @@ Result<BootId> boot_id() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   if (!file.is_open() && is_shortage(errno)) {
     return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1,
-                 "/proc/sys/kernel/random/boot_id cannot be read: " + words_of_errno(errno)};
+                 "/proc/sys/kernel/random/boot_id cannot be read: " + describe_errno(errno)};
   }
   if (std::getline(file, id) && !id.empty()) return BootId{.name = id, .is_proof = true};
   utsname names{};

@@ -1,4 +1,5 @@
-// The name of this boot of this machine, by which processes find out that they run on the same one. Any thread.
+// BootId: identifies this boot of this machine, so that processes can find out whether they run on the same machine.
+// May be called from any thread.
 #pragma once
 
 #include <string>
@@ -9,13 +10,14 @@ namespace tutti {
 
 struct BootId {
   std::string name;
-  bool is_proof;  // processes with the same name run on the same boot of the same machine
+  bool is_proof;  // true: two processes with the same name are on the same boot of the same machine
 };
 
-// The kernel's random number of this boot. Some sandboxes do not show it (gVisor, a container that masks parts of
-// /proc). The name is then "unknown boot of HOST", with the host's name: equal on all processes of one machine, but
-// not proof that two processes share a machine. Errors: kSystem if no descriptor or memory is left to read it: a
-// made-up name would split the ranks of one machine.
+// Returns the random number that the kernel generated at this boot. Some sandboxes hide it (for example gVisor, or a
+// container that masks parts of /proc). The name is then "unknown boot of HOST", with the host name: it is the same
+// for all processes of one machine, but does not prove that two processes share a machine. Errors: kSystem if the
+// process is out of descriptors or memory. This is an error because a substitute name would split the ranks of one
+// machine.
 Result<BootId> boot_id();
 
 }  // namespace tutti

@@ -8,8 +8,8 @@
 namespace tutti {
 namespace {
 
-// "counts of blocks and plan with digest 0badcafe": what enters the digest of such a call. A digest tells that they
-// differ, never which of them.
+// Lists the arguments that the digest of this call covers, for example "counts of blocks and plan with digest
+// 0badcafe". If two digests differ, it is not known which of these arguments differ.
 std::string describe_digest(const CallTag& tag) {
   const CollectiveKind kind{tag.kind};
   std::string what;

@@ -1,5 +1,6 @@
-// CallTag: what must be the same on all ranks of one call. It travels in every message and stands on every rank's
-// status board, so that ranks that disagree are told which argument of which rank differs. A value.
+// CallTag: the arguments that must be the same on all ranks of one call. Every message carries the tag, and every rank
+// publishes the tag of its current call on its status board. So if ranks disagree, the error can name the argument and
+// the rank that differ. A value.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +14,16 @@ struct CallTag {
   std::uint8_t kind = 0;         // CollectiveKind
   std::uint8_t type = 0;         // DataType
   std::uint8_t op = 0;           // ReduceOp
-  std::uint8_t algorithm = 0;    // Algorithm as carried out (never kAuto)
-  std::uint32_t tile_bytes = 0;  // longest chunk of the tiling; differs when ranks' configurations do
-  std::uint32_t root = 0;        // of the collectives that have one, else 0
-  std::uint32_t digest = 0;      // of what has no field here: v-counts, a user's plan or reduction; 0: none
+  std::uint8_t algorithm = 0;    // the Algorithm that is used (never kAuto)
+  std::uint32_t tile_bytes = 0;  // longest chunk of a tile; differs if the ranks' configurations differ
+  std::uint32_t root = 0;        // 0 if the collective has no root
+  std::uint32_t digest = 0;      // checksum of the arguments without a field: v-counts, user plan, user reduction; or 0
 
   bool operator==(const CallTag&) const = default;
 };
 static_assert(sizeof(CallTag) == 32 && alignof(CallTag) == 8);
 
-// Stands in `type` and `op` for a reduction of the caller's own.
+// The value of `type` and `op` if the call has a UserReduction.
 inline constexpr std::uint8_t kUserTag = 0xff;
 
 enum class CallArgument : std::uint8_t {
@@ -36,22 +37,25 @@ enum class CallArgument : std::uint8_t {
   kTileBytes,
   kRoot,
   kDigest,
-  // Not arguments of a call: with ErrorCode::kSystem, what the rank ran out of, or was not allowed.
+  // These are not arguments of a call. They accompany ErrorCode::kSystem, and name the resource that the rank ran out
+  // of, or the permission that it lacks.
   kDescriptors,
   kMappings,
   kPermission
 };
 inline constexpr CallArgument kLastCallArgument = CallArgument::kPermission;
 
-// The first argument in which the two differ.
+// The first argument in which the two tags differ; kNone if they are equal.
 CallArgument first_difference(const CallTag& a, const CallTag& b);
 
-// Whether a plan given to Communicator::use_plan() carries it out.
+// Whether the call runs a user plan, which was passed to Communicator::use_plan().
 bool uses_callers_plan(const CallTag& tag);
 
-// "all_reduce #12 (8 float32, sum, ring)", "all_gather #3 (8 float32, ring)", "broadcast #4 (8 int8, root 2, tree)"
+// For example "all_reduce #12 (8 float32, sum, ring)", "all_gather #3 (8 float32, ring)" or
+// "broadcast #4 (8 int8, root 2, tree)".
 std::string describe(const CallTag& tag);
-// "count 8", "type float32" ...: the named argument's value in `tag`. Of a digest: what enters it.
+// The value of one argument of `tag`, for example "count 8" or "type float32". For kDigest: the arguments that the
+// digest covers.
 std::string describe(const CallTag& tag, CallArgument argument);
 
 }  // namespace tutti

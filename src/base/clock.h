@@ -1,5 +1,5 @@
-// Time, handed in: production code never asks the system for the time itself, so that it also runs under a simulated
-// clock.
+// Clock: the source of time. Product code takes the time from a Clock that it is given, and never from the system
+// directly, so that the same code also runs under a simulated clock.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@ namespace tutti {
 class Clock {
  public:
   virtual ~Clock() = default;
-  virtual std::int64_t now_ns() = 0;  // monotonic nanoseconds from an arbitrary start; thread-safe
+  virtual std::int64_t
+  now_ns() = 0;  // monotonic nanoseconds from an arbitrary start; thread-safe, except in ActiveTimeClock
 };
 
 class SteadyClock final : public Clock {

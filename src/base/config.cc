@@ -31,7 +31,7 @@ Result<std::int64_t> parse_integer(std::string_view name, std::string_view value
   return number;
 }
 
-// A value, its name left empty.
+// Returns the value of one variable; the field `name` is left empty.
 using Getter = std::function<ConfigValue(const Config&)>;
 using Setter = std::function<Status(Config&, std::string_view name, std::string_view value)>;
 
@@ -79,7 +79,7 @@ Variable text(std::string Config::*field, std::size_t longest) {
   return {std::move(set), [field](const Config& config) { return of_text(config.*field); }};
 }
 
-// A text that nobody is to see, in an error nor where settings are shown.
+// A text that must not appear in error messages or in listings of the settings.
 Variable secret(std::string Config::*field, std::size_t longest) {
   Setter set = [=](Config& config, std::string_view name, std::string_view value) -> Status {
     if (value.empty() || value.size() > longest) {
@@ -92,22 +92,23 @@ Variable secret(std::string Config::*field, std::size_t longest) {
   return {std::move(set), [](const Config&) { return ConfigValue{}; }};
 }
 
-// Words by the numbers of their enumerations.
+// The keywords of each enumeration, indexed by its values.
 constexpr std::array<std::string_view, 5> kLevels = {"off", "error", "warn", "info", "debug"};
 constexpr std::array<std::string_view, 3> kAttach = {"off", "calls", "auto"};
 constexpr std::array<std::string_view, 2> kDeviceCalls = {"auto", "staged"};
 constexpr std::array<std::string_view, 4> kProtocols = {"auto", "simple", "ll", "ll128"};
 
 template <class Field, std::size_t kCount>
-Getter word(Field Config::*field, const std::array<std::string_view, kCount>& words) {
-  return [field, &words](const Config& config) { return of_text(words[static_cast<std::size_t>(config.*field)]); };
+Getter keyword(Field Config::*field, const std::array<std::string_view, kCount>& keywords) {
+  return
+      [field, &keywords](const Config& config) { return of_text(keywords[static_cast<std::size_t>(config.*field)]); };
 }
 
 template <class Policy, std::size_t kCount>
-std::optional<Policy> parse_word(std::string_view name, const std::array<std::string_view, kCount>& words) {
-  const auto found = std::find(words.begin(), words.end(), name);
-  if (found == words.end()) return std::nullopt;
-  return static_cast<Policy>(found - words.begin());
+std::optional<Policy> parse_keyword(std::string_view name, const std::array<std::string_view, kCount>& keywords) {
+  const auto found = std::find(keywords.begin(), keywords.end(), name);
+  if (found == keywords.end()) return std::nullopt;
+  return static_cast<Policy>(found - keywords.begin());
 }
 
 Status set_log_level(Config& config, std::string_view name, std::string_view value) {
@@ -146,7 +147,8 @@ ConfigValue port_range_value(const Config& config) {
   return of_text(fmt::format("{}-{}", config.port_range.first, config.port_range.last));
 }
 
-// "2.28.9", or the number that NCCL makes of it: 22809; up to 2.8 the minor version had one digit: 2804.
+// Accepts "2.28.9", or the number that NCCL makes of a version: 22809. Up to version 2.8 the minor version had one
+// digit, for example 2804 for 2.8.4.
 Status set_nccl_version(Config& config, std::string_view name, std::string_view value) {
   const auto wrong = [&] { return bad_value(name, value, "a version such as 2.28.9, or its number, 22809"); };
   std::array<std::int64_t, 3> parts{};
@@ -204,7 +206,7 @@ Status set_device_protocol(Config& config, std::string_view name, std::string_vi
 
 const std::map<std::string, Variable, std::less<>>& all_variables() {
   constexpr std::int64_t kDayMs = 86'400'000;
-  // Never destroyed: communicators may still be made, in threads, while the process ends.
+  // Never destroyed, because other threads may still create communicators while the process exits.
   static const auto& variables = *new std::map<std::string, Variable, std::less<>>{
       {"TUTTI_RANK", integer(&Config::rank, 0, 65534)},
       {"TUTTI_WORLD_SIZE", integer(&Config::size, 1, 65535)},
@@ -219,9 +221,9 @@ const std::map<std::string, Variable, std::less<>>& all_variables() {
       {"TUTTI_UNIQUE_ID", secret(&Config::unique_id, 256)},
       {"TUTTI_INTERFACE", text(&Config::interface, 256)},
       {"TUTTI_PORT_RANGE", {set_port_range, port_range_value}},
-      {"TUTTI_TRANSPORT", {set_transport, word(&Config::transport, kTransportNames)}},
+      {"TUTTI_TRANSPORT", {set_transport, keyword(&Config::transport, kTransportNames)}},
       {"TUTTI_ENCRYPT", integer(&Config::encrypt, 0, 1)},
-      {"TUTTI_ATTACH", {set_attach, word(&Config::attach, kAttach)}},
+      {"TUTTI_ATTACH", {set_attach, keyword(&Config::attach, kAttach)}},
       {"TUTTI_RDMA_DEVICES", text(&Config::rdma_devices, 1024)},
       {"TUTTI_RDMA_GID_INDEX", integer(&Config::rdma_gid_index, 0, 255)},
       {"TUTTI_RDMA_QUEUE_PAIRS", integer(&Config::rdma_queue_pairs, 1, 8)},
@@ -238,16 +240,16 @@ const std::map<std::string, Variable, std::less<>>& all_variables() {
       {"TUTTI_TIMEOUT_MS", integer(&Config::timeout, 1, kDayMs)},
       {"TUTTI_SLOT_BYTES", integer(&Config::slot_bytes, 4096, 16 << 20, 4096)},
       {"TUTTI_SLOTS", integer(&Config::slots, 2, 64)},
-      {"TUTTI_DEVICE_CALLS", {set_device_calls, word(&Config::device_calls, kDeviceCalls)}},
+      {"TUTTI_DEVICE_CALLS", {set_device_calls, keyword(&Config::device_calls, kDeviceCalls)}},
       {"TUTTI_DEVICE_BLOCKS", integer(&Config::device_blocks, 1, 64)},
       {"TUTTI_DEVICE_THREADS", integer(&Config::device_threads, 32, 512, 32)},
       {"TUTTI_DEVICE_SLOT_BYTES", integer(&Config::device_slot_bytes, 4096, 16 << 20, 4096)},
       {"TUTTI_DEVICE_COPIES", integer(&Config::device_copies, 0, 1 << 30)},
-      {"TUTTI_DEVICE_PROTOCOL", {set_device_protocol, word(&Config::device_protocol, kProtocols)}},
+      {"TUTTI_DEVICE_PROTOCOL", {set_device_protocol, keyword(&Config::device_protocol, kProtocols)}},
       {"TUTTI_TUNE", text(&Config::tune, 1024)},
       {"TUTTI_TUNE_FILE", text(&Config::tune_file, 4096)},
       {"TUTTI_VERIFY_PLANS", integer(&Config::verify_plans, 0, 1)},
-      {"TUTTI_LOG", {set_log_level, word(&Config::log_level, kLevels)}},
+      {"TUTTI_LOG", {set_log_level, keyword(&Config::log_level, kLevels)}},
       {"TUTTI_RECORD", {set_record, [](const Config& config) { return of_number(config.record); }}},
       {"TUTTI_RECORD_DIR", text(&Config::record_dir, 4096)},
       {"TUTTI_NCCL_VERSION", {set_nccl_version, nccl_version_value}},
@@ -255,12 +257,13 @@ const std::map<std::string, Variable, std::less<>>& all_variables() {
   return variables;
 }
 
-// Letters added, left out or changed, and neighbours that stand in the wrong order, counted once.
+// The edit distance of two names: the number of characters that are inserted, deleted or replaced, and of swapped
+// pairs of neighbours, each of which counts as one edit.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
-  std::vector<std::size_t> above = row;      // of one letter of `a` less
-  std::vector<std::size_t> two_above = row;  // of two
+  std::vector<std::size_t> above = row;      // the row of the previous character of `a`
+  std::vector<std::size_t> two_above = row;  // the row before that
   for (std::size_t i = 1; i <= a.size(); ++i) {
     two_above.swap(above);
     above = row;
@@ -278,14 +281,14 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::optional<TransportPolicy> parse_transport(std::string_view name) {
-  return parse_word<TransportPolicy>(name, kTransportNames);
+  return parse_keyword<TransportPolicy>(name, kTransportNames);
 }
 
 std::optional<DevicePolicy> parse_device_calls(std::string_view name) {
-  return parse_word<DevicePolicy>(name, kDeviceCalls);
+  return parse_keyword<DevicePolicy>(name, kDeviceCalls);
 }
 
-std::optional<AttachPolicy> parse_attach(std::string_view name) { return parse_word<AttachPolicy>(name, kAttach); }
+std::optional<AttachPolicy> parse_attach(std::string_view name) { return parse_keyword<AttachPolicy>(name, kAttach); }
 
 EnvironmentVariables process_environment() {
   EnvironmentVariables environment;
@@ -293,7 +296,8 @@ EnvironmentVariables process_environment() {
     const std::string_view line(*entry);
     const std::size_t equals = line.find('=');
     if (equals == std::string_view::npos) continue;
-    environment.emplace(line.substr(0, equals), line.substr(equals + 1));  // the first of two, as getenv takes it
+    // If a name occurs twice, the first entry is kept, as getenv() does.
+    environment.emplace(line.substr(0, equals), line.substr(equals + 1));
   }
   return environment;
 }
@@ -345,7 +349,8 @@ std::string_view nearest_name(std::string_view name, std::span<const std::string
 Result<Config> parse_config(const Variables& variables) {
   Config config;
   for (const auto& [name, value] : variables) {
-    if (name.starts_with("TUTTI_TEST_")) continue;  // is for test programs, which start ranks in their environment
+    // These variables are for test programs. The ranks that a test program starts inherit them and ignore them here.
+    if (name.starts_with("TUTTI_TEST_")) continue;
     const auto known = all_variables().find(name);
     if (known == all_variables().end()) {
       const std::string_view nearest = nearest_name(name, config_variable_names());

@@ -12,9 +12,9 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint32_t kPolynomial = 0x82f63b78;  // reflected
+constexpr std::uint32_t kPolynomial = 0x82f63b78;  // bits in reversed order
 
-// tables[k][b]: the register after byte b and k zero bytes, from an empty one.
+// kTables[k][b]: the CRC register, which starts at zero, after the byte b and k zero bytes.
 constexpr auto kTables = [] {
   std::array<std::array<std::uint32_t, 256>, 8> tables{};
   for (std::uint32_t byte = 0; byte < 256; ++byte) {
@@ -62,11 +62,13 @@ inline std::uint32_t step(std::uint32_t state, std::uint8_t byte) { return __crc
 constexpr bool kInHardware = true;
 #endif
 
-// The instruction takes three cycles and one can begin in each: three parts of a block are summed at once, each from an
-// empty register, and put together by what the register becomes over the zeros of a part.
+// The instruction has a latency of three cycles, and one can start in each cycle. So three adjacent parts of the data
+// are processed at the same time; the second and the third start with an empty register. A CRC is linear. Therefore
+// the registers are combined by advancing the earlier one over kPartBytes zero bytes (Shift) and XORing the next one.
 constexpr std::size_t kPartBytes = 1024;
 
-struct Shift {  // by kPartBytes zero bytes, for each byte of the register
+// Advances a register over kPartBytes zero bytes, with one table for each byte of the register.
+struct Shift {
   std::array<std::array<std::uint32_t, 256>, 4> tables{};
 
   Shift() {

@@ -1,5 +1,5 @@
-// CRC-32C (Castagnoli; RFC 3720, appendix B.4): which finds every flipped bit, every two, and every run of up to 32
-// altered bits of a message. Pure functions, any thread.
+// CRC-32C (Castagnoli; RFC 3720, appendix B.4): a checksum that detects every error of one or two flipped bits, and
+// every burst of up to 32 changed bits of a message. Pure functions; may be called from any thread.
 #pragma once
 
 #include <cstddef>
@@ -7,11 +7,12 @@
 
 namespace tutti {
 
-// Of `bytes` bytes at `data`, behind what gave `so_far`: crc32c(b, m, crc32c(a, n)) is that of both, one behind the
-// other. By the processor's own instruction where it has one (x86-64 with SSE 4.2, ARMv8 where it is compiled for it).
+// The checksum of `bytes` bytes at `data`. `so_far` is the checksum of the preceding bytes, so that a checksum can be
+// computed in parts: crc32c(b, m, crc32c(a, n)) is the checksum of a followed by b. Uses the processor's CRC
+// instruction if there is one (x86-64 with SSE 4.2; ARMv8 if the compiler targets it).
 std::uint32_t crc32c(const void* data, std::size_t bytes, std::uint32_t so_far = 0);
 
-// The same by tables, eight bytes at a time.
+// The same function without the instruction: with tables, 8 bytes at a time.
 std::uint32_t crc32c_by_tables(const void* data, std::size_t bytes, std::uint32_t so_far = 0);
 
 // Whether crc32c() uses the processor's instruction.

@@ -27,7 +27,7 @@ Error described(ErrorScope scope, std::int32_t rank, std::string_view doing) {
     // std::thread throws this one if the limit of processes is reached.
     const bool no_thread = exception.code() == std::errc::resource_unavailable_try_again;
     error.message =
-        fmt::format("{}: {}", doing, no_thread ? words_of_thread_errno(exception.code().value()) : exception.what());
+        fmt::format("{}: {}", doing, no_thread ? describe_thread_errno(exception.code().value()) : exception.what());
   } catch (const std::exception& exception) {
     error.message = fmt::format("{}: {}", doing, exception.what());
   } catch (...) {

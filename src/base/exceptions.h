@@ -1,6 +1,6 @@
-// From exceptions to errors. Code of this project returns its failures, but the standard library throws, above all
-// std::bad_alloc. These functions stand where no exception may pass: at the public functions, in the threads of the
-// library, and where a state has to be completed whatever happens.
+// Turns exceptions into errors. The code of this project returns its failures, but the standard library throws, most
+// often std::bad_alloc. These functions are used at the places that an exception must not pass: in public functions, in
+// the library's threads, and in code that has to complete a change of state in any case.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,19 @@
 
 namespace tutti {
 
-// The message where there is no memory for another. Short enough for the buffer inside of std::string, so that making
-// it allocates nothing.
+// The message that is used if there is no memory for a better one. It fits into the internal buffer of std::string, so
+// creating it allocates no memory.
 inline constexpr const char* kOutOfMemory = "out of memory";
 
-// The error for the exception that is being handled: kSystem for exhausted memory and refused system calls. `rank` is
-// the one to blame, `doing` what was being done, for the message. If there is no memory for the message either, it is
-// "out of memory", which needs none.
+// Call this in a catch block: returns a kSystem error for the current exception. `rank` is the rank that caused the
+// failure, or -1. `doing` names the operation and begins the message. If there is no memory for the message, it is
+// kOutOfMemory.
 Error error_of_exception(ErrorScope scope, std::int32_t rank, std::string_view doing) noexcept;
 
-// A copy of `error`; with the message "out of memory" if there is no memory for a copy of it.
+// Returns a copy of `error`. If there is no memory for its message, the message of the copy is kOutOfMemory.
 Error copy_of(const Error& error) noexcept;
 
-// An error whose message is the text that `make` returns; "out of memory" if there is no memory for it.
+// Returns an error with the message that `make` returns. If `make` throws, the message is kOutOfMemory.
 template <class Make>
 Error error_with(Make&& make, ErrorCode code, ErrorScope scope, std::int32_t rank) noexcept {
   try {
@@ -33,7 +33,8 @@ Error error_with(Make&& make, ErrorCode code, ErrorScope scope, std::int32_t ran
   }
 }
 
-// Runs the body of a public function that concerns the calling rank only. An exception becomes its error.
+// Runs the body of a public function that affects only the calling rank. Returns the body's result, or an error with
+// scope kCall if it throws.
 template <class Body>
 auto guarded(std::string_view function, Body&& body) noexcept -> decltype(body()) {
   try {
@@ -43,7 +44,7 @@ auto guarded(std::string_view function, Body&& body) noexcept -> decltype(body()
   }
 }
 
-// Whether `body` ran to its end without an exception.
+// Runs `body`. Returns whether it ended without an exception.
 template <class Body>
 bool runs_through(Body&& body) noexcept {
   try {

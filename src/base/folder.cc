@@ -15,7 +15,7 @@ std::vector<std::string> names_in_folder(const std::string& folder, std::size_t 
   const std::unique_ptr<DIR, Close> open(opendir(folder.c_str()));
   std::vector<std::string> names;
   while (open != nullptr && names.size() < most) {
-    const dirent* const entry = readdir(open.get());  // NOLINT(concurrency-mt-unsafe): a stream of our own
+    const dirent* const entry = readdir(open.get());  // NOLINT(concurrency-mt-unsafe): this thread's own stream
     if (entry == nullptr) break;
     const std::string_view name = entry->d_name;
     if (name != "." && name != "..") names.emplace_back(name);

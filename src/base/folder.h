@@ -1,5 +1,5 @@
-// The names in a folder. In place of std::filesystem::directory_iterator, which ends the process if an allocation fails
-// while it reads (GCC's library allocates in a function that is noexcept).
+// Lists the names in a folder. Used instead of std::filesystem::directory_iterator, which aborts the process if an
+// allocation fails while it reads (GCC's standard library allocates in a function that is noexcept).
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,8 @@
 
 namespace tutti {
 
-// At most `most` of them, sorted, without "." and "..". None if the folder cannot be read.
+// Returns at most `most` names, sorted, without "." and "..". Returns an empty list if the folder cannot be read.
+// Throws std::bad_alloc.
 std::vector<std::string> names_in_folder(const std::string& folder, std::size_t most);
 
 }  // namespace tutti

@@ -1,5 +1,6 @@
-// Log lines of one communicator: "tutti[rank]: level: text" on stderr, one write each. Thread-safe. A line for which
-// there is no memory is lost: nothing depends on it, and what logs may be a destructor.
+// Log: writes the log lines of one communicator to stderr, in the form "tutti[rank]: level: text", one write() for each
+// line. Thread-safe. If there is no memory for a line, the line is dropped and no exception is thrown, because
+// destructors write log lines, too.
 #pragma once
 
 #include <fmt/format.h>

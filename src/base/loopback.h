@@ -1,5 +1,5 @@
-// The loopback interface, over which the processes of one machine meet. Any thread; reads the interfaces anew at each
-// call.
+// The loopback interface, which the processes of one machine use for set-up. May be called from any thread. Each call
+// reads the list of interfaces again.
 #pragma once
 
 #include <string>
@@ -8,13 +8,13 @@
 
 namespace tutti {
 
-// The machine's numeric loopback address: 127.0.0.1, or ::1 if the loopback interface has no IPv4 address. 127.0.0.1
-// if the interfaces cannot be listed.
+// Returns the numeric loopback address of this machine: 127.0.0.1, or ::1 if the loopback interface has only an IPv6
+// address. Returns 127.0.0.1 if the interfaces cannot be listed.
 std::string loopback_address();
 
-// Without a loopback interface that is up, connections between the processes of a machine fail or hang, to the
-// addresses of its other interfaces as well. Errors: kSystem, with the name of the interface that is down. No error
-// if the interfaces cannot be listed.
+// Checks that a loopback interface is up. If it is down, all connections between the processes of a machine fail or
+// hang, even those to the addresses of other interfaces. Errors: kSystem with the name of the interface that is down.
+// Returns success if the interfaces cannot be listed.
 Status check_loopback();
 
 }  // namespace tutti

@@ -10,7 +10,7 @@ namespace {
 struct TypeFacts {
   DataType type;
   std::string_view name;
-  std::string_view nccl_name;  // nccl-tests' short name where it differs
+  std::string_view nccl_name;  // the short name in nccl-tests, or the same name
   std::size_t bytes;
   bool floating;
 };

@@ -1,4 +1,4 @@
-// Text that comes from a file or a peer, made fit for a terminal.
+// Makes text from a file or a peer safe to print on a terminal. Pure functions; may be called from any thread.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,9 @@
 
 namespace tutti {
 
-// The length in bytes of the character that `text` begins with, or 0 if a terminal should not get it: invalid UTF-8, a
-// control character (also U+0080 to U+009F, of which some terminals take escape sequences), or one that changes the
-// direction of the text around it.
+// Returns the length in bytes of the first character of `text`, or 0 if it must not be printed: invalid UTF-8, a
+// control character (also U+0080 to U+009F, which some terminals interpret as escape sequences), or a character that
+// changes the direction of the text around it.
 inline std::size_t printable_bytes(std::string_view text) {
   const auto byte = [text](std::size_t i) { return static_cast<std::uint32_t>(static_cast<unsigned char>(text[i])); };
   if (text.empty()) return 0;
@@ -29,7 +29,7 @@ inline std::size_t printable_bytes(std::string_view text) {
   return character < least || character > 0x10ffff || surrogate || directs ? 0 : bytes;
 }
 
-// Every byte that belongs to no printable character becomes '?'.
+// Replaces every byte that is not part of a printable character by '?'.
 inline std::string printable(std::string_view text) {
   std::string shown;
   while (!text.empty()) {

@@ -36,7 +36,8 @@ std::vector<std::string> folders(std::string_view chosen, const EnvironmentVaria
   };
   const std::string runtime = absolute_path("XDG_RUNTIME_DIR");
   if (!runtime.empty()) found.push_back(runtime + "/tutti");
-  // Files that stay after their jobs are no shared memory that a job has leaked: that comes last.
+  // Recordings remain after their jobs. In /dev/shm they would look like shared memory that a job has leaked, so this
+  // folder comes last.
   std::string temporary = absolute_path("TMPDIR");
   while (temporary.ends_with('/')) temporary.pop_back();
   for (const std::string& parent : {temporary, std::string(P_tmpdir), std::string("/dev/shm")}) {
@@ -54,7 +55,7 @@ std::uint32_t fold(std::uint64_t id) {
   return static_cast<std::uint32_t>(id >> 32);
 }
 
-// "PID (name) S ppid ...": the name may hold spaces and brackets, so the last bracket counts.
+// The line is "PID (name) STATE PPID ...". The name may contain spaces and brackets, so the last bracket ends it.
 std::uint64_t process_start(std::int32_t pid, char* state) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string line;

@@ -1,12 +1,13 @@
-// The layout of a recording: what one rank's flight recorder (runtime/recorder.h) writes of one communicator into a
-// mapped file, and `tutti top` and `tutti doctor` read, while the writer lives or after its death. Everything of stated
-// width, in the machine's byte order (the magic tells). One thread at a time writes; readers copy twice and compare:
+// The file format of a recording. The flight recorder of one rank (job/recorder.h) writes the operations of one
+// communicator to a mapped file. `tutti top` and `tutti doctor` read it, while the rank runs or after its process has
+// ended. All fields have a fixed width and the byte order of the machine, which a reader detects from kMagic.
 //
-//   a record's `serial` is odd while its fields are being replaced, and even once they stand; a copy of which the next
-//   copy differs, or with an odd serial, is torn and not used. The same for Live, Failure and Anchor.
+// One thread at a time writes. A record's `serial` is odd while its fields are being replaced, and even when they are
+// complete. Readers copy a record twice. A copy is torn and is not used if its serial is odd, or if the second copy
+// differs. The same applies to WaitState, Failure and Anchor.
 //
-// File: Header, then `capacity` records of the engine's operations, then `device_capacity` of those that GPUs carry
-// out.
+// Layout: a Header, then `capacity` records of operations that run on the host, then `device_capacity` records of
+// operations that run on GPUs.
 #pragma once
 
 #include <array>
@@ -26,47 +27,49 @@ inline constexpr std::uint64_t kMagic = 0x31'63'65'72'74'75'74'54;  // "Ttutrec1
 inline constexpr std::uint32_t kVersion = 1;
 inline constexpr std::uint32_t kLeastCapacity = 16;
 inline constexpr std::uint32_t kMostCapacity = 65536;
-inline constexpr std::size_t kToldRanks = 32;
+inline constexpr std::size_t kListedRanks = 32;
 
-using Word = std::atomic<std::uint64_t>;  // plain stores on every machine that this runs on
+using Word = std::atomic<std::uint64_t>;  // relaxed accesses are ordinary loads and stores on all supported machines
 static_assert(Word::is_always_lock_free && sizeof(Word) == 8);
 
 enum class State : std::uint8_t { kEmpty = 0, kRunning, kDone, kFailed, kEnqueued };
-// How a call is carried out: values in mailboxes, each other's memory, messages, by a GPU.
-enum class Way : std::uint8_t { kMailboxes = 0, kDirect, kMessages, kDevice, kTransfers };
+// How an operation is carried out: inline values in mailboxes, direct access to each other's memory (single copy),
+// messages of a plan, on a GPU, or as sends and receives.
+enum class CallPath : std::uint8_t { kMailboxes = 0, kDirect, kMessages, kDevice, kTransfers };
 
-// What the ticks are. kSteadyNs: CLOCK_MONOTONIC.
+// The unit of time stamps: nanoseconds of CLOCK_MONOTONIC, or ticks of the processor's counter.
 enum class Ticks : std::uint32_t { kSteadyNs = 1, kCpuCounter = 2 };
 
-// How it went, in one word, so that it is seen whole.
+// The outcome of an operation, in one 64-bit word, so that a reader never sees a part of it.
 struct Outcome {
   State state = State::kEmpty;
-  Way way = Way::kMailboxes;
-  std::uint8_t code = 0;   // ErrorCode, if it failed
-  std::uint8_t flags = 0;  // kStreamed ...
-  std::int32_t culprit = -1;
+  CallPath way = CallPath::kMailboxes;
+  std::uint8_t code = 0;      // ErrorCode, if the operation failed
+  std::uint8_t flags = 0;     // kStreamed, kSends, kNotStarted
+  std::int32_t culprit = -1;  // the rank that caused the failure; -1: unknown
 };
 static_assert(sizeof(Outcome) == 8);
-inline constexpr std::uint8_t kStreamed = 1;  // begun by a caller's stream
-inline constexpr std::uint8_t kSends = 2;     // an exchange whose first transfer is a send
-inline constexpr std::uint8_t kUnbegun = 4;   // it failed before it began
+inline constexpr std::uint8_t kStreamed = 1;    // started by the caller's CUDA stream
+inline constexpr std::uint8_t kSends = 2;       // an exchange whose first transfer is a send
+inline constexpr std::uint8_t kNotStarted = 4;  // the operation failed before it started
 
-// One operation. The first cache line is all that a short call writes.
+// One operation. A short call writes only the first cache line. An exchange (a group of sends and receives) describes
+// its first transfer.
 struct alignas(128) Record {
-  Word serial;              // 2 n, of the n-th record of its ring, 1, 2, 3 ...; odd: being written
-  Word tag[4];              // a CallTag; of an exchange: the first transfer's, its sequence that of the pair of ranks
-  Word start;               // ticks
-  Word end;                 // ticks; valid once the outcome is kDone or kFailed
+  Word serial;              // 2 n for the n-th record of its ring, n = 1, 2, 3, ...; odd: being written
+  Word tag[4];              // a CallTag; the sequence of an exchange counts the transfers between the two ranks
+  Word start;               // in ticks
+  Word end;                 // in ticks; valid if the outcome is kDone or kFailed
   Word outcome;             // an Outcome
-  Word extra_serial;        // = serial where what follows stands
-  Word bytes;               // of the caller's input or output, the longer; of an exchange: of all transfers
-  Word peer_and_transfers;  // of an exchange: the first transfer's peer, the number of transfers << 32
+  Word extra_serial;        // equal to `serial` if the following fields are valid
+  Word bytes;               // the larger of the caller's input and output; for an exchange: sum over all transfers
+  Word peer_and_transfers;  // for an exchange: peer of the first transfer | number of transfers << 32
   Word unused[5];
 };
 static_assert(sizeof(Record) == 128 && offsetof(Record, extra_serial) == 64);
 static_assert(sizeof(CallTag) == 4 * sizeof(Word));
 
-// Two clocks at one time.
+// The readings of all clocks at one moment, to convert ticks to time.
 struct Anchor {
   Word serial;
   Word ticks;
@@ -75,25 +78,26 @@ struct Anchor {
 };
 static_assert(sizeof(Anchor) == 32);
 
-// What the operation under way waits for; written while nothing moves only.
-struct Live {
+// The ranks for which the current operation waits. Written only while the operation makes no progress.
+struct WaitState {
   Word serial;
-  Word operation;                                // its record's serial; 0: one that has not begun
-  Word since;                                    // ticks of the first look that found nothing moving
-  Word updated;                                  // ticks of the last one
-  Word sequence;                                 // of its call
-  std::uint32_t waited_count;                    // ranks that it waits for
-  std::uint32_t absent_count;                    // ranks that have not entered the call, as far as is known
-  std::array<std::uint32_t, kToldRanks> waited;  // the first of them
-  std::array<std::uint32_t, kToldRanks> absent;  // the first of them
-  std::array<char, 720> text;                    // in words; ends with a zero
+  Word operation;                                  // serial of its record; 0: the operation has not started
+  Word since;                                      // ticks of the first check that found no progress
+  Word updated;                                    // ticks of the latest such check
+  Word sequence;                                   // sequence number of the call
+  std::uint32_t waited_count;                      // number of ranks for which it waits
+  std::uint32_t absent_count;                      // number of ranks that are known not to have entered the call
+  std::array<std::uint32_t, kListedRanks> waited;  // the first kListedRanks of them
+  std::array<std::uint32_t, kListedRanks> absent;  // the first kListedRanks of them
+  std::array<char, 720> text;                      // description for people, zero-terminated
 };
-static_assert(sizeof(Live) == 5 * 8 + 8 + 256 + 720);
+static_assert(sizeof(WaitState) == 5 * 8 + 8 + 256 + 720);
 
+// An error of an operation.
 struct Failure {
-  Word serial;  // 0: none
+  Word serial;  // 0: there was no failure
   Word ticks;
-  Word sequence;  // of the call
+  Word sequence;  // sequence number of the call
   std::uint32_t code;
   std::uint32_t scope;
   std::int32_t culprit;
@@ -110,24 +114,24 @@ struct alignas(4096) Header {
   std::uint32_t capacity;
   std::uint32_t device_capacity;
   Ticks ticks;
-  std::uint32_t job;           // the same for all ranks and communicators of a job
-  std::uint32_t communicator;  // of the job's first one: = job
+  std::uint32_t job;           // a number that is the same for all ranks and communicators of a job
+  std::uint32_t communicator;  // a number of the communicator; equal to `job` for the job's first one
   std::uint32_t rank;          // in the communicator
-  std::uint32_t ranks;
-  std::uint32_t job_rank;
+  std::uint32_t ranks;         // size of the communicator
+  std::uint32_t job_rank;      // in the job's first communicator
   std::int32_t pid;
-  std::uint64_t process_start;  // field 22 of /proc/PID/stat: tells a number that was used again
-  std::uint64_t pid_namespace;  // inode of /proc/self/ns/pid; 0: not known
+  std::uint64_t process_start;  // field 22 of /proc/PID/stat: detects that the pid is used by another process
+  std::uint64_t pid_namespace;  // inode of /proc/self/ns/pid; 0: unknown
   std::array<char, 40> boot;    // own_boot()
   std::array<char, 64> host;
   std::array<char, 32> program;
-  std::array<char, 32> release;  // of Tutti: its version
+  std::array<char, 32> release;  // version of Tutti
   std::array<char, 32> transport;
-  alignas(64) Word ended;  // ticks; 0: the communicator lives, or its process died
-  Word aborted;            // ticks of abort() on this rank; 0: never
+  alignas(64) Word ended;  // ticks; 0: the communicator exists, or its process died
+  Word aborted;            // ticks of abort() on this rank; 0: not called
   alignas(64) Anchor made;
   Anchor latest;
-  alignas(64) Live live;
+  alignas(64) WaitState live;
   Failure first_failure;
   Failure last_failure;
 };
@@ -137,26 +141,29 @@ constexpr std::size_t file_bytes(std::uint32_t capacity, std::uint32_t device_ca
   return sizeof(Header) + (std::size_t{capacity} + device_capacity) * sizeof(Record);
 }
 
-// "tutti-JOB-rRANK-pPID-COMMUNICATOR.rec"; job and communicator as 8 hexadecimal digits. kEndedSuffix takes the place
-// of the last part once the communicator has ended well.
+// Returns "tutti-JOB-rRANK-pPID-COMMUNICATOR.rec", with job and communicator as 8 hexadecimal digits. When the
+// communicator has ended without an error, the file is renamed and kEndedSuffix replaces kSuffix.
 inline constexpr std::string_view kSuffix = ".rec";
 inline constexpr std::string_view kEndedSuffix = ".end";
 std::string file_name(std::uint32_t job, std::uint32_t communicator, std::uint32_t rank, std::int32_t pid);
 bool is_recording(std::string_view name);
 
-// Where recordings are looked for, and made in the first that serves: `chosen` alone if it is not empty
-// (TUTTI_RECORD_DIR), else folders of this user's; shared memory last, where nothing is to outlive a job.
+// The folders in which readers search for recordings. A recorder writes to the first one that is usable. The list is
+// only `chosen` (TUTTI_RECORD_DIR) if that is not empty, otherwise folders of this user. Shared memory (/dev/shm) comes
+// last, because files should not remain there after a job.
 std::vector<std::string> folders(std::string_view chosen, const EnvironmentVariables& environment);
 
-// A number of 64 bits as one of 32 that does not give it away.
+// Maps a 64-bit id to a 32-bit number from which the id cannot be computed.
 std::uint32_t fold(std::uint64_t id);
 
-// Of a process: field 22 of its /proc/PID/stat; 0: there is none. `state`, if not null: the letter of its state.
+// Returns the start time of a process (field 22 of /proc/PID/stat), or 0 if the process does not exist. If `state` is
+// not null, it gets the letter of the process state.
 std::uint64_t process_start(std::int32_t pid, char* state = nullptr);
 std::uint64_t own_pid_namespace();
-std::string own_boot();  // boot_id(), or nothing if that is no proof of the same machine
+// boot_id().name. Empty if boot_id() fails, or if equal names do not prove that two processes are on the same machine.
+std::string own_boot();
 
-// A counter of the processor that always runs at one rate, if there is one.
+// Whether the processor has a time counter with a constant rate, which cpu_counter() then reads.
 bool has_cpu_counter();
 std::int64_t steady_ns();
 std::int64_t unix_ns();

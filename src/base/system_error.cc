@@ -6,7 +6,7 @@
 namespace tutti {
 namespace {
 
-// What to do, or nothing.
+// The remedy as the end of a message, or an empty text.
 const char* remedy(int error) {
   switch (error) {
     case EMFILE: return "; raise the limit of open files (ulimit -n)";
@@ -19,16 +19,16 @@ const char* remedy(int error) {
 
 }  // namespace
 
-std::string words_of_errno(int error) { return std::generic_category().message(error) + remedy(error); }
+std::string describe_errno(int error) { return std::generic_category().message(error) + remedy(error); }
 
-std::string words_of_thread_errno(int error) {
-  if (error != EAGAIN) return words_of_errno(error);
+std::string describe_thread_errno(int error) {
+  if (error != EAGAIN) return describe_errno(error);
   return std::generic_category().message(error) +
          "; raise the limit of processes (ulimit -u, the cgroup's pids.max) or of memory";
 }
 
-std::string words_of_unstarted_thread(const std::system_error& error) {
-  return "no thread can be started: " + words_of_thread_errno(error.code().value());
+std::string describe_thread_start_error(const std::system_error& error) {
+  return "no thread can be started: " + describe_thread_errno(error.code().value());
 }
 
 bool is_shortage(int error) { return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM; }

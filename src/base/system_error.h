@@ -1,4 +1,5 @@
-// Errors of system calls in words, for messages: what the system says, and what the user can do about it. Any thread.
+// Describes errors of system calls for messages: the system's own text, and the remedy if there is one. May be called
+// from any thread.
 #pragma once
 
 #include <string>
@@ -6,19 +7,19 @@
 
 namespace tutti {
 
-// The system's text for `error` (an errno), and, if it tells of a limit, which one to raise: "Too many open files;
-// raise the limit of open files (ulimit -n)".
-std::string words_of_errno(int error);
+// Returns the system's text for the errno value `error`. If the cause is a limit, it adds the limit to raise, for
+// example "Too many open files; raise the limit of open files (ulimit -n)".
+std::string describe_errno(int error);
 
-// The same for pthread_create() and what stands upon it, where EAGAIN tells of a limit, too.
-std::string words_of_thread_errno(int error);
+// The same for errors of pthread_create() and std::thread, for which EAGAIN also means that a limit is reached.
+std::string describe_thread_errno(int error);
 
-// For the exception of start_thread(): "no thread can be started: REASON", with what to raise.
-std::string words_of_unstarted_thread(const std::system_error& error);
+// The message for an exception of start_thread(): "no thread can be started: REASON", and the limit to raise.
+std::string describe_thread_start_error(const std::system_error& error);
 
-// Whether this process or its machine is short of something: descriptors or memory. The same call may go well in
-// another process at the same moment, so that nothing follows from the failure about the file or the peer that it was
-// about.
+// Whether the cause is that this process or its machine is out of descriptors or memory. The same call could succeed in
+// another process at the same moment. So the error does not show that something is wrong with the file or the peer that
+// the call used.
 bool is_shortage(int error);
 
 }  // namespace tutti

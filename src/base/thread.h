@@ -1,6 +1,7 @@
-// Threads that the library starts inside other people's programs. The program's signals must not end up in them: its
-// handlers may count on its own threads' data, and a signal that interrupts sleep() or read() in the main thread must
-// not be taken by a thread of ours instead. So every thread of ours starts with signals blocked. Any thread.
+// start_thread: starts a thread of the library inside the user's program. These threads must not receive the
+// program's signals, for two reasons: a signal handler may rely on thread-local data of the program, and a signal
+// that should interrupt sleep() or read() in the main thread must not be delivered to a library thread instead. So
+// all threads of the library start with signals blocked. May be called from any thread.
 #pragma once
 
 #include <csignal>
@@ -9,12 +10,12 @@
 
 namespace tutti {
 
-// Blocks signals in the calling thread while it lives. Threads that are started meanwhile, by us or by a library that
-// we call, inherit that and keep it.
+// Blocks signals in the calling thread during its lifetime. Threads that are started in this time, by Tutti or by a
+// library that it calls, inherit the blocked signals and keep them.
 //
-// Signals that a thread raises by a fault of its own (SIGSEGV, SIGSYS, ...) stay as they are: POSIX leaves open what
-// happens if they are blocked. Linux ends the process, without the handler that the program, Python's faulthandler for
-// example, has for them.
+// Signals that a fault of the thread itself raises (SIGSEGV, SIGSYS, ...) are not blocked. POSIX does not define the
+// effect of blocking them, and Linux then kills the process without calling the program's handler, for example that of
+// Python's faulthandler.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -31,7 +32,7 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
-// Runs `body` in a new thread with signals blocked. Throws std::system_error if the system starts no thread.
+// Runs `body` in a new thread with signals blocked. Throws std::system_error if the system cannot start a thread.
 template <class Body>
 std::thread start_thread(Body&& body) {
   const SignalsBlocked blocked;

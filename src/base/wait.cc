@@ -9,9 +9,10 @@ namespace tutti {
 namespace {
 
 constexpr std::uint32_t kFewestSpins = 10;
-constexpr std::uint32_t kFewestYields = 3;    // enough for all others of a core to have had it
-constexpr std::uint32_t kFirstPatience = 16;  // waits that slept before a probe; doubles with each vain one
-constexpr std::uint32_t kMostPatience = 1024;
+constexpr std::uint32_t kFewestYields = 3;  // enough for every other thread of the core to run once
+constexpr std::uint32_t kFirstProbeInterval =
+    16;  // waits that slept before the first probe; doubles after a failed probe
+constexpr std::uint32_t kMaxProbeInterval = 1024;
 constexpr std::int64_t kFirstSleepNs = 1'000'000;  // doubles with each sleep of one wait, up to the caller's maximum
 
 }  // namespace
@@ -22,7 +23,11 @@ WaitLimits wait_limits(std::uint32_t ranks, std::uint32_t cores) {
 }
 
 AdaptiveWaiter::AdaptiveWaiter(WaitLimits limits)
-    : limits_(limits), spins_(limits.spins), yields_(limits.yields), learnt_(limits), patience_(kFirstPatience) {}
+    : limits_(limits),
+      spins_(limits.spins),
+      yields_(limits.yields),
+      learnt_(limits),
+      probe_interval_(kFirstProbeInterval) {}
 
 void AdaptiveWaiter::pause(Idle& idle, Doorbell& doorbell, std::int64_t max_sleep_ns) {
   const std::uint32_t round = idle.rounds++;
@@ -47,7 +52,7 @@ void AdaptiveWaiter::ended(const Idle& idle) {
   };
   const bool slept = idle.sleeps > 0 || idle.armed;
   if (std::exchange(probing_, false)) {
-    patience_ = slept ? std::min(2 * patience_, kMostPatience) : kFirstPatience;
+    probe_interval_ = slept ? std::min(2 * probe_interval_, kMaxProbeInterval) : kFirstProbeInterval;
     if (slept) {
       spins_ = learnt_.spins;
       yields_ = learnt_.yields;
@@ -56,8 +61,8 @@ void AdaptiveWaiter::ended(const Idle& idle) {
   }
   if (idle.rounds > spins_) learn(yields_, !slept, kFewestYields, limits_.yields);
   learn(spins_, idle.rounds <= spins_, kFewestSpins, limits_.spins);
-  if (!slept || ++vain_ < patience_) return;
-  vain_ = 0;
+  if (!slept || ++slept_waits_ < probe_interval_) return;
+  slept_waits_ = 0;
   probing_ = true;
   learnt_ = {.spins = spins_, .yields = yields_};
   spins_ = limits_.spins;

@@ -1,34 +1,36 @@
-// How a wait waits: spin for about the time that a running peer needs, then give the core away, then sleep.
-// See docs/decisions/0004-waiting.md.
+// Waiter: how a thread waits for peers. It first spins for about the time that a running peer needs to answer, then
+// yields the core, and then sleeps on a Doorbell. See docs/decisions/0004-waiting.md.
 //
-// The caller polls; each time a poll found nothing it calls Waiter::pause once, and Idle::reset after progress. The
-// waiter never decides whether a wait has ended: deadline, abort and peers' deaths are the caller's to check between
-// two pauses.
+// The caller polls. Each time a poll finds nothing, the caller calls Waiter::pause() once; after progress it calls
+// Waiter::reset(). The waiter never decides whether a wait has ended: between two pauses the caller checks the
+// deadline, abort(), and whether peers have died.
 #pragma once
 
 #include <cstdint>
 
 namespace tutti {
 
-// What a sleeping rank is woken by. Armed, it remembers every ring until sleep() or disarm(), so that the sequence
-// arm - poll once more - sleep loses no ring. One thread waits; any rank and any thread rings.
+// Wakes a sleeping rank. An armed doorbell remembers every ring until sleep() or disarm(), so that a rank that arms
+// it, polls once more and then sleeps cannot miss a ring. One thread waits; ring() may be called by any rank and any
+// thread.
 class Doorbell {
  public:
   virtual ~Doorbell() = default;
   virtual void arm() = 0;
   virtual void disarm() = 0;
-  virtual void sleep(std::int64_t timeout_ns) = 0;  // returns after a ring, at the latest after the timeout; disarms
+  virtual void sleep(std::int64_t timeout_ns) = 0;  // returns after a ring or the timeout, and disarms
   virtual void ring() = 0;                          // from any thread
 };
 
-// Where one wait stands. Owned by the waiting thread.
+// The state of one wait. Owned by the waiting thread.
 struct Idle {
   std::uint32_t rounds = 0;  // pauses since the last progress
-  std::uint32_t sleeps = 0;  // of these, sleeps
-  bool armed = false;
+  std::uint32_t sleeps = 0;  // how many of these pauses were sleeps
+  bool armed = false;        // the doorbell is armed
 };
 
-// Between two polls of a spinning wait: spares the other thread of the core, and power.
+// Called between two polls of a spinning wait. It saves power, and leaves resources to the core's other hardware
+// thread.
 inline void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -40,11 +42,12 @@ inline void relax() {
 class Waiter {
  public:
   virtual ~Waiter() = default;
-  // How many polls are worth while at the moment before the core is given away.
+  // The number of polls that currently pay off before the core is yielded.
   virtual std::uint32_t spins() const { return 0; }
-  // One poll found nothing: relax, yield or sleep, by how long this wait has lasted. Sleeps at most `max_sleep_ns`.
+  // Called when a poll found nothing. Relaxes, yields or sleeps, depending on the number of pauses of this wait. Sleeps
+  // at most `max_sleep_ns`.
   virtual void pause(Idle& idle, Doorbell& doorbell, std::int64_t max_sleep_ns) = 0;
-  // Progress was made: the next wait starts anew.
+  // Called after progress. The next wait starts from the beginning.
   void reset(Idle& idle, Doorbell& doorbell) {
     if (idle.armed) doorbell.disarm();
     if (idle.rounds > 0) ended(idle);
@@ -52,26 +55,29 @@ class Waiter {
   }
 
  protected:
-  // A wait of at least one round is over; for waiters that learn.
+  // Called at the end of a wait of at least one round, for waiters that adapt to the length of waits.
   virtual void ended(const Idle&) {}
 };
 
-// Rounds of each kind before the next, gentler one.
+// The number of rounds that a wait spins, and then yields, before it sleeps.
 struct WaitLimits {
   std::uint32_t spins = 2000;
   std::uint32_t yields = 100;
 };
 
-// For `ranks` ranks that share `cores` cores: with a core for each, a running peer answers within the spins; with more
-// ranks than cores the awaited peer probably needs this very core, so it is given away after a few polls.
+// The limits for `ranks` ranks that share `cores` cores. With one core for each rank, a running peer answers while
+// this rank spins. With more ranks than cores, the awaited peer probably needs this core, so it is yielded after a
+// few polls.
 WaitLimits wait_limits(std::uint32_t ranks, std::uint32_t cores);
 
-// Learns how long spinning and yielding pay: a peer that shares our core (because somebody else keeps the others busy)
-// cannot answer while we spin, and a yield hands the core to nobody outside our scheduling group (on Linux every
-// session is one, so ranks that were started by setsid must sleep to let each other run). So each wait that outlasts
-// the spins or yields halves them, and each that they satisfy doubles them again, up to the limit. What has come down
-// after a few long waits would not come up again where short ones need more than is left: now and then, ever more
-// rarely where it is in vain, a wait spins and yields as long as it may, to see.
+// Adapts the number of spins and yields to their success. They can be useless for two reasons. A peer that shares
+// this core (because other programs use the other cores) cannot answer while this rank spins. And a yield gives the
+// core only to threads of the same scheduling group: on Linux every session is one, so ranks that were started by
+// setsid must sleep to let each other run. So a wait that lasts longer than the spins or the yields halves their
+// number, and a wait that ends during them doubles it, up to the limit.
+//
+// After several long waits the numbers would otherwise stay too low for short waits to succeed. So now and then a wait
+// probes: it spins and yields up to the full limits. If a probe fails, the next one follows after twice as many waits.
 class AdaptiveWaiter final : public Waiter {
  public:
   explicit AdaptiveWaiter(WaitLimits limits);
@@ -84,10 +90,10 @@ class AdaptiveWaiter final : public Waiter {
   WaitLimits limits_;
   std::uint32_t spins_;
   std::uint32_t yields_;
-  bool probing_ = false;    // the next wait spins and yields up to the limits
-  WaitLimits learnt_;       // before it
-  std::uint32_t vain_ = 0;  // waits that slept, since the last probe
-  std::uint32_t patience_;  // of these before the next
+  bool probing_ = false;           // the next wait is a probe
+  WaitLimits learnt_;              // spins_ and yields_ before the probe
+  std::uint32_t slept_waits_ = 0;  // waits since the last probe that slept
+  std::uint32_t probe_interval_;   // the number of such waits after which the next probe follows
 };
 
 }  // namespace tutti

@@ -1,5 +1,5 @@
-// Bootstrap: how ranks that know nothing of each other but a rendezvous exchange their first words. Used during set-up
-// only, by one thread.
+// Bootstrap: the first communication of the ranks of a job. At this time they share only the address of a
+// rendezvous server. It is used by one thread, and only during set-up.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/config.h"
-#include "base/hmac.h"
+#include "base/crypto/hmac.h"
 #include "bootstrap/job_key.h"
 #include "tutti/result.h"
 #include "tutti/unique_id.h"
@@ -20,18 +20,20 @@ namespace tutti {
 class Bootstrap {
  public:
   virtual ~Bootstrap() = default;
-  // Every rank gives one blob (at most kMaxBlobBytes) and gets all ranks' blobs, by rank. Errors: kTimeout and
-  // kPeerLost name the ranks; a rank that dies or gives up ends the call on all others at once.
+  // Every rank contributes one blob of at most kMaxBlobBytes bytes and receives the blobs of all ranks, indexed by
+  // rank. The errors kTimeout and kPeerLost name the ranks. If a rank exits or gives up, the call fails on all
+  // other ranks at once.
   virtual Result<std::vector<std::string>> all_gather(const std::string& blob) = 0;
-  // This rank's own address on its connection to the server, numeric: an address under which the server's machine
-  // reaches it.
+  // The numeric address of this rank's end of the connection to the server. The server's machine can reach this
+  // rank under that address.
   virtual std::string local_address() const = 0;
-  // The server runs on this rank's machine, so that local_address() need not be one that other machines reach.
+  // True if the server runs on this rank's machine. Then local_address() is not necessarily an address that other
+  // machines can reach.
   virtual bool server_is_here() const = 0;
-  // Drawn for this meeting: all its ranks have it, and nobody else.
+  // A random key for this set-up. All of its ranks have it, and other processes do not.
   virtual Key key() const = 0;
-  // To be called once this rank's set-up has succeeded. Without it, rank 0 takes its set-up for failed, and its
-  // destructor waits for up to 2 s, so that the other ranks still hear the reason.
+  // Call this when the set-up of this rank has succeeded. Otherwise rank 0 assumes that its own set-up has failed,
+  // and its destructor waits for up to 2 s, so that the other ranks can still receive the reason.
   virtual void set_succeeded() = 0;
 
   static constexpr std::size_t kMaxBlobBytes = 4096;
@@ -40,40 +42,54 @@ class Bootstrap {
 struct RendezvousOptions {
   std::int32_t rank = 0;
   std::int32_t size = 1;
-  // The host where rank 0 is met: a name or a numeric address. A name is looked up until the set-up deadline. Rank 0
-  // listens on all of its addresses, and the others try them in turn. Numeric with `pmi_fd` and `pmix`.
+  // The host of the rendezvous server, which rank 0 runs: a name or a numeric address. A name is looked up
+  // repeatedly until the set-up deadline. Rank 0 listens on all of its addresses, and the other ranks try them in
+  // turn. With `pmi_fd` and `pmix` the host must be numeric.
   std::string host;
-  std::vector<std::uint16_t> ports;  // where it may listen: it takes the first free one, the others try them in turn
-  // A numeric address on which rank 0 listens as well if the hosts file turns `host` into a loopback address, which
-  // other machines cannot reach. Empty: there is none, or all ranks are on one machine.
+  // The ports on which rank 0 may listen. It takes the first free one, and the other ranks try them in turn.
+  std::vector<std::uint16_t> ports;
+  // A numeric address on which rank 0 listens as well if the hosts file maps `host` to a loopback address, which
+  // other machines cannot reach. Empty if there is no such address, or if all ranks are on one machine.
   std::string other_host;
-  bool may_be_forwarded = false;     // rank 0 listens on `other_host` alone if no address of `host` is its machine's
-  int listening_fd = -1;             // rank 0: an inherited socket that is bound there; stays the caller's
-  std::uint16_t listening_port = 0;  // it counts only if it is bound to this port; 0: any
-  std::string job_id;                // at most 128 bytes; no secret
-  JobKey key;                        // by which ranks and server know each other
-  std::int64_t timeout_ms = 60'000;  // of the whole set-up
-  bool encrypt = false;              // the rounds go by TLS 1.3; within a machine only where its library is there
+  // If true and no address of `host` belongs to rank 0's machine, for example because connections to `host` are
+  // forwarded to it, rank 0 listens on `other_host` alone.
+  bool may_be_forwarded = false;
+  // For rank 0: an inherited socket that is bound to the address, or -1. The caller keeps its ownership.
+  int listening_fd = -1;
+  // The inherited socket is used only if it is bound to this port. 0 accepts any port.
+  std::uint16_t listening_port = 0;
+  std::string job_id;                // at most 128 bytes; not a secret
+  JobKey key;                        // ranks and server authenticate each other with it
+  std::int64_t timeout_ms = 60'000;  // limit for the whole set-up
+  // Encrypt the set-up with TLS 1.3. Within a machine this is done only if the TLS library is installed.
+  bool encrypt = false;
 
-  // In place of host, ports and job id: an id that some process made, or a launcher's store through which rank 0
-  // passes one that it makes on `host` and a port of `port_range`. The id has a key of its own, so `key` is not used.
+  // These replace host, ports and job id. Either a process has made a unique id, or the launcher has a store,
+  // through which rank 0 passes a unique id that it makes for `host` and a port of `port_range`. A unique id
+  // contains a key, so `key` is not used then.
   std::optional<Wiped<UniqueId>> unique_id;
-  std::optional<int> pmi_fd;
-  bool pmix = false;
-  std::optional<JobKey> configured_key;  // beside an id or a store; mixed into the id's key
+  std::optional<int> pmi_fd;  // descriptor of a PMI-1 store
+  bool pmix = false;          // the store is reached through the PMIx library
+  // A configured key that is used together with an id or a store. It is mixed into the id's key.
+  std::optional<JobKey> configured_key;
   PortRange port_range;
 
-  std::shared_ptr<const std::atomic<bool>> stop{};  // set by another thread: give up; shared with it. Null: none does
+  // Another thread sets this to make the set-up give up. Shared with that thread. Null if no thread does so.
+  std::shared_ptr<const std::atomic<bool>> stop{};
 
   LogLevel log_level = LogLevel::kOff;
-  std::string origin;  // which variables and options gave what, for the log
+  std::string origin;  // for the log: which variables and options the values came from
 };
 
-// A star of TCP connections around a RendezvousServer, gone after set-up. Rank 0 runs the server, or the process that
-// made the unique id does; every rank, rank 0 included, is its client. Hub and ranks prove to each other that they have
-// the job's key. Blocks until all ranks have come. Errors: kTimeout (names the missing ranks), kPeerLost (names who
-// died), kRefused (another key, version, number of ranks; altered on its way), kMismatch (only some encrypt), kConfig,
-// kSystem.
+// Creates a bootstrap whose ranks are connected in a star around a RendezvousServer. The connections exist only
+// during set-up. The server runs in rank 0, or in the process that made the unique id. Every rank is its client,
+// rank 0 included. Server and ranks prove to each other that they have the job's key. Blocks until all ranks have
+// joined. Errors:
+// - kTimeout: names the missing ranks.
+// - kPeerLost: names the rank that has exited.
+// - kRefused: another key, version, or number of ranks, or a message was altered in transit.
+// - kMismatch: only some of the ranks encrypt.
+// - kConfig, kSystem.
 Result<std::unique_ptr<Bootstrap>> tcp_bootstrap(const RendezvousOptions& options);
 
 }  // namespace tutti

@@ -22,7 +22,7 @@ std::string version_text(std::uint32_t version) {
 
 namespace {
 
-// A struct whose bytes these are, no more and no fewer.
+// Reads a struct from exactly as many bytes as it has.
 template <class T>
 std::optional<T> read_whole(std::string_view bytes) {
   T value;
@@ -71,8 +71,8 @@ Digest server_proof(const Key& key, const Hello& hello, const Challenge& challen
   return hmac_sha256(bytes_of(key), {"tutti server", bytes_of(hello), bytes_of(challenge.nonce)});
 }
 
-Digest rank_proof(const Key& key, const Hello& hello, const Nonce& nonce, const Introduction& introduction) {
-  return hmac_sha256(bytes_of(key), {"tutti rank", bytes_of(hello), bytes_of(nonce), bytes_of(introduction)});
+Digest rank_proof(const Key& key, const Hello& hello, const Nonce& nonce, const RankInfo& rank_info) {
+  return hmac_sha256(bytes_of(key), {"tutti rank", bytes_of(hello), bytes_of(nonce), bytes_of(rank_info)});
 }
 
 Key tls_key(const Key& key, const Hello& hello, const Nonce& nonce) {

@@ -1,31 +1,39 @@
-// What ranks and server say to each other during set-up, all integers little-endian. A frame is u32 length, then that
-// many bytes. K is the job's key, see runtime/job_key.h; | puts bytes one after the other.
+// The messages between a rank and the rendezvous server during set-up. All integers are little-endian. A frame is a
+// u32 length followed by that many bytes. K is the job's key (bootstrap/job_key.h), and | means concatenation.
 //
-//   rank to server   Hello                              which job, what kind of key, a nonce
-//   server to rank   2 | Challenge                      a nonce of its own, HMAC(K, "server", Hello | nonce): it has
-//   the key
-//                 or 0 | the reason, and the end     not sealed: anybody can say that
-//   rank to server   Introduction | HMAC(K, "rank", Hello | nonce | Introduction): it has the key, too
-//                 or nothing, in a frame of no bytes: the challenge's proof is wrong
+// The handshake proves to each side that the other one has K:
 //
-// From here on every frame ends with a seal, 16 bytes: HMAC over the frame's number in its direction and the SHA-256 of
-// its body, by a key that K and both nonces give, one for each direction. What was altered, left out, repeated or comes
-// from elsewhere does not fit its seal.
+//   rank to server  Hello                         the job, the source of K, and a nonce
+//   server to rank  2 | Challenge                 a nonce of the server and its proof of the key,
+//                                                 HMAC(K, "tutti server", Hello | nonce)
+//                   or 0 | reason                 the server refuses the rank and closes the connection; this is not
+//                                                 sealed, so anyone could have sent it
+//   rank to server  RankInfo | proof              proof of the key, HMAC(K, "tutti rank", Hello | nonce | RankInfo)
+//                   or an empty frame             the proof in the challenge is wrong
 //
-// If the hello says that this rank encrypts, the server first answers whether it can:
+// From here on every frame ends with a seal of 16 bytes. It is an HMAC of the frame's number in its direction and
+// of the SHA-256 of its body. Its key is derived from K and both nonces, with a different one for each direction. A
+// frame that was altered, omitted, repeated or inserted by a third party does not match its seal.
 //
-//   server to rank   3 | 1 or 0                         it can encrypt, or has no TLS library
+// If the hello requests encryption, the server first answers whether it can encrypt:
 //
-// Only now, when the rank has proved that it has the key, does the server load the library. After a 1 everything goes
-// by TLS 1.3, the server being the server, by the key HMAC(K, "tutti set-up tls" | Hello | nonce) as an external PSK,
-// see transports/tcp/tls.h. The hello is in the server's proof and the answer has a seal, so nobody on the way can take
-// either out. Ranks elsewhere that differ, or an end that cannot, fail round 0, in which nothing is told yet.
+//   server to rank  3 | 1 or 0                    1: it can encrypt, 0: it has no TLS library
 //
-//   server to rank   1 | Meeting: welcome, and a nonce that all ranks of the set-up get     0 | the reason, and the end
-//   rank to server   'b' | a blob: this rank's part of the next round       'q': this rank leaves set-up
-//   server to rank   '+' | all ranks' blobs as frames: the round's result   '!' | a Failure: there is none
+// The server loads the library only at this point, because the rank has now proved that it has K. After a 1, all
+// data is sent over TLS 1.3, in which the rendezvous server is the TLS server. The external PSK is HMAC(K, "tutti
+// set-up tls" | Hello | nonce), see transports/tcp/tls.h. The server's proof covers the hello and the answer has a
+// seal, so an attacker on the network cannot remove either. If ranks on other machines differ in their use of
+// encryption, or if one end cannot encrypt, round 0 fails. No data of the ranks has been sent at that time.
 //
-// Round 0 has empty blobs: its result says that all ranks have come. Pure functions, any thread.
+//   server to rank  1 | Meeting                   welcome, and a nonce that all ranks of the set-up receive
+//                   or 0 | reason                 the server refuses the rank and closes the connection
+//   rank to server  'b' | blob                    this rank's contribution to the next round
+//                   'q'                           this rank leaves the set-up
+//   server to rank  '+' | frames                  the result of the round: the blobs of all ranks, as frames
+//                   '!' | failure                 the round has failed
+//
+// The blobs of round 0 are empty: its result means that all ranks have joined. All functions are pure, so any
+// thread may call them.
 #pragma once
 
 #include <array>
@@ -35,7 +43,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/hmac.h"
+#include "base/crypto/hmac.h"
 #include "tutti/result.h"
 
 namespace tutti::wire {
@@ -43,24 +51,26 @@ namespace tutti::wire {
 inline constexpr std::uint32_t kHelloMagic = 0x48545554;  // "TUTH"
 inline constexpr std::uint32_t kProtocol = 5;
 inline constexpr std::size_t kMaxJobIdBytes = 128;
-inline constexpr std::size_t kMaxHelloBytes = 256;        // of any protocol: magic and protocol stand first in all
-inline constexpr std::size_t kMaxGreetingBytes = 1024;    // from the server before its seals
-inline constexpr std::size_t kMaxFrameBytes = 64u << 20;  // all ranks' blobs at 16,384 ranks
+// Limit for a hello of any protocol version. All versions begin with the magic number and the protocol.
+inline constexpr std::size_t kMaxHelloBytes = 256;
+inline constexpr std::size_t kMaxGreetingBytes = 1024;    // for a frame that the server sends before it uses seals
+inline constexpr std::size_t kMaxFrameBytes = 64u << 20;  // enough for the blobs of 16,384 ranks
 
 using Nonce = std::array<std::uint8_t, 32>;
 
-// Where a key comes from; both sides tell, so that each can say what is wrong.
-enum class KeyKind : std::uint32_t { kGiven = 1, kMachine = 2, kUniqueId = 3, kUniqueIdAndKey = 4 };
+// The source of a key. Rank and server exchange it, so that each of them can explain a key mismatch.
+enum class KeySource : std::uint32_t { kGiven = 1, kMachine = 2, kUniqueId = 3, kUniqueIdAndKey = 4 };
 
-// Of what follows the handshake. kMissing: this rank is to encrypt, and cannot; for the others' error.
+// Whether the data after the handshake is encrypted. kMissing: this rank is configured to encrypt but has no TLS
+// library. It is sent so that the other ranks' error can state that.
 enum class Encryption : std::uint32_t { kOff = 0, kOn = 1, kMissing = 2 };
 
 struct Hello {
   std::uint32_t magic = kHelloMagic;
   std::uint32_t protocol = kProtocol;
-  std::int32_t rank = 0;  // for messages; the one that counts is in the Introduction
-  KeyKind key_kind = KeyKind::kGiven;
-  Tag job{};  // job_tag()
+  std::int32_t rank = 0;  // for messages only; RankInfo contains the authoritative rank
+  KeySource key_source = KeySource::kGiven;
+  Tag job{};  // job_tag() of the job id
   Nonce nonce{};
   Encryption encryption = Encryption::kOff;
 };
@@ -72,17 +82,17 @@ struct Challenge {
 };
 static_assert(sizeof(Challenge) == 64);
 
-struct Introduction {
-  std::uint32_t version = 0;  // of the library: major * 1,000,000 + minor * 1,000 + patch
+struct RankInfo {
+  std::uint32_t version = 0;  // version of the library: major * 1,000,000 + minor * 1,000 + patch
   std::int32_t rank = 0;
   std::int32_t size = 0;
   std::uint32_t reserved = 0;
   std::int64_t timeout_ms = 0;
 };
-static_assert(sizeof(Introduction) == 24);
+static_assert(sizeof(RankInfo) == 24);
 
 struct Answer {
-  Introduction introduction;
+  RankInfo rank_info;
   Digest proof{};
 };
 static_assert(sizeof(Answer) == 56);
@@ -90,39 +100,41 @@ static_assert(sizeof(Answer) == 56);
 std::uint32_t library_version();
 std::string version_text(std::uint32_t version);
 
-// What has come, once its frame's length is known. Nothing in it is trusted: numbers may be any, and kinds none of
-// ours. Nothing: it is no such word.
-std::optional<Hello> read_hello(std::string_view body);             // magic and protocol are right
-std::optional<std::uint32_t> read_protocol(std::string_view body);  // of a hello of whichever protocol
+// Parsers of received frames, after their length has been read. The data is not trusted: numbers can have any
+// value, and types can be unknown. They return nothing if the frame is not of the expected form.
+std::optional<Hello> read_hello(std::string_view body);             // magic and protocol are checked
+std::optional<std::uint32_t> read_protocol(std::string_view body);  // of a hello of any protocol version
 std::optional<Challenge> read_challenge(std::string_view greeting);
-std::optional<std::string_view> read_refusal(std::string_view greeting);  // the reason
+std::optional<std::string_view> read_refusal(std::string_view greeting);  // the reason of a refusal
 std::optional<Answer> read_answer(std::string_view body);
 std::optional<bool> read_can_encrypt(std::string_view body);
 std::optional<Nonce> read_meeting(std::string_view welcome);
 
-// The server's word whether it can encrypt.
+// The server's frame that reports whether it can encrypt.
 std::string can_encrypt(bool can);
 
-// What strangers see of a job id.
+// A hash of the job id. Unauthenticated processes see only this hash.
 Tag job_tag(std::string_view job_id);
 
-Digest server_proof(const Key& key, const Hello& hello, const Challenge& challenge);  // whose proof does not matter
-Digest rank_proof(const Key& key, const Hello& hello, const Nonce& nonce, const Introduction& introduction);
+// The proof that is stored in `challenge` is not part of the input.
+Digest server_proof(const Key& key, const Hello& hello, const Challenge& challenge);
+Digest rank_proof(const Key& key, const Hello& hello, const Nonce& nonce, const RankInfo& rank_info);
 
-// Of one connection's TLS.
+// The key of one connection's TLS session.
 Key tls_key(const Key& key, const Hello& hello, const Nonce& nonce);
 
-// The key of one set-up: out of the job's, and the nonce of a Meeting.
+// The key of one set-up, derived from the job's key and the nonce of its Meeting.
 Key meeting_key(const Key& key, const Nonce& meeting);
 
-// One direction of one connection.
+// The seals of one direction of one connection.
 class Seal {
  public:
   enum class Direction : std::uint8_t { kToServer, kToRank };
   Seal(const Key& key, const Hello& hello, const Nonce& nonce, Direction direction);
-  // Of the next frame, whose body has that SHA-256.
+  // The seal of the next frame. `body` is the SHA-256 of its body.
   Tag next(const Digest& body);
-  // The next frame's body, without its seal; nothing: the seal does not fit, and nothing more may be believed.
+  // Returns the body of the next frame without its seal. Returns nothing if the seal does not match. Then no
+  // further frame of this connection may be trusted.
   std::optional<std::string> open(std::string sealed);
 
  private:
@@ -133,14 +145,15 @@ class Seal {
 std::string frame(std::string_view body);
 std::uint32_t frame_length(const std::array<char, 4>& header);
 
-// Of a text that anybody may have sent: at most 300 characters that a terminal may be given.
+// Makes a text from an untrusted sender safe to print on a terminal: at most 300 characters, all of them printable.
 std::string harmless(std::string_view text);
 
-// Blobs of all ranks, packed into one body and out of it.
+// Packs the blobs of all ranks into one body, and unpacks it.
 std::string pack(const std::vector<std::string>& blobs);
 std::optional<std::vector<std::string>> unpack(std::string_view all, std::size_t count);
 
-// An error, as one body without its letter, and back; its scope does not travel.
+// Packs an error into one body (without the leading '!'), and unpacks it. The scope of the error is not
+// transmitted.
 std::string pack_failure(const Error& error);
 Error unpack_failure(std::string_view body, ErrorScope scope = ErrorScope::kCommunicator);
 

@@ -12,9 +12,12 @@ using asio::ip::tcp;
 using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kStopLook{50};  // how long a wait goes on after another thread has ended it
-constexpr int kMostLateParts = 16;                  // cancellations of one operation before the socket is closed
-constexpr std::size_t kMostAtOnce = 1 << 20;        // bytes that are read by TLS between two looks at the deadline
+// Interval at which a wait checks whether another thread has ended it.
+constexpr std::chrono::milliseconds kStopLook{50};
+// Number of times that an operation is cancelled before the socket is closed.
+constexpr int kMostLateParts = 16;
+// Maximum number of bytes that are read over TLS between two checks of the deadline.
+constexpr std::size_t kMostAtOnce = 1 << 20;
 
 }  // namespace
 
@@ -22,8 +25,8 @@ bool ClientConnection::over(TimePoint deadline) const {
   return Clock::now() >= deadline || (stop_ != nullptr && stop_->load());
 }
 
-// Starts one operation and runs the loop until it has ended. A passed deadline cancels it, also when the other end
-// sends so fast that there is always something to read.
+// Starts one operation and runs the event loop until it has completed. If the deadline passes, it cancels the
+// operation, even if the other end sends so fast that there is always data to read.
 error_code ClientConnection::run_to_end(const std::function<void(Done)>& start, TimePoint deadline) {
   std::optional<error_code> result;
   start([&](error_code error) { result = error; });
@@ -32,8 +35,8 @@ error_code ClientConnection::run_to_end(const std::function<void(Done)>& start, 
     const TimePoint until = stop_ == nullptr ? deadline : std::min(deadline, Clock::now() + kStopLook);
     if (io_.run_one_until(until) != 0 && result) break;
     if (!over(deadline)) continue;
-    // Asio splits a long read into several receives. One that has completed cannot be cancelled, and its handler starts
-    // the next one. So cancel several times, and then close the socket.
+    // Asio splits a long read into several receives. A receive that has completed cannot be cancelled, and its
+    // handler starts the next one. So cancel several times, and then close the socket.
     for (int part = 0; !result; ++part) {
       error_code ignored;
       if (part < kMostLateParts) {
@@ -49,8 +52,9 @@ error_code ClientConnection::run_to_end(const std::function<void(Done)>& start, 
   return *result;
 }
 
-// If an exception leaves an operation, that operation is still known to the loop, and its buffers are gone: no other
-// one is started on this line, because it would run the first one, too.
+// If an exception is thrown during an operation, the event loop still refers to that operation, but its buffers no
+// longer exist. Therefore no other operation is started on this connection, because that would run the old one as
+// well.
 error_code ClientConnection::run(const std::function<void(Done)>& start, TimePoint deadline) {
   if (unfinished_) return asio::error::shut_down;
   unfinished_ = true;
@@ -101,13 +105,13 @@ bool ClientConnection::write_whole(const std::string& body, TimePoint deadline) 
     if (moved.ended) return false;
     sent += moved.bytes;
     if (moved.bytes > 0) continue;
-    const bool hears = !tls_->established() && !tls_->unsent();  // what the server answers in the handshake
+    const bool hears = !tls_->established() && !tls_->unsent();  // the server's reply in the handshake
     if (!wait(hears ? tcp::socket::wait_read : tcp::socket::wait_write, deadline)) return false;
   }
   return true;
 }
 
-// By TLS: what there is now. False: the line has ended.
+// Reads the data that is available now, over TLS. Returns false if the connection has ended.
 bool ClientConnection::receive(std::span<char> into, std::size_t& have) {
   iovec part{.iov_base = into.data() + have, .iov_len = std::min(into.size() - have, kMostAtOnce)};
   const Moved moved = tls_->receive(socket_.native_handle(), {&part, 1});

@@ -1,9 +1,9 @@
-// ClientConnection: a rank's connection to a RendezvousServer, with whole-frame operations that end at a deadline; by
-// TLS from encrypt() on. One thread at a time.
+// ClientConnection: a rank's connection to a RendezvousServer. It reads and writes whole frames, and every
+// operation ends at a deadline. After encrypt() the data is sent over TLS. Only one thread at a time may use it.
 #pragma once
 
 // clang-format off
-#include <utility>  // before Asio 1.74, which forgets it
+#include <utility>  // needed because Asio before 1.74 does not include it
 // clang-format on
 
 #include <array>
@@ -25,27 +25,29 @@ namespace tutti::detail {
 class ClientConnection {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
-  // `stop`, if any, ends waits as a deadline does.
+  // `stop` may be null. If it becomes true, waits end as if their deadline had passed.
   ClientConnection(boost::asio::io_context& io, const std::atomic<bool>* stop) : io_(io), socket_(io), stop_(stop) {}
 
-  // Empty: connected.
+  // Returns an empty error code if the connection was made.
   boost::system::error_code connect(const boost::asio::ip::tcp::endpoint& where, TimePoint deadline);
-  // What is said from now on, and heard, goes by TLS, of which this is the client. Errors: kSystem, those of
-  // TlsLibrary::open().
+  // Switches to TLS for everything that is read and written from now on. This end is the TLS client. Errors:
+  // kSystem, and those of TlsLibrary::open().
   Status encrypt(const Key& key);
-  // False: not all of it by the deadline, or the line has ended; nothing can be written from then on.
+  // Returns false if not all of the frame could be written by the deadline, or if the connection has ended. After
+  // that, nothing more can be written.
   bool write(const std::string& body, TimePoint deadline);
-  // Nothing at the deadline (the line stays usable if no byte had come), or when the line has ended.
+  // Returns nothing if the deadline passes or the connection has ended. If no byte had arrived at the deadline, the
+  // connection can still be used.
   std::optional<std::string> read(std::size_t longest, TimePoint deadline);
-  // Waits until something can be read, the end included. False: the deadline has passed.
+  // Waits until data can be read or the connection has ended. Returns false if the deadline has passed.
   bool wait_readable(TimePoint deadline);
-  // By whoever sits between: what has come did not come from the server.
+  // True if TLS has detected that a third party altered the received data.
   bool altered() const { return altered_; }
   boost::asio::ip::tcp::socket& socket() { return socket_; }
 
  private:
   using Done = std::function<void(boost::system::error_code)>;
-  bool over(TimePoint deadline) const;  // the deadline has passed, or another thread has ended the wait
+  bool over(TimePoint deadline) const;  // true if the deadline has passed or another thread has ended the wait
   boost::system::error_code run(const std::function<void(Done)>& start, TimePoint deadline);
   boost::system::error_code run_to_end(const std::function<void(Done)>& start, TimePoint deadline);
   bool wait(boost::asio::ip::tcp::socket::wait_type what, TimePoint deadline);
@@ -57,10 +59,10 @@ class ClientConnection {
   boost::asio::ip::tcp::socket socket_;
   const std::atomic<bool>* stop_;
   std::unique_ptr<TlsSession> tls_;
-  std::array<char, 4> header_{};  // of the next frame
-  std::size_t have_ = 0;          // bytes of it
-  bool torn_ = false;             // a frame went out in part, or not at all
-  bool unfinished_ = false;       // an operation is under way, or an exception has ended it
+  std::array<char, 4> header_{};  // header of the next frame
+  std::size_t have_ = 0;          // number of its bytes that have been read
+  bool torn_ = false;             // a frame was not, or only partly, written
+  bool unfinished_ = false;       // an operation is in progress, or an exception has ended one
   bool altered_ = false;
 };
 

@@ -1,4 +1,4 @@
-// Slurm's host lists.
+// Parses Slurm's host lists. The function is declared in bootstrap/launcher.h.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -13,7 +13,7 @@ Error bad_list(std::string_view list) {
           fmt::format("\"{}\" is no list of hosts such as n[01-04,07],gpu1", list.substr(0, 200))};
 }
 
-// Where the first element of a comma list ends; commas in brackets do not count.
+// Returns the index at which the first element of a comma-separated list ends. Commas in brackets do not count.
 std::size_t element_end(std::string_view list) {
   int depth = 0;
   for (std::size_t at = 0; at < list.size(); ++at) {
@@ -24,7 +24,8 @@ std::size_t element_end(std::string_view list) {
   return list.size();
 }
 
-// "01-04" or "07" to its numbers as texts of the same width. False: it is neither, or it is too long.
+// Expands "01-04" or "07" to the numbers as texts of the same width. Returns false if `range` has another form or a
+// number has more than 18 digits.
 bool expand_range(std::string_view range, std::size_t longest, std::vector<std::string>& texts) {
   const std::string_view first = range.substr(0, range.find('-'));
   const std::string_view last = first.size() == range.size() ? first : range.substr(first.size() + 1);
@@ -41,7 +42,7 @@ bool expand_range(std::string_view range, std::size_t longest, std::vector<std::
   return true;
 }
 
-// One element: a prefix, a bracket, the rest, which may hold brackets too.
+// Expands one element: a prefix, a bracket, and the rest, which may contain brackets as well.
 bool expand_element(std::string_view element, std::size_t longest, std::vector<std::string>& hosts) {
   const std::size_t open = element.find('[');
   if (open == std::string_view::npos) {

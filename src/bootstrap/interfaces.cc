@@ -1,5 +1,5 @@
 // clang-format off
-#include <utility>  // before Asio 1.74, which forgets it
+#include <utility>  // needed because Asio before 1.74 does not include it
 // clang-format on
 
 #include "bootstrap/interfaces.h"
@@ -31,7 +31,7 @@ namespace ip = boost::asio::ip;
 using boost::system::error_code;
 
 Error error_of_call(const std::string& what, int error) {
-  return {ErrorCode::kSystem, ErrorScope::kCall, -1, what + ": " + words_of_errno(error)};
+  return {ErrorCode::kSystem, ErrorScope::kCall, -1, what + ": " + describe_errno(error)};
 }
 
 Error config_error(std::string message) { return {ErrorCode::kConfig, ErrorScope::kCall, -1, std::move(message)}; }
@@ -44,7 +44,7 @@ std::optional<ip::address> parse_address(const std::string& text) {
 
 bool is_link_local(const ip::address& address) { return address.is_v6() && address.to_v6().is_link_local(); }
 
-// A subnet "address/bits" of either family.
+// A subnet "address/bits", IPv4 or IPv6.
 struct Subnet {
   std::optional<ip::network_v4> v4;
   std::optional<ip::network_v6> v6;
@@ -61,7 +61,7 @@ struct Subnet {
   bool holds(const ip::address& address) const {
     if (address.is_v4()) return v4 && ip::network_v4(address.to_v4(), v4->prefix_length()).canonical() == *v4;
     if (!v6) return false;
-    const ip::address_v6 plain(address.to_v6().to_bytes());  // without scope
+    const ip::address_v6 plain(address.to_v6().to_bytes());  // without the scope id
     return ip::network_v6(plain, v6->prefix_length()).canonical() == *v6;
   }
 };
@@ -75,7 +75,8 @@ std::string list_of(std::span<const InterfaceAddress> there) {
   return fmt::format("there are: {}", fmt::join(texts, ", "));
 }
 
-// What one preference gives; an empty text: nothing fits. `link_local` is set where only such addresses do.
+// Evaluates one preference. Returns an empty text if it matches no address. Sets `link_local` if it matches
+// link-local addresses only.
 Result<std::string> select_one(const std::string& wanted, std::span<const InterfaceAddress> there, bool& link_local) {
   const auto exact = parse_address(wanted);
   std::optional<Subnet> subnet;
@@ -100,7 +101,7 @@ Result<std::string> select_one(const std::string& wanted, std::span<const Interf
   return v6;
 }
 
-// A sentence about the interfaces among `wanted` that exist and are down; empty if there are none.
+// A sentence that names an interface in `wanted` that exists but is down. Empty if there is none.
 std::string words_of_down(std::string_view wanted) {
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return {};
@@ -188,7 +189,7 @@ Result<std::string> route_address(const std::string& peer) {
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
   const int fd = socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0 && is_shortage(errno)) return error_of_call(fmt::format("the route to {} cannot be found", peer), errno);
-  if (fd < 0) return std::string();  // this machine has no such family of addresses
+  if (fd < 0) return std::string();  // this machine does not support that address family
   sockaddr_storage name{};
   socklen_t length = sizeof(name);
   std::array<char, NI_MAXHOST> host{};
@@ -200,7 +201,7 @@ Result<std::string> route_address(const std::string& peer) {
 }
 
 Result<std::string> outward_address() {
-  // Addresses that belong to nobody (for use in documents): the route to them is the default one.
+  // These addresses are reserved for documentation, so no host has them. The route to them is the default route.
   for (const char* anywhere : {"198.51.100.1", "2001:db8::1"}) {
     auto address = route_address(anywhere);
     if (!address || (!address->empty() && !is_loopback_address(*address))) return address;

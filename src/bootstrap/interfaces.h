@@ -1,4 +1,5 @@
-// Which of this machine's addresses to listen on. Any thread; reads the interfaces anew at each call.
+// Selects the addresses of this machine on which to listen. Any thread may call these functions. Each call reads
+// the network interfaces again.
 #pragma once
 
 #include <span>
@@ -12,41 +13,44 @@
 namespace tutti {
 
 struct InterfaceAddress {
-  std::string name;     // "eth0"
-  std::string address;  // numeric; with %name where it is link-local
+  std::string name;     // for example "eth0"
+  std::string address;  // numeric; ends with %name if it is link-local
 };
 
-// Of the interfaces that are up, in the system's order. This and the functions below: kSystem if this process has no
-// descriptors or no memory left to ask the system.
+// Returns the addresses of the interfaces that are up, in the system's order. This function and those below fail
+// with kSystem if the process has no free descriptors or no memory to ask the system.
 Result<std::vector<InterfaceAddress>> interface_addresses();
 
-// `wanted`: names ("eth0"), subnets ("10.1.0.0/16", "fd00::/8") or addresses, a comma between several, by preference.
-// The first that fits one of `there` is taken: of a name or subnet the first IPv4 address, else the first IPv6 one.
-// A link-local IPv6 address is taken only where it is asked for in full ("fe80::1%eth0"): it means something else on
-// every machine. Errors: kConfig (what there is is listed). Pure.
+// Selects an address from `there`. `wanted` is a comma-separated list of names ("eth0"), subnets ("10.1.0.0/16",
+// "fd00::/8") or addresses, in order of preference. The first entry that matches is used. For a name or subnet,
+// that is its first IPv4 address, or its first IPv6 address if it has no IPv4 address. A link-local IPv6 address is
+// used only if it is given in full ("fe80::1%eth0"), because it has a different meaning on every machine. Errors:
+// kConfig (the message lists the available interfaces). Pure function.
 Result<std::string> select_address(std::string_view wanted, std::span<const InterfaceAddress> there);
 
-// The same among this machine's.
+// Selects one of this machine's addresses in the same way.
 Result<std::string> interface_address(std::string_view wanted);
 
 bool is_own_address(const std::string& address);
 bool is_loopback_address(const std::string& address);
 
-// This machine's own address on the route to `peer` (numeric; no packet is sent). Empty: there is no route.
+// Returns this machine's own address on the route to `peer`, which must be numeric. Sends no packet. Returns an
+// empty text if there is no route.
 Result<std::string> route_address(const std::string& peer);
 
-// An address of this machine that other machines may reach: on the default route, else the first that is neither
-// loopback nor link-local. Errors: kConfig.
+// Returns an address of this machine that other machines can probably reach: the one on the default route or, if
+// there is none, the first one that is neither loopback nor link-local. Errors: kConfig.
 Result<std::string> outward_address();
 
-// Where this rank's sockets for data should listen: on TUTTI_INTERFACE, else on this rank's own address on the route to
-// `towards` (Bootstrap::local_address(), or the rendezvous' address): loopback if the rendezvous is on loopback.
-// Errors: kConfig.
+// Returns the address on which this rank's data sockets should listen: the one that TUTTI_INTERFACE selects or, if
+// it is not set, this rank's own address on the route to `towards`. That is Bootstrap::local_address() or the
+// address of the rendezvous server. If the server is on loopback, the result is loopback. Errors: kConfig.
 Result<std::string> data_address(const Config& config, const std::string& towards);
 
-// For a rank that met the server on its own machine, by an address that other machines need not reach: loopback, or one
-// of several networks. `addresses`: what data_address() gave to the ranks. Returns the address on the route to the
-// first rank elsewhere, or `own` if there is none.
+// For a rank on the server's machine. Its address on the connection to the server may be one that other machines
+// cannot reach: loopback, or an address in another network. `addresses` holds the results of data_address() on all
+// ranks. Returns this machine's address on the route to the first rank on another machine, or `own` if there is
+// none.
 Result<std::string> route_to_others(const std::string& own, const std::vector<std::string>& addresses);
 
 }  // namespace tutti

@@ -24,11 +24,11 @@ constexpr mode_t kOthers = S_IRWXG | S_IRWXO;
 Error config_error(std::string message) { return {ErrorCode::kConfig, ErrorScope::kCall, -1, std::move(message)}; }
 Error system_error(std::string message) { return {ErrorCode::kSystem, ErrorScope::kCall, -1, std::move(message)}; }
 
-// About a file or folder of keys. kSystem: this process is short of something, so that another one may well be able to
-// read the same file.
+// An error of a file or folder of keys. It is kSystem if this process lacks a resource such as memory, because
+// another process may be able to read the same file.
 Error file_error(std::string_view name, int error) {
   return {is_shortage(error) ? ErrorCode::kSystem : ErrorCode::kConfig, ErrorScope::kCall, -1,
-          fmt::format("{}: {}", name, words_of_errno(error))};
+          fmt::format("{}: {}", name, describe_errno(error))};
 }
 
 class Fd {
@@ -47,14 +47,14 @@ class Fd {
 
 Key hashed(std::string_view material) { return hmac_key("tutti job key", {material}); }
 
-// The bytes of a file that is this user's and that others cannot read. At most kMostKeyBytes + 1.
+// Reads a file that belongs to this user and that others cannot read. Reads at most kMostKeyBytes + 1 bytes.
 Result<std::string> read_private(int folder, const char* path, std::string_view name) {
   const Fd file(openat(folder, path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (file.get() < 0) return file_error(name, errno);
   struct stat about {};
   if (fstat(file.get(), &about) != 0) return file_error(name, errno);
   if (!S_ISREG(about.st_mode)) return config_error(fmt::format("{} is not a file", name));
-  // Root may have put it there for its users, as Kubernetes does.
+  // Root may have created the file for its users, as Kubernetes does.
   const bool trusted = about.st_uid == geteuid() || about.st_uid == 0;
   if (!trusted || (about.st_mode & kOthers) != 0) {
     return config_error(fmt::format("{} may be read or written by other users: chmod 600, chown {}", name, geteuid()));
@@ -63,12 +63,13 @@ Result<std::string> read_private(int folder, const char* path, std::string_view 
   const ssize_t got = pread(file.get(), bytes.data(), bytes.size(), 0);
   if (got < 0) return file_error(name, errno);
   bytes.resize(static_cast<std::size_t>(got));
-  // Where files of a certain age are swept away, this one is young. Other ranks' keys must be the same.
+  // Some systems delete old files in temporary folders. Set the time of this file to now, so that it is not
+  // deleted: all ranks must find the same key.
   if (about.st_uid == geteuid()) static_cast<void>(futimens(file.get(), nullptr));
   return bytes;
 }
 
-// A folder of this user's that nobody else can write to, made where it is missing.
+// Opens a folder that belongs to this user and that others cannot write to. Creates it if it does not exist.
 Result<int> open_folder(const std::string& path) {
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return file_error(path, errno);
   const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
@@ -79,8 +80,8 @@ Result<int> open_folder(const std::string& path) {
   return config_error(fmt::format("{} belongs to another user, or others may write to it", path));
 }
 
-// Written beside, then linked to its name: whoever finds the name finds all of it, and of two that make it at the same
-// time one wins and both read the winner's.
+// Writes the key to a temporary file and then links it to its final name. So a process that finds the name finds a
+// complete key. If two processes create the file at the same time, one link succeeds, and both read that key.
 Status make_key_file(int folder, const std::string& path) {
   Key key{};
   std::array<std::uint8_t, 8> suffix{};
@@ -107,7 +108,7 @@ Result<JobKey> machine_key_in(const std::string& path) {
   if (!bytes) return bytes.error();
   const WipesText wipes(*bytes);
   if (bytes->size() != Key::kBytes) return config_error(fmt::format("{} is no key of this machine: remove it", name));
-  return JobKey{.key = hashed(*bytes), .kind = wire::KeyKind::kMachine, .origin = "this machine's, " + name};
+  return JobKey{.key = hashed(*bytes), .kind = wire::KeySource::kMachine, .origin = "this machine's, " + name};
 }
 
 }  // namespace
@@ -141,7 +142,7 @@ Result<JobKey> key_of_file(const std::string& path, std::string_view variable) {
                                     bytes->size() > kMostKeyBytes ? "too many" : std::to_string(bytes->size()),
                                     kLeastKeyBytes, kMostKeyBytes));
   }
-  return JobKey{.key = hashed(*bytes), .kind = wire::KeyKind::kGiven, .origin = name};
+  return JobKey{.key = hashed(*bytes), .kind = wire::KeySource::kGiven, .origin = name};
 }
 
 Result<JobKey> key_of_text(std::string_view hexadecimal) {
@@ -164,7 +165,7 @@ Result<JobKey> key_of_text(std::string_view hexadecimal) {
     return config_error(fmt::format("TUTTI_JOB_KEY has {} hexadecimal digits: give an even number from {} to {}",
                                     hexadecimal.size(), 2 * kLeastKeyBytes, 2 * kMostKeyBytes));
   }
-  return JobKey{.key = hashed(bytes), .kind = wire::KeyKind::kGiven, .origin = "TUTTI_JOB_KEY"};
+  return JobKey{.key = hashed(bytes), .kind = wire::KeySource::kGiven, .origin = "TUTTI_JOB_KEY"};
 }
 
 Result<JobKey> machine_key(std::span<const std::string> folders) {
@@ -172,7 +173,8 @@ Result<JobKey> machine_key(std::span<const std::string> folders) {
   for (const std::string& folder : folders) {
     auto key = machine_key_in(folder);
     if (key) return key;
-    // Other ranks can have the key in this folder. With one of another folder this rank would not be known to them.
+    // Other ranks may be able to read the key in this folder. A key from another folder would not match theirs, so
+    // stop here.
     if (key.error().code == ErrorCode::kSystem) {
       return system_error("this machine's key cannot be read: " + key.error().message);
     }
@@ -198,13 +200,13 @@ Result<JobKey> find_job_key(const std::string& file, std::string_view variable, 
 }
 
 JobKey key_of_secret(std::string_view secret) {
-  return {.key = hmac_key("tutti unique id", {secret}), .kind = wire::KeyKind::kUniqueId, .origin = "the unique id"};
+  return {.key = hmac_key("tutti unique id", {secret}), .kind = wire::KeySource::kUniqueId, .origin = "the unique id"};
 }
 
 JobKey key_of_id(const JobKey& of_id, const std::optional<JobKey>& configured) {
   if (!configured) return of_id;
   return {.key = hmac_key(bytes_of(configured->key), {"tutti unique id and key", bytes_of(of_id.key)}),
-          .kind = wire::KeyKind::kUniqueIdAndKey,
+          .kind = wire::KeySource::kUniqueIdAndKey,
           .origin = fmt::format("the unique id and {}", configured->origin)};
 }
 
@@ -214,13 +216,13 @@ std::string job_id_of_secret(std::string_view secret) {
   return id;
 }
 
-std::string words_of_other_key(wire::KeyKind here, wire::KeyKind there, std::string_view who) {
-  using wire::KeyKind;
-  if (here == KeyKind::kMachine && there == KeyKind::kMachine) {
+std::string other_key_message(wire::KeySource here, wire::KeySource there, std::string_view who) {
+  using wire::KeySource;
+  if (here == KeySource::kMachine && there == KeySource::kMachine) {
     return fmt::format("{} has another machine's key (or another user's, or another container's) and no job key: {}",
                        who, how_to_give_a_key());
   }
-  const auto lacks_key = [](KeyKind kind) { return kind == KeyKind::kMachine || kind == KeyKind::kUniqueId; };
+  const auto lacks_key = [](KeySource kind) { return kind == KeySource::kMachine || kind == KeySource::kUniqueId; };
   if (here != there && lacks_key(there)) {
     return fmt::format("{} has no job key, and here is one: {}", who, how_to_give_a_key());
   }

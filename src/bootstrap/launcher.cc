@@ -12,12 +12,13 @@ namespace tutti {
 namespace {
 
 constexpr std::int64_t kMaxRanks = 65535;
-// Slurm's numbers for steps that are none of srun's: pending, external, batch script, interactive shell.
+// From this number on, Slurm step ids denote steps that srun did not start: pending, external, batch script,
+// interactive shell.
 constexpr std::int64_t kFirstSpecialStep = 0xfffffff0;
 
 Error config_error(std::string message) { return {ErrorCode::kConfig, ErrorScope::kCall, -1, std::move(message)}; }
 
-// Reads variables of one launcher into its LaunchInfo and remembers the first thing that is wrong.
+// Reads the variables of one launcher into a LaunchInfo. Keeps the first error.
 class Reader {
  public:
   Reader(const EnvironmentVariables& environment, std::string launcher) : environment_(environment) {
@@ -29,7 +30,7 @@ class Reader {
     const auto found = environment_.find(name);
     return found == environment_.end() ? std::string() : found->second;
   }
-  // The number in a variable that may be missing.
+  // Returns the number in a variable, or nothing if the variable is not set.
   std::optional<std::int64_t> number(std::string_view name, std::int64_t low, std::int64_t high) {
     if (!has(name)) return std::nullopt;
     const std::string value = text(name);
@@ -73,8 +74,8 @@ class Reader {
     if (!has(name))
       wrong(fmt::format("{} is set ({}), but {} is not: set both or neither", because, info.launcher, name));
   }
-  // MASTER_ADDR and MASTER_PORT: the port itself belongs to torch's own store, or may do so soon; Tutti takes one of
-  // the next ones, or of TUTTI_PORT_RANGE.
+  // Reads MASTER_ADDR and MASTER_PORT. That port belongs to torch's own store, or torch may open it soon, so Tutti
+  // uses one of the next ports or one of TUTTI_PORT_RANGE.
   void torch_root(const PortRange& ports) {
     need("MASTER_ADDR", rank_name_);
     need("MASTER_PORT", rank_name_);
@@ -138,7 +139,8 @@ Result<LaunchInfo> read_open_mpi(Reader reader, const PortRange& ports) {
   }
   const char* const name = reader.has("PMIX_NAMESPACE") ? "PMIX_NAMESPACE" : "OMPI_MCA_orte_hnp_uri";
   if (!reader.text(name).empty()) {
-    // A namespace is unique among the jobs of one daemon, not of one machine: the user's number keeps users apart.
+    // A namespace is unique only among the jobs of one daemon, and a machine may run one daemon for each user. So
+    // the user id is added.
     const std::string job = fmt::format("ompi-{}-{:016x}", getuid(), spread(reader.text(name)));
     reader.job_id(job, name);
     if (reader.info.local_size && reader.info.local_size == reader.info.size) {
@@ -162,7 +164,7 @@ Result<LaunchInfo> read_hydra(Reader reader) {
     reader.info.pmi_fd = static_cast<int>(*fd);
     reader.note("the launcher's store", "PMI_FD");
   }
-  reader.info.job_id = "hydra";  // what keeps jobs apart is the store, which is one job's
+  reader.info.job_id = "hydra";  // jobs need no distinct id here, because each job has its own store
   return reader.finish();
 }
 
@@ -225,7 +227,7 @@ Result<LaunchInfo> read_torch_environment(Reader reader, const PortRange& ports)
   return reader.finish();
 }
 
-// Whoever started this rank, `tutti run` aside.
+// Detects all launchers except `tutti run`.
 Result<LaunchInfo> detect_foreign(const EnvironmentVariables& environment, const PortRange& ports) {
   const auto make = [&](const char* launcher) { return Reader(environment, launcher); };
   if (environment.contains("TORCHELASTIC_RUN_ID")) return read_torchrun(make("torchrun"), ports);
@@ -233,8 +235,8 @@ Result<LaunchInfo> detect_foreign(const EnvironmentVariables& environment, const
   Reader slurm = make("Slurm");
   const auto step = slurm.number("SLURM_STEP_ID", 0, 0xffffffff);
   const bool in_step = environment.contains("SLURM_PROCID") && step && *step < kFirstSpecialStep;
-  // Hydra inside a Slurm job starts its helpers by srun, and the ranks inherit the helpers' SLURM_PROCID; srun
-  // --mpi=pmi2 on the other hand sets PMI_RANK itself, speaks another protocol, and knows no MPI_LOCALRANKID.
+  // Hydra inside a Slurm job starts its helpers with srun, and the ranks inherit SLURM_PROCID from the helpers. On
+  // the other hand, srun --mpi=pmi2 sets PMI_RANK itself, uses another protocol, and does not set MPI_LOCALRANKID.
   if (environment.contains("PMI_RANK") && (!in_step || environment.contains("MPI_LOCALRANKID"))) {
     return read_hydra(make("Hydra"));
   }
@@ -268,7 +270,8 @@ Result<LaunchInfo> detect_launcher(const EnvironmentVariables& environment, cons
   auto foreign = detect_foreign(environment, ports);
   if (!foreign || (!own->rank && !own->size)) return foreign;
   if (foreign->launcher.empty()) return own;
-  // One of the two from us, the other from the launcher: only if they speak of the same job.
+  // One of the two comes from TUTTI_* variables and the other from the launcher. Accept this only if they do not
+  // contradict each other.
   const bool by_rank = own->rank.has_value();
   const auto ours = by_rank ? own->rank : own->size;
   const auto theirs = by_rank ? foreign->rank : foreign->size;

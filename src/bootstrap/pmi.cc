@@ -20,14 +20,15 @@ namespace tutti {
 namespace {
 
 constexpr int kMaxNames = 1000;
-constexpr std::chrono::seconds kGoodbyePatience{1};
+// How long the exit of the process waits for the answer to "finalize".
+constexpr std::chrono::seconds kFinalizeTimeout{1};
 
 Error fail(ErrorCode code, std::string message) {
   return {code, ErrorScope::kCommunicator, -1,
           std::move(message) + "; TUTTI_ROOT=host:port on all ranks does without the launcher"};
 }
 
-// The value of "name=value" in a line of such pairs, spaces between them; empty: not there.
+// Returns the value of "name=value" in a line of such pairs, separated by spaces. Empty if the name does not occur.
 std::string_view field(std::string_view line, std::string_view name) {
   while (!line.empty()) {
     const std::size_t space = line.find(' ');
@@ -45,36 +46,37 @@ std::size_t number(std::string_view text) {
   return value;
 }
 
-// From the first command on Hydra takes a rank's end without "finalize" for a crash and kills the job (seen
-// with 4.0.2); after it nobody can use the descriptor, and a process may make more communicators, or use MPI. So it is
-// said when the process ends in good order: the one piece of state here that belongs to the process, because the
-// descriptor does.
-struct Goodbye {
+// After the first command, Hydra treats the exit of a rank without "finalize" as a crash and kills the job
+// (observed with version 4.0.2). After "finalize" the descriptor cannot be used any more, but the process may
+// create more communicators, or use MPI. So "finalize" is sent when the process exits normally. This is the only
+// state here that belongs to the process, because the descriptor belongs to the process as well.
+struct FinalizeState {
   std::mutex mutex;
   bool registered = false;
   int fd = -1;
-  pid_t pid = -1;  // a forked child's exit is not the rank's
+  pid_t pid = -1;  // used to detect a forked child, whose exit is not the rank's exit
   dev_t device = 0;
-  ino_t inode = 0;  // MPI may have closed the descriptor, and the number may be another file's by now
+  // MPI may have closed the descriptor, so that its number now refers to another file.
+  ino_t inode = 0;
 };
-Goodbye goodbye;  // NOLINT: see above
+FinalizeState finalize_state;  // see above
 
-void say_goodbye() {
+void finalize_now() {
   struct stat now {};
-  const bool same = goodbye.pid == getpid() && fstat(goodbye.fd, &now) == 0 && now.st_dev == goodbye.device &&
-                    now.st_ino == goodbye.inode;
-  if (same) PmiClient::finalize(goodbye.fd, std::chrono::steady_clock::now() + kGoodbyePatience);
+  const bool same = finalize_state.pid == getpid() && fstat(finalize_state.fd, &now) == 0 &&
+                    now.st_dev == finalize_state.device && now.st_ino == finalize_state.inode;
+  if (same) PmiClient::finalize(finalize_state.fd, std::chrono::steady_clock::now() + kFinalizeTimeout);
 }
 
 void finalize_at_exit(int fd) {
-  const std::lock_guard lock(goodbye.mutex);
+  const std::lock_guard lock(finalize_state.mutex);
   struct stat now {};
-  if (fstat(fd, &now) != 0) return;  // the first command will say so
-  goodbye.fd = fd;
-  goodbye.pid = getpid();
-  goodbye.device = now.st_dev;
-  goodbye.inode = now.st_ino;
-  if (!goodbye.registered) goodbye.registered = std::atexit(say_goodbye) == 0;
+  if (fstat(fd, &now) != 0) return;  // the first command will report the error
+  finalize_state.fd = fd;
+  finalize_state.pid = getpid();
+  finalize_state.device = now.st_dev;
+  finalize_state.inode = now.st_ino;
+  if (!finalize_state.registered) finalize_state.registered = std::atexit(finalize_now) == 0;
 }
 
 }  // namespace
@@ -102,7 +104,7 @@ Status PmiClient::write_all(std::string_view bytes) {
   return {};
 }
 
-// Byte by byte: nothing behind the line may be taken away from the next reader of the descriptor.
+// Reads byte by byte, because bytes after the line must be left for the next reader of the descriptor.
 Result<std::string> PmiClient::read_line() {
   std::string line;
   while (line.size() < kMaxLineBytes) {
@@ -129,8 +131,8 @@ Result<std::string> PmiClient::ask(const std::string& command, std::string_view 
   return line;
 }
 
-// A number that a launcher's variable left behind may be that of any file of the program by now, and what is written
-// to it would damage that file.
+// Checks that the descriptor is a connected socket. A variable from an earlier launcher may contain a number that
+// now refers to any file of the program, and writing to it would damage that file.
 Status PmiClient::check(int fd) {
   int type = 0;
   socklen_t length = sizeof(type);
@@ -181,7 +183,8 @@ Result<std::optional<std::string>> PmiClient::get(std::string_view key) {
 }
 
 void PmiClient::finalize(int fd, TimePoint deadline) {
-  static_cast<void>(PmiClient(fd, deadline).ask("cmd=finalize", "finalize_ack"));  // nobody is left to be told
+  // Errors are ignored: the process is exiting.
+  static_cast<void>(PmiClient(fd, deadline).ask("cmd=finalize", "finalize_ack"));
 }
 
 Status PmiClient::barrier() {
@@ -193,8 +196,9 @@ Result<UniqueId> share_unique_id(const RendezvousOptions& options, PmiClient::Ti
   auto client = PmiClient::open(*options.pmi_fd, deadline);
   if (!client) return client.error();
   const auto name = [&](int round) { return fmt::format("tutti-{:016x}-{}", spread(options.job_id), round); };
-  // The first name that is free, for rank 0; the last one that is taken, for all. Nobody can be a round ahead: a round
-  // ends when every rank has met every other, which it can only after it has read its name here.
+  // Finds the first free name (for rank 0) and the value of the last name in use (for all ranks). No rank can be a
+  // round ahead: a round ends when all ranks have met, and a rank can take part only after it has read the name of
+  // that round here.
   const auto taken = [&](std::string& last) -> Result<int> {
     for (int round = 0; round < kMaxNames; ++round) {
       auto value = client->get(name(round));

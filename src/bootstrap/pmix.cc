@@ -1,5 +1,6 @@
-// The few prototypes are written out here, because the library is not needed to build Tutti. They are those of the PMIx
-// standard since its version 2 (libpmix.so.2); names and values were compared with the header of OpenPMIx 4.2.2.
+// The few prototypes that are needed are declared here, so that Tutti can be built without the PMIx library. They
+// are those of the PMIx standard since its version 2 (libpmix.so.2). Names and values were compared with the header
+// of OpenPMIx 4.2.2.
 #include "bootstrap/pmix.h"
 
 #include <fmt/format.h>
@@ -18,7 +19,7 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "base/key.h"
+#include "base/crypto/key.h"
 #include "base/shared_library.h"
 #include "base/system_error.h"
 #include "base/thread.h"
@@ -28,13 +29,13 @@ namespace {
 
 using TimePoint = std::chrono::steady_clock::time_point;
 
-struct Process {  // pmix_proc_t
+struct Process {  // declared as pmix_proc_t
   std::array<char, 256> name_space{};
   std::uint32_t rank = 0;
 };
 static_assert(sizeof(Process) == 260);
 
-struct Value {  // pmix_value_t, and room for what newer versions may add
+struct Value {  // declared as pmix_value_t; larger, because newer versions may add members
   std::uint16_t type = 0;
   union {
     const char* string;
@@ -45,8 +46,10 @@ static_assert(offsetof(Value, data) == 8);
 
 constexpr std::uint16_t kString = 3;
 constexpr std::uint8_t kGlobal = 3;
-constexpr std::chrono::seconds kGoodbyePatience{3};  // OpenPMIx itself waits 2 s for the launcher
-constexpr int kOverAtOnce = -157;                    // PMIX_OPERATION_SUCCEEDED
+// Time limit for PMIx_Finalize. OpenPMIx itself waits 2 s for the launcher.
+constexpr std::chrono::seconds kFinalizeTimeout{3};
+// PMIX_OPERATION_SUCCEEDED: the operation has completed already, and its callback will not be called.
+constexpr int kOverAtOnce = -157;
 
 extern "C" {
 using Initialise = int (*)(Process*, void*, std::size_t);
@@ -64,15 +67,17 @@ Error fail(ErrorCode code, const std::string& message) {
           message + "; set TUTTI_ROOT=host:port, rank 0's, on all ranks (mpirun -x TUTTI_ROOT=...)"};
 }
 
-// One operation that the library's thread ends; shared by it and the waiting rank, whichever is last.
+// One operation that a thread of the library completes. The library and the waiting rank share it, because either
+// may be the last to use it.
 struct Pending {
   std::mutex mutex;
   std::condition_variable ended;
   bool done = false;
   int status = 0;
-  std::string text;  // an id, from which others can learn the job's key
+  std::string text;  // a unique id, which contains the job's key, so it is wiped
 
-  // What is given to the library as context; taken back by its callback, which comes exactly once.
+  // Makes the context pointer for the library. The callback takes it back. The library calls the callback exactly
+  // once.
   static void* context(const std::shared_ptr<Pending>& pending) {
     return std::make_unique<std::shared_ptr<Pending>>(pending).release();
   }
@@ -88,7 +93,8 @@ struct Pending {
     ended.notify_all();
   }
   ~Pending() { explicit_bzero(text.data(), text.size()); }
-  // The library has refused the operation, or it was over at once: there will be no callback.
+  // Call this if the library has refused the operation, or has completed it at once. There will be no callback
+  // then.
   static void refuse(void* context, int status) { end(context, status == kOverAtOnce ? 0 : status, ""); }
 
   Status wait(TimePoint deadline, const char* what) {
@@ -102,26 +108,30 @@ struct Pending {
   }
 };
 
-// Runs a call of the library that has no limit of its own, in a thread, and waits for it until the deadline. A call
-// that hangs is left alone: it may use only what it owns and what lives as long as the process.
+// Runs a call of the library that has no time limit in a thread, and waits for it until the deadline. If the call
+// hangs, the thread is left running. Therefore the call may use only objects that it owns or that exist until the
+// process exits.
 Status call_limited(const char* what, TimePoint deadline, std::function<int()> call) {
-  const auto pending = std::make_shared<Pending>();  // shared with the thread, whichever is last
+  // Shared with the thread, because either may be the last to use it.
+  const auto pending = std::make_shared<Pending>();
   try {
     start_thread([pending, call = std::move(call)] { pending->finish(call(), ""); }).detach();
   } catch (const std::system_error& error) {
-    return fail(ErrorCode::kSystem, "for PMIx, " + words_of_unstarted_thread(error));
+    return fail(ErrorCode::kSystem, "for PMIx, " + describe_thread_start_error(error));
   }
   return pending->wait(deadline, what);
 }
 
-// The library, opened and initialised once in a process: it belongs to the process as the launcher sees it, and a rank
-// that ends without finalising counts as crashed. Never closed: its thread runs in it.
+// The library, loaded and initialized once per process. The launcher sees one client per process, and it treats a
+// rank that exits without PMIx_Finalize as crashed. The library is never unloaded, because it has a thread of its
+// own.
 struct Library {
   std::mutex mutex;
-  pid_t pid = -1;  // initialised by this process; a forked child's exit is not the rank's
+  pid_t pid = -1;  // the process that initialized it; the exit of a forked child is not the rank's exit
   Process self;
-  bool hangs = false;  // a call of it did not end in time, and may hold its locks
-  int round = 0;       // names used so far, the same on all ranks: every rank takes part in every round
+  bool hangs = false;  // a call did not end in time, and may hold the library's locks
+  // Number of names used so far. It is the same on all ranks, because every rank takes part in every round.
+  int round = 0;
   Put put = nullptr;
   Commit commit = nullptr;
   Fence fence = nullptr;
@@ -131,12 +141,12 @@ struct Library {
   Status open(TimePoint deadline);
   Status call(const char* what, TimePoint deadline, std::function<int()> function);
 };
-Library library;  // NOLINT: see above
+Library library;  // see above
 
-void say_goodbye() {
+void finalize_now() {
   if (library.pid != getpid() || library.hangs) return;
   const auto finalise = [] { return library.finalise(nullptr, 0); };
-  static_cast<void>(library.call("end", std::chrono::steady_clock::now() + kGoodbyePatience, finalise));
+  static_cast<void>(library.call("end", std::chrono::steady_clock::now() + kFinalizeTimeout, finalise));
 }
 
 Status Library::call(const char* what, TimePoint deadline, std::function<int()> function) {
@@ -166,7 +176,7 @@ Status Library::open(TimePoint deadline) {
   }
   TUTTI_TRY(call("start", deadline, [this, initialise] { return initialise(&self, nullptr, 0); }));
   pid = getpid();
-  std::atexit(say_goodbye);
+  std::atexit(finalize_now);
   return {};
 }
 
@@ -181,7 +191,8 @@ Result<std::string> share_through_pmix(std::int32_t rank, const std::function<Re
     auto text = make();
     if (!text) return text.error();
     const WipesText wipes(*text);
-    const auto put = [key, secret = std::make_shared<const SecretText>(*text)] {  // shared with the thread
+    // Shared with the thread that runs the call.
+    const auto put = [key, secret = std::make_shared<const SecretText>(*text)] {
       Value value;
       value.type = kString;
       value.data.string = secret->text.c_str();

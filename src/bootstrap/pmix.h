@@ -1,6 +1,7 @@
-// The store of a launcher that speaks PMIx (Open MPI's mpirun), through the PMIx library that is installed with it,
-// opened when it is needed: one text from rank 0 to all. Used only for jobs on several machines, where the environment
-// names no place to meet. Any thread; one call at a time in a process.
+// The store of a launcher that uses PMIx (Open MPI's mpirun). It passes one text from rank 0 to all ranks. It uses
+// the PMIx library that is installed with the launcher, and loads it when it is needed. It is used only for jobs on
+// several machines whose environment does not contain the address of rank 0. Any thread may call it, but only one
+// call at a time per process.
 #pragma once
 
 #include <chrono>
@@ -11,8 +12,8 @@
 
 namespace tutti {
 
-// Every rank of the launcher's job calls this; rank 0's `make` gives the text, all return it. Errors: kUnsupported (no
-// library: what to do without is said), kTimeout, kSystem.
+// Every rank of the launcher's job must call this. On rank 0 `make` creates the text, and all ranks return it.
+// Errors: kUnsupported (the library is missing; the message states an alternative), kTimeout, kSystem.
 Result<std::string> share_through_pmix(std::int32_t rank, const std::function<Result<std::string>()>& make,
                                        std::chrono::steady_clock::time_point deadline);
 

@@ -19,7 +19,7 @@ namespace {
 Error config_error(std::string message) { return {ErrorCode::kConfig, ErrorScope::kCall, -1, std::move(message)}; }
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
 
-// "host:port", "[v6]:port", ":port", "port" or "host". Leaves alone what is not said.
+// Parses "host:port", "[v6]:port", ":port", "port" or "host". Does not change a part that is missing in the text.
 Status parse_root(const std::string& root, std::string& host, std::uint16_t& port) {
   std::string port_text;
   if (root.starts_with('[')) {
@@ -33,7 +33,7 @@ Status parse_root(const std::string& root, std::string& host, std::uint16_t& por
   } else if (const std::size_t colon = root.rfind(':'); colon != std::string::npos && root.find(':') == colon) {
     host = root.substr(0, colon);
     port_text = root.substr(colon + 1);
-  } else if (root.find_first_not_of("0123456789") == std::string::npos) {  // nothing, or a port
+  } else if (root.find_first_not_of("0123456789") == std::string::npos) {  // empty, or only a port
     port_text = root;
   } else {
     host = root;
@@ -46,7 +46,8 @@ Status parse_root(const std::string& root, std::string& host, std::uint16_t& por
   return {};
 }
 
-// Refuses only what cannot be a host's name or address. Whether the name resolves may change while the ranks wait.
+// Rejects only a text that can be neither a host name nor an address. It does not resolve the name, because a name
+// that cannot be resolved now may be resolvable later, while the ranks wait.
 Status check_host(const std::string& host) {
   const auto is_wrong = [](char c) { return c <= ' ' || c == '/' || c == '\x7f'; };
   if (!host.empty() && host.size() < NI_MAXHOST && std::none_of(host.begin(), host.end(), is_wrong)) return {};
@@ -57,7 +58,8 @@ std::string first_of(const std::string& a, const std::string& b, const std::stri
   return !a.empty() ? a : !b.empty() ? b : c;
 }
 
-// Rank, size, and what the launcher says. An environment that cannot be understood counts only where it is needed.
+// Determines rank and size, and returns the launcher's info. An error in the environment is reported only if the
+// environment is needed.
 Result<LaunchInfo> resolve_ranks(const CommunicatorOptions& options, const Config& config,
                                  const EnvironmentVariables& environment, RendezvousOptions& rendezvous) {
   auto launch = detect_launcher(environment, config.port_range);
@@ -87,14 +89,15 @@ Result<LaunchInfo> resolve_ranks(const CommunicatorOptions& options, const Confi
   return info.size == rendezvous.size ? info : LaunchInfo{};
 }
 
-// Another address for rank 0 to listen on if that of the root does not lead to it: a forwarded one, or one that a hosts
-// file turns into loopback though ranks of other machines are to come. Empty: there is none.
+// Another address on which rank 0 should listen, if the address of the root does not lead to it. That is the case
+// if connections to the root are forwarded, or if the hosts file maps the root to loopback although ranks on other
+// machines must connect. Empty if there is none.
 std::string other_host(const std::string& interface) {
   auto address = !interface.empty() ? interface_address(interface) : outward_address();
   return address ? *address : std::string();
 }
 
-// The launcher's place to meet.
+// Uses the launcher's information to determine the rendezvous address.
 Status meet_by_launcher(const LaunchInfo& launch, const std::string& interface, RendezvousOptions& rendezvous) {
   if (launch.pmi_fd || launch.pmix) {
     rendezvous.pmi_fd = launch.pmi_fd;
@@ -138,7 +141,7 @@ Result<RendezvousOptions> resolve_rendezvous(const CommunicatorOptions& options,
   }
   if (options.setup_timeout.count() < 0 || options.timeout.count() < 0) return invalid("a timeout is negative");
   const auto timeout = options.setup_timeout.count() > 0 ? options.setup_timeout : config.setup_timeout;
-  rendezvous.timeout_ms = std::min<std::int64_t>(timeout.count(), 86'400'000);  // one day
+  rendezvous.timeout_ms = std::min<std::int64_t>(timeout.count(), 86'400'000);  // at most one day
   rendezvous.port_range = config.port_range;
   rendezvous.encrypt = config.encrypt;
 
@@ -175,7 +178,7 @@ Result<RendezvousOptions> resolve_rendezvous(const CommunicatorOptions& options,
   rendezvous.ports = port != 0                 ? std::vector<std::uint16_t>{port}
                      : config.port_range.any() ? std::vector<std::uint16_t>{kDefaultPort}
                                                : derived_ports(rendezvous.job_id, config.port_range);
-  // The launcher's socket stands for the launcher's address only.
+  // The inherited socket is bound to the launcher's address, so it is not used if the options specify another root.
   if (options.root.empty() && rendezvous.rank == 0) rendezvous.listening_fd = config.root_fd.value_or(-1);
   rendezvous.listening_port = port;
   return rendezvous;

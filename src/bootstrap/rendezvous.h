@@ -1,5 +1,5 @@
-// Where the ranks meet: turns options and environment into a rendezvous. Reads the interfaces' addresses; resolves no
-// names and sends nothing.
+// Determines the address at which the ranks meet, from the options and the environment. Reads the addresses of the
+// network interfaces. It does not resolve names, and sends nothing.
 #pragma once
 
 #include <string>
@@ -12,11 +12,13 @@ namespace tutti {
 
 inline constexpr std::uint16_t kDefaultPort = 29477;
 
-// Each thing comes from the first of these that says it: the options, the TUTTI_* variables, the launcher's variables
-// (runtime/launcher.h), the defaults. What a launcher says of the place to meet counts only where its number of ranks
-// is the one that is used. Errors: kConfig, kInvalidArgument (rank outside, missing size: what was looked for is
-// listed; a host that can be neither a name nor an address; an interface that does not exist: those that do are
-// listed).
+// Each setting is taken from the first of these that specifies it: the options, the TUTTI_* variables, the
+// launcher's variables (bootstrap/launcher.h), the defaults. The launcher's address of rank 0 is used only if the
+// launcher's number of ranks is also the one that is used. Errors:
+// - kConfig: for example a host that can be neither a name nor an address, or an interface that does not exist (the
+//   message lists the existing ones).
+// - kInvalidArgument: a rank outside the range, or a missing size (the message lists the variables that were
+//   searched).
 Result<RendezvousOptions> resolve_rendezvous(const CommunicatorOptions& options, const Config& config,
                                              const EnvironmentVariables& environment);
 

@@ -1,15 +1,15 @@
-// RendezvousServer: where all ranks of one communicator meet during set-up. It listens, lets in who has the job's key
-// (bootstrap_wire.h), and relays the rounds of Bootstrap::all_gather until every rank has left. It is no rank itself:
-// rank 0's process runs it, or the one that made a unique id.
+// RendezvousServer: all ranks of one communicator meet at this server during set-up. It listens, admits ranks that
+// have the job's key (bootstrap_wire.h), and relays the rounds of Bootstrap::all_gather() until every rank has
+// left. The server is not a rank. It runs in the process of rank 0, or in the process that made a unique id.
 //
-// Strangers, ranks of other jobs, keys, protocols or versions and second copies of a rank are refused with a reason
-// while the wait for the real ones goes on. Before it has proved that it has the key, a connection gets some hundred
-// bytes of memory, `hello_patience_ms`, and one of kMaxStrangers places: where all are taken, the oldest makes room, so
-// that silent connections in any number keep nobody out. A rank that has joined and whose connection ends, or that
-// gives up, ends the set-up: all others are told who at once.
+// Unrelated clients, ranks of other jobs, wrong keys, protocols or versions, and second copies of a rank are
+// refused with a reason, while the server keeps waiting for the real ranks. A connection that has not yet proved
+// that it has the key gets some hundred bytes of memory, `handshake_wait_ms`, and one of kMaxUnauthenticated
+// places. If all places are taken, the oldest such connection is closed, so that any number of silent connections
+// cannot keep the ranks out. If a rank has joined and then its connection ends or it gives up, the set-up fails,
+// and all other ranks are notified at once which rank it was.
 //
-// A server has one thread, which owns all of its state; start(), detach() and the destructor may be called by any
-// thread.
+// A server has one thread, which owns all of its state. Any thread may call start(), detach() and the destructor.
 #pragma once
 
 #include <cstdint>
@@ -25,24 +25,24 @@
 
 namespace tutti {
 
-// A listening TCP socket; closed when it goes.
+// A listening TCP socket. The destructor closes it.
 class Listener {
  public:
-  // The first of `ports` that is free on the numeric `address`; port 0: any. Errors: kConfig (no address, or the
-  // wildcard), kSystem.
+  // Listens on the numeric `address` and the first of `ports` that is free. Port 0 stands for any port. Errors:
+  // kConfig (not an address, or a wildcard address), kSystem.
   static Result<Listener> open(const std::string& address, std::span<const std::uint16_t> ports);
-  // An own copy of the descriptor of a TCP socket that is bound to `port` (0: to any); it listens from now on.
+  // Duplicates the descriptor of a TCP socket that is bound to `port` (0: to any port), and makes it listen.
   // Errors: kConfig.
   static Result<Listener> inherit(int fd, std::uint16_t port = 0);
-  // One listener for each of the numeric `addresses` that can be listened on, all on the same port: the first of
-  // `ports` that is free on all of these addresses, or else on most of them. Errors: that of the first address, if
-  // there is none to listen on.
+  // Creates one listener for each of the numeric `addresses` that belongs to this machine. All use the same port:
+  // the first of `ports` that is free on all of these addresses, or else the port that is free on the most of them.
+  // If no listener can be created, returns the error of the first address.
   static Result<std::vector<Listener>> open_all(const std::vector<std::string>& addresses,
                                                 std::span<const std::uint16_t> ports);
-  // The inherited socket or, if a program between the launcher and this one has closed it, one that open() makes. That
-  // works although the launcher still holds the port, because its socket is bound but does not listen. A socket with
-  // another port than `port` is one that the program has opened under the same number. Errors: those of open() and of
-  // inherit(), in one message.
+  // Uses the inherited socket or, if a program between the launcher and this one has closed it, a socket that
+  // open() creates. That works although the launcher still holds the port, because the launcher's socket is bound
+  // but does not listen. If the descriptor is bound to another port than `port`, the program has opened another
+  // socket under the same number. Errors: those of open() and inherit(), in one message.
   static Result<Listener> inherit_or_open(int fd, std::uint16_t port, const std::string& address,
                                           std::span<const std::uint16_t> ports);
 
@@ -50,10 +50,10 @@ class Listener {
   Listener& operator=(Listener&& other) noexcept;
   ~Listener();
 
-  const std::string& address() const { return address_; }  // numeric; loopback where it listens on all
+  const std::string& address() const { return address_; }  // numeric; loopback if it listens on all addresses
   std::uint16_t port() const { return port_; }
   bool is_v6() const { return is_v6_; }
-  int release();  // the descriptor is the caller's from now on
+  int release();  // the caller owns the descriptor from now on
 
  private:
   explicit Listener(int fd) : fd_(fd) {}
@@ -68,38 +68,43 @@ class Listener {
 struct RendezvousServerOptions {
   std::string job_id;
   JobKey key;
-  std::optional<std::int32_t> size;       // nothing: what the first rank says
-  std::int64_t first_patience_ms = 0;     // how long to wait for a first rank; from then on, for its own deadline
-  std::int64_t hello_patience_ms = 3000;  // for the whole handshake
+  std::optional<std::int32_t> size;  // if empty, the size that the first rank reports
+  // How long to wait for the first rank. After that, the deadline of the first rank applies.
+  std::int64_t first_wait_ms = 0;
+  // Time limit for the whole handshake with one rank.
+  std::int64_t handshake_wait_ms = 3000;
 };
 
 class RendezvousServer {
  public:
-  // With at least one listener. Errors: kSystem.
+  // Needs at least one listener. Errors: kSystem.
   static Result<std::unique_ptr<RendezvousServer>> start(std::vector<Listener> listeners,
                                                          const RendezvousServerOptions& options);
   static Result<std::unique_ptr<RendezvousServer>> start(Listener listener, const RendezvousServerOptions& options);
-  // Ends the server. Ranks that are still connected get at most 2 s to take what was sent to them. The destructor waits
-  // for that, because the process may end soon. After set_succeeded() it waits for 0.1 s and leaves the rest to the
-  // server's thread, so that a slow rank does not hold up the owner, unless the set-up has failed for another rank.
+  // Stops the server. Ranks that are still connected get at most 2 s to receive the data that was sent to them. The
+  // destructor waits for that, because the process may exit soon. After set_succeeded() it waits only 0.1 s and
+  // leaves the rest to the server's thread, so that a slow rank does not hold up the owner. If the set-up has
+  // failed for another rank, it waits for the full time.
   ~RendezvousServer();
   RendezvousServer(const RendezvousServer&) = delete;
   RendezvousServer& operator=(const RendezvousServer&) = delete;
 
-  // Lets the server run on by itself: its thread ends after the set-up, after a failed one, or when the patience is
-  // over.
+  // Lets the server run without an owner. Its thread ends after the set-up, after a failed set-up, or when the
+  // timeout for the first rank is over.
   static void detach(std::unique_ptr<RendezvousServer> server);
 
-  // The owner's set-up has succeeded.
+  // Call this when the owner's set-up has succeeded.
   void set_succeeded();
 
-  // Why the server cannot accept connections at the moment, as an errno: no descriptor is free, for example. 0: it can.
+  // Returns the reason why the server cannot accept connections at the moment, as an errno value, for example if no
+  // descriptor is free. Returns 0 if it can accept.
   int shortage() const;
 
  private:
   class Core;
-  explicit RendezvousServer(std::shared_ptr<Core> core);  // without a thread
-  std::shared_ptr<Core> core_;                            // shared with the thread, which may outlive a detached server
+  explicit RendezvousServer(std::shared_ptr<Core> core);  // does not start the thread
+  // Shared with the thread, which may outlive a detached server.
+  std::shared_ptr<Core> core_;
   std::thread thread_;
 };
 

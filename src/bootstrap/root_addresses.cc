@@ -23,7 +23,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::chrono::milliseconds kLookUpPause{500};  // so that thousands of ranks do not flood a name server
+constexpr std::chrono::milliseconds kLookUpPause{500};  // so that thousands of ranks do not overload a name server
 
 std::string numeric_text(const addrinfo& info) {
   std::array<char, NI_MAXHOST> text{};
@@ -45,15 +45,15 @@ std::vector<std::string> numeric_addresses(const addrinfo* found) {
 
 }  // namespace
 
-// One question to the resolver, and its answer.
+// One query to the resolver, and its answer.
 struct RootAddresses::LookUp {
-  std::mutex mutex;  // guards what follows
+  std::mutex mutex;  // guards the members below
   std::condition_variable answered;
   bool done = false;
   std::vector<std::string> addresses;
   std::string trouble;
 
-  // Any thread.
+  // Runs the query in the calling thread, which may be any thread.
   void ask(const std::string& host, int flags) {
     addrinfo hints{};
     hints.ai_socktype = SOCK_STREAM;
@@ -78,7 +78,7 @@ struct RootAddresses::LookUp {
       ask(host, 0);
     } catch (const std::exception&) {
       const std::scoped_lock lock(mutex);
-      trouble = "no memory";  // fits into the buffer inside of the string, so it allocates nothing
+      trouble = "no memory";  // short enough for the string's internal buffer, so it allocates nothing
       done = true;
       answered.notify_all();
     }
@@ -87,7 +87,7 @@ struct RootAddresses::LookUp {
 
 RootAddresses::RootAddresses(std::string host) : host_(std::move(host)) {}
 
-void RootAddresses::look_up(std::chrono::milliseconds patience) {
+void RootAddresses::look_up(std::chrono::milliseconds timeout) {
   if (fixed_ || (pending_ == nullptr && std::chrono::steady_clock::now() < next_)) return;
   if (LookUp numeric; list_.empty()) {
     numeric.ask(host_, AI_NUMERICHOST);
@@ -100,7 +100,7 @@ void RootAddresses::look_up(std::chrono::milliseconds patience) {
       pending_ = asked;
       trouble_ = "the name server has not answered";
     } catch (const std::system_error& error) {
-      trouble_ = "to look it up, " + words_of_unstarted_thread(error);
+      trouble_ = "to look it up, " + describe_thread_start_error(error);
       next_ = std::chrono::steady_clock::now() + kLookUpPause;
     } catch (const std::exception& error) {
       trouble_ = fmt::format("no thread can be started to look it up: {}", error.what());
@@ -109,7 +109,7 @@ void RootAddresses::look_up(std::chrono::milliseconds patience) {
   }
   if (pending_ == nullptr) return;
   std::unique_lock lock(pending_->mutex);
-  if (!pending_->answered.wait_for(lock, patience, [this] { return pending_->done; })) return;
+  if (!pending_->answered.wait_for(lock, timeout, [this] { return pending_->done; })) return;
   lock.unlock();
   take(*std::exchange(pending_, nullptr));
 }

@@ -1,9 +1,10 @@
-// RootAddresses: the numeric addresses of the host where rank 0 is met.
+// RootAddresses: the numeric addresses of the host on which the rendezvous server listens.
 //
-// A name may resolve late: container platforms publish the name of a container once it runs. A name may also have
-// several addresses of which only some work, or an old one at first. So the caller looks the name up again while nobody
-// answers. The system's resolver may wait for a name server for half a minute and cannot be interrupted, so names are
-// looked up by a thread of its own, which is left alone if the caller's time is over. One thread may use an object.
+// A name may become resolvable late, because container platforms publish the name of a container only when it runs.
+// A name may also have several addresses of which only some work, or an old address at first. So the caller looks
+// the name up again while the server does not answer. The system's resolver may wait for a name server for half a
+// minute and cannot be interrupted. Therefore a separate thread looks the name up, and the thread is left running
+// if the caller's time is over. Only one thread may use a RootAddresses object.
 #pragma once
 
 #include <chrono>
@@ -15,21 +16,23 @@ namespace tutti {
 
 class RootAddresses {
  public:
-  // `host`: a name, or a numeric address.
+  // `host` is a name or a numeric address.
   explicit RootAddresses(std::string host = {});
 
-  // Looks the name up, at most every half second and never again if it is a numeric address. Returns after `patience`
-  // even if there is no answer yet: a later call takes it. A look-up that fails leaves the addresses of an earlier one.
-  void look_up(std::chrono::milliseconds patience);
-  // Replaces the addresses; look_up() has no effect from then on.
+  // Looks the name up, at most every half second, and only once if it is a numeric address. Returns after `timeout`
+  // even if there is no answer yet. A later call then takes the answer. If a look-up fails, the addresses of an
+  // earlier look-up are kept.
+  void look_up(std::chrono::milliseconds timeout);
+  // Replaces the addresses. After that, look_up() has no effect.
   void fix(std::vector<std::string> addresses);
 
-  // IPv4 first, otherwise in the resolver's order; each address once. Empty: the name has not been resolved yet.
+  // IPv4 addresses first, otherwise in the resolver's order, without duplicates. Empty until the name has been
+  // resolved.
   const std::vector<std::string>& list() const { return list_; }
-  // Why the last look-up failed, in words; empty if it did not.
+  // The reason why the last look-up failed, or empty if it succeeded.
   const std::string& trouble() const { return trouble_; }
-  // Whether the name is turned into loopback addresses only, as by the line "127.0.1.1 NAME" that some distributions
-  // write into the hosts file. False for localhost and for a loopback address itself.
+  // True if the name resolves to loopback addresses only, as some distributions arrange with a line "127.0.1.1
+  // NAME" in the hosts file. False for localhost and for a numeric loopback address.
   bool is_loopback_by_hosts_file() const;
   // For messages: the host, followed by its addresses if it is a name.
   std::string text() const;
@@ -39,10 +42,11 @@ class RootAddresses {
   void take(LookUp& answer);
 
   std::string host_;
-  std::shared_ptr<LookUp> pending_;  // shared with its thread
+  std::shared_ptr<LookUp> pending_;  // shared with the thread that looks the name up
   std::vector<std::string> list_;
   std::string trouble_;
   bool fixed_ = false;
+  // The earliest time of the next look-up.
   std::chrono::steady_clock::time_point next_{};
 };
 

@@ -11,8 +11,9 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-// What has ended well may still be in the loop's queue when another handler closes the line.
-std::function<void(error_code, std::size_t)> ServerConnection::told_while_open(Done done) {
+// Wraps `done` so that it is not called after close(). This is necessary because a completed operation may still be
+// in the loop's queue when another handler closes the connection.
+std::function<void(error_code, std::size_t)> ServerConnection::call_if_open(Done done) {
   return [self = shared_from_this(), done = std::move(done)](error_code error, std::size_t) {
     if (self->socket.is_open()) done(error);
   };
@@ -20,7 +21,7 @@ std::function<void(error_code, std::size_t)> ServerConnection::told_while_open(D
 
 void ServerConnection::read(asio::mutable_buffer into, Done done) {
   if (!socket.is_open()) return;
-  if (tls_ == nullptr) return asio::async_read(socket, into, told_while_open(std::move(done)));
+  if (tls_ == nullptr) return asio::async_read(socket, into, call_if_open(std::move(done)));
   into_ = into;
   reading_ = {.moved = 0, .done = std::move(done)};
   pump();
@@ -28,7 +29,7 @@ void ServerConnection::read(asio::mutable_buffer into, Done done) {
 
 void ServerConnection::write(Done done) {
   if (!socket.is_open()) return;
-  if (tls_ == nullptr) return asio::async_write(socket, next_bytes(), told_while_open(std::move(done)));
+  if (tls_ == nullptr) return asio::async_write(socket, next_bytes(), call_if_open(std::move(done)));
   writing_ = {.moved = 0, .done = std::move(done)};
   pump();
 }
@@ -84,9 +85,9 @@ void ServerConnection::pump_write() {
   }
 }
 
-// What can be done now, and waits for the rest. Writing may read a handshake's words, and more behind them; reading may
-// answer them: so each is tried again behind the other. Reading comes last: what writing has taken from the system
-// wakes nobody.
+// Reads and writes as much as is possible now, and waits for the rest. Writing may read handshake data and data
+// behind it, and reading may make it possible to write an answer. So both are tried twice. Reading comes last,
+// because data that writing has already taken from the socket does not make the socket readable again.
 void ServerConnection::pump() {
   if (!socket.is_open()) return;
   for (int turn = 0; turn < 2; ++turn) {
@@ -94,7 +95,7 @@ void ServerConnection::pump() {
     pump_write();
   }
   pump_read();
-  if (tls_->over()) pump_read();  // bytes, and the end right behind them
+  if (tls_->over()) pump_read();  // the data may be followed immediately by the end of the connection
   if (tls_->unsent()) tls_->advance(socket.native_handle());
   const bool handshake = writing_.done && !tls_->established();
   if (reading_.done || handshake) wait(tcp::socket::wait_read, waits_to_read_);

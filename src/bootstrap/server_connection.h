@@ -1,9 +1,9 @@
-// ServerConnection: one connection of a RendezvousServer, and what waits to be sent on it; by TLS from encrypt() on.
-// The server's thread.
+// ServerConnection: one connection of a RendezvousServer, with the queue of frames to be sent on it. After
+// encrypt() the data is sent over TLS. Only the server's thread uses it.
 #pragma once
 
 // clang-format off
-#include <utility>  // before Asio 1.74, which forgets it
+#include <utility>  // needed because Asio before 1.74 does not include it
 // clang-format on
 
 #include <array>
@@ -16,82 +16,84 @@
 #include <optional>
 #include <string>
 
-#include "base/hmac.h"
+#include "base/crypto/hmac.h"
 #include "bootstrap/bootstrap_wire.h"
 #include "transports/tcp/tls.h"
 
 namespace tutti::detail {
 
 struct ServerConnection : std::enable_shared_from_this<ServerConnection> {
-  // Called from the io_context's loop, with an error where the line has ended; never once it is closed.
+  // Called from the loop of the io_context, with an error if the connection has ended. Never called after close().
   using Done = std::function<void(boost::system::error_code)>;
-  // A body that many ranks may get, and the SHA-256 of it, by which each one's seal is made.
+  // A frame body, which may be sent to many ranks, and its SHA-256, from which the seal of each connection is
+  // computed.
   struct Body {
     explicit Body(std::string given) : text(std::move(given)), digest(sha256({text})) {}
     std::string text;
     Digest digest;
   };
-  struct Parcel {
-    std::shared_ptr<const Body> body;  // shared by the lines that it goes out on
+  struct OutgoingFrame {
+    std::shared_ptr<const Body> body;  // shared by the connections on which it is sent
     std::array<char, 4> header{};
     Tag seal{};
     std::size_t seal_bytes = 0;
   };
 
   ServerConnection(boost::asio::io_context& io, boost::asio::ip::tcp::socket given)
-      : socket(std::move(given)), patience(io) {}
+      : socket(std::move(given)), timer(io) {}
 
-  // All of `into`, or of the first parcel; one of each at a time. Nothing, once the line is closed.
+  // Reads until `into` is full, or writes the first frame of the queue completely. Only one read and one write may
+  // be in progress. They have no effect after close().
   void read(boost::asio::mutable_buffer into, Done done);
   void write(Done done);
-  // What is read and written from now on goes by TLS, of which this is the server. Not while something is being written
-  // or read. False: there is no library or no memory.
+  // Switches to TLS for everything that is read and written from now on. This end is the TLS server. Must not be
+  // called while a read or write is in progress. Returns false if the library is missing or there is no memory.
   bool encrypt(const Key& key);
   bool encrypted() const { return tls_ != nullptr; }
-  // By whoever sits between: what has come did not come from the rank.
+  // True if TLS has detected that a third party altered the received data.
   bool altered() const { return altered_; }
   void close();
 
-  // Sealed, once the line has seals.
+  // Appends a frame to the queue. The frame is sealed if the handshake has created the seals.
   void push(std::shared_ptr<const Body> what) {
-    Parcel parcel{.body = std::move(what)};
+    OutgoingFrame frame{.body = std::move(what)};
     if (to_rank) {
-      parcel.seal = to_rank->next(parcel.body->digest);
-      parcel.seal_bytes = sizeof(parcel.seal);
+      frame.seal = to_rank->next(frame.body->digest);
+      frame.seal_bytes = sizeof(frame.seal);
     }
-    const auto length = static_cast<std::uint32_t>(parcel.body->text.size() + parcel.seal_bytes);
-    std::memcpy(parcel.header.data(), &length, sizeof(length));
-    outbox.push_back(std::move(parcel));
+    const auto length = static_cast<std::uint32_t>(frame.body->text.size() + frame.seal_bytes);
+    std::memcpy(frame.header.data(), &length, sizeof(length));
+    outbox.push_back(std::move(frame));
   }
-  // Of the first parcel, where it lies.
+  // The bytes of the first frame in the queue. They are not copied.
   std::array<boost::asio::const_buffer, 3> next_bytes() const {
-    const Parcel& parcel = outbox.front();
-    return {boost::asio::buffer(parcel.header), boost::asio::buffer(parcel.body->text),
-            boost::asio::buffer(parcel.seal.data(), parcel.seal_bytes)};
+    const OutgoingFrame& frame = outbox.front();
+    return {boost::asio::buffer(frame.header), boost::asio::buffer(frame.body->text),
+            boost::asio::buffer(frame.seal.data(), frame.seal_bytes)};
   }
 
   boost::asio::ip::tcp::socket socket;
-  boost::asio::steady_timer patience;
-  std::uint64_t number = 0;  // in the order of coming
+  boost::asio::steady_timer timer;
+  std::uint64_t number = 0;  // numbers the connections in the order of their arrival
   wire::Hello hello;
-  wire::Nonce nonce{};                           // what it is challenged with
-  std::optional<wire::Seal> to_server, to_rank;  // once it has proved that it has the key
-  std::int32_t rank = -1;                        // until it is admitted
-  std::optional<wire::Introduction> proved;      // of a rank that waits for TLS to begin
-  bool comes_from_here = false;                  // from this machine
+  wire::Nonce nonce{};                           // the nonce of the challenge
+  std::optional<wire::Seal> to_server, to_rank;  // set when the rank has proved that it has the key
+  std::int32_t rank = -1;                        // -1 until the rank is admitted
+  std::optional<wire::RankInfo> proved;          // of a rank that waits for TLS to begin
+  bool same_machine = false;                     // the rank is on this machine
   bool has_quit = false;
   bool refused = false;
-  std::optional<std::string> blob;  // of the present round
+  std::optional<std::string> blob;  // of the current round
   std::array<char, 4> header{};
   std::string body;
-  std::deque<Parcel> outbox;  // at most: challenge, welcome, a result, a failure
+  std::deque<OutgoingFrame> outbox;  // at most: challenge, welcome, a result, a failure
 
  private:
   struct Pending {
-    std::size_t moved = 0;  // bytes of it
-    Done done;              // empty: nothing is pending
+    std::size_t moved = 0;  // number of bytes that are done
+    Done done;              // empty if nothing is pending
   };
-  std::function<void(boost::system::error_code, std::size_t)> told_while_open(Done done);
+  std::function<void(boost::system::error_code, std::size_t)> call_if_open(Done done);
   void pump();
   void pump_read();
   void pump_write();
@@ -100,8 +102,9 @@ struct ServerConnection : std::enable_shared_from_this<ServerConnection> {
 
   std::unique_ptr<TlsSession> tls_;
   boost::asio::mutable_buffer into_;
-  Pending reading_, writing_;                            // by TLS
-  bool waits_to_read_ = false, waits_to_write_ = false;  // for the system
+  Pending reading_, writing_;  // used only with TLS
+  // True while the connection waits for the socket to become readable or writable.
+  bool waits_to_read_ = false, waits_to_write_ = false;
   bool altered_ = false;
 };
 

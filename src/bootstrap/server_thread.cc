@@ -1,7 +1,7 @@
-// Starts a RendezvousServer in a thread of its own. The owner waits for the end of the thread, or detaches it.
+// Runs a RendezvousServer in a thread of its own. The owner joins the thread or detaches it.
 
 // clang-format off
-#include <utility>  // before Asio 1.74, which forgets it
+#include <utility>  // needed because Asio before 1.74 does not include it
 // clang-format on
 
 #include <exception>
@@ -21,20 +21,20 @@ namespace tutti {
 
 void RendezvousServer::Core::leave() noexcept {
   const bool posted = runs_through([&] { boost::asio::post(io_, [this] { owner_left(); }); });
-  if (!posted) io_.stop();  // its ranks see the closed connections
+  if (!posted) io_.stop();  // the ranks see that their connections are closed
 }
 
 bool RendezvousServer::Core::ended_after_leave() {
-  std::unique_lock lock(going_);
-  gone_.wait(lock, [this] { return may_go_; });
+  std::unique_lock lock(owner_mutex_);
+  owner_released_.wait(lock, [this] { return owner_may_go_; });
   return ended_;
 }
 
-void RendezvousServer::Core::let_owner_go(bool ended) {
-  const std::scoped_lock lock(going_);
-  may_go_ = true;
+void RendezvousServer::Core::release_owner(bool ended) {
+  const std::scoped_lock lock(owner_mutex_);
+  owner_may_go_ = true;
   ended_ |= ended;
-  gone_.notify_all();
+  owner_released_.notify_all();
 }
 
 RendezvousServer::RendezvousServer(std::shared_ptr<Core> core) : core_(std::move(core)) {}
@@ -68,9 +68,9 @@ Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(std::vector<Li
     server->thread_ = start_thread([core = server->core_] { core->run(); });
     return server;
   } catch (const std::system_error& error) {
-    return failed(words_of_unstarted_thread(error));
-  } catch (const boost::system::system_error& error) {  // Asio's own set-up: out of descriptors
-    return failed(words_of_errno(error.code().value()));
+    return failed(describe_thread_start_error(error));
+  } catch (const boost::system::system_error& error) {  // thrown by Asio's set-up if no descriptor is free
+    return failed(describe_errno(error.code().value()));
   } catch (const std::exception& error) {
     return failed(error.what());
   }

@@ -1,7 +1,8 @@
-// The client of a RendezvousServer, and who starts the server. The protocol stands in bootstrap_wire.h.
+// TcpBootstrap: the client of a RendezvousServer. On rank 0 it also starts the server. bootstrap_wire.h describes
+// the protocol.
 
 // clang-format off
-#include <utility>  // before Asio 1.74, which forgets it
+#include <utility>  // needed because Asio before 1.74 does not include it
 // clang-format on
 
 #include <fmt/format.h>
@@ -41,14 +42,18 @@ using Clock = std::chrono::steady_clock;
 using TimePoint = Clock::time_point;
 
 constexpr milliseconds kRetryPause{20};
-constexpr milliseconds kLookUpTurn{200};  // for an answer about the root's name, before the deadline is looked at
-constexpr milliseconds kServerFirst{
-    100};  // where rank and server have the same deadline, the server says who is missing
-constexpr milliseconds kLastWords{2000};  // the server tells at the deadline who is missing; that is worth a moment
-constexpr milliseconds kForeignPatience{10'000};  // for an answer where another program may be listening
-constexpr milliseconds kBrokenPatience{2000};     // for a connection where another address may work
-constexpr milliseconds kGonePatience{
-    2000};  // a unique id's server listens before the id exists: no use in waiting long
+// How long to wait for an answer about the root's name before the deadline is checked again.
+constexpr milliseconds kLookUpWait{200};
+// If rank and server have the same deadline, the rank waits this much longer, so that the server can report the
+// missing ranks first.
+constexpr milliseconds kServerFirstMargin{100};
+// How long to wait for the server's failure message after the deadline, because it names the missing ranks.
+constexpr milliseconds kServerAnswerTimeout{2000};
+// Time limit for an answer if the other end may be another program.
+constexpr milliseconds kAnswerTimeout{10'000};
+constexpr milliseconds kConnectTimeout{2000};  // time limit for a connection if another address may work
+// How long to try to reach the server of a unique id. It listens before the id exists, so a longer wait is useless.
+constexpr milliseconds kUniqueIdTimeout{2000};
 
 Error fail(ErrorCode code, std::string message, std::int32_t rank = -1) {
   return {code, ErrorScope::kCommunicator, rank, std::move(message)};
@@ -59,9 +64,9 @@ class TcpBootstrap final : public Bootstrap {
   explicit TcpBootstrap(const RendezvousOptions& options)
       : options_(options), deadline_(Clock::now() + milliseconds(options.timeout_ms)), root_(options.host) {}
   ~TcpBootstrap() override {
-    // If the word cannot be sent for lack of memory, the server sees the end of the line.
-    if (line_ != nullptr) runs_through([&] { say("q", Clock::now() + kRetryPause); });
-    line_.reset();  // before the server, which waits for its ranks to leave
+    // If the message cannot be sent for lack of memory, the server still sees that the connection ends.
+    if (connection_ != nullptr) runs_through([&] { send_sealed("q", Clock::now() + kRetryPause); });
+    connection_.reset();  // before the server, which waits until its ranks have left
   }
 
   Status meet();
@@ -74,8 +79,8 @@ class TcpBootstrap final : public Bootstrap {
   }
 
  private:
-  using Line = detail::ClientConnection;
-  enum class Attempt : std::uint8_t { kJoined, kNobody, kStranger };
+  using Connection = detail::ClientConnection;
+  enum class Attempt : std::uint8_t { kJoined, kNoAnswer, kWrongServer };
 
   Result<UniqueId> share_by_pmix() const;
   Status resolve_root();
@@ -85,16 +90,16 @@ class TcpBootstrap final : public Bootstrap {
   Status join();
   Result<Attempt> try_all();
   Result<Attempt> try_to_join(std::uint16_t port);
-  error_code dial(Line& line, std::uint16_t port) const;
-  std::size_t places() const { return root_.list().size() * options_.ports.size(); }
+  error_code dial(Connection& connection, std::uint16_t port) const;
+  std::size_t candidate_count() const { return root_.list().size() * options_.ports.size(); }
   void pause();
-  Result<Attempt> introduce(Line& line, std::uint16_t port, TimePoint patience);
+  Result<Attempt> introduce(Connection& connection, std::uint16_t port, TimePoint limit);
   Result<Attempt> refused(std::uint16_t port, const std::string& reason);
-  Result<Attempt> take_welcome(Line& line, std::uint16_t port, TimePoint patience);
-  bool say(const std::string& body, TimePoint until) { return line_->write(body + seal_of(body), until); }
-  wire::Encryption encryption(Line& line);
+  Result<Attempt> take_welcome(Connection& connection, std::uint16_t port, TimePoint limit);
+  bool send_sealed(const std::string& body, TimePoint until) { return connection_->write(body + seal_of(body), until); }
+  wire::Encryption encryption(Connection& connection);
   std::string seal_of(const std::string& body) { return std::string(bytes_of(to_server_->next(sha256({body})))); }
-  Error nobody_answered() const;
+  Error no_answer_error() const;
   std::string server_name() const { return options_.unique_id ? "the process that made the unique id" : "rank 0"; }
   bool stopped() const { return options_.stop != nullptr && options_.stop->load(); }
   Error given_up() const { return fail(ErrorCode::kAborted, "set-up was given up on this rank", options_.rank); }
@@ -102,18 +107,20 @@ class TcpBootstrap final : public Bootstrap {
   RendezvousOptions options_;
   TimePoint deadline_;
   RootAddresses root_;
-  std::string address_;                       // of these, the one that is tried, or by which this rank has joined
-  std::unique_ptr<RendezvousServer> server_;  // rank 0's
+  // The one of these addresses that is being tried, or by which this rank has joined.
+  std::string address_;
+  std::unique_ptr<RendezvousServer> server_;  // only on rank 0
   asio::io_context io_;
-  std::unique_ptr<Line> line_;
-  std::optional<Error> no_tls_;  // why this rank cannot encrypt
+  std::unique_ptr<Connection> connection_;
+  std::optional<Error> no_tls_;  // the reason why this rank cannot encrypt
   std::optional<wire::Seal> to_server_, to_rank_;
-  std::optional<Key> awaited_tls_;  // until the server has said whether it can encrypt
+  std::optional<Key> awaited_tls_;  // set until the server has reported whether it can encrypt
   Key meeting_key_{};
   std::string local_address_;
-  std::string network_trouble_;  // why no connection could be tried, in words
-  // By port, what answered there in place of our server, for the error when that does not come.
-  std::map<std::uint16_t, std::string> strangers_;
+  std::string network_error_;  // the reason why connections failed, for messages
+  // By port: a description of the program that answered there instead of the server, for the error if the server is
+  // not found.
+  std::map<std::uint16_t, std::string> wrong_servers_;
 };
 
 Status TcpBootstrap::meet() {
@@ -161,11 +168,11 @@ Status TcpBootstrap::take_unique_id(const UniqueId& id) {
   return {};
 }
 
-// Waits until the root's name has an address: rank 0's container may not be known to the name server yet.
+// Waits until the root's name has an address. The name server may not have the name of rank 0's container yet.
 Status TcpBootstrap::resolve_root() {
-  bool told = false;
+  bool warned = false;
   while (true) {
-    root_.look_up(kLookUpTurn);
+    root_.look_up(kLookUpWait);
     if (!root_.list().empty()) return {};
     if (stopped()) return given_up();
     if (Clock::now() >= deadline_) {
@@ -173,7 +180,7 @@ Status TcpBootstrap::resolve_root() {
                                                   "name of rank 0's host right (TUTTI_ROOT, MASTER_ADDR)?",
                                                   options_.host, options_.timeout_ms, root_.trouble()));
     }
-    if (!std::exchange(told, true)) {
+    if (!std::exchange(warned, true)) {
       Log(options_.log_level, options_.rank)
           .write(LogLevel::kWarn, "root host \"{}\" has no address yet ({}): it is looked up again for up to {} ms",
                  options_.host, root_.trouble(), options_.timeout_ms);
@@ -182,7 +189,7 @@ Status TcpBootstrap::resolve_root() {
   }
 }
 
-// Rank 0's, on every address of the root that is this machine's.
+// Opens rank 0's listeners, one on every address of the root that belongs to this machine.
 Result<std::vector<Listener>> TcpBootstrap::open_listeners() const {
   if (options_.listening_fd >= 0) {
     auto inherited =
@@ -213,114 +220,116 @@ Status TcpBootstrap::start_server() {
   std::vector<std::string> addresses;
   for (const Listener& listener : *listeners) addresses.push_back(listener.address());
   root_.fix(std::move(addresses));
-  auto server = RendezvousServer::start(std::move(*listeners), {.job_id = options_.job_id,
-                                                                .key = options_.key,
-                                                                .size = options_.size,
-                                                                .first_patience_ms = options_.timeout_ms});
+  auto server = RendezvousServer::start(
+      std::move(*listeners),
+      {.job_id = options_.job_id, .key = options_.key, .size = options_.size, .first_wait_ms = options_.timeout_ms});
   if (!server) return server.error();
   server_ = std::move(*server);
   return {};
 }
 
-// Connects to the present address.
-error_code TcpBootstrap::dial(Line& line, std::uint16_t port) const {
+// Connects to address_.
+error_code TcpBootstrap::dial(Connection& connection, std::uint16_t port) const {
   error_code error;
   const tcp::endpoint where(asio::ip::make_address(address_, error), port);
   if (error) return error;
-  const milliseconds patience = root_.list().size() > 1 ? kBrokenPatience : kForeignPatience;
-  return line.connect(where, places() > 1 ? std::min(deadline_, Clock::now() + patience) : deadline_);
+  const milliseconds limit = root_.list().size() > 1 ? kConnectTimeout : kAnswerTimeout;
+  return connection.connect(where, candidate_count() > 1 ? std::min(deadline_, Clock::now() + limit) : deadline_);
 }
 
-// One try at one place. An error is final.
+// Tries to join at one address and port. A returned error is final; the other results allow another attempt.
 Result<TcpBootstrap::Attempt> TcpBootstrap::try_to_join(std::uint16_t port) {
-  auto line = std::make_unique<Line>(io_, options_.stop.get());
-  error_code error = dial(*line, port);
+  auto connection = std::make_unique<Connection>(io_, options_.stop.get());
+  error_code error = dial(*connection, port);
   if (is_shortage(error.value())) {
-    return fail(ErrorCode::kSystem, "no connection can be opened: " + words_of_errno(error.value()));
+    return fail(ErrorCode::kSystem, "no connection can be opened: " + describe_errno(error.value()));
   }
-  // A connection from a port to itself: what a client gets now and then on a free port of its own machine.
-  if (!error && line->socket().local_endpoint(error) == line->socket().remote_endpoint(error)) return Attempt::kNobody;
+  // The kernel can connect a socket to itself if the client tries a free port of its own machine. That is not a
+  // server.
+  if (!error && connection->socket().local_endpoint(error) == connection->socket().remote_endpoint(error))
+    return Attempt::kNoAnswer;
   if (error) {
     const bool is_usual = error == asio::error::connection_refused || error == asio::error::timed_out;
-    network_trouble_ = is_usual ? "" : fmt::format(" ({})", error.message());
-    return Attempt::kNobody;
+    network_error_ = is_usual ? "" : fmt::format(" ({})", error.message());
+    return Attempt::kNoAnswer;
   }
-  // With several places to try, one that swallows what is sent may not take all the time.
-  const TimePoint patience = places() > 1 ? std::min(deadline_, Clock::now() + kForeignPatience) : deadline_;
-  auto attempt = introduce(*line, port, patience);
+  // If there are several addresses and ports, limit the time for each: another program may accept the data and
+  // never answer.
+  const TimePoint limit = candidate_count() > 1 ? std::min(deadline_, Clock::now() + kAnswerTimeout) : deadline_;
+  auto attempt = introduce(*connection, port, limit);
   if (!attempt || *attempt != Attempt::kJoined) return attempt;
-  local_address_ = line->socket().local_endpoint(error).address().to_string();
-  line_ = std::move(line);
+  local_address_ = connection->socket().local_endpoint(error).address().to_string();
+  connection_ = std::move(connection);
   return Attempt::kJoined;
 }
 
-// Whether what follows the handshake is encrypted. Within a machine nobody else reads it, and the library may be
-// missing.
-wire::Encryption TcpBootstrap::encryption(Line& line) {
+// Determines whether the data after the handshake is encrypted. On a loopback connection, encryption is optional:
+// other machines cannot read the data, and the library may be missing.
+wire::Encryption TcpBootstrap::encryption(Connection& connection) {
   if (!options_.encrypt) return wire::Encryption::kOff;
   auto tls = TlsLibrary::open();
   if (tls) return wire::Encryption::kOn;
   error_code error;
-  const auto where = line.socket().remote_endpoint(error);
+  const auto where = connection.socket().remote_endpoint(error);
   if (!error && where.address().is_loopback()) return wire::Encryption::kOff;
   no_tls_ = tls.error();
   return wire::Encryption::kMissing;
 }
 
-// Both sides prove that they have the key, the server first.
-Result<TcpBootstrap::Attempt> TcpBootstrap::introduce(Line& line, std::uint16_t port, TimePoint patience) {
+// Runs the handshake. Both sides prove that they have the key, the server first.
+Result<TcpBootstrap::Attempt> TcpBootstrap::introduce(Connection& connection, std::uint16_t port, TimePoint limit) {
   wire::Hello hello{.rank = options_.rank,
-                    .key_kind = options_.key.kind,
+                    .key_source = options_.key.kind,
                     .job = wire::job_tag(options_.job_id),
-                    .encryption = encryption(line)};
-  wire::Answer answer{.introduction = {.version = wire::library_version(),
-                                       .rank = options_.rank,
-                                       .size = options_.size,
-                                       .timeout_ms = options_.timeout_ms}};
+                    .encryption = encryption(connection)};
+  wire::Answer answer{.rank_info = {.version = wire::library_version(),
+                                    .rank = options_.rank,
+                                    .size = options_.size,
+                                    .timeout_ms = options_.timeout_ms}};
   if (!random_bytes(hello.nonce)) return fail(ErrorCode::kSystem, "the system gives no random bytes");
-  if (!line.write(std::string(bytes_of(hello)), patience)) return Attempt::kNobody;
-  const auto greeting = line.read(wire::kMaxGreetingBytes, patience);
+  if (!connection.write(std::string(bytes_of(hello)), limit)) return Attempt::kNoAnswer;
+  const auto greeting = connection.read(wire::kMaxGreetingBytes, limit);
   const auto challenge = greeting ? wire::read_challenge(*greeting) : std::nullopt;
   const auto reason = greeting ? wire::read_refusal(*greeting) : std::nullopt;
-  if (!challenge && !reason) {  // also: an earlier job's server, which is just ending
-    std::string& known = strangers_[port];
-    // A try that the deadline has cut short tells less than what an earlier one was told.
+  if (!challenge && !reason) {  // also possible: the server of an earlier job that is just exiting
+    std::string& known = wrong_servers_[port];
+    // If the deadline has ended this attempt early, an earlier attempt's description is more informative.
     if (known.empty() || Clock::now() < deadline_) {
       known = fmt::format("; what listens on port {} is not Tutti, or has just ended", port);
     }
-    return Attempt::kStranger;
+    return Attempt::kWrongServer;
   }
   if (!challenge) return refused(port, wire::harmless(*reason));
   const Key& key = options_.key.key;
   const Digest wanted = wire::server_proof(key, hello, *challenge);
   if (!equal_in_constant_time(bytes_of(wanted), bytes_of(challenge->proof))) {
-    line.write("", patience);  // so that it knows why we go
-    return refused(port, words_of_other_key(options_.key.kind, options_.key.kind, "the server"));
+    connection.write("", limit);  // so that the server can record the reason
+    return refused(port, other_key_message(options_.key.kind, options_.key.kind, "the server"));
   }
-  answer.proof = wire::rank_proof(key, hello, challenge->nonce, answer.introduction);
-  if (!line.write(std::string(bytes_of(answer)), patience)) return Attempt::kNobody;
+  answer.proof = wire::rank_proof(key, hello, challenge->nonce, answer.rank_info);
+  if (!connection.write(std::string(bytes_of(answer)), limit)) return Attempt::kNoAnswer;
   awaited_tls_.reset();
   if (hello.encryption == wire::Encryption::kOn) awaited_tls_ = wire::tls_key(key, hello, challenge->nonce);
   to_server_.emplace(key, hello, challenge->nonce, wire::Seal::Direction::kToServer);
   to_rank_.emplace(key, hello, challenge->nonce, wire::Seal::Direction::kToRank);
-  return take_welcome(line, port, patience);
+  return take_welcome(connection, port, limit);
 }
 
-// What the server says of a rank that it knows to be of the job: an error is final.
-Result<TcpBootstrap::Attempt> TcpBootstrap::take_welcome(Line& line, std::uint16_t port, TimePoint patience) {
-  const auto sealed = line.read(wire::kMaxFrameBytes, patience);
-  if (!sealed && line.altered()) return refused(port, "what it said was altered on its way");
+// Reads the server's answer to a rank that has proved that it has the key. A returned error is final.
+Result<TcpBootstrap::Attempt> TcpBootstrap::take_welcome(Connection& connection, std::uint16_t port, TimePoint limit) {
+  const auto sealed = connection.read(wire::kMaxFrameBytes, limit);
+  if (!sealed && connection.altered()) return refused(port, "what it said was altered on its way");
   if (!sealed) {
-    strangers_[port] = fmt::format("; the server on port {} has just ended", port);
-    return Attempt::kStranger;
+    wrong_servers_[port] = fmt::format("; the server on port {} has just ended", port);
+    return Attempt::kWrongServer;
   }
   const auto welcome = to_rank_->open(*sealed);
-  if (awaited_tls_) {  // the server says first whether it can encrypt
+  if (awaited_tls_) {  // the server first reports whether it can encrypt
     const auto can_encrypt = welcome ? wire::read_can_encrypt(*welcome) : std::nullopt;
     if (!can_encrypt) return refused(port, "what it said was altered on its way");
-    if (*can_encrypt) TUTTI_TRY(line.encrypt(*awaited_tls_));
+    if (*can_encrypt) TUTTI_TRY(connection.encrypt(*awaited_tls_));
     awaited_tls_.reset();
-    return take_welcome(line, port, patience);
+    return take_welcome(connection, port, limit);
   }
   if (const auto meeting = welcome ? wire::read_meeting(*welcome) : std::nullopt) {
     meeting_key_ = wire::meeting_key(options_.key.key, *meeting);
@@ -333,39 +342,41 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::take_welcome(Line& line, std::uint16
   return refused(port, "what it said was altered on its way");
 }
 
-// A refusal without a seal. Anybody may have sent it: where there are several places to try, it is no reason to give
-// up, unless this rank's key can be no other machine's server's.
+// Handles a refusal without a seal, which anyone could have sent. If there are several addresses and ports to try,
+// it is not final. But if this rank has only its machine's key, a server on another machine can never accept that
+// key.
 Result<TcpBootstrap::Attempt> TcpBootstrap::refused(std::uint16_t port, const std::string& reason) {
   const bool another = reason.starts_with("this is another job");
-  const bool hopeless = options_.key.kind == wire::KeyKind::kMachine && !is_own_address(address_) && !another;
-  if (places() == 1 || hopeless) {
+  const bool hopeless = options_.key.kind == wire::KeySource::kMachine && !is_own_address(address_) && !another;
+  if (candidate_count() == 1 || hopeless) {
     return fail(ErrorCode::kRefused, fmt::format("the server at {}:{} refuses rank {}: {} (this rank's key: {})",
                                                  address_, port, options_.rank, reason, options_.key.origin));
   }
-  strangers_[port] = another ? fmt::format("; on port {} another job of Tutti is being set up", port)
+  wrong_servers_[port] = another
+                             ? fmt::format("; on port {} another job of Tutti is being set up", port)
                              : fmt::format("; on port {}: {} (this rank's key: {})", port, reason, options_.key.origin);
-  return Attempt::kStranger;
+  return Attempt::kWrongServer;
 }
 
-Error TcpBootstrap::nobody_answered() const {
+Error TcpBootstrap::no_answer_error() const {
   const std::string place = options_.ports.size() == 1
                                 ? fmt::format("{}:{}", root_.text(), options_.ports[0])
                                 : fmt::format("{}, ports {}", root_.text(), fmt::join(options_.ports, ", "));
   if (const int error = server_ != nullptr ? server_->shortage() : 0; error != 0) {
     return fail(ErrorCode::kSystem,
-                fmt::format("rank 0 cannot take the connections of ranks at {}: {}", place, words_of_errno(error)), 0);
+                fmt::format("rank 0 cannot take the connections of ranks at {}: {}", place, describe_errno(error)), 0);
   }
-  std::string strangers;
-  for (const auto& [port, words] : strangers_) strangers += words;
+  std::string wrong_servers;
+  for (const auto& [port, words] : wrong_servers_) wrong_servers += words;
   if (options_.unique_id) {
     return fail(ErrorCode::kTimeout, fmt::format("nobody serves the unique id at {}: its process has ended, its "
                                                  "set-up is over (an id serves once), or it is on another machine{}",
-                                                 place, strangers));
+                                                 place, wrong_servers));
   }
   return fail(ErrorCode::kTimeout,
               fmt::format("rank 0 did not answer at {} within {} ms{}{}: is it running, and is TUTTI_ROOT the same on "
                           "all ranks?",
-                          place, options_.timeout_ms, network_trouble_, strangers),
+                          place, options_.timeout_ms, network_error_, wrong_servers),
               0);
 }
 
@@ -376,15 +387,15 @@ void TcpBootstrap::pause() {
   io_.run();
 }
 
-// Each address at each port.
+// Tries each address with each port.
 Result<TcpBootstrap::Attempt> TcpBootstrap::try_all() {
-  Attempt most = Attempt::kNobody;
+  Attempt most = Attempt::kNoAnswer;
   for (const std::uint16_t port : options_.ports) {
     for (const std::string& address : root_.list()) {
       address_ = address;
       auto attempt = try_to_join(port);
       if (!attempt || *attempt == Attempt::kJoined) return attempt;
-      if (*attempt == Attempt::kStranger) most = Attempt::kStranger;
+      if (*attempt == Attempt::kWrongServer) most = Attempt::kWrongServer;
       if (Clock::now() >= deadline_ || stopped()) return most;
     }
   }
@@ -393,16 +404,16 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::try_all() {
 
 Status TcpBootstrap::join() {
   TUTTI_ASSERT(!options_.ports.empty());
-  TimePoint last = options_.unique_id ? std::min(deadline_, Clock::now() + kGonePatience) : deadline_;
+  TimePoint last = options_.unique_id ? std::min(deadline_, Clock::now() + kUniqueIdTimeout) : deadline_;
   do {
     auto attempt = try_all();
     if (!attempt) return attempt.error();
     if (*attempt == Attempt::kJoined) return {};
-    if (*attempt == Attempt::kStranger) last = deadline_;  // it may just be too busy to greet us
+    if (*attempt == Attempt::kWrongServer) last = deadline_;  // the server may be too busy to answer the hello
     pause();
-    if (Clock::now() < last) root_.look_up(milliseconds(0));  // the name may have got another address
+    if (Clock::now() < last) root_.look_up(milliseconds(0));  // the name may have a new address
   } while (Clock::now() < last && !stopped());
-  return stopped() ? given_up() : nobody_answered();
+  return stopped() ? given_up() : no_answer_error();
 }
 
 Result<std::vector<std::string>> TcpBootstrap::all_gather(const std::string& blob) {
@@ -411,19 +422,19 @@ Result<std::vector<std::string>> TcpBootstrap::all_gather(const std::string& blo
     const char* const or_cut = server_is_here() ? "" : ", or a firewall has cut the connection to it";
     return fail(ErrorCode::kPeerLost, server_name() + " ended during set-up" + or_cut, options_.unique_id ? -1 : 0);
   };
-  // A write fails when the server has ended; what it said before that can still be read.
-  const bool written = say("b" + blob, deadline_);
+  // A write fails if the server has exited. Messages that it sent before can still be read.
+  const bool written = send_sealed("b" + blob, deadline_);
   TimePoint last = deadline_;
-  if (!line_->wait_readable(deadline_ + kServerFirst)) {  // whoever gives up is told who was missing
-    if (written) say("q", Clock::now() + kRetryPause);
+  if (!connection_->wait_readable(deadline_ + kServerFirstMargin)) {  // the server then reports the missing ranks
+    if (written) send_sealed("q", Clock::now() + kRetryPause);
     last = Clock::now();
   }
-  const auto sealed = line_->read(wire::kMaxFrameBytes, last + kLastWords);
+  const auto sealed = connection_->read(wire::kMaxFrameBytes, last + kServerAnswerTimeout);
   if (stopped()) return given_up();
   const Error altered =
       fail(ErrorCode::kRefused, fmt::format("what the server at {} said was altered on its way", address_));
   if (!sealed) {
-    if (line_->altered()) return altered;
+    if (connection_->altered()) return altered;
     if (last != deadline_) {
       return fail(
           ErrorCode::kTimeout,
@@ -456,8 +467,8 @@ Result<std::unique_ptr<Bootstrap>> tcp_bootstrap(const RendezvousOptions& option
     auto bootstrap = std::make_unique<TcpBootstrap>(options);
     TUTTI_TRY(bootstrap->meet());
     return std::unique_ptr<Bootstrap>(std::move(bootstrap));
-  } catch (const boost::system::system_error& error) {  // Asio's own set-up: out of descriptors
-    return fail(ErrorCode::kSystem, "set-up failed: " + words_of_errno(error.code().value()));
+  } catch (const boost::system::system_error& error) {  // thrown by Asio's set-up if no descriptor is free
+    return fail(ErrorCode::kSystem, "set-up failed: " + describe_errno(error.code().value()));
   }
 }
 

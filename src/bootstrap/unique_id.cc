@@ -55,7 +55,8 @@ std::uint64_t spread(std::string_view text) {
 std::vector<std::uint16_t> ports_to_try(const PortRange& range) {
   if (range.any()) return {0};
   std::vector<std::uint16_t> ports;
-  const std::uint32_t start = static_cast<std::uint32_t>(getpid()) * 7;  // so that ranks do not all fight for the first
+  // So that ranks do not all compete for the first port.
+  const std::uint32_t start = static_cast<std::uint32_t>(getpid()) * 7;
   for (std::uint32_t i = 0; i < std::min<std::uint32_t>(range.count(), kMaxPortsToTry); ++i) {
     ports.push_back(static_cast<std::uint16_t>(range.first + (start + i) % range.count()));
   }
@@ -82,7 +83,7 @@ Result<UniqueIdParts> unpack_unique_id(const UniqueId& id) {
   return UniqueIdParts{address.data(), layout.port, job_id_of_secret(secret), key_of_secret(secret)};
 }
 
-Result<UniqueId> serve_unique_id(const std::string& address, const PortRange& ports, std::chrono::milliseconds patience,
+Result<UniqueId> serve_unique_id(const std::string& address, const PortRange& ports, std::chrono::milliseconds timeout,
                                  const std::optional<JobKey>& configured) {
   Wiped<Layout> layout;
   layout.family = inet_pton(AF_INET, address.c_str(), layout.address.data()) == 1    ? 4
@@ -105,7 +106,7 @@ Result<UniqueId> serve_unique_id(const std::string& address, const PortRange& po
                                         {.job_id = job_id_of_secret(bytes_of(layout.secret)),
                                          .key = key_of_id(key_of_secret(bytes_of(layout.secret)), configured),
                                          .size = std::nullopt,
-                                         .first_patience_ms = std::max<std::int64_t>(1, patience.count())});
+                                         .first_wait_ms = std::max<std::int64_t>(1, timeout.count())});
   if (!server) return server.error();
   RendezvousServer::detach(std::move(*server));
   UniqueId id;
@@ -125,7 +126,7 @@ Result<UniqueId> make_unique_id(const UniqueIdOptions& options, const Variables&
       return invalid(fmt::format("ports {} to {} are no range", options.first_port, options.last_port));
     }
   }
-  if (options.patience.count() <= 0) return invalid("the patience of a unique id is not positive");
+  if (options.timeout.count() <= 0) return invalid("the timeout of a unique id is not positive");
   const bool by_option = !options.job_key_file.empty();
   const auto configured =
       configured_key(by_option ? options.job_key_file : config->job_key_file,
@@ -135,7 +136,7 @@ Result<UniqueId> make_unique_id(const UniqueIdOptions& options, const Variables&
                                    : !config->interface.empty() ? config->interface
                                                                 : "lo");
   if (!address) return address.error();
-  return serve_unique_id(*address, ports, options.patience, *configured);
+  return serve_unique_id(*address, ports, options.timeout, *configured);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Who is left, found out by those who are; and communicators of them. Nothing is asked of the parent's engine but what
-// it has done.
+// agree() and shrink() without a list: the surviving ranks of a communicator find out which ranks are left, and make
+// a communicator of them. The parent's engine may be broken; it is only asked for its last good operation and for
+// the error that broke it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,9 +12,12 @@
 namespace tutti::detail {
 namespace {
 
-constexpr std::uint64_t kChannel = 0x7c5ae1d3902b46f8;  // apart from the communicator's own, and a SurvivorRendezvous's
-constexpr std::uint64_t kCallsChannel = 0x2f19c0b75e6da843;  // what the uniform mode settles, apart from the rest
-constexpr std::int64_t kLastWordsNs = 1'000'000'000;         // longest wait until the last messages are on their way
+// Mixed into the communicator's id, so that the consensus messages are kept apart from the messages of the
+// communicator and of a SurvivorRendezvous.
+constexpr std::uint64_t kChannel = 0x7c5ae1d3902b46f8;
+// Mixed in as well for the agreements of the uniform mode, which are kept apart from those of agree().
+constexpr std::uint64_t kCallsChannel = 0x2f19c0b75e6da843;
+constexpr std::int64_t kFlushNs = 1'000'000'000;  // longest wait until the last messages are sent
 
 }  // namespace
 
@@ -22,47 +26,49 @@ ConsensusParticipant::ConsensusParticipant(std::shared_ptr<JobContext> job_conte
     : oob_channel_(std::move(job_context), std::move(members), rank, communicator ^ kChannel, communicator ^ kChannel),
       consensus_(rank, oob_channel_.ranks(), *this) {}
 
-// The higher of two ranks has opened the line, and ends it: the other end may be that of its next coming by now.
+// Closes the connections to lower ranks. Between two ranks, the higher one opens the connection and the higher one
+// closes it. If the lower rank closed it, it could close a connection that the other rank has meanwhile opened for
+// its next agreement.
 void ConsensusParticipant::hang_up() {
   for (std::uint32_t peer = 0; peer < oob_channel_.rank(); ++peer) oob_channel_.hang_up(peer);
 }
 
-Result<ConsensusDecision> ConsensusParticipant::decide(const ConsensusVote& voice, std::optional<std::uint32_t> lost,
-                                                       std::int64_t patience_ns) {
+Result<ConsensusDecision> ConsensusParticipant::decide(const ConsensusVote& vote, std::optional<std::uint32_t> lost,
+                                                       std::int64_t timeout_ns) {
   Clock& clock = oob_channel_.clock();
-  std::vector<bool> hints(oob_channel_.ranks());
-  if (lost && *lost < oob_channel_.ranks()) hints[*lost] = true;
-  hang_up();  // what is left of a line whose other end has hung up
-  consensus_.begin(voice, hints, patience_ns, clock.now_ns());
-  const Pause pause(clock);
+  std::vector<bool> lost_ranks(oob_channel_.ranks());
+  if (lost && *lost < oob_channel_.ranks()) lost_ranks[*lost] = true;
+  hang_up();  // remove connections whose other end has already closed them
+  consensus_.begin(vote, lost_ranks, timeout_ns, clock.now_ns());
+  const BackoffSleep pause(clock);
   for (oob_channel_.pump(); !consensus_.step(clock.now_ns()); oob_channel_.pump()) pause();
-  const std::int64_t until_ns = clock.now_ns() + kLastWordsNs;
-  const auto on_its_way = [this] {
+  const std::int64_t until_ns = clock.now_ns() + kFlushNs;
+  const auto all_sent = [this] {
     for (std::uint32_t peer = 0; peer < oob_channel_.ranks(); ++peer) {
       if (peer != oob_channel_.rank() && !oob_channel_.all_sent_to(peer)) return false;
     }
     return true;
   };
-  for (oob_channel_.pump(); !on_its_way() && clock.now_ns() < until_ns; oob_channel_.pump()) pause();
+  for (oob_channel_.pump(); !all_sent() && clock.now_ns() < until_ns; oob_channel_.pump()) pause();
   hang_up();
   return consensus_.outcome();
 }
 
-// One agreement on this matter. Errors: those of agree().
-Result<ConsensusDecision> CommunicatorImpl::confer(Matter matter, const ConsensusVote& voice,
-                                                   std::chrono::milliseconds patience) {
-  const auto wanted = patience.count() > 0 ? patience : job_context_->config.setup_timeout;
-  const std::int64_t patience_ns = std::int64_t{std::min(wanted, kLongestTimeout).count()} * 1'000'000;
+// Runs one consensus of the given type among the surviving ranks. Errors: those of agree().
+Result<ConsensusDecision> CommunicatorImpl::decide_by_consensus(ConsensusTopic topic, const ConsensusVote& vote,
+                                                                std::chrono::milliseconds timeout) {
+  const auto wanted = timeout.count() > 0 ? timeout : job_context_->config.setup_timeout;
+  const std::int64_t timeout_ns = std::int64_t{std::min(wanted, kLongestTimeout).count()} * 1'000'000;
   std::optional<std::uint32_t> lost;
   const auto broken = engine_.broken();
   if (broken && broken->code == ErrorCode::kPeerLost && broken->rank >= 0) {
     lost = static_cast<std::uint32_t>(broken->rank);
   }
   const std::scoped_lock lock(consensus_mutex_);
-  std::unique_ptr<ConsensusParticipant>& consensus = matter == Matter::kCalls ? call_consensus_ : consensus_;
-  const std::uint64_t number = matter == Matter::kCalls ? id_ ^ kCallsChannel : id_;
+  std::unique_ptr<ConsensusParticipant>& consensus = topic == ConsensusTopic::kCalls ? call_consensus_ : consensus_;
+  const std::uint64_t number = topic == ConsensusTopic::kCalls ? id_ ^ kCallsChannel : id_;
   if (consensus == nullptr) consensus = std::make_unique<ConsensusParticipant>(job_context_, members_, rank_, number);
-  auto decision = consensus->decide(voice, lost, patience_ns);
+  auto decision = consensus->decide(vote, lost, timeout_ns);
   if (decision) return decision;
   Error error = std::move(decision).error();
   error.message = "agree: " + error.message;
@@ -71,12 +77,14 @@ Result<ConsensusDecision> CommunicatorImpl::confer(Matter matter, const Consensu
 
 Result<Agreement> CommunicatorImpl::agree(const AgreeOptions& options) {
   if (job_context_ == nullptr) {
-    return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
-                 "agree: the ranks of a simulation cannot speak beside their communicator"};
+    return Error{
+        ErrorCode::kUnsupported, ErrorScope::kCall, -1,
+        "agree: not supported in a simulation, whose ranks can exchange messages only through their communicator"};
   }
-  if (options.patience.count() < 0) return invalid_argument("agree: the patience is negative");
-  TUTTI_TRY(settle_before(options.patience));
-  auto decision = confer(Matter::kAll, {.operation = engine_.last_good(), .value = options.value}, options.patience);
+  if (options.timeout.count() < 0) return invalid_argument("agree: the timeout is negative");
+  TUTTI_TRY(settle_before(options.timeout));
+  auto decision = decide_by_consensus(ConsensusTopic::kAll, {.operation = engine_.last_good(), .value = options.value},
+                                      options.timeout);
   const bool again = !decision && decision.error().code == ErrorCode::kTimeout;
   if (uniform_ && !again) {
     const std::scoped_lock lock(uniform_mutex_);
@@ -90,8 +98,10 @@ Result<Agreement> CommunicatorImpl::agree(const AgreeOptions& options) {
   return agreement;
 }
 
-// The second agreement is on whether all have the new communicator. It also ends the doubt about the last message of
-// its making. Where it names fewer ranks, it is the first of the next round.
+// Each round makes a new communicator of the ranks that the last agreement named, and then agrees a second time on
+// whether all of them have it. This second agreement also resolves the case that the last message of the set-up was
+// lost and one rank does not know whether the others succeeded. If the second agreement names fewer ranks, its list
+// is the start of the next round.
 Result<std::unique_ptr<Communicator>> CommunicatorImpl::shrink_to_survivors() {
   auto who = agree({});
   while (who.ok()) {
@@ -100,8 +110,9 @@ Result<std::unique_ptr<Communicator>> CommunicatorImpl::shrink_to_survivors() {
     who = agree({.value = child.ok() ? 1 : 0});
     if (!who.ok() || who->survivors != survivors) continue;
     if (child.ok() && who->value == 1) return child;
-    Error error = child.ok() ? Error{ErrorCode::kSystem, ErrorScope::kCall, -1, "the new communicator failed elsewhere"}
-                             : std::move(child).error();
+    Error error = child.ok()
+                      ? Error{ErrorCode::kSystem, ErrorScope::kCall, -1, "the new communicator failed on another rank"}
+                      : std::move(child).error();
     error.message = "shrink: " + error.message;
     error.scope = ErrorScope::kCall;
     return error;

@@ -1,3 +1,6 @@
+// CommunicatorImpl: construction, callers' plans, blocking and non-blocking calls, sends and receives, and
+// registered host memory. The steps that turn a call into an operation are in communicator_prepare.cc, those for
+// GPUs in communicator_device.cc.
 #include "tutti/communicator.h"
 
 #include <fmt/format.h>
@@ -20,16 +23,18 @@
 namespace tutti::detail {
 namespace {
 
-constexpr std::uint32_t kRoundsBeforeSleep = 200;  // of a wait for several operations, before it sleeps between polls
+// WorkImpl::wait() on several operations yields this often between polls; after that it sleeps.
+constexpr std::uint32_t kRoundsBeforeSleep = 200;
 constexpr std::chrono::microseconds kSleep{100};
 constexpr std::size_t kMostUserPlans = 256;
-constexpr std::size_t kMostShortBytes = 256 * 1024;  // of a block; above, preparation is nothing against the call
+// For run_short_call(): the longest block, in bytes. For longer blocks the time of preparation is negligible.
+constexpr std::size_t kMostShortBytes = 256 * 1024;
 
 }  // namespace
 
 void WorkImpl::add(Engine& engine, const std::shared_ptr<Operation>& operation, std::vector<Part>& parts) {
   parts.push_back({.engine = &engine, .operation = operation});
-  for (const auto& piece : operation->rest) parts.push_back({.engine = &engine, .operation = piece});
+  for (const auto& segment : operation->rest) parts.push_back({.engine = &engine, .operation = segment});
 }
 
 Status WorkImpl::wait() {
@@ -54,7 +59,8 @@ bool WorkImpl::test() {
   for (const Part& part : parts_) {
     const bool ended = done(part) || part.engine->test(*part.operation);
     const bool finished = part.operation->start_condition == nullptr ||
-                          part.operation->start_condition->finished();  // looks; always asked
+                          // The call of finished() makes progress, so every part gets one.
+                          part.operation->start_condition->finished();
     all &= ended && finished;
   }
   return all;
@@ -82,7 +88,7 @@ CommunicatorImpl::CommunicatorImpl(std::uint32_t rank, std::uint32_t ranks, Envi
                  .attachment = environment_.transport->attachment(),
                  .slots = environment_.transport->slots(),
                  .slot_bytes = environment_.transport->slot_bytes()}),
-      knows_driver_(cuda::Driver::loaded() != nullptr),
+      driver_loaded_(cuda::Driver::loaded() != nullptr),
       device_executor_(devices == nullptr ? nullptr
                                           : std::make_unique<DeviceExecutor>(std::move(devices), rank, ranks,
                                                                              *environment_.plan_cache)),
@@ -103,12 +109,13 @@ Error CommunicatorImpl::end_by_exception() noexcept {
     if (device_executor_ != nullptr) device_executor_->fail(error);
   }
   engine_.fail(error);
-  engine_.end_all();  // the caller gets an error, so nothing may use its buffers any more
+  engine_.end_all();  // the caller gets an error and may free its buffers, so nothing may use them any more
   return error;
 }
 
 std::unique_ptr<Communicator> CommunicatorImpl::wrap(std::unique_ptr<CommunicatorImpl> impl) {
-  return std::unique_ptr<Communicator>(new Communicator(std::move(impl)));  // private constructor
+  // The constructor is private, so make_unique cannot be used.
+  return std::unique_ptr<Communicator>(new Communicator(std::move(impl)));
 }
 
 Status CommunicatorImpl::use_plan(const UserPlan& plan, const PlanUse& use) {
@@ -129,13 +136,11 @@ Status CommunicatorImpl::take_plan(const UserPlan& plan, const PlanUse& use) {
   }
   if (!collective.nodes.empty() && collective.nodes != environment_.nodes) {
     return invalid_argument(
-        "the plan deals the ranks to machines in another way than they are: leave out its \"nodes\", or run it where "
-        "it was "
-        "made for");
+        "the plan was made for another assignment of ranks to machines: leave out its \"nodes\", or run it on the "
+        "machines that it was made for");
   }
   if (use.min_bytes > use.max_bytes) {
-    return invalid_argument(
-        fmt::format("{} bytes at least and {} at most: no call is such", use.min_bytes, use.max_bytes));
+    return invalid_argument(fmt::format("min_bytes {} is greater than max_bytes {}", use.min_bytes, use.max_bytes));
   }
   const std::scoped_lock lock(mutex_);
   if (user_plans_.size() >= kMostUserPlans) {
@@ -148,11 +153,11 @@ Status CommunicatorImpl::take_plan(const UserPlan& plan, const PlanUse& use) {
   return {};
 }
 
-// The caller's plan that this call takes; null: none.
+// Returns the caller's plan that this call uses, or null.
 const CommunicatorImpl::ChosenPlan* CommunicatorImpl::find_user_plan(const Collective& collective, std::uint64_t bytes,
                                                                      Algorithm asked) const {
   if (asked != Algorithm::kAuto && asked != Algorithm::kUser) return nullptr;
-  for (std::size_t i = user_plans_.size(); i-- > 0;) {  // the latest first
+  for (std::size_t i = user_plans_.size(); i-- > 0;) {  // the plan that was given last takes precedence
     const ChosenPlan& chosen = user_plans_[i];
     const PlanDescription about = chosen.plan.description();
     if (about.collective != collective.kind || about.root != collective.root) continue;
@@ -172,7 +177,8 @@ Result<std::unique_ptr<BoundPlan>> CommunicatorImpl::make_plan(const Collective&
   auto generator = generator_for(collective, algorithm, chosen);
   if (!generator) return generator.error();
   if (chosen == nullptr)
-    TUTTI_TRY(environment_.plan_cache->prove(*generator));  // a caller's was proved when it was built or read
+    // A plan of the caller was already proved when it was built or read.
+    TUTTI_TRY(environment_.plan_cache->prove(*generator));
   return bind(*generator, rank_, *environment_.transport);
 }
 
@@ -205,7 +211,9 @@ bool CommunicatorImpl::open_group(std::thread::id thread) {
   return true;
 }
 
-// Under the submission mutex. What other threads call has no order with the group's calls but their callers'.
+// Refuses a call on this communicator while the calling thread has a Group with calls for it: the order of this call
+// and the calls of the group would be unclear. Calls of other threads are not affected, because their order is up to
+// the caller anyway. Hold the submission mutex.
 Status CommunicatorImpl::refuse_in_group() const {
   if (group_threads_.empty()) return {};
   const auto own = std::find(group_threads_.begin(), group_threads_.end(), std::this_thread::get_id());
@@ -214,10 +222,11 @@ Status CommunicatorImpl::refuse_in_group() const {
       "a Group of this thread holds calls on this communicator: run() or drop the group first, or add this call to it");
 }
 
-// The shortest way of short calls: of those whose arguments are plainly right, when the plan has been proved and
-// nothing else is under way. Nothing: go the ordinary way, which says what is wrong, if anything is.
-std::optional<Status> CommunicatorImpl::run_at_once(const CollectiveCall& call, const CallOptions& options,
-                                                    std::unique_lock<std::mutex>& lock) {
+// The fastest path for short calls. It applies if the arguments are certainly valid, a plan for this type of
+// collective has already been proved and used, and nothing else is in progress. Otherwise it returns nothing, and
+// the caller continues with prepare() and submit(), which also report an invalid argument.
+std::optional<Status> CommunicatorImpl::run_short_call(const CollectiveCall& call, const CallOptions& options,
+                                                       std::unique_lock<std::mutex>& lock) {
   if (static_cast<std::size_t>(call.kind) >= short_plans_.size() || call.variable) return std::nullopt;
   ShortPlans& plans = short_plans_[static_cast<std::size_t>(call.kind)];
   if (plans.by_mailbox == nullptr && plans.direct == nullptr) return std::nullopt;
@@ -247,8 +256,8 @@ std::optional<Status> CommunicatorImpl::run_at_once(const CollectiveCall& call, 
   if (has_root(call.kind) && call.root != static_cast<std::int32_t>(root)) return std::nullopt;
   const std::size_t input_bytes = input_blocks(plan->shape.collective, rank_).count * bytes;
   const std::size_t output_bytes = output_blocks(plan->shape.collective, rank_).count * bytes;
-  if (options.stream || (knows_driver_ && (HostStaging::is_device_memory(call.input, input_bytes) ||
-                                           HostStaging::is_device_memory(call.output, output_bytes)))) {
+  if (options.stream || (driver_loaded_ && (HostStaging::is_device_memory(call.input, input_bytes) ||
+                                            HostStaging::is_device_memory(call.output, output_bytes)))) {
     return std::nullopt;
   }
   const auto from = reinterpret_cast<std::uintptr_t>(call.input);
@@ -285,7 +294,7 @@ Status CommunicatorImpl::run_plain(const CollectiveCall& call, const CallOptions
   {
     std::unique_lock lock(mutex_);
     TUTTI_TRY(refuse_in_group());
-    if (auto status = run_at_once(call, options, lock)) return *status;
+    if (auto status = run_short_call(call, options, lock)) return *status;
     auto prepared = prepare(call, options);
     if (!prepared) return prepared.error();
     operation = std::move(*prepared);
@@ -293,8 +302,9 @@ Status CommunicatorImpl::run_plain(const CollectiveCall& call, const CallOptions
   }
   if (operation->start_condition != nullptr) return settle(*operation);
   Status result = engine_.wait(*operation);
-  for (const auto& piece : operation->rest) {  // which have the caller's buffers until they have ended
-    Status one = engine_.wait(*piece);
+  // Wait for all of them even if one fails, because they use the caller's buffers until they have ended.
+  for (const auto& segment : operation->rest) {
+    Status one = engine_.wait(*segment);
     if (result.ok()) result = std::move(one);
   }
   return result;
@@ -308,7 +318,7 @@ Result<Work> CommunicatorImpl::start(const CollectiveCall& call, const CallOptio
   return submit_work(*prepared);
 }
 
-// The Work is made first, because nothing may fail once the operation has the caller's buffers.
+// The Work is made first, because nothing may fail once the operation uses the caller's buffers.
 Result<Work> CommunicatorImpl::submit_work(const std::shared_ptr<Operation>& operation) {
   std::vector<WorkImpl::Part> parts;
   WorkImpl::add(engine_, operation, parts);

@@ -1,4 +1,5 @@
-// The part of a communicator that has to do with devices: which calls they carry out, and what becomes of those.
+// The part of CommunicatorImpl that deals with GPUs: which calls the GPUs carry out, how these are prepared and
+// submitted, and what happens when a GPU fails.
 #include <fmt/format.h>
 
 #include <utility>
@@ -12,13 +13,15 @@
 
 namespace tutti::detail {
 
-Result<bool> CommunicatorImpl::goes_by_device(const CallOptions& options, const CheckedCall& checked) {
+Result<bool> CommunicatorImpl::runs_on_device(const CallOptions& options, const CheckedCall& checked) {
   if (device_executor_ == nullptr || options.reduction.combine != nullptr) return false;
   return device_executor_->takes(checked);
 }
 
-// An error of the device way that has cost more than the call: this rank is lost to its peers, which hear of it.
-Error CommunicatorImpl::lose(const Error& error, const CallTag& tag) {
+// Handles an error of the device executor that has cost more than the call. This rank cannot take part any more, so
+// its executor and its engine fail, and the peers are notified. Errors that the peers detect by themselves
+// (peers_see()) and errors of a single call are returned unchanged.
+Error CommunicatorImpl::escalate_device_error(const Error& error, const CallTag& tag) {
   if (error.scope < ErrorScope::kCommunicator || peers_see(error.code) || device_executor_->failure(false))
     return error;
   const Error lost = lost_error(error, rank_, &tag);
@@ -27,14 +30,15 @@ Error CommunicatorImpl::lose(const Error& error, const CallTag& tag) {
   return lost;
 }
 
-// Where device_executor_ has changed. The team finds out by any thread, and may outlive the engine.
+// Call this after device_executor_ was replaced. A LaunchGroup may report a failure from any thread, and may outlive
+// the engine; therefore it gets the EngineHandle, which is safe in both cases.
 void CommunicatorImpl::listen_to_devices() {
   engine_.set_beside_devices(device_executor_ != nullptr);
   if (device_executor_ == nullptr) return;
-  device_executor_->tell([handle = engine_.handle()](const Error& error) { handle->fail(error); });
+  device_executor_->on_failure([handle = engine_.handle()](const Error& error) { handle->fail(error); });
 }
 
-// Null: the host carries it out.
+// Returns null if the host has to carry out the call.
 Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_on_device(const CheckedCall& checked,
                                                                        const CallOptions& options, Algorithm algorithm,
                                                                        const ChosenPlan* chosen) {
@@ -45,7 +49,7 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_on_device(const Che
   tagged.call.tag.algorithm = static_cast<std::uint8_t>(algorithm);
   tagged.call.tag.digest ^= digest;
   auto on_device = device_executor_->prepare(tagged, *generator, digest, options, timeout_ns(options));
-  if (!on_device) return lose(on_device.error(), tagged.call.tag);
+  if (!on_device) return escalate_device_error(on_device.error(), tagged.call.tag);
   if (*on_device == nullptr) return std::shared_ptr<Operation>();
   auto operation = std::make_shared<Operation>();
   operation->on_device = true;
@@ -55,7 +59,8 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_on_device(const Che
   return operation;
 }
 
-// All ranks come to the rounds, with their memory or with what is wrong with it, so that none is waited for in vain.
+// register_memory() for device memory. Every rank takes part in the rounds of set-up, with its memory or with its
+// error, so that the other ranks do not wait until the timeout.
 Result<Memory> CommunicatorImpl::register_on_device(void* data, std::size_t bytes) {
   if (device_executor_ == nullptr) {
     return Error{
@@ -69,6 +74,7 @@ Result<Memory> CommunicatorImpl::register_on_device(void* data, std::size_t byte
   return guarded([&] { return share_device_memory(data, bytes); });
 }
 
+// Exports the memory to the other ranks and maps theirs. Collective, like register_memory() on device memory.
 Result<Memory> CommunicatorImpl::share_device_memory(void* data, std::size_t bytes) {
   const std::shared_ptr<DeviceWindows>& windows = device_executor_->resources().windows();
   auto number = windows->add(data, bytes, [this](const std::string& blob) { return all_gather_blobs(blob); });

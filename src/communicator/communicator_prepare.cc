@@ -1,5 +1,5 @@
-// How a communicator makes operations of calls: arguments checked, the algorithm chosen, buffers staged, a long call
-// cut in pieces. Under the submission mutex.
+// The part of CommunicatorImpl that turns calls into operations: it checks the arguments, selects the algorithm,
+// stages buffers in GPU memory through host memory, and cuts long calls into segments. Hold the submission mutex.
 #include <fmt/format.h>
 
 #include <memory>
@@ -13,11 +13,13 @@
 namespace tutti::detail {
 namespace {
 
-CheckedCall part_of(const CheckedCall& whole, const Piece& piece) {
-  CheckedCall part = whole;  // the tag, too: that of the whole call says what the ranks must have alike
-  const std::size_t offset = piece.first * whole.call.element_bytes;
-  const std::size_t bytes = piece.count * whole.call.element_bytes;
-  part.call.lengths.count = piece.count;
+// The part of a call that one segment consists of.
+CheckedCall segment_of(const CheckedCall& whole, const Segment& segment) {
+  // This includes the tag of the whole call, which holds the arguments that must be the same on all ranks.
+  CheckedCall part = whole;
+  const std::size_t offset = segment.first * whole.call.element_bytes;
+  const std::size_t bytes = segment.count * whole.call.element_bytes;
+  part.call.lengths.count = segment.count;
   if (whole.input_bytes > 0) {
     part.call.input += offset;
     part.input_bytes = bytes;
@@ -31,13 +33,14 @@ CheckedCall part_of(const CheckedCall& whole, const Piece& piece) {
 
 }  // namespace
 
-// Null where the buffers are host memory.
+// Stages the buffers of a call through host memory. Returns null if they are host memory already.
 template <class Checked>
 Result<std::shared_ptr<StartCondition>> CommunicatorImpl::staged_for(Checked& checked, const CallOptions& options) {
   const cuda::Driver* driver = cuda::Driver::loaded();
   if (driver == nullptr) {
     if (!options.stream) return std::shared_ptr<StartCondition>();
-    return invalid_argument("a stream was given, but this process has not loaded the CUDA driver: it cannot be one");
+    return invalid_argument(
+        "a stream was given, but this process has not loaded the CUDA driver, so the pointer cannot be a stream");
   }
   if (host_staging_ == nullptr)
     host_staging_ = std::make_unique<HostStaging>(*driver, *environment_.transport, environment_.log);
@@ -63,8 +66,8 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_collective(const Co
     return invalid_argument(
         fmt::format("no plan was given for {} with this root: call use_plan() first", to_string(call.kind)));
   }
-  auto by_device = goes_by_device(options, *checked);
-  if (!by_device) return lose(by_device.error(), checked->call.tag);
+  auto by_device = runs_on_device(options, *checked);
+  if (!by_device) return escalate_device_error(by_device.error(), checked->call.tag);
   Selection taken{.algorithm = chosen != nullptr ? Algorithm::kUser : options.algorithm};
   if (taken.algorithm == Algorithm::kAuto) {
     taken = selector_.choose(
@@ -88,17 +91,17 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_collective(const Co
   checked->call.tag.tile_bytes = tile_bytes_of(taken);
   if (segmentation_ == Segmentation::kLongCalls && may_be_segmented(checked->call.tag) &&
       same_in_segments((*plan)->shape)) {
-    return make_pieces(*checked, options, **plan);
+    return make_segments(*checked, options, **plan);
   }
   return make_operation(*std::move(checked), options, **plan, bytes);
 }
 
-// The first piece; it has the others.
-Result<std::shared_ptr<Operation>> CommunicatorImpl::make_pieces(const CheckedCall& whole, const CallOptions& options,
-                                                                 BoundPlan& plan) {
+// Cuts a long call into segments, one operation each. Returns the first segment, which holds the others.
+Result<std::shared_ptr<Operation>> CommunicatorImpl::make_segments(const CheckedCall& whole, const CallOptions& options,
+                                                                   BoundPlan& plan) {
   std::shared_ptr<Operation> head;
-  for (const Piece& piece : cut(whole.call.lengths.count, whole.call.element_bytes)) {
-    auto made = make_operation(part_of(whole, piece), options, plan, piece.count * whole.call.element_bytes);
+  for (const Segment& segment : split_into_segments(whole.call.lengths.count, whole.call.element_bytes)) {
+    auto made = make_operation(segment_of(whole, segment), options, plan, segment.count * whole.call.element_bytes);
     if (!made) return made.error();
     if (head == nullptr) {
       head = std::move(*made);
@@ -110,7 +113,8 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::make_pieces(const CheckedCa
   return head;
 }
 
-// Of a call whose tag wants its number only. `bytes`: of one block.
+// Makes the operation of a call, or of one segment. The call's tag is complete except for the sequence number.
+// `bytes`: length of one block.
 Result<std::shared_ptr<Operation>> CommunicatorImpl::make_operation(CheckedCall checked, const CallOptions& options,
                                                                     BoundPlan& plan, std::uint64_t bytes) {
   auto staged = staged_for(checked, options);
@@ -131,7 +135,8 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::make_operation(CheckedCall 
   operation->call = std::move(checked.call);
   Call& made = operation->call;
   made.input_window = environment_.transport->find_window(made.input, checked.input_bytes);
-  // Peers that store straight into an output take its blocks to follow each other.
+  // Peers that store directly into an output assume that its blocks are contiguous, so an output with displacements
+  // gets no window.
   if (made.lengths.displacements.empty()) {
     made.output_window = environment_.transport->find_window(made.output, checked.output_bytes);
   }
@@ -157,6 +162,7 @@ Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_exchange(CheckedExc
   return operation;
 }
 
+// For v-variants that run as sends and receives: all_to_all_v, gather_v and scatter_v.
 Result<std::shared_ptr<Operation>> CommunicatorImpl::prepare_v_exchange(const CollectiveCall& call,
                                                                         const CallOptions& options) {
   auto checked = check_exchange(call, options, caller());

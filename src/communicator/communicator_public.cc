@@ -1,6 +1,6 @@
-// The public classes. Each function hands its call to the implementation, and those that return a Status or a Result
-// turn exceptions into errors. The other ones have no way to return an error, and may throw std::bad_alloc if they
-// return a text.
+// Implements the public classes Work, Memory and Communicator. Each function passes its call to the implementation.
+// Functions that return a Status or a Result turn exceptions into errors. The others cannot return an error; those
+// that return a string may throw std::bad_alloc.
 #include <utility>
 
 #include "base/exceptions.h"
@@ -31,7 +31,8 @@ std::size_t Memory::size() const { return impl_ == nullptr ? 0 : impl_->size(); 
 
 Communicator::Communicator(std::unique_ptr<detail::CommunicatorImpl> impl) : impl_(std::move(impl)) {}
 Communicator::~Communicator() {
-  // A forked child's copy has no threads and must not speak for the rank; what it holds ends with the child.
+  // The copy of a forked child has no threads, and must not send a close notification for the rank, which is still
+  // alive in the parent. It is leaked; its resources are freed when the child exits.
   if (impl_ != nullptr && !impl_->own_process()) static_cast<void>(impl_.release());
 }
 std::int32_t Communicator::rank() const { return static_cast<std::int32_t>(impl_->rank()); }

@@ -1,4 +1,5 @@
-// Makes the first communicators of a job: of one rank of several processes, or of all ranks in this process.
+// Makes the first communicators of a job: either for one rank of a job with several processes (create), or for all
+// ranks in this process (create_all).
 #include "communicator/create.h"
 
 #include <fmt/format.h>
@@ -42,7 +43,7 @@ using detail::CommunicatorImpl;
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
 
-// The environment over the defaults, with what the options say laid over both.
+// Settings in ascending order of precedence: `defaults`, environment variables, `options`.
 Result<Config> config_for(const CommunicatorOptions& options, const Variables& defaults) {
   auto config = parse_config(with_defaults(environment_variables(), defaults));
   if (!config) return config.error();
@@ -72,19 +73,21 @@ Result<Config> config_for(const CommunicatorOptions& options, const Variables& d
   if (options.setup_timeout.count() < 0 || options.timeout.count() < 0) return invalid("a timeout is negative");
   if (options.setup_timeout.count() > 0) config->setup_timeout = options.setup_timeout;
   if (options.timeout.count() > 0) config->timeout = options.timeout;
-  // Other ranks' rules do not count, and a rank that does not come leaves the others to wait for it.
+  // Only the tuning rules of rank 0 are used, so only rank 0 checks them. If another rank failed here, the others
+  // would wait for it until the timeout.
   const auto rules = parse_overrides(config->tune, config->slot_bytes_or(kSlotBytes));
   if (!rules && config->rank.value_or(0) == 0) return rules.error();
   return config;
 }
 
-std::vector<std::uint32_t> everybody(std::uint32_t ranks) {
+std::vector<std::uint32_t> all_ranks(std::uint32_t ranks) {
   std::vector<std::uint32_t> all(ranks);
   std::iota(all.begin(), all.end(), 0u);
   return all;
 }
 
-// The id of a job's first communicator: rank 0's random number. His tuning comes with it.
+// The id of a job's first communicator, a random number that rank 0 chooses. Rank 0 sends its tuning along, which
+// all ranks then use.
 Result<std::uint64_t> agree_on_id(JobContext& job_context, const Gather& gather) {
   std::uint64_t id = 0;
   Result<std::string> mine = std::string();
@@ -93,7 +96,7 @@ Result<std::uint64_t> agree_on_id(JobContext& job_context, const Gather& gather)
     if (getrandom(&id, sizeof(id), 0) == static_cast<ssize_t>(sizeof(id))) {
       mine = fmt::format("{}|{}", id, pack(detail::own_tuning(job_context.config, job_context.cpu_limit, log)));
     } else {
-      mine = Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1, "no random number can be had"};
+      mine = Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1, "the system gives no random numbers"};
     }
   }
   auto blobs = gather_or_fail(gather, mine);
@@ -102,7 +105,7 @@ Result<std::uint64_t> agree_on_id(JobContext& job_context, const Gather& gather)
   const std::size_t bar = std::min(first.find('|'), first.size());
   const auto [end, error] = std::from_chars(first.data(), first.data() + bar, id);
   if (error != std::errc() || end != first.data() + bar || bar == first.size()) {
-    return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, 0, "rank 0 published an id that cannot be read"};
+    return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, 0, "rank 0 sent a malformed communicator id"};
   }
   auto tuning = detail::unpack(std::string_view(first).substr(bar + 1));
   if (!tuning) return tuning.error();
@@ -115,9 +118,9 @@ Result<std::unique_ptr<Communicator>> first_communicator(const std::shared_ptr<J
                                                          const Gather& gather) {
   auto id = agree_on_id(*job_context, gather);
   if (!id) return id.error();
-  const std::vector<std::uint32_t> members = everybody(ranks);
+  const std::vector<std::uint32_t> members = all_ranks(ranks);
   auto environment = make_environment(job_context, members, rank, *id, gather);
-  if (!environment) {  // the others count on the rounds that would follow
+  if (!environment) {  // the other ranks expect this rank in the rounds that would follow
     for (int round = 0; round < detail::kDeviceRounds && job_context->devices; ++round) static_cast<void>(gather("!"));
     return environment.error();
   }
@@ -132,8 +135,9 @@ bool meets_by_id(const RendezvousOptions& rendezvous) {
   return rendezvous.unique_id || rendezvous.pmi_fd || rendezvous.pmix;
 }
 
-// By which ranks and server know each other. A unique id, given or out of a launcher's store, brings its own, and a key
-// that is configured is mixed into it.
+// Sets the key with which the ranks and the rendezvous server authenticate each other. A unique id, whether the
+// caller passed it or a launcher's store provides it, contains a key of its own; a configured key is then mixed into
+// that key.
 Status add_key(const CommunicatorOptions& options, const Config& config, RendezvousOptions& rendezvous) {
   const char* const variable =
       options.job_key_file.empty() ? "TUTTI_JOB_KEY_FILE" : "CommunicatorOptions::job_key_file";
@@ -151,8 +155,8 @@ Status add_key(const CommunicatorOptions& options, const Config& config, Rendezv
   return {};
 }
 
-// Once in a process: ranks of several machines encrypt, but the secret has travelled through a store that Tutti knows
-// nothing of, and nothing else protects it.
+// Warns, once per process, if ranks on several machines encrypt but their only secret is the one in the unique id.
+// It has travelled through a store outside of Tutti, and Tutti cannot tell whether that store protects it.
 void warn_of_store(const RendezvousOptions& rendezvous, const JobContext& job_context) {
   static std::atomic<bool> warned{false};
   const std::vector<std::uint32_t>& machines = job_context.machines;
@@ -168,14 +172,15 @@ void warn_of_store(const RendezvousOptions& rendezvous, const JobContext& job_co
 
 Error no_random_bytes() { return {ErrorCode::kSystem, ErrorScope::kCall, -1, "the system gives no random bytes"}; }
 
-// By rank, of a process that has all ranks.
+// The device of each rank, indexed by rank, for a process that has all ranks.
 Result<std::vector<std::shared_ptr<detail::RankDevice>>> find_devices(const CommunicatorOptions& options,
                                                                       std::uint32_t ranks) {
   if (!options.devices.empty() && options.devices.size() != ranks) {
     return invalid(
         fmt::format("{} devices are given for {} ranks: give one for each, or none", options.devices.size(), ranks));
   }
-  std::map<std::optional<std::int32_t>, std::shared_ptr<detail::RankDevice>> found;  // shared by the ranks on it
+  // Ranks on the same GPU share one RankDevice.
+  std::map<std::optional<std::int32_t>, std::shared_ptr<detail::RankDevice>> found;
   std::vector<std::shared_ptr<detail::RankDevice>> devices;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     const auto wanted = options.devices.empty() ? options.device : std::optional(options.devices[rank]);
@@ -189,7 +194,7 @@ Result<std::vector<std::shared_ptr<detail::RankDevice>>> find_devices(const Comm
   return devices;
 }
 
-// The listener of a process that has all ranks.
+// Opens the TCP listener of a process that has all ranks.
 Status listen_for_all(JobContext& job_context, std::uint32_t ranks) {
   Key key{};
   if (!random_bytes(key)) return no_random_bytes();
@@ -205,14 +210,15 @@ Status listen_for_all(JobContext& job_context, std::uint32_t ranks) {
   return {};
 }
 
-// Rounds of a rank that is alone.
+// A set-up round of a communicator of one rank.
 Result<std::vector<std::string>> gather_alone(const std::string& blob) { return std::vector<std::string>{blob}; }
 
-// Rounds between the threads of one process. A thread that gives up must say so, or the others would wait.
-class Meeting {
+// Set-up rounds between the threads of one process, one thread per rank. A thread that fails must call give_up(),
+// because the others would wait for it for ever.
+class InProcessGather {
  public:
-  explicit Meeting(std::uint32_t ranks) : blobs_(ranks) {}
-  // Ends all rounds, present and future: some rank will never come.
+  explicit InProcessGather(std::uint32_t ranks) : blobs_(ranks) {}
+  // Ends the current round and all future ones with the error `why`, because some rank will not take part any more.
   void give_up(const Error& why) noexcept {
     const std::scoped_lock lock(mutex_);
     if (!given_up_) given_up_ = copy_of(why);
@@ -224,7 +230,7 @@ class Meeting {
     const std::uint64_t round = round_;
     blobs_[rank] = blob;
     if (present_ + 1 == blobs_.size()) {
-      result_ = blobs_;  // a rank whose copy fails has not come
+      result_ = blobs_;  // if this copy throws, the rank has not joined the round
       present_ = 0;
       ++round_;
       changed_.notify_all();
@@ -233,7 +239,8 @@ class Meeting {
       changed_.wait(lock, [&] { return round_ != round || given_up_; });
       if (round_ == round) return *given_up_;
     }
-    return result_;  // the next round cannot end before this rank joins it
+    // This is still the result of this round, because the next round cannot complete before this rank joins it.
+    return result_;
   }
 
  private:
@@ -260,7 +267,7 @@ Result<std::unique_ptr<Communicator>> join_job(const Config& config, const Commu
   if (rendezvous->size > 1) TUTTI_TRY(add_key(options, config, *rendezvous));
   const auto rank = static_cast<std::uint32_t>(rendezvous->rank);
   const auto ranks = static_cast<std::uint32_t>(rendezvous->size);
-  Log(config.log_level, rendezvous->rank).write(LogLevel::kInfo, "found by: {}", rendezvous->origin);
+  Log(config.log_level, rendezvous->rank).write(LogLevel::kInfo, "rendezvous settings from: {}", rendezvous->origin);
   std::unique_ptr<Bootstrap> bootstrap;
   Gather gather = gather_alone;
   std::string address = loopback_address();
@@ -273,7 +280,7 @@ Result<std::unique_ptr<Communicator>> join_job(const Config& config, const Commu
     key = bootstrap->key();
     gather = [&](const std::string& blob) { return bootstrap->all_gather(blob); };
     auto listen_at = data_address(config, bootstrap->local_address());
-    // An interface that does not exist must fail all ranks alike.
+    // All ranks exchange their addresses or errors, so that a missing network interface on one rank fails all ranks.
     auto agreed = gather_or_fail(gather, listen_at);
     if (!agreed) return agreed.error();
     const bool met_here = bootstrap->server_is_here() && config.interface.empty();
@@ -290,12 +297,13 @@ Result<std::unique_ptr<Communicator>> join_job(const Config& config, const Commu
   return communicator;
 }
 
-// One thread for each rank. A rank whose set-up throws has not come to all rounds, so the others are told.
+// Makes the communicators, each in a thread of its own. If the set-up of a rank throws, that rank misses some
+// rounds, so the others are notified by give_up().
 Result<std::vector<std::unique_ptr<Communicator>>> make_in_threads(
     const JobContext& common, const std::vector<std::shared_ptr<RankDevice>>& devices) {
   const auto ranks = static_cast<std::uint32_t>(devices.size());
   const auto relay = std::make_shared<InProcessRelay>();  // shared by the ranks' exchanges
-  Meeting meeting(ranks);
+  InProcessGather in_process_gather(ranks);
   std::vector<std::unique_ptr<Communicator>> communicators(ranks);
   std::vector<std::optional<Error>> errors(ranks);
   std::vector<std::thread> threads;
@@ -306,7 +314,7 @@ Result<std::vector<std::unique_ptr<Communicator>>> make_in_threads(
     job_context->device = devices[rank];
     job_context->exchange = std::make_shared<InProcessExchange>(relay, rank);
     return first_communicator(job_context, rank, ranks,
-                              [&](const std::string& blob) { return meeting.all_gather(rank, blob); });
+                              [&](const std::string& blob) { return in_process_gather.all_gather(rank, blob); });
   };
   const auto body = [&](std::uint32_t rank) noexcept {
     try {
@@ -315,7 +323,7 @@ Result<std::vector<std::unique_ptr<Communicator>>> make_in_threads(
       if (!made) errors[rank] = std::move(made).error();
     } catch (...) {
       errors[rank] = error_of_exception(ErrorScope::kCall, static_cast<std::int32_t>(rank), "create_all");
-      meeting.give_up(*errors[rank]);
+      in_process_gather.give_up(*errors[rank]);
     }
   };
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
@@ -323,7 +331,7 @@ Result<std::vector<std::unique_ptr<Communicator>>> make_in_threads(
       threads.push_back(start_thread([&body, rank] { body(rank); }));
     } catch (...) {
       errors[rank] = error_of_exception(ErrorScope::kCall, static_cast<std::int32_t>(rank), "no thread can be started");
-      meeting.give_up(*errors[rank]);
+      in_process_gather.give_up(*errors[rank]);
       break;
     }
   }
@@ -338,10 +346,12 @@ Result<std::vector<std::unique_ptr<Communicator>>> make_all(std::int32_t size, c
                                                             std::int32_t nodes, const Variables& defaults) {
   auto config = config_for(options, defaults);
   if (!config) return config.error();
-  if (size < 1 || size > 1024) return invalid(fmt::format("size {} is outside 1..1024, what one process holds", size));
-  if (nodes < 1 || nodes > size) return invalid(fmt::format("{} machines are outside 1..{}, the ranks", nodes, size));
+  if (size < 1 || size > 1024)
+    return invalid(fmt::format("size {} is outside 1..1024, the limit for one process", size));
+  if (nodes < 1 || nodes > size)
+    return invalid(fmt::format("{} machines are outside 1..{}, the number of ranks", nodes, size));
   if (nodes > 1 && config->transport == TransportPolicy::kShm) {
-    return invalid("ranks on several machines cannot have shared memory alone: transport is shm");
+    return invalid("transport \"shm\" cannot connect ranks on several machines: use auto or tcp");
   }
   const auto ranks = static_cast<std::uint32_t>(size);
   JobContext common;
@@ -394,7 +404,7 @@ Result<std::vector<std::unique_ptr<Communicator>>> create_all(std::int32_t size,
 class PendingImpl {
  public:
   explicit PendingImpl(const CommunicatorOptions& options) {
-    const SignalsBlocked blocked;  // the new thread inherits it
+    const SignalsBlocked blocked;  // the new thread inherits the blocked signals
     try {
       result_ = std::async(std::launch::async, [options] { return Communicator::create(options); });
     } catch (...) {
@@ -413,7 +423,7 @@ class PendingImpl {
 
  private:
   std::future<Result<std::unique_ptr<Communicator>>> result_;
-  std::optional<Error> failed_;  // why there is no thread
+  std::optional<Error> failed_;  // set if no thread could be started
 };
 
 }  // namespace detail
@@ -430,7 +440,8 @@ Result<std::vector<std::unique_ptr<Communicator>>> Communicator::create_all(std:
 
 PendingCommunicator Communicator::create_async(const CommunicatorOptions& options) {
   std::unique_ptr<detail::PendingImpl> made;
-  runs_through([&] { made = std::make_unique<detail::PendingImpl>(options); });  // wait() says that there is no memory
+  // If there is no memory, wait() reports that.
+  runs_through([&] { made = std::make_unique<detail::PendingImpl>(options); });
   return PendingCommunicator(std::move(made));
 }
 

@@ -1,5 +1,7 @@
-// Communicator::create() and the like, for a face of the library that has settings of its own (src/nccl): `defaults`,
-// pairs of TUTTI_* variables, stand under what the process's environment says. Else as the public functions.
+// Communicator::create() and create_all() for other front ends of the library that have settings of their own
+// (src/nccl).
+// `defaults` are pairs of TUTTI_* variables and values. A variable that is set in the process's environment takes
+// precedence over them. In all other respects these functions behave like the public ones.
 #pragma once
 
 #include <atomic>
@@ -14,16 +16,19 @@
 
 namespace tutti::detail {
 
-// `stop`: when another thread sets it, set-up ends soon with kAborted, and the other ranks are told. Null: none does.
+// `stop`: if another thread sets it, set-up soon ends with kAborted on this rank, and the other ranks are notified.
+// Null: set-up cannot be stopped.
 Result<std::unique_ptr<Communicator>> create(const CommunicatorOptions& options, const Variables& defaults,
                                              std::shared_ptr<const std::atomic<bool>> stop = nullptr);
-// The same with these settings, whatever the environment says; of the options count those that a Config has not.
+// Like create(), but uses `config` and ignores the environment. Only those options are used that Config does not
+// contain.
 Result<std::unique_ptr<Communicator>> create_with(const Config& config, const CommunicatorOptions& options,
                                                   std::shared_ptr<const std::atomic<bool>> stop = nullptr);
 Result<std::vector<std::unique_ptr<Communicator>>> create_all(std::int32_t size, const CommunicatorOptions& options,
                                                               std::int32_t nodes, const Variables& defaults);
-// Collective over `parent`: the id of the one rank that gives one, to all. `size`: the same on all. Errors:
-// kInvalidArgument (nobody gave one), kMismatch (several did, or another size), those of a collective.
+// Collective over `parent`: exactly one rank passes a unique id, and all ranks receive it. `size` must be the same
+// on all ranks. Errors: kInvalidArgument (no rank passed an id), kMismatch (several ranks did, or the sizes differ),
+// those of a collective.
 Result<UniqueId> share_unique_id(Communicator& parent, const std::optional<UniqueId>& own, std::int32_t size);
 
 }  // namespace tutti::detail

@@ -1,12 +1,15 @@
-// A rank's side of an elastic job. It speaks with the launcher by an inherited socket of packets, each a line of text:
+// Elastic: a rank's side of an elastic job, in which ranks that exit are replaced. A rank talks to the launcher
+// (tools/run/elastic.cc) through an inherited SOCK_SEQPACKET socket. Each packet is one line of text:
 //
-//   ready STEP        this rank needs a communicator; STEP: steps that it has done, -1: it has no state
-//   end STEP          it has done all steps, and waits for the others
-//   go MEETING RANK SIZE STEP SOURCE ID    meet there, as that rank; go on at that step, with that rank's state
-//   lost              a rank has ended: whoever is on its way to a meeting need not wait for it there
-//   over              all ranks have done all steps
-//
-// The other side is tools/run/elastic.cc.
+//   rank to launcher
+//     ready STEP      This rank needs a communicator. STEP: number of steps that it has done; -1: it has no state.
+//     end STEP        This rank has done all steps and waits for the others.
+//   launcher to rank
+//     go MEETING RANK SIZE STEP SOURCE ID
+//                     Join set-up number MEETING as rank RANK of SIZE, with the unique id ID. Continue at step STEP,
+//                     with the state of rank SOURCE.
+//     lost            A rank has exited, so a set-up that is in progress need not wait for it.
+//     over            All ranks have done all steps.
 #include "tutti/elastic.h"
 
 #include <fmt/format.h>
@@ -37,45 +40,49 @@ namespace tutti {
 namespace detail {
 namespace {
 
-constexpr int kMostFailedMeetings = 20;  // in a row
+constexpr int kMostFailedMeetings = 20;  // consecutive set-ups that may fail before the job fails
 constexpr std::size_t kMostBytes = 1024;
 
-constexpr int kLookEveryMs = 20;
+// How often the watcher looks at the socket, in milliseconds.
+constexpr int kPollIntervalMs = 20;
 
-// Sets `stop` once the launcher has something to say, until this ends.
-class Watch {
+// Watches the launcher's socket from a thread of its own during set-up. Sets `stop` when a packet arrives, so that
+// set-up ends soon. The destructor ends this.
+class LauncherWatcher {
  public:
-  Watch(int fd, std::shared_ptr<std::atomic<bool>> stop) {
+  LauncherWatcher(int fd, std::shared_ptr<std::atomic<bool>> stop) {
     try {
       thread_ = start_thread([this, fd, stop = std::move(stop)] {
         pollfd entry{.fd = fd, .events = POLLIN, .revents = 0};
         while (!over_.load()) {
-          if (::poll(&entry, 1, kLookEveryMs) <= 0) continue;
+          if (::poll(&entry, 1, kPollIntervalMs) <= 0) continue;
           stop->store(true);
           return;
         }
       });
-    } catch (const std::system_error&) {  // then a death on the way costs the set-up's deadline
+    } catch (const std::system_error&) {
+      // Set-up works without the watcher. If a rank exits meanwhile, set-up then lasts until its timeout.
     }
   }
-  ~Watch() {
+  ~LauncherWatcher() {
     over_.store(true);
     if (thread_.joinable()) thread_.join();
   }
-  Watch(const Watch&) = delete;
-  Watch& operator=(const Watch&) = delete;
+  LauncherWatcher(const LauncherWatcher&) = delete;
+  LauncherWatcher& operator=(const LauncherWatcher&) = delete;
 
  private:
   std::atomic<bool> over_{false};
   std::thread thread_;
 };
 
-Error launcher_lost(std::string_view what) {
+Error launcher_failed(std::string_view what) {
   return {ErrorCode::kPeerLost, ErrorScope::kProcess, -1,
           fmt::format("the launcher of the elastic job {}: start the job anew", what)};
 }
 
-// Whether it can be what `tutti run --elastic` gives its ranks. Checked before anything is written to it.
+// Whether `fd` can be the socket that `tutti run --elastic` passes to its ranks. Checked before anything is written
+// to it.
 bool is_launchers_socket(int fd) {
   const auto option = [fd](int name) {
     int value = -1;
@@ -100,21 +107,22 @@ class ElasticImpl {
       if (!restored_) {
         const Status status = restore(*communicator_, source_);
         restored_ = status.ok();
-        if (restored_) has_done_ = static_cast<std::int64_t>(step_);
+        if (restored_) completed_steps_ = static_cast<std::int64_t>(step_);
         if (!restored_) fail(status);
         continue;
       }
       if (step_ < steps) return true;
-      if (fd_ < 0 || !meet("end")) return false;  // or there is an error, or it was over
+      // meet() also returns false after an error, or if the launcher reported that the job is over.
+      if (fd_ < 0 || !meet("end")) return false;
     }
     return false;
   }
   void done(const Status& status) {
     if (!status.ok()) return fail(status);
-    has_done_ = static_cast<std::int64_t>(++step_);
+    completed_steps_ = static_cast<std::int64_t>(++step_);
   }
 
-  // While the exception is handled. The job is over for this rank; its peers hear of it.
+  // Called in a catch block. The job is over for this rank; the abort of its communicator notifies the peers.
   void fail_by_exception() noexcept {
     status_ = error_of_exception(ErrorScope::kProcess, -1, "the elastic job");
     runs_through([this] { leave(); });
@@ -130,12 +138,13 @@ class ElasticImpl {
     if (fd_ < 0) status_ = status;
     leave();
   }
-  // Peers that are in a call, or make one, hear of it.
+  // Aborts the communicator, so that peers get an error if they are in a call or make one.
   void leave() {
     if (communicator_ != nullptr) communicator_->abort();
-    left_ = std::move(communicator_);
+    aborted_ = std::move(communicator_);
   }
-  // False: it was over, or failed.
+  // Makes the next communicator. `why`: the word for the launcher, "ready" or "end". Returns false if the job is
+  // over or has failed (status_).
   bool meet(const char* why) {
     if (fd_ < 0) {
       auto made = Communicator::create(options_);
@@ -148,16 +157,16 @@ class ElasticImpl {
       return status_.ok();
     }
     for (int failed = 0; failed < kMostFailedMeetings && status_.ok(); ++failed) {
-      const std::string word = fmt::format("{} {}", why, has_done_);
-      left_.reset();
+      const std::string word = fmt::format("{} {}", why, completed_steps_);
+      aborted_.reset();
       if (::send(fd_, word.data(), word.size(), MSG_NOSIGNAL) < 0) {
-        status_ = launcher_lost("has ended");
+        status_ = launcher_failed("has ended");
         return false;
       }
-      auto options = hear();
+      auto options = receive_assignment();
       if (!options) return false;
       leave();
-      left_.reset();
+      aborted_.reset();
       auto made = create_there(*options);
       if (made) {
         communicator_ = *std::move(made);
@@ -170,18 +179,20 @@ class ElasticImpl {
     return false;
   }
   Result<std::unique_ptr<Communicator>> create_there(const CommunicatorOptions& options) const {
-    const auto stop = std::make_shared<std::atomic<bool>>(false);  // shared with the set-up, which may outlive the call
-    const Watch watch(fd_, stop);
+    // Shared with the set-up, which may outlive this call.
+    const auto stop = std::make_shared<std::atomic<bool>>(false);
+    const LauncherWatcher watcher(fd_, stop);
     return create(options, {}, stop);
   }
-  // Nothing: it is over, or status_ says why.
-  std::optional<CommunicatorOptions> hear() {
+  // Waits for the launcher's next assignment (a "go" packet). Returns nothing if the job is over or has failed
+  // (status_).
+  std::optional<CommunicatorOptions> receive_assignment() {
     std::string word;
     std::istringstream line;
     do {
       const std::string text = receive();
       if (text.empty()) {
-        status_ = launcher_lost("has ended");
+        status_ = launcher_failed("has ended");
         return std::nullopt;
       }
       line = std::istringstream(text);
@@ -193,16 +204,17 @@ class ElasticImpl {
     line >> meeting_ >> options.rank >> options.size >> step_ >> source_ >> id_text;
     auto id = UniqueId::from_text(id_text);
     if (word != "go" || line.fail() || !id) {
-      status_ = launcher_lost("said something that cannot be read");
+      status_ = launcher_failed("sent a malformed message");
       return std::nullopt;
     }
     options.unique_id = *id;
-    options.job_key_file.clear();  // the launcher made the id, with its own key mixed in, which the environment names
+    // The launcher made the id and has already mixed in its own key, which the environment specifies.
+    options.job_key_file.clear();
     restored_ = false;
     return options;
   }
 
-  // Empty: there is no launcher any more.
+  // Returns an empty string if the launcher has exited.
   std::string receive() const {
     std::array<char, kMostBytes> bytes;
     ssize_t length = 0;
@@ -213,14 +225,15 @@ class ElasticImpl {
   }
 
   const CommunicatorOptions options_;
-  const int fd_;  // of the process, which keeps it; -1: no elastic job
+  const int fd_;  // owned by the process and never closed here; -1: not an elastic job
   std::unique_ptr<Communicator> communicator_;
-  std::unique_ptr<Communicator> left_;  // aborted; ends when no memory of it can be there any more
+  // The aborted communicator. It is destroyed in meet(), when the caller has released all Memory of it.
+  std::unique_ptr<Communicator> aborted_;
   std::uint64_t step_ = 0;
-  std::int64_t has_done_ = -1;
+  std::int64_t completed_steps_ = -1;
   std::int32_t meeting_ = 0;
   std::int32_t source_ = 0;
-  bool restored_ = false;  // in this communicator
+  bool restored_ = false;  // the caller's state was restored in the current communicator
   Status status_;
   Error last_failure_;
 };
@@ -236,7 +249,7 @@ Result<std::unique_ptr<detail::ElasticImpl>> join_elastic(const CommunicatorOpti
   if (fd >= 0 && !detail::is_launchers_socket(fd)) {
     return Error{
         ErrorCode::kConfig, ErrorScope::kProcess, -1,
-        fmt::format("TUTTI_ELASTIC_FD={0} is no launcher's socket: a program between `tutti run --elastic` and "
+        fmt::format("TUTTI_ELASTIC_FD={0} is not the launcher's socket: a program between `tutti run --elastic` and "
                     "this one has closed it (in Python, give subprocess pass_fds=({0},)), or the variable is "
                     "not from this job",
                     fd)};
@@ -259,7 +272,7 @@ Elastic::~Elastic() = default;
 bool Elastic::next(std::uint64_t steps, const Restore& restore) {
   try {
     return impl_->next(steps, restore);
-  } catch (const std::bad_alloc&) {  // other exceptions are the caller's own, out of `restore`
+  } catch (const std::bad_alloc&) {  // other exceptions come from the caller's `restore` and are passed on
     impl_->fail_by_exception();
     return false;
   }

@@ -1,3 +1,4 @@
+// Group: collects collectives, sends and receives of one or several communicators, and submits them together.
 #include "tutti/group.h"
 
 #include <fmt/format.h>
@@ -24,15 +25,18 @@ namespace {
 
 constexpr std::size_t kMostCalls = 65536;
 
-// Collectives of one communicator run one after another: in an order that all ranks find, whatever that of their calls.
+// The collectives of a group run one after another. They are sorted by this key, so that all ranks run them in the
+// same order, whatever the order of the add() calls on each rank.
 auto sort_key(const CallTag& tag) {
   return std::tuple(tag.kind, tag.root, tag.count, tag.type, tag.op, tag.algorithm, tag.digest);
 }
 
+// Merges the options of one send or receive into those of the group's exchange.
 Status take_options(CallOptions& all, const CallOptions& one) {
   if (one.timeout.count() < 0) return invalid_argument(fmt::format("timeout {} ms is negative", one.timeout.count()));
   if (one.stream && all.stream && *one.stream != *all.stream) {
-    return invalid_argument("sends and receives of one group on one communicator go by one stream: give all the same");
+    return invalid_argument(
+        "sends and receives of one group on one communicator must use one stream: pass the same one for all");
   }
   if (one.stream) all.stream = one.stream;
   all.timeout = std::max(all.timeout, one.timeout);
@@ -56,14 +60,14 @@ class GroupImpl {
   std::size_t calls() const { return calls_; }
 
  private:
-  // What the group holds for one communicator.
+  // The calls that the group holds for one communicator.
   struct Member {
-    std::vector<std::shared_ptr<Operation>> collectives;  // shared with the engine's queue later
+    std::vector<std::shared_ptr<Operation>> collectives;  // later shared with the engine's queue
     CheckedExchange exchange;
-    CallOptions exchange_options;    // the longest timeout, the one stream
-    std::deque<Transfer> own_sends;  // to this rank itself, not yet met by their receives
+    CallOptions exchange_options;    // the longest timeout of all calls, and their common stream
+    std::deque<Transfer> own_sends;  // sends to this rank itself that have no matching receive yet
     std::deque<Transfer> own_receives;
-    std::thread::id thread = std::this_thread::get_id();  // that gave the first of them
+    std::thread::id thread = std::this_thread::get_id();  // the thread that added the first call
   };
   Result<Member*> member(CommunicatorImpl& communicator);
   static Status match_own(Member& member);
@@ -78,7 +82,8 @@ Result<GroupImpl::Member*> GroupImpl::member(CommunicatorImpl& communicator) {
   if (calls_ >= kMostCalls) return invalid_argument(fmt::format("a group holds at most {} calls", kMostCalls));
   const auto found = members_.find(&communicator);
   if (found != members_.end()) return &found->second;
-  // The member is made first, because forget() closes the communicator's group for each member, and only for those.
+  // The member is made first, because forget() closes the communicator's group for each member, and only for
+  // members.
   Member& made = members_[&communicator];
   bool opened = false;
   try {
@@ -141,7 +146,7 @@ Status GroupImpl::transfer(Direction direction, Communicator& communicator, cons
   return {};
 }
 
-// The k-th send to this rank itself meets the k-th receive from it.
+// Matches the k-th send to this rank itself with the k-th receive from it.
 Status GroupImpl::match_own(Member& member) {
   while (!member.own_sends.empty() && !member.own_receives.empty()) {
     const Transfer& send = member.own_sends.front();
@@ -159,7 +164,8 @@ Status GroupImpl::match_own(Member& member) {
   return {};
 }
 
-// Adds what was submitted to `parts`. An operation that is refused does not keep the others from being submitted.
+// Submits the calls of one communicator and appends the submitted operations to `parts`. If an operation is refused,
+// the others are submitted nevertheless.
 Status GroupImpl::submit_member(CommunicatorImpl& communicator, Member& member, Engine::Progress progress,
                                 std::vector<WorkImpl::Part>& parts) {
   Status first;
@@ -187,20 +193,20 @@ Result<std::vector<WorkImpl::Part>> GroupImpl::submit(Engine::Progress progress)
     return invalid_argument(
         fmt::format("a {} this rank itself ({}) has no counterpart in the group", what, communicator->rank()));
   }
-  std::size_t all_places = 0;
+  std::size_t all_operations = 0;
   for (auto& [communicator, member] : members_) {
-    std::size_t places = 1;  // for its exchange
-    for (const auto& operation : member.collectives) places += 1 + operation->rest.size();
-    if (places > communicator->engine().room()) {
+    std::size_t needed_operations = 1;  // 1 for its exchange
+    for (const auto& operation : member.collectives) needed_operations += 1 + operation->rest.size();
+    if (needed_operations > communicator->engine().capacity()) {
       return invalid_argument(
           fmt::format("{} collectives are more than the communicator of rank {} takes at the moment: "
                       "wait for some first, or make the group smaller",
                       member.collectives.size(), communicator->rank()));
     }
-    all_places += places;
+    all_operations += needed_operations;
   }
   std::vector<WorkImpl::Part> parts;
-  parts.reserve(all_places);  // now, because nothing may fail once an operation has the caller's buffers
+  parts.reserve(all_operations);  // reserved now, because nothing may fail once an operation uses the caller's buffers
   std::optional<Error> refused;
   for (auto& [communicator, member] : members_) {
     CommunicatorImpl& impl = *communicator;
@@ -213,13 +219,14 @@ Result<std::vector<WorkImpl::Part>> GroupImpl::submit(Engine::Progress progress)
     if (!settled.ok() && !refused) refused = copy_of(settled.error());
   }
   if (!refused) return parts;
-  WorkImpl(std::move(parts)).wait().ok();  // what did start owns the caller's buffers until it has ended
+  // The operations that did start use the caller's buffers until they have ended.
+  WorkImpl(std::move(parts)).wait().ok();
   return *std::move(refused);
 }
 
-// The Work is made first, because nothing may fail once the operations have the caller's buffers.
+// The Work is made first, because nothing may fail once the operations use the caller's buffers.
 Result<Work> GroupImpl::start() {
-  const auto shared = std::make_shared<WorkImpl>(std::vector<WorkImpl::Part>());  // as Work wants it
+  const auto shared = std::make_shared<WorkImpl>(std::vector<WorkImpl::Part>());  // Work requires a shared_ptr
   Work work(shared);
   auto parts = submit(Engine::Progress::kInBackground);
   if (!parts) return std::move(parts).error();
@@ -228,8 +235,8 @@ Result<Work> GroupImpl::start() {
 }
 
 void GroupImpl::warn_and_forget() {
-  members_.begin()->first->log().write(LogLevel::kWarn,
-                                       "a Group with {} calls was destroyed before run(): they never happen", calls_);
+  members_.begin()->first->log().write(
+      LogLevel::kWarn, "a Group with {} calls was destroyed before run(): these calls are not made", calls_);
   forget();
 }
 

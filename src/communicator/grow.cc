@@ -1,4 +1,5 @@
-// Communicators of more ranks: those of a communicator, and newcomers.
+// grow(): makes a communicator of the ranks of this one and of newcomers, which call create() with the same unique
+// id.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -14,22 +15,22 @@ namespace {
 
 constexpr std::int32_t kMostRanks = 65535;
 
-struct Growth {  // what a rank says
+struct GrowRequest {  // what each rank contributes to share_unique_id()
   std::int32_t size = 0;
   std::int32_t has_id = 0;
   UniqueId id{};
 };
-static_assert(sizeof(Growth) == 136 && sizeof(Wiped<Growth>) == sizeof(Growth));
+static_assert(sizeof(GrowRequest) == 136 && sizeof(Wiped<GrowRequest>) == sizeof(GrowRequest));
 
 }  // namespace
 
 Result<UniqueId> share_unique_id(Communicator& parent, const std::optional<UniqueId>& own, std::int32_t size) {
-  Wiped<Growth> mine;
+  Wiped<GrowRequest> mine;
   mine.size = size;
   mine.has_id = own ? 1 : 0;
   if (own) mine.id = *own;
-  std::vector<Wiped<Growth>> all(static_cast<std::size_t>(parent.size()));
-  TUTTI_TRY(parent.all_gather(&mine, all.data(), sizeof(Growth), DataType::kUint8));
+  std::vector<Wiped<GrowRequest>> all(static_cast<std::size_t>(parent.size()));
+  TUTTI_TRY(parent.all_gather(&mine, all.data(), sizeof(GrowRequest), DataType::kUint8));
   std::optional<UniqueId> found;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     const auto number = static_cast<std::int32_t>(rank);
@@ -41,13 +42,13 @@ Result<UniqueId> share_unique_id(Communicator& parent, const std::optional<Uniqu
     if (all[rank].has_id == 0) continue;
     if (found) {
       return Error{ErrorCode::kMismatch, ErrorScope::kCall, number,
-                   "several ranks gave a unique id: only the one that made it gives it"};
+                   "several ranks passed a unique id: only the rank that made it may pass it"};
     }
     found = all[rank].id;
   }
   if (found) return *found;
   return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
-               "no rank gave a unique id: the one that made it gives it"};
+               "no rank passed a unique id: the rank that made it must pass it"};
 }
 
 Result<std::unique_ptr<Communicator>> CommunicatorImpl::grow(Communicator& self, std::int32_t size,
@@ -57,7 +58,8 @@ Result<std::unique_ptr<Communicator>> CommunicatorImpl::grow(Communicator& self,
   }
   if (size <= static_cast<std::int32_t>(ranks_) || size > kMostRanks) {
     return invalid_argument(
-        fmt::format("grow: {} ranks, of which {} are there: give more, at most {}", size, ranks_, kMostRanks));
+        fmt::format("grow: size {} is not greater than the {} ranks of this communicator, or exceeds {}", size, ranks_,
+                    kMostRanks));
   }
   auto grown = [&]() -> Result<std::unique_ptr<Communicator>> {
     auto shared = share_unique_id(self, id, size);

@@ -1,4 +1,5 @@
-// Who has sent this rank a message that it has not asked for.
+// next_sender() and try_next_sender(): find a peer that has sent a message for which this rank has called no
+// receive.
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -11,9 +12,9 @@
 namespace tutti {
 namespace detail {
 
-// A receive from every peer, to look for its message only.
+// One receive from every peer. They are used only to look for a message, and never take one.
 Result<std::vector<Transfer>> CommunicatorImpl::probes() const {
-  if (ranks_ == 1) return invalid_argument("a communicator of one rank has nobody who could send");
+  if (ranks_ == 1) return invalid_argument("a communicator of one rank has no peers that could send");
   std::vector<Transfer> probes;
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
     if (peer == rank_) continue;

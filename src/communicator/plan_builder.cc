@@ -1,3 +1,4 @@
+// PlanDraft, and the public PlanBuilder, which forwards to it.
 #include "communicator/plan_builder.h"
 
 #include <fmt/format.h>
@@ -21,10 +22,10 @@ void PlanDraft::fail(std::string what) {
   if (!mistake_) mistake_ = {.code = ErrorCode::kInvalidArgument, .message = std::move(what)};
 }
 
-void PlanDraft::fail_at(Place place, const std::string& what) {
+void PlanDraft::fail_at(StepPosition position, const std::string& what) {
   if (mistake_) return;
-  fail(fmt::format("rank {} channel {} step {}: {}", place.rank, place.channel, place.step, what));
-  mistake_->rank = static_cast<std::int32_t>(place.rank);
+  fail(fmt::format("rank {} channel {} step {}: {}", position.rank, position.channel, position.step, what));
+  mistake_->rank = static_cast<std::int32_t>(position.rank);
 }
 
 void PlanDraft::check_description() {
@@ -43,7 +44,8 @@ void PlanDraft::check_description() {
   }
   in_range("number of ranks", d.ranks, 1, PlanLimits::kRanks);
   in_range("root", d.root, 0, has_root(d.collective) ? std::max(d.ranks, 1u) - 1 : 0);
-  in_range("number of chunks", d.chunks, 1, ~std::uint32_t{0});  // check_limits() knows how many are too many
+  // The upper limit depends on other fields; check_limits() checks it.
+  in_range("number of chunks", d.chunks, 1, ~std::uint32_t{0});
   in_range("number of slots", d.slots, 1, PlanLimits::kSlots);
   in_range("number of lanes", d.lanes, 1, PlanLimits::kLanes);
   in_range("order", static_cast<std::uint64_t>(d.order), 0, static_cast<std::uint64_t>(Order::kCyclic));
@@ -52,7 +54,7 @@ void PlanDraft::check_description() {
 std::uint32_t PlanDraft::add_channel(std::uint32_t rank) {
   if (mistake_) return 0;
   if (rank >= ranks_.size()) {
-    fail(fmt::format("there is no rank {} among {} to give a channel", rank, ranks_.size()));
+    fail(fmt::format("cannot add a channel to rank {}: the plan has {} ranks", rank, ranks_.size()));
     return 0;
   }
   const auto channel = static_cast<std::uint32_t>(ranks_[rank].size());
@@ -78,85 +80,87 @@ std::uint32_t PlanDraft::add_step(std::uint32_t rank, std::uint32_t channel) {
   return step;
 }
 
-PlanDraft::ChannelDraft* PlanDraft::open(Place place) {
+PlanDraft::ChannelDraft* PlanDraft::open(StepPosition position) {
   if (mistake_) return nullptr;
-  ChannelDraft& channel = ranks_[place.rank][place.channel];
-  if (place.step + 1 == channel.builder.steps()) return &channel;
-  fail_at(place, fmt::format("is closed: step {} has begun", channel.builder.steps() - 1));
+  ChannelDraft& channel = ranks_[position.rank][position.channel];
+  if (position.step + 1 == channel.builder.steps()) return &channel;
+  fail_at(position, fmt::format("is closed: step {} has begun", channel.builder.steps() - 1));
   return nullptr;
 }
 
-bool PlanDraft::check_end(Place place, std::uint32_t peer, std::uint32_t lane) {
+bool PlanDraft::check_end(StepPosition position, std::uint32_t peer, std::uint32_t lane) {
   if (peer >= description_.ranks) {
-    fail_at(place, fmt::format("there is no rank {} among {}", peer, description_.ranks));
-  } else if (peer == place.rank) {
-    fail_at(place, "a rank has no connection to itself");
+    fail_at(position, fmt::format("there is no rank {} among {}", peer, description_.ranks));
+  } else if (peer == position.rank) {
+    fail_at(position, "a rank has no connection to itself");
   } else if (lane >= description_.lanes) {
-    fail_at(place, fmt::format("there is no lane {} among {}", lane, description_.lanes));
+    fail_at(position, fmt::format("there is no lane {} among {}", lane, description_.lanes));
   } else if (++ends_ > 2 * std::uint64_t{PlanLimits::kMessages}) {
-    fail_at(place, fmt::format("the plan has more than {} messages", PlanLimits::kMessages));
+    fail_at(position, fmt::format("the plan has more than {} messages", PlanLimits::kMessages));
   }
   return !mistake_;
 }
 
-void PlanDraft::receive(Place place, std::uint32_t peer, std::uint32_t lane) {
-  ChannelDraft* channel = open(place);
-  if (channel == nullptr || !check_end(place, peer, lane)) return;
-  if (channel->store || channel->sends > 0) return fail_at(place, "operands stand before sink and sends");
+void PlanDraft::receive(StepPosition position, std::uint32_t peer, std::uint32_t lane) {
+  ChannelDraft* channel = open(position);
+  if (channel == nullptr || !check_end(position, peer, lane)) return;
+  if (channel->store || channel->sends > 0)
+    return fail_at(position, "operands must be added before the store and the sends");
   if (++channel->operands > PlanLimits::kOperands) {
-    return fail_at(place, fmt::format("has more than {} operands", PlanLimits::kOperands));
+    return fail_at(position, fmt::format("has more than {} operands", PlanLimits::kOperands));
   }
   channel->last->receive(channel->builder.receive_from(peer, static_cast<std::uint16_t>(lane)));
 }
 
-void PlanDraft::local(Place place, Space space, std::uint32_t chunk) {
-  ChannelDraft* channel = open(place);
+void PlanDraft::local(StepPosition position, Space space, std::uint32_t chunk) {
+  ChannelDraft* channel = open(position);
   if (channel == nullptr) return;
   if (space != Space::kInput && space != Space::kOutput && space != Space::kScratch) {
-    return fail_at(place, "a local operand is a chunk of input, output or scratch");
+    return fail_at(position, "a local operand is a chunk of input, output or scratch");
   }
-  if (channel->store || channel->sends > 0) return fail_at(place, "operands stand before sink and sends");
-  if (channel->local) return fail_at(place, "has a second local operand: at most one");
+  if (channel->store || channel->sends > 0)
+    return fail_at(position, "operands must be added before the store and the sends");
+  if (channel->local) return fail_at(position, "has a second local operand: at most one");
   if (++channel->operands > PlanLimits::kOperands) {
-    return fail_at(place, fmt::format("has more than {} operands", PlanLimits::kOperands));
+    return fail_at(position, fmt::format("has more than {} operands", PlanLimits::kOperands));
   }
   channel->local = true;
   channel->last->local(space, chunk);
 }
 
-void PlanDraft::store(Place place, Space space, std::uint32_t chunk) {
-  ChannelDraft* channel = open(place);
+void PlanDraft::store(StepPosition position, Space space, std::uint32_t chunk) {
+  ChannelDraft* channel = open(position);
   if (channel == nullptr) return;
   if (space != Space::kOutput && space != Space::kScratch) {
-    return fail_at(place, "stores to output or scratch only");
+    return fail_at(position, "stores to output or scratch only");
   }
-  if (channel->store) return fail_at(place, "has a second sink: at most one");
+  if (channel->store) return fail_at(position, "has a second store: at most one");
   channel->store = true;
   channel->last->store(space, chunk);
 }
 
-void PlanDraft::send(Place place, std::uint32_t peer, std::uint32_t lane) {
-  ChannelDraft* channel = open(place);
-  if (channel == nullptr || !check_end(place, peer, lane)) return;
+void PlanDraft::send(StepPosition position, std::uint32_t peer, std::uint32_t lane) {
+  ChannelDraft* channel = open(position);
+  if (channel == nullptr || !check_end(position, peer, lane)) return;
   if (++channel->sends > PlanLimits::kOperands) {
-    return fail_at(place, fmt::format("has more than {} sends", PlanLimits::kOperands));
+    return fail_at(position, fmt::format("has more than {} sends", PlanLimits::kOperands));
   }
   channel->last->send(channel->builder.send_to(peer, static_cast<std::uint16_t>(lane)));
 }
 
-void PlanDraft::completes(Place place) {
-  if (ChannelDraft* channel = open(place)) channel->last->completes();
+void PlanDraft::completes(StepPosition position) {
+  if (ChannelDraft* channel = open(position)) channel->last->completes();
 }
 
-void PlanDraft::after(Place place, std::uint32_t channel, std::uint32_t step, std::uint32_t tiles_before) {
-  ChannelDraft* own = open(place);
+void PlanDraft::after(StepPosition position, std::uint32_t channel, std::uint32_t step, std::uint32_t tiles_before) {
+  ChannelDraft* own = open(position);
   if (own == nullptr) return;
   if (channel >= PlanLimits::kChannels || step >= PlanLimits::kSteps) {
-    return fail_at(place, fmt::format("there is no channel {} step {} to wait for", channel, step));
+    return fail_at(position, fmt::format("there is no channel {} step {} to wait for", channel, step));
   }
-  if (tiles_before > 1) return fail_at(place, fmt::format("tiles_before is {}, not 0 or 1", tiles_before));
+  if (tiles_before > 1) return fail_at(position, fmt::format("tiles_before is {}, not 0 or 1", tiles_before));
   if (++waits_ > PlanLimits::kMessages) {
-    return fail_at(place, fmt::format("the plan has more than {} waits", PlanLimits::kMessages));
+    return fail_at(position, fmt::format("the plan has more than {} waits", PlanLimits::kMessages));
   }
   own->builder.after(static_cast<std::uint16_t>(channel), step, static_cast<std::uint16_t>(tiles_before));
 }

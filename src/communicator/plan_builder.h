@@ -1,5 +1,7 @@
-// What stands behind a PlanBuilder. Internal to src/communicator. Used by one thread at a time; never asserts on what
-// the user passes: the first mistake is kept and everything after it does nothing, so that what is built stays bounded.
+// PlanDraft: the implementation of PlanBuilder. Internal to src/communicator.
+//
+// Used by one thread at a time. It never asserts on the user's arguments: it keeps the first mistake, and all later
+// functions then do nothing, so that the size of the draft stays bounded. build() returns the mistake.
 #pragma once
 
 #include <cstdint>
@@ -21,23 +23,23 @@ class PlanDraft {
   std::uint32_t add_channel(std::uint32_t rank);
   std::uint32_t add_step(std::uint32_t rank, std::uint32_t channel);
 
-  // A step of the user's, as its handle names it.
-  struct Place {
+  // The position of a step, as the user's handle PlanBuilder::Step stores it.
+  struct StepPosition {
     std::uint32_t rank = 0;
     std::uint32_t channel = 0;
     std::uint32_t step = 0;
   };
-  void receive(Place place, std::uint32_t peer, std::uint32_t lane);
-  void local(Place place, Space space, std::uint32_t chunk);
-  void store(Place place, Space space, std::uint32_t chunk);
-  void send(Place place, std::uint32_t peer, std::uint32_t lane);
-  void completes(Place place);
-  void after(Place place, std::uint32_t channel, std::uint32_t step, std::uint32_t tiles_before);
+  void receive(StepPosition position, std::uint32_t peer, std::uint32_t lane);
+  void local(StepPosition position, Space space, std::uint32_t chunk);
+  void store(StepPosition position, Space space, std::uint32_t chunk);
+  void send(StepPosition position, std::uint32_t peer, std::uint32_t lane);
+  void completes(StepPosition position);
+  void after(StepPosition position, std::uint32_t channel, std::uint32_t step, std::uint32_t tiles_before);
 
   Result<UserPlan> build() const;
 
  private:
-  // A channel under construction, and what its last step has so far.
+  // A channel under construction, and what has been added to its last step so far.
   struct ChannelDraft {
     ChannelBuilder builder{};
     std::optional<ChannelBuilder::StepBuilder> last{};
@@ -49,15 +51,17 @@ class PlanDraft {
 
   void check_description();
   void fail(std::string what);
-  void fail_at(Place place, const std::string& what);
-  // The channel of a step that may still grow; null, with the mistake kept, where it may not.
-  ChannelDraft* open(Place place);
-  bool check_end(Place place, std::uint32_t peer, std::uint32_t lane);
+  void fail_at(StepPosition position, const std::string& what);
+  // Returns the channel of a step to which more may be added. If the step is closed, records the mistake and returns
+  // null.
+  ChannelDraft* open(StepPosition position);
+  bool check_end(StepPosition position, std::uint32_t peer, std::uint32_t lane);
 
   PlanDescription description_;
-  std::vector<std::deque<ChannelDraft>> ranks_;  // deques: a StepBuilder refers to its ChannelBuilder
+  // Indexed by rank. Deques, because a StepBuilder refers to its ChannelBuilder.
+  std::vector<std::deque<ChannelDraft>> ranks_;
   std::uint64_t steps_ = 0;
-  std::uint64_t ends_ = 0;  // sends and receives
+  std::uint64_t ends_ = 0;  // number of sends and receives
   std::uint64_t waits_ = 0;
   std::optional<Error> mistake_;
 };

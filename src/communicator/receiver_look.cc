@@ -1,3 +1,4 @@
+// can_receive(): asks the engine to look at the receiver of a send that is never submitted.
 #include "communicator/receiver_look.h"
 
 #include "communicator/communicator_impl.h"

@@ -1,4 +1,4 @@
-// For a face of the library that sends without waiting (src/nccl): a look at the receiver before such a send.
+// can_receive(): checks the receiver before a send for which the caller will not wait. Used by src/nccl.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,10 @@
 
 namespace tutti::detail {
 
-// Whether `peer`, which is not this rank, can receive a message of so many bytes. It takes part in nothing, and waits
-// for other threads for milliseconds at most. False: its process may have ended; ask again. That takes less than a
-// second to find out. Errors: as of a send to it, for example kPeerLost if its process has ended.
+// Whether `peer`, which must not be this rank, can receive a message of `bytes` bytes. Sends nothing, and waits for
+// other threads for a few milliseconds at most. False: the process of the peer may have ended; ask again. It takes
+// less than a second until the answer is certain. Errors: those of a send to the peer, for example kPeerLost if its
+// process has ended.
 Result<bool> can_receive(Communicator& communicator, std::size_t bytes, std::int32_t peer);
 
 }  // namespace tutti::detail

@@ -1,10 +1,11 @@
-// The root of libtutti.so: names what the library exports, so that the linker takes it out of the static parts.
+// The root of libtutti.so. It refers to the exported functions, so that the linker includes their object files,
+// which are in static libraries.
 #include "tutti/tutti.h"
 
 namespace tutti {
 namespace {
 
-// One function of each object file that holds public functions.
+// One function from each object file that defines public functions.
 [[gnu::used]] const auto kErrors = static_cast<std::string (*)(const Error&)>(&to_string);
 [[gnu::used]] const auto kNames = static_cast<bool (*)(DataType)>(&is_valid);
 [[gnu::used]] const auto kCreate = &Communicator::create;

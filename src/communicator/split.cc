@@ -1,5 +1,5 @@
-// Communicators out of a communicator: split and duplicate. All ranks of the parent take part in every round, also
-// those that join no child, so that the rounds are plain collectives of the parent.
+// split() and duplicate(): make communicators of subsets of the ranks. All ranks of the parent take part in every
+// round, including those that join no child, so the rounds are ordinary collectives of the parent.
 #include <fmt/format.h>
 #include <sys/random.h>
 
@@ -17,28 +17,28 @@ namespace {
 
 constexpr std::size_t kMostBlobBytes = 4096;
 
-// What a rank says in the first round. Everything of fixed width; ranks of one job run the same build.
-struct Wish {
+// What each rank contributes to the first round. The layout has fixed widths; ranks of one job run the same build.
+struct SplitRequest {
   std::int32_t colour = 0;
   std::int32_t key = 0;
-  std::uint64_t id = 0;  // of the child, if this rank becomes its rank 0
+  std::uint64_t id = 0;  // the id of the child, used if this rank becomes its rank 0
 };
 
-// The wish as bytes.
-Result<std::string> make_wish(std::int32_t colour, std::int32_t key) {
+// Checks the arguments of split() and returns the request as bytes.
+Result<std::string> make_split_request(std::int32_t colour, std::int32_t key) {
   if (colour < 0 && colour != Communicator::kNoColour) {
     return invalid_argument(fmt::format("colour {} is negative; kNoColour joins no group", colour));
   }
-  Wish wish{.colour = colour, .key = key};
-  if (getrandom(&wish.id, sizeof(wish.id), 0) != static_cast<ssize_t>(sizeof(wish.id))) {
-    return Error{ErrorCode::kSystem, ErrorScope::kCall, -1, "no random number can be had"};
+  SplitRequest request{.colour = colour, .key = key};
+  if (getrandom(&request.id, sizeof(request.id), 0) != static_cast<ssize_t>(sizeof(request.id))) {
+    return Error{ErrorCode::kSystem, ErrorScope::kCall, -1, "the system gives no random numbers"};
   }
-  return std::string(reinterpret_cast<const char*>(&wish), sizeof(wish));
+  return std::string(reinterpret_cast<const char*>(&request), sizeof(request));
 }
 
 }  // namespace
 
-// One round over the parent: lengths first, then the blobs.
+// One round over the parent: an all-gather of the lengths, then an all-gather of the blobs.
 Result<std::vector<std::string>> CommunicatorImpl::all_gather_blobs(const std::string& blob) {
   TUTTI_ASSERT(blob.size() <= kMostBlobBytes);
   std::vector<std::uint64_t> lengths(ranks_);
@@ -52,8 +52,9 @@ Result<std::vector<std::string>> CommunicatorImpl::all_gather_blobs(const std::s
   std::vector<std::size_t> counts(lengths.begin(), lengths.end());
   for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
     if (counts[rank] > kMostBlobBytes) {
-      return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank),
-                   fmt::format("rank {} gives {} bytes in a round of set-up", rank, counts[rank])};
+      return Error{
+          ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank),
+          fmt::format("rank {} sent {} bytes in a round of set-up, which is more than allowed", rank, counts[rank])};
     }
   }
   std::size_t total = 0;
@@ -75,7 +76,8 @@ Result<std::vector<std::string>> CommunicatorImpl::all_gather_blobs(const std::s
   return blobs;
 }
 
-// What fails in the making of a child has cost that child; the parent is lost only where its own rounds have broken it.
+// A failure in the making of a child affects only that child. The parent is unusable only if one of its own rounds
+// has broken it.
 Result<std::unique_ptr<Communicator>> CommunicatorImpl::split(std::int32_t colour, std::int32_t key,
                                                               std::string_view name) {
   auto child = try_split(colour, key);
@@ -90,22 +92,23 @@ Result<std::unique_ptr<Communicator>> CommunicatorImpl::try_split(std::int32_t c
   if (job_context_ == nullptr) {
     return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1, "a communicator of a simulation cannot be split"};
   }
-  // Every rank comes to the first round, with its wish or with what is wrong, so that none is waited for in vain.
+  // Every rank takes part in the first round, with its request or with its error, so that the other ranks do not
+  // wait until the timeout.
   const Gather parent = [this](const std::string& blob) { return all_gather_blobs(blob); };
-  auto blobs = gather_or_fail(parent, make_wish(colour, key));
+  auto blobs = gather_or_fail(parent, make_split_request(colour, key));
   if (!blobs) return blobs.error();
-  std::vector<std::tuple<std::int32_t, std::uint32_t, std::uint64_t>> chosen;  // key, rank here, id
+  std::vector<std::tuple<std::int32_t, std::uint32_t, std::uint64_t>> chosen;  // key, rank in this communicator, id
   for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
-    Wish theirs;
+    SplitRequest theirs;
     if ((*blobs)[rank].size() != sizeof(theirs)) {
       return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank),
-                   fmt::format("rank {} said something in split() that cannot be read", rank)};
+                   fmt::format("rank {} sent a malformed message in split()", rank)};
     }
     std::memcpy(&theirs, (*blobs)[rank].data(), sizeof(theirs));
     if (theirs.colour == colour) chosen.emplace_back(theirs.key, rank, theirs.id);
   }
   std::sort(chosen.begin(), chosen.end());
-  // Ranks of all colours take part in each other's rounds; each keeps what its own say.
+  // Ranks of all colours take part in each round. Each rank keeps the blobs of its own colour.
   bool round_failed = false;
   const Gather among = [&](const std::string& blob) -> Result<std::vector<std::string>> {
     auto all = all_gather_blobs(blob);
@@ -116,7 +119,7 @@ Result<std::unique_ptr<Communicator>> CommunicatorImpl::try_split(std::int32_t c
     return own;
   };
   if (colour == Communicator::kNoColour) {
-    for (int round = 0; round < kWorldRounds + (job_context_->devices ? kDeviceRounds : 0); ++round) {
+    for (int round = 0; round < kEnvironmentRounds + (job_context_->devices ? kDeviceRounds : 0); ++round) {
       auto all = all_gather_blobs("+");
       if (!all) return all.error();
     }
@@ -127,7 +130,8 @@ Result<std::unique_ptr<Communicator>> CommunicatorImpl::try_split(std::int32_t c
   return in_parent_ranks(chosen, std::move(child).error());
 }
 
-// The making of a environment counts the ranks of the new communicator.
+// Translates the rank in an error of make_child(), where ranks are numbered as in the new communicator, into the
+// rank in this communicator.
 Error CommunicatorImpl::in_parent_ranks(
     const std::vector<std::tuple<std::int32_t, std::uint32_t, std::uint64_t>>& chosen, Error error) {
   if (error.rank < 0 || static_cast<std::size_t>(error.rank) >= chosen.size()) return error;
@@ -147,7 +151,7 @@ Result<std::unique_ptr<Communicator>> CommunicatorImpl::make_child(
   }
   auto environment = make_environment(job_context_, members, rank, std::get<2>(chosen.front()), among);
   const auto ranks = static_cast<std::uint32_t>(members.size());
-  if (!environment) {  // the other colours' ranks count on these rounds
+  if (!environment) {  // the ranks of the other colours expect this rank in these rounds
     for (int round = 0; round < kDeviceRounds && job_context_->devices; ++round) static_cast<void>(among("!"));
     return environment.error();
   }

@@ -1,4 +1,4 @@
-// Giving back the GPU memory of a communicator, and taking it again.
+// suspend() and resume(): free the GPU memory of a communicator, and allocate it again.
 #include <fmt/format.h>
 #include <sys/random.h>
 
@@ -21,7 +21,7 @@ Status CommunicatorImpl::suspend() {
   } else if (device_executor_ != nullptr) {
     if (const Status finished = device_executor_->finish(); !finished.ok()) ready = finished.error();
   }
-  // All ranks suspend, or none.
+  // All ranks suspend, or no rank does.
   const Gather gather = [this](const std::string& blob) { return all_gather_blobs(blob); };
   if (auto all = gather_or_fail(gather, ready); !all) {
     Error error = std::move(all).error();
@@ -46,23 +46,23 @@ Status CommunicatorImpl::resume() {
   if (!suspended_) return {};
   const Gather gather = [this](const std::string& blob) { return all_gather_blobs(blob); };
   std::uint64_t id = 0;
-  Result<std::string> mine = Error{ErrorCode::kSystem, ErrorScope::kCall, -1, "no random number can be had"};
+  Result<std::string> mine = Error{ErrorCode::kSystem, ErrorScope::kCall, -1, "the system gives no random numbers"};
   if (getrandom(&id, sizeof(id), 0) == static_cast<ssize_t>(sizeof(id))) {
     mine = std::string(reinterpret_cast<const char*>(&id), sizeof(id));
   }
   auto ids = gather_or_fail(gather, mine);
   if (!ids) return ids.error();
   if (ids->front().size() != sizeof(id)) {
-    return Error{ErrorCode::kRefused, ErrorScope::kCall, 0, "rank 0 said something in resume() that cannot be read"};
+    return Error{ErrorCode::kRefused, ErrorScope::kCall, 0, "rank 0 sent a malformed message in resume()"};
   }
   std::memcpy(&id, ids->front().data(), sizeof(id));
   auto devices = make_device_resources(*job_context_, members_, rank_, id, environment_, gather);
   if (!devices) return devices.error();
-  auto way = *devices == nullptr
-                 ? nullptr
-                 : std::make_unique<DeviceExecutor>(std::move(*devices), rank_, ranks_, *environment_.plan_cache);
+  auto executor = *devices == nullptr
+                      ? nullptr
+                      : std::make_unique<DeviceExecutor>(std::move(*devices), rank_, ranks_, *environment_.plan_cache);
   const std::scoped_lock lock(mutex_, device_mutex_);
-  device_executor_ = std::move(way);
+  device_executor_ = std::move(executor);
   listen_to_devices();
   suspended_ = false;
   return {};

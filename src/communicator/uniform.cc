@@ -1,17 +1,25 @@
-// Calls that end alike on all ranks: after each one a short all-reduce in which every rank says how it went. Where that
-// cannot be carried out any more, those that live settle by agreement how the call has ended; then there are no more
-// calls. agree() settles first, too, so that all have had the same agreements, whoever learns of the end in a call and
-// who afterwards.
+// The uniform mode: every call ends in the same way on all ranks, with success or with an error.
 //
-// Ranks stand at the same call or at two in a row: who has voted, knows how the call ended, as all do that have; who
-// has not, does not. A rank's position is the number of the call of which it does not know, or of its next one. What
-// they tell, two numbers of which the consensus gives the least:
-//   operation: 2 * position, and 1 more where this rank's part of that call went well
-//   value: minus (4 * position, 2 more where it knows that the call before failed, 1 more where it does not know of
-//   one)
-// So the least position A and the greatest K are known. Who stands at A: where K is A, nobody knows, and the call ended
-// well if every part did; where K is A + 1, the ranks there know. Who stands at A + 1 while others are at A has failed:
-// these do not make that call any more.
+// After each call the ranks vote on how it went, by a short all-reduce. If the vote fails, the surviving ranks agree
+// by consensus (settle()) how the call has ended, and the communicator takes no more calls. agree() settles the last
+// call first as well. All survivors have then taken part in the same sequence of agreements, whether they notice the
+// end of the communicator in a call or afterwards.
+//
+// Any two ranks are at most one call apart. A rank that completed the vote on a call has the outcome of that call, and
+// so do all other ranks that completed the vote. The position of a rank is the number of the call of which it does not
+// have the outcome yet or, if it has all outcomes, the number of its next call. Each rank contributes two numbers, and
+// the consensus returns the minimum of each:
+//
+//   operation = 2 * position + (1 if this rank's part of that call succeeded)
+//   value     = -(4 * position + (2 if the call before is known to have failed)
+//                              + (1 if this rank lacks the outcome of the call at its position))
+//
+// Let A be the least position and K the greatest. They follow from the two minima.
+// - A rank at position A, if K = A: the vote was completed by no rank, so the call succeeded if every part of it
+//   did.
+// - A rank at position A, if K = A + 1: the ranks at A + 1 have the outcome of the call.
+// - A rank at position A + 1 while others are at A: its call has failed, because the others will not make that call
+//   any more.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,7 +32,9 @@
 namespace tutti::detail {
 namespace {
 
-constexpr std::int32_t kWell = INT32_MAX;  // of a vote; else: who is to blame, or where nobody is named, see below
+// Value of a vote for success. A failed rank votes with the rank that its error names, or with ranks + its own rank
+// if the error names no rank.
+constexpr std::int32_t kSucceeded = INT32_MAX;
 
 }  // namespace
 
@@ -44,8 +54,8 @@ Status CommunicatorImpl::confirm(const Status& own) {
   if (own.ok() || own.error().scope == ErrorScope::kCall) {
     const auto ranks = static_cast<std::int32_t>(ranks_);
     const auto mine = static_cast<std::int32_t>(rank_);
-    // Whoever is named goes before who only failed.
-    const std::int32_t vote = own.ok() ? kWell : own.error().rank >= 0 ? own.error().rank : ranks + mine;
+    // The minimum is taken, so an error that names a rank takes precedence over one that does not.
+    const std::int32_t vote = own.ok() ? kSucceeded : own.error().rank >= 0 ? own.error().rank : ranks + mine;
     std::int32_t all = mine;
     const Status voted = run_plain({.kind = CollectiveKind::kAllReduce,
                                     .input = &vote,
@@ -56,12 +66,15 @@ Status CommunicatorImpl::confirm(const Status& own) {
                                    {});
     if (voted.ok()) {
       resolved_ = true;
-      if (all != kWell) last_bad_ = calls_;
-      if (all == kWell || !own.ok()) return own;
-      const std::string where = all < ranks ? fmt::format("elsewhere; rank {} is to blame", all)
-                                            : fmt::format("on rank {}, which names nobody", all - ranks);
-      return Error{ErrorCode::kAborted, ErrorScope::kCall, all < ranks ? all : -1,
-                   fmt::format("call {}: it went well here, and failed {}: so it has failed", calls_, where)};
+      if (all != kSucceeded) last_failed_call_ = calls_;
+      if (all == kSucceeded || !own.ok()) return own;
+      const std::string where =
+          all < ranks ? fmt::format("on another rank because of rank {}", all) : fmt::format("on rank {}", all - ranks);
+      return Error{
+          ErrorCode::kAborted, ErrorScope::kCall, all < ranks ? all : -1,
+          fmt::format(
+              "call {} succeeded on this rank, but failed {}: in the uniform mode it counts as failed on all ranks",
+              calls_, where)};
     }
     if (own.ok()) failure = voted;
   }
@@ -72,43 +85,44 @@ Status CommunicatorImpl::confirm(const Status& own) {
   return failure;
 }
 
-// Whether the last call ended well. Errors: those of agree().
-Result<bool> CommunicatorImpl::settle(bool own_ok, std::chrono::milliseconds patience) {
+// Agrees with the surviving ranks on how the last call ended. Returns whether it succeeded. Errors: those of
+// agree().
+Result<bool> CommunicatorImpl::settle(bool own_ok, std::chrono::milliseconds timeout) {
   const std::int64_t position = resolved_ ? calls_ + 1 : calls_;
-  const bool failed_before = last_bad_ == position - 1;
-  const auto decision =
-      confer(Matter::kCalls,
-             {.operation = 2 * static_cast<std::uint64_t>(position) + (own_ok ? 1 : 0),
-              .value = -(4 * position + (failed_before && last_bad_ > 0 ? 2 : 0) + (resolved_ ? 0 : 1))},
-             patience);
+  const bool failed_before = last_failed_call_ == position - 1;
+  const auto decision = decide_by_consensus(
+      ConsensusTopic::kCalls,
+      {.operation = 2 * static_cast<std::uint64_t>(position) + (own_ok ? 1 : 0),
+       .value = -(4 * position + (failed_before && last_failed_call_ > 0 ? 2 : 0) + (resolved_ ? 0 : 1))},
+      timeout);
   if (!decision) {
     settled_ = calls_ended_ && decision.error().code == ErrorCode::kRefused;
     return decision.error();
   }
   const auto least = static_cast<std::int64_t>(decision->operation / 2);
   const std::int64_t most = -decision->value / 4;
-  const bool all_well = decision->operation % 2 == 1;
-  const bool known_bad = -decision->value / 2 % 2 == 1;
-  const bool somebody_does_not_know = least != most || -decision->value % 2 == 1;
-  settled_ = somebody_does_not_know;
-  if (somebody_does_not_know && !calls_ended_) {
+  const bool all_succeeded = decision->operation % 2 == 1;
+  const bool known_failed = -decision->value / 2 % 2 == 1;
+  const bool some_rank_lacks_outcome = least != most || -decision->value % 2 == 1;
+  settled_ = some_rank_lacks_outcome;
+  if (some_rank_lacks_outcome && !calls_ended_) {
     calls_ended_ = Error{ErrorCode::kAborted, ErrorScope::kCommunicator, -1,
                          "the last call could not be confirmed on some rank, and the survivors have agreed on how it "
                          "ended: the communicator takes no more; shrink it"};
   }
-  if (resolved_) return last_bad_ != calls_;
-  const bool well = position == least && (most == least ? all_well : !known_bad);
+  if (resolved_) return last_failed_call_ != calls_;
+  const bool well = position == least && (most == least ? all_succeeded : !known_failed);
   resolved_ = true;
-  if (!well) last_bad_ = calls_;
+  if (!well) last_failed_call_ = calls_;
   return well;
 }
 
-// Before an agreement of the application's.
-Status CommunicatorImpl::settle_before(std::chrono::milliseconds patience) {
+// Settles the last call before an agree() of the application.
+Status CommunicatorImpl::settle_before(std::chrono::milliseconds timeout) {
   if (!uniform_) return {};
   const std::scoped_lock lock(uniform_mutex_);
   if (settled_ || agreeing_) return {};
-  const auto settled = settle(false, patience);
+  const auto settled = settle(false, timeout);
   if (!settled) return settled.error();
   agreeing_ = true;
   return {};

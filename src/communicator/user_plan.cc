@@ -1,3 +1,4 @@
+// UserPlan: reads, checks and proves plans of the caller.
 #include "communicator/user_plan.h"
 
 #include <fmt/format.h>
@@ -18,9 +19,11 @@ namespace {
 
 constexpr std::size_t kReadBytes = std::size_t{1} << 16;
 
-// All four combinations of in place and windows, the only one that depends on windows_in_place last. A plan that does
-// not say whether it may publish its input in place is asked: true saves a copy, but the plan must then never overwrite
-// what a peer may still read. Where only that can not be proved, false is right: such messages go through slots.
+// Verifies all four combinations of in place (or not) and windows (or not). The last one is the only one that
+// depends on windows_in_place. If `may_choose`, the plan file does not specify windows_in_place, and this function
+// chooses it. True saves a copy, because a rank may then let peers read its in-place input directly; but then the
+// plan must never overwrite data that a peer may still read. If only that cannot be proved, windows_in_place becomes
+// false, and such messages go through slots.
 Result<PlanProof> prove_all(Plan& plan, bool may_choose) {
   PlanProof proof;
   for (const bool in_place : {false, true}) {
@@ -58,7 +61,8 @@ Error system_error(const std::string& what, int number) {
   return {.code = ErrorCode::kSystem, .message = fmt::format("{}: {}", what, std::generic_category().message(number))};
 }
 
-// The whole file, or one byte more than is taken.
+// Returns the whole file. A file that is too long is read only until it exceeds the limit, so that the parser can
+// report it.
 Result<std::string> read_file(const std::string& path) {
   std::FILE* file = std::fopen(path.c_str(), "re");
   if (file == nullptr) return system_error(fmt::format("cannot open the plan {}", path), errno);

@@ -1,5 +1,5 @@
-// What stands behind a UserPlan, and how the runtime runs one. Internal to src/communicator and its tests; everything
-// here is immutable or pure, so any thread may use it.
+// UserPlanData: the implementation of UserPlan, and how the runtime executes one. Internal to src/communicator and
+// its tests. Everything here is immutable or pure, so any thread may use it.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,12 @@ struct UserPlanData {
   PlanProof proof;
   std::uint32_t digest = 0;
 
-  // The only way to a UserPlan: proves `file`. Where the file does not say whether PlanShape::windows_in_place, the
-  // faster true is taken if it can be proved, else false. Errors: kInvalidPlan, kUnsupported.
+  // Proves the plan in `file`; every UserPlan is made by this function. If the file does not contain
+  // PlanShape::windows_in_place, it is set to true if that can be proved, because true is faster, and to false
+  // otherwise. Errors: kInvalidPlan, kUnsupported.
   static Result<UserPlan> prove(PlanFile file);
   static const UserPlanData& of(const UserPlan& plan) { return *plan.data_; }
-  // What bind() takes. The generator shares the plan's content and may outlive `plan`. It needs no second proof.
+  // The generator that bind() needs. It shares the plan's content and may outlive `plan`. It needs no second proof.
   static Generator generator(const UserPlan& plan);
 };
 

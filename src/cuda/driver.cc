@@ -19,7 +19,7 @@ constexpr std::string_view kHostWorks = "host memory works without it";
 
 Error unsupported(std::string message) { return {ErrorCode::kUnsupported, ErrorScope::kCall, -1, std::move(message)}; }
 
-// What a person can do about it; empty where the driver's own words are all there is.
+// The remedy for the message; empty if there is only the driver's own text.
 std::string_view advice(CUresult result) {
   switch (result) {
     case CUresult::kOutOfMemory: return "free device or pinned memory, or use fewer or smaller slots";
@@ -57,24 +57,25 @@ ErrorCode code_of(CUresult result) {
   }
 }
 
-// How many libraries this process has ever loaded: changes when one is loaded, and costs less than a look for one.
+// The number of libraries that this process has ever loaded. It changes when a library is loaded, and reading it is
+// cheaper than searching for a library.
 std::uint64_t loads_so_far() {
   std::uint64_t loads = 0;
   dl_iterate_phdr(
       [](dl_phdr_info* info, std::size_t, void* out) {
         *static_cast<std::uint64_t*>(out) = info->dlpi_adds;
-        return 1;  // the first entry tells: no need for the others
+        return 1;  // every entry has the same counter, so stop after the first one
       },
       &loads);
   return loads;
 }
 
-// The process's driver. A static, because the driver is one: a second Driver would be the same library with the same
-// state. Nothing of it is destroyed when the process ends, since threads may still be calling.
+// The driver of this process. It is a static variable because a second Driver would be the same library with the same
+// state. It is never destroyed, because other threads may still call it while the process exits.
 struct Process {
   std::mutex opening;
   std::optional<Driver> driver;                    // written once, under `opening`
-  std::atomic<const Driver*> opened{nullptr};      // release after `driver` is written
+  std::atomic<const Driver*> opened{nullptr};      // stored with release order after `driver` is written
   std::atomic<std::uint64_t> loads_without_it{0};  // loads_so_far() when loaded() last found nothing
 };
 static_assert(std::is_trivially_destructible_v<Driver>);
@@ -86,7 +87,7 @@ Process& process() {
 
 }  // namespace
 
-// Fills a Driver from a library that is open.
+// Makes a Driver from a library that dlopen() has opened.
 class DriverLoader {
  public:
   static Result<Driver> load(SharedLibrary& library) {
@@ -148,7 +149,8 @@ class DriverLoader {
 
 namespace {
 
-// With `flags` RTLD_NOLOAD: only where it has been loaded already.
+// Opens the driver, or returns the one that is open. With `flags` RTLD_NOLOAD it succeeds only if the process has
+// already loaded the library.
 Result<const Driver*> open_with(int flags) {
   Process& own = process();
   const std::lock_guard lock(own.opening);
@@ -164,7 +166,7 @@ Result<const Driver*> open_with(int flags) {
     library->close();
     return std::move(driver).error();
   }
-  own.driver = *std::move(driver);  // the library stays open: what it handed out must stay valid
+  own.driver = *std::move(driver);  // the library is never closed, so that its function pointers stay valid
   own.opened.store(&*own.driver, std::memory_order_release);
   return &*own.driver;
 }
@@ -179,7 +181,7 @@ Result<const Driver*> Driver::open() {
 const Driver* Driver::loaded() {
   Process& own = process();
   if (const Driver* driver = own.opened.load(std::memory_order_acquire)) return driver;
-  const std::uint64_t loads = loads_so_far();  // before the look, so that a load meanwhile is seen next time
+  const std::uint64_t loads = loads_so_far();  // read first, so that a load during the search is noticed next time
   if (own.loads_without_it.load(std::memory_order_relaxed) == loads) return nullptr;
   auto driver = open_with(RTLD_NOLOAD);
   if (driver) return *driver;

@@ -1,9 +1,9 @@
-// The CUDA driver, opened at run time: nothing of CUDA is needed to build Tutti or to start it. Whoever touches a
-// device goes through here: the runtime at set-up (open), every call on buffers (loaded), the tools. Any thread.
+// Driver: the CUDA driver, opened at run time, so that Tutti builds and starts without CUDA. All code that uses a GPU
+// calls it through this class: set-up uses open(), every call on buffers uses loaded(). May be used from any thread.
 //
-// Invariants: at most one driver in a process, never closed again; a Driver that was handed out stays valid until the
-// process ends, and is constant. The driver keeps state that is the process's too (its current context is the
-// thread's).
+// Invariants: a process opens the driver at most once and never closes it. A Driver is constant, and stays valid until
+// the process exits. The driver itself has state that it shares with the rest of the process, for example the current
+// context of each thread.
 #pragma once
 
 #include <cstdint>
@@ -19,24 +19,27 @@ inline constexpr const char* kDriverLibrary = "libcuda.so.1";
 
 class Driver {
  public:
-  // Opens and initialises the driver; after a success, only returns it. Errors (kUnsupported), each saying what to do:
-  // no driver, the toolkit's stub in its place, too old, no device; all of them leave host memory usable.
+  // Opens and initialises the driver. After a success, later calls only return it. Errors (kUnsupported, with a
+  // remedy): there is no driver, the library is the toolkit's stub, the driver is too old, or there is no device.
+  // Calls on host memory work in all of these cases.
   static Result<const Driver*> open();
 
-  // The driver, where this process has loaded it for itself, else null. Without it no pointer can be a device's, so
-  // this is the first look at a buffer: about 12 ns while no driver is there, and less than 1 ns afterwards (measured
-  // on a virtual machine; asking dlopen() each time took 21,000 ns).
+  // Returns the driver if this process has already loaded its library, otherwise null. Without the library a pointer
+  // cannot be device memory, so this is the first check of every buffer. It takes about 12 ns while the driver is not
+  // loaded, and less than 1 ns afterwards (measured on a virtual machine; calling dlopen() each time took 21,000 ns).
   static const Driver* loaded();
 
   const DriverApi& api() const { return api_; }
-  int version() const { return version_; }  // 13020 is CUDA 13.2
+  int version() const { return version_; }  // for example 13020 for CUDA 13.2
 
-  // Errors (kUnsupported): the driver is older than `version`; `what` needs it, "the device code" for instance.
+  // Checks the version. Errors (kUnsupported): the driver is older than `version`. `what` is the subject of the
+  // message, the part that needs this version, for example "the device code".
   Status require(int version, std::string_view what) const;
 
   Result<int> device_count() const;
 
-  // Success, or what `call` (a driver function, with what it was about) failed with.
+  // Turns a result of the driver into a Status. `call` begins the message: the driver function and its object, for
+  // example "cuMemAlloc of 64 bytes".
   Status check(CUresult result, std::string_view call) const {
     if (result == CUresult::kSuccess) [[likely]]
       return {};
@@ -50,11 +53,11 @@ class Driver {
   int version_ = 0;
 };
 
-// "13.2" of 13020.
+// Formats a version, for example "13.2" for 13020.
 std::string version_text(int version);
 
-// Whether the result says that the context is gone with all that was in it: destroyed, lost to a failed kernel or to
-// failing hardware, or the driver has shut down.
+// Whether the result means that the context and all its contents are lost: the context was destroyed, a kernel or the
+// hardware failed, or the driver has shut down.
 bool is_lost(CUresult result);
 
 }  // namespace tutti::cuda

@@ -1,16 +1,17 @@
-// The CUDA driver's functions as a table of pointers, and the names and versions by which the driver gives them. Filled
-// by Driver::open() (driver.h) and, from the other side, by the fake driver of the tests (tests/device/fake_driver);
-// constant afterwards, so any thread may call through it. The driver's own documentation has what each function does
-// and returns.
+// DriverApi: the functions of the CUDA driver as a table of pointers, and the names and versions with which they are
+// looked up. Driver::open() (driver.h) fills the table; in tests the fake driver (tests/device/fake_driver) provides
+// the functions. The table is constant afterwards, so any thread may use it. NVIDIA's documentation of the driver API
+// describes the functions.
 //
-// A name is asked for at the version that has the prototype written here; a driver keeps old versions for ever.
+// Each function is looked up with the version of CUDA that introduced the prototype below, because a driver supports
+// all old versions of a function.
 #pragma once
 
 #include "cuda/driver_types.h"
 
 namespace tutti::cuda {
 
-// cuGetProcAddress_v2; the one function that is looked up by its symbol.
+// The type of cuGetProcAddress_v2, the only function that is looked up by its symbol.
 using ProcAddress = CUresult (*)(const char* name, void** function, int version, std::uint64_t flags, int* status);
 
 struct DriverApi {
@@ -93,7 +94,7 @@ struct DriverApi {
   CUresult (*launch_kernel)(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                             unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream,
                             void** parameters, void** extra) = nullptr;
-  // Like launch_kernel, but of all blocks at once, or an error.
+  // Like launch_kernel, but all blocks run at the same time; it fails if they do not fit on the device.
   CUresult (*launch_cooperative_kernel)(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                                         unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                                         CUstream stream, void** parameters) = nullptr;
@@ -112,14 +113,14 @@ struct DriverApi {
   CUresult (*graph_exec_destroy)(CUgraphExec executable) = nullptr;
   CUresult (*graph_destroy)(CUgraph graph) = nullptr;
 
-  // Memory and events of other processes.
+  // Memory and events that processes share (CUDA IPC).
   CUresult (*ipc_get_mem_handle)(CUipcMemHandle* handle, CUdeviceptr address) = nullptr;
   CUresult (*ipc_open_mem_handle)(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) = nullptr;
   CUresult (*ipc_close_mem_handle)(CUdeviceptr address) = nullptr;
   CUresult (*ipc_get_event_handle)(CUipcEventHandle* handle, CUevent event) = nullptr;
   CUresult (*ipc_open_event_handle)(CUevent* event, CUipcEventHandle handle) = nullptr;
 
-  // Virtual memory: physical memory and addresses apart.
+  // Virtual memory: physical memory and address ranges are allocated separately, and then mapped.
   CUresult (*mem_get_allocation_granularity)(std::size_t* bytes, const CUmemAllocationProp* properties,
                                              MemGranularity option) = nullptr;
   CUresult (*mem_create)(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp* properties,
@@ -142,8 +143,8 @@ struct DriverApi {
                                                MemHandleType type) = nullptr;
 };
 
-// The oldest driver that has all of it.
-inline constexpr int kOldestDriver = 12000;  // cuGetProcAddress_v2 itself
+// The oldest driver that has all of these functions; cuGetProcAddress_v2 needs this version.
+inline constexpr int kOldestDriver = 12000;
 
 namespace detail {
 
@@ -276,7 +277,7 @@ void visit_mappings(Api& api, Visitor& visit) {
 
 }  // namespace detail
 
-// Calls visit(name, version, function) for every function of the table, `function` a reference to the pointer.
+// Calls visit(name, version, function) for every function of the table; `function` is a reference to its pointer.
 template <class Api, class Visitor>
 void for_each_function(Api& api, Visitor visit) {
   detail::visit_devices(api, visit);

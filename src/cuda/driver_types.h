@@ -1,6 +1,6 @@
-// The CUDA driver's types, as its ABI has them: handles, results, flags and the few structures that cross the boundary.
-// Only what Tutti uses; names of types are the driver's, values are ours to name. No CUDA header is needed to build.
-// tests/device/unit/abi_test.cc compares all of it with the toolkit's cuda.h where there is one.
+// The types of the CUDA driver's ABI that Tutti uses: handles, results, flags and structures. They are declared here so
+// that Tutti builds without CUDA headers. Types have the driver's names; enumerators are named in this project's style.
+// tests/device/unit/abi_test.cc compares all of them with the toolkit's cuda.h if the toolkit is installed.
 #pragma once
 
 #include <array>
@@ -9,8 +9,8 @@
 
 namespace tutti::cuda {
 
-// Declared here first: without that, a file that includes nccl.h before this header would take the type of its global
-// CUstream_st, and its calls would not link.
+// This declaration is needed in a file that includes nccl.h before this header. Without it, CUstream would refer to the
+// global CUstream_st of nccl.h, and calls of functions that take a CUstream would not link.
 struct CUstream_st;  // NOLINT(bugprone-forward-declaration-namespace): nccl.h has the name, too
 
 using CUdevice = int;
@@ -32,8 +32,8 @@ enum class CUresult : std::int32_t {
   kInvalidValue = 1,
   kOutOfMemory = 2,
   kNotInitialized = 3,
-  kDeinitialized = 4,  // the process ends, the driver has shut down
-  kStubLibrary = 34,   // the toolkit's empty libcuda.so, for linking only
+  kDeinitialized = 4,  // the process is exiting, and the driver has shut down
+  kStubLibrary = 34,   // the library is the toolkit's empty libcuda.so, which is only for linking
   kCallRequiresNewerDriver = 36,
   kDeviceUnavailable = 46,
   kNoDevice = 100,
@@ -126,7 +126,8 @@ enum class PointerAttribute : std::int32_t {
   kMemoryPool = 17,
 };
 
-// What kMemoryType gives; 0, which the driver does not name, is memory that it does not know.
+// The values of PointerAttribute::kMemoryType. 0 has no name in the driver; it means memory that the driver has not
+// allocated or registered.
 enum class MemoryType : std::uint32_t { kUnknown = 0, kHost = 1, kDevice = 2, kArray = 3, kUnified = 4 };
 
 enum class FunctionAttribute : std::int32_t {
@@ -139,7 +140,7 @@ enum class FunctionAttribute : std::int32_t {
 };
 
 enum class P2pAttribute : std::int32_t {
-  kPerformanceRank = 1,  // the lower, the better
+  kPerformanceRank = 1,  // lower is faster
   kAccessSupported = 2,
   kNativeAtomicSupported = 3,
 };
@@ -147,8 +148,8 @@ enum class P2pAttribute : std::int32_t {
 enum class CaptureStatus : std::int32_t { kNone = 0, kActive = 1, kInvalidated = 2 };
 enum class CaptureMode : std::int32_t { kGlobal = 0, kThreadLocal = 1, kRelaxed = 2 };
 
-inline constexpr unsigned kStreamDefault = 0;      // waits for the legacy stream's work and the reverse
-inline constexpr unsigned kStreamNonBlocking = 1;  // does not
+inline constexpr unsigned kStreamDefault = 0;      // synchronizes with the legacy default stream
+inline constexpr unsigned kStreamNonBlocking = 1;  // does not synchronize with the legacy default stream
 inline constexpr std::uintptr_t kLegacyStream = 1;
 inline constexpr std::uintptr_t kPerThreadStream = 2;
 
@@ -156,16 +157,16 @@ inline constexpr unsigned kEventDefault = 0;
 inline constexpr unsigned kEventBlockingSync = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr unsigned kEventInterprocess = 4;  // needs kEventDisableTiming
-inline constexpr unsigned kEventExternal = 1;      // record and wait: a node of the graph, not an edge
+inline constexpr unsigned kEventExternal = 1;      // for record and wait in a capture: creates a node, not a dependency
 
-inline constexpr unsigned kWaitGreaterEqual = 0;  // cyclically: (value - wanted) as a signed number is not negative
+inline constexpr unsigned kWaitGreaterEqual = 0;  // cyclic: (value - wanted), as a signed number, is not negative
 inline constexpr unsigned kWaitEqual = 1;
 inline constexpr unsigned kWaitAnd = 2;
 inline constexpr unsigned kWaitNor = 3;
-inline constexpr unsigned kWriteDefault = 0;  // after all memory operations before it in the stream
+inline constexpr unsigned kWriteDefault = 0;  // writes after all earlier memory operations of the stream
 
 inline constexpr unsigned kHostPortable = 1;   // pinned for all contexts
-inline constexpr unsigned kHostDeviceMap = 2;  // mapped into the device's addresses
+inline constexpr unsigned kHostDeviceMap = 2;  // mapped into the device's address space
 inline constexpr unsigned kManagedGlobal = 1;
 inline constexpr unsigned kIpcLazyPeerAccess = 1;
 
@@ -195,7 +196,7 @@ enum class MemGranularity : std::int32_t { kMinimum = 0, kRecommended = 1 };
 
 struct CUmemLocation {
   MemLocationType type = MemLocationType::kDevice;
-  std::int32_t id = 0;  // the device
+  std::int32_t id = 0;  // device number
 };
 
 struct CUmemAllocationProp {

@@ -1,4 +1,5 @@
-// The few prototypes are written out here; NVML's ABI keeps old ones under their numbered names.
+// The prototypes of the NVML functions that are used are declared here, so that NVML's header is not needed. They stay
+// valid with later versions of NVML, because its ABI keeps old functions under their versioned names (..._v2).
 #include "cuda/nvml.h"
 
 #include <fmt/format.h>
@@ -19,17 +20,17 @@ using NvmlReturn = std::int32_t;
 using NvmlDevice = struct nvmlDevice_st*;
 
 constexpr NvmlReturn kSuccess = 0;
-constexpr NvmlReturn kInvalidArgument = 2;  // a link's number beyond what the GPU has, among others
+constexpr NvmlReturn kInvalidArgument = 2;  // for example, the GPU has no NVLink with this number
 constexpr NvmlReturn kNotSupported = 3;
 constexpr std::int32_t kRemoteGpu = 0;
 constexpr std::int32_t kRemoteSwitch = 2;
 
-// By nvmlNvlinkVersion_t, which counts the versions.
+// NVLink versions in tenths, indexed by nvmlNvlinkVersion_t, which numbers the versions consecutively.
 constexpr std::array<std::uint32_t, 9> kLinkVersionTenths = {0, 10, 20, 22, 30, 31, 40, 50, 60};
 
 enum class PeerCapability : std::int32_t { kRead = 0, kWrite = 1, kNvLink = 2, kAtomics = 3 };
 
-struct NvmlPciInfo {  // nvmlPciInfo_t of nvmlDeviceGetPciInfo_v3
+struct NvmlPciInfo {  // nvmlPciInfo_t as nvmlDeviceGetPciInfo_v3 fills it
   std::array<char, 16> legacy_id{};
   std::uint32_t domain = 0;
   std::uint32_t bus = 0;
@@ -42,8 +43,8 @@ static_assert(sizeof(NvmlPciInfo) == 68);
 
 }  // namespace
 
-// The library's functions. Those that may be absent in an old one or on a GPU without NVLink are looked at before a
-// call.
+// The functions of the library. Those that has_what_is_needed() does not require are missing in old versions, so they
+// are compared with null before each call.
 struct NvmlApi {
   NvmlReturn (*init)() = nullptr;
   NvmlReturn (*shutdown)() = nullptr;
@@ -98,7 +99,8 @@ void find_all(SharedLibrary& library, NvmlApi& api) {
   library.find_optional(api.mig_mode, "nvmlDeviceGetMigMode");
 }
 
-// NVML writes domains with eight digits and in capitals; sysfs with four and small.
+// Formats the PCI id as sysfs does: the domain has four digits, in lower case. (NVML's own text has eight digits, in
+// upper case.)
 std::string pci_id(const NvmlPciInfo& info) {
   const std::string_view text(info.id.data(), std::find(info.id.begin(), info.id.end(), '\0') - info.id.begin());
   const std::string_view function = text.rfind('.') == std::string_view::npos ? ".0" : text.substr(text.rfind('.'));
@@ -123,7 +125,7 @@ std::vector<NvLink> links_of(const NvmlApi& api, NvmlDevice device) {
   for (std::uint32_t link = 0; link < kMaxNvLinks; ++link) {
     std::int32_t active = 0;
     const NvmlReturn state = api.link_state(device, link, &active);
-    if (state == kNotSupported || state == kInvalidArgument) break;  // no NVLink, or no further one
+    if (state == kNotSupported || state == kInvalidArgument) break;  // the GPU has no NVLink, or no further link
     NvmlPciInfo remote;
     if (state != kSuccess || active == 0 || api.link_pci_info(device, link, &remote) != kSuccess) continue;
     NvLink found{link, NvLink::Remote::kOther, pci_id(remote), link_version_tenths(api, device, link)};
@@ -173,7 +175,7 @@ Result<GpuInfo> Nvml::gpu(std::uint32_t index) const {
   TUTTI_TRY(device);
   GpuInfo info;
   info.index = index;
-  std::array<char, 96> text{};  // NVML's buffers for names and UUIDs
+  std::array<char, 96> text{};  // the size that NVML specifies for names and UUIDs
   TUTTI_TRY(check(*api_, api_->name(*device, text.data(), text.size()), "nvmlDeviceGetName"));
   info.name = text.data();
   TUTTI_TRY(check(*api_, api_->uuid(*device, text.data(), text.size()), "nvmlDeviceGetUUID"));
@@ -190,14 +192,14 @@ Result<GpuInfo> Nvml::gpu(std::uint32_t index) const {
   return info;
 }
 
-Result<PeerReach> Nvml::reach(std::uint32_t from, std::uint32_t to) const {
+Result<PeerAccess> Nvml::reach(std::uint32_t from, std::uint32_t to) const {
   TUTTI_ASSERT(from != to);
   if (api_->p2p_status == nullptr) return unsupported("this NVML does not tell what GPUs reach: update the driver");
   const auto source = device_at(*api_, from);
   TUTTI_TRY(source);
   const auto target = device_at(*api_, to);
   TUTTI_TRY(target);
-  PeerReach reach;
+  PeerAccess reach;
   const std::array<std::pair<PeerCapability, bool*>, 4> questions = {{{PeerCapability::kRead, &reach.read},
                                                                       {PeerCapability::kWrite, &reach.write},
                                                                       {PeerCapability::kNvLink, &reach.nvlink},

@@ -1,5 +1,6 @@
-// NVML, the library that knows how GPUs are connected, opened at run time from the driver's installation. Topology and
-// tools ask it; nothing needs it to run. Any thread; made once by whoever wants it, shut down when it ends.
+// Nvml: NVIDIA's management library, which reports how GPUs are connected. It comes with the driver and is opened at
+// run time. Topology discovery and the tools use it; collectives do not need it. May be used from any thread. The
+// destructor shuts NVML down.
 #pragma once
 
 #include <cstdint>
@@ -12,33 +13,35 @@
 
 namespace tutti::cuda {
 
-inline constexpr std::uint32_t kMaxNvLinks = 18;  // of one GPU; NVML's own limit
+inline constexpr std::uint32_t kMaxNvLinks = 18;  // per GPU; NVML's own limit
 
-// Whether one GPU can reach another's memory, and how.
-struct PeerReach {
+// How one GPU can access the memory of another.
+struct PeerAccess {
   bool read = false;
   bool write = false;
   bool nvlink = false;
   bool atomics = false;
-  bool operator==(const PeerReach&) const = default;
+  bool operator==(const PeerAccess&) const = default;
 };
 
-// One NVLink that is up.
+// One active NVLink of a GPU.
 struct NvLink {
   enum class Remote : std::uint8_t { kGpu, kSwitch, kOther };
-  std::uint32_t link = 0;  // its number on this GPU
+  std::uint32_t link = 0;  // number of the link on this GPU
   Remote remote = Remote::kOther;
-  std::string remote_pci_id;         // as GpuInfo::pci_id; what stands there for a switch is the driver's affair
-  std::uint32_t version_tenths = 0;  // 40 is NVLink 4.0; 0: not told
+  std::string remote_pci_id;         // in the form of GpuInfo::pci_id; for a switch its meaning depends on the driver
+  std::uint32_t version_tenths = 0;  // for example 40 for NVLink 4.0; 0: unknown
   bool operator==(const NvLink&) const = default;
 };
 
 struct GpuInfo {
-  std::uint32_t index = 0;  // NVML's, which CUDA_VISIBLE_DEVICES does not change: match by PCI id or UUID
+  // NVML's number of the GPU. It differs from CUDA's device number, because NVML ignores CUDA_VISIBLE_DEVICES. So match
+  // GPUs by PCI id or UUID.
+  std::uint32_t index = 0;
   std::string name;
   std::string uuid;                 // "GPU-..."
-  std::string pci_id;               // "0000:3b:00.0", lower case, the form of sysfs
-  std::optional<bool> mig_enabled;  // nothing where the GPU has no MIG
+  std::string pci_id;               // for example "0000:3b:00.0", in lower case, as in sysfs
+  std::optional<bool> mig_enabled;  // nothing if the GPU does not support MIG (multi-instance GPU)
   std::vector<NvLink> links;
 };
 
@@ -46,7 +49,8 @@ struct NvmlApi;
 
 class Nvml {
  public:
-  // Errors (kUnsupported): the library is absent or too old, or its driver is not running.
+  // Opens and initialises NVML. Errors (kUnsupported): the library does not exist or is too old, or the driver is not
+  // running.
   static Result<Nvml> open();
   Nvml(Nvml&&) noexcept;
   Nvml& operator=(Nvml&&) noexcept;
@@ -54,7 +58,7 @@ class Nvml {
 
   Result<std::uint32_t> gpu_count() const;
   Result<GpuInfo> gpu(std::uint32_t index) const;
-  Result<PeerReach> reach(std::uint32_t from, std::uint32_t to) const;  // by index; different ones
+  Result<PeerAccess> reach(std::uint32_t from, std::uint32_t to) const;  // two different indices
 
  private:
   explicit Nvml(std::unique_ptr<NvmlApi> api);

@@ -15,7 +15,7 @@ Result<PointerInfo> classify(const Driver& driver, const void* pointer) {
   std::array attributes = {PointerAttribute::kMemoryType, PointerAttribute::kContext, PointerAttribute::kIsManaged,
                            PointerAttribute::kDeviceOrdinal};
   std::array<void*, 4> values = {&type, &context, &managed, &device};
-  // For memory that it does not know, this form succeeds and gives zeros.
+  // Unlike cuPointerGetAttribute, this function succeeds for memory that the driver does not know, and returns zeros.
   TUTTI_TRY(driver.check(driver.api().pointer_get_attributes(attributes.size(), attributes.data(), values.data(),
                                                              std::bit_cast<CUdeviceptr>(pointer)),
                          "cuPointerGetAttributes"));

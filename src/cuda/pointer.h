@@ -1,4 +1,5 @@
-// What memory a caller's pointer points to. Asked once per buffer and call, by whoever takes buffers; any thread.
+// classify(): finds out what type of memory a caller's pointer refers to. It is called once for each buffer of each
+// call. May be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -8,32 +9,32 @@
 namespace tutti::cuda {
 
 enum class MemoryKind : std::uint8_t {
-  kHost,     // ordinary memory, or memory that no device knows
-  kPinned,   // host memory that is page-locked and known to a device
-  kDevice,   // a device's: the host cannot touch it
-  kManaged,  // moves between host and device
+  kHost,     // ordinary host memory: the driver does not know it
+  kPinned,   // page-locked host memory that the driver has allocated or registered
+  kDevice,   // memory of a device, which the host cannot access
+  kManaged,  // the driver moves it between host and device
 };
 
 struct PointerInfo {
   MemoryKind kind = MemoryKind::kHost;
-  int device = -1;  // whose it is; -1 for kHost
-  CUcontext context =
-      nullptr;  // in which it was allocated; null for kHost, and for mapped virtual memory, which has none
+  int device = -1;  // the device that owns it; -1 for kHost
+  // The context in which it was allocated. Null for kHost, and for mapped virtual memory, which belongs to no context.
+  CUcontext context = nullptr;
 
   bool operator==(const PointerInfo&) const = default;
 };
 
 Result<PointerInfo> classify(const Driver& driver, const void* pointer);
 
-// The same where the driver may not even be loaded; then every pointer is the host's. Errors: the driver's, not
-// "absent".
+// The same if the driver may not be loaded: in that case every pointer is host memory, and this is not an error.
 Result<PointerInfo> classify(const void* pointer);
 
-// Whether other devices of the process that were given access to the memory's context can use it by its address: not
-// mapped virtual memory, managed memory, or memory of a pool, which have access rules of their own.
+// Whether other devices of the process can use the memory by its address as soon as they have access to its context.
+// This is false for mapped virtual memory, managed memory and memory of a pool, because these have their own access
+// rules.
 Result<bool> is_plain_device_memory(const Driver& driver, const void* pointer);
 
-// Whether it was allocated from a memory pool (cuMemAllocAsync).
+// Whether the memory was allocated from a memory pool (cuMemAllocAsync).
 Result<bool> is_pool_memory(const Driver& driver, const void* pointer);
 
 }  // namespace tutti::cuda

@@ -7,7 +7,8 @@
 namespace tutti::cuda {
 namespace {
 
-// There is nothing to give back: it is gone, or belongs to the process that this one was forked from.
+// Whether a destructor has nothing to free, because the object was lost with its context, or because it belongs to the
+// parent of this forked process.
 bool is_gone(CUresult result) { return is_lost(result) || result == CUresult::kNotInitialized; }
 
 Result<CUcontext> context_for(const Driver& driver, std::string_view call) {
@@ -26,14 +27,14 @@ CUresult current_context(const Driver& driver, CUcontext& context) { return driv
 void end_in_context(const Driver& driver, CUcontext context, std::string_view call,
                     CUresult (*end)(const DriverApi&, void*), void* argument) {
   const DriverApi& api = driver.api();
-  const RelaxedCapture relaxed(driver);  // some other thread may capture
+  const RelaxedCapture relaxed(driver);  // another thread may be capturing a graph
   CUresult result = api.ctx_push_current(context);
   if (result == CUresult::kSuccess) {
     result = end(api, argument);
     CUcontext popped = nullptr;
-    api.ctx_pop_current(&popped);  // fails only where the driver is gone, and then there is no stack either
+    api.ctx_pop_current(&popped);  // fails only if the driver has shut down, and then there is no context stack either
   }
-  // A context that was destroyed may answer as one that never was.
+  // For a context that was destroyed, the driver may return the same error as for an invalid one.
   if (result == CUresult::kSuccess || result == CUresult::kInvalidContext || is_gone(result)) return;
   TUTTI_ASSERT(false, "{}", to_string(driver.error(result, call)));
 }
@@ -85,7 +86,7 @@ PrimaryContext::~PrimaryContext() { release(); }
 void PrimaryContext::release() {
   if (std::exchange(context_, nullptr) == nullptr) return;
   const CUresult result = driver_->api().device_primary_ctx_release(device_);
-  // Somebody may have reset the device behind our back (cudaDeviceReset): then there is no such context to release.
+  // The program may have reset the device (cudaDeviceReset). In this case the context does not exist any more.
   TUTTI_ASSERT(result == CUresult::kSuccess || result == CUresult::kInvalidContext || is_gone(result), "{}",
                to_string(driver_->error(result, "cuDevicePrimaryCtxRelease")));
 }

@@ -1,9 +1,11 @@
-// What the driver hands out, owned: each is unique, moves, and gives back what it holds when it ends, in the context in
-// which it was made. Made by create() and the like, which fail with an Error; nothing throws. A destructor cannot fail:
-// where the context or the driver is gone already, so is what it held; any other refusal is a bug here and asserts.
+// Owners of the CUDA driver's resources: contexts, streams, events, memory and modules. Each object is unique and can
+// be moved. Its destructor frees the resource in the context in which it was created. Static functions such as
+// create() make the objects and return errors; nothing throws. A destructor cannot return an error. If the context
+// was destroyed or the driver has shut down, the resource has been freed already. Any other failure is a bug, and an
+// assertion fails.
 //
-// Any thread; one object is used by one thread at a time. The functions that make something need a current context
-// (ContextScope), those that use or end it do not.
+// Threads: any thread may use these classes, but an object is used by one thread at a time. The functions that create
+// an object need a current context (ContextScope). Its other functions and its destructor do not.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +19,8 @@
 
 namespace tutti::cuda {
 
-// Makes a context the thread's current one while it lives. Ends in the order of a stack, in its own thread.
+// Makes a context the current context of this thread until it is destroyed. Scopes are destroyed in reverse order of
+// their creation, by the same thread.
 class [[nodiscard]] ContextScope {
  public:
   static Result<ContextScope> enter(const Driver& driver, CUcontext context);
@@ -32,8 +35,9 @@ class [[nodiscard]] ContextScope {
   const Driver* driver_;
 };
 
-// While it lives, a capture that some thread has under way does not forbid this thread calls that have nothing to do
-// with it (allocating, asking an event), and these do not end it. In its own thread.
+// During a graph capture the driver forbids some calls, also in other threads, and such a call invalidates the
+// capture (for example allocating memory, or querying an event). While a RelaxedCapture exists, its thread may make
+// these calls. It is created and destroyed by the same thread.
 class [[nodiscard]] RelaxedCapture {
  public:
   explicit RelaxedCapture(const Driver& driver) : driver_(driver) { exchange(); }
@@ -47,7 +51,7 @@ class [[nodiscard]] RelaxedCapture {
   CaptureMode mode_ = CaptureMode::kRelaxed;
 };
 
-// A device's primary context, the one that the CUDA runtime and the programs built on it use.
+// The primary context of a device: the context that the CUDA runtime, and so most programs, use.
 class PrimaryContext {
  public:
   static Result<PrimaryContext> retain(const Driver& driver, int device);
@@ -73,7 +77,7 @@ CUresult current_context(const Driver& driver, CUcontext& context);
 void end_in_context(const Driver& driver, CUcontext context, std::string_view call,
                     CUresult (*end)(const DriverApi&, void*), void* argument);
 
-// One handle of the driver's, with the function of the table that ends it.
+// Owns one handle of the driver. kEnd is the function of the driver that frees it.
 template <class Handle, CUresult (*DriverApi::*kEnd)(Handle)>
 class Owned {
  public:
@@ -114,7 +118,7 @@ class Event;
 
 struct StreamOptions {
   unsigned flags = kStreamNonBlocking;
-  int priority = 0;  // lower numbers go first; clamped to the device's range by the driver
+  int priority = 0;  // lower numbers have higher priority; the driver limits the value to the device's range
 };
 
 class Stream {
@@ -123,9 +127,9 @@ class Stream {
 
   CUstream handle() const { return owned_.handle(); }
   CUcontext context() const { return owned_.context(); }
-  Status synchronize() const;     // blocks until the work so far has run; without a deadline: see query()
-  Result<bool> finished() const;  // whether the work so far has run
-  Status wait(const Event& event) const;
+  Status synchronize() const;     // blocks until all queued work has run; has no deadline, unlike polling finished()
+  Result<bool> finished() const;  // whether all queued work has run
+  Status wait(const Event& event) const;  // makes later work of this stream wait for the event
 
  private:
   explicit Stream(detail::Owned<CUstream, &DriverApi::stream_destroy> owned) : owned_(std::move(owned)) {}
@@ -139,12 +143,12 @@ struct EventOptions {
 class Event {
  public:
   static Result<Event> create(const Driver& driver, EventOptions options = {});
-  static Result<Event> open(const Driver& driver, const CUipcEventHandle& handle);  // another process's
+  static Result<Event> open(const Driver& driver, const CUipcEventHandle& handle);  // opens an event of another process
 
   CUevent handle() const { return owned_.handle(); }
   Status record(CUstream stream) const;
-  Result<bool> finished() const;  // true too where it was never recorded
-  Status synchronize() const;     // blocks, without a deadline: see finished()
+  Result<bool> finished() const;  // also true if the event was never recorded
+  Status synchronize() const;     // blocks until the event has happened; has no deadline, unlike polling finished()
   Result<CUipcEventHandle> share() const;
 
  private:
@@ -152,11 +156,12 @@ class Event {
   detail::Owned<CUevent, &DriverApi::event_destroy> owned_;
 };
 
-// Milliseconds between two events that are recorded, have run, and have timing (flags kEventDefault).
+// Milliseconds between two events. Both must have been recorded and have happened, and must have been created with
+// timing (flags kEventDefault).
 Result<double> elapsed_ms(const Driver& driver, const Event& start, const Event& end);
 
-// Device memory, at least 256-byte aligned. Giving it back waits for the device's work (cuMemFree does): never while a
-// kernel waits for something that this thread has yet to do.
+// Device memory, aligned to at least 256 bytes. Its destructor waits for all work of the device, because cuMemFree
+// does. So it must not run while a kernel waits for an action of this thread, because that would be a deadlock.
 class DeviceMemory {
  public:
   static Result<DeviceMemory> allocate(const Driver& driver, std::size_t bytes);  // bytes > 0
@@ -172,18 +177,20 @@ class DeviceMemory {
   std::size_t bytes_;
 };
 
-// Device memory of another process, mapped here. That process must keep it until this has ended.
+// Device memory of another process, mapped into this one. The other process must not free it before this object is
+// destroyed.
 class PeerMemory {
  public:
   static Result<PeerMemory> open(const Driver& driver, const CUipcMemHandle& handle);
-  CUdeviceptr address() const { return owned_.handle(); }  // of the allocation's first byte
+  CUdeviceptr address() const { return owned_.handle(); }  // the first byte of the allocation
 
  private:
   explicit PeerMemory(detail::Owned<CUdeviceptr, &DriverApi::ipc_close_mem_handle> owned) : owned_(std::move(owned)) {}
   detail::Owned<CUdeviceptr, &DriverApi::ipc_close_mem_handle> owned_;
 };
 
-// Page-locked host memory that every device of the process may read and write, at device_address() on all of them.
+// Page-locked host memory that every device of the process can read and write. device_address() is valid on all
+// devices.
 class PinnedMemory {
  public:
   static Result<PinnedMemory> allocate(const Driver& driver, std::size_t bytes);  // bytes > 0
@@ -199,7 +206,7 @@ class PinnedMemory {
   CUdeviceptr device_address_;
 };
 
-// The caller's own host memory, page-locked while this lives; it must stay allocated that long.
+// Page-locks host memory of the caller until this object is destroyed. The memory must stay allocated until then.
 class RegisteredMemory {
  public:
   static Result<RegisteredMemory> add(const Driver& driver, std::span<std::byte> memory);  // not empty
@@ -216,7 +223,7 @@ class RegisteredMemory {
 class Module {
  public:
   static Result<Module> load(const Driver& driver, const void* image);  // a fatbin, cubin or PTX
-  Result<CUfunction> function(const char* name) const;                  // valid as long as the module
+  Result<CUfunction> function(const char* name) const;                  // valid until the module is destroyed
 
  private:
   explicit Module(detail::Owned<CUmodule, &DriverApi::module_unload> owned) : owned_(std::move(owned)) {}

@@ -12,7 +12,8 @@
 namespace tutti::cuda {
 namespace {
 
-// A destructor's refusals. Where the process is lost to a failed kernel, or the driver gone, so is the memory.
+// Checks the result of a call in a destructor. Errors of a lost context or of a driver that has shut down are ignored,
+// because the memory is lost with them. Any other error is a bug.
 void must_end(const Driver& driver, CUresult result, std::string_view call) {
   if (result == CUresult::kSuccess || result == CUresult::kNotInitialized || is_lost(result)) return;
   TUTTI_ASSERT(false, "{}", to_string(driver.error(result, call)));
@@ -25,8 +26,8 @@ Result<int> attribute(const Driver& driver, int device, DeviceAttribute attribut
   return value;
 }
 
-// Whether the device has memory that can be shared by a file.
-Result<bool> has_files(const Driver& driver, int device) {
+// Whether the device supports virtual memory that can be shared through a file descriptor.
+Result<bool> can_share_by_file(const Driver& driver, int device) {
   for (const DeviceAttribute needed :
        {DeviceAttribute::kVirtualMemoryManagementSupported, DeviceAttribute::kPosixFdHandleSupported}) {
     const Result<int> has = attribute(driver, device, needed);
@@ -36,9 +37,10 @@ Result<bool> has_files(const Driver& driver, int device) {
   return true;
 }
 
-// Of all that is made here: of the device, to be shared by a file; for network adapters too, where they can read such.
+// The properties of all memory that is created here: located on the device, shareable through a file descriptor, and
+// accessible to NICs (GPUDirect RDMA) if the device supports this for virtual memory.
 Result<CUmemAllocationProp> properties_of(const Driver& driver, int device) {
-  const Result<bool> files = has_files(driver, device);
+  const Result<bool> files = can_share_by_file(driver, device);
   if (!files) return files.error();
   if (!*files) {
     return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
@@ -59,7 +61,7 @@ Result<std::size_t> granularity_of(const Driver& driver, const CUmemAllocationPr
   return bytes;
 }
 
-// The device, and those that reach its memory.
+// Returns the device and all devices that can access its memory.
 Result<std::vector<int>> devices_that_reach(const Driver& driver, int device) {
   const Result<int> count = driver.device_count();
   if (!count) return count.error();
@@ -96,7 +98,7 @@ Status unmap(const Driver& driver, CUdeviceptr address, std::size_t bytes) {
 
 }  // namespace
 
-File::~File() {
+FileDescriptor::~FileDescriptor() {
   if (descriptor_ >= 0) close(descriptor_);
 }
 
@@ -118,7 +120,7 @@ Result<std::optional<PhysicalMemory>> PhysicalMemory::behind(const Driver& drive
   return std::optional<PhysicalMemory>(PhysicalMemory(driver, handle));
 }
 
-Result<PhysicalMemory> PhysicalMemory::import(const Driver& driver, const File& file) {
+Result<PhysicalMemory> PhysicalMemory::import(const Driver& driver, const FileDescriptor& file) {
   CUmemGenericAllocationHandle handle = 0;
   void* descriptor = std::bit_cast<void*>(std::intptr_t{file.descriptor()});
   TUTTI_TRY(driver.check(driver.api().mem_import_from_shareable_handle(&handle, descriptor, MemHandleType::kPosixFd),
@@ -134,18 +136,18 @@ Result<PhysicalMemory::Properties> PhysicalMemory::properties() const {
   CUmemAllocationProp found;
   TUTTI_TRY(driver_->check(driver_->api().mem_get_allocation_properties(&found, handle_),
                            "cuMemGetAllocationPropertiesFromHandle"));
-  const auto types = static_cast<std::uint32_t>(found.requested_handle_types);  // several may be asked for
+  const auto types = static_cast<std::uint32_t>(found.requested_handle_types);  // a bit mask of types
   return Properties{.device = found.location.id,
                     .shareable = (types & static_cast<std::uint32_t>(MemHandleType::kPosixFd)) != 0};
 }
 
-Result<File> PhysicalMemory::share() const {
+Result<FileDescriptor> PhysicalMemory::share() const {
   int descriptor = -1;
   TUTTI_TRY(
       driver_->check(driver_->api().mem_export_to_shareable_handle(&descriptor, handle_, MemHandleType::kPosixFd, 0),
                      "cuMemExportToShareableHandle"));
-  fcntl(descriptor, F_SETFD, FD_CLOEXEC);  // not for programs that are started meanwhile
-  return File(descriptor);
+  fcntl(descriptor, F_SETFD, FD_CLOEXEC);  // programs that this process starts must not inherit it
+  return FileDescriptor(descriptor);
 }
 
 Result<std::size_t> granularity(const Driver& driver, int device) {
@@ -204,7 +206,7 @@ Result<ShareableMemory> ShareableMemory::allocate(const Driver& driver, std::siz
   TUTTI_ASSERT(bytes > 0);
   CUdevice device = 0;
   TUTTI_TRY(driver.check(driver.api().ctx_get_device(&device), "finding the device of the current context"));
-  const Result<bool> files = has_files(driver, device);
+  const Result<bool> files = can_share_by_file(driver, device);
   if (!files) return files.error();
   if (*files) {
     const Result<CUdeviceptr> mapped = map_new(driver, device, bytes);
@@ -218,9 +220,9 @@ Result<ShareableMemory> ShareableMemory::allocate(const Driver& driver, std::siz
 
 ShareableMemory::~ShareableMemory() {
   if (address_ == 0) return;
-  const RelaxedCapture relaxed(*driver_);  // some other thread may capture
+  const RelaxedCapture relaxed(*driver_);  // another thread may be capturing a graph
   const Status freed = free(*driver_, address_);
-  // Plain memory has gone with its context, where that was destroyed: then the address is nobody's.
+  // If the context was destroyed, plain memory was freed with it, and the address is not valid any more.
   const bool gone =
       !freed.ok() && (freed.error().scope == ErrorScope::kProcess || freed.error().code == ErrorCode::kInvalidArgument);
   TUTTI_ASSERT(freed.ok() || gone, "{}", to_string(freed.error()));

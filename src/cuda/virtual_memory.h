@@ -1,10 +1,11 @@
-// The driver's virtual memory: physical memory and addresses apart, so that memory can be mapped by other processes
-// through a file descriptor, and several allocations lie side by side. Used where device memory is registered
-// (runtime/device_windows.h) and where memory is allocated that shall be registered later. Any thread; one object is
-// used by one thread at a time.
+// The driver's virtual memory. Physical memory and address ranges are allocated separately and then mapped. In this
+// way other processes can map the memory through a file descriptor, and several allocations can have adjacent
+// addresses. Used when device memory is registered (device/native/device_windows.h), and to allocate memory that
+// will be registered. Threads: any thread may use these classes, but an object is used by one thread at a time.
 //
-// It belongs to no context: it needs none to be made, and outlives the one that was current. A destructor gives back
-// without waiting for the device's work: whoever ends it knows that nothing uses it any more.
+// This memory belongs to no context: creating it needs no current context, and it remains valid when a context is
+// destroyed. Destructors do not wait for the work of the device, so the caller must ensure that nothing uses the memory
+// any more.
 #pragma once
 
 #include <cstddef>
@@ -18,13 +19,13 @@
 
 namespace tutti::cuda {
 
-// An open file, closed at the end.
-class File {
+// Owns an open file descriptor, and closes it in the destructor.
+class FileDescriptor {
  public:
-  explicit File(int descriptor) : descriptor_(descriptor) {}
-  File(File&& other) noexcept : descriptor_(other.release()) {}
-  File& operator=(File&& other) = delete;
-  ~File();
+  explicit FileDescriptor(int descriptor) : descriptor_(descriptor) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : descriptor_(other.release()) {}
+  FileDescriptor& operator=(FileDescriptor&& other) = delete;
+  ~FileDescriptor();
   int descriptor() const { return descriptor_; }
   int release() { return std::exchange(descriptor_, -1); }
 
@@ -32,15 +33,18 @@ class File {
   int descriptor_;
 };
 
-// A hold on one allocation of physical memory, which lives as long as something holds it or it is mapped somewhere.
+// A reference to one allocation of physical memory. The driver frees the memory when there is no reference to it and no
+// mapping of it, in any process.
 class PhysicalMemory {
  public:
-  // `bytes`: whole granules (granularity()). Errors: kUnsupported (no virtual memory), the driver's.
+  // `bytes` is a multiple of granularity(). Errors: kUnsupported (the device has no shareable virtual memory), and
+  // those of the driver.
   static Result<PhysicalMemory> create(const Driver& driver, int device, std::size_t bytes);
-  // What is mapped at the address, in this process; nothing where that is other memory.
+  // Returns the physical memory that this process has mapped at the address, or nothing if the address is memory of
+  // another type.
   static Result<std::optional<PhysicalMemory>> behind(const Driver& driver, CUdeviceptr address);
-  // What another process shared. The file stays the caller's.
-  static Result<PhysicalMemory> import(const Driver& driver, const File& file);
+  // Returns memory that another process has shared. The caller still owns the file.
+  static Result<PhysicalMemory> import(const Driver& driver, const FileDescriptor& file);
 
   PhysicalMemory(PhysicalMemory&& other) noexcept : driver_(other.driver_), handle_(std::exchange(other.handle_, 0)) {}
   PhysicalMemory& operator=(PhysicalMemory&&) = delete;
@@ -49,10 +53,10 @@ class PhysicalMemory {
   CUmemGenericAllocationHandle handle() const { return handle_; }
   struct Properties {
     int device = 0;
-    bool shareable = false;  // was made to be shared by a file
+    bool shareable = false;  // it can be shared through a file descriptor
   };
   Result<Properties> properties() const;
-  Result<File> share() const;  // needs `shareable`
+  Result<FileDescriptor> share() const;  // fails if the memory is not `shareable`
 
  private:
   PhysicalMemory(const Driver& driver, CUmemGenericAllocationHandle handle) : driver_(&driver), handle_(handle) {}
@@ -63,24 +67,25 @@ class PhysicalMemory {
 // The granularity of the device's physical memory that can be shared, in bytes. Errors: kUnsupported.
 Result<std::size_t> granularity(const Driver& driver, int device);
 
-// A range of addresses of its own, filled from the front with physical memory.
+// A reserved range of addresses. Physical memory is mapped into it, starting at its beginning.
 class MappedMemory {
  public:
-  static Result<MappedMemory> reserve(const Driver& driver, std::size_t bytes);  // whole granules
+  static Result<MappedMemory> reserve(const Driver& driver, std::size_t bytes);  // a multiple of granularity()
 
   MappedMemory(MappedMemory&& other) noexcept;
   MappedMemory& operator=(MappedMemory&&) = delete;
   ~MappedMemory();
 
-  // Behind what is mapped already. `bytes`: all of the memory, as its owner mapped it; they have room.
+  // Maps the memory after the part that is already mapped. `bytes` is the whole size of the memory, as its owner mapped
+  // it, and must fit into the rest of the range.
   Status map(const PhysicalMemory& memory, std::size_t bytes);
-  // Lets these devices use what is mapped; nobody may before.
+  // Allows these devices to read and write the mapped memory. Before this call no device can access it.
   Status allow(std::span<const int> devices) const;
 
   CUdeviceptr address() const { return address_; }
-  std::size_t bytes() const { return bytes_; }    // reserved
-  std::size_t mapped() const { return mapped_; }  // from the front
-  CUdeviceptr release();                          // the caller's from now on, with what is in it
+  std::size_t bytes() const { return bytes_; }    // size of the reserved range
+  std::size_t mapped() const { return mapped_; }  // size of the mapped part, from the beginning of the range
+  CUdeviceptr release();                          // the caller now owns the range and the memory in it
 
  private:
   MappedMemory(const Driver& driver, CUdeviceptr address, std::size_t bytes)
@@ -89,14 +94,16 @@ class MappedMemory {
   CUdeviceptr address_;
   std::size_t bytes_;
   std::size_t mapped_ = 0;
-  std::vector<std::size_t> parts_;  // bytes of each mapping, in order: a mapping is taken back whole
+  std::vector<std::size_t> parts_;  // bytes of each mapping, in order, because a mapping can only be removed as a whole
 };
 
-// Device memory that other processes can map, in the way that the driver has for it: virtual memory with a file behind
-// it, else plain memory, which CUDA IPC shares. At least 256-byte aligned; nothing zeroes it.
+// Device memory that other processes can map, by the best method of the driver: virtual memory that is shared through a
+// file descriptor or, if the device does not support that, plain memory that is shared by CUDA IPC. Aligned to at least
+// 256 bytes, and not initialised.
 class ShareableMemory {
  public:
-  // Of the current context's device, readable and writable by it and by every device that reaches it. bytes > 0.
+  // Allocates memory of the device of the current context. This device, and every device that can access its memory,
+  // can read and write it. bytes > 0.
   static Result<ShareableMemory> allocate(const Driver& driver, std::size_t bytes);
 
   ShareableMemory(ShareableMemory&& other) noexcept : driver_(other.driver_), address_(other.release()) {}
@@ -104,10 +111,11 @@ class ShareableMemory {
   ~ShareableMemory();
 
   CUdeviceptr address() const { return address_; }
-  CUdeviceptr release() { return std::exchange(address_, 0); }  // for free(), called from anywhere in the process
-  // Gives back what release() gave; nothing uses it any more. The driver knows what it is, no table is kept: memory
-  // that the program mapped by itself in one piece would go, too. Errors: kInvalidArgument (not the address of an
-  // allocation; nothing has happened), the driver's.
+  CUdeviceptr release() { return std::exchange(address_, 0); }  // the caller later passes the address to free()
+  // Frees memory that release() returned. The caller ensures that nothing uses it any more. There is no table of
+  // allocations: the function asks the driver about the address. So it would also free memory that the program itself
+  // has mapped as one allocation. Errors: kInvalidArgument (the address is not the start of an allocation; nothing
+  // was freed), and those of the driver.
   static Status free(const Driver& driver, CUdeviceptr address);
 
  private:

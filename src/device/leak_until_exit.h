@@ -1,4 +1,5 @@
-// What is never ended, since a GPU may still use it. Any thread.
+// leak_until_exit(): intentionally leaks an object that a GPU may still use, because freeing its memory could
+// corrupt memory or block. May be called by any thread.
 #pragma once
 
 #include <deque>
@@ -9,7 +10,7 @@
 
 namespace tutti::detail {
 
-// A value whose destructor never runs.
+// Holds a value that is never destroyed.
 template <class T>
 union NeverDestroyed {
   explicit NeverDestroyed(T given) : value(std::move(given)) {}
@@ -23,8 +24,9 @@ void leak_until_exit(T what) noexcept {
   static NeverDestroyed<std::deque<T>*> kept(nullptr);
   const bool noted = runs_through([&] {
     const std::scoped_lock lock(mutex);
-    if (kept.value == nullptr) kept.value = new std::deque<T>;  // not destroyed at exit
-    kept.value->push_back(std::move(what));                     // `what` is as it was if this fails
+    // Not destroyed at exit, because a GPU may use the values until then.
+    if (kept.value == nullptr) kept.value = new std::deque<T>;
+    kept.value->push_back(std::move(what));  // if this throws, `what` is unchanged
   });
   if (!noted) [[maybe_unused]]
     const NeverDestroyed<T> left(std::move(what));

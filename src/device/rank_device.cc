@@ -1,3 +1,4 @@
+// RankDevice: finds the GPU of a rank and loads the evaluator kernels.
 #include "device/rank_device.h"
 
 #include <fmt/format.h>
@@ -41,7 +42,7 @@ Result<std::shared_ptr<RankDevice>> RankDevice::find(std::optional<std::int32_t>
     primary.emplace(std::move(*retained));
   } else {
     if (driver == nullptr) return none;
-    // A process that has loaded the driver and not begun to use it has no context either.
+    // A process that has loaded the driver but not used it yet has no context either.
     if (driver->api().ctx_get_current(&context) != cuda::CUresult::kSuccess || context == nullptr) return none;
     TUTTI_TRY(driver->check(driver->api().ctx_get_device(&number), "finding the device of the current context"));
   }

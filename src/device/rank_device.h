@@ -1,6 +1,6 @@
-// RankDevice: the GPU of one rank: which one, in what context, and the library's device code in it. Made with the
-// rank's first communicator, shared by all that are split from it. Constant but for the code, which is loaded once; any
-// thread.
+// RankDevice: the GPU of one rank: its number, its context, and the library's device code in that context. It is
+// made with the rank's first communicator, and all communicators that are split from that one share it. Constant
+// after construction, except for the device code, which is loaded once. May be used by any thread.
 #pragma once
 
 #include <array>
@@ -17,9 +17,9 @@ namespace tutti::detail {
 
 class RankDevice {
  public:
-  // `wanted`: a device's number, CommunicatorOptions::kNoDevice, or nothing: that of the current context. Null: the
-  // rank has none. Errors: kInvalidArgument (there is no such device), kUnsupported (no driver, though a device was
-  // named), the driver's.
+  // `wanted`: the number of a device, CommunicatorOptions::kNoDevice, or nothing, which selects the device of the
+  // current context. Returns null if the rank has no device. Errors: kInvalidArgument (there is no such device),
+  // kUnsupported (a device was named, but there is no driver), those of the driver.
   static Result<std::shared_ptr<RankDevice>> find(std::optional<std::int32_t> wanted);
 
   const cuda::Driver& driver() const { return driver_; }
@@ -27,12 +27,13 @@ class RankDevice {
   cuda::CUcontext context() const { return context_; }
   const cuda::CUuuid& uuid() const { return uuid_; }
 
-  // The evaluators, by protocol, and how many of their blocks the device runs at once.
+  // The evaluator kernels, indexed by protocol, and how many of their blocks can be resident on the device at once.
   struct Code {
     std::array<cuda::CUfunction, 3> evaluate{};
     std::uint32_t blocks_at_once = 0;
   };
-  // Errors: kUnsupported (this build has no device code, or none for this device).
+  // Loads the device code if necessary. Errors: kUnsupported (this build has no device code, or none for this
+  // device).
   Result<Code> code(std::uint32_t block_threads);
 
  private:
@@ -44,7 +45,8 @@ class RankDevice {
   const cuda::Driver& driver_;
   const int number_;
   const cuda::CUcontext context_;
-  const std::optional<cuda::PrimaryContext> primary_;  // where the context is that, and was not the caller's
+  // Set if the context is the primary one and was retained here; empty if it is the caller's.
+  const std::optional<cuda::PrimaryContext> primary_;
   cuda::CUuuid uuid_;
   std::mutex mutex_;
   std::optional<cuda::Module> module_;

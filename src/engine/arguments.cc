@@ -17,12 +17,14 @@ namespace {
 
 constexpr std::size_t kMostUserElementBytes = 4096;
 
-std::uint32_t mix(std::uint32_t digest, std::uint64_t value) {  // FNV-1a
+// Adds a value to an FNV-1a hash.
+std::uint32_t mix(std::uint32_t digest, std::uint64_t value) {
   for (int byte = 0; byte < 8; ++byte) digest = (digest ^ static_cast<std::uint8_t>(value >> 8 * byte)) * 16777619u;
   return digest;
 }
 
-// 0 stands for "nothing to tell", so no digest is 0.
+// A digest of the arguments that have no field of their own in the tag. 0 means that there are none, so a digest is
+// never 0.
 std::uint32_t digest_of(const std::vector<std::uint64_t>& counts, const UserReduction& user) {
   if (counts.empty() && user.combine == nullptr) return 0;
   std::uint32_t digest = 2166136261u;
@@ -48,7 +50,7 @@ Status check_reduction(const CollectiveCall& call, const UserReduction& user) {
   return {};
 }
 
-Status check_words(const CollectiveCall& call, const CallOptions& options, const Caller& caller) {
+Status check_enums(const CollectiveCall& call, const CallOptions& options, const Caller& caller) {
   if (!is_valid(call.kind) || call.kind == CollectiveKind::kSendReceive) {
     return invalid_argument(fmt::format("collective {} is not one of CollectiveKind", static_cast<int>(call.kind)));
   }
@@ -66,7 +68,7 @@ Status check_words(const CollectiveCall& call, const CallOptions& options, const
   return check_reduction(call, options.reduction);
 }
 
-// Checks one table of counts; `name` tells which.
+// Checks one table of counts. `name` is its name in messages.
 Result<Lengths> check_counts(const BlockCounts& given, const char* name, std::size_t element_bytes,
                              const Caller& caller) {
   if (given.counts.size() != caller.ranks) {
@@ -105,7 +107,7 @@ std::uint64_t count_of(const Lengths& lengths, std::uint32_t block) {
   return lengths.counts.empty() ? lengths.count : lengths.counts[block];
 }
 
-// Elements from a buffer's start to the end of its last block.
+// Number of elements from a buffer's start to the end of its last block.
 std::uint64_t extent_of(const Lengths& lengths, const Blocks& blocks) {
   if (blocks.count == 0) return 0;
   if (blocks.count == 1) return count_of(lengths, lengths.counts.empty() ? 0 : blocks.first);
@@ -120,9 +122,10 @@ std::uint64_t extent_of(const Lengths& lengths, const Blocks& blocks) {
   return end;
 }
 
-// Displaced blocks of an output must not overlap each other: which one wins would be chance.
+// Checks that displaced blocks of an output do not overlap. If they did, the result would depend on the order of
+// arrival.
 Status check_apart(const Lengths& lengths) {
-  std::vector<std::uint32_t> order;  // blocks that have anything
+  std::vector<std::uint32_t> order;  // blocks that are not empty
   for (std::uint32_t i = 0; i < lengths.displacements.size(); ++i) {
     if (lengths.counts[i] > 0) order.push_back(i);
   }
@@ -156,7 +159,8 @@ Status check_buffer(const Buffer& buffer, std::size_t alignment) {
   return {};
 }
 
-// Whether the call is in place, in the form that its kind has; an error when the buffers overlap otherwise.
+// Returns true if the call is in place, in the form that its collective type defines. Returns an error if the
+// buffers overlap in another way.
 Result<bool> check_overlap(const CheckedCall& checked, const Caller& caller) {
   const auto in = reinterpret_cast<std::uintptr_t>(checked.call.input);
   const auto out = reinterpret_cast<std::uintptr_t>(checked.call.output);
@@ -176,7 +180,8 @@ Result<bool> check_overlap(const CheckedCall& checked, const Caller& caller) {
                           : "output is the block of this rank in input"));
 }
 
-// A rank that is alone has one block, and plans take that to be at the buffer's beginning.
+// Shifts the buffer of a communicator with one rank to its only block, because plans expect that block at the
+// buffer's start.
 void begin_at_block(CollectiveCall& call, Lengths& lengths, std::size_t element_bytes) {
   if (lengths.displacements.empty()) return;
   const std::uint64_t start = lengths.counts[0] > 0 ? lengths.displacements[0] * element_bytes : 0;
@@ -226,7 +231,7 @@ bool is_exchange(const CollectiveCall& call) {
 
 Result<CheckedCall> check_call(const CollectiveCall& given, const CallOptions& options, const Caller& caller) {
   CollectiveCall call = given;
-  TUTTI_TRY(check_words(call, options, caller));
+  TUTTI_TRY(check_enums(call, options, caller));
   const UserReduction& user = options.reduction;
   const std::size_t element_bytes = user.combine != nullptr ? user.element_bytes : size_of(call.type);
   auto lengths = lengths_of(call, element_bytes, caller);
@@ -283,7 +288,7 @@ Result<Transfer> check_transfer(Direction direction, const void* data, std::size
   Transfer transfer;
   transfer.direction = direction;
   transfer.peer = static_cast<std::uint32_t>(peer);
-  // A send only reads it; the cast spares a second type.
+  // A send only reads the data. The cast makes it possible to use one type for sends and receives.
   transfer.data = static_cast<std::byte*>(const_cast<void*>(data));
   transfer.bytes = count * element_bytes;
   transfer.tag = {.sequence = 0,
@@ -295,11 +300,11 @@ Result<Transfer> check_transfer(Direction direction, const void* data, std::size
 
 namespace {
 
-// One side of an exchange: nothing, one block with one peer, or a block with each.
+// One side of an exchange: no block, one block for one peer, or one block for each rank.
 struct Side {
   const std::byte* data = nullptr;
-  Lengths lengths;                    // with counts: a block for each rank
-  std::optional<std::uint32_t> peer;  // without counts: the one peer
+  Lengths lengths;                    // with counts: one block for each rank
+  std::optional<std::uint32_t> peer;  // without counts: the only peer
 
   bool with(std::uint32_t rank) const { return lengths.counts.empty() ? peer == rank : true; }
   std::uint64_t count(std::uint32_t rank) const { return count_of(lengths, rank); }
@@ -314,7 +319,7 @@ Result<Side> side_of(const CollectiveCall& call, bool sends, const Caller& calle
   side.data = sends ? static_cast<const std::byte*>(call.input) : static_cast<const std::byte*>(call.output);
   const bool all = call.kind == CollectiveKind::kAllToAll;
   const bool root_has_blocks = call.kind == CollectiveKind::kGather ? !sends : sends;
-  if (!all && !root_has_blocks) {  // every rank has one block for or from the root
+  if (!all && !root_has_blocks) {  // every rank has one block for the root, or gets one from it
     side.peer = root;
     side.lengths.count = call.count;
     return side;
@@ -333,8 +338,8 @@ Buffer buffer_of(const Side& side, const char* name, std::size_t element_bytes, 
   return {.name = name, .data = side.data, .bytes = extent_of(side.lengths, blocks) * element_bytes};
 }
 
-// No block that is read may share memory with one that is written, but this rank's own where it belongs already. What
-// lies between blocks does not count.
+// Checks that no block that is read overlaps with a block that is written. The exception is this rank's own block
+// if it is already in its final place. Memory between the blocks does not count.
 Status check_exchange_overlap(const CheckedExchange& exchange) {
   struct Span {
     const std::byte* begin;
@@ -354,7 +359,8 @@ Status check_exchange_overlap(const CheckedExchange& exchange) {
     add(own.to, own.bytes, true);
   }
   std::sort(spans.begin(), spans.end(), [](const Span& one, const Span& other) { return one.begin < other.begin; });
-  std::array<const std::byte*, 2> furthest{};  // end of what is read, and of what is written
+  // End of the memory that is read so far, and of the memory that is written.
+  std::array<const std::byte*, 2> furthest{};
   for (const Span& span : spans) {
     if (span.begin < furthest[span.written ? 0 : 1]) {
       return invalid_argument("input and output overlap: pass buffers that are apart");
@@ -368,7 +374,7 @@ Status check_exchange_overlap(const CheckedExchange& exchange) {
 }  // namespace
 
 Result<CheckedExchange> check_exchange(const CollectiveCall& call, const CallOptions& options, const Caller& caller) {
-  TUTTI_TRY(check_words(call, options, caller));
+  TUTTI_TRY(check_enums(call, options, caller));
   const std::size_t element_bytes = size_of(call.type);
   if (call.count > kMaxBytes / element_bytes)
     return invalid_argument(fmt::format("count {} is more than any memory holds", call.count));
@@ -380,7 +386,7 @@ Result<CheckedExchange> check_exchange(const CollectiveCall& call, const CallOpt
   TUTTI_TRY(check_buffer(buffer_of(*output, "output", element_bytes, caller), element_bytes));
   TUTTI_TRY(check_apart(output->lengths));
   CheckedExchange exchange;
-  // All start with different peers, so that no rank is met by all at once.
+  // Each rank starts with a different peer, so that the ranks do not all send to the same rank at the same time.
   for (std::uint32_t distance = 0; distance < caller.ranks; ++distance) {
     const std::uint32_t to = (caller.rank + distance) % caller.ranks;
     const std::uint32_t from = (caller.rank + caller.ranks - distance) % caller.ranks;

@@ -16,20 +16,21 @@
 namespace tutti {
 namespace {
 
-constexpr std::int64_t kMaxSleepNs = 50'000'000;  // a dead peer rings no bell
-constexpr std::size_t kMaxQueued = 65536;         // operations under way on one communicator
-constexpr std::uint32_t kMovesPerLook = 64;       // rounds that did something, between two looks at the clock
+constexpr std::int64_t kMaxSleepNs = 50'000'000;  // needed because a peer that has died rings no doorbell
+constexpr std::size_t kMaxQueued = 65536;         // maximum number of operations in progress on one communicator
+constexpr std::uint32_t kMovesPerLook = 64;       // rounds with progress between two looks at the clock
 constexpr std::uint32_t kRoundsPerClock = 64;     // pauses between two looks at the clock
 
-// Longer ago than any time that a clock shows.
+// Earlier than any time that a clock returns.
 constexpr std::int64_t kNeverNs = std::numeric_limits<std::int64_t>::min() / 2;
 
 Error aborted_error(const Call& call) {
   return {ErrorCode::kAborted, ErrorScope::kCommunicator, -1, describe(call.tag) + ": abort() was called on this rank"};
 }
 
-// What a connection that could not be opened costs: descriptors may be free again later.
-Error cost_of_one_call(Error error) {
+// The scope of an error when a connection could not be opened: only the call fails, because descriptors may be free
+// again later.
+Error as_call_error(Error error) {
   if (error.code == ErrorCode::kSystem) error.scope = ErrorScope::kCall;
   return error;
 }
@@ -68,7 +69,7 @@ Engine::~Engine() {
   }
   if (progress_thread_.joinable()) progress_thread_.join();
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return !driven_ && wanting_.load() == 0; });
+  changed_.wait(lock, [this] { return !driven_ && waiting_drivers_.load() == 0; });
   while (!nothing_to_do()) run(lock, Until::kDone);
 }
 
@@ -85,10 +86,10 @@ Status Engine::submit(const std::shared_ptr<Operation>& operation, Progress prog
     try {
       progress_thread_ = start_thread([this] { background(); });
     } catch (const std::system_error& error) {
-      return Error{ErrorCode::kSystem, ErrorScope::kCall, -1, words_of_unstarted_thread(error)};
+      return Error{ErrorCode::kSystem, ErrorScope::kCall, -1, describe_thread_start_error(error)};
     }
   }
-  // Numbers are taken only after the operation is queued, because queueing it may throw.
+  // Sequence numbers are assigned after the operation is queued, because queueing may throw.
   if (operation->plan != nullptr) {
     queue_.push_back(operation);
     operation->call.tag.sequence = ++last_sequence_;
@@ -101,7 +102,7 @@ Status Engine::submit(const std::shared_ptr<Operation>& operation, Progress prog
     if (operation->probes) ++probes_;
   }
   submitted_.fetch_add(1, std::memory_order_release);
-  if (driven_) environment_.transport->doorbell().ring();  // the driver may sleep, and there is something new to do
+  if (driven_) environment_.transport->doorbell().ring();  // the driver may be asleep, and there is new work
   if (progress == Progress::kByCaller) return {};
   background_wanted_ = true;
   changed_.notify_all();
@@ -133,7 +134,8 @@ void Engine::abort() noexcept {
   announce_abort();
   const std::scoped_lock lock(mutex_);
   if (broken_) return;
-  broken_ = Error{ErrorCode::kAborted, ErrorScope::kCommunicator, -1, "aborted"};  // without an allocation
+  // Short enough to need no allocation.
+  broken_ = Error{ErrorCode::kAborted, ErrorScope::kCommunicator, -1, "aborted"};
   runs_through([&] { broken_->message = "abort() was called on this communicator"; });
 }
 
@@ -142,11 +144,11 @@ void Engine::fail(const Error& error) noexcept {
   if (broken_) return;
   broken_ = copy_of(error);
   announce_abort();
-  submitted_.fetch_add(1, std::memory_order_release);  // whoever drives looks at broken_ anew
+  submitted_.fetch_add(1, std::memory_order_release);  // makes the driver check broken_ again
 }
 
-// Tells the peers and wakes the driver. A transport without memory may be unable to tell them: the next call tries
-// again.
+// Notifies the peers and wakes the driver. The transport may be unable to notify the peers if it has no memory.
+// Then the next call tries again.
 void Engine::announce_abort() noexcept {
   const bool announced = runs_through([&] { environment_.transport->announce_abort(); });
   abort_unannounced_.store(!announced, std::memory_order_relaxed);
@@ -172,18 +174,18 @@ Status Engine::finalize() {
     std::shared_ptr<Operation> last;  // shared with the queue
     {
       std::unique_lock lock(mutex_);
-      if (between_queues_) {
-        wanting_.fetch_add(1);
-        changed_.wait(lock, [this] { return !between_queues_; });
-        wanting_.fetch_sub(1);
-        changed_.notify_all();  // whoever kept still because we wanted something
+      if (drives_unqueued_) {
+        waiting_drivers_.fetch_add(1);
+        changed_.wait(lock, [this] { return !drives_unqueued_; });
+        waiting_drivers_.fetch_sub(1);
+        changed_.notify_all();  // wake threads that did not drive because of waiting_drivers_
         continue;
       }
       if (nothing_to_do()) {
         if (broken_) return *broken_;
         broken_ = Error{ErrorCode::kInvalidArgument, ErrorScope::kCommunicator, -1,
                         "finalize() was called on this communicator: it takes no more calls"};
-        environment_.transport->announce_leave();  // nobody drives: there is nothing to drive
+        environment_.transport->announce_leave();  // there is no driver, because no work is in progress
         return {};
       }
       last = queue_.empty() ? exchanges_.back() : queue_.back();
@@ -192,7 +194,7 @@ Status Engine::finalize() {
   }
 }
 
-std::size_t Engine::room() {
+std::size_t Engine::capacity() {
   const std::scoped_lock lock(mutex_);
   return kMaxQueued - std::min(kMaxQueued, queue_.size() + exchanges_.size());
 }
@@ -202,17 +204,17 @@ std::optional<Error> Engine::broken() {
   return broken_;
 }
 
-// Becomes the driver as soon as there is no other, and drives until the operation is done.
+// Becomes the driver as soon as there is no other driver, and drives until the operation is done.
 void Engine::drive(std::unique_lock<std::mutex>& lock, Operation& until_done) {
   const auto done = [&] { return until_done.done.load(std::memory_order_acquire); };
   if (driven_) {
-    wanting_.fetch_add(1);
-    environment_.transport->doorbell().ring();  // the driver may sleep
+    waiting_drivers_.fetch_add(1);
+    environment_.transport->doorbell().ring();  // the driver may be asleep
     changed_.wait(lock, [&] { return done() || !driven_; });
-    wanting_.fetch_sub(1);
+    waiting_drivers_.fetch_sub(1);
   }
   if (done()) {
-    changed_.notify_all();  // whoever kept still because we wanted to drive
+    changed_.notify_all();  // wake threads that did not drive because of waiting_drivers_
     return;
   }
   driven_ = true;
@@ -224,7 +226,7 @@ void Engine::drive(std::unique_lock<std::mutex>& lock, Operation& until_done) {
 void Engine::background() {
   std::unique_lock lock(mutex_);
   while (!ending_) {
-    const bool mine = !driven_ && wanting_.load() == 0 && background_wanted_ && !nothing_to_do();
+    const bool mine = !driven_ && waiting_drivers_.load() == 0 && background_wanted_ && !nothing_to_do();
     if (!mine) {
       if (nothing_to_do()) background_wanted_ = false;
       changed_.wait(lock);
@@ -237,11 +239,11 @@ void Engine::background() {
   }
 }
 
-// Runs what is under way, without the lock, until one operation has ended or, as `until` says, earlier. Never throws:
-// an exception from below, such as std::bad_alloc, ends the communicator and one operation. The others end as after any
-// error of the communicator, one with each further run().
+// Drives the operations in progress, without the lock, until one of them has ended or `until` is reached. Never
+// throws: an exception, such as std::bad_alloc, breaks the communicator and ends one operation. The other
+// operations end as after any error of the communicator, one with each further run().
 void Engine::run(std::unique_lock<std::mutex>& lock, Until until) noexcept {
-  Ended ended;
+  EndedOperation ended;
   try {
     ended = advance(lock, until);
   } catch (...) {
@@ -257,22 +259,22 @@ void Engine::run(std::unique_lock<std::mutex>& lock, Until until) noexcept {
   if (ended.operation->plan == nullptr && !ended.operation->probes) give_back_numbers(*ended.operation);
   remove(*ended.operation);
   ended.operation->done.store(true, std::memory_order_release);
-  if (wanting_.load() > 0) changed_.notify_all();
+  if (waiting_drivers_.load() > 0) changed_.notify_all();
 }
 
-// One turn of run(): leaves without the lock.
-Engine::Ended Engine::advance(std::unique_lock<std::mutex>& lock, Until until) {
+// One turn of run(). Returns without the lock.
+Engine::EndedOperation Engine::advance(std::unique_lock<std::mutex>& lock, Until until) {
   active_.clear();
   if (!queue_.empty()) active_.push_back(queue_.front());
   const auto probes = [](const std::shared_ptr<Operation>& operation) { return operation->probes; };
   std::remove_copy_if(exchanges_.begin(), exchanges_.end(), std::back_inserter(active_), probes);
   if (probes_ > 0) renumber_probes();
   std::optional<Error> broken = broken_;
-  // Read under the lock: what is submitted from now on is not among the active ones and must be noticed.
+  // Read under the lock: operations that are submitted later are not in active_, so the driver must notice them.
   const std::uint32_t submitted = submitted_.load(std::memory_order_relaxed);
   lock.unlock();
-  Ended ended = broken ? break_off(*broken) : drive_active(until, submitted);
-  if (ended.error) weigh(*ended.operation, *ended.error);
+  EndedOperation ended = broken ? break_off(*broken) : drive_active(until, submitted);
+  if (ended.error) escalate_mismatch(*ended.operation, *ended.error);
   if (ended.operation != nullptr && ended.operation->probes && !ended.error) {
     const std::scoped_lock again(mutex_);
     if (ended.operation->exchange->is_stale()) {
@@ -283,12 +285,13 @@ Engine::Ended Engine::advance(std::unique_lock<std::mutex>& lock, Until until) {
   return ended;
 }
 
-// Inside of a handler, under the lock. The state of what is under way is not known, so the communicator ends.
-Engine::Ended Engine::end_by_exception() noexcept {
+// Called in an exception handler, with the lock held. The state of the operations is unknown, so the communicator
+// breaks.
+Engine::EndedOperation Engine::end_by_exception() noexcept {
   const auto rank = static_cast<std::int32_t>(rank_);
   Error error = error_of_exception(ErrorScope::kCommunicator, rank, "an internal failure of this rank");
   if (!broken_) broken_ = copy_of(error);
-  Ended ended{.operation = queue_.empty() ? nullptr : queue_.front(), .error = std::move(error)};
+  EndedOperation ended{.operation = queue_.empty() ? nullptr : queue_.front(), .error = std::move(error)};
   if (ended.operation == nullptr && !exchanges_.empty()) ended.operation = exchanges_.front();
   if (ended.operation != nullptr && ended.operation->plan != nullptr && ended.operation->started) {
     const CallFailure failure{.code = ErrorCode::kSystem, .culprit = rank};
@@ -298,41 +301,42 @@ Engine::Ended Engine::end_by_exception() noexcept {
   return ended;
 }
 
-// They look behind all receives, those that were submitted later too; so they come last among the active ones, for what
-// has not begun. Under the lock.
+// Probes check for messages behind all receives, even those that were submitted after the probe. So renumber the
+// probes and put them at the end of active_. Called with the lock held.
 void Engine::renumber_probes() {
   for (const auto& probe : exchanges_) {
     if (!probe->probes) continue;
     active_.push_back(probe);
     if (probe->exchange != nullptr) probe->exchange->renumber();
-    for (Transfer& transfer : probe->transfers) {  // one that has not started
+    for (Transfer& transfer : probe->transfers) {  // of an operation that has not started
       transfer.tag.sequence = numbers_.upcoming(transfer.peer, transfer.direction);
     }
   }
 }
 
-// The communicator broke while this operation was waiting or under way: its peers are told.
-Engine::Ended Engine::break_off(const Error& broken) {
-  const std::shared_ptr<Operation>& operation = active_.front();  // as in the queue
+// Ends an operation that was waiting or in progress when the communicator broke. If it is a collective that has
+// started, its peers are notified.
+Engine::EndedOperation Engine::break_off(const Error& broken) {
+  const std::shared_ptr<Operation>& operation = active_.front();  // shared like the operations in the queue
   if (operation->started && operation->plan != nullptr) {
     environment_.transport->leave_call(operation->call.tag, CallFailure{.code = broken.code, .culprit = broken.rank});
   }
   return {.operation = operation, .error = broken};
 }
 
-Engine::Ended Engine::drive_active(Until until, std::uint32_t submitted) {
+Engine::EndedOperation Engine::drive_active(Until until, std::uint32_t submitted) {
   Idle idle;
-  Ended ended;
+  EndedOperation ended;
   while (true) {
     bool moved = false;
     ended = poll_active(moved);
     if (ended.operation != nullptr) break;
     if (until == Until::kOnePoll) {
-      if (!moved) ended = look_around();
+      if (!moved) ended = check_clock_and_peers();
       break;
     }
-    if (until == Until::kWanted && wanting_.load() > 0) break;
-    if (submitted_.load(std::memory_order_acquire) != submitted) break;  // perhaps to be polled too
+    if (until == Until::kWanted && waiting_drivers_.load() > 0) break;
+    if (submitted_.load(std::memory_order_acquire) != submitted) break;  // there may be a new operation to poll
     if (moved) {
       environment_.waiter->reset(idle, environment_.transport->doorbell());
       continue;
@@ -344,11 +348,11 @@ Engine::Ended Engine::drive_active(Until until, std::uint32_t submitted) {
   return ended;
 }
 
-Engine::Ended Engine::poll_active(bool& moved) {
-  bool exchanges_wait = false;  // they begin in the order of their numbers
+Engine::EndedOperation Engine::poll_active(bool& moved) {
+  bool exchanges_wait = false;  // exchanges start in the order of their numbers
   for (const std::shared_ptr<Operation>& operation : active_) {
     if (!operation->started) {
-      if (falls_with_call(*operation)) return {.operation = operation, .error = drop(*operation)};
+      if (call_has_failed(*operation)) return {.operation = operation, .error = drop(*operation)};
       const bool exchange = operation->plan == nullptr;
       if ((operation->start_condition != nullptr && !operation->start_condition->open()) ||
           (exchange && exchanges_wait)) {
@@ -361,12 +365,13 @@ Engine::Ended Engine::poll_active(bool& moved) {
       if (auto error = start(*operation)) return {.operation = operation, .error = std::move(error)};
       if (auto error = look_at_receivers(*operation)) return {.operation = operation, .error = std::move(error)};
     }
-    if (operation->probes && exchanges_wait) continue;  // receives among them, perhaps
+    if (operation->probes && exchanges_wait) continue;  // earlier receives may not have started yet
     bool this_moved = false;
     if (auto error = poll(*operation, this_moved)) return {.operation = operation, .error = std::move(error)};
     if (this_moved) operation->progressed = moved = true;
-    if (this_moved && ++moves_ % kMovesPerLook == 0) {  // a rank that waits for nobody learns of a death here
-      if (Ended ended = look_around(); ended.operation != nullptr) return ended;
+    // A rank that always progresses never pauses, so it looks for dead peers here.
+    if (this_moved && ++moves_ % kMovesPerLook == 0) {
+      if (EndedOperation ended = check_clock_and_peers(); ended.operation != nullptr) return ended;
     }
     const bool done = operation->plan != nullptr ? running_->done() : operation->exchange->done();
     if (done) return {.operation = operation, .error = disagreement_at_the_end(*operation)};
@@ -374,20 +379,23 @@ Engine::Ended Engine::poll_active(bool& moved) {
   return {};
 }
 
-// Where some ranks only send (a broadcast's root, the others of a reduce) no message need show them that they disagree:
-// each looks at what the others have said of this call, as far as they have, before it calls it good.
+// In a collective with a root, some ranks only send (for example the root of a broadcast), so no message may show
+// them a disagreement. Therefore each rank checks the arguments that the others have published before it reports
+// success.
 std::optional<Error> Engine::disagreement_at_the_end(const Operation& operation) {
   if (operation.plan == nullptr || !has_root(operation.plan->shape.collective.kind)) return std::nullopt;
   const FailureAnalyzer analyzer(rank_, ranks_, *environment_.transport);
   auto diagnosis = analyzer.mismatch(operation.call);
   const auto other = diagnosis || marks_ == nullptr ? std::nullopt : marks_->disagreement();
-  if (other) diagnosis = analyzer.bad_message(operation.call, {.peer = *other, .tag = {}});  // it no longer says what
+  // The tag is empty because the peer's board no longer has it.
+  if (other) diagnosis = analyzer.bad_message(operation.call, {.peer = *other, .tag = {}});
   if (!diagnosis) return std::nullopt;
   environment_.transport->leave_call(operation.call.tag, diagnosis->failure);
   return std::move(diagnosis->error);
 }
 
-// Opens connections where that has not happened yet. On an error the peers of a collective are told.
+// Starts an operation, and opens its connections if they are not open. If this fails for a collective, the peers
+// are notified.
 std::optional<Error> Engine::start(Operation& operation) {
   operation.started = true;
   last_clock_ns_ = environment_.clock->now_ns();
@@ -395,7 +403,7 @@ std::optional<Error> Engine::start(Operation& operation) {
   if (recorder_ != nullptr) record_begin(operation);
   if (operation.plan == nullptr) {
     for (Transfer& transfer : operation.transfers) {
-      if (Status opened = open(transfer, connections_); !opened.ok()) return cost_of_one_call(opened.error());
+      if (Status opened = open(transfer, connections_); !opened.ok()) return as_call_error(opened.error());
     }
     operation.exchange =
         std::make_unique<Exchange>(std::move(operation.transfers), operation.own, *environment_.transport, numbers_,
@@ -412,7 +420,7 @@ std::optional<Error> Engine::start(Operation& operation) {
     environment_.transport->enter_call(operation.call.tag, {});
     environment_.transport->leave_call(
         operation.call.tag, CallFailure{.code = opened.error().code, .culprit = static_cast<std::int32_t>(rank_)});
-    return cost_of_one_call(opened.error());
+    return as_call_error(opened.error());
   }
   if (execution_plan_ != operation.plan) {
     plan_execution_ = std::make_unique<PlanExecution>(*operation.plan, *environment_.transport);
@@ -425,14 +433,14 @@ std::optional<Error> Engine::start(Operation& operation) {
   }
   running_->start(operation.call);
   environment_.transport->enter_call(operation.call.tag, running_->offered(operation.call));
-  // Those whose short calls need nothing of this rank look at marks, not at boards: see run_short().
+  // Peers whose short calls need no data from this rank check the marks and not the boards. See run_short().
   const bool marked = operation.direct || marks_ == nullptr;
   if (!marked && has_root(operation.plan->shape.collective.kind)) marks_->show_tag(operation.call.tag);
   if (std::exchange(last_failed_, false)) connections_.drop_stale(operation.call.tag);
   return std::nullopt;
 }
 
-// After abort() on this rank.
+// Returns an error if abort() was called on this rank.
 std::optional<Error> Engine::own_abort(const Operation& operation) {
   if (!aborted_.load(std::memory_order_acquire)) return std::nullopt;
   if (operation.plan != nullptr) {
@@ -442,7 +450,7 @@ std::optional<Error> Engine::own_abort(const Operation& operation) {
 }
 
 std::optional<Error> Engine::poll(Operation& operation, bool& moved) {
-  if (aborted_.load(std::memory_order_relaxed)) return own_abort(operation);  // every poll comes here
+  if (aborted_.load(std::memory_order_relaxed)) return own_abort(operation);  // checked at every poll
   const FailureAnalyzer analyzer(rank_, ranks_, *environment_.transport);
   if (operation.plan == nullptr) {
     moved = operation.exchange->progress();
@@ -451,15 +459,15 @@ std::optional<Error> Engine::poll(Operation& operation, bool& moved) {
   }
   moved = running_->progress();
   if (!running_->bad_message()) return std::nullopt;
-  if (auto error = own_abort(operation)) return error;  // which peers may have heard of sooner than we looked
+  if (auto error = own_abort(operation)) return error;  // peers may have seen the abort before this rank did
   return give_up(operation, analyzer.bad_message(operation.call, *running_->bad_message()));
 }
 
-Engine::Ended Engine::pause(Idle& idle) {
+Engine::EndedOperation Engine::pause(Idle& idle) {
   const std::uint32_t sleeps_before = idle.sleeps;
   environment_.waiter->pause(idle, environment_.transport->doorbell(), kMaxSleepNs);
   if (idle.rounds % kRoundsPerClock != 0 && idle.sleeps == sleeps_before) return {};
-  return look_around();
+  return check_clock_and_peers();
 }
 
 }  // namespace tutti

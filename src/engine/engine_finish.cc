@@ -1,4 +1,5 @@
-// How an operation ends: what its peers are told, and when its memory is the caller's again. By the driver.
+// The end of an operation: notifies its peers, and waits until its memory belongs to the caller again. Only the
+// driver calls these functions.
 #include <algorithm>
 #include <functional>
 #include <utility>
@@ -11,24 +12,27 @@
 namespace tutti {
 namespace {
 
-constexpr std::int64_t kBoardNs = 100'000'000;  // until what a peer has done stands on its board, mostly
-constexpr std::int64_t kLetGoNs =
-    1'000'000'000;  // longest wait for peers that may still store into a failed call's output
+// Usual time until an action of a peer is visible on its board.
+constexpr std::int64_t kBoardDelayNs = 100'000'000;
+// Maximum wait for peers that may still write to the output of a failed call.
+constexpr std::int64_t kReclaimTimeoutNs = 1'000'000'000;
 
 }  // namespace
 
-// The numbers of transfers that have not begun serve later transfers. Under the lock.
+// Makes the sequence numbers of transfers that have not started available to later transfers. Called with the lock
+// held.
 void Engine::give_back_numbers(const Operation& operation) noexcept {
   if (operation.exchange != nullptr) return operation.exchange->give_back_numbers();
-  // Without an exchange it never began, because a connection could not be opened.
+  // it never started, because a connection could not be opened
   for (std::size_t i = operation.transfers.size(); i-- > 0;) {
     const Transfer& transfer = operation.transfers[i];
     numbers_.give_back(transfer.peer, transfer.direction, transfer.tag.sequence);
   }
 }
 
-// What `result` means for the peers, for the memory of the call and for its stream. Never throws. If a step fails, the
-// operation fails, and the communicator with it, because the peers may not have been told.
+// Carries out the consequences of `result` for the peers, for the memory of the call and for its stream. Never
+// throws. If a step fails, the operation fails and the communicator breaks, because the peers may not have been
+// notified.
 void Engine::finish(Operation& operation, Status result) noexcept {
   if (!result.ok()) runs_through([&] { environment_.log.write(LogLevel::kInfo, "{}", to_string(result.error())); });
   const ErrorScope scope = result.ok() ? ErrorScope::kCall : result.error().scope;
@@ -42,12 +46,12 @@ void Engine::finish(Operation& operation, Status result) noexcept {
     const auto rank = static_cast<std::int32_t>(rank_);
     Error error = result.ok() ? error_of_exception(ErrorScope::kCommunicator, rank, "the end of a call")
                               : std::move(result).error();
-    error.scope = std::max(error.scope, ErrorScope::kCommunicator);  // as the peers see it by the next line
+    error.scope = std::max(error.scope, ErrorScope::kCommunicator);  // the next line makes the peers treat it as such
     result = std::move(error);
     announce_abort();
     runs_through([&] { abandon(operation, ErrorScope::kCommunicator); });
   }
-  const bool fell = !operation.started && falls_with_call(operation);
+  const bool fell = !operation.started && call_has_failed(operation);
   if (operation.start_condition != nullptr)
     fell ? operation.start_condition->dropped() : operation.start_condition->ended(result);
   if (operation.plan != nullptr) last_error_ = result.ok() ? std::nullopt : std::optional(copy_of(result.error()));
@@ -57,8 +61,9 @@ void Engine::finish(Operation& operation, Status result) noexcept {
 
 void Engine::conclude(Operation& operation) {
   if (operation.plan == nullptr) return;
-  if (running_ != nullptr && running_->shows_output()) running_->hide_output(false);
-  // Where every rank needs something of every other one, an empty message at least.
+  if (running_ != nullptr && running_->shows_output()) running_->withdraw_output(false);
+  // In these collectives every rank needs data from every other rank, at least an empty message. So all have
+  // entered.
   if (marks_ != nullptr && !has_root(operation.plan->shape.collective.kind)) {
     marks_->note_all_entered(operation.call.tag.sequence);
   }
@@ -68,50 +73,54 @@ void Engine::conclude(Operation& operation) {
 
 void Engine::abandon(Operation& operation, ErrorScope scope) {
   if (operation.plan == nullptr) {
-    if (operation.exchange != nullptr) take_back(operation, scope);
+    if (operation.exchange != nullptr) reclaim_memory(operation, scope);
     return;
   }
   last_failed_ = true;
   if (operation.started && operation.direct) single_copy_->give_up(operation.call.tag.sequence);
-  if (operation.started && running_ != nullptr) take_back(operation, scope);
+  if (operation.started && running_ != nullptr) reclaim_memory(operation, scope);
 }
 
-// Of an operation that has failed: peers that are inside of it may have learnt where our memory lies, and use it until
-// they notice the failure or have agreed not to.
-void Engine::take_back(Operation& operation, ErrorScope scope) {
+// After a failure of the operation: peers that are inside of it may have the address of this rank's memory, and may
+// use it until they notice the failure or have agreed not to use it.
+void Engine::reclaim_memory(Operation& operation, ErrorScope scope) {
   const bool collective = operation.plan != nullptr;
   const bool shown = !collective || (running_ != nullptr && running_->shows_output());
   const bool mapped = collective && (operation.direct || operation.call.output_window.window != 0);
   const std::uint64_t sequence = operation.call.tag.sequence;
   std::int64_t begin_ns = environment_.clock->now_ns();
   const auto recalled = [&](std::uint32_t peer) {
-    return collective ? running_->recall_output(peer) : operation.exchange->recall_output(peer);
+    return collective ? running_->revoke_output(peer) : operation.exchange->revoke_output(peer);
   };
-  for (std::uint32_t peer = 0; shown && peer < ranks_; ++peer) static_cast<void>(recalled(peer));  // all at once
-  if (scope >= ErrorScope::kConnection) {  // all that is under way ends: it is waited for together
+  // Request it from all peers at once.
+  for (std::uint32_t peer = 0; shown && peer < ranks_; ++peer) static_cast<void>(recalled(peer));
+  if (scope >= ErrorScope::kConnection) {  // all operations in progress end, and wait together
     if (broken_since_ns_ == 0) {
       recall_all();
       broken_since_ns_ = begin_ns;
     }
     begin_ns = broken_since_ns_;
   }
-  // A peer that aborts or leaves may still touch our memory for a moment, and its status reaches us kBoardNs later.
+  // A peer that aborts or leaves may still access this rank's memory for a moment, and its status arrives kBoardDelayNs
+  // later.
   const auto lets_go = [&](std::uint32_t peer, const PeerStatus& status) {
     if (status.life == PeerLife::kLost || status.life == PeerLife::kUnreachable) return true;
     const bool outside = collective && (status.left >= sequence || status.entered < sequence);
     const bool back = !shown || recalled(peer);
     if (mapped && !outside) return false;
-    return back || ((outside || status.life != PeerLife::kLive) && environment_.clock->now_ns() - begin_ns > kBoardNs);
+    return back ||
+           ((outside || status.life != PeerLife::kLive) && environment_.clock->now_ns() - begin_ns > kBoardDelayNs);
   };
-  if (shown || mapped) wait_for_peers(begin_ns + kLetGoNs, std::ref(lets_go));  // a reference: allocates nothing
+  // std::ref, so that no memory is allocated.
+  if (shown || mapped) wait_for_peers(begin_ns + kReclaimTimeoutNs, std::ref(lets_go));
   if (!collective) return operation.exchange->give_up();
-  if (shown) running_->hide_output(true);
+  if (shown) running_->withdraw_output(true);
 }
 
 void Engine::recall_all() {
   for (const std::shared_ptr<Operation>& operation : active_) {
     for (std::uint32_t peer = 0; operation->exchange != nullptr && peer < ranks_; ++peer) {
-      static_cast<void>(operation->exchange->recall_output(peer));
+      static_cast<void>(operation->exchange->revoke_output(peer));
     }
   }
 }

@@ -1,4 +1,4 @@
-// How streams submit operations, and tell of what is lost: see EngineHandle. Any thread.
+// EngineHandle: streams use it to submit operations and to report losses. Any thread may call it.
 #include "engine/engine.h"
 
 namespace tutti {

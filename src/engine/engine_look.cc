@@ -1,4 +1,5 @@
-// What the driver does while nothing moves: looks at the clock and at its peers, and says who is to blame.
+// The checks of the driver while no operation makes progress: the clock, the deadlines and the peers. It also
+// reports the rank that caused a failure.
 #include <algorithm>
 #include <functional>
 #include <utility>
@@ -10,18 +11,23 @@
 namespace tutti {
 namespace {
 
-constexpr std::int64_t kAllEnterNs =
-    200'000'000;  // longest wait for all ranks' arguments before a mismatch is reported
-constexpr std::int64_t kSuspicionNs = 100'000'000;  // how long a transfer must look hopeless before it is given up
-constexpr std::int64_t kLostNs = 2'000'000'000;     // how long what a peer that is gone has sent may take to arrive
-constexpr std::int64_t kAwayNs = 100'000'000;       // the longest that a rank that runs does not look at the clock
-constexpr std::uint32_t kMostExcuses = 3;  // without progress between: bounded, also where the caller looks rarely
-constexpr std::int64_t kLookEveryNs = 5'000'000;  // at the peers' boards, while nothing moves
+// Maximum wait for all ranks' arguments before a mismatch is reported.
+constexpr std::int64_t kAllEnterNs = 200'000'000;
+// How long a transfer must look hopeless before it is given up.
+constexpr std::int64_t kSuspicionNs = 100'000'000;
+// How long data from a peer that is gone may take to arrive.
+constexpr std::int64_t kLostNs = 2'000'000'000;
+// The longest time between two looks at the clock of a rank that is running.
+constexpr std::int64_t kMaxClockGapNs = 100'000'000;
+// Maximum number of deadline extensions without progress. The limit also applies if the caller polls rarely.
+constexpr std::uint32_t kMaxExtensions = 3;
+// Interval between looks at the peers' boards while nothing makes progress.
+constexpr std::int64_t kLookEveryNs = 5'000'000;
 
-// A receiver that was seen to live is not looked at again for this long: the look is a system call.
+// A receiver that was seen alive is not checked again for this long, because the check is a system call.
 constexpr std::int64_t kSeenLiveNs = 100'000'000;
 
-// A suspicion that has lasted so long without any progress; else nothing.
+// Returns the suspicion if it has lasted for `lasting_ns` without progress, otherwise nothing.
 std::optional<Diagnosis> confirmed(Operation& operation, std::optional<Diagnosis> suspicion, std::int64_t now_ns,
                                    std::int64_t lasting_ns) {
   if (!suspicion) operation.suspected_ns = 0;
@@ -32,8 +38,8 @@ std::optional<Diagnosis> confirmed(Operation& operation, std::optional<Diagnosis
 
 }  // namespace
 
-// True if this short call must go through the queue, where receivers are checked. Only ranks that merely send in a
-// rooted collective need that, because they would not notice a dead receiver.
+// True if this short call must go through the queue, where receivers are checked. That is necessary only for a rank
+// that merely sends in a collective with a root, because such a rank would not notice a dead receiver.
 bool Engine::must_look_at_receivers(const Collective& collective) const {
   if (!has_root(collective.kind)) return false;
   const bool from_root = row_of(collective.kind).root == RootHas::kTheInput;
@@ -49,9 +55,9 @@ bool Engine::is_gone(std::uint32_t receiver) {
   return false;
 }
 
-// A call by mailboxes has no connections whose peers could be checked. All ranks read the root's mailbox, or the root
-// reads all of theirs, so every peer is checked.
-bool Engine::any_is_gone() {
+// Calls by mailboxes have no connections whose peers could be checked. All ranks read the root's mailbox, or the
+// root reads all of theirs, so every peer is checked.
+bool Engine::any_peer_gone() {
   all_seen_ns_ = last_clock_ns_;
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
     if (peer != rank_ && is_gone(peer)) return true;
@@ -59,7 +65,7 @@ bool Engine::any_is_gone() {
   return false;
 }
 
-bool Engine::sends_to_the_gone(const BoundPlan& plan) {
+bool Engine::sends_to_gone_peer(const BoundPlan& plan) {
   for (const Channel& channel : plan.program.channels) {
     for (const Port& port : channel.ports) {
       if (port.direction == Direction::kSend && is_gone(port.peer)) return true;
@@ -68,10 +74,10 @@ bool Engine::sends_to_the_gone(const BoundPlan& plan) {
   return false;
 }
 
-// Called when an operation has just started. A short send fits into slots or socket buffers, so this rank does not wait
-// for the receiver and would not learn that its process has ended: the data would be lost without an error. The same is
-// true of a collective with a root, where some ranks only send. In all other collectives each rank waits for the
-// others.
+// Called when an operation has just started. A short send fits into slots or socket buffers, so this rank does not
+// wait for the receiver and would not notice that the receiver's process has exited: the data would be lost without
+// an error. The same is true for a collective with a root, in which some ranks only send. In all other collectives
+// each rank waits for the others.
 std::optional<Error> Engine::look_at_receivers(const Operation& operation) {
   const FailureAnalyzer analyzer(rank_, ranks_, *environment_.transport);
   if (operation.plan == nullptr) {
@@ -82,26 +88,27 @@ std::optional<Error> Engine::look_at_receivers(const Operation& operation) {
     return std::nullopt;
   }
   if (!has_root(operation.plan->shape.collective.kind)) return std::nullopt;
-  const bool gone = operation.by_mailbox ? any_is_gone() : sends_to_the_gone(*operation.plan);
+  const bool gone = operation.by_mailbox ? any_peer_gone() : sends_to_gone_peer(*operation.plan);
   auto diagnosis = gone ? analyzer.look(operation.call) : std::nullopt;
   return diagnosis ? std::optional(give_up(operation, std::move(*diagnosis))) : std::nullopt;
 }
 
-// At the clock, and now and then at the peers. An operation whose deadline has passed or whose peers are gone ends.
-Engine::Ended Engine::look_around() {
+// Looks at the clock, and from time to time at the peers. Ends an operation if its deadline has passed or its peers
+// are gone.
+Engine::EndedOperation Engine::check_clock_and_peers() {
   const std::int64_t now_ns = environment_.clock->now_ns();
-  const std::int64_t away_ns = now_ns - std::exchange(last_clock_ns_, now_ns);
+  const std::int64_t gap_ns = now_ns - std::exchange(last_clock_ns_, now_ns);
   bool late = false;
   for (const std::shared_ptr<Operation>& operation : active_) {
     if (!operation->started) continue;
     const bool queue_moved = operation->exchange != nullptr && operation->exchange->queue_has_moved();
     if (std::exchange(operation->progressed, false) || queue_moved) {
       operation->deadline_ns = now_ns + operation->timeout_ns;
-      operation->excuses = 0;
+      operation->extensions = 0;
       operation->suspected_ns = 0;
       if (recorder_ != nullptr) recorder_->moved();
     }
-    excuse(*operation, now_ns, away_ns);
+    extend_deadline(*operation, now_ns, gap_ns);
     late |= now_ns >= operation->deadline_ns;
   }
   if (!late && now_ns - last_look_ns_ < kLookEveryNs) return {};
@@ -111,15 +118,15 @@ Engine::Ended Engine::look_around() {
     if (auto error = operation->started ? look_at(*operation, now_ns) : look_at_start_condition(*operation))
       return {.operation = operation, .error = std::move(error)};
   }
-  if (recorder_ != nullptr && recorder_->tells_waits(now_ns)) record_waits(now_ns);
+  if (recorder_ != nullptr && recorder_->should_record_wait(now_ns)) record_waits(now_ns);
   return {};
 }
 
-// A rank that was stopped itself, or whose clock has leapt, knows nothing yet of what its peers did meanwhile: they get
-// their time anew, a few times.
-void Engine::excuse(Operation& operation, std::int64_t now_ns, std::int64_t away_ns) {
-  if (away_ns < std::max(kAwayNs, operation.timeout_ns / 4) || operation.excuses == kMostExcuses) return;
-  ++operation.excuses;
+// If this rank was stopped, or its clock has jumped, it has not seen yet what its peers did meanwhile. So their
+// time starts again, at most kMostExtensions times.
+void Engine::extend_deadline(Operation& operation, std::int64_t now_ns, std::int64_t gap_ns) {
+  if (gap_ns < std::max(kMaxClockGapNs, operation.timeout_ns / 4) || operation.extensions == kMaxExtensions) return;
+  ++operation.extensions;
   operation.deadline_ns = now_ns + operation.timeout_ns;
   if (operation.suspected_ns != 0) operation.suspected_ns = now_ns;
 }
@@ -129,7 +136,7 @@ std::optional<Error> Engine::look_at(Operation& operation, std::int64_t now_ns) 
   const std::int64_t timeout_ms = operation.timeout_ns / 1'000'000;
   const FailureAnalyzer analyzer(rank_, ranks_, *environment_.transport);
   if (operation.plan == nullptr) {
-    // A connection that the peer opened before it went away may not have come yet, though its goodbye has.
+    // A connection that the peer opened before it left may arrive after the peer's close frame.
     auto diagnosis = confirmed(operation, analyzer.look(*operation.exchange), now_ns, kSuspicionNs);
     if (!diagnosis && late) diagnosis = analyzer.timed_out(*operation.exchange, timeout_ms);
     return diagnosis ? std::optional(std::move(diagnosis->error)) : std::nullopt;
@@ -137,22 +144,24 @@ std::optional<Error> Engine::look_at(Operation& operation, std::int64_t now_ns) 
   connections_.drop_stale(operation.call.tag);
   std::optional<Diagnosis> diagnosis = analyzer.look(operation.call);
   if (!diagnosis)
-    diagnosis = confirmed(operation, analyzer.bereft(operation.call, running_->waits_for_ranks()), now_ns, kLostNs);
+    diagnosis =
+        confirmed(operation, analyzer.find_lost_sender(operation.call, running_->waits_for_ranks()), now_ns, kLostNs);
   if (!diagnosis && late) diagnosis = analyzer.timed_out(operation.call, timeout_ms, *running_, hint_for(operation));
   if (!diagnosis) return std::nullopt;
   if (auto error = own_abort(operation)) return error;
   return give_up(operation, std::move(*diagnosis));
 }
 
-// Ranks that are missing may have made this very call on device memory, by their GPUs.
+// A hint for the timeout message: the missing ranks may have made the same call on device memory, which their GPUs
+// carry out.
 std::string_view Engine::hint_for(const Operation& operation) const {
   const bool on_host = operation.start_condition == nullptr && operation.call.tag.count > 0;
   if (!on_host || !beside_devices_.load(std::memory_order_relaxed)) return {};
   return "this call is on host memory, and GPUs carry out those on their own: pass memory of one kind on all ranks";
 }
 
-// Tells the peers and returns the error. Who is to blame for a mismatch is said best when all ranks have shown their
-// arguments, and then all ranks say the same; so that is waited for, within bounds.
+// Notifies the peers and returns the error. For a mismatch, it first waits for a limited time until all ranks have
+// published their arguments. Then the culprit can be determined best, and all ranks report the same one.
 Error Engine::give_up(const Operation& operation, Diagnosis diagnosis) {
   if (diagnosis.failure.code == ErrorCode::kMismatch) {
     const std::uint64_t sequence = operation.call.tag.sequence;
@@ -168,7 +177,7 @@ Error Engine::give_up(const Operation& operation, Diagnosis diagnosis) {
   return std::move(diagnosis.error);
 }
 
-// Until every peer is as wanted, or the time is over.
+// Waits until `wanted` returns true for every peer, or until the time is over.
 void Engine::wait_for_peers(std::int64_t latest_ns,
                             const std::function<bool(std::uint32_t, const PeerStatus&)>& wanted) {
   Idle idle;

@@ -1,4 +1,4 @@
-// Looks for a message or at a receiver, without waiting for either.
+// Checks for a message or for a live receiver without waiting for either.
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -10,19 +10,21 @@
 namespace tutti {
 namespace {
 
-constexpr std::chrono::milliseconds kLongestTurn{20};  // that a look at a receiver waits for another driver
+// How long look_at_receiver() waits for another driver.
+constexpr std::chrono::milliseconds kMaxDriverWait{20};
 
-// Drives what stands in no queue while it lives, so that no other thread drives and finalize() waits. Under the lock.
+// During its lifetime this thread drives work that is in no queue. So no other thread drives, and finalize() waits.
+// Created with the lock held.
 class UnqueuedDrive {
  public:
   UnqueuedDrive(std::unique_lock<std::mutex>& lock, bool& driven, bool& between_queues,
                 std::condition_variable& changed)
-      : lock_(lock), driven_(driven), between_queues_(between_queues), changed_(changed) {
-    driven_ = between_queues_ = true;
+      : lock_(lock), driven_(driven), drives_unqueued_(between_queues), changed_(changed) {
+    driven_ = drives_unqueued_ = true;
   }
   ~UnqueuedDrive() {
     if (!lock_.owns_lock()) lock_.lock();
-    driven_ = between_queues_ = false;
+    driven_ = drives_unqueued_ = false;
     changed_.notify_all();
   }
   UnqueuedDrive(const UnqueuedDrive&) = delete;
@@ -31,7 +33,7 @@ class UnqueuedDrive {
  private:
   std::unique_lock<std::mutex>& lock_;
   bool& driven_;
-  bool& between_queues_;
+  bool& drives_unqueued_;
   std::condition_variable& changed_;
 };
 
@@ -40,18 +42,20 @@ class UnqueuedDrive {
 Result<std::optional<std::uint32_t>> Engine::look_for_message(std::vector<Transfer> probes) {
   std::unique_lock lock(mutex_);
   if (driven_) {
-    wanting_.fetch_add(1);
-    environment_.transport->doorbell().ring();  // the driver may sleep
+    waiting_drivers_.fetch_add(1);
+    environment_.transport->doorbell().ring();  // wakes the thread that drives the engine
     changed_.wait(lock, [&] { return !driven_; });
-    wanting_.fetch_sub(1);
+    waiting_drivers_.fetch_sub(1);
   }
   if (broken_) {
-    changed_.notify_all();  // whoever kept still because we wanted to drive
+    // Wake threads that did not drive because this thread wanted to.
+    changed_.notify_all();
     return *broken_;
   }
-  const UnqueuedDrive drive(lock, driven_, between_queues_, changed_);
-  // Leaves out the peers from which a receive is queued that has not begun: their next message has that receive's
-  // number. The probe has the number after it and would discard the message as one of an earlier call.
+  const UnqueuedDrive drive(lock, driven_, drives_unqueued_, changed_);
+  // Leaves out the peers from which a receive is queued that has not started. The peer's next message has the
+  // number of that receive. The probe has the number after it, so it would discard the message as one of an earlier
+  // call.
   for (const auto& operation : exchanges_) {
     if (operation->started || operation->probes) continue;
     for (const Transfer& transfer : operation->transfers) {
@@ -68,7 +72,7 @@ Result<std::optional<std::uint32_t>> Engine::look_for_message(std::vector<Transf
   const bool found = look.done();
   look.give_up();
   lock.lock();
-  // A receive that was called for meanwhile has the message.
+  // If a receive was submitted meanwhile, the message belongs to it.
   if (!found || look.is_stale()) return std::optional<std::uint32_t>();
   return std::optional(look.found());
 }
@@ -76,19 +80,20 @@ Result<std::optional<std::uint32_t>> Engine::look_for_message(std::vector<Transf
 Result<bool> Engine::look_at_receiver(Transfer send) {
   std::unique_lock lock(mutex_);
   if (driven_) {
-    wanting_.fetch_add(1);
-    environment_.transport->doorbell().ring();  // the driver may sleep
-    changed_.wait_for(lock, kLongestTurn, [&] { return !driven_; });
-    wanting_.fetch_sub(1);
+    waiting_drivers_.fetch_add(1);
+    environment_.transport->doorbell().ring();  // wakes the thread that drives the engine
+    changed_.wait_for(lock, kMaxDriverWait, [&] { return !driven_; });
+    waiting_drivers_.fetch_sub(1);
   }
   if (broken_ || driven_) {
-    changed_.notify_all();  // whoever kept still because we wanted to drive
+    // Wake threads that did not drive because this thread wanted to.
+    changed_.notify_all();
     return broken_ ? Result<bool>(*broken_) : true;
   }
-  const UnqueuedDrive drive(lock, driven_, between_queues_, changed_);
+  const UnqueuedDrive drive(lock, driven_, drives_unqueued_, changed_);
   send.tag.sequence = numbers_.upcoming(send.peer, Direction::kSend);
   lock.unlock();
-  TUTTI_TRY(open(send, connections_));  // a connection that is refused may be the only sign
+  TUTTI_TRY(open(send, connections_));  // a refused connection may be the only sign of a lost receiver
   if (const auto diagnosis = FailureAnalyzer(rank_, ranks_, *environment_.transport).look_before(send))
     return diagnosis->error;
   return !environment_.transport->peer_status(send.peer).ended;

@@ -1,4 +1,5 @@
-// What the engine tells the flight recorder. By the driver; only where there is one.
+// The engine's entries in the flight recorder. Only the driver calls these functions, and only if there is a
+// recorder.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -8,10 +9,10 @@
 namespace tutti {
 namespace {
 
-recording::Way way_of(const Operation& operation) {
-  if (operation.plan == nullptr) return recording::Way::kTransfers;
-  if (operation.by_mailbox) return recording::Way::kMailboxes;
-  return operation.direct ? recording::Way::kDirect : recording::Way::kMessages;
+recording::CallPath way_of(const Operation& operation) {
+  if (operation.plan == nullptr) return recording::CallPath::kTransfers;
+  if (operation.by_mailbox) return recording::CallPath::kMailboxes;
+  return operation.direct ? recording::CallPath::kDirect : recording::CallPath::kMessages;
 }
 
 }  // namespace
@@ -25,13 +26,13 @@ void Engine::record_begin(Operation& operation) {
     }
     return;
   }
-  // An exchange: its first transfer stands for all of them. Copies from the rank to itself have no peer.
+  // For an exchange, its first transfer represents all of them. Copies from the rank to itself have no peer.
   if (operation.transfers.empty()) return;
   const Transfer& first = operation.transfers.front();
   const std::uint8_t sends = first.direction == Direction::kSend ? recording::kSends : std::uint8_t{0};
   std::uint64_t bytes = 0;
   for (const Transfer& transfer : operation.transfers) bytes += transfer.bytes;
-  operation.recorded = recorder_->begin(first.tag, recording::Way::kTransfers, streamed | sends);
+  operation.recorded = recorder_->begin(first.tag, recording::CallPath::kTransfers, streamed | sends);
   recorder_->add(operation.recorded, bytes, first.peer, static_cast<std::uint32_t>(operation.transfers.size()));
 }
 
@@ -42,13 +43,13 @@ void Engine::record_end(Operation& operation, const Status& result) {
   }
   const std::uint64_t sequence = operation.plan == nullptr ? 0 : operation.call.tag.sequence;
   if (operation.recorded == 0 && operation.plan != nullptr) {
-    operation.recorded = recorder_->begin(operation.call.tag, way_of(operation), recording::kUnbegun);
+    operation.recorded = recorder_->begin(operation.call.tag, way_of(operation), recording::kNotStarted);
   }
   if (operation.recorded == 0) return recorder_->failed(result.error(), sequence);
   recorder_->end_badly(operation.recorded, result.error(), sequence);
 }
 
-// Of the first operation that is under way.
+// Records what the first active operation waits for.
 void Engine::record_waits(std::int64_t now_ns) {
   if (active_.empty()) return;
   const Operation& operation = *active_.front();

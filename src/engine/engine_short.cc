@@ -1,4 +1,5 @@
-// The engine's way for short calls: past the queue. The driver's duties and locks are those of engine.cc.
+// The engine's fast path for short calls, which bypasses the queue. The driver's duties and locks are described in
+// engine.h.
 #include <algorithm>
 #include <exception>
 #include <utility>
@@ -10,30 +11,35 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint32_t kShortPolls = 400;  // of mailboxes, with the lock held: about 20 us
-constexpr std::uint32_t kEagerPolls = 30;   // the first of these, without a pause between
-constexpr std::uint32_t kShortPauses = 50;  // after these, before the call is queued
+// Polls with the lock held, before the lock is released. They take about 20 us.
+constexpr std::uint32_t kShortPolls = 400;
+constexpr std::uint32_t kEagerPolls = 30;  // the first of these polls, without pauses between them
+// Pauses after these polls, before the call is queued.
+constexpr std::uint32_t kShortPauses = 50;
 
 }  // namespace
 
-// Starts it and polls it a few times, by its own type: each call counts.
-template <class Kind>
-void Engine::start_short(Kind& running, const Call& call, std::uint64_t& waited_until) {
+// Starts the collective and polls it a few times. It is a template, so that the calls are not virtual: each call
+// takes time here.
+template <class TaskType>
+void Engine::start_short(TaskType& running, const Call& call, std::uint64_t& waited_until) {
   running_ = &running;
   environment_.transport->enter_call(call.tag, running.offered(call));
   running.start(call);
   const std::uint32_t polls = std::min(environment_.waiter->spins(), kShortPolls);
   for (std::uint32_t vain = 0; vain < polls && !running.done();) {
     if (vain >= kEagerPolls) {
-      if (recorder_ != nullptr) waited_until = recorder_->now();  // in a wait it costs nothing, after it it would
+      // Reading the clock costs nothing during the wait, but it would cost time after it.
+      if (recorder_ != nullptr) waited_until = recorder_->now();
       relax();
     }
     if (!running.progress()) ++vain;
   }
 }
 
-// Without a queue as long as that is quick: first with the lock held, as others may want it for a moment only, then as
-// the driver, giving the core away now and then. A wait that lasts is that of an operation like any other.
+// Runs without the queue as long as that is fast. First it polls with the lock held, because other threads need the
+// lock only for a moment. Then it polls as the driver and gives the core away from time to time. If the wait lasts
+// longer, the call becomes a queued operation like any other.
 std::optional<Status> Engine::run_short(Way way, BoundPlan& plan, Call& numbered, std::int64_t timeout_ns,
                                         std::unique_lock<std::mutex>& order) {
   const bool direct = way == Way::kByMemory;
@@ -41,7 +47,7 @@ std::optional<Status> Engine::run_short(Way way, BoundPlan& plan, Call& numbered
   if (mailboxes_ == nullptr || broken_ || driven_ || !nothing_to_do()) return std::nullopt;
   if (direct && (execution_plan_ != &plan || last_failed_)) return std::nullopt;
   if (!direct && must_look_at_receivers(plan.shape.collective)) return std::nullopt;
-  // Made before the call begins, because the call must be able to become an operation at any time.
+  // Created before the call starts, because it must be possible to turn the call into an operation at any time.
   if (spare_ == nullptr) spare_ = std::make_shared<Operation>();
   numbered.tag.sequence = ++last_sequence_;
   order.unlock();
@@ -51,26 +57,28 @@ std::optional<Status> Engine::run_short(Way way, BoundPlan& plan, Call& numbered
   operation.direct = direct;
   operation.timeout_ns = timeout_ns;
   operation.started = true;
-  std::uint64_t waited_until = 0;  // 0: it never had to wait
+  std::uint64_t waited_until = 0;  // 0 if it did not have to wait
   try {
     if (run_past_queue(lock, operation, numbered, waited_until)) return Status();
     operation.call = std::move(numbered);
-    queue_.push_front(spare_);  // before what was submitted meanwhile
+    queue_.push_front(spare_);  // before the operations that were submitted meanwhile
   } catch (...) {
     if (!lock.owns_lock()) lock.lock();
     return end_short_by_exception(lock, operation, numbered);
   }
-  const std::shared_ptr<Operation> queued = std::exchange(spare_, nullptr);  // shared as wherever operations are queued
+  // Shared, like all queued operations.
+  const std::shared_ptr<Operation> queued = std::exchange(spare_, nullptr);
   queued->deadline_ns = last_clock_ns_ + timeout_ns;
   submitted_.fetch_add(1, std::memory_order_release);
   drive(lock, *queued);
   return queued->result;
 }
 
-// True: the call has ended well. False: it has to wait as an operation, and last_clock_ns_ is set.
+// Returns true if the call has completed. Returns false if it must continue as an operation. Then last_clock_ns_ is
+// set.
 bool Engine::run_past_queue(std::unique_lock<std::mutex>& lock, Operation& operation, const Call& call,
                             std::uint64_t& waited_until) {
-  const auto way_taken = operation.direct ? recording::Way::kDirect : recording::Way::kMailboxes;
+  const auto way_taken = operation.direct ? recording::CallPath::kDirect : recording::CallPath::kMailboxes;
   operation.recorded = recorder_ == nullptr ? 0 : recorder_->begin(call.tag, way_taken);
   if (operation.direct) {
     single_copy_->set_plan(*plan_execution_);
@@ -79,20 +87,21 @@ bool Engine::run_past_queue(std::unique_lock<std::mutex>& lock, Operation& opera
     start_short(*mailboxes_, call, waited_until);
   }
   if (!running_->done()) {
-    driven_ = between_queues_ = true;
+    driven_ = drives_unqueued_ = true;
     const std::uint32_t submitted = submitted_.load(std::memory_order_relaxed);
     lock.unlock();
     std::exception_ptr thrown;
     try {
-      give_way(submitted);
+      poll_with_pauses(submitted);
     } catch (...) {
       thrown = std::current_exception();
     }
     if (recorder_ != nullptr) waited_until = recorder_->now();
     lock.lock();
-    driven_ = between_queues_ = false;
-    // The progress thread, too: it may have looked at what was submitted meanwhile, and kept still because we drove.
-    if (wanting_.load() > 0 || background_wanted_) changed_.notify_all();
+    driven_ = drives_unqueued_ = false;
+    // The progress thread also needs this: it may have seen a new operation but not driven it, because this thread
+    // was the driver.
+    if (waiting_drivers_.load() > 0 || background_wanted_) changed_.notify_all();
     if (thrown) std::rethrow_exception(thrown);
   }
   const bool rooted = has_root(operation.plan->shape.collective.kind);
@@ -125,8 +134,8 @@ Status Engine::end_short_by_exception(std::unique_lock<std::mutex>& lock, Operat
   return std::exchange(operation.result, Status());
 }
 
-// Polls what runs a few times and gives the core away between. The driver's.
-void Engine::give_way(std::uint32_t submitted) {
+// Polls the running collective a few times and gives the core away between the polls. Only the driver calls it.
+void Engine::poll_with_pauses(std::uint32_t submitted) {
   Idle idle;
   for (std::uint32_t round = 0; round < kShortPauses && !idle.armed; ++round) {
     environment_.waiter->pause(idle, environment_.transport->doorbell(), 0);
@@ -136,7 +145,8 @@ void Engine::give_way(std::uint32_t submitted) {
     if (submitted_.load(std::memory_order_acquire) != submitted) break;
   }
   if (running_->done()) return environment_.waiter->reset(idle, environment_.transport->doorbell());
-  if (idle.armed) environment_.transport->doorbell().disarm();  // nothing is learnt from a wait that goes on elsewhere
+  // The wait continues in another function, so it gives no information.
+  if (idle.armed) environment_.transport->doorbell().disarm();
 }
 
 }  // namespace tutti

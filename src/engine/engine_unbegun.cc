@@ -1,5 +1,5 @@
-// Operations that never begin, since their stream is lost or an earlier piece of their call failed, and what becomes of
-// the communicator when ranks disagree on a call that is cut. By the driver.
+// Operations that never start, because their stream is lost or an earlier segment of their call failed, and the
+// failure of a segmented call about which the ranks disagree. Only the driver calls these functions.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace tutti {
 
-// Of an operation that has not begun: its stream may never come to it. Then this rank is lost to its peers.
+// Checks an operation that has not started. If its stream can never reach it, this rank is lost for its peers.
 std::optional<Error> Engine::look_at_start_condition(Operation& operation) {
   auto error = operation.start_condition == nullptr || operation.start_condition->open()
                    ? std::nullopt
@@ -27,7 +27,8 @@ std::optional<Error> Engine::look_at_start_condition(Operation& operation) {
   return error;
 }
 
-// A piece whose call has failed already: it takes its place among the calls of all ranks, and the peers are told.
+// Ends a segment whose call has failed already. It is entered and left like any other call, so that its sequence
+// number is used and the peers are notified.
 Error Engine::drop(const Operation& operation) {
   const CallTag& tag = operation.call.tag;
   environment_.transport->enter_call(tag, {});
@@ -35,9 +36,9 @@ Error Engine::drop(const Operation& operation) {
   return *last_error_;
 }
 
-// Ranks that disagree may have taken different numbers of pieces, each with a number of its own, and then their later
-// calls do not meet.
-void Engine::weigh(const Operation& operation, Error& error) {
+// If the ranks disagree on a call, they may have divided it into different numbers of segments. Each segment has a
+// sequence number, so the later calls of the ranks would not match. Therefore the error breaks the communicator.
+void Engine::escalate_mismatch(const Operation& operation, Error& error) {
   if (segmentation_ == Segmentation::kNone || error.code != ErrorCode::kMismatch || operation.plan == nullptr) return;
   if (error.scope >= ErrorScope::kCommunicator) return;
   bool cut = detail::may_be_segmented(operation.call.tag);
@@ -49,7 +50,8 @@ void Engine::weigh(const Operation& operation, Error& error) {
   if (!cut) return;
   error.scope = ErrorScope::kCommunicator;
   error.message +=
-      "; calls as long as this go in pieces, so the ranks are out of step from here on: make a new communicator";
+      "; calls of this length are split into segments, so later calls of the ranks no longer match: make a new "
+      "communicator";
   environment_.transport->announce_abort();
 }
 

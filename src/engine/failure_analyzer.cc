@@ -22,12 +22,12 @@ Diagnosis diagnosis(ErrorCode code, ErrorScope scope, std::int32_t culprit, std:
           .failure = {.code = code, .culprit = culprit, .argument = argument}};
 }
 
-// After "rank 3".
+// The end of a message that begins with "rank 3".
 constexpr std::string_view kBadMemory =
     "'s input or output is not memory as long as the call says, or may not be written; give buffers that are, or set "
     "TUTTI_ATTACH=off for memory that the system lets nobody else use (a device's)";
 
-// "all_reduce #42 (...): the checksum of message 17 ..."; the call alone has failed.
+// For example "all_reduce #42 (...): the checksum of message 17 ...". Only the call has failed.
 Diagnosis damaged(const std::string& what, const BadMessage& message) {
   return diagnosis(
       ErrorCode::kDamaged, ErrorScope::kCall, static_cast<std::int32_t>(message.peer),
@@ -36,14 +36,14 @@ Diagnosis damaged(const std::string& what, const BadMessage& message) {
                   what, message.damage));
 }
 
-// "all_reduce #42 (...): this rank (1) has no view of memory that ..."; the call alone has failed.
+// For example "all_reduce #42 (...): this rank (1) has no view of memory that ...". Only the call has failed.
 Diagnosis unmapped(const std::string& what, std::uint32_t rank, const BadMessage& message) {
   const Error error = error_of(message.loss, ErrorScope::kCall, message.peer, rank);
   return diagnosis(error.code, error.scope, error.rank, fmt::format("{}: {}", what, error.message),
                    message.loss.lacked);
 }
 
-// What a rank lacked that gave up a call; after "rank 1 gave it up (...)".
+// The resource that a rank lacked when it gave up a call. Follows "rank 1 gave it up (...)".
 std::string_view shortage(CallArgument lacked) {
   switch (lacked) {
     case CallArgument::kDescriptors:
@@ -58,14 +58,14 @@ std::string_view shortage(CallArgument lacked) {
   }
 }
 
-// What to do about it; `callers_plan`: some rank runs one.
+// The remedy for a mismatch. `callers_plan` is true if some rank uses a plan from use_plan().
 std::string_view advice(CallArgument argument, bool callers_plan) {
   const bool plans_differ = argument == CallArgument::kAlgorithm || argument == CallArgument::kDigest;
   return plans_differ && callers_plan ? "; call use_plan() alike on all ranks: the same plans, in the same order"
                                       : "; give all ranks the same";
 }
 
-// "receive #3 of 8 float32 from rank 2", "all_to_all_v, receive #3 of ..."
+// For example "receive #3 of 8 float32 from rank 2" or "all_to_all_v, receive #3 of ...".
 std::string describe(const Transfer& transfer) {
   const bool plain = transfer.tag.kind == static_cast<std::uint8_t>(CollectiveKind::kSendReceive);
   const bool sends = transfer.direction == Direction::kSend;
@@ -77,8 +77,8 @@ std::string describe(const Transfer& transfer) {
 
 }  // namespace
 
-// Groups the ranks by what they passed. The culprit is the first rank outside the majority where there is one, else the
-// lowest rank that differs from this one; all values are told anyway.
+// Groups the ranks by the value that they passed. If there is a majority, the culprit is the first rank outside of
+// it. Otherwise it is the lowest rank that differs from this one. The message lists all values in any case.
 std::optional<Diagnosis> FailureAnalyzer::mismatch(const Call& call) const {
   std::vector<std::pair<std::uint32_t, CallTag>> tags;
   CallArgument argument = CallArgument::kNone;
@@ -127,25 +127,26 @@ Diagnosis FailureAnalyzer::relayed(const Call& call, std::uint32_t peer, const C
   const bool own = failure.code == ErrorCode::kAborted && failure.culprit < 0;  // that rank's own abort()
   std::string text = fmt::format("{}: rank {} gave it up ({}{})", describe(call.tag), peer, to_string(failure.code),
                                  failure.culprit < 0 ? "" : fmt::format(", to blame: rank {}", failure.culprit));
-  if (failure.code == ErrorCode::kInvalidArgument && failure.culprit >= 0) {  // bad_message() is who says so
+  // The other rank's bad_message() has reported it.
+  if (failure.code == ErrorCode::kInvalidArgument && failure.culprit >= 0) {
     text += fmt::format(": rank {}{}", failure.culprit, kBadMemory);
   }
   if (failure.code == ErrorCode::kSystem) text += shortage(failure.argument);
   if (failure.code == ErrorCode::kPeerLost && failure.culprit == static_cast<std::int32_t>(peer)) {
     text += ": it can take part no more, and its own error says why";
   }
-  std::string trouble;  // of the way between the two
+  std::string trouble;  // of the connection between the two ranks
   if (failure.code == ErrorCode::kPeerLost && failure.culprit == static_cast<std::int32_t>(rank_)) {
-    const std::string way = transport_.peer_way(peer);
+    const std::string way = transport_.peer_path(peer);
     trouble = transport_.peer_trouble(peer);
     text += fmt::format(": it cannot reach this rank any more{}{}", way.empty() ? "" : ", to which it comes by " + way,
                         trouble.empty() ? "" : "; " + trouble);
   }
   if (failure.code == ErrorCode::kTimeout) {
-    const Whereabouts peers = whereabouts(call);
+    const PeerProgress peers = peer_progress(call);
     if (!peers.absent.empty()) text += fmt::format("; not entered by {}", rank_list(peers.absent));
     if (!peers.inside.empty()) text += fmt::format("; entered but not finished by {}", rank_list(peers.inside));
-    // This rank may be the one that holds up the others, which cannot see why.
+    // This rank may be the one that holds up the others, and they cannot see the reason.
     if (const std::string troubles = transport_.troubles(); !troubles.empty()) text += "; " + troubles;
   }
   return diagnosis(failure.code, lost ? ErrorScope::kCommunicator : ErrorScope::kCall,
@@ -173,8 +174,8 @@ Diagnosis FailureAnalyzer::gone(const std::string& what, std::uint32_t peer, Pee
                    fmt::format("{}: rank {} {} without finishing this call", what, peer, how));
 }
 
-// As a peer tells it. A culprit that is no rank of this communicator is not passed on, because callers use it as an
-// index.
+// The failure that a peer reports. A culprit that is not a rank of this communicator is replaced by -1, because
+// callers use it as an index.
 std::optional<CallFailure> FailureAnalyzer::failure_of(std::uint32_t peer, std::uint64_t sequence) const {
   auto failure = transport_.peer_failure(peer, sequence);
   if (failure && failure->culprit >= static_cast<std::int64_t>(ranks_)) failure->culprit = -1;
@@ -182,21 +183,21 @@ std::optional<CallFailure> FailureAnalyzer::failure_of(std::uint32_t peer, std::
   return failure;
 }
 
-// Of a peer that makes no more calls: the failure of its last one, where that has cost it the communicator and names
-// another.
-std::optional<CallFailure> FailureAnalyzer::reason_to_go(std::uint32_t peer, const PeerStatus& status) const {
+// For a peer that makes no more calls: the failure of its last call, if that failure broke its communicator and
+// names another rank.
+std::optional<CallFailure> FailureAnalyzer::reason_for_leaving(std::uint32_t peer, const PeerStatus& status) const {
   auto failure = failure_of(peer, status.left);
   if (!failure || failure->culprit < 0 || failure->culprit == static_cast<std::int32_t>(peer)) return std::nullopt;
   const bool broken = failure->code == ErrorCode::kPeerLost || failure->code == ErrorCode::kAborted;
   return broken ? failure : std::nullopt;
 }
 
-// A death is the cause of what other ranks did after it, so the reasons are sought in the order in which they explain
-// each other.
+// If a rank has died, that is the cause of later actions of other ranks. So the reasons are ordered by priority:
+// the causes come before their consequences.
 std::optional<Diagnosis> FailureAnalyzer::look(const Call& call) const {
   if (auto disagreement = mismatch(call)) return disagreement;
-  std::optional<Diagnosis> named;    // a peer failed the call and names a culprit
-  std::optional<Diagnosis> unnamed;  // ... and names none
+  std::optional<Diagnosis> named;    // a peer failed the call and named a culprit
+  std::optional<Diagnosis> unnamed;  // a peer failed the call and named none
   std::optional<std::pair<std::uint32_t, PeerLife>> lost;
   std::optional<std::pair<std::uint32_t, PeerLife>> gone_away;  // aborted or left
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
@@ -208,7 +209,7 @@ std::optional<Diagnosis> FailureAnalyzer::look(const Call& call) const {
     } else if ((status.life == PeerLife::kLost || status.life == PeerLife::kUnreachable) &&
                status.left < call.tag.sequence) {
       if (!lost || lost->second == PeerLife::kUnreachable) lost = {peer, status.life};
-    } else if (const auto earlier = reason_to_go(peer, status); earlier && status.left < call.tag.sequence) {
+    } else if (const auto earlier = reason_for_leaving(peer, status); earlier && status.left < call.tag.sequence) {
       if (!named) named = relayed(call, peer, *earlier);
     } else if (status.life == PeerLife::kAborted ||
                (status.life == PeerLife::kLeft && status.left < call.tag.sequence)) {
@@ -222,9 +223,9 @@ std::optional<Diagnosis> FailureAnalyzer::look(const Call& call) const {
   return std::nullopt;
 }
 
-// The failure of a later call after which `peer` sends nothing more.
+// Finds the failure of a later call after which `peer` sends nothing more.
 std::optional<CallFailure> FailureAnalyzer::later_failure(const Call& call, std::uint32_t peer) const {
-  constexpr std::uint64_t kMostCalls = 64;  // older ones are no longer on its board
+  constexpr std::uint64_t kMostCalls = 64;  // older calls are no longer on its board
   const std::uint64_t entered = transport_.peer_status(peer).entered;
   const std::uint64_t last = std::min(entered, call.tag.sequence + kMostCalls);
   for (std::uint64_t sequence = call.tag.sequence + 1; sequence <= last; ++sequence) {
@@ -234,7 +235,8 @@ std::optional<CallFailure> FailureAnalyzer::later_failure(const Call& call, std:
   return std::nullopt;
 }
 
-std::optional<Diagnosis> FailureAnalyzer::bereft(const Call& call, const std::vector<std::uint32_t>& awaited) const {
+std::optional<Diagnosis> FailureAnalyzer::find_lost_sender(const Call& call,
+                                                           const std::vector<std::uint32_t>& awaited) const {
   for (const std::uint32_t peer : awaited) {
     if (peer >= ranks_ || peer == rank_) continue;
     const PeerStatus status = transport_.peer_status(peer);
@@ -249,7 +251,7 @@ std::optional<Diagnosis> FailureAnalyzer::bereft(const Call& call, const std::ve
     } else if (status.life == PeerLife::kLeft) {
       how = "it has destroyed its communicator";
     }
-    const std::string way = transport_.peer_way(peer);
+    const std::string way = transport_.peer_path(peer);
     return diagnosis(
         ErrorCode::kPeerLost, ErrorScope::kCommunicator, static_cast<std::int32_t>(peer),
         fmt::format("{}: rank {} has finished this call and sends nothing more, since {}, but not all that "
@@ -297,8 +299,8 @@ Diagnosis FailureAnalyzer::bad_message(const Call& call, const BadMessage& messa
       fmt::format("{}: rank {} sent a message that its plan does not contain", describe(call.tag), message.peer));
 }
 
-FailureAnalyzer::Whereabouts FailureAnalyzer::whereabouts(const Call& call) const {
-  Whereabouts peers;
+FailureAnalyzer::PeerProgress FailureAnalyzer::peer_progress(const Call& call) const {
+  PeerProgress peers;
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
     if (peer == rank_) continue;
     const PeerStatus status = transport_.peer_status(peer);
@@ -312,9 +314,10 @@ FailureAnalyzer::Whereabouts FailureAnalyzer::whereabouts(const Call& call) cons
   return peers;
 }
 
-// Whom the others wait for, as far as the boards say: the rank that is furthest behind; -1 where that is no single one.
-// A rank inside an earlier call may wait itself for the one that holds up all; one between two calls waits for nobody.
-std::int32_t FailureAnalyzer::missing_rank(const Call& call, const Whereabouts& peers,
+// The rank that the others wait for, as far as the boards show: the rank that is furthest behind, or -1 if there is
+// no single one. A rank that is inside an earlier call may itself be waiting for the rank that holds up all. A rank
+// between two calls waits for no other rank.
+std::int32_t FailureAnalyzer::missing_rank(const Call& call, const PeerProgress& peers,
                                            const std::vector<std::uint32_t>& waited) const {
   const auto is_waited = [&](std::uint32_t peer) {
     return std::find(waited.begin(), waited.end(), peer) != waited.end();
@@ -324,12 +327,14 @@ std::int32_t FailureAnalyzer::missing_rank(const Call& call, const Whereabouts& 
     if (found != parted->end()) return static_cast<std::int32_t>(*found);
   }
   if (peers.absent.empty()) {
-    // What a rank that has finished sent is under way, and does not come; or it has given up, and that does not come.
+    // A rank that has finished has sent its data. Either the data does not arrive, or the rank has given up and the
+    // notification of that does not arrive.
     const auto sent = std::find_if(peers.finished.begin(), peers.finished.end(), is_waited);
     if (sent != peers.finished.end()) return transport_.shares_memory() ? static_cast<std::int32_t>(*sent) : -1;
     return peers.inside.size() == 1 ? static_cast<std::int32_t>(peers.inside.front()) : -1;
   }
-  const auto place = [&](std::uint32_t peer) {  // 2 * calls that it left, one more inside the next
+  // 2 * number of calls that it left, plus 1 if it is inside the next one.
+  const auto place = [&](std::uint32_t peer) {
     const PeerStatus status = transport_.peer_status(peer);
     return status.entered > status.left ? 2 * status.entered - 1 : 2 * status.left;
   };
@@ -344,16 +349,17 @@ std::int32_t FailureAnalyzer::missing_rank(const Call& call, const Whereabouts& 
   if (last.size() == 1) return static_cast<std::int32_t>(last.front());
   if (least % 2 != 0) return -1;
   if (transport_.shares_memory()) return static_cast<std::int32_t>(last.front());
-  // In the first call several missing ranks may still be in set-up, because the process that serves it is stopped.
+  // In the first call, several missing ranks may still be in set-up, because the process that runs the rendezvous
+  // server is stopped.
   if (call.tag.sequence == 1) return -1;
-  // Of these some may only have had nothing to tell this rank.
+  // Some of these ranks may only have sent nothing to this rank yet. Keep those that it waits for.
   std::erase_if(last, [&](std::uint32_t peer) { return !is_waited(peer); });
   return last.size() == 1 ? static_cast<std::int32_t>(last.front()) : -1;
 }
 
 Diagnosis FailureAnalyzer::timed_out(const Call& call, std::int64_t timeout_ms, CollectiveTask& running,
                                      std::string_view hint) const {
-  const Whereabouts peers = whereabouts(call);
+  const PeerProgress peers = peer_progress(call);
   const auto& [absent, inside, finished, ended, cut] = peers;
   std::string text = fmt::format("{} made no progress for {} ms:", describe(call.tag), timeout_ms);
   if (!absent.empty()) text += fmt::format(" not entered by {};", rank_list(absent));
@@ -370,7 +376,7 @@ Diagnosis FailureAnalyzer::timed_out(const Call& call, std::int64_t timeout_ms, 
 
 std::optional<Diagnosis> FailureAnalyzer::look(const Exchange& exchange) const {
   const std::vector<const Transfer*> open = exchange.unfinished();
-  // Who waits for anybody goes on while some have left in peace, or may have, until all have.
+  // A receive from any rank continues if some peers have left normally, or may have, until all of them have left.
   const auto left = [](const PeerStatus& status) {
     return status.life == PeerLife::kLeft || (status.life == PeerLife::kLost && status.ended);
   };
@@ -379,7 +385,8 @@ std::optional<Diagnosis> FailureAnalyzer::look(const Exchange& exchange) const {
   for (const Transfer* transfer : open) {
     const PeerStatus status = transport_.peer_status(transfer->peer);
     if (others_may_send && left(status)) continue;
-    // What a peer has sent before it went away may still be on its way: that ends by itself or by the deadline.
+    // Data that a peer sent before it left may still be in transit. Then the transfer ends by itself or at the
+    // deadline.
     if (status.life == PeerLife::kAborted || (status.life != PeerLife::kLive && exchange.stalled(*transfer))) {
       Diagnosis diagnosis = gone(describe(*transfer), transfer->peer, status.life);
       diagnosis.error.message += "; this rank waits for " + exchange.waits_for();

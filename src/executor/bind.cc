@@ -1,3 +1,4 @@
+// Binds plans to connections; see bind.h.
 #include "executor/bind.h"
 
 #include <fmt/format.h>
@@ -34,13 +35,13 @@ Status open_channel(const Channel& channel, BoundChannel& bound, Connections& co
       end.send = *connection;
       end.by_memory = end.send->sends_from_memory();
       end.lingers = end.send->lingers();
-      end.least_aimed = end.send->least_aimed();
+      end.min_aimed_bytes = end.send->min_aimed_bytes();
     } else {
       auto connection = connections.receive(port.peer, port.lane);
       if (!connection) return connection.error();
       end.receive = *connection;
       end.by_memory = end.receive->wants_place();
-      end.least_aimed = end.receive->least_aimed();
+      end.min_aimed_bytes = end.receive->min_aimed_bytes();
     }
   }
   return {};
@@ -71,7 +72,7 @@ Result<ReceiveConnection*> Connections::receive(std::uint32_t peer, std::uint16_
 void Connections::drop_stale(const CallTag& call) {
   for (auto& [key, connection] : receives_) {
     if (connection != nullptr && key.second != kPointToPointLane)
-      static_cast<void>(connection->arrival(call));  // drops what is older than `call`
+      static_cast<void>(connection->arrival(call));  // arrival() drops messages of calls before `call`
   }
 }
 

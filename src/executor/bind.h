@@ -1,6 +1,7 @@
-// Binding: every send of a plan learns how a window connection would carry it (bind, by whoever makes the first call),
-// and its ports become connections (open, by the driver, to whom the transport belongs). Done once per plan and
-// communicator; a bound plan is then run by any number of calls, one after another.
+// Binding of a plan to the connections of a communicator, in two steps: bind() determines for each send how windows
+// may carry its message, and open() opens the connections of the ports. The thread that makes the first call with
+// the plan calls bind(). open() is called by the engine's driver, because only the driver may use the transport.
+// Both happen once per plan and communicator. Any number of calls can then run the bound plan, one after another.
 #pragma once
 
 #include <cstdint>
@@ -16,25 +17,27 @@
 
 namespace tutti {
 
-// One end of a connection, in the order of Channel::ports; exactly one of the two is set.
+// One end of a connection, in the order of Channel::ports. Exactly one of `send` and `receive` is set.
 struct BoundPort {
   SendConnection* send = nullptr;
   ReceiveConnection* receive = nullptr;
   std::uint32_t peer = 0;
-  bool by_memory = false;  // the connection sends from, or receives into, the caller's memory
-  bool pushed = false;     // a receive: some of its messages are stored to the output unchanged, and nothing else
-  std::uint64_t least_aimed = ~std::uint64_t{0};  // the connection's
-  bool lingers = false;                           // a send: what was sent must be handed over before the call may end
+  bool by_memory = false;  // the connection sends from, or receives into, the caller's memory without a slot
+  // For a receive: a step exists that only stores a message of this port to the output, so a sender may write that
+  // message into the output directly.
+  bool pushed = false;
+  std::uint64_t min_aimed_bytes = ~std::uint64_t{0};  // min_aimed_bytes() of the connection
+  bool lingers = false;  // for a send: messages must be handed over before the call may end
 };
 
 inline constexpr std::uint16_t kNoPort = 0xffff;
 
-// How one send may leave, by the rules of plan/windows.h and plan/replies.h.
+// How one send may be carried, by the rules of plan/windows.h and plan/replies.h.
 struct SendRule {
   Carrier carrier = Carrier::kSlot;
   Carrier unpublished = Carrier::kSlot;
   Slice peer_sink;
-  std::uint16_t answers = kNoPort;  // the port whose message the value may be stored over
+  std::uint16_t answers = kNoPort;  // the port that received the message that this one may overwrite as a reply
 };
 
 struct BoundChannel {
@@ -42,27 +45,27 @@ struct BoundChannel {
   std::vector<SendRule> rules;  // in the order of Channel::lists; unused entries for receives
 };
 
-// This rank's plan and its connections, which the Connections below own.
+// This rank's plan and its connections, which are owned by a Connections object.
 struct BoundPlan {
   PlanShape shape;
   std::uint32_t rank = 0;
   RankPlan program;
   std::vector<BoundChannel> channels;
-  std::size_t most_operands = 1;  // of one step
-  std::size_t most_sends = 0;     // of one step
-  bool opened = false;            // the driver's, like the ports
+  std::size_t most_operands = 1;  // largest number of operands of one step
+  std::size_t most_sends = 0;     // largest number of sends of one step
+  bool opened = false;            // open() has succeeded; used by the driver only, like the ports
 };
 
-// All open connections of a communicator: plans and exchanges share them, and open what they need on first use. Belongs
-// to the driver of the engine.
+// All open connections of a communicator. Plans and exchanges share them and open them on first use. Only the
+// engine's driver may use this class.
 class Connections {
  public:
   explicit Connections(Transport& transport) : transport_(transport) {}
   Result<SendConnection*> send(std::uint32_t peer, std::uint16_t lane);
   Result<ReceiveConnection*> receive(std::uint32_t peer, std::uint16_t lane);
-  // Frees the slots that messages of calls before `call` still hold, on all connections of plans: the plan of `call`
-  // may use others than the one that failed, and its senders may wait for just these credits. By the driver, between
-  // steps of `call`.
+  // Frees the slots that hold messages of calls before `call`, on all connections of plans. This is necessary after
+  // a failed call: the plan of `call` may use other connections than the failed plan, and its senders may be waiting
+  // for the credits of those slots. Called by the driver between steps of `call`.
   void drop_stale(const CallTag& call);
 
  private:
@@ -72,11 +75,12 @@ class Connections {
   std::map<Key, std::unique_ptr<ReceiveConnection>> receives_;
 };
 
-// Builds rank's own plan and binds it. Uses nothing of the transport but its constants. Errors: kUnsupported when it
-// has too few slots or lanes for the plan.
+// Builds the plan of `rank` and binds it. Uses only constants of the transport, so any thread may call it. Errors:
+// kUnsupported if the transport has too few slots or lanes for the plan.
 Result<std::unique_ptr<BoundPlan>> bind(const Generator& generator, std::uint32_t rank, const Transport& transport);
 
-// Opens the plan's connections, once. Errors: the transport's, e.g. kSystem (out of descriptors).
+// Opens the connections of the plan, if they are not open yet. Errors: those of the transport, for example kSystem
+// (no file descriptors left).
 Status open(BoundPlan& plan, Connections& connections);
 
 }  // namespace tutti

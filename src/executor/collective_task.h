@@ -1,5 +1,6 @@
-// CollectiveTask: one call under way, as the engine drives it. Two kinds: PlanExecution (bytes.h) runs a plan over
-// connections, InlineCollective (mailbox.h) shows short values to all ranks at once. Belongs to the driver.
+// CollectiveTask: one collective in progress, as the engine drives it. There are three types: PlanExecution runs a
+// plan over connections, InlineCollective passes short values through shared-memory mailboxes, and
+// SingleCopyCollective lets ranks read and write each other's memory. Only the engine's driver uses a task.
 #pragma once
 
 #include <cstdint>
@@ -15,51 +16,55 @@
 
 namespace tutti {
 
-// One call's arguments, checked.
+// The checked arguments of one call.
 struct Call {
   CallTag tag;
-  DataType type = DataType::kFloat32;  // with `user`: not looked at
+  DataType type = DataType::kFloat32;  // ignored if `user` is set
   std::size_t element_bytes = 4;
   ReduceOp op = ReduceOp::kSum;
   Scale scale;
-  UserReduction user;  // user.combine is null but for a reduction of the caller's own
+  UserReduction user;  // user.combine is non-null only for a reduction of the caller's own
   Lengths lengths;
-  bool in_place = false;  // some of input and output is the same memory
+  bool in_place = false;  // input and output overlap
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  WindowRef input_window;  // where `input` lies in registered memory, if it does
+  WindowRef input_window;  // location of `input` in registered memory; window 0 if it is not registered
   WindowRef output_window;
 };
 
-// What a peer sent that it must not have sent.
+// A message or an access to memory that has failed, so that the call cannot go on.
 struct BadMessage {
-  std::uint32_t peer = 0;             // kUnreachable: whose memory it is, perhaps this rank's own
-  Arrival kind = Arrival::kMismatch;  // or kCorrupt, kDamaged, kUnmapped, kWithdrawn, kUnreachable, kForbidden
-  CallTag tag;                        // for kMismatch: the peer's; sequence 0: not known
-  std::string damage{};               // for kDamaged: the connection's words
-  MemoryLoss loss{};                  // for kUnmapped: of the peer's memory
+  std::uint32_t peer = 0;  // the sender; for kUnreachable the owner of the memory, perhaps this rank itself
+  // The failure: kMismatch, kCorrupt, kDamaged, kUnmapped, kWithdrawn, kUnreachable or kForbidden.
+  Arrival kind = Arrival::kMismatch;
+  CallTag tag;           // for kMismatch: the tag of the peer's call; sequence 0 if it is not known
+  std::string damage{};  // for kDamaged: a description by the connection
+  MemoryLoss loss{};     // for kUnmapped: why the peer's memory could not be mapped
 };
 
 class CollectiveTask {
  public:
   virtual ~CollectiveTask() = default;
-  // The next call. What it points to stays as it is until the call is done or given up.
+  // Starts the next call. The memory that `call` points to must stay valid until the call is done or given up.
   virtual void start(const Call& call) = 0;
-  // The output that peers may store to in that call.
+  // The output that peers on this machine may store to in that call; window 0 if there is none.
   virtual WindowRef offered(const Call& call) const = 0;
-  // True when peers that share no memory with this rank may write to its output of the call that was started last.
+  // True if peers that share no memory with this rank may write to the output of the current call.
   virtual bool shows_output() const { return false; }
-  // Asks `peer` to write there no more; true when it has agreed, or was never shown anything. Of a call to be given up.
-  virtual bool recall_output(std::uint32_t peer) { return static_cast<void>(peer), true; }
-  // They may no more. `gave_up`: what they have to write may be missing.
-  virtual void hide_output(bool gave_up) { static_cast<void>(gave_up); }
-  // Runs what can run now; true if anything did. Stops at the first bad message.
+  // Used before a call is given up: asks `peer` to stop writing to the output. Returns true when the peer has
+  // agreed, or if the output was never advertised to it.
+  virtual bool revoke_output(std::uint32_t peer) { return static_cast<void>(peer), true; }
+  // Withdraws the output, so that peers may not write to it any more. `gave_up`: the call has failed, and messages
+  // to the output may be missing.
+  virtual void withdraw_output(bool gave_up) { static_cast<void>(gave_up); }
+  // Makes as much progress as is possible without waiting. Returns true if there was any. Stops at the first bad
+  // message.
   virtual bool progress() = 0;
   virtual bool done() = 0;
   virtual const std::optional<BadMessage>& bad_message() const = 0;
-  // What it waits for, in words.
+  // Describes what the task waits for, for error messages.
   virtual std::string waits_for() = 0;
-  // The ranks among that, each once, ascending.
+  // The ranks that the task waits for, each once, ascending.
   virtual std::vector<std::uint32_t> waits_for_ranks() = 0;
 };
 

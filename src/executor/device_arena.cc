@@ -1,3 +1,4 @@
+// DeviceArena: lengths of slots, and offsets in the arena.
 #include "executor/device_arena.h"
 
 #include <algorithm>
@@ -7,11 +8,13 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint64_t kWindowsAt = 1024;  // after the ranks' words
+constexpr std::uint64_t kWindowsAt = 1024;  // offset of the window addresses, after the flags of the ranks
 constexpr std::uint64_t kHeadBytes = 28 * 1024;
 constexpr std::uint64_t kLlPayload = 16 * 1024;
 constexpr std::uint64_t kLl128Payload = 15 * 1024;  // 128 lines of 120 bytes
-constexpr std::uint32_t kFewConnections = 4;        // LL carries short messages, by one copy of a plan
+// ^LL has at least this many connections, so that one copy of a plan with several lanes fits even if there are few
+// blocks. LL carries short messages, for which one copy suffices.
+constexpr std::uint32_t kFewConnections = 4;
 static_assert(3 * kMostDeviceRanks * sizeof(std::uint32_t) <= kWindowsAt);
 static_assert(kWindowsAt + kMostDeviceRanks * (kMostDeviceWindows + 1) * sizeof(std::uint64_t) <= kHeadBytes);
 
@@ -59,20 +62,20 @@ std::uint64_t DeviceArena::window_word(std::uint32_t peer, std::uint32_t window)
   return kWindowsAt + (std::uint64_t{peer} * (kMostDeviceWindows + 1) + window) * sizeof(std::uint64_t);
 }
 
-DeviceArena::Place DeviceArena::place(device::Protocol protocol, std::uint32_t number, std::uint32_t rank,
-                                      std::uint32_t peer) const {
+DeviceArena::ConnectionOffsets DeviceArena::connection_offsets(device::Protocol protocol, std::uint32_t number,
+                                                               std::uint32_t rank, std::uint32_t peer) const {
   const auto p = static_cast<std::size_t>(protocol);
   const std::uint64_t index = std::uint64_t{number} * (ranks_ - 1) + (peer < rank ? peer : peer - 1);
-  Place place{};
-  place.send_mailbox = begin_[p] + index * stride_[p];
-  place.receive_mailbox = place.send_mailbox + sizeof(device::Mailbox);
-  place.envelopes = place.receive_mailbox + sizeof(device::Mailbox);
-  place.slots = place.envelopes + to_lines(connections_[p].slots * sizeof(device::Envelope));
-  return place;
+  ConnectionOffsets connection_offsets{};
+  connection_offsets.send_mailbox = begin_[p] + index * stride_[p];
+  connection_offsets.receive_mailbox = connection_offsets.send_mailbox + sizeof(device::Mailbox);
+  connection_offsets.envelopes = connection_offsets.receive_mailbox + sizeof(device::Mailbox);
+  connection_offsets.slots = connection_offsets.envelopes + to_lines(connections_[p].slots * sizeof(device::Envelope));
+  return connection_offsets;
 }
 
 std::vector<device::Link> DeviceArena::links(device::Protocol protocol, std::uint32_t rank,
-                                             std::span<const Peer> peers) const {
+                                             std::span<const ArenaPeer> peers) const {
   TUTTI_ASSERT(peers.size() == ranks_);
   const DeviceConnections& how = connections(protocol);
   std::vector<device::Link> links(std::size_t{2} * how.count * ranks_);
@@ -80,8 +83,8 @@ std::vector<device::Link> DeviceArena::links(device::Protocol protocol, std::uin
   for (std::uint32_t number = 0; number < how.count; ++number) {
     for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
       if (peer == rank) continue;
-      const Place own = place(protocol, number, rank, peer);
-      const Place theirs = place(protocol, number, peer, rank);
+      const ConnectionOffsets own = connection_offsets(protocol, number, rank, peer);
+      const ConnectionOffsets theirs = connection_offsets(protocol, number, peer, rank);
       const std::uint64_t here = peers[rank].arena;
       const std::uint64_t there = peers[peer].arena;
       for (const bool sends : {false, true}) {

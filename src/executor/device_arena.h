@@ -1,8 +1,10 @@
-// Where the connections between the devices of a communicator lie: every rank has one arena in its device's memory, in
-// which its peers write. Arithmetic on addresses; nothing here touches memory. All ranks make the same one.
+// DeviceArena: the memory layout of the connections between the GPUs of a communicator. Every rank has one arena in
+// the memory of its GPU, and its peers write to it. This class only computes addresses and never accesses the
+// memory. The layout is the same on all ranks:
 //
-//   head        words of each rank (closed_word(), met_word()), and where the peers' windows begin (window_word())
-//   connections for each protocol, number and peer: mailboxes of both ends that this rank has, envelopes, slots
+//   head         flags of each rank (closed_flag(), barrier_flag()) and addresses of the peers' windows (window_word())
+//   connections  for each protocol, number and peer: the mailboxes of this rank's sending and receiving end,
+//                envelopes, slots
 #pragma once
 
 #include <array>
@@ -16,59 +18,66 @@
 
 namespace tutti {
 
-inline constexpr std::uint32_t kDeviceProtocols = 3;   // device::Protocol
-inline constexpr std::uint32_t kMostDeviceRanks = 48;  // a channel to and from all others has kMaxPorts connections
+inline constexpr std::uint32_t kDeviceProtocols = 3;  // number of values of device::Protocol
+// Limited because a channel that sends to and receives from all other ranks needs two ports per peer, and has at
+// most device::kMaxPorts.
+inline constexpr std::uint32_t kMostDeviceRanks = 48;
 
-// Windows of a rank are numbered 1 .. kMostDeviceWindows; window 0 is all of its memory, from address 0 on.
+// Windows of a rank are numbered 1 .. kMostDeviceWindows. Window 0 is all memory of the rank, starting at address 0.
 inline constexpr std::uint32_t kMostDeviceWindows = 64;
 
 // The connections of one protocol.
 struct DeviceConnections {
-  std::uint32_t count = 1;       // from each rank to each other
-  std::uint32_t slots = 4;       // of each; a power of two
+  std::uint32_t count = 1;       // connections from each rank to each other rank
+  std::uint32_t slots = 4;       // slots per connection; a power of two
   std::uint64_t slot_bytes = 0;  // a multiple of device::kLineBytes
 };
 
-// What the settings give; slots are shorter where an arena would be longer than `most_bytes`.
+// The connections of each protocol for the given settings. The slots of the simple protocol are shortened if the
+// arena would otherwise be longer than `most_bytes`.
 std::array<DeviceConnections, kDeviceProtocols> device_connections(std::uint32_t ranks, std::uint32_t blocks,
                                                                    std::uint64_t slot_bytes, std::uint64_t most_bytes);
 
 class DeviceArena {
  public:
-  // ranks 1 .. kMostDeviceRanks.
+  // `ranks` is in 1 .. kMostDeviceRanks.
   DeviceArena(std::uint32_t ranks, const std::array<DeviceConnections, kDeviceProtocols>& connections);
 
   std::uint64_t bytes() const { return bytes_; }
   const DeviceConnections& connections(device::Protocol protocol) const {
     return connections_[static_cast<std::size_t>(protocol)];
   }
-  // Set by a peer that uses this arena no more, 32 bits.
-  static std::uint64_t closed_word(std::uint32_t peer) { return std::uint64_t{peer} * sizeof(std::uint32_t); }
-  // Set by a peer that has come to a meeting of that parity, taken back by the owner; 32 bits.
-  static std::uint64_t met_word(std::uint32_t peer, std::uint32_t parity) {
-    return (parity + 1) * kMostDeviceRanks * sizeof(std::uint32_t) + closed_word(peer);
+  // Offset of the flag (32 bits) that `peer` sets when it has stopped using this arena.
+  static std::uint64_t closed_flag(std::uint32_t peer) { return std::uint64_t{peer} * sizeof(std::uint32_t); }
+  // Offset of the flag (32 bits) that `peer` sets when it reaches a stream barrier of that parity. The owner of the
+  // arena resets it.
+  static std::uint64_t barrier_flag(std::uint32_t peer, std::uint32_t parity) {
+    return (parity + 1) * kMostDeviceRanks * sizeof(std::uint32_t) + closed_flag(peer);
   }
-  // device::Link::windows of the connections with that peer: written and read by the owner alone, 64 bits.
+  // Offset of the address (64 bits) of a window of `peer`, see device::Link::windows. Only the owner of the arena
+  // reads and writes it.
   static std::uint64_t window_word(std::uint32_t peer, std::uint32_t window);
 
-  // What `rank` knows of one peer.
-  struct Peer {
-    std::uint64_t arena = 0;     // its address on this rank's device
-    bool all_of_memory = false;  // whatever its device reads this one can read, by the same addresses
+  // How a rank reaches one peer.
+  struct ArenaPeer {
+    std::uint64_t arena = 0;     // address of the peer's arena on this rank's device
+    bool all_of_memory = false;  // this rank's device can access all memory of the peer at the same addresses
   };
-  // By device::link_index(); `peers` by rank, this one's own too.
-  std::vector<device::Link> links(device::Protocol protocol, std::uint32_t rank, std::span<const Peer> peers) const;
+  // Returns the links of `rank`, indexed by device::link_index(). `peers` is indexed by rank and includes this rank.
+  std::vector<device::Link> links(device::Protocol protocol, std::uint32_t rank,
+                                  std::span<const ArenaPeer> peers) const;
 
  private:
-  struct Place {
+  struct ConnectionOffsets {
     std::uint64_t send_mailbox, receive_mailbox, envelopes, slots;
   };
-  Place place(device::Protocol protocol, std::uint32_t number, std::uint32_t rank, std::uint32_t peer) const;
+  ConnectionOffsets connection_offsets(device::Protocol protocol, std::uint32_t number, std::uint32_t rank,
+                                       std::uint32_t peer) const;
 
   std::uint32_t ranks_;
   std::array<DeviceConnections, kDeviceProtocols> connections_;
   std::array<std::uint64_t, kDeviceProtocols> begin_{};
-  std::array<std::uint64_t, kDeviceProtocols> stride_{};  // of one connection
+  std::array<std::uint64_t, kDeviceProtocols> stride_{};  // bytes per connection, indexed by protocol
   std::uint64_t bytes_ = 0;
 };
 

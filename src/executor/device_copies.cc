@@ -1,3 +1,4 @@
+// Block copies for copy engines; see device_copies.h.
 #include "executor/device_copies.h"
 
 #include "base/assert.h"

@@ -1,3 +1,4 @@
+// Packs plans and geometries for the device evaluator.
 #include "executor/device_program.h"
 
 #include <fmt/format.h>
@@ -56,7 +57,7 @@ Status check_bounds(const PlanShape& shape, const RankPlan& plan) {
 
 device::Blocks packed(const Blocks& blocks) { return {.count = blocks.count, .first = blocks.first}; }
 
-// The arrays of one program while it grows.
+// The arrays of a program under construction.
 struct Arrays {
   std::vector<device::PackedChannel> channels;
   std::vector<device::PackedStep> steps;
@@ -103,7 +104,8 @@ void add_channel(const PlanShape& shape, const Channel& channel, Arrays& arrays)
                             .sends = static_cast<std::uint8_t>(port.direction == Direction::kSend ? 1 : 0),
                             .peer_output = packed(output_blocks(shape.collective, port.peer))});
   }
-  // Every tile has messages on every connection: what a call offers on it is never taken for the next call's.
+  // Every tile has messages on every connection, so a window that a call publishes on a connection is never mistaken
+  // for one of the next call.
   std::vector<bool> used(channel.ports.size());
   for (const std::uint16_t port : channel.lists) used[port] = true;
   TUTTI_ASSERT(std::ranges::find(used, false) == used.end(), "a channel has a connection that no step uses");

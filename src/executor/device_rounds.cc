@@ -1,3 +1,4 @@
+// DeviceRounds: simulates the plans of all ranks with counters of messages and credits.
 #include "executor/device_rounds.h"
 
 #include <algorithm>
@@ -13,32 +14,35 @@
 namespace tutti {
 namespace {
 
-// A count, and as much of it as launches of this round see for sure.
+// A counter, and the part of it that launches of the current round are certain to see.
 struct Count {
   std::uint64_t now = 0;
   std::uint64_t seen = 0;
 };
 
+// A connection between two ranks, as counts of messages.
 struct Wire {
   Count sent;
   Count received;
   std::uint64_t messages_of_a_tile = 0;
-  bool publishes = false;  // a message may be read in the sender's memory
+  bool publishes = false;  // a message may be published, so that it is read in the sender's memory
 };
 
+// One channel of one rank.
 struct Walker {
   const Channel* channel = nullptr;
-  std::size_t first_of_rank = 0;     // its rank's channels among the walkers
-  std::vector<std::uint32_t> wires;  // by port
-  Count steps;                       // run, of all tiles
+  std::size_t first_of_rank = 0;     // index of the first channel of this rank in walkers_
+  std::vector<std::uint32_t> wires;  // indexed by port: index into wires_
+  Count steps;                       // steps that have run, of all tiles
 };
 
-// All channels of all ranks, in rounds.
+// Simulates all channels of all ranks, round by round.
 class Simulation {
  public:
   Simulation(const Generator& generator, std::uint32_t slots, std::uint32_t max_tiles);
   void run();
 
+  // Indexed by tile; see DeviceRounds::ended_ and drained_.
   std::vector<std::uint64_t> ended, drained;
 
  private:
@@ -97,8 +101,8 @@ void Simulation::add_channel(std::uint32_t rank, const Channel& channel, std::si
   }
 }
 
-// As Evaluator::prepare() waits. That other channels of the rank have come farther is seen after the next meeting too:
-// their blocks may run after this one.
+// Whether a step can run, by the conditions of Evaluator::prepare(). Progress of other channels of the same rank
+// also counts only after the next barrier, because their blocks may run after this one.
 bool Simulation::can_run(const Walker& walker, const Step& step, std::span<const After> afters,
                          std::uint64_t tile) const {
   for (const std::uint16_t port : walker.channel->receives(step)) {
@@ -116,11 +120,12 @@ bool Simulation::can_run(const Walker& walker, const Step& step, std::span<const
   });
 }
 
+// Runs one step: takes its messages and sends its own.
 void Simulation::take(Walker& walker, const Step& step, std::uint64_t tile) {
   for (const std::uint16_t port : walker.channel->receives(step)) {
     Wire& wire = wires_[walker.wires[port]];
     ++wire.received.now;
-    // The sender sees after the next meeting that the tile's last message has been read.
+    // The sender sees only after the next barrier that the tile's last message has been read.
     if (wire.publishes && wire.received.now == (tile + 1) * wire.messages_of_a_tile)
       drained[tile] = std::max(drained[tile], round_ + 1);
   }
@@ -128,7 +133,7 @@ void Simulation::take(Walker& walker, const Step& step, std::uint64_t tile) {
   ++walker.steps.now;
 }
 
-// One launch of one channel: as far as it comes. False: it stands where it stood.
+// Simulates one launch of one channel, which runs as many steps as possible. Returns false if it could run no step.
 bool Simulation::walk(Walker& walker) {
   const Channel& channel = *walker.channel;
   const std::uint64_t step_count = channel.steps.size();
@@ -154,7 +159,7 @@ void Simulation::run() {
     ++round_;
     bool moved = false;
     for (Walker& walker : walkers_) moved |= walk(walker);
-    TUTTI_ASSERT(moved, "the plan stands still in round {}", round_);
+    TUTTI_ASSERT(moved, "the plan makes no progress in round {}", round_);
     for (Walker& walker : walkers_) walker.steps.seen = walker.steps.now;
     for (Wire& wire : wires_) {
       wire.sent.seen = wire.sent.now;

@@ -1,16 +1,20 @@
-// How many launches a call takes where kernels must not wait: where several processes share a GPU, a kernel may keep
-// the one that it waits for from running. There every launch has Call::patience_ns 0, so that a block stops at the
-// first message or credit that is not there, and between launches all ranks meet (streams wait, not kernels). The first
-// launch begins the call, the others resume; what lies between two meetings is a round.
+// DeviceRounds: the number of kernel launches that a call needs if kernels must not wait for each other. That is the
+// case if several processes share a GPU, or if other communicators of the process have taken too many blocks of it,
+// because a kernel that waits could then keep the kernel that it waits for from running. Every launch has
+// Call::stop_after_ns 0, so that a block stops at the first message or credit that is missing. Before every launch,
+// also the first one, all ranks meet at a stream barrier, in which streams wait, not kernels. The first launch begins
+// the call, and the others resume it. The interval between two barriers is a round.
 //
-// All ranks must launch equally often without asking each other, so the number is computed: plans are run here by
-// counts of messages and credits alone, with the least that a launch can see, namely what was posted before the meeting
-// in front of it. A launch may see more, and that never makes the number too small: whether a step can run depends on
-// how far other channels have come and on nothing else, and never turns from yes to no as they come farther (a Kahn
-// network: whoever gets its input earlier is not behind anywhere later). So by induction over the rounds every channel
-// is at least where it is here.
+// All ranks must launch equally often without communicating about it, so the number is computed in advance. The
+// plans are simulated with counts of messages and credits only. The simulation assumes that a launch sees only the
+// messages and credits that were posted before the barrier in front of it. A real launch may see more, but then the
+// computed number is still large enough: whether a step can run depends only on the progress of other channels, and
+// more progress never makes a step that could run unable to run. (This is a Kahn process network: earlier input
+// never delays any output.) By induction over the rounds, every real channel is at least as far as the simulated
+// one.
 //
-// With the protocol simple only: a step of LL or LL128 waits for data after its block may stop.
+// Valid for the simple protocol only, because a step of LL or LL128 waits for data at a point where its block may
+// not stop any more.
 #pragma once
 
 #include <cstdint>
@@ -20,34 +24,42 @@
 
 namespace tutti {
 
-// What keeps a channel whose last step has run.
+// What a channel still waits for after its last step.
 enum class Draining : std::uint8_t {
-  kNothing,    // no rank has windows
-  kPublished,  // peers may read in its memory what it has published: it ends when they have
+  kNothing,    // no rank has windows, so there is nothing to wait for
+  kPublished,  // peers read published messages in this rank's memory; the channel ends when they have done so
 };
 
-// One plan's rounds, for any call. Built once for a plan and kept by the caller: it builds all ranks' plans. A value.
+// The rounds of one plan, for any call. Construction builds the plans of all ranks, so the caller should keep this
+// object. A value type.
 class DeviceRounds {
  public:
-  static constexpr std::uint32_t kMaxTiles = 64;         // that are simulated
-  static constexpr std::uint64_t kMaxSteps = 4'000'000;  // of all ranks and tiles together, past the first tile
+  static constexpr std::uint32_t kMaxTiles = 64;  // number of tiles that are simulated at most
+  // Limit of simulated steps of all ranks and tiles together. The first tile is simulated in any case.
+  static constexpr std::uint64_t kMaxSteps = 4'000'000;
 
-  // `slots` of every connection, at least shape.slots. The plan is one that verifies: it ends (asserted).
+  // `slots`: slots of every connection, at least shape.slots. The plan must have been verified, so that the
+  // simulation ends (asserted).
   DeviceRounds(const Generator& generator, std::uint32_t slots, std::uint32_t max_tiles = kMaxTiles);
 
-  // Launches by which the call has ended on all ranks, each with a meeting in front of it: the first one's shows that
-  // the call before has ended everywhere. `tiles_per_slice` is that of the slice with the most, the first: slices do
-  // not wait for each other, and more tiles never take fewer rounds.
+  // Returns the number of launches after which the call has ended on all ranks. Each launch has a barrier in front
+  // of it; the first barrier shows that the previous call has ended on all ranks. `tiles_per_slice`: the number of
+  // tiles of the first slice, which has the most. This suffices because slices do not wait for each other, and more
+  // tiles never need fewer rounds.
   //
-  // Past the tiles that were simulated this is an upper bound: when `a` tiles have ended everywhere all credits are
-  // back, so further `b` tiles take no more than they do from the start: rounds(a + b) <= rounds(a) + rounds(b).
+  // For more tiles than were simulated the result is an upper bound: when `a` tiles have ended on all ranks, all
+  // credits have been returned, so `b` further tiles take no more rounds than they take from the start: rounds(a +
+  // b) <= rounds(a) + rounds(b).
   std::uint64_t of(std::uint64_t tiles_per_slice, Draining draining) const;
 
   std::uint64_t simulated_tiles() const { return ended_.size(); }
 
  private:
-  std::vector<std::uint64_t> ended_;    // by tile: the round in which the last channel has run its last step of it
-  std::vector<std::uint64_t> drained_;  // by tile: the round in which all published messages up to it are seen as read
+  // Indexed by tile: the round in which the last channel has run its last step of the tile.
+  std::vector<std::uint64_t> ended_;
+  // Indexed by tile: the round in which all senders have seen that their published messages up to this tile were
+  // read.
+  std::vector<std::uint64_t> drained_;
 };
 
 inline std::uint64_t device_rounds(const Generator& generator, std::uint64_t tiles_per_slice, std::uint32_t slots,

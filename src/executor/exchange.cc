@@ -1,3 +1,4 @@
+// Exchange: sends and receives the messages of a group of transfers.
 #include "executor/exchange.h"
 
 #include <fmt/format.h>
@@ -11,8 +12,8 @@
 namespace tutti {
 namespace {
 
-constexpr int kMessagesPerTurn = 16;  // of one transfer before the next has its turn
-constexpr std::size_t kMostTold = 4;  // transfers in one text
+constexpr int kMessagesPerTurn = 16;    // messages of one transfer before the next transfer gets its turn
+constexpr std::size_t kMostListed = 4;  // transfers that waits_for() lists at most
 
 }  // namespace
 
@@ -49,13 +50,16 @@ Exchange::Exchange(std::vector<Transfer> transfers, std::span<const OwnCopy> own
   }
 }
 
-// Straight into what the receiver wants, where it has shown that, and then as much as the network takes at once.
+// Sends the next message of a transfer and returns its length in bytes. If the receiver has advertised its buffer,
+// the network writes the message directly into it, with as many bytes as it takes at once. Otherwise the message
+// goes through a slot.
 std::uint64_t Exchange::send_message(const Transfer& transfer, std::uint64_t moved) {
   const std::span<const std::byte> whole(transfer.data, transfer.bytes);
   const std::byte* const data = transfer.data + moved;
   const std::uint64_t left = transfer.bytes - moved;
   const std::uint64_t bytes = std::min(transport_.slot_bytes(), left);
-  const bool aimed = bytes >= transfer.send->least_aimed() && transfer.send->aim(transfer.tag, transfer.bytes, moved);
+  const bool aimed =
+      bytes >= transfer.send->min_aimed_bytes() && transfer.send->aim(transfer.tag, transfer.bytes, moved);
   const std::uint64_t sent = aimed ? transfer.send->send_aimed(whole, data, left, transfer.tag) : 0;
   TUTTI_ASSERT(sent <= left);
   if (sent > 0) return sent;
@@ -64,7 +68,7 @@ std::uint64_t Exchange::send_message(const Transfer& transfer, std::uint64_t mov
 }
 
 bool Exchange::send_next(Transfer& transfer, State& state) {
-  if (state.posted) {  // until what was sent is out of this process's hands
+  if (state.posted) {  // all messages are posted; the send ends when they have been handed over
     state.ended = transfer.send->handed_over();
     return state.ended;
   }
@@ -75,7 +79,8 @@ bool Exchange::send_next(Transfer& transfer, State& state) {
   return true;
 }
 
-// The peer means another transfer: what it sends is read all the same, by its own words, and thrown away.
+// The peer sends another transfer than this receive expects. Its messages are read nevertheless, with the tag and
+// length that the peer gives, and dropped. Returns false if that is not possible.
 bool Exchange::discard(Transfer& transfer, State& state) {
   const CallTag theirs = transfer.receive->mismatched_tag();
   if (!bad_) {
@@ -90,19 +95,20 @@ bool Exchange::discard(Transfer& transfer, State& state) {
   return true;
 }
 
-// Messages through slots are as long as both sides know; what was written straight to where it is wanted may be of any
-// length, and follows what came before.
+// A message through a slot must have the length that both ranks compute. A message that the network wrote directly
+// into the receive buffer may have any length, but must follow the previous one without a gap.
 bool Exchange::fits(const Message& message, const State& state, std::uint64_t slot_bytes) {
-  if (!message.landing) return message.bytes == slot_bytes;
-  return state.shown && *message.landing == state.moved && message.bytes > 0 &&
+  if (!message.output_offset) return message.bytes == slot_bytes;
+  return state.shown && *message.output_offset == state.moved && message.bytes > 0 &&
          message.bytes <= state.bytes - state.moved;
 }
 
 bool Exchange::receive_next(Transfer& transfer, State& state) {
-  // Not before its first message: a transfer that has not begun may be given up, and its number serves the next one.
-  const bool may_show = state.begun && !state.discards && state.bytes >= transfer.receive->least_aimed();
+  // The buffer is advertised only after the first message: a transfer that has not begun may still be given up, and
+  // the next transfer then gets its number.
+  const bool may_show = state.begun && !state.discards && state.bytes >= transfer.receive->min_aimed_bytes();
   if (may_show && !std::exchange(state.asked, true)) {
-    state.shown = transfer.receive->show_output(transfer.tag, {transfer.data, transfer.bytes});
+    state.shown = transfer.receive->advertise_output(transfer.tag, {transfer.data, transfer.bytes});
   }
   const std::uint64_t bytes = std::min(transport_.slot_bytes(), state.bytes - state.moved);
   std::byte* place = state.discards ? nullptr : transfer.data + state.moved;
@@ -114,10 +120,10 @@ bool Exchange::receive_next(Transfer& transfer, State& state) {
   if (arrival == Arrival::kMismatch && discard(transfer, state)) return true;
   const Message message = arrival == Arrival::kMessage ? transfer.receive->front() : Message{};
   if (arrival != Arrival::kMessage || !fits(message, state, bytes)) {
-    const bool is_own_word = arrival == Arrival::kDamaged || arrival == Arrival::kUnmapped;
+    const bool has_details = arrival == Arrival::kDamaged || arrival == Arrival::kUnmapped;
     bad_transfer_ = &transfer;
     bad_ = BadMessage{.peer = transfer.peer,
-                      .kind = is_own_word ? arrival : Arrival::kCorrupt,
+                      .kind = has_details ? arrival : Arrival::kCorrupt,
                       .tag = {},
                       .damage = transfer.receive->damage(),
                       .loss = transfer.receive->loss()};
@@ -140,7 +146,7 @@ bool Exchange::advance(Transfer& transfer, State& state) {
   }
   if (moved) numbers_.note_move(transfer.peer, transfer.direction);
   if (state.ended) {
-    if (state.shown) transfer.receive->hide_output(false);
+    if (state.shown) transfer.receive->withdraw_output(false);
     numbers_.end(transfer.peer, transfer.direction, transfer.tag.sequence);
     --unfinished_;
   }
@@ -174,7 +180,8 @@ void Exchange::look_again() {
   unfinished_ = transfers_.size();
 }
 
-// Whatever the message is, an empty tag makes it known as another one, and it stays.
+// Looks for a message of any peer. The tags of a probe do not match those of real transfers, so arrival() reports a
+// message as a mismatch and leaves it in place.
 bool Exchange::probe() {
   const std::size_t count = transfers_.size();
   for (std::size_t i = 0; i < count && unfinished_ > 0; ++i) {
@@ -183,7 +190,8 @@ bool Exchange::probe() {
     const Arrival arrival = transfer.receive->arrival(transfer.tag);
     if (arrival == Arrival::kNothing) continue;
     const bool is_collectives = arrival == Arrival::kMismatch &&
-                                transfer.receive->mismatched_tag().kind != transfer.tag.kind;  // all_to_all_v's, ...
+                                // A message of a collective that runs as an exchange, for example all_to_all_v.
+                                transfer.receive->mismatched_tag().kind != transfer.tag.kind;
     if (is_collectives) continue;
     found_ = transfer.peer;
     numbers_.first_probed = static_cast<std::uint32_t>((numbers_.first_probed + i + 1) % count);
@@ -235,11 +243,11 @@ bool Exchange::stalled(const Transfer& transfer) const {
 
 std::string Exchange::waits_for() const {
   std::string text;
-  std::size_t told = 0;
-  for (std::size_t i = 0; i < transfers_.size() && told < kMostTold; ++i) {
+  std::size_t listed = 0;
+  for (std::size_t i = 0; i < transfers_.size() && listed < kMostListed; ++i) {
     if (states_[i].ended) continue;
     const Transfer& transfer = transfers_[i];
-    if (told++ > 0) text += "; ";
+    if (listed++ > 0) text += "; ";
     if (!numbers_.turn(transfer.peer, transfer.direction, transfer.tag.sequence)) {
       text += fmt::format("an earlier transfer with rank {}", transfer.peer);
     } else if (transfer.direction == Direction::kSend) {
@@ -250,14 +258,14 @@ std::string Exchange::waits_for() const {
                           transfer.bytes);
     }
   }
-  return text.empty() ? "what was sent to leave this process" : text;
+  return text.empty() ? "sent messages to leave this process" : text;
 }
 
-bool Exchange::recall_output(std::uint32_t peer) {
+bool Exchange::revoke_output(std::uint32_t peer) {
   bool recalled = true;
   for (std::size_t i = 0; i < transfers_.size(); ++i) {
     if (!states_[i].shown || states_[i].ended || transfers_[i].peer != peer) continue;
-    recalled &= transfers_[i].receive->recall_output();
+    recalled &= transfers_[i].receive->revoke_output();
   }
   return recalled;
 }
@@ -265,7 +273,7 @@ bool Exchange::recall_output(std::uint32_t peer) {
 void Exchange::give_up() {
   for (std::size_t i = 0; i < transfers_.size(); ++i) {
     if (std::exchange(states_[i].ended, true)) continue;
-    if (states_[i].shown) transfers_[i].receive->hide_output(true);
+    if (states_[i].shown) transfers_[i].receive->withdraw_output(true);
     states_[i].untouched = !states_[i].begun && !probes();
     numbers_.end(transfers_[i].peer, transfers_[i].direction, transfers_[i].tag.sequence);
   }

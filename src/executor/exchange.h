@@ -1,15 +1,18 @@
-// Exchange: a group of sends and receives of one rank, carried out at once. all_to_all_v, gather_v and scatter_v are
-// such groups too.
+// Exchange: a group of sends and receives of one rank that are in progress at the same time. all_to_all_v, gather_v
+// and scatter_v are implemented as such groups, too.
 //
-// Every ordered pair of ranks has one connection for this (lane kPointToPointLane), on which transfers follow each
-// other in the order of the calls; each is numbered (CallTag::sequence) per pair and direction, on both sides alike. A
-// transfer is cut into messages of slot_bytes, or of any length where the network writes them into the receiver's
-// memory (SendConnection::send_aimed). Transfers to different peers and in different directions wait
-// for each other never, so a group ends whatever the order of its calls is, on every rank, as long as each send has its
-// receive: the graph of what waits for what has no edge but those between messages of one pair.
+// Every ordered pair of ranks has one connection for exchanges (lane kPointToPointLane). Transfers follow each other
+// on it in the order of the calls. Each transfer has a number (CallTag::sequence) that counts per pair and
+// direction; both ranks count in the same way. A transfer is cut into messages of slot_bytes, or of any length if
+// the network writes them directly into the receiver's memory (SendConnection::send_aimed).
 //
-// A probe is an exchange that only looks: it ends when the next message of one of its receives is there, and leaves it
-// where it is. It takes no numbers: its own are those that the next receives will have.
+// Transfers to different peers, or in different directions, never wait for each other. A group therefore ends on
+// every rank, whatever the order of its calls, as long as each send has its receive: the wait-for graph only has
+// edges between messages of one pair.
+//
+// A probe is an exchange that only looks for a message: it ends when the next message of one of its receives has
+// arrived, and leaves the message in place. It takes no numbers. It uses the numbers that the next receives will
+// get.
 #pragma once
 
 #include <algorithm>
@@ -26,38 +29,42 @@
 
 namespace tutti {
 
-// The numbers of one rank's transfers with each peer. next() is called at submission, under the engine's lock; what
-// does not say so belongs to the driver.
+// The numbers of one rank's transfers with each peer. next(), upcoming() and give_back() require the engine's lock,
+// because all threads that submit calls use the same counters. The other functions are for the driver only.
 class PairNumbers {
  public:
   explicit PairNumbers(std::uint32_t ranks)
       : made_(2 * std::size_t{ranks}, 0), moves_(2 * std::size_t{ranks}, 0), active_(2 * std::size_t{ranks}) {}
   std::uint64_t next(std::uint32_t peer, Direction direction) { return ++made_[index(peer, direction)]; }
-  // What next() would give. Under the engine's lock.
+  // The number that next() would return. Requires the engine's lock.
   std::uint64_t upcoming(std::uint32_t peer, Direction direction) const { return made_[index(peer, direction)] + 1; }
-  // Transfers begin in the order of their numbers, and may end in any. A probe may have begun ahead of them.
+  // Transfers begin in the order of their numbers, and may end in any order. A probe may have begun before transfers
+  // with smaller numbers; the insertion keeps the list sorted.
   void begin(std::uint32_t peer, Direction direction, std::uint64_t number) {
     std::deque<std::uint64_t>& active = active_[index(peer, direction)];
     active.insert(std::upper_bound(active.begin(), active.end(), number), number);
   }
-  // The number of a transfer of which nothing has moved serves the next one, if no later one was given out: the peer's
-  // counterpart has not met it. Under the engine's lock.
+  // Returns the number of a transfer of which no message has moved, so that the next transfer gets it. Has an effect
+  // only if no later number was taken. The peer's counterpart has not met the transfer, so both ranks still count
+  // alike. Requires the engine's lock.
   void give_back(std::uint32_t peer, Direction direction, std::uint64_t number) {
     if (made_[index(peer, direction)] == number) --made_[index(peer, direction)];
   }
+  // Whether the transfer with this number is the first that has not ended.
   bool turn(std::uint32_t peer, Direction direction, std::uint64_t number) const {
     return active_[index(peer, direction)].front() == number;
   }
   void end(std::uint32_t peer, Direction direction, std::uint64_t number) {
     std::deque<std::uint64_t>& active = active_[index(peer, direction)];
-    const auto one = std::find(active.begin(), active.end(), number);  // probes may share a number
+    // Probes may share a number with a receive, so erase only one.
+    const auto one = std::find(active.begin(), active.end(), number);
     if (one != active.end()) active.erase(one);
   }
-  // Counts what moves between this rank and the peer in one direction, so that a transfer that waits for its turn can
-  // see that those before it go on.
+  // Counts the messages that move between this rank and the peer in one direction. A transfer that waits for its
+  // turn can thus see that those before it make progress.
   void note_move(std::uint32_t peer, Direction direction) { ++moves_[index(peer, direction)]; }
   std::uint64_t moves(std::uint32_t peer, Direction direction) const { return moves_[index(peer, direction)]; }
-  // Where the next probe begins to look, so that no peer is passed over for ever.
+  // Index at which the next probe begins to look. It rotates, so that every peer gets its turn.
   std::uint32_t first_probed = 0;
 
  private:
@@ -66,23 +73,25 @@ class PairNumbers {
   }
   std::vector<std::uint64_t> made_;
   std::vector<std::uint64_t> moves_;
-  std::vector<std::deque<std::uint64_t>> active_;  // by peer and direction
+  // Indexed by index(): the numbers of unfinished transfers, ascending.
+  std::vector<std::deque<std::uint64_t>> active_;
 };
 
+// One send or receive.
 struct Transfer {
   Direction direction = Direction::kSend;
-  std::uint32_t peer = 0;     // not this rank
-  std::byte* data = nullptr;  // a send only reads it
+  std::uint32_t peer = 0;     // never this rank itself
+  std::byte* data = nullptr;  // of a send it is only read
   std::uint64_t bytes = 0;
   CallTag tag;
-  SendConnection* send = nullptr;  // one of the two; opened by the driver
+  SendConnection* send = nullptr;  // exactly one of the two is set, by open()
   ReceiveConnection* receive = nullptr;
 };
 
-// Opens a transfer's connection. By the driver. Errors: the transport's.
+// Opens the connection of a transfer. Called by the driver. Errors: those of the transport.
 Status open(Transfer& transfer, Connections& connections);
 
-// What a rank has for itself.
+// Data that a rank sends to itself.
 struct OwnCopy {
   const std::byte* from = nullptr;
   std::byte* to = nullptr;
@@ -91,41 +100,48 @@ struct OwnCopy {
 
 class Exchange {
  public:
-  // `transport` and `numbers` outlive it. The transfers are open. Transfers of one pair and direction stand in the
-  // order of their numbers. A probe has receives only, at most one from each peer.
+  // `transport` and `numbers` must outlive the exchange. The transfers must be open. Transfers of the same pair and
+  // direction must be in the order of their numbers. A probe has only receives, at most one from each peer.
   enum class Purpose : std::uint8_t { kTransfer, kProbe };
   Exchange(std::vector<Transfer> transfers, std::span<const OwnCopy> own, Transport& transport, PairNumbers& numbers,
            Purpose purpose = Purpose::kTransfer);
-  // Moves what can move now; true if anything did. A transfer that the peer means otherwise is read and thrown away, so
-  // that the peer and all others end; what no sound peer sends stops everything.
+  // Moves the messages that can move now; returns true if there were any. If the peer's transfer has other arguments
+  // than a receive, the receive reads the data and drops it, so that the peer and all other transfers can finish. A
+  // message that a correct peer cannot send stops the whole exchange.
   bool progress();
   bool done();
-  // What was wrong with the first message that did not fit. Nothing while the exchange can still go on.
+  // Describes the first message that did not fit. Returns nothing while the exchange can still make progress.
   std::optional<BadMessage> bad_message() const { return unfinished_ == 0 || broken_ ? bad_ : std::nullopt; }
   std::span<const Transfer> transfers() const { return transfers_; }
-  // True if, since the last call, anything has moved before a transfer of this exchange that still waits for its turn:
-  // the deadline of an exchange counts from the last progress in front of it, too.
+  // Returns true if, since the last call of this function, a message has moved on a connection on which a transfer
+  // of this exchange waits for its turn. The engine extends the deadline then: the timeout counts from the last
+  // progress of the transfers in front, too.
   bool queue_has_moved();
-  // Transfers that have not ended; they stay valid as long as the exchange.
+  // The transfers that have not ended. The pointers stay valid as long as the exchange.
   std::vector<const Transfer*> unfinished() const;
-  // True when it is this transfer's turn and nothing can move now, nor will, with a peer that has gone: no message is
-  // there or on its way, or there is no credit.
+  // True if it is this transfer's turn, but nothing can move now and, if the peer is gone, never will: there is no
+  // message and none can still arrive, or there is no credit.
   bool stalled(const Transfer& transfer) const;
-  // "no message from rank 2; no credit from rank 3", the first few.
+  // Describes the first few transfers that have not ended, for example "a message from rank 2 (0 of 8 bytes
+  // received)". If all have ended, the text says that sent messages have not left this process yet.
   std::string waits_for() const;
-  // Before that: asks `peer` to write no more into what this rank receives. True when it has agreed, or need not.
-  bool recall_output(std::uint32_t peer);
-  // After a failure: transfers that have not ended give their turn to later ones.
+  // Call this before give_up(): asks `peer` to stop writing directly into this rank's receive buffers. Returns true
+  // when the peer has agreed, or if no buffer was advertised to it.
+  bool revoke_output(std::uint32_t peer);
+  // After a failure: ends all transfers, so that it is the turn of later ones.
   void give_up();
-  // After give_up(): transfers of which no message has moved give back their numbers, so that later ones get them. By
-  // the driver, under the engine's lock. Allocates nothing, because it may follow a failed allocation.
+  // After give_up(): returns the numbers of transfers of which no message had moved, so that later transfers get
+  // them. Called by the driver, under the engine's lock. Allocates nothing, because it may follow a failed
+  // allocation.
   void give_back_numbers() noexcept;
   const Transfer* bad_transfer() const { return bad_transfer_; }
   bool probes() const { return purpose_ == Purpose::kProbe; }
-  // Of a probe: receives have taken numbers, or given them back. By the driver, under the engine's lock.
+  // For a probe: adapts its numbers after receives have taken or returned numbers. Called by the driver, under the
+  // engine's lock.
   void renumber();
-  // Of a probe that has ended well: whose message is there. As long as no receive has taken that message's number: then
-  // it goes on, by look_again(). Both by the driver, under the engine's lock.
+  // For a probe that ended successfully: found() is the peer that has sent a message. If a receive has taken the
+  // number of that message meanwhile, is_stale() is true, and look_again() restarts the probe. Called by the driver,
+  // under the engine's lock.
   std::uint32_t found() const { return found_; }
   bool is_stale() const;
   void look_again();
@@ -133,15 +149,16 @@ class Exchange {
  private:
   struct State {
     std::uint64_t moved = 0;  // bytes
-    bool begun = false;       // a message has gone or come
-    bool posted = false;      // all messages of a send have gone
+    bool begun = false;       // a message was sent or has arrived
+    bool posted = false;      // all messages of a send were posted
     bool ended = false;
-    bool untouched = false;        // it was given up before a message had moved
-    bool discards = false;         // a receive that the peer means otherwise
-    bool asked = false;            // whether the peer can be shown where a receive wants its messages
-    bool shown = false;            // it was
-    std::uint64_t moves_seen = 0;  // by queue_has_moved()
-    CallTag tag;                   // as the messages carry it
+    bool untouched = false;  // it was given up before any message moved
+    // The peer sends another transfer than this receive expects; its data is read and dropped.
+    bool discards = false;
+    bool asked = false;            // advertise_output() was called, once per receive
+    bool shown = false;            // advertise_output() has advertised the receive buffer to the peer
+    std::uint64_t moves_seen = 0;  // the value of PairNumbers::moves() that queue_has_moved() saw last
+    CallTag tag;  // the tag that the messages carry; differs from Transfer::tag if the receive discards
     std::uint64_t bytes = 0;
   };
   bool advance(Transfer& transfer, State& state);
@@ -159,7 +176,7 @@ class Exchange {
   PairNumbers& numbers_;
   const Purpose purpose_;
   std::uint32_t found_ = 0;
-  bool broken_ = false;  // by a message that no sound peer sends
+  bool broken_ = false;  // a message arrived that a correct peer cannot send
   std::optional<BadMessage> bad_;
   const Transfer* bad_transfer_ = nullptr;
 };

@@ -1,3 +1,4 @@
+// InlineCollective: writes this rank's value into its mailbox, reads those of the others, and computes the result.
 #include "executor/inline_collective.h"
 
 #include <fmt/format.h>
@@ -10,8 +11,8 @@
 namespace tutti {
 namespace {
 
-// Blocks that a rank of this collective writes at most.
-std::uint64_t blocks_shown(CollectiveKind kind, std::uint32_t ranks) {
+// The number of blocks that a rank of this collective writes into its mailbox at most.
+std::uint64_t blocks_written(CollectiveKind kind, std::uint32_t ranks) {
   return row_of(kind).input == BlockSet::kAll ? ranks : 1;
 }
 
@@ -24,14 +25,14 @@ bool InlineCollective::takes(const Collective& collective, Algorithm algorithm, 
   if (row.output == BlockSet::kNone || collective.ranks > kernels::kMaxSources) return false;
   const bool all_reduce = row.reduces && row.output == BlockSet::kOne && row.root == RootHas::kNothing;
   if (algorithm != (all_reduce ? Algorithm::kOneShot : Algorithm::kDirect)) return false;
-  return bytes * blocks_shown(collective.kind, collective.ranks) <= kMostShownBytes;
+  return bytes * blocks_written(collective.kind, collective.ranks) <= kMostInlineBytes;
 }
 
 void InlineCollective::start(const Call& call) {
   call_ = call;
   kind_ = CollectiveKind{call.tag.kind};
   bytes_ = call.lengths.count * call.element_bytes;
-  shown_bytes_ = bytes_ * blocks_shown(kind_, marks_.ranks());
+  payload_bytes_ = bytes_ * blocks_written(kind_, marks_.ranks());
   marks_.begin(call.tag);
   next_ = 0;
   bad_.reset();
@@ -51,27 +52,29 @@ bool InlineCollective::progress() {
   const std::uint32_t before = next_;
   if (phase_ == Phase::kReading && all_there() && finish()) {
     phase_ = Phase::kDone;
-    marks_.fetch_next(shown_bytes_);
+    marks_.fetch_next(payload_bytes_);
   }
   if (phase_ == Phase::kReading) marks_.await(next_);
   return phase_ == Phase::kDone || next_ != before;
 }
 
+// Writes this rank's payload and marks its mailbox as written. Ranks without a payload only write the mark.
 void InlineCollective::write() {
   marks_.open();
   const bool rooted_elsewhere = row_of(kind_).root == RootHas::kTheInput && rank() != call_.tag.root;
-  if (shown_bytes_ > 0 && !rooted_elsewhere) {
+  if (payload_bytes_ > 0 && !rooted_elsewhere) {
     std::byte* to = payload_of(rank());
     if (call_.op == ReduceOp::kPreMulSum) {
       const kernels::Reduction scaling{.type = call_.type, .op = call_.op, .scaled_source = 0, .scale = call_.scale};
-      kernels::reduce(scaling, std::span(&call_.input, 1), std::span(&to, 1), shown_bytes_ / call_.element_bytes);
+      kernels::reduce(scaling, std::span(&call_.input, 1), std::span(&to, 1), payload_bytes_ / call_.element_bytes);
     } else {
-      std::memcpy(to, call_.input, shown_bytes_);
+      std::memcpy(to, call_.input, payload_bytes_);
     }
   }
   marks_.close();
 }
 
+// Whether this rank reads the value of `peer`.
 bool InlineCollective::needs(std::uint32_t peer) const {
   switch (row_of(kind_).root) {
     case RootHas::kTheInput: return peer == call_.tag.root;
@@ -81,21 +84,25 @@ bool InlineCollective::needs(std::uint32_t peer) const {
   return true;
 }
 
+// Whether all values that this rank needs have been written. Sets bad_ if a peer has written one for a call with
+// other arguments.
 bool InlineCollective::all_there() {
   for (; next_ < ranks(); ++next_) {
     if (next_ == rank() || !needs(next_)) continue;
-    const MailboxBoard::Sight sight = marks_.look(next_);
-    if (sight == MailboxBoard::Sight::kOther) bad_ = BadMessage{.peer = next_, .tag = {}};
-    if (sight != MailboxBoard::Sight::kThere) return false;
+    const MailboxBoard::MailboxState state = marks_.look(next_);
+    if (state == MailboxBoard::MailboxState::kOtherCall) bad_ = BadMessage{.peer = next_, .tag = {}};
+    if (state != MailboxBoard::MailboxState::kWritten) return false;
   }
   return true;
 }
 
+// Computes the output. Returns false if a mailbox was overwritten meanwhile because its owner gave the call up; then
+// the output is invalid.
 bool InlineCollective::finish() {
   if (bytes_ > 0) {
     const CollectiveRow& row = row_of(kind_);
     const std::uint64_t offset =
-        row.input == BlockSet::kAll ? rank() * bytes_ : 0;  // of this rank's block in each input
+        row.input == BlockSet::kAll ? rank() * bytes_ : 0;  // the position of this rank's block in each input
     if (row.root == RootHas::kTheOutput && rank() != call_.tag.root) {
       // nothing: only the root has an output
     } else if (row.reduces) {
@@ -103,7 +110,7 @@ bool InlineCollective::finish() {
     } else if (row.output == BlockSet::kAll) {
       gather(offset);
     } else {
-      copy(shown_by(call_.tag.root) + offset, call_.output);
+      copy(value_of(call_.tag.root) + offset, call_.output);
     }
   }
   for (std::uint32_t peer = 0; peer < ranks(); ++peer) {
@@ -112,16 +119,16 @@ bool InlineCollective::finish() {
   return true;
 }
 
-// What a rank has shown; this rank's own stands in its input, too.
-const std::byte* InlineCollective::shown_by(std::uint32_t who) const {
-  return who == rank() ? call_.input : payload_of(who);
+// The payload of a rank. This rank's own payload is also in its input, which is read instead.
+const std::byte* InlineCollective::value_of(std::uint32_t owner) const {
+  return owner == rank() ? call_.input : payload_of(owner);
 }
 
 void InlineCollective::copy(const std::byte* from, std::byte* to) const {
   if (from != to) std::memcpy(to, from, bytes_);
 }
 
-// Sums what all have shown from that byte on, in rank order.
+// Adds the blocks of all ranks in rank order. `first_byte`: where the block begins in each rank's payload.
 void InlineCollective::reduce(std::uint64_t first_byte) {
   const bool scaled = call_.op == ReduceOp::kPreMulSum;
   const kernels::Reduction reduction{.type = call_.type,
@@ -130,14 +137,15 @@ void InlineCollective::reduce(std::uint64_t first_byte) {
                                      .scale = call_.scale,
                                      .divisor = call_.op == ReduceOp::kAvg ? ranks() : 1};
   sources_.clear();
-  for (std::uint32_t who = 0; who < ranks(); ++who) sources_.push_back(shown_by(who) + first_byte);
+  for (std::uint32_t owner = 0; owner < ranks(); ++owner) sources_.push_back(value_of(owner) + first_byte);
   kernels::reduce(reduction, sources_, std::span(&call_.output, 1), bytes_ / call_.element_bytes);
 }
 
-// Copies one block of each rank, from that byte of what it has shown, to its place in the output.
+// Copies one block of each rank to its position in the output. `first_byte`: where the block begins in each rank's
+// payload.
 void InlineCollective::gather(std::uint64_t first_byte) {
-  for (std::uint32_t who = 0; who < ranks(); ++who) {
-    copy(shown_by(who) + first_byte, call_.output + who * bytes_);
+  for (std::uint32_t owner = 0; owner < ranks(); ++owner) {
+    copy(value_of(owner) + first_byte, call_.output + owner * bytes_);
   }
 }
 

@@ -1,9 +1,10 @@
-// InlineCollective: a collective on a few bytes, without a plan, messages and credits. Every rank writes what it
-// contributes into its mailbox (transport.h), which all others read in place; whoever has seen all that it needs is
-// done. One cache line each way where the value fits into one.
+// InlineCollective: a collective on a few bytes, without a plan, messages and credits. Every rank writes its
+// contribution into its own shared-memory mailbox (transport.h), and all others read it in place. A rank is done as
+// soon as it has read all the values that it needs. A value that fits into one cache line costs one cache-line
+// transfer per reader.
 //
-// It stands for the one-shot and direct plans of the same collective and gives the same bits: sums in rank order, in
-// one go (tests/communicator/inline_collective_test.cc compares the two).
+// It replaces the one-shot and direct plans of the same collective and returns the same bits, because it adds in
+// rank order in one pass (tests/communicator/inline_collective_test.cc compares the two).
 #pragma once
 
 #include <cstddef>
@@ -19,23 +20,26 @@
 
 namespace tutti {
 
-// Up to here a value goes through mailboxes where all ranks read all of them, or through as many bytes of one mailbox.
-// Measured, see docs/decisions/0010.
-inline constexpr std::uint64_t kMostShownBytes = kMailboxBytes;
+// Longest value, in bytes, that goes through mailboxes. If all ranks read all mailboxes, it is the length of one
+// block; if a mailbox contains a block for each rank, it is the sum of these blocks. Measured, see
+// docs/decisions/0010.
+inline constexpr std::uint64_t kMostInlineBytes = kMailboxBytes;
 
 class InlineCollective final : public CollectiveTask {
  public:
-  // `marks` outlives it.
+  // `marks` must outlive this object.
   explicit InlineCollective(MailboxBoard& marks);
 
-  // Whether a call goes this way: the same on all ranks that agree about the call. `bytes`: of one block.
+  // Whether a call runs through mailboxes. The answer is the same on all ranks that agree about the arguments of the
+  // call. `bytes`: length of one block.
   static bool takes(const Collective& collective, Algorithm algorithm, std::uint64_t bytes);
 
   void start(const Call& call) override;
   WindowRef offered(const Call& /*call*/) const override { return {}; }
   bool progress() override;
   bool done() override { return phase_ == Phase::kDone; }
-  // Somebody means another call. Without a tag: his board says which, as long as it remembers the call.
+  // Set if a rank has written a mailbox for a call with other arguments. It has no tag; the tag is on the status
+  // board of that peer, for as long as the board remembers the call.
   const std::optional<BadMessage>& bad_message() const override { return bad_; }
   std::string waits_for() override;
   std::vector<std::uint32_t> waits_for_ranks() override;
@@ -44,10 +48,11 @@ class InlineCollective final : public CollectiveTask {
   enum class Phase : std::uint8_t { kBeforeWriting, kReading, kDone };
   std::uint32_t rank() const { return marks_.rank(); }
   std::uint32_t ranks() const { return marks_.ranks(); }
-  std::byte* payload_of(std::uint32_t who) const {
-    return shown_bytes_ <= sizeof(MailboxMark::payload) ? marks_.mark(who).payload.data() : marks_.room(who);
+  std::byte* payload_of(std::uint32_t owner) const {
+    return payload_bytes_ <= sizeof(MailboxMark::payload) ? marks_.mark(owner).payload.data()
+                                                          : marks_.payload_buffer(owner);
   }
-  const std::byte* shown_by(std::uint32_t who) const;
+  const std::byte* value_of(std::uint32_t owner) const;
   bool needs(std::uint32_t peer) const;
   void write();
   bool all_there();
@@ -59,9 +64,9 @@ class InlineCollective final : public CollectiveTask {
   MailboxBoard& marks_;
   Call call_;
   CollectiveKind kind_ = CollectiveKind::kBarrier;
-  std::uint64_t bytes_ = 0;        // of one block
-  std::uint64_t shown_bytes_ = 0;  // of what a rank shows that shows anything
-  std::uint32_t next_ = 0;         // the first rank whose value has not been seen
+  std::uint64_t bytes_ = 0;          // length of one block
+  std::uint64_t payload_bytes_ = 0;  // length of the payload of a rank that writes one
+  std::uint32_t next_ = 0;           // this rank has not read the value of rank next_ yet
   Phase phase_ = Phase::kDone;
   std::vector<const std::byte*> sources_;
   std::optional<BadMessage> bad_;

@@ -1,3 +1,6 @@
+// MailboxBoard: the memory ordering of marks and payloads is as follows. A writer sets `number` to 0, writes the
+// payload, and sets `number` to the call's sequence number. A reader checks `number`, reads the payload, and checks
+// `number` again (holds()).
 #include "executor/mailbox_board.h"
 
 #include <algorithm>
@@ -7,9 +10,9 @@
 namespace tutti {
 namespace {
 
-// The stores that follow are seen after those before, as far as the peers' loads go.
+// Orders the stores after this call behind the stores before it, for readers on other ranks.
 void order_stores(std::atomic<std::uint64_t>& number) {
-#if defined(__SANITIZE_THREAD__)  // which does not know fences
+#if defined(__SANITIZE_THREAD__)  // ThreadSanitizer does not support fences
   number.exchange(0, std::memory_order_acq_rel);
 #else
   static_cast<void>(number);
@@ -20,15 +23,15 @@ void order_stores(std::atomic<std::uint64_t>& number) {
 constexpr std::uint64_t kLineBytes = 64;
 
 void fetch_for_writing(const void* line) {
-#if defined(__x86_64__)  // the builtin fetches for reading only, unless told of a processor
+#if defined(__x86_64__)  // the builtin emits prefetchw only if the target processor is specified
   asm volatile("prefetchw %0" ::"m"(*static_cast<const char*>(line)));
 #else
   __builtin_prefetch(line, 1);
 #endif
 }
 
-void fetch_all_for_writing(const std::byte* room, std::uint64_t bytes) {
-  for (std::uint64_t line = 0; line < bytes; line += kLineBytes) fetch_for_writing(room + line);
+void fetch_all_for_writing(const std::byte* payload_buffer, std::uint64_t bytes) {
+  for (std::uint64_t line = 0; line < bytes; line += kLineBytes) fetch_for_writing(payload_buffer + line);
 }
 
 void order_loads() {
@@ -63,11 +66,11 @@ void MailboxBoard::begin(const CallTag& tag) {
   reader_ = 0;
 }
 
-bool MailboxBoard::may_write(bool long_room) {
-  return all_past(used_[turn_]) && (!long_room || all_past(long_used_[sequence_ % kLongRooms]));
+bool MailboxBoard::may_write(bool long_payload_buffer) {
+  return all_past(used_[turn_]) && (!long_payload_buffer || all_past(long_used_[sequence_ % kLongPayloadBuffers]));
 }
 
-// All others have finished that call.
+// Whether all other ranks have finished call `used`.
 bool MailboxBoard::all_past(std::uint64_t used) {
   if (used == 0 || used < all_entered_) return true;
   for (reader_ = 0; reader_ < ranks(); ++reader_) {
@@ -78,6 +81,7 @@ bool MailboxBoard::all_past(std::uint64_t used) {
   return true;
 }
 
+// The last call for which `peer` has written a mailbox.
 std::uint64_t MailboxBoard::newest_of(std::uint32_t peer) const {
   std::uint64_t newest = 0;
   for (const MailboxMark* marks : mailboxes_.marks) {
@@ -86,9 +90,9 @@ std::uint64_t MailboxBoard::newest_of(std::uint32_t peer) const {
   return newest;
 }
 
-void MailboxBoard::open(bool long_room) {
+void MailboxBoard::open(bool long_payload_buffer) {
   used_[turn_] = sequence_;
-  if (long_room) long_used_[sequence_ % kLongRooms] = sequence_;
+  if (long_payload_buffer) long_used_[sequence_ % kLongPayloadBuffers] = sequence_;
   MailboxMark& own = mark(rank_);
   own.number.store(0, std::memory_order_relaxed);
   order_stores(own.number);
@@ -96,7 +100,8 @@ void MailboxBoard::open(bool long_room) {
 }
 
 void MailboxBoard::close() {
-  mark(rank_).number.store(sequence_, std::memory_order_seq_cst);  // hands over all of the above; pairs with arm()
+  // Publishes all stores above; pairs with arm() of the doorbell.
+  mark(rank_).number.store(sequence_, std::memory_order_seq_cst);
   transport_.ring_sleepers(rank_);
 }
 
@@ -108,24 +113,24 @@ void MailboxBoard::take_back(std::uint64_t sequence) {
 void MailboxBoard::fetch_next(std::uint64_t bytes) const {
   const std::size_t next = (turn_ + 1) % kMailboxes;
   fetch_for_writing(&mailboxes_.marks[next][rank_]);
-  if (bytes > sizeof(MailboxMark::payload)) fetch_all_for_writing(mailboxes_.rooms[next][rank_], bytes);
+  if (bytes > sizeof(MailboxMark::payload)) fetch_all_for_writing(mailboxes_.payload_buffers[next][rank_], bytes);
 }
 
 void MailboxBoard::fetch_next_long(std::uint64_t bytes) const {
   fetch_next(0);
-  fetch_all_for_writing(mailboxes_.long_rooms[(sequence_ + 1) % kLongRooms][rank_], bytes);
+  fetch_all_for_writing(mailboxes_.long_payload_buffers[(sequence_ + 1) % kLongPayloadBuffers][rank_], bytes);
 }
 
-MailboxBoard::Sight MailboxBoard::look(std::uint32_t peer) const {
+MailboxBoard::MailboxState MailboxBoard::look(std::uint32_t peer) const {
   const MailboxMark& its = mark(peer);
-  if (its.number.load(std::memory_order_seq_cst) != sequence_) return Sight::kNothing;
-  if (its.digest.load(std::memory_order_relaxed) == digest_) return Sight::kThere;
-  return holds(peer) ? Sight::kOther : Sight::kNothing;
+  if (its.number.load(std::memory_order_seq_cst) != sequence_) return MailboxState::kNothing;
+  if (its.digest.load(std::memory_order_relaxed) == digest_) return MailboxState::kWritten;
+  return holds(peer) ? MailboxState::kOtherCall : MailboxState::kNothing;
 }
 
 std::optional<std::uint32_t> MailboxBoard::disagreement() const {
   for (std::uint32_t peer = 0; peer < ranks(); ++peer) {
-    if (peer != rank_ && look(peer) == Sight::kOther) return peer;
+    if (peer != rank_ && look(peer) == MailboxState::kOtherCall) return peer;
   }
   return std::nullopt;
 }
@@ -142,7 +147,8 @@ bool MailboxBoard::holds(std::uint32_t peer) const {
   return mark(peer).number.load(std::memory_order_seq_cst) == sequence_;
 }
 
-// A rank that was stopped within a call that has failed since must not undo what stands there for a later one.
+// A rank may have been suspended during a call that has failed since. When it continues, it must not overwrite the
+// value of a later call, so the value only grows.
 bool MailboxBoard::claim(std::uint32_t part_of) {
   std::atomic<std::uint64_t>& claimed = mark(part_of).claimed;
   std::uint64_t seen = claimed.load(std::memory_order_relaxed);
@@ -151,7 +157,7 @@ bool MailboxBoard::claim(std::uint32_t part_of) {
   return true;
 }
 
-void MailboxBoard::say_finished(std::uint32_t part_of) {
+void MailboxBoard::mark_finished(std::uint32_t part_of) {
   std::atomic<std::uint64_t>& finished = mark(part_of).finished;
   std::uint64_t seen = finished.load(std::memory_order_relaxed);
   if (seen < sequence_) finished.compare_exchange_strong(seen, sequence_, std::memory_order_seq_cst);
@@ -164,7 +170,7 @@ std::uint64_t MailboxBoard::steps_of(std::uint32_t part_of) const {
   return mark(part_of).steps.load(std::memory_order_relaxed);
 }
 
-// Others write it: what is no rank is not passed on, because callers use it as an index.
+// Other ranks write this value. An invalid rank is replaced, because callers use the result as an index.
 std::uint32_t MailboxBoard::claimer(std::uint32_t part_of) const {
   const std::uint32_t claimer = mark(part_of).claimer.load(std::memory_order_relaxed);
   return claimer < ranks() ? claimer : part_of;

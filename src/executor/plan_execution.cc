@@ -1,3 +1,4 @@
+// PlanExecution: moves the bytes of each step of a plan.
 #include "executor/plan_execution.h"
 
 #include <fmt/format.h>
@@ -11,8 +12,10 @@
 
 namespace tutti {
 namespace {
-constexpr std::uint64_t kLeastPublished = 4096;  // bytes: a shorter value is copied sooner than its reading is awaited
-constexpr std::uint64_t kStepsPerTurn = 64;      // of one channel before the next channel has its turn
+// In bytes. Copying a shorter value into a slot takes less time than waiting until the receiver has read it in
+// place.
+constexpr std::uint64_t kLeastPublished = 4096;
+constexpr std::uint64_t kStepsPerTurn = 64;  // steps of one channel before the next channel gets its turn
 
 kernels::Reduction copying() {
   kernels::Reduction how;
@@ -21,7 +24,8 @@ kernels::Reduction copying() {
 }
 }  // namespace
 
-// The evaluator's domain of bytes, for one channel of this rank.
+// The domain of values over which the evaluator (plan/evaluate.h) runs: bytes in memory, for one channel of this
+// rank.
 class PlanExecution::Domain {
  public:
   Domain(PlanExecution& execution, std::size_t channel)
@@ -31,7 +35,7 @@ class PlanExecution::Domain {
         cursor_(execution.cursors_[channel]) {}
 
   bool receive_ready(std::uint16_t port) {
-    if (plan_execution_.bad_) return false;  // the step before this one failed: nothing runs after it
+    if (plan_execution_.bad_) return false;  // the previous step failed, so no step runs after it
     const BoundPort& from = bound_.ports[port];
     const Arrival arrival =
         from.receive->arrival(plan_execution_.call_.tag, from.by_memory ? place() : std::span<std::byte>());
@@ -48,7 +52,7 @@ class PlanExecution::Domain {
 
  private:
   void report(std::uint16_t port, Arrival kind) {
-    if (plan_execution_.bad_) return;  // the first is the cause
+    if (plan_execution_.bad_) return;  // only the first bad message is the cause
     ReceiveConnection& connection = *bound_.ports[port].receive;
     plan_execution_.bad_ = BadMessage{.peer = bound_.ports[port].peer,
                                       .kind = kind,
@@ -69,14 +73,17 @@ class PlanExecution::Domain {
   kernels::Reduction reduction(const Step& step) const;
   bool gather_operands(const Channel& channel, const Step& step, std::uint64_t tile, std::uint64_t bytes);
   bool may_publish(const Step& step, const kernels::Reduction& reduction, std::uint64_t bytes) const;
-  bool published_operands_hold(const Channel& channel, const Step& step);
+  bool published_operands_valid(const Channel& channel, const Step& step);
+  // Properties of the value that a step sends.
   struct Value {
-    bool may_publish;       // it is one slice of this rank's memory, as it stands there
-    bool stands_in_memory;  // or will, once the step has stored it
+    bool may_publish;       // it is an unmodified slice of this rank's memory
+    bool stands_in_memory;  // it is in this rank's memory, or will be when the step has stored it
   };
-  Way way(const BoundPort& port, const SendRule& rule, const Step& step, std::uint64_t tile, const Value& value) const;
+  SendMethod send_method(const BoundPort& port, const SendRule& rule, const Step& step, std::uint64_t tile,
+                         const Value& value) const;
   void aim(const BoundPort& port, const SendRule& rule, std::uint64_t tile) const;
-  void post(const BoundPort& port, const Way& way, const Step& step, std::uint64_t tile, std::uint64_t bytes);
+  void post(const BoundPort& port, const SendMethod& send_method, const Step& step, std::uint64_t tile,
+            std::uint64_t bytes);
 
   PlanExecution& plan_execution_;
   const Channel& program_;
@@ -84,7 +91,8 @@ class PlanExecution::Domain {
   const Cursor& cursor_;
 };
 
-// Where the step at hand would store its one received value; nothing when it does more than that, or may not do it yet.
+// Where the current step stores the one value that it receives, so that the connection can deliver it there. Empty
+// if the step does more than that, or may not run yet.
 std::span<std::byte> PlanExecution::Domain::place() {
   const Step& step = program_.steps[cursor_.step];
   if (!can_push(step)) return {};
@@ -101,7 +109,7 @@ std::byte* PlanExecution::Domain::address(const Slice& slice, std::uint64_t tile
     return plan_execution_.scratch_.data() + slice.chunk * plan_execution_.layout_->max_chunk_count() * element_bytes();
   }
   const std::uint64_t offset = extent(slice, tile).offset * element_bytes();
-  // Inputs are only ever read; the cast spares a second path for sources.
+  // Inputs are only read. The cast avoids a second code path for sources.
   return (slice.space == Space::kInput ? const_cast<std::byte*>(plan_execution_.call_.input)
                                        : plan_execution_.call_.output) +
          offset;
@@ -115,8 +123,9 @@ WindowRef PlanExecution::Domain::window(const Slice& slice, std::uint64_t tile) 
   return place;
 }
 
-// The length of the step's value: that of its slice of input or output, else of the value in scratch, else of the
-// message that it passes on.
+// The length of the step's value in bytes. In this order: the length of the scratch value that it reads, of the
+// slice of input or output that it reads, of the slice of the output that it stores to, or of the message that it
+// forwards.
 std::uint64_t PlanExecution::Domain::bytes_of(const Channel& channel, const Step& step, std::uint64_t tile) const {
   if (step.source.space == Space::kScratch) return plan_execution_.scratch_bytes_[step.source.chunk];
   if (step.source.space != Space::kNone) return extent(step.source, tile).count * element_bytes();
@@ -137,7 +146,7 @@ kernels::Reduction PlanExecution::Domain::reduction(const Step& step) const {
   return reduction;
 }
 
-// Fills sources_ in the stated order. False on a message that does not fit the step.
+// Fills sources_ with the operands, in the order of the plan. Returns false if a message does not fit the step.
 bool PlanExecution::Domain::gather_operands(const Channel& channel, const Step& step, std::uint64_t tile,
                                             std::uint64_t bytes) {
   auto& sources = plan_execution_.sources_;
@@ -152,8 +161,9 @@ bool PlanExecution::Domain::gather_operands(const Channel& channel, const Step& 
         receives.size() == 1 && step.source.space == Space::kNone && step.sink.space != Space::kNone;
     const bool fits =
         step.sink.space != Space::kScratch || bytes <= plan_execution_.layout_->max_chunk_count() * element_bytes();
-    const bool elsewhere = message.landing && (step.sink.space != Space::kOutput ||
-                                               *message.landing != extent(step.sink, tile).offset * element_bytes());
+    const bool elsewhere =
+        message.output_offset && (step.sink.space != Space::kOutput ||
+                                  *message.output_offset != extent(step.sink, tile).offset * element_bytes());
     if (message.bytes != bytes || !fits || (delivered && !may_be_delivered) || elsewhere) {
       report(receives[i], Arrival::kCorrupt);
       return false;
@@ -163,6 +173,8 @@ bool PlanExecution::Domain::gather_operands(const Channel& channel, const Step& 
   return true;
 }
 
+// Whether receivers may read the step's value in this rank's memory: the value must be one unmodified slice, long
+// enough, and not overwritten during the call.
 bool PlanExecution::Domain::may_publish(const Step& step, const kernels::Reduction& reduction,
                                         std::uint64_t bytes) const {
   const bool modified = reduction.scaled_source >= 0 || reduction.divisor != 1;
@@ -170,7 +182,8 @@ bool PlanExecution::Domain::may_publish(const Step& step, const kernels::Reducti
          (!plan_execution_.call_.in_place || plan_execution_.plan_.shape.windows_in_place);
 }
 
-// Whether the peer means the same call: its output is as long as it says, whatever else lies in that memory.
+// Whether the peer has entered the same call with the same arguments. Only then does its output have the length that
+// this rank computes, whatever else is in the peer's memory.
 bool PlanExecution::agrees_with(std::uint32_t peer) {
   std::uint64_t& agreed = agreed_[peer];
   if (agreed == call_.tag.sequence) return true;
@@ -179,8 +192,11 @@ bool PlanExecution::agrees_with(std::uint32_t peer) {
   return true;
 }
 
-PlanExecution::Way PlanExecution::Domain::way(const BoundPort& port, const SendRule& rule, const Step& step,
-                                              std::uint64_t tile, const Value& value) const {
+// Chooses how to send a value through one port. Tried in this order: publish it, store it into the peer's output,
+// overwrite a received message as a reply, send it from memory, write it into a slot.
+PlanExecution::SendMethod PlanExecution::Domain::send_method(const BoundPort& port, const SendRule& rule,
+                                                             const Step& step, std::uint64_t tile,
+                                                             const Value& value) const {
   if (rule.carrier == Carrier::kPublished && value.may_publish && window(step.source, tile).window != 0) {
     return {.carrier = Carrier::kPublished};
   }
@@ -188,7 +204,7 @@ PlanExecution::Way PlanExecution::Domain::way(const BoundPort& port, const SendR
     const Layout& layout = *plan_execution_.layout_;
     const std::uint64_t whole_bytes =
         layout.length(output_blocks(plan_execution_.plan_.shape.collective, port.peer)) * element_bytes();
-    // Not offered, or not known yet: a slot will do.
+    // The output is null if it is not offered, or if that is not known yet. A slot is used then.
     std::byte* output =
         plan_execution_.transport_.peer_output(port.peer, plan_execution_.call_.tag.sequence, whole_bytes)
             .value_or(nullptr);
@@ -199,7 +215,8 @@ PlanExecution::Way PlanExecution::Domain::way(const BoundPort& port, const SendR
   }
   if (rule.answers != kNoPort && port.send->can_reply()) {
     const Message over = bound_.ports[rule.answers].receive->front();
-    if (over.carrier == Carrier::kSlot) {  // in the peer's slot, which it will not use before it has read this
+    // The message is in a slot that the peer does not reuse before it has read the reply.
+    if (over.carrier == Carrier::kSlot) {
       return {.carrier = Carrier::kReplied, .destination = const_cast<std::byte*>(over.data), .over = over};
     }
   }
@@ -207,26 +224,28 @@ PlanExecution::Way PlanExecution::Domain::way(const BoundPort& port, const SendR
   return {.carrier = Carrier::kSlot, .from_memory = false, .destination = port.send->slot()};
 }
 
-// What a peer would store to its output unchanged is written there by the network, if the peer has shown it.
+// If the peer would store the next message to its output unchanged, asks the connection to let the network write it
+// there directly. This has an effect only if the peer has advertised its output.
 void PlanExecution::Domain::aim(const BoundPort& port, const SendRule& rule, std::uint64_t tile) const {
   if (rule.unpublished != Carrier::kDelivered || rule.peer_sink.space != Space::kOutput) return;
   if (plan_execution_.transport_.peer_has_left(port.peer, plan_execution_.call_.tag.sequence))
-    return;  // it has given up
+    return;  // the peer has given the call up
   const Layout& layout = *plan_execution_.layout_;
   const Blocks blocks = output_blocks(plan_execution_.plan_.shape.collective, port.peer);
   port.send->aim(plan_execution_.call_.tag, layout.length(blocks) * element_bytes(),
                  layout.output_of(port.peer, tile, rule.peer_sink.chunk).offset * element_bytes());
 }
 
-void PlanExecution::Domain::post(const BoundPort& port, const Way& way, const Step& step, std::uint64_t tile,
-                                 std::uint64_t bytes) {
-  switch (way.carrier) {
+// Sends the value as `send_method` specifies.
+void PlanExecution::Domain::post(const BoundPort& port, const SendMethod& send_method, const Step& step,
+                                 std::uint64_t tile, std::uint64_t bytes) {
+  switch (send_method.carrier) {
     case Carrier::kSlot:
-      if (!way.from_memory) return port.send->send_slot(bytes, plan_execution_.call_.tag);
+      if (!send_method.from_memory) return port.send->send_slot(bytes, plan_execution_.call_.tag);
       return port.send->send_from(address(step.sink.space != Space::kNone ? step.sink : step.source, tile), bytes,
                                   plan_execution_.call_.tag);
     case Carrier::kDelivered: return port.send->send_delivered(bytes, plan_execution_.call_.tag);
-    case Carrier::kReplied: return port.send->send_reply(way.over, plan_execution_.call_.tag);
+    case Carrier::kReplied: return port.send->send_reply(send_method.over, plan_execution_.call_.tag);
     case Carrier::kPublished: break;
   }
   port.send->send_published(window(step.source, tile), bytes, plan_execution_.call_.tag);
@@ -234,8 +253,9 @@ void PlanExecution::Domain::post(const BoundPort& port, const Way& way, const St
   if (std::find(drains.begin(), drains.end(), port.send) == drains.end()) drains.push_back(port.send);
 }
 
-// Looked at after the reads. False (and reported) when a peer gave the call up meanwhile.
-bool PlanExecution::Domain::published_operands_hold(const Channel& channel, const Step& step) {
+// Checks, after published operands were read, that they were valid. Returns false (and reports it) if a peer gave
+// the call up meanwhile, because it may then have changed them.
+bool PlanExecution::Domain::published_operands_valid(const Channel& channel, const Step& step) {
   for (const std::uint16_t port : channel.receives(step)) {
     const BoundPort& from = bound_.ports[port];
     if (from.receive->front().carrier != Carrier::kPublished) continue;
@@ -246,7 +266,8 @@ bool PlanExecution::Domain::published_operands_hold(const Channel& channel, cons
   return true;
 }
 
-// Sources to destinations: by the kernels, or by the caller's own function from left to right.
+// Combines the sources and writes the result to all destinations, with the kernels or, from left to right, with the
+// caller's own function.
 void PlanExecution::Domain::combine(const kernels::Reduction& how, std::uint64_t bytes) {
   const auto& sources = plan_execution_.sources_;
   const auto& destinations = plan_execution_.destinations_;
@@ -260,6 +281,8 @@ void PlanExecution::Domain::combine(const kernels::Reduction& how, std::uint64_t
   kernels::reduce(how, std::span(&sum, 1), destinations, bytes);
 }
 
+// Runs one step: reads the operands, combines them, stores the result, releases the received messages, and sends the
+// result.
 void PlanExecution::Domain::apply(const Channel& channel, const Step& step, std::uint64_t tile) {
   const std::uint64_t bytes = bytes_of(channel, step, tile);
   if (!gather_operands(channel, step, tile, bytes)) return;
@@ -268,35 +291,38 @@ void PlanExecution::Domain::apply(const Channel& channel, const Step& step, std:
   auto& destinations = plan_execution_.destinations_;
   destinations.clear();
   const bool already_there = step.sink.space != Space::kNone && sources.size() == 1 && step.receive_count == 1 &&
-                             sources[0] == address(step.sink, tile);  // delivered
+                             // A connection has already delivered the value there.
+                             sources[0] == address(step.sink, tile);
   if (step.sink.space != Space::kNone && !already_there) destinations.push_back(address(step.sink, tile));
   const bool unmodified = sources.size() == 1 && how.scaled_source < 0 && how.divisor == 1;
   const Value value{.may_publish = may_publish(step, how, bytes),
                     .stands_in_memory = step.sink.space != Space::kNone || (unmodified && step.receive_count == 0)};
-  auto& ways = plan_execution_.ways_;
+  auto& send_methods = plan_execution_.send_methods_;
   bool to_slots = false;
-  ways.clear();
+  send_methods.clear();
   const std::size_t first_send = step.list_begin + step.receive_count;
   for (std::size_t i = first_send; i < first_send + step.send_count; ++i) {
-    ways.push_back(way(bound_.ports[channel.lists[i]], bound_.rules[i], step, tile, value));
-    to_slots |=
-        (ways.back().carrier == Carrier::kSlot && !ways.back().from_memory) || ways.back().carrier == Carrier::kReplied;
-    if (ways.back().destination != nullptr) destinations.push_back(ways.back().destination);
+    send_methods.push_back(send_method(bound_.ports[channel.lists[i]], bound_.rules[i], step, tile, value));
+    to_slots |= (send_methods.back().carrier == Carrier::kSlot && !send_methods.back().from_memory) ||
+                send_methods.back().carrier == Carrier::kReplied;
+    if (send_methods.back().destination != nullptr) destinations.push_back(send_methods.back().destination);
   }
-  // A slot is read again at once; users' buffers when the rest of all ranks' messages has gone through the caches.
+  // A hint for the cache: a slot is read again immediately. The callers' buffers are used again only after all
+  // messages of the call have passed through the caches.
   if (!to_slots) {
     how.bytes_until_reuse =
         plan_execution_.call_.tag.count * element_bytes() * plan_execution_.plan_.shape.collective.ranks;
   }
   if (!destinations.empty() && bytes > 0) combine(how, bytes);
   if (step.sink.space == Space::kScratch) plan_execution_.scratch_bytes_[step.sink.chunk] = bytes;
-  if (!published_operands_hold(channel, step)) return;
-  // Released before the results go out, so that a peer which has the result also sees that its memory is free again.
+  if (!published_operands_valid(channel, step)) return;
+  // Messages are released before the results are sent, so that a peer that has received the result also sees that
+  // its memory is free again.
   for (const std::uint16_t port : channel.receives(step)) bound_.ports[port].receive->release();
   for (std::size_t i = first_send; i < first_send + step.send_count; ++i) {
     const BoundPort& port = bound_.ports[channel.lists[i]];
-    if (bytes >= port.least_aimed) aim(port, bound_.rules[i], tile);
-    post(port, ways[i - first_send], step, tile, bytes);
+    if (bytes >= port.min_aimed_bytes) aim(port, bound_.rules[i], tile);
+    post(port, send_methods[i - first_send], step, tile, bytes);
   }
 }
 
@@ -306,7 +332,7 @@ PlanExecution::PlanExecution(const BoundPlan& plan, Transport& transport) : plan
   published_to_.reserve(plan.most_sends * plan.channels.size());
   sources_.reserve(plan.most_operands);
   destinations_.reserve(plan.most_sends + 1);
-  ways_.reserve(plan.most_sends);
+  send_methods_.reserve(plan.most_sends);
 }
 
 PlanExecution::~PlanExecution() = default;
@@ -324,38 +350,39 @@ void PlanExecution::start(const Call& call) {
   }
   if (call.user.combine != nullptr) sum_.resize(chunk_bytes);
   shown_ = false;
-  show_output();
+  advertise_output();
 }
 
-// The rules of plan/windows.h are the same whoever writes there: the peer, or its network card.
-void PlanExecution::show_output() {
+// Advertises the output to peers that can write to it over the network. The conditions of plan/windows.h are the
+// same whether the peer or its network card writes.
+void PlanExecution::advertise_output() {
   if (call_.in_place && !plan_.shape.windows_in_place) return;
-  if (!call_.lengths.displacements.empty()) return;  // of which peers do not know
+  if (!call_.lengths.displacements.empty()) return;  // peers do not know the displacements of this rank
   const std::uint64_t longest = layout_->max_chunk_count() * call_.element_bytes;
   const std::uint64_t bytes = layout_->length(output_blocks(plan_.shape.collective, plan_.rank)) * call_.element_bytes;
   for (const BoundChannel& channel : plan_.channels) {
     for (const BoundPort& port : channel.ports) {
-      if (port.pushed && longest >= port.least_aimed)
-        shown_ |= port.receive->show_output(call_.tag, {call_.output, bytes});
+      if (port.pushed && longest >= port.min_aimed_bytes)
+        shown_ |= port.receive->advertise_output(call_.tag, {call_.output, bytes});
     }
   }
 }
 
-bool PlanExecution::recall_output(std::uint32_t peer) {
+bool PlanExecution::revoke_output(std::uint32_t peer) {
   bool recalled = true;
   for (const BoundChannel& channel : plan_.channels) {
     for (const BoundPort& port : channel.ports) {
-      if (port.pushed && port.peer == peer) recalled &= port.receive->recall_output();
+      if (port.pushed && port.peer == peer) recalled &= port.receive->revoke_output();
     }
   }
   return recalled;
 }
 
-void PlanExecution::hide_output(bool gave_up) {
+void PlanExecution::withdraw_output(bool gave_up) {
   if (!std::exchange(shown_, false)) return;
   for (const BoundChannel& channel : plan_.channels) {
     for (const BoundPort& port : channel.ports) {
-      if (port.pushed) port.receive->hide_output(gave_up);
+      if (port.pushed) port.receive->withdraw_output(gave_up);
     }
   }
 }
@@ -375,7 +402,8 @@ bool PlanExecution::done() {
   for (const Cursor& cursor : cursors_) {
     if (!finished(cursor, layout_->tiles())) return false;
   }
-  // Only this plan's own connections count: a peer that does not read what another call sends it holds up nobody else.
+  // Checks only the connections of this plan, because a peer that does not read the messages of another call must
+  // not delay this one.
   for (const BoundChannel& channel : plan_.channels) {
     for (const BoundPort& port : channel.ports) {
       if (port.lingers && !port.send->handed_over()) return false;
@@ -403,7 +431,7 @@ std::string PlanExecution::waits_for() {
       if (!to.send->ready()) text += fmt::format(", no credit from rank {}", to.peer);
     }
   }
-  return text.empty() ? "peers have yet to read what this rank has for them" : text;
+  return text.empty() ? "peers have not yet read the messages of this rank" : text;
 }
 
 std::vector<std::uint32_t> PlanExecution::waits_for_ranks() {

@@ -1,3 +1,4 @@
+// SingleCopyCollective: the phases of a call, and the division of the work among the ranks.
 #include "executor/single_copy.h"
 
 #include <fmt/format.h>
@@ -14,18 +15,19 @@ namespace tutti {
 namespace {
 
 using Kind = CollectiveKind;
-// Between two looks at the marks: short against the time that a rank which gives up waits for the others.
+// The most bytes that are moved between two checks of the marks. Moving them takes much less time than a rank that
+// gives up waits for the others, so the others notice in time.
 constexpr std::uint64_t kPartBytes = 1 << 20;
 constexpr std::uint64_t kLineBytes = 64;
 constexpr std::uint64_t kPageBytes = 4096;
-// Operands that calls have fetched, and the sum, stay in a core's cache until they are used. Measured.
+// Operands that system calls have fetched, and the sum, must stay in a core's cache until they are used. Measured.
 constexpr std::uint64_t kScratchBytes = 1 << 20;
 constexpr std::uint64_t kLongestTile = 256 * 1024;
 constexpr std::uint64_t kShortestTile = 16 * 1024;
-constexpr std::uint32_t kPollsBeforeHelp = 16;        // a rank on another core probably runs
-constexpr std::uint64_t kRoomBytesPerMessage = 1024;  // up to here rooms are quicker. Measured.
+constexpr std::uint32_t kPollsBeforeHelp = 16;          // before that, a rank on another core is probably running
+constexpr std::uint64_t kBufferBytesPerMessage = 1024;  // below this, payload buffers are faster. Measured.
 
-// The same bytes at every other rank, or one block of many.
+// The number of blocks in the input, and in the output, of a rank.
 std::uint64_t blocks_in(Kind kind, std::uint32_t ranks) { return row_of(kind).input == BlockSet::kAll ? ranks : 1; }
 std::uint64_t blocks_out(Kind kind, std::uint32_t ranks) { return row_of(kind).output == BlockSet::kAll ? ranks : 1; }
 
@@ -52,11 +54,11 @@ void SingleCopyCollective::start(const Call& call) {
   block_bytes_ = call.lengths.count * call.element_bytes;
   marks_.begin(call.tag);
   bad_.reset();
-  crowded_ = by_calls_ = gone_ = offered_ = fetches_ = to_rooms_ = false;
+  crowded_ = by_calls_ = peer_exited_ = offered_ = fetches_ = to_payload_buffers_ = false;
   next_ = 0;
-  piece_ = 0;
+  item_index_ = 0;
   moved_ = 0;
-  pieces_.clear();
+  work_items_.clear();
   phase_ = Phase::kBeforeWriting;
 }
 
@@ -85,10 +87,10 @@ bool SingleCopyCollective::progress() {
   if (phase_ == Phase::kPlan) return plan_->progress();
   const Phase phase = phase_;
   const std::uint32_t next = next_;
-  const std::size_t piece = piece_;
+  const std::size_t item = item_index_;
   const std::uint64_t moved = moved_;
   advance();
-  if (phase_ != phase || next_ != next || piece_ != piece || moved_ != moved) return true;
+  if (phase_ != phase || next_ != next || item_index_ != item || moved_ != moved) return true;
   if (phase_ != Phase::kAwaiting) return false;
   const std::uint64_t seen = std::exchange(seen_steps_, marks_.steps_of(next_));
   return seen != seen_steps_;
@@ -96,15 +98,15 @@ bool SingleCopyCollective::progress() {
 
 void SingleCopyCollective::advance() {
   if (phase_ == Phase::kBeforeWriting) {
-    if (!marks_.may_write(by_rooms())) return marks_.await(Transport::kAnyRank);
+    if (!marks_.may_write(uses_payload_buffers())) return marks_.await(Transport::kAnyRank);
     if (!write()) return run_plan();
     phase_ = Phase::kReading;
   }
   if (phase_ == Phase::kReading && !read()) return;
   if (phase_ == Phase::kMoving) {
-    if (piece_ < pieces_.size() && !move_a_part()) return;
-    if (piece_ < pieces_.size()) return;
-    marks_.say_finished(part_of_);
+    if (item_index_ < work_items_.size() && !move_a_part()) return;
+    if (item_index_ < work_items_.size()) return;
+    marks_.mark_finished(part_of_);
     if (help(false)) return;
     next_ = polls_ = 0;
     phase_ = Phase::kAwaiting;
@@ -112,32 +114,31 @@ void SingleCopyCollective::advance() {
   if (phase_ != Phase::kAwaiting) return;
   if (all_finished()) {
     if (fetches_) fetch_output();
-    if (to_rooms_) marks_.fetch_next_long(block_bytes_);
+    if (to_payload_buffers_) marks_.fetch_next_long(block_bytes_);
     phase_ = Phase::kDone;
   } else if (++polls_ >= kPollsBeforeHelp && help(true)) {
     phase_ = Phase::kMoving;
   }
 }
 
-// Shows this rank's memory; false where the others need it and cannot use it, and the mark says so.
 bool SingleCopyCollective::write() {
-  Shown shown{};
+  MemoryAdvert advert{};
   const bool possible = block_bytes_ > 0 && !(kind_ == Kind::kAllToAll && call_.in_place);
   const bool usable =
       possible &&
-      (!input_is_used(rank()) || show(call_.input_window, call_.input, shown.input_window, shown.input_offset)) &&
-      (!output_is_used(rank()) || show(call_.output_window, call_.output, shown.output_window, shown.output_offset));
+      (!input_is_used(rank()) || show(call_.input_window, call_.input, advert.input_window, advert.input_offset)) &&
+      (!output_is_used(rank()) || show(call_.output_window, call_.output, advert.output_window, advert.output_offset));
   const bool direct = usable || (possible && root_helps() && rank() != call_.tag.root);
-  const auto is_own = [](std::uint32_t window) { return window != 0 && window != kInRoom; };
-  offered_ = usable && (is_own(shown.input_window) || is_own(shown.output_window));
-  fetches_ = to_rooms_ = usable && shown.output_window == kInRoom;
-  shown.by_plan = direct ? 0 : 1;
-  shown.cpu = cpus_[rank()] = shares_out() ? sched_getcpu() : 0;
-  static_assert(sizeof(Shown) <= sizeof(MailboxMark::payload));
-  marks_.open(by_rooms());
-  std::memcpy(marks_.mark(rank()).payload.data(), &shown, sizeof shown);
-  if (usable && shown.input_window == kInRoom) {
-    std::memcpy(marks_.long_room(rank()), call_.input, block_bytes_ * blocks_in(kind_, ranks()));
+  const auto is_own = [](std::uint32_t window) { return window != 0 && window != kInPayloadBuffer; };
+  offered_ = usable && (is_own(advert.input_window) || is_own(advert.output_window));
+  fetches_ = to_payload_buffers_ = usable && advert.output_window == kInPayloadBuffer;
+  advert.by_plan = direct ? 0 : 1;
+  advert.cpu = cpus_[rank()] = shares_out() ? sched_getcpu() : 0;
+  static_assert(sizeof(MemoryAdvert) <= sizeof(MailboxMark::payload));
+  marks_.open(uses_payload_buffers());
+  std::memcpy(marks_.mark(rank()).payload.data(), &advert, sizeof advert);
+  if (usable && advert.input_window == kInPayloadBuffer) {
+    std::memcpy(marks_.long_payload_buffer(rank()), call_.input, block_bytes_ * blocks_in(kind_, ranks()));
   }
   marks_.close();
   return direct;
@@ -148,10 +149,9 @@ void SingleCopyCollective::run_plan() {
   phase_ = Phase::kPlan;
 }
 
-// Messages move long values quicker, but there are ranks squared of them.
-bool SingleCopyCollective::by_rooms() const {
+bool SingleCopyCollective::uses_payload_buffers() const {
   const std::uint64_t bytes = block_bytes_ * blocks_in(kind_, ranks());
-  return reduces(kind_) && bytes <= kLongRoomBytes && bytes <= kRoomBytesPerMessage * ranks() * ranks();
+  return reduces(kind_) && bytes <= kLongPayloadBytes && bytes <= kBufferBytesPerMessage * ranks() * ranks();
 }
 
 bool SingleCopyCollective::show(const WindowRef& window, const std::byte* data, std::uint32_t& shown_window,
@@ -166,19 +166,18 @@ bool SingleCopyCollective::show(const WindowRef& window, const std::byte* data, 
     shown_offset = reinterpret_cast<std::uintptr_t>(data);
     return true;
   }
-  if (by_rooms()) shown_window = kInRoom;
-  return by_rooms();
+  if (uses_payload_buffers()) shown_window = kInPayloadBuffer;
+  return uses_payload_buffers();
 }
 
-// What those show whose memory this rank uses; the plan as soon as one of them runs that.
 bool SingleCopyCollective::read() {
   for (; next_ < ranks(); ++next_) {
     if (!uses(next_)) continue;
     if (!read_of(next_)) {
-      if (!bad_ && others_did_all()) return true;
+      if (!bad_ && all_shares_finished()) return true;
       note_loss(next_);
-      // Of one whose memory has not been found yet nothing more comes.
-      marks_.await(marks_.look(next_) == MailboxBoard::Sight::kNothing ? next_ : Transport::kAnyRank);
+      // If a peer has written its mailbox, but its memory was not found yet, its mailbox will not change any more.
+      marks_.await(marks_.look(next_) == MailboxBoard::MailboxState::kNothing ? next_ : Transport::kAnyRank);
       return false;
     }
     if (phase_ == Phase::kPlan) return true;
@@ -195,8 +194,7 @@ void SingleCopyCollective::note_loss(std::uint32_t peer) {
   if (loss) bad_ = BadMessage{.peer = peer, .kind = Arrival::kUnmapped, .tag = {}, .loss = *std::move(loss)};
 }
 
-// Whoever has done all shares may have left and freed its memory before this rank has found it.
-bool SingleCopyCollective::others_did_all() {
+bool SingleCopyCollective::all_shares_finished() {
   if (!shares_out()) return false;
   for (std::uint32_t peer = 0; peer < ranks(); ++peer) {
     if (!marks_.has_finished(peer)) return false;
@@ -210,8 +208,8 @@ bool SingleCopyCollective::others_did_all() {
 void SingleCopyCollective::begin_moving() {
   phase_ = Phase::kMoving;
   part_of_ = rank();
-  if (!shares_out()) return plan_pieces();
-  // All ranks have read the same, and find the same.
+  if (!shares_out()) return plan_work();
+  // All ranks have read the same values, and reach the same result.
   crowded_ = false;
   for (std::uint32_t i = 0; i < ranks(); ++i) {
     crowded_ |= std::find(cpus_.begin(), cpus_.begin() + i, cpus_[i]) != cpus_.begin() + i;
@@ -222,20 +220,18 @@ void SingleCopyCollective::begin_moving() {
   phase_ = Phase::kAwaiting;
 }
 
-// Of an all-reduce or a reduce; false where another rank has it.
 bool SingleCopyCollective::take_share(std::uint32_t of) {
   if (crowded_ && !marks_.claim(of)) return false;
   const auto [begin, end] = share_of(of);
   const std::uint32_t to = kind_ == Kind::kReduce ? call_.tag.root : kAll;
-  pieces_.assign(1, {.from = kAll, .to = to, .from_offset = begin, .to_offset = begin, .bytes = end - begin});
-  piece_ = 0;
+  work_items_.assign(1, {.from = kAll, .to = to, .from_offset = begin, .to_offset = begin, .bytes = end - begin});
+  item_index_ = 0;
   moved_ = 0;
   part_of_ = of;
   summed_[of] = true;
   return true;
 }
 
-// Takes the share of a rank that cannot run because this one does, or, where that has lasted, of any.
 bool SingleCopyCollective::help(bool on_other_cores) {
   if (!crowded_) return false;
   for (std::uint32_t i = 1; i < ranks(); ++i) {
@@ -247,105 +243,105 @@ bool SingleCopyCollective::help(bool on_other_cores) {
 
 bool SingleCopyCollective::read_of(std::uint32_t peer) {
   missing_ = 0;
-  const MailboxBoard::Sight sight = marks_.look(peer);
-  if (sight == MailboxBoard::Sight::kOther) bad_ = BadMessage{.peer = peer, .tag = {}};
-  if (sight != MailboxBoard::Sight::kThere) return false;
-  Shown shown;
-  std::memcpy(&shown, marks_.mark(peer).payload.data(), sizeof shown);
+  const MailboxBoard::MailboxState state = marks_.look(peer);
+  if (state == MailboxBoard::MailboxState::kOtherCall) bad_ = BadMessage{.peer = peer, .tag = {}};
+  if (state != MailboxBoard::MailboxState::kWritten) return false;
+  MemoryAdvert advert;
+  std::memcpy(&advert, marks_.mark(peer).payload.data(), sizeof advert);
   if (!marks_.holds(peer)) return false;
-  if (shown.by_plan != 0) {
+  if (advert.by_plan != 0) {
     run_plan();
     return true;
   }
   inputs_[peer] = outputs_[peer] = {};
-  cpus_[peer] = shown.cpu;
-  if (root_helps() && peer != call_.tag.root && shown.input_window == 0 && shown.output_window == 0) return true;
-  const WindowRef input{shown.input_window, shown.input_offset};
-  const WindowRef output{shown.output_window, shown.output_offset};
+  cpus_[peer] = advert.cpu;
+  if (root_helps() && peer != call_.tag.root && advert.input_window == 0 && advert.output_window == 0) return true;
+  const WindowRef input{advert.input_window, advert.input_offset};
+  const WindowRef output{advert.output_window, advert.output_offset};
   return (!input_is_used(peer) || find(peer, 0, input, block_bytes_ * blocks_in(kind_, ranks()), inputs_[peer])) &&
          (!output_is_used(peer) || find(peer, 1, output, block_bytes_ * blocks_out(kind_, ranks()), outputs_[peer]));
 }
 
-// What a peer says of its memory is not trusted further than that memory.
-bool SingleCopyCollective::find(std::uint32_t peer, std::size_t which, const WindowRef& shown, std::uint64_t bytes,
-                                Place& place) {
+bool SingleCopyCollective::find(std::uint32_t peer, std::size_t which, const WindowRef& advert, std::uint64_t bytes,
+                                BufferLocation& location) {
   const auto corrupt = [&] {
     bad_ = BadMessage{.peer = peer, .kind = Arrival::kCorrupt, .tag = {}};
     return false;
   };
-  if (shown.window == 0 || shown.offset % call_.element_bytes != 0) return corrupt();
-  if (shown.window == kInRoom) {
-    if (!by_rooms()) return corrupt();
-    place = {.data = which == 0 ? marks_.long_room(peer) : nullptr};  // its output it fetches
-    to_rooms_ |= which != 0;
+  if (advert.window == 0 || advert.offset % call_.element_bytes != 0) return corrupt();
+  if (advert.window == kInPayloadBuffer) {
+    if (!uses_payload_buffers()) return corrupt();
+    location = {.data = which == 0 ? marks_.long_payload_buffer(peer) : nullptr};  // the peer copies its output itself
+    to_payload_buffers_ |= which != 0;
     return true;
   }
-  if (shown.window != kAttached) {
-    missing_ = shown.window;
-    const auto data = transport_.peer_memory(peer, which, shown, bytes);
+  if (advert.window != kAttached) {
+    missing_ = advert.window;
+    const auto data = transport_.peer_memory(peer, which, advert, bytes);
     if (!data) return false;
-    place = {.data = *data};
+    location = {.data = *data};
     return *data != nullptr || corrupt();
   }
-  if (transport_.attachment() == Attachment::kNone || shown.offset == 0) return corrupt();
+  if (transport_.attachment() == Attachment::kNone || advert.offset == 0) return corrupt();
   const bool pointer = transport_.attachment() == Attachment::kPointers;
-  place = {
-      .data = pointer ? reinterpret_cast<std::byte*>(shown.offset) : nullptr,  // NOLINT: a thread's of this process
-      .address = shown.offset};
+  location = {
+      .data = pointer ? reinterpret_cast<std::byte*>(advert.offset) : nullptr,  // NOLINT: a thread of this process
+      .address = advert.offset};
   by_calls_ |= !pointer;
   return true;
 }
 
-// Of whole lines, so that no line is written by two ranks.
-std::pair<std::uint64_t, std::uint64_t> SingleCopyCollective::share_of(std::uint32_t who) const {
+// Shares consist of whole cache lines, so that no line is written by two ranks.
+std::pair<std::uint64_t, std::uint64_t> SingleCopyCollective::share_of(std::uint32_t owner) const {
   const std::uint64_t line = std::max<std::uint64_t>(kLineBytes, call_.element_bytes);
   const std::uint64_t lines = (block_bytes_ + line - 1) / line;
-  return {std::min(lines * who / ranks() * line, block_bytes_),
-          std::min(lines * (who + 1) / ranks() * line, block_bytes_)};
+  return {std::min(lines * owner / ranks() * line, block_bytes_),
+          std::min(lines * (owner + 1) / ranks() * line, block_bytes_)};
 }
 
-void SingleCopyCollective::plan_pieces() {
+void SingleCopyCollective::plan_work() {
   const std::uint64_t bytes = block_bytes_;
   const std::uint64_t own = rank() * bytes;
   switch (kind_) {
-    case Kind::kReduceScatter: pieces_.push_back({kAll, rank(), own, 0, bytes}); break;
+    case Kind::kReduceScatter: work_items_.push_back({kAll, rank(), own, 0, bytes}); break;
     case Kind::kBroadcast:
     case Kind::kScatter:
-    case Kind::kGather: plan_rooted_pieces(); break;
+    case Kind::kGather: plan_rooted_work(); break;
     case Kind::kAllGather:
     case Kind::kAllToAll:
-      for (std::uint32_t i = 0; i < ranks(); ++i) {  // not all from the same rank at once
+      // Start at the next rank, so that not all ranks read from the same one.
+      for (std::uint32_t i = 0; i < ranks(); ++i) {
         const std::uint32_t from = (rank() + i) % ranks();
-        pieces_.push_back({from, rank(), kind_ == Kind::kAllToAll ? own : 0, from * bytes, bytes});
+        work_items_.push_back({from, rank(), kind_ == Kind::kAllToAll ? own : 0, from * bytes, bytes});
       }
       break;
     case Kind::kAllReduce:
-    case Kind::kReduce:  // share by share
+    case Kind::kReduce:  // take_share() makes the items of these
     case Kind::kBarrier:
     case Kind::kSendReceive: break;
   }
 }
 
-// The root's part of every other rank's block is its end.
-void SingleCopyCollective::plan_rooted_pieces() {
+// The root does the end of the block of each other rank.
+void SingleCopyCollective::plan_rooted_work() {
   const std::uint32_t root = call_.tag.root;
   const std::uint64_t bytes = block_bytes_;
   const std::uint64_t shared = bytes / ranks() * (ranks() - 1) / kPageBytes * kPageBytes;
-  const auto piece = [&](std::uint32_t member, std::uint64_t begin, std::uint64_t end) {
+  const auto item = [&](std::uint32_t member, std::uint64_t begin, std::uint64_t end) {
     const std::uint64_t at_root = begin + (kind_ == Kind::kBroadcast ? 0 : member * bytes);
     const bool to_root = kind_ == Kind::kGather;
-    pieces_.push_back({.from = to_root ? member : root,
-                       .to = to_root ? root : member,
-                       .from_offset = to_root ? begin : at_root,
-                       .to_offset = to_root ? at_root : begin,
-                       .bytes = end - begin});
+    work_items_.push_back({.from = to_root ? member : root,
+                           .to = to_root ? root : member,
+                           .from_offset = to_root ? begin : at_root,
+                           .to_offset = to_root ? at_root : begin,
+                           .bytes = end - begin});
   };
-  if (rank() != root) return piece(rank(), 0, offered_ ? shared : bytes);
-  piece(root, 0, bytes);
+  if (rank() != root) return item(rank(), 0, offered_ ? shared : bytes);
+  item(root, 0, bytes);
   for (std::uint32_t i = 1; i < ranks(); ++i) {
     const std::uint32_t member = (root + i) % ranks();
-    const Place& place = kind_ == Kind::kGather ? inputs_[member] : outputs_[member];
-    if (place.data != nullptr || place.address != 0) piece(member, shared, bytes);
+    const BufferLocation& location = kind_ == Kind::kGather ? inputs_[member] : outputs_[member];
+    if (location.data != nullptr || location.address != 0) item(member, shared, bytes);
   }
 }
 
@@ -359,17 +355,17 @@ bool SingleCopyCollective::all_hold() {
 }
 
 bool SingleCopyCollective::move_a_part() {
-  if (gone_ || !all_hold()) return false;
-  const Piece& piece = pieces_[piece_];
-  const bool sum = piece.from == kAll;
-  Piece part = piece;
+  if (peer_exited_ || !all_hold()) return false;
+  const WorkItem& item = work_items_[item_index_];
+  const bool sum = item.from == kAll;
+  WorkItem part = item;
   part.from_offset += moved_;
   part.to_offset += moved_;
-  part.bytes = std::min(piece.bytes - moved_, sum && by_calls_ ? tile_bytes_ : kPartBytes);
+  part.bytes = std::min(item.bytes - moved_, sum && by_calls_ ? tile_bytes_ : kPartBytes);
   if (part.bytes > 0 && !(sum ? add_part(part) : copy_part(part))) return false;
   moved_ += part.bytes;
-  if (moved_ == piece.bytes) {
-    ++piece_;
+  if (moved_ == item.bytes) {
+    ++item_index_;
     moved_ = 0;
   } else {
     marks_.note_step(part_of_);
@@ -377,7 +373,7 @@ bool SingleCopyCollective::move_a_part() {
   return all_hold();
 }
 
-bool SingleCopyCollective::copy_part(const Piece& part) {
+bool SingleCopyCollective::copy_part(const WorkItem& part) {
   const std::byte* from = inputs_[part.from].data;
   std::byte* to = outputs_[part.to].data;
   if (from == nullptr) return fetch(part.from, part.from_offset, to + part.to_offset, part.bytes);
@@ -392,23 +388,24 @@ bool SingleCopyCollective::copy_part(const Piece& part) {
   return true;
 }
 
-bool SingleCopyCollective::add_part(const Piece& part) {
+bool SingleCopyCollective::add_part(const WorkItem& part) {
   const std::uint64_t bytes = part.bytes;
-  for (std::uint32_t who = 0; who < ranks(); ++who) {
-    sources_[who] = inputs_[who].data == nullptr ? scratch(who) : inputs_[who].data + part.from_offset;
-    if (inputs_[who].data == nullptr && !fetch(who, part.from_offset, scratch(who), bytes)) return false;
+  for (std::uint32_t owner = 0; owner < ranks(); ++owner) {
+    sources_[owner] = inputs_[owner].data == nullptr ? scratch(owner) : inputs_[owner].data + part.from_offset;
+    if (inputs_[owner].data == nullptr && !fetch(owner, part.from_offset, scratch(owner), bytes)) return false;
   }
   destinations_.clear();
   const std::uint32_t first = part.to == kAll ? 0 : part.to;
   const std::uint32_t end = part.to == kAll ? ranks() : part.to + 1;
   const bool own = first <= rank() && rank() < end;
-  std::byte* sum = own ? outputs_[rank()].data + part.to_offset : scratch(ranks());  // what calls store
+  // System calls store it from here.
+  std::byte* sum = own ? outputs_[rank()].data + part.to_offset : scratch(ranks());
   bool stored_by_calls = false;
-  for (std::uint32_t who = first; who < end; ++who) {
-    if (outputs_[who].data != nullptr) destinations_.push_back(outputs_[who].data + part.to_offset);
-    stored_by_calls |= outputs_[who].address != 0 && outputs_[who].data == nullptr;
+  for (std::uint32_t owner = first; owner < end; ++owner) {
+    if (outputs_[owner].data != nullptr) destinations_.push_back(outputs_[owner].data + part.to_offset);
+    stored_by_calls |= outputs_[owner].address != 0 && outputs_[owner].data == nullptr;
   }
-  if (to_rooms_) destinations_.push_back(marks_.long_room(part_of_) + part.to_offset);
+  if (to_payload_buffers_) destinations_.push_back(marks_.long_payload_buffer(part_of_) + part.to_offset);
   if (stored_by_calls && !own) destinations_.push_back(sum);
   kernels::Reduction how;
   how.type = call_.type;
@@ -416,26 +413,25 @@ bool SingleCopyCollective::add_part(const Piece& part) {
   how.divisor = call_.op == ReduceOp::kAvg ? ranks() : 1;
   how.bytes_until_reuse = by_calls_ ? bytes : block_bytes_ * ranks();
   kernels::reduce(how, sources_, destinations_, bytes / call_.element_bytes);
-  for (std::uint32_t who = first; stored_by_calls && who < end; ++who) {
-    if (outputs_[who].address != 0 && outputs_[who].data == nullptr && !store(who, part.to_offset, sum, bytes))
+  for (std::uint32_t owner = first; stored_by_calls && owner < end; ++owner) {
+    if (outputs_[owner].address != 0 && outputs_[owner].data == nullptr && !store(owner, part.to_offset, sum, bytes))
       return false;
   }
   return true;
 }
 
 bool SingleCopyCollective::fetch(std::uint32_t peer, std::uint64_t offset, std::byte* to, std::uint64_t bytes) {
-  return judge(peer, transport_.read_memory(peer, inputs_[peer].address + offset, to, bytes));
+  return check_access(peer, transport_.read_memory(peer, inputs_[peer].address + offset, to, bytes));
 }
 
 bool SingleCopyCollective::store(std::uint32_t peer, std::uint64_t offset, const std::byte* from, std::uint64_t bytes) {
-  return judge(peer, transport_.write_memory(peer, outputs_[peer].address + offset, from, bytes));
+  return check_access(peer, transport_.write_memory(peer, outputs_[peer].address + offset, from, bytes));
 }
 
-// Of a peer whose process has ended its board will tell.
-bool SingleCopyCollective::judge(std::uint32_t peer, MemoryAccess access) {
+bool SingleCopyCollective::check_access(std::uint32_t peer, MemoryAccess access) {
   switch (access) {
     case MemoryAccess::kDone: return true;
-    case MemoryAccess::kGone: gone_ = true; break;
+    case MemoryAccess::kGone: peer_exited_ = true; break;
     case MemoryAccess::kOwnRefused: bad_ = BadMessage{.peer = rank(), .kind = Arrival::kUnreachable, .tag = {}}; break;
     case MemoryAccess::kRefused:
     case MemoryAccess::kForbidden:
@@ -454,15 +450,15 @@ void SingleCopyCollective::prepare_scratch() {
   scratch_begin_ = scratch_.data() + (kPageBytes - start % kPageBytes) % kPageBytes;
 }
 
-// What this rank has not summed itself.
 void SingleCopyCollective::fetch_output() {
   for (std::uint32_t peer = 0; peer < ranks(); ++peer) {
     const auto [begin, end] = share_of(peer);
-    if (!summed_[peer] && begin < end) std::memcpy(call_.output + begin, marks_.long_room(peer) + begin, end - begin);
+    if (!summed_[peer] && begin < end)
+      std::memcpy(call_.output + begin, marks_.long_payload_buffer(peer) + begin, end - begin);
   }
 }
 
-// Those that use this rank's memory, or have left results for it.
+// Whether all ranks have finished that use this rank's memory or leave results for it.
 bool SingleCopyCollective::all_finished() {
   for (; (offered_ || fetches_) && next_ < ranks(); ++next_) {
     if ((!uses(next_) && next_ != rank()) || marks_.has_finished(next_)) continue;
@@ -475,7 +471,7 @@ bool SingleCopyCollective::all_finished() {
 std::string SingleCopyCollective::waits_for() {
   switch (phase_) {
     case Phase::kBeforeWriting: return fmt::format("writing, rank {} may still read the last value", marks_.reader());
-    case Phase::kReading: return fmt::format("reading, no place of memory from rank {}", next_);
+    case Phase::kReading: return fmt::format("reading, no memory address from rank {}", next_);
     case Phase::kAwaiting: return fmt::format("the share of rank {}, which rank {} does", next_, marks_.claimer(next_));
     case Phase::kPlan: return plan_->waits_for();
     case Phase::kMoving:

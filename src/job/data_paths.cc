@@ -25,8 +25,9 @@ VerbsSettings verbs_settings(const Config& config) {
   return settings;
 }
 
-// Software devices are a processor's speed, as TCP is, and wear the processor more: only by name.
-std::string why_not_by_itself(const VerbsSettings& settings, const VerbsPorts& ports) {
+// Software devices are limited by the CPU, like TCP, and use more CPU time. So they are selected only if the user
+// names them.
+std::string reason_not_automatic(const VerbsSettings& settings, const VerbsPorts& ports) {
   if (ports.usable.empty()) return "";
   for (const VerbsPort& port : ports.usable) {
     if (!port.software || !settings.devices.empty()) return "";
@@ -35,7 +36,7 @@ std::string why_not_by_itself(const VerbsSettings& settings, const VerbsPorts& p
          "TUTTI_TRANSPORT=verbs";
 }
 
-PathCandidate look_at_verbs(const Config& config) {
+PathCandidate check_verbs(const Config& config) {
   PathCandidate verbs{.name = "verbs", .words = {}};
   const VerbsSettings settings = verbs_settings(config);
   const Result<VerbsPorts> ports = find_verbs_ports(settings);
@@ -48,7 +49,7 @@ PathCandidate look_at_verbs(const Config& config) {
   verbs.usable = !ports->usable.empty();
   if (!verbs.usable && ports->refused.empty()) verbs.words.emplace_back("this machine has no RDMA device");
   const std::string doubt =
-      config.encrypt ? "TUTTI_ENCRYPT=1, and verbs cannot be encrypted" : why_not_by_itself(settings, *ports);
+      config.encrypt ? "TUTTI_ENCRYPT=1, and verbs cannot be encrypted" : reason_not_automatic(settings, *ports);
   verbs.chosen = verbs.usable && (config.transport == TransportPolicy::kVerbs ||
                                   (config.transport == TransportPolicy::kAuto && doubt.empty()));
   if (verbs.usable && !verbs.chosen) {
@@ -58,7 +59,7 @@ PathCandidate look_at_verbs(const Config& config) {
   return verbs;
 }
 
-PathCandidate look_at_ucx(const Config& config) {
+PathCandidate check_ucx(const Config& config) {
   PathCandidate ucx{.name = "ucx", .words = {}};
   const Result<std::string> version = find_ucx();
   ucx.usable = version.ok();
@@ -71,12 +72,12 @@ PathCandidate look_at_ucx(const Config& config) {
 }  // namespace
 
 std::vector<PathCandidate> path_candidates(const Config& config) {
-  std::vector<PathCandidate> candidates = {look_at_verbs(config), look_at_ucx(config)};
+  std::vector<PathCandidate> candidates = {check_verbs(config), check_ucx(config)};
   const bool other = candidates[0].chosen || candidates[1].chosen;
   candidates.push_back({.name = "tcp",
                         .usable = true,
                         .chosen = !other && config.transport != TransportPolicy::kShm,
-                        .words = {other ? "carries what is no message: boards, goodbyes, introductions"
+                        .words = {other ? "control traffic only: status, close frames, connection handshakes"
                                         : "needs nothing but an address"}});
   return candidates;
 }
@@ -86,11 +87,11 @@ Result<std::shared_ptr<DataPathMaker>> find_data_path(const Config& config, cons
     std::string why;
     for (const std::string& word : wanted.words) why += (why.empty() ? "" : "; ") + word;
     return Error{ErrorCode::kConfig, ErrorScope::kCommunicator, -1,
-                 fmt::format("TUTTI_TRANSPORT={} cannot be had here: {}", wanted.name, why)};
+                 fmt::format("TUTTI_TRANSPORT={} is not available here: {}", wanted.name, why)};
   };
   if (config.encrypt && !row_of(config.transport).encrypts) {
     return Error{ErrorCode::kConfig, ErrorScope::kCommunicator, -1,
-                 fmt::format("TUTTI_ENCRYPT=1 and TUTTI_TRANSPORT={0}: what goes by {0} cannot be encrypted; give all "
+                 fmt::format("TUTTI_ENCRYPT=1 and TUTTI_TRANSPORT={0}: messages over {0} cannot be encrypted; give all "
                              "ranks TUTTI_TRANSPORT=auto or tcp, or TUTTI_ENCRYPT=0",
                              row_of(config.transport).name)};
   }
@@ -98,11 +99,11 @@ Result<std::shared_ptr<DataPathMaker>> find_data_path(const Config& config, cons
     return std::shared_ptr<DataPathMaker>();
   }
   if (config.transport == TransportPolicy::kUcx) {
-    const PathCandidate ucx = look_at_ucx(config);
+    const PathCandidate ucx = check_ucx(config);
     if (!ucx.usable) return missing(ucx);
     return make_ucx_maker();
   }
-  const PathCandidate verbs = look_at_verbs(config);
+  const PathCandidate verbs = check_verbs(config);
   for (const std::string& word : verbs.words) log.write(LogLevel::kInfo, "verbs: {}", word);
   if (verbs.chosen) return make_verbs_maker(verbs_settings(config));
   if (config.transport == TransportPolicy::kVerbs) return missing(verbs);

@@ -1,5 +1,5 @@
-// Which data path carries a rank's messages between machines: verbs, UCX, or none, which is TCP. What is chosen and why
-// the others were not goes to the log, and to `tutti topo --transports`.
+// Selects the data path for messages between machines: verbs, UCX, or TCP. The selected path, and the reason why
+// the others were not selected, go to the log and to `tutti topo --transports`.
 #pragma once
 
 #include <memory>
@@ -12,18 +12,21 @@
 
 namespace tutti::detail {
 
-// One way between machines, as it stands on this one.
+// A data path between machines, as it is available on this machine.
 struct PathCandidate {
-  std::string name;  // "verbs", "ucx", "tcp"
+  std::string name;  // "verbs", "ucx" or "tcp"
   bool usable = false;
   bool chosen = false;
-  std::vector<std::string> words;  // what it has, or why it cannot be had or was not chosen
+  // Properties of the path, or the reasons why it is unavailable or was not selected.
+  std::vector<std::string> words;
 };
 
-// Of this machine, in the order of preference. Thread-safe. Looks for devices, opens libraries; changes nothing.
+// Returns the paths of this machine in the order of preference. Thread-safe. Searches for devices and loads
+// libraries, but changes no state.
 std::vector<PathCandidate> path_candidates(const Config& config);
 
-// Null: TCP. Errors: kUnsupported or kConfig where the configuration asks for one by name and it cannot be had.
+// Returns the maker of the selected path, or null if that is TCP. Errors: kUnsupported or kConfig if the
+// configuration requests a path by name and it is not available.
 Result<std::shared_ptr<DataPathMaker>> find_data_path(const Config& config, const Log& log);
 
 }  // namespace tutti::detail

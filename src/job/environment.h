@@ -1,6 +1,7 @@
-// Environment: everything outside that a communicator is handed: time, waiting, the way to its peers, the log. The same
-// production code runs in the real environment (make_environment), among threads of one process, and in a simulation
-// from one seed (tests/communicator).
+// Environment: everything outside of a communicator that it depends on: the clock, the waiter, the transport to its
+// peers, and the log. It is passed to the communicator, so the same code runs in the real environment
+// (make_environment()), among threads of one process, and in a simulation that a seed determines
+// (tests/communicator).
 #pragma once
 
 #include <cstdint>
@@ -17,14 +18,17 @@
 namespace tutti {
 
 struct Environment {
-  std::shared_ptr<Clock> clock;                   // shared by the ranks of one process
-  std::unique_ptr<Waiter> waiter;                 // scheduling: what a rank does when it cannot go on
-  std::unique_ptr<Transport> transport;           // network and memory
-  std::shared_ptr<VerifiedPlanCache> plan_cache;  // shared by the ranks of one process: a plan is proved once
-  std::vector<std::uint32_t> nodes{};             // the machine of each rank; empty: all on one
-  std::uint32_t cores = 0;                        // that the ranks of rank 0's machine may use together; 0: not known
+  std::shared_ptr<Clock> clock;  // shared by the ranks of one process
+  // Decides how a rank waits when it cannot continue.
+  std::unique_ptr<Waiter> waiter;
+  std::unique_ptr<Transport> transport;  // access to the network and to shared memory
+  // Shared by the ranks of one process, so that each plan is verified only once.
+  std::shared_ptr<VerifiedPlanCache> plan_cache;
+  std::vector<std::uint32_t> nodes{};  // the machine of each rank; empty if all ranks are on one machine
+  // Number of CPU cores that the ranks of rank 0's machine may use together. 0 if unknown.
+  std::uint32_t cores = 0;
   Log log{LogLevel::kWarn, 0};
-  std::unique_ptr<Recorder> recorder{};  // null: nothing is recorded
+  std::unique_ptr<Recorder> recorder{};  // null if nothing is recorded
 };
 
 }  // namespace tutti

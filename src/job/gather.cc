@@ -1,4 +1,4 @@
-// A round of set-up, in which every rank says what it has, or how it failed.
+// A round of set-up in which every rank sends its result or its error.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,15 +8,15 @@
 
 namespace tutti {
 
-// A blob begins with '+', or with '!' where the rank failed, or with '?', whom it waited for in vain and '|' where that
-// is why.
+// Each blob starts with '+' (success), '!' (this rank failed), or "?N|" (this rank timed out while waiting for rank
+// N). Text follows.
 Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Result<std::string>& result) {
   std::string own = "+";
   if (!result) own = result.error().code == ErrorCode::kTimeout ? fmt::format("?{}|", result.error().rank) : "!";
   auto blobs = gather(own + (result ? *result : result.error().message.substr(0, 1024)));
   if (!result) return result.error();
   if (!blobs) return blobs.error();
-  // What has failed on a rank counts for more than that others waited for it.
+  // A failure of a rank has priority over the timeouts of the ranks that waited for it.
   for (const char mark : {'!', '?'}) {
     for (std::size_t rank = 0; rank < blobs->size(); ++rank) {
       const std::string& blob = (*blobs)[rank];

@@ -35,15 +35,15 @@ Error set_up_error(ErrorCode code, std::string message, std::int32_t rank = -1) 
 
 std::int64_t margin_ns(std::int64_t timeout_ms) { return std::min<std::int64_t>(timeout_ms / 4, 1000) * 1'000'000; }
 
-// Two ranks try to share memory if their machine names are equal. A name that is equal on two machines does no harm:
-// the ranks then find out that they cannot reach each other's Unix sockets, whose names are random.
+// Two ranks try to share memory if their machine names are equal. It does no harm if two machines have the same
+// name, because their ranks cannot connect to each other's Unix sockets, whose names are random.
 Result<std::string> machine_name(const Config& config) {
   auto boot = boot_id();
   if (!boot) return boot.error();
   return boot->name + "/" + config.node_id;
 }
 
-// What must be the same on all ranks of a job.
+// The settings that must be equal on all ranks of a job.
 std::string common_settings(const Config& config) {
   return fmt::format(
       "TUTTI_SLOTS={} TUTTI_SLOT_BYTES={} TUTTI_TRANSPORT={} TUTTI_UNIFORM={} TUTTI_ENCRYPT={} "
@@ -52,12 +52,12 @@ std::string common_settings(const Config& config) {
       config.uniform ? 1 : 0, config.encrypt ? 1 : 0, config.checksum ? 1 : 0);
 }
 
-// Of a communicator, where none are set. Cards want longer messages: with four slots of 128 KiB one of 400 Gbit/s waits
-// for credit after 10 us. Not where ranks share caches, and not for so many that the slots would take gigabytes. By UCX
-// longer ones still, where not a message but each of its flushes and announcements costs: measured,
-// docs/results/2026-11-25-rdma.md.
+// Default slot size of a communicator. RDMA cards need longer slots: with four slots of 128 KiB, a card of 400
+// Gbit/s waits for credit after 10 us. Short slots are used if ranks share a machine (caches), or if there are so
+// many ranks that the slots would take gigabytes. UCX needs even longer slots, because it has a cost for each flush
+// and announcement rather than for each message. Measured: docs/results/2026-11-25-rdma.md.
 std::uint32_t default_slot_bytes(const JobContext& job_context, const std::vector<std::uint32_t>& members) {
-  constexpr std::size_t kMostOfLong = 64;  // ranks; each has 2 * slots * slot_bytes for each lane to each other
+  constexpr std::size_t kMostOfLong = 64;  // ranks; each has 2 * slots * slot_bytes for each lane to each other rank
   constexpr std::uint32_t kSlotBytesOfUcx = 1024 * 1024;
   std::set<std::uint32_t> machines;
   for (const std::uint32_t rank : members) {
@@ -67,10 +67,11 @@ std::uint32_t default_slot_bytes(const JobContext& job_context, const std::vecto
   const bool apart = machines.size() == members.size() || network_only(job_context.config.transport);
   if (!apart || members.size() > kMostOfLong) return kSlotBytes;
   const bool longest = job_context.config.transport == TransportPolicy::kUcx && members.size() <= kMostOfLong / 2;
-  return longest ? kSlotBytesOfUcx : kSlotBytesOfCards;
+  return longest ? kSlotBytesOfUcx : kRdmaSlotBytes;
 }
 
-// Cuts the settings off the front of every blob. Errors: kMismatch, naming the first rank that differs from rank 0.
+// Removes the settings from the front of every blob. Errors: kMismatch, naming the first rank that differs from
+// rank 0.
 Status compare_settings(std::vector<std::string>& blobs) {
   std::string first;
   for (std::size_t rank = 0; rank < blobs.size(); ++rank) {
@@ -94,7 +95,8 @@ Result<std::uint32_t> parse_id(const std::string& blob, std::size_t rank) {
                       static_cast<std::int32_t>(rank));
 }
 
-// Finds the machine of every rank: those that say they are on one, and of these the ones that reach each other.
+// Finds the machine of every rank: ranks are on one machine if their names of it are equal and they can reach each
+// other.
 Result<std::vector<std::uint32_t>> find_machines(const UnixExchange& exchange, const std::vector<std::string>& blobs,
                                                  std::uint32_t rank, const Gather& gather,
                                                  std::vector<std::string>& addresses) {
@@ -114,20 +116,20 @@ Result<std::vector<std::uint32_t>> find_machines(const UnixExchange& exchange, c
   return local_groups(reaches);
 }
 
-// Of the segments of a machine's ranks.
+// The shape of the segments of the ranks of one machine.
 SegmentShape shape_of(const Config& config, const std::vector<std::uint32_t>& ranks) {
   return {.ranks = static_cast<std::uint32_t>(ranks.size()),
           .slots = config.slots,
           .slot_bytes = config.slot_bytes_or(kSlotBytes)};
 }
 
-// Ranks that use the network alone share no memory, so the limits of shared memory do not concern them.
+// Ranks that use only the network share no memory, so the limits of shared memory do not apply to them.
 Status check_limits(const Config& config, const std::vector<std::uint32_t>& ranks) {
   if (network_only(config.transport)) return check_descriptor_limit(ranks.size(), process_limits());
   return check_machine_limits(shape_of(config, ranks), process_limits());
 }
 
-// How many machines; and, by rank, their number in the order of their first ranks.
+// Returns for each member the number of its machine. Machines are numbered in the order of their first members.
 std::vector<std::uint32_t> number_machines(const std::vector<std::uint32_t>& machines,
                                            const std::vector<std::uint32_t>& members) {
   std::map<std::uint32_t, std::uint32_t> numbers;
@@ -138,12 +140,12 @@ std::vector<std::uint32_t> number_machines(const std::vector<std::uint32_t>& mac
   return nodes;
 }
 
-std::string words_of_checksums() {
+std::string describe_checksums() {
   return fmt::format("every message carries a checksum (CRC-32C by {}), all values travel in slots",
                      crc32c_is_in_hardware() ? "the processor's instruction" : "tables");
 }
 
-std::string_view words_of(Attachment attachment) {
+std::string_view describe_attachment(Attachment attachment) {
   switch (attachment) {
     case Attachment::kNone: return "memory that is not registered is copied through slots";
     case Attachment::kLongCalls: return "long messages are copied straight between the ranks' memory";
@@ -153,7 +155,7 @@ std::string_view words_of(Attachment attachment) {
   return "";
 }
 
-// The making of one communicator's transport.
+// Creates the transport of one communicator.
 class TransportMaker {
  public:
   TransportMaker(const std::shared_ptr<JobContext>& job_context, const std::vector<std::uint32_t>& members,
@@ -179,14 +181,16 @@ class TransportMaker {
     std::vector<std::uint32_t> peers;
     for (const std::uint32_t r : local_) peers.push_back(members_[r]);
     const auto exchange =
-        std::make_shared<SubExchange>(job_context_->exchange, std::move(peers));  // shared with windows
+        // Shared with the windows.
+        std::make_shared<SubExchange>(job_context_->exchange, std::move(peers));
     const auto index = static_cast<std::uint32_t>(local_index_[rank_]);
     const SegmentShape shape{.ranks = static_cast<std::uint32_t>(local_.size()),
                              .slots = job_context_->config.slots,
                              .slot_bytes = whole_slot_bytes()};
     auto own = OwnSegment::create(index, shape, exchange);
     auto blobs = gather_or_fail(gather_, own ? Result<std::string>(std::to_string(own->id())) : own.error());
-    if (!blobs) {  // the other communicators that are made beside this one count on every round
+    // Take part in the second round all the same: communicators that are created together rely on all rounds.
+    if (!blobs) {
       static_cast<void>(gather_("!"));
       return blobs.error();
     }
@@ -198,17 +202,18 @@ class TransportMaker {
     auto transport = whole != nullptr
                          ? Result<std::unique_ptr<Transport>>(std::unique_ptr<Transport>(std::move(*local)))
                          : add_remote(std::move(*local));
-    // Nobody leaves set-up before everybody has everybody's memory, and the cards what they need. Each says how it can
-    // attach to the others, and where it may run.
+    // A barrier: no rank leaves set-up before all have opened all memory and network cards have their data. Each
+    // rank also sends how it can attach to other ranks' memory, and the CPUs that it may use.
     auto ready = gather_or_fail(gather_, transport ? Result<std::string>(found) : transport.error());
     if (!ready) return ready.error();
     if (whole != nullptr) whole->set_attachment(agreed_attachment(*ready));
     for (const std::string& blob : *ready) cpus_.push_back(unpack_cpus(std::string_view(blob).substr(!blob.empty())));
     if (!job_context_->config.checksum) return transport;
-    return std::unique_ptr<Transport>(std::make_unique<ChecksumTransport>(*std::move(transport), rank_, ways()));
+    return std::unique_ptr<Transport>(
+        std::make_unique<ChecksumTransport>(*std::move(transport), rank_, connection_names()));
   }
 
-  // Of every rank, after make().
+  // Indexed by rank. Valid after make().
   const std::vector<std::vector<bool>>& cpus() const { return cpus_; }
 
  private:
@@ -229,7 +234,7 @@ class TransportMaker {
     return transport;
   }
 
-  // A digit: what this rank finds, as far as the settings let it.
+  // Returns one digit: the attachment that this rank has found, as far as the settings permit it.
   std::string found_attachment(const ShmTransport& local) const {
     const AttachPolicy policy = job_context_->config.attach;
     Attachment found = policy == AttachPolicy::kOff ? Attachment::kNone : local.find_attachment();
@@ -237,32 +242,36 @@ class TransportMaker {
     return std::to_string(static_cast<int>(found));
   }
 
-  // What all ranks of this machine can do; what is no such digit counts as nothing.
+  // The best attachment that all ranks of this machine support. An invalid digit counts as none.
   Attachment agreed_attachment(const std::vector<std::string>& blobs) const {
     Attachment agreed = Attachment::kPointers;
     for (const std::uint32_t r : local_) {
-      const std::size_t digit = std::string_view("0123").find(blobs[r][0]);  // of an empty one: its end
+      // find() returns npos for a missing character.
+      const std::size_t digit = std::string_view("0123").find(blobs[r][0]);
       agreed = digit > 3 ? Attachment::kNone : std::min(agreed, static_cast<Attachment>(digit));
     }
     return agreed;
   }
 
-  // With the room for a checksum behind the value.
-  std::uint32_t whole_slot_bytes() const { return slot_bytes_ + (job_context_->config.checksum ? kChecksumRoom : 0); }
+  // Includes the space for a checksum after the value.
+  std::uint32_t whole_slot_bytes() const {
+    return slot_bytes_ + (job_context_->config.checksum ? kChecksumSlotBytes : 0);
+  }
 
-  // By rank, for people.
-  std::vector<std::string> ways() const {
-    std::vector<std::string> ways;
+  // Descriptions of the connections for error messages, indexed by rank.
+  std::vector<std::string> connection_names() const {
+    std::vector<std::string> connection_names;
     for (std::uint32_t r = 0; r < members_.size(); ++r) {
       if (local_index_[r] >= 0) {
-        ways.emplace_back("shared memory");
+        connection_names.emplace_back("shared memory");
         continue;
       }
-      const std::string& address = job_context_->tcp_addresses[members_[r]];  // its nonce is nobody else's business
-      ways.push_back(job_context_->path_maker != nullptr ? "the network"
-                                                         : "tcp, " + address.substr(0, address.find('/')));
+      // Followed by a secret nonce, which messages must not show.
+      const std::string& address = job_context_->tcp_addresses[members_[r]];
+      connection_names.push_back(job_context_->path_maker != nullptr ? "the network"
+                                                                     : "tcp, " + address.substr(0, address.find('/')));
     }
-    return ways;
+    return connection_names;
   }
 
   Result<std::unique_ptr<Transport>> add_remote(std::unique_ptr<ShmTransport> local) {
@@ -295,7 +304,8 @@ class TransportMaker {
     return std::unique_ptr<Transport>(std::move(*mixed));
   }
 
-  // A rank that is alone on its machine too: the local transport knows the registered memory, which cards read.
+  // Used even if this rank is alone on its machine: the local transport manages the registered memory, which cards
+  // read.
   Result<std::unique_ptr<Transport>> add_offloaded(std::unique_ptr<ShmTransport> local,
                                                    const TcpTransportOptions& options,
                                                    const std::vector<std::string>& addresses) {
@@ -316,7 +326,7 @@ class TransportMaker {
     return mix(std::move(local), std::move(*remote), doorbell);
   }
 
-  // The shared-memory transport counts the ranks of this machine.
+  // The shared-memory transport numbers only the ranks of this machine. Translates such a rank.
   Error in_job_ranks(Error error) const {
     if (local_.size() == members_.size() || error.rank < 0) return error;
     const std::uint32_t rank = local_[static_cast<std::size_t>(error.rank)];
@@ -331,13 +341,13 @@ class TransportMaker {
   std::uint64_t communicator_;
   const Gather& gather_;
   const std::uint32_t slot_bytes_;
-  std::vector<std::int32_t> local_index_;  // by rank; -1: on another machine
-  std::vector<std::uint32_t> local_;       // ranks of this machine, this one among them
-  std::vector<std::vector<bool>> cpus_;    // by rank
+  std::vector<std::int32_t> local_index_;  // indexed by rank; -1 if the rank is on another machine
+  std::vector<std::uint32_t> local_;       // the ranks of this machine, including this one
+  std::vector<std::vector<bool>> cpus_;    // indexed by rank
 };
 
-// Opens this rank's TCP endpoint and, if the configuration wants one, the RDMA path. Returns what the other ranks need
-// to connect: the endpoint's address and, behind a '|', the offer of the RDMA path.
+// Opens this rank's TCP endpoint and, if configured, the RDMA path. Returns the data that other ranks need to
+// connect: the endpoint's address and, after a '|', the offer of the RDMA path.
 Result<std::string> open_network(JobContext& job_context, const std::string& tcp_address, const Key& key) {
   const Config& config = job_context.config;
   auto endpoint = TcpEndpoint::listen({.address = tcp_address,
@@ -372,10 +382,10 @@ Result<std::shared_ptr<JobContext>> make_job_context(const Config& config, std::
   const std::int64_t deadline_ns = job_context->clock->now_ns() + timeout_ms * 1'000'000;
   auto listening = UnixExchange::listen(rank, ranks);
   auto name = machine_name(config);
-  auto introduction = listening ? place_to_share_memory(config, **listening, rank) : listening.error();
-  if (!name) introduction = name.error();
-  if (introduction) *introduction = common_settings(config) + "|" + *name + "|" + *introduction;
-  auto blobs = gather_or_fail(gather, introduction);
+  auto own_info = listening ? shared_memory_address(config, **listening, rank) : listening.error();
+  if (!name) own_info = name.error();
+  if (own_info) *own_info = common_settings(config) + "|" + *name + "|" + *own_info;
+  auto blobs = gather_or_fail(gather, own_info);
   if (!blobs) return blobs.error();
   TUTTI_TRY(compare_settings(*blobs));
   const std::shared_ptr<UnixExchange> exchange = std::move(*listening);  // shared as JobContext::exchange
@@ -394,7 +404,8 @@ Result<std::shared_ptr<JobContext>> make_job_context(const Config& config, std::
                         "TUTTI_TRANSPORT=shm, but the ranks cannot all share memory: they are on several machines, in "
                         "several network namespaces, or have different TUTTI_NODE_IDs; use auto");
   }
-  // All are here, and connect at once: who does not is told of in the next round, which has the same deadline.
+  // All ranks are present and connect at once. A rank that cannot is reported in the next round, which has the same
+  // deadline.
   Status connected = check_limits(config, group);
   if (connected)
     connected = exchange->connect(addresses, group, *job_context->clock, deadline_ns - margin_ns(timeout_ms));
@@ -453,7 +464,7 @@ Result<Environment> make_environment(const std::shared_ptr<JobContext>& job_cont
                           .nodes = number_machines(job_context->machines, members),
                           .log = Log(job_context->config.log_level, static_cast<std::int32_t>(rank))};
   std::vector<std::vector<bool>> cpus;   // of the ranks of this machine
-  std::vector<std::vector<bool>> first;  // of rank 0's, which all ranks know alike
+  std::vector<std::vector<bool>> first;  // of the ranks of rank 0's machine; equal on all ranks
   for (std::uint32_t r = 0; r < members.size(); ++r) {
     if (environment.nodes[r] == environment.nodes[rank]) cpus.push_back(maker.cpus()[r]);
     if (environment.nodes[r] == environment.nodes[0]) first.push_back(maker.cpus()[r]);
@@ -472,7 +483,8 @@ Result<Environment> make_environment(const std::shared_ptr<JobContext>& job_cont
       "bytes; {}",
       rank, members.size(), environment.transport->name(), here, members.size(), cores, environment.transport->slots(),
       environment.transport->slot_bytes(),
-      job_context->config.checksum ? words_of_checksums() : std::string(words_of(environment.transport->attachment())));
+      job_context->config.checksum ? describe_checksums()
+                                   : std::string(describe_attachment(environment.transport->attachment())));
   return environment;
 }
 

@@ -1,12 +1,15 @@
-// JobContext: what the communicators of one rank that come from one rendezvous share: the way to the ranks of its
-// machine (one exchange of shared memory), the TCP listener and the peers' addresses, clock, plan_cache, configuration.
-// The first communicator of a job makes it; split and duplicate use it, so a further communicator costs one segment of
-// memory, and no socket but those of its own connections by TCP: one for each direction of each pair of ranks that has
-// talked. They are opened when first used, through the one listener. Communicators end in any order, each holds the
-// job_context.
+// JobContext: the state that is shared by the communicators of one rank that were created from one rendezvous: the
+// connection to the ranks of its machine (one SegmentExchange), the TCP listener and the peers' addresses, the
+// clock, the plan cache, and the configuration.
 //
-// Set-up runs in rounds in which every rank gives one blob and gets all. A rank that fails gives its error instead, so
-// that the others fail with it, by name, and nobody waits for ever.
+// The first communicator of a job creates it, and split and duplicate reuse it. Therefore a further communicator
+// costs only one segment of shared memory and the sockets of its own TCP connections: one for each direction of
+// each pair of ranks that has exchanged messages. These connections are opened when they are first used, through
+// the one listener. Communicators may be destroyed in any order, because each of them holds a reference to the
+// JobContext.
+//
+// Set-up runs in rounds. In each round every rank contributes one blob and receives all blobs. A rank that fails
+// contributes its error instead. Then the other ranks fail with an error that names it, and no rank waits forever.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +20,7 @@
 
 #include "base/clock.h"
 #include "base/config.h"
-#include "base/hmac.h"
+#include "base/crypto/hmac.h"
 #include "base/wait.h"
 #include "bootstrap/bootstrap.h"
 #include "job/environment.h"
@@ -37,47 +40,59 @@ struct Tuning;
 struct JobContext {
   Config config;
   std::uint32_t job_rank = 0;
-  std::vector<bool> cpus;                                // that this process may use
-  std::uint32_t cpu_limit = 0;                           // as in HostTopology
-  std::shared_ptr<Clock> clock;                          // shared by the ranks of one process
-  std::shared_ptr<VerifiedPlanCache> plan_cache;         // likewise
-  std::function<std::unique_ptr<Waiter>()> make_waiter;  // for each communicator; null: one for the machine's cores
-  std::shared_ptr<SegmentExchange> exchange;             // peers by job rank; shared with segments and windows
-  std::shared_ptr<TcpEndpoint> endpoint;         // null where no rank is reached by TCP; shared by the process's ranks
-  std::vector<std::string> tcp_addresses;        // by job rank
-  std::shared_ptr<DataPathMaker> path_maker;     // null: messages go by TCP. Shared by the rank's communicators
-  std::vector<std::string> path_offers;          // by job rank: what its path_maker offers; empty: nothing
-  std::shared_ptr<detail::RankDevice> device;    // of this rank; null: it has none. Shared by its communicators
-  bool devices = false;                          // some rank of the job has one
-  std::shared_ptr<const detail::Tuning> tuning;  // rank 0's; shared by the rank's communicators
-  std::uint64_t first_communicator = 0;          // its id, which names the job in recordings; 0: not made yet
-  std::shared_ptr<RecordingFolder> recordings;   // null until needed; shared by the process's ranks
-  std::vector<std::uint32_t> machines;           // by job rank: the lowest job rank of the same machine
+  std::vector<bool> cpus;                         // indexed by CPU: true if this process may use it
+  std::uint32_t cpu_limit = 0;                    // as in HostTopology
+  std::shared_ptr<Clock> clock;                   // shared by the ranks of one process
+  std::shared_ptr<VerifiedPlanCache> plan_cache;  // shared by the ranks of one process
+  // Makes the waiter of each communicator. If null, it is chosen by the number of cores.
+  std::function<std::unique_ptr<Waiter>()> make_waiter;
+  // Its peers are numbered by job rank. Shared with segments and windows.
+  std::shared_ptr<SegmentExchange> exchange;
+  // Null if TCP is not needed to reach any rank. Shared by the ranks of the process.
+  std::shared_ptr<TcpEndpoint> endpoint;
+  std::vector<std::string> tcp_addresses;  // indexed by job rank
+  // Null if messages between machines use TCP. Shared by the rank's communicators.
+  std::shared_ptr<DataPathMaker> path_maker;
+  std::vector<std::string> path_offers;  // indexed by job rank: the offer of its path_maker; empty if it has none
+  // The device of this rank, or null. Shared by the rank's communicators, and by the ranks of this process that use the
+  // same GPU.
+  std::shared_ptr<detail::RankDevice> device;
+  bool devices = false;                          // true if some rank of the job has a device
+  std::shared_ptr<const detail::Tuning> tuning;  // rank 0's tuning; shared by the rank's communicators
+  // The id of the first communicator, which identifies the job in recordings. 0 if it was not made yet.
+  std::uint64_t first_communicator = 0;
+  std::shared_ptr<RecordingFolder> recordings;  // null until needed; shared by the ranks of the process
+  // Indexed by job rank: the lowest job rank on the same machine.
+  std::vector<std::uint32_t> machines;
 };
 
-// One round: this rank's blob to all ranks of the communicator that is being made, all blobs back, by rank.
+// One round: sends this rank's blob to all ranks of the communicator that is being created, and returns the blobs
+// of all ranks, indexed by rank.
 using Gather = std::function<Result<std::vector<std::string>>(const std::string& blob)>;
 
-// A round after a step that may have failed here: sends `result`'s text, or its error. Errors: this rank's, else the
-// one of the first rank that failed, named; where some only waited in vain, whom they waited for.
+// A round after a step that may have failed on this rank. Sends the text of `result`, or its error. Errors: this
+// rank's own error, or that of the first rank that failed, which the message names. If ranks only timed out, the
+// error names the rank that they waited for.
 Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Result<std::string>& result);
 
-// The job_context of one process's rank in a job of several. Rounds over the whole job. `key`: all its ranks have it,
-// and nobody else; connections between them, for all communicators that come from this one, show it. `device`: the
-// rank's, or why it cannot be had.
+// Creates the JobContext of this process's rank in a job with several ranks. The rounds include all ranks of the
+// job. `key` is a secret that only the job's ranks have. They use it to authenticate the connections of all
+// communicators that are derived from this one. `device` is the device of the rank, or the error with which it
+// could not be opened.
 Result<std::shared_ptr<JobContext>> make_job_context(const Config& config, std::uint32_t rank, std::uint32_t ranks,
                                                      const std::string& tcp_address, const Key& key,
                                                      std::int64_t timeout_ms, const Gather& gather,
                                                      const Result<std::shared_ptr<detail::RankDevice>>& device);
 
-// Where recordings are made; opens nothing yet.
+// Prepares the folder for recordings. Opens no file yet.
 std::shared_ptr<RecordingFolder> open_recordings(const Config& config, std::uint32_t job_rank);
 
-// Rounds that make_environment() takes, whatever happens in them.
-inline constexpr int kWorldRounds = 2;
+// Number of rounds that make_environment() takes, even if it fails.
+inline constexpr int kEnvironmentRounds = 2;
 
-// The environment of a communicator whose ranks are the job ranks `members`, in that order, this rank at `rank`. Rounds
-// over the members. `communicator`: an id that all members agree on and no other communicator of the job has.
+// Creates the environment of a communicator whose rank i is the job rank members[i]. This rank is `rank`. The
+// rounds include the members. `communicator` is an id that is the same on all members and differs from those of the
+// job's other communicators.
 Result<Environment> make_environment(const std::shared_ptr<JobContext>& job_context,
                                      const std::vector<std::uint32_t>& members, std::uint32_t rank,
                                      std::uint64_t communicator, const Gather& gather);

@@ -1,4 +1,4 @@
-// How many ranks can share the memory of one machine, checked before they connect to each other.
+// Checks how many ranks can share the memory of one machine. This is checked before they connect to each other.
 #pragma once
 
 #include <cstdint>
@@ -8,25 +8,27 @@
 
 namespace tutti {
 
-// Of one communicator. The address space that the segments take grows with the square of it: with slots of the default
-// size 72 of the 128 TiB that a process has.
+// Maximum number of ranks of one communicator on one machine. The address space that the segments need grows with
+// the square of it: with slots of the default size, 72 of the 128 TiB that a process has.
 inline constexpr std::uint32_t kMostMachineRanks = 4096;
 
-// What this process may have. 0: unknown.
+// The limits of this process. 0 means unknown.
 struct ProcessLimits {
   std::uint64_t descriptors = 0;  // ulimit -n
-  std::uint64_t open = 0;         // of these in use
+  std::uint64_t open = 0;         // number of descriptors in use
   std::uint64_t mappings = 0;     // vm.max_map_count
-  std::uint64_t files = 0;        // fs.file-max, of all processes together; unknown to root, whom it does not limit
+  // fs.file-max, for all processes together. Not set for root, because this limit does not apply to root.
+  std::uint64_t files = 0;
 };
 ProcessLimits process_limits();
 
-// Whether each rank has descriptors for connections to the `ranks` of its machine. Errors: kSystem, with the limit and
-// the number that is needed.
+// Checks whether each rank can have the descriptors for its connections to the `ranks` ranks of its machine.
+// Errors: kSystem. The message contains the limit and the number that is needed.
 Status check_descriptor_limit(std::uint64_t ranks, const ProcessLimits& limits);
 
-// That, and the limits of ranks that share memory. `shape`: of the segment of each of the machine's ranks. Errors:
-// kUnsupported, or kSystem for a limit that can be raised; the message has the limit and the number that is needed.
+// Checks the same and the limits of ranks that share memory. `shape` is the shape of the segment of each rank of
+// the machine. Errors: kUnsupported, or kSystem if the limit can be raised. The message contains the limit and the
+// number that is needed.
 Status check_machine_limits(const SegmentShape& shape, const ProcessLimits& limits);
 
 }  // namespace tutti

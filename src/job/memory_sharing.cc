@@ -9,7 +9,7 @@
 
 namespace tutti {
 
-Result<std::string> place_to_share_memory(const Config& config, const UnixExchange& exchange, std::uint32_t rank) {
+Result<std::string> shared_memory_address(const Config& config, const UnixExchange& exchange, std::uint32_t rank) {
   const std::optional<Error>& refusal = Mapping::refusal();
   if (!refusal) return exchange.address();
   if (config.transport == TransportPolicy::kShm) {
@@ -21,7 +21,7 @@ Result<std::string> place_to_share_memory(const Config& config, const UnixExchan
   }
   if (!network_only(config.transport)) {
     Log(config.log_level, static_cast<std::int32_t>(rank))
-        .write(LogLevel::kWarn, "{}; this rank shares no memory, and talks TCP to ranks of its own machine, too",
+        .write(LogLevel::kWarn, "{}; this rank shares no memory, and uses TCP even to ranks of its own machine",
                refusal->message);
   }
   return std::string();

@@ -1,4 +1,4 @@
-// Whether the ranks of other processes can share memory with this process, as the system allows it.
+// Checks whether the system allows this process to share memory with the ranks of other processes.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,10 @@
 
 namespace tutti {
 
-// The address that the other ranks get to share memory with this one. It is empty if the system forbids memfd_create:
-// the others then treat this rank as one on a machine of its own, and all traffic with it goes over TCP or another
-// network path. A warning says so. Errors: that of Mapping::refusal(), if TUTTI_TRANSPORT=shm leaves no other path.
-Result<std::string> place_to_share_memory(const Config& config, const UnixExchange& exchange, std::uint32_t rank);
+// Returns the address that the other ranks need to share memory with this one. It is empty if the system forbids
+// memfd_create. Then the other ranks treat this rank as if it were alone on a machine, all its traffic goes over
+// TCP or another network path, and a warning is logged. Errors: that of Mapping::refusal(), if TUTTI_TRANSPORT=shm
+// leaves no other path.
+Result<std::string> shared_memory_address(const Config& config, const UnixExchange& exchange, std::uint32_t rank);
 
 }  // namespace tutti

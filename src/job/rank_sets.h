@@ -1,4 +1,4 @@
-// Sets of ranks as text, which fits in one blob of a set-up round.
+// Encodes sets of ranks as text, so that a set fits in one blob of a set-up round.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +10,15 @@
 
 namespace tutti {
 
-// Ranks whose sets always fit, whichever ranks a set has.
+// Sets of up to this many ranks always fit, whichever ranks they contain.
 inline constexpr std::size_t kMostScatteredRanks = 16'000;
 
-// "0-3,7-7", the runs of ranks that are set, or "x" and hexadecimal digits of four ranks each, the lowest rank in the
-// lowest bit of the first digit: whichever is shorter. Every second rank of 1,024 has 512 runs, which take 4.5 KB.
-// Errors: kUnsupported, for sets of more than kMostScatteredRanks with too many runs.
+// Encodes the set in the shorter of two forms. The first is a list of runs, for example "0-3,7-7". The second is
+// "x" and hexadecimal digits for four ranks each, with the lowest rank in the lowest bit of the first digit. For
+// example, every second rank of 1,024 makes 512 runs, which take 4.5 KB. Errors: kUnsupported, for a set of more
+// than kMostScatteredRanks ranks with too many runs.
 Result<std::string> pack_ranks(const std::vector<bool>& set);
-// Takes any text; what is none of the two forms has no ranks.
+// Accepts any text. A text that has neither of the two forms gives an empty set.
 std::vector<bool> unpack_ranks(std::string_view text, std::size_t ranks);
 
 }  // namespace tutti

@@ -16,8 +16,8 @@ namespace {
 
 using recording::Failure;
 using recording::Header;
-using recording::Live;
 using recording::Record;
+using recording::WaitState;
 
 std::uint32_t device_capacity_of(std::uint32_t capacity) { return std::max(capacity / 4, recording::kLeastCapacity); }
 
@@ -35,17 +35,18 @@ std::string own_program() {
   return line;
 }
 
-// What is written between is taken by readers as a whole or not at all.
+// A sequence lock for one writer. Readers take the data that is written during its lifetime either completely or
+// not at all.
 template <class Block>
-class Replacing {
+class SequenceLock {
  public:
-  explicit Replacing(Block& block) : block_(block), serial_(block.serial.load(std::memory_order_relaxed)) {
+  explicit SequenceLock(Block& block) : block_(block), serial_(block.serial.load(std::memory_order_relaxed)) {
     block_.serial.store(serial_ + 1, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_release);
   }
-  ~Replacing() { block_.serial.store(serial_ + 2, std::memory_order_release); }
-  Replacing(const Replacing&) = delete;
-  Replacing& operator=(const Replacing&) = delete;
+  ~SequenceLock() { block_.serial.store(serial_ + 2, std::memory_order_release); }
+  SequenceLock(const SequenceLock&) = delete;
+  SequenceLock& operator=(const SequenceLock&) = delete;
 
  private:
   Block& block_;
@@ -53,7 +54,7 @@ class Replacing {
 };
 
 void write_failure(Failure& failure, const Error& error, std::uint64_t sequence, std::uint64_t ticks) {
-  const Replacing replacing(failure);
+  const SequenceLock lock(failure);
   failure.ticks.store(ticks, std::memory_order_relaxed);
   failure.sequence.store(sequence, std::memory_order_relaxed);
   failure.code = static_cast<std::uint32_t>(error.code);
@@ -64,15 +65,16 @@ void write_failure(Failure& failure, const Error& error, std::uint64_t sequence,
 
 }  // namespace
 
-std::unique_ptr<Recorder> Recorder::create(std::shared_ptr<RecordingFolder> folder, const About& about) {
-  TUTTI_ASSERT(std::has_single_bit(about.capacity));
-  const std::uint32_t job = recording::fold(about.job);
-  std::string name = recording::file_name(job, recording::fold(about.communicator), about.rank, getpid());
-  auto file = folder->make(name, recording::file_bytes(about.capacity, device_capacity_of(about.capacity)));
+std::unique_ptr<Recorder> Recorder::create(std::shared_ptr<RecordingFolder> folder, const RecorderOptions& options) {
+  TUTTI_ASSERT(std::has_single_bit(options.capacity));
+  const std::uint32_t job = recording::fold(options.job);
+  std::string name = recording::file_name(job, recording::fold(options.communicator), options.rank, getpid());
+  auto file = folder->make(name, recording::file_bytes(options.capacity, device_capacity_of(options.capacity)));
   if (file == nullptr) return nullptr;
   std::unique_ptr<Recorder> recorder(
-      new Recorder(std::move(folder), std::move(file), std::move(name), about.capacity));  // private constructor
-  recorder->fill(about);
+      // The constructor is private.
+      new Recorder(std::move(folder), std::move(file), std::move(name), options.capacity));
+  recorder->fill(options);
   return recorder;
 }
 
@@ -90,15 +92,16 @@ Recorder::Recorder(std::shared_ptr<RecordingFolder> folder, std::unique_ptr<Mapp
       process_(getpid()) {}
 
 Recorder::~Recorder() {
-  if (getpid() != process_) return;  // a forked copy: what it maps is the parent's
+  if (getpid() != process_) return;  // in a forked child the mapped file belongs to the parent
   set_anchor();
   header_->ended.store(now(), std::memory_order_release);
-  // Without memory for its new name the file keeps the old one. Its header says that the communicator has ended.
-  if (!ended_badly_) runs_through([this] { folder_->ended_well(name_); });
+  // If there is no memory for the new name, the file keeps the old one. Its header still records that the
+  // communicator has ended.
+  if (!ended_badly_) runs_through([this] { folder_->mark_completed(name_); });
 }
 
-// The magic comes last: a file without it was never whole.
-void Recorder::fill(const About& about) {
+// The magic number is written last, so a file without it is incomplete.
+void Recorder::fill(const RecorderOptions& options) {
   Header& header = *header_;
   header.version = recording::kVersion;
   header.header_bytes = sizeof(Header);
@@ -106,11 +109,11 @@ void Recorder::fill(const About& about) {
   header.capacity = static_cast<std::uint32_t>(mask_ + 1);
   header.device_capacity = static_cast<std::uint32_t>(device_mask_ + 1);
   header.ticks = ticks_;
-  header.job = recording::fold(about.job);
-  header.communicator = recording::fold(about.communicator);
-  header.rank = about.rank;
-  header.ranks = about.ranks;
-  header.job_rank = about.job_rank;
+  header.job = recording::fold(options.job);
+  header.communicator = recording::fold(options.communicator);
+  header.rank = options.rank;
+  header.ranks = options.ranks;
+  header.job_rank = options.job_rank;
   header.pid = getpid();
   header.process_start = recording::process_start(header.pid);
   header.pid_namespace = recording::own_pid_namespace();
@@ -119,7 +122,7 @@ void Recorder::fill(const About& about) {
   if (gethostname(host.data(), host.size() - 1) == 0) header.host = host;
   copy_text(header.program, own_program());
   copy_text(header.release, version());
-  copy_text(header.transport, about.transport);
+  copy_text(header.transport, options.transport);
   set_anchor();
   header.made.ticks.store(header.latest.ticks.load());
   header.made.steady_ns.store(header.latest.steady_ns.load());
@@ -131,14 +134,14 @@ void Recorder::fill(const About& about) {
 
 void Recorder::set_anchor() {
   recording::Anchor& anchor = header_->latest;
-  const Replacing replacing(anchor);
+  const SequenceLock lock(anchor);
   anchor.steady_ns.store(static_cast<std::uint64_t>(recording::steady_ns()), std::memory_order_relaxed);
   anchor.ticks.store(now(), std::memory_order_relaxed);
   anchor.unix_ns.store(static_cast<std::uint64_t>(recording::unix_ns()), std::memory_order_relaxed);
 }
 
 void Recorder::add(std::uint64_t serial, std::uint64_t bytes, std::uint32_t peer, std::uint32_t transfers) {
-  Record& record = place(serial);
+  Record& record = record_at(serial);
   record.bytes.store(bytes, std::memory_order_relaxed);
   record.peer_and_transfers.store(peer | std::uint64_t{transfers} << 32, std::memory_order_relaxed);
   record.extra_serial.store(serial, std::memory_order_release);
@@ -146,7 +149,7 @@ void Recorder::add(std::uint64_t serial, std::uint64_t bytes, std::uint32_t peer
 
 void Recorder::end_badly(std::uint64_t serial, const Error& error, std::uint64_t sequence) {
   failed(error, sequence);
-  Record& record = place(serial);
+  Record& record = record_at(serial);
   if (record.serial.load(std::memory_order_relaxed) != serial) return;
   record.end.store(now(), std::memory_order_relaxed);
   auto outcome = std::bit_cast<recording::Outcome>(record.outcome.load(std::memory_order_relaxed));
@@ -169,8 +172,8 @@ void Recorder::failed(const Error& error, std::uint64_t sequence) {
 void Recorder::waits(const Wait& wait, std::int64_t now_ns) {
   last_wait_ns_ = now_ns;
   set_anchor();
-  Live& live = header_->live;
-  const Replacing replacing(live);
+  WaitState& live = header_->live;
+  const SequenceLock lock(live);
   const std::uint64_t ticks = now();
   if (wait.serial != waiting_serial_ || wait.sequence != waiting_sequence_) {
     live.since.store(ticks, std::memory_order_relaxed);
@@ -193,7 +196,7 @@ void Recorder::enqueued(const CallTag& tag) {
   const std::uint64_t serial = next_device_ += 2;
   Record& record = device_records_[(serial / 2 - 1) & device_mask_];
   open(record, serial);
-  write(record, tag, {.state = recording::State::kEnqueued, .way = recording::Way::kDevice});
+  write(record, tag, {.state = recording::State::kEnqueued, .way = recording::CallPath::kDevice});
   record.serial.store(serial, std::memory_order_release);
 }
 

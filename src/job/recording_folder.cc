@@ -20,17 +20,20 @@
 namespace tutti {
 namespace {
 
-constexpr std::size_t kMostOld = 256;                    // files of dead processes and ended communicators
-constexpr std::size_t kMostEnded = 8;                    // of one job's rank
-constexpr std::int64_t kOldS = std::int64_t{24} * 3600;  // these go whatever their number
-constexpr std::uint64_t kLeastFreeShare = 4;             // a quarter of the file system stays free, at most
-constexpr std::uint64_t kLeastFreeBytes = 1 << 30;       // so much
+// Files of dead processes and ended communicators, of all ranks together, counted when the folder is opened.
+constexpr std::size_t kMostOld = 256;
+// Files of communicators of one rank that ended without an error. If there are more, the oldest is removed.
+constexpr std::size_t kMostEnded = 8;
+constexpr std::int64_t kOldS = std::int64_t{24} * 3600;  // older files are removed even if there are few
+// Disk space that stays free: a quarter of the file system, but at most kLeastFreeBytes.
+constexpr std::uint64_t kLeastFreeShare = 4;
+constexpr std::uint64_t kLeastFreeBytes = 1 << 30;
 
-// An errno, or 0. Without signals, because the call begins anew after each: a program whose timer fires often enough
-// would never get its file.
+// Returns an errno value, or 0. Signals are blocked, because the call starts again after each signal: a program
+// with a frequent timer would never get its file.
 int allocate(int fd, std::size_t bytes) {
   const SignalsBlocked blocked;
-  int error = EINTR;  // also after the process was stopped
+  int error = EINTR;  // also happens when the process was stopped and continued
   while (error == EINTR) error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
   return error;
 }
@@ -39,8 +42,8 @@ Error trouble(const std::string& what) {
   return {ErrorCode::kSystem, ErrorScope::kCall, -1, fmt::format("{}: {}", what, std::strerror(errno))};
 }
 
-// Whether the process that made this file is there no more, or its communicator has ended. What cannot be read or comes
-// from another name space of processes counts as living.
+// Returns true if the process that created the file has exited, or if its communicator has ended. If the file
+// cannot be read or was created in another PID namespace, its process is assumed to be alive.
 bool is_over(int folder, const char* name) {
   const int fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0) return false;
@@ -66,14 +69,15 @@ MappedRecording::~MappedRecording() { munmap(data_, bytes_); }
 
 RecordingFolder::RecordingFolder(std::vector<std::string> candidates, Log log)
     : candidates_(std::move(candidates)), log_(log) {
-  std::reverse(candidates_.begin(), candidates_.end());  // the next one is the last
+  std::reverse(candidates_.begin(), candidates_.end());  // the next candidate is the last element
 }
 
 RecordingFolder::~RecordingFolder() {
   if (fd_ >= 0) close(fd_);
 }
 
-// Made by us, or found and nobody else's to write to: others could put links where our files are to be.
+// Accepts a folder only if no other user can write to it, because another user could place links under the names of
+// our files.
 Status RecordingFolder::open_one(const std::string& path) {
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return trouble(path);
   const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
@@ -90,7 +94,7 @@ Status RecordingFolder::open_one(const std::string& path) {
   return {};
 }
 
-// The next candidate that serves.
+// Opens the next usable candidate.
 bool RecordingFolder::open() {
   while (fd_ < 0 && !candidates_.empty()) {
     const std::string path = std::move(candidates_.back());
@@ -162,24 +166,24 @@ std::unique_ptr<MappedRecording> RecordingFolder::make(const std::string& name, 
   while (open()) {
     auto made = try_make(name, bytes);
     if (made) return *std::move(made);
-    if (!told_) trouble_ += (trouble_.empty() ? "" : "; ") + made.error().message;
+    if (!warned_) trouble_ += (trouble_.empty() ? "" : "; ") + made.error().message;
     if (candidates_.empty()) break;
     close(std::exchange(fd_, -1));
     ended_.clear();
   }
-  if (!std::exchange(told_, true)) {
+  if (!std::exchange(warned_, true)) {
     log_.write(LogLevel::kWarn,
                "no flight recorder ({}): name a folder with room in TUTTI_RECORD_DIR, or set TUTTI_RECORD=0", trouble_);
   }
   return nullptr;
 }
 
-void RecordingFolder::ended_well(const std::string& name) {
+void RecordingFolder::mark_completed(const std::string& name) {
   const std::scoped_lock lock(mutex_);
   if (fd_ < 0) return;
   std::string ended = name.substr(0, name.size() - recording::kSuffix.size());
   ended += recording::kEndedSuffix;
-  if (renameat(fd_, name.c_str(), fd_, ended.c_str()) != 0) return;  // it was removed, or made elsewhere
+  if (renameat(fd_, name.c_str(), fd_, ended.c_str()) != 0) return;  // it was removed, or it is in another folder
   ended_.push_back(std::move(ended));
   if (ended_.size() <= kMostEnded) return;
   unlinkat(fd_, ended_.front().c_str(), 0);

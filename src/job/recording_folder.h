@@ -1,6 +1,6 @@
-// RecordingFolder: where the recordings of a job's rank are made: a folder of this user's alone, files 0600. Old files
-// of processes that are dead, and of communicators that ended well, are removed when it is opened; never those of
-// living ones. Thread-safe.
+// RecordingFolder: the folder with the recordings of one rank of a job. Only this user can access it, and its files
+// have mode 0600. When it is opened, old files of dead processes and of communicators that ended without an error
+// are removed. Files of live processes are kept. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace tutti {
 
-// A new file, mapped. Unmapped by its destructor; the file stays.
+// A new file that is mapped into memory. The destructor unmaps it, but the file remains.
 class MappedRecording {
  public:
   MappedRecording(std::byte* data, std::size_t bytes) : data_(data), bytes_(bytes) {}
@@ -33,17 +33,19 @@ class MappedRecording {
 
 class RecordingFolder {
  public:
-  // `candidates`: folders by preference; one that is missing is made. Opens none before the first make().
+  // `candidates` are folders in the order of preference. A missing folder is created. No folder is opened before
+  // the first make().
   RecordingFolder(std::vector<std::string> candidates, Log log);
   ~RecordingFolder();
   RecordingFolder(const RecordingFolder&) = delete;
   RecordingFolder& operator=(const RecordingFolder&) = delete;
 
-  // A file of zeros in memory that is there: no later access can fail for lack of room. Null: no candidate serves; the
-  // first time, a line of the log says why.
+  // Creates a file of zeros and allocates all its memory, so that no later access can fail for lack of space.
+  // Returns null if no candidate is usable. The first time this happens, a warning states the reason.
   std::unique_ptr<MappedRecording> make(const std::string& name, std::size_t bytes);
-  // Its communicator has ended well: of these, this job's rank keeps the last few.
-  void ended_well(const std::string& name);
+  // Reports that the communicator of this recording ended without an error. Only the last few such files of this
+  // rank are kept.
+  void mark_completed(const std::string& name);
 
  private:
   bool open();
@@ -55,8 +57,8 @@ class RecordingFolder {
   std::vector<std::string> candidates_;
   const Log log_;
   int fd_ = -1;
-  bool told_ = false;
-  std::string trouble_;  // why the candidates before did not serve
+  bool warned_ = false;
+  std::string trouble_;  // the reasons why the previous candidates were not usable
   std::deque<std::string> ended_;
 };
 

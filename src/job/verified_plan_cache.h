@@ -1,4 +1,4 @@
-// VerifiedPlanCache: proves a plan before its first use, and remembers it. Thread-safe.
+// VerifiedPlanCache: verifies each plan before its first use and remembers the result. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@ namespace tutti {
 
 class VerifiedPlanCache {
  public:
-  // Plans of more ranks are not proved here (it would take seconds): their generators are, by `tutti verify`, over
-  // samples.
+  // Plans for more ranks are not verified here, because that would take seconds. `tutti verify` checks their
+  // generators with samples.
   static constexpr std::uint32_t kMaxRanks = 64;
 
   explicit VerifiedPlanCache(bool enabled) : enabled_(enabled) {}
-  // Success, or kInvalidPlan with rank, channel and step.
+  // Returns success, or kInvalidPlan with rank, channel and step.
   Status prove(const Generator& generator);
 
  private:

@@ -12,67 +12,75 @@
 namespace tutti::detail {
 namespace {
 
-constexpr std::uint32_t kDoors = 3;
+// Ranks that a participant contacts at the same time, and that forward a decision. One of them may die during the
+// protocol without any harm.
+constexpr std::uint32_t kCoordinatorCandidates = 3;
+// Number of past decisions that a rank keeps for ranks that have missed them.
 constexpr std::size_t kKeptDecisions = 16;
-constexpr std::int64_t kKnocksPerPatience = 8;
-constexpr std::int64_t kMostKnockNs = 250'000'000;
-constexpr std::int64_t kLostPatienceNs = 100'000'000;  // for those that are said to be gone
-constexpr std::int64_t kPatiences = 4;                 // after which an attempt is given up
-constexpr std::size_t kMostNamed = 16;
+// kJoin is sent again after timeout / 8, but at least every 250 ms.
+constexpr std::int64_t kJoinsPerTimeout = 8;
+constexpr std::int64_t kMaxJoinIntervalNs = 250'000'000;
+constexpr std::int64_t kSuspectedTimeoutNs = 100'000'000;  // how long the coordinator waits for a suspected rank
+constexpr std::int64_t kTimeoutsPerAttempt = 4;            // number of timeouts after which an attempt fails
+// Maximum number of ranks that an error message lists.
+constexpr std::size_t kMaxNamedRanks = 16;
 
-std::uint32_t host_of(std::uint64_t ballot) { return static_cast<std::uint32_t>(ballot & 0xffff); }
+std::uint32_t coordinator_of(std::uint64_t ballot) { return static_cast<std::uint32_t>(ballot & 0xffff); }
 
 }  // namespace
 
-Consensus::Consensus(std::uint32_t rank, std::uint32_t ranks, ConsensusMessenger& post)
-    : rank_(rank), ranks_(ranks), post_(post), peers_(ranks) {
+Consensus::Consensus(std::uint32_t rank, std::uint32_t ranks, ConsensusMessenger& messenger)
+    : rank_(rank), ranks_(ranks), messenger_(messenger), peers_(ranks) {
   TUTTI_ASSERT(rank < ranks && ranks <= 65'536);
 }
 
-void Consensus::begin(const ConsensusVote& voice, const std::vector<bool>& lost, std::int64_t patience_ns,
+void Consensus::begin(const ConsensusVote& vote, const std::vector<bool>& suspected, std::int64_t timeout_ns,
                       std::int64_t now_ns) {
-  TUTTI_ASSERT(lost.size() == ranks_ && patience_ns > 0);
-  peers_.assign(ranks_, {.heard_ns = now_ns});
-  for (std::uint32_t peer = 0; peer < ranks_; ++peer) peers_[peer].lost = lost[peer];
+  TUTTI_ASSERT(suspected.size() == ranks_ && timeout_ns > 0);
+  peers_.assign(ranks_, {.last_heard_ns = now_ns});
+  for (std::uint32_t peer = 0; peer < ranks_; ++peer) peers_[peer].suspected = suspected[peer];
   outcome_.reset();
-  voice_ = voice;
-  patience_ns_ = patience_ns;
+  vote_ = vote;
+  timeout_ns_ = timeout_ns;
   began_ns_ = now_ns;
-  hosting_since_ns_.reset();
-  follows_.reset();
+  coordinator_since_ns_.reset();
+  followed_coordinator_.reset();
   phase_ = Phase::kIdle;
 }
 
 bool Consensus::step(std::int64_t now_ns) {
   for (std::uint32_t peer = 0; peer < ranks_ && !outcome_; ++peer) {
     if (peer == rank_) continue;
-    const bool ended = post_.gone(peer);  // before we hear it: what it said before its end still counts
-    hear(peer, now_ns);
-    // The end of a line tells something only of a rank that we have spoken to, or that has spoken to us.
-    Peer& about = peers_[peer];
-    about.dead = ended && (post_.direct(peer) || about.here || (peer < rank_ && about.knocked_ns != 0));
+    // checked before the messages are read, because messages sent before the exit count
+    const bool ended = messenger_.gone(peer);
+    receive_from(peer, now_ns);
+    // A closed connection is evidence of an exit only if this rank and the peer have exchanged messages before.
+    PeerState& state = peers_[peer];
+    state.dead =
+        ended && (messenger_.always_reachable(peer) || state.joined || (peer < rank_ && state.join_sent_ns != 0));
   }
-  if (!outcome_ && !knock(now_ns)) {
-    if (!hosting_since_ns_) hosting_since_ns_ = now_ns;
-    host(now_ns);
+  if (!outcome_ && !contact_candidates(now_ns)) {
+    if (!coordinator_since_ns_) coordinator_since_ns_ = now_ns;
+    run_coordinator(now_ns);
   }
-  if (!outcome_ && now_ns - began_ns_ > kPatiences * patience_ns_) outcome_ = timed_out(now_ns);
+  if (!outcome_ && now_ns - began_ns_ > kTimeoutsPerAttempt * timeout_ns_) outcome_ = timed_out(now_ns);
   return outcome_.has_value();
 }
 
 void Consensus::send(std::uint32_t peer, Header header, const std::vector<bool>& bits) {
-  header.epoch = header.kind == Kind::kDecided ? header.epoch : epoch_;
+  header.epoch = header.type == MessageType::kDecided ? header.epoch : epoch_;
   std::string message(reinterpret_cast<const char*>(&header), sizeof(header));
   std::string row((ranks_ + 7) / 8, '\0');
   for (std::uint32_t i = 0; i < bits.size(); ++i) {
     if (bits[i]) row[i / 8] = static_cast<char>(row[i / 8] | (1 << (i % 8)));
   }
-  post_.send(peer, message + row);
+  messenger_.send(peer, message + row);
 }
 
-void Consensus::hear(std::uint32_t peer, std::int64_t now_ns) {
-  while (!outcome_) {  // what comes after the decision belongs to the next
-    const auto message = post_.take(peer);
+void Consensus::receive_from(std::uint32_t peer, std::int64_t now_ns) {
+  // Messages after the decision belong to the next instance. They stay in the queue.
+  while (!outcome_) {
+    const auto message = messenger_.take(peer);
     if (!message) return;
     Header header;
     if (message->size() != sizeof(header) + (ranks_ + 7) / 8) continue;
@@ -86,158 +94,174 @@ void Consensus::hear(std::uint32_t peer, std::int64_t now_ns) {
 }
 
 void Consensus::handle(std::uint32_t peer, const Header& header, const std::vector<bool>& bits, std::int64_t now_ns) {
-  Peer& from = peers_[peer];
-  from.heard_ns = now_ns;
+  PeerState& from = peers_[peer];
+  from.last_heard_ns = now_ns;
   if (peer < rank_) from.dropped = false;
   if (header.epoch != epoch_) return answer_other_epoch(peer, header);
   const bool of_ballot = phase_ != Phase::kIdle && header.ballot == ballot_;
-  const ConsensusDecision said{.members = bits, .operation = header.operation, .value = header.value};
-  switch (header.kind) {
-    case Kind::kCome:
-      from.here = from.spoke = true;
+  const ConsensusDecision received{.members = bits, .operation = header.operation, .value = header.value};
+  switch (header.type) {
+    case MessageType::kJoin:
+      from.joined = from.ever_joined = true;
       from.dropped = false;
-      from.voice = {header.operation, header.value};
-      for (std::uint32_t i = 0; i < ranks_; ++i) peers_[i].lost = peers_[i].lost || bits[i];
-      return send(peer, {.kind = Kind::kHere});
-    case Kind::kHere: return;
-    case Kind::kPromise:
-      if (!of_ballot || phase_ != Phase::kAsked) return;
+      from.vote = {header.operation, header.value};
+      for (std::uint32_t i = 0; i < ranks_; ++i) peers_[i].suspected = peers_[i].suspected || bits[i];
+      // The candidate confirms that it is running, so that the participant does not go on to the next candidate.
+      return send(peer, {.type = MessageType::kJoinAck});
+    case MessageType::kJoinAck: return;
+    case MessageType::kPromise:
+      if (!of_ballot || phase_ != Phase::kPrepareSent) return;
       from.promised = true;
-      if (header.accepted > best_.ballot) best_ = {header.accepted, said};
+      if (header.accepted > best_promised_.ballot) best_promised_ = {header.accepted, received};
       return;
-    case Kind::kAccept:
-      if (of_ballot && phase_ == Phase::kProposed) from.acked = true;
+    case MessageType::kAccepted:
+      if (of_ballot && phase_ == Phase::kAcceptSent) from.has_accepted = true;
       return;
-    case Kind::kRefuse:
+    case MessageType::kReject:
+      // A participant has promised a higher ballot to another coordinator, so follow that coordinator.
       if (phase_ != Phase::kIdle && header.ballot > ballot_) {
-        promise(host_of(header.ballot), header.ballot, now_ns);
+        promise(coordinator_of(header.ballot), header.ballot, now_ns);
       }
       return;
-    case Kind::kAsk:
-    case Kind::kPropose:
-    case Kind::kDecided: return handle_as_guest(peer, header, said, now_ns);
+    case MessageType::kPrepare:
+    case MessageType::kAcceptRequest:
+    case MessageType::kDecided: return handle_as_participant(peer, header, received, now_ns);
   }
 }
 
-void Consensus::handle_as_guest(std::uint32_t peer, const Header& header, const ConsensusDecision& said,
-                                std::int64_t now_ns) {
-  if (header.kind == Kind::kDecided) return decide(said, peer);
-  if (host_of(header.ballot) != peer) return;
-  if (!promise(peer, header.ballot, now_ns)) return send(peer, {.kind = Kind::kRefuse, .ballot = promised_});
-  if (header.kind == Kind::kAsk) {
+void Consensus::handle_as_participant(std::uint32_t peer, const Header& header, const ConsensusDecision& received,
+                                      std::int64_t now_ns) {
+  if (header.type == MessageType::kDecided) return decide(received, peer);
+  // Only the coordinator of a ballot may send its messages.
+  if (coordinator_of(header.ballot) != peer) return;
+  if (!promise(peer, header.ballot, now_ns)) return send(peer, {.type = MessageType::kReject, .ballot = promised_});
+  if (header.type == MessageType::kPrepare) {
     const ConsensusDecision& proposal = accepted_.proposal;
     return send(peer,
-                {.kind = Kind::kPromise,
+                {.type = MessageType::kPromise,
                  .ballot = header.ballot,
                  .accepted = accepted_.ballot,
                  .operation = proposal.operation,
                  .value = proposal.value},
                 proposal.members);
   }
-  accepted_ = {header.ballot, said};
+  accepted_ = {header.ballot, received};
   bound_ = true;
-  send(peer, {.kind = Kind::kAccept, .ballot = header.ballot});
+  send(peer, {.type = MessageType::kAccepted, .ballot = header.ballot});
 }
 
-// One of us has missed decisions.
+// The message belongs to another instance, because this rank or the sender has missed decisions. If the sender is
+// ahead, contact it, so that it sends kDecided. If it is behind, send it the decision that it needs.
 void Consensus::answer_other_epoch(std::uint32_t peer, const Header& header) {
-  const bool wants_answer = header.kind == Kind::kCome || header.kind == Kind::kAsk || header.kind == Kind::kPropose;
-  if (!wants_answer && header.kind != Kind::kHere) return;
-  if (header.epoch > epoch_) return knock_at(peer, peers_[peer].heard_ns);
+  const bool wants_answer = header.type == MessageType::kJoin || header.type == MessageType::kPrepare ||
+                            header.type == MessageType::kAcceptRequest;
+  if (!wants_answer && header.type != MessageType::kJoinAck) return;
+  if (header.epoch > epoch_) return send_join(peer, peers_[peer].last_heard_ns);
   const auto found = decided_.find(header.epoch);
   if (!wants_answer || found == decided_.end()) return;
   const ConsensusDecision& decision = found->second;
-  send(peer, {.kind = Kind::kDecided, .epoch = found->first, .operation = decision.operation, .value = decision.value},
+  send(peer,
+       {.type = MessageType::kDecided, .epoch = found->first, .operation = decision.operation, .value = decision.value},
        decision.members);
 }
 
-// To `peer`, to listen to no ballot before this one. Whoever hosted until now follows it.
+// Promises `peer` to ignore all ballots below `ballot`. If this rank was the coordinator, it becomes a participant.
+// Returns false if a higher ballot has been promised already.
 bool Consensus::promise(std::uint32_t peer, std::uint64_t ballot, std::int64_t now_ns) {
   if (ballot < promised_ || peer >= ranks_ || peer == rank_) return false;
   promised_ = ballot;
   last_round_ = std::max(last_round_, ballot >> 16);
   phase_ = Phase::kIdle;
   if (peer > rank_) {
-    follows_ = peer;
-    peers_[peer].heard_ns = now_ns;
+    followed_coordinator_ = peer;
+    peers_[peer].last_heard_ns = now_ns;
   }
   return true;
 }
 
-void Consensus::knock_at(std::uint32_t peer, std::int64_t now_ns) {
-  peers_[peer].knocked_ns = now_ns;
-  std::vector<bool> lost(ranks_);
-  for (std::uint32_t i = 0; i < ranks_; ++i) lost[i] = peers_[i].lost || peers_[i].dead;
-  send(peer, {.kind = Kind::kCome, .operation = voice_.operation, .value = voice_.value}, lost);
+void Consensus::send_join(std::uint32_t peer, std::int64_t now_ns) {
+  peers_[peer].join_sent_ns = now_ns;
+  std::vector<bool> suspected(ranks_);
+  for (std::uint32_t i = 0; i < ranks_; ++i) suspected[i] = peers_[i].suspected || peers_[i].dead;
+  send(peer, {.type = MessageType::kJoin, .operation = vote_.operation, .value = vote_.value}, suspected);
 }
 
-// False: there is nobody to host but us.
-bool Consensus::knock(std::int64_t now_ns) {
-  const std::int64_t every_ns = std::min(patience_ns_ / kKnocksPerPatience, kMostKnockNs);
-  std::uint32_t doors = 0;
+// Contacts the coordinator candidates. Returns false if there is no lower rank left, so that this rank must be the
+// coordinator.
+bool Consensus::contact_candidates(std::int64_t now_ns) {
+  const std::int64_t every_ns = std::min(timeout_ns_ / kJoinsPerTimeout, kMaxJoinIntervalNs);
+  std::uint32_t candidates = 0;
   const auto visit = [&](std::uint32_t peer) {
-    Peer& door = peers_[peer];
-    if (door.knocked_ns == 0) door.heard_ns = now_ns;
-    if (door.knocked_ns == 0 || now_ns - door.knocked_ns >= every_ns) knock_at(peer, now_ns);
-    ++doors;
+    PeerState& candidate = peers_[peer];
+    if (candidate.join_sent_ns == 0) candidate.last_heard_ns = now_ns;
+    if (candidate.join_sent_ns == 0 || now_ns - candidate.join_sent_ns >= every_ns) send_join(peer, now_ns);
+    ++candidates;
   };
-  if (follows_) {
-    if (!peers_[*follows_].dead && !silent(peers_[*follows_], now_ns) && can_reach(*follows_)) {
-      visit(*follows_);
+  if (followed_coordinator_) {
+    if (!peers_[*followed_coordinator_].dead && !silent(peers_[*followed_coordinator_], now_ns) &&
+        can_reach(*followed_coordinator_)) {
+      visit(*followed_coordinator_);
       return true;
     }
-    follows_.reset();
+    followed_coordinator_.reset();
   }
-  for (std::uint32_t peer = 0; peer < rank_ && doors < kDoors; ++peer) {
-    Peer& door = peers_[peer];
-    // The first doors had their patience from our coming on, so that all move on together.
-    const std::int64_t since_ns = std::max(door.heard_ns, began_ns_);
-    if (door.knocked_ns != 0 && now_ns - since_ns > patience_ns_) door.dropped = true;
-    if (!door.dead && !door.dropped) visit(peer);
+  for (std::uint32_t peer = 0; peer < rank_ && candidates < kCoordinatorCandidates; ++peer) {
+    PeerState& candidate = peers_[peer];
+    // Count the timeout of a candidate from begin() of this rank at the earliest, so that all ranks give it up at
+    // approximately the same time.
+    const std::int64_t since_ns = std::max(candidate.last_heard_ns, began_ns_);
+    if (candidate.join_sent_ns != 0 && now_ns - since_ns > timeout_ns_) candidate.dropped = true;
+    if (!candidate.dead && !candidate.dropped) visit(peer);
   }
-  return doors > 0;
+  return candidates > 0;
 }
 
-void Consensus::host(std::int64_t now_ns) {
-  if (phase_ == Phase::kIdle && all_have_come(now_ns)) ask(now_ns);
-  if (phase_ == Phase::kAsked) count_promises(now_ns);
-  if (phase_ == Phase::kProposed) count_acceptances(now_ns);
+// One step of the coordinator. A phase that has finished starts the next one at once.
+void Consensus::run_coordinator(std::int64_t now_ns) {
+  if (phase_ == Phase::kIdle && all_joined(now_ns)) send_prepare(now_ns);
+  if (phase_ == Phase::kPrepareSent) count_promises(now_ns);
+  if (phase_ == Phase::kAcceptSent) count_acceptances(now_ns);
 }
 
-bool Consensus::all_have_come(std::int64_t now_ns) const {
-  const std::int64_t until_ns = std::max(began_ns_ + patience_ns_, *hosting_since_ns_ + patience_ns_ / 4);
+bool Consensus::all_joined(std::int64_t now_ns) const {
+  // Wait for at least a quarter of the timeout after becoming coordinator, because the other ranks need time to
+  // notice that the previous coordinator has failed.
+  const std::int64_t until_ns = std::max(began_ns_ + timeout_ns_, *coordinator_since_ns_ + timeout_ns_ / 4);
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
-    const Peer& about = peers_[peer];
-    if (peer == rank_ || about.dead || about.dropped || about.here) continue;
-    const bool over = now_ns >= until_ns || (about.lost && now_ns >= began_ns_ + kLostPatienceNs);
+    const PeerState& state = peers_[peer];
+    if (peer == rank_ || state.dead || state.dropped || state.joined) continue;
+    const bool over = now_ns >= until_ns || (state.suspected && now_ns >= began_ns_ + kSuspectedTimeoutNs);
     if (!over) return false;
   }
   return true;
 }
 
-void Consensus::ask(std::int64_t now_ns) {
+void Consensus::send_prepare(std::int64_t now_ns) {
   ballot_ = (++last_round_ << 16) | rank_;
   promised_ = ballot_;
-  phase_ = Phase::kAsked;
+  phase_ = Phase::kPrepareSent;
   phase_since_ns_ = now_ns;
-  best_ = bound_ ? accepted_ : Accepted();  // what only we have proposed was not decided, or we would know
+  // An unbound proposal was this rank's own and was not decided: only this rank could have decided it. Start anew.
+  best_promised_ = bound_ ? accepted_ : AcceptedProposal();
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
-    Peer& guest = peers_[peer];
-    guest.promised = guest.acked = false;
-    guest.asked = peer != rank_ && guest.here && !guest.dead && !guest.dropped;
-    if (guest.asked) send(peer, {.kind = Kind::kAsk, .ballot = ballot_});
+    PeerState& participant = peers_[peer];
+    participant.promised = participant.has_accepted = false;
+    participant.prepare_sent = peer != rank_ && participant.joined && !participant.dead && !participant.dropped;
+    if (participant.prepare_sent) send(peer, {.type = MessageType::kPrepare, .ballot = ballot_});
   }
 }
 
+// Waits for the promises of all ranks that received kPrepare. A rank that died, or was silent for the timeout, is
+// skipped.
 void Consensus::count_promises(std::int64_t now_ns) {
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
-    Peer& guest = peers_[peer];
-    if (!guest.asked || guest.promised) continue;
-    if (guest.dead) {
-      guest.asked = false;
-    } else if (now_ns - phase_since_ns_ > patience_ns_ && silent(guest, now_ns)) {
-      guest.asked = guest.here = false;
-      guest.dropped = true;
+    PeerState& participant = peers_[peer];
+    if (!participant.prepare_sent || participant.promised) continue;
+    if (participant.dead) {
+      participant.prepare_sent = false;
+    } else if (now_ns - phase_since_ns_ > timeout_ns_ && silent(participant, now_ns)) {
+      participant.prepare_sent = participant.joined = false;
+      participant.dropped = true;
     } else {
       return;
     }
@@ -246,41 +270,49 @@ void Consensus::count_promises(std::int64_t now_ns) {
 }
 
 void Consensus::propose(std::int64_t now_ns) {
-  phase_ = Phase::kProposed;
+  phase_ = Phase::kAcceptSent;
   phase_since_ns_ = now_ns;
-  const bool own = best_.ballot == 0 || (!bound_ && host_of(best_.ballot) == rank_);
+  // A proposal of this rank's own earlier ballot may be replaced, because this rank has not decided it.
+  const bool own = best_promised_.ballot == 0 || (!bound_ && coordinator_of(best_promised_.ballot) == rank_);
   if (own) {
-    proposal_ = {std::vector<bool>(ranks_), voice_.operation, voice_.value};
+    proposal_ = {std::vector<bool>(ranks_), vote_.operation, vote_.value};
     proposal_.members[rank_] = true;
     for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
-      const Peer& guest = peers_[peer];
-      if (!guest.asked || guest.dead) continue;
+      const PeerState& participant = peers_[peer];
+      if (!participant.prepare_sent || participant.dead) continue;
       proposal_.members[peer] = true;
-      proposal_.operation = std::min(proposal_.operation, guest.voice.operation);
-      proposal_.value = std::min(proposal_.value, guest.voice.value);
+      proposal_.operation = std::min(proposal_.operation, participant.vote.operation);
+      proposal_.value = std::min(proposal_.value, participant.vote.value);
     }
   } else {
-    proposal_ = best_.proposal;
+    proposal_ = best_promised_.proposal;
     bound_ = true;
   }
   accepted_ = {ballot_, proposal_};
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
     if (peer == rank_ || !proposal_.members[peer] || peers_[peer].dead || !can_reach(peer)) continue;
-    send(peer, {.kind = Kind::kPropose, .ballot = ballot_, .operation = proposal_.operation, .value = proposal_.value},
+    send(peer,
+         {.type = MessageType::kAcceptRequest,
+          .ballot = ballot_,
+          .operation = proposal_.operation,
+          .value = proposal_.value},
          proposal_.members);
   }
 }
 
-// Where a member dies before it has accepted, what we have proposed ourselves is proposed anew without it.
+// Decides when all live members have accepted. If a member dies or falls silent before it has accepted, the
+// behavior depends on bound_. This rank's own proposal is replaced by one without that member, in a new ballot. An
+// adopted proposal must stay as it is, because it may have been decided already. Its dead members are then not
+// waited for.
 void Consensus::count_acceptances(std::int64_t now_ns) {
   bool all = true;
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
     if (peer == rank_ || !proposal_.members[peer]) continue;
-    Peer& member = peers_[peer];
-    if (member.acked) continue;
-    const bool stuck = !member.dead && now_ns - phase_since_ns_ > patience_ns_ && silent(member, now_ns);
+    PeerState& member = peers_[peer];
+    if (member.has_accepted) continue;
+    const bool stuck = !member.dead && now_ns - phase_since_ns_ > timeout_ns_ && silent(member, now_ns);
     if (!bound_ && (member.dead || stuck)) {
-      member.here = false;
+      member.joined = false;
       member.dropped = member.dropped || stuck;
       phase_ = Phase::kIdle;
       return;
@@ -294,15 +326,17 @@ void Consensus::decide(const ConsensusDecision& decision, std::uint32_t from) {
   decided_[epoch_] = decision;
   while (decided_.size() > kKeptDecisions) decided_.erase(decided_.begin());
   const Header header{
-      .kind = Kind::kDecided, .epoch = epoch_, .operation = decision.operation, .value = decision.value};
-  std::uint32_t before = 0;  // members before us that pass it on
+      .type = MessageType::kDecided, .epoch = epoch_, .operation = decision.operation, .value = decision.value};
+  std::uint32_t before = 0;  // number of lower-ranked members that forward the decision before this rank does
   for (std::uint32_t peer = 0; peer < rank_; ++peer) before += decision.members[peer] && peer != from ? 1 : 0;
-  const bool passes_on = from == rank_ || before < kDoors;
+  const bool passes_on = from == rank_ || before < kCoordinatorCandidates;
   for (std::uint32_t peer = 0; peer < ranks_ && passes_on; ++peer) {
-    // Also who was taken for dead or silent, and has come to us: it would go on by what it has accepted.
-    const bool concerned = from == rank_ || decision.members[peer] || peers_[peer].spoke;
+    // Also send it to ranks that were considered dead or silent but have contacted this rank. Otherwise such a rank
+    // would continue with the proposal that it has accepted.
+    const bool concerned = from == rank_ || decision.members[peer] || peers_[peer].ever_joined;
     if (peer == rank_ || peer == from || !concerned || peers_[peer].dead || !can_reach(peer)) continue;
-    if (peer < rank_ && peers_[peer].knocked_ns == 0 && !post_.direct(peer)) continue;  // it does not wait for us
+    // it is not waiting for a message from this rank
+    if (peer < rank_ && peers_[peer].join_sent_ns == 0 && !messenger_.always_reachable(peer)) continue;
     send(peer, header, decision.members);
   }
   ++epoch_;
@@ -313,28 +347,30 @@ void Consensus::decide(const ConsensusDecision& decision, std::uint32_t from) {
     outcome_ = decision;
     return;
   }
-  outcome_ =
-      Error{ErrorCode::kRefused, ErrorScope::kCall, -1,
-            fmt::format("the others have gone on without rank {}, which they could not hear in time: it can come "
-                        "back as a newcomer (grow)",
-                        rank_)};
+  outcome_ = Error{
+      ErrorCode::kRefused, ErrorScope::kCall, -1,
+      fmt::format("the other ranks have agreed to continue without rank {}, because they received no message from "
+                  "it in time; it can join again as a new rank (grow)",
+                  rank_)};
 }
 
-// Named are those that were awaited and did not answer: who answers waits for another itself.
+// Lists only the ranks that did not answer. A rank that answers is itself waiting for another rank, so it is not
+// the cause.
 Error Consensus::timed_out(std::int64_t now_ns) const {
   std::vector<std::uint32_t> awaited;
-  for (std::uint32_t peer = 0; peer < ranks_ && awaited.size() < kMostNamed; ++peer) {
-    const Peer& about = peers_[peer];
-    if (peer == rank_ || about.dead || !silent(about, now_ns)) continue;
-    const bool member = phase_ == Phase::kProposed && proposal_.members[peer] && !about.acked;
-    const bool knocking = about.knocked_ns != 0 && now_ns - about.knocked_ns <= patience_ns_ / 2;
-    const bool door = phase_ == Phase::kIdle && peer < rank_ && knocking;
-    if (member || door || (phase_ == Phase::kAsked && about.asked && !about.promised)) awaited.push_back(peer);
+  for (std::uint32_t peer = 0; peer < ranks_ && awaited.size() < kMaxNamedRanks; ++peer) {
+    const PeerState& state = peers_[peer];
+    if (peer == rank_ || state.dead || !silent(state, now_ns)) continue;
+    const bool member = phase_ == Phase::kAcceptSent && proposal_.members[peer] && !state.has_accepted;
+    const bool knocking = state.join_sent_ns != 0 && now_ns - state.join_sent_ns <= timeout_ns_ / 2;
+    const bool candidate = phase_ == Phase::kIdle && peer < rank_ && knocking;
+    if (member || candidate || (phase_ == Phase::kPrepareSent && state.prepare_sent && !state.promised))
+      awaited.push_back(peer);
   }
-  const std::string who = awaited.empty() ? "though all that were awaited answer"
-                                          : fmt::format("awaited: rank(s) {}", fmt::join(awaited, ", "));
+  const std::string who = awaited.empty() ? "every rank that was waited for still answers"
+                                          : fmt::format("no answer from rank(s) {}", fmt::join(awaited, ", "));
   return {ErrorCode::kTimeout, ErrorScope::kCall, awaited.empty() ? -1 : static_cast<std::int32_t>(awaited.front()),
-          fmt::format("no agreement was reached, {}; call again, or end what hangs", who)};
+          fmt::format("no agreement was reached: {}; call again, or kill the processes that hang", who)};
 }
 
 }  // namespace tutti::detail

@@ -1,5 +1,5 @@
-// ConsensusParticipant: a communicator's place in the consensus of its ranks (runtime/consensus.h), which speaks by
-// OobChannel. For one thread at a time.
+// ConsensusParticipant: one rank's Consensus (membership/consensus.h), together with the OobChannel that carries
+// its messages. Only one thread at a time may use it.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,21 @@ namespace tutti::detail {
 
 class ConsensusParticipant final : private ConsensusMessenger {
  public:
-  // As a SurvivorRendezvous.
+  // The parameters are those of SurvivorRendezvous.
   ConsensusParticipant(std::shared_ptr<JobContext> job_context, std::vector<std::uint32_t> members, std::uint32_t rank,
                        std::uint64_t communicator);
 
-  // Blocks until there is an outcome, at most 4 patiences. `lost`: a rank that is said to be gone.
-  Result<ConsensusDecision> decide(const ConsensusVote& voice, std::optional<std::uint32_t> lost,
-                                   std::int64_t patience_ns);
+  // Blocks until there is a decision or an error, for at most 4 timeouts. `lost` is a rank that is believed to
+  // have died, so that the others wait for it only briefly. Errors: those of Consensus::outcome().
+  Result<ConsensusDecision> decide(const ConsensusVote& vote, std::optional<std::uint32_t> lost,
+                                   std::int64_t timeout_ns);
 
  private:
   void send(std::uint32_t peer, std::string_view message) override { oob_channel_.send(peer, message); }
   std::optional<std::string> take(std::uint32_t peer) override { return oob_channel_.take(peer); }
   bool gone(std::uint32_t peer) override { return oob_channel_.gone(peer); }
-  bool direct(std::uint32_t peer) override { return oob_channel_.by_exchange(peer); }
+  bool always_reachable(std::uint32_t peer) override { return oob_channel_.on_same_machine(peer); }
+  // Closes the connections that this rank has opened, which are those to lower ranks on other machines.
   void hang_up();
 
   OobChannel oob_channel_;

@@ -12,9 +12,13 @@
 namespace tutti::detail {
 namespace {
 
-constexpr std::int64_t kMostAwayNs = 100'000'000;  // between two looks of a rank that runs, guessed
+// Longest gap between two calls of now_ns() that counts as running time. A waiting thread calls it at least every 2
+// ms, so a longer gap means that the process was stopped. The value is an estimate.
+constexpr std::int64_t kMaxGapNs = 100'000'000;
 
-struct PartHeader {  // of a datagram; a message is one datagram or several
+// The header of each datagram.
+struct PartHeader {
+  // Index of the datagram in its message, and the number of datagrams of the message.
   std::uint32_t part = 0;
   std::uint32_t parts = 1;
 };
@@ -54,11 +58,11 @@ std::optional<std::string> OobFragments::add(std::string_view datagram) {
   return std::exchange(*this, {}).body_;
 }
 
-std::int64_t RunningClock::now_ns() {
+std::int64_t ActiveTimeClock::now_ns() {
   const std::int64_t now_ns = clock_->now_ns();
-  missed_ns_ += std::max<std::int64_t>(0, now_ns - last_ns_ - kMostAwayNs);
+  skipped_ns_ += std::max<std::int64_t>(0, now_ns - last_ns_ - kMaxGapNs);
   last_ns_ = now_ns;
-  return now_ns - missed_ns_;
+  return now_ns - skipped_ns_;
 }
 
 OobChannel::OobChannel(std::shared_ptr<JobContext> job_context, std::vector<std::uint32_t> members, std::uint32_t rank,
@@ -72,57 +76,60 @@ OobChannel::OobChannel(std::shared_ptr<JobContext> job_context, std::vector<std:
   std::vector<std::string> addresses(members_.size());
   bool by_tcp = false;
   for (std::uint32_t peer = 0; peer < members_.size(); ++peer) {
-    if (by_exchange(peer)) continue;
+    if (on_same_machine(peer)) continue;
     addresses[peer] = job_context_->tcp_addresses[members_[peer]];
     by_tcp = true;
   }
   if (by_tcp)
-    lines_ = std::make_unique<TcpOobDatagrams>(job_context_->endpoint, tcp_channel, rank, std::move(addresses));
+    tcp_datagrams_ = std::make_unique<TcpOobDatagrams>(job_context_->endpoint, tcp_channel, rank, std::move(addresses));
 }
 
-bool OobChannel::by_exchange(std::uint32_t peer) const {
+bool OobChannel::on_same_machine(std::uint32_t peer) const {
   return job_context_->machines[members_[peer]] == job_context_->machines[members_[rank_]];
 }
 
 void OobChannel::send(std::uint32_t peer, std::string_view message) {
   for (const std::string& datagram : split_into_datagrams(message)) {
-    if (by_exchange(peer)) {
+    if (on_same_machine(peer)) {
       job_context_->exchange->post(members_[peer], channel_, datagram);
     } else {
-      lines_->post(peer, datagram);
+      tcp_datagrams_->post(peer, datagram);
     }
   }
 }
 
 std::optional<std::string> OobChannel::take(std::uint32_t peer) {
   while (true) {
-    auto datagram =
-        by_exchange(peer) ? job_context_->exchange->take_datagram(members_[peer], channel_) : lines_->take(peer);
+    auto datagram = on_same_machine(peer) ? job_context_->exchange->take_datagram(members_[peer], channel_)
+                                          : tcp_datagrams_->take(peer);
     if (!datagram) return std::nullopt;
     if (auto message = partial_[peer].add(*datagram)) return message;
   }
 }
 
 bool OobChannel::gone(std::uint32_t peer) {
-  return by_exchange(peer) ? job_context_->exchange->peer_gone(members_[peer]) : lines_->gone(peer);
+  return on_same_machine(peer) ? job_context_->exchange->peer_gone(members_[peer]) : tcp_datagrams_->gone(peer);
 }
 
-std::string OobChannel::trouble(std::uint32_t peer) const { return by_exchange(peer) ? "" : lines_->trouble(peer); }
+std::string OobChannel::trouble(std::uint32_t peer) const {
+  return on_same_machine(peer) ? "" : tcp_datagrams_->trouble(peer);
+}
 
 void OobChannel::pump() {
   job_context_->exchange->pump();
-  if (lines_ != nullptr) lines_->pump();
+  if (tcp_datagrams_ != nullptr) tcp_datagrams_->pump();
 }
 
 bool OobChannel::all_sent_to(std::uint32_t peer) const {
-  return by_exchange(peer) ? job_context_->exchange->all_sent_to({&members_[peer], 1}) : lines_->all_sent_to(peer);
+  return on_same_machine(peer) ? job_context_->exchange->all_sent_to({&members_[peer], 1})
+                               : tcp_datagrams_->all_sent_to(peer);
 }
 
 void OobChannel::hang_up(std::uint32_t peer) {
-  if (!by_exchange(peer)) lines_->hang_up(peer);
+  if (!on_same_machine(peer)) tcp_datagrams_->hang_up(peer);
 }
 
-void Pause::operator()() const {
+void BackoffSleep::operator()() const {
   const std::int64_t lasted_ns = clock_.now_ns() - since_ns_;
   std::this_thread::sleep_for(std::chrono::nanoseconds(std::clamp<std::int64_t>(lasted_ns / 16, 50'000, 2'000'000)));
 }
@@ -130,6 +137,7 @@ void Pause::operator()() const {
 std::optional<std::uint64_t> random_number() {
   std::uint64_t number = 0;
   if (getrandom(&number, sizeof(number), 0) != static_cast<ssize_t>(sizeof(number))) return std::nullopt;
+  // Set the lowest bit, because 0 means "no number" for the callers.
   return number | 1;
 }
 

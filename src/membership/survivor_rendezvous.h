@@ -1,15 +1,20 @@
-// SurvivorRendezvous: how those ranks of a communicator that go on meet, whatever has become of the communicator
-// itself: it may be broken, and ranks that are left out may be dead, stopped, or busy with it. Used by shrink().
+// SurvivorRendezvous: the surviving ranks of a communicator meet and exchange data. It is used by shrink(). The
+// communicator itself may be broken, and the excluded ranks may be dead, stopped, or still busy with it.
 //
-// A star, as the first set-up is: the lowest rank of those that meet is the host. Everybody sends it a datagram: I have
-// come, and I leave these ranks out. When all have come and agree, the host names the meeting, and then carries rounds
-// in which each gives a blob and gets all of them. Whatever fails, fails at the host or is told to it, and the host
-// tells all who have come: one place decides, and all end alike. A rank's coming has a random number, so that answers
-// to an attempt that it has given up are known as such. A rank that comes when the others have failed without it joins
-// those who try the same again; where they try something else, it is told how the first attempt ended.
+// The communication is a star, like in the first set-up. The coordinator is the lowest of the surviving ranks. Each
+// of the others sends it a kJoin message with the list of the ranks that it excludes. When all have joined with the
+// same list, the coordinator sends a random number that identifies the meeting. After that it carries out gather
+// rounds: each rank sends a blob, and gets the blobs of all.
 //
-// They speak by OobChannel. For one thread at a time. Nothing waits longer than the patience; it is counted for the
-// coming and for the rounds.
+// The coordinator detects every failure, or is notified of it, and reports it to all ranks that have joined.
+// Because one rank decides, all ranks end with the same result. Each attempt of a rank has a random number
+// (`attempt_id`), so that the rank can recognize replies to an attempt that it has given up. If a rank joins late,
+// when the attempt of the others has already failed without it, there are two cases. If the others are trying again
+// with the same list, it joins their new attempt. If they exclude other ranks now, it gets the error of the first
+// attempt.
+//
+// The messages go through an OobChannel. Only one thread at a time may use a SurvivorRendezvous. No function blocks
+// longer than the set-up timeout. The timeout is counted once for joining, and once for all gather rounds together.
 #pragma once
 
 #include <cstdint>
@@ -25,74 +30,85 @@ namespace tutti::detail {
 
 class SurvivorRendezvous {
  public:
-  // Of the communicator with that id, whose rank i is the job rank members[i], and this rank in it.
+  // `communicator` is the id of the communicator. Its rank i is the job rank members[i], and this rank is `rank`.
   SurvivorRendezvous(std::shared_ptr<JobContext> job_context, std::vector<std::uint32_t> members, std::uint32_t rank,
                      std::uint64_t communicator);
 
-  // Comes to the meeting of `present` (ascending, this rank and others among them) and waits for all of them. Returns a
-  // number that all of them get and nobody else has. Errors, with ranks of the communicator: kTimeout (who did not
-  // come), kPeerLost, kMismatch (another list), kSystem. Everyone who came gets the same one, where the host lives.
-  Result<std::uint64_t> meet(const std::vector<std::uint32_t>& present);
-  // A round, blobs in the order of `present`. After an error all further ones fail with it.
+  // Joins the meeting of the ranks `survivors`, and waits until all of them have joined. The list must be
+  // ascending, and must contain this rank and at least one other. Returns a random number that is the same on all
+  // of them. Errors, with ranks of the communicator:
+  // - kTimeout: some ranks did not join. The message lists them.
+  // - kPeerLost: a rank has exited or cannot be reached.
+  // - kMismatch: the ranks passed different lists.
+  // - kSystem: the system has no random numbers.
+  //
+  // Every rank that joined gets the same error if the coordinator survives.
+  Result<std::uint64_t> meet(const std::vector<std::uint32_t>& survivors);
+  // A gather round. Returns the blobs in the order of `survivors`. After an error, all further rounds fail with
+  // that error.
   Result<std::vector<std::string>> gather(const std::string& blob);
-  // The meeting is over, well or not; the next may begin.
+  // Ends the meeting, whether it succeeded or failed. After that, meet() may be called again.
   void leave();
 
  private:
-  enum class Kind : std::uint32_t { kCome = 1, kGiveUp, kBlob, kMet, kAll, kRefused };
-  struct Header {  // of a message
-    Kind kind = Kind::kCome;
+  enum class MessageType : std::uint32_t { kJoin = 1, kGiveUp, kBlob, kAllJoined, kAllBlobs, kRefused };
+  // The header of each message.
+  struct Header {
+    MessageType type = MessageType::kJoin;
     std::uint32_t round = 0;
-    std::uint64_t coming = 0;  // of the rank that has come and speaks, or is spoken to
+    std::uint64_t attempt_id = 0;  // attempt of the participant that sends or receives the message
   };
   static_assert(sizeof(Header) == 16);
   struct Message {
     Header header;
     std::string body;
   };
-  struct Guest {               // what the host knows of a rank
-    std::uint64_t coming = 0;  // 0: it has not come
-    bool fresh = false;        // it has come since we last looked
+  struct Participant {             // coordinator's record of a participant
+    std::uint64_t attempt_id = 0;  // 0 if it has not joined
+    bool just_joined = false;      // it has joined since the last look
     bool gave_up = false;
-    bool went = false;  // it came, and gave up, before we came
-    bool ended = false;
-    bool missed = false;                // an attempt that failed before it came
-    std::string list{};                 // whom it leaves out
-    std::optional<std::string> blob{};  // of this round
+    bool gave_up_early = false;  // it joined and gave up before this rank started to meet
+    bool gone = false;
+    bool missed_attempt = false;        // an attempt failed before it joined
+    std::string list{};                 // the ranks that it excludes
+    std::optional<std::string> blob{};  // its blob of the current round
   };
-  bool hosts() const { return present_.front() == rank_; }
-  std::int64_t patience_ns() const;
+  bool is_coordinator() const { return survivors_.front() == rank_; }
+  std::int64_t timeout_ns() const;
   void send(std::uint32_t peer, const Header& header, std::string_view body);
   std::optional<Message> take(std::uint32_t peer);
 
-  Result<std::uint64_t> meet_as_host();
-  Result<std::uint64_t> meet_as_guest();
-  void hear(std::uint32_t peer);
+  Result<std::uint64_t> meet_as_coordinator();
+  Result<std::uint64_t> meet_as_participant();
+  void receive_from(std::uint32_t peer);
   std::optional<Error> find_lost();
   std::optional<Error> find_disagreement() const;
-  Result<std::vector<std::string>> gather_as_host(const std::string& blob);
-  Result<std::string> answer(Kind wanted, std::int64_t deadline_ns);
+  Result<std::vector<std::string>> gather_as_coordinator(const std::string& blob);
+  Result<std::string> answer(MessageType wanted, std::int64_t deadline_ns);
   std::vector<std::uint32_t> absent() const;
-  bool somebody_gave_up() const;
-  Error nobody_came();
-  Error lost(std::uint32_t peer) const;
-  void refuse(std::uint32_t peer, const Error& error);
+  bool any_gave_up() const;
+  Error join_timeout_error();
+  Error lost_error(std::uint32_t peer) const;
+  void send_error(std::uint32_t peer, const Error& error);
   Error fail(Error error);
+  Error malformed() const;  // the error if the coordinator sent a malformed message
   Error give_up(Error error);
 
   OobChannel oob_channel_;
   const std::uint32_t rank_;
-  std::vector<Guest> guests_;  // by rank; kept between meetings, for those who come early
+  // Indexed by rank. Kept between meetings, because a rank may join before the coordinator calls meet().
+  std::vector<Participant> participants_;
 
-  std::vector<std::uint32_t> present_;  // of this meeting
-  std::string list_;                    // whom it leaves out, in words
-  std::uint64_t coming_ = 0;            // this rank's, as a guest
-  std::int64_t came_ns_ = 0;            // when it did, as the host
-  std::vector<std::uint64_t> met_;      // the guests' comings, in the order of present_, once all agree
-  std::string missed_list_;             // of the attempt that some guests have missed
-  Error missed_;                        // how that ended
+  std::vector<std::uint32_t> survivors_;  // of the current meeting, ascending
+  std::string excluded_;                  // the ranks that it excludes, as text
+  std::uint64_t attempt_id_ = 0;          // of this rank, if it is a participant
+  std::int64_t meet_started_ns_ = 0;      // time when this rank called meet(), if it is the coordinator
+  // Attempt ids of the participants, in the order of survivors_. Set when all have joined.
+  std::vector<std::uint64_t> attempt_ids_;
+  std::string missed_excluded_;  // excluded ranks of the attempt that some participants were too late for
+  Error missed_error_;           // the error of that attempt
   std::uint32_t round_ = 0;
-  std::int64_t deadline_ns_ = 0;  // of the rounds
+  std::int64_t deadline_ns_ = 0;  // for all rounds together
   std::optional<Error> failed_;
 };
 

@@ -1,3 +1,4 @@
+// Describes the hardware from files of /proc and /sys, hashes the description, and reads and writes the file.
 #include "model/calibration.h"
 
 #include <fcntl.h>
@@ -24,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMostEntries = 4096;  // of a folder that is looked at
+constexpr std::size_t kMostEntries = 4096;  // number of entries of a folder that are read
 constexpr std::size_t kMostLine = 512;
 constexpr std::size_t kMostCpuinfoLines = 64;
 
@@ -41,14 +42,14 @@ std::string first_line(const fs::path& path) {
   return line.substr(0, kMostLine);
 }
 
-// Sorted, so that the kernel's order is of no account.
+// The entries of a folder, sorted, so that the order in which the kernel lists them does not matter.
 std::vector<fs::path> entries(const fs::path& folder) {
   std::vector<fs::path> found;
   for (const std::string& name : names_in_folder(folder, kMostEntries)) found.push_back(folder / name);
   return found;
 }
 
-// The first processor's: all of a machine are alike.
+// Describes the first processor, because all processors of a machine are the same.
 std::string processor() {
   std::ifstream file("/proc/cpuinfo");
   std::string line;
@@ -61,7 +62,8 @@ std::string processor() {
   return text;
 }
 
-// GPUs and accelerators by vendor and device; no bus numbers, which change with what is plugged in elsewhere.
+// Lists GPUs and accelerators by vendor and device. Bus numbers are left out, because they change when other
+// devices are plugged in.
 std::string accelerators() {
   std::string text;
   for (const fs::path& device : entries("/sys/bus/pci/devices")) {
@@ -76,7 +78,7 @@ std::string nics() {
   std::string text;
   std::error_code error;
   for (const fs::path& one : entries("/sys/class/net")) {
-    if (!fs::exists(one / "device", error)) continue;  // loopback, bridges, containers' own
+    if (!fs::exists(one / "device", error)) continue;  // loopback, bridges and interfaces of containers
     text += fmt::format("nic {}:{};", first_line(one / "device/vendor"), first_line(one / "device/device"));
   }
   for (const fs::path& one : entries("/sys/class/infiniband")) {
@@ -92,19 +94,20 @@ std::string description() {
     const std::string name = node.filename().string();
     numa += name.starts_with("node") && name.find_first_not_of("0123456789", 4) == std::string::npos ? 1 : 0;
   }
-  // The machine's processors, whatever part of them this process is bound to.
+  // The number of processors of the machine, even if this process is bound to some of them.
   return fmt::format("{}cores {};l2 {};l3 {};numa {};{}{}", processor(), ::sysconf(_SC_NPROCESSORS_CONF), host.l2_bytes,
                      host.last_level_bytes, numa, accelerators(), nics());
 }
 
-// Empty: none is known.
+// Empty: none of the variables is set.
 std::string calibration_folder(const EnvironmentVariables& environment) {
   const auto value = [&](std::string_view name) {
     const auto found = environment.find(name);
     return found == environment.end() ? std::string() : found->second;
   };
   const std::string cache = value("XDG_CACHE_HOME");
-  if (cache.starts_with('/')) return cache + "/tutti";  // the XDG specification: relative ones do not count
+  // The XDG specification: relative paths are ignored.
+  if (cache.starts_with('/')) return cache + "/tutti";
   const std::string home = value("HOME");
   return home.starts_with('/') ? home + "/.cache/tutti" : std::string();
 }
@@ -122,7 +125,7 @@ Status write_all(int fd, const std::string& path, std::string_view text) {
 }  // namespace
 
 std::string hardware_hash() {
-  // FNV-1a, 64 bits: it tells machines apart, nobody attacks it.
+  // FNV-1a, 64 bits. It only distinguishes machines, so it need not resist attacks.
   std::uint64_t hash = 0xcbf29ce484222325;
   for (const char c : description()) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   return fmt::format("{:016x}", hash);
@@ -136,12 +139,13 @@ std::string calibration_path(const std::string& file, const EnvironmentVariables
 
 Result<std::optional<Parameters>> load_calibration(const std::string& file, const EnvironmentVariables& environment) {
   std::error_code error;
-  if (!file.empty()) {  // whatever machine it is of
+  // A file that the user names is used even if it was measured on another machine.
+  if (!file.empty()) {
     auto parameters = load_parameters(file);
     if (!parameters) return parameters.error();
     return std::optional<Parameters>(*std::move(parameters));
   }
-  // A look at the folder first: most machines have none, and the hash takes dozens of files.
+  // Check for the folder first, because most machines do not have one, and the hash must read dozens of files.
   const std::string folder = calibration_folder(environment);
   if (folder.empty() || !fs::is_directory(folder, error)) return std::optional<Parameters>();
   const std::string hardware = hardware_hash();
@@ -159,11 +163,11 @@ Status store_calibration(const std::string& path, const Parameters& parameters) 
   const fs::file_status there = fs::symlink_status(path, error);
   if (fs::exists(there) && !fs::is_regular_file(there)) {
     return Error{ErrorCode::kSystem, ErrorScope::kCall, -1,
-                 fmt::format("{} is no regular file: it is not replaced; name another one", path)};
+                 fmt::format("{} is not a regular file and is not replaced; give another path", path)};
   }
   const fs::path folder = fs::path(path).parent_path();
   if (!folder.empty()) fs::create_directories(folder, error);
-  std::string temporary = path + ".XXXXXX";  // beside it: a rename stays within one file system
+  std::string temporary = path + ".XXXXXX";  // in the same folder, so that the rename stays within one file system
   const int fd = ::mkostemp(temporary.data(), O_CLOEXEC);
   if (fd < 0) return system_error(temporary, "cannot be made");
   ::fchmod(fd, 0644);

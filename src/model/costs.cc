@@ -1,3 +1,5 @@
+// Groups the messages and steps of a plan into classes with equal duration, and computes the durations of each
+// class.
 #include "model/costs.h"
 
 #include <fmt/format.h>
@@ -11,7 +13,7 @@
 namespace tutti {
 namespace {
 
-constexpr double kBytesPerUs = 1000;  // of 1 GB/s
+constexpr double kBytesPerUs = 1000;  // bytes per microsecond at 1 GB/s
 
 double us_of(double bytes, double gbytes_per_s) { return gbytes_per_s > 0 ? bytes / (gbytes_per_s * kBytesPerUs) : 0; }
 
@@ -49,8 +51,9 @@ const MessageCost& Costs::cost_of(Level level) const {
   return wanted.gbytes_per_s > 0 ? wanted : parameters_->cost(level, Protocol::kSimple);
 }
 
-// Copies of a plan are laid over a machine turned by one rank each: where few of its ranks send to other machines, the
-// copies' use different ports. One copy is simulated, with its share of each port: its messages there over all copies'.
+// The copies of a plan are rotated by one rank of a machine each. If only a few ranks of a machine send to other
+// machines, the copies therefore use different ports. One copy is simulated, with its share of each port: the
+// number of its messages there divided by that of all copies.
 void Costs::find_shares(const Network& network) {
   if (options_.channels == 1 || network.ports() == 0) return;
   std::vector<double> sent(programs_->ranks, 0);
@@ -78,18 +81,18 @@ void Costs::find_shares(const Network& network) {
 }
 
 Status Costs::find_messages(const Network& network) {
-  std::map<Kind, std::uint32_t> kinds;
+  std::map<MessageClass, std::uint32_t> kinds;
   std::map<std::vector<std::uint32_t>, std::uint32_t> messages;
   std::vector<std::uint32_t> by_place(places_);
   for (const ProgramConnection& each : programs_->connections) {
     for (std::uint32_t place = 0; place < places_; ++place) {
       const std::uint32_t from = rank(each.from, place);
       const auto to = static_cast<std::uint32_t>((std::uint64_t{from} + each.offset) % programs_->ranks);
-      Kind kind{.level = network.level(from, to),
-                .factor = factor(from),
-                .bound_gbytes_per_s = network.narrowest_gbytes_per_s(from, to)};
+      MessageClass kind{.level = network.level(from, to),
+                        .factor = factor(from),
+                        .bound_gbytes_per_s = network.narrowest_gbytes_per_s(from, to)};
       if (!moved_by_channel(kind.level) && !shares_.empty()) kind.share = shares_[from];
-      // What the parameters say is what is measured; links only bound what is faster than they are.
+      // The parameters are measured values. Links only limit the bandwidth if they are slower than these.
       if (kind.bound_gbytes_per_s >= cost_of(kind.level).gbytes_per_s) kind.bound_gbytes_per_s = 0;
       const auto [found, added] = kinds.try_emplace(kind, static_cast<std::uint32_t>(kinds_.size()));
       if (added) kinds_.push_back(kind);
@@ -99,22 +102,24 @@ Status Costs::find_messages(const Network& network) {
     if (added) messages_.push_back({.kinds = by_place, .times = {}});
     message_of_.push_back(found->second);
   }
-  for (const Kind& kind : kinds_) {
+  for (const MessageClass& kind : kinds_) {
     if (cost_of(kind.level).gbytes_per_s > 0) continue;
     return Error{
         .code = ErrorCode::kInvalidArgument,
         .scope = ErrorScope::kCall,
         .rank = -1,
-        .message = fmt::format("messages of this plan pass the level {}, of which the parameters {} say nothing",
+        .message = fmt::format("messages of this plan use the level {}, for which the parameters {} have no costs",
                                to_string(kind.level), parameters_->name)};
   }
   return {};
 }
 
-// Steps of one thread's class, of as many operands and with the same kinds of messages, take as long.
+// Steps of ranks of the same class take equally long if they have the same number of operands and the same classes
+// of messages.
 void Costs::find_steps() {
   std::map<std::vector<std::uint32_t>, std::uint32_t> kinds;
-  std::unordered_map<std::uint64_t, std::uint32_t> simple_kinds;  // of those with at most one send: a shorter key
+  // Steps with at most one send, which have a shorter key.
+  std::unordered_map<std::uint64_t, std::uint32_t> simple_kinds;
   step_of_.resize(programs_->steps.size());
   for (std::uint32_t t = 0; t < programs_->threads.size(); ++t) {
     const ProgramThread& thread = programs_->threads[t];
@@ -141,8 +146,9 @@ void Costs::find_steps() {
   }
 }
 
-// With c channels: the smaller of c times one channel's and all together; this is one channel's share.
-double Costs::gbytes_per_s(const Kind& kind) const {
+// With c channels, the rank's bandwidth is the smaller of c times that of one channel and that of all channels
+// together. This function returns one channel's share.
+double Costs::gbytes_per_s(const MessageClass& kind) const {
   const MessageCost& cost = cost_of(kind.level);
   const bool by_channel = moved_by_channel(kind.level);
   double together = cost.gbytes_per_s;
@@ -167,7 +173,7 @@ void Costs::set_bytes(double bytes) {
     double post, move, transfer, hold, gap, latency, gbytes_per_s;
   };
   std::vector<Times> by_kind;
-  for (const Kind& kind : kinds_) {
+  for (const MessageClass& kind : kinds_) {
     const MessageCost& cost = cost_of(kind.level);
     const double rate = gbytes_per_s(kind);
     const double wire = kind.factor * us_of(bytes, rate);
@@ -193,7 +199,7 @@ void Costs::set_bytes(double bytes) {
       times.gbytes_per_s.push_back(by_kind[k].gbytes_per_s);
     }
   }
-  for (StepKind& kind : steps_) {
+  for (StepClass& kind : steps_) {
     const ProgramStep& step = programs_->steps[kind.step];
     const std::uint32_t* sends = programs_->lists.data() + step.list_begin + step.receives;
     kind.times.resize(places_);
@@ -210,7 +216,7 @@ void Costs::set_bytes(double bytes) {
 }
 
 std::pair<double, double> Costs::still(std::uint64_t number, std::uint32_t place) const {
-  const StepKind& kind = steps_[step_of_[number]];
+  const StepClass& kind = steps_[step_of_[number]];
   const ProgramStep& step = programs_->steps[kind.step];
   const std::uint32_t* sends = programs_->lists.data() + step.list_begin + step.receives;
   const double slower = factor(rank(kind.thread, place));

@@ -1,8 +1,10 @@
-// What every step and every message of a plan costs on a network, for messages of one length: decision 0016's
-// recurrences, evaluated beforehand. Made by simulate(), read by its engines. One thread.
+// Costs: the duration of every step and every message of a plan on a network, for messages of one length. These
+// are the terms of the recurrences of decision 0016, computed in advance. simulate() creates a Costs, and its
+// engines read it. Used by one thread.
 //
-// All durations are vectors over places (model/programs.h). There are as many places as ranks of a class, or fewer:
-// where ranks r and r + period do the same at the same time, places beyond the period are left out.
+// All durations are vectors indexed by place: the place of a rank is its index within its class
+// (model/programs.h). The vectors have one element for each rank of a class, or fewer: if ranks r and r + period
+// always do the same at the same time, only the places of the first period are stored.
 #pragma once
 
 #include <cstdint>
@@ -20,42 +22,45 @@
 
 namespace tutti {
 
-// Numbers that one simulation may hold: 1 GiB.
+// Limit on the numbers that one simulation may hold. It corresponds to 1 GiB.
 inline constexpr std::uint64_t kMostTimes = std::uint64_t{1} << 27;
 
 struct CostOptions {
   Protocol protocol = Protocol::kSimple;
   std::uint32_t channels = 1;
-  std::map<std::uint32_t, double> factors{};  // of ranks that are slower than others
+  std::map<std::uint32_t, double> factors{};  // slowdown of the ranks that are slower than the others
 };
 
-// Of the messages of a connection, by the place of the sender. Microseconds.
+// Durations of the messages of a connection, indexed by the place of the sender. In microseconds.
 struct MessageTimes {
-  std::vector<double> post;          // the sender's channel, beside the bytes
-  std::vector<double> move;          // the sender's channel, with the bytes; 0 where an engine moves them
-  std::vector<double> transfer;      // from the sender's end, or the departure, to the receiver's sight
-  std::vector<double> hold;          // from one departure by the port to the next; minus infinity where no port is used
-  std::vector<double> gap;           // of that, beside the bytes
-  std::vector<double> latency;       // of a credit on its way back
-  std::vector<double> gbytes_per_s;  // at most
+  std::vector<double> post;  // time of the sender's channel for a message, without its bytes
+  // time of the sender's channel to move the bytes; 0 if an engine (a NIC) moves them
+  std::vector<double> move;
+  std::vector<double> transfer;  // from the end of the sender's work, or the departure, to the arrival
+  // From one departure at the port to the next. Minus infinity (kNever) if the message uses no port.
+  std::vector<double> hold;
+  std::vector<double> gap;           // the part of `hold` that does not depend on the bytes
+  std::vector<double> latency;       // latency of a credit on its way back
+  std::vector<double> gbytes_per_s;  // upper bound
 };
 
 class Costs {
  public:
   static constexpr double kNever = -std::numeric_limits<double>::infinity();
 
-  // All outlive it. `places`: how many are told apart. Errors: kInvalidArgument where the parameters lack a level that
-  // messages pass; kUnsupported for more than kMostTimes.
+  // All arguments must outlive the object. `places`: length of the vectors. Errors: kInvalidArgument if messages
+  // use a level for which the parameters have no costs; kUnsupported for more than kMostTimes numbers.
   static Result<Costs> create(const Programs& programs, const Network& network, const Parameters& parameters,
                               const CostOptions& options, std::uint32_t places);
-  // All messages are so long from now on. Each channel's share; a mean, so not a whole number.
+  // Computes all durations for messages of this length. It is one channel's share, and an average, so it need not
+  // be a whole number.
   void set_bytes(double bytes);
 
   std::uint32_t places() const { return places_; }
   const MessageTimes& message(std::uint32_t connection) const { return messages_[message_of_[connection]].times; }
-  // Of a step, by number in Programs::steps.
+  // The duration of a step, indexed by place. `number` is the index in Programs::steps.
   const std::vector<double>& step(std::uint64_t number) const { return steps_[step_of_[number]].times; }
-  // The same, without the time in which the channel moves bytes: {others, adding and copying}.
+  // The same duration without the time in which the channel moves bytes. Returns {fixed part, adding and copying}.
   std::pair<double, double> still(std::uint64_t number, std::uint32_t place) const;
   std::uint32_t rank(std::uint32_t thread, std::uint32_t place) const {
     return programs_->threads[thread].rank_class + place * programs_->classes;
@@ -70,25 +75,25 @@ class Costs {
   }
 
  private:
-  // One kind of message: level, what its rank and its port make of it.
-  struct Kind {
+  // A class of messages with the same duration: level, slowdown of the sender, and effect of links and port.
+  struct MessageClass {
     Level level = Level::kMemory;
     double factor = 1;
-    double bound_gbytes_per_s = 0;  // of the links; 0: none
-    double share = 1;               // of the port
+    double bound_gbytes_per_s = 0;  // bandwidth limit of the links; 0: no limit
+    double share = 1;               // share of the port's bandwidth
 
-    bool operator<(const Kind& other) const {
+    bool operator<(const MessageClass& other) const {
       return std::tie(level, factor, bound_gbytes_per_s, share) <
              std::tie(other.level, other.factor, other.bound_gbytes_per_s, other.share);
     }
   };
   struct Message {
-    std::vector<std::uint32_t> kinds;  // by place
+    std::vector<std::uint32_t> kinds;  // indexed by place: index into kinds_
     MessageTimes times;
   };
-  struct StepKind {
-    std::uint64_t step = 0;    // the first of these
-    std::uint32_t thread = 0;  // its thread
+  struct StepClass {
+    std::uint64_t step = 0;    // the first step of this class
+    std::uint32_t thread = 0;  // thread of that step
     std::vector<double> times;
   };
 
@@ -97,7 +102,7 @@ class Costs {
   void find_shares(const Network& network);
   void find_steps();
   const MessageCost& cost_of(Level level) const;
-  double gbytes_per_s(const Kind& kind) const;
+  double gbytes_per_s(const MessageClass& kind) const;
   double compute_us(const ProgramStep& step, double factor) const;
 
   const Programs* programs_ = nullptr;
@@ -105,11 +110,12 @@ class Costs {
   CostOptions options_;
   std::uint32_t places_ = 1;
   double bytes_ = 0;
-  std::vector<double> shares_;  // of each rank's port, of one copy of the plan; empty: all alike
-  std::vector<Kind> kinds_;
+  // The share of one copy of the plan in each rank's port. Empty if all ports are shared equally.
+  std::vector<double> shares_;
+  std::vector<MessageClass> kinds_;
   std::vector<Message> messages_;
   std::vector<std::uint32_t> message_of_;  // by connection: index into messages_
-  std::vector<StepKind> steps_;
+  std::vector<StepClass> steps_;
   std::vector<std::uint32_t> step_of_;  // by step: index into steps_
 };
 

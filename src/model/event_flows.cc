@@ -1,4 +1,4 @@
-// Messages that share links: ports begin with them, model/flows.h says how fast they are.
+// Messages that share links. Ports and channels start them, and model/flows.h determines their rates.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -9,101 +9,104 @@
 namespace tutti {
 
 void EventRun::set_up_flows() {
-  flow_of_.resize(lines_.size());
+  flow_of_.resize(fifos_.size());
   port_queues_.resize(ports_.size());
-  std::vector<Flows::Kind> kinds(lines_.size());
-  for (std::uint32_t line = 0; line < lines_.size(); ++line) {
-    const std::uint32_t from = rank_of(sender(line)), connection = line / places_;
-    network_.route(from, rank_of(receiver(line)), kinds[line].links);
-    kinds[line].most = costs_.message(connection).gbytes_per_s[line % places_];
-    const bool by_port = costs_.uses_port(connection, line % places_);
-    kinds[line].source = by_port ? tasks_.size() + network_.port(from) : sender(line);
+  std::vector<Flows::FlowRoute> kinds(fifos_.size());
+  for (std::uint32_t fifo = 0; fifo < fifos_.size(); ++fifo) {
+    const std::uint32_t from = rank_of(sender(fifo)), connection = fifo / places_;
+    network_.route(from, rank_of(receiver(fifo)), kinds[fifo].links);
+    kinds[fifo].most = costs_.message(connection).gbytes_per_s[fifo % places_];
+    const bool by_port = costs_.uses_port(connection, fifo % places_);
+    kinds[fifo].source = by_port ? tasks_.size() + network_.port(from) : sender(fifo);
   }
-  flows_ = std::make_unique<Flows>(kinds, [&](std::uint64_t link) {  // of this copy of the plan
-    return network_.gbytes_per_s(link) * world_.links->first[link] / world_.links->all[link];
+  // The share of this copy of the plan.
+  flows_ = std::make_unique<Flows>(kinds, [&](std::uint64_t link) {
+    return network_.gbytes_per_s(link) * inputs_.links->first[link] / inputs_.links->all[link];
   });
-  for (std::uint32_t line = 0; line < lines_.size(); ++line) {
-    if (!costs_.uses_port(line / places_, line % places_) || !flows_->can_be_narrow(line)) continue;
-    double& most = port_queues_[network_.port(rank_of(sender(line)))].most;
-    most = std::max(most, kinds[line].most * 1000);
+  for (std::uint32_t fifo = 0; fifo < fifos_.size(); ++fifo) {
+    if (!costs_.uses_port(fifo / places_, fifo % places_) || !flows_->can_be_narrow(fifo)) continue;
+    double& most = port_queues_[network_.port(rank_of(sender(fifo)))].most;
+    most = std::max(most, kinds[fifo].most * 1000);
   }
 }
 
-// Flows: the channel moves the bytes of one send after the other.
+// Flows: the channel moves the bytes of its sends one after the other.
 void EventRun::next_move(std::uint32_t task, double now) {
   Task& state = tasks_[task];
   const ProgramStep& step = programs_.steps[number_of(task)];
   const std::uint32_t* sends = list_of(step) + step.receives;
   while (state.moving < step.sends) {
     const std::uint32_t connection = sends[state.moving++];
-    const std::uint32_t line = connection * places_ + place_of(task);
+    const std::uint32_t fifo = connection * places_ + place_of(task);
     if (costs_.uses_port(connection, place_of(task))) continue;
-    return begin_flow(line, task, now);
+    return begin_flow(fifo, task, now);
   }
   heap_.push(Event::at(std::max(now, state.end), EventKind::kEnd, task));
 }
 
-void EventRun::begin_flow(std::uint32_t line, std::uint32_t task, double now) {
-  Flow& flow = flow_of_[line];
-  const bool last = last_costs_ && flow.message / programs_.connections[line / places_].per_tile + 1 == tiles_;
-  flow.bytes_left = jittered(last ? world_.tiles.last_bytes : world_.tiles.full_bytes, line | kOfLine, flow.message);
+void EventRun::begin_flow(std::uint32_t fifo, std::uint32_t task, double now) {
+  Flow& flow = flow_of_[fifo];
+  const bool last = last_costs_ && flow.message / programs_.connections[fifo / places_].per_tile + 1 == tiles_;
+  flow.bytes_left =
+      jittered(last ? inputs_.tiles.last_bytes : inputs_.tiles.full_bytes, fifo | kMessageJitter, flow.message);
   flow.rate = 0;
   flow.since = now;
   flow.task = task;
   flow.under_way = true;
   ++flow.stamp;
-  flows_->begin(line);
+  flows_->begin(fifo);
 }
 
-void EventRun::finish_flow(std::uint32_t line, double now, bool by_port) {
-  flows_->end(line);
-  Flow& flow = flow_of_[line];
+void EventRun::finish_flow(std::uint32_t fifo, double now, bool by_port) {
+  flows_->end(fifo);
+  Flow& flow = flow_of_[fifo];
   ++flow.stamp;
   flow.under_way = false;
   const std::uint64_t message = flow.message++;
   if (!by_port) return next_move(flow.task, now);
-  const MessageTimes& times = costs_.message(line / places_);
-  sight(line, message) = now + times.latency[line % places_];
-  const std::uint64_t port = network_.port(rank_of(sender(line)));
+  const MessageTimes& times = costs_.message(fifo / places_);
+  arrival(fifo, message) = now + times.latency[fifo % places_];
+  const std::uint64_t port = network_.port(rank_of(sender(fifo)));
   PortQueue& queue = port_queues_[port];
   --queue.flows;
   ++queue.pauses;
   queue.rate = queue.flows == 0 ? 0 : queue.rate - flow.rate;
-  heap_.push(Event::at(now + times.gap[line % places_], EventKind::kPort, static_cast<std::uint32_t>(port)));
-  try_step(receiver(line));
+  heap_.push(Event::at(now + times.gap[fifo % places_], EventKind::kPort, static_cast<std::uint32_t>(port)));
+  try_step(receiver(fifo));
 }
 
-void EventRun::look_at(std::uint64_t port) {
+void EventRun::list_port(std::uint64_t port) {
   PortQueue& queue = port_queues_[port];
-  if (queue.looked_at || queue.most == 0) return;
-  queue.looked_at = true;
+  if (queue.listed || queue.most == 0) return;
+  queue.listed = true;
   ports_to_fill_.push_back(port);
 }
 
-// Begins with the next message where none is under way; else a look when all rates are known.
+// Starts the next message if the port is idle. Otherwise the port is put on a list, and fill_ports() checks it
+// when all rates are known.
 void EventRun::serve_port(std::uint64_t port, double now) {
   PortQueue& queue = port_queues_[port];
-  look_at(port);
+  list_port(port);
   if (!queue.is_idle()) return;
-  const auto line = queue.take([&](std::uint32_t each) { return flow_of_[each].under_way; });
-  if (!line) return;
+  const auto fifo = queue.take([&](std::uint32_t each) { return flow_of_[each].under_way; });
+  if (!fifo) return;
   ++queue.flows;
-  begin_flow(*line, sender(*line), now);
+  begin_flow(*fifo, sender(*fifo), now);
 }
 
-// Ports that have bandwidth left begin with one message more each; whether any did.
+// Starts one more message on each port that has bandwidth left. Returns true if a message was started.
 bool EventRun::fill_ports(double now) {
   std::vector<std::uint64_t> ports;
   ports.swap(ports_to_fill_);
-  for (const std::uint64_t port : ports) port_queues_[port].looked_at = false;
+  for (const std::uint64_t port : ports) port_queues_[port].listed = false;
   bool any = false;
   for (const std::uint64_t port : ports) {
     PortQueue& queue = port_queues_[port];
     if (options_.ports_in_order || !queue.has_room()) continue;
-    const auto line = queue.take([&](std::uint32_t each) { return flow_of_[each].under_way; });
-    if (!line) continue;
+    const auto fifo = queue.take([&](std::uint32_t each) { return flow_of_[each].under_way; });
+    if (!fifo) continue;
     ++queue.flows;
-    begin_flow(*line, sender(*line), now);
+    begin_flow(*fifo, sender(*fifo), now);
     any = true;
   }
   return any;
@@ -111,18 +114,18 @@ bool EventRun::fill_ports(double now) {
 
 void EventRun::settle_flows(double now) {
   do {
-    flows_->settle([&](std::uint32_t line, double gbytes_per_s) {
-      Flow& flow = flow_of_[line];
+    flows_->settle([&](std::uint32_t fifo, double gbytes_per_s) {
+      Flow& flow = flow_of_[fifo];
       flow.bytes_left = std::max(0.0, flow.bytes_left - flow.rate * (now - flow.since));
       flow.since = now;
-      const bool by_port = costs_.uses_port(line / places_, line % places_);
+      const bool by_port = costs_.uses_port(fifo / places_, fifo % places_);
       if (by_port) {
-        const std::uint64_t port = network_.port(rank_of(sender(line)));
+        const std::uint64_t port = network_.port(rank_of(sender(fifo)));
         port_queues_[port].rate += gbytes_per_s * 1000 - flow.rate;
-        look_at(port);
+        list_port(port);
       }
       flow.rate = gbytes_per_s * 1000;
-      heap_.push(Event::at(now + flow.bytes_left / flow.rate, by_port ? EventKind::kCarried : EventKind::kMoved, line,
+      heap_.push(Event::at(now + flow.bytes_left / flow.rate, by_port ? EventKind::kCarried : EventKind::kMoved, fifo,
                            ++flow.stamp));
     });
   } while (fill_ports(now));

@@ -1,5 +1,6 @@
-// The heap of the event engine: four children to a node, which is shallower than two and keeps siblings in one cache
-// line. Equal times come in the order of their owners, so a run has one order. One thread.
+// The event heap of the event engine. Each node has four children, because such a heap is less deep than a binary
+// one and keeps siblings in one cache line. Events with equal times are ordered by owner, so that a run is
+// deterministic. Used by one thread.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +9,9 @@
 namespace tutti {
 
 enum class EventKind : std::uint8_t {
-  kReady,    // a step could run, and wants a core
-  kMove,     // a step's channel begins to move bytes
-  kEnd,      // a step is done
+  kReady,    // a step can run, and needs a core
+  kMove,     // a step's channel starts to move bytes
+  kEnd,      // a step has ended
   kPort,     // a port is free again
   kMoved,    // a flow of a channel has arrived
   kCarried,  // a flow of a port has arrived
@@ -18,10 +19,12 @@ enum class EventKind : std::uint8_t {
 
 struct Event {
   double time = 0;
-  std::uint32_t owner = 0;  // a channel of a rank, a port, a connection of a rank: by kind
+  // A channel of a rank, a port, or a connection of a rank, depending on the kind of event.
+  std::uint32_t owner = 0;
   std::uint32_t kind_and_stamp = 0;
 
-  // `stamp` of a flow, its lowest 29 bits: what an event that is no longer true does not have.
+  // `stamp` is the stamp of a flow. Its lowest 29 bits are stored. If a flow's stamp has changed since, the event
+  // is obsolete.
   static Event at(double time, EventKind kind, std::uint32_t owner, std::uint32_t stamp = 0) {
     return {.time = time, .owner = owner, .kind_and_stamp = static_cast<std::uint32_t>(kind) | stamp << 3};
   }

@@ -1,3 +1,4 @@
+// Steps, messages without shared links, cores, and the main loop of the event engine. event_flows.cc has the rest.
 #include "model/events.h"
 
 #include <fmt/format.h>
@@ -12,7 +13,8 @@
 namespace tutti {
 namespace {
 
-std::uint64_t mix(std::uint64_t x) {  // splitmix64's finisher (Steele, Lea, Flood 2014)
+// The finalizer of SplitMix64 (Steele, Lea, Flood 2014).
+std::uint64_t mix(std::uint64_t x) {
   x += 0x9e3779b97f4a7c15ULL;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
@@ -28,26 +30,26 @@ double EventRun::jittered(double us, std::uint64_t what, std::uint64_t count) co
   return us * (1 - options_.jitter * std::log(uniform));
 }
 
-EventRun::EventRun(const EventWorld& world)
-    : programs_(world.programs),
-      costs_(world.costs),
-      network_(world.network),
-      parameters_(world.parameters),
-      options_(world.options),
-      world_(world),
-      places_(world.costs.places()),
-      slots_(std::max(world.programs.slots, world.parameters.slots)),
-      tiles_(world.tiles.full + world.tiles.last) {
+EventRun::EventRun(const EventInputs& inputs)
+    : programs_(inputs.programs),
+      costs_(inputs.costs),
+      network_(inputs.network),
+      parameters_(inputs.parameters),
+      options_(inputs.options),
+      inputs_(inputs),
+      places_(inputs.costs.places()),
+      slots_(std::max(inputs.programs.slots, inputs.parameters.slots)),
+      tiles_(inputs.tiles.full + inputs.tiles.last) {
   TUTTI_ASSERT(places_ == programs_.places());
-  costs_.set_bytes(world.tiles.full_bytes);
-  if (world.tiles.last > 0) {
+  costs_.set_bytes(inputs.tiles.full_bytes);
+  if (inputs.tiles.last > 0) {
     last_costs_ = costs_;
-    last_costs_->set_bytes(world.tiles.last_bytes);
+    last_costs_->set_bytes(inputs.tiles.last_bytes);
   }
   tasks_.resize(programs_.threads.size() * places_);
-  lines_.resize(programs_.connections.size() * places_);
-  sights_.resize(lines_.size() * slots_);
-  credits_.resize(lines_.size() * slots_);
+  fifos_.resize(programs_.connections.size() * places_);
+  arrivals_.resize(fifos_.size() * slots_);
+  credits_.resize(fifos_.size() * slots_);
   marks_.assign(programs_.mark_threads.size() * places_ * 2, Costs::kNever);
   ports_.assign(network_.ports(), Costs::kNever);
   dead_.assign(programs_.ranks, 0);
@@ -55,10 +57,11 @@ EventRun::EventRun(const EventWorld& world)
   if (parameters_.cores > 0) {
     cores_.emplace(network_.ranks() / network_.ranks_per_machine(), parameters_.cores, programs_.ranks);
   }
-  if (world.links != nullptr) set_up_flows();
+  if (inputs.links != nullptr) set_up_flows();
 }
 
-// Whether all that the next step waits for has a time; the latest of these.
+// Returns true if the times of all events that the next step waits for are known, and sets `begin` to the latest
+// of them.
 bool EventRun::known(std::uint32_t task, double& begin) {
   const Task& state = tasks_[task];
   const ProgramStep& step = programs_.steps[number_of(task)];
@@ -66,25 +69,27 @@ bool EventRun::known(std::uint32_t task, double& begin) {
   const std::uint32_t* list = list_of(step);
   begin = 0;
   for (std::uint32_t i = 0; i < step.receives; ++i) {
-    const std::uint32_t line = line_into(list[i], place);
-    const Line& state_of_line = lines_[line];
-    if (state_of_line.sent == state_of_line.received) return false;
-    const double seen = sight(line, state_of_line.received);
-    if (seen == Costs::kNever) return false;  // still on its way, at a rate that may change
+    const std::uint32_t fifo = incoming_fifo(list[i], place);
+    const FifoState& fifo_state = fifos_[fifo];
+    if (fifo_state.sent == fifo_state.received) return false;
+    const double seen = arrival(fifo, fifo_state.received);
+    // It is in transit, at a rate that may change.
+    if (seen == Costs::kNever) return false;
     begin = std::max(begin, seen);
   }
   for (std::uint32_t i = step.receives; i < std::uint32_t{step.receives} + step.sends; ++i) {
-    const std::uint32_t line = list[i] * places_ + place;
-    if (lines_[line].sent - lines_[line].received >= slots_) return false;
-    if (lines_[line].sent >= slots_) begin = std::max(begin, credit(line, lines_[line].sent));
+    const std::uint32_t fifo = list[i] * places_ + place;
+    if (fifos_[fifo].sent - fifos_[fifo].received >= slots_) return false;
+    if (fifos_[fifo].sent >= slots_) begin = std::max(begin, credit(fifo, fifos_[fifo].sent));
   }
   for (std::uint32_t i = step.wait_begin; i < step.wait_begin + step.waits; ++i) {
     const Wait& wait = programs_.waits[i];
     if (state.tile < wait.tiles_before) continue;
     const std::uint64_t tile = state.tile - wait.tiles_before;
     const std::uint32_t other = programs_.mark_threads[wait.mark] * places_ + place;
-    // The other channel may be a tile ahead; then the mark's place holds a later tile's, but its time has passed here
-    // long ago: it would not be ahead if this channel's values were not on their way.
+    // The other channel may be more than one tile ahead. Then the entry of the mark already holds the time of a
+    // later tile. In that case the mark can be ignored, because its time is long past: the other channel could not
+    // be that far ahead if it did not already have data from this channel.
     if (tasks_[other].tile < tile || (tasks_[other].tile == tile && mark(wait.mark, place, tile) == Costs::kNever)) {
       return false;
     }
@@ -120,34 +125,35 @@ void EventRun::start(std::uint32_t task, double begin) {
     return;
   }
   const auto [posts, adding] = costs.still(number, place_of(task));
-  state.end = begin + jittered(posts + adding, task, count);  // at least; later where the bytes take longer
+  // The earliest end. It is later if the bytes take longer.
+  state.end = begin + jittered(posts + adding, task, count);
   state.moving = 0;
   heap_.push(Event::at(begin + posts, EventKind::kMove, task));
 }
 
-// A message leaves at the end of its step.
-void EventRun::send(std::uint32_t line, double now) {
-  const std::uint32_t connection = line / places_, place = line % places_;
-  const std::uint64_t message = lines_[line].sent++;
-  const Task& state = tasks_[sender(line)];
+// A message departs at the end of its step.
+void EventRun::send(std::uint32_t fifo, double now) {
+  const std::uint32_t connection = fifo / places_, place = fifo % places_;
+  const std::uint64_t message = fifos_[fifo].sent++;
+  const Task& state = tasks_[sender(fifo)];
   const Costs& costs = last_costs_ && state.tile + 1 == tiles_ ? *last_costs_ : costs_;
   const MessageTimes& times = costs.message(connection);
   const bool by_port = costs.uses_port(connection, place);
   if (flows_ != nullptr && by_port) {
-    sight(line, message) = Costs::kNever;
-    const std::uint64_t port = network_.port(rank_of(sender(line)));
-    port_queues_[port].push(line);
+    arrival(fifo, message) = Costs::kNever;
+    const std::uint64_t port = network_.port(rank_of(sender(fifo)));
+    port_queues_[port].push(fifo);
     serve_port(port, now);
     return;
   }
   double depart = now;
   if (by_port) {
-    double& free = ports_[network_.port(rank_of(sender(line)))];
+    double& free = ports_[network_.port(rank_of(sender(fifo)))];
     depart = std::max(now, free);
-    free = depart + jittered(times.hold[place], line | kOfLine, message);
+    free = depart + jittered(times.hold[place], fifo | kMessageJitter, message);
   }
-  sight(line, message) = depart + jittered(times.transfer[place], line | kOfLine, message);
-  try_step(receiver(line));
+  arrival(fifo, message) = depart + jittered(times.transfer[place], fifo | kMessageJitter, message);
+  try_step(receiver(fifo));
 }
 
 void EventRun::end_step(std::uint32_t task, double now) {
@@ -166,8 +172,8 @@ void EventRun::end_step(std::uint32_t task, double now) {
   }
   state.end = now;
   for (std::uint32_t i = 0; i < step.receives; ++i) {
-    const std::uint32_t line = line_into(list[i], place);
-    credit(line, lines_[line].received++) = now + costs_.message(list[i]).latency[line % places_];
+    const std::uint32_t fifo = incoming_fifo(list[i], place);
+    credit(fifo, fifos_[fifo].received++) = now + costs_.message(list[i]).latency[fifo % places_];
   }
   for (std::uint32_t i = step.receives; i < std::uint32_t{step.receives} + step.sends; ++i) {
     send(list[i] * places_ + place, now);
@@ -184,7 +190,7 @@ void EventRun::end_step(std::uint32_t task, double now) {
   state.under_way = false;
   ++steps_done_;
   if (cores_) cores_->give_back(rank_of(task));
-  for (std::uint32_t i = 0; i < step.receives; ++i) try_step(sender(line_into(list[i], place)));
+  for (std::uint32_t i = 0; i < step.receives; ++i) try_step(sender(incoming_fifo(list[i], place)));
   try_step(task);
   if (step.mark >= 0) {
     const std::uint32_t own = programs_.threads[thread].rank_class;
@@ -197,8 +203,8 @@ void EventRun::end_step(std::uint32_t task, double now) {
 void EventRun::take(const Event& event) {
   switch (event.kind()) {
     case EventKind::kReady:
-      cores_->want(rank_of(event.owner) / network_.ranks_per_machine(),
-                   {.channel = event.owner, .rank = rank_of(event.owner)});
+      cores_->enqueue(rank_of(event.owner) / network_.ranks_per_machine(),
+                      {.channel = event.owner, .rank = rank_of(event.owner)});
       break;
     case EventKind::kMove: next_move(event.owner, event.time); break;
     case EventKind::kEnd: end_step(event.owner, event.time); break;
@@ -214,8 +220,8 @@ void EventRun::take(const Event& event) {
       return;
   }
   if (!cores_ || event.kind() == EventKind::kMove || event.kind() == EventKind::kPort) return;
-  // A rank that goes on at once keeps its core: its next entry lies at the same time, before others are asked. Entries
-  // of other machines ask for other cores.
+  // A rank that continues immediately keeps its core: if the next event is at the same time, cores are not
+  // assigned to other ranks before it was processed. Events of other machines concern other cores.
   const auto machine_of = [&](const Event& each) { return rank_of(each.owner) / network_.ranks_per_machine(); };
   if (event.kind() == EventKind::kEnd && !heap_.empty() && heap_.first().time == event.time &&
       heap_.first().kind() == EventKind::kReady && machine_of(heap_.first()) == machine_of(event)) {
@@ -226,8 +232,9 @@ void EventRun::take(const Event& event) {
   });
 }
 
-// Who waits for a dead rank: for its message, rather than for its credit.
-Error EventRun::what_stays() const {
+// Reports a rank that waits for a dead rank. Prefers a rank that waits for a message to one that waits for a
+// credit.
+Error EventRun::describe_blocked() const {
   std::uint64_t stay = 0;
   std::string found;
   std::int32_t culprit = -1;
@@ -239,11 +246,11 @@ Error EventRun::what_stays() const {
     for (std::uint32_t i = 0; i < std::uint32_t{step.receives} + step.sends && !for_message; ++i) {
       const bool receives = i < step.receives;
       const std::uint32_t connection = list_of(step)[i];
-      const std::uint32_t line =
-          receives ? line_into(connection, place_of(task)) : connection * places_ + place_of(task);
-      const std::uint32_t peer = rank_of(receives ? sender(line) : receiver(line));
+      const std::uint32_t fifo =
+          receives ? incoming_fifo(connection, place_of(task)) : connection * places_ + place_of(task);
+      const std::uint32_t peer = rank_of(receives ? sender(fifo) : receiver(fifo));
       const bool waits =
-          receives ? lines_[line].sent == lines_[line].received : lines_[line].sent - lines_[line].received >= slots_;
+          receives ? fifos_[fifo].sent == fifos_[fifo].received : fifos_[fifo].sent - fifos_[fifo].received >= slots_;
       if (!waits || dead_[peer] == 0 || (culprit >= 0 && !receives)) continue;
       for_message = receives;
       culprit = static_cast<std::int32_t>(peer);
@@ -281,26 +288,26 @@ Result<EventResult> EventRun::run() {
     settle_flows(event.time);
   }
   for (std::uint32_t task = 0; task < tasks_.size(); ++task) {
-    if (tasks_[task].tile < tiles_ && dead_[rank_of(task)] == 0) return what_stays();
+    if (tasks_[task].tile < tiles_ && dead_[rank_of(task)] == 0) return describe_blocked();
     if (dead_[rank_of(task)] == 0) result_.time_us = std::max(result_.time_us, tasks_[task].end);
   }
   report(true);
   return std::move(result_);
 }
 
-Result<EventResult> run_events(const EventWorld& world) {
-  const std::uint64_t slots = std::max(world.programs.slots, world.parameters.slots);
-  const std::uint64_t lines = std::uint64_t{world.programs.connections.size()} * world.costs.places();
-  const std::uint64_t tasks = std::uint64_t{world.programs.threads.size()} * world.costs.places();
-  if (2 * lines * slots + 8 * tasks > kMostTimes || tasks >= (std::uint64_t{1} << 32)) {
+Result<EventResult> run_events(const EventInputs& inputs) {
+  const std::uint64_t slots = std::max(inputs.programs.slots, inputs.parameters.slots);
+  const std::uint64_t fifos = std::uint64_t{inputs.programs.connections.size()} * inputs.costs.places();
+  const std::uint64_t tasks = std::uint64_t{inputs.programs.threads.size()} * inputs.costs.places();
+  if (2 * fifos * slots + 8 * tasks > kMostTimes || tasks >= (std::uint64_t{1} << 32)) {
     return Error{.code = ErrorCode::kUnsupported,
                  .scope = ErrorScope::kCall,
                  .rank = -1,
-                 .message = fmt::format("{} connections of all ranks are too many for single events; ask for the model "
-                                        "sweep, or fewer ranks",
-                                        lines)};
+                 .message = fmt::format("{} connections of all ranks are too many for the models events and "
+                                        "flows; use the model sweep, or fewer ranks",
+                                        fifos)};
   }
-  return EventRun(world).run();
+  return EventRun(inputs).run();
 }
 
 }  // namespace tutti

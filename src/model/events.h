@@ -1,10 +1,10 @@
-// The event engine: the steps of all ranks in the order of their ends. Ports serve one message at a time, whoever sends
-// it; ranks that outnumber cores wait for one; times may jitter; links may be shared (model/flows.h). Internal to this
-// folder: simulate() runs it. One thread.
+// The event engine: simulates the steps of all ranks in the order of their end times. A port serves one message at
+// a time, from any of its senders. If there are more ranks than cores, ranks wait for a core. Durations may have
+// jitter. Links may be shared (model/flows.h). Internal to this folder: simulate() runs it. Used by one thread.
 //
-// A step is put into the heap once all that it waits for has a time, keyed by its end; so there is at most one entry
-// for each channel, and what is taken out never lies before what was taken out earlier: ports and cores are handed out
-// in the order of time.
+// A step is put into the heap, with its end time, as soon as the times of all events that it waits for are known.
+// So each channel has at most one event in the heap, and events are removed in ascending order of time. Therefore
+// ports and cores are assigned in the order of time.
 #pragma once
 
 #include <cstdint>
@@ -19,23 +19,23 @@
 
 namespace tutti {
 
-struct EventWorld {
+struct EventInputs {
   const Programs& programs;
-  Costs& costs;  // of all places
+  Costs& costs;  // for all places
   const Network& network;
   const Parameters& parameters;
   const SimulateOptions& options;
   TileCounts tiles;
-  const LinkCounts* links = nullptr;  // for flows; null: links are not shared
+  const LinkCounts* links = nullptr;  // needed for flows; null: links are not shared
 };
 
 struct EventResult {
-  double time_us = 0;  // the launch left out
+  double time_us = 0;  // without the launch
   std::vector<TracedStep> trace{};
 };
 
-// Errors: kPeerLost where a dead rank keeps others from ending; kInvalidPlan where the plan does not end; kUnsupported
-// where its state takes more than kMostTimes.
-Result<EventResult> run_events(const EventWorld& world);
+// Errors: kPeerLost if a dead rank prevents other ranks from finishing; kInvalidPlan if the plan does not run to
+// its end; kUnsupported if the state would need more than kMostTimes numbers.
+Result<EventResult> run_events(const EventInputs& inputs);
 
 }  // namespace tutti

@@ -1,3 +1,5 @@
+// Solves the formulas of the cost model for the parameters: short messages give the fixed times, and the slope
+// between long messages gives the bandwidths.
 #include "model/fit.h"
 
 #include <algorithm>
@@ -12,13 +14,14 @@ namespace {
 
 constexpr std::uint64_t kShortBytes = 64;
 constexpr std::uint64_t kLongBytes = 1 << 20;
-constexpr double kFastest = 1e4;  // GB/s; what noise makes of a time that does not grow
+// GB/s. The upper bound if noise makes the time not grow with the length.
+constexpr double kFastest = 1e4;
 
 class Times {
  public:
   explicit Times(std::span<const Measurement> measured) : measured_(measured) {}
 
-  // Of the shortest message of at most that many bytes.
+  // The time of the shortest message, if it has at most `most` bytes.
   std::optional<double> shortest(std::string_view what, std::uint64_t most) const {
     const Measurement* best = nullptr;
     for (const Measurement& one : measured_) {
@@ -27,8 +30,8 @@ class Times {
     return best == nullptr ? std::nullopt : std::optional(best->median_us);
   }
 
-  // Microseconds that a byte adds, from the first size of at least `least` to the longest; nothing where there are not
-  // two.
+  // Microseconds per byte, from the shortest message of at least `least` bytes to the longest. Returns nothing if
+  // there are fewer than two sizes.
   std::optional<double> us_per_byte(std::string_view what, std::uint64_t least) const {
     const Measurement* low = nullptr;
     const Measurement* high = nullptr;
@@ -66,13 +69,14 @@ void round_all(Parameters& p) {
   }
 }
 
-// One way: launch + step + post + latency; back to back: launch + step + post. A byte of a long call, in tiles: the
-// step's and the post's part of a slot, and the move itself.
+// The one-way time is launch + step + post + latency. Messages that are sent back to back take launch + step +
+// post each. The time per byte of a long call, in tiles, consists of the step and the post of each slot, and of
+// moving the bytes.
 void fit_messages(const Times& times, const std::string& level, Parameters& p, MessageCost& cost) {
   const auto one_way = times.shortest(level + ".one_way", kShortBytes);
   const auto stream = times.shortest(level + ".stream", kShortBytes);
   if (one_way && stream) {
-    // Something of the way is not work, whatever a noisy machine says.
+    // Part of the one-way time must be latency, even if the measurements are noisy.
     const double busy = std::min(*stream, 0.8 * *one_way);
     cost.post_us = std::max(busy - p.launch_us - p.step_us, 0.01);
     cost.latency_us = std::max(*one_way - p.launch_us - p.step_us - cost.post_us, 0.01);
@@ -84,12 +88,12 @@ void fit_messages(const Times& times, const std::string& level, Parameters& p, M
   }
 }
 
-// Two ranks: each loads a half of the message and stores one.
+// Two ranks: each loads half of the message and stores half of it.
 void fit_windows(const Times& times, Parameters& p) {
   MessageCost& window = p.cost(Level::kMemory, Protocol::kWindow);
   if (const auto slope = times.us_per_byte("registered", kLongBytes / 4)) window.gbytes_per_s = 1e-3 / *slope;
   if (const auto shortest = times.shortest("registered", kLongBytes / 4)) {
-    const double base = (*shortest - p.launch_us) / 2;  // bytes are little of it
+    const double base = (*shortest - p.launch_us) / 2;  // the bytes are only a small part of it
     window.latency_us = std::max(base - window.post_us, 0.01);
   }
   if (const auto slope = times.us_per_byte("attached", kLongBytes / 4)) p.attach_gbytes_per_s = 1e-3 / *slope;
@@ -102,7 +106,7 @@ void fit_mailboxes(const Times& times, std::uint32_t cores, Parameters& p) {
   if (const auto slope = times.us_per_byte("mailboxes", 1024)) line.gbytes_per_s = std::min(1e-3 / *slope, kFastest);
   const auto crowd = times.shortest("mailboxes.crowd", UINT64_MAX);
   if (!crowd || !pair || cores == 0) return;
-  // A call has all ranks run once: `turns` of them follow each other on a core.
+  // In a call, all ranks run once: `turns` ranks run one after the other on each core.
   const double turns = std::ceil(double{1} * 2 * cores / cores);
   p.handover_us = std::max((*crowd - *pair) / turns, 0.05);
 }

@@ -1,3 +1,5 @@
+// The constructor selects the links that can be a bottleneck. settle() finds the connected sets of flows that have
+// changed, and solves each of them or takes the rates from the cache.
 #include "model/flows.h"
 
 #include <algorithm>
@@ -10,22 +12,24 @@
 namespace tutti {
 namespace {
 
-constexpr double kSame = 1 + 1e-12;  // shares that differ by rounding only
+constexpr double kSame = 1 + 1e-12;  // tolerance for shares that differ only by rounding
 constexpr double kEnough = 1 + 1e-9;
 
 }  // namespace
 
-Flows::Flows(const std::vector<Kind>& kinds, const std::function<double(std::uint64_t link)>& capacity)
+Flows::Flows(const std::vector<FlowRoute>& kinds, const std::function<double(std::uint64_t link)>& capacity)
     : routes_(kinds.size()), rates_(kinds.size(), -1), seen_kind_(kinds.size()) {
-  std::map<std::uint64_t, std::map<std::uint64_t, double>> wanted;  // by link, by source
-  for (const Kind& kind : kinds) {
+  // bandwidth that each source can use, indexed by link and source
+  std::map<std::uint64_t, std::map<std::uint64_t, double>> wanted;
+  for (const FlowRoute& kind : kinds) {
     most_.push_back(kind.most);
     for (const std::uint64_t link : kind.links) {
       double& most = wanted[link][kind.source];
       most = std::max(most, kind.most);
     }
   }
-  std::map<std::uint64_t, std::uint32_t> number;  // of links that can be narrow
+  // The new numbers of the links that can be a bottleneck.
+  std::map<std::uint64_t, std::uint32_t> number;
   for (const auto& [link, sources] : wanted) {
     double together = 0;
     for (const auto& [source, most] : sources) together += most;
@@ -39,8 +43,10 @@ Flows::Flows(const std::vector<Kind>& kinds, const std::function<double(std::uin
       if (const auto found = number.find(link); found != number.end()) routes_[i].push_back(found->second);
     }
   }
-  // The source itself, where it may have several flows at a time: those whose way may be narrow.
-  std::map<std::uint64_t, std::pair<std::uint32_t, double>> sources;  // kinds with narrow links, the most of all
+  // A source is treated like a link if it may have several flows at a time, which are those with a bottleneck on
+  // their route.
+  // number of its routes with a bottleneck, and the largest rate
+  std::map<std::uint64_t, std::pair<std::uint32_t, double>> sources;
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     auto& [narrow, most] = sources[kinds[i].source];
     narrow += routes_[i].empty() ? 0 : 1;
@@ -82,7 +88,7 @@ void Flows::end(std::uint32_t kind) {
   }
 }
 
-// From links_ on, all that hangs together.
+// Starting with links_, collects all routes and links that are connected with them.
 void Flows::collect() {
   set_.clear();
   for (std::size_t i = 0; i < links_.size(); ++i) {
@@ -101,7 +107,8 @@ void Flows::collect() {
   std::sort(set_.begin(), set_.end());
 }
 
-// Progressive filling: the flows of the link that has least to give each, and those that want no more, are fixed first.
+// Progressive filling: repeatedly fixes the rates of the flows on the link that has the least bandwidth for each
+// flow, and of the flows that do not need more.
 void Flows::solve(std::vector<double>& rates) {
   ++solved_;
   rates.assign(set_.size(), -1);

@@ -1,9 +1,12 @@
-// All-reduce whose sums are made by the switches of the machines (NVLink SHARP, which NCCL calls NVLS). There is no
-// plan for it: the switch adds, no rank does. So this is a closed form beside the simulator, for machines whose
-// parameters have such a switch, and for the comparison with libraries that use it; Tutti itself does not, yet.
+// InSwitch: the time of an all-reduce in which the switches of the machines add (NVLink SHARP, called NVLS in
+// NCCL). It has no plan, because the additions are not made by ranks. So this is a formula that is used in
+// addition to the simulator, for machines whose parameters have such a switch, to compare with libraries that use
+// it. Tutti itself does not use such switches yet.
 //
-//   launch + latency + the longer of: bytes / the switch's bandwidth; each rank's share of the bytes all-reduced among
-//   the machines, with those of its rail, by the double tree (the sweep)
+//   time = launch + latency + the longer of:
+//     - bytes / bandwidth of the switch
+//     - each rank's share of the bytes, all-reduced between the machines, among the ranks of one rail, by the double
+//       tree (simulated by the sweep)
 #pragma once
 
 #include <cstdint>
@@ -17,13 +20,14 @@
 
 namespace tutti {
 
-// A value; const functions from any thread.
+// A value. Const functions may be called from any thread.
 class InSwitch {
  public:
-  // Errors: Network::create()'s.
+  // Errors: those of Network::create().
   static Result<InSwitch> create(const Cluster& cluster);
 
-  // Of all ranks of the cluster. Errors: kUnsupported where the parameters have no switch that adds; simulate()'s.
+  // The time for all ranks of the cluster. Errors: kUnsupported if the parameters have no switch that adds; those
+  // of simulate().
   Result<double> all_reduce_us(std::uint64_t bytes, const Parameters& parameters) const;
 
  private:
@@ -31,7 +35,7 @@ class InSwitch {
       : ranks_per_machine_(ranks_per_machine), rail_(std::move(rail)) {}
 
   std::uint32_t ranks_per_machine_;
-  std::optional<Network> rail_;  // one rank to a machine; nothing where there is one machine
+  std::optional<Network> rail_;  // a network with one rank per machine; empty if there is only one machine
 };
 
 }  // namespace tutti

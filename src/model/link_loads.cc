@@ -1,3 +1,4 @@
+// Walks the route of every connection of every copy of the plan, and counts the messages on each link.
 #include "model/link_loads.h"
 
 #include <algorithm>

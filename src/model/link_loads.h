@@ -1,4 +1,4 @@
-// What a call puts on each link. Pure function; internal to this folder.
+// Computes the bytes that a call sends over each link. Pure functions, internal to this folder.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,9 @@
 
 namespace tutti {
 
-// The copies of a plan on a network: turned by one rank of the machine each. Those of a plan with a root are not: the
-// root is one rank, and has the bytes of all copies.
+// The copies of a plan on a network, one for each channel. In each copy, the ranks of a machine are rotated by one
+// more. A plan with a root is not rotated, because its root is a fixed rank, which sends or receives the bytes of
+// all copies.
 struct Copies {
   std::uint32_t count = 1;
   std::uint32_t per_machine = 1;
@@ -28,15 +29,15 @@ struct Copies {
   }
 };
 
-// Messages of one tile on every link: of all copies together, and of the first alone. Empty where the routes are more
-// than can be walked in seconds.
+// Number of messages of one tile on every link: for all copies together, and for the first copy alone. Empty if
+// there are so many routes that walking them would take more than seconds.
 struct LinkCounts {
   std::vector<double> all;
   std::vector<double> first;
 };
 LinkCounts count_on_links(const Programs& programs, const Network& network, std::uint32_t copies);
 
-// `bytes_per_message`: of all tiles together, of one copy.
+// `bytes_per_message` is the sum over all tiles, for one copy.
 std::vector<LinkLoad> busiest_links(const LinkCounts& counts, const Network& network, double bytes_per_message,
                                     double time_us);
 

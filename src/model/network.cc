@@ -1,3 +1,5 @@
+// Numbers the links: first those inside the machines, then those between NICs and leaf switches, then the uplinks.
+// Links 2n and 2n + 1 are the two directions of one cable.
 #include "model/network.h"
 
 #include <fmt/format.h>
@@ -13,9 +15,11 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint64_t kMostNames = 4096;  // of uplinks, that are compared with a name that is none
+// Number of uplink names that are compared with an unknown name.
+constexpr std::uint64_t kMostNames = 4096;
 constexpr std::size_t kMostListed = 64;
-constexpr std::uint32_t kMostPlaces = 4096;  // ranks of one machine: its ways are held for each pair of parts
+// Limit on the ranks of one machine, because a path is stored for each pair of a rank's node and another node.
+constexpr std::uint32_t kMostPlaces = 4096;
 
 Error refusal(std::string message) {
   return {.code = ErrorCode::kInvalidArgument, .scope = ErrorScope::kCall, .rank = -1, .message = std::move(message)};
@@ -45,7 +49,7 @@ Level level_of(PathType type, bool between_gpus) {
 Result<Network> Network::create(const Cluster& cluster) {
   Network network;
   TUTTI_TRY(network.lay_out(cluster));
-  Result<Inside> inside = network.make_inside(cluster.machine, {});
+  Result<MachinePaths> inside = network.make_inside(cluster.machine, {});
   if (!inside.ok()) return std::move(inside).error();
   network.inside_ = *std::move(inside);
   network.find_periods();
@@ -59,9 +63,10 @@ Status Network::lay_out(const Cluster& cluster) {
   ranks_per_machine_ = cluster.ranks_per_machine;
   nics_ = nodes_of(graph_, NodeKind::kNic);
   const bool had_nics = !nics_.empty();
-  std::erase_if(nics_, [&](std::uint32_t nic) { return !(nic_gbytes_per_s(graph_.nodes[nic]) > 0); });  // dead ones
+  // Removes NICs without bandwidth, for example unconnected ones.
+  std::erase_if(nics_, [&](std::uint32_t nic) { return !(nic_gbytes_per_s(graph_.nodes[nic]) > 0); });
   if (machines_ == 0 || ranks_per_machine_ == 0 || ranks_per_machine_ > kMostPlaces) {
-    return refusal(fmt::format("{} machines of {} ranks: there is 1 machine or more, of 1 to {} ranks", machines_,
+    return refusal(fmt::format("{} machines of {} ranks: give at least 1 machine, with 1 to {} ranks", machines_,
                                ranks_per_machine_, kMostPlaces));
   }
   const std::vector<std::uint32_t> gpus = nodes_of(graph_, NodeKind::kGpu);
@@ -99,8 +104,8 @@ Status Network::lay_out(const Cluster& cluster) {
   return {};
 }
 
-Result<Network::Inside> Network::make_inside(const Graph& graph, const Wires& dead) const {
-  Inside inside;
+Result<Network::MachinePaths> Network::make_inside(const Graph& graph, const DeadLinks& dead) const {
+  MachinePaths inside;
   for (const std::uint32_t place : places_) inside.paths.push_back(paths_from(graph, place));
   for (std::uint32_t a = 0; a < ranks_per_machine_; ++a) {
     for (std::uint32_t b = 0; b < ranks_per_machine_; ++b) {
@@ -130,7 +135,7 @@ Result<Network::Inside> Network::make_inside(const Graph& graph, const Wires& de
                       "one of its ways to a NIC alive",
                       rank, dead.machine, graph.nodes[places_[place_of_[rank]]].name));
     }
-    // Of ranks that have the same NICs near, each takes the next one.
+    // Ranks that have the same nearest NICs use them round-robin.
     std::uint32_t turn = 0;
     for (std::uint32_t other = 0; other < rank; ++other) {
       const std::vector<Path>& others = inside.paths[place_of_[other]];
@@ -179,14 +184,14 @@ void Network::find_periods() {
   }
 }
 
-const Network::Inside& Network::inside_of(std::uint32_t machine) const {
+const Network::MachinePaths& Network::inside_of(std::uint32_t machine) const {
   if (changed_.empty()) return inside_;
   const auto found = changed_.find(machine);
   return found == changed_.end() ? inside_ : found->second;
 }
 
 const Path& Network::path_inside(std::uint32_t from, std::uint32_t to) const {
-  const Inside& inside = inside_of(from / ranks_per_machine_);
+  const MachinePaths& inside = inside_of(from / ranks_per_machine_);
   return inside.paths[place_of_[from % ranks_per_machine_]][places_[place_of_[to % ranks_per_machine_]]];
 }
 
@@ -230,7 +235,7 @@ std::uint64_t Network::port(std::uint32_t rank) const {
   return std::uint64_t{machine} * nics_.size() + inside_of(machine).nic[rank % ranks_per_machine_];
 }
 
-// The first that works from the one that it is dealt to on. check_spines() has seen that there is one.
+// Returns the first spine that works, starting with `dealt`. check_spines() has checked that there is one.
 std::uint32_t Network::spine_between(std::uint32_t from_leaf, std::uint32_t to_leaf, std::uint32_t dealt) const {
   for (std::uint32_t i = 0; i < fabric_.spines; ++i) {
     const std::uint32_t spine = (dealt + i) % fabric_.spines;
@@ -268,7 +273,8 @@ void Network::route(std::uint32_t from, std::uint32_t to, std::vector<std::uint6
     }
   }
   links.push_back(wire_links_ + 2 * (std::uint64_t{b} * nics_.size() + to_nic) + 1);
-  const Path& in = inside_of(b).paths[place_of_[to % ranks_per_machine_]][nics_[to_nic]];  // walked from its end
+  // Walked from its end to its start.
+  const Path& in = inside_of(b).paths[place_of_[to % ranks_per_machine_]][nics_[to_nic]];
   for (std::size_t i = in.hops.size(); i-- > 0;) add(b, in.hops[i], true);
 }
 
@@ -305,8 +311,9 @@ std::string Network::name(std::uint64_t link) const {
   return fmt::format("machine {}: {} -> {}", link / each, a, b);
 }
 
-Status Network::find_dead(const std::string& wanted, std::map<std::uint32_t, Wires>& machines) {
-  // Names of a machine's links say which; only its and the fabric's are looked at.
+Status Network::find_dead(const std::string& wanted, std::map<std::uint32_t, DeadLinks>& machines) {
+  // The name of a link inside a machine contains the machine's number, so only the links of that machine and of
+  // the fabric are compared.
   const auto is_named = [&](std::uint64_t link) { return name(link) == wanted || name(link ^ 1) == wanted; };
   std::uint32_t machine = 0;
   if (wanted.starts_with("machine ")) {
@@ -330,7 +337,7 @@ Status Network::find_dead(const std::string& wanted, std::map<std::uint32_t, Wir
   return refusal(no_such_link(wanted, machine));
 }
 
-// With what could have been meant, or with all that there are, each in one of its directions.
+// Returns an error message with the most similar name, or with a list of all links, each in one direction.
 std::string Network::no_such_link(const std::string& wanted, std::uint32_t machine) const {
   if (machine >= machines_) {
     return fmt::format("no link is called \"{}\": there are machines 0 to {}", wanted, machines_ - 1);
@@ -367,11 +374,11 @@ Status Network::check_spines() const {
 
 Result<Network> Network::without(std::span<const std::string> dead_links) const {
   Network network = *this;
-  std::map<std::uint32_t, Wires> machines;
+  std::map<std::uint32_t, DeadLinks> machines;
   for (const std::string& each : dead_links) TUTTI_TRY(network.find_dead(each, machines));
   for (auto& [machine, dead] : machines) {
     dead.machine = machine;
-    // A link that carries nothing is no link. Its number stays, so that others keep theirs.
+    // A dead link is removed from the graph. The other links keep their numbers.
     Graph graph = graph_;
     std::vector<GraphLink> alive;
     std::vector<std::uint32_t> number;
@@ -381,7 +388,7 @@ Result<Network> Network::without(std::span<const std::string> dead_links) const 
       number.push_back(l);
     }
     graph.links = std::move(alive);
-    Result<Inside> inside = make_inside(graph, dead);
+    Result<MachinePaths> inside = make_inside(graph, dead);
     if (!inside.ok()) return std::move(inside).error();
     for (std::vector<Path>& paths : inside->paths) {
       for (Path& path : paths) {

@@ -1,3 +1,4 @@
+// A parser of the rules. An error in a rule is reported with the number and the text of the rule.
 #include "model/overrides.h"
 
 #include <fmt/format.h>
@@ -15,7 +16,8 @@
 namespace tutti {
 namespace {
 
-// A number with an ending that it is multiplied by. Nothing: it is none, or does not fit.
+// Parses a number with an optional suffix K, M, G or T (or KiB and so on). Returns nothing if the text is not such
+// a number, or if it does not fit into 64 bits.
 std::optional<std::uint64_t> parse_bytes(std::string_view text) {
   std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -36,14 +38,14 @@ std::string_view trim(std::string_view text) {
   return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
 }
 
-// "did you mean", or all that there are.
+// Returns "did you mean ...", or a list of all known words if none is similar.
 std::string suggest(std::string_view word, const std::vector<std::string_view>& known) {
   const std::string_view nearest = nearest_name(word, known);
   return nearest.empty() ? fmt::format("there are {}", fmt::join(known, ", "))
                          : fmt::format("did you mean {}?", nearest);
 }
 
-// What is wrong with it, or nothing.
+// Returns an error message, or nothing.
 std::optional<std::string> read_ranks(std::string_view text, Override& rule) {
   const bool at_most = text.starts_with("<=");
   const bool at_least = text.starts_with(">=");
@@ -80,7 +82,7 @@ std::optional<std::string> read_chunk(std::string_view text, std::uint64_t slot_
   return std::nullopt;
 }
 
-// The "=" before the algorithm: the last one, as conditions have some of their own.
+// The algorithm follows the last "=", because conditions may also contain one.
 std::optional<std::string> read_rule(std::string_view text, std::uint64_t slot_bytes, Override& rule) {
   const std::size_t equals = text.rfind('=');
   if (equals == std::string_view::npos) return "has no \"= algorithm\" at its end";
@@ -115,7 +117,7 @@ std::optional<std::string> read_rule(std::string_view text, std::uint64_t slot_b
     auto fault = ranks ? read_ranks(trim(condition.substr(5)), rule) : read_range(condition, rule);
     if (fault) return fault;
   }
-  if (rule.min_bytes > rule.max_bytes || rule.min_ranks > rule.max_ranks) return "no call fits it";
+  if (rule.min_bytes > rule.max_bytes || rule.min_ranks > rule.max_ranks) return "its conditions exclude every call";
   return std::nullopt;
 }
 

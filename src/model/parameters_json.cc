@@ -1,5 +1,5 @@
-// Parameters as JSON. Events of a JSON parser drive a table of paths, so nothing that the table does not know is ever
-// kept, and every error knows its place.
+// Reads and writes Parameters as JSON. The events of a JSON parser (SAX) drive a table of paths. So data that the
+// table does not contain is never stored, and each error can report its position.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,14 +25,16 @@ namespace {
 
 constexpr double kFormat = 1;  // the value of "tutti_parameters"
 constexpr std::size_t kMostTextBytes = 512;
-constexpr std::size_t kShownBytes = 24;  // of the text, that an error repeats
+constexpr std::size_t kShownBytes = 24;  // bytes of the text that an error message repeats
 constexpr double kMostUs = 1e9;
-constexpr double kLeastGbytesPerS = 1e-6;  // 1 KB a second; less, and not 0, is no bandwidth but overflows times
+// 1 KB per second. A smaller bandwidth that is not 0 is an error, because times would overflow.
+constexpr double kLeastGbytesPerS = 1e-6;
 constexpr double kMostGbytesPerS = 1e6;
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
 
-// Of a path: what may stand there, and where it goes. Elements of an array are "path[]".
+// Describes the value at a path: its type and range, and the function that stores it. The elements of an array
+// have the path "path[]".
 struct Field {
   enum class Content : std::uint8_t { kNumber, kWhole, kText, kObject, kArray };
   Content content = Content::kObject;
@@ -49,7 +51,7 @@ void add_number(Fields& fields, const std::string& path, double& target, double 
   fields[path] = {.content = Field::Content::kNumber, .most = most, .number = [&target](double x) { target = x; }};
 }
 
-// In 10^9 bytes per second; 0: none.
+// In 10^9 bytes per second. 0: not available.
 void add_bandwidth(Fields& fields, const std::string& path, double& target) {
   fields[path] = {.content = Field::Content::kNumber,
                   .least = kLeastGbytesPerS,
@@ -87,8 +89,8 @@ void add_costs(Fields& fields, Parameters& p) {
   }
 }
 
-// All fields of the format, bound to `p` and `format`, which outlive them. The numbers that are no times and no
-// bandwidths have the limits of TUTTI_SLOT_BYTES, TUTTI_SLOTS and of a device's blocks, and some room.
+// All fields of the format, bound to `p` and `format`, which must outlive them. Numbers that are neither times nor
+// bandwidths have the limits of TUTTI_SLOT_BYTES, TUTTI_SLOTS and of a device's blocks, with some margin.
 Fields all_fields(Parameters& p, std::uint32_t& format) {
   Fields fields;
   fields[""] = {};
@@ -127,13 +129,13 @@ Fields all_fields(Parameters& p, std::uint32_t& format) {
   return fields;
 }
 
-std::string shown(std::string_view text) {
+std::string sanitized(std::string_view text) {
   std::string result;
   for (const char c : text.substr(0, kShownBytes)) result += c >= 0x20 && c < 0x7f ? c : '?';
   return text.size() > kShownBytes ? result + "..." : result;
 }
 
-// Receives the events. Each returns false, which ends the parsing, once there is an error.
+// Receives the parser's events. A handler returns false after an error, which ends the parsing.
 class Reader {
  public:
   Reader(std::string_view text, Parameters& p) : text_(text), p_(p), fields_(all_fields(p, format_)) {}
@@ -149,19 +151,19 @@ class Reader {
   bool string(const std::string& text);
   bool start_object(std::size_t) { return start(Field::Content::kObject); }
   bool start_array(std::size_t) { return start(Field::Content::kArray); }
-  bool end_array() { return places_.pop_back(), true; }
+  bool end_array() { return open_.pop_back(), true; }
   bool end_object();
   bool key(const std::string& name);
   bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&);
 
  private:
-  struct Place {
-    std::string pattern{};  // of the object or the array itself, "" for the outermost
-    std::string path{};     // as people read it
+  struct OpenValue {
+    std::string pattern{};  // path in the table; "" for the outermost object
+    std::string path{};     // path for error messages
     bool array = false;
-    std::string key{};  // of the value that comes next
+    std::string key{};  // key of the next value
     std::set<std::string, std::less<>> seen{};
-    std::size_t elements = 0;  // begun
+    std::size_t elements = 0;  // number of elements that have begun
   };
 
   static std::string under(const std::string& path, const std::string& key) {
@@ -182,26 +184,27 @@ class Reader {
   Parameters& p_;
   std::uint32_t format_ = 0;
   Fields fields_;
-  std::vector<Place> places_;
+  std::vector<OpenValue> open_;
   std::optional<Error> error_;
 };
 
 std::string Reader::pattern() const {
-  if (places_.empty()) return "";
-  const Place& place = places_.back();
+  if (open_.empty()) return "";
+  const OpenValue& place = open_.back();
   return place.array ? place.pattern + "[]" : under(place.pattern, place.key);
 }
 
 std::string Reader::path() const {
-  if (places_.empty()) return "";
-  const Place& place = places_.back();
+  if (open_.empty()) return "";
+  const OpenValue& place = open_.back();
   if (place.array) return fmt::format("{}[{}]", place.path, place.elements == 0 ? 0 : place.elements - 1);
   return place.key.empty() ? place.path : under(place.path, place.key);
 }
 
-// The field whose value begins. It is there: key() has looked, and the table has the elements of its arrays.
+// Returns the field of the value that begins. It always exists: key() has checked it, and the table has an entry
+// for the elements of each array.
 const Field* Reader::begin_value() {
-  if (!places_.empty() && places_.back().array) ++places_.back().elements;
+  if (!open_.empty() && open_.back().array) ++open_.back().elements;
   return &fields_.find(pattern())->second;
 }
 
@@ -209,13 +212,12 @@ bool Reader::start(Field::Content content) {
   const Field* field = begin_value();
   if (field->content != content)
     return fail(content == Field::Content::kObject ? "may not be an object" : "may not be an array");
-  Place place{.pattern = pattern(), .path = path(), .array = content == Field::Content::kArray};
-  if (!places_.empty() && places_.back().array) {
-    if (places_.back().elements > kMostMeasurements)
-      return fail(fmt::format("more than {} elements", kMostMeasurements));
+  OpenValue place{.pattern = pattern(), .path = path(), .array = content == Field::Content::kArray};
+  if (!open_.empty() && open_.back().array) {
+    if (open_.back().elements > kMostMeasurements) return fail(fmt::format("more than {} elements", kMostMeasurements));
     p_.measured.emplace_back();
   }
-  places_.push_back(std::move(place));
+  open_.push_back(std::move(place));
   return true;
 }
 
@@ -241,7 +243,7 @@ bool Reader::string(const std::string& text) {
 }
 
 bool Reader::key(const std::string& name) {
-  Place& place = places_.back();
+  OpenValue& place = open_.back();
   place.key.clear();
   const std::string wanted = under(place.pattern, name);
   if (!fields_.contains(wanted) || name.empty() || name.find_first_of(".[") != std::string::npos) {
@@ -253,7 +255,7 @@ bool Reader::key(const std::string& name) {
       if (here && !rest.empty()) known.push_back(rest);
     }
     const std::string_view nearest = nearest_name(std::string_view(name).substr(0, kShownBytes), known);
-    return fail(fmt::format("has an unknown field \"{}\"; {}", shown(name),
+    return fail(fmt::format("has an unknown field \"{}\"; {}", sanitized(name),
                             nearest.empty() ? fmt::format("known are {}", fmt::join(known, ", "))
                                             : fmt::format("did you mean \"{}\"?", nearest)));
   }
@@ -262,10 +264,10 @@ bool Reader::key(const std::string& name) {
 }
 
 bool Reader::end_object() {
-  Place& place = places_.back();
+  OpenValue& place = open_.back();
   place.key.clear();
-  if (places_.size() == 1 && format_ == 0) return fail("has no \"tutti_parameters\": 1");
-  places_.pop_back();
+  if (open_.size() == 1 && format_ == 0) return fail("has no \"tutti_parameters\": 1");
+  open_.pop_back();
   return true;
 }
 
@@ -275,15 +277,16 @@ bool Reader::parse_error(std::size_t position, const std::string&, const nlohman
   const auto line = 1 + std::count(before.begin(), before.end(), '\n');
   const std::size_t newline = before.rfind('\n');
   const std::size_t column = newline == std::string_view::npos ? before.size() + 1 : before.size() - newline;
-  const bool overflow = error.id == 406;  // a number beyond every double
-  const std::string place = shown(text_.substr(before.size() < 12 ? 0 : before.size() - 12, kShownBytes));
+  // The error of the JSON library for a number that does not fit into a double.
+  const bool overflow = error.id == 406;
+  const std::string place = sanitized(text_.substr(before.size() < 12 ? 0 : before.size() - 12, kShownBytes));
   error_ = invalid(fmt::format("line {}, column {}: {}: {}", line, column,
                                overflow ? "a number is too large" : "this is not JSON",
                                place.empty() ? "the text ends too early" : fmt::format("at \"{}\"", place)));
   return false;
 }
 
-// What single fields cannot tell.
+// Checks that involve more than one field.
 std::optional<Error> check(const Parameters& p) {
   for (std::size_t l = 0; l < kLevels; ++l) {
     for (std::size_t k = 0; k < kProtocols; ++k) {
@@ -300,9 +303,10 @@ std::optional<Error> check(const Parameters& p) {
   return std::nullopt;
 }
 
-// JSON as text, piece by piece. No tree of the JSON library's is built, because the destructor of a tree allocates,
-// which ends the process if there is no memory; single values allocate nothing there.
-class TextOfJson {
+// Writes JSON as text, value by value. It does not build a tree of the JSON library, because the destructor of a
+// tree allocates memory, and the process would end if there is none. Single values do not allocate in their
+// destructor.
+class JsonWriter {
  public:
   template <class Value>
   void add(std::string_view name, const Value& value) {
@@ -339,10 +343,10 @@ class TextOfJson {
 
   std::string text_;
   std::size_t depth_ = 0;
-  bool empty_ = true;  // the innermost object or array, so far
+  bool empty_ = true;  // the innermost object or array has no elements yet
 };
 
-void add_cost(TextOfJson& json, std::string_view protocol, const MessageCost& cost) {
+void add_cost(JsonWriter& json, std::string_view protocol, const MessageCost& cost) {
   json.open(protocol, '{');
   json.add("post_us", cost.post_us);
   json.add("latency_us", cost.latency_us);
@@ -354,8 +358,8 @@ void add_cost(TextOfJson& json, std::string_view protocol, const MessageCost& co
 
 bool is_known(const MessageCost& cost) { return cost.gbytes_per_s > 0; }
 
-// By level and protocol; without those that are not known.
-void add_costs(TextOfJson& json, const Parameters& p) {
+// Writes the costs by level and protocol, without those that are not known.
+void add_costs(JsonWriter& json, const Parameters& p) {
   const auto any = [](const auto& level) { return std::any_of(level.begin(), level.end(), is_known); };
   if (std::none_of(p.costs.begin(), p.costs.end(), any)) return;
   json.open("costs", '{');
@@ -370,7 +374,7 @@ void add_costs(TextOfJson& json, const Parameters& p) {
   json.close('}');
 }
 
-void add_measurements(TextOfJson& json, const std::vector<Measurement>& measured) {
+void add_measurements(JsonWriter& json, const std::vector<Measurement>& measured) {
   if (measured.empty()) return;
   json.open("measured", '[');
   for (const Measurement& one : measured) {
@@ -408,7 +412,8 @@ Result<Parameters> parse_parameters(std::string_view json) {
 Result<Parameters> load_parameters(const std::string& path) {
   std::error_code unknown;
   const auto status = std::filesystem::status(path, unknown);
-  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {  // a FIFO would be waited for
+  // Reading a FIFO would block.
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
     return Error{ErrorCode::kSystem, ErrorScope::kCall, -1, fmt::format("{}: is no regular file", path)};
   }
   std::ifstream file(path, std::ios::binary);
@@ -427,7 +432,7 @@ Result<Parameters> load_parameters(const std::string& path) {
 }
 
 std::string to_json(const Parameters& p) {
-  TextOfJson json;
+  JsonWriter json;
   json.open("", '{');
   json.add("tutti_parameters", static_cast<int>(kFormat));
   if (!p.name.empty()) json.add("name", p.name);

@@ -1,10 +1,10 @@
-// What waits to leave by a port (a NIC) where messages share links. Internal to this folder: the event engine runs it.
-// One thread.
+// PortQueue: the messages that wait to leave through a port (a NIC) if messages share links. Internal to this
+// folder: the event engine uses it. Used by one thread.
 //
-// A port carries the oldest message as fast as it can. Where the way of that one is narrow further on, as that of
-// several senders into one receiver, the port has bandwidth to spare, and begins with the oldest message of another
-// connection: cards serve their queue pairs, and kernels their sockets, in turn. Messages of one connection stay in
-// order.
+// A port sends the oldest message as fast as it can. If that message is slowed down by a bottleneck further on its
+// route, for example because several senders send to one receiver, the port has bandwidth left. Then it also sends
+// the oldest message of another connection, in the same way as NICs serve their queue pairs, and kernels their
+// sockets, in turn. Messages of one connection stay in order.
 #pragma once
 
 #include <algorithm>
@@ -17,26 +17,28 @@ namespace tutti {
 
 class PortQueue {
  public:
-  std::uint32_t flows = 0;   // under way
-  std::uint32_t pauses = 0;  // gaps after messages, in which the port does nothing for them
-  double rate = 0;           // of all flows, bytes per us
-  double most = 0;           // bytes per us; 0: no link beyond the port is narrow, so one message at a time uses it up
-  bool looked_at = false;    // the caller has it in its list of ports with room
+  std::uint32_t flows = 0;   // number of active flows
+  std::uint32_t pauses = 0;  // number of gaps after messages, in which the port is busy but sends no bytes
+  double rate = 0;           // of all flows together, in bytes per us
+  // In bytes per us. 0: there is no bottleneck beyond the port, so one message at a time uses its whole bandwidth.
+  double most = 0;
+  bool listed = false;  // the port is in the caller's list of ports that may have bandwidth left
 
-  void push(std::uint32_t line) { lines_.push_back(line); }
+  void push(std::uint32_t fifo) { fifos_.push_back(fifo); }
   bool is_idle() const { return flows + pauses == 0; }
   bool has_room() const { return flows > 0 && rate < most * kFull; }
 
-  // The oldest message whose line has none under way; of the first kMostLookedAt.
+  // Removes and returns the FIFO of the oldest message, but skips messages of a FIFO that has an active flow.
+  // Considers the first kMostLookedAt messages.
   template <class UnderWay>
   std::optional<std::uint32_t> take(UnderWay under_way) {
-    const std::size_t end = std::min(lines_.size(), next_ + kMostLookedAt);
+    const std::size_t end = std::min(fifos_.size(), next_ + kMostLookedAt);
     for (std::size_t i = next_; i < end; ++i) {
-      const std::uint32_t line = lines_[i];
-      if (under_way(line)) continue;
-      std::copy_backward(lines_.begin() + at(next_), lines_.begin() + at(i), lines_.begin() + at(i + 1));
+      const std::uint32_t fifo = fifos_[i];
+      if (under_way(fifo)) continue;
+      std::copy_backward(fifos_.begin() + at(next_), fifos_.begin() + at(i), fifos_.begin() + at(i + 1));
       forget(++next_);
-      return line;
+      return fifo;
     }
     return std::nullopt;
   }
@@ -46,13 +48,15 @@ class PortQueue {
   static constexpr double kFull = 1 - 1e-9;
 
   static std::ptrdiff_t at(std::size_t index) { return static_cast<std::ptrdiff_t>(index); }
-  void forget(std::size_t served) {  // now and then
-    if (served * 2 <= lines_.size() + 64 && served < lines_.size()) return;
-    lines_.erase(lines_.begin(), lines_.begin() + at(served));
+  // Frees the memory of messages that were taken, but only now and then.
+  void forget(std::size_t served) {
+    if (served * 2 <= fifos_.size() + 64 && served < fifos_.size()) return;
+    fifos_.erase(fifos_.begin(), fifos_.begin() + at(served));
     next_ = 0;
   }
 
-  std::vector<std::uint32_t> lines_;  // in order; at most `slots` for each connection
+  // the FIFOs of the waiting messages, in order; at most `slots` messages for each
+  std::vector<std::uint32_t> fifos_;
   std::size_t next_ = 0;
 };
 

@@ -1,3 +1,4 @@
+// Builds the plan of one rank of each class, and converts its channels to programs with flat arrays.
 #include "model/programs.h"
 
 #include <fmt/format.h>
@@ -12,11 +13,12 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint32_t kNobody = ~std::uint32_t{0};
+constexpr std::uint32_t kNoThread = ~std::uint32_t{0};
 
 class Writer {
  public:
-  Writer(const Generator& generator, const LookAtFirst& look) : generator_(generator), look_(look) {
+  Writer(const Generator& generator, const CheckFirstRank& check_first)
+      : generator_(generator), check_first_(check_first) {
     out_.ranks = generator.shape.collective.ranks;
     out_.rooted = has_root(generator.shape.collective.kind);
     out_.classes = rotation_period(generator);
@@ -36,7 +38,8 @@ class Writer {
     for (std::uint32_t rank = 0; rank < out_.classes; ++rank) {
       const RankPlan plan = generator_.build(generator_.shape, rank);
       out_.first_thread.push_back(static_cast<std::uint32_t>(out_.threads.size()));
-      // The first one tells how many there will be, near enough to say so at once and not after minutes.
+      // The first rank's plan gives a good estimate of the total number of steps. So a plan that is too large is
+      // rejected immediately and not after minutes.
       std::uint64_t steps = 0;
       for (const Channel& channel : plan.channels) steps += channel.steps.size();
       if (out_.steps.size() + steps > kMostProgramSteps || steps * out_.classes > 4 * kMostProgramSteps) {
@@ -48,12 +51,12 @@ class Writer {
                          "are simulated; choose fewer ranks, or ring, double_tree or hierarchical",
                          to_string(generator_.shape.algorithm), out_.ranks, steps * out_.classes, kMostProgramSteps)};
       }
-      if (rank == 0 && look_) TUTTI_TRY(look_(plan, out_.classes));
+      if (rank == 0 && check_first_) TUTTI_TRY(check_first_(plan, out_.classes));
       add_rank(rank, plan);
     }
     out_.first_thread.push_back(static_cast<std::uint32_t>(out_.threads.size()));
     for (const ProgramConnection& each : out_.connections) {
-      if (each.from != kNobody && each.to != kNobody) continue;
+      if (each.from != kNoThread && each.to != kNoThread) continue;
       return Error{.code = ErrorCode::kInvalidPlan,
                    .scope = ErrorScope::kCall,
                    .rank = -1,
@@ -64,7 +67,7 @@ class Writer {
 
  private:
   void add_rank(std::uint32_t rank, const RankPlan& plan) {
-    std::vector<std::uint32_t> thread_of(plan.channels.size(), kNobody);
+    std::vector<std::uint32_t> thread_of(plan.channels.size(), kNoThread);
     std::vector<std::uint64_t> first_of(plan.channels.size());
     std::uint64_t next_step = out_.steps.size();
     for (std::size_t c = 0; c < plan.channels.size(); ++c) {
@@ -101,8 +104,8 @@ class Writer {
       const std::uint64_t key = std::uint64_t{from_class} << 40 | std::uint64_t{offset} << 16 | port.lane;
       const auto [place, added] = connections_.try_emplace(key, static_cast<std::uint32_t>(out_.connections.size()));
       if (added) {
-        out_.connections.push_back({.from = kNobody,
-                                    .to = kNobody,
+        out_.connections.push_back({.from = kNoThread,
+                                    .to = kNoThread,
                                     .offset = offset,
                                     .places = (from_class + offset) / out_.classes % out_.places()});
       }
@@ -141,9 +144,10 @@ class Writer {
   }
 
   const Generator& generator_;
-  const LookAtFirst& look_;
+  const CheckFirstRank& check_first_;
   Programs out_;
-  std::unordered_map<std::uint64_t, std::uint32_t> connections_;  // (class of the sender, offset, lane) -> index
+  // (class of the sender, offset, lane) -> index into Programs::connections.
+  std::unordered_map<std::uint64_t, std::uint32_t> connections_;
 };
 
 }  // namespace
@@ -154,8 +158,8 @@ std::uint64_t Programs::messages_of_tile() const {
   return messages * places();
 }
 
-Result<Programs> make_programs(const Generator& generator, const LookAtFirst& look) {
-  return Writer(generator, look).write();
+Result<Programs> make_programs(const Generator& generator, const CheckFirstRank& check_first) {
+  return Writer(generator, check_first).write();
 }
 
 }  // namespace tutti

@@ -1,15 +1,18 @@
-// The sweep for rings, which are where ranks times steps is large: 2e10 for an all-reduce of 100,000 ranks.
+// The sweep for rings. It is optimized, because a ring has the largest number of ranks times steps: 2e10 for an
+// all-reduce of 100,000 ranks.
 //
-// Step n of rank s waits for step n-1 of ranks s and s-1 (its message) and, for a credit, for a step of rank s+1 that
-// is no later than n-1. So all that lies inside the cone below (s, n) is enough, and instead of all ranks step by step,
-// which would take every array through memory once for each step, a band of kBand steps is run block by block of ranks,
-// each block leaning to the left by one rank for each step. The ring is cut open at rank 0: first the trapezoid of
-// ranks [i, V - i) in step i of the band, then the triangle that is left round rank 0.
+// Step n of rank s waits for step n-1 of rank s, for step n-1 of rank s-1 (its message) and, because of a credit,
+// for a step of rank s+1 that is not later than n-1. So it depends only on the cone below (s, n). If each step
+// were computed for all ranks before the next step, every array would be loaded from memory once per step.
+// Instead, a band of kBand steps is computed for one block of ranks after the other. A block is shifted to the
+// left by one rank for each step. The ring is cut at rank 0: first the trapezoid of ranks [i, V - i) in step i of
+// the band is computed, then the remaining triangle around rank 0. (V is the number of ranks.)
 //
-// Arrays start at different places of a page: at the same one, their rows would fight for the same few lines of the
-// cache.
+// The arrays start at different offsets within a page. If they started at the same offset, their rows would
+// compete for the same few cache lines.
 //
-// Two messages that share a slot of the arrays never meet: the later one waits for the credit of the earlier one.
+// Two messages that use the same slot of the arrays do not conflict, because the later one waits for the credit of
+// the earlier one.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -22,13 +25,13 @@ namespace tutti {
 namespace {
 
 constexpr std::size_t kBand = 128;   // steps
-constexpr std::size_t kBlock = 256;  // ranks; with 14 arrays and the lean about 40 KB
+constexpr std::size_t kBlock = 256;  // ranks; with 14 arrays and the shift about 40 KB
 constexpr std::size_t kPage = 512;   // numbers
 constexpr std::size_t kStagger = 40;
 constexpr std::size_t kLeastPlaces = 4 * kBand;
 
-// One row of one step that receives and sends: all pointers are to the row's first rank, `in` and `in_latency` to the
-// rank before it, `credit` to the rank after it.
+// One row: consecutive ranks in one step that receives and sends. All pointers are to the first rank of the row,
+// except that `in` and `in_latency` point to the rank before it, and `credit` to the rank after it.
 struct Row {
   double* end;
   double* free;
@@ -43,7 +46,8 @@ struct Row {
   std::size_t count;
 };
 
-// Four at a time, told so: the compiler sees too many arrays that might be the same.
+// Four numbers at a time, with an explicit vector type. The compiler does not vectorize the loop itself, because
+// too many of the arrays might overlap.
 using Four [[gnu::vector_size(32)]] = double;
 
 [[gnu::always_inline]] inline void run_row(const Row& row) {
@@ -66,7 +70,8 @@ using Four [[gnu::vector_size(32)]] = double;
     store(row.end + i, end);
     load(cost, row.in_latency + i);
     store(row.back + i, end + cost);
-    load(free, row.free + i);  // it and `hold` are minus infinity where no port is used
+    // `free` and `hold` are minus infinity if no port is used.
+    load(free, row.free + i);
     end = end < free ? free : end;
     load(cost, row.hold + i);
     store(row.free + i, end + cost);
@@ -95,7 +100,7 @@ class RingSweep final : public TileRunner {
         slots_(slots),
         places_(costs.places()),
         stride_((places_ + kPage - 1) / kPage * kPage + kStagger),
-        sights_(slots * stride_) {
+        arrivals_(slots * stride_) {
     state_.assign((2 + slots) * stride_, Costs::kNever);
     std::fill_n(state_.begin(), places_, 0.0);
 #if defined(__x86_64__)
@@ -113,7 +118,7 @@ class RingSweep final : public TileRunner {
   double* ends() { return state_.data(); }
   double* ports() { return state_.data() + stride_; }
   double* credits(std::uint64_t message) { return state_.data() + (2 + message % slots_) * stride_; }
-  double* sights(std::uint64_t message) { return sights_.data() + message % slots_ * stride_; }
+  double* arrivals(std::uint64_t message) { return arrivals_.data() + message % slots_ * stride_; }
   const double* transfer() const { return costs_of_message_.data(); }
   const double* hold() const { return costs_of_message_.data() + stride_; }
   const double* latency() const { return costs_of_message_.data() + 2 * stride_; }
@@ -126,11 +131,11 @@ class RingSweep final : public TileRunner {
   const Costs& costs_;
   const std::size_t slots_;
   const std::size_t places_;
-  const std::size_t stride_;              // from one array to the next
+  const std::size_t stride_;              // distance from one array to the next, in numbers
   std::vector<double> costs_of_message_;  // transfer, hold, latency
-  std::vector<double> costs_of_steps_;    // of each kind of step
-  std::vector<const double*> step_;       // by step: into costs_of_steps_
-  std::vector<double> sights_;            // slot, place of the sender
+  std::vector<double> costs_of_steps_;    // one array for each kind of step
+  std::vector<const double*> step_;       // indexed by step: pointer into costs_of_steps_
+  std::vector<double> arrivals_;          // indexed by slot, place of the sender
   std::vector<double> state_;             // ends, ports, credits (slot, place of the receiver)
   void (*run_row_)(const Row& row) = run_row_plain;
 };
@@ -142,7 +147,7 @@ void RingSweep::copy_costs() {
   std::copy(message.hold.begin(), message.hold.end(), costs_of_message_.begin() + static_cast<std::ptrdiff_t>(stride_));
   std::copy(message.latency.begin(), message.latency.end(),
             costs_of_message_.begin() + static_cast<std::ptrdiff_t>(2 * stride_));
-  std::map<const double*, std::size_t> kinds;  // a handful
+  std::map<const double*, std::size_t> kinds;  // only a few
   const std::size_t steps = programs_.steps.size();
   for (std::size_t n = 0; n < steps; ++n) kinds.try_emplace(costs_.step(n).data(), kinds.size());
   costs_of_steps_.resize(kinds.size() * stride_);
@@ -151,20 +156,20 @@ void RingSweep::copy_costs() {
   for (std::size_t n = 0; n < steps; ++n) step_[n] = costs_of_steps_.data() + kinds.at(costs_.step(n).data()) * stride_;
 }
 
-// Message `step` is sent in step `step` and received in the next.
+// Runs one step of one rank. Message number `step` is sent in this step and received in the next.
 void RingSweep::run_one(std::size_t step, std::size_t place) {
   const ProgramStep& program = programs_.steps[step];
   const std::size_t before = place == 0 ? places_ - 1 : place - 1;
   const std::size_t behind = place + 1 == places_ ? 0 : place + 1;
   double begin = ends()[place];
-  if (program.receives > 0) begin = std::max(begin, sights(step - 1)[before]);
+  if (program.receives > 0) begin = std::max(begin, arrivals(step - 1)[before]);
   if (program.sends > 0) begin = std::max(begin, credits(step)[behind]);
   const double end = ends()[place] = begin + step_[step][place];
   if (program.receives > 0) credits(step - 1)[place] = end + latency()[before];
   if (program.sends == 0) return;
   const double depart = std::max(end, ports()[place]);
   ports()[place] = depart + hold()[place];
-  sights(step)[place] = depart + transfer()[place];
+  arrivals(step)[place] = depart + transfer()[place];
 }
 
 void RingSweep::run_range(std::size_t step, std::size_t first, std::size_t end) {
@@ -179,9 +184,9 @@ void RingSweep::run_range(std::size_t step, std::size_t first, std::size_t end) 
   if (first < end) {
     run_row_({.end = ends() + first,
               .free = ports() + first,
-              .seen = sights(step) + first,
+              .seen = arrivals(step) + first,
               .back = credits(step - 1) + first,
-              .in = sights(step - 1) + first - 1,
+              .in = arrivals(step - 1) + first - 1,
               .credit = credits(step) + first + 1,
               .times = step_[step] + first,
               .transfer = transfer() + first,

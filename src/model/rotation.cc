@@ -1,3 +1,5 @@
+// The periods follow from the definitions of the algorithms. They are not computed from the plans, so that the
+// plans of all ranks need not be built.
 #include "model/rotation.h"
 
 #include "base/collective_table.h"
@@ -6,7 +8,8 @@
 namespace tutti {
 namespace {
 
-// Ranks of each machine, where all have as many and stand side by side; 0: they do not.
+// Returns the number of ranks of each machine if it is the same for all, and the ranks of each machine are
+// consecutive. Otherwise returns 0.
 std::uint32_t ranks_of_equal_machines(const Collective& collective) {
   if (collective.nodes.empty()) return collective.ranks;
   std::uint32_t size = 0;
@@ -15,7 +18,8 @@ std::uint32_t ranks_of_equal_machines(const Collective& collective) {
   for (std::uint32_t rank = 0; rank < collective.ranks; ++rank) {
     const std::uint32_t first = rank - rank % size;
     if (collective.nodes[rank] != collective.nodes[first]) return 0;
-    // A machine that comes back later is larger than it looks; numbers that rise show that none does.
+    // If a machine's number occurs again later, the machine is larger than it seems here. Ascending numbers
+    // exclude that.
     if (first == rank && rank > 0 && collective.nodes[rank] <= collective.nodes[rank - 1]) return 0;
   }
   return size;

@@ -1,4 +1,4 @@
-// Which ranks of a plan run the same program, moved along. Pure functions.
+// Finds the ranks of a plan that run the same program with shifted peers. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,12 @@
 
 namespace tutti {
 
-// The smallest known P' such that the program of rank r is that of rank r mod P', with every peer shifted by r - r mod
-// P' (modulo the ranks): a divisor of the ranks. "The same" as far as time goes: which chunks a step reads and stores
-// may differ, and operands may come in another order, but steps, ports, lanes and waits do not. Known for each
-// algorithm; tests/model/rotation_test.cc compares with the plans. The number of ranks where nothing is known.
+// Returns the smallest known P' such that rank r runs the program of rank r mod P', with r - r mod P' added to
+// every peer (modulo the number of ranks). P' divides the number of ranks. The programs need to be equal only as
+// far as time is concerned: the chunks that a step reads and stores may differ, and operands may be in another
+// order, but steps, ports, lanes and waits are equal. The period of each algorithm is hard-coded;
+// tests/model/rotation_test.cc compares it with the plans. For other plans the function returns the number of
+// ranks.
 std::uint32_t rotation_period(const Generator& generator);
 
 }  // namespace tutti

@@ -1,3 +1,4 @@
+// Checks the options, selects the model, and runs it.
 #include "model/simulate.h"
 
 #include <fmt/format.h>
@@ -24,7 +25,8 @@ Error refusal(ErrorCode code, std::string message) {
   return {.code = code, .scope = ErrorScope::kCall, .rank = -1, .message = std::move(message)};
 }
 
-// As the runtime cuts each copy's share (plan/layout.h), but for chunks of unequal length.
+// Divides each copy's share in the same way as the runtime (plan/layout.h), except that all chunks of a tile are
+// equally long.
 TileCounts cut(std::uint64_t bytes, std::uint32_t copies, std::uint32_t chunks, std::uint64_t slot_bytes) {
   const std::uint64_t share = (bytes + copies - 1) / copies;
   const Tiling tiling(share, 1, chunks, std::clamp<std::uint64_t>(slot_bytes / 64 * 64, 64, std::uint64_t{1} << 36));
@@ -84,7 +86,8 @@ CostOptions cost_options(const Parameters& parameters, const SimulateOptions& op
   return costs;
 }
 
-// How many places of a class differ: where plan and network shift onto themselves, those of one period of both.
+// Returns the number of places of a class that can differ. If plan and network can be shifted onto themselves,
+// these are the places of one common period of both.
 std::uint32_t different_places(std::uint32_t classes, const Network& network, const Parameters& parameters,
                                const CostOptions& options) {
   if (!options.factors.empty()) return network.ranks() / classes;
@@ -119,7 +122,8 @@ bool needs_events(const SimulateOptions& options) {
 
 Result<SimulationModel> choose(const Programs& programs, std::uint64_t tiles, const Parameters& parameters,
                                const SimulateOptions& options, const LinkCounts& counts) {
-  constexpr std::uint64_t kBearable = 10;  // times what kAuto takes a model for, where it is asked for by name
+  // If the user requests a model, it may have this many times more work than kAuto allows.
+  constexpr std::uint64_t kBearable = 10;
   const double steps = static_cast<double>(programs.steps.size()) * programs.places() * static_cast<double>(tiles);
   const double messages = static_cast<double>(programs.messages_of_tile()) * static_cast<double>(tiles);
   const bool may_flow = !counts.all.empty() && parameters.cores == 0;
@@ -152,15 +156,19 @@ Result<SimulationModel> choose(const Programs& programs, std::uint64_t tiles, co
   return SimulationModel::kSweep;
 }
 
-// Whether the sweep will certainly be asked for, and refuse: by the program of one rank, before those of all others are
-// built. Ranks of equal machines have programs alike; of others rank 0's may be the longest, and they are seen later.
+// Returns the error that the sweep will certainly give, if it is the model that will be used. Only the plan of one
+// rank is needed for that, so the plans of the other ranks are not built in vain. This works for machines of equal
+// size, because their ranks have similar programs. Otherwise rank 0's program may be the longest, and the size is
+// checked later.
 Status look_ahead(const RankPlan& first, std::uint32_t classes, const Generator& generator, const Network& network,
                   const Parameters& parameters, const SimulateOptions& options, const CostOptions& costs,
                   std::uint64_t tiles) {
   if (generator.shape.algorithm != Algorithm::kHierarchical || classes == network.ranks()) return {};
   SweepSize size{.classes = classes, .places = different_places(classes, network, parameters, costs)};
   double steps = 0, messages = 0;
-  std::vector<std::uint64_t> marks;  // channel and step: counted once, however many wait
+  // The steps for which other channels wait: the channel in the upper half, the step in the lower half. A step is
+  // counted once in size.marks, even if several steps wait for it.
+  std::vector<std::uint64_t> marks;
   for (const Channel& channel : first.channels) {
     size.threads += channel.steps.empty() ? 0 : 1;
     steps += static_cast<double>(channel.steps.size());

@@ -1,3 +1,4 @@
+// The sweep for any plan, and the loop over tiles that detects a periodic regime.
 #include "model/sweep.h"
 
 #include <fmt/format.h>
@@ -11,7 +12,8 @@
 namespace tutti {
 namespace {
 
-// By value: std::max() hands out references, and the compiler does not see a vector in them.
+// Takes its arguments by value, because std::max() uses references, which prevents the compiler from vectorizing
+// the loops.
 double later(double a, double b) { return a < b ? b : a; }
 
 // into[i] = the later of into[i] and from[i - shift], indices modulo the length; shift < count.
@@ -31,7 +33,7 @@ class Sweep final : public TileRunner {
         queued_(programs.threads.size()),
         sent_(programs.connections.size()),
         received_(programs.connections.size()),
-        sights_(programs.connections.size() * slots * places_, Costs::kNever),
+        arrivals_(programs.connections.size() * slots * places_, Costs::kNever),
         begin_(places_) {
     ports_at_ = programs.threads.size() * places_;
     credits_at_ = 2 * ports_at_;
@@ -54,8 +56,8 @@ class Sweep final : public TileRunner {
   double* credit(std::uint32_t connection, std::uint64_t message) {
     return state_.data() + credits_at_ + (std::size_t{connection} * slots_ + message % slots_) * places_;
   }
-  double* sight(std::uint32_t connection, std::uint64_t message) {
-    return sights_.data() + (std::size_t{connection} * slots_ + message % slots_) * places_;
+  double* arrival(std::uint32_t connection, std::uint64_t message) {
+    return arrivals_.data() + (std::size_t{connection} * slots_ + message % slots_) * places_;
   }
   double* mark(std::uint32_t index, std::uint32_t tiles_before) {
     return state_.data() + marks_at_ + (2 * std::size_t{index} + tiles_before) * places_;
@@ -74,16 +76,16 @@ class Sweep final : public TileRunner {
   const Costs& costs_;
   const std::uint32_t slots_;
   const std::size_t places_;
-  std::vector<std::uint32_t> cursors_;  // of this tile
+  std::vector<std::uint32_t> cursors_;  // the next step of each thread in this tile
   std::vector<std::uint8_t> queued_;
   std::vector<std::uint32_t> ready_;  // threads; at most all of them
-  std::vector<std::uint64_t> sent_;   // by connection, in this tile
+  std::vector<std::uint64_t> sent_;   // indexed by connection, in this tile
   std::vector<std::uint64_t> received_;
-  std::vector<std::vector<std::uint32_t>> waiting_;  // by mark: threads
-  std::vector<double> sights_;                       // connection, slot, place of the sender
+  std::vector<std::vector<std::uint32_t>> waiting_;  // indexed by mark: the threads that wait for it
+  std::vector<double> arrivals_;                     // indexed by connection, slot, place of the sender
   std::vector<double> begin_;
-  // Ends of threads, ports of threads, credits (connection, slot, place of the receiver), marks of this tile and of the
-  // one before.
+  // Ends of threads, ports of threads, credits (connection, slot, place of the receiver), and marks of this tile
+  // and of the previous one.
   std::vector<double> state_;
   std::size_t ports_at_ = 0, credits_at_ = 0, marks_at_ = 0;
   std::uint64_t steps_run_ = 0;  // in this tile
@@ -113,7 +115,7 @@ void Sweep::apply(std::uint32_t thread, const ProgramStep& step, const std::vect
   std::copy_n(end, places_, begin);
   for (std::uint32_t i = 0; i < step.receives; ++i) {
     const std::uint32_t c = list[i];
-    later_of_shifted(begin, sight(c, received_[c]), places_, programs_.connections[c].places % places_);
+    later_of_shifted(begin, arrival(c, received_[c]), places_, programs_.connections[c].places % places_);
   }
   for (std::uint32_t i = step.receives; i < std::uint32_t{step.receives} + step.sends; ++i) {
     const std::uint32_t c = list[i];
@@ -139,7 +141,7 @@ void Sweep::apply(std::uint32_t thread, const ProgramStep& step, const std::vect
     const MessageTimes& message = costs_.message(c);
     const double* hold = message.hold.data();
     const double* transfer = message.transfer.data();
-    double* seen = sight(c, sent_[c]++);
+    double* seen = arrival(c, sent_[c]++);
     for (std::size_t p = 0; p < places_; ++p) {
       const bool by_port = hold[p] != Costs::kNever;
       const double depart = by_port ? later(end[p], free[p]) : end[p];
@@ -166,7 +168,7 @@ void Sweep::run_thread(std::uint32_t thread) {
   }
 }
 
-// Credits are put in order, the oldest first, so that states of different tiles compare.
+// Rotates the credits so that the oldest is first. Then the states of different tiles can be compared.
 void Sweep::end_tile() {
   for (std::uint32_t c = 0; c < programs_.connections.size(); ++c) {
     const auto turn = static_cast<std::ptrdiff_t>(sent_[c] % slots_ * places_);
@@ -182,7 +184,8 @@ void Sweep::end_tile() {
 }
 
 Status Sweep::run_tile(const Progress& progress) {
-  constexpr std::uint64_t kTurns = 4096;  // of threads, between two reports
+  // Number of threads that run between two progress reports.
+  constexpr std::uint64_t kTurns = 4096;
   steps_run_ = 0;
   for (std::uint32_t t = static_cast<std::uint32_t>(programs_.threads.size()); t-- > 0;) wake(t);
   for (std::uint64_t turns = 0; !ready_.empty(); ++turns) {
@@ -207,13 +210,14 @@ Status Sweep::run_tile(const Progress& progress) {
   return {};
 }
 
-// ---- tiles ----
+// ---- run_tiles(): the loop over tiles, and the detection of a periodic regime ----
 
-constexpr std::size_t kMostLag = 4;    // tiles after which a regime may repeat itself
-constexpr std::uint64_t kRepeats = 2;  // times that it must have done so
-constexpr double kTolerance = 1e-10;   // of the time so far: what rounding may do
+constexpr std::size_t kMostLag = 4;    // largest period, in tiles
+constexpr std::uint64_t kRepeats = 2;  // number of times that the period must have repeated
+constexpr double kTolerance = 1e-10;   // tolerance for rounding, relative to the time so far
 
-// By how much all of `now` is later than `before`; negative: not all by the same.
+// Returns how much later all times of `now` are than those of `before`. Negative if the difference is not the same
+// for all.
 double common_delay(const std::vector<double>& now, const std::vector<double>& before, double allowed) {
   double least = std::numeric_limits<double>::infinity(), most = Costs::kNever;
   for (std::size_t i = 0; i < now.size(); ++i) {
@@ -263,7 +267,8 @@ Result<double> run_tiles(TileRunner& runner, Costs& costs, const TileCounts& til
     return runner.run_tile([&](double part) { progress((static_cast<double>(tile) + part) / total); });
   };
   costs.set_bytes(tiles.full_bytes);
-  std::vector<std::vector<double>> history;  // states after the last tiles, the newest last; at most kMostLag
+  // The states after the last tiles, the newest last; at most kMostLag.
+  std::vector<std::vector<double>> history;
   std::vector<std::uint64_t> repeats(kMostLag + 1, 0);
   for (std::uint64_t tile = 0; tile < tiles.full;) {
     TUTTI_TRY(run(tile));
@@ -278,7 +283,7 @@ Result<double> run_tiles(TileRunner& runner, Costs& costs, const TileCounts& til
       for (double& time : runner.state()) time += delay * static_cast<double>(rounds);
       tile += rounds * lag;
       history.clear();
-      extrapolate = false;  // fewer than `lag` are left
+      extrapolate = false;  // fewer than `lag` tiles are left
       break;
     }
     history.push_back(runner.state());

@@ -1,10 +1,12 @@
-// The max-plus sweep: every step begins when its channel, its messages, its waits and its credits are there, and ports
-// serve the messages of one channel in turn. Nothing else gets in the way, so one pass over the programs in any order
-// that respects them gives all times at once. Internal to this folder: simulate() runs it. One thread.
+// The max-plus sweep: every step begins when its channel is free and its messages, waits and credits have arrived.
+// A port serves the messages of one channel one after the other, and there is no other contention. So one pass
+// over the programs, in any order that respects the dependencies, computes all times. Internal to this folder:
+// simulate() runs it. Used by one thread.
 //
-// Time runs tile by tile. What one tile leaves behind for the next is `state()`: when channels and ports are free, when
-// credits are back, when marked steps ended. Where all of it lies later by the same time than one tile (or a few)
-// before, all further tiles will (max-plus systems end in such a regime), and can be left out.
+// The sweep runs tile by tile. The times that one tile passes to the next are in `state()`: when channels and
+// ports are free, when credits are back, and when marked steps ended. If all of them are later by the same amount
+// than they were one tile (or a few tiles) before, this also holds for all further tiles, because a max-plus
+// system ends in such a periodic regime. These tiles can then be skipped.
 #pragma once
 
 #include <cstdint>
@@ -23,19 +25,22 @@ using Progress = std::function<void(double part)>;
 class TileRunner {
  public:
   virtual ~TileRunner() = default;
-  // All threads, one tile. Errors: kInvalidPlan where the plan does not end. `progress` may be empty.
+  // Runs one tile of all threads. Errors: kInvalidPlan if the plan does not run to its end. `progress` may be
+  // empty.
   virtual Status run_tile(const Progress& progress) = 0;
-  // Times that the next tile depends on; kNever where something has not been used yet. Changed by shift().
+  // The times that the next tile depends on; kNever for a resource that has not been used yet. The caller may add
+  // a constant to all of them to skip tiles.
   virtual std::vector<double>& state() = 0;
-  // When the last thread ended its last step.
+  // The time at which the last thread ended its last step.
   virtual double latest() const = 0;
 };
 
-// For any plan. `slots`: messages that a connection holds. All outlive it. Errors: kUnsupported for more than
-// kMostTimes.
+// Creates a sweep for any plan. `slots` is the number of messages that a connection holds. All arguments must
+// outlive it. Errors: kUnsupported for more than kMostTimes numbers.
 Result<std::unique_ptr<TileRunner>> make_sweep(const Programs& programs, const Costs& costs, std::uint32_t slots);
 
-// How many times a sweep holds; `classes` and `places` as in Programs and Costs, all others of one class.
+// The number of times that a sweep must store. `classes` and `places` are as in Programs and Costs, all other
+// numbers are per class.
 struct SweepSize {
   std::uint64_t classes = 1;
   std::uint64_t places = 1;
@@ -46,19 +51,20 @@ struct SweepSize {
 // Errors: kUnsupported for more than kMostTimes.
 Status check_size(const SweepSize& size, std::uint32_t slots);
 
-// For plans in which every rank has one channel that receives from one rank and sends to one: rings. The same times,
-// in blocks of ranks and steps that stay in the processor's cache. Null where the plan is no such plan.
+// Creates a sweep for rings: plans in which every rank has one channel that receives from one rank and sends to
+// one. It gives the same times, but works in blocks of ranks and steps that stay in the processor's cache. Returns
+// null if the plan is not a ring.
 std::unique_ptr<TileRunner> make_ring_sweep(const Programs& programs, const Costs& costs, std::uint32_t slots);
 
 struct TileCounts {
-  std::uint64_t full = 0;  // tiles of `full_bytes` to a chunk
+  std::uint64_t full = 0;  // number of tiles with chunks of `full_bytes`
   double full_bytes = 0;
-  std::uint64_t last = 0;  // 0 or 1 more, of `last_bytes`
+  std::uint64_t last = 0;  // 0 or 1 more, with chunks of `last_bytes`
   double last_bytes = 0;
 };
 
-// All tiles; returns when the last thread is done, the launch left out. `extrapolate`: leave out tiles of a regular
-// regime. Errors as run_tile's.
+// Runs all tiles. Returns the time at which the last thread has finished, without the launch. `extrapolate`: skip
+// tiles of a periodic regime. Errors: those of run_tile().
 Result<double> run_tiles(TileRunner& runner, Costs& costs, const TileCounts& tiles, bool extrapolate,
                          const Progress& progress);
 

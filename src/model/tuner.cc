@@ -1,3 +1,4 @@
+// Predicts calls that run a plan with the sweep, and the other methods with formulas.
 #include "model/tuner.h"
 
 #include <fmt/format.h>
@@ -15,14 +16,14 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint64_t kNextToNothing = 8;  // bytes of a call whose time is called latency
-// A socket's read costs its core about half of what the write does: 1.0 to 1.5 us, and 2.6
+constexpr std::uint64_t kNextToNothing = 8;  // bytes of the call whose time is called latency
+// Reading from a socket costs its core about half as much as writing: 1.0 to 1.5 us, compared with 2.6 us
 // (docs/results/2026-11-21-host-speed.md).
 constexpr double kReadOverWrite = 0.5;
 
 Error refusal(std::string message) { return {ErrorCode::kUnsupported, ErrorScope::kCall, -1, std::move(message)}; }
 
-// One machine of this many ranks, as far as the host's calls see it: a CPU, and a port to the network.
+// A cluster as far as calls on the host are concerned: each machine has a CPU and a port to the network.
 Cluster host_cluster(const Parameters& parameters, std::uint32_t machines, std::uint32_t ranks_per_machine) {
   Cluster cluster;
   cluster.name = "hosts";
@@ -43,7 +44,8 @@ Cluster host_cluster(const Parameters& parameters, std::uint32_t machines, std::
   return cluster;
 }
 
-// Ranks of each machine, where all have as many and they are numbered machine by machine; else 0.
+// Returns the number of ranks of each machine if it is the same for all, and ranks are numbered machine by
+// machine. Otherwise returns 0.
 std::uint32_t ranks_per_machine(const TunerOptions& options) {
   if (options.nodes.empty()) return options.ranks;
   std::uint32_t machines = 0;
@@ -58,7 +60,7 @@ std::uint32_t ranks_per_machine(const TunerOptions& options) {
 
 double over(double bytes, double gbytes_per_s) { return gbytes_per_s > 0 ? bytes / (gbytes_per_s * 1e3) : 0; }
 
-// The bytes that a rank loads from others' memory, and those that it stores into it.
+// The bytes that a rank loads from the memory of other ranks, and the bytes that it stores into it.
 std::pair<double, double> bytes_in_memory(const Collective& collective, double bytes) {
   const CollectiveRow& row = row_of(collective.kind);
   if (!row.has_data || row.input == BlockSet::kNone) return {0, 0};
@@ -98,8 +100,9 @@ double Tuner::crowd() const {
   return std::max(1.0, double{1} * network_.ranks_per_machine() / parameters_.cores);
 }
 
-// What the busiest rank's thread, and the cores of the busiest machine, have to do beside waiting: no schedule is
-// quicker. The simulator lets the channels of a rank run beside each other, as blocks of a GPU do.
+// The time that the busiest rank's thread, and the cores of the busiest machine, need for their work without
+// waiting. It is a lower bound for every schedule. The simulator assumes that the channels of a rank run in
+// parallel, like thread blocks of a GPU, so it does not include this bound.
 double Tuner::work_us(const Generator& generator, std::uint64_t bytes, const Parameters& parameters) const {
   const std::uint32_t each = network_.ranks_per_machine();
   const Tiling tiling(bytes, 1, generator.shape.chunks, std::max<std::uint64_t>(parameters.slot_bytes / 64 * 64, 64));
@@ -146,8 +149,8 @@ Result<double> Tuner::by_messages(const Generator& generator, std::uint64_t byte
   const double alone_us =
       parameters.launch_us + std::max(simulated->time_us - parameters.launch_us, work_us(generator, bytes, parameters));
   if (crowd() <= 1) return alone_us;
-  // Rounds, counted by letting messages take 1 us and all else no time: in each a core must come round to the rank that
-  // waits.
+  // Counts the rounds of the plan by a simulation in which messages take 1 us and everything else takes no time.
+  // In each round, the waiting rank must get a core again.
   Parameters rounds;
   rounds.slots = parameters.slots;
   for (auto& level : rounds.costs) {
@@ -158,10 +161,10 @@ Result<double> Tuner::by_messages(const Generator& generator, std::uint64_t byte
   return alone_us + depth->time_us * crowd() * parameters.handover_us;
 }
 
-double Tuner::without_messages(const Collective& collective, std::uint64_t bytes, Way way) const {
+double Tuner::without_messages(const Collective& collective, std::uint64_t bytes, ExecutionMethod way) const {
   const double turns = crowd() > 1 ? crowd() * parameters_.handover_us : 0;
   const double length = static_cast<double>(bytes);
-  if (way == Way::kByMailbox) {
+  if (way == ExecutionMethod::kByMailbox) {
     const MessageCost& line = parameters_.cost(Level::kMemory, Protocol::kLl);
     const double values = reduces(collective.kind) || collective.kind == CollectiveKind::kAllGather ||
                                   collective.kind == CollectiveKind::kAllToAll
@@ -173,29 +176,29 @@ double Tuner::without_messages(const Collective& collective, std::uint64_t bytes
   const MessageCost& window = parameters_.cost(Level::kMemory, Protocol::kWindow);
   const auto [loads, stores] = bytes_in_memory(collective, length);
   double work = over(loads + stores, window.gbytes_per_s);
-  if (way == Way::kByCalls) {
+  if (way == ExecutionMethod::kByCalls) {
     const double peers = collective.ranks - 1.0;
     work = (stores > 0 ? 2 : 1) * peers * parameters_.attach_us + over(loads + stores, parameters_.attach_gbytes_per_s);
   }
   return parameters_.launch_us + 2 * (window.post_us + window.latency_us) + crowd() * work + turns;
 }
 
-Result<Prediction> Tuner::predict(const Collective& collective, std::uint64_t bytes, Contender contender) const {
-  auto generator = find_generator(collective, contender.algorithm);
+Result<Prediction> Tuner::predict(const Collective& collective, std::uint64_t bytes, Candidate candidate) const {
+  auto generator = find_generator(collective, candidate.algorithm);
   if (!generator) return generator.error();
   const std::uint64_t little = std::min(bytes, kNextToNothing);
-  Prediction prediction{.contender = contender};
-  if (contender.way == Way::kByCalls && parameters_.attach_gbytes_per_s <= 0) {
+  Prediction prediction{.candidate = candidate};
+  if (candidate.way == ExecutionMethod::kByCalls && parameters_.attach_gbytes_per_s <= 0) {
     return refusal("the costs say that ranks cannot reach each other's memory (attach_gbytes_per_s is 0)");
   }
-  if (contender.way != Way::kByMessages) {
-    prediction.latency_us = without_messages(collective, little, contender.way);
-    prediction.bandwidth_us = without_messages(collective, bytes, contender.way) - prediction.latency_us;
+  if (candidate.way != ExecutionMethod::kByMessages) {
+    prediction.latency_us = without_messages(collective, little, candidate.way);
+    prediction.bandwidth_us = without_messages(collective, bytes, candidate.way) - prediction.latency_us;
     if (!std::isfinite(prediction.total_us())) return refusal("the costs give no finite time");
     return prediction;
   }
   Parameters cut = parameters_;
-  if (contender.chunk_bytes > 0) cut.slot_bytes = contender.chunk_bytes;
+  if (candidate.chunk_bytes > 0) cut.slot_bytes = candidate.chunk_bytes;
   auto latency_us = by_messages(*generator, little, cut);
   if (!latency_us) return latency_us.error();
   auto total_us = bytes > little ? by_messages(*generator, bytes, cut) : latency_us;
@@ -207,10 +210,10 @@ Result<Prediction> Tuner::predict(const Collective& collective, std::uint64_t by
 }
 
 std::vector<Prediction> Tuner::predict_all(const Collective& collective, std::uint64_t bytes,
-                                           std::span<const Contender> contenders) const {
+                                           std::span<const Candidate> candidates) const {
   std::vector<Prediction> predictions;
-  for (const Contender contender : contenders) {
-    auto prediction = predict(collective, bytes, contender);
+  for (const Candidate candidate : candidates) {
+    auto prediction = predict(collective, bytes, candidate);
     if (prediction) predictions.push_back(*prediction);
   }
   std::stable_sort(predictions.begin(), predictions.end(),
@@ -218,12 +221,12 @@ std::vector<Prediction> Tuner::predict_all(const Collective& collective, std::ui
   return predictions;
 }
 
-std::string_view to_string(Way way) {
+std::string_view to_string(ExecutionMethod way) {
   switch (way) {
-    case Way::kByMessages: return "messages";
-    case Way::kByMailbox: return "mailboxes";
-    case Way::kByMemory: return "memory";
-    case Way::kByCalls: return "attached";
+    case ExecutionMethod::kByMessages: return "messages";
+    case ExecutionMethod::kByMailbox: return "mailboxes";
+    case ExecutionMethod::kByMemory: return "memory";
+    case ExecutionMethod::kByCalls: return "attached";
   }
   return "invalid";
 }

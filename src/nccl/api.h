@@ -1,5 +1,5 @@
-// How the functions of nccl.h are written: each once, under both of its names, and so that nothing is thrown into the
-// C program that calls it.
+// The macro and the wrapper with which every function of nccl.h is defined. Each function is defined once and exported
+// under both of its names (nccl... and pnccl...). Exceptions are caught, because the caller is a C program.
 #pragma once
 
 #include <new>
@@ -10,8 +10,9 @@
 #include "nccl/errors.h"
 #include "tutti/export.h"
 
-// TUTTI_NCCL(ncclResult_t, CommCount, const ncclComm_t comm, int* count) { ... }
-// defines pncclCommCount, and ncclCommCount as its weak alias: a tool may put a function of its own in front of that.
+//TUTTI_NCCL(ncclResult_t, CommCount, const ncclComm_t comm, int* count) { ... }
+// defines pncclCommCount, and ncclCommCount as its weak alias. A profiling tool may therefore define ncclCommCount
+// itself and call pncclCommCount.
 #define TUTTI_NCCL(result, name, ...)                                                              \
   extern "C" TUTTI_API result pnccl##name(__VA_ARGS__);                                            \
   extern "C" TUTTI_API __attribute__((weak, alias("pnccl" #name))) result nccl##name(__VA_ARGS__); \
@@ -19,7 +20,8 @@
 
 namespace tutti::nccl {
 
-// Runs a function's body.
+// Runs the body of an exported function and returns its result. If the body throws, the exception becomes an error
+// code and a message for ncclGetLastError(): ncclSystemError for exhausted memory, ncclInternalError otherwise.
 template <class Body>
 ncclResult_t guarded(Body&& body) noexcept {
   try {

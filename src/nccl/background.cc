@@ -12,62 +12,70 @@
 namespace tutti::nccl {
 namespace {
 
-constexpr std::chrono::seconds kLastMoment(2);  // an aborted set-up ends within 0.1 s
+// How long the exit handler waits for the threads. An aborted set-up ends within 0.1 s, so this is ample.
+constexpr std::chrono::seconds kExitWait(2);
 
-// The threads at work, by number. The end of a process is the process's.
-struct Working {
+// The running background threads, by a number that each one gets. One object for the whole process, because the exit
+// handler has to find all of them.
+struct BackgroundThreads {
   std::mutex mutex;
   std::condition_variable changed;
   std::map<int, std::vector<CommPtr>> threads;
   int last = 0;
 };
 
-Working& working() {
-  static auto& the = *new Working;  // never destroyed: threads may outlast the wait for them
+BackgroundThreads& background_threads() {
+  // never destroyed, because threads may still run after the exit handler has stopped waiting
+  static auto& the = *new BackgroundThreads;
   return the;
 }
 
-void end_all() {
+// The exit handler: aborts the communicators of all background threads and waits for the threads.
+void abort_all() {
   std::vector<CommPtr> comms;
   {
-    const std::unique_lock lock(working().mutex, std::try_to_lock);  // in a forked child it may be locked for good
+    // Only tries to lock: in a forked child another thread of the parent may have held the mutex, which then stays
+    // locked.
+    const std::unique_lock lock(background_threads().mutex, std::try_to_lock);
     if (!lock.owns_lock()) return;
-    for (const auto& [number, its] : working().threads) comms.insert(comms.end(), its.begin(), its.end());
+    for (const auto& [number, its] : background_threads().threads) comms.insert(comms.end(), its.begin(), its.end());
   }
   for (const CommPtr& comm : comms) {
-    if (!comm->own_process()) return;  // a forked child has none of the threads
+    if (!comm->own_process()) return;  // a forked child does not have the parent's threads
     comm->abort();
   }
-  std::unique_lock lock(working().mutex);
-  working().changed.wait_for(lock, kLastMoment, [] { return working().threads.empty(); });
+  std::unique_lock lock(background_threads().mutex);
+  background_threads().changed.wait_for(lock, kExitWait, [] { return background_threads().threads.empty(); });
 }
 
-void forget(int number) {
-  std::map<int, std::vector<CommPtr>>::node_type done;  // ends after the lock: it may be the last that holds a Comm
-  const std::scoped_lock lock(working().mutex);
-  done = working().threads.extract(number);
-  working().changed.notify_all();
+void remove_thread(int number) {
+  // Declared before the lock, so that it is destroyed after the unlock: it may hold the last reference to a Comm, and
+  // destroying a Comm can take long.
+  std::map<int, std::vector<CommPtr>>::node_type done;
+  const std::scoped_lock lock(background_threads().mutex);
+  done = background_threads().threads.extract(number);
+  background_threads().changed.notify_all();
 }
 
 }  // namespace
 
 void run_in_background(std::function<void()> body, std::vector<CommPtr> comms) {
-  static const int registered = std::atexit(end_all);
+  static const int registered = std::atexit(abort_all);
   static_cast<void>(registered);
   int number = 0;
   {
-    const std::scoped_lock lock(working().mutex);
-    number = ++working().last;
-    working().threads[number] = std::move(comms);
+    const std::scoped_lock lock(background_threads().mutex);
+    number = ++background_threads().last;
+    background_threads().threads[number] = std::move(comms);
   }
   try {
     start_thread([number, work = std::move(body)]() mutable {
       work();
-      work = nullptr;  // with the communicators that it holds
-      forget(number);
+      work = nullptr;  // releases the communicators that it holds
+      remove_thread(number);
     }).detach();
   } catch (...) {
-    forget(number);
+    remove_thread(number);
     throw;
   }
 }

@@ -1,6 +1,9 @@
-// Threads that carry out jobs in the background. Nobody joins them; when the process ends while some are at work, their
-// communicators are aborted first, and they are waited for a moment, so that they do not run into what is destroyed
-// then. Any thread.
+// Background threads: they run the jobs of nonblocking communicators. They are detached, so the program never joins
+// them.
+//
+// If the process exits while some of them run, an exit handler aborts their communicators and then waits for them, for
+// at most 2 s. Otherwise they could use objects that are destroyed during exit. All functions may be called from any
+// thread.
 #pragma once
 
 #include <functional>
@@ -10,8 +13,8 @@
 
 namespace tutti::nccl {
 
-// Runs `body`, which must not throw, in a thread of its own. Throws std::system_error where none can be started.
-// `comms`: those that it works on.
+// Runs `body`, which must not throw, in a new thread. `comms` are the communicators that it uses; they are aborted if
+// the process exits before `body` has returned. Throws std::system_error if no thread can be started.
 void run_in_background(std::function<void()> body, std::vector<CommPtr> comms);
 
 }  // namespace tutti::nccl

@@ -1,4 +1,5 @@
-// The collectives, sends and receives.
+// The exported collectives, ncclSend and ncclRecv. Each function checks its arguments, and then runs the call or adds
+// it to the open group (group.h).
 #include <fmt/format.h>
 
 #include "nccl/api.h"
@@ -24,15 +25,18 @@ struct Arguments {
 };
 
 ncclResult_t take_op(const char* function, Comm& comm, ncclRedOp_t op, GroupCall& one) {
-  if (op >= 0 && op < 5) {  // NCCL's own numbers, which ReduceOp shares
+  // The predefined operations: ncclRedOp_t and ReduceOp use the same numbers for them.
+  if (op >= 0 && op < 5) {
     one.call.op = static_cast<ReduceOp>(op);
     return ncclSuccess;
   }
   const std::scoped_lock lock(comm.mutex);
   const auto found = comm.ops.find(op);
   if (found == comm.ops.end()) {
-    return fail_in(function, fmt::format("operation {} is none of NCCL's, nor made on this communicator, or destroyed",
-                                         static_cast<int>(op)));
+    return fail_in(
+        function,
+        fmt::format("operation {} is not predefined, and was not created on this communicator or was destroyed",
+                    static_cast<int>(op)));
   }
   if (found->second.type != one.call.type) {
     return fail_in(function, fmt::format("the operation was made for {}, the call has {}",
@@ -62,8 +66,10 @@ ncclResult_t collective(const char* function, ncclComm_t handle, const Arguments
   one.stream = arguments.stream;
   one.algorithm = comm.settings.algorithms[static_cast<std::size_t>(arguments.kind)];
   if (const ncclResult_t taken = take_op(function, comm, arguments.op, one); taken != ncclSuccess) return taken;
-  if (arguments.count == 0) return ncclSuccess;  // as NCCL has it: the same on all ranks, and nobody waits
-  // Buffers that a rank has no use for may be anything.
+  // as in NCCL; every rank passes count 0, so no rank waits for another one
+  if (arguments.count == 0) return ncclSuccess;
+  // A rank may pass any pointer for a buffer that it does not use, for example the input of a broadcast on a rank that
+  // is not the root. Such pointers are replaced by null, so that they are never looked at.
   const bool root = comm.rank == arguments.root;
   const CollectiveKind kind = arguments.kind;
   if (!root && (kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kScatter)) one.call.input = nullptr;
@@ -71,8 +77,8 @@ ncclResult_t collective(const char* function, ncclComm_t handle, const Arguments
   return run_call(function, std::move(one));
 }
 
-ncclResult_t transfer(const char* function, GroupCall::Kind kind, const void* input, void* output, std::size_t count,
-                      ncclDataType_t type, int peer, ncclComm_t handle, cudaStream_t stream) {
+ncclResult_t transfer(const char* function, GroupCall::CallType kind, const void* input, void* output,
+                      std::size_t count, ncclDataType_t type, int peer, ncclComm_t handle, cudaStream_t stream) {
   GroupCall one;
   if (const ncclResult_t ready = find_ready(handle, function, &one.comm); ready != ncclSuccess) return ready;
   if (type < 0 || type >= ncclNumTypes) {
@@ -226,14 +232,14 @@ TUTTI_NCCL(ncclResult_t, Scatter, const void* sendbuff, void* recvbuff, size_t c
 TUTTI_NCCL(ncclResult_t, Send, const void* sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
            cudaStream_t stream) {
   return guarded_in_group([&] {
-    return transfer("ncclSend", GroupCall::Kind::kSend, sendbuff, nullptr, count, datatype, peer, comm, stream);
+    return transfer("ncclSend", GroupCall::CallType::kSend, sendbuff, nullptr, count, datatype, peer, comm, stream);
   });
 }
 
 TUTTI_NCCL(ncclResult_t, Recv, void* recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
            cudaStream_t stream) {
   return guarded_in_group([&] {
-    return transfer("ncclRecv", GroupCall::Kind::kReceive, nullptr, recvbuff, count, datatype, peer, comm, stream);
+    return transfer("ncclRecv", GroupCall::CallType::kReceive, nullptr, recvbuff, count, datatype, peer, comm, stream);
   });
 }
 

@@ -21,14 +21,16 @@
 namespace tutti::nccl {
 namespace {
 
-// The handles that are alive. NCCL's functions take handles and nothing else, so the table is the process's.
+// All communicators that exist, by handle. The table is global because NCCL's functions receive a handle and nothing
+// else.
 struct Table {
   std::shared_mutex mutex;
   std::unordered_map<ncclComm_t, CommPtr> comms;
 };
 
 Table& table() {
-  static auto& the = *new Table;  // never destroyed: a program may end with communicators that it did not destroy
+  // Never destroyed, because a program may exit without destroying its communicators.
+  static auto& the = *new Table;
   return the;
 }
 
@@ -36,7 +38,8 @@ ncclResult_t fail_in(const char* function, ncclResult_t result, const std::strin
   return fail(result, fmt::format("{}: {}", function, message));
 }
 
-// Jobs that share a communicator, directly or as what they are made from.
+// Jobs with the same lane must run one after the other: they work on the same communicator, or make new communicators
+// from the same parent.
 const Comm* lane_of(const Job& job) { return job.parent != nullptr ? job.parent.get() : job.comm.get(); }
 
 std::vector<CommPtr> comms_of(const std::vector<Job>& lane) {
@@ -56,12 +59,13 @@ void count_job(const Job& job, int difference) {
   }
 }
 
-// In the background nobody gets what a job returns: ncclCommGetAsyncError() tells it.
-void note_of(const Job& job, ncclResult_t result) {
+// Stores the error of a background job in its communicators, because its result has no caller. ncclCommGetAsyncError()
+// reports it.
+void record_job_error(const Job& job, ncclResult_t result) {
   for (const CommPtr& comm : {job.comm, job.parent}) {
     if (comm == nullptr) continue;
     const std::scoped_lock lock(comm->mutex);
-    if (!comm->async_error) comm->async_error = LateError{.result = result, .message = last_error()};
+    if (!comm->async_error) comm->async_error = AsyncError{.result = result, .message = last_error()};
   }
 }
 
@@ -69,15 +73,17 @@ ncclResult_t run_lane(const std::vector<Job>& lane) noexcept {
   ncclResult_t first = ncclSuccess;
   for (const Job& job : lane) {
     const ncclResult_t result = guarded(job.body);
-    if (result != ncclSuccess && result != ncclInProgress && !job.comm->settings.blocking) note_of(job, result);
+    if (result != ncclSuccess && result != ncclInProgress && !job.comm->settings.blocking)
+      record_job_error(job, result);
     count_job(job, -1);
     if (first == ncclSuccess) first = result;
   }
   return first;
 }
 
-// How often this process was forked since a communicator was first made: asking the system for the process's number
-// would cost each call more than all else that is looked at here.
+// Counts the forks that lead to this process, since the first communicator was created. The counter grows in the child
+// of each fork, not in the parent. A Comm compares it with its own copy to detect a forked child. Asking the system for
+// the process id instead would cost each call more than all other checks together.
 std::atomic<int>& forks() {
   static std::atomic<int> count{0};
   static const int watched = pthread_atfork(nullptr, nullptr, [] { ++forks(); });
@@ -86,7 +92,7 @@ std::atomic<int>& forks() {
 }
 
 ncclComm_t next_handle() {
-  static std::atomic<std::uintptr_t> last{0};       // handles are the process's
+  static std::atomic<std::uintptr_t> last{0};       // unique in the process
   return reinterpret_cast<ncclComm_t>(last += 16);  // NOLINT: a number
 }
 
@@ -106,7 +112,8 @@ Result<RankDevice> RankDevice::of_this_thread() {
   if (loaded == nullptr) return RankDevice();
   cuda::CUcontext context = nullptr;
   const bool asked = loaded->api().ctx_get_current(&context) == cuda::CUresult::kSuccess;
-  if (!asked || context == nullptr) {  // as the CUDA runtime has it: a thread that has chosen none has the first
+  // As in the CUDA runtime: a thread that has not chosen a device uses device 0.
+  if (!asked || context == nullptr) {
     const auto devices = loaded->device_count();
     return devices.ok() && *devices > 0 ? of(0) : Result<RankDevice>(RankDevice());
   }
@@ -125,9 +132,9 @@ Comm::Comm(std::int32_t its_rank, std::int32_t its_ranks, RankDevice its_device,
 
 bool Comm::own_process() const { return forks_ == forks().load(std::memory_order_relaxed); }
 
-bool Comm::is_unmade() {
+bool Comm::is_creating() {
   const std::scoped_lock lock(mutex);
-  return phase == Phase::kUnmade;
+  return phase == Phase::kCreating;
 }
 
 Result<DeviceScope> Comm::enter_device() const {
@@ -156,9 +163,9 @@ ncclResult_t Comm::take(Result<std::unique_ptr<Communicator>> made) {
   return ncclSuccess;
 }
 
-void Comm::note(const Error& error) {
+void Comm::record_error(const Error& error) {
   const std::scoped_lock lock(mutex);
-  if (!async_error) async_error = LateError{.result = number_of(error.code), .message = to_string(error)};
+  if (!async_error) async_error = AsyncError{.result = result_of(error.code), .message = to_string(error)};
 }
 
 void Comm::abort() {
@@ -180,20 +187,20 @@ ncclResult_t Comm::state() {
   {
     const std::scoped_lock lock(mutex);
     if (phase == Phase::kFailed) return fail(*failure);
-    if (jobs_running > 0 || phase == Phase::kUnmade) return ncclInProgress;
+    if (jobs_running > 0 || phase == Phase::kCreating) return ncclInProgress;
     if (communicator == nullptr) return ncclSuccess;
     works = pending;
   }
-  // Not under the mutex: a call that is inside the communicator may wait for other ranks, and abort() must end it.
+  // Without the mutex: a call inside the communicator may wait for other ranks, and abort() must be able to end it.
   std::vector<std::shared_ptr<Work>> ended;
   for (const auto& work : works) {
     if (!work->test()) continue;
     const Status status = work->wait();
-    if (!status.ok()) note(status.error());
+    if (!status.ok()) record_error(status.error());
     ended.push_back(work);
   }
   const Status late = communicator->async_status();
-  if (!late.ok()) note(late.error());
+  if (!late.ok()) record_error(late.error());
   const std::scoped_lock lock(mutex);
   std::erase_if(pending, [&](const auto& work) { return std::find(ended.begin(), ended.end(), work) != ended.end(); });
   if (phase == Phase::kRevoked) return ncclSuccess;
@@ -201,13 +208,13 @@ ncclResult_t Comm::state() {
   return pending.empty() ? ncclSuccess : ncclInProgress;
 }
 
-ncclComm_t enter(const CommPtr& comm) {
+ncclComm_t add_to_table(const CommPtr& comm) {
   const std::scoped_lock lock(table().mutex);
   table().comms[comm->handle()] = comm;
   return comm->handle();
 }
 
-void leave(const CommPtr& comm) {
+void remove_from_table(const CommPtr& comm) {
   const std::scoped_lock lock(table().mutex);
   table().comms.erase(comm->handle());
 }
@@ -218,7 +225,7 @@ ncclResult_t find(ncclComm_t handle, const char* function, CommPtr* comm) {
   const auto found = table().comms.find(handle);
   if (found == table().comms.end()) {
     return fail_in(function, ncclInvalidArgument,
-                   fmt::format("{} is no communicator: it was destroyed or aborted, or never made",
+                   fmt::format("{} is not a communicator: it was destroyed or aborted, or never existed",
                                static_cast<const void*>(handle)));
   }
   *comm = found->second;
@@ -236,11 +243,11 @@ ncclResult_t find_ready(ncclComm_t handle, const char* function, CommPtr* comm) 
   }
   switch ((*comm)->phase) {
     case Phase::kReady: return ncclSuccess;
-    case Phase::kUnmade:
+    case Phase::kCreating:
       return fail_in(function, ncclInvalidArgument,
                      "the communicator is made at the end of the open group: use it after ncclGroupEnd()");
     case Phase::kFailed:
-      return fail_in(function, number_of((*comm)->failure->code),
+      return fail_in(function, result_of((*comm)->failure->code),
                      "the communicator was never made: " + to_string(*(*comm)->failure));
     case Phase::kRevoked:
       return fail_in(function, ncclInvalidUsage, "the communicator was revoked: split, shrink or destroy it");
@@ -268,12 +275,13 @@ ncclResult_t run_jobs(std::vector<Job> jobs) {
     (found != lanes.end() ? *found : lanes.emplace_back()).push_back(std::move(job));
   }
   std::mutex mutex;
-  LateError first;  // in time: what follows may only be its consequence
+  // The first error in time. Later ones may only be consequences of it.
+  AsyncError first;
   const auto failed = [&](ncclResult_t result, std::string message) {
     const std::scoped_lock lock(mutex);
     if (first.result == ncclSuccess) first = {.result = result, .message = std::move(message)};
-    for (const auto& lane : lanes) {  // the others' set-up may wait for the one that failed
-      for (const Job& job : lane) *job.comm->stop = *job.comm->stop || job.comm->is_unmade();
+    for (const auto& lane : lanes) {  // the set-up of the other jobs may wait for the one that failed
+      for (const Job& job : lane) *job.comm->stop = *job.comm->stop || job.comm->is_creating();
     }
   };
   const auto run = [&](std::size_t i) {
@@ -282,7 +290,7 @@ ncclResult_t run_jobs(std::vector<Job> jobs) {
   };
   std::vector<std::thread> threads;
   bool in_background = false;
-  std::size_t here = lanes.size();  // the lane that this thread runs itself
+  std::size_t here = lanes.size();  // index of the lane that this thread runs itself
   for (std::size_t i = 0; i < lanes.size(); ++i) {
     const bool blocking = lanes[i].front().comm->settings.blocking;
     in_background |= !blocking;
@@ -300,11 +308,12 @@ ncclResult_t run_jobs(std::vector<Job> jobs) {
       for (const Job& job : lanes[i]) {
         count_job(job, -1);
         const std::scoped_lock lock(job.comm->mutex);
-        if (job.comm->phase != Phase::kUnmade) continue;
+        if (job.comm->phase != Phase::kCreating) continue;
         job.comm->phase = Phase::kFailed;
-        job.comm->failure = Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1, words_of_unstarted_thread(error)};
+        job.comm->failure =
+            Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1, describe_thread_start_error(error)};
       }
-      failed(ncclSystemError, words_of_unstarted_thread(error));
+      failed(ncclSystemError, describe_thread_start_error(error));
     }
   }
   if (here < lanes.size()) run(here);

@@ -1,14 +1,17 @@
-// Comm: what an ncclComm_t stands for: one Communicator with what NCCL's interface keeps beside it, and the table of
-// all that are alive, through which every handle goes, so that one that was destroyed, or never was one, is told.
+// Comm: the object behind an ncclComm_t. It holds a Communicator and the state that NCCL's interface needs in
+// addition. A table contains all Comms that exist. Every handle is looked up in it, so that a handle that was
+// destroyed, or that never was a communicator, is an error and not a crash.
 //
-// Life: made -> (job that sets it up) ready | failed -> ... -> destroyed (out of the table). Who uses a Comm holds a
-// shared_ptr: a destroyed one ends with the last call that is still inside it.
+// Life cycle: created -> (the set-up job ends) ready or failed -> ... -> destroyed (removed from the table). Code that
+// uses a Comm holds a shared_ptr to it. A destroyed Comm is therefore freed when the last call that still uses it
+// returns.
 //
-// Jobs: what blocks for other ranks (set-up, split, shrink, finalize, ...) is a job. A blocking communicator runs it in
-// the caller's thread, or, in a group, beside the group's other jobs; one that is not blocking in a thread of its own,
-// and the caller asks ncclCommGetAsyncError() for its end. One job at a time, and nothing else beside it.
+// Jobs: an operation that may wait for other ranks (set-up, split, shrink, finalize, ...) is a job. A blocking
+// communicator runs its job in the thread of the caller; if there are several jobs in a group, they run at the same
+// time. A nonblocking communicator runs its job in a background thread, and the caller uses ncclCommGetAsyncError() to
+// find out when it has ended. A communicator runs one job at a time, and refuses calls while it does.
 //
-// Threads: any; `mutex` guards what may change.
+// Threads: all functions may be called from any thread. `mutex` protects the members that change.
 #pragma once
 
 #include <atomic>
@@ -32,40 +35,46 @@ namespace tutti::nccl {
 
 class Windows;  // windows.h
 
-// A reduction that ncclRedOpCreatePreMulSum() made.
+// A reduction operation that was made by ncclRedOpCreatePreMulSum().
 struct CustomOp {
   DataType type = DataType::kFloat32;
   Scale scale{};
-  const void* scalar = nullptr;  // where the factor lies, when it is read by each call
+  // Address of the factor if each call reads it (ncclScalarDevice); null if `scale` is the factor.
+  const void* scalar = nullptr;
 };
 
-// What ncclCommGetAsyncError() tells, and its sentence.
-struct LateError {
+// The result that ncclCommGetAsyncError() returns, and the message that belongs to it.
+struct AsyncError {
   ncclResult_t result = ncclSuccess;
   std::string message;
 };
 
-// Where a communicator stands.
+// The state of a communicator.
 enum class Phase : std::uint8_t {
-  kUnmade,  // its first job has not ended
+  kCreating,  // its set-up job has not ended
   kReady,
-  kFailed,     // for good: `failure` says why
-  kRevoked,    // stopped; may be split, shrunk, destroyed
+  kFailed,     // set-up has failed; final; `failure` is the error
+  kRevoked,    // stopped by ncclCommRevoke(); may be split, shrunk or destroyed
   kSuspended,  // between ncclCommSuspend() and ncclCommResume()
-  kFinalized,  // may only be destroyed
+  kFinalized,  // ncclCommFinalize() has ended; may only be destroyed
 };
 
-// The GPU of a rank: that of the thread that made the communicator.
+// The GPU of a rank: the one that was current in the thread that created the communicator.
 struct RankDevice {
-  std::int32_t number = -1;                         // -1: none, host memory only
-  std::shared_ptr<cuda::PrimaryContext> context{};  // null: none; shared by the communicators of the rank
+  std::int32_t number = -1;                         // CUDA device number; -1: no GPU, host memory only
+  std::shared_ptr<cuda::PrimaryContext> context{};  // null: no GPU; shared by the rank's communicators
 
+  // The device with that number, whose primary context is retained. A negative number gives a RankDevice without a
+  // GPU. Errors: those of the CUDA driver.
   static Result<RankDevice> of(std::int32_t number);
+  // The device of the current context of this thread. If the thread has no context, this is device 0, as in the CUDA
+  // runtime. Without a loaded CUDA driver, or without a device, the result is a RankDevice without a GPU.
   static Result<RankDevice> of_this_thread();
 };
 
-// While it lives, the device of a communicator is the thread's, where it has one: a program may call with another one
-// current, and default streams are the current context's.
+// While this object exists, the device of the communicator is the current one of the thread. It is needed because a
+// program may call with another device current, and default streams belong to the current context. Empty if the
+// communicator has no GPU.
 using DeviceScope = std::optional<cuda::ContextScope>;
 
 class Comm {
@@ -75,76 +84,89 @@ class Comm {
   Comm(const Comm&) = delete;
   Comm& operator=(const Comm&) = delete;
 
-  // Never given twice in a process: one that was destroyed stays invalid.
+  // The handle is unique in the process and never reused, so the handle of a destroyed communicator stays invalid.
   ncclComm_t handle() const { return handle_; }
-  bool own_process() const;  // false in a forked child
+  bool own_process() const;  // false in a child process that was forked after creation
 
   std::int32_t rank;
   std::int32_t ranks;
   const RankDevice device;
-  const Settings settings;  // of it and of those that are made from it
+  const Settings settings;  // of this communicator; those that are made from it inherit them
 
   std::mutex mutex;
-  Phase phase = Phase::kUnmade;
-  std::unique_ptr<Communicator> communicator;  // null while unmade, or failed in that; stays once it is there
-  std::optional<Error> failure;                // of kFailed
-  std::optional<LateError> async_error;        // the first that has cost more than its call, or came after it
+  Phase phase = Phase::kCreating;
+  // Null until the set-up job has succeeded, and if it has failed. Does not change afterwards.
+  std::unique_ptr<Communicator> communicator;
+  std::optional<Error> failure;  // why set-up failed; set in Phase::kFailed
+  // The first error that was reported after its call had returned, or that made more than its call unusable.
+  std::optional<AsyncError> async_error;
   int jobs_running = 0;
   bool aborted = false;
-  const std::shared_ptr<std::atomic<bool>> stop = std::make_shared<std::atomic<bool>>();  // shared with its set-up
-  std::vector<std::shared_ptr<Work>> pending;  // host calls of a communicator that is not blocking; shared by groups
+  // set to true to stop the set-up; shared with it
+  const std::shared_ptr<std::atomic<bool>> stop = std::make_shared<std::atomic<bool>>();
+  // Calls on host memory that a nonblocking communicator has not finished yet. Shared, because one Work can belong to
+  // a group of several communicators.
+  std::vector<std::shared_ptr<Work>> pending;
   std::map<int, CustomOp> ops;
-  std::map<std::uintptr_t, Registration> registrations;  // by handle of ncclCommRegister()
+  std::map<std::uintptr_t, Registration> registrations;  // by the handle that ncclCommRegister() returned
   std::uintptr_t last_registration = 0;
-  std::shared_ptr<Windows> windows;  // null: none yet; shared by the calls on it, which may outlast the handle
-  std::optional<UniqueId> growth;    // given out by ncclCommGetUniqueId(), not used yet
+  // Null until the first window is registered. Shared with the calls that use it, which may still run after the handle
+  // was destroyed.
+  std::shared_ptr<Windows> windows;
+  // The id that ncclCommGetUniqueId() returned last, if ncclCommGrow() has not used it yet.
+  std::optional<UniqueId> growth;
 
-  bool is_unmade();
+  bool is_creating();
   Result<DeviceScope> enter_device() const;
-  // Takes what a set-up job came to.
+  // Stores the result of a set-up job: the communicator becomes ready, or failed.
   ncclResult_t take(Result<std::unique_ptr<Communicator>> made);
-  // Remembers what ncclCommGetAsyncError() is to tell.
-  void note(const Error& error);
-  // Ends operations under way; from any thread.
+  // Stores the error for ncclCommGetAsyncError(), unless an earlier one is stored already.
+  void record_error(const Error& error);
+  // Aborts the operations in progress, and the set-up if it is in progress. May be called from any thread.
   void abort();
-  // ncclCommGetAsyncError()'s answer; looks at what is pending.
+  // The result for ncclCommGetAsyncError(). Also checks which pending calls have ended.
   ncclResult_t state();
 
  private:
   const ncclComm_t handle_;
-  const int forks_;  // from the first process to this
+  const int forks_;  // value of forks() when the Comm was created; it differs in a forked child
 };
 
 using CommPtr = std::shared_ptr<Comm>;
 
-// Puts it into the table; its handle is valid from now on.
-ncclComm_t enter(const CommPtr& comm);
-// Takes it out: the handle is invalid from now on.
-void leave(const CommPtr& comm);
+// Adds a Comm to the table. The returned handle is valid from then on.
+ncclComm_t add_to_table(const CommPtr& comm);
+// Removes a Comm from the table. Its handle is invalid from then on.
+void remove_from_table(const CommPtr& comm);
 
-// The Comm of a handle. Errors (ncclInvalidArgument): null, destroyed, none of ours.
+// Looks up a handle. Errors: ncclInvalidArgument if it is null, was destroyed, or is not a communicator;
+// ncclInvalidUsage if the communicator belongs to the process from which this one was forked.
 ncclResult_t find(ncclComm_t handle, const char* function, CommPtr* comm);
-// The same, and it must be ready for calls. Errors: as find(); ncclInvalidArgument while a job is under way; how it
-// failed; ncclInvalidUsage when revoked, suspended or finalized.
+// As find(), and the communicator must be ready for calls. Further errors: ncclInvalidArgument if it is being set up
+// or a job is in progress; the error of the set-up if it failed; ncclInvalidUsage if it is revoked, suspended or
+// finalized.
 ncclResult_t find_ready(ncclComm_t handle, const char* function, CommPtr* comm);
 
-// What other files of this folder may know of a communicator.
+// Properties of a communicator for files that do not use Comm itself.
 struct CommFacts {
   int rank = 0;
   int ranks = 0;
-  int device = -1;  // -1: none
+  int device = -1;  // CUDA device number; -1: no GPU
 };
 ncclResult_t facts_of(ncclComm_t handle, CommFacts* facts);
 
-// A piece of work on one communicator that may wait for other ranks.
+// An operation on one communicator that may wait for other ranks.
 struct Job {
-  CommPtr comm;                        // whose state it changes, and whose `blocking` counts
-  CommPtr parent;                      // null, or the communicator that `comm` is made from: busy meanwhile
-  std::function<ncclResult_t()> body;  // once; not under a mutex
+  // The communicator that the job changes. Its setting `blocking` decides how the job runs.
+  CommPtr comm;
+  // Null, or the communicator from which `comm` is made. It cannot be used while the job runs.
+  CommPtr parent;
+  std::function<ncclResult_t()> body;  // called once, without a mutex held
 };
 
-// Runs them: those of different communicators at once, those that share one in their order. Returns at their ends, with
-// the first error; those of communicators that are not blocking go on in the background (ncclInProgress).
+// Runs the jobs. Jobs of different communicators run at the same time; jobs that share a communicator run in the order
+// of the list. Waits for the jobs of blocking communicators and returns the first error. Jobs of nonblocking
+// communicators continue in the background; the result is then ncclInProgress.
 ncclResult_t run_jobs(std::vector<Job> jobs);
 
 }  // namespace tutti::nccl

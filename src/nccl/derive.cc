@@ -1,4 +1,5 @@
-// Communicators out of communicators: split, shrink, grow.
+// The functions that make a communicator from another one: ncclCommSplit, ncclCommShrink, ncclCommGrow and
+// ncclCommGetUniqueId.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -15,13 +16,14 @@
 namespace tutti::nccl {
 namespace {
 
-ncclResult_t check_place(const char* function, ncclComm_t* newcomm) {
+ncclResult_t check_output(const char* function, ncclComm_t* newcomm) {
   if (newcomm != nullptr) return ncclSuccess;
   return fail(ncclInvalidArgument, fmt::format("{}: the place for the new communicator is null", function));
 }
 
-// Of a communicator whose calls may have been stopped, the ranks still being there.
-ncclResult_t find_for_management(ncclComm_t handle, const char* function, CommPtr* comm) {
+// Looks up a communicator that may be split or shrunk. This includes a revoked one, because its ranks are still there
+// although its calls were stopped. Errors: those of find_ready().
+ncclResult_t find_parent(ncclComm_t handle, const char* function, CommPtr* comm) {
   if (const ncclResult_t found = find(handle, function, comm); found != ncclSuccess) return found;
   {
     const std::scoped_lock lock((*comm)->mutex);
@@ -30,7 +32,8 @@ ncclResult_t find_for_management(ncclComm_t handle, const char* function, CommPt
   return find_ready(handle, function, comm);
 }
 
-// The new communicator's rank and size are known when it has been made.
+// Stores the new communicator in `child`. Its rank and size are known only now, because the other ranks decide them,
+// too.
 ncclResult_t take_child(Comm& child, Result<std::unique_ptr<Communicator>> made) {
   if (made.ok() && *made != nullptr) {
     const std::scoped_lock lock(child.mutex);
@@ -42,7 +45,8 @@ ncclResult_t take_child(Comm& child, Result<std::unique_ptr<Communicator>> made)
 
 Result<std::unique_ptr<Communicator>> split(Comm& parent, int colour, int key) {
   if (parent.phase != Phase::kRevoked) return parent.communicator->split(colour, key);
-  auto whole = parent.communicator->shrink({});  // its own calls are stopped
+  // A revoked communicator executes no calls, and split() is one. So a full copy is made first, which is then split.
+  auto whole = parent.communicator->shrink({});
   if (!whole) return whole.error();
   return (*whole)->split(colour, key);
 }
@@ -66,9 +70,9 @@ Result<std::unique_ptr<Communicator>> grow(const CommPtr& parent, const Comm& ch
 TUTTI_NCCL(ncclResult_t, CommSplit, ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config) {
   return guarded([&] {
     CommPtr parent;
-    if (const ncclResult_t right = check_place("ncclCommSplit", newcomm); right != ncclSuccess) return in_group(right);
+    if (const ncclResult_t right = check_output("ncclCommSplit", newcomm); right != ncclSuccess) return in_group(right);
     *newcomm = nullptr;
-    if (const ncclResult_t ready = find_for_management(comm, "ncclCommSplit", &parent); ready != ncclSuccess) {
+    if (const ncclResult_t ready = find_parent(comm, "ncclCommSplit", &parent); ready != ncclSuccess) {
       return in_group(ready);
     }
     if (color < 0 && color != NCCL_SPLIT_NOCOLOR) {
@@ -77,10 +81,11 @@ TUTTI_NCCL(ncclResult_t, CommSplit, ncclComm_t comm, int color, int key, ncclCom
     }
     auto settings = settings_with(parent->settings, config);
     if (!settings) return in_group(fail(settings.error()));
-    const auto child = std::make_shared<Comm>(-1, 0, parent->device, *settings);  // shared by the table and calls
+    // shared by the table and the calls that use it
+    const auto child = std::make_shared<Comm>(-1, 0, parent->device, *settings);
     const auto body = [parent, child, color, key] { return take_child(*child, split(*parent, color, key)); };
-    if (color != NCCL_SPLIT_NOCOLOR) *newcomm = enter(child);
-    return end_of_making(newcomm, child, run_job({.comm = child, .parent = parent, .body = body}));
+    if (color != NCCL_SPLIT_NOCOLOR) *newcomm = add_to_table(child);
+    return finish_creation(newcomm, child, run_job({.comm = child, .parent = parent, .body = body}));
   });
 }
 
@@ -88,17 +93,18 @@ TUTTI_NCCL(ncclResult_t, CommShrink, ncclComm_t comm, int* excludeRanksList, int
            ncclConfig_t* config, int shrinkFlags) {
   return guarded([&] {
     CommPtr parent;
-    if (const ncclResult_t right = check_place("ncclCommShrink", newcomm); right != ncclSuccess) return in_group(right);
+    if (const ncclResult_t right = check_output("ncclCommShrink", newcomm); right != ncclSuccess)
+      return in_group(right);
     *newcomm = nullptr;
     if (shrinkFlags != NCCL_SHRINK_DEFAULT && shrinkFlags != NCCL_SHRINK_ABORT) {
-      return in_group(fail(ncclInvalidArgument, fmt::format("ncclCommShrink: flags {} are none of ours", shrinkFlags)));
+      return in_group(fail(ncclInvalidArgument, fmt::format("ncclCommShrink: flags {} are not valid", shrinkFlags)));
     }
     if (excludeRanksCount < 0 || (excludeRanksCount > 0 && excludeRanksList == nullptr)) {
       return in_group(fail(ncclInvalidArgument, "ncclCommShrink: the list of ranks is null or of negative length"));
     }
     const bool stops = shrinkFlags == NCCL_SHRINK_ABORT;
     const ncclResult_t found =
-        stops ? find(comm, "ncclCommShrink", &parent) : find_for_management(comm, "ncclCommShrink", &parent);
+        stops ? find(comm, "ncclCommShrink", &parent) : find_parent(comm, "ncclCommShrink", &parent);
     if (found != ncclSuccess) return in_group(found);
     if (parent->communicator == nullptr) {
       return in_group(fail(ncclInvalidUsage, "ncclCommShrink: the communicator was never made"));
@@ -107,10 +113,10 @@ TUTTI_NCCL(ncclResult_t, CommShrink, ncclComm_t comm, int* excludeRanksList, int
     if (!settings) return in_group(fail(settings.error()));
     if (stops) parent->abort();
     const std::vector<std::int32_t> excluded(excludeRanksList, excludeRanksList + excludeRanksCount);
-    const auto child = std::make_shared<Comm>(-1, 0, parent->device, *settings);  // as in ncclCommSplit
-    *newcomm = enter(child);
+    const auto child = std::make_shared<Comm>(-1, 0, parent->device, *settings);  // shared as in ncclCommSplit
+    *newcomm = add_to_table(child);
     const auto body = [parent, child, excluded] { return take_child(*child, parent->communicator->shrink(excluded)); };
-    return end_of_making(newcomm, child, run_job({.comm = child, .parent = parent, .body = body}));
+    return finish_creation(newcomm, child, run_job({.comm = child, .parent = parent, .body = body}));
   });
 }
 
@@ -137,7 +143,7 @@ TUTTI_NCCL(ncclResult_t, CommGrow, ncclComm_t comm, int nRanks, const ncclUnique
            ncclComm_t* newcomm, ncclConfig_t* config) {
   return guarded([&] {
     CommPtr parent;
-    if (const ncclResult_t right = check_place("ncclCommGrow", newcomm); right != ncclSuccess) return in_group(right);
+    if (const ncclResult_t right = check_output("ncclCommGrow", newcomm); right != ncclSuccess) return in_group(right);
     *newcomm = nullptr;
     if (comm != nullptr) {
       if (const ncclResult_t ready = find_ready(comm, "ncclCommGrow", &parent); ready != ncclSuccess) {
@@ -153,9 +159,10 @@ TUTTI_NCCL(ncclResult_t, CommGrow, ncclComm_t comm, int nRanks, const ncclUnique
     const int old_ranks = parent == nullptr ? 0 : parent->ranks;
     const int own = parent == nullptr ? rank : parent->rank;
     if (nRanks <= old_ranks || own < 0 || own >= nRanks) {
-      return in_group(fail(ncclInvalidArgument, fmt::format("ncclCommGrow: rank {} of {} ranks, of which {} are there: "
-                                                            "give more ranks, and new ones the numbers that follow",
-                                                            own, nRanks, old_ranks)));
+      return in_group(
+          fail(ncclInvalidArgument, fmt::format("ncclCommGrow: rank {} of {} ranks, of which {} exist: "
+                                                "give more ranks, and give new ranks the numbers after them",
+                                                own, nRanks, old_ranks)));
     }
     const auto base = environment_settings();
     if (!base) return in_group(fail(base.error()));
@@ -165,8 +172,8 @@ TUTTI_NCCL(ncclResult_t, CommGrow, ncclComm_t comm, int nRanks, const ncclUnique
     if (uniqueId != nullptr) std::memcpy(id.emplace().bytes.data(), uniqueId, sizeof(*uniqueId));
     auto device = parent == nullptr ? RankDevice::of_this_thread() : parent->device;
     if (!device) return in_group(fail(device.error()));
-    const auto child = std::make_shared<Comm>(own, nRanks, *device, *settings);  // as in ncclCommSplit
-    *newcomm = enter(child);
+    const auto child = std::make_shared<Comm>(own, nRanks, *device, *settings);  // shared as in ncclCommSplit
+    *newcomm = add_to_table(child);
     const auto body = [parent, child, id] {
       const ncclResult_t made = child->take(grow(parent, *child, id));
       if (parent == nullptr) return made;
@@ -174,7 +181,7 @@ TUTTI_NCCL(ncclResult_t, CommGrow, ncclComm_t comm, int nRanks, const ncclUnique
       parent->growth.reset();
       return made;
     };
-    return end_of_making(newcomm, child, run_job({.comm = child, .parent = parent, .body = body}));
+    return finish_creation(newcomm, child, run_job({.comm = child, .parent = parent, .body = body}));
   });
 }
 

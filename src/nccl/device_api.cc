@@ -1,5 +1,6 @@
-// The device API's host side. Kernels that use that API have NCCL's private layouts compiled into them, so nothing that
-// they would read can be handed out; what is a fact about the communicator is answered. Any thread.
+// The host side of NCCL's device API. Kernels that use this API are compiled with NCCL's private memory layouts, so
+// Tutti cannot create the objects that such kernels read: functions that would create them are refused. Functions that
+// only report properties of the communicator work. All functions may be called from any thread.
 #include "nccl/device_api.h"
 
 #include <algorithm>
@@ -13,9 +14,10 @@ namespace tutti::nccl {
 namespace {
 
 constexpr int kUnknownDevice = -1;
+// Bytes of a slot of the low-latency all-to-all, for ncclLLA2ACalcSlots().
 constexpr int kSlotBytes = 8;
 
-// ncclPutSignal() and its like, which need no kernel.
+// ncclPutSignal(), ncclSignal() and ncclWaitSignal() work, because they need no kernel.
 constexpr bool kHasHostRma = true;
 
 ncclResult_t refuse(const char* call, const char* instead) {
@@ -34,14 +36,15 @@ ncclResult_t refuse_pointer(const char* call) {
                 "Use ncclPutSignal() to write to a peer's window, and ncclWinGetUserPtr() for this rank's own memory.");
 }
 
-// By the device API kernels reach their own rank's memory only, so each rank is such a team of its own.
+// The team of ranks whose memory a kernel can reach through the device API. Without a device API this is the rank
+// alone.
 constexpr ncclTeam_t kAlone{.nRanks = 1, .rank = 0, .stride = 1};
 
 ncclResult_t fill_in(const CommFacts& facts, ncclCommProperties_t* props) {
   if (props == nullptr || props->magic != NCCL_API_MAGIC || props->size < offsetof(ncclCommProperties_t, rank)) {
     return fail(ncclInvalidArgument,
-                "ncclCommQueryProperties: the properties were not begun with NCCL_COMM_PROPERTIES_INITIALIZER; begin "
-                "them with it, which says their size");
+                "ncclCommQueryProperties: the properties were not initialised with NCCL_COMM_PROPERTIES_INITIALIZER: "
+                "start from it, because it sets their size");
   }
   const ncclCommProperties_t known{
       .size = props->size,
@@ -58,12 +61,14 @@ ncclResult_t fill_in(const CommFacts& facts, ncclCommProperties_t* props) {
       .hostRmaSupport = kHasHostRma,
       .railedGinType = NCCL_GIN_TYPE_NONE,
   };
-  // A program of another version has a shorter struct, or a longer one whose end stays as it was.
+  // A program that was compiled with an older NCCL has a shorter struct, of which only the first `size` bytes exist.
+  // In a longer struct, of a newer NCCL, the fields at the end keep the values that the program gave them.
   std::memcpy(props, &known, std::min(props->size, sizeof(known)));
   return ncclSuccess;
 }
 
-// What `answer` makes of the communicator's facts; `otherwise`, and the sentence left, where it has none.
+// Returns answer(facts) for a valid communicator. If the handle is not a communicator, returns `otherwise` and stores
+// the error message for ncclGetLastError().
 template <class Answer, class Value>
 Value answer_for(ncclComm_t comm, Value otherwise, Answer&& answer) {
   Value value = otherwise;
@@ -76,6 +81,7 @@ Value answer_for(ncclComm_t comm, Value otherwise, Answer&& answer) {
   return value;
 }
 
+// The number of member `rank` of the team, counted in the numbering in which the calling rank has the number `own`.
 int member(int own, const ncclTeam_t& team, int rank) { return own + (rank - team.rank) * team.stride; }
 
 }  // namespace
@@ -175,5 +181,5 @@ TUTTI_NCCL(int, LLA2ACalcSlots, int maxElts, int maxEltSize) {
   return static_cast<int>(std::min<std::int64_t>(maxElts * each, std::numeric_limits<int>::max()));
 }
 
-// Each communicator reads the log's variables when it is made, so there is nothing that would have to be read again.
+// Does nothing: each communicator reads the logging variables when it is created, so there is nothing to read again.
 TUTTI_NCCL(void, ResetDebugInit, void) {}

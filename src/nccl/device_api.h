@@ -1,8 +1,8 @@
-// The host functions of NCCL's device API, which libnccl exports and nccl.h does not declare: programs have them from
-// NCCL's nccl_device.h. Layouts and numbers are those of 2.30.7.
+// The host functions of NCCL's device API. libnccl exports them, but nccl.h does not declare them: programs get their
+// declarations from NCCL's nccl_device.h. The layouts and constants are those of NCCL 2.30.7.
 //
-// What passes by pointer and is never filled in here stays incomplete. Only src/nccl/device_api.cc and the tests use
-// this file.
+// Types that are only passed by pointer, and that Tutti never reads or writes, stay incomplete. Only
+// src/nccl/device_api.cc and the tests use this file.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 extern "C" {
 
-// Member i of a team is the world's rank `world rank of the caller + (i - rank) * stride`.
+// A team of ranks. Member i of the team is world rank `R + (i - rank) * stride`, if R is the world rank of the caller.
 struct ncclTeam {
   int nRanks, rank, stride;
 };
@@ -67,29 +67,30 @@ struct ncclGinInboxA2AHandle;
 // number that NVML gives to the GPU is not looked up.
 ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t* props);
 
-// Refused.
+// Refused: always returns ncclInvalidUsage.
 ncclResult_t ncclDevCommCreate(ncclComm_t comm, const ncclDevCommRequirements* reqs, ncclDevComm* outDevComm);
 ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const ncclDevComm* devComm);
 
-// Refused.
+// Refused: always returns ncclInvalidUsage.
 ncclResult_t ncclGetLsaDevicePointer(ncclWindow_t window, std::size_t offset, int lsaRank, void** outPtr);
 ncclResult_t ncclGetLsaMultimemDevicePointer(ncclWindow_t window, std::size_t offset, void** outPtr);
 ncclResult_t ncclGetMultimemDevicePointer(ncclWindow_t window, std::size_t offset, ncclMultimemHandle_t multimem,
                                           void** outPtr);
 ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t window, std::size_t offset, int peer, void** outPtr);
 
-// All ranks; those whose memory kernels of this rank reach by the device API: this one alone; one rank of each of
-// those. A communicator that is not one gives a team of no ranks.
+// Teams of the communicator that contain the calling rank. World: all ranks. Lsa: the ranks whose memory a kernel of
+// this rank can reach through the device API, which is this rank alone. Rail: one rank of each Lsa team, so all ranks.
+// If `comm` is not a communicator, the team has 0 ranks.
 ncclTeam_t ncclTeamWorld(ncclComm_t comm);
 ncclTeam_t ncclTeamLsa(ncclComm_t comm);
 ncclTeam_t ncclTeamRail(ncclComm_t comm);
 
-// The rank in the world, or in the team of ncclTeamLsa(), of a team's member. Plain arithmetic: that there is such a
-// rank is the caller's affair. -1: not a communicator.
+// Convert the number of a team's member to its rank in the world, or in the team of ncclTeamLsa(). The functions only
+// calculate; they do not check that such a rank exists. They return -1 if `comm` is not a communicator.
 int ncclTeamRankToWorld(ncclComm_t comm, ncclTeam_t team, int rank);
 int ncclTeamRankToLsa(ncclComm_t comm, ncclTeam_t team, int rank);
 
-// Refused, as they serve ncclDevCommCreate() only.
+// Refused, because they only prepare ncclDevCommCreate(), which is refused.
 ncclResult_t ncclLsaBarrierCreateRequirement(ncclTeam_t team, int nBarriers, ncclLsaBarrierHandle* outHandle,
                                              ncclDevResourceRequirements* outReq);
 ncclResult_t ncclGinBarrierCreateRequirement(ncclComm_t comm, ncclTeam_t team, int nBarriers,
@@ -101,7 +102,7 @@ ncclResult_t ncclGinOutboxCreateRequirement(int nBlocks, int size_log2, ncclGinO
 ncclResult_t ncclGinInboxA2ACreateRequirement(ncclTeam_t peers, int nBlocks, int size_log2,
                                               ncclGinInboxA2AHandle* outHandle, ncclDevResourceRequirements* outReq);
 
-// Slots of 8 bytes for so many elements of maxEltSize bytes.
+// The number of 8-byte slots for `maxElts` elements of `maxEltSize` bytes; each element begins in a new slot.
 int ncclLLA2ACalcSlots(int maxElts, int maxEltSize);
 
 }  // extern "C"

@@ -11,40 +11,44 @@
 namespace tutti::nccl {
 namespace {
 
-// ncclGetLastError(NULL) has no object that could hold what it gives, so these two are the process's and the thread's.
-struct Last {
+// The last message of the process and of each thread are global, because ncclGetLastError(NULL) has no object that
+// could hold them.
+struct LastMessage {
   std::mutex mutex;
   std::string message;
 };
 
-Last& of_process() {
-  static auto& last = *new Last;  // never destroyed: threads may fail while the process ends
+LastMessage& process_message() {
+  static auto& last = *new LastMessage;  // never destroyed, because threads may fail while the process exits
   return last;
 }
 
-// Without a destructor: the last calls of a program may come when such have run. Longer sentences are cut.
-constexpr std::size_t kLongest = 2000;
-struct Sentence {
-  char text[kLongest + 1];
+// A message of one thread. The type has no destructor, because a program's last calls may come after thread-local
+// destructors have run. Longer messages are truncated.
+constexpr std::size_t kMaxMessageBytes = 2000;
+struct MessageBuffer {
+  char text[kMaxMessageBytes + 1];
   void set(std::string_view message) {
-    const std::size_t length = std::min(message.size(), kLongest);
+    const std::size_t length = std::min(message.size(), kMaxMessageBytes);
     std::memcpy(text, message.data(), length);
     text[length] = 0;
   }
 };
-thread_local Sentence of_thread;
-thread_local Sentence handed_out;
+thread_local MessageBuffer thread_message;
+thread_local MessageBuffer returned_message;
 
 }  // namespace
 
-ncclResult_t number_of(ErrorCode code) {
+ncclResult_t result_of(ErrorCode code) {
   switch (code) {
     case ErrorCode::kInvalidArgument: return ncclInvalidArgument;
     case ErrorCode::kMismatch:
     case ErrorCode::kInvalidPlan:
     case ErrorCode::kUnsupported:
     case ErrorCode::kConfig: return ncclInvalidUsage;
-    case ErrorCode::kTimeout: {  // programs of older headers do not know the number
+    // ncclTimeout exists since NCCL 2.30. Programs that were compiled with older headers do not have it, so they get
+    // ncclRemoteError.
+    case ErrorCode::kTimeout: {
       const auto& settings = process_settings();
       return !settings.ok() || settings->version >= NCCL_VERSION(2, 30, 0) ? ncclTimeout : ncclRemoteError;
     }
@@ -58,29 +62,29 @@ ncclResult_t number_of(ErrorCode code) {
   return ncclInternalError;
 }
 
-ncclResult_t fail(const Error& error) { return fail(number_of(error.code), to_string(error)); }
+ncclResult_t fail(const Error& error) { return fail(result_of(error.code), to_string(error)); }
 
 ncclResult_t fail(ncclResult_t result, std::string message) {
-  of_thread.set(message);
-  Last& last = of_process();
+  thread_message.set(message);
+  LastMessage& last = process_message();
   const std::scoped_lock lock(last.mutex);
   last.message = std::move(message);
   return result;
 }
 
 ncclResult_t fail_without_memory() noexcept {
-  of_thread.set("no memory");
+  thread_message.set("no memory");
   return ncclSystemError;
 }
 
 const char* last_error() {
-  handed_out = of_thread;
-  if (handed_out.text[0] == 0) {
-    Last& last = of_process();
+  returned_message = thread_message;
+  if (returned_message.text[0] == 0) {
+    LastMessage& last = process_message();
     const std::scoped_lock lock(last.mutex);
-    handed_out.set(last.message);
+    returned_message.set(last.message);
   }
-  return handed_out.text;
+  return returned_message.text;
 }
 
 }  // namespace tutti::nccl

@@ -1,7 +1,9 @@
-// Errors of the C face: the number that a function returns, and the sentence that ncclGetLastError() gives for it.
+// Errors of the NCCL interface: the result code that a function returns, and the message that ncclGetLastError()
+// returns for it.
 //
-// The sentence is kept per thread, and the last one of the process beside it, for a thread that asks and has had no
-// error of its own (PyTorch's watchdog). Any thread.
+// Each thread has its own last message. The last message of the whole process is kept as well: ncclGetLastError()
+// returns it in a thread that has had no error, for example in PyTorch's watchdog thread. All functions may be called
+// from any thread.
 #pragma once
 
 #include <string>
@@ -11,15 +13,17 @@
 
 namespace tutti::nccl {
 
-// docs/nccl.md has the table.
-ncclResult_t number_of(ErrorCode code);
+// The result code for an error code of Tutti. docs/nccl.md contains the table.
+ncclResult_t result_of(ErrorCode code);
 
-// Notes the sentence and returns the number.
+// Store the message as the last one of the thread and of the process, and return the result code.
+// fail_without_memory() is for exhausted memory: it allocates nothing, and stores the message for the thread only.
 ncclResult_t fail(const Error& error);
 ncclResult_t fail(ncclResult_t result, std::string message);
 ncclResult_t fail_without_memory() noexcept;
 
-// Valid until the thread asks again. Empty: no error yet.
+// The message for ncclGetLastError(). The pointer is valid until the same thread calls this function again. Empty if
+// there was no error yet.
 const char* last_error();
 
 }  // namespace tutti::nccl

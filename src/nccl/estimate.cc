@@ -7,8 +7,9 @@
 namespace tutti::nccl {
 namespace {
 
-// Where the tuner cannot predict a call. Of one round, and of a byte that a rank sends: shared memory as bench/ finds
-// it on a small machine; a network and a GPU as the order of magnitude that vendors state.
+// Costs for calls that the cost model cannot predict: of one round, and of each byte that a rank sends. The values for
+// shared memory were measured with bench/ on a small machine. Those for a network and a GPU are estimates, of the
+// order of magnitude that vendors publish.
 struct Costs {
   double round_us;
   double us_per_byte;
@@ -22,7 +23,7 @@ Costs costs_of(const Comm& comm) {
   return comm.device.number >= 0 && comm.communicator->runs_on_devices() ? kDevice : kHost;
 }
 
-// Rounds of a call, and how often its block leaves a rank.
+// The number of rounds of a call, and how many times its block size a rank sends.
 struct Effort {
   double rounds;
   double blocks;
@@ -44,7 +45,7 @@ Effort effort_of(CollectiveKind kind, Algorithm algorithm, double ranks) {
 double estimate(const GroupCall& one) {
   const Costs costs = costs_of(*one.comm);
   const double bytes = static_cast<double>(one.call.count * size_of(one.call.type));
-  if (one.kind != GroupCall::Kind::kCollective) return costs.round_us + bytes * costs.us_per_byte;
+  if (one.kind != GroupCall::CallType::kCollective) return costs.round_us + bytes * costs.us_per_byte;
   if (one.comm->ranks == 1) return bytes * costs.us_per_byte;
   const auto predicted =
       one.comm->communicator->predicted_us(one.call.kind, one.call.count, one.call.type, one.algorithm);

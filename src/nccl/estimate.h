@@ -1,4 +1,4 @@
-// What ncclGroupSimulateEnd() says a group would take.
+// The time estimate that ncclGroupSimulateEnd() returns for a group.
 #pragma once
 
 #include <vector>
@@ -7,8 +7,10 @@
 
 namespace tutti::nccl {
 
-// Microseconds: of each communicator the sum of its calls, and of these the longest. A call takes what the tuner
-// predicts (Communicator::predicted_us()); where it cannot (transfers, GPUs), rounds and bytes by stated constants.
+// The time that the group would take, in microseconds. The times of one communicator's calls are added, and the
+// communicator with the largest sum determines the result, because communicators run at the same time. The time of a
+// call is the prediction of the cost model (Communicator::predicted_us()). If there is none, for example for transfers
+// and for GPUs, it is calculated from the number of rounds and bytes with the constants in estimate.cc.
 double estimated_us(const std::vector<GroupCall>& calls);
 
 }  // namespace tutti::nccl

@@ -15,6 +15,7 @@
 namespace tutti::nccl {
 namespace {
 
+// The value that NCCL_SIM_INFO_INITIALIZER stores in ncclSimInfo_t::magic.
 constexpr unsigned kSimulationMagic = 0x74685283;
 
 struct OpenGroup {
@@ -22,7 +23,7 @@ struct OpenGroup {
   std::vector<GroupCall> calls;
   std::vector<Job> jobs;
   std::vector<OneSided> one_sided;
-  ncclResult_t error = ncclSuccess;  // the first of a call inside
+  ncclResult_t error = ncclSuccess;  // the first error of a call in the group
   std::string message;
 };
 
@@ -30,7 +31,9 @@ thread_local OpenGroup group;
 
 OpenGroup take_group() { return std::exchange(group, {}); }
 
-// The options of a call, in the memory and at the time in which it runs.
+// The options for a call. Waits for earlier work of its stream if the call is on host memory, and reads the factor of
+// a pre-multiplied sum, so it must be called at the time when the call runs. The communicator's device is current
+// meanwhile.
 Result<CallOptions> options_of(const GroupCall& one) {
   const auto scope = one.comm->enter_device();
   if (!scope) return scope.error();
@@ -49,31 +52,31 @@ Result<CallOptions> options_of(const GroupCall& one) {
 
 Status run_alone(const GroupCall& one, const CallOptions& options) {
   Communicator& communicator = *one.comm->communicator;
-  if (one.kind == GroupCall::Kind::kCollective) return communicator.run(one.call, options);
-  return one.kind == GroupCall::Kind::kSend
+  if (one.kind == GroupCall::CallType::kCollective) return communicator.run(one.call, options);
+  return one.kind == GroupCall::CallType::kSend
              ? communicator.send(one.call.input, one.call.count, one.call.type, one.peer, options)
              : communicator.receive(one.call.output, one.call.count, one.call.type, one.peer, options);
 }
 
 Status add_to(Group& all, const GroupCall& one, const CallOptions& options) {
   Communicator& communicator = *one.comm->communicator;
-  if (one.kind == GroupCall::Kind::kCollective) return all.add(communicator, one.call, options);
-  return one.kind == GroupCall::Kind::kSend
+  if (one.kind == GroupCall::CallType::kCollective) return all.add(communicator, one.call, options);
+  return one.kind == GroupCall::CallType::kSend
              ? all.send(communicator, one.call.input, one.call.count, one.call.type, one.peer, options)
              : all.receive(communicator, one.call.output, one.call.count, one.call.type, one.peer, options);
 }
 
-ncclResult_t fail_of(std::span<const GroupCall> calls, const Error& error) {
+ncclResult_t record_failure(std::span<const GroupCall> calls, const Error& error) {
   if (error.scope != ErrorScope::kCall) {
-    for (const GroupCall& one : calls) one.comm->note(error);
+    for (const GroupCall& one : calls) one.comm->record_error(error);
   }
   return fail(error);
 }
 
 ncclResult_t start_in_background(Group& all, std::span<const GroupCall> calls) {
   auto work = all.start();
-  if (!work) return fail_of(calls, work.error());
-  const auto shared = std::make_shared<Work>(*std::move(work));  // by all communicators of the group
+  if (!work) return record_failure(calls, work.error());
+  const auto shared = std::make_shared<Work>(*std::move(work));  // shared by all communicators of the group
   for (const GroupCall& one : calls) {
     const std::scoped_lock lock(one.comm->mutex);
     if (one.comm->pending.empty() || one.comm->pending.back() != shared) one.comm->pending.push_back(shared);
@@ -85,14 +88,15 @@ ncclResult_t run_one(const GroupCall& one) {
   const auto options = options_of(one);
   if (!options) return fail(options.error());
   const Status ran = run_alone(one, *options);
-  return ran.ok() ? ncclSuccess : fail_of({&one, 1}, ran.error());
+  return ran.ok() ? ncclSuccess : record_failure({&one, 1}, ran.error());
 }
 
-// On device memory it has been put into the streams then, on host memory of a blocking communicator it has ended.
+// Runs the calls of `all` together. When it returns, calls on device memory have been enqueued in their streams, and
+// calls on host memory have finished, unless they run in the background (ncclInProgress).
 ncclResult_t run_together(Group& all, std::span<const GroupCall> calls, bool in_background) {
   if (in_background) return start_in_background(all, calls);
   const Status ran = all.run();
-  return ran.ok() ? ncclSuccess : fail_of(calls, ran.error());
+  return ran.ok() ? ncclSuccess : record_failure(calls, ran.error());
 }
 
 ncclResult_t run_calls(std::span<const GroupCall> calls) {
@@ -107,7 +111,7 @@ ncclResult_t run_calls(std::span<const GroupCall> calls) {
     auto options = options_of(one);
     if (!options) return fail(options.error());
     in_background |= !blocking && !options->stream;
-    if (one.kind != GroupCall::Kind::kCollective && options->stream) options->stream = streams->of(one);
+    if (one.kind != GroupCall::CallType::kCollective && options->stream) options->stream = streams->of(one);
     const Status added = add_to(all, one, *options);
     if (!added.ok()) return fail(added.error());
   }
@@ -116,21 +120,23 @@ ncclResult_t run_calls(std::span<const GroupCall> calls) {
   return joined.ok() || result != ncclSuccess ? result : fail(joined.error());
 }
 
-// What the group was to make never is.
-void forget(const OpenGroup& ended) {
+// Marks the communicators that the group would have created as failed, because the group does not run.
+void mark_failed(const OpenGroup& ended) {
   for (const Job& job : ended.jobs) {
     const std::scoped_lock lock(job.comm->mutex);
-    if (job.comm->phase != Phase::kUnmade) continue;
+    if (job.comm->phase != Phase::kCreating) continue;
     job.comm->phase = Phase::kFailed;
     job.comm->failure = Error{ErrorCode::kInvalidArgument, ErrorScope::kCommunicator, -1,
                               "the group in which the communicator was to be made did not run"};
   }
 }
 
+// Runs the outermost group of this thread: jobs, then calls, then puts and signals, then waits. Stops at the first
+// error.
 ncclResult_t end_group() {
   OpenGroup ended = take_group();
   if (ended.error != ncclSuccess) {
-    forget(ended);
+    mark_failed(ended);
     return fail(ended.error, ended.message);
   }
   const ncclResult_t made = ended.jobs.empty() ? ncclSuccess : run_jobs(std::move(ended.jobs));
@@ -205,7 +211,7 @@ TUTTI_NCCL(ncclResult_t, GroupSimulateEnd, ncclSimInfo_t* info) {
       return ncclSuccess;
     }
     const OpenGroup ended = take_group();
-    forget(ended);
+    mark_failed(ended);
     if (info == nullptr || info->magic != kSimulationMagic || info->size < sizeof(ncclSimInfo_t)) {
       return fail(
           ncclInvalidArgument,

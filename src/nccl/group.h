@@ -1,10 +1,11 @@
-// Groups: what a thread calls between ncclGroupStart() and the matching ncclGroupEnd() is kept here, and starts there
-// as one. The state is the thread's, as NCCL's interface wants it. At the end come the jobs (communicators that are
-// made in the group, ...), all at once, then the calls, all at once.
+// Groups: the calls that a thread makes between ncclGroupStart() and the matching ncclGroupEnd() are collected here
+// and started together by ncclGroupEnd(). Each thread has its own open group, as NCCL's interface requires. At the end
+// of a group, its jobs run first (for example the creation of communicators), all at the same time; then its calls,
+// all at the same time; then its one-sided calls, one after the other.
 //
-// Host memory: a call of a blocking communicator has ended when the function, or ncclGroupEnd(), returns; of one that
-// is not blocking it goes on, and ncclCommGetAsyncError() tells its end. Device memory: calls are put into their
-// streams.
+// Calls on host memory: if the communicator is blocking, the call has finished when the function, or ncclGroupEnd(),
+// returns. If it is nonblocking, the call continues, and ncclCommGetAsyncError() reports its end. Calls on device
+// memory are enqueued in their streams.
 #pragma once
 
 #include <cstdint>
@@ -17,32 +18,37 @@
 
 namespace tutti::nccl {
 
-// A collective, or one side of a transfer, with checked arguments.
+// A collective, or one side of a transfer (a send or a receive). Its arguments have been checked.
 struct GroupCall {
-  enum class Kind : std::uint8_t { kCollective, kSend, kReceive };
+  enum class CallType : std::uint8_t { kCollective, kSend, kReceive };
   CommPtr comm{};
-  Kind kind = Kind::kCollective;
-  CollectiveCall call{};   // of a transfer: input or output, count, type
-  std::int32_t peer = -1;  // of a transfer
+  CallType kind = CallType::kCollective;
+  CollectiveCall call{};   // a transfer uses: input or output, count, type
+  std::int32_t peer = -1;  // the other rank of a transfer
   Algorithm algorithm = Algorithm::kAuto;
-  std::optional<CustomOp> custom{};  // of a pre-multiplied sum
+  std::optional<CustomOp> custom{};  // set for a pre-multiplied sum
   void* stream = nullptr;
 };
 
-// A put or signal, or a wait for signals.
+// A one-sided call: a put or a signal (`waits` is false), or a wait for signals.
 struct OneSided {
   bool waits = false;
   std::function<ncclResult_t()> body;
 };
 
+// Whether this thread is between ncclGroupStart() and ncclGroupEnd().
 bool group_is_open();
 
-// Run it now, or keep it for the end of the open group.
+// Run the operation now if no group is open; otherwise add it to the open group, which runs it at its end. `function`
+// is the name for error messages.
 ncclResult_t run_call(const char* function, GroupCall call);
 ncclResult_t run_job(Job job);
-ncclResult_t run_one_sided(OneSided one);  // in a group: what does not wait comes first
+// At the end of a group, puts and signals run before waits, so that two ranks that each put and wait do not wait for
+// each other.
+ncclResult_t run_one_sided(OneSided one);
 
-// What every function that may stand in a group returns: an error makes the whole group end with it.
+// Every function that is allowed in a group returns its result through this function. If a group is open, the first
+// error is stored, and ncclGroupEnd() returns it without running the group.
 ncclResult_t in_group(ncclResult_t result);
 
 }  // namespace tutti::nccl

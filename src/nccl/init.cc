@@ -1,4 +1,5 @@
-// ncclGetUniqueId and the functions that make a communicator of nothing.
+// ncclGetUniqueId, and the functions that create a communicator without a parent: ncclCommInitRank and its variants,
+// and ncclCommInitAll.
 #include "nccl/init.h"
 
 #include <fmt/format.h>
@@ -20,13 +21,15 @@
 namespace tutti::nccl {
 namespace {
 
-constexpr std::chrono::minutes kPatience(10);  // of a unique id, for the first rank
+// How long the rendezvous server of a unique id waits for the first rank.
+constexpr std::chrono::minutes kIdTimeout(10);
 
 static_assert(sizeof(ncclUniqueId) == sizeof(UniqueId));
 
-// Where the ranks meet: on loopback where the launcher says that all are on this machine, else where other machines can
-// come, too, since NCCL's programs expect that without any setting.
-Result<std::string> meeting_interface(const Settings& settings) {
+// The network interface on which the ranks meet. TUTTI_INTERFACE decides if it is set. If the launcher reports that
+// all ranks are on this machine, this is loopback. Otherwise it is the interface that other machines can reach,
+// because NCCL programs expect to run on several machines without any setting.
+Result<std::string> rendezvous_interface(const Settings& settings) {
   const Variables variables = with_defaults(environment_variables(), settings.defaults);
   for (const auto& [name, value] : variables) {
     if (name == "TUTTI_INTERFACE" && !value.empty()) return value;
@@ -71,18 +74,19 @@ ncclResult_t init_rank(const char* function, ncclComm_t* comm, int ranks, const 
     options.root = settings->root;
     options.job_id = "NCCL_COMM_ID " + settings->root;
   }
-  const auto made = std::make_shared<Comm>(rank, ranks, *device, *settings);  // shared by the table and calls
-  *comm = enter(made);
-  return end_of_making(comm, made,
-                       run_job({.comm = made, .parent = nullptr, .body = [made, options] {
-                                  return made->take(detail::create(options, made->settings.defaults, made->stop));
-                                }}));
+  // shared by the table and the calls that use it
+  const auto made = std::make_shared<Comm>(rank, ranks, *device, *settings);
+  *comm = add_to_table(made);
+  return finish_creation(comm, made,
+                         run_job({.comm = made, .parent = nullptr, .body = [made, options] {
+                                    return made->take(detail::create(options, made->settings.defaults, made->stop));
+                                  }}));
 }
 
 Result<std::vector<std::int32_t>> devices_of(int count, const int* list) {
   std::vector<std::int32_t> devices;
   const auto driver = cuda::Driver::open();
-  if (!driver) {  // NCCL's programs run without a GPU, too, on host memory
+  if (!driver) {  // NCCL programs also run without a GPU, on host memory
     devices.assign(static_cast<std::size_t>(count), CommunicatorOptions::kNoDevice);
     return devices;
   }
@@ -101,9 +105,9 @@ Result<std::vector<std::int32_t>> devices_of(int count, const int* list) {
 
 }  // namespace
 
-ncclResult_t end_of_making(ncclComm_t* comm, const CommPtr& made, ncclResult_t result) {
+ncclResult_t finish_creation(ncclComm_t* comm, const CommPtr& made, ncclResult_t result) {
   if (result != ncclSuccess && result != ncclInProgress) {
-    leave(made);
+    remove_from_table(made);
     *comm = nullptr;
   }
   return in_group(result);
@@ -114,13 +118,14 @@ TUTTI_NCCL(ncclResult_t, GetUniqueId, ncclUniqueId* id) {
     if (id == nullptr) return fail(ncclInvalidArgument, "ncclGetUniqueId: the place for the id is null");
     const auto settings = environment_settings();
     if (!settings) return fail(settings.error());
-    if (!(*settings)->root.empty()) {  // which all ranks go by
+    // NCCL_COMM_ID is set: all ranks meet at its address, and the content of the id does not matter.
+    if (!(*settings)->root.empty()) {
       std::memset(id, 0, sizeof(*id));
       return ncclSuccess;
     }
-    const auto interface = meeting_interface(**settings);
+    const auto interface = rendezvous_interface(**settings);
     if (!interface) return fail(interface.error());
-    const auto made = detail::create_unique_id({.interface = *interface, .patience = kPatience}, (*settings)->defaults);
+    const auto made = detail::create_unique_id({.interface = *interface, .timeout = kIdTimeout}, (*settings)->defaults);
     if (!made) return fail(made.error());
     std::memcpy(id, made->bytes.data(), sizeof(*id));
     return ncclSuccess;
@@ -148,7 +153,8 @@ TUTTI_NCCL(ncclResult_t, CommInitRankScalable, ncclComm_t* newcomm, int nranks, 
           fail(ncclInvalidArgument,
                fmt::format("ncclCommInitRankScalable: {} ids for {} ranks: give 1 to as many as ranks", nId, nranks)));
     }
-    // One place to meet does for as many ranks as there are; the ids are given in the same order everywhere.
+    // One rendezvous server is enough for any number of ranks. All ranks pass the ids in the same order, so all use
+    // the first.
     return in_group(init_rank("ncclCommInitRankScalable", newcomm, nranks, commIds[0], myrank, config));
   });
 }
@@ -176,9 +182,9 @@ TUTTI_NCCL(ncclResult_t, CommInitAll, ncclComm_t* comm, int ndev, const int* dev
     if (!made) return fail(made.error());
     for (std::int32_t rank = 0; rank < ndev; ++rank) {
       const auto at = static_cast<std::size_t>(rank);
-      const auto one = std::make_shared<Comm>(rank, ndev, own[at], **settings);  // as in init_rank
+      const auto one = std::make_shared<Comm>(rank, ndev, own[at], **settings);  // shared as in init_rank
       one->take(std::move((*made)[at]));
-      comm[rank] = enter(one);
+      comm[rank] = add_to_table(one);
     }
     return ncclSuccess;
   });

@@ -1,4 +1,4 @@
-// What the functions that make communicators share.
+// Shared by the functions that create communicators (init.cc, derive.cc).
 #pragma once
 
 #include "nccl.h"
@@ -6,7 +6,8 @@
 
 namespace tutti::nccl {
 
-// What such a function returns: where making failed at once, there is no handle.
-ncclResult_t end_of_making(ncclComm_t* comm, const CommPtr& made, ncclResult_t result);
+// The last step of such a function, with the result of its job. If creation failed at once, the Comm is removed from
+// the table and the handle becomes null. Returns `result`, also to the open group.
+ncclResult_t finish_creation(ncclComm_t* comm, const CommPtr& made, ncclResult_t result);
 
 }  // namespace tutti::nccl

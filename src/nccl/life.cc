@@ -1,4 +1,5 @@
-// The end of a communicator, its pauses, and what can be asked of it.
+// The functions that finalize, destroy, abort, revoke, suspend and resume a communicator, and those that return its
+// properties.
 #include <fmt/format.h>
 
 #include <utility>
@@ -11,7 +12,7 @@
 namespace tutti::nccl {
 namespace {
 
-// Host calls that were left in the background, to their ends.
+// Waits for the calls on host memory that a nonblocking communicator still runs. Returns the first error.
 Status finish_pending(Comm& comm) {
   std::vector<std::shared_ptr<Work>> works;
   {
@@ -26,6 +27,8 @@ Status finish_pending(Comm& comm) {
   return first;
 }
 
+// The job of ncclCommFinalize() and of ncclCommDestroy(): waits for the communicator's calls and puts, and then
+// finalizes it.
 ncclResult_t finalize(Comm& comm) {
   Status finished = finish_pending(comm);
   std::shared_ptr<Windows> windows;
@@ -43,28 +46,32 @@ ncclResult_t finalize(Comm& comm) {
   return ended.ok() ? ncclSuccess : fail(ended.error());
 }
 
-enum class Ending : std::uint8_t {
-  kInPeace,  // when what is under way has ended
-  kAtOnce,
-  kEnded,  // it was finalized
-  kBusy,   // a job is under way
+// How ncclCommDestroy() destroys a communicator.
+enum class DestroyAction : std::uint8_t {
+  kFinalize,  // finalize it first, which waits for the operations in progress
+  // abort it: it was not created, has failed, or was stopped
+  kAbort,
+  kNothing,  // nothing to do: it was finalized
+  kRefuse,   // refuse: a job is in progress
 };
 
-Ending ending_of(Comm& comm) {
+DestroyAction destroy_action_of(Comm& comm) {
   const std::scoped_lock lock(comm.mutex);
-  if (comm.phase == Phase::kFinalized) return Ending::kEnded;
+  if (comm.phase == Phase::kFinalized) return DestroyAction::kNothing;
   if (comm.phase != Phase::kReady || comm.aborted || comm.async_error || comm.communicator == nullptr) {
-    return Ending::kAtOnce;
+    return DestroyAction::kAbort;
   }
-  return comm.jobs_running > 0 ? Ending::kBusy : Ending::kInPeace;
+  return comm.jobs_running > 0 ? DestroyAction::kRefuse : DestroyAction::kFinalize;
 }
 
-// A forked child only forgets what it has inherited: the communicator is its parent's.
-bool forget_inherited(ncclComm_t handle) {
+// For a forked child that destroys a communicator of its parent: removes the handle from the table and leaks the Comm,
+// because the communicator belongs to the parent process. Returns false if the handle is not inherited.
+bool leak_inherited(ncclComm_t handle) {
   CommPtr comm;
   if (find(handle, "", &comm) == ncclSuccess || comm == nullptr) return false;
-  leave(comm);
-  static_cast<void>(new CommPtr(comm));  // never destroyed here
+  remove_from_table(comm);
+  // The reference is leaked: the destructor would use connections and memory of the parent.
+  static_cast<void>(new CommPtr(comm));
   return true;
 }
 
@@ -75,7 +82,7 @@ ncclResult_t answer(const char* function, ncclComm_t comm, Value* place, Value C
   if (const ncclResult_t result = find(comm, function, &found); result != ncclSuccess) return result;
   {
     const std::scoped_lock lock(found->mutex);
-    if (found->phase == Phase::kUnmade) {
+    if (found->phase == Phase::kCreating) {
       return fail(ncclInvalidArgument, fmt::format("{}: the communicator is still being made", function));
     }
   }
@@ -99,31 +106,33 @@ TUTTI_NCCL(ncclResult_t, CommFinalize, ncclComm_t comm) {
 TUTTI_NCCL(ncclResult_t, CommDestroy, ncclComm_t comm) {
   return guarded([&] {
     CommPtr found;
-    if (comm == nullptr) return ncclSuccess;  // as NCCL has it
-    if (forget_inherited(comm)) return ncclSuccess;
+    if (comm == nullptr) return ncclSuccess;  // as in NCCL
+    if (leak_inherited(comm)) return ncclSuccess;
     if (const ncclResult_t there = find(comm, "ncclCommDestroy", &found); there != ncclSuccess) return in_group(there);
-    const Ending ending = ending_of(*found);
-    if (ending == Ending::kBusy) {
+    const DestroyAction action = destroy_action_of(*found);
+    if (action == DestroyAction::kRefuse) {
       return in_group(fail(ncclInvalidArgument,
                            "ncclCommDestroy: an earlier call on this communicator is still in progress: ask "
                            "ncclCommGetAsyncError() until it is ncclSuccess, or call ncclCommAbort()"));
     }
-    leave(found);
-    if (ending == Ending::kAtOnce) found->abort();
-    if (ending != Ending::kInPeace) return ncclSuccess;
+    remove_from_table(found);
+    if (action == DestroyAction::kAbort) found->abort();
+    if (action != DestroyAction::kFinalize) return ncclSuccess;
     const ncclResult_t begun =
         run_job({.comm = found, .parent = nullptr, .body = [found] { return finalize(*found); }});
-    return in_group(begun == ncclInProgress ? ncclSuccess : begun);  // nobody can ask for its end
+    // If the job is in progress, the function still succeeds: the handle is invalid now, so the program cannot ask for
+    // the end.
+    return in_group(begun == ncclInProgress ? ncclSuccess : begun);
   });
 }
 
 TUTTI_NCCL(ncclResult_t, CommAbort, ncclComm_t comm) {
   return guarded([&] {
     CommPtr found;
-    if (comm == nullptr) return ncclSuccess;  // as above
-    if (forget_inherited(comm)) return ncclSuccess;
+    if (comm == nullptr) return ncclSuccess;  // as in NCCL
+    if (leak_inherited(comm)) return ncclSuccess;
     if (const ncclResult_t there = find(comm, "ncclCommAbort", &found); there != ncclSuccess) return in_group(there);
-    leave(found);
+    remove_from_table(found);
     found->abort();
     return ncclSuccess;
   });
@@ -147,7 +156,7 @@ TUTTI_NCCL(ncclResult_t, CommRevoke, ncclComm_t comm, int revokeFlags) {
       found->phase = Phase::kRevoked;
     }
     found->abort();
-    finish_pending(*found).ok();  // which have ended now
+    finish_pending(*found).ok();  // abort() has ended them; their errors are of no use
     const std::scoped_lock lock(found->mutex);
     found->async_error.reset();
     return ncclSuccess;
@@ -172,7 +181,7 @@ TUTTI_NCCL(ncclResult_t, CommUserRank, const ncclComm_t comm, int* rank) {
   return guarded([&] { return answer("ncclCommUserRank", comm, rank, &CommFacts::rank); });
 }
 
-// -1: the communicator has no device and works on host memory.
+// Stores -1 if the communicator has no GPU and works on host memory.
 TUTTI_NCCL(ncclResult_t, CommCuDevice, const ncclComm_t comm, int* device) {
   return guarded([&] { return answer("ncclCommCuDevice", comm, device, &CommFacts::device); });
 }
@@ -236,7 +245,7 @@ TUTTI_NCCL(ncclResult_t, CommMemStats, ncclComm_t comm, ncclCommMemStat_t stat, 
       case ncclStatGpuMemTotal: *value = use.suspendable + use.lasting; return ncclSuccess;
     }
     return fail(ncclInvalidArgument,
-                fmt::format("ncclCommMemStats: statistic {} is none of ours", static_cast<int>(stat)));
+                fmt::format("ncclCommMemStats: statistic {} does not exist", static_cast<int>(stat)));
   });
 }
 

@@ -29,7 +29,7 @@ std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1
 
 }  // namespace
 
-// Host memory, mapped, or device memory.
+// An allocation of ncclMemAlloc(): host memory from mmap, or device memory. The destructor frees it.
 class Block {
  public:
   Block(std::byte* data, std::size_t bytes) : data_(data), bytes_(bytes) {}
@@ -55,25 +55,28 @@ class Block {
 
 namespace {
 
-// What ncclMemAlloc() gave: ncclMemFree() gets an address and nothing else, so the table is the process's.
+// The allocations of ncclMemAlloc() that were not freed, by address. The table is global, because ncclMemFree()
+// receives an address and nothing else.
 struct Table {
   std::mutex mutex;
   std::map<const void*, std::shared_ptr<Block>> blocks;  // shared with registrations
 };
 
 Table& table() {
-  static auto& the = *new Table;  // never destroyed: what a program did not free ends with the process
+  // never destroyed: memory that a program does not free is freed when the process exits
+  static auto& the = *new Table;
   return the;
 }
 
-ncclResult_t give(std::shared_ptr<Block> block, void** place) {
+// Adds the allocation to the table and stores its address in *place.
+ncclResult_t add_block(std::shared_ptr<Block> block, void** place) {
   *place = block->data();
   const std::scoped_lock lock(table().mutex);
   table().blocks[*place] = std::move(block);
   return ncclSuccess;
 }
 
-// The block in which the piece lies, or null.
+// The allocation that contains the whole range, or null.
 std::shared_ptr<Block> block_of(const void* data, std::size_t bytes) {
   const std::scoped_lock lock(table().mutex);
   auto after = table().blocks.upper_bound(data);
@@ -87,19 +90,20 @@ ncclResult_t allocate_on_host(void** place, std::size_t bytes) {
   void* data = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {
     return fail(ncclSystemError,
-                fmt::format("ncclMemAlloc: the system does not give {} bytes ({})", bytes, std::strerror(errno)));
+                fmt::format("ncclMemAlloc: cannot allocate {} bytes ({})", bytes, std::strerror(errno)));
   }
-  return give(std::make_shared<Block>(static_cast<std::byte*>(data), mapped), place);
+  return add_block(std::make_shared<Block>(static_cast<std::byte*>(data), mapped), place);
 }
 
 ncclResult_t allocate_on_device(const cuda::Driver& driver, void** place, std::size_t bytes) {
-  // A driver without virtual memory gives plain memory, which is aligned less than a window has to be.
+  // A driver without virtual memory management returns plain memory, whose alignment is smaller than a window
+  // requires. Therefore more is allocated, and the start is rounded up.
   const std::size_t asked = bytes + NCCL_WIN_REQUIRED_ALIGNMENT;
   auto memory = cuda::ShareableMemory::allocate(driver, asked);
   if (!memory) return fail(memory.error());
   const std::uintptr_t address = round_up(memory->address(), NCCL_WIN_REQUIRED_ALIGNMENT);
-  auto* data = reinterpret_cast<std::byte*>(address);  // NOLINT: a device's address
-  return give(std::make_shared<Block>(*std::move(memory), data, bytes), place);
+  auto* data = reinterpret_cast<std::byte*>(address);  // NOLINT: an address in device memory
+  return add_block(std::make_shared<Block>(*std::move(memory), data, bytes), place);
 }
 
 }  // namespace
@@ -141,7 +145,8 @@ Result<Registration> register_if_useful(Communicator& communicator, void* data, 
     made.memory = *std::move(registered);
     return made;
   }
-  // Device memory: a kind that peers cannot map, or the runtime's places are taken. Host memory: registered already.
+  // The buffer is used without registration in these cases. Device memory: its type cannot be mapped by peers, or the
+  // communicator has reached its limit of registrations. Host memory: it is registered already.
   const ErrorCode code = registered.error().code;
   if (code == ErrorCode::kUnsupported || (on_host && code == ErrorCode::kInvalidArgument)) return made;
   return registered.error();
@@ -152,7 +157,8 @@ TUTTI_NCCL(ncclResult_t, MemAlloc, void** ptr, size_t size) {
     if (ptr == nullptr) return fail(ncclInvalidArgument, "ncclMemAlloc: the place for the address is null");
     *ptr = nullptr;
     if (size == 0) return ncclSuccess;
-    if (size > SIZE_MAX / 2) return fail(ncclSystemError, fmt::format("ncclMemAlloc: no memory has {} bytes", size));
+    if (size > SIZE_MAX / 2)
+      return fail(ncclSystemError, fmt::format("ncclMemAlloc: {} bytes are more than any memory has", size));
     const cuda::Driver* driver = cuda::Driver::loaded();
     return driver != nullptr && has_context(*driver) ? allocate_on_device(*driver, ptr, size)
                                                      : allocate_on_host(ptr, size);
@@ -164,7 +170,8 @@ TUTTI_NCCL(ncclResult_t, MemFree, void* ptr) {
     if (ptr == nullptr) return ncclSuccess;
     const std::scoped_lock lock(table().mutex);
     if (table().blocks.erase(ptr) > 0) return ncclSuccess;
-    return fail(ncclInvalidArgument, fmt::format("ncclMemFree: {} is none of ncclMemAlloc()'s, or freed already", ptr));
+    return fail(ncclInvalidArgument,
+                fmt::format("ncclMemFree: {} was not returned by ncclMemAlloc(), or was freed already", ptr));
   });
 }
 

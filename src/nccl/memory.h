@@ -1,4 +1,4 @@
-// Memory that ncclMemAlloc() gave, and what the C face does with memory of either kind.
+// Host and device memory of the NCCL interface: ncclMemAlloc(), and helpers that work on memory of either type.
 #pragma once
 
 #include <cstddef>
@@ -9,23 +9,26 @@
 
 namespace tutti::nccl {
 
-class Block;  // one of ncclMemAlloc()'s
+class Block;  // an allocation of ncclMemAlloc()
 
-// A buffer that a communicator knows. Where the buffer is ncclMemAlloc()'s, it stays, though the program frees it,
-// until the last of these has gone.
+// A buffer that is registered with a communicator. If the buffer was allocated by ncclMemAlloc(), it stays allocated
+// until its last Registration is destroyed, even if the program frees it before.
 struct Registration {
-  std::shared_ptr<Block> block{};  // null: the program's own memory
-  Memory memory{};                 // empty: the buffer is used as it is. Ends before the block
+  std::shared_ptr<Block> block{};  // null: the memory was not allocated by ncclMemAlloc()
+  // Empty: the buffer is used without registration. Declared after `block`, so that it is destroyed first.
+  Memory memory{};
 };
 
-// True also where there is no driver: all memory is the host's then.
+// Whether `data` is host memory. Always true if the process has not loaded a CUDA driver.
 bool is_host_memory(const void* data);
 
-// Copies host memory to host or device memory; done when it returns.
+// Copies `bytes` bytes from host memory to host or device memory. The copy has finished when the function returns.
 Status write_memory(void* to, const void* from, std::size_t bytes);
 
-// Registers memory that the runtime can make reachable in place: device memory where the GPUs carry out calls, which is
-// collective, and host memory of ncclMemAlloc(). Other memory, and what is beyond the runtime's room, is used as it is.
+// Registers memory that other ranks can then access directly. This is device memory if GPUs execute the calls
+// (registration is then collective), and whole pages of host memory from ncclMemAlloc(). Other memory, and memory that
+// the communicator cannot register because its limit is reached, is used without registration: the result's `memory`
+// is empty.
 Result<Registration> register_if_useful(Communicator& communicator, void* data, std::size_t bytes);
 
 }  // namespace tutti::nccl

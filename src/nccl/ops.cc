@@ -1,4 +1,4 @@
-// Reductions of the program's own: sums of inputs that each rank multiplies by a factor first.
+// Reduction operations that the program creates: sums in which each rank first multiplies its input by a factor.
 #include <fmt/format.h>
 
 #include <atomic>
@@ -10,9 +10,9 @@
 namespace tutti::nccl {
 namespace {
 
-// Numbers are given once in a process, so that an operation of another communicator is found out.
+// A number that is unique in the process, so that an operation of another communicator is detected.
 int next_number() {
-  static std::atomic<int> last{1000};  // the type ncclRedOp_t has no object behind it
+  static std::atomic<int> last{1000};  // global, because an ncclRedOp_t is only a number
   return ++last;
 }
 

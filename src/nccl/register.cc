@@ -1,4 +1,4 @@
-// Registered buffers and windows.
+// The functions that register buffers (ncclCommRegister) and windows (ncclCommWindowRegister).
 #include <fmt/format.h>
 
 #include <memory>
@@ -13,7 +13,7 @@
 namespace tutti::nccl {
 namespace {
 
-ncclResult_t check_piece(const char* function, const void* data, std::size_t bytes, const void* place) {
+ncclResult_t check_registration(const char* function, const void* data, std::size_t bytes, const void* place) {
   if (place != nullptr && data != nullptr && bytes > 0) return ncclSuccess;
   return fail(ncclInvalidArgument, fmt::format("{}: {}", function,
                                                place == nullptr  ? "the place for the handle is null"
@@ -34,7 +34,8 @@ ncclResult_t register_window(Comm& comm, void* data, std::size_t bytes, ncclWind
   return ncclSuccess;
 }
 
-// Of the window's communicator. Errors: also ncclInvalidUsage where there is no window at all.
+// Finds the communicator and its windows. Errors: those of find(); ncclInvalidArgument if no window was ever
+// registered.
 ncclResult_t find_windows(const char* function, ncclComm_t handle, CommPtr* comm, std::shared_ptr<Windows>* windows) {
   if (const ncclResult_t there = find(handle, function, comm); there != ncclSuccess) return there;
   const std::scoped_lock lock((*comm)->mutex);
@@ -45,11 +46,12 @@ ncclResult_t find_windows(const char* function, ncclComm_t handle, CommPtr* comm
 
 }  // namespace
 
-// Local, as NCCL has it: device memory, whose registration every rank would have to take part in, is used as it is.
+// Registration is a local operation, as in NCCL. Every rank would have to take part in the registration of device
+// memory, so device memory is used without registration.
 TUTTI_NCCL(ncclResult_t, CommRegister, const ncclComm_t comm, void* buff, size_t size, void** handle) {
   return guarded([&] {
     CommPtr found;
-    if (const ncclResult_t right = check_piece("ncclCommRegister", buff, size, handle); right != ncclSuccess)
+    if (const ncclResult_t right = check_registration("ncclCommRegister", buff, size, handle); right != ncclSuccess)
       return right;
     if (const ncclResult_t ready = find_ready(comm, "ncclCommRegister", &found); ready != ncclSuccess) return ready;
     Registration made;
@@ -82,7 +84,8 @@ TUTTI_NCCL(ncclResult_t, CommWindowRegister, ncclComm_t comm, void* buff, size_t
   return guarded([&] {
     constexpr const char* kName = "ncclCommWindowRegister";
     CommPtr found;
-    if (const ncclResult_t right = check_piece(kName, buff, size, win); right != ncclSuccess) return in_group(right);
+    if (const ncclResult_t right = check_registration(kName, buff, size, win); right != ncclSuccess)
+      return in_group(right);
     *win = nullptr;
     if (const ncclResult_t ready = find_ready(comm, kName, &found); ready != ncclSuccess) return in_group(ready);
     if ((winFlags & ~(NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING)) != 0) {
@@ -101,7 +104,7 @@ TUTTI_NCCL(ncclResult_t, CommWindowDeregister, ncclComm_t comm, ncclWindow_t win
   return guarded([&] {
     CommPtr found;
     std::shared_ptr<Windows> windows;
-    if (win == nullptr) return ncclSuccess;  // as NCCL has it
+    if (win == nullptr) return ncclSuccess;  // as in NCCL
     const ncclResult_t there = find_windows("ncclCommWindowDeregister", comm, &found, &windows);
     if (there != ncclSuccess) return in_group(there);
     const Status removed = windows->remove(win);

@@ -1,4 +1,5 @@
-// The factor of a pre-multiplied sum: NCCL's interface gives it as an element of the call's type, in memory.
+// The factor of a pre-multiplied sum. NCCL's interface passes it as one element of the call's type, in host or device
+// memory.
 #pragma once
 
 #include "nccl/comm.h"
@@ -7,10 +8,10 @@
 
 namespace tutti::nccl {
 
-// The element at `bytes`, which need not be aligned.
+// Reads the factor from the element at `bytes`, which need not be aligned.
 Scale decode_scale(DataType type, const void* bytes);
 
-// The factor of a call that runs in `stream` now. Errors: those of reading it (streams.h).
+// The factor of a call that is being enqueued in `stream`. Errors: those of read_in_stream() (streams.h).
 Result<Scale> scale_of(const CustomOp& op, void* stream);
 
 }  // namespace tutti::nccl

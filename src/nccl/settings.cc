@@ -13,8 +13,9 @@
 namespace tutti::nccl {
 namespace {
 
-// NCCL waits for ever. These wait for so long that no job that works is ended, and a dead rank is told anyway.
-Variables patience() { return {{"TUTTI_TIMEOUT_MS", "86400000"}, {"TUTTI_SETUP_TIMEOUT_MS", "600000"}}; }
+// NCCL has no timeouts. These are so long that they never end a job that works, but a lost rank is still reported at
+// some time: 1 day for a call, 10 minutes for set-up.
+Variables long_timeouts() { return {{"TUTTI_TIMEOUT_MS", "86400000"}, {"TUTTI_SETUP_TIMEOUT_MS", "600000"}}; }
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
 
@@ -23,13 +24,14 @@ void set_default(Settings& settings, const char* name, std::string value) {
   settings.defaults.emplace_back(name, std::move(value));
 }
 
+// Limits the thread blocks that a call uses on a GPU. Tutti's own maximum is 64.
 void limit_blocks(Settings& settings, std::int32_t most) {
   set_default(settings, "TUTTI_DEVICE_BLOCKS", std::to_string(std::min(most, 64)));
 }
 
 Result<Settings> first_settings(const EnvironmentSettings& environment) {
   Settings settings;
-  settings.defaults = with_defaults(environment.overlay, patience());
+  settings.defaults = with_defaults(environment.overlay, long_timeouts());
   settings.blocking = environment.blocking.value_or(true);
   settings.root = environment.root;
   settings.algorithms = environment.algorithms;
@@ -47,7 +49,8 @@ struct Range {
   int most;
 };
 
-// Fields that were left alone are always right.
+// Checks the ranges of all fields. A field that the program did not set has the value NCCL_CONFIG_UNDEF_INT, which is
+// always valid.
 Status check_ranges(const ncclConfig_t& config) {
   const Range ranges[] = {
       {"blocking", config.blocking, 0, 1},
@@ -79,8 +82,9 @@ Status check_ranges(const ncclConfig_t& config) {
 }  // namespace
 
 Result<const Settings*> environment_settings() {
-  // Made once, for the reason that stands at process_settings().
-  static const auto& made = *new Result<Settings>([] {  // never destroyed: jobs may outlive the program's main()
+  // Created once, because all functions must use the same settings; see process_settings().
+  // never destroyed, because jobs may still run after main() has returned
+  static const auto& made = *new Result<Settings>([] {
     const auto& environment = process_settings();
     return environment ? first_settings(*environment) : Result<Settings>(environment.error());
   }());
@@ -91,7 +95,8 @@ Result<const Settings*> environment_settings() {
 Result<Settings> settings_with(const Settings& base, const ncclConfig_t* config) {
   Settings settings = base;
   if (config == nullptr) return settings;
-  // Programs bring the structure of the version that they were compiled with: shorter, or longer, than this one.
+  // A program passes the structure of the NCCL version with which it was compiled. It can be shorter or longer than
+  // this one.
   constexpr std::size_t kHead = offsetof(ncclConfig_t, blocking);
   if (config->magic != NCCL_API_MAGIC || config->size < kHead) {
     return invalid("the ncclConfig_t was not initialised: start from NCCL_CONFIG_INITIALIZER");
@@ -100,10 +105,10 @@ Result<Settings> settings_with(const Settings& base, const ncclConfig_t* config)
   std::memcpy(&own, config, std::min(config->size, sizeof(own)));
   TUTTI_TRY(check_ranges(own));
   const auto& environment = process_settings();
-  const bool says_blocking = environment.ok() && environment->blocking.has_value();
-  const bool says_blocks = environment.ok() && environment->max_ctas.has_value();
-  if (own.blocking != NCCL_CONFIG_UNDEF_INT && !says_blocking) settings.blocking = own.blocking == 1;
-  if (own.maxCTAs != NCCL_CONFIG_UNDEF_INT && !says_blocks) limit_blocks(settings, own.maxCTAs);
+  const bool blocking_is_set = environment.ok() && environment->blocking.has_value();
+  const bool blocks_are_set = environment.ok() && environment->max_ctas.has_value();
+  if (own.blocking != NCCL_CONFIG_UNDEF_INT && !blocking_is_set) settings.blocking = own.blocking == 1;
+  if (own.maxCTAs != NCCL_CONFIG_UNDEF_INT && !blocks_are_set) limit_blocks(settings, own.maxCTAs);
   return settings;
 }
 

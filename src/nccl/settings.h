@@ -1,4 +1,5 @@
-// The settings of a communicator of the C face: what the environment says (environment.h), and ncclConfig_t beside it.
+// The settings of a communicator of the NCCL interface. They come from the environment variables
+// (environment/environment.h) and from the ncclConfig_t of the call.
 #pragma once
 
 #include <array>
@@ -12,18 +13,20 @@
 namespace tutti::nccl {
 
 struct Settings {
-  Variables defaults;  // TUTTI_* pairs that stand under the process's own
+  // TUTTI_* variables that apply if the process's environment does not set them.
+  Variables defaults;
   bool blocking = true;
-  std::string root;  // "host:port": where to meet in place of a unique id; empty: by the id
-  // By CollectiveKind: what calls ask for.
+  // "host:port" of NCCL_COMM_ID, at which the ranks meet. Empty: they meet through the unique id.
+  std::string root;
+  // The algorithm for each collective, indexed by CollectiveKind.
   std::array<Algorithm, 10> algorithms{};
 };
 
-// What the environment says; read once per process, at its first use.
+// The settings from the environment variables. Read once in a process, when they are first used.
 Result<const Settings*> environment_settings();
 
-// `config` (may be null) laid over `base`, but for what the environment says, which wins. Errors (kInvalidArgument): a
-// config that was not initialised, or a value that cannot be.
+// `base` with the fields of `config`, which may be null. An environment variable takes precedence over the field of
+// the same meaning. Errors (kInvalidArgument): a config that was not initialised, or a field that is out of range.
 Result<Settings> settings_with(const Settings& base, const ncclConfig_t* config);
 
 }  // namespace tutti::nccl

@@ -17,18 +17,20 @@ bool on_device(const cuda::PointerInfo& info) {
   return info.kind == cuda::MemoryKind::kDevice || info.kind == cuda::MemoryKind::kManaged;
 }
 
+// Waits for the work in `stream`. Refused if the stream is being captured, because nothing runs then. `what` is for
+// the message.
 Status wait_for(const cuda::Driver& driver, void* stream, const char* what) {
   auto capturing = cuda::CaptureStatus::kNone;
   TUTTI_TRY(
       driver.check(driver.api().stream_is_capturing(handle(stream), &capturing), "asking whether a stream captures"));
   if (capturing != cuda::CaptureStatus::kNone) {
     return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
-                 std::string(what) + " cannot stand in a graph: the stream captures; use device memory there"};
+                 std::string(what) + " cannot be part of a CUDA graph, but the stream captures one: use device memory"};
   }
   return driver.check(driver.api().stream_synchronize(handle(stream)), "waiting for a stream");
 }
 
-// `behind` goes on when what `stream` holds now has run.
+// Makes the stream `behind` wait for the work that is in `stream` now.
 Status put_behind(const cuda::Driver& driver, void* behind, void* stream) {
   auto event = cuda::Event::create(driver);
   if (!event) return event.error();
@@ -81,7 +83,7 @@ Result<JoinedStreams> JoinedStreams::fork(std::span<const GroupCall> calls) {
   const cuda::Driver* driver = cuda::Driver::loaded();
   if (driver == nullptr) return joined;
   for (const GroupCall& one : calls) {
-    if (one.kind == GroupCall::Kind::kCollective) continue;
+    if (one.kind == GroupCall::CallType::kCollective) continue;
     const auto [member, is_new] =
         joined.members_.try_emplace(one.comm.get(), Member{.first = one.stream, .others = {}});
     std::vector<void*>& others = member->second.others;

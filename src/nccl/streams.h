@@ -1,4 +1,4 @@
-// What the C face does with streams. Without a CUDA driver in the process streams are not looked at.
+// Helpers of the NCCL interface for CUDA streams. If the process has not loaded a CUDA driver, streams are ignored.
 #pragma once
 
 #include <map>
@@ -17,23 +17,27 @@ struct GroupCall;
 // Whether the calling thread has a current CUDA context.
 bool has_context(const cuda::Driver& driver);
 
-// What CallOptions::stream is for a call on `buffer` in `stream`. A call on host memory runs at once, so what the
-// stream holds is waited for first, as far as the thread has a context. Errors: kUnsupported (host memory in a stream
-// that captures), kDevice.
+// Returns the value for CallOptions::stream of a call on `buffer` in `stream`: nothing for host memory, the stream for
+// device memory. A call on host memory runs immediately, so this function first waits for the work that is in the
+// stream, if the thread has a current context. Errors: kUnsupported (host memory in a stream that is being captured),
+// kDevice.
 Result<std::optional<void*>> order_in_stream(const void* buffer, void* stream);
 
-// Copies `bytes` (at most 8) from host or device memory, as they are when `stream` has come here. Errors: as above.
+// Copies `bytes` bytes (at most 8) from host or device memory to host memory, after the work that is in `stream` now
+// has finished. Errors: as order_in_stream().
 Status read_in_stream(const void* from, void* to, std::size_t bytes, void* stream);
 
-// The transfers of a group on one communicator go by one stream. Where they were given several, that one waits for the
-// others first (fork), and they wait for it afterwards (join).
+// All sends and receives of one group on one communicator use a single stream. If the program passed several streams
+// for them, fork() makes that stream wait for the others, and join() makes the others wait for it after the transfers.
 class JoinedStreams {
  public:
   static Result<JoinedStreams> fork(std::span<const GroupCall> calls);
+  // The stream to use for this transfer.
   void* of(const GroupCall& transfer) const;
   Status join();
 
  private:
+  // The streams of one communicator: the first that the group named, which is used, and the others.
   struct Member {
     void* first = nullptr;
     std::vector<void*> others;

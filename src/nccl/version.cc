@@ -1,4 +1,4 @@
-// What can be asked without a communicator, but for the parameters.
+// The functions that need no communicator, except for those of the parameters: version, error strings, last error.
 #include "nccl/api.h"
 #include "nccl/environment/environment.h"
 
@@ -7,9 +7,11 @@ namespace tutti::nccl {
 TUTTI_NCCL(ncclResult_t, GetVersion, int* version) {
   return guarded([&] {
     if (version == nullptr) return fail(ncclInvalidArgument, "ncclGetVersion: the place for the version is null");
-    // Read anew: programs ask this first, and set variables for their communicators afterwards.
+    // Reads the environment anew and does not store it, because programs ask for the version first and set variables
+    // for their communicators afterwards.
     const auto settings = read_settings(process_environment(), this_machine());
-    *version = settings.ok() ? settings->version : NCCL_VERSION_CODE;  // what is wrong is told by who needs it
+    // If a variable is invalid, the function that needs it reports that.
+    *version = settings.ok() ? settings->version : NCCL_VERSION_CODE;
     return ncclSuccess;
   });
 }
@@ -25,7 +27,7 @@ TUTTI_NCCL(const char*, GetErrorString, ncclResult_t result) {
     case ncclInvalidUsage: return "invalid usage (ncclGetLastError says why)";
     case ncclRemoteError: return "another rank ended, aborted or was refused (ncclGetLastError says which)";
     case ncclInProgress: return "in progress";
-    case ncclTimeout: return "timeout (ncclGetLastError says who was missing)";
+    case ncclTimeout: return "timeout (ncclGetLastError says which ranks were missing)";
     default: return "unknown result code";
   }
 }

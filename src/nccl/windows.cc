@@ -16,28 +16,30 @@
 namespace tutti::nccl {
 namespace {
 
-// Between two looks at what this rank waits for: at first no pause, so that short waits stay short.
-constexpr int kLooksWithoutPause = 200;
-// How often a rank looks for what others have put: one that waits for a signal mostly finds that first.
-constexpr int kLooksPerProbe = 16;
+// How many times a wait checks its condition without a pause, so that short waits stay short.
+constexpr int kChecksWithoutPause = 200;
+// A rank that waits for a signal checks for messages of other ranks only at every 16th check, because the message for
+// which it waits usually arrives first.
+constexpr int kChecksPerProbe = 16;
 constexpr int kMessagesPerProbe = 64;
 constexpr std::chrono::microseconds kShortestPause{20};
 constexpr std::chrono::microseconds kLongestPause{1000};
-// A target that was looked at is not looked at again for this long, because a look is a system call.
-constexpr std::chrono::milliseconds kBetweenLooks{100};
-constexpr std::chrono::seconds kLongestLook{1};
+// After a target was checked, it is not checked again for this long, because a check is a system call.
+constexpr std::chrono::milliseconds kBetweenChecks{100};
+constexpr std::chrono::seconds kLongestCheck{1};
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
 
 Error no_window() { return invalid("this communicator has no window yet: register one on all ranks first"); }
 
-// What a rank says of its window in the round that registers it.
-struct Offer {
+// The information about its window that each rank gives to all others when a window is registered.
+struct WindowInfo {
   std::uint64_t bytes = 0;
   std::uint64_t failed = 0;
 };
 
-// Of a communicator of its own, whose GPU memory nobody needs.
+// Creates the communicator for the messages of windows. It is suspended at once, because it never transfers GPU memory
+// and needs no memory for that.
 Result<std::shared_ptr<Communicator>> make_channel(Communicator& parent) {
   auto channel = parent.duplicate();
   if (!channel) return channel.error();
@@ -49,7 +51,7 @@ Result<std::shared_ptr<Communicator>> make_channel(Communicator& parent) {
 
 Windows::~Windows() {
   abort();
-  channel_.reset();  // sends nothing any more: the puts can go
+  channel_.reset();  // after this nothing is sent any more, so the puts can be destroyed
 }
 
 std::shared_ptr<Communicator> Windows::channel() {
@@ -67,10 +69,11 @@ Result<ncclWindow_t> Windows::add(Communicator& parent, void* data, std::size_t 
   auto window = std::make_shared<Window>();
   window->data = static_cast<std::byte*>(data);
   window->bytes = bytes;
-  window->number = ++last_number_;  // also where it fails: the numbers stay the same on all ranks
+  // Incremented even if registration fails, so that the numbers stay the same on all ranks.
+  window->number = ++last_number_;
   auto registration = register_if_useful(parent, data, bytes);
-  const Offer own{.bytes = bytes, .failed = registration.ok() ? 0U : 1U};
-  std::vector<Offer> offers(static_cast<std::size_t>(parent.size()));
+  const WindowInfo own{.bytes = bytes, .failed = registration.ok() ? 0U : 1U};
+  std::vector<WindowInfo> offers(static_cast<std::size_t>(parent.size()));
   TUTTI_TRY(parent.all_gather(&own, offers.data(), sizeof(own), DataType::kUint8));
   if (!registration) return registration.error();
   for (std::size_t rank = 0; rank < offers.size(); ++rank) {
@@ -87,7 +90,8 @@ Result<ncclWindow_t> Windows::add(Communicator& parent, void* data, std::size_t 
 }
 
 Status Windows::remove(ncclWindow_t handle) {
-  std::shared_ptr<Window> removed;  // ends after the lock, for that may take its time
+  // Declared before the lock, so that it is destroyed after the unlock: that can take long.
+  std::shared_ptr<Window> removed;
   const std::scoped_lock lock(mutex_);
   const auto found = windows_.find(handle);
   if (found == windows_.end()) return invalid("the window is none of this communicator's, or was deregistered already");
@@ -103,10 +107,11 @@ Result<std::byte*> Windows::data_of(ncclWindow_t handle) {
   return invalid("the window is none of this communicator's, or was deregistered");
 }
 
+// Checks a put and copies its data. The copy is in the header if it is short and the target is another rank.
 Result<Windows::Put> Windows::prepare(const Signal& to, ncclWindow_t handle, std::uint64_t offset, const void* data,
                                       std::size_t bytes, void* stream) {
   Put put{.header = std::make_unique<Header>(), .payload = {}, .work = {}};
-  if (bytes > kInsideBytes || to.peer == rank_) put.payload.resize(bytes);
+  if (bytes > kInlineBytes || to.peer == rank_) put.payload.resize(bytes);
   put.header->index = to.index;
   put.header->context = to.context;
   put.header->offset = offset;
@@ -115,10 +120,10 @@ Result<Windows::Put> Windows::prepare(const Signal& to, ncclWindow_t handle, std
     const std::scoped_lock lock(mutex_);
     const auto found = windows_.find(handle);
     if (found == windows_.end()) return invalid("the window is none of this communicator's, or was deregistered");
-    const std::uint64_t room = found->second->all_bytes[static_cast<std::size_t>(to.peer)];
-    if (offset > room || bytes > room - offset) {
+    const std::uint64_t window_bytes = found->second->all_bytes[static_cast<std::size_t>(to.peer)];
+    if (offset > window_bytes || bytes > window_bytes - offset) {
       return invalid(fmt::format("{} bytes at offset {} are not inside the window of rank {}, which has {}", bytes,
-                                 offset, to.peer, room));
+                                 offset, to.peer, window_bytes));
     }
     put.header->window = found->second->number;
   }
@@ -135,8 +140,8 @@ Status Windows::put(const Signal& to, ncclWindow_t window, std::uint64_t offset,
   if (!made) return made.error();
   Lock lock(mutex_);
   if (to.peer != rank_) {
-    TUTTI_TRY(look_at_target(lock, *channel, to.peer));
-    TUTTI_TRY(make_room(lock, *channel, bytes));
+    TUTTI_TRY(check_target(lock, *channel, to.peer));
+    TUTTI_TRY(wait_for_capacity(lock, *channel, bytes));
     return send(*channel, to.peer, *std::move(made));
   }
   const auto found = windows_.find(window);
@@ -147,37 +152,41 @@ Status Windows::put(const Signal& to, ncclWindow_t window, std::uint64_t offset,
   return {};
 }
 
-// A put does not wait for its message to go, so only a later call would tell that the target's process had ended.
-Status Windows::look_at_target(Lock& lock, Communicator& channel, std::int32_t peer) {
+// Checks that the process of the target exists. This is necessary because a put does not wait until its message is
+// received, so that otherwise only a later call would report the lost process.
+Status Windows::check_target(Lock& lock, Communicator& channel, std::int32_t peer) {
   const auto start = std::chrono::steady_clock::now();
-  const auto last = looked_at_.find(peer);
-  if (last != looked_at_.end() && start - last->second < kBetweenLooks) return {};
+  const auto last = checked_at_.find(peer);
+  if (last != checked_at_.end() && start - last->second < kBetweenChecks) return {};
   lock.unlock();
-  auto lives = detail::can_receive(channel, sizeof(Header), peer);
-  while (lives && !*lives && std::chrono::steady_clock::now() - start < kLongestLook) {
+  auto is_ready = detail::can_receive(channel, sizeof(Header), peer);
+  while (is_ready && !*is_ready && std::chrono::steady_clock::now() - start < kLongestCheck) {
     std::this_thread::sleep_for(kLongestPause);
-    lives = detail::can_receive(channel, sizeof(Header), peer);
+    is_ready = detail::can_receive(channel, sizeof(Header), peer);
   }
   lock.lock();
-  if (!lives) return lives.error();
-  looked_at_[peer] = std::chrono::steady_clock::now();
+  if (!is_ready) return is_ready.error();
+  checked_at_[peer] = std::chrono::steady_clock::now();
   return {};
 }
 
-Status Windows::make_room(Lock& lock, Communicator& channel, std::size_t bytes) {
+// Waits until a put of `bytes` bytes may be started under the limits. A put that is larger than kMostBytes waits until
+// it is the only one.
+Status Windows::wait_for_capacity(Lock& lock, Communicator& channel, std::size_t bytes) {
   TUTTI_TRY(take_until(lock, channel, 1, [&] {
-    forget_done();
-    return puts_under_way_ == 0 || (puts_under_way_ < kMostPuts && bytes_under_way_ + bytes <= kMostBytes);
+    remove_completed();
+    return puts_in_flight_ == 0 || (puts_in_flight_ < kMostPuts && bytes_in_flight_ + bytes <= kMostBytes);
   }));
-  return take_failure();
+  return take_put_error();
 }
 
-// Of a put whose work has failed since the last call that could say so.
-Status Windows::take_failure() {
-  const auto failed = std::exchange(lost_put_, std::nullopt);
+// Returns, and removes, the error of a put that has failed since the last call that could report it.
+Status Windows::take_put_error() {
+  const auto failed = std::exchange(put_error_, std::nullopt);
   return failed ? Status(*failed) : Status();
 }
 
+// Starts the messages of a put. They are in one group, so that the header and the payload stay in order.
 Status Windows::send(Communicator& channel, std::int32_t peer, Put put) {
   {
     const std::scoped_lock lock(channel_mutex_);
@@ -190,19 +199,20 @@ Status Windows::send(Communicator& channel, std::int32_t peer, Put put) {
     if (!work) return work.error();
     put.work = *std::move(work);
   }
-  bytes_under_way_ += put.payload.size();
-  ++puts_under_way_;
+  bytes_in_flight_ += put.payload.size();
+  ++puts_in_flight_;
   puts_[peer].push_back(std::move(put));
   return {};
 }
 
-void Windows::forget_done() {
+// Removes completed puts from puts_ and stores the first error.
+void Windows::remove_completed() {
   for (auto& [peer, puts] : puts_) {
     while (!puts.empty() && puts.front().work.test()) {
       Put& put = puts.front();
-      if (const Status ended = put.work.wait(); !ended.ok() && !lost_put_) lost_put_ = ended.error();
-      bytes_under_way_ -= put.payload.size();
-      --puts_under_way_;
+      if (const Status ended = put.work.wait(); !ended.ok() && !put_error_) put_error_ = ended.error();
+      bytes_in_flight_ -= put.payload.size();
+      --puts_in_flight_;
       puts.pop_front();
     }
   }
@@ -213,36 +223,38 @@ Status Windows::wait(const Signal& from, std::uint64_t count) {
   if (channel == nullptr) return no_window();
   Lock lock(mutex_);
   while (arrived_[from] < count) {
-    if (const auto refused = not_landed_.extract(from.peer); !refused.empty()) return refused.mapped();
+    if (const auto refused = store_errors_.extract(from.peer); !refused.empty()) return refused.mapped();
     if (from.peer == rank_) {
-      return invalid(fmt::format("{} signals of this rank itself are waited for, {} were sent", count, arrived_[from]));
+      return invalid(
+          fmt::format("the wait is for {} signals of this rank itself, but only {} were sent", count, arrived_[from]));
     }
     if (receiving_.contains(from.peer)) {
       changed_.wait(lock);
       continue;
     }
-    TUTTI_TRY(take(lock, *channel, from.peer, When::kMayBeLate));
+    TUTTI_TRY(take(lock, *channel, from.peer, Arrival::kMayBeLate));
   }
   arrived_[from] -= count;
-  forget_done();
+  remove_completed();
   return {};
 }
 
-// Takes the next message from `peer`, for which it waits; kMayBeLate: and takes what others put until it is there,
-// because `peer` may be held up by one of them. Not while another thread receives from that peer. If an exception
-// passes (exhausted memory), it aborts the channel, because a part of the message may not have been read.
-Status Windows::take(Lock& lock, Communicator& channel, std::int32_t peer, When when) {
+// Receives the next message from `peer` and stores its payload. Must not be called while another thread receives from
+// that peer. With Arrival::kMayBeLate the message may not have arrived yet; until it arrives, messages of other ranks
+// are received, because `peer` may itself be waiting for capacity that one of them needs. If an exception passes
+// (exhausted memory), it aborts the channel, because a part of the message may not have been read.
+Status Windows::take(Lock& lock, Communicator& channel, std::int32_t peer, Arrival when) {
   receiving_.insert(peer);
-  ++takes_;
+  ++receives_begun_;
   const auto end = [&] {
     if (!lock.owns_lock()) lock.lock();
     receiving_.erase(peer);
     changed_.notify_all();
   };
   try {
-    Status landed;
-    Status received = receive_and_land(lock, channel, peer, when, landed);
-    if (!landed.ok()) not_landed_.try_emplace(peer, landed.error());
+    Status stored;
+    Status received = receive_and_store(lock, channel, peer, when, stored);
+    if (!stored.ok()) store_errors_.try_emplace(peer, stored.error());
     end();
     return received;
   } catch (...) {
@@ -252,49 +264,53 @@ Status Windows::take(Lock& lock, Communicator& channel, std::int32_t peer, When 
   }
 }
 
-Status Windows::receive_and_land(Lock& lock, Communicator& channel, std::int32_t peer, When when, Status& landed) {
+// The body of take(). Returns errors of the connection; `stored` becomes the error if the payload could not be stored.
+Status Windows::receive_and_store(Lock& lock, Communicator& channel, std::int32_t peer, Arrival when, Status& stored) {
   Header& header = headers_[peer];
   auto work = start_receive(channel, &header, sizeof(header), peer);
   Status waited;
-  if (work && when == When::kMayBeLate)
-    waited = take_until(lock, channel, kLooksPerProbe, [&] { return work->test(); });
+  if (work && when == Arrival::kMayBeLate)
+    waited = take_until(lock, channel, kChecksPerProbe, [&] { return work->test(); });
   lock.unlock();
-  Status received = work ? work->wait() : Status(work.error());  // in any case: it writes into `header`
-  if (received.ok() && header.bytes > 0) received = land(channel, header, peer, landed);
+  // waits even after an error, because the receive writes to `header`
+  Status received = work ? work->wait() : Status(work.error());
+  if (received.ok() && header.bytes > 0) received = store_payload(channel, header, peer, stored);
   lock.lock();
-  if (received.ok() && landed.ok()) ++arrived_[{.peer = peer, .index = header.index, .context = header.context}];
+  if (received.ok() && stored.ok()) ++arrived_[{.peer = peer, .index = header.index, .context = header.context}];
   return received.ok() ? waited : received;
 }
 
-// Takes a message that is there, of whichever peer. False: no message is there, or another thread receives from its
-// sender or has taken a message meanwhile, which may have been this one.
+// Receives one message that has arrived, from any peer. Returns false if no message has arrived, if another thread is
+// receiving from its sender, or if another thread has begun to receive a message since the check, because it may have
+// been this one.
 Result<bool> Windows::take_any(Lock& lock, Communicator& channel) {
-  const std::uint64_t takes = takes_;
+  const std::uint64_t receives_begun = receives_begun_;
   lock.unlock();
   const auto sender = channel.try_next_sender();
   lock.lock();
   if (!sender) return sender.error();
-  if (!*sender || receiving_.contains(**sender) || takes_ != takes) return false;
-  TUTTI_TRY(take(lock, channel, **sender, When::kIsThere));
+  if (!*sender || receiving_.contains(**sender) || receives_begun_ != receives_begun) return false;
+  TUTTI_TRY(take(lock, channel, **sender, Arrival::kArrived));
   return true;
 }
 
-// Until done() is true, which is called under the lock. Peers that wait for room themselves get it by what is taken,
-// and so several messages are taken at once.
-Status Windows::take_until(Lock& lock, Communicator& channel, int looks_per_probe, const std::function<bool()>& done) {
+// Waits until done() returns true. done() is called with the lock held. While it waits, it receives messages of other
+// ranks: this gives capacity to ranks that wait for it themselves. Several messages are received before the next
+// check, for the same reason.
+Status Windows::take_until(Lock& lock, Communicator& channel, int checks_per_probe, const std::function<bool()>& done) {
   auto pause = kShortestPause;
-  for (int looks = 1; !done(); ++looks) {
-    bool taken = looks % looks_per_probe == 0;
+  for (int checks = 1; !done(); ++checks) {
+    bool taken = checks % checks_per_probe == 0;
     for (int messages = 0; taken && messages < kMessagesPerProbe; ++messages) {
       const auto one = take_any(lock, channel);
       if (!one) return one.error();
       taken = *one;
-      if (taken) looks = 0;
+      if (taken) checks = 0;
       if (taken) pause = kShortestPause;
     }
-    if (looks == 0) continue;
+    if (checks == 0) continue;
     lock.unlock();
-    if (looks < kLooksWithoutPause) {
+    if (checks < kChecksWithoutPause) {
       std::this_thread::yield();
     } else {
       std::this_thread::sleep_for(pause);
@@ -306,7 +322,7 @@ Status Windows::take_until(Lock& lock, Communicator& channel, int looks_per_prob
 }
 
 Result<Work> Windows::start_receive(Communicator& channel, void* to, std::size_t bytes, std::int32_t peer) {
-  const std::scoped_lock lock(channel_mutex_);  // else a put's open group would have this refused
+  const std::scoped_lock lock(channel_mutex_);  // without it, an open group of put() would make this receive fail
   Group one;
   TUTTI_TRY(one.receive(channel, to, bytes, DataType::kUint8, peer));
   return one.start();
@@ -317,8 +333,9 @@ Status Windows::receive(Communicator& channel, void* to, std::size_t bytes, std:
   return work ? work->wait() : Status(work.error());
 }
 
-// Errors: of the way here. `landed`: that it could not be written.
-Status Windows::land(Communicator& channel, const Header& header, std::int32_t peer, Status& landed) {
+// Stores the payload of a message in its window. Returns errors of the connection; `stored` becomes the error if the
+// payload cannot be stored.
+Status Windows::store_payload(Communicator& channel, const Header& header, std::int32_t peer, Status& stored) {
   std::shared_ptr<Window> window;
   {
     const std::scoped_lock lock(mutex_);
@@ -329,12 +346,12 @@ Status Windows::land(Communicator& channel, const Header& header, std::int32_t p
   const bool fits =
       window != nullptr && header.offset <= window->bytes && header.bytes <= window->bytes - header.offset;
   std::byte* to = fits ? window->data + header.offset : nullptr;
-  const bool inside = header.bytes <= kInsideBytes;
+  const bool inside = header.bytes <= kInlineBytes;
   if (fits && !inside && is_host_memory(to)) return receive(channel, to, header.bytes, peer);
-  // What cannot land is taken all the same: the next message is behind it.
+  // A payload that cannot be stored is received all the same, because the next message is behind it.
   std::vector<std::byte> payload(inside ? 0 : header.bytes);
   if (!inside) TUTTI_TRY(receive(channel, payload.data(), header.bytes, peer));
-  landed = fits ? write_memory(to, inside ? header.inside.data() : payload.data(), header.bytes)
+  stored = fits ? write_memory(to, inside ? header.inside.data() : payload.data(), header.bytes)
                 : invalid(fmt::format("rank {} has put {} bytes at offset {} into window {}, which this rank has "
                                       "deregistered or which is shorter here",
                                       peer, header.bytes, header.offset, header.window));
@@ -347,10 +364,10 @@ Status Windows::finish() {
   {
     Lock lock(mutex_);
     TUTTI_TRY(take_until(lock, *channel, 1, [&] {
-      forget_done();
-      return puts_under_way_ == 0;
+      remove_completed();
+      return puts_in_flight_ == 0;
     }));
-    TUTTI_TRY(take_failure());
+    TUTTI_TRY(take_put_error());
   }
   return channel->finalize();
 }

@@ -1,17 +1,18 @@
-// Windows of a communicator, and the one-sided calls on them.
+// Windows: the memory windows of a communicator, and the one-sided calls on them.
 //
-// ncclCommWindowRegister() is collective; a window has the same number on all ranks. Puts and signals travel as
-// messages between the two ranks, over a communicator of their own, so that they do not mix with the program's sends
-// and receives. A put copies what it sends and returns. It lands while the target is in a one-sided call that waits:
-// for a signal of any rank, for room for a put, or for its last puts when the communicator is finalized. NCCL promises
-// to show it after ncclWaitSignal() only.
+// ncclCommWindowRegister() is collective, and a window has the same number on all ranks. Puts and signals are sent as
+// messages between the two ranks. They use a communicator of their own, so that they do not mix with the program's
+// sends and receives. A put copies its data and returns. The target stores the data while it is in a one-sided call
+// that waits: for a signal of any rank, for capacity for another put, or for its last puts when the communicator is
+// finalized. This is enough, because NCCL only promises that the data is visible after ncclWaitSignal().
 //
-// Limits: a rank has at most kMostPuts puts and kMostBytes bytes of them under way. A further put waits until targets
-// have taken some of them, and takes meanwhile what has been put here, so that ranks which put to each other without
-// waiting for signals go on. It waits until its deadline if the target never enters a call that waits: because the
-// target only computes, or because the same thread would have to make the call.
+// Limits: a rank has at most kMostPuts puts and kMostBytes bytes of puts in flight. A further put waits until targets
+// have received some of them. While it waits, it receives the puts of other ranks, so that ranks which put to each
+// other without waiting for signals do not block each other. If the target never enters a call that waits, the put
+// waits until its timeout. This happens if the target only computes, or if the same thread would have to make the
+// target's call.
 //
-// Threads: any.
+// Threads: all functions may be called from any thread.
 #pragma once
 
 #include <array>
@@ -35,14 +36,16 @@
 
 namespace tutti::nccl {
 
+// A window of this rank.
 struct Window {
-  std::uint32_t number = 0;  // the same on all ranks; from 1
+  std::uint32_t number = 0;  // the same on all ranks; the first is 1
   std::byte* data = nullptr;
   std::size_t bytes = 0;
-  std::vector<std::uint64_t> all_bytes{};  // by rank
+  std::vector<std::uint64_t> all_bytes{};  // size of each rank's window, indexed by rank
   Registration registration{};
 };
 
+// Identifies a signal: the other rank, and the two numbers that the program chose.
 struct Signal {
   std::int32_t peer = 0;
   std::int32_t index = 0;
@@ -53,84 +56,103 @@ struct Signal {
 
 class Windows {
  public:
-  // Of puts under way from one rank.
+  // Limits for the puts of one rank that are in flight.
   static constexpr std::size_t kMostBytes = std::size_t{1} << 30;
-  static constexpr std::size_t kMostPuts = 1024;  // each costs time whenever one of them moves
+  // Limited, because each put in flight costs time whenever one of them makes progress.
+  static constexpr std::size_t kMostPuts = 1024;
 
   explicit Windows(std::int32_t rank) : rank_(rank) {}
   ~Windows();
   Windows(const Windows&) = delete;
   Windows& operator=(const Windows&) = delete;
 
-  // Collective over `parent`: one at a time. Errors, the same on all ranks: that it failed on one.
+  // Registers a window of `bytes` bytes at `data`. Collective over `parent`; the caller must not run two of these at
+  // the same time. If registration fails on one rank, all ranks get an error.
   Result<ncclWindow_t> add(Communicator& parent, void* data, std::size_t bytes);
-  // Collective where the window is of device memory. Errors: kInvalidArgument (none of this communicator's).
+  // Deregisters a window. Collective if the window is device memory. Errors: kInvalidArgument if it is not a window of
+  // this communicator.
   Status remove(ncclWindow_t handle);
+  // The start of this rank's memory of the window. Errors: as remove().
   Result<std::byte*> data_of(ncclWindow_t handle);
 
-  // `data`: host or device memory, as `stream` leaves it. A null window, with 0 bytes: the signal alone. Errors:
-  // kPeerLost if the process of the target had ended a second before; of an earlier put that has failed since.
+  // Writes `bytes` bytes from `data` (host or device memory, after the work that is in `stream`) to the window of rank
+  // to.peer, and then signals that rank. With a null window and 0 bytes it only signals. Errors: kPeerLost if the
+  // process of the target ended more than a second ago; also the error of an earlier put that has failed since.
   Status put(const Signal& to, ncclWindow_t window, std::uint64_t offset, const void* data, std::size_t bytes,
              void* stream);
-  // Until `count` more signals have come.
+  // Waits until `count` signals of `from` have arrived that no earlier wait() has consumed, and consumes them.
   Status wait(const Signal& from, std::uint64_t count);
-  Status finish();  // waits until all puts have gone, and takes meanwhile what has been put here
-  void abort();     // from any thread, while others are in the functions above
+  // Waits until all puts of this rank have been sent, and receives the puts of other ranks meanwhile. Then finalizes
+  // the communicator of the windows.
+  Status finish();
+  void abort();  // ends the functions above in other threads with an error
 
  private:
-  // Of a message; ranks of one job run the same build. A short payload travels inside: one message instead of two.
-  static constexpr std::size_t kInsideBytes = 224;
+  // The header of a message. All ranks of a job run the same build, so the layout needs no version. A payload of up to
+  // kInlineBytes bytes is part of the header, so that one message is enough instead of two.
+  static constexpr std::size_t kInlineBytes = 224;
   struct Header {
-    std::uint32_t window = 0;  // 0: a signal alone
+    // Number of the window that the payload goes into. 0: the message has no payload and is only a signal.
+    std::uint32_t window = 0;
     std::int32_t index = 0;
     std::int32_t context = 0;
     std::uint32_t unused = 0;
     std::uint64_t offset = 0;
     std::uint64_t bytes = 0;
-    std::array<std::byte, kInsideBytes> inside{};
+    std::array<std::byte, kInlineBytes> inside{};
   };
   static_assert(sizeof(Header) == 256);
   struct Put {
-    std::unique_ptr<Header> header;  // stays where it is while it is sent
-    std::vector<std::byte> payload;  // empty: it is inside the header
+    std::unique_ptr<Header> header;  // on the heap, so that its address is stable while it is sent
+    std::vector<std::byte> payload;  // empty if the payload is in the header
     Work work;
   };
+  // A reference to channel_; null if no window was registered yet.
   std::shared_ptr<Communicator> channel();
   Result<Put> prepare(const Signal& to, ncclWindow_t window, std::uint64_t offset, const void* data, std::size_t bytes,
                       void* stream);
-  enum class When : std::uint8_t { kIsThere, kMayBeLate };  // a message
-  using Lock = std::unique_lock<std::mutex>;                // of mutex_; let go while peers are waited for
-  Status look_at_target(Lock& lock, Communicator& channel, std::int32_t peer);
+  enum class Arrival : std::uint8_t { kArrived, kMayBeLate };  // whether the message that take() waits for has arrived
+  using Lock = std::unique_lock<std::mutex>;                   // locks mutex_; released during waits for peers
+  Status check_target(Lock& lock, Communicator& channel, std::int32_t peer);
   Status send(Communicator& channel, std::int32_t peer, Put put);
-  Status make_room(Lock& lock, Communicator& channel, std::size_t bytes);
+  Status wait_for_capacity(Lock& lock, Communicator& channel, std::size_t bytes);
   Status receive(Communicator& channel, void* to, std::size_t bytes, std::int32_t peer);
   Result<Work> start_receive(Communicator& channel, void* to, std::size_t bytes, std::int32_t peer);
-  Status take(Lock& lock, Communicator& channel, std::int32_t peer, When when);
+  Status take(Lock& lock, Communicator& channel, std::int32_t peer, Arrival when);
   Result<bool> take_any(Lock& lock, Communicator& channel);
-  Status take_until(Lock& lock, Communicator& channel, int looks_per_probe, const std::function<bool()>& done);
-  Status receive_and_land(Lock& lock, Communicator& channel, std::int32_t peer, When when, Status& landed);
-  Status land(Communicator& channel, const Header& header, std::int32_t peer, Status& landed);
-  void forget_done();
-  Status take_failure();
+  Status take_until(Lock& lock, Communicator& channel, int checks_per_probe, const std::function<bool()>& done);
+  Status receive_and_store(Lock& lock, Communicator& channel, std::int32_t peer, Arrival when, Status& stored);
+  Status store_payload(Communicator& channel, const Header& header, std::int32_t peer, Status& stored);
+  void remove_completed();
+  Status take_put_error();
 
   const std::int32_t rank_;
-  std::mutex mutex_;  // not held while peers are waited for
+  // Protects the members below up to channel_mutex_. Not held during waits for peers.
+  std::mutex mutex_;
   std::condition_variable changed_;
   std::uint32_t last_number_ = 0;
-  std::map<ncclWindow_t, std::shared_ptr<Window>> windows_;  // shared with what lands in them
-  std::map<Signal, std::uint64_t> arrived_;                  // and not yet waited for
-  std::uint64_t takes_ = 0;                                  // messages that some thread has begun to take
-  std::set<std::int32_t> receiving_;                         // from these peers some thread receives
-  std::map<std::int32_t, Header> headers_;                   // by peer, of the message that is received
-  std::map<std::int32_t, Error> not_landed_;                 // by the peer whose put could not; for the next wait()
-  std::optional<Error> lost_put_;                            // of this rank's; for its next put() or finish()
-  std::map<std::int32_t, std::chrono::steady_clock::time_point> looked_at_;  // targets, when look_at_target() did so
-  // Under way, by target; they end after the channel that sends them. Those to one target end in their order.
+  // Shared with threads that store payloads in a window, which may be deregistered meanwhile.
+  std::map<ncclWindow_t, std::shared_ptr<Window>> windows_;
+  // signals that have arrived and were not consumed by wait()
+  std::map<Signal, std::uint64_t> arrived_;
+  std::uint64_t receives_begun_ = 0;        // number of messages that threads have begun to receive
+  std::set<std::int32_t> receiving_;        // peers from which some thread is receiving a message
+  std::map<std::int32_t, Header> headers_;  // by peer: header of the message that is being received
+  // By peer: a put of that peer could not be stored. The next wait() for that peer returns the error.
+  std::map<std::int32_t, Error> store_errors_;
+  // A put of this rank has failed. Its next put() or finish() returns the error.
+  std::optional<Error> put_error_;
+  // Arrival check_target() last checked each target.
+  std::map<std::int32_t, std::chrono::steady_clock::time_point> checked_at_;
+  // Puts in flight, by target. Declared before channel_, so that they are destroyed after the channel that still sends
+  // them. Those to one target complete in order.
   std::map<std::int32_t, std::deque<Put>> puts_;
-  std::size_t puts_under_way_ = 0;
-  std::size_t bytes_under_way_ = 0;
-  std::mutex channel_mutex_;               // held around what is put into the channel, and where it is made
-  std::shared_ptr<Communicator> channel_;  // made with the first window; shared by who uses it
+  std::size_t puts_in_flight_ = 0;
+  std::size_t bytes_in_flight_ = 0;
+  // Held while operations are started on the channel, and while channel_ is read or set.
+  std::mutex channel_mutex_;
+  // The communicator of the windows, created with the first one. Shared with the calls that use it.
+  std::shared_ptr<Communicator> channel_;
 };
 
 }  // namespace tutti::nccl

@@ -1,3 +1,4 @@
+// Builds the canonical form by renumbering the ports of each channel, and hashes plans.
 #include "plan/canonical.h"
 
 #include <algorithm>
@@ -33,7 +34,8 @@ Channel canonical(const Channel& channel) {
   return result;
 }
 
-// Numbers one after another into 64 bits; every number changes them all (the finaliser of SplitMix64).
+// Combines numbers, one after another, into a 64-bit hash. Every number changes all bits of the state (the
+// finalizer of SplitMix64).
 class Hash {
  public:
   void add(std::uint64_t number) {

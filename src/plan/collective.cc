@@ -1,3 +1,4 @@
+// The table of collective.h as functions.
 #include "plan/collective.h"
 
 namespace tutti {
@@ -40,9 +41,9 @@ std::uint32_t data(const PlanShape& shape) {
   return all ? shape.collective.ranks * shape.chunks : shape.chunks;
 }
 
-Wanted wanted(const PlanShape& shape, std::uint32_t rank, std::uint32_t chunk) {
+ExpectedOutput expected_output(const PlanShape& shape, std::uint32_t rank, std::uint32_t chunk) {
   const CollectiveRow& row = row_of(shape.collective.kind);
-  Wanted result{.datum = chunk % shape.chunks, .contributor = chunk / shape.chunks};
+  ExpectedOutput result{.datum = chunk % shape.chunks, .contributor = chunk / shape.chunks};
   if (row.input == BlockSet::kAll) result.datum += rank * shape.chunks;  // of the contributor's blocks, this rank's
   if (row.root == RootHas::kTheInput) result.contributor = shape.collective.root;
   if (row.reduces) result.contributor = kEveryRank;

@@ -1,10 +1,12 @@
-// What each collective means, in chunks: what stands in every rank's input, what must stand in every rank's output, and
-// which of the two are the same memory in place. The verifier proves plans against these functions, the interpreter
-// judges by them, and the executor's Layout (plan/tiling.h) gives the same chunks their bytes. Pure functions.
+// The definition of each collective in chunks: the contents of every rank's input, the required contents of every
+// rank's output, and which chunks of the two share memory in an in-place call. The verifier proves plans against
+// these functions, the interpreter checks results with them, and Layout (plan/layout.h) maps the same chunks to
+// bytes. Pure functions.
 //
-// A buffer is a row of blocks, a block a row of PlanShape::chunks chunks; chunk c of a buffer is piece c % chunks of
-// block c / chunks. A *datum* is what ranks add up or hand on: the pieces that different ranks contribute to the same
-// datum belong to the same place of the message.
+// A buffer is a sequence of blocks, and a block is a sequence of PlanShape::chunks chunks: chunk c of a buffer is
+// chunk c % chunks of block c / chunks. A *datum* is one unit of data of the collective. In a collective that
+// adds, contributions of different ranks to the same datum are added. In the others, a datum is copied from one
+// rank to another. Contributions to the same datum are at the same position of the message on each rank.
 //
 //   collective      blocks in          blocks out        in[c] of rank r       out[c] of rank r
 //   all_reduce      1                  1                 datum c               datum c of all ranks
@@ -15,9 +17,9 @@
 //   all_to_all      p                  p                 datum c               datum r * B + c % B of rank c / B
 //   gather          1                  p at the root     datum c               datum c % B of rank c / B
 //   scatter         p at the root      1                 datum c               datum r * B + c of the root
-//   barrier         1 (empty)          1 (empty)         as all_reduce: who holds everybody's contribution has waited
-//                                                        for everybody
-// with p ranks and B = PlanShape::chunks.
+//   barrier         1 (empty)          1 (empty)         datum c               datum c of all ranks
+// Here p is the number of ranks and B is PlanShape::chunks. A barrier is an all_reduce of empty data: a rank that
+// holds the contributions of all ranks has waited for all of them.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +32,9 @@ namespace tutti {
 inline constexpr std::uint32_t kEveryRank = ~std::uint32_t{0};
 inline constexpr std::uint32_t kNoChunk = ~std::uint32_t{0};
 
-// The blocks of one buffer of `rank`: `count` of them, of which the first is the block of rank `first` (0 where the
-// blocks do not belong to ranks). A block's length is that of its rank in the v-variants.
+// The blocks of one buffer of `rank`. `count` is their number. The first one belongs to rank `first`, the next one
+// to rank first + 1, and so on. If the blocks do not belong to ranks, `first` is 0. In the v-variants, the length
+// of a block depends on its rank.
 struct Blocks {
   std::uint32_t count = 0;
   std::uint32_t first = 0;
@@ -41,22 +44,24 @@ struct Blocks {
 Blocks input_blocks(const Collective& collective, std::uint32_t rank);
 Blocks output_blocks(const Collective& collective, std::uint32_t rank);
 
-// Chunks of the whole buffer.
+// Number of chunks of the whole buffer, in one tile.
 std::uint32_t input_chunks(const PlanShape& shape, std::uint32_t rank);
 std::uint32_t output_chunks(const PlanShape& shape, std::uint32_t rank);
-// Different data of the whole collective.
+// Number of different data (see datum above) of the whole collective, in one tile.
 std::uint32_t data(const PlanShape& shape);
 
-// What must stand in out[chunk] of `rank`.
-struct Wanted {
+// The required contents of out[chunk] of `rank`: the datum, and the rank that contributes it. kEveryRank: the sum
+// over all ranks.
+struct ExpectedOutput {
   std::uint32_t datum = 0;
   std::uint32_t contributor = kEveryRank;
 
-  bool operator==(const Wanted&) const = default;
+  bool operator==(const ExpectedOutput&) const = default;
 };
-Wanted wanted(const PlanShape& shape, std::uint32_t rank, std::uint32_t chunk);
+ExpectedOutput expected_output(const PlanShape& shape, std::uint32_t rank, std::uint32_t chunk);
 
-// In place: the chunk of output that is the same memory as in[chunk] of `rank`; kNoChunk where there is none.
+// For in-place calls: the output chunk that has the same memory as in[input_chunk] of `rank`, or kNoChunk if that
+// input chunk has memory of its own.
 std::uint32_t output_alias(const PlanShape& shape, std::uint32_t rank, std::uint32_t input_chunk);
 
 }  // namespace tutti

@@ -1,13 +1,14 @@
-// The evaluator: runs one channel over a domain of values. One function serves every domain: ordered contributions
-// (verify), bytes (executor), text.
+// The evaluator: runs one channel of a plan over a domain of values. Because it is a template, the same function
+// runs plans over ordered contributions (verifier), bytes (executor), lengths (export) and times (pictures).
 //
-// A domain answers whether a step could run and then applies it:
-//   bool receive_ready(port)      the next message on this port is there
-//   bool send_ready(port)         this port has a credit
-//   bool reached(channel, step, tile)   that step of another channel of this rank has run in that tile
-//   void apply(channel, step, tile)     evaluate the equation; all its ports are ready
-// Channels are sequential programs over bounded single-producer single-consumer FIFOs, so a plan is a Kahn network:
-// which channel is advanced first never changes a value or a deadlock (Kahn 1974).
+// A domain reports whether a step can run, and then runs it:
+//   bool receive_ready(port)            true if the next message on this port has arrived
+//   bool send_ready(port)               true if this port has a credit
+//   bool reached(channel, step, tile)   true if that step of another channel of this rank has run in that tile
+//   void apply(channel, step, tile)     evaluates the equation; all of its ports are ready
+// Channels are sequential programs that communicate through bounded single-producer single-consumer FIFOs. So a
+// plan is a Kahn network, and the order in which channels are advanced changes neither a value nor whether the
+// plan deadlocks (Kahn 1974).
 #pragma once
 
 #include <cstdint>
@@ -16,11 +17,11 @@
 
 namespace tutti {
 
-// Where a channel stands: the next step to run.
+// The position of a channel: the next step to run.
 struct Cursor {
   std::uint64_t tile = 0;
   std::uint32_t step = 0;
-  std::uint32_t after = 0;  // first entry of Channel::after not yet passed in this tile
+  std::uint32_t after = 0;  // index of the first entry of Channel::after for this step or a later one
 
   bool operator==(const Cursor&) const = default;
 };
@@ -44,8 +45,8 @@ bool can_run(const Channel& channel, const Cursor& cursor, Domain& domain) {
   return true;
 }
 
-// Runs as many steps as can run now, at most `max_steps`; returns how many ran. A channel without steps is finished at
-// once.
+// Runs steps until one is not ready, the channel is finished, or `max_steps` have run. Returns how many ran. A
+// channel without steps is finished at once.
 template <class Domain>
 std::uint64_t advance(const Channel& channel, Cursor& cursor, std::uint64_t tiles, std::uint64_t max_steps,
                       Domain& domain) {

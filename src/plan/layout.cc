@@ -1,3 +1,4 @@
+// Combines the tilings of the blocks with the starts of the blocks.
 #include "plan/layout.h"
 
 #include <algorithm>
@@ -37,7 +38,8 @@ Extent Layout::extent(const Blocks& blocks, const std::vector<std::uint64_t>& st
   const std::uint32_t rank = blocks.first + block;
   const Tiling& cut = tiling(rank);
   Extent extent;
-  if (tile < cut.tiles()) extent = cut.extent(tile, chunk % chunks_);  // else empty: others' blocks are longer
+  // If this block has fewer tiles than the longest one, its chunks are empty in the last tiles.
+  if (tile < cut.tiles()) extent = cut.extent(tile, chunk % chunks_);
   if (blocks.count > 1) extent.offset += starts.empty() ? rank * count_ : starts[rank];
   return extent;
 }

@@ -1,6 +1,7 @@
-// Layout: where the chunks of a plan lie in one call's buffers; the only place that turns blocks, counts and
-// displacements into offsets. A pure function of (shape, lengths, element size, slot size), so all ranks of a call
-// compute the same one. See collective.h for blocks and chunks, tiling.h for how a block is cut.
+// Layout: the position of each chunk of a plan in the buffers of one call. This is the only code that converts
+// blocks, counts and displacements to offsets. A Layout is a pure function of its constructor's arguments, so all
+// ranks of a call compute consistent ones. See collective.h for blocks and chunks, and tiling.h for the division
+// of a block into chunks.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +14,13 @@
 
 namespace tutti {
 
-// How long the blocks of one call are, in elements.
+// Lengths of the blocks of one call, in elements.
 struct Lengths {
-  std::uint64_t count = 0;  // of every block, where `counts` is empty
-  // v-variants: by rank; the same on all ranks.
+  std::uint64_t count = 0;  // length of every block; used if `counts` is empty
+  // v-variants: the length of each rank's block, indexed by rank. The same on all ranks.
   std::vector<std::uint64_t> counts;
-  // v-variants: where each block starts in this rank's buffer of all blocks; empty: one after the other. Each rank's
-  // own affair.
+  // v-variants: the start of each block in the buffer that holds the blocks of all ranks, indexed by rank. If it
+  // is empty, the blocks follow each other without gaps. Each rank may have displacements of its own.
   std::vector<std::uint64_t> displacements;
 
   bool operator==(const Lengths&) const = default;
@@ -31,16 +32,17 @@ class Layout {
   Layout(const PlanShape& shape, std::uint32_t rank, const Lengths& lengths, std::size_t element_bytes,
          std::size_t max_chunk_bytes);
 
-  std::uint64_t tiles() const { return tiles_; }  // at least 1: an empty call still exchanges its messages
+  std::uint64_t tiles() const { return tiles_; }  // At least 1, because an empty call still exchanges its messages.
   std::uint64_t max_chunk_count() const { return max_chunk_count_; }  // elements of the longest chunk
 
-  // Of this rank's buffers, in elements from the buffer's start.
+  // Position of a chunk in this rank's buffers, in elements from the start of the buffer.
   Extent input(std::uint64_t tile, std::uint32_t chunk) const;
   Extent output(std::uint64_t tile, std::uint32_t chunk) const;
-  // Of the output of a peer that gave no displacements.
+  // Position of a chunk in the output of a peer that uses no displacements.
   Extent output_of(std::uint32_t peer, std::uint64_t tile, std::uint32_t chunk) const;
 
-  // Elements from the start of a buffer of `blocks` to its end, displacements left aside.
+  // Number of elements from the start to the end of a buffer that consists of `blocks` without gaps. Displacements
+  // are ignored.
   std::uint64_t length(const Blocks& blocks) const;
 
  private:
@@ -53,9 +55,10 @@ class Layout {
   Blocks input_;
   Blocks output_;
   std::uint64_t count_;
-  std::vector<Tiling> tilings_;               // one, or one for each rank
-  std::vector<std::uint64_t> contiguous_;     // v-variants: starts of the blocks without displacements, and the end
-  std::vector<std::uint64_t> displacements_;  // of this rank's buffer of all blocks
+  std::vector<Tiling> tilings_;  // one for all ranks, or one for each rank
+  // v-variants: the start of each block if there are no displacements, followed by the end of the last one
+  std::vector<std::uint64_t> contiguous_;
+  std::vector<std::uint64_t> displacements_;  // start of each block in this rank's buffer of all blocks; may be empty
   std::uint64_t tiles_ = 1;
   std::uint64_t max_chunk_count_ = 0;
 };

@@ -1,3 +1,4 @@
+// Counts the parts of a plan and estimates the cost of its verification, without running it.
 #include "plan/limits.h"
 
 #include <fmt/format.h>
@@ -13,14 +14,17 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint64_t kMostChunks = std::uint64_t{1} << 22;  // of all buffers of all ranks; 72 bytes each in a proof
+// Limit on the chunks of all buffers of all ranks. A verification needs 72 bytes for each of them.
+constexpr std::uint64_t kMostChunks = std::uint64_t{1} << 22;
 constexpr std::uint64_t kMostClockBytes = std::uint64_t{2} << 30;
-constexpr std::uint64_t kMostClockWords = std::uint64_t{1} << 36;  // joined in all; a core does some 10^9 a second
-constexpr std::uint64_t kVisits = 8;  // of each step by a whole proof with clocks: 2 tiles, 2 calls, 2 modes
+// Limit on the clock entries that all joins of a verification process. One core processes about 10^9 per second.
+constexpr std::uint64_t kMostClockWords = std::uint64_t{1} << 36;
+// How often a whole verification with clocks runs each step: 2 tiles x 2 calls x 2 modes.
+constexpr std::uint64_t kVisits = 8;
 
 Error beyond(std::string_view what, std::uint64_t had, std::uint64_t most) {
   return {.code = ErrorCode::kUnsupported,
-          .message = fmt::format("the plan is too large: {} {}, at most {} are taken", had, what, most)};
+          .message = fmt::format("the plan is too large: {} {}, at most {} are supported", had, what, most)};
 }
 
 Status at_most(std::string_view what, std::uint64_t had, std::uint64_t most) {
@@ -71,8 +75,8 @@ Status check_chunks(const PlanShape& shape) {
   return at_most("chunks of all ranks", chunks, kMostChunks);
 }
 
-// What the vector clocks of the modes with windows take: one for each channel, and one for each step whose messages or
-// credits are under way.
+// Checks the cost of the vector clocks in the modes with windows. There is one clock for each channel, two for
+// each rank, and one for each step with messages or credits that are still in use.
 Status check_clocks(const Plan& plan, const Sizes& sizes) {
   const std::uint64_t under_way =
       std::min(kVisits * sizes.steps, 2 * sizes.connections * plan.shape.slots + 2 * sizes.waits);

@@ -1,5 +1,5 @@
-// What a plan from outside may cost to hold and to prove. Checked before the proof, so that no file can make it take
-// the machine's memory. Pure functions.
+// Limits on the memory and time that a plan from a user may cost to hold and to verify. They are checked before
+// the verification, so that a malicious or faulty file cannot exhaust the machine's memory. Pure functions.
 #pragma once
 
 #include "plan/plan.h"
@@ -7,8 +7,8 @@
 
 namespace tutti {
 
-// Success where the plan keeps PlanLimits (tutti/plan.h) and its proof stays within memory and time that a caller can
-// bear. Trusts no field of the plan. Errors: kUnsupported.
+// Succeeds if the plan is within PlanLimits (tutti/plan.h) and if its verification stays within the bounds of
+// memory and time in limits.cc. Does not assume that any field of the plan is valid. Errors: kUnsupported.
 Status check_limits(const Plan& plan);
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Names of the plan's words, the builder of channels, and the loop that writes out a whole plan.
+// The names of spaces and orders, ChannelBuilder, and build_plan().
 #include "plan/plan.h"
 
 #include <limits>

@@ -1,11 +1,13 @@
-// Plans: every collective algorithm as a value. See docs/decisions/0001-step-equation.md.
+// Plan: a collective algorithm as a value. The same plan is verified, simulated, drawn, exported and executed. See
+// docs/decisions/0001-step-equation.md.
 //
-//   value = x1 (+) x2 (+) ... (+) xk     operands in a stated order: at most one local slice, the others received
-//   sink  = value; send c = value; ...   at most one local sink, any connections to send to
+//   value = x1 (+) x2 (+) ... (+) xk     operands in a fixed order: at most one local slice, the others received
+//   sink  = value; send c = value; ...   at most one local sink, and sends on any number of connections
 //
-// A plan speaks of chunks, never of bytes; a Tiling turns chunks to offsets for one call. The tile loop stands outside
-// the plan: each channel runs its steps once per tile, tile after tile. All types here are values: they compare, copy
-// and print; nothing in this folder talks to a peer or touches user memory.
+// A plan contains chunk numbers and no byte offsets. A Tiling (plan/tiling.h) converts chunks to offsets for one
+// call. The loop over the tiles is not part of the plan: each channel runs all of its steps once per tile, one
+// tile after the other. All types here are values: they can be compared, copied and printed. Nothing in this
+// folder communicates with a peer or touches user memory, so everything may be used from any thread.
 #pragma once
 
 #include <cstdint>
@@ -20,22 +22,24 @@
 
 namespace tutti {
 
-// What is to be done, as far as a plan depends on it: not the count, the type or the operation. collective.h says what
-// each kind means.
+// The parts of a collective that a plan depends on. The count, the data type and the reduction operation are not
+// among them, so one plan serves calls of every length. collective.h defines each collective.
 struct Collective {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   std::uint32_t ranks = 1;
-  std::uint32_t root = 0;              // of the kinds that have one, else 0
-  std::vector<std::uint32_t> nodes{};  // the machine of each rank, numbered 0, 1, ...; empty: all on one
+  // rank; 0 if the collective has no root
+  std::uint32_t root = 0;
+  // The machine of each rank, numbered 0, 1, ... If it is empty, all ranks are on one machine.
+  std::vector<std::uint32_t> nodes{};
 
   bool operator==(const Collective&) const = default;
 };
 
 std::string_view to_string(Space space);
 
-// One chunk of one of this rank's buffers; space kNone means "no slice" (chunk is then 0). In place, some chunks of
-// input and output are the same memory (collective.h): reading such a chunk of kInput after its kOutput was written is
-// therefore always wrong.
+// One chunk of one buffer of this rank. Space kNone stands for "no slice"; chunk is then 0. In an in-place call,
+// some chunks of input and output share memory (see output_alias() in collective.h). Such a chunk of kInput must
+// not be read after the corresponding chunk of kOutput was written, because its value is lost then.
 struct Slice {
   Space space = Space::kNone;
   std::uint8_t reserved[3] = {};
@@ -45,17 +49,19 @@ struct Slice {
 };
 static_assert(sizeof(Slice) == 8 && alignof(Slice) == 4);
 
-// One equation. Operands are, in order: the first `source_position` received values, then the local `source` (if any),
-// then the remaining received values. Received values and sends are named by the channel's list of connection indices:
-// lists[list_begin, +receive_count) are receives in operand order, the next send_count are sends.
+// One equation. The operands are, in this order: the first `source_position` received values, then the local
+// `source` (if there is one), then the remaining received values. The connections are in the channel's list of
+// port indices: lists[list_begin, +receive_count) are the receives in operand order, and the next send_count
+// entries are the sends.
 struct Step {
-  Slice source;                  // local operand, or none
-  Slice sink;                    // where the value goes locally, or none
-  std::uint32_t list_begin = 0;  // into Channel::lists
+  Slice source;                  // local operand, or kNone
+  Slice sink;                    // local destination of the value, or kNone
+  std::uint32_t list_begin = 0;  // index into Channel::lists
   std::uint16_t receive_count = 0;
   std::uint16_t send_count = 0;
-  std::uint16_t source_position = 0;  // 0 .. receive_count; 0 when there is no source
-  // 1: the value holds every contribution for the first time here (averages divide here). 0 where nothing is added.
+  std::uint16_t source_position = 0;  // 0 .. receive_count; 0 if there is no source
+  // 1 if this step is the first one whose value holds the contributions of all ranks; an average divides here.
+  // Always 0 in collectives that do not add.
   std::uint8_t completes = 0;
   std::uint8_t reserved = 0;
 
@@ -65,8 +71,8 @@ static_assert(sizeof(Step) == 28 && alignof(Step) == 4);
 
 enum class Direction : std::uint8_t { kReceive = 0, kSend = 1 };
 
-// One end of a connection. A connection is a directed FIFO named by (sending rank, receiving rank, lane); exactly one
-// channel of the sender and one channel of the receiver use it.
+// One end of a connection. A connection is a directed FIFO, identified by (sending rank, receiving rank, lane).
+// Exactly one channel of the sender and one channel of the receiver use it.
 struct Port {
   std::uint32_t peer = 0;
   std::uint16_t lane = 0;
@@ -77,9 +83,10 @@ struct Port {
 };
 static_assert(sizeof(Port) == 8 && alignof(Port) == 4);
 
-// `step` of this channel may run only after `other_step` of `other_channel` of the same rank has run in the same tile,
-// or in the tile before it: what waits for another channel to have read scratch that it is about to write again. In the
-// first tile of a call there is no tile before, and nothing to wait for.
+// A wait between two channels of one rank: `step` of this channel may run only after `other_step` of
+// `other_channel` has run in the same tile, or in the previous tile if tiles_before is 1. A wait for the previous
+// tile protects scratch memory: this channel must not overwrite a chunk before the other channel has read it. In
+// the first tile of a call there is no previous tile, and such a wait is skipped.
 struct After {
   std::uint32_t step = 0;
   std::uint16_t other_channel = 0;
@@ -90,7 +97,7 @@ struct After {
 };
 static_assert(sizeof(After) == 12 && alignof(After) == 4);
 
-// One sequential program of one rank: one CPU task, or one GPU thread block.
+// A sequential program of one rank. On the host it is one task, on a GPU it is one thread block.
 struct Channel {
   std::vector<Step> steps;
   std::vector<Port> ports;
@@ -106,8 +113,8 @@ struct Channel {
   bool operator==(const Channel&) const = default;
 };
 
-// One rank's share of a plan: what that rank runs. Ranks build only their own (and, to find where a window store lands,
-// their direct peers').
+// The part of a plan that one rank runs. A rank builds only its own RankPlan, and those of its direct peers if it
+// must know where a store through a window goes (plan/windows.h).
 struct RankPlan {
   std::vector<Channel> channels;
 
@@ -116,25 +123,28 @@ struct RankPlan {
 
 std::string_view to_string(Order order);
 
-// Facts that are the same for all ranks of a plan.
+// Properties that are the same for all ranks of a plan.
 struct PlanShape {
   Collective collective;
   Algorithm algorithm = Algorithm::kRing;
-  std::uint32_t chunks = 1;  // chunks of each block of input and of output per tile
-  // Chunks of scratch, which every tile uses again; each takes a value of any length up to that of the longest chunk.
+  std::uint32_t chunks = 1;  // chunks of each block of input and of output, per tile
+  // Number of scratch chunks. Every tile uses the same ones. Each of them can hold a value as long as the longest
+  // chunk.
   std::uint32_t scratch_chunks = 0;
-  std::uint16_t slots = 1;  // messages that every connection must be able to hold for the plan not to deadlock
-  std::uint16_t lanes = 1;  // lanes are 0 .. lanes-1
-  // False: a rank whose call is in place takes no part in windows (see plan/windows.h): it publishes nothing, since the
-  // plan may overwrite its input before every peer has read it, and offers its output to nobody, since a peer could
-  // write there what the plan has still to read. Messages to and from it go through slots.
+  // Number of messages that every connection must be able to hold. With fewer slots the plan can deadlock.
+  std::uint16_t slots = 1;
+  std::uint16_t lanes = 1;  // lanes are 0 .. lanes - 1
+  // False: a rank does not use windows (see plan/windows.h) if its call is in place. It publishes nothing, because
+  // the plan may overwrite its input before every peer has read it. It does not offer its output to peers either,
+  // because a peer could overwrite data that the plan has yet to read. Messages to and from such a rank go through
+  // slots.
   bool windows_in_place = true;
   Order order = Order::kAny;
 
   bool operator==(const PlanShape&) const = default;
 };
 
-// The whole plan, all ranks. Only tools, tests and the verifier hold one.
+// A whole plan, with all ranks. Only tools, tests and the verifier need one.
 struct Plan {
   PlanShape shape;
   std::vector<RankPlan> ranks;
@@ -142,16 +152,18 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
-// Builds one channel step by step, in the order of the equation. Example:
+// Builds one channel step by step. The calls for a step are made in the order of its equation. Example:
 //   ChannelBuilder b;
 //   auto from = b.receive_from(prev, lane), to = b.send_to(next, lane);
 //   b.step().receive(from).local({Space::kInput, {}, 3}).send(to);
 class ChannelBuilder {
  public:
-  std::uint16_t receive_from(std::uint32_t peer, std::uint16_t lane);  // finds or adds the port
+  // Both return the port's index, and add the port if the channel does not have it yet.
+  std::uint16_t receive_from(std::uint32_t peer, std::uint16_t lane);
   std::uint16_t send_to(std::uint32_t peer, std::uint16_t lane);
 
-  // Appends operands, sink and sends to the last step of the builder. Operands keep the order of the calls.
+  // Appends operands, the sink and sends to the last step of the builder. The operands keep the order of the
+  // calls.
   class StepBuilder {
    public:
     StepBuilder& receive(std::uint16_t port);
@@ -166,7 +178,7 @@ class ChannelBuilder {
     ChannelBuilder& builder_;
   };
   StepBuilder step();
-  // The last step waits for that one.
+  // Makes the last step wait for the given step of another channel of this rank, see After.
   void after(std::uint16_t other_channel, std::uint32_t other_step, std::uint16_t tiles_before = 0);
 
   std::uint32_t steps() const { return static_cast<std::uint32_t>(channel_.steps.size()); }
@@ -175,10 +187,11 @@ class ChannelBuilder {
  private:
   std::uint16_t port(std::uint32_t peer, std::uint16_t lane, Direction direction);
   Channel channel_;
-  std::unordered_map<std::uint64_t, std::uint16_t> port_index_;  // (peer, lane, direction) -> index into Channel::ports
+  // (peer, lane, direction) -> index into Channel::ports
+  std::unordered_map<std::uint64_t, std::uint16_t> port_index_;
 };
 
-// An algorithm's generator: pure, the same on every rank.
+// An algorithm's generator. `build` is a pure function, and gives the same result on every rank.
 struct Generator {
   PlanShape shape;
   std::function<RankPlan(const PlanShape& shape, std::uint32_t rank)> build;

@@ -1,11 +1,14 @@
-// Replies: a step that adds a message of a peer to others and sends the result back to that peer may store the result
-// over the message, in the slot that the peer has filled. The slot's lines are at hand, and no second slot is touched:
-// in a direct all-reduce half of all cache lines that would change owners stay where they are. Pure functions.
+// Replies: a memory optimization for a step that receives a message from a peer, adds it to other values, and
+// sends the result back to that peer. The step may store the result over the message, in the slot that the peer
+// has filled. The cache lines of that slot are already in this core's cache, and no second slot is touched. In a
+// direct all-reduce, half of the cache lines that would otherwise move between cores stay where they are. Pure
+// functions.
 //
-// The peer's slot then holds the reply until the peer has read that, longer than the proof of the plan counts on. So a
-// reply is planned only where the peer sends so few messages on that connection, from the one that is answered until it
-// reads the reply, that none of them comes to the same slot. Then no rank ever waits for a reply's slot, and what is
-// proved without replies holds with them.
+// The peer's slot then holds the reply until the peer has read it, which is longer than the verification of the
+// plan assumes. So a reply is planned only if the peer does not need the slot again in that time: from the message
+// that is answered until the peer reads the reply, it must not send more messages on that connection than there
+// are slots. Then no rank ever waits for the slot of a reply, and a plan that was verified without replies is also
+// correct with them.
 #pragma once
 
 #include <cstdint>
@@ -15,18 +18,18 @@
 
 namespace tutti {
 
-// One send that may be stored over a message which its own step receives from the same peer on the same lane.
+// A send that may be stored over a message that its own step receives from the same peer on the same lane.
 struct SlotReply {
   std::uint32_t channel = 0;
   std::uint32_t step = 0;
-  std::uint16_t send_index = 0;     // among the step's sends
-  std::uint16_t receive_index = 0;  // among its receives
+  std::uint16_t send_index = 0;     // index among the sends of the step
+  std::uint16_t receive_index = 0;  // index among the receives of the step
 
   bool operator==(const SlotReply&) const = default;
 };
 
-// Those of `own`, the plan of `rank`, over connections of `slots` slots. Builds the plans of the peers. The plan must
-// be one that verifies.
+// Returns the possible replies of `own`, the plan of `rank`, on connections that have `slots` slots. Builds the
+// plans of the peers. The plan must be valid (see verify()).
 std::vector<SlotReply> slot_replies(const Generator& generator, std::uint32_t rank, const RankPlan& own,
                                     std::uint32_t slots);
 

@@ -1,5 +1,5 @@
-// Tiling in alignment units: the message is rounded up to units, the units are dealt to tiles and chunks,
-// and only the end of the message is cut back to elements.
+// Tiling in alignment units: the count is rounded up to whole units, the units are divided among tiles and chunks,
+// and only the last chunk with data is cut back to the exact number of elements.
 #include "plan/tiling.h"
 
 #include <algorithm>
@@ -26,14 +26,16 @@ Tiling::Tiling(std::uint64_t count, std::size_t element_bytes, std::uint32_t chu
 
   const std::uint64_t units = divide_up(count, unit_count_);
   const std::uint64_t most_units_per_tile = std::uint64_t{chunks} * (max_chunk_bytes / (unit_count_ * element_bytes));
-  // As few tiles as possible, all of nearly the same length: a last tile of a few bytes would cost as much time as a
-  // full one.
+  // Use as few tiles as possible, and make them nearly equally long. Otherwise the last tile could have only a few
+  // bytes, and would still take as much time as a full one.
   tile_units_ = divide_up(units, divide_up(units, most_units_per_tile));
   tiles_ = divide_up(units, tile_units_);
   const std::uint64_t last_units = units - (tiles_ - 1) * tile_units_;
   full_ = {.units = tile_units_ / chunks, .longer = tile_units_ % chunks};
   last_ = {.units = last_units / chunks, .longer = last_units % chunks};
-  chunk_count_ = extent(0, 0).count;  // no tile is longer than the first, no chunk of a tile longer than its first
+  // This is the longest chunk: no tile is longer than the first one, and no chunk of a tile is longer than its
+  // first one.
+  chunk_count_ = extent(0, 0).count;
 }
 
 Extent Tiling::extent(std::uint64_t tile, std::uint32_t chunk) const {
@@ -42,7 +44,8 @@ Extent Tiling::extent(std::uint64_t tile, std::uint32_t chunk) const {
   const std::uint64_t first_unit =
       tile * tile_units_ + chunk * split.units + std::min<std::uint64_t>(chunk, split.longer);
   const std::uint64_t units = split.units + (chunk < split.longer ? 1 : 0);
-  // In elements, cut back to the message's end. Units of the last tile never start past the end by more than one unit.
+  // In elements, limited to the end of the block. A chunk of the last tile can start after the end, and is empty
+  // then.
   const std::uint64_t begin = std::min(count_, first_unit * unit_count_);
   return {.offset = begin, .count = std::min(units * unit_count_, count_ - begin)};
 }

@@ -1,9 +1,10 @@
-// Tiling: how one block of a call's buffer is cut. A pure function of (count, element size, chunks, slot size), so all
-// ranks of a call compute the same one.
+// Tiling: divides one block of a call's buffer into tiles and chunks. A pure function of (count, element size,
+// chunks, slot size), so all ranks of a call compute the same one.
 //
-// A block of `count` elements is cut into tiles, each tile into `chunks` chunks of nearly equal length (they differ
-// by at most one alignment unit, and the last ones may be short or empty). An alignment unit is the most whole elements
-// that fit into 64 bytes, at least one. No chunk is longer than `max_chunk_bytes`.
+// A block of `count` elements is divided into tiles, and each tile into `chunks` chunks of nearly equal length.
+// Lengths differ by at most one alignment unit, and the last chunks may be shorter or empty. An alignment unit is
+// the largest whole number of elements that fits into 64 bytes, but at least one element. No chunk is longer than
+// `max_chunk_bytes`.
 #pragma once
 
 #include <cstddef>
@@ -11,18 +12,18 @@
 
 namespace tutti {
 
-// Elements [offset, offset + count) of input or output, or of one scratch area.
+// The elements [offset, offset + count) of an input buffer, an output buffer or a scratch area.
 struct Extent {
-  std::uint64_t offset = 0;  // elements
-  std::uint64_t count = 0;   // elements
+  std::uint64_t offset = 0;  // in elements
+  std::uint64_t count = 0;   // in elements
 
   bool operator==(const Extent&) const = default;
 };
 
 class Tiling {
  public:
-  // element_bytes 1 .. max_chunk_bytes; chunks >= 1; max_chunk_bytes a multiple of 64. count may be 0: there are then
-  // no tiles.
+  // element_bytes is 1 .. max_chunk_bytes, chunks is at least 1, and max_chunk_bytes is a multiple of 64. If count
+  // is 0, there are no tiles.
   Tiling(std::uint64_t count, std::size_t element_bytes, std::uint32_t chunks, std::size_t max_chunk_bytes);
 
   std::uint64_t tiles() const { return tiles_; }
@@ -33,7 +34,8 @@ class Tiling {
   bool operator==(const Tiling&) const = default;
 
  private:
-  // How one tile's alignment units fall on its chunks: the first `longer` chunks get `units` + 1, the others `units`.
+  // How the alignment units of one tile are divided among its chunks: the first `longer` chunks get `units` + 1
+  // units each, the others `units`.
   struct Split {
     std::uint64_t units = 0;
     std::uint64_t longer = 0;
@@ -44,9 +46,9 @@ class Tiling {
   std::uint64_t unit_count_ = 1;  // elements of one alignment unit
   std::uint32_t chunks_ = 1;
   std::uint64_t tiles_ = 0;
-  std::uint64_t tile_units_ = 0;  // alignment units of every tile but the last
+  std::uint64_t tile_units_ = 0;  // alignment units of every tile except the last
   std::uint64_t chunk_count_ = 0;
-  Split full_;  // every tile but the last
+  Split full_;  // every tile except the last
   Split last_;
 };
 

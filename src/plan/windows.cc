@@ -1,4 +1,4 @@
-// The window rules, and the pairing of one rank's sends with its peers' receives.
+// The rules for windows, and the pairing of the sends of one rank with the receives of its peers.
 #include "plan/windows.h"
 
 #include <map>
@@ -9,13 +9,13 @@
 namespace tutti {
 namespace {
 
-// One receive of a peer's plan.
+// A receive in a peer's plan.
 struct Receive {
   std::uint32_t channel;
   std::uint32_t step;
 };
 
-// Receives of one tile that a peer makes from `rank`, per lane, in the order in which they happen.
+// The receives of one tile by which a peer receives from `rank`: indexed by lane, in the order in which they run.
 using ReceivesByLane = std::map<std::uint16_t, std::vector<Receive>>;
 
 ReceivesByLane receives_from(const RankPlan& plan, std::uint32_t rank) {
@@ -32,14 +32,14 @@ ReceivesByLane receives_from(const RankPlan& plan, std::uint32_t rank) {
   return receives;
 }
 
-// A peer's plan, and how far the pairing has come on each lane.
-struct Peer {
+// A peer's plan, and the number of its receives that have been paired so far, indexed by lane.
+struct PeerReceives {
   RankPlan plan;
   ReceivesByLane receives;
   std::map<std::uint16_t, std::size_t> paired;
 };
 
-WindowSend pair(const Step& step, Peer& peer, std::uint16_t lane) {
+WindowSend pair(const Step& step, PeerReceives& peer, std::uint16_t lane) {
   const std::vector<Receive>& receives = peer.receives[lane];
   const std::size_t k = peer.paired[lane]++;
   TUTTI_ASSERT(k < receives.size(), "a peer receives fewer messages than are sent to it");
@@ -75,7 +75,7 @@ Carrier carrier_without_publish(const Step& receiver_step) {
 }
 
 std::vector<WindowSend> window_sends(const Generator& generator, std::uint32_t rank, const RankPlan& own) {
-  std::map<std::uint32_t, Peer> peers;
+  std::map<std::uint32_t, PeerReceives> peers;
   std::vector<WindowSend> sends;
   for (std::uint32_t c = 0; c < own.channels.size(); ++c) {
     const Channel& channel = own.channels[c];
@@ -83,7 +83,7 @@ std::vector<WindowSend> window_sends(const Generator& generator, std::uint32_t r
       const Step& step = channel.steps[s];
       for (std::uint16_t i = 0; i < step.send_count; ++i) {
         const Port& port = channel.ports[channel.sends(step)[i]];
-        Peer& peer = peers[port.peer];
+        PeerReceives& peer = peers[port.peer];
         if (peer.plan.channels.empty()) {
           peer.plan = generator.build(generator.shape, port.peer);
           peer.receives = receives_from(peer.plan, rank);

@@ -1,6 +1,7 @@
-// The rules are simple on purpose: rounds against bytes. What is small goes by few rounds, what is long by algorithms
-// that send no byte twice; inside one machine every rank reaches every other one's memory, so the direct forms win
-// while the ranks are not too many. Numbers: measured on two cores (docs/results), or where the text says so, reasoned.
+// The rules of thumb weigh the number of rounds against the number of bytes, and are deliberately simple. Short
+// calls use algorithms with few rounds. Long calls use algorithms that send no byte twice. Within one machine every
+// rank can access every other rank's memory, so the direct algorithms are best unless there are too many ranks. The
+// numbers were measured on two cores (docs/results), unless the comment says that they are estimates.
 #include "selection/algorithm_selector.h"
 
 #include <fmt/format.h>
@@ -15,21 +16,24 @@
 namespace tutti::detail {
 namespace {
 
-// Up to here every rank adds all inputs itself: one exchange of messages instead of two. Measured.
+// Up to this size every rank adds all inputs itself, which takes one exchange of messages instead of two. Measured.
 constexpr std::uint64_t kOneShotBytes = 8 * 1024;
-// Up to here across machines a message costs its latency rather than its bytes. Reasoned: 10 us at 1 to 10 GB/s.
+// Up to this size the cost of a message between machines is mainly its latency. Estimate: 10 us at 1 to 10 GB/s.
 constexpr std::uint64_t kShortBytes = 32 * 1024;
-// Up to here a round more costs more than sending everything in every round. Reasoned, by the same numbers.
+// Up to this size an additional round costs more than sending all data in every round. Estimate, from the same
+// numbers.
 constexpr std::uint64_t kLatencyBytes = 8 * 1024;
-constexpr std::uint32_t kManyRanks = 256;  // beyond, every rank would have to read from too many
-// One rank that talks to all others in turn: beyond this, passing on is shorter. Reasoned.
+constexpr std::uint32_t kManyRanks = 256;  // with more ranks, every rank would have to read from too many
+// Up to this number of ranks, one rank sends to all others in turn. With more, forwarding is faster. Estimate.
 constexpr std::uint32_t kFewRanks = 16;
-constexpr std::uint64_t kBruckBytes = 256;  // of one block: below, passing on log p times beats p messages. Reasoned.
+// Size of one block. Below it, forwarding the data log p times is faster than sending p messages. Estimate.
+constexpr std::uint64_t kBruckBytes = 256;
 
-struct Situation {
+// The facts about the communicator and the call that the rules use.
+struct CallFacts {
   std::uint32_t ranks;
   std::uint64_t bytes;
-  bool machines;  // several
+  bool machines;  // the ranks are on several machines
   bool shared;    // some machine has several ranks
   bool memory;    // ranks of one machine share memory
 
@@ -37,7 +41,7 @@ struct Situation {
   bool is_short() const { return bytes <= kShortBytes; }
 };
 
-Algorithm choose_all_reduce(const Situation& s) {
+Algorithm choose_all_reduce(const CallFacts& s) {
   if (!s.memory && !s.machines && s.ranks > 2 && s.bytes <= kOneShotBytes) return Algorithm::kRecursiveDoubling;
   if (!s.machines) {
     if (s.many()) return s.bytes <= 2 * kShortBytes ? Algorithm::kDoubleTree : Algorithm::kRing;
@@ -48,40 +52,40 @@ Algorithm choose_all_reduce(const Situation& s) {
   return s.shared ? Algorithm::kHierarchical : Algorithm::kRing;
 }
 
-Algorithm choose_broadcast(const Situation& s) {
+Algorithm choose_broadcast(const CallFacts& s) {
   if (s.ranks <= kFewRanks || (!s.machines && !s.many())) return Algorithm::kDirect;
   return s.is_short() ? Algorithm::kBinomial : Algorithm::kDoubleTree;
 }
 
-Algorithm choose_reduce(const Situation& s) {
+Algorithm choose_reduce(const CallFacts& s) {
   if (s.is_short()) return s.ranks <= kFewRanks ? Algorithm::kDirect : Algorithm::kBinomial;
-  // All add where memory is registered, which is not known here: up to eleven times quicker. Else messages to the root,
-  // up to twice as slow as trees. Measured.
+  // If memory is registered, all ranks add, which is up to eleven times faster. It is not known here whether it is.
+  // If it is not, messages go to the root, which is up to twice as slow as trees. Measured.
   if (s.memory && !s.machines && !s.many()) return Algorithm::kDirect;
   return s.many() ? Algorithm::kDoubleTree : Algorithm::kRing;
 }
 
-Algorithm choose_all_gather_or_reduce_scatter(const Situation& s) {
+Algorithm choose_all_gather_or_reduce_scatter(const CallFacts& s) {
   if (!s.machines && !s.many()) return Algorithm::kDirect;
   if (s.is_short()) return s.ranks <= kFewRanks ? Algorithm::kDirect : Algorithm::kCirculant;
   return Algorithm::kRing;
 }
 
-Algorithm choose_all_to_all(const Situation& s) {
+Algorithm choose_all_to_all(const CallFacts& s) {
   const bool passing_on = s.ranks > kFewRanks && s.bytes <= kBruckBytes && s.machines;
   return passing_on || s.ranks > 4 * kManyRanks ? Algorithm::kBruck : Algorithm::kDirect;
 }
 
 }  // namespace
 
-Algorithm choose_algorithm(const Collective& collective, const SelectionQuery& choice) {
-  const std::uint64_t bytes = choice.bytes;
-  const bool in_rank_order = choice.in_rank_order;
-  Situation s{.ranks = collective.ranks,
+Algorithm choose_algorithm(const Collective& collective, const SelectionQuery& query) {
+  const std::uint64_t bytes = query.bytes;
+  const bool in_rank_order = query.in_rank_order;
+  CallFacts s{.ranks = collective.ranks,
               .bytes = bytes,
               .machines = false,
               .shared = collective.nodes.empty(),
-              .memory = choice.memory};
+              .memory = query.memory};
   std::uint32_t machines = 0;
   for (const std::uint32_t node : collective.nodes) machines = node + 1 > machines ? node + 1 : machines;
   s.machines = machines > 1;
@@ -107,9 +111,9 @@ Algorithm choose_algorithm(const Collective& collective, const SelectionQuery& c
 }
 
 const Tuner* AlgorithmSelector::tuner() {
-  if (looked_ || options_.tuning == nullptr) return tuner_ ? &*tuner_ : nullptr;
+  if (tuner_created_ || options_.tuning == nullptr) return tuner_ ? &*tuner_ : nullptr;
   Parameters parameters = options_.tuning->parameters;
-  const std::uint32_t limit = parameters.cores;  // of the cgroup
+  const std::uint32_t limit = parameters.cores;  // limit of the cgroup
   parameters.cores = limit > 0 && options_.cores > 0 ? std::min(limit, options_.cores) : options_.cores;
   if (options_.slots > 0) parameters.slots = options_.slots;
   if (options_.slot_bytes > 0) parameters.slot_bytes = options_.slot_bytes;
@@ -118,63 +122,66 @@ const Tuner* AlgorithmSelector::tuner() {
                              .nodes = options_.nodes,
                              .memory = options_.memory});
   if (made) tuner_ = *std::move(made);
-  looked_ = true;  // last: after an exception it looks again, because all ranks must have the same answer
+  // Set last. If an exception is thrown above, the next call tries again, because all ranks must get the same
+  // result.
+  tuner_created_ = true;
   return tuner_ ? &*tuner_ : nullptr;
 }
 
-SelectionQuery AlgorithmSelector::complete(const Collective& collective, SelectionQuery choice) const {
-  choice.memory = options_.memory;
-  choice.attached =
-      choice.attached && uses_attached_memory(collective, choice.bytes, options_.attachment, options_.cores);
-  return choice;
+SelectionQuery AlgorithmSelector::complete(const Collective& collective, SelectionQuery query) const {
+  query.memory = options_.memory;
+  query.attached = query.attached && uses_attached_memory(collective, query.bytes, options_.attachment, options_.cores);
+  return query;
 }
 
-Way AlgorithmSelector::way_of(const Collective& collective, const SelectionQuery& choice, Algorithm algorithm) const {
-  if (!options_.mailboxes) return Way::kByMessages;
-  if (InlineCollective::takes(collective, algorithm, choice.bytes)) return Way::kByMailbox;
-  if (!SingleCopyCollective::takes(collective, algorithm, ReduceOp::kSum)) return Way::kByMessages;
-  // What is registered counts as plain here: ranks do not know that of each other.
-  if (!choice.attached) return Way::kByMessages;
-  return options_.attachment == Attachment::kPointers ? Way::kByMemory : Way::kByCalls;
+ExecutionMethod AlgorithmSelector::way_of(const Collective& collective, const SelectionQuery& query,
+                                          Algorithm algorithm) const {
+  if (!options_.mailboxes) return ExecutionMethod::kByMessages;
+  if (InlineCollective::takes(collective, algorithm, query.bytes)) return ExecutionMethod::kByMailbox;
+  if (!SingleCopyCollective::takes(collective, algorithm, ReduceOp::kSum)) return ExecutionMethod::kByMessages;
+  // Registered memory is treated like other memory here, because ranks do not know which memory the other ranks
+  // have registered.
+  if (!query.attached) return ExecutionMethod::kByMessages;
+  return options_.attachment == Attachment::kPointers ? ExecutionMethod::kByMemory : ExecutionMethod::kByCalls;
 }
 
-std::vector<Contender> AlgorithmSelector::contenders(const Collective& collective, const SelectionQuery& choice) const {
-  std::vector<Contender> contenders;
-  const Selection rule = overridden(collective, choice).value_or(Selection{});
+std::vector<Candidate> AlgorithmSelector::candidates(const Collective& collective, const SelectionQuery& query) const {
+  std::vector<Candidate> candidates;
+  const Selection rule = overridden(collective, query).value_or(Selection{});
   for (const Algorithm algorithm : algorithms_of(collective.kind)) {
     const auto generator = find_generator(collective, algorithm);
-    if (!generator || (choice.in_rank_order && generator->shape.order != Order::kByRank)) continue;
-    const Way way = way_of(collective, choice, algorithm);
-    const bool cut = rule.algorithm == algorithm && way == Way::kByMessages;
-    contenders.push_back({.algorithm = algorithm, .way = way, .chunk_bytes = cut ? rule.chunk_bytes : 0});
+    if (!generator || (query.in_rank_order && generator->shape.order != Order::kByRank)) continue;
+    const ExecutionMethod way = way_of(collective, query, algorithm);
+    const bool cut = rule.algorithm == algorithm && way == ExecutionMethod::kByMessages;
+    candidates.push_back({.algorithm = algorithm, .way = way, .chunk_bytes = cut ? rule.chunk_bytes : 0});
   }
-  return contenders;
+  return candidates;
 }
 
 std::optional<Selection> AlgorithmSelector::overridden(const Collective& collective,
-                                                       const SelectionQuery& choice) const {
+                                                       const SelectionQuery& query) const {
   if (options_.tuning == nullptr) return std::nullopt;
   for (const Override& rule : options_.tuning->overrides) {
-    if (!rule.fits(collective.kind, choice.bytes, collective.ranks)) continue;
+    if (!rule.fits(collective.kind, query.bytes, collective.ranks)) continue;
     const auto generator = find_generator(collective, rule.algorithm);
-    if (generator && (!choice.in_rank_order || generator->shape.order == Order::kByRank))
+    if (generator && (!query.in_rank_order || generator->shape.order == Order::kByRank))
       return Selection{rule.algorithm, rule.chunk_bytes};
   }
   return std::nullopt;
 }
 
-AlgorithmSelector::Decision AlgorithmSelector::explain(Collective collective, SelectionQuery choice) {
+AlgorithmSelector::Decision AlgorithmSelector::explain(Collective collective, SelectionQuery query) {
   collective.root = 0;
-  choice = complete(collective, choice);
+  query = complete(collective, query);
   Decision decision;
-  decision.rule_of_thumb = choose_algorithm(collective, choice);
+  decision.rule_of_thumb = choose_algorithm(collective, query);
   decision.algorithm = decision.rule_of_thumb;
   if (const Tuner* tuner = this->tuner(); tuner != nullptr && collective.ranks > 1) {
-    SelectionQuery longest = choice;
-    longest.bytes = decided_as(choice.bytes);
-    decision.predictions = tuner->predict_all(collective, longest.bytes, contenders(collective, longest));
+    SelectionQuery longest = query;
+    longest.bytes = rounded_up_bytes(query.bytes);
+    decision.predictions = tuner->predict_all(collective, longest.bytes, candidates(collective, longest));
   }
-  if (const auto rule = overridden(collective, choice)) {
+  if (const auto rule = overridden(collective, query)) {
     decision.algorithm = rule->algorithm;
     decision.chunk_bytes = rule->chunk_bytes;
     decision.by = By::kOverride;
@@ -186,7 +193,7 @@ AlgorithmSelector::Decision AlgorithmSelector::explain(Collective collective, Se
     return decision;
   }
   const auto thumb = std::find_if(decision.predictions.begin(), decision.predictions.end(), [&](const Prediction& one) {
-    return one.contender.algorithm == decision.rule_of_thumb;
+    return one.candidate.algorithm == decision.rule_of_thumb;
   });
   if (thumb == decision.predictions.end()) {
     decision.reason = "no prediction: the rule of thumb";
@@ -198,52 +205,52 @@ AlgorithmSelector::Decision AlgorithmSelector::explain(Collective collective, Se
     decision.reason = fmt::format("the rule of thumb: the quickest is predicted to take {:.2f} of its time", part);
     return decision;
   }
-  decision.algorithm = best.contender.algorithm;
+  decision.algorithm = best.candidate.algorithm;
   decision.by = By::kTuner;
   decision.reason = fmt::format("predicted to take {:.2f} of the time of {}, the rule of thumb", part,
                                 to_string(decision.rule_of_thumb));
   return decision;
 }
 
-std::uint64_t AlgorithmSelector::decided_as(std::uint64_t bytes) {
-  constexpr unsigned kMostBits = 48;  // beyond, no call is possible
+std::uint64_t AlgorithmSelector::rounded_up_bytes(std::uint64_t bytes) {
+  constexpr unsigned kMostBits = 48;  // longer calls are impossible
   return bytes <= 1 ? 1 : std::uint64_t{1} << std::min<unsigned>(std::bit_width(bytes - 1), kMostBits);
 }
 
-Selection AlgorithmSelector::choose(const Collective& collective, const SelectionQuery& asked) {
-  const SelectionQuery choice = complete(collective, asked);
-  if (options_.tuning == nullptr) return {.algorithm = choose_algorithm(collective, choice)};
-  if (choice.on_device || !tuner_decides()) {
-    return overridden(collective, choice).value_or(Selection{.algorithm = choose_algorithm(collective, choice)});
+Selection AlgorithmSelector::choose(const Collective& collective, const SelectionQuery& given) {
+  const SelectionQuery query = complete(collective, given);
+  if (options_.tuning == nullptr) return {.algorithm = choose_algorithm(collective, query)};
+  if (query.on_device || !tuner_decides()) {
+    return overridden(collective, query).value_or(Selection{.algorithm = choose_algorithm(collective, query)});
   }
-  // Rules may end anywhere, and the table has powers of two.
-  if (const auto rule = overridden(collective, choice)) return *rule;
+  // Rules can begin and end at any size, so they cannot be stored in the table, which has powers of two.
+  if (const auto rule = overridden(collective, query)) return *rule;
   const std::uint32_t key =
-      static_cast<std::uint32_t>(collective.kind) * 4 + (choice.in_rank_order ? 2 : 0) + (choice.attached ? 1 : 0);
-  const auto bucket = static_cast<unsigned>(std::bit_width(decided_as(choice.bytes) - 1));
-  Selection& chosen = table_.try_emplace(key, Buckets{}).first->second[bucket];
-  if (chosen.algorithm == Algorithm::kAuto) {
-    const Decision decision = explain(collective, asked);
-    chosen = {decision.algorithm, decision.chunk_bytes};  // of rules only
+      static_cast<std::uint32_t>(collective.kind) * 4 + (query.in_rank_order ? 2 : 0) + (query.attached ? 1 : 0);
+  const auto bucket = static_cast<unsigned>(std::bit_width(rounded_up_bytes(query.bytes) - 1));
+  Selection& selection = table_.try_emplace(key, Buckets{}).first->second[bucket];
+  if (selection.algorithm == Algorithm::kAuto) {
+    const Decision decision = explain(collective, given);
+    selection = {decision.algorithm, decision.chunk_bytes};  // only a rule sets chunk_bytes
   }
-  return chosen;
+  return selection;
 }
 
-std::optional<double> AlgorithmSelector::predict(const Collective& collective, const SelectionQuery& asked,
-                                                 Selection chosen) {
-  const SelectionQuery choice = complete(collective, asked);
+std::optional<double> AlgorithmSelector::predict(const Collective& collective, const SelectionQuery& given,
+                                                 Selection selection) {
+  const SelectionQuery query = complete(collective, given);
   const Tuner* tuner = this->tuner();
   if (tuner == nullptr || collective.ranks < 2) return std::nullopt;
-  const Way way = way_of(collective, choice, chosen.algorithm);
-  const PredictionKey key{collective.kind, chosen.algorithm, way, chosen.chunk_bytes, choice.bytes};
+  const ExecutionMethod way = way_of(collective, query, selection.algorithm);
+  const PredictionKey key{collective.kind, selection.algorithm, way, selection.chunk_bytes, query.bytes};
   const auto kept = predicted_.find(key);
   if (kept != predicted_.end()) return kept->second;
   Collective rooted = collective;
   rooted.root = 0;
-  const auto predicted = tuner->predict(rooted, choice.bytes,
-                                        {.algorithm = chosen.algorithm, .way = way, .chunk_bytes = chosen.chunk_bytes});
+  const auto predicted = tuner->predict(
+      rooted, query.bytes, {.algorithm = selection.algorithm, .way = way, .chunk_bytes = selection.chunk_bytes});
   ++simulated_;
-  if (predicted_.size() == kMostKeptPredictions) predicted_.clear();
+  if (predicted_.size() == kMaxStoredPredictions) predicted_.clear();
   return predicted_[key] = predicted ? std::optional(predicted->total_us()) : std::nullopt;
 }
 

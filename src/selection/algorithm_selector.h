@@ -1,9 +1,10 @@
-// What Algorithm::kAuto stands for, the same on every rank: the user's rule, else what the tuner predicts to be
-// quickest, else a rule of thumb.
+// AlgorithmSelector: replaces Algorithm::kAuto by an algorithm, in the same way on every rank. It uses the user's
+// rule if one applies, otherwise the algorithm that the tuner predicts to be the fastest, otherwise a rule of
+// thumb.
 //
-// Where all ranks share memory the rules of thumb stay: they were measured, and whether a call can use memory in place
-// shows only once all ranks have come. Across machines and over sockets they were reasoned, and the tuner decides where
-// it sees a clear gain.
+// If all ranks share memory, the tuner does not replace the rules of thumb, because they were measured, and because
+// it is known only when all ranks have entered a call whether it can use memory in place. The rules for several
+// machines and for sockets are estimates, so the tuner replaces them if it predicts a clear gain.
 #pragma once
 
 #include <array>
@@ -22,39 +23,46 @@
 
 namespace tutti::detail {
 
+// The properties of a call that the selection depends on.
 struct SelectionQuery {
   std::uint64_t bytes = 0;     // of one block
-  bool in_rank_order = false;  // the ranks must be combined in their order
+  bool in_rank_order = false;  // the operation must combine the ranks' inputs in rank order
   bool memory = true;          // ranks of one machine share memory
-  bool on_device = false;      // GPUs carry the call out, of which the tuner's costs know nothing
-  bool attached =
-      false;  // ranks use each other's memory in this call, registered or not; for a AlgorithmSelector: they may
+  // GPUs carry the call out. The tuner's costs do not cover that.
+  bool on_device = false;
+  // Ranks use each other's memory in this call, whether it is registered or not. In a query to an
+  // AlgorithmSelector: they may use it.
+  bool attached = false;
 };
 
-// The rule of thumb. collective.nodes tells how many machines there are. A pure function.
-Algorithm choose_algorithm(const Collective& collective, const SelectionQuery& choice);
+// Selects by the rules of thumb. The number of machines follows from collective.nodes. Pure function.
+Algorithm choose_algorithm(const Collective& collective, const SelectionQuery& query);
 
-// What a communicator's selector goes by; the same on all of its ranks.
+// The settings of one communicator's selector. They are the same on all of its ranks.
 struct SelectorOptions {
-  std::shared_ptr<const Tuning> tuning{};  // shared by the communicators of a fabric; null: rules of thumb only
+  // Shared by the communicators of a JobContext. If null, only the rules of thumb are used.
+  std::shared_ptr<const Tuning> tuning{};
   std::uint32_t ranks = 1;
   std::vector<std::uint32_t> nodes{};  // as in Collective
-  std::uint32_t cores = 0;             // of rank 0's machine; 0: not known, one for each rank
+  // Cores of rank 0's machine. 0 if unknown; then one for each rank is assumed.
+  std::uint32_t cores = 0;
   bool memory = true;
   bool mailboxes = false;
   Attachment attachment = Attachment::kNone;
-  // Of the job's connections, whatever the tuning was measured with; 0: the tuning's.
+  // The slots of the job's connections. They replace those with which the tuning was measured. 0 means those of the
+  // tuning.
   std::uint32_t slots = 0;
   std::uint64_t slot_bytes = 0;
 };
 
-// Of predict(): where one more comes, all are forgotten. About 100 KB.
-inline constexpr std::size_t kMostKeptPredictions = 1024;
+// Maximum number of results that predict() keeps. If one more is added, all are dropped. They take about 100 KB.
+inline constexpr std::size_t kMaxStoredPredictions = 1024;
 
-// What a call takes.
+// The selected algorithm for a call.
 struct Selection {
   Algorithm algorithm = Algorithm::kAuto;
-  std::uint32_t chunk_bytes = 0;  // the longest chunk's; 0: as long as a slot holds
+  // The maximum size of a chunk. 0 means the size of a slot.
+  std::uint32_t chunk_bytes = 0;
 
   bool operator==(const Selection&) const = default;
 };
@@ -69,40 +77,43 @@ class AlgorithmSelector {
     std::uint32_t chunk_bytes = 0;  // as in Selection
     By by = By::kRuleOfThumb;
     Algorithm rule_of_thumb = Algorithm::kDirect;
-    std::string reason{};                   // for people
-    std::vector<Prediction> predictions{};  // the quickest first; empty where there is no tuner
+    std::string reason{};                   // why this algorithm was selected, as text for people
+    std::vector<Prediction> predictions{};  // the fastest first; empty if there is no tuner
   };
 
-  // One thread at a time. choice.memory is of no account: it is the communicator's. After the first call of a kind and
-  // of a power of two of bytes a look at a table. The root is of no account.
-  Selection choose(const Collective& collective, const SelectionQuery& choice);
-  // Choices are made for all calls up to the next power of two, as one of that length.
-  static std::uint64_t decided_as(std::uint64_t bytes);
-  // The same with all predictions, and slow.
-  Decision explain(Collective collective, SelectionQuery choice);
-  // In microseconds; nothing where the tuner cannot say. Simulated once and then looked up, by kind, algorithm,
-  // chunk and exact bytes; the root is of no account.
-  std::optional<double> predict(const Collective& collective, const SelectionQuery& choice, Selection chosen);
-  // Predictions that were simulated since this was made, so that a test sees what was not.
+  // Selects the algorithm of a call. Only one thread at a time may call this. query.memory is ignored, because the
+  // communicator's setting is used. The root does not affect the result. The first call for a collective type and a
+  // power of two of bytes may run the tuner. Later calls look the result up in a table.
+  Selection choose(const Collective& collective, const SelectionQuery& query);
+  // All calls up to the next power of two get the selection for that size. Returns that size.
+  static std::uint64_t rounded_up_bytes(std::uint64_t bytes);
+  // Makes the same selection and returns it with all predictions. Slow.
+  Decision explain(Collective collective, SelectionQuery query);
+  // Returns the predicted time in microseconds, or nothing if the tuner cannot predict it. The result of a
+  // simulation is stored and looked up later by type, algorithm, chunk size and exact bytes. The root does not
+  // affect the result.
+  std::optional<double> predict(const Collective& collective, const SelectionQuery& query, Selection selection);
+  // Number of predictions that were simulated so far. Tests use it to check that stored results are used.
   std::uint64_t simulated() const { return simulated_; }
 
  private:
-  // kAuto: not chosen yet. By the number of bits of (bytes - 1): the limits of mailboxes and of attached memory are
-  // powers of two, and belong to the shorter side.
+  // Indexed by the number of bits of (bytes - 1), because the limits of mailboxes and of attached memory are powers
+  // of two, and a size equal to the limit belongs to the shorter side. kAuto means not selected yet.
   using Buckets = std::array<Selection, 65>;
   const Tuner* tuner();
-  SelectionQuery complete(const Collective& collective, SelectionQuery choice) const;
-  Way way_of(const Collective& collective, const SelectionQuery& choice, Algorithm algorithm) const;
-  std::vector<Contender> contenders(const Collective& collective, const SelectionQuery& choice) const;
-  std::optional<Selection> overridden(const Collective& collective, const SelectionQuery& choice) const;
+  SelectionQuery complete(const Collective& collective, SelectionQuery query) const;
+  ExecutionMethod way_of(const Collective& collective, const SelectionQuery& query, Algorithm algorithm) const;
+  std::vector<Candidate> candidates(const Collective& collective, const SelectionQuery& query) const;
+  std::optional<Selection> overridden(const Collective& collective, const SelectionQuery& query) const;
   bool tuner_decides() const { return !options_.memory || !options_.nodes.empty(); }
 
   SelectorOptions options_;
   std::optional<Tuner> tuner_;
-  bool looked_ = false;                     // whether there is a tuner
-  std::map<std::uint32_t, Buckets> table_;  // by kind and by what else a choice depends on
-  using PredictionKey = std::tuple<CollectiveKind, Algorithm, Way, std::uint32_t, std::uint64_t>;
-  std::map<PredictionKey, std::optional<double>> predicted_;  // at most kMostKeptPredictions
+  bool tuner_created_ = false;  // true if tuner() has tried to create the tuner
+  // Indexed by the type of the collective and the other properties that a selection depends on.
+  std::map<std::uint32_t, Buckets> table_;
+  using PredictionKey = std::tuple<CollectiveKind, Algorithm, ExecutionMethod, std::uint32_t, std::uint64_t>;
+  std::map<PredictionKey, std::optional<double>> predicted_;  // at most kMaxStoredPredictions
   std::uint64_t simulated_ = 0;
 };
 

@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::size_t kMostCostBytes = kMostTuningBytes - kMostOverrideBytes - 64;
 
-// Without what is for people, and without spaces: the costs of a few levels are some 1,000 bytes.
+// JSON text of the parameters without spaces and without the descriptive fields. The costs of a few levels take
+// about 1,000 bytes.
 std::string compact(Parameters parameters) {
   parameters.name.clear();
   parameters.source.clear();
@@ -34,17 +35,16 @@ Error refused(std::string message) {
 Tuning own_tuning(const Config& config, std::uint32_t cpu_limit, const Log& log) {
   Tuning tuning{.parameters = default_host_parameters(cpu_limit)};
   auto rules = parse_overrides(config.tune);
-  TUTTI_ASSERT(rules.ok());  // looked at when the configuration was read
+  TUTTI_ASSERT(rules.ok());  // checked when the configuration was read
   tuning.overrides = *std::move(rules);
   tuning.rules = config.tune;
   auto stored = load_calibration(config.tune_file, process_environment());
   if (!stored) {
-    log.write(LogLevel::kWarn, "{}; going by default costs: run `tutti tune`, or remove the file",
-              stored.error().message);
+    log.write(LogLevel::kWarn, "{}; using default costs: run `tutti tune`, or remove the file", stored.error().message);
   } else if (!*stored) {
-    log.write(LogLevel::kInfo, "this machine has not been measured: going by default costs; run `tutti tune` once");
+    log.write(LogLevel::kInfo, "this machine has not been measured: using default costs; run `tutti tune` once");
   } else if (compact(**stored).size() > kMostCostBytes) {
-    log.write(LogLevel::kWarn, "the measured costs take more than {} bytes; going by default costs", kMostCostBytes);
+    log.write(LogLevel::kWarn, "the measured costs take more than {} bytes; using default costs", kMostCostBytes);
   } else {
     tuning.parameters = **std::move(stored);
     tuning.parameters.cores = cpu_limit;

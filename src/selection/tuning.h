@@ -1,6 +1,6 @@
-// Tuning: what all ranks of a job choose algorithms by. It is rank 0's: his file, or the defaults, and his rules travel
-// in the round of set-up in which he names the communicator's id, so that ranks with other files choose alike. Values;
-// any thread.
+// Tuning: the data by which all ranks of a job select algorithms. It comes from rank 0: its tuning file or the
+// defaults, and its rules. It is sent in the set-up round in which rank 0 sends the communicator's id, so that
+// ranks with different files make the same selection. The functions and the type may be used by any thread.
 #pragma once
 
 #include <cstdint>
@@ -17,20 +17,23 @@
 namespace tutti::detail {
 
 struct Tuning {
-  Parameters parameters{};  // `cores` counts only as the limit of rank 0's cgroup; 0: none
-  std::string rules{};      // the overrides as the user wrote them: what travels
+  // `cores` is only the limit of rank 0's cgroup, or 0 if it has none.
+  Parameters parameters{};
+  std::string rules{};  // the overrides as the user wrote them; they are sent in this form
   std::vector<Override> overrides{};
-  bool measured = false;  // else the defaults
+  bool measured = false;  // true if `parameters` were measured, false if they are the defaults
 
   bool operator==(const Tuning&) const = default;
 };
 
-// Of rank 0. A file that cannot be used is a warning, none an info line that names the remedy; both end with defaults.
+// Returns the tuning of rank 0. If the file cannot be used, it logs a warning. If there is no file, it logs a hint.
+// In both cases it returns the defaults.
 Tuning own_tuning(const Config& config, std::uint32_t cpu_limit, const Log& log);
 
-inline constexpr std::size_t kMostTuningBytes = 3900;  // of the text: a blob of set-up holds it, with the id
+// Maximum size of the packed text, because it must fit into one set-up blob together with the id.
+inline constexpr std::size_t kMostTuningBytes = 3900;
 std::string pack(const Tuning& tuning);
-// Errors: kRefused.
+// Errors: kRefused if the text is malformed.
 Result<Tuning> unpack(std::string_view text);
 
 }  // namespace tutti::detail

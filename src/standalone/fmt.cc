@@ -1,5 +1,5 @@
-// The part of fmt that is not in its headers, compiled into our shared libraries: the program that loads one may have
-// an fmt of its own, of another version, or none.
+// The part of the fmt library that is not in its headers. It is compiled into Tutti's shared libraries, because a
+// program that loads one of them may have another version of fmt, or none.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

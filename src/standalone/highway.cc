@@ -1,5 +1,5 @@
-// What kernels/cpu needs of Highway at run time, for our shared libraries: they are to load where Highway's own library
-// is not installed. Both functions are called from any thread.
+// The two functions of the Highway library that kernels/cpu needs at run time. They are compiled into Tutti's shared
+// libraries, so that these can be loaded on machines without Highway. Both functions may be called from any thread.
 #include <hwy/targets.h>
 
 #include "kernels/cpu/targets.h"
@@ -8,7 +8,8 @@ namespace hwy {
 
 int64_t SupportedTargets() { return tutti::kernels::supported_targets(); }
 
-// Highway's mutable choice of this process; a global, as that is how its functions hand it on.
+// The instruction set that Highway has chosen for this process. It is a global variable, because Highway's own
+// functions access it in this way.
 ChosenTarget& GetChosenTarget() {
   static ChosenTarget chosen;
   return chosen;

@@ -1,3 +1,5 @@
+// Tests the plans of all all_reduce algorithms: each plan is verified, and has the numbers of steps, messages and
+// slots that the comment at the top of its source file states.
 #include "algorithms/algorithms.h"
 
 #include <gmock/gmock.h>
@@ -74,7 +76,7 @@ TEST(Algorithms, RefuseAutoAndTooManyRanksWithTheReason) {
   EXPECT_FALSE(find_generator({.ranks = kMaxRanks + 1}, Algorithm::kRing).ok());
 }
 
-// What the algorithms' files state.
+// The numbers are those in the comments of the algorithms' source files.
 TEST(Ring, HasItsStatedStepsAndMessages) {
   for (const std::uint32_t ranks : {2u, 3u, 8u}) {
     for (const RankPlan& rank : plan_of(Algorithm::kRing, ranks).ranks) {

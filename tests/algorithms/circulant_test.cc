@@ -1,3 +1,4 @@
+// Tests the circulant algorithms, which work for any number of ranks in the fewest rounds with the least data.
 #include "algorithms/circulant.h"
 
 #include <gtest/gtest.h>
@@ -14,10 +15,11 @@ Plan circulant(CollectiveKind kind, std::uint32_t ranks) {
   return plan_of({.kind = kind, .ranks = ranks}, Algorithm::kCirculant);
 }
 
-// How often the rank turns to another peer to send to.
+// Returns how often the rank changes the peer to which it sends.
 std::uint32_t partners_of(const RankPlan& plan) {
   std::uint32_t turns = 0;
-  bool half_done = false;  // the all-gather's first partner may be the reduce-scatter's last
+  // the first peer of the all-gather may be the last one of the reduce-scatter; count it again
+  bool half_done = false;
   std::uint32_t last = ~std::uint32_t{0};
   for (const Step& step : plan.channels[0].steps) {
     if (step.send_count == 0) {

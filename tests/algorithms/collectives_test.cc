@@ -1,4 +1,5 @@
-// Every plan of every collective but all_reduce and barrier: proved, as its file states it, and broken on purpose.
+// Tests the plans of all collectives except all_reduce and barrier. Each plan is verified, has the properties that
+// its source file states, and is refused when it is broken on purpose.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -55,7 +56,7 @@ TEST_P(EveryPlan, IsProvedWithMoreSlotsTilesAndCalls) {
   }
 }
 
-// For some number of ranks; a round of few messages may do with less.
+// One slot must be too few for some number of ranks. For others, a round with few messages may need fewer slots.
 TEST_P(EveryPlan, NeedsItsStatedSlots) {
   bool deadlocks_with_less = false;
   for (std::uint32_t ranks = 3; ranks <= 12; ++ranks) {
@@ -115,12 +116,14 @@ TEST(Collectives, RefuseRootsAndNumbersOfRanksThatTheyCannotServe) {
   EXPECT_THAT(many.error().message, HasSubstr("at most 1024 ranks, not 2000; choose bruck"));
 }
 
-// ---- what the algorithms' files state of messages, one after the other and per rank ----
+// ---- the numbers of messages that the algorithms' source files state: consecutive ones, and those of each rank
+// ----
 
+// The numbers of messages of a plan. One message is one chunk.
 struct Stated {
-  std::uint32_t longest_way = 0;
-  std::uint32_t root_sends = 0;  // chunks; without a root: rank 0
-  std::uint32_t most_sent = 0;   // by any rank
+  std::uint32_t longest_path = 0;
+  std::uint32_t root_sends = 0;  // number of chunks that the root sends; rank 0 if there is no root
+  std::uint32_t most_sent = 0;   // the most that any rank sends
   std::uint32_t all_sent = 0;
 };
 
@@ -128,7 +131,7 @@ std::uint32_t floor_log2(std::uint32_t x) { return static_cast<std::uint32_t>(st
 std::uint32_t ceil_log2(std::uint32_t x) { return static_cast<std::uint32_t>(std::bit_width(x - 1)); }
 
 Stated measured(const Plan& plan) {
-  Stated found{.longest_way = LongestWay(plan).messages(),
+  Stated found{.longest_path = LongestPath(plan).messages(),
                .root_sends = messages_sent(plan.ranks[plan.shape.collective.root])};
   for (const RankPlan& rank : plan.ranks) {
     found.most_sent = std::max(found.most_sent, messages_sent(rank));
@@ -141,7 +144,7 @@ void expect_stated(CollectiveKind kind, Algorithm algorithm, std::uint32_t ranks
   for (const std::uint32_t root : std::set{0u, has_root(kind) ? ranks / 3 : 0}) {
     const Stated found = measured(plan_of({kind, algorithm}, ranks, root));
     const auto where = testing::Message() << name_of({kind, algorithm}) << ", " << ranks << " ranks, root " << root;
-    EXPECT_EQ(found.longest_way, stated.longest_way) << where;
+    EXPECT_EQ(found.longest_path, stated.longest_path) << where;
     EXPECT_EQ(found.root_sends, stated.root_sends) << where;
     EXPECT_EQ(found.most_sent, stated.most_sent) << where;
     EXPECT_EQ(found.all_sent, stated.all_sent) << where;
@@ -159,7 +162,7 @@ TEST_P(Messages, OfABroadcastAreAsStated) {
   stated(Algorithm::kChain, {p - 1, 1, 1, p - 1});
   const std::uint32_t deep = floor_log2(p - 1) + 1;
   stated(Algorithm::kTree, {deep, 1, p > 3 ? 2u : 1u, p - 1});
-  stated(Algorithm::kDoubleTree, {deep, 2, 2, 2 * (p - 1)});  // halves
+  stated(Algorithm::kDoubleTree, {deep, 2, 2, 2 * (p - 1)});  // each half of the data uses one tree
   stated(Algorithm::kDirect, {1, p - 1, p - 1, p - 1});
   stated(Algorithm::kRing, {p - 1, 2 * (p - 1), 2 * (p - 1), p * (p - 1)});
 }
@@ -187,7 +190,7 @@ TEST_P(Messages, WithoutARootAreAsStated) {
   std::uint32_t bits = 0;
   for (std::uint32_t block = 1; block < p; ++block) bits += static_cast<std::uint32_t>(std::popcount(block));
   const Stated bruck = measured(plan_of({CollectiveKind::kAllToAll, Algorithm::kBruck}, p));
-  EXPECT_LE(bruck.longest_way, ceil_log2(p));
+  EXPECT_LE(bruck.longest_path, ceil_log2(p));
   EXPECT_EQ(bruck.most_sent, bits);
   EXPECT_EQ(bruck.all_sent, p * bits);
   const RankPlan any_rank = plan_of({CollectiveKind::kAllToAll, Algorithm::kBruck}, p).ranks[p / 2];
@@ -195,7 +198,7 @@ TEST_P(Messages, WithoutARootAreAsStated) {
     EXPECT_EQ(channel.ports.size(), ceil_log2(p)) << "peers in each direction";
   }
   const Stated pairwise = measured(plan_of({CollectiveKind::kAllToAll, Algorithm::kPairwise}, p));
-  EXPECT_LE(pairwise.longest_way, p);
+  EXPECT_LE(pairwise.longest_path, p);
   EXPECT_EQ(pairwise.most_sent, p - 1);
   EXPECT_EQ(pairwise.all_sent, p * (p - 1));
 }
@@ -204,12 +207,12 @@ TEST_P(Messages, OfGatherAndScatterAreAsStated) {
   const std::uint32_t p = GetParam();
   expect_stated(CollectiveKind::kGather, Algorithm::kDirect, p, {1, 0, 1, p - 1});
   expect_stated(CollectiveKind::kScatter, Algorithm::kDirect, p, {1, p - 1, p - 1, p - 1});
-  std::uint32_t hops = 0;  // of all blocks
+  std::uint32_t hops = 0;  // sum over all blocks
   for (std::uint32_t place = 1; place < p; ++place) hops += static_cast<std::uint32_t>(std::popcount(place));
   const Plan gather = plan_of({CollectiveKind::kGather, Algorithm::kBinomial}, p);
   const Plan scatter = plan_of({CollectiveKind::kScatter, Algorithm::kBinomial}, p);
-  EXPECT_EQ(LongestWay(gather).messages(), floor_log2(p));
-  EXPECT_EQ(LongestWay(scatter).messages(), floor_log2(p));
+  EXPECT_EQ(LongestPath(gather).messages(), floor_log2(p));
+  EXPECT_EQ(LongestPath(scatter).messages(), floor_log2(p));
   EXPECT_EQ(measured(gather).all_sent, hops);
   EXPECT_EQ(measured(scatter).all_sent, hops);
   EXPECT_LE(measured(gather).most_sent, p / 2);
@@ -223,7 +226,7 @@ TEST_P(Messages, OfABarrierAreAsStated) {
   const std::uint32_t p = GetParam();
   expect_stated(CollectiveKind::kBarrier, Algorithm::kOneShot, p, {1, p - 1, p - 1, p * (p - 1)});
   const Stated trees = measured(plan_of({CollectiveKind::kBarrier, Algorithm::kDoubleTree}, p));
-  EXPECT_EQ(trees.longest_way, 2 * floor_log2(p));
+  EXPECT_EQ(trees.longest_path, 2 * floor_log2(p));
   EXPECT_LE(trees.most_sent, 4u);
 }
 

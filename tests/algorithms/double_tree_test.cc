@@ -1,3 +1,4 @@
+// Tests the shape of the two trees, and the plans that use them.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -11,14 +12,14 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint32_t kNobody = TreePlace::kNobody;
+constexpr std::uint32_t kNoRank = TreeLinks::kNoRank;
 
-bool inner(const TreePlace& place) { return place.lower != kNobody || place.upper != kNobody; }
+bool inner(const TreeLinks& place) { return place.lower != kNoRank || place.upper != kNoRank; }
 
 TEST(DoubleTree, EveryInnerRankOfOneTreeIsALeafOfTheOther) {
   for (std::uint32_t ranks = 2; ranks <= 512; ++ranks) {
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-      ASSERT_FALSE(inner(tree_place(0, rank, ranks)) && inner(tree_place(1, rank, ranks)))
+      ASSERT_FALSE(inner(tree_links(0, rank, ranks)) && inner(tree_links(1, rank, ranks)))
           << "rank " << rank << " of " << ranks;
     }
   }
@@ -29,17 +30,17 @@ TEST(DoubleTree, BothTreesReachEveryRankInLogarithmicDepth) {
     for (std::uint32_t tree = 0; tree < 2; ++tree) {
       std::uint32_t roots = 0;
       for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-        const TreePlace place = tree_place(tree, rank, ranks);
+        const TreeLinks place = tree_links(tree, rank, ranks);
         for (const std::uint32_t child : {place.lower, place.upper}) {
-          if (child == kNobody) continue;
+          if (child == kNoRank) continue;
           ASSERT_LT(child, ranks);
-          ASSERT_EQ(tree_place(tree, child, ranks).parent, rank) << "tree " << tree << " of " << ranks;
+          ASSERT_EQ(tree_links(tree, child, ranks).parent, rank) << "tree " << tree << " of " << ranks;
         }
-        roots += place.parent == kNobody ? 1 : 0;
+        roots += place.parent == kNoRank ? 1 : 0;
         std::uint32_t depth = 0;
-        for (std::uint32_t at = rank; tree_place(tree, at, ranks).parent != kNobody; ++depth) {
-          const std::uint32_t parent = tree_place(tree, at, ranks).parent;
-          const TreePlace above = tree_place(tree, parent, ranks);
+        for (std::uint32_t at = rank; tree_links(tree, at, ranks).parent != kNoRank; ++depth) {
+          const std::uint32_t parent = tree_links(tree, at, ranks).parent;
+          const TreeLinks above = tree_links(tree, parent, ranks);
           ASSERT_TRUE(above.lower == at || above.upper == at);
           at = parent;
         }

@@ -1,5 +1,5 @@
-// For the tests of plans of every collective: all (collective, algorithm) pairs, and what can be measured of a plan
-// without knowing it.
+// Helpers for tests that cover the plans of every collective: all pairs of collective and algorithm, and
+// measurements that work for any plan.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ inline std::string name_of(const Pair& pair) {
 }
 inline std::ostream& operator<<(std::ostream& out, const Pair& pair) { return out << name_of(pair); }
 
-// All but the all-reduces and barriers, which have tests of their own.
+// All pairs except those of all_reduce and barrier, which have separate tests.
 inline std::vector<Pair> every_pair() {
   std::vector<Pair> pairs;
   for (const CollectiveKind kind : all_collectives()) {
@@ -48,7 +48,7 @@ inline std::vector<std::uint32_t> all_roots(const Pair& pair, std::uint32_t rank
   return roots;
 }
 
-// Chunks that a rank sends in one tile; one message is one chunk.
+// Returns the number of chunks that a rank sends in one tile. One message is one chunk.
 inline std::uint32_t messages_sent(const RankPlan& plan) {
   std::uint32_t messages = 0;
   for (const Channel& channel : plan.channels) {
@@ -57,11 +57,12 @@ inline std::uint32_t messages_sent(const RankPlan& plan) {
   return messages;
 }
 
-// Messages one after the other on the longest chain of steps, each of which waits for the one before: by a message, in
-// its channel, or by an After. A domain of the evaluator whose values are lengths of chains.
-class LongestWay {
+// Computes the number of messages on the longest chain of dependent steps. A step depends on another one through a
+// message, through the order of its channel, or through an After. It evaluates the plan with the lengths of chains
+// as values.
+class LongestPath {
  public:
-  explicit LongestWay(const Plan& plan) {
+  explicit LongestPath(const Plan& plan) {
     for (const RankPlan& rank : plan.ranks) {
       cursors_.emplace_back(rank.channels.size());
       done_.emplace_back(rank.channels.size());
@@ -107,7 +108,7 @@ class LongestWay {
 
   std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint16_t>, std::deque<std::uint32_t>> queues_;
   std::vector<std::vector<Cursor>> cursors_;
-  std::vector<std::vector<std::vector<std::uint32_t>>> done_;  // rank, channel, step
+  std::vector<std::vector<std::vector<std::uint32_t>>> done_;  // indexed by rank, channel, step
   std::uint32_t longest_ = 0;
   std::uint32_t rank_ = 0;
   std::uint32_t channel_ = 0;

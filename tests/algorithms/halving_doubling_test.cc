@@ -1,3 +1,4 @@
+// Tests the halving-doubling plans: rounds, messages and the order of additions.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -41,7 +42,7 @@ TEST(HalvingDoubling, AddsInRankOrderAsABalancedTree) {
   const auto four = addition_order(halving_doubling(4));
   ASSERT_TRUE(four.ok());
   EXPECT_EQ(*four, std::vector<std::string>(4, "((r0+r1)+(r2+r3))"));
-  const auto seven = addition_order(halving_doubling(7));  // the pairs 0 1, 2 3, 4 5 and the lone 6
+  const auto seven = addition_order(halving_doubling(7));  // the pairs (0, 1), (2, 3), (4, 5), and rank 6 alone
   ASSERT_TRUE(seven.ok());
   for (const std::string& order : *seven) {
     std::string ranks;

@@ -1,3 +1,4 @@
+// Tests the hierarchical plans, which combine stages inside the machines with stages between them.
 #include "algorithms/hierarchical.h"
 
 #include <gmock/gmock.h>
@@ -55,7 +56,8 @@ TEST(Hierarchical, BlocksAreProvedOnEqualAndUnequalMachines) {
   }
 }
 
-// Every block crosses to each other machine once, by the wire of its own rail; a flat ring has one wire carry all.
+// Every block must cross to each other machine exactly once, over the link of its own rail. In a flat ring, one link
+// would carry all blocks.
 TEST(Hierarchical, BlocksCrossByTheWiresOfTheirRails) {
   constexpr std::uint32_t kMachines = 4, kRanks = 3;
   for (const CollectiveKind kind : {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {
@@ -169,8 +171,8 @@ TEST(Hierarchical, OnlyOwnersOfARailTalkAcross) {
   }
 }
 
-// Machines whose places are arithmetic, and the same ones numbered so that tables are needed, are one and the same
-// plan.
+// The machines in `rising` are numbered so that positions can be computed, and those in `falling` so that tables are
+// needed. Both must give the same plan.
 TEST(Hierarchical, ThePlanDoesNotDependOnHowMachinesAreNumbered) {
   for (const auto& [machines, ranks] : {std::pair{4u, 3u}, {3u, 8u}, {5u, 1u}, {2u, 20u}}) {
     const Collective rising = on_machines(side_by_side(Sizes(machines, ranks)));
@@ -211,8 +213,8 @@ TEST(Hierarchical, AddsInCyclicRankOrderWhereMachinesStandSideBySide) {
   EXPECT_EQ(plan_of(on_machines({0, 1, 0, 1}), Algorithm::kHierarchical).shape.order, Order::kAny);
 }
 
-// The stages of different tiles overlap: the one inside waits for the one across only where it would overwrite what
-// that has yet to read, never at the beginning of a tile.
+// The stages of different tiles overlap. The stage inside a machine waits for the stage between machines only before
+// it overwrites data that the latter has still to read, and never at the beginning of a tile.
 TEST(Hierarchical, ATileStartsInsideBeforeTheLastOneHasGoneAcross) {
   const Plan plan = plan_of(on_machines(side_by_side({2, 2})), Algorithm::kHierarchical);
   for (const RankPlan& rank : plan.ranks) {
@@ -242,7 +244,7 @@ TEST(Hierarchical, RefusesMachinesOfOtherRanks) {
   const auto refused = find_generator({.ranks = 3, .nodes = {0, 1}}, Algorithm::kHierarchical);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(refused.error().message, testing::HasSubstr("machines of 2 ranks are known, not those of 3"));
+  EXPECT_THAT(refused.error().message, testing::HasSubstr("machines of 2 ranks, but there are 3 ranks"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The plans of 4,096 ranks whose steps grow no faster than ranks times their logarithm: proved, races included, within
-// a stated number of steps. `tutti verify --ranks 4096` proves the others, in minutes.
+// Verifies, including races, the plans of 4,096 ranks whose number of steps grows at most like ranks * log(ranks),
+// and checks a limit on their steps. `tutti verify --ranks 4096` verifies the other plans, which takes minutes.
 #include <gtest/gtest.h>
 
 #include "plan/collective.h"

@@ -1,4 +1,5 @@
-// The plans of every collective for more ranks than the quick tests take, with every number of ranks up to 64.
+// Verifies the plans of every collective for more ranks than the quick tests, and for every number of ranks up to
+// 64.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -11,7 +12,7 @@ namespace {
 
 class ManyRanks : public testing::TestWithParam<Pair> {};
 
-// Steps of the whole plan grow with the square of the ranks, or worse.
+// Returns whether the number of steps of the whole plan grows at least with the square of the number of ranks.
 bool is_quadratic(const Plan& small, const Plan& twice_as_many) {
   const auto steps = [](const Plan& plan) {
     std::size_t all = 0;

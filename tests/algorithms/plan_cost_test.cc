@@ -1,7 +1,7 @@
-// What it costs a rank to build its own plan among 100,000 ranks, on 12,500 machines of 8: bytes, counted by this
-// binary's own operator new, and time, which is printed and not judged. Counted is everything that find_generator() and
-// build() allocate, also what they free again; the caller's Collective (400 KB: the machine of each rank) is not, but
-// the generator's copy of it is.
+// Tests the cost of building the plan of one rank among 100,000 ranks on 12,500 machines with 8 ranks each. The cost
+// is the number of allocated bytes, which this program counts in its own operator new. The time is printed but not
+// checked. Everything that find_generator() and build() allocate is counted, even if it is freed again. The caller's
+// Collective (400 KB for the machine of each rank) is not counted, but the generator's copy of it is.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -14,7 +14,7 @@
 
 namespace {
 
-std::size_t allocated_bytes = 0;  // by this binary's one thread
+std::size_t allocated_bytes = 0;  // by the only thread of this program
 
 void* allocate(std::size_t bytes) {
   allocated_bytes += bytes;
@@ -26,7 +26,7 @@ void* allocate(std::size_t bytes) {
 
 void* operator new(std::size_t bytes) { return allocate(bytes); }
 void* operator new[](std::size_t bytes) { return allocate(bytes); }
-// Also these: what std::stable_sort takes so, it gives back to the ones below.
+// These are needed as well, because std::stable_sort allocates with them and frees with the operators below.
 void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes); }
 void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes); }
 void operator delete(void* memory) noexcept { std::free(memory); }
@@ -50,7 +50,7 @@ struct Cost {
   std::size_t steps = 0;
 };
 
-// Of the plan of one rank, and its time to standard output.
+// Returns the cost of the plan of one rank, and prints the time to standard output.
 Cost cost_of(const Collective& collective, Algorithm algorithm, std::uint32_t rank) {
   const std::size_t before = allocated_bytes;
   const auto begin = std::chrono::steady_clock::now();
@@ -105,7 +105,8 @@ INSTANTIATE_TEST_SUITE_P(Kinds, PlanCost,
                                   std::string(to_string(parameter.param.algorithm));
                          });
 
-// A ring across has as many chunks as machines, so its plan grows with them, but no faster; so do machines' tables.
+// A ring between machines has as many chunks as there are machines. Its plan and the tables of machines must grow
+// linearly with the number of machines, and not faster.
 TEST(PlanCostOfRings, GrowsWithTheRanksAndNoFaster) {
   const auto bytes = [](std::uint32_t ranks) {
     const std::uint32_t machines = ranks / 2;
@@ -120,7 +121,7 @@ TEST(PlanCostOfRings, GrowsWithTheRanksAndNoFaster) {
 
 TEST(PlanCostOfRings, UnequalMachinesCostATable) {
   Collective unequal = of_many(CollectiveKind::kAllReduce, kRanks);
-  unequal.nodes.back() = unequal.nodes.back() + 1;  // the last rank stands alone
+  unequal.nodes.back() = unequal.nodes.back() + 1;  // the last rank is alone on its machine
   const Cost cost = cost_of(unequal, Algorithm::kHierarchicalTree, kRanks / 2);
   EXPECT_GT(cost.bytes, 1'000'000u);
   EXPECT_LT(cost.bytes, 10'000'000u);

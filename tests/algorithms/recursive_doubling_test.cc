@@ -1,3 +1,4 @@
+// Tests the recursive-doubling plans: rounds, messages and the order of additions.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -43,7 +44,7 @@ TEST(RecursiveDoubling, AddsInRankOrderAsABalancedTree) {
   const auto four = addition_order(recursive_doubling(4));
   ASSERT_TRUE(four.ok());
   EXPECT_EQ(*four, std::vector<std::string>(1, "((r0+r1)+(r2+r3))"));
-  const auto seven = addition_order(recursive_doubling(7));  // the pairs 0 1, 2 3, 4 5 and the lone 6
+  const auto seven = addition_order(recursive_doubling(7));  // the pairs (0, 1), (2, 3), (4, 5), and rank 6 alone
   ASSERT_TRUE(seven.ok());
   EXPECT_EQ(*seven, std::vector<std::string>(1, "(((r0+r1)+(r2+r3))+((r4+r5)+r6))"));
 }

@@ -1,4 +1,5 @@
-// Plans of collectives that move, broken as a person would break them: the verifier says what is wrong.
+// Breaks plans of collectives that only move data, with mistakes that a person could make, and checks the verifier's
+// errors.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +27,7 @@ TEST(Refused, ABroadcastFromTheWrongRoot) {
   Plan plan = plan_of({Kind::kBroadcast, Algorithm::kChain}, 4, 1);
   plan.shape.collective.root = 0;
   expect_refused(plan, "rank 1 channel 0 step 0: source in[0] is out of bounds: rank 1 has no such buffer");
-  // The same with buffers everywhere: a plan that gathers rank 1's block where rank 0's belongs.
+  // The same mistake if all ranks have buffers: rank 1's block is gathered to the place of rank 0's block.
   Plan gathered = plan_of({Kind::kAllGather, Algorithm::kDirect}, 3);
   std::swap(step_of(gathered, 2, 1).sink.chunk, step_of(gathered, 2, 2).sink.chunk);
   expect_refused(gathered, "stores out[1] from rank 0 instead of rank 1");
@@ -34,7 +35,7 @@ TEST(Refused, ABroadcastFromTheWrongRoot) {
 
 TEST(Refused, AScatterThatExchangesTwoBlocks) {
   Plan plan = plan_of({Kind::kScatter, Algorithm::kDirect}, 4);
-  std::swap(step_of(plan, 0, 0).source.chunk, step_of(plan, 0, 1).source.chunk);  // rank 3's and rank 2's
+  std::swap(step_of(plan, 0, 0).source.chunk, step_of(plan, 0, 1).source.chunk);  // the blocks of ranks 3 and 2
   expect_refused(plan, "rank 2 channel 0 step 0: stores chunk 3 to out[0], which is for chunk 2");
 }
 
@@ -55,7 +56,8 @@ TEST(Refused, AnAllToAllThatIsTransposedWrongly) {
 
 TEST(Refused, AnAllToAllThatReceivesWhereItHasStillToSend) {
   Plan late = plan_of({Kind::kAllToAll, Algorithm::kBruck}, 5);
-  for (RankPlan& rank : late.ranks) {  // rank + 4 does not make way for what comes from rank - 1
+  // the chunk for rank + 4 is not sent before the chunk from rank - 1 overwrites it
+  for (RankPlan& rank : late.ranks) {
     Channel& sender = rank.channels[0];
     for (Step& step : sender.steps) {
       if (step.send_count == 1 && step.source == Slice{.space = Space::kScratch, .chunk = 4}) {
@@ -64,7 +66,7 @@ TEST(Refused, AnAllToAllThatReceivesWhereItHasStillToSend) {
       }
     }
   }
-  EXPECT_TRUE(verify(late).ok()) << "not in place there is nothing to make way for";
+  EXPECT_TRUE(verify(late).ok()) << "out of place, no block is overwritten";
   expect_refused(late, "after it was overwritten, in place, by out[", {.in_place = true});
 }
 
@@ -78,7 +80,8 @@ TEST(Refused, AnAllToAllInPlaceThroughWindows) {
 }
 
 TEST(Refused, AnAllGatherThatOverwritesABlockBeforeItWasSent) {
-  // Rank 0 passes its block on in a step of its own, after it has stored it: in place the input is gone by then.
+  // Rank 0 sends its block in a separate step after it has stored it. In place, the input is overwritten at that
+  // time.
   ChannelBuilder first;
   first.step().local(Space::kInput, 0).store(Space::kOutput, 0);
   first.step().local(Space::kInput, 0).send(first.send_to(1, 0));
@@ -92,7 +95,8 @@ TEST(Refused, AnAllGatherThatOverwritesABlockBeforeItWasSent) {
   EXPECT_TRUE(verify(plan).ok());
   expect_refused(plan, "rank 0 channel 0 step 1: reads in[0] after it was overwritten, in place, by out[0]",
                  {.in_place = true});
-  // Sent first, stored after: then a peer may read through a window what is being written.
+  // If the block is sent first and stored afterwards, a peer may read through a window while the block is being
+  // stored.
   std::swap(step_of(plan, 0, 0), step_of(plan, 0, 1));
   EXPECT_TRUE(verify(plan, {.in_place = true}).ok());
   expect_refused(plan, "race on ", {.in_place = true, .windows = true});

@@ -1,4 +1,5 @@
-// Replies in the peer's slot: which there are, and that no rank ever sends into a slot whose reply it has not read.
+// Tests replies that are written into the slot of the peer's message. Checks which replies exist, and that no rank
+// sends into a slot whose reply it has not read.
 #include "plan/replies.h"
 
 #include <gtest/gtest.h>
@@ -26,18 +27,19 @@ TEST(Replies, AnOwnerOfADirectAllReduceAnswersEveryPeerInItsSlot) {
   ASSERT_EQ(found.size(), 3u);
   const Channel& channel = plan.channels[0];
   for (const SlotReply& reply : found) {
-    EXPECT_EQ(reply.step, 3u) << "the step that adds";
+    EXPECT_EQ(reply.step, 3u) << "the reply must be in the step that adds";
     const Step& step = channel.steps[reply.step];
     EXPECT_EQ(channel.ports[channel.sends(step)[reply.send_index]].peer,
               channel.ports[channel.receives(step)[reply.receive_index]].peer);
   }
-  // With one slot the peer's own result would come to lie on what it has asked.
+  // With one slot, the reply would overwrite the message that it answers.
   EXPECT_TRUE(slot_replies(generator, 1, plan, 1).empty());
 }
 
-using Message = std::pair<std::uint32_t, std::uint16_t>;  // peer, lane
+using Message = std::pair<std::uint32_t, std::uint16_t>;  // peer and lane
 
-// Which messages of a tile are answered: of each peer and lane, the number of the message and that of its reply.
+// The messages of one tile that are answered. For each peer and lane: the number of the message, and the number of
+// its reply.
 using Answers = std::map<Message, std::set<std::pair<std::size_t, std::size_t>>>;
 
 Answers answers_of(const RankPlan& plan, const std::vector<SlotReply>& replies) {
@@ -47,7 +49,8 @@ Answers answers_of(const RankPlan& plan, const std::vector<SlotReply>& replies) 
   for (std::uint32_t c = 0; c < plan.channels.size(); ++c) {
     const Channel& channel = plan.channels[c];
     for (std::uint32_t s = 0; s < channel.steps.size(); ++s) {
-      std::map<std::size_t, std::size_t> of_step;  // by index among the step's receives
+      // number of the message, indexed by its position among the step's receives
+      std::map<std::size_t, std::size_t> of_step;
       const auto receives = channel.receives(channel.steps[s]);
       for (std::size_t i = 0; i < receives.size(); ++i) {
         of_step[i] = received[{channel.ports[receives[i]].peer, channel.ports[receives[i]].lane}]++;
@@ -67,17 +70,19 @@ Answers answers_of(const RankPlan& plan, const std::vector<SlotReply>& replies) 
   return answers;
 }
 
-// Runs the asking rank's program for three tiles and keeps every slot until its reply has been read.
+// Simulates the program of the rank that gets the replies, for three tiles. A slot is in use until its reply was
+// read.
 void expect_no_slot_is_used_too_early(const RankPlan& plan, std::uint32_t peer, std::uint16_t lane,
                                       const std::set<std::pair<std::size_t, std::size_t>>& answers, std::size_t slots) {
-  std::size_t sent = 0;                                  // over all tiles
-  std::deque<std::pair<std::size_t, std::size_t>> kept;  // slot, number of the reply in its tile
+  std::size_t sent = 0;                                  // number of messages sent in all tiles
+  std::deque<std::pair<std::size_t, std::size_t>> kept;  // slots in use, with the number of their reply in its tile
   for (int tile = 0; tile < 3; ++tile) {
     std::size_t sent_in_tile = 0;
     std::size_t received_in_tile = 0;
     for (const Channel& channel : plan.channels) {
       for (const Step& step : channel.steps) {
-        // A step takes room for what it sends before it lets go of what it has received.
+        // A step occupies slots for the messages that it sends before it releases those of the messages that it
+        // received.
         for (const std::uint16_t port : channel.sends(step)) {
           if (channel.ports[port].peer != peer || channel.ports[port].lane != lane) continue;
           for (const auto& [slot, reply] : kept) ASSERT_NE(slot, sent % slots) << "still holds reply " << reply;
@@ -94,7 +99,7 @@ void expect_no_slot_is_used_too_early(const RankPlan& plan, std::uint32_t peer, 
         }
       }
     }
-    ASSERT_TRUE(kept.empty()) << "the tile is over";
+    ASSERT_TRUE(kept.empty()) << "all slots must be free at the end of the tile";
   }
 }
 

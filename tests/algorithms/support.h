@@ -1,4 +1,4 @@
-// What the tests of this folder measure of plans.
+// Helpers for the tests of algorithms: measurements of plans, and layouts of machines.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,13 +25,13 @@ inline Plan plan_of(const Collective& collective, Algorithm algorithm) {
   return build_plan(*generator);
 }
 
-// Empty when all four modes are proved.
+// Verifies the plan in all four modes. Returns the error message; empty if all succeed.
 inline std::string fault_of(const Plan& plan) {
   const Result<VerifyReport> report = verify_all(plan);
   return report.ok() ? "" : report.error().message;
 }
 
-// Messages that one rank sends; all are one chunk long.
+// Returns the number of messages that one rank sends. Each message is one chunk.
 inline std::uint64_t messages_sent(const RankPlan& plan) {
   std::uint64_t messages = 0;
   for (const Channel& channel : plan.channels) {
@@ -40,14 +40,14 @@ inline std::uint64_t messages_sent(const RankPlan& plan) {
   return messages;
 }
 
-// Machines of such sizes, rank after rank.
+// Returns the machine of each rank, for machines of the given sizes with consecutive ranks.
 inline std::vector<std::uint32_t> side_by_side(const std::vector<std::uint32_t>& sizes) {
   std::vector<std::uint32_t> nodes;
   for (std::uint32_t n = 0; n < sizes.size(); ++n) nodes.insert(nodes.end(), sizes[n], n);
   return nodes;
 }
 
-// The same machines, dealt like cards, and numbered from the last one on.
+// The same machines, but ranks are assigned round-robin, and the machines are numbered in descending order.
 inline std::vector<std::uint32_t> interleaved(std::vector<std::uint32_t> sizes) {
   std::vector<std::uint32_t> nodes;
   const std::uint32_t ranks = std::accumulate(sizes.begin(), sizes.end(), 0u);
@@ -64,8 +64,8 @@ inline Collective on_machines(std::vector<std::uint32_t> nodes) {
   return {.ranks = ranks, .nodes = std::move(nodes)};
 }
 
-// Evaluates one tile of a plan over the number of messages behind a value, one after the other: what no program order,
-// no slot and no wait can make fewer.
+// Evaluates one tile of a plan. The value of a chunk is the number of consecutive messages on which it depends. No
+// order of the program, no slot and no wait can reduce this number.
 class Rounds {
  public:
   explicit Rounds(const Plan& plan) : plan_(plan) {}

@@ -1,4 +1,4 @@
-// Results, names, call tags and waiting.
+// Tests Result, the names of enums, call tags and AdaptiveWaiter.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,14 +37,14 @@ TEST(Result, HoldsAValueOrAnError) {
   EXPECT_EQ(to_string(kError), "timeout: rank 3 is late");
 }
 
-// The exception of std::thread, which says only "Resource temporarily unavailable".
+// std::thread throws this exception. Its message is only "Resource temporarily unavailable".
 TEST(SystemErrors, OfThreadsThatCannotBeStartedSayWhichLimitToRaise) {
   const std::system_error refused(EAGAIN, std::generic_category());
-  EXPECT_EQ(words_of_unstarted_thread(refused),
+  EXPECT_EQ(describe_thread_start_error(refused),
             "no thread can be started: Resource temporarily unavailable; raise the limit of processes (ulimit -u, the "
             "cgroup's pids.max) or of memory");
   const Status failed = guarded("no thread can be started", [&]() -> Status { throw refused; });
-  EXPECT_EQ(failed.error().message, words_of_unstarted_thread(refused));
+  EXPECT_EQ(failed.error().message, describe_thread_start_error(refused));
 }
 
 TEST(ResultDeathTest, MisuseEndsTheProcessWithTheError) {
@@ -110,7 +110,7 @@ TEST(CallTag, SaysWhatEntersADigest) {
             "plan and reduction (its id, element_bytes and commutative) with digest 00000002");
 }
 
-// Records what a waiter asks of it.
+// A doorbell that records the calls of a waiter.
 class FakeDoorbell final : public Doorbell {
  public:
   void arm() override { ++armed; }
@@ -129,7 +129,7 @@ TEST(AdaptiveWaiter, SpinsThenYieldsThenArmsAndLetsTheCallerLookBeforeEverySleep
   for (int round = 0; round < 5; ++round) waiter.pause(idle, bell, 10'000'000);
   EXPECT_EQ(bell.armed, 0);
   waiter.pause(idle, bell, 10'000'000);
-  EXPECT_EQ(bell.armed, 1) << "armed, but not asleep: the caller polls once more";
+  EXPECT_EQ(bell.armed, 1) << "armed but not asleep, so that the caller polls once more";
   EXPECT_TRUE(bell.sleeps_ns.empty());
   for (int sleep = 0; sleep < 6; ++sleep) {
     waiter.pause(idle, bell, 10'000'000);
@@ -144,7 +144,7 @@ TEST(AdaptiveWaiter, SpinsThenYieldsThenArmsAndLetsTheCallerLookBeforeEverySleep
   EXPECT_EQ(idle.rounds, 0u);
 }
 
-// One wait of so many pauses.
+// Simulates one wait that ends after the given number of pauses.
 void wait_for(AdaptiveWaiter& waiter, Doorbell& bell, std::uint32_t rounds) {
   Idle idle;
   for (std::uint32_t round = 0; round < rounds; ++round) waiter.pause(idle, bell, 1'000'000);
@@ -158,14 +158,14 @@ TEST(AdaptiveWaiter, SpinsLessWhereSpinningIsInVainAndMoreWhereItPays) {
   wait_of(161);
   EXPECT_EQ(waiter.spins(), 80u);
   for (int wait = 0; wait < 10; ++wait) wait_of(200);
-  EXPECT_EQ(waiter.spins(), 10u) << "never without any";
+  EXPECT_EQ(waiter.spins(), 10u) << "the waiter must keep a minimum of spins";
   wait_of(5);
   EXPECT_EQ(waiter.spins(), 20u);
   for (int wait = 0; wait < 10; ++wait) wait_of(1);
-  EXPECT_EQ(waiter.spins(), 160u) << "never more than the limit";
+  EXPECT_EQ(waiter.spins(), 160u) << "the spins must not exceed the limit";
 }
 
-// Long waits have taught it to sleep soon; then the waits become ones that the limits would satisfy.
+// After long waits, the waiter goes to sleep early. Then the waits become short enough for the full limits.
 TEST(AdaptiveWaiter, FindsOutThatWaitsHaveBecomeShorter) {
   AdaptiveWaiter waiter({.spins = 160, .yields = 20});
   FakeDoorbell bell;
@@ -176,9 +176,9 @@ TEST(AdaptiveWaiter, FindsOutThatWaitsHaveBecomeShorter) {
     wait_of(200);
   }
   EXPECT_GE(probes, 3u);
-  EXPECT_LE(probes, 6u) << "ever more rarely";
+  EXPECT_LE(probes, 6u) << "the waiter must probe less and less often";
   EXPECT_EQ(waiter.spins(), 10u);
-  for (int wait = 0; wait < 1100; ++wait) wait_of(100);  // more than the spins and yields that are left
+  for (int wait = 0; wait < 1100; ++wait) wait_of(100);  // longer than the spins and yields that remained
   EXPECT_EQ(waiter.spins(), 160u);
   const auto sleeps = bell.sleeps_ns.size();
   for (int wait = 0; wait < 100; ++wait) wait_of(100);

@@ -1,3 +1,4 @@
+// Tests the text for a number of bytes in messages.
 #include "base/byte_text.h"
 
 #include <gtest/gtest.h>

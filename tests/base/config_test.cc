@@ -1,4 +1,5 @@
-// What the environment may say, what it may not, and that the docs list just that.
+// Tests the environment variables: valid and invalid values, and that the documentation lists exactly these
+// variables.
 #include "base/config.h"
 
 #include <gtest/gtest.h>
@@ -97,15 +98,15 @@ TEST(Config, TheValuesReadBackGiveTheSameConfig) {
   }
   EXPECT_EQ(at, names.size());
   for (const auto& pair : given) {
-    if (pair.first == "TUTTI_UNIQUE_ID" || pair.first == "TUTTI_JOB_KEY") {  // nobody is shown those
+    if (pair.first == "TUTTI_UNIQUE_ID" || pair.first == "TUTTI_JOB_KEY") {  // these are secret and not printed
       EXPECT_EQ(std::find(said.begin(), said.end(), pair), said.end()) << pair.first;
       continue;
     }
-    EXPECT_NE(std::find(said.begin(), said.end(), pair), said.end()) << pair.first << " is said as another value";
+    EXPECT_NE(std::find(said.begin(), said.end(), pair), said.end()) << pair.first << " is printed with another value";
   }
   const auto again = parse_config(said);
   ASSERT_TRUE(again.ok()) << to_string(again.error());
-  EXPECT_EQ(again->slots, config->slots) << "what was not given is said with its default";
+  EXPECT_EQ(again->slots, config->slots) << "a variable that was not set is printed with its default";
 }
 
 TEST(Config, UnknownNamesAreRefusedWithTheNearestOne) {
@@ -113,7 +114,7 @@ TEST(Config, UnknownNamesAreRefusedWithTheNearestOne) {
   EXPECT_NE(error_of({{"TUTTI_WORLDSIZE", "1"}}).find("did you mean TUTTI_WORLD_SIZE"), std::string::npos);
   const std::string far = error_of({{"TUTTI_COMPLETELY_DIFFERENT_THING", "1"}});
   EXPECT_EQ(far.find("did you mean"), std::string::npos) << far;
-  EXPECT_TRUE(parse_config({{"TUTTI_TEST_PATIENCE", "3"}}).ok()) << "those of the tests are none of ours";
+  EXPECT_TRUE(parse_config({{"TUTTI_TEST_PATIENCE", "3"}}).ok()) << "variables of the tests are ignored";
 }
 
 TEST(Config, ValuesOutOfRangeAreRefusedWithTheRange) {
@@ -166,8 +167,8 @@ TEST(NearestName, FindsTyposOnly) {
   EXPECT_EQ(nearest_name("SOMETHING_ELSE_ALTOGETHER", kNames), "");
   EXPECT_EQ(nearest_name("", kNames), "");
   constexpr std::string_view kShort[] = {"order", "slots", "root"};
-  EXPECT_EQ(nearest_name("ordre", kShort), "order") << "two letters in the wrong order are one slip";
-  EXPECT_EQ(nearest_name("orred", kShort), "") << "three are not";
+  EXPECT_EQ(nearest_name("ordre", kShort), "order") << "two swapped letters count as one mistake";
+  EXPECT_EQ(nearest_name("orred", kShort), "") << "three changed letters are too many";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// CRC-32C: published values, and the quick ways against the definition, bit by bit.
+// Tests CRC-32C: published values, and the fast implementations against the bitwise definition.
 #include "base/crc32c.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ std::vector<std::uint8_t> random_bytes_of(std::size_t count) {
   return bytes;
 }
 
-// RFC 3720, appendix B.4, and the check value of the catalogues of CRCs.
+// The values are from RFC 3720, appendix B.4, and the check value of the CRC catalogues.
 TEST(Crc32c, GivesThePublishedValues) {
   const std::vector<std::uint8_t> zeros(32, 0);
   const std::vector<std::uint8_t> ones(32, 0xff);

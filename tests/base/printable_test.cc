@@ -1,3 +1,4 @@
+// Tests printable(), which makes text from outside safe to print on a terminal.
 #include "base/printable.h"
 
 #include <gtest/gtest.h>
@@ -22,20 +23,20 @@ TEST(Printable, LetsNoControlCharacterThrough) {
                       "2J"),
             "??2J")
       << "and as UTF-8";
-  EXPECT_EQ(printable("\u202egnirts"), "???gnirts") << "right to left";
+  EXPECT_EQ(printable("\u202egnirts"), "???gnirts") << "a right-to-left mark";
   EXPECT_EQ(printable("\u061cgnirts"), "??gnirts") << "a mark of Arabic text";
   EXPECT_EQ(printable(std::string_view("a\0b", 3)), "a?b");
 }
 
 TEST(Printable, LetsNoInvalidUtf8Through) {
   EXPECT_EQ(printable("\xff\xfe"), "??");
-  EXPECT_EQ(printable("\xc3"), "?") << "cut short";
+  EXPECT_EQ(printable("\xc3"), "?") << "truncated";
   EXPECT_EQ(printable("\xe2\x82"
                       "a"),
             "??a");
-  EXPECT_EQ(printable("\xc0\x9b"), "??") << "longer than it needs to be";
+  EXPECT_EQ(printable("\xc0\x9b"), "??") << "overlong encoding";
   EXPECT_EQ(printable("\xe0\x82\x9b"), "???");
-  EXPECT_EQ(printable("\xed\xa0\x80"), "???") << "half a pair of UTF-16";
+  EXPECT_EQ(printable("\xed\xa0\x80"), "???") << "a single UTF-16 surrogate";
   EXPECT_EQ(printable("\xf4\x90\x80\x80"), "????") << "beyond the last character";
 }
 

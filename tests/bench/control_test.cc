@@ -1,4 +1,5 @@
-// The control plane among threads: each maps the file as a process would.
+// Tests of Control, the barrier between the processes of a benchmark. Here the ranks are threads, and each maps the
+// shared file as a process would.
 #include "bench/compare/control.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +15,7 @@
 namespace tutti::compare {
 namespace {
 
-// Runs `work` with each rank's control plane of one job, in a thread each.
+// Runs `work` in one thread for each rank. All threads belong to one job and have their own Control object.
 void with_ranks(int ranks, const std::function<void(Control&)>& work) {
   std::string path = testing::TempDir() + "controlXXXXXX";
   const int file = ::mkstemp(path.data());
@@ -32,7 +33,7 @@ void with_ranks(int ranks, const std::function<void(Control&)>& work) {
   ::unlink(path.c_str());
 }
 
-// 2 ranks spin first where there are two cores; 7 sleep at once on small machines.
+// With 2 ranks the barrier spins first if there are two cores. With 7 ranks it sleeps immediately on small machines.
 TEST(Control, NobodyLeavesABarrierBeforeAllHaveCome) {
   for (const int ranks : {1, 2, 7}) {
     std::atomic<int> arrivals = 0;

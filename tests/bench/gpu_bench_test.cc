@@ -1,5 +1,6 @@
-// gpu_bench over the double of the driver: that its parts measure and check what they say, with kernels that the test
-// gives the double, right ones and wrong ones; and what the program ends with on machines of all kinds.
+// Tests of gpu_bench with the fake CUDA driver. The test gives the driver right and wrong kernels, and checks that
+// the parts of the benchmark measure and verify them correctly. It also checks the exit status on different
+// machines.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -25,7 +26,7 @@ using cuda::CUresult;
 using cuda::fake::FakeLaunch;
 using testing::HasSubstr;
 
-// What the double takes for device code.
+// The fake driver accepts these bytes as device code.
 constexpr char kImage[] = "fake image";
 
 enum class Addition { kInOrder, kBackwards };
@@ -82,20 +83,20 @@ TEST_F(GpuBench, MeasuresEveryKernelTypeAndShape) {
   ASSERT_EQ(result.copies.size(), 1U);
   EXPECT_GT(result.copies[0].gigabytes_per_s, 0);
   const std::vector<Row>& rows = result.sections.back().rows;
-  ASSERT_EQ(rows.size(), 1 + 6 * 4U) << "the copy; six types, 2 or 4 sources, 1 or 2 destinations";
+  ASSERT_EQ(rows.size(), 1 + 6 * 4U) << "one copy, and six types with 2 or 4 sources and 1 or 2 destinations";
   for (const Row& row : rows)
     EXPECT_NEAR(row["share"].get<double>(), row["GB/s"].get<double>() / row["copy GB/s"].get<double>(), 1e-9);
 }
 
 TEST_F(GpuBench, NoticesOtherOrdersAndStrayBytes) {
   register_kernels(*fake_, Addition::kBackwards);
-  gpu_ = *Gpu::open(0, std::as_bytes(std::span(kImage)));  // the kernels that are known now
-  // Float64 and float32 of 4 sources, into 1 and 2 destinations. Two sources give the same either way, and narrow types
-  // are added exactly in float32 here.
+  gpu_ = *Gpu::open(0, std::as_bytes(std::span(kImage)));  // opened again, to use the new kernels
+  // Wrong are float64 and float32 with 4 sources, into 1 and into 2 destinations. Two sources give the same sum in
+  // either order, and the sums of narrow types are exact in float32 here.
   EXPECT_EQ(kernels().wrong, 2 * (1 + 2U));
   register_kernels(*fake_, Addition::kInOrder);
   gpu_ = *Gpu::open(0, std::as_bytes(std::span(kImage)));
-  EXPECT_EQ(kernels(true).wrong, 1 + 6 * 4U) << "one byte in each first destination";
+  EXPECT_EQ(kernels(true).wrong, 1 + 6 * 4U) << "one wrong byte in each first destination";
 }
 
 TEST_F(GpuBench, TimesCallsOfAllRanksAndChecksThem) {
@@ -117,12 +118,12 @@ TEST_F(GpuBench, TimesCallsOfAllRanksAndChecksThem) {
   EXPECT_NEAR(rows.back()["bound us"].get<double>(), 600, 1e-6) << "3 ranks read and write 100,000 bytes at 1 GB/s";
   EXPECT_GT(result->sections[1].rows[1]["steps of a rank"], result->sections[1].rows[0]["steps of a rank"]);
   const std::vector<Row>& gathers = result->sections[2].rows;
-  ASSERT_EQ(gathers.size(), 2 * 2U) << "by kernels and by copies";
+  ASSERT_EQ(gathers.size(), 2 * 2U) << "two sizes, each with kernels and with copies";
   EXPECT_EQ(gathers[3]["right"], true);
   EXPECT_NEAR(gathers[3]["bound us"].get<double>(), 400, 1e-6) << "2 outputs of 100,000 bytes at 1 GB/s";
   options.corrupt = true;
   EXPECT_EQ(measure_calls(*gpu_, options)->wrong, 2 * 2 * 2U + 2 + 2 * 2)
-      << "one rank of each call, of both algorithms, and of each gather";
+      << "one rank of each call with each algorithm, and of each gather";
 }
 
 TEST(GpuBenchValues, ShowEveryRanksPart) {
@@ -137,47 +138,47 @@ TEST(GpuBenchValues, ShowEveryRanksPart) {
     ASSERT_EQ(at(sum, i), at(parts[0], i) + at(parts[1], i) + at(parts[2], i));
     for (int rank = 0; rank < 3; ++rank) {
       const int digit = at(sum, i) >> (3 * rank) & 7;
-      ASSERT_EQ(digit << (3 * rank), at(parts[rank], i)) << "the digit of a rank is its own";
+      ASSERT_EQ(digit << (3 * rank), at(parts[rank], i)) << "each rank has its own digit";
     }
   }
 }
 
-struct Said {
+struct ProgramResult {
   int status = -1;
-  std::string text;  // both outputs
+  std::string text;  // standard output and standard error
 };
 
-Said gpu_bench(const std::string& environment, const std::string& arguments) {
+ProgramResult gpu_bench(const std::string& environment, const std::string& arguments) {
   const std::string command = "env " + environment + " '" TUTTI_GPU_BENCH "' " + arguments + " 2>&1";
   std::FILE* pipe = popen(command.c_str(), "r");
   EXPECT_NE(pipe, nullptr);
-  Said said;
+  ProgramResult program_result;
   std::array<char, 512> part{};
-  while (std::fgets(part.data(), part.size(), pipe) != nullptr) said.text += part.data();
+  while (std::fgets(part.data(), part.size(), pipe) != nullptr) program_result.text += part.data();
   const int status = pclose(pipe);
-  said.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return said;
+  program_result.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return program_result;
 }
 
 const std::string kDouble = "LD_LIBRARY_PATH='" TUTTI_FAKE_DRIVER_DIR "'";
 
 TEST(GpuBenchProgram, SmokeRunsWithoutKernelsAndSaysSo) {
-  const Said said = gpu_bench(kDouble, "--smoke --rounds 1 --json /dev/stderr");
-  EXPECT_EQ(said.status, 0) << said.text;
-  EXPECT_THAT(said.text, HasSubstr("Not run, no kernels here: "));
-  EXPECT_THAT(said.text, HasSubstr("\n| 4 | 64 KiB | threads |"));
-  EXPECT_THAT(said.text, HasSubstr("\"schema\": \"tutti-gpu-bench\""));
+  const ProgramResult program_result = gpu_bench(kDouble, "--smoke --rounds 1 --json /dev/stderr");
+  EXPECT_EQ(program_result.status, 0) << program_result.text;
+  EXPECT_THAT(program_result.text, HasSubstr("Not run, because the kernels are not available: "));
+  EXPECT_THAT(program_result.text, HasSubstr("\n| 4 | 64 KiB | threads |"));
+  EXPECT_THAT(program_result.text, HasSubstr("\"schema\": \"tutti-gpu-bench\""));
 }
 
 TEST(GpuBenchProgram, AWrongResultFails) {
-  const Said said = gpu_bench(kDouble, "--smoke --rounds 1 --corrupt");
-  EXPECT_EQ(said.status, 1);
-  EXPECT_THAT(said.text, HasSubstr("results are WRONG"));
+  const ProgramResult program_result = gpu_bench(kDouble, "--smoke --rounds 1 --corrupt");
+  EXPECT_EQ(program_result.status, 1);
+  EXPECT_THAT(program_result.text, HasSubstr("results are WRONG"));
 }
 
 TEST(GpuBenchProgram, WithoutAGpuOrKernelsEndsWithThree) {
   EXPECT_EQ(gpu_bench(kDouble + " FAKE_CUDA_DEVICES=0", "--smoke").status, 3);
-  const Said no_kernels = gpu_bench(kDouble, "");
+  const ProgramResult no_kernels = gpu_bench(kDouble, "");
   EXPECT_EQ(no_kernels.status, 3);
   EXPECT_THAT(no_kernels.text, testing::AnyOf(HasSubstr("no device code"), HasSubstr("cuModuleGetFunction")));
   EXPECT_EQ(gpu_bench(kDouble, "--device 5 --smoke").status, 1);

@@ -1,4 +1,4 @@
-"""Jobs of the side-by-side run with drivers that misbehave: all are ended, and their cells say why."""
+"""Tests of benchmark jobs whose drivers misbehave: all processes are ended, and the table cells show the reason."""
 
 import os
 import stat
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cases import Case, Settings
 from jobs import Outcome, become_reaper, clean_environment, descendants, run_job
-from peers import Place, Variant, launch, machine_of, variants, variants_beside, variants_of
+from peers import JobEnvironment, Variant, launch, machine_of, variants, variants_beside, variants_of
 from results import Results
 from rounds import Run
 
@@ -16,7 +16,7 @@ SETTINGS = Settings(trials=1)
 HASTY = Settings(trials=1, cell_limit_s=1.0)
 CASE = Case("memory", "memory", "all_reduce", 2, (8, 1024, 4096))
 TUTTI = Variant("tutti_plain", "tutti", "memory", "")
-# A driver finds its results' file behind its last option. Rank 0 writes one record.
+# The driver gets the name of its results file as its last option. Rank 0 writes one record into it.
 RECORD = (
     'for last; do :; done; if [ $COMPARE_RANK = 0 ]; then echo \'{"median_us": 1, "slowest_median_us": 1, "mean_us": 1,'
     ' "slowest_mean_us": 1, "loop_us": 1, "wrong": 0}\' >>"$last"; fi\n'
@@ -88,7 +88,7 @@ class JobsTest(unittest.TestCase):
 
 
 class LaunchTest(unittest.TestCase):
-    place = Place(Path("bin"), Path("here"), 2, ("left", "right"), "127.0.0.1:1234", 5)
+    place = JobEnvironment(Path("bin"), Path("here"), 2, ("left", "right"), "127.0.0.1:1234", 5)
 
     def test_only_peers_get_the_tuned_malloc(self) -> None:
         tuned = Case("tuned", "memory", "all_reduce", 2, (8,), tuned=True)

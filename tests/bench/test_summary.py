@@ -1,4 +1,4 @@
-"""Statistics of the side-by-side run, and its names of sizes."""
+"""Tests of the statistics of the comparison with other libraries, and of its names for sizes."""
 
 import unittest
 

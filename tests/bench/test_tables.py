@@ -1,4 +1,4 @@
-"""Tables, plot and report of the side-by-side run, from results made here."""
+"""Tests of the tables, the plot and the report of the comparison with other libraries, with made-up results."""
 
 import unittest
 import xml.etree.ElementTree
@@ -11,7 +11,7 @@ from tables import Grid, all_reduce_table, collectives_table, markdown, notes, w
 
 
 def made(times: dict[str, list[float]], section: str = "memory", size: int = 8, ranks: int = 2) -> Results:
-    """Results of one size: a variant's median times by its name."""
+    """Makes results for one size. `times` has the median times of each variant, by its name."""
     results = Results(
         {"runs": [{"command": "scripts/compare --quick"}]},
         {"cores": 2, "load": [0.1]},
@@ -32,7 +32,7 @@ def made(times: dict[str, list[float]], section: str = "memory", size: int = 8, 
 
 
 def row(table: str, name: str) -> list[str]:
-    """The cells of the row that begins with `name`."""
+    """Returns the cells of the row that begins with `name`."""
     rows = [line.strip("| ").split(" | ") for line in table.splitlines()]
     found = [cells for cells in rows if cells[0] == name]
     assert len(found) == 1, f"{len(found)} rows {name} in\n{table}"
@@ -63,7 +63,7 @@ class GridTest(unittest.TestCase):
 class TableTest(unittest.TestCase):
     def test_all_reduce_has_times_ratios_bound_and_means(self) -> None:
         results = made({"tutti_registered": [1.0, 2.0, 3.0], "ompi": [8.0]})
-        for value in (2.0, 4.0):  # a second size
+        for value in (2.0, 4.0):  # adds a second size
             name = "tutti_registered" if value == 2.0 else "ompi"
             results.cell("memory", "all_reduce", 2, 1024, name).add(
                 {"median_us": value, "loop_us": 1, "mean_us": 1, "slowest_mean_us": 1, "slowest_median_us": 1}
@@ -139,7 +139,7 @@ class ReportTest(unittest.TestCase):
         found = [line.get("points", "").split() for line in root.iter(f"{space}polyline")]
         self.assertEqual([len(points) for points in found], [2, 1])
         (x0, y0), (x1, y1) = ([float(number) for number in point.split(",")] for point in found[0])
-        self.assertTrue(x0 < x1 and y0 > y1)  # larger and slower: right and up
+        self.assertTrue(x0 < x1 and y0 > y1)  # larger and slower is further right and further up
         self.assertIn("a & b", [text.text for text in root.iter(f"{space}text")])
 
     def test_equal_steps_of_factors_are_equal_on_paper(self) -> None:

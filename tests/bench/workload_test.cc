@@ -1,4 +1,4 @@
-// The checks of the side-by-side run: a right result passes, one wrong element anywhere does not.
+// Tests of the result checks of the benchmark: a right result passes, and one wrong element anywhere is detected.
 #include "bench/compare/workload.h"
 
 #include <gmock/gmock.h>
@@ -9,11 +9,11 @@
 namespace tutti::compare {
 namespace {
 
-// All ranks' buffers, filled, and a reference that carries a collective out by moving and adding, knowing nothing of
-// the values.
-class World {
+// The buffers of all ranks, filled with input, and a reference implementation that only moves and adds elements. It
+// does not use the formula for the expected values.
+class ReferenceRun {
  public:
-  World(CollectiveKind kind, std::uint64_t bytes, int ranks) : workload_(make_workload(kind, bytes, ranks)) {
+  ReferenceRun(CollectiveKind kind, std::uint64_t bytes, int ranks) : workload_(make_workload(kind, bytes, ranks)) {
     for (int rank = 0; rank < ranks; ++rank) {
       main_.emplace_back(workload_.elements());
       other_.emplace_back(has_other(kind) ? workload_.elements() : 0);
@@ -30,7 +30,7 @@ class World {
     return sum;
   }
 
-  void carry_out();
+  void execute();
 
  private:
   static std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
@@ -40,7 +40,7 @@ class World {
   std::vector<std::vector<float>> other_;
 };
 
-void World::carry_out() {
+void ReferenceRun::execute() {
   const std::size_t block = workload_.block_elements();
   std::vector<float> sum(workload_.elements());
   for (const std::vector<float>& input : main_) {
@@ -81,38 +81,38 @@ class EveryCollective : public testing::TestWithParam<CollectiveKind> {};
 TEST_P(EveryCollective, ItsRightResultPasses) {
   for (const int ranks : {2, 3, 8}) {
     for (const std::uint64_t bytes : {4U, 1000U, 4096U}) {
-      World world(GetParam(), bytes, ranks);
-      world.carry_out();
-      EXPECT_EQ(world.wrong(), 0U) << ranks << " ranks, " << bytes << " bytes";
+      ReferenceRun run(GetParam(), bytes, ranks);
+      run.execute();
+      EXPECT_EQ(run.wrong(), 0U) << ranks << " ranks, " << bytes << " bytes";
     }
   }
 }
 
 TEST_P(EveryCollective, BuffersThatNothingWasDoneToFail) {
-  World world(GetParam(), 4096, 3);
-  EXPECT_GT(world.wrong(), 0U);
+  ReferenceRun run(GetParam(), 4096, 3);
+  EXPECT_GT(run.wrong(), 0U);
 }
 
-// Where the result stands: the buffer, and how much of it, of the last rank that gets one.
+// Changes each element of a result. The result is in one of the two buffers of the last rank that has one, and may
+// fill only a part of it.
 TEST_P(EveryCollective, EachWrongElementIsCounted) {
-  World world(GetParam(), 4096, 3);
-  world.carry_out();
+  ReferenceRun run(GetParam(), 4096, 3);
+  run.execute();
   const bool at_root = GetParam() == CollectiveKind::kReduce || GetParam() == CollectiveKind::kGather;
   const int rank = at_root ? 0 : 2;
-  const Buffers buffers = world.buffers(rank);
+  const Buffers buffers = run.buffers(rank);
   const bool in_other = GetParam() == CollectiveKind::kReduce || GetParam() == CollectiveKind::kReduceScatter ||
                         GetParam() == CollectiveKind::kScatter || GetParam() == CollectiveKind::kAllToAll;
   const bool one_block = GetParam() == CollectiveKind::kReduceScatter || GetParam() == CollectiveKind::kScatter;
-  const std::span<float> result =
-      (in_other ? buffers.other : buffers.main)
-          .first(one_block ? world.workload().block_elements() : world.workload().elements());
+  const std::span<float> result = (in_other ? buffers.other : buffers.main)
+                                      .first(one_block ? run.workload().block_elements() : run.workload().elements());
   for (float& element : result) {
     const float right = element;
     element += 1;
-    ASSERT_EQ(world.wrong(rank), 1U) << "element " << &element - result.data();
+    ASSERT_EQ(run.wrong(rank), 1U) << "element " << &element - result.data();
     element = right;
   }
-  EXPECT_EQ(world.wrong(), 0U);
+  EXPECT_EQ(run.wrong(), 0U);
 }
 
 INSTANTIATE_TEST_SUITE_P(Workload, EveryCollective,

@@ -1,4 +1,4 @@
-// Set-up through a rendezvous server: all ranks meet, strangers do not, and the others are told which rank is missing.
+// Tests set-up through a rendezvous server. Ranks meet, foreign connections are refused, missing ranks are named.
 #include "bootstrap/bootstrap.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 using test::eventually;
 using test::free_port;
-using test::Raw;
+using test::RawConnection;
 
 std::int64_t ms_since(Clock::time_point start) {
   return std::chrono::duration_cast<milliseconds>(Clock::now() - start).count();
@@ -36,7 +36,7 @@ std::int64_t ms_since(Clock::time_point start) {
 
 Listener listen_somewhere() { return Listener::open("127.0.0.1", std::vector<std::uint16_t>{0}).value(); }
 
-// How many connections wait for the owner of a listening socket to accept them.
+// Returns how many connections wait in the queue of a listening socket to be accepted.
 unsigned connections_waiting(int listening_fd) {
   tcp_info info{};
   socklen_t length = sizeof(info);
@@ -75,7 +75,7 @@ std::string blob_of(std::int32_t rank, int round) {
   return std::string(std::size_t(round) * 2000, char('a' + rank % 26));
 }
 
-// Checks kRounds rounds. True: all was right.
+// Runs and checks kRounds rounds. Returns true if all results were right.
 bool exchanges(Bootstrap& bootstrap, const RendezvousOptions& options) {
   for (int round = 0; round < kRounds; ++round) {
     const auto blobs = bootstrap.all_gather(blob_of(options.rank, round));
@@ -88,7 +88,7 @@ bool exchanges(Bootstrap& bootstrap, const RendezvousOptions& options) {
   return true;
 }
 
-// Meets, and checks the rounds. True: all was right.
+// Joins the set-up and checks the rounds. Returns true if all results were right.
 bool meets(const RendezvousOptions& options) {
   auto bootstrap = tcp_bootstrap(options);
   EXPECT_TRUE(bootstrap.ok()) << "rank " << options.rank << ": " << to_string(bootstrap.error());
@@ -131,23 +131,23 @@ TEST(RendezvousServer, MeetsOnIpv6AndKnowsItsOwnAddress) {
 TEST(RendezvousServer, StrangersAreToldWhyAndTheRealOnesMeet) {
   const std::uint16_t port = free_port();
   std::thread root([&] { EXPECT_TRUE(meets(job(0, 3, port))); });
-  Raw silent(port), noisy(port), endless(port);
-  noisy.say(std::string(2000, 'x'));
-  EXPECT_NE(noisy.hear().find("this is not the Tutti protocol"), std::string::npos);
-  endless.say(std::string("\4\0\0\0abcd", 8));
-  EXPECT_NE(endless.hear().find("this is not the Tutti protocol"), std::string::npos);
-  // Before it has proved anything, and after.
+  RawConnection silent(port), noisy(port), endless(port);
+  noisy.send_bytes(std::string(2000, 'x'));
+  EXPECT_NE(noisy.receive_frame().find("this is not the Tutti protocol"), std::string::npos);
+  endless.send_bytes(std::string("\4\0\0\0abcd", 8));
+  EXPECT_NE(endless.receive_frame().find("this is not the Tutti protocol"), std::string::npos);
+  // Joins with a wrong field, and expects a refusal with the given reason, after which the connection is closed.
   const auto refused = [&](Rank& stranger, const std::string& reason) {
     EXPECT_FALSE(stranger.join());
-    EXPECT_EQ(stranger.heard.substr(0, 1), std::string(1, '\0'));
-    EXPECT_NE(stranger.heard.find(reason), std::string::npos) << stranger.heard << " lacks: " << reason;
-    EXPECT_EQ(stranger.hear(), "") << "and the connection is closed";
+    EXPECT_EQ(stranger.last_message.substr(0, 1), std::string(1, '\0'));
+    EXPECT_NE(stranger.last_message.find(reason), std::string::npos) << stranger.last_message << " lacks: " << reason;
+    EXPECT_EQ(stranger.receive_frame(), "") << "the connection must be closed";
   };
   Rank protocol(port, 1, 3), version(port, 1, 3), other(port, 1, 3), more(port, 1, 4), high(port, 3, 3),
       low(port, -1, 3);
   protocol.hello.protocol = 77;
   refused(protocol, "protocol 5 is spoken here, not 77");
-  version.introduction.version = 9'008'007;
+  version.rank_info.version = 9'008'007;
   refused(version, "rank 1 runs Tutti 9.8.7, the server " + wire::version_text(wire::library_version()));
   other.hello.job = wire::job_tag("Bootstrap-test");
   refused(other, "another job");
@@ -158,7 +158,7 @@ TEST(RendezvousServer, StrangersAreToldWhyAndTheRealOnesMeet) {
   root.join();
 }
 
-// Whichever comes second is refused; the other one meets rank 1, which comes only when that has happened.
+// The second process that joins as rank 2 is refused. The first one meets rank 1, which joins after the refusal.
 TEST(RendezvousServer, OfTwoProcessesThatSayTheyAreRank2OneIsRefused) {
   const std::uint16_t port = free_port();
   std::atomic<int> refused = 0;
@@ -186,27 +186,27 @@ TEST(RendezvousServer, ManySilentConnectionsKeepNobodyOut) {
   auto server = RendezvousServer::start(std::move(listener), {.job_id = "bootstrap-test",
                                                               .key = test::key_for_tests(),
                                                               .size = 2,
-                                                              .first_patience_ms = never_ms,
-                                                              .hello_patience_ms = never_ms})
+                                                              .first_wait_ms = never_ms,
+                                                              .handshake_wait_ms = never_ms})
                     .value();
-  std::vector<std::unique_ptr<Raw>> silent;
-  for (int i = 0; i < 300; ++i) silent.push_back(std::make_unique<Raw>(port));
+  std::vector<std::unique_ptr<RawConnection>> silent;
+  for (int i = 0; i < 300; ++i) silent.push_back(std::make_unique<RawConnection>(port));
   Rank first(port, 0, 2);
-  EXPECT_TRUE(first.join()) << "the patience of the silent ones is not over yet";
-  EXPECT_TRUE(silent.front()->is_closed()) << "the oldest has made room";
+  EXPECT_TRUE(first.join()) << "the time limit of the silent connections is not over yet";
+  EXPECT_TRUE(silent.front()->is_closed()) << "the oldest silent connection must be closed";
 }
 
 TEST(RendezvousServer, ASilentConnectionIsClosedWhenItsTimeIsOver) {
-  EXPECT_EQ(RendezvousServerOptions{}.hello_patience_ms, 3000) << "docs/security.md names this number";
+  EXPECT_EQ(RendezvousServerOptions{}.handshake_wait_ms, 3000) << "docs/security.md names this number";
   auto listener = listen_somewhere();
   const std::uint16_t port = listener.port();
   auto server = RendezvousServer::start(std::move(listener), {.job_id = "bootstrap-test",
                                                               .key = test::key_for_tests(),
                                                               .size = 2,
-                                                              .first_patience_ms = 10 * test::patience().count(),
-                                                              .hello_patience_ms = 50})
+                                                              .first_wait_ms = 10 * test::patience().count(),
+                                                              .handshake_wait_ms = 50})
                     .value();
-  Raw silent(port);
+  RawConnection silent(port);
   EXPECT_TRUE(silent.is_closed());
 }
 
@@ -223,7 +223,7 @@ TEST(RendezvousServer, ARankThatDiesBeforeAllHaveComeIsNamedToAll) {
     if (rank == 0) {
       const Error error = failure_of(job(0, 4, port));
       expect_rank_2_ended(error);
-      expect_words(error, "3 of 4 had not joined");  // rank 0 itself may not have either
+      expect_words(error, "3 of 4 had not joined");  // rank 0 itself may not have joined
       return;
     }
     Rank by_hand(port, rank, 4);
@@ -233,7 +233,7 @@ TEST(RendezvousServer, ARankThatDiesBeforeAllHaveComeIsNamedToAll) {
       return;
     }
     one_has_joined = true;
-    const std::string told = by_hand.hear_sealed();
+    const std::string told = by_hand.receive_sealed();
     ASSERT_TRUE(told.starts_with('!'));
     expect_rank_2_ended(wire::unpack_failure(std::string_view(told).substr(1)));
   });
@@ -245,8 +245,8 @@ TEST(RendezvousServer, ARankThatDiesBetweenRoundsIsNamedToAll) {
     if (rank == 2) {
       Rank dying(port, 2, 4);
       EXPECT_TRUE(dying.join());
-      dying.say_sealed("b");
-      EXPECT_EQ(dying.hear_sealed().substr(0, 1), "+");
+      dying.send_sealed("b");
+      EXPECT_EQ(dying.receive_sealed().substr(0, 1), "+");
       return;
     }
     auto bootstrap = tcp_bootstrap(job(rank, 4, port));
@@ -257,7 +257,7 @@ TEST(RendezvousServer, ARankThatDiesBetweenRoundsIsNamedToAll) {
   });
 }
 
-// Rank 0 has little time, so it begins when the others have connected.
+// Rank 0 has a short timeout, so it begins when the others have connected.
 TEST(RendezvousServer, AMissingRankIsNamedToAllAndSoAreThoseWhoWereRefused) {
   auto listener = listen_somewhere();
   const std::uint16_t port = listener.port();
@@ -284,14 +284,14 @@ TEST(RendezvousServer, AMissingRankIsNamedToAllAndSoAreThoseWhoWereRefused) {
   close(listening_fd);
 }
 
-// Ranks 0 and 3 are by hand: they have joined when rank 1 begins.
+// The test controls ranks 0 and 3 through raw connections. They have joined when rank 1 begins.
 TEST(RendezvousServer, WhoeverGivesUpFirstIsToldWhoWasMissingAndSoAreTheOthers) {
   auto listener = listen_somewhere();
   const std::uint16_t port = listener.port();
   auto server = RendezvousServer::start(std::move(listener), {.job_id = "bootstrap-test",
                                                               .key = test::key_for_tests(),
                                                               .size = 4,
-                                                              .first_patience_ms = 10 * test::patience().count()})
+                                                              .first_wait_ms = 10 * test::patience().count()})
                     .value();
   const auto expect_right = [](const Error& error) {
     EXPECT_EQ(error.code, ErrorCode::kTimeout) << to_string(error);
@@ -305,14 +305,14 @@ TEST(RendezvousServer, WhoeverGivesUpFirstIsToldWhoWasMissingAndSoAreTheOthers) 
   options.timeout_ms = test::scaled(milliseconds(300)).count();
   expect_right(failure_of(options));
   for (Rank* rank : {&zero, &three}) {
-    const std::string told = rank->hear_sealed();
+    const std::string told = rank->receive_sealed();
     ASSERT_TRUE(told.starts_with('!'));
     expect_right(wire::unpack_failure(std::string_view(told).substr(1)));
   }
 }
 
-// The others are slow, and rank 0, which has the server, does not wait for them: a stopped rank keeps its line open,
-// too.
+// Rank 0 has the server and leaves without waiting for the others, which are slow. A rank that leaves must be named
+// even if a stopped rank keeps its connection open.
 TEST(RendezvousServer, ARankThatLeavesBetweenRoundsIsNamed) {
   for (const std::int32_t leaver : {0, 1}) {
     const std::uint16_t port = free_port();
@@ -332,25 +332,25 @@ TEST(RendezvousServer, ARankThatLeavesBetweenRoundsIsNamed) {
       ASSERT_FALSE(blobs.ok());
       expect_words(blobs.error(), "rank " + std::to_string(leaver) + " left set-up before the others");
     });
-    EXPECT_LT(left_after_ms, 1500) << "rank 0 waited for ranks that were slow";
+    EXPECT_LT(left_after_ms, 1500) << "rank 0 waited for slow ranks";
   }
 }
 
-// When the set-up has failed already, a rank that was late completes the round, and then nobody is missing.
+// The set-up has already failed when a late rank completes the round. This must not end the server with an error.
 TEST(RendezvousServer, TakesALateBlobAndAGoodbyeAfterTheFailure) {
   auto listener = listen_somewhere();
   const std::uint16_t port = listener.port();
   auto options = job(0, 2, port);
   options.timeout_ms = 300;
   options.listening_fd = listener.release();
-  auto rank = std::make_unique<Rank>(port, 1, 2);  // is connected before rank 0 begins
+  auto rank = std::make_unique<Rank>(port, 1, 2);  // connected before rank 0 begins
   std::thread late([rank = std::move(rank)] {
     EXPECT_TRUE(rank->join());
-    EXPECT_TRUE(rank->hear_sealed().starts_with('!'));
-    rank->say_sealed("bx");
-    rank->say_sealed("q");
+    EXPECT_TRUE(rank->receive_sealed().starts_with('!'));
+    rank->send_sealed("bx");
+    rank->send_sealed("q");
   });
-  const Error error = failure_of(options);  // the server lives on until the late rank has left
+  const Error error = failure_of(options);  // the server lives until the late rank has left
   late.join();
   close(options.listening_fd);
   EXPECT_EQ(error.code, ErrorCode::kTimeout);
@@ -368,7 +368,7 @@ TEST(RendezvousServer, IsLeftByTheOthersWhenItEnds) {
   }
   auto bootstrap = tcp_bootstrap(job(1, 2, port));
   ASSERT_TRUE(bootstrap.ok()) << to_string(bootstrap.error());
-  std::thread killer([&] {  // before the call or in the middle of it: the result is the same
+  std::thread killer([&] {  // before or during the call; the result is the same
     std::this_thread::sleep_for(milliseconds(100));
     kill(root, SIGKILL);
   });
@@ -380,13 +380,13 @@ TEST(RendezvousServer, IsLeftByTheOthersWhenItEnds) {
   waitpid(root, nullptr, 0);
 }
 
-// Derived ports may be taken: by a program that says nothing of ours, by another job. All ranks find the one server.
+// Another program or another job may listen on the derived ports. All ranks must find the server of their job.
 TEST(RendezvousServer, IsFoundBehindForeignListenersOnItsPorts) {
   auto foreign = listen_somewhere();
   auto other = listen_somewhere();
   const std::vector<std::uint16_t> ports = {foreign.port(), other.port(), free_port()};
   const int foreign_fd = foreign.release();
-  std::thread echo([&] {  // answers every hello with nonsense
+  std::thread echo([&] {  // answers every hello with a message of another protocol
     while (true) {
       const int fd = accept(foreign_fd, nullptr, nullptr);
       if (fd < 0) return;
@@ -397,12 +397,12 @@ TEST(RendezvousServer, IsFoundBehindForeignListenersOnItsPorts) {
   auto other_server = RendezvousServer::start(std::move(other), {.job_id = "another",
                                                                  .key = test::key_for_tests(),
                                                                  .size = 2,
-                                                                 .first_patience_ms = 10 * test::patience().count()})
+                                                                 .first_wait_ms = 10 * test::patience().count()})
                           .value();
   on_ranks(up_to(4), [&](std::int32_t rank) {
     RendezvousOptions options = job(rank, 4, 0);
     options.ports = ports;
-    if (rank == 0) std::this_thread::sleep_for(milliseconds(150));  // mostly the last, but any order is right
+    if (rank == 0) std::this_thread::sleep_for(milliseconds(150));  // usually the last rank, but any order must work
     EXPECT_TRUE(meets(options));
   });
   RendezvousOptions lonely = job(1, 2, 0);
@@ -437,21 +437,21 @@ TEST(UniqueId, SeveralServeAtTheSameTimeEachOnce) {
                                      UniqueId::create().value()};
   on_ranks(up_to(9), [&](std::int32_t i) { EXPECT_TRUE(meets(by_id(i / 3, 3, ids[std::size_t(i % 3)]))); });
   const std::uint16_t port = unpack_unique_id(ids[0]).value().port;
-  // Another program may get the port then, which the kernel has chosen.
-  const bool closed = eventually([&] { return !test::somebody_listens(port); });
+  // After the end of the server, another program may get its port, because the kernel had chosen it.
+  const bool closed = eventually([&] { return !test::port_is_open(port); });
   RendezvousOptions again = by_id(0, 3, ids[0]);
   const auto start = Clock::now();
   const Error error = failure_of(again);
   const bool another = !closed || error.message.find("this is another job") != std::string::npos;
   if (!another) expect_words(error, "an id serves once");
-  EXPECT_LT(ms_since(start), again.timeout_ms) << "no need to wait for the whole deadline";
+  EXPECT_LT(ms_since(start), again.timeout_ms) << "the error must not take until the deadline";
 }
 
 TEST(UniqueId, TheMakerNeedsToBeNoRank) {
   std::vector<pid_t> children;
   std::array<int, 2> pipe_ends{};
   ASSERT_EQ(pipe(pipe_ends.data()), 0);
-  for (std::int32_t rank = 0; rank < 3; ++rank) {  // before there are threads: a fork may catch one with a lock in hand
+  for (std::int32_t rank = 0; rank < 3; ++rank) {  // before any thread starts, because a fork may copy a locked mutex
     const pid_t child = fork();
     if (child == 0) {
       alarm(kLongestChildS);
@@ -463,7 +463,7 @@ TEST(UniqueId, TheMakerNeedsToBeNoRank) {
     children.push_back(child);
   }
   const std::string text = UniqueId::create().value().to_text();
-  for (std::size_t i = 0; i < children.size(); ++i) {  // as much as PIPE_BUF takes is written and read as one
+  for (std::size_t i = 0; i < children.size(); ++i) {  // a write of up to PIPE_BUF bytes is atomic
     EXPECT_EQ(write(pipe_ends[1], text.data(), text.size()), ssize_t(text.size()));
   }
   for (const pid_t child : children) {
@@ -481,18 +481,18 @@ TEST(UniqueId, TheFirstToComeSaysHowManyThereAre) {
   EXPECT_TRUE(first.join());
   expect_words(failure_of(by_id(2, 3, id)), "rank 2 says that there are 3 ranks, the first to come said 2");
   std::thread root([&] { EXPECT_TRUE(meets(by_id(0, 2, id))); });
-  first.say_sealed("b");  // the round of the set-up itself
-  EXPECT_TRUE(first.hear_sealed().starts_with('+'));
+  first.send_sealed("b");  // the round that is part of the set-up
+  EXPECT_TRUE(first.receive_sealed().starts_with('+'));
   for (int round = 0; round < kRounds; ++round) {
-    first.say_sealed("b" + blob_of(1, round));
-    EXPECT_TRUE(first.hear_sealed().starts_with('+'));
+    first.send_sealed("b" + blob_of(1, round));
+    EXPECT_TRUE(first.receive_sealed().starts_with('+'));
   }
   root.join();
 }
 
 TEST(UniqueId, EndsWhenNobodyComes) {
-  const UniqueId id = UniqueId::create({.patience = milliseconds(50)}).value();
-  EXPECT_TRUE(eventually([&] { return !test::somebody_listens(unpack_unique_id(id)->port); }));
+  const UniqueId id = UniqueId::create({.timeout = milliseconds(50)}).value();
+  EXPECT_TRUE(eventually([&] { return !test::port_is_open(unpack_unique_id(id)->port); }));
   expect_words(failure_of(by_id(0, 2, id)), "nobody serves the unique id");
 }
 

@@ -1,4 +1,5 @@
-// ServerConnection and ClientConnection, the two ends of set-up's connections, over real sockets of one process.
+// Tests ServerConnection and ClientConnection, the two ends of the connections of the set-up, over real sockets
+// within one process.
 #include <gtest/gtest.h>
 #include <poll.h>
 
@@ -22,7 +23,7 @@ using std::chrono::seconds;
 
 std::chrono::steady_clock::time_point in(milliseconds time) { return std::chrono::steady_clock::now() + time; }
 
-// A server's line, and a socket that is connected to it.
+// A ServerConnection, and the socket that is connected to it.
 struct Connection {
   Connection() {
     tcp::acceptor acceptor(io, tcp::endpoint(asio::ip::address_v4::loopback(), 0));
@@ -38,8 +39,9 @@ struct Connection {
   std::shared_ptr<ServerConnection> line;
 };
 
-// What was read may wait in the loop's queue when another handler closes the line. A server that goes on with it then
-// would admit a rank whose connection it has just closed, and wait for it until the deadline.
+// A finished read may still be in the queue of the event loop when another handler closes the connection. Its
+// handler must not run then. Otherwise the server would admit a rank whose connection it has just closed, and wait
+// for it until the deadline.
 TEST(ServerConnection, WhatEndsBehindItsCloseIsNotTold) {
   for (const bool encrypted : {false, true}) {
     SCOPED_TRACE(encrypted ? "by TLS" : "in clear");
@@ -53,7 +55,8 @@ TEST(ServerConnection, WhatEndsBehindItsCloseIsNotTold) {
     int told = 0;
     const auto count = [&told](error_code) { ++told; };
     line.push(std::make_shared<const ServerConnection::Body>("a word"));
-    line.read(asio::buffer(line.header), count);  // there is enough: it ends at once, and waits to be told
+    // enough bytes are there, so the read ends at once and its handler is queued
+    line.read(asio::buffer(line.header), count);
     line.write(count);
     line.close();
     connection.io.run();
@@ -61,6 +64,7 @@ TEST(ServerConnection, WhatEndsBehindItsCloseIsNotTold) {
   }
 }
 
+// Handlers may own their connection. close() must release them, or the connection would never be freed.
 TEST(ServerConnection, HoldsNothingOnceItIsClosed) {
   for (const bool encrypted : {false, true}) {
     SCOPED_TRACE(encrypted ? "by TLS" : "in clear");
@@ -73,14 +77,15 @@ TEST(ServerConnection, HoldsNothingOnceItIsClosed) {
     connection.line->read(asio::buffer(connection.line->header), hold);
     connection.line->write(hold);
     connection.line->close();
-    connection.line->read(asio::buffer(connection.line->header), hold);  // by who does not know yet
+    connection.line->read(asio::buffer(connection.line->header), hold);  // by a caller that is not aware of the close
     connection.line->write(hold);
     connection.io.run();
-    EXPECT_EQ(connection.line.use_count(), 2) << "its owner, and this test's own function";
+    EXPECT_EQ(connection.line.use_count(), 2) << "expected: the owner and the handler of this test";
   }
 }
 
-// A rank says that it leaves also behind a word that did not go out whole.
+// A client that could send only part of a frame must send nothing after it, because the server would take the bytes
+// for a part of that frame. This also holds for the message that announces that the rank leaves.
 TEST(ClientConnection, SaysNothingBehindAWordThatWasCutShort) {
   for (const bool encrypted : {false, true}) {
     SCOPED_TRACE(encrypted ? "by TLS" : "in clear");
@@ -88,7 +93,7 @@ TEST(ClientConnection, SaysNothingBehindAWordThatWasCutShort) {
     tcp::acceptor acceptor(io, tcp::endpoint(asio::ip::address_v4::loopback(), 0));
     ClientConnection line(io, nullptr);
     ASSERT_FALSE(line.connect(acceptor.local_endpoint(), in(seconds(60))));
-    tcp::socket server = acceptor.accept();  // reads no more than the handshake
+    tcp::socket server = acceptor.accept();  // reads only the handshake
     std::unique_ptr<TlsSession> session;
     if (encrypted) {
       auto made = TlsSession::create({.end = TlsSession::End::kServer, .key = Key{}});
@@ -101,13 +106,13 @@ TEST(ClientConnection, SaysNothingBehindAWordThatWasCutShort) {
       session->advance(server.native_handle());
     }
     ASSERT_TRUE(line.write("a word", in(seconds(60))));
-    // More than a system holds. The deadline has passed when the first part of it goes.
+    // This frame is longer than the socket buffers. The deadline passes after its first part was sent.
     EXPECT_FALSE(line.write(std::string(256u << 20, 'b'), in(milliseconds(-1))));
     EXPECT_FALSE(line.write("q", in(milliseconds(20))));
   }
 }
 
-// Sends bytes as fast as they are taken, until the other end closes.
+// Sends bytes as fast as the peer reads them, until the peer closes the connection.
 void flood(tcp::socket& server, TlsSession* session) {
   std::string part(1 << 20, '\4');
   error_code ended;
@@ -121,8 +126,7 @@ void flood(tcp::socket& server, TlsSession* session) {
   }
 }
 
-// A frame whose bytes are always there when they are asked for ends at the deadline, or when another thread has ended
-// the wait.
+// A read must end at the deadline, or when another thread stops it, even if more bytes are always available.
 TEST(ClientConnection, BytesThatKeepComingDoNotMoveTheDeadline) {
   for (const bool encrypted : {false, true}) {
     for (const bool stopped : {false, true}) {
@@ -141,7 +145,7 @@ TEST(ClientConnection, BytesThatKeepComingDoNotMoveTheDeadline) {
       }
       std::thread sends([&] { flood(server, session.get()); });
       stop = stopped;
-      // The first four bytes of the flood are a length, too: 64 MiB.
+      // The first four bytes of the flood are also a valid frame length: 64 MiB.
       const auto frame = line.read(0xffffffff, in(stopped ? seconds(60) : milliseconds(-1)));
       EXPECT_FALSE(frame) << "a frame of " << frame->size() << " bytes";
       error_code ignored;

@@ -1,6 +1,6 @@
-// Encrypted jobs of real processes, and somebody between them who sees every byte of their TCP connections, or changes
-// one. The detour is in front of the system's connect(): set-up goes to its server as it is (encrypted_setup_test.cc
-// has it).
+// Tests encrypted jobs of real processes. A man in the middle sees every byte of their TCP connections, and changes
+// some. To get there, this program interposes connect(). Connections to the set-up server are not redirected;
+// encrypted_setup_test.cc tests those.
 #include <dlfcn.h>
 #include <fmt/format.h>
 
@@ -14,19 +14,20 @@
 
 namespace {
 
-// In memory that parent and children share. Connections are sent to `through`, which finds where they were meant for.
+// Shared memory of parent and children. Connections are redirected to the port `through`, where Middle looks up
+// their destination.
 struct Detour {
-  pid_t owner;                              // whose connections go straight: the test's own
-  std::atomic<std::uint16_t> through;       // 0: none
-  std::atomic<std::uint16_t> server;        // left alone
-  std::atomic<std::uint16_t> meant[65536];  // by the port that a connection comes from
+  pid_t owner;                              // the test process; its own connections are not redirected
+  std::atomic<std::uint16_t> through;       // port of Middle; 0: nothing is redirected
+  std::atomic<std::uint16_t> server;        // port of the set-up server, which is not redirected
+  std::atomic<std::uint16_t> meant[65536];  // destination port, indexed by the source port of the connection
 };
 Detour* detour = nullptr;
 
 }  // namespace
 
 namespace tutti::test {
-bool no_tls_library = false;  // of this process
+bool no_tls_library = false;  // for this process
 }
 
 extern "C" int connect(int fd, const sockaddr* to, socklen_t length) {
@@ -49,7 +50,7 @@ extern "C" int connect(int fd, const sockaddr* to, socklen_t length) {
   return result;
 }
 
-// A system without the library, for one test.
+// Simulates a system without libssl, for one test.
 extern "C" void* dlopen(const char* name, int flags) {
   static const auto next = reinterpret_cast<decltype(&dlopen)>(dlsym(RTLD_NEXT, "dlopen"));
   if (tutti::test::no_tls_library && name != nullptr && std::string_view(name).starts_with("libssl")) return nullptr;
@@ -61,10 +62,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Carries connections to where they were meant for, remembers all bytes, and may change them.
+// Forwards connections to their destinations, records all bytes, and may change them.
 class Middle {
  public:
-  // Of the `connection`-th to come, the byte at `place` of its way there, or back.
+  // Returns the new value of a byte. `connection` counts the connections; `place` is the offset of the byte in its
+  // direction; `back` is true for bytes from the destination to the rank that connected.
   using Change = std::function<char(std::size_t connection, bool back, std::size_t place, char byte)>;
   explicit Middle(Change change = {}) : change_(std::move(change)) {
     detour = new (mmap(nullptr, sizeof(Detour), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Detour{};
@@ -92,7 +94,7 @@ class Middle {
     stop_ = true;
     thread_.join();
   }
-  std::size_t connections() const { return pairs_.size(); }  // after end()
+  std::size_t connections() const { return pairs_.size(); }  // call end() first
   std::size_t bytes() const {
     std::size_t all = 0;
     for (const Pair& pair : pairs_) all += pair.seen[0].size() + pair.seen[1].size();
@@ -173,7 +175,7 @@ std::string readable_pattern() {
   return {reinterpret_cast<const char*>(some.data()), some.size() * sizeof(float)};
 }
 
-// Adds up vectors of the pattern, short and long; 4: a sum is wrong.
+// Runs all_reduce on vectors of the pattern, short and long. Returns 4 if a sum is wrong.
 int add_patterns(Communicator& communicator, Status& status) {
   for (const std::size_t count : {4u, 1000u, 300000u}) {
     const std::vector<float> data(count, kPattern);
@@ -208,11 +210,12 @@ TEST(Encrypt, WhoSitsBetweenTheRanksSeesNoneOfTheirData) {
     middle.end();
     EXPECT_GE(middle.connections(), 3u);
     EXPECT_GT(middle.bytes(), 3'000'000u);
-    EXPECT_EQ(middle.has_seen(readable_pattern()), !encrypt) << "in clear it is there to be seen";
+    EXPECT_EQ(middle.has_seen(readable_pattern()), !encrypt) << "the pattern must be visible only without encryption";
   }
 }
 
-// One bit changed anywhere: no rank has a wrong sum, none waits for long, and each names the other.
+// Changes one bit at several offsets. No rank may get a wrong sum or wait for long, and the errors of both ranks
+// must name the other one.
 TEST(Encrypt, AChangedBitIsAnErrorThatNamesThePeerOnBothSides) {
   struct Bit {
     bool back;
@@ -305,7 +308,7 @@ TEST(Encrypt, WhatCannotBeHadIsAnErrorThatSaysWhatToDo) {
   for (const pid_t rank : ranks) EXPECT_EQ(status_of(rank), 0);
 }
 
-// Ranks that share memory need no library, and pay nothing.
+// Ranks that share memory need no TLS library and do not encrypt.
 TEST(Encrypt, NothingIsEncryptedWithinAMachine) {
   const std::uint16_t port = free_port();
   std::vector<pid_t> ranks;

@@ -1,4 +1,4 @@
-// A PMIx library for one rank. The call that FAKE_PMIX_HANGS names never returns.
+// A fake PMIx library for one rank. The function that the variable FAKE_PMIX_HANGS names never returns.
 #include <unistd.h>
 
 #include <array>
@@ -9,7 +9,7 @@
 
 namespace {
 
-struct Value {  // pmix_value_t
+struct Value {  // has the layout of pmix_value_t
   std::uint16_t type = 3;
   union {
     const char* string;

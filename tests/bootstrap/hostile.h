@@ -1,4 +1,5 @@
-// What stands between ranks and means no good, or listens: for the tests of who is let in.
+// Tools for the security tests: a proxy that records or changes the bytes between ranks, and clients that attack a
+// port.
 #pragma once
 
 #include <arpa/inet.h>
@@ -25,7 +26,7 @@
 
 namespace tutti::test {
 
-// A listening socket on a free port of loopback. The descriptor is the caller's.
+// Opens a listening socket on a free port of loopback. The caller owns the descriptor.
 inline int listen_anywhere(std::uint16_t& port) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
@@ -39,7 +40,8 @@ inline int listen_anywhere(std::uint16_t& port) {
   return fd;
 }
 
-// A new connection to a port of loopback, where somebody listens or will soon; -1: nobody does, or give_up() is true.
+// Connects to a port of loopback, and retries until a program listens there. Returns -1 if none does in time, or if
+// give_up() returns true.
 inline int dial(
     std::uint16_t port, const std::function<bool()>& give_up = [] { return false; }) {
   int fd = -1;
@@ -53,14 +55,14 @@ inline int dial(
   return fd;
 }
 
-// Passes the bytes of connections on to another port of loopback, remembers them, and may change them. Who connects
-// before begin() is called waits: processes are forked before there is a thread.
+// Forwards connections to another port of loopback, records their bytes, and may change them. Connections wait until
+// begin() is called, so that the test can fork its processes before the proxy starts its thread.
 class Proxy {
  public:
   struct Seen {
     std::string to_server, to_rank;
   };
-  // `change` is given every byte with its place in its direction; it runs in the proxy's thread.
+  // Returns the new value of a byte. `place` is its offset in its direction. Runs in the proxy's thread.
   using Change = std::function<char(bool to_server, std::size_t place, char byte)>;
 
   explicit Proxy(std::uint16_t target, Change change = {}) : target_(target), change_(std::move(change)) {
@@ -82,7 +84,7 @@ class Proxy {
     thread_ = std::thread([this] { run(); });
   }
   std::uint16_t port() const { return port_; }
-  // Of the i-th connection, so far.
+  // The bytes of the i-th connection that were forwarded so far.
   Seen seen(std::size_t i) const {
     const std::scoped_lock lock(mutex_);
     return i < pairs_.size() ? pairs_[i].seen : Seen{};
@@ -139,8 +141,8 @@ class Proxy {
   std::thread thread_;
 };
 
-// Opens connections to a port without end and holds the last `held` of them; each says one byte of nonsense or nothing,
-// and then one more now and then.
+// Opens connections to a port continuously and keeps the last `held` of them open. Each sends nothing, or the first
+// bytes of a message, and later another byte now and then.
 class Flood {
  public:
   Flood(std::uint16_t port, std::size_t held) : thread_([=, this] { run(port, held); }) {}
@@ -151,7 +153,8 @@ class Flood {
   Flood(const Flood&) = delete;
   Flood& operator=(const Flood&) = delete;
   std::size_t opened() const { return opened_; }
-  std::size_t admitted() const { return admitted_; }  // challenged or welcomed by a server
+  // number of connections that got a challenge or a welcome from a server
+  std::size_t admitted() const { return admitted_; }
 
  private:
   void run(std::uint16_t port, std::size_t held) {
@@ -160,7 +163,7 @@ class Flood {
       const int fd = dial(port, [this] { return stop_.load(); });
       if (fd < 0) break;
       ++opened_;
-      // The first byte of what a rank would say, then silence.
+      // Sends the first byte of a possible message, or the first bytes of a frame, or nothing.
       if (opened_ % 3 == 1) static_cast<void>(send(fd, "T", 1, MSG_NOSIGNAL));
       if (opened_ % 3 == 2) static_cast<void>(send(fd, "\x40\0\0\0T", 5, MSG_NOSIGNAL));
       fds.push_back(fd);

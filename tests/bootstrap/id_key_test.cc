@@ -1,5 +1,5 @@
-// A job key that is configured in addition to a unique id. A process that has read the id in a store but does not have
-// the key cannot join. If no key is configured, rank 0 warns that the id is the only secret.
+// Tests a job key that is configured in addition to a unique id. A process that has read the id in a store but does
+// not have the key cannot join. If no key is configured, rank 0 warns that the id is the only secret.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -25,17 +25,17 @@ constexpr int kRanks = 2;
 
 class IdAndKey : public testing::Test {
  protected:
-  // In memory that all processes of a test share.
+  // Memory that all processes of a test share.
   struct Board {
     std::atomic<int> ids_there;
     UniqueId ids[2];
-    char words[kRanks][1024];  // what ranks ended with; empty: well
+    char words[kRanks][1024];  // error message of each rank; empty if it succeeded
   };
 
   IdAndKey() {
     std::string name = (std::filesystem::temp_directory_path() / "tutti-id-key-XXXXXX").string();
     EXPECT_NE(mkdtemp(name.data()), nullptr);
-    place_ = name;
+    folder_ = name;
     void* const memory = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     board_ = new (memory) Board{};
   }
@@ -44,17 +44,18 @@ class IdAndKey : public testing::Test {
       kill(maker_, SIGKILL);
       status_of(maker_);
     }
-    std::filesystem::remove_all(place_);
+    std::filesystem::remove_all(folder_);
   }
 
   std::string key_file(const std::string& name) const {
-    const std::string path = place_ + "/" + name;
+    const std::string path = folder_ + "/" + name;
     std::ofstream(path) << "thirty-two characters of the key " << name;
     EXPECT_EQ(chmod(path.c_str(), 0600), 0);
     return path;
   }
 
-  // A process that makes two ids and serves them until the test ends. `key`: in its environment; empty: none.
+  // Starts a process that makes two ids and serves them until the test ends. `key` is the key file in its
+  // environment; empty: none.
   void make_ids(const std::string& key) {
     maker_ = start([&] {
       if (!key.empty()) setenv("TUTTI_JOB_KEY_FILE", key.c_str(), 1);
@@ -74,7 +75,7 @@ class IdAndKey : public testing::Test {
     return options;
   }
 
-  // Exit status of a rank: 0, or 3 with words on the board.
+  // Returns the exit status of a rank: 0, 3 with an error message on the board, or 4 for a wrong sum.
   int create(const CommunicatorOptions& options) const {
     auto made = Communicator::create(options);
     if (made.ok()) return sum_is_right(**made, 1000) ? 0 : 4;
@@ -82,7 +83,7 @@ class IdAndKey : public testing::Test {
     return 3;
   }
 
-  std::string place_;
+  std::string folder_;
   Board* board_ = nullptr;
   pid_t maker_ = -1;
 };
@@ -109,14 +110,14 @@ TEST_F(IdAndKey, WhoHasReadTheIdAloneIsNotLetIn) {
   const UniqueIdParts parts = unpack_unique_id(board_->ids[0]).value();
   RawRank plain(parts.port, 0, kRanks, parts.job_id, parts.key);
   EXPECT_FALSE(plain.greet());
-  EXPECT_THAT(plain.heard, HasSubstr("rank 0 has no job key, and here is one"));
+  EXPECT_THAT(plain.last_message, HasSubstr("rank 0 has no job key, and here is one"));
   JobKey pretended = parts.key;
-  pretended.kind = wire::KeyKind::kUniqueIdAndKey;
+  pretended.kind = wire::KeySource::kUniqueIdAndKey;
   RawRank liar(parts.port, 0, kRanks, parts.job_id, pretended);
-  EXPECT_FALSE(liar.greet()) << "the server proves another key";
-  liar.say(wire::frame(liar.answer()));
-  EXPECT_THAT(liar.hear(), HasSubstr("rank 0 has another job key"));
-  // The refused attempts have not used the id up: the real ranks can still join.
+  EXPECT_FALSE(liar.greet()) << "the server has another key";
+  liar.send_bytes(wire::frame(liar.answer()));
+  EXPECT_THAT(liar.receive_frame(), HasSubstr("rank 0 has another job key"));
+  // The refused attempts did not use up the id, so the real ranks can still join.
   std::vector<pid_t> ranks;
   for (std::int32_t rank = 0; rank < kRanks; ++rank) {
     ranks.push_back(start([&, rank] {
@@ -127,8 +128,8 @@ TEST_F(IdAndKey, WhoHasReadTheIdAloneIsNotLetIn) {
   for (const pid_t rank : ranks) EXPECT_EQ(status_of(rank), 0) << board_->words[0] << " / " << board_->words[1];
 }
 
-// Somebody who can write to the store may replace the id with one of his own. A rank that has a key refuses to join the
-// job of that id, because its server cannot prove that it has the key.
+// An attacker that can write to the store may replace the id. A rank that has a key refuses to join the job of that
+// id, because its server cannot prove that it has the key.
 TEST_F(IdAndKey, ARankWithAKeyMeetsNobodyThatHasNone) {
   make_ids("");
   const std::string key = key_file("key");
@@ -142,18 +143,18 @@ TEST_F(IdAndKey, ARankWithAKeyMeetsNobodyThatHasNone) {
 }
 
 TEST_F(IdAndKey, AKeyThatCannotBeReadIsAnError) {
-  const auto made = UniqueId::create({.interface = "lo", .job_key_file = place_ + "/none"});
+  const auto made = UniqueId::create({.interface = "lo", .job_key_file = folder_ + "/none"});
   ASSERT_FALSE(made.ok());
   EXPECT_THAT(to_string(made.error()), HasSubstr("(UniqueIdOptions::job_key_file): No such file"));
 }
 
 class IdAlone : public IdAndKey {
  protected:
-  // Returns the text that rank 0 writes to stderr while it makes two encrypted communicators with a rank that runs on
-  // the machine `other_machine`.
+  // Returns the text that rank 0 writes to stderr while it makes two encrypted communicators with a rank that runs
+  // on the machine `other_machine`.
   std::string warnings(const std::string& key, const char* other_machine) {
     make_ids(key);
-    const std::string log = place_ + "/log";
+    const std::string log = folder_ + "/log";
     std::vector<pid_t> ranks;
     for (std::int32_t rank = 0; rank < kRanks; ++rank) {
       ranks.push_back(start([&, rank] {

@@ -1,5 +1,5 @@
-// Job keys of files and of machines: no log and no recording shows a key, another user's file is refused, and ranks of
-// two machines without a job key are told how to give one.
+// Tests job keys in files and the keys of machines. No log and no recording may contain a key, a file of another
+// user is refused, and ranks on two machines without a job key get an error that explains how to configure one.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/stat.h>
@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "base/hmac.h"
+#include "base/crypto/hmac.h"
 #include "bootstrap/raw_rank.h"
 #include "bootstrap/rendezvous_server.h"
 #include "communicator/process_support.h"
@@ -68,7 +68,7 @@ TEST_F(KeySecrecy, NoLogAndNoRecordingShowsTheKey) {
       auto made = Communicator::create(options);
       if (!made.ok()) return 3;
       if (!sum_is_right(**made, 1000)) return 4;
-      _exit(0);  // without an orderly end, so that the recording stays
+      _exit(0);  // without a proper end, so that the recording stays
     }));
   }
   for (const pid_t rank : ranks) EXPECT_EQ(status_of(rank), 0);
@@ -85,7 +85,8 @@ TEST_F(KeySecrecy, NoLogAndNoRecordingShowsTheKey) {
   for (const std::int32_t rank : {0, 1}) expect_no_key(log_of(rank));
   for (const auto& entry : std::filesystem::directory_iterator(recordings())) expect_no_key(entry.path());
   EXPECT_GE(files, 4U) << "a log and a recording of each rank";
-  EXPECT_THAT(content_of(log_of(0)), HasSubstr("key: the key file " + key_file())) << "the log says which key it is";
+  EXPECT_THAT(content_of(log_of(0)), HasSubstr("key: the key file " + key_file()))
+      << "the log must contain the source of the key";
 }
 
 TEST_F(KeySecrecy, AKeyFileOfAnotherUserIsRefused) {
@@ -96,22 +97,23 @@ TEST_F(KeySecrecy, AKeyFileOfAnotherUserIsRefused) {
   EXPECT_THAT(to_string(key.error()), HasSubstr("may be read or written by other users"));
 }
 
-// The keys of two machines differ. A rank that has only the key of its machine cannot join a server on another machine.
+// The keys of two machines differ. A rank that has only the key of its machine cannot join a server on another
+// machine.
 TEST(MachineKeys, OfTwoMachinesDifferAndTheErrorSaysHowToGiveAKey) {
   auto listener = Listener::open("127.0.0.1", std::array<std::uint16_t, 1>{0});
   ASSERT_TRUE(listener.ok());
   const std::uint16_t port = listener->port();
   JobKey here = key_for_tests("the key of this machine");
-  here.kind = wire::KeyKind::kMachine;
+  here.kind = wire::KeySource::kMachine;
   JobKey there = key_for_tests("the key of another machine");
-  there.kind = wire::KeyKind::kMachine;
-  auto server = RendezvousServer::start(
-      std::move(*listener), {.job_id = "job", .key = here, .size = 2, .first_patience_ms = patience().count()});
+  there.kind = wire::KeySource::kMachine;
+  auto server = RendezvousServer::start(std::move(*listener),
+                                        {.job_id = "job", .key = here, .size = 2, .first_wait_ms = patience().count()});
   ASSERT_TRUE(server.ok());
   RawRank rank(port, 1, 2, "job", there);
-  EXPECT_FALSE(rank.greet()) << "the server proves another key";
-  rank.say(wire::frame(rank.answer()));
-  const std::string refusal = rank.hear();
+  EXPECT_FALSE(rank.greet()) << "the server has another key";
+  rank.send_bytes(wire::frame(rank.answer()));
+  const std::string refusal = rank.receive_frame();
   EXPECT_THAT(refusal, HasSubstr("rank 1 has another machine's key"));
   EXPECT_THAT(refusal, HasSubstr("TUTTI_JOB_KEY_FILE"));
 }

@@ -1,4 +1,5 @@
-// What launchers' environments are taken to say: one realistic environment of each, and the traps in them.
+// Tests how the environments of launchers are interpreted. It has one realistic environment of each launcher, and
+// misleading ones.
 #include "bootstrap/launcher.h"
 
 #include <gtest/gtest.h>
@@ -190,11 +191,12 @@ TEST(Launcher, HydraGivesAStore) {
   EXPECT_FALSE(detect(with(hydra(), {{"MPI_LOCALNRANKS", "2"}, {"MPI_LOCALRANKID", "0"}})).one_machine);
 }
 
-// mpirun inside a Slurm job: its ranks inherit the SLURM_PROCID of the helper that srun started on their machine.
+// mpirun inside a Slurm job: its ranks inherit the SLURM_PROCID of the helper process that srun started on their
+// machine.
 TEST(Launcher, MpiInsideSlurmIsNotSlurm) {
   EXPECT_EQ(detect(with(srun(), hydra())).launcher, "Hydra");
   EXPECT_EQ(detect(with(srun(), open_mpi())).launcher, "Open MPI");
-  // srun --mpi=pmi2 sets PMI_RANK itself, and what stands behind its PMI_FD is not PMI-1.
+  // srun --mpi=pmi2 sets PMI_RANK itself, and its PMI_FD uses another protocol than PMI-1.
   const LaunchInfo pmi2 = detect(with(srun(), {{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"PMI_FD", "5"}}));
   EXPECT_EQ(pmi2.launcher, "Slurm");
   EXPECT_FALSE(pmi2.pmi_fd.has_value());
@@ -214,7 +216,7 @@ TEST(Launcher, SlurmMeetsOnTheStepsFirstHost) {
   EXPECT_EQ(single.root_host, "127.0.0.1");
 }
 
-// A batch script has SLURM_PROCID=0 and SLURM_NTASKS, an interactive shell a step id of its own kind: neither is a
+// A batch script has SLURM_PROCID=0 and SLURM_NTASKS, and an interactive shell has a special step id. Neither is a
 // rank.
 TEST(Launcher, SlurmOutsideAStepIsNoLauncher) {
   EXPECT_EQ(detect(without(srun(), "SLURM_STEP_ID")).launcher, "");
@@ -232,11 +234,11 @@ TEST(Launcher, TorchsVariablesCountRanksUnlessTheyMayCountNodes) {
   EXPECT_EQ(info.root_ports.front(), 23457);
   expect_words(describe(info), {"RANK taken to count ranks (no LOCAL_RANK)"});
   EXPECT_EQ(detect(with(plain, {{"LOCAL_RANK", "1"}})).local_rank, 1);
-  // PyTorchJob with one process on each node: nodes are ranks.
+  // PyTorchJob with one process on each node: the node rank is the rank.
   const EnvironmentVariables job =
       with(plain, {{"PET_NNODES", "2"}, {"PET_NPROC_PER_NODE", "1"}, {"PET_NODE_RANK", "1"}});
   EXPECT_EQ(detect(job).rank, 1);
-  // With several, RANK is a node's number although WORLD_SIZE counts processes.
+  // With several processes on each node, RANK is the number of a node, although WORLD_SIZE counts processes.
   const EnvironmentVariables many = with(job, {{"PET_NPROC_PER_NODE", "8"}, {"WORLD_SIZE", "16"}});
   expect_words(error_of(many), {"RANK=1", "PET_NPROC_PER_NODE=8", "torchrun", "TUTTI_RANK"});
   expect_words(error_of(with(job, {{"PET_NPROC_PER_NODE", "auto"}})), {"PET_NPROC_PER_NODE=auto"});

@@ -1,4 +1,4 @@
-// A set-up server (server) that listens on several addresses, because the name of its machine has several.
+// Tests a set-up server that listens on several addresses, because the name of its machine has several.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -23,8 +23,8 @@ constexpr std::string_view kListenerJob = "listener-test";
 void join_as_rank_0(std::uint16_t port) {
   test::RawRank by_hand(port, 0, 4, kListenerJob);
   EXPECT_TRUE(by_hand.join());
-  by_hand.say_sealed("b");
-  EXPECT_EQ(by_hand.hear_sealed().substr(0, 1), "+");
+  by_hand.send_sealed("b");
+  EXPECT_EQ(by_hand.receive_sealed().substr(0, 1), "+");
 }
 
 // The first address belongs to another machine, so listening there fails. The server uses the other three.
@@ -41,7 +41,7 @@ TEST(Listener, MeetsRanksOnEachOfSeveralAddresses) {
   auto server = RendezvousServer::start(std::move(*listeners), {.job_id = std::string(kListenerJob),
                                                                 .key = test::key_for_tests(),
                                                                 .size = 4,
-                                                                .first_patience_ms = test::patience().count()})
+                                                                .first_wait_ms = test::patience().count()})
                     .value();
   std::vector<std::thread> ranks;
   for (std::int32_t rank = 1; rank < 4; ++rank) {
@@ -78,7 +78,8 @@ TEST(Listener, TakesThePortThatIsFreeOnEveryAddress) {
   EXPECT_FALSE(Listener::open_all({"198.51.100.7", "198.51.100.8"}, {&first, 1}).ok());
 }
 
-// A wrapper closed the launcher's socket, and a server of the program got its number.
+// A wrapper script closed the launcher's socket, and the program reused its descriptor number for a server of its
+// own.
 TEST(Listener, LeavesASocketOfAnotherPortToTheProgram) {
   const std::uint16_t wanted = test::free_port(), other = test::free_port();
   auto server = Listener::open("127.0.0.1", {&other, 1});

@@ -1,4 +1,4 @@
-// The PMI-1 client against a launcher of a few lines, a well-mannered one and others.
+// Tests the PMI-1 client with a small fake launcher, which behaves correctly, and with launchers that do not.
 #include "bootstrap/pmi.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ std::string word_after(const std::string& line, const std::string& name) {
   return line.substr(from, line.find(' ', from) - from);
 }
 
-// Serves `ranks` descriptors from one thread until they are all closed.
+// A fake launcher. It serves `ranks` descriptors from one thread until all are closed.
 class Launcher {
  public:
   explicit Launcher(std::size_t ranks) {
@@ -59,11 +59,12 @@ class Launcher {
         const ssize_t count = read(server.fd, bytes.data(), bytes.size());
         if (count <= 0) {
           server.events = 0;
-          server.fd = ~server.fd;  // poll leaves it alone
+          server.fd = ~server.fd;  // poll() ignores negative descriptors
           --open;
           continue;
         }
-        const std::string line(bytes.data(), std::size_t(count) - 1);  // one command at a time, as clients wait
+        // one command at a time, because the client waits for each answer
+        const std::string line(bytes.data(), std::size_t(count) - 1);
         const std::string command = word_after(line, "cmd");
         const std::string key = word_after(line, "key");
         if (command == "barrier_in") {
@@ -122,7 +123,7 @@ TEST(Pmi, RanksMeetThroughTheStoreAgainAndAgain) {
   for (std::thread& rank : ranks) rank.join();
 }
 
-// The launcher's store holds the id in clear: who reads it there has not the job's key.
+// The launcher's store holds the id in clear. A process that reads it there still lacks the job's key.
 TEST(Pmi, ARankThatKnowsTheStoreAloneIsRefusedIfAKeyIsConfigured) {
   Launcher launcher(2);
   const auto options_of = [&](std::int32_t rank) {
@@ -164,7 +165,7 @@ TEST(Pmi, StoreTakesWhatFitsAndKnowsWhatIsMissing) {
   EXPECT_TRUE(client->barrier().ok());
 }
 
-// A launcher that says `answer` to everything and then closes.
+// Returns the error of the client if the launcher sends `answer` and closes the connection.
 Error error_with(const std::string& answer) {
   std::array<int, 2> pair{};
   EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()), 0);
@@ -194,10 +195,11 @@ TEST(Pmi, SilenceEndsAtTheDeadline) {
   EXPECT_EQ(client.error().code, ErrorCode::kTimeout);
   close(pair[0]);
   close(pair[1]);
-  EXPECT_FALSE(PmiClient::open(1 << 20, soon(milliseconds(100))).ok()) << "no descriptor at all";
+  EXPECT_FALSE(PmiClient::open(1 << 20, soon(milliseconds(100))).ok()) << "the descriptor is not open";
 }
 
-// What a launcher's variable names may be a file of the program's by now. Nothing is written to it.
+// The descriptor in a launcher's variable may meanwhile belong to another file of the program. The client must not
+// write to it.
 TEST(Pmi, ADescriptorThatIsNoLaunchersIsNotWrittenTo) {
   const int file = memfd_create("data", MFD_CLOEXEC);
   std::array<int, 2> pipe_ends{};
@@ -221,7 +223,7 @@ TEST(Pmi, ADescriptorThatIsNoLaunchersIsNotWrittenTo) {
   for (const int fd : {file, pipe_ends[0], pipe_ends[1], packets[0], packets[1], alone}) close(fd);
 }
 
-// A launcher that has stopped: it answers the first commands, and then takes nothing from its socket.
+// A launcher that hangs: it answers the first commands and then does not read from its socket.
 TEST(Pmi, ALauncherThatReadsNothingEndsAtTheDeadline) {
   std::array<int, 2> pair{};
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()), 0);
@@ -230,7 +232,7 @@ TEST(Pmi, ALauncherThatReadsNothingEndsAtTheDeadline) {
   ASSERT_EQ(write(pair[0], answers.data(), answers.size()), static_cast<ssize_t>(answers.size()));
   auto client = PmiClient::open(pair[1], soon(test::scaled(milliseconds(300))));
   ASSERT_TRUE(client.ok()) << client.error().message;
-  const Status put = client->put("key", std::string(50'000'000, 'x'));  // more than a socket holds
+  const Status put = client->put("key", std::string(50'000'000, 'x'));  // longer than the socket buffers
   ASSERT_FALSE(put.ok());
   EXPECT_EQ(put.error().code, ErrorCode::kTimeout) << put.error().message;
   close(pair[0]);

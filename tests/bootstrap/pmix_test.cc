@@ -1,4 +1,4 @@
-// The PMIx client over a library of a few lines, of which one call or another hangs.
+// Tests the PMIx client with a fake library in which one function hangs.
 #include "bootstrap/pmix.h"
 
 #include <dlfcn.h>
@@ -16,13 +16,15 @@ namespace {
 
 enum Outcome : int { kShared = 0, kNoLibrary = 10, kOtherText = 11, kTimedOut = 12, kOtherError = 13, kAgain = 14 };
 
-// In a process of its own, since the library belongs to the process. 15: it did not end.
+// Runs the client in a process of its own, because the library is loaded only once for each process. Returns 15 if
+// the process did not end.
 int outcome_when_hanging(const std::string& call) {
   const pid_t child = fork();
   if (child == 0) {
     alarm(static_cast<unsigned>(test::patience().count() / 1000));
     setenv("FAKE_PMIX_HANGS", call.c_str(), 1);
-    if (dlopen(TUTTI_FAKE_PMIX, RTLD_NOW | RTLD_GLOBAL) == nullptr) _exit(kNoLibrary);  // found by its name from now on
+    // a later dlopen() finds this library by its name
+    if (dlopen(TUTTI_FAKE_PMIX, RTLD_NOW | RTLD_GLOBAL) == nullptr) _exit(kNoLibrary);
     const auto share = [] {
       return share_through_pmix(
           0, []() -> Result<std::string> { return std::string("an id"); },
@@ -46,7 +48,7 @@ TEST(Pmix, ACallThatHangsEndsAtTheDeadline) {
   }
 }
 
-// It is given 3 s, since a launcher takes a rank that ends without it for crashed.
+// PMIx_Finalize() is given 3 s, because the launcher regards a rank that exits without calling it as crashed.
 TEST(Pmix, AGoodbyeThatHangsDoesNotHoldTheProcess) { EXPECT_EQ(outcome_when_hanging("PMIx_Finalize"), kShared); }
 
 }  // namespace

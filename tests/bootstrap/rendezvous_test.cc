@@ -1,4 +1,5 @@
-// Where ranks are told to meet: options against variables against launchers; interfaces; what a unique id may be.
+// Tests how ranks find their rendezvous server: options take precedence over variables, and these over launchers.
+// Also tests network interfaces and the formats of a unique id.
 #include "bootstrap/rendezvous.h"
 
 #include <gtest/gtest.h>
@@ -80,7 +81,7 @@ TEST(Interfaces, LinkLocalAddressesMustBeAskedForInFull) {
   EXPECT_EQ(selected("fe80::1,fe80::/10,v6"), "fd12::6");
   const std::vector<InterfaceAddress> lo = {{"lo", "fe80::5%lo"}};
   EXPECT_EQ(select_address("fe80::5%lo", lo).value(), "fe80::5%lo");
-  EXPECT_FALSE(select_address("fe80::5", lo).ok()) << "without its scope it is no address of one machine";
+  EXPECT_FALSE(select_address("fe80::5", lo).ok()) << "a link-local address without a scope is ambiguous";
 }
 
 TEST(Interfaces, DataGoesWhereTheRanksMetUnlessTold) {
@@ -118,7 +119,7 @@ TEST(Rendezvous, OptionsWinOverVariablesAndTheseOverTheLauncher) {
   EXPECT_EQ(given.ports, std::vector<std::uint16_t>{78});
 }
 
-// A name may resolve later than a rank starts, so it is looked up while the ranks meet.
+// A name may become resolvable only after a rank has started, so it is looked up later, while the ranks meet.
 TEST(Rendezvous, NamesAreNotResolvedYet) {
   for (const char* name : {"late-0.svc", "rank-0.job.example.com"}) {
     EXPECT_EQ(resolve(ranks(1, 2), {{"TUTTI_ROOT", std::string(name) + ":77"}}).value().host, name);
@@ -135,7 +136,8 @@ TEST(Rendezvous, NamesAreNotResolvedYet) {
   }
 }
 
-// A communicator of another size than the launcher's job is another job: it does not meet at the launcher's place.
+// A communicator with another size than the launcher's job is another job, so it does not use the launcher's
+// address.
 TEST(Rendezvous, TheLaunchersPlaceIsForItsOwnNumberOfRanks) {
   EXPECT_EQ(resolve(ranks(3, 4), kTorchrun).value().ports.front(), 29501);
   const auto other = resolve(ranks(1, 2), kTorchrun).value();
@@ -161,7 +163,7 @@ TEST(Rendezvous, WithoutAnythingTheErrorListsWhatWasLookedFor) {
   for (const char* word : {"CommunicatorOptions::size", "TUTTI_WORLD_SIZE", "torchrun", "Open MPI", "srun"}) {
     EXPECT_NE(none.error().message.find(word), std::string::npos) << none.error().message;
   }
-  // An environment that nobody can understand harms only those who need it.
+  // An environment that cannot be interpreted affects only calls that need it.
   const EnvironmentVariables odd = {{"RANK", "x"}, {"WORLD_SIZE", "4"}};
   EXPECT_FALSE(resolve({}, odd).ok());
   EXPECT_TRUE(resolve(ranks(0, 2), odd).ok());
@@ -193,7 +195,7 @@ TEST(Rendezvous, LongJobIdsOfLaunchersStayApart) {
   EXPECT_FALSE(resolve(options, {}).ok());
 }
 
-UniqueId an_id() { return UniqueId::create({.patience = std::chrono::milliseconds(100)}).value(); }
+UniqueId an_id() { return UniqueId::create({.timeout = std::chrono::milliseconds(100)}).value(); }
 
 TEST(UniqueId, TravelsAsBytesAndAsText) {
   const UniqueId id = an_id();
@@ -226,19 +228,17 @@ TEST(UniqueId, GarbledOnesAreRefused) {
 }
 
 TEST(UniqueId, StaysInItsPortsAndOnItsInterface) {
-  const auto id = UniqueId::create({.interface = "127.0.0.0/8",
-                                    .first_port = 21000,
-                                    .last_port = 21100,
-                                    .patience = std::chrono::milliseconds(100)});
+  const auto id = UniqueId::create(
+      {.interface = "127.0.0.0/8", .first_port = 21000, .last_port = 21100, .timeout = std::chrono::milliseconds(100)});
   ASSERT_TRUE(id.ok()) << to_string(id.error());
   const std::uint16_t port = unpack_unique_id(*id).value().port;
   EXPECT_TRUE(port >= 21000 && port <= 21100) << port;
-  const auto by_default = UniqueId::create({.patience = std::chrono::milliseconds(100)});
+  const auto by_default = UniqueId::create({.timeout = std::chrono::milliseconds(100)});
   ASSERT_TRUE(by_default.ok()) << to_string(by_default.error());
-  EXPECT_EQ(unpack_unique_id(*by_default).value().address, "127.0.0.1") << "no interface is named";
+  EXPECT_EQ(unpack_unique_id(*by_default).value().address, "127.0.0.1") << "no interface was selected";
   EXPECT_FALSE(UniqueId::create({.interface = "nosuch0"}).ok());
   EXPECT_FALSE(UniqueId::create({.first_port = 9, .last_port = 8}).ok());
-  EXPECT_FALSE(UniqueId::create({.patience = std::chrono::milliseconds(0)}).ok());
+  EXPECT_FALSE(UniqueId::create({.timeout = std::chrono::milliseconds(0)}).ok());
 }
 
 }  // namespace

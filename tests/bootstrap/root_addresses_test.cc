@@ -1,5 +1,5 @@
-// The addresses of the host where rank 0 is met. Names that resolve late, or to several addresses, need a hosts file of
-// their own: tests/machines.
+// Tests the addresses of the host of rank 0. Names that resolve late, or to several addresses, need a special hosts
+// file; they are tested in tests/machines.
 #include "bootstrap/root_addresses.h"
 
 #include <gtest/gtest.h>

@@ -1,7 +1,8 @@
-// No secret of a job lies where a core dump would show it: neither while ranks use it nor afterwards.
+// Tests that no secret of a job is in memory that a core dump includes, neither while ranks use it nor afterwards.
 //
-// Each rank is a process that is forked before the secret exists, so that no copy comes from the test. The parent tells
-// it what to look for with every bit inverted, and the rank inverts what it reads of its own memory before it compares.
+// Each rank is a process that is forked before the secret exists, so that the test leaves no copy in it. The parent
+// passes the searched secret with every bit inverted, and the rank inverts the memory that it reads before it
+// compares.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -21,13 +22,13 @@
 namespace tutti::test {
 namespace {
 
-constexpr std::size_t kSecretBytes = 16;  // of each that is looked for
+constexpr std::size_t kSecretBytes = 16;  // number of bytes of each secret that are searched for
 using Inverted = std::array<unsigned char, kSecretBytes>;
 
-// In memory that parent and ranks share.
+// Memory that parent and ranks share.
 struct Search {
-  std::atomic<int> secrets_there;  // the ranks may begin
-  std::atomic<int> first_waits;    // rank 0 has looked while it waited for rank 1
+  std::atomic<int> secrets_there;  // the secrets are set, and the ranks may begin
+  std::atomic<int> first_waits;    // rank 0 has searched its memory while it waited for rank 1
   std::size_t count;
   Inverted secrets[4];
 };
@@ -38,27 +39,28 @@ Inverted inverted(std::string_view secret) {
   return bytes;
 }
 
-// Whether a part of this process's memory contains the secret.
+// Returns whether a range of this process's memory contains the secret.
 bool contains(int memory, std::uintptr_t begin, std::uintptr_t end, const Inverted& secret) {
   static std::array<unsigned char, 1 << 16> buffer;
   for (std::uintptr_t at = begin; at < end;) {
     const std::size_t wanted = std::min<std::uintptr_t>(buffer.size(), end - at);
     const ssize_t got = pread(memory, buffer.data(), wanted, static_cast<off_t>(at));
-    if (got <= 0) return false;  // a mapping that nobody can read
+    if (got <= 0) return false;  // a mapping without read access
     const auto bytes = static_cast<std::size_t>(got);
     for (std::size_t i = 0; i < bytes; ++i) buffer[i] = static_cast<unsigned char>(~buffer[i]);
     const bool found = memmem(buffer.data(), bytes, secret.data(), secret.size()) != nullptr;
-    buffer.fill(0);  // an inverted secret, inverted again, must not be found here
+    buffer.fill(0);  // otherwise this buffer would contain the secret itself
     if (found) return true;
     if (at + bytes >= end) return false;
-    at += bytes > kSecretBytes ? bytes - kSecretBytes + 1 : bytes;  // a secret may lie across two parts
+    at += bytes > kSecretBytes ? bytes - kSecretBytes + 1 : bytes;  // a secret may be in two blocks
   }
   return false;
 }
 
-// A bit for each secret that lies in a mapping which core dumps include.
+// Returns a bit mask of the secrets that are in a mapping that core dumps include.
 int dumped_secrets(const Search& search) {
-  constexpr std::uintptr_t kLargest = std::uintptr_t{1} << 30;  // a sanitizer's shadow is larger
+  // in bytes; the shadow memory of a sanitizer is larger and is skipped
+  constexpr std::uintptr_t kLargest = std::uintptr_t{1} << 30;
   int found = 0;
   const int memory = open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
   std::ifstream maps("/proc/self/smaps");
@@ -85,8 +87,8 @@ int dumped_secrets(const Search& search) {
   return found;
 }
 
-// A bit for each secret of the job that core dumps would show now. A control that does lie in memory must be found,
-// too.
+// Returns a bit mask of the job's secrets that a core dump would include now. To test the search itself, it also
+// looks for a control value that is in memory, and reports bit 6 if that is not found.
 int dumped_secrets_of_job(const Search& search) {
   constexpr int kBlind = 1 << 6;
   const std::vector<unsigned char> control(kSecretBytes, 0xd1);
@@ -98,7 +100,8 @@ int dumped_secrets_of_job(const Search& search) {
   return (found & control_bit) != 0 ? found & ~control_bit : kBlind;
 }
 
-// A rank's life. Rank 0 also looks while it waits for rank 1. Exit status: 0, or 16 and a bit for each secret found.
+// The program of a rank. Rank 0 also searches while it waits for rank 1. Returns the exit status: 0, or 16 plus a
+// bit for each secret found.
 int live_and_look(const CommunicatorOptions& options, Search& search) {
   int found = 0;
   {
@@ -123,13 +126,13 @@ class Secrets : public testing::Test {
   Secrets() {
     std::string name = (std::filesystem::temp_directory_path() / "tutti-secrets-XXXXXX").string();
     EXPECT_NE(mkdtemp(name.data()), nullptr);
-    place_ = name;
+    folder_ = name;
     void* const memory = mmap(nullptr, sizeof(Search), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     search_ = new (memory) Search{};
   }
-  ~Secrets() override { std::filesystem::remove_all(place_); }
+  ~Secrets() override { std::filesystem::remove_all(folder_); }
 
-  // Forks two ranks, which wait for the secrets.
+  // Forks two ranks, which wait until the secrets are set.
   void start_ranks(const std::function<CommunicatorOptions(std::int32_t rank)>& options_of) {
     for (std::int32_t rank = 0; rank < 2; ++rank) {
       ranks_.push_back(start([this, rank, options_of] {
@@ -150,11 +153,12 @@ class Secrets : public testing::Test {
   }
   void expect_nothing_found() {
     search_->secrets_there = 1;
-    for (const pid_t rank : ranks_) EXPECT_EQ(status_of(rank), 0) << "16 and a bit for each secret in a core dump";
+    for (const pid_t rank : ranks_)
+      EXPECT_EQ(status_of(rank), 0) << "16 plus a bit for each secret that a core dump would contain";
   }
-  std::string key_file() const { return place_ + "/key"; }
+  std::string key_file() const { return folder_ + "/key"; }
 
-  std::string place_;
+  std::string folder_;
   Search* search_ = nullptr;
   std::vector<pid_t> ranks_;
 };
@@ -171,7 +175,8 @@ TEST_F(Secrets, OfAKeyFileAreInNoCoreDump) {
   expect_nothing_found();
 }
 
-// The program's own copies of the id are the program's; these ranks have none but the one that they pass on.
+// Copies of the id that the program makes are the program's responsibility. These ranks make no other copy than the
+// one that they pass to the library.
 TEST_F(Secrets, OfAUniqueIdAreInNoCoreDump) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
@@ -197,7 +202,7 @@ TEST_F(Secrets, OfAUniqueIdAreInNoCoreDump) {
   for (int rank = 0; rank < 2; ++rank) {
     ASSERT_EQ(write(ends[1], id.bytes.data(), id.bytes.size()), static_cast<ssize_t>(id.bytes.size()));
   }
-  look_for({reinterpret_cast<const char*>(id.bytes.data()) + 28, kSecretBytes});  // unique_id_parts.h
+  look_for({reinterpret_cast<const char*>(id.bytes.data()) + 28, kSecretBytes});  // format: unique_id_parts.h
   look_for(bytes_of(unpack_unique_id(id)->key.key));
   expect_nothing_found();
   close(ends[0]);

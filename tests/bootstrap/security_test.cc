@@ -1,5 +1,6 @@
-// Who is let in: real ranks as processes, and around them clients without the key, with another one, that repeat what
-// they have seen, talk nonsense, or say nothing and stay. None gets in, and the job runs as if they were not there.
+// Tests that only real ranks are admitted. Ranks run as processes. At the same time, clients without the key or with
+// another key connect, repeat recorded messages, send garbage, or stay silent. None may be admitted, and the job
+// must not be disturbed.
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -15,8 +16,8 @@
 
 namespace {
 
-// What ranks say first on connections for data and status, as somebody on the way would see it. In memory that parent
-// and children share.
+// The first bytes that ranks send on connections for data and status, as an attacker on the network would see them.
+// In memory that parent and children share.
 struct Sniffed {
   static constexpr std::size_t kMost = 64;
   struct Opening {
@@ -24,9 +25,9 @@ struct Sniffed {
     std::uint16_t port;
   };
   std::atomic<std::size_t> count;
-  std::atomic<int> calls;    // that rank 0 has made
-  std::atomic<bool> last;    // the test's word for rank 2 to begin
-  std::atomic<bool> enough;  // the test's word for the ranks to end
+  std::atomic<int> calls;    // number of calls that rank 0 has made
+  std::atomic<bool> last;    // set by the test: rank 2 may begin
+  std::atomic<bool> enough;  // set by the test: the ranks shall end
   Opening openings[kMost];
 };
 Sniffed* sniffed = nullptr;
@@ -45,7 +46,7 @@ void sniff(int fd, const void* bytes, std::size_t length) {
 
 }  // namespace
 
-// In front of the system's: the ranks of this test are children of this program.
+// Interposes the functions of the C library. The ranks of this test are children of this program.
 extern "C" ssize_t send(int fd, const void* bytes, size_t length, int flags) {
   static const auto next = reinterpret_cast<decltype(&send)>(dlsym(RTLD_NEXT, "send"));
   sniff(fd, bytes, length);
@@ -62,17 +63,17 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A folder of the test's own, and files in it.
-class Place {
+// A temporary folder for the files of one test.
+class TestFolder {
  public:
-  Place() {
+  TestFolder() {
     std::string name = (std::filesystem::temp_directory_path() / "tutti-security-XXXXXX").string();
     EXPECT_NE(mkdtemp(name.data()), nullptr);
     path_ = name;
   }
-  ~Place() { std::filesystem::remove_all(path_); }
-  Place(const Place&) = delete;
-  Place& operator=(const Place&) = delete;
+  ~TestFolder() { std::filesystem::remove_all(path_); }
+  TestFolder(const TestFolder&) = delete;
+  TestFolder& operator=(const TestFolder&) = delete;
   std::string path(const std::string& name = "") const { return name.empty() ? path_ : path_ + "/" + name; }
   std::string key(const std::string& name, const std::string& bytes, mode_t mode = 0600) const {
     std::ofstream(path(name), std::ios::binary) << bytes;
@@ -87,7 +88,7 @@ class Place {
 constexpr const char* kSecret = "a secret of thirty-two characters";
 constexpr const char* kJob = "security-test";
 
-// Of ranks by TCP, with a key file.
+// Options of a rank over TCP with a key file.
 CommunicatorOptions by_key(std::int32_t rank, std::int32_t size, std::uint16_t port, const std::string& key) {
   CommunicatorOptions options = job(rank, size, port);
   options.job_id = kJob;
@@ -98,39 +99,40 @@ CommunicatorOptions by_key(std::int32_t rank, std::int32_t size, std::uint16_t p
 
 JobKey key_of(const std::string& path) { return key_of_file(path, "test").value(); }
 
-// What a rank ended with, as a child tells it: a line of its own in `file`.
-int tell(const std::string& file, const Error& error) {
+// A child writes its error to a file of its own with write_error(), and the parent reads it with read_error().
+int write_error(const std::string& file, const Error& error) {
   std::ofstream(file) << to_string(error);
   return 3;
 }
-std::string told(const std::string& file) {
+std::string read_error(const std::string& file) {
   std::ifstream stream(file);
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 #define TUTTI_EXPECT_WORDS(text, words) \
   EXPECT_NE(std::string(text).find(words), std::string::npos) << "\"" << (words) << "\" is not in: " << (text)
 
-// A rank that adds until the test has enough, checks every result, and ends with status 0 if all was right.
+// The program of a rank. It makes all_reduce calls until the test sets `enough`, and checks every result. The exit
+// status is 0 if all were right.
 int work(const CommunicatorOptions& options, const std::string& trouble) {
   auto rank = Communicator::create(options);
-  if (!rank.ok()) return tell(trouble, rank.error());
+  if (!rank.ok()) return write_error(trouble, rank.error());
   for (std::int32_t enough = 0; enough == 0;) {
     if (!sum_is_right(**rank, 1000)) return 4;
     const std::int32_t mine = options.rank == 0 && (sniffed == nullptr || sniffed->enough) ? 1 : 0;
     const Status status = (*rank)->all_reduce(&mine, &enough, 1, DataType::kInt32, ReduceOp::kSum);
-    if (!status.ok()) return tell(trouble, status.error());
+    if (!status.ok()) return write_error(trouble, status.error());
     if (options.rank == 0 && sniffed != nullptr) ++sniffed->calls;
     std::this_thread::sleep_for(milliseconds(1));
   }
-  auto copy = (*rank)->duplicate();  // new connections while strangers knock
-  if (!copy.ok()) return tell(trouble, copy.error());
+  auto copy = (*rank)->duplicate();  // makes new connections during the attack
+  if (!copy.ok()) return write_error(trouble, copy.error());
   for (int call = 0; call < 100; ++call) {
     if (!sum_is_right(**copy, 1000)) return 5;
   }
   return 0;
 }
 
-// Frames one after the other, cut up.
+// Splits a byte stream into frames.
 std::vector<std::string> frames_of(const std::string& bytes) {
   std::vector<std::string> frames;
   std::size_t at = 0;
@@ -143,7 +145,7 @@ std::vector<std::string> frames_of(const std::string& bytes) {
   return frames;
 }
 
-// Says `bytes` to a port, and returns what comes back until the end.
+// Sends `bytes` to a port, and returns all bytes that are received until the end of the connection.
 std::string attack(std::uint16_t port, const std::string& bytes) {
   const int fd = dial(port);
   if (fd < 0) return "";
@@ -160,37 +162,38 @@ std::string attack(std::uint16_t port, const std::string& bytes) {
   return answer;
 }
 
-// Strangers at the server, each in its way; the right answer to all of them is no welcome.
+// Attacks the server in several ways. It must answer none of them with a welcome.
 void attack_server(std::uint16_t port, const Proxy::Seen& seen, const JobKey& key) {
   for (const auto& garbage : {std::string(5000, '\xff'), std::string("GET / HTTP/1.1\r\n\r\n"), std::string(4, '\0')}) {
     attack(port, garbage);
   }
-  // Without the key: it makes one up.
+  // A client without the key uses a made-up key.
   RawRank guess(port, 2, 3, kJob, key_for_tests("made up"));
-  EXPECT_FALSE(guess.greet()) << "the server's proof fits no made-up key";
-  guess.say(wire::frame(guess.answer()));
-  TUTTI_EXPECT_WORDS(guess.hear(), "another job key");
-  EXPECT_EQ(guess.hear(), "");
-  // Sends back what the server has proved with.
+  EXPECT_FALSE(guess.greet()) << "the server's proof must not match a made-up key";
+  guess.send_bytes(wire::frame(guess.answer()));
+  TUTTI_EXPECT_WORDS(guess.receive_frame(), "another job key");
+  EXPECT_EQ(guess.receive_frame(), "");
+  // A client sends the server's own proof back.
   RawRank mirror(port, 2, 3, kJob, key);
   EXPECT_TRUE(mirror.greet());
-  const wire::Answer reflected{.introduction = mirror.introduction, .proof = mirror.challenge.proof};
-  mirror.say(wire::frame(bytes_of(reflected)));
-  TUTTI_EXPECT_WORDS(mirror.hear(), "another job key");
-  // Says again, byte for byte, what a real rank has said: the whole of it at once, and in turn.
+  const wire::Answer reflected{.rank_info = mirror.rank_info, .proof = mirror.challenge.proof};
+  mirror.send_bytes(wire::frame(bytes_of(reflected)));
+  TUTTI_EXPECT_WORDS(mirror.receive_frame(), "another job key");
+  // A client repeats the bytes of a real rank, first all at once, and then message by message.
   const std::string again = attack(port, seen.to_server);
   EXPECT_GE(frames_of(again).size(), 1u);
   for (const std::string& frame : frames_of(again)) EXPECT_FALSE(frame.starts_with('\1')) << "welcome";
-  Raw replay(port);
+  RawConnection replay(port);
   const auto said = frames_of(seen.to_server);
   ASSERT_GE(said.size(), 2u);
-  replay.say(wire::frame(said[0]));
-  EXPECT_TRUE(replay.hear().starts_with('\2'));
-  replay.say(wire::frame(said[1]));
-  TUTTI_EXPECT_WORDS(replay.hear(), "another job key");
+  replay.send_bytes(wire::frame(said[0]));
+  EXPECT_TRUE(replay.receive_frame().starts_with('\2'));
+  replay.send_bytes(wire::frame(said[1]));
+  TUTTI_EXPECT_WORDS(replay.receive_frame(), "another job key");
 }
 
-// Strangers at the port for data: what has been seen again, the same with another lane or purpose, no key, nonsense.
+// Attacks a port for data: with a recorded preamble, the same with another lane or purpose, with another key, and
+// with garbage.
 void attack_data(const Sniffed::Opening& seen) {
   const auto bytes = [](const Preamble& preamble) { return std::string(bytes_of(preamble)); };
   const auto refusal = [&](const Preamble& preamble) {
@@ -215,7 +218,7 @@ void attack_data(const Sniffed::Opening& seen) {
 }
 
 TEST(Security, NoStrangerGetsInAndNoneDisturbsARunningJob) {
-  const Place place;
+  const TestFolder place;
   const std::string key = place.key("key", kSecret);
   sniffed = new (mmap(nullptr, sizeof(Sniffed), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Sniffed{};
   const std::uint16_t port = free_port();
@@ -233,8 +236,8 @@ TEST(Security, NoStrangerGetsInAndNoneDisturbsARunningJob) {
     const Flood flood(port, 300);
     ASSERT_TRUE(eventually([&] { return flood.opened() >= 600; }));
     attack_server(port, proxy.seen(0), key_of(key));
-    sniffed->last = true;  // rank 2 comes through the flood
-    ASSERT_TRUE(eventually([] { return sniffed->count >= 4; })) << told(place.path("trouble2"));
+    sniffed->last = true;  // rank 2 joins during the flood
+    ASSERT_TRUE(eventually([] { return sniffed->count >= 4; })) << read_error(place.path("trouble2"));
     EXPECT_EQ(flood.admitted(), 0u);
   }
   {
@@ -243,7 +246,7 @@ TEST(Security, NoStrangerGetsInAndNoneDisturbsARunningJob) {
     const int before = sniffed->calls;
     const std::int64_t since_ms = now_ms();
     for (std::size_t i = 0; i < 4; ++i) attack_data(sniffed->openings[i]);
-    EXPECT_TRUE(eventually([&] {  // the job goes on while each flood has dropped connections for new ones
+    EXPECT_TRUE(eventually([&] {  // the job makes progress while each flood replaces its connections
       return sniffed->calls > before + 50 &&
              std::all_of(floods.begin(), floods.end(), [](const auto& flood) { return flood->opened() > 300; });
     })) << sniffed->calls - before
@@ -252,78 +255,80 @@ TEST(Security, NoStrangerGetsInAndNoneDisturbsARunningJob) {
     RecordProperty("calls_per_s_under_attack", static_cast<int>(calls * 1000 / (now_ms() - since_ms)));
     sniffed->enough = true;
     for (std::size_t i = 0; i < 3; ++i) {
-      EXPECT_EQ(status_of(ranks[i]), 0) << told(place.path(fmt::format("trouble{}", i)));
+      EXPECT_EQ(status_of(ranks[i]), 0) << read_error(place.path(fmt::format("trouble{}", i)));
     }
   }
   sniffed = nullptr;
 }
 
-// Keys that differ: both sides say so and what to do.
+// If the keys differ, the errors of both sides state this and the remedy.
 TEST(Security, RanksOfAnotherKeyAreRefusedAndBothSidesSayWhy) {
-  const Place place;
+  const TestFolder place;
   const std::string right = place.key("right", kSecret);
   const std::string wrong = place.key("wrong", std::string(32, 'w'));
   const std::uint16_t port = free_port();
-  // Rank 0 does not wait for long. So it begins last, when the others look for it already.
+  // Rank 0 has a short timeout. Therefore it begins last, when the others are already connecting to it.
   std::atomic<int>& begun =
       *new (mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) std::atomic<int>{0};
   const pid_t other = start([&] {
     ++begun;
     auto made = Communicator::create(by_key(1, 3, port, wrong));
-    return made.ok() ? 0 : tell(place.path("other"), made.error());
+    return made.ok() ? 0 : write_error(place.path("other"), made.error());
   });
   const pid_t without = start([&] {
     ++begun;
     auto made = Communicator::create(by_key(2, 3, port, ""));
-    return made.ok() ? 0 : tell(place.path("without"), made.error());
+    return made.ok() ? 0 : write_error(place.path("without"), made.error());
   });
   wait_for(begun, 2);
   const pid_t root = start([&] {
     CommunicatorOptions options = by_key(0, 3, port, right);
     options.setup_timeout = scaled(milliseconds(1500));
     auto made = Communicator::create(options);
-    return made.ok() ? 0 : tell(place.path("root"), made.error());
+    return made.ok() ? 0 : write_error(place.path("root"), made.error());
   });
   EXPECT_EQ(status_of(other), 3);
   EXPECT_EQ(status_of(without), 3);
   EXPECT_EQ(status_of(root), 3);
-  TUTTI_EXPECT_WORDS(told(place.path("other")),
+  TUTTI_EXPECT_WORDS(read_error(place.path("other")),
                      "refuses rank 1: the server has another job key: give all ranks the same");
-  TUTTI_EXPECT_WORDS(told(place.path("other")), "this rank's key: the key file " + wrong);
-  TUTTI_EXPECT_WORDS(told(place.path("without")), "rank 2 has no job key, and here is one: give all ranks one key");
-  TUTTI_EXPECT_WORDS(told(place.path("without")), "TUTTI_JOB_KEY_FILE");
-  TUTTI_EXPECT_WORDS(told(place.path("root")), "rank 1 has another job key");
-  TUTTI_EXPECT_WORDS(told(place.path("root")), "rank 2 has no job key, and here is one");
+  TUTTI_EXPECT_WORDS(read_error(place.path("other")), "this rank's key: the key file " + wrong);
+  TUTTI_EXPECT_WORDS(read_error(place.path("without")),
+                     "rank 2 has no job key, and here is one: give all ranks one key");
+  TUTTI_EXPECT_WORDS(read_error(place.path("without")), "TUTTI_JOB_KEY_FILE");
+  TUTTI_EXPECT_WORDS(read_error(place.path("root")), "rank 1 has another job key");
+  TUTTI_EXPECT_WORDS(read_error(place.path("root")), "rank 2 has no job key, and here is one");
 }
 
-// Something that listens where rank 0 should: it learns nothing by which it could be taken for a rank or a server.
+// A foreign server listens at the port of rank 0. It must not learn anything with which it could impersonate a rank
+// or a server.
 TEST(Security, AHubWithoutTheKeyIsRefusedAndToldNothing) {
-  const Place place;
+  const TestFolder place;
   const std::string key = place.key("key", kSecret);
   std::uint16_t port = 0;
   const int listener = listen_anywhere(port);
   const pid_t rank = start([&] {
     auto made = Communicator::create(by_key(1, 2, port, key));
-    return made.ok() ? 0 : tell(place.path("rank"), made.error());
+    return made.ok() ? 0 : write_error(place.path("rank"), made.error());
   });
-  Raw victim(accept(listener, nullptr, nullptr));
-  const std::string hello = victim.hear();
+  RawConnection victim(accept(listener, nullptr, nullptr));
+  const std::string hello = victim.receive_frame();
   ASSERT_EQ(hello.size(), sizeof(wire::Hello));
   wire::Challenge challenge;
   ASSERT_TRUE(random_bytes(challenge.nonce) && random_bytes(challenge.proof));
-  victim.say(wire::frame('\2' + std::string(bytes_of(challenge))));
+  victim.send_bytes(wire::frame('\2' + std::string(bytes_of(challenge))));
   std::array<char, 4> header{};
   ASSERT_EQ(recv(victim.fd(), header.data(), header.size(), MSG_WAITALL), 4);
-  EXPECT_EQ(wire::frame_length(header), 0u) << "no proof, no introduction";
-  EXPECT_EQ(victim.hear(), "");
+  EXPECT_EQ(wire::frame_length(header), 0u) << "no proof, no rank_info";
+  EXPECT_EQ(victim.receive_frame(), "");
   EXPECT_EQ(status_of(rank), 3);
-  TUTTI_EXPECT_WORDS(told(place.path("rank")), "the server has another job key");
+  TUTTI_EXPECT_WORDS(read_error(place.path("rank")), "the server has another job key");
   close(listener);
 }
 
-// One bit changed anywhere: no set-up ends well, and nobody works with what was changed.
+// Changes one bit at several offsets. The set-up must fail, and no rank may use the changed data.
 TEST(Security, WhatIsAlteredOnItsWayEndsTheSetUp) {
-  const Place place;
+  const TestFolder place;
   const std::string key = place.key("key", kSecret);
   struct Bit {
     bool to_server;
@@ -332,7 +337,7 @@ TEST(Security, WhatIsAlteredOnItsWayEndsTheSetUp) {
   };
   constexpr std::size_t kHelloBytes = sizeof(wire::Hello);
   constexpr std::size_t kChallengeBytes = 1 + sizeof(wire::Challenge);
-  // Of the hello, the answer, the challenge, the welcome; and of the rounds behind them.
+  // The bits are in the hello, the answer, the challenge, the welcome, and the rounds after them.
   for (const Bit& bit :
        {Bit{true, 30, ""}, Bit{true, 4 + kHelloBytes + 4 + 5, ""}, Bit{false, 4 + 1 + 3, "another job key"},
         Bit{false, 4 + kChallengeBytes + 4 + 20, "altered on its way"},
@@ -349,27 +354,27 @@ TEST(Security, WhatIsAlteredOnItsWayEndsTheSetUp) {
         CommunicatorOptions options = by_key(rank, 2, rank == 0 ? port : proxy.port(), key);
         options.setup_timeout = scaled(milliseconds(1500));
         auto made = Communicator::create(options);
-        return made.ok() ? 0 : tell(place.path(fmt::format("altered{}", rank)), made.error());
+        return made.ok() ? 0 : write_error(place.path(fmt::format("altered{}", rank)), made.error());
       }));
     }
     proxy.begin();
     for (const pid_t rank : ranks)
       EXPECT_EQ(status_of(rank), 3) << "to server " << bit.to_server << ", byte " << bit.place;
-    TUTTI_EXPECT_WORDS(told(place.path("altered0")) + told(place.path("altered1")), bit.words);
+    TUTTI_EXPECT_WORDS(read_error(place.path("altered0")) + read_error(place.path("altered1")), bit.words);
   }
 }
 
-// Somebody who reads the whole set-up finds neither key nor job id in it.
+// An attacker that reads the whole set-up must find neither the key nor the job id in it.
 TEST(Security, NothingSecretTravels) {
-  const Place place;
+  const TestFolder place;
   const std::string key = place.key("key", kSecret);
   const std::uint16_t port = free_port();
   Proxy proxy(port);
   const pid_t root = start([&] { return work(by_key(0, 2, port, key), place.path("root")); });
   const pid_t other = start([&] { return work(by_key(1, 2, proxy.port(), key), place.path("other")); });
   proxy.begin();
-  EXPECT_EQ(status_of(root), 0) << told(place.path("root"));
-  EXPECT_EQ(status_of(other), 0) << told(place.path("other"));
+  EXPECT_EQ(status_of(root), 0) << read_error(place.path("root"));
+  EXPECT_EQ(status_of(other), 0) << read_error(place.path("other"));
   const Proxy::Seen seen = proxy.seen(0);
   ASSERT_GT(seen.to_server.size(), 200u);
   const JobKey job_key = key_of(key);
@@ -390,7 +395,7 @@ TEST(JobKey, OfAUniqueIdIsNeitherInItsJobIdNorInItsTag) {
 }
 
 TEST(JobKey, FilesThatOthersMayReadOrThatAreShortAreRefused) {
-  const Place place;
+  const TestFolder place;
   const auto error = [](const std::string& path) { return to_string(key_of_file(path, "TUTTI_JOB_KEY_FILE").error()); };
   EXPECT_EQ(key_of_file(place.key("a", kSecret), "x")->key, key_of_file(place.key("b", kSecret, 0400), "x")->key);
   TUTTI_EXPECT_WORDS(error(place.key("open", kSecret, 0640)), "may be read or written by other users: chmod 600");
@@ -401,7 +406,8 @@ TEST(JobKey, FilesThatOthersMayReadOrThatAreShortAreRefused) {
   EXPECT_TRUE(key_of_text(std::string(32, 'a')).ok());
   const std::string digits = std::string(31, '7') + "q";
   TUTTI_EXPECT_WORDS(to_string(key_of_text(digits).error()), "no hexadecimal digit");
-  EXPECT_EQ(to_string(key_of_text(digits).error()).find("777"), std::string::npos) << "shows no key";
+  EXPECT_EQ(to_string(key_of_text(digits).error()).find("777"), std::string::npos)
+      << "the error must not contain the key";
   TUTTI_EXPECT_WORDS(to_string(key_of_text("abcd").error()), "has 4 hexadecimal digits");
 }
 
@@ -417,8 +423,8 @@ TEST(JobKey, FoldersOfThisMachinesKeyThatTheEnvironmentNamesComeLast) {
 }
 
 TEST(JobKey, OfThisMachineIsMadeOnceHoweverManyComeAtTheSameTime) {
-  const Place place;
-  constexpr int kRounds = 40;  // folders, for each of which all come anew
+  const TestFolder place;
+  constexpr int kRounds = 40;  // number of folders; all children start together for each
   constexpr int kChildren = 8;
   struct Shared {
     std::atomic<int> there[kRounds];
@@ -434,7 +440,7 @@ TEST(JobKey, OfThisMachineIsMadeOnceHoweverManyComeAtTheSameTime) {
         ++shared->there[round];
         while (shared->there[round] < kChildren) sched_yield();
         auto key = machine_key(folders);
-        if (!key || key->kind != wire::KeyKind::kMachine) return 1;
+        if (!key || key->kind != wire::KeySource::kMachine) return 1;
         std::ranges::copy(key->key, shared->seen[child][round].begin());
       }
       return 0;
@@ -448,8 +454,9 @@ TEST(JobKey, OfThisMachineIsMadeOnceHoweverManyComeAtTheSameTime) {
   struct stat about {};
   ASSERT_EQ(stat(place.path("keys0/machine.key").c_str(), &about), 0);
   EXPECT_EQ(about.st_mode & 0777, 0600u);
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(place.path("keys0")), {}), 1) << "nothing else is left";
-  // Where others may put files, or have put one.
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(place.path("keys0")), {}), 1)
+      << "the folder must contain only the key";
+  // Now the folder is writable for others, and then it contains a file of another program.
   const std::vector<std::string> only = {place.path("keys0")};
   chmod(only[0].c_str(), 0777);
   TUTTI_EXPECT_WORDS(to_string(machine_key(only).error()), "others may write to it");

@@ -1,5 +1,5 @@
-// abort() from another thread in whatever this rank is doing: it returns, and what was under way ends, long before any
-// deadline. Each test prints the longest of both.
+// Tests abort() from another thread while the rank is in any kind of call. abort() and the call must both return
+// long before the deadline of the call. Each test prints the longest time of both.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -17,15 +17,15 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// abort() is to return, and what waits to end, within a second; the rest is for machines that are busy.
+// abort() and the aborted call should take less than a second. The limit is larger, because the machine may be busy.
 const milliseconds kSoon = patience();
 const milliseconds kDeadline = 4 * kSoon;
 
-// What rank 0 is inside of, without its peers.
+// A state in which abort() is tested: a call of rank 0 that waits for its peers, which make no calls.
 struct State {
   const char* name;
   std::function<Status(Communicator&)> wait;
-  bool confirmed = false;  // in the uniform mode: it ends when all have agreed on how
+  bool confirmed = false;  // uniform mode: the call ends when the ranks have agreed on its outcome
 };
 
 template <class T>
@@ -84,7 +84,7 @@ const std::vector<State>& states() {
   return all;
 }
 
-class AbortStates : public testing::TestWithParam<WorldKind> {};
+class AbortStates : public testing::TestWithParam<JobConfiguration> {};
 
 TEST_P(AbortStates, EndWhateverWaitsFromAnyThread) {
   for (const bool uniform : {false, true}) {
@@ -107,14 +107,16 @@ TEST_P(AbortStates, EndWhateverWaitsFromAnyThread) {
         ended = state.wait(rank);
         end = Clock::now();
       });
-      std::this_thread::sleep_for(milliseconds(30));  // mostly it waits by then; before that, the result is the same
+      // usually the call waits by now; an earlier abort gives the same result
+      std::this_thread::sleep_for(milliseconds(30));
       const auto begin = Clock::now();
       std::thread([&] { rank.abort(); }).join();
       const auto returned = Clock::now();
-      rank.abort();  // again: nothing more
+      rank.abort();  // a second abort() has no effect
       std::vector<std::thread> others;
       for (const std::size_t other : {1u, 2u}) {
-        others.emplace_back([&, other] { EXPECT_NE(sum_fails(*(*ranks)[other], {}), "") << "they hear of it"; });
+        others.emplace_back(
+            [&, other] { EXPECT_NE(sum_fails(*(*ranks)[other], {}), "") << "the peers must learn of the abort"; });
       }
       waiting.join();
       for (std::thread& other : others) other.join();
@@ -128,9 +130,9 @@ TEST_P(AbortStates, EndWhateverWaitsFromAnyThread) {
   }
 }
 
-// agree() and shrink() are what comes after an abort: it returns at once, and does not end them.
+// agree() and shrink() are used after an abort, so abort() returns at once and does not end them.
 TEST_P(AbortStates, DoesNotDisturbAnAgreementOrAShrink) {
-  Communicators ranks = make_world(GetParam(), 3, kDeadline);
+  Communicators ranks = make_configured_ranks(GetParam(), 3, kDeadline);
   std::atomic<int> agreed = 0;
   std::thread killer([&] {
     while (agreed == 0) std::this_thread::sleep_for(milliseconds(1));
@@ -152,11 +154,11 @@ TEST_P(AbortStates, DoesNotDisturbAnAgreementOrAShrink) {
   killer.join();
 }
 
-std::vector<WorldKind> all_worlds() {
-  std::vector<WorldKind> worlds(std::begin(kWorlds), std::end(kWorlds));
-  worlds.push_back(kAttachedWorlds[0]);
-  worlds.push_back(kChecksumWorlds[0]);
-  return worlds;
+std::vector<JobConfiguration> all_worlds() {
+  std::vector<JobConfiguration> configurations(std::begin(kConfigurations), std::end(kConfigurations));
+  configurations.push_back(kAttachedConfigurations[0]);
+  configurations.push_back(kChecksumConfigurations[0]);
+  return configurations;
 }
 INSTANTIATE_TEST_SUITE_P(Worlds, AbortStates, testing::ValuesIn(all_worlds()),
                          [](const auto& world) { return std::string(world.param.name); });

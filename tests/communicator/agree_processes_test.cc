@@ -1,4 +1,5 @@
-// Who is left, where processes end: killed before, at any moment meanwhile, stopped. And shrink() without a list.
+// Tests agree(), and shrink() without a list, with ranks as processes that are killed before the call, killed at a
+// random time during the call, or stopped.
 #include <sys/prctl.h>
 
 #include <new>
@@ -14,30 +15,31 @@ using std::chrono::milliseconds;
 
 constexpr std::int32_t kSize = 4;
 
-struct Way {
+struct JobSetting {
   const char* name;
   const char* transport;
-  bool two_nodes;  // ranks 0, 1 and ranks 2, 3
-  friend void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
+  bool two_nodes;  // ranks 0 and 1 are on one machine, ranks 2 and 3 on another
+  friend void PrintTo(const JobSetting& setting, std::ostream* out) { *out << setting.name; }
 };
-constexpr Way kWays[] = {{"Shm", "auto", false}, {"Tcp", "tcp", false}, {"Mixed", "auto", true}};
+constexpr JobSetting kJobSettings[] = {{"Shm", "auto", false}, {"Tcp", "tcp", false}, {"Mixed", "auto", true}};
 
-// What a rank was told, for the test to compare: memory that all see.
-struct Told {
-  std::atomic<int> ended;  // 1: well, 2: with an error
+// The outcome of agree() on one rank. It is in shared memory, so that the test can compare the outcomes of all
+// ranks.
+struct AgreeOutcome {
+  std::atomic<int> ended;  // 1: success, 2: error
   std::uint32_t survivors;
   std::uint64_t last_operation;
   std::int64_t value;
   std::int64_t took_ms;
 
-  bool operator==(const Told& other) const {
+  bool operator==(const AgreeOutcome& other) const {
     return survivors == other.survivors && last_operation == other.last_operation && value == other.value;
   }
 };
 struct Report {
   std::atomic<int> ready;
   std::atomic<int> go;
-  Told told[kSize];
+  AgreeOutcome outcome[kSize];
 };
 
 Report& make_report() {
@@ -48,19 +50,19 @@ Report& make_report() {
 bool agree(Communicator& rank, std::int32_t me, const AgreeOptions& options, Report& report) {
   const std::int64_t start_ms = now_ms();
   const auto agreement = rank.agree(options);
-  Told& told = report.told[me];
-  told.took_ms = now_ms() - start_ms;
+  AgreeOutcome& outcome = report.outcome[me];
+  outcome.took_ms = now_ms() - start_ms;
   if (!agreement.ok()) std::fprintf(stderr, "rank %d: %s\n", me, to_string(agreement.error()).c_str());
   if (agreement.ok()) {
-    for (const std::int32_t one : agreement->survivors) told.survivors |= 1u << one;
-    told.last_operation = agreement->last_operation;
-    told.value = agreement->value;
+    for (const std::int32_t one : agreement->survivors) outcome.survivors |= 1u << one;
+    outcome.last_operation = agreement->last_operation;
+    outcome.value = agreement->value;
   }
-  told.ended = agreement.ok() ? 1 : 2;
+  outcome.ended = agreement.ok() ? 1 : 2;
   return agreement.ok();
 }
 
-class AgreeProcesses : public testing::TestWithParam<Way> {
+class AgreeProcesses : public testing::TestWithParam<JobSetting> {
  protected:
   std::vector<pid_t> start_all(const std::function<int(Communicator&, std::int32_t)>& body,
                                milliseconds setup_timeout = patience()) {
@@ -85,7 +87,7 @@ class AgreeProcesses : public testing::TestWithParam<Way> {
   }
 };
 
-// Sums until one fails; how many went well.
+// Runs all_reduce until one fails, and returns the number of those that succeeded.
 std::int64_t sum_until_broken(Communicator& rank, Report& report) {
   std::vector<float> data(1 << 16, 1.0f);
   std::int64_t done = 0;
@@ -101,9 +103,9 @@ TEST_P(AgreeProcesses, AllSurvivorsKnowTheSameAfterAKill) {
     const auto children = start_all([&](Communicator& rank, std::int32_t me) {
       const std::int64_t done = sum_until_broken(rank, report);
       if (!agree(rank, me, {.value = done}, report)) return 3;
-      // A call of this length is one operation: the two counts are of the same thing.
+      // A call of this length is one operation, so that both numbers count the same calls.
       const auto operations = static_cast<std::uint64_t>(done);
-      return report.told[me].last_operation <= operations && report.told[me].value <= done ? 0 : 4;
+      return report.outcome[me].last_operation <= operations && report.outcome[me].value <= done ? 0 : 4;
     });
     wait_for(report.ready, kSize);
     std::uint32_t survivors = (1u << kSize) - 1;
@@ -116,17 +118,20 @@ TEST_P(AgreeProcesses, AllSurvivorsKnowTheSameAfterAKill) {
     }
     for (std::size_t rank = 0; rank < kSize; ++rank) {
       if ((survivors >> rank & 1) == 0) continue;
-      EXPECT_EQ(report.told[rank].survivors, survivors);
-      EXPECT_EQ(report.told[rank].last_operation, static_cast<std::uint64_t>(report.told[rank].value));
-      EXPECT_LT(report.told[rank].took_ms, patience().count()) << "the promise is one second, on a quiet machine";
+      EXPECT_EQ(report.outcome[rank].survivors, survivors);
+      EXPECT_EQ(report.outcome[rank].last_operation, static_cast<std::uint64_t>(report.outcome[rank].value));
+      EXPECT_LT(report.outcome[rank].took_ms, patience().count())
+          << "the documented limit is one second on an idle machine";
       for (std::size_t other = 0; other < rank; ++other) {
-        EXPECT_TRUE((survivors >> other & 1) == 0 || report.told[rank] == report.told[other]) << rank << ", " << other;
+        EXPECT_TRUE((survivors >> other & 1) == 0 || report.outcome[rank] == report.outcome[other])
+            << rank << ", " << other;
       }
     }
   }
 }
 
-// At a random moment of the agreement itself, the host often among them. Nobody knows of a dead rank beforehand.
+// Kills a rank at a random time during agree(); often it is the coordinator. The survivors have no earlier sign of
+// its death.
 TEST_P(AgreeProcesses, AllSurvivorsKnowTheSameWhereverTheKillFalls) {
   std::mt19937 random(7);
   int inside = 0;
@@ -145,32 +150,32 @@ TEST_P(AgreeProcesses, AllSurvivorsKnowTheSameWhereverTheKillFalls) {
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
     kill(children[first], SIGKILL);
     kill(children[second], SIGKILL);
-    const Told* told = nullptr;
+    const AgreeOutcome* outcome = nullptr;
     for (std::size_t rank = 0; rank < kSize; ++rank) {
       const bool victim = rank == first || rank == second;
       const int status = status_of(children[rank]);
-      if (victim) inside += report.told[rank].ended == 0 ? 1 : 0;
+      if (victim) inside += report.outcome[rank].ended == 0 ? 1 : 0;
       if (!victim) {
         EXPECT_EQ(status, 0) << "rank " << rank << " of those that lose " << first << ", " << second;
       }
-      if (report.told[rank].ended != 1) continue;
-      if (told == nullptr) told = &report.told[rank];
-      EXPECT_TRUE(*told == report.told[rank])
-          << "rank " << rank << ": " << told->survivors << " against " << report.told[rank].survivors;
-      EXPECT_TRUE(report.told[rank].survivors >> rank & 1);
+      if (report.outcome[rank].ended != 1) continue;
+      if (outcome == nullptr) outcome = &report.outcome[rank];
+      EXPECT_TRUE(*outcome == report.outcome[rank])
+          << "rank " << rank << ": " << outcome->survivors << " against " << report.outcome[rank].survivors;
+      EXPECT_TRUE(report.outcome[rank].survivors >> rank & 1);
     }
   }
   EXPECT_GT(inside, 0);
 }
 
-// The lowest rank is stopped: the others go on without it, and it is told when it wakes.
+// Stops the lowest rank. The others continue without it, and it gets an error when it is resumed.
 TEST_P(AgreeProcesses, GoOnWithoutTheStopped) {
   Report& report = make_report();
-  const milliseconds limit = scaled(milliseconds(1000));  // within which ranks 1, 2 and 3 must all come
+  const milliseconds limit = scaled(milliseconds(1000));  // time limit for the joins of ranks 1, 2 and 3
   const auto children = start_all([&](Communicator& rank, std::int32_t me) {
     ++report.ready;
     while (report.go == 0) std::this_thread::sleep_for(milliseconds(2));
-    const bool agreed = agree(rank, me, {.value = me, .patience = limit}, report);
+    const bool agreed = agree(rank, me, {.value = me, .timeout = limit}, report);
     ++report.ready;
     while (me != 0 && report.go < 2) std::this_thread::sleep_for(milliseconds(2));
     return agreed == (me != 0) ? 0 : 3;
@@ -180,10 +185,11 @@ TEST_P(AgreeProcesses, GoOnWithoutTheStopped) {
   report.go = 1;
   wait_for(report.ready, 2 * kSize - 1);
   for (std::size_t rank = 1; rank < kSize; ++rank) {
-    EXPECT_EQ(report.told[rank].ended, 1);
-    EXPECT_EQ(report.told[rank].survivors, 0b1110u);
-    EXPECT_EQ(report.told[rank].value, 1);
-    EXPECT_LT(report.told[rank].took_ms, patience().count()) << "about " << limit.count() << " on a quiet machine";
+    EXPECT_EQ(report.outcome[rank].ended, 1);
+    EXPECT_EQ(report.outcome[rank].survivors, 0b1110u);
+    EXPECT_EQ(report.outcome[rank].value, 1);
+    EXPECT_LT(report.outcome[rank].took_ms, patience().count())
+        << "about " << limit.count() << " ms are expected on an idle machine";
   }
   kill(children[0], SIGCONT);
   wait_for(report.ready, 2 * kSize);
@@ -191,7 +197,7 @@ TEST_P(AgreeProcesses, GoOnWithoutTheStopped) {
   for (std::size_t rank = 0; rank < kSize; ++rank) EXPECT_EQ(status_of(children[rank]), 0) << "rank " << rank;
 }
 
-// The promise: a working communicator of the survivors within a second, from the kill on.
+// The survivors must have a working communicator within one second after the kill.
 TEST_P(AgreeProcesses, ShrinkWithoutAList) {
   for (const std::vector<std::size_t>& dead : {std::vector<std::size_t>{2}, {0}, {0, 3}, {0, 1, 2}}) {
     Report& report = make_report();
@@ -203,7 +209,7 @@ TEST_P(AgreeProcesses, ShrinkWithoutAList) {
       if (!child.ok()) std::fprintf(stderr, "rank %d: %s\n", me, to_string(child.error()).c_str());
       if (!child.ok()) return 3;
       if (!sum_is_right(**child, 1000)) return 4;
-      report.told[me].took_ms = now_ms() - killed_ms;
+      report.outcome[me].took_ms = now_ms() - killed_ms;
       if ((*child)->size() != kSize - static_cast<std::int32_t>(dead.size())) return 5;
       return sum_is_right(**child, 300'007) && (*child)->barrier().ok() ? 0 : 6;
     });
@@ -214,15 +220,15 @@ TEST_P(AgreeProcesses, ShrinkWithoutAList) {
     for (std::size_t rank = 0; rank < kSize; ++rank) {
       const bool victim = std::find(dead.begin(), dead.end(), rank) != dead.end();
       EXPECT_EQ(status_of(children[rank]), victim ? 128 + SIGKILL : 0) << "rank " << rank;
-      slowest_ms = std::max(slowest_ms, report.told[rank].took_ms);
+      slowest_ms = std::max(slowest_ms, report.outcome[rank].took_ms);
     }
-    EXPECT_LT(slowest_ms, patience().count()) << "the promise is one second, on a quiet machine";
+    EXPECT_LT(slowest_ms, patience().count()) << "the documented limit is one second on an idle machine";
     std::printf("%zu of %d ranks killed: a sum on the others' communicator after %lld ms\n", dead.size(), kSize,
                 static_cast<long long>(slowest_ms));
   }
 }
 
-// Ranks die while the others shrink, again and again: every survivor ends with one communicator of all survivors.
+// Kills ranks while the others shrink, several times. Every survivor must end with a communicator of all survivors.
 TEST_P(AgreeProcesses, ShrinkWhereverTheKillFalls) {
   std::mt19937 random(11);
   for (int round = 0; round < 10; ++round) {
@@ -233,7 +239,7 @@ TEST_P(AgreeProcesses, ShrinkWhereverTheKillFalls) {
       auto child = rank.shrink();
       if (!child.ok()) std::fprintf(stderr, "rank %d: %s\n", me, to_string(child.error()).c_str());
       if (!child.ok()) return 3;
-      while (true) {  // the victim may die at any time yet; what all think of the sum decides
+      while (true) {  // the victim may be killed at any time, so all ranks agree on whether the sum succeeded
         const bool summed = sum_fails(**child, {}).empty();
         const auto all = (*child)->agree({.value = summed ? 1 : 0});
         if (!all.ok()) std::fprintf(stderr, "rank %d: %s\n", me, to_string(all.error()).c_str());
@@ -258,8 +264,8 @@ TEST_P(AgreeProcesses, ShrinkWhereverTheKillFalls) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, AgreeProcesses, testing::ValuesIn(kWays),
-                         [](const auto& way) { return std::string(way.param.name); });
+INSTANTIATE_TEST_SUITE_P(Ways, AgreeProcesses, testing::ValuesIn(kJobSettings),
+                         [](const auto& setting) { return std::string(setting.param.name); });
 
 }  // namespace
 }  // namespace tutti::test

@@ -1,5 +1,5 @@
-// All-reduce through the public API, ranks as threads: every algorithm, memory kind, type and operation gives what a
-// plain loop gives, and the same bits every time.
+// Tests all_reduce() through the public API, with ranks as threads. Every algorithm, type of memory, data type and
+// operation must give the result of a plain loop, and the same bits in every run.
 #include <cstring>
 #include <random>
 #include <set>
@@ -10,13 +10,14 @@
 namespace tutti::test {
 namespace {
 
-// Random bytes that are sound values of `type`: small whole numbers, so that every operation is exact or wraps.
+// Returns random values of `type`. Most are small integers, so that every operation is exact or wraps around.
 std::vector<std::byte> make_input(DataType type, std::size_t count, std::uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<std::byte> bytes(count * size_of(type));
   for (std::size_t i = 0; i < count; ++i) {
     const float small =
-        static_cast<float>(random() % 3) + 1.0f;  // 1, 2, 3: products of 7 ranks stay exact in bfloat16's range
+        // 1, 2 or 3, so that products of 7 ranks are in the range in which bfloat16 is exact
+        static_cast<float>(random() % 3) + 1.0f;
     const auto put = [&](auto value) { std::memcpy(&bytes[i * sizeof(value)], &value, sizeof(value)); };
     switch (type) {
       case DataType::kInt8: put(static_cast<std::int8_t>(small)); break;
@@ -27,7 +28,7 @@ std::vector<std::byte> make_input(DataType type, std::size_t count, std::uint32_
       case DataType::kUint64: put(std::uint64_t{random()} << 31); break;
       case DataType::kFloat32: put(small); break;
       case DataType::kFloat64: put(static_cast<double>(small)); break;
-      case DataType::kBfloat16:  // 1, 2, 3 as bits
+      case DataType::kBfloat16:  // the bit patterns of 1, 2 and 3
       case DataType::kFloat16: {
         constexpr std::uint16_t kHalf[] = {0x3c00, 0x4000, 0x4200};
         constexpr std::uint16_t kBrain[] = {0x3f80, 0x4000, 0x4040};
@@ -35,7 +36,7 @@ std::vector<std::byte> make_input(DataType type, std::size_t count, std::uint32_
         put(type == DataType::kFloat16 ? kHalf[which] : kBrain[which]);
         break;
       }
-      case DataType::kFloat8E4M3:  // 1, 2, 4: their products are powers of two, their sums of 3 ranks are rounded once
+      case DataType::kFloat8E4M3:  // 1, 2 or 4: products are powers of two, and sums of 3 ranks are rounded once
       case DataType::kFloat8E5M2: {
         constexpr std::uint8_t kE4M3[] = {0x38, 0x40, 0x48};
         constexpr std::uint8_t kE5M2[] = {0x3c, 0x40, 0x44};
@@ -48,8 +49,8 @@ std::vector<std::byte> make_input(DataType type, std::size_t count, std::uint32_
   return bytes;
 }
 
-// What one step over all ranks in rank order gives; exact in any order for these inputs but float products beyond the
-// mantissa.
+// The expected result: the operation over all ranks in rank order. For these inputs the order does not matter,
+// except for floating-point products that need more bits than the mantissa has.
 std::vector<std::byte> expected(const std::vector<std::vector<std::byte>>& inputs, DataType type, ReduceOp op,
                                 Scale scale) {
   std::vector<std::vector<std::byte>> scaled = inputs;
@@ -78,7 +79,7 @@ struct Case {
   bool in_place;
 };
 
-// One call on every rank; all must end with `want`.
+// Makes one call on every rank. The output of every rank must be `want`.
 void check(Communicators& ranks, const std::vector<std::vector<std::byte>>& inputs, const std::vector<std::byte>& want,
            DataType type, ReduceOp op, Scale scale, const Case& test) {
   on_every_rank(ranks, [&](Communicator& rank) {
@@ -107,7 +108,7 @@ void check(Communicators& ranks, const std::vector<std::vector<std::byte>>& inpu
         << to_string(test.algorithm) << (test.registered ? " registered" : " plain")
         << (test.in_place ? " in place" : "") << " count " << input.size() / size_of(type);
     ASSERT_TRUE(test.in_place || std::equal(input.begin(), input.end(), in)) << "the input was changed";
-    // The outputs are compared before any rank lets its memory go.
+    // This call is a barrier: a rank must not free its memory before all ranks have compared their outputs.
     ASSERT_TRUE(rank.all_reduce(nullptr, nullptr, 0, type, op).ok());
   });
 }
@@ -158,8 +159,8 @@ TEST(AllReduce, TilesAreManyWhenMessagesAreLong) {
   check_all_ways(ranks, 200'017, DataType::kFloat32, ReduceOp::kSum);
 }
 
-// Sums whose bits depend on the order: the same plan must give the same bits run after run, on all ranks, plain or
-// registered.
+// The bits of these sums depend on the order of the additions. The same plan must give the same bits in every run,
+// on all ranks, with plain and with registered memory.
 TEST(AllReduce, SamePlanGivesSameBitsRunAfterRunAndOnAllRanks) {
   constexpr std::size_t kCount = 50'021;
   Communicators ranks = make_ranks(5);
@@ -232,9 +233,10 @@ TEST(AllReduce, AsynchronousOperationsEndInOrderWithAndWithoutWaiting) {
       ASSERT_TRUE(work.ok()) << to_string(work.error());
       works.push_back(std::move(*work));
     }
-    while (!works[5].test()) std::this_thread::yield();  // nobody waits for the first five: they must end all the same
+    // no thread waits for the first five, and they must end anyway
+    while (!works[5].test()) std::this_thread::yield();
     for (std::size_t n = 0; n < 5; ++n) ASSERT_TRUE(works[n].test());
-    ASSERT_TRUE(sum_is_right(rank, 100));  // a blocking call queues behind the asynchronous ones
+    ASSERT_TRUE(sum_is_right(rank, 100));  // a blocking call is queued behind the asynchronous ones
     for (Work& work : works) ASSERT_TRUE(work.wait().ok());
     for (std::size_t n = 0; n < data.size(); ++n) {
       for (std::size_t i = 0; i < kCount; ++i) ASSERT_EQ(data[n][i], sum_of(3, i + n));
@@ -242,7 +244,8 @@ TEST(AllReduce, AsynchronousOperationsEndInOrderWithAndWithoutWaiting) {
   });
 }
 
-// The waiting thread ends with A; B must go on though nobody calls into the library any more.
+// The thread that waits for the first operation exits. The second operation must make progress although no thread
+// calls the library any more.
 TEST(AllReduce, WhatIsQueuedBehindAWaitedOperationGoesOnByItself) {
   for (int round = 0; round < 100; ++round) {
     std::vector<std::vector<float>> buffers(4, std::vector<float>(20'000, 1.0f));
@@ -257,15 +260,15 @@ TEST(AllReduce, WhatIsQueuedBehindAWaitedOperationGoesOnByItself) {
       second[me] = sum(buffers[2 + me]);
       ASSERT_TRUE(first.wait().ok());
     });
-    // Only rank 0's is looked at: rank 1 has no thread left but its own.
+    // Only the operation of rank 0 is waited for. Rank 1 has only the threads of the library.
     ASSERT_TRUE(second[0].wait().ok()) << "round " << round;
     EXPECT_EQ(buffers[2], std::vector<float>(20'000, 2.0f));
   }
 }
 
 TEST(AllReduce, AnOperationThatNobodyWaitsForEnds) {
-  std::vector<float> a(1000,
-                       1.0f);  // outlive the communicators: rank 1 may still work on its buffer when rank 0 has ended
+  // These buffers outlive the communicators, because rank 1 may still use its buffer when rank 0 has finished.
+  std::vector<float> a(1000, 1.0f);
   std::vector<float> b(1000, 2.0f);
   Communicators ranks = make_ranks(2);
   auto first = start_sum(*ranks[0], a.data(), a.data(), a.size());
@@ -293,9 +296,10 @@ TEST(Memory, RegisteringExistingPagesKeepsContentsAndAddress) {
       EXPECT_FALSE(rank.register_memory(data, 4096).ok()) << "registered twice";
       ASSERT_TRUE(rank.all_reduce(data, data, kCount, DataType::kFloat32, ReduceOp::kSum).ok());
       for (std::size_t i = 0; i < kCount; ++i) ASSERT_EQ(data[i], sum_of(2, i));
-      ASSERT_TRUE(sum_is_right(rank, 1));  // both have looked
+      ASSERT_TRUE(sum_is_right(rank, 1));  // both ranks have compared
     }
-    for (std::size_t i = 0; i < kCount; ++i) ASSERT_EQ(data[i], sum_of(2, i)) << "lost when the registration ended";
+    for (std::size_t i = 0; i < kCount; ++i)
+      ASSERT_EQ(data[i], sum_of(2, i)) << "the contents were lost at the end of the registration";
     std::free(data);
   });
 }

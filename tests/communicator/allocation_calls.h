@@ -1,4 +1,4 @@
-// Trials (runtime/allocation_sweep.h) of one call on a communicator of two ranks.
+// Trials (see tests/support/allocation_sweep.h) of one call on a communicator of two ranks.
 #pragma once
 
 #include "communicator/support.h"
@@ -6,7 +6,7 @@
 
 namespace tutti::test {
 
-// What a rank passes to a call and gets from it.
+// The arguments and results of a call on one rank.
 struct CallData {
   std::vector<float> input, output;
   Group group{};
@@ -15,24 +15,28 @@ struct CallData {
   std::unique_ptr<Communicator> child{};
 };
 
+// A call that is tested.
 struct CallKind {
   const char* name;
-  std::size_t count;  // elements
+  std::size_t count;  // number of elements
   Status (*call)(Communicator& rank, CallData& data);
-  bool (*right)(Communicator& rank, CallData& data);  // after a call that was reported as good
-  std::int32_t fails_on = 1;                          // the rank whose allocations fail
-  bool in_background = false;                         // a thread of the library may carry it out: either rank's
-  bool spares_communicator = false;                   // it fails alone, if each rank's error says so
+  // true if the result is right; used only if the call has succeeded
+  bool (*right)(Communicator& rank, CallData& data);
+  std::int32_t fails_on = 1;   // the rank on which allocations fail
+  bool in_background = false;  // a library thread of either rank may execute the call
+  // only the call fails, provided that the errors of both ranks have ErrorScope::kCall
+  bool spares_communicator = false;
 };
 inline std::ostream& operator<<(std::ostream& stream, const CallKind& kind) { return stream << kind.name; }
 
-// Of calls. Short, because many end by it, and an error by it is as good as any other here.
+// Timeout of collectives, sends and receives. It is short because many trials end with it. A timeout error is as
+// acceptable as any other error in these tests.
 inline constexpr std::chrono::milliseconds kCallTimeout{200};
 inline constexpr std::chrono::milliseconds kMakesPeerWait{5};
-// Of meetings beside the communicator's calls: agree(), shrink().
+// Timeout of agree() and shrink(), which exchange messages outside the connections of the communicator.
 inline constexpr std::chrono::milliseconds kMeetingTimeout{200};
 
-inline Communicators make_pair(const WorldKind& world) {
+inline Communicators make_pair(const JobConfiguration& world) {
   CommunicatorOptions options;
   options.timeout = kCallTimeout;
   options.setup_timeout = kMeetingTimeout;
@@ -43,8 +47,8 @@ inline Communicators make_pair(const WorldKind& world) {
   return std::move(*made);
 }
 
-// One call on each rank. What the test itself needs is made before, and no rank goes on before all are back.
-// n 0: no allocation fails.
+// Makes one call on each rank. The buffers of the test are allocated before the call, so that only allocations of
+// the library fail. All ranks wait for each other before and after the call. If n is 0, no allocation fails.
 class Trial {
  public:
   Trial(Communicators& ranks, const CallKind& kind, std::int64_t n) : ranks_(ranks), kind_(kind), n_(n) {
@@ -76,12 +80,14 @@ class Trial {
     if (status.ok() && !kind_.right(rank, data)) return kWrongData;
     if (!status.ok() && status.error().message.empty()) return kNoMessage;
     float one = 1;
-    // If both ranks say that only this call failed, the communicator still serves. (Late ranks are a matter of load.)
+    // If both ranks report that only this call failed, the communicator must still be usable. Timeouts are accepted,
+    // because a rank may be late on a loaded machine.
     const bool serves =
         kind_.spares_communicator && ended_.at(0) == ErrorScope::kCall && ended_.at(1) == ErrorScope::kCall;
     // A rank notices that its peer has announced an abort only while it waits for that peer.
     if (serves && rank.rank() == 1 && !status.ok()) std::this_thread::sleep_for(kMakesPeerWait);
-    const Status next = rank.all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum);  // comes back, well or not
+    // must return; its result is checked below
+    const Status next = rank.all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum);
     if (serves && !next.ok() && next.error().scope >= ErrorScope::kConnection) return kWrongScope;
     return kReached;
   }
@@ -90,13 +96,13 @@ class Trial {
   const CallKind& kind_;
   const std::int64_t n_;
   std::deque<CallData> data_;
-  std::array<ErrorScope, 2> ended_{};  // the scope of each rank's error; kCall without one
+  std::array<ErrorScope, 2> ended_{};  // scope of each rank's error; kCall if it had no error
   std::barrier<> meet_{2};
   std::atomic<int> worst_ = kReached;
 };
 
-// `warm`: after a call of the same kind.
-inline int try_call(const WorldKind& world, const CallKind& kind, bool warm, std::int64_t n) {
+// If `warm`, the ranks make a successful call of the same kind first.
+inline int try_call(const JobConfiguration& world, const CallKind& kind, bool warm, std::int64_t n) {
   Communicators ranks = make_pair(world);
   if (warm && Trial(ranks, kind, 0).run() != kReached) return kBadTrial;
   const int worst = Trial(ranks, kind, n).run();

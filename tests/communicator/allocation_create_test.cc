@@ -1,5 +1,6 @@
-// Every allocation of the set-up of two ranks fails once (runtime/allocation_sweep.h): of rank 0, of rank 1, and of
-// every thread of the process, that of the rendezvous server among them.
+// Fails each allocation of the set-up of two ranks once (see tests/support/allocation_sweep.h). The allocations that
+// fail are those of rank 0, those of rank 1, or those of all threads of the process, which include the rendezvous
+// server.
 #include <dirent.h>
 
 #include "communicator/support.h"
@@ -8,21 +9,21 @@
 namespace tutti::test {
 namespace {
 
-// Whose allocations fail.
-enum class Whose : std::uint8_t { kRank0, kRank1, kAll };
+// Selects the threads in which allocations fail.
+enum class FailingThreads : std::uint8_t { kRank0, kRank1, kAll };
 
 struct SetUpKind {
   const char* name;
-  WorldKind world;
-  Whose whose;
-  bool in_background = false;  // by create_async()
+  JobConfiguration world;
+  FailingThreads failing_threads;
+  bool in_background = false;  // the ranks use create_async()
 };
 std::ostream& operator<<(std::ostream& stream, const SetUpKind& kind) { return stream << kind.name; }
 
 constexpr std::chrono::milliseconds kSetUpTimeout{400};
 constexpr std::chrono::milliseconds kSumTimeout{200};
 
-CommunicatorOptions options_of(const WorldKind& world) {
+CommunicatorOptions options_of(const JobConfiguration& world) {
   CommunicatorOptions options;
   options.timeout = kSumTimeout;
   options.setup_timeout = kSetUpTimeout;
@@ -31,17 +32,18 @@ CommunicatorOptions options_of(const WorldKind& world) {
   return options;
 }
 
-using Made = Result<std::unique_ptr<Communicator>>;
+using CreateResult = Result<std::unique_ptr<Communicator>>;
 
-// What a rank has got can be used: a sum comes back, and is right where it is reported as good.
-int judge(const Made& made) {
+// If the set-up succeeded, the communicator must be usable: an all_reduce must return, and its result must be right
+// if it reports success.
+int judge(const CreateResult& made) {
   if (!made) return made.error().message.empty() ? kNoMessage : kReached;
   float sum = input_of((*made)->rank(), 1);
   const Status status = (*made)->all_reduce(&sum, &sum, 1, DataType::kFloat32, ReduceOp::kSum);
   return status.ok() && sum != sum_of((*made)->size(), 1) ? kWrongData : kReached;
 }
 
-// Two ranks as threads, which meet by a unique id, as two processes would.
+// Sets up two ranks as threads that meet with a unique id, as two processes would.
 int try_set_up(const SetUpKind& kind, std::int64_t n) {
   auto id = UniqueId::create();
   if (!id) return kBadTrial;
@@ -53,10 +55,10 @@ int try_set_up(const SetUpKind& kind, std::int64_t n) {
     options.rank = rank;
     options.size = 2;
     if (kind.world.nodes > 1) options.node_id = rank == 0 ? "a" : "b";
-    const bool fails = rank == (kind.whose == Whose::kRank0 ? 0 : 1);
-    if (fails) failing_allocations::fail_after(n, kind.whose == Whose::kAll);
+    const bool fails = rank == (kind.failing_threads == FailingThreads::kRank0 ? 0 : 1);
+    if (fails) failing_allocations::fail_after(n, kind.failing_threads == FailingThreads::kAll);
     meet.arrive_and_wait();
-    Made made = kind.in_background ? Communicator::create_async(options).wait() : Communicator::create(options);
+    CreateResult made = kind.in_background ? Communicator::create_async(options).wait() : Communicator::create(options);
     meet.arrive_and_wait();
     if (fails) failing_allocations::fail_after(0, false);
     meet.arrive_and_wait();
@@ -78,20 +80,21 @@ TEST_P(SetUpSweep, NoFailureHangsCrashesOrLies) {
   sweep(std::string("set-up, ") + kind.name, [&](std::int64_t n) { return try_set_up(kind, n); });
 }
 
-constexpr WorldKind kShm = kWorlds[0], kTcp = kWorlds[1], kMixed = kWorlds[2];
+constexpr JobConfiguration kShm = kConfigurations[0], kTcp = kConfigurations[1], kMixed = kConfigurations[2];
 constexpr SetUpKind kSetUps[] = {
-    {"ShmRank0", kShm, Whose::kRank0},        {"ShmRank1", kShm, Whose::kRank1},     {"ShmAll", kShm, Whose::kAll},
-    {"TcpRank0", kTcp, Whose::kRank0},        {"TcpRank1", kTcp, Whose::kRank1},     {"TcpAll", kTcp, Whose::kAll},
-    {"MixedRank0", kMixed, Whose::kRank0},    {"MixedRank1", kMixed, Whose::kRank1}, {"MixedAll", kMixed, Whose::kAll},
-    {"ShmAllAsync", kShm, Whose::kAll, true},
+    {"ShmRank0", kShm, FailingThreads::kRank0},     {"ShmRank1", kShm, FailingThreads::kRank1},
+    {"ShmAll", kShm, FailingThreads::kAll},         {"TcpRank0", kTcp, FailingThreads::kRank0},
+    {"TcpRank1", kTcp, FailingThreads::kRank1},     {"TcpAll", kTcp, FailingThreads::kAll},
+    {"MixedRank0", kMixed, FailingThreads::kRank0}, {"MixedRank1", kMixed, FailingThreads::kRank1},
+    {"MixedAll", kMixed, FailingThreads::kAll},     {"ShmAllAsync", kShm, FailingThreads::kAll, true},
 };
 std::string name_of(const testing::TestParamInfo<SetUpSweep::ParamType>& info) {
   return std::string(std::get<0>(info.param).name) + (std::get<1>(info.param) ? "Lasting" : "Once");
 }
 INSTANTIATE_TEST_SUITE_P(SetUps, SetUpSweep, testing::Combine(testing::ValuesIn(kSetUps), testing::Bool()), name_of);
 
-// Both ranks by one call.
-int try_create_all(const WorldKind& world, std::int64_t n) {
+// Creates both ranks with one call of create_all().
+int try_create_all(const JobConfiguration& world, std::int64_t n) {
   const CommunicatorOptions options = options_of(world);
   failing_allocations::fail_after(n, true);
   auto made = Communicator::create_all(2, options, world.nodes);
@@ -102,7 +105,7 @@ int try_create_all(const WorldKind& world, std::int64_t n) {
   return failing_allocations::counted() < n ? kNotReached : kReached;
 }
 
-class CreateAllSweep : public testing::TestWithParam<std::tuple<WorldKind, bool>> {};
+class CreateAllSweep : public testing::TestWithParam<std::tuple<JobConfiguration, bool>> {};
 
 TEST_P(CreateAllSweep, NoFailureHangsCrashesOrLies) {
   const auto& [world, lasts] = GetParam();
@@ -113,25 +116,25 @@ TEST_P(CreateAllSweep, NoFailureHangsCrashesOrLies) {
 std::string name_of_all(const testing::TestParamInfo<CreateAllSweep::ParamType>& info) {
   return std::string(std::get<0>(info.param).name) + (std::get<1>(info.param) ? "Lasting" : "Once");
 }
-INSTANTIATE_TEST_SUITE_P(Worlds, CreateAllSweep, testing::Combine(testing::ValuesIn(kWorlds), testing::Bool()),
+INSTANTIATE_TEST_SUITE_P(Worlds, CreateAllSweep, testing::Combine(testing::ValuesIn(kConfigurations), testing::Bool()),
                          name_of_all);
 
-// Without `operator new`.
+// Counts the threads of the process. It does not use `operator new`, because allocations fail at this time.
 int thread_count() {
   DIR* const folder = opendir("/proc/self/task");
-  int count = -2;  // "." and ".."
+  int count = -2;  // do not count "." and ".."
   while (readdir(folder) != nullptr) ++count;
   closedir(folder);
   return count;
 }
 
-// The id is made, and a rendezvous server that nobody comes to ends in peace.
+// Creates a unique id. Its rendezvous server, to which no rank connects, must end without an error.
 int try_unique_id(std::int64_t n) {
   UniqueIdOptions options;
-  options.patience = std::chrono::milliseconds(50);
+  options.timeout = std::chrono::milliseconds(50);
   failing_allocations::fail_after(n, true);
   auto id = UniqueId::create(options);
-  if (!eventually([] { return thread_count() == 1; })) return kBadTrial;  // the server's thread has ended
+  if (!eventually([] { return thread_count() == 1; })) return kBadTrial;  // the thread of the server has ended
   failing_allocations::fail_after(0, false);
   if (!id && id.error().message.empty()) return kNoMessage;
   return failing_allocations::counted() < n ? kNotReached : kReached;

@@ -1,5 +1,6 @@
-// Every allocation of a call that is no collective fails once (runtime/allocation_sweep.h): agreements, communicators
-// out of communicators, registered memory, plans, and the end of a communicator.
+// Fails each allocation of a call once (see tests/support/allocation_sweep.h), for calls that are not collectives:
+// agree(), shrink() and others that create communicators, registered memory, plans, and the destruction of a
+// communicator.
 #include <sys/mman.h>
 
 #include <ostream>
@@ -17,7 +18,7 @@ Status agree(Communicator& rank, CallData& data) {
   return {};
 }
 
-// The other rank may be left out: its call has failed.
+// The agreement may contain both ranks or only this rank, because the call of the other rank may have failed.
 bool has_agreement(Communicator& rank, CallData& data) {
   const std::vector<std::int32_t> all = {0, 1};
   const std::vector<std::int32_t> alone = {rank.rank()};
@@ -45,7 +46,7 @@ Status split_apart(Communicator& rank, CallData& data) {
 }
 Status duplicate(Communicator& rank, CallData& data) { return keep(rank.duplicate(), data); }
 
-// A sum on the new communicator comes back, and is right where it is reported as good.
+// If there is a new communicator, a sum on it must return, and must be right if it reports success.
 bool has_child(Communicator&, CallData& data) {
   if (data.child == nullptr) return true;
   float sum = input_of(data.child->rank(), 1);
@@ -53,7 +54,7 @@ bool has_child(Communicator&, CallData& data) {
   return !status.ok() || sum == sum_of(data.child->size(), 1);
 }
 
-// The sum over registered memory comes back, and is right where it is reported as good.
+// A sum over the registered memory must return, and must be right if it reports success.
 bool has_memory(Communicator& rank, CallData& data) {
   auto* values = reinterpret_cast<float*>(data.memory.data());
   const std::size_t count = data.memory.size() / sizeof(float);
@@ -73,7 +74,7 @@ Status allocate(Communicator& rank, CallData& data) {
   return {};
 }
 
-// Pages that are registered stay readable, and keep their contents, whether or not the registration fails.
+// The pages must stay readable and keep their contents, whether or not the registration succeeds.
 Status register_memory(Communicator& rank, CallData& data) {
   constexpr std::size_t kBytes = 1 << 16;
   void* const pages = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -87,7 +88,7 @@ Status register_memory(Communicator& rank, CallData& data) {
   return {};
 }
 
-// Registered and released by one rank while both are in collectives that use it.
+// One rank registers and releases memory while both ranks make collectives that use it.
 Status sum_in_memory(Communicator& rank, CallData& data) {
   TUTTI_TRY(allocate(rank, data));
   return has_memory(rank, data) ? Status() : Error{ErrorCode::kSystem, ErrorScope::kCall, -1, ""};
@@ -99,7 +100,7 @@ Status abort(Communicator& rank, CallData&) {
   return {};
 }
 
-// Rank 0 is inside of a sum when rank 1 aborts.
+// Rank 0 is in an all_reduce when rank 1 calls abort().
 Status abort_in_call(Communicator& rank, CallData& data) {
   if (rank.rank() == 1) rank.abort();
   return rank.all_reduce(data.input.data(), data.output.data(), data.input.size(), DataType::kFloat32, ReduceOp::kSum);
@@ -112,7 +113,8 @@ Status next_sender(Communicator& rank, CallData& data) {
   return rank.receive(data.output.data(), 1, DataType::kFloat32, *sender);
 }
 
-// A plan of the caller's own, as a file: rank 0 adds and tells rank 1. Made once, before allocations fail.
+// A user plan in its file format: rank 0 adds the inputs and sends the sum to rank 1. It is made once, before
+// allocations fail.
 const std::string& text_of_plan() {
   static const std::string text = [] {
     PlanBuilder plan({.name = "star", .ranks = 2, .order = Order::kByRank});
@@ -148,7 +150,7 @@ bool has_sum(Communicator& rank, CallData& data) {
   return true;
 }
 
-// The lowest rank carries the meetings of agree() and shrink().
+// For agree() and shrink() the lowest rank is the coordinator, so both ranks are tested.
 constexpr CallKind kCalls[] = {
     {"Agree0", 0, agree, has_agreement, 0},
     {"Agree1", 0, agree, has_agreement, 1},
@@ -172,7 +174,7 @@ constexpr CallKind kCalls[] = {
     {"Predict", 0, predict, always},
 };
 
-class OtherCallsSweep : public testing::TestWithParam<std::tuple<WorldKind, CallKind, bool>> {};
+class OtherCallsSweep : public testing::TestWithParam<std::tuple<JobConfiguration, CallKind, bool>> {};
 
 TEST_P(OtherCallsSweep, NoFailureHangsCrashesOrLies) {
   const auto& [world, kind, lasts] = GetParam();
@@ -186,17 +188,18 @@ std::string name_of(const testing::TestParamInfo<OtherCallsSweep::ParamType>& in
 }
 
 INSTANTIATE_TEST_SUITE_P(Once, OtherCallsSweep,
-                         testing::Combine(testing::ValuesIn(kWorlds), testing::ValuesIn(kCalls),
+                         testing::Combine(testing::ValuesIn(kConfigurations), testing::ValuesIn(kCalls),
                                           testing::Values(false)),
                          name_of);
 
-// Memory stays exhausted until the call is back.
+// Here all further allocations fail as well until the call has returned.
 INSTANTIATE_TEST_SUITE_P(Lasting, OtherCallsSweep,
-                         testing::Combine(testing::ValuesIn(kWorlds, kWorlds + (TUTTI_EVERY_ALLOCATION ? 3 : 1)),
+                         testing::Combine(testing::ValuesIn(kConfigurations,
+                                                            kConfigurations + (TUTTI_EVERY_ALLOCATION ? 3 : 1)),
                                           testing::ValuesIn(kCalls), testing::Values(true)),
                          name_of);
 
-// The end of both communicators: of idle ones, of ones with a call under way, of ones that were aborted.
+// Destroys both communicators: after a completed sum, while a call is in progress, or after an abort.
 enum class Before : std::uint8_t { kSum, kWork, kAbort };
 
 void PrintTo(Before before, std::ostream* out) {
@@ -204,7 +207,7 @@ void PrintTo(Before before, std::ostream* out) {
   *out << kNames[static_cast<std::size_t>(before)];
 }
 
-int try_to_destroy(const WorldKind& world, Before before, std::int64_t n) {
+int try_to_destroy(const JobConfiguration& world, Before before, std::int64_t n) {
   Communicators ranks = make_pair(world);
   float one = 1;
   float sum = 0;
@@ -219,7 +222,7 @@ int try_to_destroy(const WorldKind& world, Before before, std::int64_t n) {
   return failing_allocations::counted() < n ? kNotReached : kReached;
 }
 
-class EndSweep : public testing::TestWithParam<std::tuple<WorldKind, Before, bool>> {};
+class EndSweep : public testing::TestWithParam<std::tuple<JobConfiguration, Before, bool>> {};
 
 TEST_P(EndSweep, OfACommunicatorNeverThrowsHangsOrLeaks) {
   const auto& [world, before, lasts] = GetParam();
@@ -234,7 +237,7 @@ std::string name_of_end(const testing::TestParamInfo<EndSweep::ParamType>& info)
 }
 
 INSTANTIATE_TEST_SUITE_P(Ends, EndSweep,
-                         testing::Combine(testing::ValuesIn(kWorlds),
+                         testing::Combine(testing::ValuesIn(kConfigurations),
                                           testing::Values(Before::kSum, Before::kWork, Before::kAbort),
                                           testing::Bool()),
                          name_of_end);

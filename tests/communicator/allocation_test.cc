@@ -1,4 +1,4 @@
-// Every allocation of a collective, a send or a receive fails once (runtime/allocation_sweep.h).
+// Fails each allocation of a collective, a send or a receive once (see tests/support/allocation_sweep.h).
 #include <array>
 
 #include "communicator/allocation_calls.h"
@@ -35,7 +35,7 @@ Status broadcast(Communicator& rank, CallData& data) {
   return rank.broadcast(data.input.data(), data.output.data(), data.input.size(), DataType::kFloat32, 0);
 }
 
-// Rank 0 to rank 1, which is the one whose allocations fail.
+// Rank 0 sends to rank 1. The allocations of rank 1 fail.
 Status send(Communicator& rank, CallData& data) {
   const std::size_t count = data.input.size();
   if (rank.rank() == 0) return rank.send(data.input.data(), count, DataType::kFloat32, 1);
@@ -53,14 +53,15 @@ Status exchange(Communicator& rank, CallData& data) {
 Status all_to_all_v(Communicator& rank, CallData& data) {
   const std::size_t half = data.input.size() / 2;
   const std::size_t rest = data.input.size() - half;
-  // What a rank sends to the other one is what that one receives from it.
+  // A rank sends to its peer as many elements as the peer sends to it.
   const bool first = rank.rank() == 0;
   const std::array<std::size_t, 2> counts = {first ? half : rest, first ? rest : half};
   return rank.all_to_all_v(data.input.data(), {.counts = counts}, data.output.data(), {.counts = counts},
                            DataType::kFloat32);
 }
 
-// What all_to_all_v() above leaves: rank 0 gets the first parts of both inputs, rank 1 their second parts.
+// Checks the result of all_to_all_v() above: rank 0 gets the first parts of both inputs, and rank 1 the second
+// parts.
 bool has_blocks_of_both(Communicator& rank, CallData& data) {
   const std::size_t half = data.input.size() / 2;
   const std::size_t rest = data.input.size() - half;
@@ -76,13 +77,14 @@ bool has_blocks_of_both(Communicator& rank, CallData& data) {
 
 bool accepts_any(Communicator&, CallData&) { return true; }
 
-// Both ranks fail, without any failed allocation: the lengths differ.
+// Both ranks fail even if no allocation fails, because their lengths differ.
 Status differing_sums(Communicator& rank, CallData& data) {
   const std::size_t count = data.input.size() - static_cast<std::size_t>(rank.rank());
   return rank.all_reduce(data.input.data(), data.output.data(), count, DataType::kFloat32, ReduceOp::kSum);
 }
 
-// Likewise, with another transfer beside, which cannot begin.
+// The same for transfers. The group also contains a receive that cannot begin, because the peer sends nothing for
+// it.
 Status differing_exchange(Communicator& rank, CallData& data) {
   Group& group = data.group;
   const std::int32_t peer = 1 - rank.rank();
@@ -106,12 +108,13 @@ constexpr CallKind kCalls[] = {
     {"DifferingSums", 1000, differing_sums, accepts_any, 1, false, true},
 };
 
-// Each trial ends by the deadline of its call, because a transfer without a peer waits beside those that differ.
+// Each trial takes as long as the timeout of its call, because a transfer without a peer waits beside the transfers
+// with different lengths.
 constexpr CallKind kSlowCalls[] = {
     {"DifferingExchange", 100'003, differing_exchange, accepts_any, 1, false, true},
 };
 
-class AllocationSweep : public testing::TestWithParam<std::tuple<WorldKind, CallKind, bool, bool>> {};
+class AllocationSweep : public testing::TestWithParam<std::tuple<JobConfiguration, CallKind, bool, bool>> {};
 
 TEST_P(AllocationSweep, NoFailureHangsCrashesOrLies) {
   const auto& [world, kind, warm, lasts] = GetParam();
@@ -126,20 +129,22 @@ std::string name_of(const testing::TestParamInfo<AllocationSweep::ParamType>& in
 }
 
 INSTANTIATE_TEST_SUITE_P(Once, AllocationSweep,
-                         testing::Combine(testing::ValuesIn(kWorlds), testing::ValuesIn(kCalls), testing::Bool(),
-                                          testing::Values(false)),
+                         testing::Combine(testing::ValuesIn(kConfigurations), testing::ValuesIn(kCalls),
+                                          testing::Bool(), testing::Values(false)),
                          name_of);
 
-INSTANTIATE_TEST_SUITE_P(Slow, AllocationSweep,
-                         testing::Combine(testing::ValuesIn(kWorlds, kWorlds + (TUTTI_EVERY_ALLOCATION ? 3 : 1)),
-                                          testing::ValuesIn(kSlowCalls), testing::Values(false),
-                                          testing::Values(false)),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(
+    Slow, AllocationSweep,
+    testing::Combine(testing::ValuesIn(kConfigurations, kConfigurations + (TUTTI_EVERY_ALLOCATION ? 3 : 1)),
+                     testing::ValuesIn(kSlowCalls), testing::Values(false), testing::Values(false)),
+    name_of);
 
-// Memory stays exhausted until the call is back. Over TCP a rank without any memory cannot tell its peers anything, so
-// that each trial lasts until their deadlines: in the long program only.
+// Here all further allocations fail as well until the call has returned. Over TCP, a rank without memory cannot
+// report its failure, so that each trial lasts until the peers time out. Therefore only the long program has these
+// trials over TCP.
 INSTANTIATE_TEST_SUITE_P(Lasting, AllocationSweep,
-                         testing::Combine(testing::ValuesIn(kWorlds, kWorlds + (TUTTI_EVERY_ALLOCATION ? 3 : 1)),
+                         testing::Combine(testing::ValuesIn(kConfigurations,
+                                                            kConfigurations + (TUTTI_EVERY_ALLOCATION ? 3 : 1)),
                                           testing::ValuesIn(kCalls), testing::Bool(), testing::Values(true)),
                          name_of);
 

@@ -1,5 +1,6 @@
-// Ranks as real processes that use each other's private memory by system calls: the same bits as without, also where
-// one of them cannot be used, and what becomes of the others when one dies, stops or loses the right.
+// Tests ranks as processes that access each other's private memory with system calls (cross-memory attach). The
+// results must have the same bits as without attaching, even if one rank cannot be attached to. The other tests
+// check the behaviour of the peers if a rank is killed, is stopped, or loses the permission.
 #include <linux/capability.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -11,10 +12,10 @@
 #include "communicator/single_copy_support.h"
 
 namespace {
-std::atomic<int> calls_to_others = 0;  // of this process, for memory of another one
+std::atomic<int> calls_to_others = 0;  // number of calls of this process that accessed memory of other processes
 }  // namespace
 
-// In front of the system's.
+// These functions interpose those of the C library, to count the calls.
 extern "C" ssize_t process_vm_readv(pid_t process, const iovec* local, unsigned long locals, const iovec* remote,
                                     unsigned long remotes, unsigned long flags) {
   ++calls_to_others;
@@ -32,7 +33,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr std::size_t kLong = 1 << 20;  // elements: of every kind long enough for system calls
+constexpr std::size_t kLong = 1 << 20;  // number of elements; long enough for attaching in every type of collective
 
 CommunicatorOptions attached_job(std::int32_t rank, std::int32_t size, std::uint16_t port, const char* attach) {
   CommunicatorOptions options = job(rank, size, port);
@@ -46,7 +47,7 @@ std::unique_ptr<Communicator> create(std::int32_t rank, std::int32_t size, std::
   return made.ok() ? std::move(*made) : nullptr;
 }
 
-// Whether some rank does, in a long all-gather. All ranks take part.
+// Returns whether any rank accesses private memory of others in a long all_gather. All ranks must call it.
 bool uses_private_memory(Communicator& rank) {
   constexpr std::size_t kCount = 1 << 16;
   const std::vector<float> own(kCount);
@@ -70,15 +71,15 @@ bool fails_with(const Status& status, ErrorCode code, std::int32_t culprit, cons
   return right;
 }
 
-// Root may use everybody's memory, unless it gives that up.
+// A root process may access the memory of all processes unless it drops its capabilities.
 bool drop_privileges() {
   __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
   __user_cap_data_struct none[2] = {};
   return syscall(SYS_capset, &header, none) == 0;
 }
 
-// Whether the kernel lets brothers attach to each other; Yama or a container may not.
-bool brothers_may_attach() {
+// Returns whether the kernel lets sibling processes attach to each other. Yama or a container may forbid it.
+bool siblings_may_attach() {
   static char byte = 0;
   const pid_t tester = start([] {
     if (!drop_privileges()) return 1;
@@ -100,11 +101,11 @@ bool brothers_may_attach() {
 class AttachedProcesses : public testing::Test {
  protected:
   void SetUp() override {
-    if (!brothers_may_attach()) GTEST_SKIP() << "this system lets no process use its brother's memory";
+    if (!siblings_may_attach()) GTEST_SKIP() << "this system does not let a process access the memory of a sibling";
   }
 };
 
-// body(rank) in a process for each; which gave which exit status, where that is not 0.
+// Runs body(rank) in one process for each rank. Returns the exit statuses that are not 0, as text.
 std::string run_ranks(std::int32_t size, const std::function<int(std::int32_t)>& body) {
   std::vector<pid_t> children;
   for (std::int32_t rank = 0; rank < size; ++rank) children.push_back(start([&, rank] { return body(rank); }));
@@ -135,7 +136,7 @@ TEST_F(AttachedProcesses, GiveTheBitsOfTheirPlansAndTouchNothingElse) {
   }
 }
 
-// Those of a split that leaves it out can attach again.
+// Rank 2 cannot be attached to, so no rank attaches. Ranks of a split without rank 2 attach again.
 TEST_F(AttachedProcesses, OneThatCannotBeAttachedToSpoilsItForAllItsPeersAlike) {
   constexpr std::int32_t kSize = 4;
   const std::uint16_t ports[] = {free_port(), free_port()};
@@ -180,13 +181,13 @@ TEST_F(AttachedProcesses, OneThatLosesTheRightIsNoHangAndNobodysFault) {
                           const bool told = status.error().message.find("gave it up") != std::string::npos;
                           if (!first && !told) return 6;
                         }
-                        return sum_is_right(*communicator, 100) ? 0 : 7;  // needs nobody's memory
+                        return sum_is_right(*communicator, 100) ? 0 : 7;  // needs no private memory
                       }),
             "");
 }
 
 struct Report {
-  std::atomic<int> calls;  // ended well, of all ranks
+  std::atomic<int> calls;  // number of successful calls of all ranks
   std::atomic<std::int64_t> noticed_ms[8];
 };
 
@@ -195,11 +196,11 @@ Report& make_report() {
   return *new (memory) Report{};
 }
 
-// Each kind in turn, with long calls back to back.
+// Tests each type of collective, with long calls without pauses between them.
 TEST_F(AttachedProcesses, AKilledOneIsNamedByAllSurvivorsInTheMiddleOfEveryKind) {
   constexpr std::int32_t kSize = 3;
   for (const CollectiveKind kind : direct_kinds()) {
-    for (const std::int32_t victim : {0, 1}) {  // the root, or one of the others
+    for (const std::int32_t victim : {0, 1}) {  // the root, and one of the others
       Report& report = make_report();
       const std::uint16_t port = free_port();
       std::vector<pid_t> children;
@@ -227,7 +228,7 @@ TEST_F(AttachedProcesses, AKilledOneIsNamedByAllSurvivorsInTheMiddleOfEveryKind)
         EXPECT_EQ(status_of(children[static_cast<std::size_t>(rank)]), expected) << to_string(kind) << ", " << rank;
         if (rank == victim) continue;
         EXPECT_LT(report.noticed_ms[rank] - killed_ms, patience().count())
-            << "the promise is one second, on a quiet machine";
+            << "the documented limit is one second on an idle machine";
       }
     }
   }

@@ -1,6 +1,6 @@
-// Bits that are flipped on their way between ranks, in a slot of shared memory and in the bytes that go to a socket:
-// the rank that receives them says so and by which hop they came, the others learn that the call has failed, and the
-// communicator works on. This program's own send() and sendmsg() stand before the system's.
+// Tests checksums with bits that are flipped between ranks: in a slot of shared memory, and in the bytes that go to
+// a socket. The receiving rank must report the damage and the connection, the others must learn that the call
+// failed, and the communicator must stay usable. This program interposes send() and sendmsg().
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -16,8 +16,9 @@
 
 namespace {
 
-constexpr std::size_t kLeastToFlip = 64 * 1024;  // bytes of a message, so that it is one of data
-std::atomic<int> to_flip = 0;                    // messages that are still to be altered
+// in bytes; longer than control messages, so that only messages with data are altered
+constexpr std::size_t kLeastToFlip = 64 * 1024;
+std::atomic<int> to_flip = 0;  // number of messages that are still to be altered
 
 ssize_t send_flipped(int fd, const msghdr& message, int flags) {
   std::vector<char> bytes;
@@ -28,7 +29,7 @@ ssize_t send_flipped(int fd, const msghdr& message, int flags) {
   const std::size_t place = bytes.size() / 2;
   bytes[place] = static_cast<char>(bytes[place] ^ 0x10);
   const ssize_t sent = syscall(SYS_sendto, fd, bytes.data(), bytes.size(), flags, nullptr, 0);
-  if (sent <= static_cast<ssize_t>(place)) ++to_flip;  // it has not gone yet
+  if (sent <= static_cast<ssize_t>(place)) ++to_flip;  // the flipped byte was not sent yet, so flip it again
   return sent;
 }
 
@@ -56,7 +57,8 @@ extern "C" ssize_t send(int fd, const void* data, std::size_t bytes, int flags) 
 namespace tutti::test {
 namespace {
 
-constexpr std::size_t kCount = 1 << 20;  // float32: many messages, so that nobody ends before it knows
+// number of float32; needs many messages, so that no rank finishes before it learns of the damage
+constexpr std::size_t kCount = 1 << 20;
 
 Communicators summed(std::int32_t ranks, const char* transport, std::int32_t nodes = 1) {
   CommunicatorOptions options;
@@ -72,11 +74,12 @@ Status sum(Communicator& rank, std::vector<float>& data) {
   return rank.all_reduce(data.data(), data.data(), data.size(), DataType::kFloat32, ReduceOp::kSum);
 }
 
-// One rank has found it, and names sender, receiver and way; the others have learnt of it.
+// One rank must have detected the damage, and its error must name the sender, the receiver and the connection type.
+// The errors of the others must report that the call failed.
 void expect_one_found_it(const std::vector<Status>& results, const std::string& way) {
   int found = 0;
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
-    ASSERT_FALSE(results[rank].ok()) << "rank " << rank << " knows nothing of it";
+    ASSERT_FALSE(results[rank].ok()) << "rank " << rank << " has no error";
     const Error& error = results[rank].error();
     EXPECT_EQ(error.code, ErrorCode::kDamaged) << to_string(error);
     if (error.message.find("the checksum of message") == std::string::npos) continue;
@@ -126,7 +129,7 @@ TEST(Checksums, WithoutThemItGoesUnseen) {
     for (const float value : data) wrong += value != 2.0F;
   });
   EXPECT_EQ(to_flip, 0);
-  EXPECT_GT(wrong, 0) << "the test flips nothing that counts";
+  EXPECT_GT(wrong, 0) << "the flipped bits changed no result, so the test has no effect";
 }
 
 TEST(Checksums, FindABitThatWasFlippedInATransfer) {
@@ -135,7 +138,8 @@ TEST(Checksums, FindABitThatWasFlippedInATransfer) {
   on_every_rank(ranks, [&](Communicator& rank) {
     std::vector<float> data(kCount, 1.0F);
     if (rank.rank() == 0) {
-      static_cast<void>(rank.send(data.data(), data.size(), DataType::kFloat32, 1));  // may end before it is read
+      // may finish before the receiver reads the message
+      static_cast<void>(rank.send(data.data(), data.size(), DataType::kFloat32, 1));
       return;
     }
     const Status status = rank.receive(data.data(), data.size(), DataType::kFloat32, 0);
@@ -150,7 +154,7 @@ TEST(Checksums, FindABitThatWasFlippedInATransfer) {
 
 constexpr float kPattern = 1234.5F;
 
-// Flips a bit of what looks like a slot full of the pattern. False: there is none.
+// Flips a bit in a slot of shared memory that is full of the pattern. Returns false if there is none.
 bool flip_in_shared_memory() {
   std::ifstream maps("/proc/self/maps");
   std::string line;
@@ -171,7 +175,7 @@ bool flip_in_shared_memory() {
 
 TEST(Checksums, FindABitThatWasFlippedInASlot) {
 #ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "who looks for a bit to flip in the memory of running ranks races with them";
+  GTEST_SKIP() << "flipping a bit in the memory of running ranks is a data race";
 #endif
   Communicators ranks = summed(2, "shm");
   expect_good_sums(ranks);
@@ -180,12 +184,12 @@ TEST(Checksums, FindABitThatWasFlippedInASlot) {
     std::vector<float> data(kCount, kPattern);
     results[0] = sum(*ranks[0], data);
   });
-  bool flipped = false;  // before rank 1 comes, so that it cannot have read it yet
+  bool flipped = false;  // flipped before rank 1 calls, so that rank 1 cannot have read the slot
   for (int i = 0; i < 2000 && !flipped; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     flipped = flip_in_shared_memory();
   }
-  EXPECT_TRUE(flipped) << "nothing was found in shared memory";
+  EXPECT_TRUE(flipped) << "the pattern was not found in shared memory";
   std::vector<float> data(kCount, 1.0F);
   results[1] = sum(*ranks[1], data);
   early.join();

@@ -1,5 +1,5 @@
-// Communicators out of communicators, many of them, in any order of ends; initialisation in the background; calls from
-// several threads.
+// Tests communicators that are made from other communicators: many of them, destroyed in any order. Also tests
+// initialization in the background, and calls from several threads.
 #include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,15 +15,15 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-class Split : public testing::TestWithParam<WorldKind> {
+class Split : public testing::TestWithParam<JobConfiguration> {
  protected:
-  static Communicators world(std::int32_t size) { return make_world(GetParam(), size); }
+  static Communicators world(std::int32_t size) { return make_configured_ranks(GetParam(), size); }
 };
 
 TEST_P(Split, GroupsByColourAndOrdersByKey) {
   Communicators ranks = world(6);
   on_every_rank(ranks, [](Communicator& rank) {
-    // Even and odd ranks apart, each in reverse; rank 5 stays out.
+    // Even and odd ranks form separate communicators, each in reverse order. Rank 5 gets no new communicator.
     const std::int32_t colour = rank.rank() == 5 ? Communicator::kNoColour : rank.rank() % 2;
     auto child = rank.split(colour, -rank.rank());
     ASSERT_TRUE(child.ok()) << to_string(child.error());
@@ -54,7 +54,7 @@ TEST_P(Split, ChildrenOutliveTheirParentAndSplitAgain) {
     ASSERT_TRUE(grandchild.ok()) << to_string(grandchild.error());
     grandchildren[me] = std::move(*grandchild);
   });
-  ranks.clear();  // parents and, by now, children are gone
+  ranks.clear();  // the parents are destroyed, and by now the children, too
   on_every_rank(grandchildren, [](Communicator& rank) {
     EXPECT_EQ(rank.size(), 2);
     auto memory = rank.allocate(400'000);
@@ -72,7 +72,7 @@ TEST_P(Split, CommunicatorsRunAtTheSameTime) {
     auto first = rank.duplicate();
     auto second = rank.duplicate();
     ASSERT_TRUE(first.ok() && second.ok());
-    // Started in another order on every rank: they do not share an order.
+    // Each rank starts the calls in another order, because different communicators need no common order.
     std::vector<float> a(50'000, 1.0f), b(50'000, 2.0f);
     auto start = [](Communicator& on, std::vector<float>& data) {
       return start_sum(on, data.data(), data.data(), data.size());
@@ -87,10 +87,10 @@ TEST_P(Split, CommunicatorsRunAtTheSameTime) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, Split, testing::ValuesIn(kWorlds),
+INSTANTIATE_TEST_SUITE_P(Worlds, Split, testing::ValuesIn(kConfigurations),
                          [](const auto& world) { return std::string(world.param.name); });
 
-// Nobody waits for a rank that cannot take part, and what was lost is the child.
+// The other ranks must not wait for a rank that cannot take part. Only the new communicator is lost.
 TEST(Split, TellsAllRanksOfANegativeColourAndCostsNothingElse) {
   auto ranks = make_ranks(3);
   on_every_rank(ranks, [](Communicator& rank) {
@@ -153,7 +153,8 @@ TEST(Finalize, WaitsForWhatIsUnderWayAndRefusesWhatComesLater) {
   });
 }
 
-// Every thread has its own communicator or its own peers; all use one communicator for sends.
+// Every thread makes collectives on its own communicator, or sends to its own peers. Sends of all threads use one
+// communicator.
 TEST(Threads, CallFromManyAtOnce) {
   constexpr int kThreads = 4;
   auto ranks = make_ranks(2);
@@ -181,7 +182,7 @@ TEST(Threads, CallFromManyAtOnce) {
   });
 }
 
-// A caller's plan runs like the built-in ones, and ranks that have different ones are told so.
+// A user plan must run like a built-in one. If ranks have different plans, they must get an error.
 UserPlan star(std::uint32_t ranks, std::uint32_t centre) {
   PlanBuilder plan({.name = "star", .collective = CollectiveKind::kAllReduce, .ranks = ranks, .slots = 1});
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
@@ -209,14 +210,14 @@ TEST_P(Split, RunsACallersPlanForItsSizes) {
   Communicators ranks = world(4);
   const UserPlan plan = star(4, 2);
   on_every_rank(ranks, [&](Communicator& rank) {
-    EXPECT_FALSE(sum_fails(rank, with(Algorithm::kUser)).empty()) << "no plan yet";
+    EXPECT_FALSE(sum_fails(rank, with(Algorithm::kUser)).empty()) << "no plan is set yet";
     ASSERT_TRUE(rank.use_plan(plan, {.min_bytes = 1000, .max_bytes = 2'000'000}).ok());
     for (const std::size_t count : {10u, 250u, 100'000u, 600'000u}) EXPECT_TRUE(sum_is_right(rank, count));
     EXPECT_TRUE(sum_is_right(rank, 3, with(Algorithm::kUser)));
   });
 }
 
-// Another plan on rank 1, or a plan on rank 1 alone.
+// Rank 1 has another plan, or only rank 1 has a plan.
 TEST(UserPlans, ThatDifferBetweenRanksAreTold) {
   const UserPlan a = star(3, 0), b = star(3, 1);
   for (const bool all_have_one : {true, false}) {
@@ -254,7 +255,7 @@ TEST(UserPlans, ThatDoNotFitAreRefusedByName) {
 TEST(Barrier, LooksAtNoOtherField) {
   auto ranks = make_ranks(3);
   on_every_rank(ranks, [](Communicator& rank) {
-    for (int i = 0; i < 3; ++i) {  // from the second on by the short way
+    for (int i = 0; i < 3; ++i) {  // from the second call on, the fast path for short calls is used
       CollectiveCall call;
       call.kind = CollectiveKind::kBarrier;
       call.type = all_data_types()[static_cast<std::size_t>(rank.rank() + i)];

@@ -1,5 +1,5 @@
-// Connections that something between the ranks cuts, a firewall or a proxy: the error must not claim that a process has
-// ended.
+// Tests connections that something between the ranks closes, for example a firewall or a proxy. The error must not
+// claim that a process has ended.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
@@ -13,7 +13,7 @@
 namespace tutti::test {
 namespace {
 
-// The TCP connections of this process.
+// Returns the descriptors of this process's TCP connections.
 std::set<int> tcp_connections() {
   std::set<int> found;
   for (int fd = 3; fd < 1024; ++fd) {
@@ -51,7 +51,8 @@ TEST(CutConnections, AreNotTakenForTheEndOfAProcess) {
     const std::scoped_lock lock(mutex);
     errors.push_back(status.error().message);
   });
-  std::size_t right = 0;  // the other rank may only repeat it
+  // number of ranks that report the cause themselves; the other rank may only repeat the error of its peer
+  std::size_t right = 0;
   for (const std::string& error : errors) {
     EXPECT_EQ(error.find("process has ended"), std::string::npos) << error;
     right += error.find("something still takes connections at its port: ") != std::string::npos ? 1 : 0;

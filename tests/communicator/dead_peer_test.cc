@@ -1,5 +1,6 @@
-// A rank's process ends without a word. Every call of a survivor that needs this rank fails and names it, over every
-// transport, also between ranks that have not talked before.
+// Tests the death of a rank's process without any notification. Every call of a survivor that needs this rank must
+// fail and name it. This is tested over every transport, and also between ranks that have exchanged no messages
+// before.
 #include <ostream>
 #include <thread>
 
@@ -13,17 +14,17 @@ using std::chrono::milliseconds;
 
 constexpr std::int32_t kSize = 3;
 constexpr std::int32_t kCaller = 0;
-constexpr std::int32_t kDead = 1;                    // rank 2 lives and makes no calls
-constexpr milliseconds kPromise{1000};               // until a death is noticed, on a quiet machine
+constexpr std::int32_t kDead = 1;                    // rank 2 stays alive and makes no calls
+constexpr milliseconds kPromise{1000};               // time until a death is noticed on an idle machine
 constexpr std::size_t kLong = std::size_t{1} << 22;  // 16 MiB
 
 struct Transport {
   const char* name;
   const char* transport;
   bool two_nodes;        // the dead rank is on a machine of its own
-  bool leaves_a_child;   // that the dead rank has forked, and that lives on with copies of its descriptors
-  const char* tls = "";  // of UCX
-  std::size_t calls = ~std::size_t{0};  // how many of kCalls are made: setting up UCX takes 0.3 s for each
+  bool leaves_a_child;   // the dead rank has forked a child, which stays alive and keeps copies of its descriptors
+  const char* tls = "";  // UCX_TLS, for the transport "ucx"
+  std::size_t calls = ~std::size_t{0};  // number of kCalls that are made; UCX takes 0.3 s of set-up for each
   friend void PrintTo(const Transport& transport, std::ostream* out) { *out << transport.name; }
 };
 constexpr Transport kTransports[] = {{"Shm", "auto", false, false},
@@ -35,8 +36,8 @@ constexpr Transport kUcxTransports[] = {{"UcxTcp", "ucx", false, true, "tcp,self
 
 struct SharedState {
   std::atomic<int> ready;
-  std::atomic<int> go;       // 1: the dead rank ends; 2: the caller makes its calls; 3: all end
-  std::atomic<pid_t> child;  // of the dead rank
+  std::atomic<int> go;       // 1: the dead rank exits; 2: the caller makes its calls; 3: all exit
+  std::atomic<pid_t> child;  // process id of the child that the dead rank has forked
 };
 
 SharedState& make_shared_state() {
@@ -44,11 +45,12 @@ SharedState& make_shared_state() {
   return *new (memory) SharedState{};
 }
 
-// A call of the caller's that cannot end well without the dead rank.
+// A call of rank kCaller that cannot succeed without the dead rank.
 struct NamedCall {
   const char* name;
   Status (*run)(Communicator& rank, std::vector<float>& data);
-  // Ranks that have never talked may have left in peace without a way to tell, which ends no wait for other senders.
+  // If ranks have exchanged no messages, one may have closed its communicator properly without being able to notify
+  // the other one. This does not end a wait for other senders, so the call is then not expected to fail.
   bool only_after_others = false;
 };
 
@@ -110,12 +112,13 @@ constexpr NamedCall kCalls[] = {
     {"barrier", [](Communicator& rank, auto&) { return rank.barrier(); }},
 };
 
-// A busy machine makes a call late, so one may take longer than the promise. But a call that does not notice the death
-// lasts until its deadline, which is three times as long as the limit of this test.
+// On a busy machine a call may start late and take longer than kPromise. A call that does not notice the death at
+// all lasts until its deadline, which is three times the limit of this test.
 milliseconds limit() { return patience() / 2; }
 milliseconds deadline() { return 3 * limit(); }
 
-// Returns whether the call failed as it should. `longest_ms` grows to the time that it took.
+// Makes the call and returns whether it failed as expected. Raises `longest_ms` to the duration of the call if that
+// is longer.
 bool fails_as_promised(const NamedCall& call, Communicator& rank, bool talked, std::atomic<std::int64_t>& longest_ms) {
   std::vector<float> data(kLong);
   const std::int64_t start_ms = now_ms();
@@ -137,7 +140,7 @@ class DeadPeer : public testing::TestWithParam<Transport> {
   void SetUp() override { skip_unless_possible({GetParam().name, 1, GetParam().transport, "off"}); }
 };
 
-// Two communicators for each call: ranks have talked on the first.
+// Makes two communicators for each call. On the first of each pair, the ranks exchange messages before the death.
 Result<Communicators> make_communicators(Communicator& rank, std::size_t calls) {
   Communicators all;
   for (std::size_t i = 0; i < 2 * calls; ++i) {
@@ -202,7 +205,7 @@ int run_rank(std::int32_t me, const CommunicatorOptions& options, const Transpor
   return me == kCaller ? make_calls(*communicators) : 0;
 }
 
-// Starts the ranks, each in a process of its own. `body` gets the options of its rank; its result is the exit status.
+// Starts each rank as a process. `body` gets the options of its rank; its return value is the exit status.
 std::vector<pid_t> start_ranks(const std::function<int(std::int32_t rank, CommunicatorOptions options)>& body) {
   const std::uint16_t port = free_port();
   std::vector<pid_t> ranks;
@@ -212,7 +215,7 @@ std::vector<pid_t> start_ranks(const std::function<int(std::int32_t rank, Commun
   return ranks;
 }
 
-// Waits until every rank is ready, and then for the end of the dead rank's process.
+// Waits until every rank is ready, and then for the exit of the dead rank's process.
 void end_dead_rank(const std::vector<pid_t>& ranks, SharedState& state) {
   wait_for(state.ready, kSize);
   state.go = 1;
@@ -233,7 +236,7 @@ TEST_P(DeadPeer, EveryCallThatNeedsItIsAnErrorThatNamesIt) {
     return run_rank(rank, options, transport, state);
   });
   end_dead_rank(ranks, state);
-  std::this_thread::sleep_for(kPromise);  // after which not even the first call may go well
+  std::this_thread::sleep_for(kPromise);  // after this time even the first call must fail
   state.go = 2;
   EXPECT_EQ(status_of(ranks[kCaller]), 0);
   state.go = 3;
@@ -241,8 +244,9 @@ TEST_P(DeadPeer, EveryCallThatNeedsItIsAnErrorThatNamesIt) {
   if (state.child > 0) kill(state.child, SIGKILL);
 }
 
-// Rank 0 waits in next_sender() on the first of three communicators. Meanwhile another of its threads receives from the
-// dead rank on the two others, one after the other, so that rank 0 had time to notice the death in next_sender(), too.
+// Rank 0 waits in next_sender() on the first of three communicators. Meanwhile another thread of it receives from
+// the dead rank on the two other communicators, one after the other. When both receives have failed, rank 0 also had
+// enough time to notice the death in next_sender().
 int wait_for_any_sender(Communicators& communicators, SharedState& state) {
   std::atomic<bool> noticed = true;
   std::thread observer([&, caller = gettid()] {
@@ -258,14 +262,14 @@ int wait_for_any_sender(Communicators& communicators, SharedState& state) {
   const auto sender = communicators[0]->next_sender();
   observer.join();
   if (!sender.ok()) std::fprintf(stderr, "next_sender: %s\n", to_string(sender.error()).c_str());
-  if (!noticed) std::fprintf(stderr, "a receive from the dead rank is no error that says so\n");
+  if (!noticed) std::fprintf(stderr, "a receive from the dead rank did not fail with kPeerLost\n");
   float data = 0;
   const bool right = sender.ok() && *sender == 2 && communicators[0]->receive(&data, 1, kType, 2).ok();
   return right && noticed ? 0 : 5;
 }
 
-// Over TCP ranks that have never talked have no connection, so rank 0 cannot know whether rank 1 had left in peace
-// before its process ended. It goes on waiting for whoever sends.
+// Over TCP, ranks that have exchanged no messages have no connection. Rank 0 therefore cannot distinguish whether
+// rank 1 closed its communicator properly or died, and continues to wait for any sender.
 TEST(NextSenderProcesses, WaitsOnWhereADeadPeerMayHaveLeftInPeace) {
   SharedState& state = make_shared_state();
   const std::vector<pid_t> ranks = start_ranks([&](std::int32_t rank, CommunicatorOptions options) {

@@ -1,4 +1,5 @@
-// Ranks that are destroyed while no memory is left: the process goes on, and their peers are told goodbye.
+// Tests the destruction of ranks when allocations fail. The process must continue, and the peers must get the close
+// notification.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,7 +15,7 @@ namespace {
 
 enum Outcome : int { kDestroyed = 0, kNoRanks = 10 };
 
-// The exit status, or 128 and the signal.
+// Runs body() in a child process. Returns its exit status, or 128 plus the signal that killed it.
 int in_process(const std::function<int()>& body) {
   const pid_t child = fork();
   if (child == 0) _exit(body());
@@ -23,9 +24,9 @@ int in_process(const std::function<int()>& body) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-int destroy_without_memory(const WorldKind& world, std::int64_t first_failure, bool lasting) {
+int destroy_without_memory(const JobConfiguration& world, std::int64_t first_failure, bool lasting) {
   alarm(static_cast<unsigned>(patience() / std::chrono::seconds(1)));
-  Communicators ranks = make_world(world, 2);
+  Communicators ranks = make_configured_ranks(world, 2);
   bool good = true;
   std::vector<float> values(2000, 1);
   on_every_rank(ranks, [&](Communicator& rank) {
@@ -40,20 +41,20 @@ int destroy_without_memory(const WorldKind& world, std::int64_t first_failure, b
   return kDestroyed;
 }
 
-class Destruction : public testing::TestWithParam<WorldKind> {};
+class Destruction : public testing::TestWithParam<JobConfiguration> {};
 
 TEST_P(Destruction, EndsWithoutAnyMemory) {
   EXPECT_EQ(in_process([] { return destroy_without_memory(GetParam(), 1, true); }), kDestroyed);
 }
 
 TEST_P(Destruction, EndsWhicheverAllocationFails) {
-  constexpr std::int64_t kMost = 24;  // more than a destruction needs
+  constexpr std::int64_t kMost = 24;  // more than the number of allocations of a destruction
   for (std::int64_t n = 1; n <= kMost; ++n) {
     ASSERT_EQ(in_process([n] { return destroy_without_memory(GetParam(), n, false); }), kDestroyed) << n;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, Destruction, testing::ValuesIn(kWorlds),
+INSTANTIATE_TEST_SUITE_P(Worlds, Destruction, testing::ValuesIn(kConfigurations),
                          [](const auto& world) { return std::string(world.param.name); });
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Bad input, disagreeing ranks, absent, aborting and leaving peers: each gets an error that names the culprit, none
-// hangs, and the communicator stays usable where that is promised.
+// Tests errors of invalid arguments, and of ranks that disagree, are absent, abort or leave. Each call must fail
+// with an error that names the culprit, no rank may hang, and the communicator must stay usable if this is promised.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -64,9 +64,9 @@ TEST(BadArguments, OnlyPrivateWritableMemoryCanBeRegisteredAndOnlyOnce) {
   EXPECT_FALSE(others[0]->register_memory(pages + 4096, 4096).ok());
   auto allocated = ranks[0]->allocate(kBytes);
   ASSERT_TRUE(allocated.ok());
-  EXPECT_FALSE(others[0]->register_memory(allocated->data(), kBytes).ok()) << "our own allocator's";
+  EXPECT_FALSE(others[0]->register_memory(allocated->data(), kBytes).ok()) << "memory from allocate()";
   first = Error{};
-  EXPECT_TRUE(others[0]->register_memory(pages, kBytes).ok()) << "private again";
+  EXPECT_TRUE(others[0]->register_memory(pages, kBytes).ok()) << "the pages are private again";
   EXPECT_EQ(std::count(pages, pages + kBytes, std::byte{7}), std::ptrdiff_t{kBytes});
   std::free(pages);
   void* read_only = mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -103,14 +103,15 @@ TEST(BadArguments, RankAndSizeOutsideAreRefused) {
 }
 
 struct Disagreement {
-  const char* argument;  // as it must be named
+  const char* argument;  // text that the error must contain
   std::size_t count = 1000;
   DataType type = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   Algorithm algorithm = Algorithm::kTwoShot;
 };
 
-// Rank 2 of 4 differs in one argument: every rank is told so, and the next call works.
+// Rank 2 of 4 passes one different argument. Every rank must get an error that says so, and the next call must
+// succeed.
 TEST(Mismatch, NamesRankAndArgumentOnEveryRankAndLeavesTheCommunicatorUsable) {
   Communicators ranks = make_ranks(4, std::chrono::seconds(15));
   for (const Algorithm algorithm : algorithms_of(CollectiveKind::kAllReduce)) {
@@ -142,8 +143,8 @@ TEST(Mismatch, NamesRankAndArgumentOnEveryRankAndLeavesTheCommunicatorUsable) {
   }
 }
 
-// What failed calls leave in the slots must not use up the credits of later ones: more failures than slots, one after
-// another.
+// Failed calls may leave messages in the slots. These must not use up the credits of later calls. The test makes
+// more failing calls in a row than there are slots.
 TEST(Mismatch, ManyInARowLeaveTheCommunicatorUsable) {
   for (const Algorithm algorithm : algorithms_of(CollectiveKind::kAllReduce)) {
     Communicators ranks = make_ranks(3, std::chrono::seconds(15));
@@ -162,8 +163,8 @@ TEST(Mismatch, ManyInARowLeaveTheCommunicatorUsable) {
   }
 }
 
-// Random disagreements in random ways, registered and plain, blocking and not: every rank is told of a mismatch, or,
-// where all agree, gets its result. The seed is printed on failure.
+// Random disagreements, with registered and plain memory, and with blocking and asynchronous calls. If the ranks
+// disagree, every rank must get an error; otherwise every rank must get its result. A failure prints the seed.
 TEST(Mismatch, RandomDisagreementsNeverPassAndNeverBreakTheCommunicator) {
   for (std::uint32_t seed = 1; seed <= 6; ++seed) {
     std::mt19937 random(seed);
@@ -216,7 +217,8 @@ TEST(Mismatch, RandomDisagreementsNeverPassAndNeverBreakTheCommunicator) {
   }
 }
 
-// A rank that gave a call up has its buffer back: who comes late must not take what lies there now for an operand.
+// After a timeout, the user may write to the buffer. A rank that enters the call late must not use the new contents
+// as an operand.
 TEST(Deadline, ALateRankNeverTakesWhatTheUserWroteAfterATimeout) {
   for (const bool allocated : {true, false}) {
     Communicators ranks = make_ranks(2, std::chrono::milliseconds(200));
@@ -239,7 +241,7 @@ TEST(Deadline, ALateRankNeverTakesWhatTheUserWroteAfterATimeout) {
         while (!rewritten) std::this_thread::yield();
         const Status late = rank.all_reduce(data, out.data(), kCount, DataType::kFloat32, ReduceOp::kSum, options);
         if (late.ok()) {
-          EXPECT_EQ(out, std::vector<float>(kCount, 2.0f)) << "right, or an error";
+          EXPECT_EQ(out, std::vector<float>(kCount, 2.0f)) << "the result must be right if the call succeeds";
         }
       }
       options.timeout = patience();
@@ -269,10 +271,10 @@ TEST(Deadline, NamesTheRankThatNeverEnters) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// In the first call a missing rank may still be in set-up, where it waits for rank 0. The others cannot tell which of
-// two missing ranks waits for the other.
+// In the first call, a missing rank may still be in set-up, waiting for rank 0. If two ranks are missing, the others
+// cannot detect which of them waits for the other one, so the error names neither.
 TEST(Deadline, OfTwoRanksMissingInTheFirstCallNoneIsNamedAlone) {
-  Communicators ranks = make_world({"Tcp", 1, "tcp", "off"}, 4, scaled(std::chrono::seconds(1)));
+  Communicators ranks = make_configured_ranks({"Tcp", 1, "tcp", "off"}, 4, scaled(std::chrono::seconds(1)));
   std::barrier punctual(2);
   std::vector<std::thread> threads;
   for (const std::size_t present : {1u, 2u}) {
@@ -296,14 +298,15 @@ TEST(Deadline, TheCommunicatorWorksOnWhenTheLateRankHasCaughtUp) {
     std::vector<float> data(100, 1.0f);
     EXPECT_TRUE(rank.rank() != 1 || eventually([&gave_up] { return gave_up == 2; }));
     const Status status = rank.all_reduce(data.data(), data.data(), 100, DataType::kFloat32, ReduceOp::kSum);
-    if (status.ok()) {  // the late rank finds all it needs in its inbox: then its result is right
+    // if all that the late rank needs has already arrived, the call succeeds with the right result
+    if (status.ok()) {
       EXPECT_EQ(rank.rank(), 1);
       EXPECT_EQ(data, std::vector<float>(100, 3.0f));
     } else {
       EXPECT_EQ(status.error().code, ErrorCode::kTimeout) << to_string(status.error());
       ++gave_up;
     }
-    // The ranks come out of the failed call at different times; a longer deadline covers the gap.
+    // The ranks return from the failed call at different times, so the next call needs a longer timeout.
     CallOptions patient;
     patient.timeout = patience();
     EXPECT_TRUE(sum_is_right(rank, 5000, patient));
@@ -317,7 +320,7 @@ TEST(Abort, EndsTheCallHereAndOnPeersAndNamesTheCaller) {
     ranks[0]->abort();
   });
   on_every_rank(ranks, [](Communicator& rank) {
-    if (rank.rank() == 1) return;  // never enters
+    if (rank.rank() == 1) return;  // never makes the call
     std::vector<float> data(100);
     const Status status = rank.all_reduce(data.data(), data.data(), 100, DataType::kFloat32, ReduceOp::kSum);
     ASSERT_FALSE(status.ok());
@@ -351,10 +354,10 @@ TEST(Leaving, APeerThatIsDestroyedIsNamedAndAnUnfinishedOperationEnds) {
   auto work = start_sum(*others[0], data.data(), data.data(), 100);
   ASSERT_TRUE(work.ok());
   others[0].reset();
-  EXPECT_FALSE(work->wait().ok()) << "a Work outlives its communicator and says how it ended";
+  EXPECT_FALSE(work->wait().ok()) << "a Work outlives its communicator and returns its error";
 }
 
-// A rank may finish a call and leave while others still carry it out.
+// A rank may finish its last call and destroy its communicator while others still execute the call.
 TEST(Leaving, AfterTheLastCallNobodyMissesAnything) {
   for (int round = 0; round < 20; ++round) {
     Communicators ranks = make_ranks(4);

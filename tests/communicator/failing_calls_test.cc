@@ -1,10 +1,13 @@
-// Every call of the operating system that a rank makes fails once. For each n, a job of processes is started, in one of
-// which, the victim, the n-th call of one sort fails (failing_calls.h): while the communicator is made, or in the calls
-// after that. No process may hang or crash, what is reported as good must be right, the victim's error says what
-// failed and what to do, the errors of the others name the victim, and after the ranks are destroyed no descriptor and
-// no shared memory is left. The sweep over n ends when a job passes without its n-th call.
+// Fails each call of the operating system that a rank makes once. For each n, the test starts a job of processes. In
+// one of them, the victim, the n-th call of one type fails (see failing_calls.h). It fails either during the set-up
+// or during the calls after it. The requirements are:
+// - No process hangs or crashes.
+// - A result that is reported as good is right.
+// - The victim's error states the cause and a remedy, and the errors of the other ranks name the victim.
+// - After the ranks are destroyed, no descriptor and no shared memory is left.
 //
-// The long program tries every n; the short one a few, spread evenly.
+// The sweep over n ends when a job finishes before its n-th call. The long program tries every n, the short one a
+// few values that are spread evenly.
 #include "support/failing_calls.h"
 
 #include <deque>
@@ -27,22 +30,22 @@ enum class Stage { kCreate, kCalls };
   *out << (stage == Stage::kCreate ? "kCreate" : "kCalls");
 }
 
-struct World {
+struct ProcessJob {
   const char* name;
   const char* transport;
   std::int32_t ranks;
   bool two_nodes = false;  // the last rank is on a machine of its own
   bool encrypt = false;
-  friend void PrintTo(const World& world, std::ostream* out) { *out << world.name; }
+  friend void PrintTo(const ProcessJob& world, std::ostream* out) { *out << world.name; }
 };
-constexpr World kJobs[] = {{"Shm", "shm", 2}, {"Tcp", "tcp", 2}, {"Mixed", "auto", 3, true}};
-[[maybe_unused]] constexpr World kEncryptedJobs[] = {{"Tls", "tcp", 2, false, true}};
+constexpr ProcessJob kJobs[] = {{"Shm", "shm", 2}, {"Tcp", "tcp", 2}, {"Mixed", "auto", 3, true}};
+[[maybe_unused]] constexpr ProcessJob kEncryptedJobs[] = {{"Tls", "tcp", 2, false, true}};
 
 struct FaultKind {
   const char* name;
   Fault fault;
-  const char* cause;   // in the victim's error
-  const char* remedy;  // there, too
+  const char* cause;   // text that the victim's error must contain: the cause
+  const char* remedy;  // text that the victim's error must contain: the remedy
   friend void PrintTo(const FaultKind& kind, std::ostream* out) { *out << kind.name; }
 };
 constexpr FaultKind kFaults[] = {
@@ -58,47 +61,48 @@ constexpr FaultKind kFaults[] = {
 [[maybe_unused]] constexpr FaultKind kLibraryFault[] = {kFaults[5]};
 
 struct Trial {
-  World world;
+  ProcessJob world;
   FaultKind kind;
   Stage stage;
   std::int32_t victim;
   std::int64_t n;
 };
 
-// How a rank's process ends.
+// Exit statuses of a rank's process.
 enum Outcome : int { kFine = 0, kNotReached = 10, kWrongData = 11, kWrongMessage = 12, kLeft = 13 };
 
 constexpr std::size_t kCount = 300'007;
-constexpr std::size_t kRegistered = std::size_t{2} << 20;  // bytes
+constexpr std::size_t kRegistered = std::size_t{2} << 20;  // in bytes
 
 bool verbose() { return std::getenv("TUTTI_TEST_VERBOSE") != nullptr; }
 
-// What a communicator must give back: descriptors, and mappings of shared memory.
-struct Held {
+// The resources that a communicator must release: descriptors, and mappings of shared memory.
+struct OpenResources {
   std::size_t descriptors = 0;
   std::size_t mappings = 0;
 };
 
-Held held() {
-  Held held;
+OpenResources open_resources() {
+  OpenResources open_resources;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     static_cast<void>(entry);
-    ++held.descriptors;
+    ++open_resources.descriptors;
   }
   std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) held.mappings += line.find("tutti") != line.npos ? 1 : 0;
-  return held;
+  for (std::string line; std::getline(maps, line);) open_resources.mappings += line.find("tutti") != line.npos ? 1 : 0;
+  return open_resources;
 }
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
-// The calls of one rank on one communicator, and what becomes of them.
+// Makes the calls of one rank on one communicator, and checks their results.
 class Rank {
  public:
   Rank(const Trial& trial, std::int32_t number) : trial_(trial), number_(number) {}
 
-  int run(const CommunicatorOptions& options) noexcept {  // an exception ends the process, as in a program
-    const Held before = held();
+  // noexcept: an exception ends the process, as it would in a program that does not catch it
+  int run(const CommunicatorOptions& options) noexcept {
+    const OpenResources before = open_resources();
     if (trial_.stage == Stage::kCreate) begin_to_fail();
     auto made = Communicator::create(options);
     if (!made) {
@@ -108,8 +112,8 @@ class Rank {
       make_calls(**made);
       made->reset();
     }
-    failing_calls::fail_nth(trial_.kind.fault, 0);  // held() opens files
-    const Held after = held();
+    failing_calls::fail_nth(trial_.kind.fault, 0);  // open_resources() opens files, so no call may fail any more
+    const OpenResources after = open_resources();
     if (after.descriptors > before.descriptors || after.mappings > before.mappings) {
       std::fprintf(stderr, "rank %d: %zu descriptors and %zu mappings left, of %zu and %zu\n", number_,
                    after.descriptors - before.descriptors, after.mappings - before.mappings, before.descriptors,
@@ -150,7 +154,7 @@ class Rank {
     const Status status = work.ok() ? work->wait() : Status(work.error());
     expect(status, "all_reduce in the background", output.data(),
            [&](std::size_t i) { return sum_of(rank.size(), i); });
-    // Nobody frees its memory before all have read it.
+    // This is a barrier: a rank must not free its memory before all ranks have read it.
     expect(rank.all_reduce(nullptr, nullptr, 0, DataType::kInt8, ReduceOp::kSum), "barrier");
   }
 
@@ -169,8 +173,8 @@ class Rank {
     }
   }
 
-  // Only the first error: those that follow from it may say that the communicator is broken. A timeout need not name
-  // the victim, because a third rank cannot see which of the others is at fault.
+  // Checks only the first error, because later errors may just report that the communicator is broken. A timeout
+  // need not name the victim, because a third rank cannot detect which of the other ranks is at fault.
   void judge(const Error& error, const char* call) {
     if (verbose()) std::fprintf(stderr, "  rank %d, %s: %s\n", number_, call, to_string(error).c_str());
     if (std::exchange(failed_, true)) return;
@@ -196,7 +200,7 @@ std::string described(const Trial& trial) {
          (trial.stage == Stage::kCreate ? " while creating, " : " in calls, ") + trial.world.name;
 }
 
-// The processes of one job.
+// Starts the processes of one job.
 std::vector<pid_t> start_job(const Trial& trial, const std::filesystem::path& recordings) {
   const std::uint16_t port = free_port();
   std::vector<pid_t> ranks;
@@ -217,7 +221,7 @@ std::vector<pid_t> start_job(const Trial& trial, const std::filesystem::path& re
   return ranks;
 }
 
-// Runs jobs, several at a time because they mostly wait.
+// Runs several jobs at the same time, because they mostly wait.
 class FailingCalls {
  public:
   FailingCalls()
@@ -229,17 +233,18 @@ class FailingCalls {
   FailingCalls(const FailingCalls&) = delete;
   FailingCalls& operator=(const FailingCalls&) = delete;
 
-  // Waits for the oldest job if there are enough. False: the call that was to fail in it was not reached.
+  // Starts a job. If kMaxConcurrentJobs jobs are running, it waits for the oldest one, and returns false if that job
+  // finished before the call that should have failed.
   bool add(const Trial& trial) {
     jobs_.push_back({trial, start_job(trial, recordings_)});
-    return jobs_.size() < kAtOnce || finish_oldest();
+    return jobs_.size() < kMaxConcurrentJobs || finish_oldest();
   }
   void finish() {
     while (!jobs_.empty()) finish_oldest();
   }
 
  private:
-  static constexpr std::size_t kAtOnce = 12;
+  static constexpr std::size_t kMaxConcurrentJobs = 12;
   struct Job {
     Trial trial;
     std::vector<pid_t> ranks;
@@ -267,7 +272,7 @@ class FailingCalls {
 
 #if TUTTI_EVERY_CALL
 
-class FailingCallsSweep : public testing::TestWithParam<std::tuple<World, FaultKind, Stage, std::int32_t>> {};
+class FailingCallsSweep : public testing::TestWithParam<std::tuple<ProcessJob, FaultKind, Stage, std::int32_t>> {};
 
 constexpr std::int64_t kMost = 150;
 
@@ -275,7 +280,8 @@ TEST_P(FailingCallsSweep, NoneHangsCrashesLiesOrLeaks) {
   const auto& [world, kind, stage, victim] = GetParam();
   FailingCalls jobs;
   std::int64_t n = 1;
-  // A rank that tries again and again, because another one is slow to start, makes calls without end.
+  // kMost limits n, because a rank that repeats an attempt while another rank starts slowly makes any number of
+  // calls.
   while (n < kMost && jobs.add({world, kind, stage, victim, n})) ++n;
   jobs.finish();
   std::printf("%ld jobs up to %s\n", static_cast<long>(n), described({world, kind, stage, victim, n}).c_str());
@@ -298,9 +304,9 @@ INSTANTIATE_TEST_SUITE_P(Encrypted, FailingCallsSweep,
 
 #else
 
-class FailingCallsSample : public testing::TestWithParam<World> {};
+class FailingCallsSample : public testing::TestWithParam<ProcessJob> {};
 
-// Ranks 0 and 1 are the victims in turn.
+// Alternates between ranks 0 and 1 as the victim.
 TEST_P(FailingCallsSample, NoneHangsCrashesLiesOrLeaks) {
   FailingCalls jobs;
   std::int32_t victim = 0;

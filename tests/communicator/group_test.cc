@@ -1,4 +1,5 @@
-// Sends, receives, groups of them and of collectives, and the v-variants that are such groups.
+// Tests sends, receives, groups of them and of collectives, and the v-variants, which are implemented as such
+// groups.
 #include "tutti/group.h"
 
 #include <gmock/gmock.h>
@@ -15,7 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// What rank `from` sends to rank `to` as their `k`-th message.
+// Contents of the k-th message from rank `from` to rank `to`.
 std::vector<std::int32_t> letter(std::int32_t from, std::int32_t to, int k, std::size_t count) {
   std::vector<std::int32_t> words(count);
   std::iota(words.begin(), words.end(), from * 1'000'003 + to * 10'007 + k * 101);
@@ -51,7 +52,7 @@ TEST(SendReceive, DoesNotHoldUpCollectives) {
     std::vector<std::int32_t> data(200'000);
     Group group;
     Work work;
-    if (rank.rank() == 0) {  // sends first, the other receives after the collective
+    if (rank.rank() == 0) {  // rank 0 sends first, and rank 1 receives after the collective
       data = letter(0, 1, 0, data.size());
       ASSERT_TRUE(group.send(rank, data.data(), data.size(), DataType::kInt32, 1).ok());
       work = *group.start();
@@ -65,18 +66,18 @@ TEST(SendReceive, DoesNotHoldUpCollectives) {
   });
 }
 
-// Two ranks with this deadline. Rank 0 starts several sends at once, and rank 1 takes them one after the other, so that
-// the last send waits for twice the deadline.
+// Result of send_in_a_row(). Two ranks have the given timeout. Rank 0 starts several sends at once, and rank 1
+// receives them one after the other, so that the last send waits for twice the timeout.
 struct SendsInARow {
-  std::vector<std::string> errors;            // of the sends that failed
+  std::vector<std::string> errors;            // error messages of the sends that failed
   std::chrono::steady_clock::duration pause;  // the longest time between two receives
 };
 
-SendsInARow send_in_a_row(const WorldKind& world, std::chrono::milliseconds timeout) {
+SendsInARow send_in_a_row(const JobConfiguration& world, std::chrono::milliseconds timeout) {
   constexpr int kSends = 8;
   SendsInARow done{};
-  Communicators ranks = make_world(world, 2, timeout);
-  const std::vector<std::int32_t> data(1 << 20, 7);  // more than the slots or the socket's buffers hold
+  Communicators ranks = make_configured_ranks(world, 2, timeout);
+  const std::vector<std::int32_t> data(1 << 20, 7);  // longer than the slots or the socket buffers can hold
   on_every_rank(ranks, [&](Communicator& rank) {
     if (rank.rank() == 1) {
       std::vector<std::int32_t> got(data.size());
@@ -105,12 +106,13 @@ SendsInARow send_in_a_row(const WorldKind& world, std::chrono::milliseconds time
   return done;
 }
 
-// The deadline of a call is for a time without progress. A send that waits behind others makes progress as long as they
-// do, though it does not move itself. If a busy machine has held up a rank for too long, longer deadlines are tried.
+// The timeout of a call limits the time without progress. A send that waits behind others counts as progressing
+// while they progress. If the machine is so busy that a rank was delayed too long, the test repeats with a longer
+// timeout.
 TEST(Group, ASendBehindOthersHasTimeWhileTheyMove) {
-  constexpr int kLongest = 4;  // times the shortest deadline
+  constexpr int kLongest = 4;  // the longest timeout is this many times the shortest one
   const std::chrono::milliseconds shortest = scaled(std::chrono::milliseconds(1000));
-  for (const WorldKind& world : {kWorlds[0], kWorlds[1]}) {
+  for (const JobConfiguration& world : {kConfigurations[0], kConfigurations[1]}) {
     std::chrono::milliseconds timeout = shortest;
     SendsInARow done = send_in_a_row(world, timeout);
     while (!done.errors.empty() && done.pause > timeout / 2 && timeout < kLongest * shortest) {
@@ -140,7 +142,7 @@ TEST(Group, EndsWhateverTheOrderOfItsCalls) {
           slots.push_back({peer, k, letter(rank.rank(), peer, k, count), std::vector<std::int32_t>(count)});
         }
       }
-      // Any order of peers and directions; the letters of one pair stay in order.
+      // The order of peers and directions is random, but the messages of each pair keep their order.
       std::vector<std::pair<bool, std::int32_t>> calls;
       for (const Slot& slot : slots) {
         calls.emplace_back(true, slot.peer);
@@ -184,7 +186,7 @@ TEST(Group, RunsCollectivesOfSeveralCommunicatorsInAnyOrder) {
       const auto add = [&](Communicator& on, std::vector<float>& data) {
         ASSERT_TRUE(group.add(on, {.input = data.data(), .output = data.data(), .count = data.size()}).ok());
       };
-      // Each rank in another order, also on the same communicator.
+      // Each rank uses another order, even for calls on the same communicator.
       if (r == 0) add(*a[r], x), add(*b[r], y), add(*a[r], z);
       if (r == 1) add(*b[r], y), add(*a[r], z), add(*a[r], x);
       if (r == 2) add(*a[r], z), add(*a[r], x), add(*b[r], y);
@@ -225,14 +227,15 @@ TEST(Group, HoldsUpNoOtherThread) {
     std::thread([&] {
       Group second;
       ASSERT_TRUE(second.add(rank, {.input = more.data(), .output = more.data(), .count = 20}).ok());
-      ASSERT_FALSE(rank.barrier().ok()) << "this thread's group is open";
+      ASSERT_FALSE(rank.barrier().ok()) << "this thread has an open group";
       ASSERT_TRUE(second.run().ok());
       Work work = *start_send(rank, &sent, 1, DataType::kFloat32, other);
       ASSERT_TRUE(rank.receive(&got, 1, DataType::kFloat32, other).ok());
       ASSERT_TRUE(work.wait().ok());
     }).join();
     EXPECT_FALSE(rank.barrier().ok());
-    std::thread([&] { ASSERT_TRUE(open.run().ok()); }).join();  // whoever runs it, it was this thread's
+    // another thread may run the group, although this thread opened it
+    std::thread([&] { ASSERT_TRUE(open.run().ok()); }).join();
     ASSERT_TRUE(rank.barrier().ok());
     EXPECT_EQ(data, std::vector<float>(10, 2.0f));
     EXPECT_EQ(more, std::vector<float>(20, 4.0f));
@@ -247,7 +250,7 @@ TEST(Group, SendsToItselfOnlyInPairs) {
   ASSERT_TRUE(group.send(*ranks[0], from.data(), 3, DataType::kInt32, 0).ok());
   {
     Group half;
-    EXPECT_FALSE(half.send(*ranks[0], from.data(), 3, DataType::kInt32, 0).ok()) << "the first group is open";
+    EXPECT_FALSE(half.send(*ranks[0], from.data(), 3, DataType::kInt32, 0).ok()) << "the first group is still open";
   }
   const Status wrong = group.receive(*ranks[0], to.data(), 2, DataType::kInt32, 0);
   EXPECT_FALSE(wrong.ok());
@@ -274,7 +277,8 @@ TEST(SendReceive, NamesThePeerWhoseCountDiffers) {
       EXPECT_EQ(status.error().code, ErrorCode::kMismatch);
       EXPECT_EQ(status.error().rank, 0);
       EXPECT_THAT(status.error().message, HasSubstr("rank 0 sends count 99, this rank (1) expects count 100"));
-      EXPECT_TRUE(rank.receive(data.data(), 50, DataType::kFloat32, 0).ok()) << "the next ones meet again";
+      EXPECT_TRUE(rank.receive(data.data(), 50, DataType::kFloat32, 0).ok())
+          << "the next send and receive must match again";
     }
   });
 }
@@ -308,7 +312,8 @@ TEST(SendReceive, RefusesWhatCannotBeRight) {
   refused(ranks[0]->receive(&x, 1, DataType::kFloat32, 0), "itself");
 }
 
-// all_to_all_v: rank r sends (r + 1) * (q + 1) elements to rank q, none to rank 1 from rank 0.
+// In all_to_all_v(), rank r sends (r + 1) * (q + 1) * 1000 elements to rank q, except that rank 0 sends none to rank
+// 1.
 std::size_t a2a_count(std::int32_t from, std::int32_t to) {
   if (from == 0 && to == 1) return 0;
   return static_cast<std::size_t>(from + 1) * static_cast<std::size_t>(to + 1) * 1000;
@@ -323,7 +328,7 @@ TEST(AllToAllV, BringsEveryBlockToItsPlaceWithDisplacements) {
     for (std::int32_t q = 0; q < size; ++q) {
       out_counts.push_back(a2a_count(me, q));
       in_counts.push_back(a2a_count(q, me));
-      out_starts.push_back(out_end += 3);  // gaps
+      out_starts.push_back(out_end += 3);  // leave gaps between the blocks
       in_starts.push_back(in_end += 5);
       out_end += out_counts.back();
       in_end += in_counts.back();
@@ -344,7 +349,7 @@ TEST(AllToAllV, BringsEveryBlockToItsPlaceWithDisplacements) {
       EXPECT_TRUE(std::equal(words.begin(), words.end(), begin)) << "from rank " << q;
     }
     untouched = static_cast<std::size_t>(std::count(in.begin(), in.end(), -2));
-    EXPECT_EQ(untouched, 20u) << "gaps stay as they were";
+    EXPECT_EQ(untouched, 20u) << "the gaps must not change";
   });
 }
 

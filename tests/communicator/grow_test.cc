@@ -1,4 +1,5 @@
-// Newcomers in a running job: ranks as processes, killed ones replaced; what is refused.
+// Tests grow(): new ranks join a running job, with ranks as processes. It covers the replacement of killed ranks,
+// and invalid arguments.
 #include <gmock/gmock.h>
 #include <sys/prctl.h>
 
@@ -32,7 +33,7 @@ UniqueId publish_id(Board& board) {
   return *id;
 }
 
-int come_as_newcomer(Board& board, std::int32_t rank, std::int32_t size, const char* transport) {
+int join_as_new_rank(Board& board, std::int32_t rank, std::int32_t size, const char* transport) {
   while (board.id_made == 0) std::this_thread::sleep_for(milliseconds(2));
   const auto id = UniqueId::from_text(board.id);
   if (!id.ok()) return 20;
@@ -55,7 +56,7 @@ TEST_P(Grow, AdmitsNewcomersBehindThoseWhoWereThere) {
   for (std::int32_t rank = 0; rank < 4; ++rank) {
     children.push_back(start([&, rank] {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (rank >= 2) return come_as_newcomer(board, rank, 4, GetParam());
+      if (rank >= 2) return join_as_new_rank(board, rank, 4, GetParam());
       CommunicatorOptions options = job(rank, 2, port);
       options.transport = GetParam();
       auto old = Communicator::create(options);
@@ -71,7 +72,7 @@ TEST_P(Grow, AdmitsNewcomersBehindThoseWhoWereThere) {
   for (const pid_t child : children) EXPECT_EQ(status_of(child), 0);
 }
 
-// kill -9, agree and shrink, a replacement comes, and the job has its size again.
+// A rank is killed, the survivors shrink, a new process joins, and the job has its old size again.
 TEST_P(Grow, ReplacesAKilledRank) {
   Board& board = make_board();
   const std::uint16_t port = free_port();
@@ -95,7 +96,7 @@ TEST_P(Grow, ReplacesAKilledRank) {
   }
   for (int i = 0; i < 4000 && board.ready < 3; ++i) std::this_thread::sleep_for(milliseconds(5));
   kill(children[0], SIGKILL);
-  children.push_back(start([&] { return come_as_newcomer(board, 2, 3, GetParam()); }));
+  children.push_back(start([&] { return join_as_new_rank(board, 2, 3, GetParam()); }));
   for (std::size_t i = 0; i < children.size(); ++i) EXPECT_EQ(status_of(children[i]), i == 0 ? 128 + SIGKILL : 0) << i;
 }
 
@@ -111,10 +112,10 @@ TEST(Grow, RefusesWhatCannotBeRight) {
     const auto fewer = rank.grow(2);
     ASSERT_FALSE(fewer.ok());
     EXPECT_EQ(fewer.error().code, ErrorCode::kInvalidArgument);
-    EXPECT_THAT(fewer.error().message, HasSubstr("grow: 2 ranks, of which 2 are there"));
+    EXPECT_THAT(fewer.error().message, HasSubstr("grow: size 2 is not greater than the 2 ranks"));
     const auto nobody = rank.grow(3);
     ASSERT_FALSE(nobody.ok());
-    EXPECT_THAT(nobody.error().message, HasSubstr("no rank gave a unique id"));
+    EXPECT_THAT(nobody.error().message, HasSubstr("no rank passed a unique id"));
     const auto both = rank.grow(3, *UniqueId::create());
     ASSERT_FALSE(both.ok());
     EXPECT_EQ(both.error().code, ErrorCode::kMismatch);

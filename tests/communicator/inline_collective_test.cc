@@ -1,5 +1,5 @@
-// Calls short enough for mailboxes: the same bits as the plans that they stand for, in step with all other calls, and
-// told in the same words when ranks disagree or stay away.
+// Tests calls that are short enough for mailboxes. They must give the same bits as the plans that they replace, keep
+// in step with all other calls, and give the same errors when ranks disagree or are absent.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,8 @@ using testing::HasSubstr;
 using Kind = CollectiveKind;
 using Bytes = std::vector<std::byte>;
 
-// Bits of every kind, the same in every run; of floats all classes of values.
+// Random bits, the same in every run. Interpreted as floating-point numbers, they contain all classes of values, for
+// example NaN, infinity and subnormal numbers.
 Bytes random_bits(std::size_t bytes, std::uint32_t seed) {
   std::mt19937 random(seed);
   Bytes bits(bytes);
@@ -40,7 +41,7 @@ struct Shape {
   ReduceOp op;
 };
 
-// What every rank's output holds after one call.
+// Makes one call on all ranks and returns the output of each.
 std::vector<Bytes> outputs_of(Communicators& ranks, const Shape& shape) {
   const std::size_t blocks = ranks.size();
   const std::size_t bytes = blocks * shape.count * size_of(shape.type);
@@ -68,14 +69,14 @@ std::vector<Bytes> outputs_of(Communicators& ranks, const Shape& shape) {
 
 TEST(ShmMailboxes, GiveTheBitsOfThePlansThatTheyStandFor) {
   Communicators by_mailbox = make_ranks(4);
-  Communicators by_messages = make_world(kWorlds[1], 4);
+  Communicators by_messages = make_configured_ranks(kConfigurations[1], 4);
   for (const Kind kind : {Kind::kAllReduce, Kind::kReduce, Kind::kReduceScatter, Kind::kAllGather, Kind::kAllToAll,
                           Kind::kBroadcast, Kind::kGather, Kind::kScatter}) {
     for (const DataType type : {DataType::kInt8, DataType::kUint32, DataType::kInt64, DataType::kFloat16,
                                 DataType::kBfloat16, DataType::kFloat32, DataType::kFloat64, DataType::kFloat8E5M2}) {
       for (const ReduceOp op :
            {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kAvg, ReduceOp::kPreMulSum}) {
-        for (const std::size_t count : {std::size_t{1}, std::size_t{6}, kMostShownBytes / 4 / size_of(type)}) {
+        for (const std::size_t count : {std::size_t{1}, std::size_t{6}, kMostInlineBytes / 4 / size_of(type)}) {
           const Shape shape{.kind = kind, .count = count, .type = type, .op = op};
           EXPECT_EQ(outputs_of(by_mailbox, shape), outputs_of(by_messages, shape))
               << to_string(kind) << " " << to_string(type) << " " << to_string(op) << " " << count;
@@ -86,17 +87,17 @@ TEST(ShmMailboxes, GiveTheBitsOfThePlansThatTheyStandFor) {
   }
 }
 
-// A root that only sends runs ahead of its readers, and calls with and without mailboxes take turns, so that a mailbox
-// comes to be used by two calls in a row.
+// A root that only sends runs ahead of its readers. Calls with and without mailboxes alternate, so that two
+// consecutive mailbox calls may use the same mailbox.
 TEST(ShmMailboxes, AreNotWrittenBeforeTheLastReaderIsDone) {
   constexpr int kRounds = 3000;
   Communicators ranks = make_ranks(3);
   on_every_rank(ranks, [](Communicator& rank) {
-    std::mt19937 same(7);  // all ranks draw alike
+    std::mt19937 same(7);  // the same numbers on all ranks
     std::mt19937 own(static_cast<std::uint32_t>(rank.rank()));
-    std::vector<std::int32_t> data(4 * kMostShownBytes);
+    std::vector<std::int32_t> data(4 * kMostInlineBytes);
     for (int round = 0; round < kRounds; ++round) {
-      const std::size_t count = same() % 3 == 0 ? kMostShownBytes / 4 + 1 : 1 + same() % (kMostShownBytes / 4);
+      const std::size_t count = same() % 3 == 0 ? kMostInlineBytes / 4 + 1 : 1 + same() % (kMostInlineBytes / 4);
       const auto root = static_cast<std::int32_t>(same() % 3);
       if (own() % 64 == 0) std::this_thread::sleep_for(std::chrono::microseconds(300));
       const std::int32_t word = round * 4 + 1;
@@ -117,10 +118,11 @@ TEST(ShmMailboxes, AreNotWrittenBeforeTheLastReaderIsDone) {
 
 TEST(ShmMailboxes, DisagreementIsNamedAndTheNextCallsAreInStep) {
   Communicators ranks = make_ranks(2);
-  for (const std::size_t other : {std::size_t{3}, kMostShownBytes}) {  // by a mailbox as well, and by messages
+  // a count that also fits a mailbox, and one that needs messages
+  for (const std::size_t other : {std::size_t{3}, kMostInlineBytes}) {
     std::atomic<int> told = 0;
     on_every_rank(ranks, [&](Communicator& rank) {
-      std::vector<float> data(2 * kMostShownBytes, 1.0f);
+      std::vector<float> data(2 * kMostInlineBytes, 1.0f);
       for (int warm_up = 0; warm_up < 3; ++warm_up) {
         ASSERT_TRUE(rank.all_reduce(data.data(), data.data(), 1, DataType::kFloat32, ReduceOp::kSum).ok());
       }
@@ -152,7 +154,7 @@ TEST(ShmMailboxes, WhoStaysAwayIsNamedAndMayComeBackLater) {
       if (round == 3 && rank.rank() == 1) others_gave_up.arrive_and_wait();
       if (round == 3) options.timeout = scaled(std::chrono::milliseconds(300));
       const Status status = rank.all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum, options);
-      if (round == 3) {  // the late one still finds what the others have shown
+      if (round == 3) {  // the late rank still finds the values that the others have written
         if (rank.rank() == 1) continue;
         EXPECT_FALSE(status.ok());
         EXPECT_THAT(to_string(status.error()), HasSubstr("not entered by rank 1"));
@@ -165,7 +167,7 @@ TEST(ShmMailboxes, WhoStaysAwayIsNamedAndMayComeBackLater) {
   });
 }
 
-// Other threads of the rank send, receive, start work and finalize while a short call waits.
+// While a short call waits, other threads of the rank send, receive, start work and call finalize().
 TEST(ShmMailboxes, OtherThreadsAreServedWhileAShortCallWaits) {
   Communicators ranks = make_ranks(2);
   on_every_rank(ranks, [](Communicator& rank) {
@@ -185,7 +187,7 @@ TEST(ShmMailboxes, OtherThreadsAreServedWhileAShortCallWaits) {
     }
     beside.join();
   });
-  // One rank finalizes while its own call waits for the other rank, which is late.
+  // One rank calls finalize() while its own call waits for the other rank, which is late.
   std::atomic<bool> finalizing = false;
   on_every_rank(ranks, [&finalizing](Communicator& rank) {
     std::thread ends;
@@ -197,7 +199,7 @@ TEST(ShmMailboxes, OtherThreadsAreServedWhileAShortCallWaits) {
       });
     } else {
       EXPECT_TRUE(eventually([&finalizing] { return finalizing.load(); }));
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // to do wrong in
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // gives the rank time to do something wrong
     }
     float one = 1.0f;
     const Status status = rank.all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum);
@@ -207,7 +209,7 @@ TEST(ShmMailboxes, OtherThreadsAreServedWhileAShortCallWaits) {
   });
 }
 
-// What the turns of the mailboxes count on: an empty call, too, ends only when all have entered it.
+// The rotation of the mailboxes relies on this: an empty call also ends only after all ranks have entered it.
 TEST(ShmMailboxes, AnEmptyCallBetweenDoesNotLetARootRunAhead) {
   Communicators ranks = make_ranks(2);
   on_every_rank(ranks, [](Communicator& rank) {
@@ -222,8 +224,8 @@ TEST(ShmMailboxes, AnEmptyCallBetweenDoesNotLetARootRunAhead) {
   });
 }
 
-// Roots and those that only send run ahead as far as mailboxes and long rooms let them, in turns that differ from rank
-// to rank: nothing is overwritten that somebody has still to read.
+// Roots, and ranks that only send, run ahead as far as the mailboxes and the payload buffers allow. Each rank pauses
+// at other times. A rank must not overwrite a value that another rank has still to read.
 TEST(ShmMailboxes, RanksThatRunAheadOverwriteNothing) {
   constexpr std::uint32_t kRanks = 4;
   constexpr int kCalls = 3000;
@@ -236,7 +238,8 @@ TEST(ShmMailboxes, RanksThatRunAheadOverwriteNothing) {
     for (int round = 0; round < kCalls; ++round) {
       const Kind kind = std::array{Kind::kBroadcast, Kind::kScatter, Kind::kReduce, Kind::kGather}[alike() % 4];
       const auto root = static_cast<std::int32_t>(alike() % 8 == 0 ? alike() % kRanks : 1);
-      const std::size_t count = std::array<std::size_t, 4>{1, 9, 300, 4000}[alike() % 4];  // line, room, long room
+      // inline in the mailbox (1 and 9), short and long payload buffer (300 and 4000)
+      const std::size_t count = std::array<std::size_t, 4>{1, 9, 300, 4000}[alike() % 4];
       input.assign(kRanks * count, round * 10 + me);
       output.assign(kRanks * count, -1);
       for (std::uint32_t i = 0; i < own() % 64 * (own() % 16 == 0 ? 200 : 1); ++i) relax();
@@ -272,7 +275,8 @@ TEST(ShmMailboxes, AnAbortEndsAWaitingShortCall) {
   EXPECT_EQ(status.error().code, ErrorCode::kAborted);
 }
 
-// What another thread starts while a short call waits is begun when that is done, though nobody waits for it.
+// An operation that another thread starts while a short call waits must begin when the short call has finished,
+// although no thread waits for that operation.
 TEST(ShmMailboxes, WhatIsStartedMeanwhileIsTakenUpInTheBackground) {
   constexpr std::uint32_t kRounds = 1500;
   Communicators ranks = make_ranks(2);
@@ -298,7 +302,8 @@ TEST(ShmMailboxes, WhatIsStartedMeanwhileIsTakenUpInTheBackground) {
       }
       float one = 1.0f;
       Status status = rank.all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum);
-      while (!status.ok() && status.error().code == ErrorCode::kInvalidArgument) {  // the group is open
+      // the other thread still has an open group
+      while (!status.ok() && status.error().code == ErrorCode::kInvalidArgument) {
         status = rank.all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum);
       }
       ASSERT_TRUE(status.ok()) << to_string(status.error());
@@ -311,9 +316,10 @@ TEST(ShmMailboxes, WhatIsStartedMeanwhileIsTakenUpInTheBackground) {
   EXPECT_FALSE(failed);
 }
 
-// A root that ran ahead, by mailboxes and by messages, is still told of with what it meant.
+// The root runs ahead of its peer, through mailboxes and through messages. The peer's error must still report the
+// arguments of the root.
 TEST(ShmMailboxes, DisagreementWithARootFarAheadIsTold) {
-  constexpr std::size_t kLong = 2 * kMostShownBytes / sizeof(float);
+  constexpr std::size_t kLong = 2 * kMostInlineBytes / sizeof(float);
   Communicators ranks = make_ranks(2, scaled(std::chrono::milliseconds(1500)));
   on_every_rank(ranks, [](Communicator& rank) {
     std::vector<float> data(kLong, 1.0f);
@@ -324,7 +330,7 @@ TEST(ShmMailboxes, DisagreementWithARootFarAheadIsTold) {
       ASSERT_TRUE(broadcast(1).ok());
       const CallOptions by_messages = with(Algorithm::kBinomial);
       while (rank.broadcast(data.data(), data.data(), kLong, DataType::kFloat32, 0, by_messages).ok()) continue;
-      // Nobody takes more.
+      // The loop ends when the peer takes no more messages.
       return;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
@@ -335,13 +341,13 @@ TEST(ShmMailboxes, DisagreementWithARootFarAheadIsTold) {
   });
 }
 
-// A rank whose peer is always late finds out that spinning does not pay, though the call is first waited for in other
-// ways than the rest of it.
+// A rank whose peer is always late must learn that spinning does not pay. This must also work for short calls, which
+// first wait in a loop of their own.
 TEST(ShmMailboxes, SpinningThatDoesNotPayIsGivenUp) {
   constexpr WaitLimits kLimits{.spins = 2000, .yields = 100};
   auto transports = shm_ranks({.ranks = 2}, in_process_exchanges(2));
-  const auto clock = std::make_shared<SteadyClock>();                 // as ranks of one process share it
-  const auto plan_cache = std::make_shared<VerifiedPlanCache>(true);  // likewise
+  const auto clock = std::make_shared<SteadyClock>();                 // shared, as among the ranks of one process
+  const auto plan_cache = std::make_shared<VerifiedPlanCache>(true);  // shared as well
   Communicators ranks;
   const AdaptiveWaiter* first = nullptr;
   for (std::uint32_t rank = 0; rank < 2; ++rank) {

@@ -1,5 +1,5 @@
-// What calls on one communicator must not do to each other: sends and collectives, slow peers and quick ones, calls
-// that fail and those that follow. Over every way in which ranks can be connected.
+// Tests that calls on one communicator do not disturb each other: sends and collectives, slow and fast peers, failed
+// calls and the calls after them. Every type of connection between ranks is tested.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -18,12 +18,12 @@ namespace {
 
 using testing::HasSubstr;
 
-class Interplay : public testing::TestWithParam<WorldKind> {
+class Interplay : public testing::TestWithParam<JobConfiguration> {
  protected:
-  static Communicators world(std::int32_t size) { return make_world(GetParam(), size); }
+  static Communicators world(std::int32_t size) { return make_configured_ranks(GetParam(), size); }
 };
 
-// Transfers and collectives are numbered apart: neither is taken for the other.
+// Transfers and collectives have separate sequence numbers, so that one is never mistaken for the other.
 TEST_P(Interplay, ASendBeforeALateCollectiveIsNoDisagreement) {
   Communicators ranks = world(2);
   on_every_rank(ranks, [](Communicator& rank) {
@@ -39,7 +39,7 @@ TEST_P(Interplay, ASendBeforeALateCollectiveIsNoDisagreement) {
   });
 }
 
-// Rank 3 does not read what rank 0 sends it; everything else goes on.
+// Rank 3 does not receive the message that rank 0 sends to it. All other calls must make progress.
 TEST_P(Interplay, AStuckSendHoldsUpNobodyElse) {
   Communicators ranks = world(4);
   std::vector<char> large(64 << 20);
@@ -94,8 +94,8 @@ TEST_P(Interplay, AReceiveThatTimedOutMayBeMadeAgain) {
   });
 }
 
-// A wrong count between two ranks is told where it is seen; the exchange of all others ends well, and so do later
-// calls.
+// If two ranks pass different counts to each other, the ranks that detect it report it. The exchanges of all other
+// pairs and all later calls succeed.
 TEST_P(Interplay, AWrongCountInAllToAllVHurtsThatPairOnly) {
   Communicators ranks = world(3);
   on_every_rank(ranks, [&](Communicator& rank) {
@@ -110,7 +110,7 @@ TEST_P(Interplay, AWrongCountInAllToAllVHurtsThatPairOnly) {
         EXPECT_EQ(status.error().code, ErrorCode::kMismatch) << to_string(status.error());
         EXPECT_EQ(status.error().rank, 2);
       }
-      EXPECT_EQ(in[2 * count - 1], 1.0f) << "what rank 1 sent has come";
+      EXPECT_EQ(in[2 * count - 1], 1.0f) << "the block from rank 1 must have arrived";
       EXPECT_TRUE(rank.barrier().ok());
       in_counts.assign(3, count);
       const Status again =
@@ -138,7 +138,7 @@ TEST_P(Interplay, FinalizeTellsThePeers) {
   });
 }
 
-// Many sends by one thread beside collectives by another: no submission is overlooked.
+// One thread makes many sends while another one makes collectives. Every submitted operation must be executed.
 TEST_P(Interplay, ThreadsShareACommunicatorWithoutStalls) {
   Communicators ranks = world(2);
   on_every_rank(ranks, [](Communicator& rank) {
@@ -160,7 +160,7 @@ TEST_P(Interplay, ThreadsShareACommunicatorWithoutStalls) {
   });
 }
 
-// Two threads of each rank, one that sends and one that receives, in the background, beside collectives.
+// Each rank has one thread that sends and one that receives, in the background, while it makes collectives.
 TEST_P(Interplay, BackgroundTransfersOfSeveralThreadsMeet) {
   Communicators ranks = world(2);
   on_every_rank(ranks, [](Communicator& rank) {
@@ -187,10 +187,11 @@ TEST_P(Interplay, BackgroundTransfersOfSeveralThreadsMeet) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, Interplay, testing::ValuesIn(kWorlds),
+INSTANTIATE_TEST_SUITE_P(Worlds, Interplay, testing::ValuesIn(kConfigurations),
                          [](const auto& world) { return std::string(world.param.name); });
 
-// Nobody receives anything when both send; the later one still finds out.
+// Both ranks are roots and send, so that neither receives anything. The later rank must still detect the
+// disagreement.
 TEST(Roots, ThatDifferAreTold) {
   auto ranks = make_ranks(2);
   std::atomic<int> told = 0;
@@ -220,7 +221,8 @@ TEST(VArguments, EmptyBlocksOverlapNothing) {
 
 TEST(Group, TooLargeForTheQueueIsRefusedWhole) {
   auto ranks = make_ranks(1);
-  constexpr std::size_t kCalls = 65536;  // as many as a group takes, but not all at once on one communicator
+  // a group may have this many calls, but the queue of one communicator cannot hold all of them
+  constexpr std::size_t kCalls = 65536;
   std::vector<float> in(kCalls, 1.0f), out(kCalls, 0.0f);
   Group group;
   for (std::size_t i = 0; i < in.size(); ++i) {
@@ -229,15 +231,15 @@ TEST(Group, TooLargeForTheQueueIsRefusedWhole) {
   const Status status = group.run();
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_EQ(out, std::vector<float>(kCalls, 0.0f)) << "nothing has happened";
+  EXPECT_EQ(out, std::vector<float>(kCalls, 0.0f)) << "no call of the group may be executed";
 }
 
-// The peer has not met the send that never began: the next one takes its number.
+// The peer has not seen the send that failed, so the next send uses the same sequence number.
 TEST(Descriptors, ThatRunOutCostOneSendOnly) {
 #if defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "the sanitizer needs descriptors of its own";
 #endif
-  Communicators ranks = make_world(kWorlds[1], 2);
+  Communicators ranks = make_configured_ranks(kConfigurations[1], 2);
   int word = 5;
   rlimit limit{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -268,7 +270,7 @@ TEST(Fork, AChildMayDestroyItsCopyAfterBackgroundWork) {
   }
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "it hung";
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "the child hung or failed";
 }
 
 }  // namespace

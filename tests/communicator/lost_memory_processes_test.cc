@@ -1,5 +1,6 @@
-// A rank that cannot receive or map registered memory of another process: the call fails on every rank at once, with
-// the limit to raise, and the next one finds the memory.
+// Tests a rank that cannot receive or map the registered memory of another process, because it has no free
+// descriptors or address space. The call must fail on every rank at once with the limit to raise, and the next call
+// must succeed.
 #include <sys/resource.h>
 
 #include <cstdio>
@@ -13,8 +14,8 @@
 namespace tutti::test {
 namespace {
 
-constexpr std::size_t kCount = std::size_t{1} << 18;         // float32 of each rank
-constexpr std::size_t kRegistered = std::size_t{256} << 20;  // bytes, of which few are touched
+constexpr std::size_t kCount = std::size_t{1} << 18;         // number of float32 of each rank
+constexpr std::size_t kRegistered = std::size_t{256} << 20;  // in bytes; few of the pages are touched
 constexpr rlim_t kFreeSpace = kRegistered / 4;
 
 enum class Limit { kDescriptors, kSpace };
@@ -22,7 +23,8 @@ enum class Limit { kDescriptors, kSpace };
 struct Case {
   const char* name;
   Limit limit;
-  bool all_registered;  // the ranks use each other's memory; otherwise a rank reads what another has published
+  // true: all ranks use each other's memory; false: a rank reads memory that another one has published
+  bool all_registered;
   friend void PrintTo(const Case& tested, std::ostream* out) { *out << tested.name; }
 };
 constexpr Case kCases[] = {{"DescriptorsDirect", Limit::kDescriptors, true},
@@ -48,7 +50,7 @@ void restore(Limit limit, const rlimit& before) {
 
 bool barrier(Communicator& rank) { return rank.all_reduce(nullptr, nullptr, 0, DataType::kInt8, ReduceOp::kSum).ok(); }
 
-// Every rank's number, kCount times, behind those of the ranks before it.
+// Gathers kCount elements from each rank. The elements of rank r have the value r.
 Status gather(Communicator& rank, float* data) {
   float* const own = data + static_cast<std::size_t>(rank.rank()) * kCount;
   std::fill(data, data + static_cast<std::size_t>(rank.size()) * kCount, -1.0F);
@@ -69,7 +71,7 @@ bool names_the_limit(const Status& failed, Limit limit) {
   return right;
 }
 
-// Rank 1 is short of something when rank 0 registers its memory.
+// Rank 1 has too few descriptors or too little address space when rank 0 registers its memory.
 int run(const Case& one, std::int32_t number, std::int32_t size, std::uint16_t port) {
   CommunicatorOptions options = job(number, size, port);
   options.attach = "off";
@@ -98,7 +100,7 @@ int run(const Case& one, std::int32_t number, std::int32_t size, std::uint16_t p
   for (std::int32_t of = 0; of < size; ++of) {
     if (data[static_cast<std::size_t>(of + 1) * kCount - 1] != static_cast<float>(of)) return 8;
   }
-  return barrier(rank) ? 0 : 9;  // nobody frees its memory before all have read it
+  return barrier(rank) ? 0 : 9;  // a rank must not free its memory before all ranks have read it
 }
 
 class LostMemoryProcesses : public testing::TestWithParam<Case> {};

@@ -1,8 +1,9 @@
-// many_processes RANKS: this many processes of one machine make a communicator and do one all_reduce of 8 bytes.
+// many_processes RANKS: starts RANKS processes on this machine, which create a communicator and make one all_reduce
+// of 8 bytes.
 //
-// Exit status: 0 if all have the right sum, 77 with a reason if the machine has too little memory. At the first rank
-// that fails, the others are ended, because they would wait for it until the deadline. The ranks are forked without an
-// exec, so that they share the memory of the program and its libraries.
+// Exit status: 0 if all ranks get the right sum; 77 with a reason if the machine has too little memory. When one
+// rank fails, the program ends the others, because they would wait for it until the deadline. The ranks are forked
+// without exec, so that they share the memory of the program and its libraries.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -27,9 +28,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kSkipped = 77;
-constexpr std::chrono::seconds kDeadline{600};                // 1,024 ranks on two cores take minutes
-constexpr std::uint64_t kPairBytes = 8 << 10;                 // of the kernel: sockets, page tables; measured
-constexpr std::uint64_t kRankBytes = std::uint64_t{3} << 20;  // of a process; measured
+constexpr std::chrono::seconds kDeadline{600};  // 1,024 ranks take minutes on two cores
+// kernel memory for each pair of ranks (sockets, page tables); measured
+constexpr std::uint64_t kPairBytes = 8 << 10;
+constexpr std::uint64_t kRankBytes = std::uint64_t{3} << 20;  // memory of a process; measured
 constexpr rlim_t kOtherDescriptors = 64;
 
 int run_rank(int rank, int ranks, std::uint16_t port) {
@@ -58,7 +60,8 @@ int run_rank(int rank, int ranks, std::uint16_t port) {
   return 1;
 }
 
-// Raises the soft limit of this process if the hard limit allows it.
+// Raises the soft limit of open files if it is too low and the hard limit allows it. Returns whether the limit
+// suffices.
 bool has_descriptors(int ranks) {
   rlimit files{};
   if (getrlimit(RLIMIT_NOFILE, &files) != 0) return false;
@@ -73,7 +76,7 @@ void end_all(const std::vector<pid_t>& children) {
   for (const pid_t child : children) kill(child, SIGKILL);
 }
 
-// Returns how many ranks were right.
+// Returns the number of ranks that got the right result.
 int run_all(int ranks, std::uint16_t port) {
   std::vector<pid_t> running;
   for (int rank = 0; rank < ranks; ++rank) {

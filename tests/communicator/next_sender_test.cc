@@ -1,4 +1,5 @@
-// next_sender(): who has sent something, without receiving it. Over every way in which ranks can be connected.
+// Tests next_sender(), which returns a rank that has sent a message without receiving the message. Every type of
+// connection between ranks is tested.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,9 +18,9 @@ namespace {
 
 using testing::HasSubstr;
 
-class NextSender : public testing::TestWithParam<WorldKind> {
+class NextSender : public testing::TestWithParam<JobConfiguration> {
  protected:
-  static Communicators world(std::int32_t size) { return make_world(GetParam(), size); }
+  static Communicators world(std::int32_t size) { return make_configured_ranks(GetParam(), size); }
 };
 
 CallOptions within_ms(int ms) {
@@ -28,7 +29,8 @@ CallOptions within_ms(int ms) {
   return options;
 }
 
-// Messages of any length, empty ones too, from peers that send at any time; the receiver knows of none of them before.
+// Messages of any length, also empty ones, arrive from peers that send at any time. The receiver learns of them only
+// from next_sender().
 TEST_P(NextSender, NamesEveryMessageOnce) {
   constexpr int kRounds = 12;
   Communicators ranks = world(4);
@@ -58,7 +60,7 @@ TEST_P(NextSender, NamesEveryMessageOnce) {
       ++round;
     }
     EXPECT_EQ(rounds, (std::array<int, 4>{0, kRounds, kRounds, kRounds}));
-    EXPECT_FALSE(rank.next_sender(within_ms(100)).ok()) << "nobody sends any more";
+    EXPECT_FALSE(rank.next_sender(within_ms(100)).ok()) << "no rank sends any more";
   });
 }
 
@@ -71,7 +73,7 @@ TEST_P(NextSender, LooksPastWhatReceivesAreUnderWayFor) {
       ASSERT_TRUE(rank.send(&word, 1, DataType::kInt32, 0).ok());
     } else if (rank.rank() == 1) {
       asked.get_future().wait();
-      ASSERT_TRUE(rank.send(&word, 1, DataType::kInt32, 0).ok());  // for the receive that came first
+      ASSERT_TRUE(rank.send(&word, 1, DataType::kInt32, 0).ok());  // for the receive that was started first
       word = 11;
       ASSERT_TRUE(rank.send(&word, 1, DataType::kInt32, 0).ok());
     } else {
@@ -91,11 +93,11 @@ TEST_P(NextSender, LooksPastWhatReceivesAreUnderWayFor) {
   });
 }
 
-// Receives that are called while somebody looks have their messages before he sees them.
+// Receives that are called while another thread waits in next_sender() get their messages first.
 TEST_P(NextSender, LeavesLaterReceivesTheirs) {
   constexpr int kRounds = 60;
   Communicators ranks = world(3);
-  std::atomic<int> asked{0};  // receives that were called, of one after another
+  std::atomic<int> asked{0};  // number of receives that were started; they are started one after the other
   auto sender = std::async(std::launch::async, [&] { return ranks[0]->next_sender(); });
   on_every_rank(ranks, [&](Communicator& rank) {
     for (int round = 0; round < kRounds; ++round) {
@@ -103,7 +105,8 @@ TEST_P(NextSender, LeavesLaterReceivesTheirs) {
       const std::size_t count = round % 5 == 4 ? 100'000 : 3;
       std::vector<std::int32_t> data(count, round);
       if (rank.rank() == 0) {
-        std::int32_t none = 0;  // nobody has sent: it gives its number back
+        // no rank has sent yet, so the receive times out and its sequence number is used again
+        std::int32_t none = 0;
         ASSERT_EQ(rank.receive(&none, 1, DataType::kInt32, from, within_ms(2)).error().code, ErrorCode::kTimeout);
         std::fill(data.begin(), data.end(), -1);
         Result<Work> work = start_receive(rank, data.data(), count, DataType::kInt32, from);
@@ -126,11 +129,12 @@ TEST_P(NextSender, LeavesLaterReceivesTheirs) {
   EXPECT_EQ(word, 77);
 }
 
-// Many threads look and receive what they find: nobody gets another's numbers, nothing is left.
+// Many threads call next_sender() and receive the messages that it reports. Each message must be received once, and
+// none must remain.
 TEST_P(NextSender, MayBeCalledByManyThreads) {
   constexpr int kEach = 40;
   Communicators ranks = world(3);
-  std::mutex one;  // looks and receives: what was found must not be received by another
+  std::mutex one;  // held while a thread looks and receives, so that another thread does not receive the same message
   std::atomic<int> sum{0};
   on_every_rank(ranks, [&](Communicator& rank) {
     if (rank.rank() > 0) {
@@ -141,7 +145,7 @@ TEST_P(NextSender, MayBeCalledByManyThreads) {
     for (int thread = 0; thread < 4; ++thread) {
       threads.emplace_back([&] {
         for (int k = 0; k < 2 * kEach / 4; ++k) {
-          ASSERT_TRUE(rank.next_sender().ok());  // beside the others
+          ASSERT_TRUE(rank.next_sender().ok());  // runs at the same time as the calls of other threads
           const std::scoped_lock lock(one);
           const Result<std::int32_t> from = rank.next_sender();
           ASSERT_TRUE(from.ok());
@@ -158,14 +162,15 @@ TEST_P(NextSender, MayBeCalledByManyThreads) {
 
 TEST_P(NextSender, EndsWhenNobodyCanSendAnyMore) {
   Communicators ranks = world(3);
-  on_every_rank(ranks, [](Communicator& rank) { EXPECT_TRUE(sum_is_right(rank, 10)); });  // they are connected
+  // the ranks are connected now
+  on_every_rank(ranks, [](Communicator& rank) { EXPECT_TRUE(sum_is_right(rank, 10)); });
   const auto late = ranks[0]->next_sender(within_ms(150));
   ASSERT_FALSE(late.ok());
   EXPECT_EQ(late.error().code, ErrorCode::kTimeout);
   EXPECT_THAT(late.error().message, HasSubstr("next_sender() made no progress for 150 ms"));
   std::int32_t word = 3;
   ASSERT_TRUE(ranks[2]->send(&word, 1, DataType::kInt32, 0).ok());
-  ranks[1].reset();  // one has left: the other has sent, and may yet
+  ranks[1].reset();  // rank 1 has left; rank 2 has sent a message and may send more
   EXPECT_EQ(*ranks[0]->next_sender(), 2);
   ASSERT_TRUE(ranks[0]->receive(&word, 1, DataType::kInt32, 2).ok());
   ranks[2].reset();
@@ -195,7 +200,7 @@ TEST_P(NextSender, IsFoundWithoutWaitingForIt) {
   EXPECT_EQ(ranks[0]->try_next_sender().error().code, ErrorCode::kAborted);
 }
 
-// The look uses the connections that finalize() closes. Run under the thread sanitizer, too.
+// next_sender() uses the connections that finalize() closes. The test is also meant for the thread sanitizer.
 TEST_P(NextSender, IsOverWhenFinalizeCloses) {
   for (int round = 0; round < 10; ++round) {
     Communicators ranks = world(2);
@@ -225,7 +230,7 @@ TEST(NextSenderAlone, IsRefused) {
   EXPECT_EQ(ranks[0]->next_sender().error().code, ErrorCode::kInvalidArgument);
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, NextSender, testing::ValuesIn(kWorlds),
+INSTANTIATE_TEST_SUITE_P(Worlds, NextSender, testing::ValuesIn(kConfigurations),
                          [](const auto& world) { return std::string(world.param.name); });
 
 }  // namespace

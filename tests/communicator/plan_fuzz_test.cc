@@ -1,5 +1,6 @@
-// Mutated plan files: whatever the text, nothing crashes, and what is accepted does what its collective says, by the
-// judgement of the interpreter, which knows nothing of the verifier. The seed of a mutant is printed and replays it.
+// Tests mutated plan files. No text may crash the parser, and a plan that is accepted must compute its collective.
+// The interpreter decides this, because it is independent of the verifier. A failure prints the seed of the mutant,
+// which replays it.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,26 +19,26 @@ namespace tutti {
 namespace {
 
 constexpr std::uint64_t kMutantsOfEach = 4000;
-constexpr double kRounding = 1e-4;  // relative: sums of a few float32 in another order
+constexpr double kRounding = 1e-4;  // relative error, because some float32 are added in another order
 
-// The meaning of a collective as a plan: whoever has something that a rank wants sends it there, first of all; then
-// everybody adds in rank order. Connections hold everything.
+// Builds a simple plan that defines the result of a collective. Each rank first sends every chunk that another rank
+// needs to that rank. Then every rank adds in rank order. The number of slots is so large that a send never waits.
 Plan meaning_of(const PlanShape& shape) {
   Plan plan{.shape = {.collective = shape.collective, .chunks = shape.chunks, .slots = 0xffff}, .ranks = {}};
   const std::uint32_t ranks = shape.collective.ranks;
-  const auto gives = [](const Wanted& want, std::uint32_t rank) {
+  const auto gives = [](const ExpectedOutput& want, std::uint32_t rank) {
     return want.contributor == kEveryRank || want.contributor == rank;
   };
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     ChannelBuilder channel;
     for (std::uint32_t peer = 0; peer < ranks; ++peer) {
       for (std::uint32_t c = 0; peer != rank && c < output_chunks(shape, peer); ++c) {
-        const Wanted want = wanted(shape, peer, c);
+        const ExpectedOutput want = expected_output(shape, peer, c);
         if (gives(want, rank)) channel.step().local(Space::kInput, want.datum).send(channel.send_to(peer, 0));
       }
     }
     for (std::uint32_t c = 0; c < output_chunks(shape, rank); ++c) {
-      const Wanted want = wanted(shape, rank, c);
+      const ExpectedOutput want = expected_output(shape, rank, c);
       auto step = channel.step();
       for (std::uint32_t giver = 0; giver < ranks; ++giver) {
         if (!gives(want, giver)) continue;
@@ -60,7 +61,7 @@ bool close(const std::vector<float>& a, const std::vector<float>& b) {
   return true;
 }
 
-// Right in two interleavings, in place and out of place.
+// Compares the plan with the reference plan of its collective in two interleavings, in place and out of place.
 bool is_right(const Plan& plan) {
   const Plan meaning = meaning_of(plan.shape);
   for (const bool in_place : {false, true}) {
@@ -78,7 +79,7 @@ std::string text_of(CollectiveKind kind, Algorithm algorithm, std::uint32_t rank
   return to_json({.plan = build_plan(*find_generator({.kind = kind, .ranks = ranks}, algorithm))});
 }
 
-// Two channels on each rank, two lanes, scratch, and a wait.
+// A plan with two channels on each rank, two lanes, scratch chunks, and a wait.
 std::string text_with_everything() {
   PlanBuilder plan({.name = "all", .ranks = 2, .chunks = 2, .scratch_chunks = 1, .slots = 2, .lanes = 2});
   for (std::uint32_t rank : {0u, 1u}) {
@@ -188,7 +189,7 @@ TEST(PlanFuzz, NeverCrashesAndNeverAcceptsAWrongPlan) {
                                           text_of(CollectiveKind::kAllReduce, Algorithm::kDoubleTree, 4),
                                           text_with_everything()};
   std::uint64_t refused = 0;
-  std::uint64_t changed = 0;  // accepted, and not the plan that it was
+  std::uint64_t changed = 0;  // number of plans that were accepted and differ from the original
   for (std::size_t base = 0; base < texts.size(); ++base) {
     const Result<UserPlan> original = UserPlan::parse_json(texts[base]);
     ASSERT_TRUE(original) << to_string(original.error());
@@ -210,10 +211,10 @@ TEST(PlanFuzz, NeverCrashesAndNeverAcceptsAWrongPlan) {
     }
   }
   EXPECT_GT(refused, texts.size() * kMutantsOfEach / 2);
-  EXPECT_GT(changed, 50u) << "mutants that are plans of their own, or the judge has nothing to judge";
+  EXPECT_GT(changed, 50u) << "too few accepted mutants differ from the original plan";
 }
 
-// The judge must see what is wrong, or it would call every mutant right.
+// Without this check, a broken is_right() could accept every mutant.
 TEST(PlanFuzz, ItsJudgeNoticesWrongPlans) {
   const Plan ring = build_plan(*find_generator({.ranks = 3}, Algorithm::kRing));
   EXPECT_TRUE(is_right(ring));
@@ -229,7 +230,7 @@ TEST(PlanFuzz, ItsJudgeNoticesWrongPlans) {
   EXPECT_TRUE(breaks([](std::vector<Step>& steps) { steps.pop_back(); }));
   for (const CollectiveKind kind : all_collectives()) {
     const Plan meaning = meaning_of({.collective = {.kind = kind, .ranks = 3}, .chunks = 2});
-    EXPECT_TRUE(interpret(meaning, {})) << to_string(kind) << " has a plan that means it";
+    EXPECT_TRUE(interpret(meaning, {})) << to_string(kind) << " has no valid reference plan";
   }
 }
 

@@ -1,4 +1,4 @@
-// Helpers of the tests whose ranks are processes.
+// Helpers for tests in which the ranks are processes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -30,10 +30,11 @@ inline CommunicatorOptions job(std::int32_t rank, std::int32_t size, std::uint16
   return options;
 }
 
-// No child outlives a broken test. Longer than one wait that ends in vain, so that its error is seen.
+// Time limit of a child, in seconds, so that no child outlives a broken test. It is longer than one wait that times
+// out, so that the error of that wait can still be seen.
 inline const unsigned kLongestChildS = static_cast<unsigned>(2 * patience() / std::chrono::seconds(1));
 
-// Runs body() in a child; its return value is the exit status.
+// Runs body() in a child process. Its return value is the exit status.
 inline pid_t start(const std::function<int()>& body) {
   const pid_t child = fork();
   if (child == 0) {
@@ -43,13 +44,14 @@ inline pid_t start(const std::function<int()>& body) {
   return child;
 }
 
+// Waits for the child. Returns its exit status, or 128 plus the signal that killed it.
 inline int status_of(pid_t child) {
   int status = 0;
   EXPECT_EQ(waitpid(child, &status, 0), child);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// Waits for children to count a counter in shared memory up.
+// Waits until children have raised a counter in shared memory to `wanted`.
 inline void wait_for(const std::atomic<int>& counter, int wanted) {
   ASSERT_TRUE(eventually([&] { return counter >= wanted; })) << counter << " of " << wanted;
 }

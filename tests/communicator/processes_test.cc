@@ -1,4 +1,4 @@
-// Ranks as real processes: rendezvous, shared memory through passed descriptors, death of a peer.
+// Tests ranks as processes: the rendezvous, shared memory through passed descriptors, and the death of a peer.
 #include <algorithm>
 #include <filesystem>
 #include <new>
@@ -20,7 +20,7 @@ std::set<std::string> shared_by_name() {
   }
   return names;
 }
-const std::set<std::string> kSharedBefore = shared_by_name();  // by others
+const std::set<std::string> kSharedBefore = shared_by_name();  // made by other programs
 
 bool shares_nothing_by_name() {
   const std::set<std::string> now = shared_by_name();
@@ -44,7 +44,7 @@ int run_all_algorithms(const CommunicatorOptions& options) {
       for (std::size_t i = 0; i < count; ++i) {
         if (data[i] != sum_of(options.size, i)) return 6;
       }
-      // Nobody frees or fills its memory anew before all have compared.
+      // This is a barrier: a rank must not free or refill its memory before all ranks have compared.
       if (!(*rank)->all_reduce(nullptr, nullptr, 0, DataType::kInt8, ReduceOp::kSum).ok()) return 7;
     }
   }
@@ -63,7 +63,7 @@ TEST(Processes, EveryAlgorithmPlainAndRegistered) {
   }
 }
 
-// Memory that parent and children see: what the ranks have to tell the test.
+// Memory that is shared by parent and children. The ranks report to the test through it.
 struct Report {
   std::atomic<int> ready;
   std::atomic<int> named_rank[8];
@@ -102,7 +102,8 @@ TEST(Processes, AKilledRankIsNamedByAllSurvivorsAndNothingIsLeft) {
     }));
   }
   wait_for(report.ready, kSize);
-  std::this_thread::sleep_for(milliseconds(200));  // mostly in the middle of a call, but any time is right
+  // usually in the middle of a call; any other time must give the same result
+  std::this_thread::sleep_for(milliseconds(200));
   const std::int64_t killed_ms = now_ms();
   kill(children[2], SIGKILL);
   for (std::int32_t rank = 0; rank < kSize; ++rank) {
@@ -110,12 +111,13 @@ TEST(Processes, AKilledRankIsNamedByAllSurvivorsAndNothingIsLeft) {
     if (rank == 2) continue;
     EXPECT_EQ(report.named_rank[rank], 2);
     EXPECT_LT(report.noticed_ms[rank] - killed_ms, patience().count())
-        << "the promise is one second, on a quiet machine";
+        << "the documented limit is one second on an idle machine";
   }
   EXPECT_TRUE(shares_nothing_by_name());
 }
 
-// Who only sends waits for nobody, and the one that dies takes part in nothing else.
+// A rank that only sends does not wait for messages of others. Here it must learn of the death of a rank that takes
+// part in no other call.
 TEST(Processes, ARankThatOnlySendsLearnsOfADeathToo) {
   for (const char* transport : {"tcp", "shm"}) {
     constexpr std::int32_t kSize = 4;
@@ -153,7 +155,7 @@ TEST(Processes, ARankThatOnlySendsLearnsOfADeathToo) {
       if (rank == 2 || status != 0) continue;
       EXPECT_EQ(report.named_rank[rank], 2) << transport << ", rank " << rank;
       EXPECT_LT(report.noticed_ms[rank] - killed_ms, patience().count())
-          << "the promise is one second, on a quiet machine";
+          << "the documented limit is one second on an idle machine";
     }
   }
 }
@@ -164,7 +166,8 @@ TEST(SetUp, AMissingRankIsNamedToAllWhoCame) {
   Report& report = make_report();
   std::vector<pid_t> children;
   for (const std::int32_t rank : {1, 3, 0}) {
-    if (rank == 0) wait_for(report.ready, 2);  // the others look for it when its short time begins
+    // the other ranks are already connecting when the short timeout of rank 0 begins
+    if (rank == 0) wait_for(report.ready, 2);
     children.push_back(start([=, &report] {
       ++report.ready;
       CommunicatorOptions options = job(rank, kSize, port);
@@ -190,14 +193,14 @@ TEST(SetUp, WithoutRankZeroTheOthersSayWhereTheyLooked) {
   EXPECT_NE(communicator.error().message.find(options.root), std::string::npos) << communicator.error().message;
 }
 
-// Strangers on the port - garbage, silence, another job, a rank that is there already - are refused, and the real ranks
-// join.
+// Foreign connections to the port are refused: garbage, a silent connection, a rank of another job, and a second
+// copy of a rank. The real ranks must still be able to join.
 TEST(SetUp, StrangersAreRefusedAndTheJobGoesOn) {
   const std::uint16_t port = free_port();
   const pid_t root = start([=] { return run_all_algorithms(job(0, 2, port)); });
-  const Raw silent(port);
-  Raw garbage(port);
-  garbage.say(std::string(4096, 'x'));
+  const RawConnection silent(port);
+  RawConnection garbage(port);
+  garbage.send_bytes(std::string(4096, 'x'));
 
   CommunicatorOptions other_job = job(1, 2, port);
   other_job.job_id = "another";

@@ -1,5 +1,5 @@
-// Short calls past the queue, mixed with every other way to make the same call, and with ranks that are late, leave,
-// abort or mean something else while a root is ahead.
+// Tests short calls that bypass the queue. They are mixed with all other ways of making the same call, and with
+// ranks that are late, leave, abort, or disagree while a root is ahead.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,12 +40,12 @@ std::size_t out_blocks(const CollectiveCall& call, std::int32_t rank, std::int32
       .count;
 }
 
-// Element `i` of a rank's input in that round.
+// Element `i` of a rank's input in the given round.
 std::int32_t word_of(int round, std::int32_t rank, std::size_t i) {
   return round * 1000 + rank * 7 + static_cast<std::int32_t>(i % 97);
 }
 
-// Element `i` of a rank's output.
+// The expected element `i` of a rank's output.
 std::int32_t expected_of(const CollectiveCall& call, int round, std::int32_t rank, std::int32_t ranks, std::size_t i) {
   const std::size_t in_block = i % call.count;
   const auto block = static_cast<std::int32_t>(i / call.count);
@@ -70,7 +70,7 @@ std::int32_t expected_of(const CollectiveCall& call, int round, std::int32_t ran
   return 0;
 }
 
-// One of the ways to make a call, as the rank likes.
+// Makes the call in one of several ways: asynchronously (0), in a group (1), or directly.
 Status make_call(Communicator& rank, const CollectiveCall& call, const CallOptions& options, std::uint32_t way) {
   if (way == 0) {
     auto work = rank.start(call, options);
@@ -84,15 +84,17 @@ Status make_call(Communicator& rank, const CollectiveCall& call, const CallOptio
   return rank.run(call, options);
 }
 
-// That algorithm has no plan for this collective: the same on all ranks, and nothing has happened.
+// True if the algorithm has no plan for this collective. This is the same on all ranks, and the call has had no
+// effect.
 bool algorithm_is_none(const Status& status) {
   return status.error().code == ErrorCode::kInvalidArgument &&
          status.error().message.find("is not one that has a plan") != std::string::npos;
 }
 
-class ShortCalls : public testing::TestWithParam<WorldKind> {};
+class ShortCalls : public testing::TestWithParam<JobConfiguration> {};
 
-// What the ranks agree about decides how a call goes, not how each of them makes it or where its memory lies.
+// The arguments on which the ranks must agree are drawn equally on all ranks. Each rank draws for itself how it
+// makes the call and where its memory is, because these must not influence the result.
 void mixed_calls(Communicator& rank, int calls, std::uint32_t seed) {
   constexpr std::size_t kMostWords = 80'000;
   const std::int32_t me = rank.rank(), ranks = rank.size();
@@ -112,7 +114,7 @@ void mixed_calls(Communicator& rank, int calls, std::uint32_t seed) {
     call.kind = all_collectives()[alike() % all_collectives().size()];
     call.count = sizes[alike() % sizes.size()];
     call.root = static_cast<std::int32_t>(alike() % p);
-    if (alike() % 2 == 0 && last) call = *last;  // so that the shortest way is taken
+    if (alike() % 2 == 0 && last) call = *last;  // a repeated call can use the fast path
     last = call;
     const Algorithm algorithm = all_algorithms()[alike() % all_algorithms().size()];
     const CallOptions options = with(alike() % 6 == 0 ? algorithm : Algorithm::kAuto);
@@ -149,18 +151,19 @@ TEST_P(ShortCalls, GiveTheSameWhicheverWayEachRankMakesThem) {
   constexpr int kCalls = 600;
 #endif
   for (const std::int32_t size : {2, 3, 5}) {
-    Communicators ranks = make_world(GetParam(), size);
+    Communicators ranks = make_configured_ranks(GetParam(), size);
     on_every_rank(ranks, [](Communicator& rank) { mixed_calls(rank, kCalls, 11); });
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, ShortCalls, testing::Values(kWorlds[0], kAttachedWorlds[0], kAttachedWorlds[1]),
+INSTANTIATE_TEST_SUITE_P(Worlds, ShortCalls,
+                         testing::Values(kConfigurations[0], kAttachedConfigurations[0], kAttachedConfigurations[1]),
                          [](const auto& world) { return std::string(world.param.name); });
 
-// What the queue's way refuses the shortest way refuses in the same words, and nothing else.
+// The fast path must refuse the same calls as the queue, with the same messages.
 TEST(ShortCallArguments, AreJudgedAsWhereTheyAreQueued) {
   constexpr std::int32_t kRanks = 2;
-  constexpr std::size_t kArena = 1280;  // no buffer is longer, with what stands before it
+  constexpr std::size_t kArena = 1280;  // no buffer is longer than this, including its offset
   Communicators ranks = make_ranks(kRanks);
   on_every_rank(ranks, [](Communicator& rank) {
     std::vector<std::byte> arena(2 * kArena);
@@ -188,7 +191,7 @@ TEST(ShortCallArguments, AreJudgedAsWhereTheyAreQueued) {
       const auto right = [&](std::uint32_t at) {
         return detail::check_call(call, options, {.rank = at, .ranks = kRanks}).ok();
       };
-      if (right(0) != right(1)) continue;  // one rank would stay away
+      if (right(0) != right(1)) continue;  // only one of the ranks would make the call
       std::array<std::string, 2> said;
       std::array<std::vector<std::byte>, 2> after;
       for (const std::uint32_t way : {0u, 2u}) {
@@ -206,7 +209,8 @@ TEST(ShortCallArguments, AreJudgedAsWhereTheyAreQueued) {
   });
 }
 
-// Two ranks that only send see each other's mark or each other's board, whichever comes first and however they send.
+// Both ranks are roots and only send. Each must detect the other one's call, through its mailbox or through its
+// status board. Either rank may be late, and one uses messages.
 TEST(ShortCallsApart, TwoRootsAreToldWhenOneSendsMessages) {
   for (const std::int32_t late : {0, 1}) {
     Communicators ranks = make_ranks(2);
@@ -232,7 +236,7 @@ TEST(ShortCallsApart, TwoRootsAreToldWhenOneSendsMessages) {
   }
 }
 
-// A root so far ahead that its board has forgotten the call is still contradicted by its mark.
+// The root is so far ahead that its status board no longer shows the call. Its mailbox still shows the disagreement.
 TEST(ShortCallsApart, ARootThatNoLongerSaysWhatItMeantIsContradicted) {
   ASSERT_EQ(setenv("TUTTI_SLOTS", "64", 1), 0);
   Communicators ranks = make_ranks(2);
@@ -255,8 +259,8 @@ TEST(ShortCallsApart, ARootThatNoLongerSaysWhatItMeantIsContradicted) {
   });
 }
 
-// Each kind of disagreement with a root that is ahead: the reader is told what both passed, and the next call is in
-// step.
+// Tests each type of disagreement with a root that is ahead. The reader's error must contain what both ranks passed,
+// and the next calls must be in step.
 TEST(ShortCallsApart, AReaderIsToldOfWhatARootFarAheadMeant) {
   struct Other {
     const char* word;
@@ -298,7 +302,8 @@ TEST(ShortCallsApart, AReaderIsToldOfWhatARootFarAheadMeant) {
   }
 }
 
-// A root that is as far ahead as it may be waits within its deadline, names the reader, and all go on afterwards.
+// A root that is ahead as far as possible waits until its timeout, and its error names the reader. Then all ranks
+// continue.
 TEST(ShortCallsApart, ARootAheadOfALateReaderTimesOutAndGoesOn) {
   Communicators ranks = make_ranks(3);
   std::atomic<int> waiting = 0;
@@ -327,7 +332,7 @@ TEST(ShortCallsApart, ARootAheadOfALateReaderTimesOutAndGoesOn) {
       EXPECT_EQ(status.error().code, ErrorCode::kTimeout) << to_string(status.error());
       EXPECT_EQ(status.error().rank, 2) << to_string(status.error());
     }
-    EXPECT_EQ(failed, 2) << "rank " << rank.rank();  // all but the mailboxes
+    EXPECT_EQ(failed, 2) << "rank " << rank.rank();  // all calls succeed except those for which no mailbox is free
     if (rank.rank() != 2) meet(3);
     options.timeout = patience();
     for (int i = 0; i < 20; ++i) {
@@ -340,7 +345,7 @@ TEST(ShortCallsApart, ARootAheadOfALateReaderTimesOutAndGoesOn) {
 
 enum class End : std::uint8_t { kAborts, kLeaves };
 
-// A root ahead of a peer that goes away ends soon; what it showed before stays readable after it has left.
+// If a peer aborts or leaves, the call of a root that is ahead must end soon.
 TEST(ShortCallsApart, APeerThatGoesAwayEndsARootThatIsAhead) {
   for (const End end : {End::kAborts, End::kLeaves}) {
     Communicators ranks = make_ranks(2);
@@ -366,6 +371,7 @@ TEST(ShortCallsApart, APeerThatGoesAwayEndsARootThatIsAhead) {
   }
 }
 
+// The values that a root has written stay readable after the root has destroyed its communicator.
 TEST(ShortCallsApart, WhatARootHasShownOutlivesIt) {
   for (const std::int32_t root : {0, 1}) {
     Communicators ranks = make_ranks(2);
@@ -386,7 +392,8 @@ TEST(ShortCallsApart, WhatARootHasShownOutlivesIt) {
   }
 }
 
-// Threads of one rank finalize, abort and start work while others make short calls: nothing hangs.
+// Some threads of a rank call finalize() or abort() or start work while other threads make short calls. No call may
+// hang.
 TEST(ShortCallsApart, FinalizeAndAbortBesideRunningCallsEndThem) {
   for (int round = 0; round < 60; ++round) {
     const bool aborts = round % 2 == 0;

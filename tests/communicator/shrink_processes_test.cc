@@ -1,4 +1,4 @@
-// Communicators of those that remain when processes end: killed before, killed meanwhile, stopped.
+// Tests shrink() with ranks as processes that are killed before the call, killed during the call, or stopped.
 #include <sys/prctl.h>
 
 #include <filesystem>
@@ -15,15 +15,15 @@ using Excluded = std::vector<std::int32_t>;
 
 constexpr std::int32_t kSize = 4;
 
-struct Way {
+struct JobSetting {
   const char* name;
   const char* transport;
-  bool two_nodes;  // ranks 0, 1 and ranks 2, 3
-  friend void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
+  bool two_nodes;  // ranks 0 and 1 are on one machine, ranks 2 and 3 on another
+  friend void PrintTo(const JobSetting& setting, std::ostream* out) { *out << setting.name; }
 };
-constexpr Way kWays[] = {{"Shm", "auto", false}, {"Tcp", "tcp", false}, {"Mixed", "auto", true}};
+constexpr JobSetting kJobSettings[] = {{"Shm", "auto", false}, {"Tcp", "tcp", false}, {"Mixed", "auto", true}};
 
-// What the ranks have to tell the test: memory that all see.
+// Shared memory through which the ranks report to the test.
 struct Report {
   std::atomic<int> ready;
   std::atomic<std::int64_t> shrunk_ms[kSize];
@@ -34,9 +34,9 @@ Report& make_report() {
   return *new (memory) Report{};
 }
 
-class ShrinkProcesses : public testing::TestWithParam<Way> {
+class ShrinkProcesses : public testing::TestWithParam<JobSetting> {
  protected:
-  // body(communicator, its rank) in a process for each rank.
+  // Runs body(communicator, rank) in one process for each rank.
   std::vector<pid_t> start_all(const std::function<int(Communicator&, std::int32_t)>& body,
                                milliseconds setup_timeout = patience()) {
     const std::uint16_t port = free_port();
@@ -75,7 +75,7 @@ int works(Communicator& rank) {
   return rank.barrier().ok() ? 0 : 9;
 }
 
-// Sums until one fails; then shrinks without the ranks of `dead`.
+// Runs all_reduce until one fails. Then it shrinks without the ranks in `dead`.
 int sum_until_broken_and_shrink(Communicator& rank, std::int32_t me, const Excluded& dead, Report& report) {
   std::vector<float> data(1 << 16, 1.0f);
   ++report.ready;
@@ -90,7 +90,7 @@ int sum_until_broken_and_shrink(Communicator& rank, std::int32_t me, const Exclu
   const int worked = works(**child);
   if (worked != 0 || (*child)->size() != kSize - static_cast<std::int32_t>(dead.size())) return worked + 10;
   if ((*child)->size() == 2) return 0;
-  // Once more, without the last one.
+  // Shrinks again, without the last rank.
   if (me == kSize - 1) return 0;
   auto grandchild = (*child)->shrink(Excluded{(*child)->size() - 1});
   if (!grandchild.ok()) std::fprintf(stderr, "rank %d: %s\n", me, to_string(grandchild.error()).c_str());
@@ -108,13 +108,13 @@ TEST_P(ShrinkProcesses, GoOnWithoutTheKilled) {
       const bool killed = std::find(dead.begin(), dead.end(), rank) != dead.end();
       EXPECT_EQ(status_of(children[static_cast<std::size_t>(rank)]), killed ? 128 + SIGKILL : 0) << "rank " << rank;
       if (killed) continue;
-      EXPECT_LT(report.shrunk_ms[rank], patience().count()) << "the promise is one second, on a quiet machine";
+      EXPECT_LT(report.shrunk_ms[rank], patience().count()) << "the documented limit is one second on an idle machine";
       RecordProperty("shrink_ms", static_cast<int>(report.shrunk_ms[rank]));
     }
   }
 }
 
-// Nobody asks the stopped process anything: neither does the making of the new communicator nor its use.
+// The ranks must not need the stopped process, neither to create the new communicator nor to use it.
 TEST_P(ShrinkProcesses, GoOnWithoutTheStopped) {
   Report& report = make_report();
   Report& done = make_report();
@@ -128,7 +128,8 @@ TEST_P(ShrinkProcesses, GoOnWithoutTheStopped) {
     if (!child.ok()) std::fprintf(stderr, "rank %d: %s\n", me, to_string(child.error()).c_str());
     const int result = child.ok() ? works(**child) : 3;
     ++done.ready;
-    while (done.ready < kSize) std::this_thread::sleep_for(milliseconds(5));  // the end of the parent is another story
+    // the destruction of the parent communicator is not tested here
+    while (done.ready < kSize) std::this_thread::sleep_for(milliseconds(5));
     return result;
   });
   wait_for(report.ready, kSize);
@@ -142,7 +143,8 @@ TEST_P(ShrinkProcesses, GoOnWithoutTheStopped) {
   }
 }
 
-// Of two that wait for the third, one is killed: the other one is told which, at once. Then it goes on without.
+// Two ranks wait for a third one, and one of the two is killed. The other one must get an error that names it at
+// once. Then it shrinks without that rank.
 TEST_P(ShrinkProcesses, NameTheRankThatEndsMeanwhile) {
   for (const std::int32_t victim : {0, 2}) {
     Report& report = make_report();
@@ -163,7 +165,8 @@ TEST_P(ShrinkProcesses, NameTheRankThatEndsMeanwhile) {
       return again.ok() ? works(**again) : 4;
     });
     wait_for(report.ready, kSize);
-    std::this_thread::sleep_for(milliseconds(100));  // mostly in the middle of it, but sooner is right as well
+    // usually during shrink(); an earlier kill must give the same result
+    std::this_thread::sleep_for(milliseconds(100));
     kill(children[static_cast<std::size_t>(victim)], SIGKILL);
     for (std::int32_t rank = 0; rank < 3; ++rank) {
       EXPECT_EQ(status_of(children[static_cast<std::size_t>(rank)]), rank == victim ? 128 + SIGKILL : 0)
@@ -175,7 +178,8 @@ TEST_P(ShrinkProcesses, NameTheRankThatEndsMeanwhile) {
   }
 }
 
-// Rank 3 has ended before the others begin, and they do not know. Inside a machine that is seen at once.
+// Rank 3 has exited before the others call shrink(), and they do not list it. On the same machine its exit is
+// detected at once.
 TEST_P(ShrinkProcesses, NameTheRankThatHasEndedBefore) {
   Report& report = make_report();
   const auto children = start_all(
@@ -186,7 +190,7 @@ TEST_P(ShrinkProcesses, NameTheRankThatHasEndedBefore) {
         }
         while (report.ready < kSize + 1) std::this_thread::sleep_for(milliseconds(5));
         auto child = rank.shrink({});
-        const bool seen = !GetParam().two_nodes;  // across, it is known only that it did not come
+        const bool seen = !GetParam().two_nodes;  // from another machine, the ranks see only that it does not join
         const bool said = !child.ok() && child.error().rank == 3 &&
                           child.error().code == (seen ? ErrorCode::kPeerLost : ErrorCode::kTimeout);
         if (!said)
@@ -203,8 +207,8 @@ TEST_P(ShrinkProcesses, NameTheRankThatHasEndedBefore) {
   for (std::size_t rank = 0; rank < 3; ++rank) EXPECT_EQ(status_of(children[rank]), 0) << "rank " << rank;
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, ShrinkProcesses, testing::ValuesIn(kWays),
-                         [](const auto& way) { return std::string(way.param.name); });
+INSTANTIATE_TEST_SUITE_P(Ways, ShrinkProcesses, testing::ValuesIn(kJobSettings),
+                         [](const auto& setting) { return std::string(setting.param.name); });
 
 }  // namespace
 }  // namespace tutti::test

@@ -1,5 +1,5 @@
-// Communicators of those that remain: ranks as threads. Which ranks, in which order, in which state of the parent; who
-// is named where somebody disagrees or does not come.
+// Tests shrink() with ranks as threads: which ranks are excluded, in which order the calls are made, and the state
+// of the parent. Also tests which rank an error names if a rank disagrees or does not join.
 #include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ using testing::StartsWith;
 using Excluded = std::vector<std::int32_t>;
 using Shrunk = Result<std::unique_ptr<Communicator>>;
 
-Communicators make(const WorldKind& world, std::int32_t size, milliseconds setup_timeout = patience()) {
+Communicators make(const JobConfiguration& world, std::int32_t size, milliseconds setup_timeout = patience()) {
   CommunicatorOptions options;
   options.timeout = patience();
   options.setup_timeout = setup_timeout;
@@ -32,7 +32,7 @@ Communicators make(const WorldKind& world, std::int32_t size, milliseconds setup
   return std::move(*made);
 }
 
-// Each of `who` on a thread of its own.
+// Runs body() for each rank in `who`, on a thread of its own.
 void on_ranks(Communicators& ranks, const std::vector<std::size_t>& who,
               const std::function<void(Communicator&)>& body) {
   std::vector<std::thread> threads;
@@ -40,22 +40,22 @@ void on_ranks(Communicators& ranks, const std::vector<std::size_t>& who,
   for (std::thread& thread : threads) thread.join();
 }
 
-std::vector<std::int32_t> who_is_in(Communicator& rank, std::int32_t own_number) {
+std::vector<std::int32_t> members_of(Communicator& rank, std::int32_t own_number) {
   std::vector<std::int32_t> who(static_cast<std::size_t>(rank.size()), -1);
   EXPECT_TRUE(rank.all_gather(&own_number, who.data(), 1, DataType::kInt32).ok());
   return who;
 }
 
-// Shrinks until that succeeds: on a busy machine a rank may be too late for an attempt of the others, and they for its
-// next one.
-Shrunk shrink_in_the_end(Communicator& rank, const Excluded& excluded) {
+// Repeats shrink() until it succeeds. On a busy machine, a rank may be too late for an attempt of the others, and
+// they for the next attempt of that rank.
+Shrunk shrink_until_success(Communicator& rank, const Excluded& excluded) {
   Shrunk child = rank.shrink(excluded);
   const auto latest = std::chrono::steady_clock::now() + patience();
   while (!child.ok() && std::chrono::steady_clock::now() < latest) child = rank.shrink(excluded);
   return child;
 }
 
-// A few collectives of different kinds, plain and registered.
+// Makes a few collectives of different types, with plain and registered memory.
 void works(Communicator& rank) {
   for (const std::size_t count : {1u, 1000u, 300'007u}) EXPECT_TRUE(sum_is_right(rank, count));
   const auto size = static_cast<std::size_t>(rank.size());
@@ -75,12 +75,12 @@ void works(Communicator& rank) {
   EXPECT_TRUE(rank.barrier().ok());
 }
 
-class Shrink : public testing::TestWithParam<WorldKind> {};
+class Shrink : public testing::TestWithParam<JobConfiguration> {};
 
 TEST_P(Shrink, KeepsTheOrderWhileTheExcludedGoOn) {
   Communicators ranks = make(GetParam(), 5);
   on_every_rank(ranks, [](Communicator& rank) {
-    if (rank.rank() == 1 || rank.rank() == 3) {  // which have something else to say to each other
+    if (rank.rank() == 1 || rank.rank() == 3) {  // the excluded ranks exchange other messages
       for (int i = 0; i < 50; ++i) {
         int got = -1;
         if (rank.rank() == 1) {
@@ -95,10 +95,10 @@ TEST_P(Shrink, KeepsTheOrderWhileTheExcludedGoOn) {
       ASSERT_TRUE(child.ok()) << to_string(child.error());
       EXPECT_EQ((*child)->size(), 3);
       EXPECT_EQ((*child)->rank(), rank.rank() / 2);
-      EXPECT_THAT(who_is_in(**child, rank.rank()), ElementsAre(0, 2, 4));
+      EXPECT_THAT(members_of(**child, rank.rank()), ElementsAre(0, 2, 4));
       works(**child);
     }
-    EXPECT_TRUE(sum_is_right(rank, 1000));  // the parent is as it was
+    EXPECT_TRUE(sum_is_right(rank, 1000));  // the parent is still usable
   });
 }
 
@@ -112,11 +112,11 @@ TEST_P(Shrink, WorksAfterAbortAndAgainOnTheResult) {
     auto child = rank.shrink(Excluded{4});
     ASSERT_TRUE(child.ok()) << to_string(child.error());
     works(**child);
-    EXPECT_FALSE(sum_fails(rank, {}).empty()) << "the parent stays broken";
+    EXPECT_FALSE(sum_fails(rank, {}).empty()) << "the parent must stay broken";
     if (rank.rank() == 0) return;
     auto grandchild = (*child)->shrink(Excluded{0});
     ASSERT_TRUE(grandchild.ok()) << to_string(grandchild.error());
-    EXPECT_THAT(who_is_in(**grandchild, rank.rank()), ElementsAre(1, 2, 3, 5));
+    EXPECT_THAT(members_of(**grandchild, rank.rank()), ElementsAre(1, 2, 3, 5));
     auto half = (*grandchild)->split((*grandchild)->rank() / 2, -rank.rank());
     ASSERT_TRUE(half.ok()) << to_string(half.error());
     EXPECT_EQ((*half)->size(), 2);
@@ -168,7 +168,8 @@ TEST_P(Shrink, ToAllAndToOne) {
   });
 }
 
-// The order counts among those who take part alone: rank 3 comes to the second meeting before the first has begun.
+// The order of the calls matters only among the ranks that take part. Rank 3 joins the second shrink() before the
+// first one has begun.
 TEST_P(Shrink, ManyTimesWithOthers) {
   Communicators ranks = make(GetParam(), 4);
   on_every_rank(ranks, [](Communicator& rank) {
@@ -176,17 +177,17 @@ TEST_P(Shrink, ManyTimesWithOthers) {
       if (rank.rank() != 3) {
         auto first = rank.shrink(Excluded{3});
         ASSERT_TRUE(first.ok()) << to_string(first.error());
-        EXPECT_THAT(who_is_in(**first, rank.rank()), ElementsAre(0, 1, 2));
+        EXPECT_THAT(members_of(**first, rank.rank()), ElementsAre(0, 1, 2));
       }
       if (rank.rank() != 2) {
         auto second = rank.shrink(Excluded{2});
         ASSERT_TRUE(second.ok()) << to_string(second.error());
-        EXPECT_THAT(who_is_in(**second, rank.rank()), ElementsAre(0, 1, 3));
+        EXPECT_THAT(members_of(**second, rank.rank()), ElementsAre(0, 1, 3));
       }
       if (rank.rank() != 0) {
         auto third = rank.shrink(Excluded{0});
         ASSERT_TRUE(third.ok()) << to_string(third.error());
-        EXPECT_THAT(who_is_in(**third, rank.rank()), ElementsAre(1, 2, 3));
+        EXPECT_THAT(members_of(**third, rank.rank()), ElementsAre(1, 2, 3));
       }
     }
   });
@@ -213,7 +214,7 @@ TEST_P(Shrink, NamesARankThatDoesNotComeAndTakesItInLater) {
   std::atomic<int> failed = 0;
   std::barrier punctual(3);
   on_ranks(ranks, {0, 1, 2, 3}, [&](Communicator& rank) {
-    if (rank.rank() == 2) {  // it comes when the others have given up once
+    if (rank.rank() == 2) {  // rank 2 joins after the others have failed once
       EXPECT_TRUE(eventually([&] { return failed == 3; }));
     } else {
       punctual.arrive_and_wait();
@@ -224,7 +225,7 @@ TEST_P(Shrink, NamesARankThatDoesNotComeAndTakesItInLater) {
       EXPECT_EQ(child.error().rank, 2) << to_string(child.error());
       EXPECT_THAT(child.error().message, HasSubstr("rank(s) 2 did not come"));
     }
-    Shrunk again = shrink_in_the_end(rank, Excluded{4});
+    Shrunk again = shrink_until_success(rank, Excluded{4});
     ASSERT_TRUE(again.ok()) << to_string(again.error());
     works(**again);
   });
@@ -241,7 +242,7 @@ TEST_P(Shrink, NamesTheLowestRankWhereItDoesNotCome) {
   });
 }
 
-// Ranks 0 and 1 exclude each other's host: they wait at different doors.
+// Ranks 0 and 1 exclude each other's coordinator, so they wait for different coordinators.
 TEST_P(Shrink, EndsWhereRanksExcludeEachOther) {
   Communicators ranks = make(GetParam(), 4, scaled(milliseconds(500)));
   on_ranks(ranks, {0, 1, 2}, [](Communicator& rank) {
@@ -252,8 +253,9 @@ TEST_P(Shrink, EndsWhereRanksExcludeEachOther) {
   });
 }
 
-// Rank 1 is late for the attempt that failed without it, and does not know that the others try something else by now.
-// That it was told shows in the message: it names those whom the others have missed, rank 1 among them.
+// Rank 1 is late for the attempt that failed without it, and the others may already be in another attempt. The
+// message shows that rank 1 was informed of the failed attempt: it names the missing ranks, and rank 1 is one of
+// them.
 TEST_P(Shrink, TellsALateRankHowTheAttemptThatItMissedHasEnded) {
   Communicators ranks = make(GetParam(), 4, scaled(milliseconds(1500)));
   std::atomic<int> failed = 0;
@@ -261,7 +263,7 @@ TEST_P(Shrink, TellsALateRankHowTheAttemptThatItMissedHasEnded) {
   on_ranks(ranks, {0, 1, 2}, [&](Communicator& rank) {
     if (rank.rank() == 1) {
       EXPECT_TRUE(eventually([&] { return failed == 2; }));
-      // Mostly the others are in their next attempt by then; before it, the result is the same.
+      // Usually the others are in their next attempt by now. If not, the result is the same.
       std::this_thread::sleep_for(milliseconds(200));
     } else {
       punctual.arrive_and_wait();
@@ -272,7 +274,7 @@ TEST_P(Shrink, TellsALateRankHowTheAttemptThatItMissedHasEnded) {
     EXPECT_EQ(child.error().code, ErrorCode::kTimeout) << to_string(child.error());
     EXPECT_EQ(child.error().rank, 1);
     EXPECT_THAT(child.error().message, HasSubstr("rank(s) 1, 3 did not come"));
-    auto again = shrink_in_the_end(rank, Excluded{3});
+    auto again = shrink_until_success(rank, Excluded{3});
     ASSERT_TRUE(again.ok()) << to_string(again.error());
     works(**again);
   });
@@ -300,7 +302,7 @@ TEST_P(Shrink, LeavesNoDescriptors) {
   EXPECT_LE(open_descriptors(), before + 6);
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, Shrink, testing::ValuesIn(kWorlds),
+INSTANTIATE_TEST_SUITE_P(Worlds, Shrink, testing::ValuesIn(kConfigurations),
                          [](const auto& world) { return std::string(world.param.name); });
 
 TEST(Shrink, WorksAfterATimeoutWithoutTheRankThatWasLate) {

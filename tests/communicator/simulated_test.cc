@@ -1,4 +1,5 @@
-// The production runtime, executor and algorithms under a simulated clock and network, from one seed.
+// Tests the production runtime, executor and algorithms under a simulated clock and network. A seed determines each
+// run.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +21,8 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-// Every rank runs `calls` all-reduces; rank `absent` (if any) runs none and stays until the others have given up.
+// Every rank runs `calls` all_reduce calls. If `absent` is a rank, it runs none, and stays until the others have
+// timed out.
 Outcome simulate(const SimOptions& options, Algorithm algorithm, std::size_t count, std::int32_t absent = -1,
                  bool registered = false) {
   SimEnvironment sim(options);
@@ -64,7 +66,8 @@ Outcome simulate(const SimOptions& options, Algorithm algorithm, std::size_t cou
   return outcome;
 }
 
-// A network that writes into outputs: each rank's blocks lie where it alone knows, and long sends are many messages.
+// The simulated network writes into the outputs. Only the rank itself has the addresses of its blocks, and long
+// sends consist of many messages.
 TEST(Simulated, WhatIsWrittenIntoOutputsStandsWhereItIsWanted) {
   constexpr std::uint32_t kRanks = 3;
   const std::vector<std::size_t> counts = {3000, 5, 7000};
@@ -136,7 +139,8 @@ TEST(Simulated, MoreRanksWithFewestCreditsAndLongDelaysStillEnd) {
   }
 }
 
-// Values read and stored in place, under delays that no real machine would show: the bits are those of the staged run.
+// Values are read and stored in place, with delays that no real machine would have. The bits must be those of the
+// run without registered memory.
 TEST(Simulated, RegisteredMemoryGivesTheSameBitsWhateverTheDelays) {
   for (const Algorithm algorithm : algorithms_of(CollectiveKind::kAllReduce)) {
     const Outcome staged = simulate({.seed = 1, .ranks = 4}, algorithm, 6000);
@@ -178,7 +182,8 @@ TEST(Simulated, AnAbsentRankIsNamedWhenTheSimulatedDeadlinePasses) {
   EXPECT_GE(outcome.end_ns, 10'000'000'000);
 }
 
-// Rank 0 says that it has finished the call, and leaves; its messages never come, as over a network that has broken.
+// Rank 0 reports that it has finished the call, and leaves. Its messages never arrive, as over a broken network.
+// Rank 1 must then fail long before its deadline.
 TEST(Simulated, WhatAPeerHasSentAndThenLeftIsNotAwaitedUntilTheDeadline) {
   for (const bool later_failure : {false, true}) {
     SimEnvironment sim({.seed = 3, .ranks = 2});
@@ -224,7 +229,8 @@ TEST(Simulated, WhatAPeerHasSentAndThenLeftIsNotAwaitedUntilTheDeadline) {
   }
 }
 
-// The root takes the others' outputs to be longer than they are, and they lie in windows that have the room.
+// The root passes a greater count than the others. Their outputs are in windows that are long enough for it, so only
+// a check can prevent that more than `kCount` elements are stored.
 TEST(Simulated, RanksThatDisagreeStoreNothingBehindEachOthersOutputs) {
   constexpr std::size_t kCount = 5;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {

@@ -1,5 +1,6 @@
-// Every kind of collective over memory that is not registered, by pointers and by calls: the bits of its plan, whoever
-// gives up, disagrees or has bad memory.
+// Tests every type of collective over memory that is not registered, with pointers and with system calls. The
+// results must have the bits of the plan, and must be right even if some ranks time out, disagree or have
+// inaccessible memory.
 #include <gmock/gmock.h>
 #include <sys/mman.h>
 
@@ -40,9 +41,9 @@ TEST_P(DirectKinds, GiveTheBitsOfTheirPlansAndTouchNothingElse) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, DirectKinds, testing::Values(2, 3, 5));
 
-// Ranks that come at any time and have little patience: some give up while others are in the middle, and now and then
-// all do but one that comes when they have. Who has given up uses its memory for something else at once, and finds it
-// as it left it.
+// The ranks call at random times and have short timeouts, so that some time out while others are in the middle of
+// the call. Sometimes all but one time out, and that one calls afterwards. A rank that has timed out fills its
+// memory with another value at once, and the other ranks must not change it.
 TEST(DirectFaults, WhoGivesUpFindsItsMemoryAsItLeftIt) {
   constexpr std::int32_t kSize = 3;
   constexpr std::size_t kCount = (1 << 18) + 16;
@@ -51,7 +52,7 @@ TEST(DirectFaults, WhoGivesUpFindsItsMemoryAsItLeftIt) {
     Communicators ranks = make_ranks(kSize, patience(), attach);
     std::barrier all(kSize);
     std::atomic<int> failed = 0;
-    std::atomic<int> ended = 0;  // calls of all rounds
+    std::atomic<int> ended = 0;  // number of calls in all rounds
     on_every_rank(ranks, [&](Communicator& rank) {
       std::mt19937 same(5);
       std::mt19937 own(static_cast<std::uint32_t>(rank.rank()) + 1);
@@ -88,7 +89,7 @@ TEST(DirectFaults, WhoGivesUpFindsItsMemoryAsItLeftIt) {
       }
       EXPECT_TRUE(sum_is_right(rank, kCount));
     });
-    EXPECT_GT(failed, 0) << "nobody gave up, so nothing was tested";
+    EXPECT_GT(failed, 0) << "no rank timed out, so the test has no effect";
   }
 }
 
@@ -126,7 +127,7 @@ TEST(DirectFaults, AnAbortInTheMiddleIsNamedAndLeavesMemoryAlone) {
   }
 }
 
-// `bytes` of memory, of which only the first `mapped`, whole pages, are there.
+// A range of `bytes` bytes of which only the first `mapped` bytes, whole pages, are accessible.
 class CutMemory {
  public:
   CutMemory(std::size_t bytes, std::size_t mapped)
@@ -140,23 +141,25 @@ class CutMemory {
   std::byte* data() const { return static_cast<std::byte*>(data_); }
 
  private:
-  void* data_;  // where there is nothing, nobody else's memory may come to lie: unmapped it could
+  void* data_;  // the rest stays mapped without access, because other memory could be mapped there otherwise
   std::size_t bytes_;
 };
 
-// Rank 1's memory is shorter than it says, where only others, or system calls of its own, would touch it.
+// A case in which rank 1's memory is shorter than its count claims. Only other ranks, or system calls of rank 1,
+// access the missing part.
 struct Cut {
   CollectiveKind kind;
   std::int32_t root;
   bool in_place;
-  bool input;             // which buffer is cut, out of place
-  std::size_t thirds_in;  // of a block: how much of the cut buffer is there
+  bool input;             // true if the input is cut, false if the output is cut; only for calls that are not in place
+  std::size_t thirds_in;  // accessible part of the cut buffer, in thirds of a block
 };
 
 TEST(DirectFaults, ABufferThatIsTooShortIsNamedByAll) {
   constexpr std::int32_t kSize = 3;
   constexpr std::size_t kBlock = 96 * 4096;
-  // Not all-reduce and reduce: there rank 1 may do shares of others and touch what is not there itself.
+  // all_reduce and reduce are not in the list, because rank 1 may do parts of the work of others and would then
+  // access the missing memory itself.
   constexpr Cut kCuts[] = {
       {CollectiveKind::kReduceScatter, 0, false, true, 6}, {CollectiveKind::kBroadcast, 1, true, true, 1},
       {CollectiveKind::kBroadcast, 0, false, false, 1},    {CollectiveKind::kBroadcast, 0, false, false, 2},
@@ -176,7 +179,7 @@ TEST(DirectFaults, ABufferThatIsTooShortIsNamedByAll) {
         const bool whole = rank.rank() != 1 || (!cut.in_place && cut.input != input);
         return whole ? bytes : cut.thirds_in * kBlock / 3;
       };
-      const bool one = layout.end < layout.input_bytes + layout.output_bytes;  // memory for both
+      const bool one = layout.end < layout.input_bytes + layout.output_bytes;  // input and output are in one range
       const std::size_t first = std::max<std::size_t>(one ? layout.end : layout.input_bytes, 1);
       const std::size_t second = std::max<std::size_t>(one ? 0 : layout.output_bytes, 1);
       const CutMemory in(first, mapped(true, first));
@@ -197,30 +200,31 @@ TEST(DirectFaults, ABufferThatIsTooShortIsNamedByAll) {
   });
 }
 
-// One rank means something else.
-struct Dissent {
+// A call in which one rank passes different arguments.
+struct DifferingCall {
   Part part;
   const char* says;
 };
 
-std::vector<Dissent> dissents(const Part& agreed) {
-  std::vector<Dissent> dissents;
+std::vector<DifferingCall> differing_calls(const Part& agreed) {
+  std::vector<DifferingCall> differing_calls;
   const auto add = [&](const char* says, const std::function<void(Part&)>& change) {
     Part part = agreed;
     change(part);
-    dissents.push_back({part, says});
+    differing_calls.push_back({part, says});
   };
   add("count 50001", [](Part& part) { part.count = 50'001; });
   add("type int32", [](Part& part) { part.type = DataType::kInt32; });
   if (reduces(agreed.kind)) add("operation max", [](Part& part) { part.op = ReduceOp::kMax; });
   if (has_root(agreed.kind)) {
-    add("root 1", [](Part& part) { part.root = 1; });  // the rank itself, then nobody's
+    add("root 1", [](Part& part) { part.root = 1; });  // the rank itself is the root, then another one
     add("root 2", [](Part& part) { part.root = 2; });
   }
-  return dissents;
+  return differing_calls;
 }
 
-// Where all wait for all, or for the root, which waits for them, nobody may end such a call well.
+// If all ranks wait for each other, or for the root, which waits for them, the call must fail on every rank. Only
+// messages let some ranks of a call with a root finish early.
 TEST(DirectFaults, DisagreementsAreNamedByAll) {
   constexpr std::int32_t kSize = 3;
   for (const char* attach : {"auto", "calls", "off"}) {
@@ -230,16 +234,16 @@ TEST(DirectFaults, DisagreementsAreNamedByAll) {
     on_every_rank(ranks, [&](Communicator& rank) {
       for (const CollectiveKind kind : direct_kinds()) {
         const Part agreed{.kind = kind, .count = 50'000};
-        for (const Dissent& dissent : dissents(agreed)) {
-          SCOPED_TRACE(std::string(attach) + ", rank " + std::to_string(rank.rank()) + ", " + to_string(dissent.part) +
-                       ", " + dissent.says);
-          Buffers buffers(rank.rank() == 1 ? dissent.part : agreed, rank.rank(), kSize);
+        for (const DifferingCall& differing : differing_calls(agreed)) {
+          SCOPED_TRACE(std::string(attach) + ", rank " + std::to_string(rank.rank()) + ", " +
+                       to_string(differing.part) + ", " + differing.says);
+          Buffers buffers(rank.rank() == 1 ? differing.part : agreed, rank.rank(), kSize);
           buffers.draw(1);
           const Status status = buffers.run(rank, directly(kind));
           EXPECT_TRUE(!status.ok() || (!attached && has_root(kind)));
           if (!status.ok()) {
             EXPECT_EQ(status.error().code, ErrorCode::kMismatch) << to_string(status.error());
-            EXPECT_THAT(status.error().message, HasSubstr(dissent.says));
+            EXPECT_THAT(status.error().message, HasSubstr(differing.says));
           }
           all.arrive_and_wait();
         }

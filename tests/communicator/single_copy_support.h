@@ -1,5 +1,5 @@
-// Helpers of the tests of calls over other ranks' memory: one rank's part of any collective, with buffers that show
-// whether anything was stored beside them.
+// Helpers for tests of calls that access other ranks' memory. They make one rank's call of any collective, with
+// buffers that show whether bytes beside them were changed.
 #pragma once
 
 #include <algorithm>
@@ -15,10 +15,10 @@
 
 namespace tutti::test {
 
-// One rank's arguments.
+// The arguments of one rank.
 struct Part {
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  std::size_t count = 0;  // of one block
+  std::size_t count = 0;  // number of elements of one block
   DataType type = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   std::int32_t root = 0;
@@ -31,7 +31,8 @@ inline std::string to_string(const Part& part) {
          (part.in_place ? ", in place" : ", out of place");
 }
 
-// The algorithm that needs no messages where memory can be used, and whose bits are the plan's.
+// Options for the algorithm that needs no messages if memory can be accessed directly. Its result has the bits of
+// the plan.
 inline CallOptions directly(CollectiveKind kind, std::chrono::milliseconds timeout = {}) {
   CallOptions options = with(kind == CollectiveKind::kAllReduce ? Algorithm::kTwoShot : Algorithm::kDirect);
   options.timeout = timeout;
@@ -46,7 +47,7 @@ inline std::vector<CollectiveKind> direct_kinds() {
   return kinds;
 }
 
-// Where one rank's input and output lie, in bytes from the start of its memory.
+// Offsets and lengths of one rank's input and output, in bytes from the start of its memory.
 struct Layout {
   std::size_t input = 0, input_bytes = 0;
   std::size_t output = 0, output_bytes = 0;
@@ -73,7 +74,7 @@ inline Layout layout_of(const Part& part, std::int32_t rank, std::int32_t ranks,
   return layout;
 }
 
-// A rank's memory for one call, and a margin around each buffer.
+// A rank's memory for one call, with a margin around each buffer.
 class Buffers {
  public:
   Buffers(const Part& part, std::int32_t rank, std::int32_t ranks)
@@ -85,7 +86,7 @@ class Buffers {
   std::size_t output_bytes() const { return layout_.output_bytes; }
   std::vector<std::byte>& bytes() { return bytes_; }
 
-  // Bits that depend on the seed.
+  // Fills the input with bits that depend on the seed.
   void draw(std::uint64_t seed) {
     for (std::size_t i = 0; i < layout_.input_bytes; i += 8) {
       std::uint64_t word = (seed * 1'000'003 + i + 1) * 0x9E3779B97F4A7C15ull;
@@ -105,7 +106,7 @@ class Buffers {
                     options);
   }
   std::vector<std::byte> result() { return {output(), output() + layout_.output_bytes}; }
-  // Nothing but the output has changed.
+  // Returns whether the margins and, if the call was not in place, the input are unchanged.
   bool rest_is_as_before() {
     const auto is_margin = [&](std::size_t from, std::size_t to) {
       return std::all_of(bytes_.data() + from, bytes_.data() + to, [](std::byte byte) { return byte == kMargin; });
@@ -118,7 +119,7 @@ class Buffers {
   }
 
  private:
-  static constexpr std::size_t kGap = 72;  // not a line's, an element's multiple
+  static constexpr std::size_t kGap = 72;  // in bytes; not a multiple of a cache line, but of every element
   static constexpr std::byte kMargin{0xa5};
   Part part_;
   Layout layout_;
@@ -126,7 +127,7 @@ class Buffers {
   std::vector<std::byte> drawn_;
 };
 
-// Sanitizers take ten times as long: they do without the longest.
+// Sanitizer builds are ten times as slow, so they skip the longest calls.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 inline constexpr std::size_t kLongestPart = 300'000;
 #else
@@ -135,7 +136,8 @@ inline constexpr std::size_t kLongestPart = 5'000'000;
 
 enum class InPlace : std::uint8_t { kNone, kSome, kAll };
 
-// All kinds, lengths around pages and parts, roots and ways to be in place, for one rank; the same order on all.
+// Returns one rank's calls: all types of collectives, lengths around those of pages and segments, all roots, and
+// several combinations of in-place calls. The order is the same on all ranks.
 inline std::vector<Part> parts_of(std::int32_t rank, std::int32_t ranks) {
   struct Length {
     std::size_t bytes;
@@ -171,8 +173,9 @@ inline std::vector<Part> parts_of(std::int32_t rank, std::int32_t ranks) {
   return parts;
 }
 
-// Runs every part on each of these communicators of the same ranks. What is wrong, if anything: a result that is not
-// the first one's, a byte stored elsewhere, an error.
+// Makes every call on each of the communicators, which have the same ranks. Returns a description of the first
+// problem: an error, a result that differs from that of the first communicator, or a changed byte outside the
+// output. Empty if all is well.
 inline std::string differences(std::span<Communicator* const> ways, const std::vector<Part>& parts) {
   for (std::size_t i = 0; i < parts.size(); ++i) {
     std::vector<std::byte> expected;

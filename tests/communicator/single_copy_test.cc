@@ -1,5 +1,5 @@
-// All-reduces over registered memory, which need no messages: the same bits as the plan that they stand for, whichever
-// ranks have registered theirs, and no store into memory that its owner has back.
+// Tests all_reduce over registered memory, which needs no messages. The bits must be those of the plan, whichever
+// ranks have registered their memory, and no rank may store into memory after the call of its owner has ended.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ struct Shape {
   ReduceOp op;
 };
 
-// What every rank has in its output after one two-shot all-reduce of random bits.
+// Makes one two-shot all_reduce of random bits, and returns the output of every rank.
 std::vector<std::vector<std::byte>> outputs_of(Communicators& ranks, const Shape& shape,
                                                const std::vector<Buffers>& buffers) {
   const std::size_t bytes = shape.count * size_of(shape.type);
@@ -44,12 +44,13 @@ std::vector<std::vector<std::byte>> outputs_of(Communicators& ranks, const Shape
     const Status status = rank.all_reduce(input, output, shape.count, shape.type, shape.op, with(Algorithm::kTwoShot));
     ASSERT_TRUE(status.ok()) << to_string(status.error());
     std::memcpy(outputs[number].data(), output, bytes);
-    ASSERT_TRUE(rank.barrier().ok());  // nobody frees what others still use
+    ASSERT_TRUE(rank.barrier().ok());  // a rank must not free memory that others still use
   });
   return outputs;
 }
 
-// One rank's buffers may differ from the others' in kind; what the others cannot use is carried by the plan.
+// One rank's buffers may be of another type than those of the others. The plan transfers the data that the others
+// cannot access directly.
 TEST(Direct, GivesTheBitsOfThePlanWhoeverHasRegistered) {
   constexpr auto kIn = Buffers::kInPlace, kOut = Buffers::kApart, kNot = Buffers::kPlain;
   for (const std::int32_t size : {2, 3, 5}) {
@@ -72,11 +73,14 @@ TEST(Direct, GivesTheBitsOfThePlanWhoeverHasRegistered) {
           const auto by_plan = outputs_of(by_messages, shape, all(kNot, kNot));
           EXPECT_EQ(outputs_of(by_messages, shape, all(kIn, kIn)), by_plan);
           EXPECT_EQ(outputs_of(by_messages, shape, all(kOut, kIn)), by_plan);
-          EXPECT_EQ(outputs_of(by_messages, shape, all(kNot, kIn)), by_plan) << "one rank has not";
-          EXPECT_EQ(outputs_of(by_messages, shape, all(kIn, kNot)), by_plan) << "one rank has";
+          EXPECT_EQ(outputs_of(by_messages, shape, all(kNot, kIn)), by_plan)
+              << "one rank has not registered its memory";
+          EXPECT_EQ(outputs_of(by_messages, shape, all(kIn, kNot)), by_plan)
+              << "only one rank has registered its memory";
           for (Communicators* attached : {&by_pointers, &by_calls}) {
             EXPECT_EQ(outputs_of(*attached, shape, all(kNot, kNot)), by_plan);
-            EXPECT_EQ(outputs_of(*attached, shape, all(kOut, kNot)), by_plan) << "one rank has";
+            EXPECT_EQ(outputs_of(*attached, shape, all(kOut, kNot)), by_plan)
+                << "only one rank has registered its memory";
           }
         }
       }
@@ -84,7 +88,7 @@ TEST(Direct, GivesTheBitsOfThePlanWhoeverHasRegistered) {
   }
 }
 
-// Calls of all ways in turn, with a straggler now and then.
+// Calls of all types alternate, and now and then a rank is late.
 TEST(Direct, TakesTurnsWithAllOtherCalls) {
   Communicators ranks = make_ranks(3);
   on_every_rank(ranks, [](Communicator& rank) {
@@ -115,7 +119,8 @@ TEST(Direct, TakesTurnsWithAllOtherCalls) {
   });
 }
 
-// Rank 0 gives up; rank 1, which comes only then and finds all marks but one, stores nothing into rank 0's memory.
+// Rank 0 times out. Rank 1 enters the call only then. It finds the values of rank 0 in memory, but it must not store
+// anything into that memory.
 TEST(Direct, WhoGivesUpHasItsMemoryBack) {
   constexpr std::size_t kCount = 100'000;
   Communicators ranks = make_ranks(2, std::chrono::seconds(1));

@@ -1,4 +1,4 @@
-// Helpers of the runtime's tests: ranks as threads, inputs whose result is exact in any order.
+// Helpers for the tests of communicators: ranks as threads, and inputs whose sums are exact in any order.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,7 +25,8 @@ namespace tutti::test {
 
 using Communicators = std::vector<std::unique_ptr<Communicator>>;
 
-// attach "off": memory that is not registered is reached by messages, as between processes that may not attach.
+// Creates ranks as threads. If attach is "off", memory that is not registered is reached by messages, as between
+// processes that may not attach to each other.
 inline Communicators make_ranks(std::int32_t size, std::chrono::milliseconds timeout = patience(),
                                 const char* attach = "") {
   CommunicatorOptions options;
@@ -36,46 +37,47 @@ inline Communicators make_ranks(std::int32_t size, std::chrono::milliseconds tim
   return std::move(*ranks);
 }
 
-// How the ranks of a test are connected.
-struct WorldKind {
+// Describes how the ranks of a test are connected.
+struct JobConfiguration {
   const char* name;
-  std::int32_t nodes;     // machines that the ranks are dealt to in equal runs; 1: all on one
-  const char* transport;  // "auto", "tcp", "ucx"
-  const char* attach;     // "off": messages; "calls" and "auto": each other's memory
-  const char* tls = "";   // of "ucx": UCX_TLS; empty: as the environment says
+  std::int32_t nodes;     // number of machines; each gets a contiguous block of ranks; 1: all ranks on one machine
+  const char* transport;  // "auto", "tcp" or "ucx"
+  const char* attach;     // "off": messages only; "calls" and "auto": access each other's memory
+  const char* tls = "";   // UCX_TLS, for transport "ucx"; empty: the value of the environment variable
   bool checksum = false;
 };
-inline std::ostream& operator<<(std::ostream& stream, const WorldKind& world) { return stream << world.name; }
-inline constexpr WorldKind kWorlds[] = {
+inline std::ostream& operator<<(std::ostream& stream, const JobConfiguration& world) { return stream << world.name; }
+inline constexpr JobConfiguration kConfigurations[] = {
     {"Shm", 1, "auto", "off"}, {"Tcp", 1, "tcp", "off"}, {"Mixed", 2, "auto", "off"}};
-inline constexpr WorldKind kUcxWorlds[] = {{"UcxTcp", 1, "ucx", "off", "tcp,self"},
-                                           {"UcxSm", 1, "ucx", "off", "sm,self"}};
-inline constexpr WorldKind kChecksumWorlds[] = {{"ShmChecksums", 1, "auto", "auto", "", true},
-                                                {"TcpChecksums", 1, "tcp", "off", "", true},
-                                                {"MixedChecksums", 2, "auto", "off", "", true}};
-inline constexpr WorldKind kAttachedWorlds[] = {{"Pointers", 1, "auto", "auto"}, {"Calls", 1, "auto", "calls"}};
+inline constexpr JobConfiguration kUcxConfigurations[] = {{"UcxTcp", 1, "ucx", "off", "tcp,self"},
+                                                          {"UcxSm", 1, "ucx", "off", "sm,self"}};
+inline constexpr JobConfiguration kChecksumConfigurations[] = {{"ShmChecksums", 1, "auto", "auto", "", true},
+                                                               {"TcpChecksums", 1, "tcp", "off", "", true},
+                                                               {"MixedChecksums", 2, "auto", "off", "", true}};
+inline constexpr JobConfiguration kAttachedConfigurations[] = {{"Pointers", 1, "auto", "auto"},
+                                                               {"Calls", 1, "auto", "calls"}};
 
-// The worlds that the conformance suite goes through: those above, or, where CONFORMANCE_WORLDS says "verbs" or "ucx",
-// those of RDMA devices, for the guests of scripts/rdma-vm. There TUTTI_RDMA_DEVICES must name the device, so that
-// `auto` takes it though it is of software.
-inline std::vector<WorldKind> worlds() {
+// Returns the configurations that the conformance suite tests. They are those above, unless the variable
+// CONFORMANCE_WORLDS is "verbs" or "ucx"; then they are those for RDMA devices, for the guests of scripts/rdma-vm.
+// In these guests TUTTI_RDMA_DEVICES must name the device, because "auto" ignores software devices otherwise.
+inline std::vector<JobConfiguration> configurations() {
   const char* const wanted = std::getenv("CONFORMANCE_WORLDS");
-  if (wanted == nullptr) return {std::begin(kWorlds), std::end(kWorlds)};
+  if (wanted == nullptr) return {std::begin(kConfigurations), std::end(kConfigurations)};
   if (std::string_view(wanted) == "verbs") return {{"Verbs", 1, "verbs", "off"}, {"MixedVerbs", 2, "auto", "off"}};
   return {{"Ucx", 1, "ucx", "off"}};
 }
 
-// For SetUp(): the test is skipped where the world's library is not there.
-inline void skip_unless_possible(const WorldKind& world) {
+// Skips the test if the library that it needs is missing. For SetUp().
+inline void skip_unless_possible(const JobConfiguration& world) {
   if (std::string_view(world.transport) != "ucx") return;
 #ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "UCX is not built for the thread sanitizer, which knows nothing of its locks";
+  GTEST_SKIP() << "UCX is not built for the thread sanitizer, which cannot see its locks";
 #endif
   if (const auto ucx = find_ucx(); !ucx) GTEST_SKIP() << ucx.error().message;
 }
 
-inline Communicators make_world(const WorldKind& world, std::int32_t ranks,
-                                std::chrono::milliseconds timeout = patience()) {
+inline Communicators make_configured_ranks(const JobConfiguration& world, std::int32_t ranks,
+                                           std::chrono::milliseconds timeout = patience()) {
   CommunicatorOptions options;
   options.timeout = timeout;
   options.transport = world.transport;
@@ -92,15 +94,15 @@ inline Communicators make_world(const WorldKind& world, std::int32_t ranks,
 
 inline void pause_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
-// body(communicator of this rank), one thread per rank.
+// Runs body(communicator) in one thread for each rank.
 inline void on_every_rank(Communicators& ranks, const std::function<void(Communicator&)>& body) {
   std::vector<std::thread> threads;
   for (auto& rank : ranks) threads.emplace_back([&] { body(*rank); });
   for (std::thread& thread : threads) thread.join();
 }
 
-// Small whole numbers that depend on rank and index: sums of up to 64 ranks stay exact in every type of 11 bits and
-// more.
+// Small integers that depend on rank and index. Sums of up to 64 ranks are exact in every type with at least 11 bits
+// of precision.
 inline float input_of(std::int32_t rank, std::size_t i) {
   return static_cast<float>((i * 7 + static_cast<std::size_t>(rank) * 3) % 11);
 }
@@ -116,20 +118,20 @@ inline CallOptions with(Algorithm algorithm) {
   return options;
 }
 
-// A float32 sum that runs in the background.
+// Starts a float32 sum that runs in the background.
 inline Result<Work> start_sum(Communicator& rank, const float* input, float* output, std::size_t count,
                               const CallOptions& options = {}) {
   return rank.start({.kind = CollectiveKind::kAllReduce, .input = input, .output = output, .count = count}, options);
 }
 
-// The message of a float32 sum that fails; empty when it does not.
+// Makes a float32 sum. Returns its error message, or an empty string if it succeeds.
 inline std::string sum_fails(Communicator& rank, const CallOptions& options) {
   std::vector<float> data(4);
   const Status status = rank.all_reduce(data.data(), data.data(), 4, DataType::kFloat32, ReduceOp::kSum, options);
   return status.ok() ? "" : status.error().message;
 }
 
-// One checked float32 sum; false and a test failure where it went wrong.
+// Makes a float32 sum and checks its result. If it is wrong, the test fails and false is returned.
 inline bool sum_is_right(Communicator& rank, std::size_t count, const CallOptions& options = {}) {
   std::vector<float> data(count);
   for (std::size_t i = 0; i < count; ++i) data[i] = input_of(rank.rank(), i);

@@ -1,5 +1,5 @@
-// Every thread that the library starts has the program's signals blocked, so that none of them ends up in it. This
-// program stands in front of pthread_create() and looks at the mask that each new thread inherits.
+// Tests that every thread of the library blocks the program's signals, so that their handlers never run in such a
+// thread. The program interposes pthread_create() and checks the signal mask that each new thread inherits.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
@@ -18,10 +18,12 @@
 
 namespace {
 
+// Counts the threads that were started since the last reset.
 struct Started {
   std::atomic<int> threads;
-  std::atomic<int> with_signals;  // of them, those that take some signal of the program
-  std::atomic<int> deaf;          // of them, those that would end without the program's handler if they fault
+  std::atomic<int> with_signals;  // number of threads that can receive a signal of the program
+  // number of threads that block a fault signal, so that the program's handler would not run for a fault
+  std::atomic<int> deaf;
 };
 Started started;  // NOLINT: pthread_create() has no other place for it
 
@@ -61,7 +63,8 @@ extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attribute
 namespace tutti::test {
 namespace {
 
-// Runs `body`, which makes the library start threads, and checks these and that the caller's own mask is as before.
+// Runs `body`, which makes the library start threads. Checks these threads, and that the mask of the caller is
+// unchanged.
 template <class Body>
 void expect_threads_without_signals(const char* what, Body body) {
   sigset_t before;
@@ -108,7 +111,7 @@ TEST(Threads, TakeNoSignalsOfTheProgram) {
     EXPECT_TRUE(Communicator::create_async(options).wait().ok());
   });
   expect_threads_without_signals("a unique id", [] {
-    EXPECT_TRUE(UniqueId::create({.interface = "lo", .patience = std::chrono::milliseconds(1)}).ok());
+    EXPECT_TRUE(UniqueId::create({.interface = "lo", .timeout = std::chrono::milliseconds(1)}).ok());
   });
   expect_threads_without_signals("the look-up of a name", [] {
     RootAddresses root("localhost");
@@ -123,11 +126,12 @@ TEST(Threads, TakeNoSignalsOfTheProgram) {
 TEST(Threads, TheMonitorOfMemoryTakesNoSignalsOfTheProgram) {
   started.threads = 0;
   started.with_signals = 0;
-  static_cast<void>(MemoryMonitor::shared());  // starts no thread if the kernel gives no userfaultfd
+  static_cast<void>(MemoryMonitor::shared());  // starts no thread if the kernel has no userfaultfd
   EXPECT_EQ(started.with_signals, 0);
 }
 
-// A program's handler of its own faults works in threads of ours, too: user reductions run in them.
+// A program's handler for its own faults must also work in threads of the library, because user reductions run in
+// them.
 TEST(Threads, FaultsOfTheirOwnReachTheProgramsHandler) {
   static std::atomic<int> faults;
   struct sigaction handler {};

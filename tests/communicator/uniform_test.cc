@@ -1,4 +1,5 @@
-// Calls that end alike on all ranks that live: as many have gone well on each, whoever is killed whenever.
+// Tests uniform calls, which end in the same way on all live ranks. After a rank is killed at any time, all
+// survivors must have the same number of successful calls.
 #include <sys/prctl.h>
 
 #include <algorithm>
@@ -14,8 +15,8 @@ namespace {
 constexpr std::int32_t kSize = 4;
 
 struct Report {
-  std::atomic<std::int64_t> begun[kSize];  // calls
-  std::atomic<std::int64_t> good[kSize];   // calls that have ended well
+  std::atomic<std::int64_t> begun[kSize];  // number of calls
+  std::atomic<std::int64_t> good[kSize];   // number of successful calls
 };
 
 Report& make_report() {
@@ -23,7 +24,7 @@ Report& make_report() {
   return *new (memory) Report{};
 }
 
-// The ranks of a job, each a process that works until body(communicator, its rank) returns.
+// Starts the ranks of a job. Each is a process that ends when body(communicator, rank) returns.
 std::vector<pid_t> start_job(bool uniform, const char* transport,
                              const std::function<void(Communicator&, std::int32_t)>& body) {
   const std::uint16_t port = free_port();
@@ -43,7 +44,7 @@ std::vector<pid_t> start_job(bool uniform, const char* transport,
   return children;
 }
 
-// One broadcast from `root`, counted in the report. False: it has failed.
+// Makes one broadcast from `root` and counts it in the report. Returns whether it succeeded.
 bool broadcast(Communicator& rank, Report& report, std::int32_t root, const CallOptions& options = {}) {
   std::vector<float> data(1000, static_cast<float>(rank.rank()));
   ++report.begun[rank.rank()];
@@ -52,7 +53,7 @@ bool broadcast(Communicator& rank, Report& report, std::int32_t root, const Call
   return status.ok();
 }
 
-// Waits for the end of all after the victim was killed. True: the survivors count alike.
+// Waits for the end of all processes after the victim was killed. Returns whether the survivors have equal counts.
 bool alike_after_the_end(const std::vector<pid_t>& children, std::size_t victim, const Report& report) {
   bool alike = true;
   std::int64_t first = -1;
@@ -68,7 +69,8 @@ bool alike_after_the_end(const std::vector<pid_t>& children, std::size_t victim,
 
 class Uniform : public testing::TestWithParam<const char*> {};
 
-// Killed at any moment of broadcasts whose root, of 16 in a row the same, runs ahead of the others.
+// Kills a rank at any time during broadcasts. The root stays the same for 16 calls in a row, so that it runs ahead
+// of the others.
 TEST_P(Uniform, SurvivorsHaveAsManyGoodCalls) {
   std::mt19937 random(3);
   for (int round = 0; round < 12; ++round) {
@@ -91,8 +93,9 @@ TEST_P(Uniform, SurvivorsHaveAsManyGoodCalls) {
   }
 }
 
-// Rank 1, which passes everything on from the root to ranks 2 and 3, leaves out the last call and is killed: the root
-// has sent, and can know that nothing arrives only if it waits for the others' word.
+// Rank 1 passes the messages of the root on to ranks 2 and 3. It omits the last call and is killed. The root has
+// sent its message, and it can learn that the message did not reach the others only by waiting for their
+// confirmation.
 TEST(Uniform, TheRootKnowsThatACallWasNotPassedOn) {
   constexpr std::int64_t kGood = 5;
   for (const bool uniform : {true, false}) {

@@ -1,5 +1,5 @@
-// A program may close our libraries with dlclose() at any time, for example when a plugin that uses them ends, although
-// threads of ours still run in them.
+// Tests that a program may close the libraries with dlclose() at any time, although threads of the library still
+// run. This happens, for example, when a plugin that uses them is unloaded.
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -25,12 +25,12 @@ using Id = std::array<unsigned char, 128>;
 // Exit statuses of the child.
 enum Outcome : int { kFine = 0, kNotOpened = 3, kNoId = 4, kNotListening = 5, kNotAnswered = 6 };
 
-// Sends garbage to the server of a unique id and waits for its refusal, which its thread writes.
+// Sends garbage to the server of a unique id and waits for its refusal, which the server's thread sends.
 Outcome ask_server_of(const Id& id) {
   sockaddr_in to{};
   to.sin_family = AF_INET;
   std::uint16_t port = 0;
-  std::memcpy(&port, id.data() + 10, sizeof(port));  // src/bootstrap/unique_id_parts.h
+  std::memcpy(&port, id.data() + 10, sizeof(port));  // format: src/bootstrap/unique_id_parts.h
   to.sin_port = htons(port);
   std::memcpy(&to.sin_addr, id.data() + 12, sizeof(to.sin_addr));
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -41,8 +41,8 @@ Outcome ask_server_of(const Id& id) {
   return poll(&answer, 1, limit_ms) == 1 ? kFine : kNotAnswered;
 }
 
-// Opens a library, makes a unique id with it, closes it, and talks to the id's server, which is a thread of the library
-// that was closed.
+// Opens a library, makes a unique id with it and closes it. Then it connects to the server of the id, which is a
+// thread of the closed library.
 template <class MakeId>
 int use_and_close(const char* library, const char* function, MakeId make_id) {
   void* const handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
@@ -54,7 +54,7 @@ int use_and_close(const char* library, const char* function, MakeId make_id) {
   return ask_server_of(id);
 }
 
-// The outcome of body(), run in a child; 128 and the signal if that killed it.
+// Runs body() in a child process. Returns its outcome, or 128 plus the signal that killed it.
 template <class Body>
 int in_child(Body body) {
   const pid_t child = fork();

@@ -1,5 +1,5 @@
-// Bring your own plan: right ones are proved and run as built-in ones do, wrong ones are refused with rank, channel and
-// step.
+// Tests user plans. Correct plans must be verified and run like the built-in ones. Wrong plans must be refused with
+// the rank, the channel and the step.
 #include "communicator/user_plan.h"
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ Plan built_in(CollectiveKind kind, Algorithm algorithm, std::uint32_t ranks) {
   return build_plan(*find_generator({.kind = kind, .ranks = ranks}, algorithm));
 }
 
-// Rank 0 adds everything in rank order and sends it to all.
+// A plan in which rank 0 adds all inputs in rank order and sends the sum to all ranks.
 PlanBuilder star(std::uint32_t ranks) {
   PlanBuilder plan({.name = "star", .ranks = ranks, .order = Order::kByRank});
   PlanBuilder::Step centre = plan.channel(0).step();
@@ -118,7 +118,7 @@ TEST(UserPlan, HasADigestOfWhatItDoesAndNotOfItsName) {
   EXPECT_NE(UserPlan::parse_json(text)->digest(), plan.digest());
 }
 
-// The example of the document, as it stands there.
+// Reads the example in docs/plan-json.md exactly as it is there.
 TEST(UserPlan, ReadsTheExampleOfItsDocument) {
   std::stringstream document;
   document << std::ifstream(TUTTI_SOURCE_DIR "/docs/plan-json.md").rdbuf();
@@ -126,10 +126,11 @@ TEST(UserPlan, ReadsTheExampleOfItsDocument) {
   const std::size_t begin = text.find("```json\n") + 8;
   const Result<UserPlan> plan = UserPlan::parse_json(text.substr(begin, text.find("```", begin) - begin));
   ASSERT_TRUE(plan) << to_string(plan.error());
-  EXPECT_EQ(plan->digest(), UserPlanData::of(*star(3).build()).digest) << "it is told to be this star";
+  EXPECT_EQ(plan->digest(), UserPlanData::of(*star(3).build()).digest)
+      << "the document says that the example is this star";
 }
 
-// Every rank sends its input to all and then overwrites it, in place, while a peer may still read it.
+// Every rank sends its input to all, and then overwrites it in place while a peer may still read it.
 TEST(UserPlan, PublishesInPlaceOnlyWhereThatIsProved) {
   EXPECT_TRUE(UserPlanData::of(*star(3).build()).plan.shape.windows_in_place);
   EXPECT_TRUE(star(3).build()->proof().windows_in_place);
@@ -143,7 +144,7 @@ TEST(UserPlan, PublishesInPlaceOnlyWhereThatIsProved) {
   EXPECT_FALSE(UserPlanData::of(*chosen).plan.shape.windows_in_place);
   EXPECT_FALSE(chosen->proof().windows_in_place);
 
-  one_shot.shape.windows_in_place = true;  // a promise, and a wrong one
+  one_shot.shape.windows_in_place = true;  // a promise that is wrong
   const Result<UserPlan> promised = UserPlan::parse_json(to_json({.plan = one_shot}));
   ASSERT_FALSE(promised);
   EXPECT_THAT(promised.error().message, HasSubstr("race"));
@@ -152,7 +153,7 @@ TEST(UserPlan, PublishesInPlaceOnlyWhereThatIsProved) {
 TEST(UserPlan, CannotBeReadFromWhereThereIsNone) {
   EXPECT_EQ(UserPlan::load("/no/such/plan.json").error().code, ErrorCode::kSystem);
   EXPECT_THAT(UserPlan::load("/no/such/plan.json").error().message, HasSubstr("No such file"));
-  EXPECT_EQ(UserPlan::load(testing::TempDir()).error().code, ErrorCode::kSystem) << "a folder";
+  EXPECT_EQ(UserPlan::load(testing::TempDir()).error().code, ErrorCode::kSystem) << "a folder is not a file";
   const Error endless = UserPlan::load("/dev/zero").error();
   EXPECT_EQ(endless.code, ErrorCode::kUnsupported);
   EXPECT_THAT(endless.message, HasSubstr("too large"));
@@ -168,7 +169,7 @@ struct Wrong {
   friend void PrintTo(const Wrong& wrong, std::ostream* out) { *out << wrong.name; }
 };
 
-// Two ranks that exchange their inputs and add; `first` and `second` make their programs.
+// A plan for two ranks. `first` and `second` add the steps of rank 0 and of rank 1.
 Result<UserPlan> pair(const std::function<void(PlanBuilder::Channel)>& first,
                       const std::function<void(PlanBuilder::Channel)>& second, PlanDescription description = {}) {
   description.ranks = 2;
@@ -186,7 +187,7 @@ void send_and_store(PlanBuilder::Channel channel) {
   channel.step().receive(0).store(Space::kOutput, 0);
 }
 
-// Plans that end badly or with the wrong result.
+// Plans that deadlock, end early, or compute a wrong result.
 std::vector<Wrong> plans_with_wrong_results() {
   using C = PlanBuilder::Channel;
   const auto receive_first = [](std::uint32_t peer) {
@@ -227,7 +228,7 @@ std::vector<Wrong> plans_with_wrong_results() {
   };
 }
 
-// Plans whose ranks or channels do not fit together.
+// Plans whose ranks or channels do not match.
 std::vector<Wrong> plans_that_do_not_fit() {
   using C = PlanBuilder::Channel;
   return {
@@ -293,7 +294,7 @@ std::vector<Wrong> plans_that_do_not_fit() {
   };
 }
 
-// Mistakes in using the builder.
+// Errors in the use of PlanBuilder.
 std::vector<Wrong> mistakes() {
   using S = PlanBuilder::Step;
   const auto step = [](const std::function<void(S)>& use) {
@@ -319,10 +320,10 @@ std::vector<Wrong> mistakes() {
        code},
       {"StoreToInput", step([](S s) { s.receive(0).store(Space::kInput, 0); }), 2, at, "output or scratch only", code},
       {"SecondSink", step([](S s) { s.receive(0).store(Space::kOutput, 0).store(Space::kScratch, 0); }), 2, at,
-       "second sink", code},
-      {"LateOperand", step([](S s) { s.receive(0).send(1).receive(1); }), 2, at, "operands stand before", code},
+       "second store", code},
+      {"LateOperand", step([](S s) { s.receive(0).send(1).receive(1); }), 2, at, "operands must be added before", code},
       {"LateLocal", step([](S s) { s.receive(0).store(Space::kOutput, 0).local(Space::kInput, 0); }), 2, at,
-       "operands stand before", code},
+       "operands must be added before", code},
       {"WaitChannel", step([](S s) { s.receive(0).after(64, 0); }), 2, at, "there is no channel 64", code},
       {"ManyOperands", step([](S s) {
          for (int i = 0; i < 1025; ++i) s.receive(0);
@@ -348,7 +349,7 @@ std::vector<Wrong> mistakes() {
          plan.channel(2).step().local(Space::kInput, 0).store(Space::kOutput, 0).send(9);
          return plan.build();
        },
-       -1, "", "there is no rank 2 among 2", code},
+       -1, "", "cannot add a channel to rank 2: the plan has 2 ranks", code},
       {"ManyChannels",
        [] {
          PlanBuilder plan({.ranks = 2});
@@ -407,7 +408,7 @@ TEST(PlanBuilder, OrdersChannelsByWaits) {
   second.step().local(Space::kOutput, 0).store(Space::kScratch, 0).after(0, 0);
   EXPECT_TRUE(moved.build());
   second.step().local(Space::kScratch, 0).store(Space::kOutput, 0);
-  EXPECT_FALSE(moved.build()) << "building does not end the building";
+  EXPECT_FALSE(moved.build()) << "a builder that was moved from must refuse to build";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Every collective, algorithm, root, place and memory, over every world.
+// Tests every collective with every algorithm, root, position of buffers and type of memory, in every configuration.
 #include <algorithm>
 #include <random>
 #include <tuple>
@@ -8,13 +8,13 @@
 namespace tutti::test {
 namespace {
 
-using Param = std::tuple<WorldKind, std::int32_t>;
+using Param = std::tuple<JobConfiguration, std::int32_t>;
 
 class Collectives : public testing::TestWithParam<Param> {
  protected:
   void SetUp() override { skip_unless_possible(std::get<0>(GetParam())); }
   static std::int32_t ranks() { return std::get<1>(GetParam()); }
-  static Communicators world() { return make_world(std::get<0>(GetParam()), ranks()); }
+  static Communicators world() { return make_configured_ranks(std::get<0>(GetParam()), ranks()); }
   static std::vector<std::int32_t> roots(CollectiveKind kind) {
     const bool rooted = kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kReduce ||
                         kind == CollectiveKind::kGather || kind == CollectiveKind::kScatter;
@@ -29,7 +29,7 @@ std::string name_of(const testing::TestParamInfo<Param>& info) {
   return std::string(std::get<0>(info.param).name) + std::to_string(std::get<1>(info.param));
 }
 
-// All cases in one order on every rank: a rank that fails one stops them all within its deadline.
+// Runs all cases in the same order on every rank. If one rank fails a case, the others fail at their deadline.
 void run_all(Communicators& ranks, const std::vector<Case>& cases) {
   on_every_rank(ranks, [&](Communicator& rank) {
     for (const Case& each : cases) {
@@ -65,7 +65,7 @@ TEST_P(Collectives, GiveTheirResultByEveryAlgorithm) {
   run_all(all, cases);
 }
 
-// More than a slot, so that there are several tiles, and odd.
+// The messages are longer than a slot, so that there are several tiles, and have odd lengths.
 TEST_P(Collectives, CutLongMessagesIntoTiles) {
   Communicators all = world();
   std::vector<Case> cases;
@@ -109,7 +109,8 @@ TEST_P(Collectives, TakeEveryTypeAndOperation) {
   run_all(all, cases);
 }
 
-// Any order of kinds, sizes and algorithms, back to back: what one call leaves behind must not show in the next.
+// Calls of random types, sizes and algorithms follow each other directly. A call must not leave anything behind that
+// affects the next one.
 TEST_P(Collectives, FollowEachOtherInAnyOrder) {
   Communicators all = world();
   std::mt19937 random(static_cast<std::uint32_t>(ranks()));
@@ -131,13 +132,16 @@ TEST_P(Collectives, FollowEachOtherInAnyOrder) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Collectives,
-                         testing::Combine(testing::ValuesIn(worlds()), testing::Values(1, 2, 3, 4, 6)), name_of);
+                         testing::Combine(testing::ValuesIn(configurations()), testing::Values(1, 2, 3, 4, 6)),
+                         name_of);
 INSTANTIATE_TEST_SUITE_P(UcxWorlds, Collectives,
-                         testing::Combine(testing::ValuesIn(kUcxWorlds), testing::Values(2, 3, 4)), name_of);
+                         testing::Combine(testing::ValuesIn(kUcxConfigurations), testing::Values(2, 3, 4)), name_of);
 INSTANTIATE_TEST_SUITE_P(ChecksumWorlds, Collectives,
-                         testing::Combine(testing::ValuesIn(kChecksumWorlds), testing::Values(2, 3, 4)), name_of);
+                         testing::Combine(testing::ValuesIn(kChecksumConfigurations), testing::Values(2, 3, 4)),
+                         name_of);
 INSTANTIATE_TEST_SUITE_P(AttachedWorlds, Collectives,
-                         testing::Combine(testing::ValuesIn(kAttachedWorlds), testing::Values(2, 3, 6)), name_of);
+                         testing::Combine(testing::ValuesIn(kAttachedConfigurations), testing::Values(2, 3, 6)),
+                         name_of);
 
 }  // namespace
 }  // namespace tutti::test

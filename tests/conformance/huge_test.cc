@@ -1,4 +1,4 @@
-// One call of more than 2^31 elements: counts, offsets and bytes beyond 32 bits.
+// Tests calls with more than 2^31 elements, so that counts, offsets and bytes exceed 32 bits.
 #include <fstream>
 #include <sstream>
 
@@ -7,33 +7,34 @@
 namespace tutti::test {
 namespace {
 
-constexpr std::size_t kCount = (std::size_t{1} << 31) + 12'345;  // of 8-bit integers
-constexpr std::size_t kRoomBytes = std::size_t{10} << 30;
+constexpr std::size_t kCount = (std::size_t{1} << 31) + 12'345;  // number of 8-bit integers
+constexpr std::size_t kNeededBytes = std::size_t{10} << 30;
 
-bool there_is_room() {
+bool has_enough_memory() {
   std::ifstream file("/proc/meminfo");
   for (std::string line; std::getline(file, line);) {
     std::istringstream words(line);
     std::string name;
     std::size_t kib = 0;
-    if (words >> name >> kib && name == "MemAvailable:") return kib * 1024 > kRoomBytes;
+    if (words >> name >> kib && name == "MemAvailable:") return kib * 1024 > kNeededBytes;
   }
   return false;
 }
 
-// Cheap, and different in every 64 KiB.
+// A value that is cheap to compute and differs in every 64 KiB.
 std::uint8_t element(std::int32_t rank, std::size_t i) {
   return static_cast<std::uint8_t>(i * 31 + (i >> 16) * 7 + static_cast<std::size_t>(rank) * 101);
 }
 
-class Huge : public testing::TestWithParam<WorldKind> {};
+class Huge : public testing::TestWithParam<JobConfiguration> {};
 
 TEST_P(Huge, CallsOfMoreThan2To31ElementsAreRight) {
 #if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "2^31 watched accesses take longer than ten minutes, and nothing here is about threads";
+  GTEST_SKIP()
+      << "with the thread sanitizer, 2^31 accesses take more than ten minutes, and the test uses no special threads";
 #endif
-  if (!there_is_room()) GTEST_SKIP() << "10 GiB of memory are not available";
-  Communicators ranks = make_world(GetParam(), 2);
+  if (!has_enough_memory()) GTEST_SKIP() << "10 GiB of memory are not available";
+  Communicators ranks = make_configured_ranks(GetParam(), 2);
   on_every_rank(ranks, [](Communicator& rank) {
     std::vector<std::uint8_t> data(kCount);
     for (std::size_t i = 0; i < kCount; ++i) data[i] = element(rank.rank(), i);
@@ -45,7 +46,7 @@ TEST_P(Huge, CallsOfMoreThan2To31ElementsAreRight) {
       const auto want = static_cast<std::uint8_t>(element(0, i) + element(1, i));
       if (data[i] != want) FAIL() << "all_reduce: element " << i << " is " << +data[i] << ", not " << +want;
     }
-    // Point to point, one way: the whole of rank 0's.
+    // A point-to-point transfer in one direction: rank 0 sends its whole buffer.
     if (rank.rank() == 0) {
       for (std::size_t i = 0; i < kCount; ++i) data[i] = element(7, i);
       status = rank.send(data.data(), kCount, DataType::kUint8, 1, options);
@@ -57,7 +58,7 @@ TEST_P(Huge, CallsOfMoreThan2To31ElementsAreRight) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, Huge, testing::Values(kWorlds[0], kWorlds[1]),
+INSTANTIATE_TEST_SUITE_P(Worlds, Huge, testing::Values(kConfigurations[0], kConfigurations[1]),
                          [](const auto& world) { return std::string(world.param.name); });
 
 }  // namespace

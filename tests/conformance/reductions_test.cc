@@ -1,4 +1,4 @@
-// Reductions of the caller's own, and what float sums may differ from the exact ones.
+// Tests user-defined reductions, and the rounding errors of floating-point sums.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -11,7 +11,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// 2 x 2 matrices of integers modulo a prime: multiplication is associative and not commutative.
+// 2 x 2 matrices of integers modulo a prime. Their multiplication is associative but not commutative.
 struct Matrix {
   std::uint32_t a[4];
   bool operator==(const Matrix&) const = default;
@@ -43,14 +43,14 @@ Matrix matrix_of(std::int32_t rank, std::size_t i) {
   return {{1 + r, 2 + n % 7, n % 5, 3 + r * n % 11}};
 }
 
-class UserReductions : public testing::TestWithParam<WorldKind> {
+class UserReductions : public testing::TestWithParam<JobConfiguration> {
  protected:
   void SetUp() override { skip_unless_possible(GetParam()); }
 };
 
 TEST_P(UserReductions, CombineInRankOrderWhenTheyDoNotCommute) {
   constexpr std::int32_t kRanks = 4;
-  Communicators ranks = make_world(GetParam(), kRanks);
+  Communicators ranks = make_configured_ranks(GetParam(), kRanks);
   for (const std::size_t count : {std::size_t{1}, std::size_t{100}, std::size_t{30'001}}) {
     for (const bool in_place : {false, true}) {
       std::atomic<int> calls = 0;
@@ -77,7 +77,7 @@ TEST_P(UserReductions, CombineInRankOrderWhenTheyDoNotCommute) {
 TEST_P(UserReductions, ServeReduceAndReduceScatter) {
   constexpr std::int32_t kRanks = 3;
   constexpr std::size_t kCount = 5000;
-  Communicators ranks = make_world(GetParam(), kRanks);
+  Communicators ranks = make_configured_ranks(GetParam(), kRanks);
   on_every_rank(ranks, [](Communicator& rank) {
     CallOptions options;
     options.reduction = {.combine = multiply, .element_bytes = sizeof(Matrix), .commutative = false};
@@ -92,11 +92,11 @@ TEST_P(UserReductions, ServeReduceAndReduceScatter) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, UserReductions, testing::ValuesIn(worlds()),
+INSTANTIATE_TEST_SUITE_P(Worlds, UserReductions, testing::ValuesIn(configurations()),
                          [](const auto& world) { return std::string(world.param.name); });
-INSTANTIATE_TEST_SUITE_P(UcxWorlds, UserReductions, testing::ValuesIn(kUcxWorlds),
+INSTANTIATE_TEST_SUITE_P(UcxWorlds, UserReductions, testing::ValuesIn(kUcxConfigurations),
                          [](const auto& world) { return std::string(world.param.name); });
-INSTANTIATE_TEST_SUITE_P(ChecksumWorlds, UserReductions, testing::ValuesIn(kChecksumWorlds),
+INSTANTIATE_TEST_SUITE_P(ChecksumWorlds, UserReductions, testing::ValuesIn(kChecksumConfigurations),
                          [](const auto& world) { return std::string(world.param.name); });
 
 TEST(UserReductions, AreRefusedWhereTheyCannotBeRight) {
@@ -129,7 +129,8 @@ TEST(UserReductions, NameTheRankThatMeansAnother) {
   });
 }
 
-// Any algorithm's float sum is within (p - 1) roundings of the exact one, relative to the sum of absolute values.
+// The float sum of any algorithm differs from the exact one by at most (p - 1) roundings, relative to the sum of the
+// absolute values.
 TEST(RandomSums, StayWithinTheirBoundOfFloat64) {
   constexpr std::int32_t kRanks = 6;
   constexpr std::size_t kCount = 3001;

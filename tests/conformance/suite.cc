@@ -1,3 +1,4 @@
+// The conformance suite: encoding of elements, expected results, and the execution of one case.
 #include "conformance/suite.h"
 
 #include <fmt/format.h>
@@ -27,7 +28,7 @@ double get_as(const std::byte* at) {
   return static_cast<double>(value);
 }
 
-// The floats that C++ has no name for: 1 sign bit, the exponent, the fraction.
+// A floating-point type that C++ has no built-in type for: 1 sign bit, the exponent, the fraction.
 struct SmallFloat {
   int fraction_bits;
   int exponent_bits;
@@ -45,7 +46,7 @@ std::optional<SmallFloat> small_float(DataType type) {
   }
 }
 
-// Small whole numbers: exponent and top fraction bits by hand.
+// Encodes a small whole number: computes the exponent and the upper fraction bits directly.
 std::uint16_t encoded(const SmallFloat& format, std::int64_t value) {
   if (value == 0) return 0;
   const int exponent = std::bit_width(static_cast<std::uint64_t>(value)) - 1;
@@ -67,7 +68,7 @@ double decoded(const SmallFloat& format, std::uint16_t bits) {
 void put(std::byte* at, DataType type, std::int64_t value) {
   if (const auto format = small_float(type)) {
     const std::uint16_t bits = encoded(*format, value);
-    std::memcpy(at, &bits, size_of(type));  // little endian
+    std::memcpy(at, &bits, size_of(type));  // assumes little-endian byte order
     return;
   }
   switch (type) {
@@ -137,11 +138,12 @@ double reduced(std::int32_t ranks, std::size_t i, DataType type, ReduceOp op) {
   if (op != ReduceOp::kAvg) return value;
   value /= ranks;
   if (!is_floating(type)) return std::trunc(value);
-  // Rounded as the type stores it: added and divided in float32 (float64 for float64), then rounded once.
+  // The result is rounded as the library does: added and divided in float32 (or float64 for float64), then rounded
+  // once to the type.
   if (type == DataType::kFloat64) return value;
   float narrow = static_cast<float>(value);
   if (type == DataType::kFloat32) return narrow;
-  const int kept = small_float(type)->fraction_bits + 1;  // bits of the significand
+  const int kept = small_float(type)->fraction_bits + 1;  // number of bits of the significand
   int exponent = 0;
   const double mantissa = std::frexp(narrow, &exponent);
   return std::ldexp(std::nearbyint(std::ldexp(mantissa, kept)), exponent - kept);
@@ -193,7 +195,7 @@ double expected(const Case& each, std::int32_t rank, std::int32_t ranks, std::si
 
 namespace {
 
-// Memory of either kind.
+// A buffer in ordinary or in registered memory.
 class Buffer {
  public:
   Buffer(Communicator& rank, std::size_t count, const Case& each) : plain_(count, each.type) {

@@ -1,8 +1,9 @@
-// The conformance suite: what every collective must give, over every way in which ranks can be connected. One suite;
-// the worlds differ only in how the ranks' communicators come about. Ranks are threads of this process.
+// The conformance suite: the required results of every collective, over every type of connection between ranks. The
+// same suite runs in all configurations, which differ only in how the communicators are created. Ranks are threads
+// of this process.
 //
-// Inputs are small whole numbers, so every sum and product here is exact in every type and order; what is expected is
-// computed from the collective's definition alone, with no word of the library's.
+// The inputs are small whole numbers, so that every sum and product is exact in every type and order. The expected
+// results are computed from the definition of the collective alone, without code of the library.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,12 +22,12 @@ namespace tutti::test {
 
 // ---- elements of any type as exact numbers ----
 
-// `value` must be a whole number that the type holds exactly.
+// Stores a value. It must be a whole number that the type can represent exactly.
 void put(std::byte* at, DataType type, std::int64_t value);
-// For avg of integers etc. the value is a double that the type holds exactly; integers come back as they are.
+// Returns a value. The average of integers, for example, is a double that the type can represent exactly.
 double get(const std::byte* at, DataType type);
 
-// A buffer of `count` elements of any type, with a guard behind it that must stay as it was.
+// A buffer of `count` elements of any type, followed by guard bytes that must not change.
 class Elements {
  public:
   Elements(std::size_t count, DataType type);
@@ -43,11 +44,11 @@ class Elements {
   std::vector<std::byte> bytes_;
 };
 
-// Floats of 8 bits hold the whole numbers up to 8 only.
+// 8-bit floating-point types represent all whole numbers only up to 8.
 inline bool is_float8(DataType type) { return is_floating(type) && size_of(type) == 1; }
 
-// The i-th element that rank `rank` gives: 0 .. 5; of float8, for which sums of six ranks are to stay exact, 0 .. 1 and
-// from every fourth rank nothing; for products 1 .. 2.
+// The i-th input element of rank `rank`. Values are 0 to 5, but 1 or 2 for products. For 8-bit floating-point types
+// they are 0 or 1, and 0 on every fourth rank, so that sums of six ranks are exact.
 inline std::int64_t given(std::int32_t rank, std::size_t i, DataType type = DataType::kFloat32,
                           ReduceOp op = ReduceOp::kSum) {
   const auto x = (i * 7 + static_cast<std::size_t>(rank) * 5 + i / 97) % 6;
@@ -57,15 +58,15 @@ inline std::int64_t given(std::int32_t rank, std::size_t i, DataType type = Data
   return static_cast<std::int64_t>(x);
 }
 
-// Op over all ranks' i-th elements. Integers: average truncates.
+// Applies the operation to the i-th elements of all ranks. For integers, the average is truncated.
 double reduced(std::int32_t ranks, std::size_t i, DataType type, ReduceOp op);
-// The factor of rank `rank` in a kPreMulSum.
+// The factor of rank `rank` for kPreMulSum.
 inline std::int64_t factor_of(std::int32_t rank) { return 1 + rank % 2; }
 
-// One call and its check, by one rank; all ranks make it alike.
+// One call and its check, as executed by one rank. All ranks execute the same cases.
 struct Case {
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  std::size_t count = 1;  // of one block
+  std::size_t count = 1;  // number of elements of one block
   DataType type = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   std::int32_t root = 0;
@@ -76,19 +77,19 @@ struct Case {
 std::string to_string(const Case& each);
 void run_case(Communicator& rank, const Case& each);
 
-// What run_case() is made of, for ranks whose buffers are not the host's.
+// The parts of run_case(), for ranks whose buffers are not in host memory.
 
-// Blocks of input and output that a rank has, and in which the two meet in place.
+// The numbers of input and output blocks of a rank, and the offsets at which both overlap in place.
 struct CaseShape {
   std::size_t in = 1;
   std::size_t out = 1;
-  std::size_t in_offset = 0;  // of input in the shared buffer, in blocks
+  std::size_t in_offset = 0;  // offset of the input in the shared buffer, in blocks
   std::size_t out_offset = 0;
 };
 CaseShape shape_of(const Case& each, std::int32_t rank, std::int32_t ranks);
-// What element i of block `block` of rank `rank`'s output must be.
+// The expected element i of block `block` of rank `rank`'s output.
 double expected(const Case& each, std::int32_t rank, std::int32_t ranks, std::size_t block, std::size_t i);
-// A test failure for the first element of `blocks` blocks of a rank's output that is not what the collective gives.
+// Adds a test failure for the first wrong element of the `blocks` blocks of a rank's output.
 void check_output(const Communicator& rank, const Case& each, const std::byte* output, std::size_t blocks);
 
 }  // namespace tutti::test

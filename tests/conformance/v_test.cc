@@ -1,4 +1,4 @@
-// The v-variants: blocks of unequal length, displacements, and the errors about them.
+// Tests the v-variants: blocks of different lengths, displacements, and the errors for invalid ones.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace {
 
 using testing::HasSubstr;
 
-class VVariants : public testing::TestWithParam<WorldKind> {
+class VVariants : public testing::TestWithParam<JobConfiguration> {
  protected:
   void SetUp() override { skip_unless_possible(GetParam()); }
 };
@@ -33,7 +33,7 @@ std::vector<std::size_t> starts_with_gaps(const std::vector<std::size_t>& counts
 }
 
 TEST_P(VVariants, AllGatherGivesEveryRankEveryBlock) {
-  Communicators ranks = make_world(GetParam(), 4);
+  Communicators ranks = make_configured_ranks(GetParam(), 4);
   const auto counts = unequal(4);
   for (const std::size_t gap : {std::size_t{0}, std::size_t{7}}) {
     for (const bool in_place : {false, true}) {
@@ -63,7 +63,7 @@ TEST_P(VVariants, AllGatherGivesEveryRankEveryBlock) {
 }
 
 TEST_P(VVariants, ReduceScatterGivesEveryRankItsOwnBlock) {
-  Communicators ranks = make_world(GetParam(), 4);
+  Communicators ranks = make_configured_ranks(GetParam(), 4);
   const auto counts = unequal(4);
   const auto starts = starts_with_gaps(counts, 0);
   const std::size_t total = starts.back() + counts.back();
@@ -83,10 +83,10 @@ TEST_P(VVariants, ReduceScatterGivesEveryRankItsOwnBlock) {
 }
 
 TEST_P(VVariants, NameTheRankWhoseCountsDiffer) {
-  Communicators ranks = make_world(GetParam(), 3);
+  Communicators ranks = make_configured_ranks(GetParam(), 3);
   on_every_rank(ranks, [](Communicator& rank) {
     std::vector<std::size_t> counts = {4, 5, 6};
-    if (rank.rank() == 2) counts = {4, 6, 5};  // the same sum
+    if (rank.rank() == 2) counts = {4, 6, 5};  // with the same sum
     std::vector<float> own(6), whole(15);
     CallOptions options;
     options.timeout = std::chrono::seconds(3);
@@ -98,11 +98,11 @@ TEST_P(VVariants, NameTheRankWhoseCountsDiffer) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, VVariants, testing::ValuesIn(worlds()),
+INSTANTIATE_TEST_SUITE_P(Worlds, VVariants, testing::ValuesIn(configurations()),
                          [](const auto& world) { return std::string(world.param.name); });
-INSTANTIATE_TEST_SUITE_P(UcxWorlds, VVariants, testing::ValuesIn(kUcxWorlds),
+INSTANTIATE_TEST_SUITE_P(UcxWorlds, VVariants, testing::ValuesIn(kUcxConfigurations),
                          [](const auto& world) { return std::string(world.param.name); });
-INSTANTIATE_TEST_SUITE_P(ChecksumWorlds, VVariants, testing::ValuesIn(kChecksumWorlds),
+INSTANTIATE_TEST_SUITE_P(ChecksumWorlds, VVariants, testing::ValuesIn(kChecksumConfigurations),
                          [](const auto& world) { return std::string(world.param.name); });
 
 TEST(VArguments, AreCheckedBeforeAnythingMoves) {

@@ -1,4 +1,5 @@
-// What a rank says of a failed call when its peers' memory holds numbers that no sound rank writes there.
+// Tests how a rank reports a failed call when the shared memory of its peers contains rank numbers out of range. A
+// correct rank never writes such numbers; a crashed or faulty one may.
 #include "engine/failure_analyzer.h"
 
 #include <gtest/gtest.h>
@@ -11,6 +12,8 @@ namespace {
 
 constexpr SegmentShape kShape{.ranks = 2, .slots = 2, .slot_bytes = 4096};
 
+// The peer reports that its call failed because of a rank that does not exist. The error must then name no rank
+// (-1).
 TEST(FailureAnalyzer, ACulpritThatIsNoRankIsNotNamed) {
   for (const std::int32_t culprit : {2, 70'000, 0x7fffffff, -2}) {
     const auto ranks = shm_ranks(kShape, in_process_exchanges(2));
@@ -26,6 +29,8 @@ TEST(FailureAnalyzer, ACulpritThatIsNoRankIsNotNamed) {
   }
 }
 
+// claim(1) records rank 0 as the claimer of part 1. If the recorded claimer is not a rank, claimer() falls back to
+// the rank that owns the part.
 TEST(MailboxBoard, AClaimerThatIsNoRankIsNotNamed) {
   const auto ranks = shm_ranks(kShape, in_process_exchanges(2));
   MailboxBoard marks(0, *ranks[0]);
@@ -33,7 +38,7 @@ TEST(MailboxBoard, AClaimerThatIsNoRankIsNotNamed) {
   ASSERT_TRUE(marks.claim(1));
   EXPECT_EQ(marks.claimer(1), 0u);
   marks.mark(1).claimer = 70'000;
-  EXPECT_EQ(marks.claimer(1), 1u) << "whose part it is";
+  EXPECT_EQ(marks.claimer(1), 1u) << "a claimer out of range is replaced by the owner of the part";
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Which calls use ranks' private memory: docs/results/2026-11-22-tuner.md has the measurements.
+// Tests which calls use other ranks' private memory (memory that a rank attaches, for example with cross-memory
+// attach). The limits come from the measurements in docs/results/2026-11-22-tuner.md.
 #include <gtest/gtest.h>
 
 #include "executor/single_copy.h"
@@ -14,7 +15,7 @@ bool uses(CollectiveKind kind, std::uint32_t ranks, std::uint32_t cores, std::ui
 
 TEST(AttachedMemory, SumsUseItOnlyWhereAnAllReducesRanksHaveACoreEach) {
   EXPECT_TRUE(uses(CollectiveKind::kAllReduce, 2, 2));
-  EXPECT_TRUE(uses(CollectiveKind::kAllReduce, 64, 0)) << "cores that are not known";
+  EXPECT_TRUE(uses(CollectiveKind::kAllReduce, 64, 0)) << "the number of cores is unknown";
   EXPECT_FALSE(uses(CollectiveKind::kAllReduce, 3, 2));
   EXPECT_FALSE(uses(CollectiveKind::kAllReduce, 2, 2, 200 * 1024)) << "less than 128 KiB for a rank";
   for (const CollectiveKind kind : {CollectiveKind::kReduce, CollectiveKind::kReduceScatter}) {

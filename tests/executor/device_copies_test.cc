@@ -1,4 +1,5 @@
-// What copies leave is what the plans leave, by the executor's own run of them.
+// Tests block_copies(): the copies must give the same outputs as the plans of the direct algorithm, which
+// PlanExecution runs over the simulated transport.
 #include "executor/device_copies.h"
 
 #include <gtest/gtest.h>
@@ -90,7 +91,7 @@ TEST(DeviceCopies, LeaveWhatThePlansLeave) {
         run_plan(find_generator(collective, algorithms_of(kind).front()).value(), by_plan);
         run_copies(collective, by_copies);
         for (std::uint32_t r = 0; r < ranks; ++r) {
-          if (kind == CollectiveKind::kGather && r != root) continue;  // has no output
+          if (kind == CollectiveKind::kGather && r != root) continue;  // the gather has no output on this rank
           EXPECT_EQ(by_copies[r].output, by_plan[r].output) << "rank " << r;
         }
         ++compared;
@@ -104,7 +105,8 @@ TEST(DeviceCopies, BeginWithTheNextRank) {
   const auto copies = block_copies({.kind = CollectiveKind::kAllToAll, .ranks = 3}, 1, 10);
   EXPECT_EQ(copies, (std::vector<BlockCopy>{{2, 10, 20, 10}, {0, 10, 0, 10}, {1, 10, 10, 10}}));
   EXPECT_TRUE(block_copies({.kind = CollectiveKind::kGather, .ranks = 3, .root = 2}, 1, 10).empty());
-  EXPECT_TRUE(block_copies({.kind = CollectiveKind::kAllGather, .ranks = 3}, 1, 0).empty()) << "nothing to move";
+  EXPECT_TRUE(block_copies({.kind = CollectiveKind::kAllGather, .ranks = 3}, 1, 0).empty())
+      << "an empty call needs no copies";
 }
 
 }  // namespace

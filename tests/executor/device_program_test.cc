@@ -1,5 +1,5 @@
-// Packing for the device: every chunk lies where Layout has it, every step says what the plan says, and what a block
-// cannot hold is refused.
+// Tests the packing of plans for the GPU. Every chunk must lie at the address that Layout computes on the host,
+// every packed step must agree with the plan, and a program that does not fit into a thread block must be refused.
 #include "executor/device_program.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,8 @@ void expect_equal(const Extent& wanted, const device::Range& got, const std::str
   ASSERT_EQ(wanted.offset, got.offset) << what;
 }
 
-// Every chunk of input and output, also past the last tile of shorter blocks, and of the peers' outputs.
+// Compares every chunk of the input, the output and the peers' outputs. This includes tiles after the last tile of
+// blocks that are shorter than the longest one.
 void expect_layout(const PlanShape& shape, const Lengths& lengths, std::uint32_t element_bytes,
                    std::uint64_t max_chunk_bytes) {
   for (std::uint32_t rank = 0; rank < shape.collective.ranks; ++rank) {
@@ -141,7 +142,8 @@ TEST(DeviceProgram, RefusesWhatABlockCannotHold) {
 TEST(DevicePayload, IsWhatFitsBesideTheFlags) {
   EXPECT_EQ(device::payload_bytes(device::Protocol::kSimple, 512), 512u);
   EXPECT_EQ(device::payload_bytes(device::Protocol::kLl, 128 + 16 * 16), 128u);
-  EXPECT_EQ(device::payload_bytes(device::Protocol::kLl128, 128 + 2 * 128), 192u);  // 240, in units of 64
+  // 240 bytes fit; rounded down to a multiple of 64
+  EXPECT_EQ(device::payload_bytes(device::Protocol::kLl128, 128 + 2 * 128), 192u);
   EXPECT_EQ(device::payload_bytes(device::Protocol::kLl, 127), 0u);
 }
 

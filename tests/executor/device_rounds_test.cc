@@ -1,4 +1,4 @@
-// The number of launches by counting alone; tests/kernels runs the launches.
+// Tests device_rounds(), which counts the launches of a plan without running them. tests/kernels runs the launches.
 #include "executor/device_rounds.h"
 
 #include <gtest/gtest.h>
@@ -28,6 +28,8 @@ void for_each_plan(const std::function<void(const Generator&, std::uint32_t slot
   }
 }
 
+// DeviceRounds simulates only the first tiles of a call and extrapolates the rest. The extrapolated number must
+// never be below the exact one, because the call would then end early.
 TEST(DeviceRounds, GoOnPastTheSimulatedTilesWithoutBeingTooFew) {
   int plans = 0;
   for_each_plan([&](const Generator& generator, std::uint32_t slots, const std::string& what) {
@@ -44,7 +46,8 @@ TEST(DeviceRounds, GoOnPastTheSimulatedTilesWithoutBeingTooFew) {
         }
       }
     }
-    // Nor by far too many: the price of filling the pipeline anew every 64 tiles.
+    // It must not be far above the exact number either. The estimate adds the cost of filling the pipeline again
+    // for every 64 tiles, so a quarter more is accepted.
     EXPECT_LE(device_rounds(generator, 200, slots, Draining::kPublished),
               exact.of(200, Draining::kPublished) + exact.of(200, Draining::kPublished) / 4)
         << what;
@@ -52,7 +55,8 @@ TEST(DeviceRounds, GoOnPastTheSimulatedTilesWithoutBeingTooFew) {
   EXPECT_GT(plans, 100);
 }
 
-// By hand: all messages that the slots take go one rank farther in each round.
+// The expected numbers are counted by hand. In each round, all messages that fit into the slots move on by one
+// rank.
 TEST(DeviceRounds, OfABroadcastByChain) {
   const Generator generator =
       find_generator({.kind = CollectiveKind::kBroadcast, .ranks = 4}, Algorithm::kChain).value();
@@ -61,13 +65,15 @@ TEST(DeviceRounds, OfABroadcastByChain) {
   EXPECT_EQ(device_rounds(generator, 1, 2, Draining::kNothing), 4u);
   EXPECT_EQ(device_rounds(generator, 2, 2, Draining::kNothing), 4u);
   EXPECT_EQ(device_rounds(generator, 4, 4, Draining::kNothing), 4u);
-  // The root's next messages need the credits that its neighbour gives in the second round.
+  // The root cannot send its next messages before its neighbour returns the credits, which happens in the second
+  // round.
   EXPECT_EQ(device_rounds(generator, 3, 2, Draining::kNothing), 6u);
   EXPECT_EQ(device_rounds(generator, 4, 2, Draining::kNothing), 6u);
   EXPECT_EQ(device_rounds(generator, 5, 2, Draining::kNothing), 8u);
 }
 
-// The root's value is read in the second round, and the root learns that in the third.
+// The peer reads the root's published value in the second round. The root learns of this in the third round, so a
+// call that must wait for readers of published memory takes one round more.
 TEST(DeviceRounds, WhoPublishesWaitsForItsReaders) {
   const Generator generator =
       find_generator({.kind = CollectiveKind::kBroadcast, .ranks = 2}, Algorithm::kChain).value();

@@ -1,5 +1,6 @@
-// Exchanges whose messages are written straight into what the receiver has shown: of which length they are sent, and
-// which of them are taken. The connections are played by hand; sends and receives as such are in the conformance suite.
+// Tests Exchange with aimed messages: messages that the sender writes directly into the receive buffer that the
+// peer has advertised. The tests check how long the sent messages are, and which received messages are accepted.
+// The connections are fakes that the tests control. Plain sends and receives are tested in the conformance suite.
 #include "executor/exchange.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +17,8 @@ namespace {
 constexpr std::uint64_t kSlotBytes = 100;
 constexpr std::uint64_t kLongest = 450;
 
-class AimedSend final : public SendConnection {
+// A fake connection that records the messages sent. It accepts aimed messages after `advertised_after` messages.
+class FakeSend final : public SendConnection {
  public:
   struct Sent {
     std::uint64_t offset;
@@ -24,15 +26,15 @@ class AimedSend final : public SendConnection {
     bool aimed;
     bool operator==(const Sent&) const = default;
   };
-  explicit AimedSend(const std::byte* start) : start_(start) {}
+  explicit FakeSend(const std::byte* start) : start_(start) {}
   bool ready() override { return true; }
   std::byte* slot() override { return nullptr; }
   void send_slot(std::uint64_t, const CallTag&) override { ADD_FAILURE() << "sends are pinned"; }
   void send_pinned(std::span<const std::byte>, const std::byte* data, std::uint64_t bytes, const CallTag&) override {
     sent.push_back({.offset = static_cast<std::uint64_t>(data - start_), .bytes = bytes, .aimed = false});
   }
-  std::uint64_t least_aimed() const override { return 10; }
-  bool aim(const CallTag&, std::uint64_t, std::uint64_t) override { return sent.size() >= shown_after; }
+  std::uint64_t min_aimed_bytes() const override { return 10; }
+  bool aim(const CallTag&, std::uint64_t, std::uint64_t) override { return sent.size() >= advertised_after; }
   std::uint64_t send_aimed(std::span<const std::byte>, const std::byte* data, std::uint64_t bytes,
                            const CallTag&) override {
     if (refuses) return 0;
@@ -45,28 +47,29 @@ class AimedSend final : public SendConnection {
   bool drained() override { return true; }
   bool handed_over() override { return true; }
 
-  std::size_t shown_after = 0;  // messages
-  bool refuses = false;         // memory that cannot be registered
+  std::size_t advertised_after = 0;  // number of messages after which the peer's receive buffer counts as advertised
+  bool refuses = false;              // if true, aimed sends fail, as for memory that cannot be registered
   std::vector<Sent> sent;
 
  private:
   const std::byte* const start_;
 };
 
-class LandedReceive final : public ReceiveConnection {
+// A fake connection that delivers the messages in `messages`.
+class FakeReceive final : public ReceiveConnection {
  public:
   Arrival arrival(const CallTag&, std::span<std::byte>) override {
     return messages.empty() ? Arrival::kNothing : Arrival::kMessage;
   }
-  std::uint64_t least_aimed() const override { return 10; }
-  bool show_output(const CallTag&, std::span<std::byte>) override { return shows; }
-  void hide_output(bool) override { hidden = true; }
+  std::uint64_t min_aimed_bytes() const override { return 10; }
+  bool advertise_output(const CallTag&, std::span<std::byte>) override { return advertises; }
+  void withdraw_output(bool) override { withdrawn = true; }
   CallTag mismatched_tag() const override { return {}; }
   Message front() override { return messages.front(); }
   void release() override { messages.pop_front(); }
 
-  bool shows = true;
-  bool hidden = false;
+  bool advertises = true;
+  bool withdrawn = false;
   std::deque<Message> messages;
 };
 
@@ -74,6 +77,7 @@ class LandedExchange : public testing::Test {
  protected:
   static constexpr std::uint64_t kBytes = 1000;
 
+  // Runs one transfer of kBytes between a fake connection and `memory`, as far as it can progress.
   void start(Direction direction) {
     Transfer transfer{.direction = direction, .peer = 1, .data = memory.data(), .bytes = kBytes, .tag = {}};
     transfer.tag.sequence = numbers.next(1, direction);
@@ -81,12 +85,15 @@ class LandedExchange : public testing::Test {
     transfer.receive = &receiver;
     exchange =
         std::make_unique<Exchange>(std::vector<Transfer>{transfer}, std::span<const OwnCopy>(), *transport, numbers);
+    // Runs until the exchange waits for the connection or is done.
     while (exchange->progress()) {
     }
   }
-  void comes(std::uint64_t bytes) { receiver.messages.push_back({.data = slot.data(), .bytes = bytes}); }
-  void lands(std::uint64_t offset, std::uint64_t bytes) {
-    receiver.messages.push_back({.carrier = Carrier::kDelivered, .bytes = bytes, .landing = offset});
+  // Queues a message that arrives in a slot.
+  void add_slot_message(std::uint64_t bytes) { receiver.messages.push_back({.data = slot.data(), .bytes = bytes}); }
+  // Queues a message that the peer has written directly to `offset` of the receive buffer.
+  void add_direct_message(std::uint64_t offset, std::uint64_t bytes) {
+    receiver.messages.push_back({.carrier = Carrier::kDelivered, .bytes = bytes, .output_offset = offset});
   }
 
   SimEnvironment sim{{.ranks = 2, .slot_bytes = kSlotBytes}};
@@ -94,17 +101,16 @@ class LandedExchange : public testing::Test {
   PairNumbers numbers{2};
   std::vector<std::byte> memory = std::vector<std::byte>(kBytes);
   std::vector<std::byte> slot = std::vector<std::byte>(kSlotBytes, std::byte{7});
-  AimedSend sender{memory.data()};
-  LandedReceive receiver;
+  FakeSend sender{memory.data()};
+  FakeReceive receiver;
   std::unique_ptr<Exchange> exchange;
 };
 
 TEST_F(LandedExchange, SendsMoreAtOnceWhereTheOutputIsShown) {
-  sender.shown_after = 2;
+  sender.advertised_after = 2;
   start(Direction::kSend);
   EXPECT_TRUE(exchange->done());
-  const std::vector<AimedSend::Sent> expected = {
-      {0, 100, false}, {100, 100, false}, {200, 450, true}, {650, 350, true}};
+  const std::vector<FakeSend::Sent> expected = {{0, 100, false}, {100, 100, false}, {200, 450, true}, {650, 350, true}};
   EXPECT_EQ(sender.sent, expected);
 }
 
@@ -114,19 +120,19 @@ TEST_F(LandedExchange, SendsAsEverWhatTheNetworkCannot) {
   EXPECT_TRUE(exchange->done());
   ASSERT_EQ(sender.sent.size(), kBytes / kSlotBytes);
   for (std::size_t i = 0; i < sender.sent.size(); ++i) {
-    EXPECT_EQ(sender.sent[i], (AimedSend::Sent{i * kSlotBytes, kSlotBytes, false}));
+    EXPECT_EQ(sender.sent[i], (FakeSend::Sent{i * kSlotBytes, kSlotBytes, false}));
   }
 }
 
 TEST_F(LandedExchange, TakesAnyLengthThatLandsBehindWhatHasCome) {
-  comes(kSlotBytes);
-  lands(100, 433);
-  comes(kSlotBytes);
-  lands(633, 367);
+  add_slot_message(kSlotBytes);
+  add_direct_message(100, 433);
+  add_slot_message(kSlotBytes);
+  add_direct_message(633, 367);
   start(Direction::kReceive);
   EXPECT_TRUE(exchange->done());
-  EXPECT_TRUE(receiver.hidden);
-  EXPECT_EQ(memory[533], std::byte{7}) << "a slot's is copied to where it belongs";
+  EXPECT_TRUE(receiver.withdrawn);
+  EXPECT_EQ(memory[533], std::byte{7}) << "the message in the slot was not copied to its offset";
   EXPECT_EQ(memory[633], std::byte{0});
 }
 
@@ -135,8 +141,8 @@ TEST_F(LandedExchange, RefusesWhatLandsElsewhereOrBehindTheEnd) {
       {0, 100}, {99, 100}, {200, 100}, {100, 901}, {100, 0}};
   for (const auto& [offset, bytes] : wrong) {
     receiver.messages.clear();
-    comes(kSlotBytes);
-    lands(offset, bytes);
+    add_slot_message(kSlotBytes);
+    add_direct_message(offset, bytes);
     start(Direction::kReceive);
     EXPECT_FALSE(exchange->done());
     ASSERT_TRUE(exchange->bad_message().has_value()) << offset << ", " << bytes << " bytes";
@@ -146,9 +152,9 @@ TEST_F(LandedExchange, RefusesWhatLandsElsewhereOrBehindTheEnd) {
 }
 
 TEST_F(LandedExchange, RefusesWhatLandsThoughNothingIsShown) {
-  receiver.shows = false;
-  comes(kSlotBytes);
-  lands(100, 100);
+  receiver.advertises = false;
+  add_slot_message(kSlotBytes);
+  add_direct_message(100, 100);
   start(Direction::kReceive);
   EXPECT_TRUE(exchange->bad_message().has_value());
 }

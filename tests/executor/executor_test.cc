@@ -1,5 +1,5 @@
-// Binding a plan to connections, and one rank's execution driven by hand. What whole groups of ranks compute is tested
-// in tests/communicator.
+// Tests how a plan is bound to connections, and PlanExecution on one rank, step by step. The results of complete
+// groups of ranks are tested in tests/communicator.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -44,7 +44,7 @@ TEST(Bind, PlansShareTheConnectionsOfAPairAndLane) {
   const auto two_shot = bound(generator_of(Algorithm::kTwoShot, 2), 0, *transport, connections);
   ASSERT_TRUE(ring.ok() && two_shot.ok());
   for (const BoundPort& a : (*ring)->channels[0].ports) {
-    EXPECT_NE(a.send == nullptr, a.receive == nullptr) << "a port is one end";
+    EXPECT_NE(a.send == nullptr, a.receive == nullptr) << "a port must be either a send or a receive";
     for (const BoundPort& b : (*two_shot)->channels[0].ports) {
       if (a.send != nullptr && b.send != nullptr) {
         EXPECT_EQ(a.send, b.send);
@@ -98,8 +98,8 @@ TEST(PlanExecution, SaysWhatItWaitsFor) {
   EXPECT_EQ(execution.waits_for(), "channel 0 step 1 of 3, tile 0 of 1, no message from rank 1");
 }
 
-// Channels that wait for each other, in the same tile and for the tile before: machines of 3 and of 2 ranks, many
-// tiles.
+// The channels of these algorithms wait for each other, both for the same tile and for the previous one. The
+// machines have 3 and 2 ranks, and the call has many tiles.
 TEST(PlanExecution, StagesOfACompositionHandTilesOnThroughMemory) {
   constexpr std::uint32_t kRanks = 5;
   constexpr std::size_t kCount = 10'007;

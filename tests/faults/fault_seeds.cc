@@ -1,13 +1,14 @@
-// fault_seeds: runs scenarios of faults from seeds and judges them (docs/reliability.md).
+// fault_seeds: runs scenarios with faults that are derived from seeds, and judges the outcomes (docs/reliability.md).
 //
-//   --seed N         one seed, with its story
-//   --seeds A..B     many; every 16th twice, to see that a seed replays exactly
-//   --every-step A..B   of these seeds the calls only: a rank is killed, then stopped for ever, before each of its
-//   steps
-//   --survivors      the ranks of all these go on when their calls are over: they agree and shrink, some in the uniform
-//                    mode; and another one dies or stops in the midst of that
-//   --verbose        every story
-// Ends with status 1 where the invariant was broken, and says how to see it again.
+//   --seed N            runs one seed and prints its description
+//   --seeds A..B        runs a range of seeds; runs every 16th twice, to check that a seed replays exactly
+//   --every-step A..B   takes only the calls of these seeds; kills a rank before each of its steps, and then stops it
+//                       forever before each of its steps
+//   --survivors         the ranks of these scenarios continue after their calls: they agree and shrink, some in the
+//                       uniform mode, and another rank dies or stops during that
+//   --verbose           prints the description of every run
+//
+// Exit status 1 if an invariant was broken. The output then shows how to repeat the run.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -25,15 +26,15 @@
 namespace tutti::faults {
 namespace {
 
-constexpr unsigned kMostSecondsPerRun = 100;  // of the machine's time; a loop that never pauses lasts longer
-constexpr int kMostFailures = 5;              // told
+constexpr unsigned kMostSecondsPerRun = 100;  // of real time; only a loop that never pauses lasts longer
+constexpr int kMostFailures = 5;              // the program stops after this many failures
 constexpr std::uint64_t kReplayEvery = 16;
 
 std::uint64_t seed_at_work = 0;
 
 void too_long(int) {
   char text[96];
-  const int bytes = std::snprintf(text, sizeof(text), "seed %llu does not end: code that never pauses\n",
+  const int bytes = std::snprintf(text, sizeof(text), "seed %llu does not end: some code never pauses\n",
                                   static_cast<unsigned long long>(seed_at_work));
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text, static_cast<std::size_t>(bytes));
   _exit(1);
@@ -41,18 +42,18 @@ void too_long(int) {
 
 struct Options {
   std::uint64_t first = 1;
-  std::uint64_t last = 0;  // 0: none given
+  std::uint64_t last = 0;  // 0: not given
   bool every_step = false;
-  Ends ends = Ends::kAfterCalls;
+  EndingMode ends = EndingMode::kAfterCalls;
   bool verbose = false;
 };
 
 struct Counts {
   std::uint64_t runs = 0;
   std::uint64_t failures = 0;
-  std::uint64_t right = 0;    // calls
-  std::uint64_t errors = 0;   // calls
-  std::uint64_t unnamed = 0;  // of these, without a culprit
+  std::uint64_t right = 0;    // number of calls
+  std::uint64_t errors = 0;   // number of calls
+  std::uint64_t unnamed = 0;  // number of these errors that name no rank
 };
 
 class Runner {
@@ -70,9 +71,9 @@ class Runner {
       draw_faults(scenario, calm.extent);
       const Outcome outcome = check(scenario, "");
       if (seed % kReplayEvery == 0 && !(outcome == run_once(scenario))) {
-        tell(scenario, outcome, {"the same seed gave another run"}, "");
+        print_failure(scenario, outcome, {"the same seed gave a different run"}, "");
       }
-      if (options_.ends == Ends::kAfterCalls) continue;
+      if (options_.ends == EndingMode::kAfterCalls) continue;
       draw_late_fault(scenario, outcome.extent);
       check(scenario, "");
     }
@@ -91,27 +92,27 @@ class Runner {
 
   Outcome check(const Scenario& scenario, const std::string& datagram) {
     Outcome outcome = run_once(scenario);
-    for (const RankEnd& rank : outcome.ranks) {
-      for (const CallEnd& call : rank.calls) {
+    for (const RankOutcome& rank : outcome.ranks) {
+      for (const CallOutcome& call : rank.calls) {
         ++(call.error ? counts_.errors : counts_.right);
         if (call.error && call.error->rank < 0) ++counts_.unnamed;
       }
     }
     const std::vector<std::string> found = judge(scenario, outcome);
     if (!found.empty()) {
-      tell(scenario, outcome, found, datagram);
+      print_failure(scenario, outcome, found, datagram);
     } else if (options_.verbose) {
       fmt::print("{}", describe(scenario, outcome));
     }
     return outcome;
   }
 
-  void tell(const Scenario& scenario, const Outcome& outcome, const std::vector<std::string>& found,
-            const std::string& datagram) {
+  void print_failure(const Scenario& scenario, const Outcome& outcome, const std::vector<std::string>& found,
+                     const std::string& datagram) {
     ++counts_.failures;
     fmt::print("{}", describe(scenario, outcome));
     for (const std::string& what : found) fmt::print("  BROKEN: {}\n", what);
-    fmt::print("  again: fault_seeds{} --{} {}{}\n", options_.ends == Ends::kAfterCalls ? "" : " --survivors",
+    fmt::print("  again: fault_seeds{} --{} {}{}\n", options_.ends == EndingMode::kAfterCalls ? "" : " --survivors",
                options_.every_step ? "every-step" : "seed", scenario.seed, datagram);
     std::fflush(stdout);
   }
@@ -130,7 +131,7 @@ class Runner {
   }
 
   Options options_;
-  std::shared_ptr<VerifiedPlanCache> plan_cache_;  // shared by all runs: a plan is proved once
+  std::shared_ptr<VerifiedPlanCache> plan_cache_;  // shared by all runs, so that each plan is verified once
   Counts counts_;
 };
 
@@ -152,7 +153,7 @@ std::optional<Options> read_options(int count, char** words) {
     const std::string_view word = words[i];
     const bool takes_seeds = word == "--seed" || word == "--seeds" || word == "--every-step";
     if (word == "--survivors") {
-      options.ends = Ends::kWithSurvivors;
+      options.ends = EndingMode::kWithSurvivors;
     } else if (word == "--verbose") {
       options.verbose = true;
     } else if (takes_seeds && i + 1 < count && read_range(words[++i], options)) {

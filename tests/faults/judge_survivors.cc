@@ -1,5 +1,6 @@
-// What communicator.h promises of agree(), shrink() and the uniform mode. Where ranks that live could not hear each
-// other, or came too late, for the patience, two groups may have gone on, and some ranks none; nothing else excuses.
+// Checks the guarantees that communicator.h gives for agree(), shrink() and the uniform mode. If live ranks could
+// not communicate for the timeout, or began too late, two groups may have continued separately, and some ranks may
+// have failed. No other violation is accepted.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -10,7 +11,7 @@
 namespace tutti::faults {
 namespace {
 
-constexpr std::int64_t kGraceNs = 4'000'000'000;  // last words, latencies
+constexpr std::int64_t kGraceNs = 4'000'000'000;  // for the last messages and for latencies
 constexpr std::int64_t kMs = 1'000'000;
 
 class SurvivorsJudge {
@@ -26,7 +27,7 @@ class SurvivorsJudge {
       const SimFault& fault = scenario.sim.faults[i];
       if (!outcome.fired[i]) continue;
       if (fault.kind == SimFaultKind::kKill) ++deaths_;
-      if (fault.kind == SimFaultKind::kReset) {  // a line that breaks counts as a death, which it was not
+      if (fault.kind == SimFaultKind::kReset) {  // a broken connection looks like a death to the peers
         apart_ns += patience_ns_;
         reset_ = true;
       }
@@ -37,26 +38,26 @@ class SurvivorsJudge {
 
   std::vector<std::string> judge() {
     if (scenario_.ending->uniform) judge_uniform();
-    const bool apart = apart_ || late([](const RankEnd& end) {
+    const bool apart = apart_ || late([](const RankOutcome& end) {
                          return end.agreements.empty() ? std::nullopt : std::optional(end.agreements.front().start_ns);
                        });
     for (std::uint32_t rank = 0; rank < outcome_.ranks.size(); ++rank) judge_agreements(rank, apart);
-    const bool shrink_apart = apart_ || late([](const RankEnd& end) {
+    const bool shrink_apart = apart_ || late([](const RankOutcome& end) {
                                 return end.shrink ? std::optional(end.shrink->start_ns) : std::nullopt;
                               });
     for (std::uint32_t rank = 0; rank < outcome_.ranks.size(); ++rank) judge_shrink(rank, shrink_apart);
-    return std::move(found_);
+    return std::move(violations_);
   }
 
  private:
-  void blame(const std::string& what) { found_.push_back(what); }
+  void add_violation(const std::string& what) { violations_.push_back(what); }
 
-  // Whether some rank began something so much later than another that the patience may have been over.
+  // Returns whether some rank began so much later than another one that the timeout may have expired.
   template <class Start>
   bool late(const Start& start_of) const {
     std::optional<std::int64_t> first;
     std::optional<std::int64_t> last;
-    for (const RankEnd& end : outcome_.ranks) {
+    for (const RankOutcome& end : outcome_.ranks) {
       const std::optional<std::int64_t> start_ns = start_of(end);
       if (!start_ns) continue;
       first = std::min(first.value_or(*start_ns), *start_ns);
@@ -70,31 +71,32 @@ class SurvivorsJudge {
       std::vector<std::uint32_t> good;
       std::vector<std::uint32_t> bad;
       for (std::uint32_t rank = 0; rank < outcome_.ranks.size(); ++rank) {
-        const RankEnd& end = outcome_.ranks[rank];
+        const RankOutcome& end = outcome_.ranks[rank];
         if (end.died || call >= end.calls.size()) continue;
         (end.calls[call].error ? bad : good).push_back(rank);
       }
       if (good.empty() || bad.empty()) continue;
-      blame(fmt::format("call {} of the uniform mode was right on ranks {} and failed on ranks {}", call + 1,
-                        fmt::join(good, " "), fmt::join(bad, " ")));
+      add_violation(fmt::format("call {} of the uniform mode was right on ranks {} and failed on ranks {}", call + 1,
+                                fmt::join(good, " "), fmt::join(bad, " ")));
     }
   }
 
   void judge_error(const std::string& what, const Error& error, bool apart) {
-    if (error.message.empty()) blame(what + " failed without a word");
+    if (error.message.empty()) add_violation(what + " failed without a message");
     if (error.rank >= 0 && !guilty_.contains(static_cast<std::uint32_t>(error.rank))) {
-      blame(fmt::format("{} names rank {}, which is innocent: {}", what, error.rank, to_string(error)));
+      add_violation(fmt::format("{} names rank {}, which is innocent: {}", what, error.rank, to_string(error)));
     }
-    if (!apart) blame(fmt::format("{} failed though all that live were there: {}", what, to_string(error)));
+    if (!apart) add_violation(fmt::format("{} failed although all live ranks took part: {}", what, to_string(error)));
   }
 
   void judge_agreements(std::uint32_t rank, bool apart) {
-    const RankEnd& end = outcome_.ranks[rank];
+    const RankOutcome& end = outcome_.ranks[rank];
     const std::string what = fmt::format("rank {} agree()", rank);
-    for (const AgreeEnd& each : end.agreements) {
+    for (const AgreeOutcome& each : end.agreements) {
       if (each.end_ns == 0) return;
       const std::int64_t took_ns = each.end_ns - each.start_ns;
-      if (took_ns > patience_ns_ * 5 + delay_ns_ + kGraceNs) blame(fmt::format("{} took {} ms", what, took_ns / kMs));
+      if (took_ns > patience_ns_ * 5 + delay_ns_ + kGraceNs)
+        add_violation(fmt::format("{} took {} ms", what, took_ns / kMs));
       if (each.error) {
         judge_error(what, *each.error, apart);
       } else {
@@ -108,37 +110,37 @@ class SurvivorsJudge {
     std::uint64_t operation = UINT64_MAX;
     for (const std::int32_t member : all.survivors) {
       const auto about = static_cast<std::uint32_t>(member);
-      const RankEnd& end = outcome_.ranks[about];
+      const RankOutcome& end = outcome_.ranks[about];
       if (end.agreements.empty())
-        blame(fmt::format("{} has rank {} among the survivors, which never came", what, about));
+        add_violation(fmt::format("{} has rank {} among the survivors, which did not take part", what, about));
       value = std::min(value, value_of(scenario_, about));
       operation = std::min(operation, last_good(end));
     }
-    if (!has(all.survivors, rank)) blame(what + " has not its own rank among the survivors");
-    if (all.value != value) blame(fmt::format("{} gives {}, the least value is {}", what, all.value, value));
-    // In the uniform mode votes have numbers, too.
+    if (!has(all.survivors, rank)) add_violation(what + " does not have its own rank among the survivors");
+    if (all.value != value) add_violation(fmt::format("{} gives {}, the least value is {}", what, all.value, value));
+    // In the uniform mode votes have sequence numbers, too, so the numbers are not compared.
     if (!scenario_.ending->uniform && all.last_operation != operation) {
-      blame(fmt::format("{} gives operation {}, the survivors' last good ones begin at {}", what, all.last_operation,
-                        operation));
+      add_violation(fmt::format("{} gives operation {}, but the minimum of the survivors' last successful calls is {}",
+                                what, all.last_operation, operation));
     }
     for (std::uint32_t other = 0; other < outcome_.ranks.size(); ++other) {
-      const RankEnd& end = outcome_.ranks[other];
+      const RankOutcome& end = outcome_.ranks[other];
       if (end.agreements.empty()) continue;
-      const AgreeEnd& theirs = end.agreements.back();
+      const AgreeOutcome& theirs = end.agreements.back();
       const bool has_answer = theirs.end_ns != 0 && !theirs.error;
       if (!end.died && !apart && !has(all.survivors, other)) {
-        blame(fmt::format("{} leaves out rank {}, which was there", what, other));
+        add_violation(fmt::format("{} excludes rank {}, which took part", what, other));
       }
       if (!has_answer || theirs.agreement == all) continue;
       const bool common = std::any_of(all.survivors.begin(), all.survivors.end(), [&](std::int32_t member) {
         return has(theirs.agreement.survivors, static_cast<std::uint32_t>(member));
       });
-      if ((common && !reset_) || !apart) blame(fmt::format("{} has another answer than rank {}'s", what, other));
+      if ((common && !reset_) || !apart) add_violation(fmt::format("{} has another result than rank {}", what, other));
     }
   }
 
-  // By its number; 0: none was.
-  static std::uint64_t last_good(const RankEnd& end) {
+  // Returns the number of the last successful call; 0 if there was none.
+  static std::uint64_t last_good(const RankOutcome& end) {
     for (std::size_t call = end.calls.size(); call > 0; --call) {
       if (!end.calls[call - 1].error) return call;
     }
@@ -150,65 +152,69 @@ class SurvivorsJudge {
   }
 
   void judge_shrink(std::uint32_t rank, bool apart) {
-    const RankEnd& end = outcome_.ranks[rank];
+    const RankOutcome& end = outcome_.ranks[rank];
     if (!end.shrink || end.shrink->end_ns == 0) return;
-    const ShrinkEnd& own = *end.shrink;
+    const ShrinkOutcome& own = *end.shrink;
     const std::string what = fmt::format("rank {} shrink()", rank);
     const std::int64_t rounds = 1 + deaths_;
     const std::int64_t most_ns = (1 + 2 * rounds) * 5 * patience_ns_ + delay_ns_ + kGraceNs;
     const std::int64_t took_ns = own.end_ns - own.start_ns;
-    if (took_ns > most_ns) blame(fmt::format("{} took {} ms", what, took_ns / kMs));
+    if (took_ns > most_ns) add_violation(fmt::format("{} took {} ms", what, took_ns / kMs));
     if (own.error) return judge_error(what, *own.error, apart);
     if (own.call_end_ns != 0) judge_calls(rank, what, own);
     for (std::uint32_t other = 0; other < outcome_.ranks.size(); ++other) {
-      const RankEnd& theirs = outcome_.ranks[other];
+      const RankOutcome& theirs = outcome_.ranks[other];
       const bool there = theirs.shrink && theirs.shrink->end_ns != 0 && !theirs.shrink->error;
       if (!theirs.died && !apart && !there && theirs.shrink) {
-        blame(fmt::format("{} went well, and failed on rank {}", what, other));
+        add_violation(fmt::format("{} succeeded, but failed on rank {}", what, other));
       }
       if (there && !apart && theirs.shrink->size != own.size)
-        blame(fmt::format("{} differs from rank {}'s", what, other));
+        add_violation(fmt::format("{} differs from that of rank {}", what, other));
     }
   }
 
-  void judge_calls(std::uint32_t rank, const std::string& what, const ShrinkEnd& own) {
+  void judge_calls(std::uint32_t rank, const std::string& what, const ShrinkOutcome& own) {
     const std::int64_t each_ms = scenario_.timeout.count() * (scenario_.ending->uniform ? 2 : 1);
     const std::int64_t uniform_ns = scenario_.ending->uniform ? 5 * patience_ns_ : 0;
     const std::int64_t most_ns = 2 * (each_ms * kMs * 5 / 4 + kGraceNs) + uniform_ns + delay_ns_;
     const std::int64_t took_ns = own.call_end_ns - own.end_ns;
-    if (took_ns > most_ns) blame(fmt::format("{}: two calls on what it made took {} ms", what, took_ns / kMs));
+    if (took_ns > most_ns)
+      add_violation(fmt::format("{}: two calls on the new communicator took {} ms", what, took_ns / kMs));
     if (own.call_error) {
-      if (own.call_error->message.empty()) blame(what + ": a call on what it made failed without a word");
-      if (guilty_.empty()) blame(fmt::format("{}: a call failed: {}", what, to_string(*own.call_error)));
+      if (own.call_error->message.empty())
+        add_violation(what + ": a call on the new communicator failed without a message");
+      if (guilty_.empty()) add_violation(fmt::format("{}: a call failed: {}", what, to_string(*own.call_error)));
       const auto named = static_cast<std::size_t>(own.call_error->rank);
       const bool known = own.call_error->rank >= 0 && named < own.members.size();
-      const auto left = [&](std::int32_t member) {  // after an error of its own
-        const RankEnd& theirs = outcome_.ranks[static_cast<std::size_t>(member)];
+      const auto left = [&](std::int32_t member) {  // left after an error of its own call
+        const RankOutcome& theirs = outcome_.ranks[static_cast<std::size_t>(member)];
         return theirs.shrink && theirs.shrink->call_error && theirs.shrink->call_end_ns < own.call_end_ns;
       };
       if (known && !left(own.members[named]) && !guilty_.contains(static_cast<std::uint32_t>(own.members[named]))) {
-        blame(fmt::format("{}: a call names rank {}, which is innocent: {}", what, own.members[named],
-                          to_string(*own.call_error)));
+        add_violation(fmt::format("{}: a call names rank {}, which is innocent: {}", what, own.members[named],
+                                  to_string(*own.call_error)));
       }
     }
     if (own.members.empty()) return;
     std::int64_t sum = 0;
     for (const std::int32_t member : own.members) {
       if (member < 0 || static_cast<std::size_t>(member) >= outcome_.ranks.size()) {
-        return blame(fmt::format("{}: rank {} is a member", what, member));
+        return add_violation(fmt::format("{}: rank {} is a member", what, member));
       }
       const auto about = static_cast<std::uint32_t>(member);
-      const RankEnd& theirs = outcome_.ranks[about];
+      const RankOutcome& theirs = outcome_.ranks[about];
       sum += value_of(scenario_, about);
-      if (!theirs.shrink) blame(fmt::format("{} has rank {} among its members, which never came", what, about));
+      if (!theirs.shrink)
+        add_violation(fmt::format("{} has rank {} among its members, which did not take part", what, about));
       const bool differs = theirs.shrink && !theirs.shrink->members.empty() && theirs.shrink->members != own.members;
-      if (differs) blame(fmt::format("{} has other members than rank {}'s", what, about));
+      if (differs) add_violation(fmt::format("{} has other members than that of rank {}", what, about));
     }
     if (!std::is_sorted(own.members.begin(), own.members.end()) ||
         own.members.at(static_cast<std::size_t>(own.rank)) != static_cast<std::int32_t>(rank)) {
-      blame(what + ": its ranks are not in the order of the old ones");
+      add_violation(what + ": its ranks are not in the order of the old ones");
     }
-    if (!own.call_error && own.sum != sum) blame(fmt::format("{}: the sum is {} in place of {}", what, own.sum, sum));
+    if (!own.call_error && own.sum != sum)
+      add_violation(fmt::format("{}: the sum is {} instead of {}", what, own.sum, sum));
   }
 
   const Scenario& scenario_;
@@ -219,7 +225,7 @@ class SurvivorsJudge {
   std::int64_t deaths_ = 0;
   bool apart_ = false;
   bool reset_ = false;
-  std::vector<std::string> found_;
+  std::vector<std::string> violations_;
 };
 
 }  // namespace

@@ -1,3 +1,4 @@
+// Runs the ranks of a scenario under the simulated environment, and records how their calls ended.
 #include "faults/run.h"
 
 #include <fmt/format.h>
@@ -15,7 +16,7 @@ namespace {
 
 using test::Case;
 
-// One rank's part of a scenario.
+// Executes one rank's part of a scenario.
 class Actor {
  public:
   Actor(const Scenario& scenario, SimEnvironment& sim, TcpNetwork* tcp, SimOobDatagrams& datagrams,
@@ -33,7 +34,7 @@ class Actor {
     std::shared_ptr<Clock> clock = sim_.clock(rank_);  // shared with the environment
     std::shared_ptr<TcpEndpoint> endpoint;             // shared as in a JobContext
     std::vector<std::string> addresses;
-    std::shared_ptr<JobContext> job_context;  // likewise
+    std::shared_ptr<JobContext> job_context;  // shared as well
     std::vector<std::uint32_t> members;
     if (tcp_ != nullptr) {
       endpoint = tcp_->listen(rank_, *clock);
@@ -65,7 +66,7 @@ class Actor {
     return scenario_.misuse == how && scenario_.misuser == rank_ && scenario_.misused_call == call;
   }
 
-  // False: it is dead, or has had enough.
+  // Makes the calls of the scenario. Returns false if the rank has died or leaves without an ending.
   bool make_calls() {
     for (std::size_t i = 0; i < scenario_.calls.size(); ++i) {
       if (misuses(i, Misuse::kLeaves)) return false;
@@ -73,7 +74,7 @@ class Actor {
       if (misuses(i, Misuse::kAborts)) communicator_->abort();
       Case call = scenario_.calls[i];
       if (misuses(i, Misuse::kMismatch)) ++call.count;
-      const CallEnd ended = make_call(call);
+      const CallOutcome ended = make_call(call);
       if (sim_.dead(rank_)) return false;
       end_.calls.push_back(ended);
       if (!ended.error) continue;
@@ -100,7 +101,8 @@ class Actor {
     shrink(scenario_, sim_, rank_, *communicator_, end_.shrink);
   }
 
-  // Registered where the call says so and there is memory.
+  // Returns a buffer of registered memory if the call requires it and memory is available; otherwise an ordinary
+  // buffer.
   std::byte* buffer(std::size_t bytes, bool registered, Memory& memory, std::vector<std::byte>& plain) {
     if (registered && bytes > 0) {
       if (auto made = communicator_->allocate(bytes)) memory = std::move(*made);
@@ -109,7 +111,7 @@ class Actor {
     return memory.data() != nullptr ? memory.data() : plain.data();
   }
 
-  CallEnd make_call(const Case& call) {
+  CallOutcome make_call(const Case& call) {
     const auto ranks = static_cast<std::int32_t>(scenario_.sim.ranks);
     const auto own = static_cast<std::int32_t>(rank_);
     const test::CaseShape shape = test::shape_of(call, own, ranks);
@@ -126,7 +128,7 @@ class Actor {
     for (std::size_t i = 0; i < shape.in * call.count; ++i) {
       test::put(input + i * width, call.type, test::given(own, i, call.type, call.op));
     }
-    CallEnd end{.error = {}, .right = true, .start_ns = sim_.now_ns(), .end_ns = 0};
+    CallOutcome end{.error = {}, .right = true, .start_ns = sim_.now_ns(), .end_ns = 0};
     const Status status = communicator_->run({.kind = call.kind,
                                               .input = shape.in > 0 ? input : nullptr,
                                               .output = shape.out > 0 ? output : nullptr,
@@ -153,7 +155,7 @@ class Actor {
   SimOobDatagrams& datagrams_;
   std::shared_ptr<VerifiedPlanCache> plan_cache_;  // shared by all ranks
   std::uint32_t rank_;
-  RankEnd& end_;
+  RankOutcome& end_;
   std::uint64_t& ending_step_;
   std::unique_ptr<Communicator> communicator_;
 };
@@ -186,8 +188,8 @@ Outcome run(const Scenario& scenario, const std::shared_ptr<VerifiedPlanCache>& 
 std::string describe(const Scenario& scenario, const Outcome& outcome) {
   std::string text = describe(scenario);
   for (std::size_t rank = 0; rank < outcome.ranks.size(); ++rank) {
-    const RankEnd& end = outcome.ranks[rank];
-    const auto add = [&](const std::string& what, const CallEnd& call) {
+    const RankOutcome& end = outcome.ranks[rank];
+    const auto add = [&](const std::string& what, const CallOutcome& call) {
       text += fmt::format("  rank {} {}: {} to {}: {}\n", rank, what, in_ms(call.start_ns), in_ms(call.end_ns),
                           call.error   ? to_string(*call.error)
                           : call.right ? "right"
@@ -196,7 +198,7 @@ std::string describe(const Scenario& scenario, const Outcome& outcome) {
     for (std::size_t i = 0; i < end.calls.size(); ++i) add(fmt::format("call {}", i + 1), end.calls[i]);
     if (end.refused) add("one more call", *end.refused);
     if (end.finalize) text += fmt::format("  rank {} finalize(): {}\n", rank, to_string(*end.finalize));
-    for (const AgreeEnd& agreed : end.agreements) {
+    for (const AgreeOutcome& agreed : end.agreements) {
       const Agreement& all = agreed.agreement;
       text +=
           fmt::format("  rank {} agree() {} to {}: {}\n", rank, in_ms(agreed.start_ns), in_ms(agreed.end_ns),
@@ -206,7 +208,7 @@ std::string describe(const Scenario& scenario, const Outcome& outcome) {
                                                          fmt::join(all.survivors, " "), all.last_operation, all.value));
     }
     if (end.shrink) {
-      const ShrinkEnd& made = *end.shrink;
+      const ShrinkOutcome& made = *end.shrink;
       text += fmt::format("  rank {} shrink() {} to {}: {}; calls to {}: {}\n", rank, in_ms(made.start_ns),
                           in_ms(made.end_ns),
                           made.error ? to_string(*made.error) : fmt::format("rank {} of {}", made.rank, made.size),

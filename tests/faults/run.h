@@ -1,5 +1,7 @@
-// Runs a scenario with the production code of the runtime, the executor and, over TCP, the transport, and judges how it
-// ended: see judge().
+// Runs a scenario with the production code of the runtime, the executor and (over TCP) the transport, and checks the
+// outcome.
+//
+// The ranks run as threads of a simulation, one at a time; see SimEnvironment.
 #pragma once
 
 #include <cstdint>
@@ -15,29 +17,29 @@
 
 namespace tutti::faults {
 
-struct CallEnd {
+struct CallOutcome {
   std::optional<Error> error;
-  bool right = true;  // of a call without an error: its output is what the collective gives
+  bool right = true;  // without an error: whether the output is right
   std::int64_t start_ns = 0;
   std::int64_t end_ns = 0;
-  bool operator==(const CallEnd&) const = default;
+  bool operator==(const CallOutcome&) const = default;
 };
 
-struct RankEnd {
-  std::vector<CallEnd> calls;  // that it made while it lived
+struct RankOutcome {
+  std::vector<CallOutcome> calls;  // the calls that it made while it was alive
   bool died = false;
-  bool left_early = false;         // after an error of one call
-  std::optional<CallEnd> refused;  // one more call, after an error that broke the communicator
+  bool left_early = false;             // left after an error of one call
+  std::optional<CallOutcome> refused;  // one more call, after an error that broke the communicator
   std::optional<Error> finalize;
-  bool ending = false;               // it has begun its ending
-  std::vector<AgreeEnd> agreements;  // tries
-  std::optional<ShrinkEnd> shrink;
-  bool operator==(const RankEnd&) const = default;
+  bool ending = false;                   // it has begun its ending (agree() or shrink())
+  std::vector<AgreeOutcome> agreements;  // indexed by attempt
+  std::optional<ShrinkOutcome> shrink;
+  bool operator==(const RankOutcome&) const = default;
 };
 
 struct Outcome {
-  std::vector<RankEnd> ranks;
-  std::vector<bool> fired;  // by fault
+  std::vector<RankOutcome> ranks;
+  std::vector<bool> fired;  // indexed by fault: whether it has taken place
   Extent extent;
   std::uint64_t fingerprint = 0;
   bool overran = false;
@@ -50,14 +52,14 @@ struct Outcome {
 
 Outcome run(const Scenario& scenario, const std::shared_ptr<VerifiedPlanCache>& plan_cache);
 
-// What breaks the invariant, in words; empty: nothing.
+// Returns the violations of the invariant, as text; empty if there are none.
 std::vector<std::string> judge(const Scenario& scenario, const Outcome& outcome);
 
-// Of a scenario with an ending. `guilty`: the ranks that something was done to, or that did something.
+// For a scenario with an ending. `guilty`: the ranks that were hit by a fault or caused one.
 std::vector<std::string> judge_survivors(const Scenario& scenario, const Outcome& outcome,
                                          const std::set<std::uint32_t>& guilty);
 
-// Each rank's calls and how they ended.
+// Describes each rank's calls and how they ended.
 std::string describe(const Scenario& scenario, const Outcome& outcome);
 
 }  // namespace tutti::faults

@@ -1,3 +1,4 @@
+// Draws the scenarios and their faults from seeds.
 #include "faults/scenario.h"
 
 #include <fmt/format.h>
@@ -15,7 +16,7 @@ namespace tutti::faults {
 namespace {
 
 constexpr std::int64_t kMs = 1'000'000;
-constexpr std::size_t kMostTiles = 12;  // of a block; more tells nothing new and takes long
+constexpr std::size_t kMostTiles = 12;  // of a block; more tiles take longer and reveal nothing new
 
 class Dice {
  public:
@@ -57,7 +58,7 @@ test::Case draw_call(Dice& dice, const SimOptions& sim) {
   return call;
 }
 
-// When: before a step of its rank, or at a time.
+// Draws when the fault takes place: before a step of its rank, or at a time.
 void place(Dice& dice, const Extent& extent, SimFault& fault) {
   if (dice.one_in(3)) {
     fault.at_ns = static_cast<std::int64_t>(dice.below(static_cast<std::uint64_t>(extent.end_ns) + 1));
@@ -112,7 +113,7 @@ void add_harmful(Dice& dice, Scenario& scenario, const Extent& extent) {
     case 5: {
       fault.kind = SimFaultKind::kCut;
       fault.lasts_ns = dice.of(lasts);
-      if (dice.one_in(2)) {  // the other way, too
+      if (dice.one_in(2)) {  // cut the other direction, too
         SimFault back = fault;
         std::swap(back.rank, back.peer);
         if (back.at_step > 0) back.at_step = 1 + dice.below(std::max<std::uint64_t>(extent.steps[back.rank], 1));
@@ -142,7 +143,7 @@ Ending draw_ending(std::uint64_t seed, std::uint32_t ranks) {
 
 }  // namespace
 
-Scenario draw_scenario(std::uint64_t seed, Ends ends) {
+Scenario draw_scenario(std::uint64_t seed, EndingMode ends) {
   Dice dice(seed, 1);
   Scenario scenario;
   scenario.seed = seed;
@@ -157,7 +158,8 @@ Scenario draw_scenario(std::uint64_t seed, Ends ends) {
   sim.max_notice_ns = dice.of(std::array<std::int64_t, 3>{kMs, 100 * kMs, 800 * kMs});
   sim.limit_ns = 600'000 * kMs;
   if (dice.one_in(8)) sim.memory_bytes = 10'000;
-  sim.writes_outputs = Dice(seed, 5).one_in(2);  // dice of its own, so that what else a seed means stays
+  // uses a separate generator, so that the rest of the scenario of a seed does not change
+  sim.writes_outputs = Dice(seed, 5).one_in(2);
   for (std::uint32_t rank = 0; rank < sim.ranks; ++rank) {
     sim.clock_offsets_ns.push_back(static_cast<std::int64_t>(dice.below(86'400'000)) * kMs);
     sim.clock_drifts_ppm.push_back(static_cast<std::int32_t>(dice.below(200'001)) - 100'000);
@@ -166,7 +168,7 @@ Scenario draw_scenario(std::uint64_t seed, Ends ends) {
   for (std::uint64_t call = 0; call < calls; ++call) scenario.calls.push_back(draw_call(dice, sim));
   scenario.go_on = dice.one_in(2);
   scenario.finalizes = dice.one_in(2);
-  if (ends == Ends::kWithSurvivors) scenario.ending = draw_ending(seed, sim.ranks);
+  if (ends == EndingMode::kWithSurvivors) scenario.ending = draw_ending(seed, sim.ranks);
   return scenario;
 }
 
@@ -197,7 +199,7 @@ void draw_late_fault(Scenario& scenario, const Extent& extent) {
   draw_pair(dice, scenario.sim.ranks, fault);
   fault.rank = dice.of(ranks);
   if (fault.peer == fault.rank) fault.peer = (fault.rank + 1) % scenario.sim.ranks;
-  // Waits make most of the steps; what matters mostly comes early.
+  // Most steps are waits, and the important steps are mostly at the beginning.
   const std::uint64_t all = 1 + extent.steps[fault.rank] - extent.ending_steps[fault.rank];
   const std::uint64_t some = dice.one_in(2) ? std::min<std::uint64_t>(all, 60) : all;
   fault.at_step = extent.ending_steps[fault.rank] + dice.below(some);

@@ -1,5 +1,5 @@
-// Scenario: what one seed makes of a run: ranks, the calls that they make, and what goes wrong. A value; the same seed
-// gives the same one.
+// Scenario: everything that a seed determines for a run: the ranks, the calls that they make, and the faults. It is
+// a value type, and the same seed always gives the same scenario.
 #pragma once
 
 #include <chrono>
@@ -13,10 +13,10 @@
 
 namespace tutti::faults {
 
-// What a rank does to the others by its own calls.
+// Harmful behaviour of a rank in its own calls.
 enum class Misuse : std::uint8_t {
   kNone,
-  kAbsent,    // makes no more calls, and stays
+  kAbsent,    // makes no more calls, but does not leave
   kLeaves,    // destroys its communicator
   kAborts,    // calls abort()
   kMismatch,  // passes another count, in this call only
@@ -27,48 +27,50 @@ enum class Network : std::uint8_t {
   kTcp,     // the production code of transports/tcp over simulated sockets
 };
 
-// What the survivors do after their calls.
+// The actions of the survivors after their calls.
 struct Ending {
-  bool uniform = false;  // the mode of all their calls
+  bool uniform = false;  // whether all their calls use the uniform mode
   bool agrees = false;
   bool shrinks = false;
-  std::vector<std::uint32_t> machines{};  // by rank: the lowest rank of the same one; datagrams go by exchange inside
+  // Indexed by rank: the lowest rank of the same machine. Inside a machine, datagrams go through SimExchange.
+  std::vector<std::uint32_t> machines{};
   std::chrono::milliseconds patience{2000};
 };
 
 struct Scenario {
   std::uint64_t seed = 1;
   Network network = Network::kMemory;
-  SimOptions sim;  // with the faults
+  SimOptions sim;  // contains the faults
   std::vector<test::Case> calls;
-  bool go_on = false;      // ranks go on with the next call after an error that costs one call only
-  bool finalizes = false;  // they call finalize() at the end
+  bool go_on = false;      // ranks continue with the next call after an error of one call only
+  bool finalizes = false;  // ranks call finalize() at the end
   std::chrono::milliseconds timeout{2000};
   Misuse misuse = Misuse::kNone;
   std::uint32_t misuser = 0;
   std::size_t misused_call = 0;  // index into `calls`
-  std::optional<Ending> ending;  // none: after their calls ranks end
+  std::optional<Ending> ending;  // none: ranks end after their calls
 };
 
-// What was counted in a run of the same scenario without faults.
+// Measurements of a run of the same scenario without faults.
 struct Extent {
-  std::vector<std::uint64_t> steps;         // by rank
-  std::vector<std::uint64_t> ending_steps;  // likewise: when its ending began; 0: it did not
+  std::vector<std::uint64_t> steps;  // number of steps, indexed by rank
+  // indexed by rank: the step at which its ending began; 0: it did not begin
+  std::vector<std::uint64_t> ending_steps;
   std::int64_t end_ns = 0;
   bool operator==(const Extent&) const = default;
 };
 
-// Without faults. With an ending the same calls.
-enum class Ends : std::uint8_t { kAfterCalls, kWithSurvivors };
-Scenario draw_scenario(std::uint64_t seed, Ends ends);
-// Gives it faults: none that matters in one seed of three.
+// Selects whether a scenario has an ending. The calls of a seed are the same with both values.
+enum class EndingMode : std::uint8_t { kAfterCalls, kWithSurvivors };
+Scenario draw_scenario(std::uint64_t seed, EndingMode ends);
+// Adds faults to the scenario. In one seed of three, none of them is harmful.
 void draw_faults(Scenario& scenario, const Extent& extent);
-// One more, in the midst of the ending of some rank, as it was in a run with the faults so far.
+// Adds one fault during the ending of some rank, based on a run with the previous faults.
 void draw_late_fault(Scenario& scenario, const Extent& extent);
 
-// Whether a fault may cost a call; the others may only delay it.
+// Returns whether a fault may make a call fail. The other faults can only delay it.
 bool harms(const SimFault& fault, std::chrono::milliseconds timeout);
-// The longest that the faults that end hold up a rank, all together.
+// Returns the longest time, in ns, for which all temporary faults together can hold up a rank.
 std::int64_t delay_ns(const Scenario& scenario);
 
 std::string describe(const Scenario& scenario);

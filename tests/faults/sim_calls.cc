@@ -1,5 +1,6 @@
-// The system calls that a rank of a simulation makes on sockets, by the linker's --wrap (see CMakeLists.txt):
-// those of other threads and on other descriptors go to the system. The names are the linker's.
+// The system calls on sockets that the ranks of a simulation make. The linker option --wrap redirects them here (see
+// CMakeLists.txt). Calls of other threads and calls on real descriptors are passed to the operating system. The
+// linker defines the names of these functions.
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -108,7 +109,7 @@ ssize_t __wrap_recv(int fd, void* data, std::size_t bytes, int flags) {
   return here()->receive(fd, &part, 1, (flags & MSG_PEEK) != 0);
 }
 
-// What recv() is where the compiler checks lengths.
+// Replaces recv() if the compiler checks the length of the buffer.
 ssize_t __real___recv_chk(int fd, void* data, std::size_t bytes, std::size_t most, int flags);
 ssize_t __wrap___recv_chk(int fd, void* data, std::size_t bytes, std::size_t, int flags) {
   return __wrap_recv(fd, data, bytes, flags);
@@ -125,7 +126,7 @@ int __wrap_poll(pollfd* descriptors, nfds_t count, int timeout_ms) {
   return here() != nullptr ? here()->poll(descriptors, count, timeout_ms) : __real_poll(descriptors, count, timeout_ms);
 }
 
-// Likewise.
+// Replaces poll() if the compiler checks the length of the array.
 int __wrap___poll_chk(pollfd* descriptors, nfds_t count, int timeout_ms, std::size_t) {
   return __wrap_poll(descriptors, count, timeout_ms);
 }

@@ -1,6 +1,6 @@
-// SimExchange: the exchange between the ranks of one simulated machine, in place of UnixExchange: datagrams take the
-// environment's latency, come in order, and come even where their sender dies then; a process' end is noticed after the
-// last of them. Memory is each rank's own: nobody reaches another's by it.
+// SimExchange: the exchange between the ranks of one simulated machine, in place of UnixExchange. Datagrams arrive
+// in order after the latency of the environment, even if the sender dies after it has sent them. The exit of a
+// process is noticed after its last datagram. Ranks cannot access each other's memory.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@
 
 namespace tutti::faults {
 
-// What the exchanges of a environment share. Belongs to the rank that has the turn.
+// The state that the exchanges of an environment share. Only the rank that has the turn may access it.
 struct SimOobDatagrams {
-  struct Way {  // from one rank to another
-    OobDatagramQueue box;
+  struct Path {  // the datagrams from one rank to another
+    OobDatagramQueue queue;
     std::int64_t last_arrival_ns = 0;
-    bool closed = false;  // its sender's end has come
+    bool closed = false;  // the exit of the sender was noticed
   };
-  std::map<std::pair<std::uint32_t, std::uint32_t>, Way> ways;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, Path> paths;
 };
 
 class SimExchange final : public SegmentExchange {
@@ -40,15 +40,15 @@ class SimExchange final : public SegmentExchange {
   bool all_sent_to(std::span<const std::uint32_t>) override { return true; }
   bool peer_gone(std::uint32_t peer) override;
   pid_t process_of(std::uint32_t) override { return 0; }
-  void poke(std::uint32_t, std::uint32_t) override {}
-  Result<std::unique_ptr<PokeReceiver>> receive_pokes(std::uint32_t segment) override {
-    return own_.receive_pokes(segment);
+  void wake_peer(std::uint32_t, std::uint32_t) override {}
+  Result<std::unique_ptr<WakeReceiver>> create_wake_receiver(std::uint32_t segment) override {
+    return own_.create_wake_receiver(segment);
   }
   void post(std::uint32_t peer, std::uint64_t channel, const std::string& datagram) override;
   std::optional<std::string> take_datagram(std::uint32_t peer, std::uint64_t channel) override;
 
  private:
-  void arrive(std::uint32_t peer, std::function<void(SimOobDatagrams::Way&)> happen);
+  void arrive(std::uint32_t peer, std::function<void(SimOobDatagrams::Path&)> happen);
 
   SimEnvironment& environment_;
   SimOobDatagrams& datagrams_;

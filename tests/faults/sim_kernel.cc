@@ -1,3 +1,4 @@
+// Implements SimKernel: simulated TCP sockets, epolls and eventfds.
 #include "faults/sim_kernel.h"
 
 #include <algorithm>
@@ -12,9 +13,10 @@ namespace {
 
 thread_local SimKernel* current_kernel = nullptr;
 
-constexpr std::size_t kLeastBuffer = 4'600;  // as Linux has it
+constexpr std::size_t kLeastBuffer = 4'600;  // the minimum on Linux
 constexpr std::size_t kMostBuffer = 16'000;
-constexpr std::size_t kWholeBytes = 256;  // what is as short is not cut where there is any room: buffers are of packets
+// data up to this length is not split if there is space, because real buffers consist of packets
+constexpr std::size_t kWholeBytes = 256;
 
 int fail(int error) {
   errno = error;
@@ -29,15 +31,15 @@ struct SimKernel::Stream {
   std::uint32_t peer = 0;
   std::uint16_t local_port = 0;
   std::uint16_t remote_port = 0;
-  std::weak_ptr<Stream> other;  // the peer's end
+  std::weak_ptr<Stream> other;  // the other end
   bool connected = false;
-  bool closed = false;          // by its owner
-  bool finished = false;        // the peer's end of file has come
-  bool broken = false;          // nothing goes or comes any more
-  int error = 0;                // ... why, until it was told
-  bool lost = false;            // what it has sent and has not arrived never will
-  std::size_t capacity = 0;     // of what it has sent and its peer has not read
-  std::size_t outstanding = 0;  // of that
+  bool closed = false;          // closed by its owner
+  bool finished = false;        // the end of file from the peer has arrived
+  bool broken = false;          // no more data is sent or received
+  int error = 0;                // the reason, until it was reported
+  bool lost = false;            // data that was sent and has not arrived is lost
+  std::size_t capacity = 0;     // limit of the bytes that were sent and that the peer has not read
+  std::size_t outstanding = 0;  // number of these bytes
   std::int64_t last_arrival_ns = 0;
   std::deque<std::byte> received;
 };
@@ -50,10 +52,10 @@ struct SimKernel::Object {
   };
   Kind kind = Kind::kSocket;
   std::uint32_t owner = 0;
-  std::uint16_t port = 0;           // of a listener
-  std::deque<StreamPtr> backlog{};  // likewise
+  std::uint16_t port = 0;           // used by listeners
+  std::deque<StreamPtr> backlog{};  // used by listeners
   StreamPtr stream{};
-  std::map<int, Watch> watched{};  // by an epoll
+  std::map<int, Watch> watched{};  // used by epolls; indexed by descriptor
 };
 
 SimKernel::SimKernel(SimEnvironment& environment) : environment_(environment) {
@@ -102,7 +104,7 @@ SimKernel::StreamPtr SimKernel::make_stream(std::uint32_t owner, std::uint32_t p
   return stream;
 }
 
-// In the order in which it was sent.
+// Calls `happen` when a message that is sent now arrives. Calls for the same stream keep their order.
 void SimKernel::arrive(const StreamPtr& from, std::function<void()> happen) {
   from->last_arrival_ns = std::max(from->last_arrival_ns, environment_.arrival_ns(from->owner, from->peer));
   environment_.at(from->last_arrival_ns, std::move(happen));
@@ -113,7 +115,7 @@ int SimKernel::connect(int fd, std::uint16_t port) {
   const std::uint32_t rank = object.owner;
   environment_.step(rank);
   const auto listener = listeners_.find(port);
-  // Where nobody listens the machine answers, as fast as any; one port stands for one rank.
+  // If no rank listens, the machine itself answers, after a normal latency. Each port belongs to one rank.
   const std::uint32_t peer = listener == listeners_.end() ? rank : find(listener->second)->owner;
   const StreamPtr near = make_stream(rank, peer);
   near->local_port = next_port_++;
@@ -192,7 +194,7 @@ void SimKernel::deliver(const StreamPtr& from, std::vector<std::byte> bytes) {
   });
 }
 
-// The peer of a stream that is closed hears so when it sends.
+// The peer of a closed stream gets a reset when it sends.
 void SimKernel::reset_peer_of(const StreamPtr& stream) {
   const StreamPtr other = stream->other.lock();
   if (other != nullptr) arrive(stream, [this, other] { break_off(other, ECONNRESET); });
@@ -216,7 +218,7 @@ ssize_t SimKernel::receive(int fd, const iovec* parts, std::size_t count, bool p
   if (environment_.dead(stream->owner)) return fail(ECONNRESET);
   std::size_t room = stream->received.size();
   if (!peek && environment_.draw(8) == 0)
-    room = std::min<std::size_t>(room, 1 + environment_.draw(64));  // the rest comes later
+    room = std::min<std::size_t>(room, 1 + environment_.draw(64));  // the rest is read later
   std::size_t copied = 0;
   for (std::size_t i = 0; i < count && copied < room; ++i) {
     const std::size_t bytes = std::min(parts[i].iov_len, room - copied);
@@ -292,7 +294,7 @@ bool SimKernel::readable(int fd) {
                      [&](const auto& each) { return level(each) && readable(each.first); });
 }
 
-// What is watched for edges needs no word: whatever happens to a rank's sockets wakes it by itself.
+// Edge-triggered descriptors need no event, because every change of a rank's sockets wakes the rank anyway.
 int SimKernel::epoll_wait(int fd, epoll_event* events, int most) {
   int count = 0;
   for (const auto& [target, watch] : find(fd)->watched) {
@@ -319,8 +321,8 @@ int SimKernel::close(int fd) {
   return 0;
 }
 
-// Once; of a dead rank its kernel has done so. With unread bytes it is a reset, which may overtake what was sent
-// before.
+// Closes a stream once; for a dead rank, the kernel has already closed it. If there are unread bytes, the peer gets
+// a reset, which may overtake data that was sent before.
 void SimKernel::close_stream(const StreamPtr& stream) {
   if (stream->closed) return;
   stream->closed = true;

@@ -1,9 +1,10 @@
-// SimKernel: TCP sockets, epolls and eventfds of the ranks of a SimEnvironment, as Linux shows them to a program:
-// transfers are short now and then, buffers fill up, connections come about, end and break after the environment's
-// latencies, and what a closed or reset connection carried may be lost. The system calls of the program come here
-// (sim_calls.cc) when they are made by a rank, or name a descriptor of it; so the production code runs on it as it is.
+// SimKernel: TCP sockets, epolls and eventfds for the ranks of a SimEnvironment. They behave as on Linux: transfers
+// may be short, buffers become full, connections are established, end and break after the latencies of the
+// environment, and data on a closed or reset connection may be lost. System calls arrive here (see sim_calls.cc) if
+// a rank makes them or if they use a descriptor of the simulation. Therefore the production code runs on it without
+// changes.
 //
-// Belongs to the rank that has the turn.
+// Only the rank that has the turn may call it.
 #pragma once
 
 #include <poll.h>
@@ -23,7 +24,7 @@
 
 namespace tutti::faults {
 
-inline constexpr int kFirstDescriptor = 1 << 24;  // beyond any real one
+inline constexpr int kFirstDescriptor = 1 << 24;  // greater than any real descriptor
 
 class SimKernel {
  public:
@@ -32,13 +33,13 @@ class SimKernel {
   SimKernel(const SimKernel&) = delete;
   SimKernel& operator=(const SimKernel&) = delete;
 
-  // The kernel of the rank that this thread is; null: it is none.
+  // The kernel of the rank that this thread runs; null if it runs none.
   static SimKernel* current();
-  void adopt_thread();  // by each rank, first
+  void adopt_thread();  // each rank calls this first
 
   std::size_t open_descriptors() const { return table_.size(); }
 
-  // As the system calls: -1 and errno.
+  // Like the system calls: they return -1 and set errno on errors.
   int socket();
   int epoll();
   int event();
@@ -59,7 +60,7 @@ class SimKernel {
  private:
   struct Stream;
   struct Object;
-  using StreamPtr = std::shared_ptr<Stream>;  // shared by the descriptor, the other end and what is on its way
+  using StreamPtr = std::shared_ptr<Stream>;  // shared by the descriptor, the other end, and data in transit
 
   int add(Object object);
   Object* find(int fd);
@@ -78,7 +79,7 @@ class SimKernel {
 
   SimEnvironment& environment_;
   std::map<int, Object> table_;
-  std::map<std::uint16_t, int> listeners_;  // by port
+  std::map<std::uint16_t, int> listeners_;  // indexed by port
   std::vector<std::weak_ptr<Stream>> streams_;
   int next_descriptor_ = kFirstDescriptor;
   std::uint16_t next_port_ = 20000;

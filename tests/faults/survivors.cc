@@ -1,3 +1,4 @@
+// Runs the ending of a scenario: agree() and shrink() of the survivors.
 #include "faults/survivors.h"
 
 #include <utility>
@@ -38,9 +39,9 @@ std::shared_ptr<JobContext> make_job_context(const Scenario& scenario, SimEnviro
 }
 
 void agree(const Scenario& scenario, SimEnvironment& sim, std::uint32_t rank, Communicator& communicator,
-           std::vector<AgreeEnd>& ends) {
+           std::vector<AgreeOutcome>& ends) {
   for (int tried = 0; tried < kTries; ++tried) {
-    AgreeEnd& end = ends.emplace_back();
+    AgreeOutcome& end = ends.emplace_back();
     end.start_ns = sim.now_ns();
     auto agreement = communicator.agree({.value = value_of(scenario, rank)});
     if (sim.dead(rank)) return;
@@ -55,8 +56,8 @@ void agree(const Scenario& scenario, SimEnvironment& sim, std::uint32_t rank, Co
 }
 
 void shrink(const Scenario& scenario, SimEnvironment& sim, std::uint32_t rank, Communicator& communicator,
-            std::optional<ShrinkEnd>& ended) {
-  ShrinkEnd& end = ended.emplace();
+            std::optional<ShrinkOutcome>& ended) {
+  ShrinkOutcome& end = ended.emplace();
   end.start_ns = sim.now_ns();
   auto child = communicator.shrink();
   if (sim.dead(rank)) return;

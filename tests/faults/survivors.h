@@ -1,5 +1,6 @@
-// What ranks of a scenario do when their calls are over, well or not: find out who is left, and go on together. The
-// production code of consensus, rendezvous, mail and set-up, over simulated sockets and a simulated exchange.
+// The ending of a scenario: after their calls, whether these succeeded or failed, the ranks agree on the survivors
+// and continue together. It uses the production code of consensus, rendezvous, out-of-band channel and set-up, over
+// simulated sockets and a simulated exchange.
 #pragma once
 
 #include <cstdint>
@@ -15,41 +16,41 @@
 
 namespace tutti::faults {
 
-struct AgreeEnd {
+struct AgreeOutcome {
   std::optional<Error> error;
   Agreement agreement;
   std::int64_t start_ns = 0;
-  std::int64_t end_ns = 0;  // 0: it died in it
-  bool operator==(const AgreeEnd&) const = default;
+  std::int64_t end_ns = 0;  // 0: the rank died in the call
+  bool operator==(const AgreeOutcome&) const = default;
 };
 
-struct ShrinkEnd {
+struct ShrinkOutcome {
   std::optional<Error> error;
   std::int64_t start_ns = 0;
-  std::int64_t end_ns = 0;            // 0: it died in it
-  std::int32_t rank = -1;             // in the new communicator, and how many these are
-  std::int32_t size = 0;              //
-  std::optional<Error> call_error;    // of the calls on it
-  std::int64_t call_end_ns = 0;       // 0: it died in them
-  std::vector<std::int32_t> members;  // what they gave: by rank there, the rank in the old one
-  std::int64_t sum = 0;               // of value_of() of these
-  bool operator==(const ShrinkEnd&) const = default;
+  std::int64_t end_ns = 0;            // 0: the rank died in the call
+  std::int32_t rank = -1;             // in the new communicator
+  std::int32_t size = 0;              // of the new communicator
+  std::optional<Error> call_error;    // of the calls on the new communicator
+  std::int64_t call_end_ns = 0;       // 0: the rank died in the calls
+  std::vector<std::int32_t> members;  // indexed by the new rank: the old rank, as gathered in the calls
+  std::int64_t sum = 0;               // sum of value_of() of these ranks
+  bool operator==(const ShrinkOutcome&) const = default;
 };
 
-// What a rank brings to agree() and to the sum on the new communicator.
+// The value that a rank passes to agree(), and to the sum on the new communicator.
 std::int64_t value_of(const Scenario& scenario, std::uint32_t rank);
 
-// In the thread of that rank, which has the endpoint and all addresses.
+// Call it in the thread of the rank. The endpoint belongs to this rank, and the addresses are those of all ranks.
 std::shared_ptr<JobContext> make_job_context(const Scenario& scenario, SimEnvironment& sim, SimOobDatagrams& datagrams,
                                              std::uint32_t rank, std::shared_ptr<Clock> clock,
                                              std::shared_ptr<VerifiedPlanCache> plan_cache,
                                              std::shared_ptr<TcpEndpoint> endpoint, std::vector<std::string> addresses);
 
-// Where the attempts ended in a timeout, as often as kTries.
+// The maximum number of attempts. An attempt is repeated if it ended in a timeout.
 inline constexpr int kTries = 3;
 void agree(const Scenario& scenario, SimEnvironment& sim, std::uint32_t rank, Communicator& communicator,
-           std::vector<AgreeEnd>& ends);
+           std::vector<AgreeOutcome>& ends);
 void shrink(const Scenario& scenario, SimEnvironment& sim, std::uint32_t rank, Communicator& communicator,
-            std::optional<ShrinkEnd>& end);
+            std::optional<ShrinkOutcome>& end);
 
 }  // namespace tutti::faults

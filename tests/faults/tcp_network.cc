@@ -1,3 +1,4 @@
+// Implements TcpNetwork.
 #include "faults/tcp_network.h"
 
 #include <algorithm>
@@ -8,9 +9,9 @@
 namespace tutti::faults {
 namespace {
 
-constexpr std::int64_t kSetUpNs = 30'000'000'000;                                // longer than every fault that ends
-const Key kKey = {1};                                                            // of the job, known to all
-constexpr const char* kNobody = "127.0.0.1:1/00000000000000000000000000000000";  // nobody listens there
+constexpr std::int64_t kSetUpNs = 30'000'000'000;                                // longer than every temporary fault
+const Key kKey = {1};                                                            // the job key, shared by all ranks
+constexpr const char* kNobody = "127.0.0.1:1/00000000000000000000000000000000";  // no process listens at this address
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// TcpNetwork: transports/tcp, as it is, for the ranks of a simulation: each has a kernel, a listener and a clock
-// like a process of its own.
+// TcpNetwork: provides the unchanged transports/tcp for the ranks of a simulation. Each rank has a kernel, a
+// listener and a clock, as if it were a process.
 #pragma once
 
 #include <cstddef>
@@ -14,16 +14,17 @@
 
 namespace tutti::faults {
 
-inline constexpr std::uint64_t kCommunicator = 1;  // the number of the first one
+inline constexpr std::uint64_t kCommunicator = 1;  // number of the first communicator
 
 class TcpNetwork {
  public:
   explicit TcpNetwork(SimEnvironment& environment)
       : environment_(environment), kernel_(environment), addresses_(environment.options().ranks) {}
-  // In the thread of that rank. `clock` outlives the endpoint.
+  // Call it in the thread of the rank. `clock` must outlive the endpoint.
   std::shared_ptr<TcpEndpoint> listen(std::uint32_t rank, Clock& clock);
-  // Likewise, after listen(): by rank, this one's too. Waits for the others', within bounds; nobody listens at what
-  // stands for those that do not come.
+  // Call it in the thread of the rank, after listen(). Returns the addresses of all ranks, including this one,
+  // indexed by rank. It waits for the other ranks for a limited time; the entry of a rank that does not come in time
+  // is an address at which no process listens.
   std::vector<std::string> addresses(std::uint32_t rank);
   std::unique_ptr<Transport> transport(std::uint32_t rank, Clock& clock, std::shared_ptr<TcpEndpoint> endpoint,
                                        std::vector<std::string> addresses);

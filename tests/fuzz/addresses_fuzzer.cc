@@ -1,5 +1,5 @@
-// What ranks tell each other of where they are, as text: unique ids, TCP and Unix addresses, lists of RDMA ports. What
-// is read prints to a text that is read as the same.
+// Fuzzes the addresses that ranks send to each other as text: unique ids, TCP and Unix addresses, lists of RDMA
+// ports. A parsed address must print to a text that is parsed to the same address.
 #include "bootstrap/unique_id_parts.h"
 #include "support.h"
 #include "transports/shm/unix_address.h"
@@ -15,11 +15,13 @@ using fuzz::demand;
 
 void check_unique_id_text(std::string_view text) {
   const auto id = UniqueId::from_text(text);
-  if (!id) return demand(id.error().code == ErrorCode::kInvalidArgument && !id.error().message.empty(), "says why");
+  if (!id)
+    return demand(id.error().code == ErrorCode::kInvalidArgument && !id.error().message.empty(),
+                  "an error has a message and a known code");
   demand(UniqueId::from_text(id->to_text()).value() == *id, "ids are read back");
 }
 
-// With its check put right, so that what stands behind it is reached.
+// Corrects the checksum of the input first, so that the code after the check is reached.
 void check_unique_id(std::string_view bytes) {
   UniqueId id;
   std::memcpy(id.bytes.data(), bytes.data(), std::min(bytes.size(), id.bytes.size()));
@@ -27,7 +29,8 @@ void check_unique_id(std::string_view bytes) {
   const std::uint64_t check = spread({reinterpret_cast<const char*>(id.bytes.data()), kCheckPlace});
   std::memcpy(id.bytes.data() + kCheckPlace, &check, sizeof(check));
   const auto parts = unpack_unique_id(id);
-  if (!parts) return demand(parts.error().code == ErrorCode::kInvalidArgument, "says why");
+  if (!parts)
+    return demand(parts.error().code == ErrorCode::kInvalidArgument, "an error has a message and a known code");
   demand(parts->port != 0 && parse_host(parts->address).ok() && parts->job_id.size() == 32, "an id has all its parts");
   check_unique_id_text(id.to_text());
 }
@@ -50,8 +53,8 @@ void check_unix(const std::string& text) {
 void check_ports([[maybe_unused]] const std::string& text) {
 #ifdef TUTTI_FUZZ_VERBS
   const auto ports = parse_offer(text);
-  if (!ports) return demand(ports.error().code == ErrorCode::kRefused, "says why");
-  demand(ports->size() <= kMostPorts, "ports are few");
+  if (!ports) return demand(ports.error().code == ErrorCode::kRefused, "an error has a message and a known code");
+  demand(ports->size() <= kMaxPorts, "the number of ports is limited");
   const std::string printed = print_offer(*ports);
   demand(print_offer(parse_offer(printed).value()) == printed, "ports are read back");
   match_rails(*ports, *ports);

@@ -1,5 +1,6 @@
-// Messages beside the connections: letters cut into datagrams and put together again (runtime/mail.h), introductions
-// between cards (transports/rdma/introductions.h), and what ranks that agree say to each other (runtime/consensus.h).
+// Fuzzes out-of-band messages: messages that are split into datagrams and joined again (membership/oob_channel.h),
+// the connection handshake of RDMA devices (transports/rdma/handshake_channel.h), and the messages of agree()
+// (membership/consensus.h).
 #include <memory>
 #include <optional>
 #include <vector>
@@ -7,7 +8,7 @@
 #include "membership/consensus.h"
 #include "membership/oob_channel.h"
 #include "support.h"
-#include "transports/rdma/introductions.h"
+#include "transports/rdma/handshake_channel.h"
 
 namespace {
 
@@ -29,14 +30,14 @@ void check_oob_channel(Input input) {
   }
   const auto datagrams = detail::split_into_datagrams(whole);
   for (std::size_t i = 0; i < datagrams.size(); ++i) {
-    demand(datagrams[i].size() <= kMostDatagramBytes, "datagrams are short");
+    demand(datagrams[i].size() <= kMostDatagramBytes, "datagrams are not longer than the limit");
     const auto message = parts.add(datagrams[i]);
     demand(message.has_value() == (i + 1 == datagrams.size()), "the last datagram completes a message");
-    if (message) demand(*message == whole, "messages are put together as they were");
+    if (message) demand(*message == whole, "a message is joined to the original text");
   }
 }
 
-// A connection on which the input comes, cut anywhere.
+// A connection that delivers the input, split at any offsets.
 class Stream final : public ReceiveConnection {
  public:
   explicit Stream(Input input) : input_(input) {}
@@ -58,7 +59,7 @@ class Stream final : public ReceiveConnection {
   std::string_view message_;
 };
 
-// One that takes nothing.
+// A connection that accepts no messages.
 class Nowhere final : public SendConnection {
  public:
   bool ready() override { return false; }
@@ -70,18 +71,19 @@ class Nowhere final : public SendConnection {
   bool handed_over() override { return true; }
 };
 
-void check_introductions(Input input) {
-  Introductions introductions(
+void check_handshakes(Input input) {
+  HandshakeChannel handshake_channel(
       [](std::uint32_t) { return Result<std::unique_ptr<SendConnection>>(std::make_unique<Nowhere>()); },
       [&](std::uint32_t) { return Result<std::unique_ptr<ReceiveConnection>>(std::make_unique<Stream>(input)); },
       kSlotBytes);
-  demand(introductions.introduce(1, 0, "me").ok(), "a peer is introduced");
-  for (std::size_t round = 0; round <= input.rest().size(); ++round) introductions.pump();
+  demand(handshake_channel.send(1, 0, "me").ok(), "the handshake accepts a peer");
+  for (std::size_t round = 0; round <= input.rest().size(); ++round) handshake_channel.pump();
   for (std::uint16_t lane = 0; lane < 4; ++lane) {
-    const auto text = introductions.take(1, lane);
-    demand(!text || text->size() <= Introductions::kMostIntroduction, "introductions are short");
+    const auto text = handshake_channel.take(1, lane);
+    demand(!text || text->size() <= HandshakeChannel::kMaxMessageBytes,
+           "handshake messages are not longer than the limit");
   }
-  demand(introductions.corrupt(1) == !introductions.trouble().empty(), "what is wrong is told");
+  demand(handshake_channel.corrupt(1) == !handshake_channel.trouble().empty(), "a corrupt peer has an error text");
 }
 
 class Post final : public detail::ConsensusMessenger {
@@ -94,7 +96,7 @@ class Post final : public detail::ConsensusMessenger {
     return std::string(input_.take_text(static_cast<std::size_t>(bytes)));
   }
   bool gone(std::uint32_t peer) override { return input_.empty() && peer == 0; }
-  bool direct(std::uint32_t peer) override { return peer != 2; }
+  bool always_reachable(std::uint32_t peer) override { return peer != 2; }
 
  private:
   Input input_;
@@ -113,8 +115,8 @@ void check_consensus(Input input) {
   }
   demand(over, "a consensus ends");
   const auto& outcome = consensus.outcome();
-  if (!outcome) return demand(!outcome.error().message.empty(), "says why");
-  demand(outcome->members.size() == kRanks && outcome->members[rank], "who decides is a member");
+  if (!outcome) return demand(!outcome.error().message.empty(), "an error has a message and a known code");
+  demand(outcome->members.size() == kRanks && outcome->members[rank], "a rank with a decision is a member");
 }
 
 }  // namespace
@@ -123,7 +125,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Input input(data, size);
   switch (input.take<std::uint8_t>() % 3) {
     case 0: check_oob_channel(input); break;
-    case 1: check_introductions(input); break;
+    case 1: check_handshakes(input); break;
     default: check_consensus(input);
   }
   return 0;

@@ -1,5 +1,5 @@
-// Plans from files (plan/json.h): what is wrong has words, what is read is written and read back as the same, and the
-// verifier takes any of it.
+// Fuzzes plans in JSON files (plan/formats/json.h). Errors must have messages, a parsed plan must be the same after
+// it was written and read again, and the verifier must accept any plan as input.
 #include "plan/formats/json.h"
 #include "plan/verify/verify.h"
 #include "support.h"
@@ -9,7 +9,8 @@ namespace {
 using namespace tutti;
 using fuzz::demand;
 
-constexpr std::size_t kMostSteps = 200;  // of plans that are verified: its time grows faster than they do
+// limit for plans that are verified, because the time of the verifier grows faster than the plan
+constexpr std::size_t kMostSteps = 200;
 constexpr std::uint32_t kMostRanks = 16;
 constexpr std::uint32_t kMostChunks = 64;
 
@@ -27,16 +28,17 @@ bool is_small(const Plan& plan) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto read = parse_plan({reinterpret_cast<const char*>(data), size});
   if (!read) {
-    demand(!read.error().message.empty(), "says what and where");
+    demand(!read.error().message.empty(), "an error has a message");
     demand(read.error().code == ErrorCode::kInvalidPlan || read.error().code == ErrorCode::kUnsupported, "known codes");
     return 0;
   }
   const auto again = parse_plan(to_json(*read));
-  demand(again.ok(), "what was written can be read");
-  demand(again->plan == read->plan && again->name == read->name && again->comment == read->comment, "it is the same");
+  demand(again.ok(), "written text can be read");
+  demand(again->plan == read->plan && again->name == read->name && again->comment == read->comment,
+         "the plan read back is the same");
   if (!is_small(read->plan)) return 0;
   const auto proved = verify(read->plan);
-  if (!proved) demand(!proved.error().message.empty(), "says why");
-  demand(verify(again->plan).ok() == proved.ok(), "both are proved or refused");
+  if (!proved) demand(!proved.error().message.empty(), "an error has a message and a known code");
+  demand(verify(again->plan).ok() == proved.ok(), "both plans are accepted or refused");
   return 0;
 }

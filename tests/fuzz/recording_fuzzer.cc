@@ -1,6 +1,6 @@
-// libFuzzer's way into the reader of recordings: whatever the bytes are, reading ends, and what was read can be told
-// and drawn. Built with TUTTI_FUZZERS only (README.md); Recording.DamagedFilesDoNoHarm is its
-// small brother in every test run.
+// Fuzzes the reader of recordings. For any bytes, reading must end, and the result must be printable and drawable.
+// It is built only with TUTTI_FUZZERS (see README.md). Recording.DamagedFilesDoNoHarm is a smaller version in every
+// test run.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,4 +1,5 @@
-// fuzz_seeds FOLDER: what the fuzz targets start from, made by the code that writes such bytes: FOLDER/TARGET/NAME.
+// fuzz_seeds FOLDER: writes the initial inputs of the fuzz targets to FOLDER/TARGET/NAME, with the code that
+// produces such data.
 #include <stdlib.h>
 
 #include <filesystem>
@@ -45,7 +46,7 @@ std::string text_of(const T& value) {
 std::string ending(char kind, std::string_view bytes) { return std::string(1, kind).append(bytes); }
 
 void put_setup(const Folder& folder) {
-  const std::string head(3, '\0');  // of the target's own: see setup_fuzzer.cc
+  const std::string head(3, '\0');  // parameters of the fuzz target: see setup_fuzzer.cc
   folder.put("setup_fuzzer", "hello", head + text_of(wire::Hello{}));
   folder.put("setup_fuzzer", "challenge", head + ending('\2', text_of(wire::Challenge{})));
   folder.put("setup_fuzzer", "answer", head + text_of(wire::Answer{}));
@@ -74,7 +75,7 @@ void put_wire(const Folder& folder) {
   folder.put("tcp_fuzzer", "message", std::string("\0\0", 2) + message + message);
   const FrameHeader state{.kind = FrameKind::kState, .bytes = sizeof(StateRecord), .tag = tag};
   folder.put("tcp_fuzzer", "state", std::string("\1\0", 2) + text_of(state) + text_of(StateRecord{.entered = 1}));
-  folder.put("tcp_fuzzer", "goodbye", std::string("\0\0", 2) + message + text_of(goodbye_frame(1, 1)));
+  folder.put("tcp_fuzzer", "goodbye", std::string("\0\0", 2) + message + text_of(make_close_frame(1, 1)));
   folder.put("tcp_fuzzer", "preamble", ending('\2', text_of(Preamble{})) + message);
   folder.put("tcp_fuzzer", "datagram",
              ending('\3', text_of(FrameHeader{.kind = FrameKind::kDatagram, .bytes = 3}) + "abc"));
@@ -110,14 +111,15 @@ void put_texts(const Folder& folder) {
   }
 }
 
-// A recorder's own file.
+// A file that a Recorder has written.
 void put_recording(const Folder& folder) {
   std::string name = std::filesystem::temp_directory_path() / "tutti-seeds-XXXXXX";
   if (mkdtemp(name.data()) == nullptr) return;
-  auto files = std::make_shared<RecordingFolder>(std::vector<std::string>{name}, Log(LogLevel::kOff, 0));  // as it asks
+  // shared because Recorder::create() requires it
+  auto files = std::make_shared<RecordingFolder>(std::vector<std::string>{name}, Log(LogLevel::kOff, 0));
   if (const auto recorder = Recorder::create(files, {.ranks = 4, .transport = "shm", .capacity = 16})) {
     const CallTag tag{.sequence = 1, .count = 100};
-    recorder->end(recorder->begin(tag, recording::Way::kMessages), recorder->now());
+    recorder->end(recorder->begin(tag, recording::CallPath::kMessages), recorder->now());
     for (const auto& entry : std::filesystem::directory_iterator(name)) {
       std::ifstream file(entry.path(), std::ios::binary);
       folder.put("recording_fuzzer", "one", {std::istreambuf_iterator<char>(file), {}});

@@ -1,5 +1,6 @@
-// The words of set-up (runtime/bootstrap_wire.h): hello, challenge, answer, welcome, failures, rounds, seals. What is
-// read is what stands there; what was written is read back; no altered frame passes its seal.
+// Fuzzes the messages of the set-up (bootstrap/bootstrap_wire.h): hello, challenge, answer, welcome, failures,
+// rounds and seals. Parsed messages must have the bytes of the input, written messages must be parsed again, and an
+// altered frame must not pass its seal.
 #include "bootstrap/bootstrap_wire.h"
 #include "support.h"
 
@@ -10,8 +11,8 @@ using fuzz::demand;
 
 void check_words(std::string_view body) {
   if (const auto hello = wire::read_hello(body)) {
-    demand(bytes_of(*hello) == body, "a hello is its bytes");
-    demand(wire::read_protocol(body) == wire::kProtocol, "a hello is of this protocol");
+    demand(bytes_of(*hello) == body, "a hello has the bytes of the input");
+    demand(wire::read_protocol(body) == wire::kProtocol, "a hello has this protocol version");
   }
   if (const auto challenge = wire::read_challenge(body)) demand(bytes_of(*challenge) == body.substr(1), "challenge");
   if (const auto answer = wire::read_answer(body)) demand(bytes_of(*answer) == body, "answer");
@@ -19,8 +20,8 @@ void check_words(std::string_view body) {
   const auto reason = wire::read_refusal(body);
   demand(!reason || !wire::read_challenge(body), "a greeting is a refusal or a challenge");
   const std::string shown = wire::harmless(body);
-  demand(shown.size() <= 300, "what is shown is short");
-  for (const char c : shown) demand(c >= ' ' && c <= '~', "what is shown can be printed");
+  demand(shown.size() <= 300, "the printed text is short");
+  for (const char c : shown) demand(c >= ' ' && c <= '~', "the printed text has only printable characters");
 }
 
 void check_failure(std::string_view body) {
@@ -33,18 +34,18 @@ void check_failure(std::string_view body) {
 void check_round(std::string_view body, std::size_t count) {
   const auto blobs = wire::unpack(body, count);
   if (!blobs) return;
-  demand(blobs->size() == count && wire::pack(*blobs) == body, "a round is its blobs and no more");
+  demand(blobs->size() == count && wire::pack(*blobs) == body, "a round consists of its blobs only");
 }
 
 void check_seal(std::string_view body, std::size_t place, std::uint8_t flip) {
   const Key key = {1, 2, 3};
   const auto seal = [&] { return wire::Seal(key, {}, {}, wire::Seal::Direction::kToServer); };
   std::string sealed = std::string(body) + std::string(bytes_of(seal().next(sha256({body}))));
-  demand(seal().open(sealed) == body, "what was sealed is opened");
-  demand(!seal().open(std::string(body)), "nobody can guess a seal");
+  demand(seal().open(sealed) == body, "a sealed frame can be opened");
+  demand(!seal().open(std::string(body)), "a frame without a seal is refused");
   if (flip == 0) return;
   sealed[place % sealed.size()] = static_cast<char>(sealed[place % sealed.size()] ^ flip);
-  demand(!seal().open(sealed), "what was altered is not opened");
+  demand(!seal().open(sealed), "an altered frame is refused");
 }
 
 }  // namespace

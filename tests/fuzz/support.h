@@ -1,4 +1,4 @@
-// What the fuzz targets share: promises that are checked, and the taking apart of an input.
+// Shared code of the fuzz targets: checks, and the splitting of an input.
 #pragma once
 
 #include <algorithm>
@@ -13,14 +13,14 @@
 
 namespace tutti::fuzz {
 
-// Ends the process, which is what libFuzzer takes for a finding.
+// Ends the process if the condition is false. libFuzzer reports this as a finding.
 inline void demand(bool holds, const char* what) {
   if (holds) return;
   std::fprintf(stderr, "does not hold: %s\n", what);
   std::abort();
 }
 
-// One input, taken from its front; what is not there any more counts as zeros.
+// An input that is consumed from its beginning. Bytes after its end are zero.
 class Input {
  public:
   Input(const std::uint8_t* data, std::size_t size) : rest_(reinterpret_cast<const char*>(data), size) {}
@@ -34,7 +34,7 @@ class Input {
     rest_.remove_prefix(bytes);
     return value;
   }
-  // Up to that many bytes.
+  // Returns at most this number of bytes.
   std::string_view take_text(std::size_t bytes) {
     const std::string_view text = rest_.substr(0, bytes);
     rest_.remove_prefix(text.size());

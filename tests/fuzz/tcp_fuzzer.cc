@@ -1,6 +1,6 @@
-// What comes on a TCP connection, over real sockets: preambles with the job's key and without, messages, states,
-// datagrams. A rank's transport listens, somebody connects and says what the input says; no message is longer than a
-// slot, and a rank that was told nonsense still knows of its peers.
+// Fuzzes the data on a TCP connection, over real sockets: preambles with and without the job's key, messages, states
+// and datagrams. The transport of a rank listens, and a client connects and sends the input. No message may be
+// longer than a slot, and after garbage the rank must still have the state of its peers.
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,13 +20,13 @@ constexpr std::uint32_t kSlotBytes = 4096;
 constexpr int kLooks = 16;
 const Key kKey = {1, 2, 3};
 
-std::shared_ptr<TcpEndpoint> endpoint() {  // shared as the transport asks for it
+std::shared_ptr<TcpEndpoint> endpoint() {  // shared because the transport requires it
   auto made = TcpEndpoint::listen({.address = "127.0.0.1", .key = kKey});
   demand(made.ok(), "an endpoint listens");
   return *made;
 }
 
-// Who connects: a socket that is reset at the end, so that no port is kept.
+// A client that connects. It resets the connection at the end, so that no port stays in use.
 class Stranger {
  public:
   explicit Stranger(const PeerAddress& to) {
@@ -55,7 +55,7 @@ struct Scene {
   std::shared_ptr<TcpEndpoint> listener = endpoint();
   std::shared_ptr<TcpEndpoint> other = endpoint();
   PeerAddress address = PeerAddress::parse(listener->address(), 1).value();
-  std::uint64_t communicator = 0;  // another one for each input
+  std::uint64_t communicator = 0;  // different for each input
 };
 
 Preamble preamble(Scene& scene, TcpLinkKind kind) {
@@ -77,13 +77,13 @@ void look(Transport& transport, ReceiveConnection& connection, std::uint64_t seq
     const Arrival arrival = connection.arrival(tag);
     if (arrival == Arrival::kMessage) {
       const Message message = connection.front();
-      demand(message.bytes <= kSlotBytes && message.data != nullptr, "a message lies in a slot");
+      demand(message.bytes <= kSlotBytes && message.data != nullptr, "a message fits into a slot");
       unsigned sum = 0;
       for (std::uint64_t at = 0; at < message.bytes; ++at) sum += static_cast<unsigned>(message.data[at]);
       demand(sum <= 255 * kSlotBytes, "its bytes can be read");
       connection.release();
     } else if (arrival == Arrival::kMismatch) {
-      demand(connection.mismatched_tag() != tag, "another tag is another one");
+      demand(connection.mismatched_tag() != tag, "a mismatched tag differs from the expected one");
       return;
     } else if (arrival == Arrival::kCorrupt) {
       return;
@@ -111,11 +111,12 @@ void check_transport(Scene& scene, TcpLinkKind kind, Input input, bool as_it_is)
   look(**transport, **connection, sequence);
   for (const std::uint32_t peer : {0U, 2U}) {
     const PeerStatus status = (*transport)->peer_status(peer);
-    demand(status.life <= PeerLife::kUnreachable, "a peer lives or does not");
+    demand(status.life <= PeerLife::kUnreachable, "the state of a peer is valid");
     if (const auto failure = (*transport)->peer_failure(peer, sequence)) {
       demand(to_string(failure->code) != "unknown error", "failures have known codes");
     }
-    if (const auto call = (*transport)->peer_call(peer, sequence)) demand(call->sequence == sequence, "calls");
+    if (const auto call = (*transport)->peer_call(peer, sequence))
+      demand(call->sequence == sequence, "a call has its sequence number");
   }
   static_cast<void>((*transport)->troubles());
 }
@@ -124,20 +125,20 @@ void check_notes(Scene& scene, Input input) {
   TcpOobDatagrams datagrams(scene.listener, scene.communicator, 1,
                             {scene.other->address(), "", scene.other->address()});
   Stranger stranger(scene.address);
-  stranger.say(bytes_of(preamble(scene, TcpLinkKind::kNotes)));
+  stranger.say(bytes_of(preamble(scene, TcpLinkKind::kDatagrams)));
   stranger.say(input.rest());
   stranger.hang_up();
   for (int i = 0; i < kLooks; ++i) {
     datagrams.pump();
     while (const auto datagram = datagrams.take(0))
-      demand(datagram->size() <= kMostDatagramBytes, "datagrams are short");
+      demand(datagram->size() <= kMostDatagramBytes, "datagrams are not longer than the limit");
   }
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static Scene scene;  // sockets that listen are dear
+  static Scene scene;  // reused, because listening sockets are expensive
   ++scene.communicator;
   Input input(data, size);
   switch (input.take<std::uint8_t>() % 4) {

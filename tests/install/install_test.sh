@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# install_test.sh BUILD EXAMPLES COMPILER: installs BUILD, builds EXAMPLES against that alone, by find_package and by
-# pkg-config, and runs them.
+# install_test.sh BUILD EXAMPLES COMPILER: installs the build folder BUILD, builds the programs in EXAMPLES with only
+# the installed files, through find_package() and pkg-config, and runs them.
 
 set -euo pipefail
 build=$1
@@ -16,13 +16,13 @@ place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 
 cmake --install "$build" --prefix "$place/prefix" >"$place/install.log" || fail "cmake --install failed"
-# Moved once, so that nothing may remember where it was installed to.
+# Move the installed files once, because they must not depend on the folder into which they were installed.
 mv "$place/prefix" "$place/moved"
 prefix=$place/moved
 for file in bin/tutti include/tutti/tutti.h include/nccl.h; do
   [ -f "$prefix/$file" ] || fail "$file is missing"
 done
-# ".a" and the build's own headers stay at home.
+# Only these files may be installed: no ".a" files and no internal headers.
 ours='bin/tutti(-train)?|include/(tutti/[a-z_]+|nccl)\.h'
 ours+='|lib.*/lib(tutti|nccl)\.so[.0-9]*|lib.*/cmake/tutti/[^/]+\.cmake|lib.*/pkgconfig/tutti\.pc'
 foreign=$(find "$prefix" -type f -o -type l | sed "s|^$prefix/||" | grep -vE "^($ours)\$" || true)
@@ -40,16 +40,18 @@ run() { # run RANKS EXAMPLE
 }
 
 run 2 all_reduce
-# Ranks 0 and 1 give 999 and 1998 for the last of 1000 numbers.
+# Ranks 0 and 1 contribute 999 and 1998 to the last of 1000 numbers.
 for rank in 0 1; do
-  grep -qx "\[$rank\] rank $rank of 2: the last sum is 2997" "$place/run.log" || fail "rank $rank said something else"
+  grep -qx "\[$rank\] rank $rank of 2: the last sum is 2997" "$place/run.log" || fail "rank $rank printed another sum"
 done
 for ranks in 1 4; do
   run "$ranks" tour
-  [ "$(grep -c "of $ranks has seen it all" "$place/run.log")" = "$ranks" ] || fail "a rank of $ranks has not toured"
+  [ "$(grep -c "of $ranks completed the tour" "$place/run.log")" = "$ranks" ] ||
+    fail "a rank of $ranks did not complete the tour"
 done
 
-# A project of its own, and a program without CMake: copied away, so that nothing of the tree is in reach.
+# A separate CMake project, and a program without CMake. They are copied, so that they cannot use any file of the
+# source tree.
 cp -r "$examples/find-package" "$examples/pkg-config" "$place"
 cmake -S "$place/find-package" -B "$place/sum" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_CXX_COMPILER="$compiler" \
   >"$place/configure.log" || fail "find_package(tutti) failed in examples/find-package"
@@ -61,7 +63,7 @@ run 3 find-package/sum
 [ "$(grep -c 'the numbers of 3 ranks add up to 3' "$place/run.log")" = 3 ] || fail "a sum is wrong"
 
 if ! command -v pkg-config >/dev/null; then
-  echo 'there is no pkg-config: tutti.pc is not tried'
+  echo 'pkg-config is not installed, so tutti.pc is not tested'
   exit 0
 fi
 PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name tutti.pc)")
@@ -71,7 +73,8 @@ read -ra options <<<"$(pkg-config --cflags --libs tutti) -Wl,-rpath,$(pkg-config
   fail "examples/pkg-config does not compile with ${options[*]}"
 run 2 pkg-config/gather
 for rank in 0 1; do
-  grep -qx "\[$rank\] rank $rank of 2 has heard of all up to rank 1" "$place/run.log" || fail "rank $rank heard nothing"
+  grep -qx "\[$rank\] rank $rank of 2 received the numbers up to rank 1" "$place/run.log" ||
+    fail "rank $rank received nothing"
 done
 version=$(sed -n 's/.*TUTTI_VERSION_[A-Z]* //p' "$prefix/include/tutti/version.h" | paste -sd .)
 [ "$(pkg-config --modversion tutti)" = "$version" ] || fail "tutti.pc is of version $(pkg-config --modversion tutti)"

@@ -1,4 +1,4 @@
-// The rounds of a communicator's set-up when one rank cannot go through with them.
+// Tests the rounds of a communicator's set-up when one rank cannot complete them.
 #include "job/job_context.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace tutti {
 namespace {
 
-// All ranks' blobs to all ranks, round after round, among threads.
+// An all-gather of blobs among threads, called once for each round of the set-up.
 class Rounds {
  public:
   explicit Rounds(std::size_t ranks) : blobs_(ranks) {}
@@ -37,10 +37,10 @@ class Rounds {
   std::size_t there_ = 0;
   std::size_t round_ = 0;
   std::vector<std::string> blobs_;
-  std::vector<std::string> gathered_;  // of the last round: the next one ends only when all have asked for it
+  std::vector<std::string> gathered_;  // result of the last round; valid until all ranks have called gather() again
 };
 
-// A way over which nothing is sent here.
+// A DataPath on which the tests send nothing.
 class QuietPath final : public DataPath {
  public:
   std::string_view name() const override { return "quiet"; }
@@ -57,7 +57,7 @@ class QuietPath final : public DataPath {
   static Error refusal() { return {ErrorCode::kUnsupported, ErrorScope::kCall, -1, "nothing is sent here"}; }
 };
 
-// As of a card that has no more queue pairs, on one rank.
+// A DataPathMaker that fails if has_some is false, like a network card that has no free queue pairs.
 class ScarceMaker final : public DataPathMaker {
  public:
   explicit ScarceMaker(bool has_some) : has_some_(has_some) {}
@@ -72,7 +72,8 @@ class ScarceMaker final : public DataPathMaker {
   bool has_some_;
 };
 
-// What set-up ends with on every rank; rank `poor` (if any) cannot make its way to the others.
+// Runs the set-up on every rank and returns the errors, indexed by rank. The data path of rank `poor` cannot be
+// created; if `poor` is not less than `ranks`, every rank succeeds.
 std::vector<std::optional<Error>> set_up(std::uint32_t ranks, std::uint32_t poor) {
   Rounds rounds(ranks);
   std::vector<std::optional<Error>> errors(ranks);
@@ -109,7 +110,9 @@ TEST(SetUp, AWayThatOneRankCannotMakeFailsAllAndNamesIt) {
   }
 }
 
-// One rank has failed, those before and behind it waited for it in vain: it is the one to be named, by what failed.
+// One rank failed, and the ranks before and after it timed out waiting for it. The common error must name the
+// failed rank and its own message. The first character of a blob is '!' for a failed rank and '?' for a rank that
+// timed out.
 TEST(SetUp, WhatFailedOnARankCountsForMoreThanThatOthersWaitedForIt) {
   const auto round = [](std::vector<std::string> others) {
     return gather_or_fail(

@@ -23,7 +23,7 @@ TEST(RankSets, AreWrittenAsRunsOrAsDigitsWhicheverIsShorter) {
   EXPECT_EQ(unpack_ranks("x55", 8), every(2, 8));
 }
 
-// As of a launcher that deals ranks out to machines in turn.
+// Every step-th rank, as from a launcher that assigns ranks to machines round-robin.
 TEST(RankSets, ScatteredOnesFitInOneBlob) {
   for (const std::size_t ranks : {std::size_t{1}, std::size_t{1024}, std::size_t{4097}, kMostScatteredRanks}) {
     for (const std::size_t step : {1, 2, 3, 7, 64}) {

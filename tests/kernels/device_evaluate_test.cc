@@ -1,5 +1,6 @@
-// The device evaluator against the host executor: for the same plan both leave the same bits, whatever the protocol,
-// the order in which threads run, and how weakly memory is ordered. And how calls stop, go on and fail.
+// Tests of the device evaluator. For the same plan, it must give the same bits as the host executor, with every
+// protocol, in every order of threads, and with strongly and weakly ordered memory. Also tests calls that stop, resume
+// and fail.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,8 +17,8 @@ namespace tutti::testing {
 namespace {
 
 using device::Protocol;
+using emu::Emulator;
 using emu::Policy;
-using emu::World;
 
 std::vector<CollectiveKind> kinds() {
   const auto all = all_collectives();
@@ -26,7 +27,7 @@ std::vector<CollectiveKind> kinds() {
 
 class Evaluate : public ::testing::TestWithParam<std::tuple<CollectiveKind, Protocol>> {};
 
-// TUTTI_ROUNDS: more of them in the long test, each with other schedules, types, operations and places.
+// TUTTI_ROUNDS is larger in the long test. Each round has different schedules, types and operations, in place or not.
 TEST_P(Evaluate, EveryAlgorithmLeavesTheBitsOfTheHost) {
   const auto [kind, protocol] = GetParam();
   std::uint64_t seed = 1;
@@ -42,7 +43,7 @@ TEST_P(Evaluate, EveryAlgorithmLeavesTheBitsOfTheHost) {
                                .windows = windows},
                               root);
         DeviceGroup device(subject.generator, subject.group);
-        for (int call = 0; call < 2; ++call, ++seed) {  // the second goes on with the counters of the first
+        for (int call = 0; call < 2; ++call, ++seed) {  // the second call continues with the counters of the first
           const auto policy = static_cast<Policy>(seed % 3);
           subject.run(device, subject.call(call == 0 ? 3.3 : 0.4, seed), schedule(seed, policy, seed / 3 % 2 == 0));
           if (HasFatalFailure()) return;
@@ -63,7 +64,7 @@ class Protocols : public ::testing::TestWithParam<Protocol> {};
 INSTANTIATE_TEST_SUITE_P(All, Protocols, ::testing::Values(Protocol::kSimple, Protocol::kLl, Protocol::kLl128),
                          [](const auto& test) { return name_of(test.param); });
 
-// Ranks of different lengths, and blocks that lie apart.
+// The blocks of the ranks differ in length, and one is empty.
 TEST_P(Protocols, BlocksOfDifferentLengthsLeaveTheBitsOfTheHost) {
   for (const CollectiveKind kind : {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {
     for (const Algorithm algorithm : algorithms_of(kind)) {
@@ -80,7 +81,7 @@ TEST_P(Protocols, BlocksOfDifferentLengthsLeaveTheBitsOfTheHost) {
   }
 }
 
-// Several channels that wait for each other, in the same tile and for the tile before.
+// The plan has several channels that wait for each other, in the same tile and for the previous tile.
 TEST_P(Protocols, ChannelsOfACompositionWaitForEachOther) {
   for (const Algorithm algorithm : {Algorithm::kHierarchical, Algorithm::kHierarchicalTree}) {
     Subject subject(CollectiveKind::kAllReduce, Algorithm::kRing, 5,
@@ -95,7 +96,7 @@ TEST_P(Protocols, ChannelsOfACompositionWaitForEachOther) {
   }
 }
 
-// A block that never waits stops wherever something is not there yet, and a later launch goes on from there.
+// A block that must not wait stops when a message or credit is missing, and a later launch continues at that step.
 TEST_P(Protocols, StopsAtAnyStepAndGoesOnToTheSameBits) {
   for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kDoubleTree, Algorithm::kTwoShot}) {
     for (std::uint64_t seed = 1; seed <= 4; ++seed) {
@@ -109,22 +110,22 @@ TEST_P(Protocols, StopsAtAnyStepAndGoesOnToTheSameBits) {
       std::vector<RankBuffers> gpu = make_buffers(subject.generator.shape, call);
       DeviceGroup device(subject.generator, subject.group);
       device.set_call(call, gpu);
-      for (std::uint32_t rank = 0; rank < 4; ++rank) device.call(rank).patience_ns = seed <= 2 ? 0 : 3000;
-      World world(schedule(seed, Policy::kRandom, seed % 2 == 0));
+      for (std::uint32_t rank = 0; rank < 4; ++rank) device.call(rank).stop_after_ns = seed <= 2 ? 0 : 3000;
+      Emulator emulator(schedule(seed, Policy::kRandom, seed % 2 == 0));
       std::uint64_t launches = 0;
       std::vector<bool> begun(4);
       for (bool open = true; open && launches < 10'000; ++launches) {
         const auto rank = static_cast<std::uint32_t>((launches * 7 + launches / 5 * seed) % 4);
         const auto start = begun[rank] ? DeviceGroup::Start::kResume : DeviceGroup::Start::kBegin;
         begun[rank] = true;
-        const std::uint64_t number = device.launch(world, rank, kernel_of(GetParam()), start);
-        // Alone, or with the launches before it still under way.
-        ASSERT_NE(world.run_until([&] { return seed == 4 && world.done(number); }), World::End::kStuck)
-            << world.report();
+        const std::uint64_t number = device.launch(emulator, rank, kernel_of(GetParam()), start);
+        // Each launch runs alone or, with seed 4, while earlier launches are still running.
+        ASSERT_NE(emulator.run_until([&] { return seed == 4 && emulator.done(number); }), Emulator::RunResult::kStuck)
+            << emulator.report();
         open = false;
         for (std::uint32_t r = 0; r < 4; ++r) open |= !begun[r] || !device.finished(r);
       }
-      EXPECT_GT(launches, 8u) << "nothing has stopped";
+      EXPECT_GT(launches, 8u) << "no block has stopped";
       for (std::uint32_t rank = 0; rank < 4; ++rank) EXPECT_EQ(device.status(rank).failure, 0u);
       expect_same_memory(host, gpu, subject.name + ", stopped");
     }
@@ -140,9 +141,9 @@ TEST_P(Protocols, AMessageOfAnotherCallIsNamed) {
   device.set_call(call, gpu);
   for (std::uint32_t rank = 0; rank < 3; ++rank) device.call(rank).timeout_ns = 100'000;
   device.call(1).digest ^= 1;
-  World world(schedule(3, Policy::kRandom, false));
-  device.launch_all(world, kernel_of(GetParam()));
-  ASSERT_EQ(world.run(), World::End::kIdle) << world.report();
+  Emulator emulator(schedule(3, Policy::kRandom, false));
+  device.launch_all(emulator, kernel_of(GetParam()));
+  ASSERT_EQ(emulator.run(), Emulator::RunResult::kIdle) << emulator.report();
   EXPECT_EQ(device.failure(1).cause, device::Failure::kMismatch);
   EXPECT_EQ(device.failure(2).cause, device::Failure::kMismatch);
   EXPECT_EQ(device.failure(2).peer, 1u);
@@ -156,16 +157,17 @@ TEST_P(Protocols, WaitsEndByTheDeadlineAndByTheAbortFlag) {
     const CallOptions call = subject.call(1, 2);
     std::vector<RankBuffers> gpu = make_buffers(subject.generator.shape, call);
     device.set_call(call, gpu);
-    World world(schedule(3, Policy::kRandom, false));
-    for (const std::uint32_t rank : {0u, 1u}) {  // rank 2 never comes
+    Emulator emulator(schedule(3, Policy::kRandom, false));
+    for (const std::uint32_t rank : {0u, 1u}) {  // rank 2 is not launched
       device.call(rank).timeout_ns = aborts ? device::kForever : 100'000;
-      device.launch(world, rank, kernel_of(GetParam()), DeviceGroup::Start::kBegin);
+      device.launch(emulator, rank, kernel_of(GetParam()), DeviceGroup::Start::kBegin);
     }
     if (aborts) {
-      ASSERT_EQ(world.run_until([&] { return world.switches() > 2000; }), World::End::kReached) << world.report();
+      ASSERT_EQ(emulator.run_until([&] { return emulator.switches() > 2000; }), Emulator::RunResult::kReached)
+          << emulator.report();
       for (const std::uint32_t rank : {0u, 1u}) std::atomic_ref(device.status(rank).abort).store(1);
     }
-    ASSERT_EQ(world.run(), World::End::kIdle) << world.report();
+    ASSERT_EQ(emulator.run(), Emulator::RunResult::kIdle) << emulator.report();
     EXPECT_EQ(device.failure(0).cause, aborts ? device::Failure::kAborted : device::Failure::kTimedOut);
     EXPECT_EQ(device.failure(0).peer, 2u);
     EXPECT_FALSE(device.finished(0));
@@ -178,11 +180,11 @@ TEST(EvaluateMisuse, ACallBegunBeforeTheLastHasEndedIsRefused) {
   const CallOptions call = subject.call(1, 2);
   std::vector<RankBuffers> gpu = make_buffers(subject.generator.shape, call);
   device.set_call(call, gpu);
-  device.call(0).patience_ns = 0;
-  World world({});
+  device.call(0).stop_after_ns = 0;
+  Emulator emulator({});
   for (int i = 0; i < 2; ++i) {
-    device.launch(world, 0, kernel_of(Protocol::kSimple), DeviceGroup::Start::kBegin);
-    ASSERT_EQ(world.run(), World::End::kIdle) << world.report();
+    device.launch(emulator, 0, kernel_of(Protocol::kSimple), DeviceGroup::Start::kBegin);
+    ASSERT_EQ(emulator.run(), Emulator::RunResult::kIdle) << emulator.report();
     EXPECT_EQ(device.failure(0).cause, i == 0 ? device::Failure::kNone : device::Failure::kMisused);
   }
 }
@@ -194,13 +196,13 @@ TEST(EvaluateMisuse, TooFewSlotsForThePlanAreRefused) {
   const CallOptions call = subject.call(1, 2);
   std::vector<RankBuffers> gpu = make_buffers(subject.generator.shape, call);
   device.set_call(call, gpu);
-  World world({});
-  device.launch_all(world, kernel_of(Protocol::kSimple));
-  ASSERT_EQ(world.run(), World::End::kIdle) << world.report();
+  Emulator emulator({});
+  device.launch_all(emulator, kernel_of(Protocol::kSimple));
+  ASSERT_EQ(emulator.run(), Emulator::RunResult::kIdle) << emulator.report();
   for (std::uint32_t rank = 0; rank < 3; ++rank) EXPECT_EQ(device.failure(rank).cause, device::Failure::kMisused);
 }
 
-// With windows, messages are read and stored where they lie; without, through slots.
+// With windows, data goes directly between the buffers of the ranks; without windows it goes through slots.
 TEST(EvaluateWindows, ValuesTravelPastTheSlots) {
   for (const bool windows : {false, true}) {
     const Subject subject(CollectiveKind::kAllReduce, Algorithm::kTwoShot, 4,

@@ -1,3 +1,4 @@
+// Ranks on emulated GPUs: see device_group.h.
 #include "device_group.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +14,7 @@
 namespace tutti::testing {
 namespace {
 
-constexpr std::size_t kRoom = 256;  // bytes before, between and after buffers
+constexpr std::size_t kPaddingBytes = 256;  // unused bytes before, between and after the buffers
 
 std::uint64_t elements_of(const Blocks& blocks, const Lengths& lengths) {
   if (lengths.counts.empty()) return blocks.count * lengths.count;
@@ -58,18 +59,20 @@ std::vector<RankBuffers> make_buffers(const PlanShape& shape, const CallOptions&
     const std::size_t out_bytes = elements_of(out, call.lengths) * element_bytes;
     const std::size_t own_at = elements_before(rank, call.lengths) * element_bytes;
     buffers.in_place = call.in_place && in.count > 0 && out.count > 0;
-    // Anywhere, but aligned to the element; sometimes alike, so that 16 bytes are moved at a time.
+    // The buffers start anywhere, but aligned to the element. In half of the cases input and output have the same
+    // alignment, because only then the kernels can move 16 bytes at a time.
     const bool alike = random() % 2 == 0;
-    const std::size_t start = kRoom + random() % 16 * element_bytes;
+    const std::size_t start = kPaddingBytes + random() % 16 * element_bytes;
     buffers.input_at = buffers.output_at = start;
     if (!buffers.in_place) {
-      buffers.output_at = (start + in_bytes) / 16 * 16 + kRoom + (alike ? start : random() % 16 * element_bytes) % 128;
+      buffers.output_at =
+          (start + in_bytes) / 16 * 16 + kPaddingBytes + (alike ? start : random() % 16 * element_bytes) % 128;
     } else if (in.count < out.count) {
       buffers.input_at += own_at;
     } else if (out.count < in.count) {
       buffers.output_at += own_at;
     }
-    buffers.memory.resize(std::max(buffers.input_at + in_bytes, buffers.output_at + out_bytes) + kRoom);
+    buffers.memory.resize(std::max(buffers.input_at + in_bytes, buffers.output_at + out_bytes) + kPaddingBytes);
     kernels::testing::fill(buffers.memory, DataType::kUint8, kernels::testing::Values::kOrdinary, random);
     kernels::testing::fill({buffers.memory.data() + buffers.input_at, in_bytes}, call.type,
                            kernels::testing::Values::kWild, random);
@@ -107,7 +110,7 @@ DeviceGroup::DeviceGroup(const std::vector<Generator>& generators, const GroupOp
     plan.shape = generator.shape;
     lanes = std::max<std::uint32_t>(lanes, generator.shape.lanes);
     for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
-      Part& part = plan.parts.emplace_back(Part{pack_program(generator, rank).value(), {}});
+      RankProgram& part = plan.rank_programs.emplace_back(RankProgram{pack_program(generator, rank).value(), {}});
       part.states.resize(std::size_t{options.slices} * part.program.header().channel_count);
     }
   }
@@ -118,7 +121,7 @@ DeviceGroup::DeviceGroup(const std::vector<Generator>& generators, const GroupOp
   connect(lanes);
 }
 
-// All connections of all pairs, whether a plan uses them or not.
+// Makes all connections of all pairs of ranks, even if no plan uses them.
 void DeviceGroup::connect(std::uint32_t lanes) {
   const std::uint32_t numbers = options_.slices * lanes;
   links_.resize(ranks_);
@@ -141,7 +144,7 @@ void DeviceGroup::connect(std::uint32_t lanes) {
   };
   const auto posting_to = [&](std::uint32_t rank, std::uint64_t at) {
     posts_[rank][at].counter = options_.first_number;
-    return options_.posts_at_meetings ? &posts_[rank][at] : &mailboxes_[rank][at];
+    return options_.defers_posts ? &posts_[rank][at] : &mailboxes_[rank][at];
   };
   for (std::uint32_t number = 0; number < numbers; ++number) {
     for (std::uint32_t from = 0; from < ranks_; ++from) {
@@ -150,7 +153,7 @@ void DeviceGroup::connect(std::uint32_t lanes) {
         Connection& connection = *connections_.emplace_back(std::make_unique<Connection>());
         connection.from = from;
         connection.to = to;
-        connection.slots.resize(options_.slots * options_.slot_bytes / sizeof(Line));
+        connection.slots.resize(options_.slots * options_.slot_bytes / sizeof(AlignedLine));
         connection.envelopes.resize(options_.slots);
         connection.send = end_of(from, number, to, true);
         connection.receive = end_of(to, number, from, false);
@@ -174,11 +177,11 @@ void DeviceGroup::set_call(const CallOptions& options, std::vector<RankBuffers>&
     const DeviceGeometry& geometry = geometries_.emplace_back(pack_geometry(
         shape, rank, options.lengths, static_cast<std::uint32_t>(size_of(options.type)), max_chunk_bytes()));
     device::Call& call = calls_[rank] = {};
-    call.program = &plans_[plan].parts[rank].program.header();
-    // Half of the programs are read in parts.
+    call.program = &plans_[plan].rank_programs[rank].program.header();
+    // In half of the cases the length of the program is not given, so that the kernel reads it from global memory.
     const bool whole = (options.seed + rank) % 2 == 0;
-    call.program_bytes = whole ? plans_[plan].parts[rank].program.bytes().size() : 0;
-    call.channels = plans_[plan].parts[rank].states.data();
+    call.program_bytes = whole ? plans_[plan].rank_programs[rank].program.bytes().size() : 0;
+    call.channels = plans_[plan].rank_programs[rank].states.data();
     call.links = links_[rank].data();
     call.status = &statuses_[rank];
     call.input = buffers[rank].memory.data() + buffers[rank].input_at;
@@ -186,7 +189,7 @@ void DeviceGroup::set_call(const CallOptions& options, std::vector<RankBuffers>&
     call.geometry = geometry.on_host();
     const std::uint64_t chunk_bytes = call.geometry.max_chunk_count << call.geometry.element_log2;
     const std::size_t scratch_chunks = std::size_t{options_.slices} * shape.scratch_chunks;
-    scratch_[rank].assign(scratch_chunks * chunk_bytes / sizeof(Line) + 1, Line{});
+    scratch_[rank].assign(scratch_chunks * chunk_bytes / sizeof(AlignedLine) + 1, AlignedLine{});
     scratch_bytes_[rank].assign(scratch_chunks + 1, 0);
     call.scratch = scratch_[rank][0].bytes;
     call.scratch_bytes = scratch_bytes_[rank].data();
@@ -208,7 +211,7 @@ device::Launch DeviceGroup::launch_of(Start start) const {
   device::Launch launch;
   launch.slices = options_.slices;
   launch.resume = start == Start::kResume ? 1 : 0;
-  for (const Part& part : plans_[plan_].parts)
+  for (const RankProgram& part : plans_[plan_].rank_programs)
     launch.channels = std::max(launch.channels, part.program.header().channel_count);
   return launch;
 }
@@ -232,28 +235,28 @@ device::Launch DeviceGroup::launch_of_all(Calls where) const {
   return launch;
 }
 
-std::uint64_t DeviceGroup::launch(emu::World& world, std::uint32_t rank, const Kernel& kernel, Start start) {
+std::uint64_t DeviceGroup::launch(emu::Emulator& emulator, std::uint32_t rank, const Kernel& kernel, Start start) {
   const device::Launch launch = launch_of_rank(rank, start);
-  return world.launch(static_cast<int>(rank), device::blocks_of(launch), options_.threads,
-                      [launch, kernel] { kernel(launch); });
+  return emulator.launch(static_cast<int>(rank), device::blocks_of(launch), options_.threads,
+                         [launch, kernel] { kernel(launch); });
 }
 
-void DeviceGroup::launch_all(emu::World& world, const Kernel& kernel, Start start) {
-  for (std::uint32_t rank = 0; rank < ranks(); ++rank) launch(world, rank, kernel, start);
+void DeviceGroup::launch_all(emu::Emulator& emulator, const Kernel& kernel, Start start) {
+  for (std::uint32_t rank = 0; rank < ranks(); ++rank) launch(emulator, rank, kernel, start);
 }
 
-void DeviceGroup::launch_together(emu::World& world, const Kernel& kernel, Calls where) {
+void DeviceGroup::launch_together(emu::Emulator& emulator, const Kernel& kernel, Calls where) {
   const device::Launch launch = launch_of_all(where);
-  world.launch(0, device::blocks_of(launch), options_.threads, [launch, kernel] { kernel(launch); });
+  emulator.launch(0, device::blocks_of(launch), options_.threads, [launch, kernel] { kernel(launch); });
 }
 
-void DeviceGroup::meet() {
-  ASSERT_TRUE(options_.posts_at_meetings);
+void DeviceGroup::deliver_posts() {
+  ASSERT_TRUE(options_.defers_posts);
   mailboxes_ = posts_;
 }
 
 bool DeviceGroup::finished(std::uint32_t rank) const {
-  for (const device::ChannelState& state : plans_[plan_].parts[rank].states) {
+  for (const device::ChannelState& state : plans_[plan_].rank_programs[rank].states) {
     if (state.running != 0) return false;
   }
   return true;

@@ -1,5 +1,6 @@
-// Ranks on emulated GPUs: their programs, connections and buffers, as the runtime lays them out in device memory, and
-// the same call by the host executor to compare with. For the tests of the device evaluator.
+// DeviceGroup: ranks on emulated GPUs, for the tests of the device evaluator. It has the programs, connections and
+// buffers of the ranks in the layout that the runtime uses in device memory. run_on_host() runs the same call with the
+// host executor, so that tests can compare the results.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,7 @@
 #include "kernels/device/call.h"
 #include "plan/layout.h"
 #include "plan/plan.h"
-#include "tests/device/emulator/world.h"
+#include "tests/device/emulator/emulator.h"
 
 namespace tutti::testing {
 
@@ -22,9 +23,11 @@ struct GroupOptions {
   std::uint64_t slot_bytes = 512;
   std::uint32_t slices = 1;
   bool windows = false;
-  bool posts_at_meetings = false;  // what a rank tells another is seen after the next meet() and not before
-  unsigned threads = 32;           // of a block
-  std::uint64_t first_number = 0;  // of every connection
+  // Whether the counters that a rank posts to the mailboxes of its peers become visible only at the next
+  // deliver_posts().
+  bool defers_posts = false;
+  unsigned threads = 32;           // threads in a block
+  std::uint64_t first_number = 0;  // number of the first message on every connection
 };
 
 struct CallOptions {
@@ -32,20 +35,21 @@ struct CallOptions {
   ReduceOp op = ReduceOp::kSum;
   Lengths lengths;
   bool in_place = false;
-  std::uint64_t seed = 1;  // of the inputs, and of where buffers start
+  std::uint64_t seed = 1;  // determines the inputs and the alignment of the buffers
 };
 
-// One rank's buffers in one piece of memory, with room around them.
+// The buffers of one rank. Both are in `memory`, with unused bytes before, between and after them, so that tests notice
+// writes outside of the buffers.
 struct RankBuffers {
   std::vector<std::byte> memory;
   std::size_t input_at = 0;
   std::size_t output_at = 0;
-  bool in_place = false;  // as far as this rank has both
+  bool in_place = false;  // the call is in place, and this rank has both an input and an output
 };
-// The same for the same arguments, contents included.
+// Makes the buffers of all ranks and fills the inputs. The same arguments always give the same buffers and contents.
 std::vector<RankBuffers> make_buffers(const PlanShape& shape, const CallOptions& call);
 
-// What the host executor leaves in them.
+// Runs the call with the host executor and returns the buffers of all ranks after it.
 std::vector<RankBuffers> run_on_host(const Generator& generator, const CallOptions& call,
                                      std::uint64_t max_chunk_bytes);
 
@@ -55,35 +59,37 @@ class DeviceGroup {
 
   DeviceGroup(const Generator& generator, const GroupOptions& options)
       : DeviceGroup(std::vector<Generator>{generator}, options) {}
-  // Several plans of the same ranks over the same connections.
+  // Several plans for the same ranks, which use the same connections.
   DeviceGroup(const std::vector<Generator>& generators, const GroupOptions& options);
 
   std::uint32_t ranks() const { return ranks_; }
   std::uint64_t max_chunk_bytes() const { return device::payload_bytes(options_.protocol, options_.slot_bytes); }
 
-  // The next call, by one of the plans; the buffers live as long as it runs.
+  // Prepares the next call, which executes plan number `plan`. The buffers must exist until the call has finished.
   void set_call(const CallOptions& call, std::vector<RankBuffers>& buffers, std::size_t plan = 0);
   device::Call& call(std::uint32_t rank) { return calls_[rank]; }
 
   enum class Start : std::uint8_t { kBegin, kResume };
   enum class Calls : std::uint8_t { kInline, kInMemory };
-  // What a launch is given: one rank's call, or those of all, which stand in itself or in memory.
+  // Makes the arguments of a launch for the call of one rank, or for the calls of all ranks. The calls of all ranks are
+  // inside the launch's arguments (kInline) or in memory (kInMemory).
   device::Launch launch_of_rank(std::uint32_t rank, Start start = Start::kBegin) const;
   device::Launch launch_of_all(Calls where) const;
-  // All ranks on GPUs of their own, one launch each.
-  void launch_all(emu::World& world, const Kernel& kernel, Start start = Start::kBegin);
-  std::uint64_t launch(emu::World& world, std::uint32_t rank, const Kernel& kernel, Start start);
-  // All ranks on one GPU, in one launch.
-  void launch_together(emu::World& world, const Kernel& kernel, Calls where);
+  // Launches the ranks on one GPU each, with one launch each.
+  void launch_all(emu::Emulator& emulator, const Kernel& kernel, Start start = Start::kBegin);
+  std::uint64_t launch(emu::Emulator& emulator, std::uint32_t rank, const Kernel& kernel, Start start);
+  // Launches all ranks on one GPU, in one launch.
+  void launch_together(emu::Emulator& emulator, const Kernel& kernel, Calls where);
 
-  void meet();  // of posts_at_meetings, between launches
+  // With GroupOptions::defers_posts: makes everything visible that ranks have posted so far. Call it between launches.
+  void deliver_posts();
 
-  bool finished(std::uint32_t rank) const;  // its last call
+  bool finished(std::uint32_t rank) const;  // whether the rank has finished the last call
   device::RankStatus& status(std::uint32_t rank) { return statuses_[rank]; }
   device::FailureWord failure(std::uint32_t rank) const { return device::FailureWord::of(statuses_[rank].failure); }
 
-  // For what tests look at or break.
-  struct alignas(device::kLineBytes) Line {
+  // The connections are public so that tests can inspect or damage them.
+  struct alignas(device::kLineBytes) AlignedLine {
     std::byte bytes[device::kLineBytes];
   };
   struct Connection {
@@ -91,20 +97,20 @@ class DeviceGroup {
     std::uint32_t to = 0;
     device::Link* send = nullptr;
     device::Link* receive = nullptr;
-    std::vector<Line> slots;
+    std::vector<AlignedLine> slots;
     std::vector<device::Envelope> envelopes;
   };
   const std::vector<std::unique_ptr<Connection>>& connections() const { return connections_; }
 
  private:
-  // One rank's part of one plan.
-  struct Part {
+  // The program of one rank for one plan, and its state.
+  struct RankProgram {
     DeviceProgram program;
     std::vector<device::ChannelState> states;
   };
   struct GroupPlan {
     PlanShape shape;
-    std::vector<Part> parts;  // by rank
+    std::vector<RankProgram> rank_programs;  // indexed by rank
   };
   void connect(std::uint32_t lanes);
   device::Launch launch_of(Start start) const;
@@ -112,17 +118,18 @@ class DeviceGroup {
   const GroupOptions options_;
   const std::uint32_t ranks_;
   std::vector<GroupPlan> plans_;
-  std::size_t plan_ = 0;                             // of the last call
-  std::vector<std::vector<device::Link>> links_;     // by rank, then by device::link_index()
-  std::vector<std::vector<device::Mailbox>> posts_;  // of posts_at_meetings: what goes to the mailboxes at the next one
-  std::vector<std::vector<device::Mailbox>> mailboxes_;  // the same
+  std::size_t plan_ = 0;                          // the plan of the last call
+  std::vector<std::vector<device::Link>> links_;  // indexed by rank, then by device::link_index()
+  // With defers_posts: posts that deliver_posts() will copy to the mailboxes. Indexed as links_.
+  std::vector<std::vector<device::Mailbox>> posts_;
+  std::vector<std::vector<device::Mailbox>> mailboxes_;  // indexed as links_
   std::vector<std::unique_ptr<Connection>> connections_;
   std::vector<device::RankStatus> statuses_;
   std::vector<DeviceGeometry> geometries_;
-  std::vector<std::vector<Line>> scratch_;
+  std::vector<std::vector<AlignedLine>> scratch_;
   std::vector<std::vector<std::uint64_t>> scratch_bytes_;
   std::vector<device::Call> calls_;
-  const std::uint64_t window_base_ = 0;  // the one window is all of memory
+  const std::uint64_t window_base_ = 0;  // the only window begins at address 0, so it contains all memory
 };
 
 }  // namespace tutti::testing

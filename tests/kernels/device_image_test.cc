@@ -1,4 +1,4 @@
-// The device code inside the library: there in a build with nvcc, and absent without.
+// Tests of the device code in the library. It exists in builds with nvcc and is empty in builds without.
 #include "kernels/device/device_image.h"
 
 #include <gtest/gtest.h>
@@ -31,9 +31,10 @@ TEST(DeviceImage, IsAFatbinOfTheBuild) {
   EXPECT_GE(architectures.front(), 75);
 }
 
-// The parts of a fatbin, as nvcc 13 writes it: no document of the vendor's has this, but its tools show the same parts.
-struct Part {
-  bool machine_code = false;  // else PTX
+// One part of a fatbin. The format is not documented; this is how nvcc 13 writes it, and the vendor's tools (cuobjdump)
+// show the same parts.
+struct FatbinPart {
+  bool machine_code = false;  // false: PTX
   int architecture = 0;
 };
 
@@ -44,9 +45,9 @@ T read_at(std::span<const std::byte> bytes, std::size_t at) {
   return value;
 }
 
-std::vector<Part> parts_of(std::span<const std::byte> image) {
+std::vector<FatbinPart> parts_of(std::span<const std::byte> image) {
   constexpr std::uint16_t kMachineCode = 2;
-  std::vector<Part> parts;
+  std::vector<FatbinPart> parts;
   std::size_t at = read_at<std::uint16_t>(image, 6);
   const std::size_t end = at + read_at<std::uint64_t>(image, 8);
   EXPECT_EQ(end, image.size());
@@ -66,7 +67,7 @@ TEST(DeviceImage, HasCodeForEveryArchitectureAndTheNewestAsPtx) {
   if (architectures.empty()) GTEST_SKIP() << "this build has no device code: there was no nvcc, or TUTTI_CUDA is OFF";
   std::vector<int> machine_code;
   std::vector<int> ptx;
-  for (const Part& part : parts_of(device_image()))
+  for (const FatbinPart& part : parts_of(device_image()))
     (part.machine_code ? machine_code : ptx).push_back(part.architecture);
   std::sort(machine_code.begin(), machine_code.end());
   EXPECT_EQ(machine_code, std::vector<int>(architectures.begin(), architectures.end()));

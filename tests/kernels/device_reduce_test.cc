@@ -1,4 +1,4 @@
-// The device's reductions against the host's reference, bit for bit, on an emulated GPU.
+// Tests of the device's reductions, on an emulated GPU. The results must be equal bit by bit to the host's reference.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include "kernels/cpu/reduce.h"
 #include "kernels/device/plain.h"
 #include "support.h"
-#include "tests/device/emulator/world.h"
+#include "tests/device/emulator/emulator.h"
 
 namespace tutti::kernels::testing {
 namespace {
@@ -18,7 +18,7 @@ struct Case {
   Reduction reduction;
   Values values = Values::kWild;
   std::uint64_t seed = 1;
-  device::Rung rung = device::Rung::kFast;
+  device::ReduceMode mode = device::ReduceMode::kFast;
   unsigned blocks = 1;
 };
 
@@ -35,7 +35,7 @@ device::PlainWork work_of(const Case& what, const Buffers& buffers) {
   work.how.divisor = what.reduction.divisor;
   work.how.scale_real = what.reduction.scale.real;
   work.how.scale_integer = what.reduction.scale.integer;
-  work.rung = what.rung;
+  work.mode = what.mode;
   return work;
 }
 
@@ -44,9 +44,9 @@ void expect_same_bits(const Case& what) {
   Buffers gpu(what.layout, what.values, what.seed);
   reduce_reference(what.reduction, host.sources(), host.destinations(), what.layout.count);
   const device::PlainWork work = work_of(what, gpu);
-  emu::World world({.seed = what.seed});
-  world.launch(0, what.blocks, 32, [&work] { device::reduce_plain(work); });
-  ASSERT_EQ(world.run(), emu::World::End::kIdle) << world.report();
+  emu::Emulator emulator({.seed = what.seed});
+  emulator.launch(0, what.blocks, 32, [&work] { device::reduce_plain(work); });
+  ASSERT_EQ(emulator.run(), emu::Emulator::RunResult::kIdle) << emulator.report();
   const std::size_t bytes = what.layout.count * size_of(what.layout.type);
   for (std::size_t d = 0; d < what.layout.destinations; ++d) {
     EXPECT_EQ(bytes == 0 ? 0 : std::memcmp(host.destinations()[d], gpu.destinations()[d], bytes), 0)
@@ -89,7 +89,7 @@ TEST(DeviceReduce, EqualsTheReferenceForEveryTypeOperationAndNumberOfSources) {
 TEST(DeviceReduce, EqualsTheReferenceForEveryLengthAndBothRungs) {
   for (const DataType type : all_data_types()) {
     for (std::size_t count = 0; count <= 70; ++count) {
-      for (const device::Rung rung : {device::Rung::kSimple, device::Rung::kFast}) {
+      for (const device::ReduceMode mode : {device::ReduceMode::kSimple, device::ReduceMode::kFast}) {
         Case what;
         what.layout = {.type = type,
                        .sources = 1 + count % 4,
@@ -98,7 +98,7 @@ TEST(DeviceReduce, EqualsTheReferenceForEveryLengthAndBothRungs) {
                        .in_place = false,
                        .staggered = false};
         what.reduction.type = type;
-        what.rung = rung;
+        what.mode = mode;
         what.seed = count + 1;
         expect_same_bits(what);
       }
@@ -106,7 +106,7 @@ TEST(DeviceReduce, EqualsTheReferenceForEveryLengthAndBothRungs) {
   }
 }
 
-// Many rounds of the unrolled loops, and what is left after them.
+// The vectors are long enough for many iterations of the unrolled loops, and a remainder.
 TEST(DeviceReduce, EqualsTheReferenceInPlaceOverManyRounds) {
   for (const DataType type : all_data_types()) {
     for (const std::size_t sources : {1u, 2u, 4u}) {
@@ -125,7 +125,8 @@ TEST(DeviceReduce, EqualsTheReferenceInPlaceOverManyRounds) {
   }
 }
 
-// Every bit pattern of the 16-bit floats is widened, divided by one... by two, and narrowed.
+// Every bit pattern of the 16-bit floats is widened and narrowed again: once with a division by two in between (kAvg),
+// and once with a selection from two equal values (kMin).
 TEST(DeviceReduce, ConvertsEveryHalfAsTheReferenceDoes) {
   for (const DataType type : {DataType::kFloat16, DataType::kBfloat16}) {
     std::vector<std::uint16_t> bits(1 << 16);
@@ -150,10 +151,10 @@ TEST(DeviceReduce, ConvertsEveryHalfAsTheReferenceDoes) {
       work.how.type = type;
       work.how.op = op;
       work.how.divisor = how.divisor;
-      work.rung = device::Rung::kFast;
-      emu::World world({});
-      world.launch(0, 1, 32, [&work] { device::reduce_plain(work); });
-      ASSERT_EQ(world.run(), emu::World::End::kIdle);
+      work.mode = device::ReduceMode::kFast;
+      emu::Emulator emulator({});
+      emulator.launch(0, 1, 32, [&work] { device::reduce_plain(work); });
+      ASSERT_EQ(emulator.run(), emu::Emulator::RunResult::kIdle);
       EXPECT_EQ(host, gpu) << to_string(type) << " " << to_string(op);
     }
   }
@@ -166,11 +167,11 @@ TEST(DevicePlain, CopiesAndFillsWholeWords) {
   const device::FillWork fill{reinterpret_cast<std::byte*>(from.data()), kWords, 0x0123456789ABCDEFu};
   const device::CopyWork copy{reinterpret_cast<const std::byte*>(from.data()), reinterpret_cast<std::byte*>(to.data()),
                               kWords};
-  emu::World world({});
-  world.launch(0, 2, 32, [&fill] { device::fill(fill); });
-  ASSERT_EQ(world.run(), emu::World::End::kIdle);
-  world.launch(0, 3, 64, [&copy] { device::copy(copy); });
-  ASSERT_EQ(world.run(), emu::World::End::kIdle);
+  emu::Emulator emulator({});
+  emulator.launch(0, 2, 32, [&fill] { device::fill(fill); });
+  ASSERT_EQ(emulator.run(), emu::Emulator::RunResult::kIdle);
+  emulator.launch(0, 3, 64, [&copy] { device::copy(copy); });
+  ASSERT_EQ(emulator.run(), emu::Emulator::RunResult::kIdle);
   for (std::size_t i = 0; i < kWords; ++i) {
     EXPECT_EQ(to[i].x, 0x89ABCDEFu);
     EXPECT_EQ(to[i].y, 0x01234567u);

@@ -1,6 +1,6 @@
-// Launches that never wait, with meetings between them (executor/device_rounds.h), on emulated GPUs: after as many as
-// were computed every rank's call has ended with the right bits, and where a launch sees no more than it must, one
-// fewer is not enough.
+// Tests of launches that never wait, with barriers between them (executor/device_rounds.h), on emulated GPUs. After the
+// computed number of rounds, every rank's call must have finished with the right bits. If a launch sees only the posts
+// of earlier rounds, one round fewer must not be enough.
 #include "executor/device_rounds.h"
 
 #include <gtest/gtest.h>
@@ -19,8 +19,8 @@ namespace tutti::testing {
 namespace {
 
 using device::Protocol;
+using emu::Emulator;
 using emu::Policy;
-using emu::World;
 
 struct Setting {
   std::uint32_t slots = 2;
@@ -28,7 +28,7 @@ struct Setting {
   double tiles = 2.3;
   bool windows = false;
   bool in_place = false;
-  bool sees_least = false;
+  bool defers_posts = false;
   std::uint64_t seed = 1;
 };
 
@@ -39,29 +39,30 @@ bool all_finished(const DeviceGroup& device) {
   return true;
 }
 
-// Whether a call had ended on all ranks one round before the computed number.
+// Runs two calls and checks their results. Returns whether a call had already finished on all ranks one round before
+// the computed number.
 bool ends_early(const Subject& subject, const Setting& setting) {
   DeviceGroup device(subject.generator, subject.group);
   CallOptions call = subject.call(setting.tiles, setting.seed);
-  call.type = DataType::kFloat32;  // of a sum: what may be published is
+  call.type = DataType::kFloat32;  // with a float32 sum, values are published whenever that is possible
   call.op = ReduceOp::kSum;
   call.in_place = setting.in_place;
   bool early = false;
-  for (int repeats = 0; repeats < 2; ++repeats) {  // the second call begins where the first has left all counters
+  for (int repeats = 0; repeats < 2; ++repeats) {  // the second call continues with the counters of the first
     const std::vector<RankBuffers> host = run_on_host(subject.generator, call, subject.max_chunk_bytes());
     std::vector<RankBuffers> gpu = make_buffers(subject.generator.shape, call);
     device.set_call(call, gpu);
-    for (std::uint32_t rank = 0; rank < device.ranks(); ++rank) device.call(rank).patience_ns = 0;
+    for (std::uint32_t rank = 0; rank < device.ranks(); ++rank) device.call(rank).stop_after_ns = 0;
     const std::uint64_t rounds =
         device_rounds(subject.generator, device::tiles_of_slice(device.call(0).geometry.tiles, 0, setting.slices),
                       setting.slots, setting.windows ? Draining::kPublished : Draining::kNothing);
-    World world(schedule(setting.seed, static_cast<Policy>(setting.seed % 3), setting.seed % 2 == 0));
+    Emulator emulator(schedule(setting.seed, static_cast<Policy>(setting.seed % 3), setting.seed % 2 == 0));
     for (std::uint64_t round = 1; round <= rounds; ++round) {
       early |= round > 1 && round == rounds && all_finished(device);
-      device.launch_all(world, kernel_of(Protocol::kSimple),
+      device.launch_all(emulator, kernel_of(Protocol::kSimple),
                         round == 1 ? DeviceGroup::Start::kBegin : DeviceGroup::Start::kResume);
-      EXPECT_EQ(world.run(), World::End::kIdle) << subject.name << ": " << world.report();
-      if (setting.sees_least) device.meet();
+      EXPECT_EQ(emulator.run(), Emulator::RunResult::kIdle) << subject.name << ": " << emulator.report();
+      if (setting.defers_posts) device.deliver_posts();
     }
     const std::string what = subject.name + ", rounds " + std::to_string(rounds);
     for (std::uint32_t rank = 0; rank < device.ranks(); ++rank) EXPECT_EQ(device.status(rank).failure, 0u) << what;
@@ -76,19 +77,19 @@ class Rounds : public ::testing::TestWithParam<CollectiveKind> {};
 INSTANTIATE_TEST_SUITE_P(Kinds, Rounds, ::testing::ValuesIn(all_collectives().begin(), all_collectives().end()),
                          [](const auto& test) { return std::string(to_string(test.param)); });
 
-// Of a mixture of settings, one bit each.
-constexpr std::uint32_t kFourSlots = 1, kWindows = 2, kInPlace = 4, kTwoSlices = 8, kSeesLeast = 16;
+// The bits of a mixture of settings.
+constexpr std::uint32_t kFourSlots = 1, kWindows = 2, kInPlace = 4, kTwoSlices = 8, kDefersPosts = 16;
 
 Setting setting_of(std::uint32_t mixture, std::uint64_t seed) {
   return {.slots = mixture & kFourSlots ? 4u : 2u,
           .slices = mixture & kTwoSlices ? 2u : 1u,
           .windows = (mixture & kWindows) != 0,
           .in_place = (mixture & kInPlace) != 0,
-          .sees_least = (mixture & kSeesLeast) != 0,
+          .defers_posts = (mixture & kDefersPosts) != 0,
           .seed = seed};
 }
 
-// Nothing, where the plan needs more slots.
+// Returns nothing if the plan needs more slots than the setting has.
 std::optional<Subject> subject_of(CollectiveKind kind, Algorithm algorithm, std::uint32_t ranks,
                                   const Setting& setting) {
   Subject subject(kind, algorithm, ranks,
@@ -96,12 +97,12 @@ std::optional<Subject> subject_of(CollectiveKind kind, Algorithm algorithm, std:
                    .slot_bytes = small_slot(Protocol::kSimple),
                    .slices = setting.slices,
                    .windows = setting.windows,
-                   .posts_at_meetings = setting.sees_least});
+                   .defers_posts = setting.defers_posts});
   if (setting.slots < subject.generator.shape.slots) return std::nullopt;
   return subject;
 }
 
-// All mixtures in the long test; in the short one a few, which change from plan to plan.
+// The long test runs all mixtures. The short test runs a few, which differ from plan to plan.
 TEST_P(Rounds, AreEnoughForEveryAlgorithm) {
   const CollectiveKind kind = GetParam();
   std::uint64_t seed = 1;
@@ -118,7 +119,7 @@ TEST_P(Rounds, AreEnoughForEveryAlgorithm) {
   }
 }
 
-// Where a launch sees no more than it must the number is exact.
+// If a launch sees only the posts of earlier rounds, the computed number is exact.
 TEST_P(Rounds, AreNotOneTooMany) {
   const CollectiveKind kind = GetParam();
   int exact = 0;
@@ -126,7 +127,7 @@ TEST_P(Rounds, AreNotOneTooMany) {
     for (const std::uint32_t ranks : {2u, 3u, 4u, 8u}) {
       for (std::uint32_t mixture = 0; mixture <= (kFourSlots | kWindows); ++mixture) {
         if (TUTTI_ROUNDS == 1 && ranks == 8 && mixture != kWindows) continue;
-        const Setting setting = setting_of(mixture | kSeesLeast, 1 + mixture);
+        const Setting setting = setting_of(mixture | kDefersPosts, 1 + mixture);
         const auto subject = subject_of(kind, algorithm, ranks, setting);
         if (!subject.has_value()) continue;
         EXPECT_FALSE(ends_early(*subject, setting)) << subject->name << ", mixture " << mixture;

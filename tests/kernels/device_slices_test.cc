@@ -1,5 +1,6 @@
-// Slices, and connections that several plans use: which block runs what, and that the counters of a communicator's
-// connections go on from call to call whichever plan runs, in as many slices as there are.
+// Tests of slices, and of connections that several plans use. Every block must have a call, slice and channel of its
+// own. The counters of a communicator's connections must continue from call to call, with any plan and any number of
+// slices.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,11 +27,11 @@ TEST(Place, EveryBlockRunsAPlaceOfItsOwn) {
     launch.channels = 4;
     std::set<std::array<std::uint32_t, 3>> places;
     for (std::uint32_t block = 0; block < device::blocks_of(launch); ++block) {
-      const device::Place place = device::place_of(launch, block);
-      EXPECT_LT(place.call, launch.call_count);
-      EXPECT_LT(place.slice, launch.slices);
-      EXPECT_LT(place.channel, launch.channels);
-      places.insert({place.call, place.slice, place.channel});
+      const device::BlockAssignment assignment = device::assignment_of(launch, block);
+      EXPECT_LT(assignment.call, launch.call_count);
+      EXPECT_LT(assignment.slice, launch.slices);
+      EXPECT_LT(assignment.channel, launch.channels);
+      places.insert({assignment.call, assignment.slice, assignment.channel});
     }
     EXPECT_EQ(places.size(), 3u * slices * 4u);
   }
@@ -60,13 +61,14 @@ TEST(Slices, AConnectionsEndsStandApart) {
     }
   }
   EXPECT_EQ(seen.size(), 60u);
-  EXPECT_EQ(*seen.rbegin(), 59u) << "there are holes";
+  EXPECT_EQ(*seen.rbegin(), 59u) << "some indices are not used";
 }
 
 class Slices : public ::testing::TestWithParam<std::tuple<Protocol, std::uint32_t>> {};
 
-// All plans of a communicator, forwards and backwards. Some calls have fewer tiles than slices: the others' counters
-// stand still. Each call has buffers of its own, so what an earlier one has offered is never right.
+// Runs all plans of a communicator, forwards and then backwards. Some calls have fewer tiles than there are slices, and
+// the counters of the other slices must not change then. Each call has buffers of its own, so an offer (of a buffer)
+// that an earlier call left is never right.
 TEST_P(Slices, PlansFollowEachOtherOverTheSameConnections) {
   const auto [protocol, slices] = GetParam();
   constexpr std::uint32_t kRanks = 4;
@@ -85,7 +87,7 @@ TEST_P(Slices, PlansFollowEachOtherOverTheSameConnections) {
     generators.push_back(subjects.emplace_back(kind, algorithm, kRanks, options).generator);
     lanes.insert(generators.back().shape.lanes);
   }
-  EXPECT_GT(lanes.size(), 1u) << "all plans have as many lanes: slices mean the same connections for all";
+  EXPECT_GT(lanes.size(), 1u) << "all plans have the same number of lanes, so their slices use the same connections";
   DeviceGroup device(generators, options);
   std::uint64_t seed = slices;
   for (const bool backwards : {false, true}) {

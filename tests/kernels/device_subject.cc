@@ -1,3 +1,4 @@
+// Comparison of plans on emulated GPUs with the host executor: see device_subject.h.
 #include "device_subject.h"
 
 #include <gtest/gtest.h>
@@ -12,8 +13,8 @@
 namespace tutti::testing {
 
 using device::Protocol;
+using emu::Emulator;
 using emu::Policy;
-using emu::World;
 
 std::string name_of(Protocol protocol) {
   if (protocol == Protocol::kSimple) return "Simple";
@@ -29,7 +30,7 @@ DeviceGroup::Kernel kernel_of(Protocol protocol) {
   return [](const device::Launch& launch) { device::evaluate<Protocol::kLl128>(launch); };
 }
 
-// Slots of a few lines, so that small messages make several tiles.
+// A line has 128 bytes; the first one of a slot is the header. LL stores 16 bytes at a time.
 std::uint64_t small_slot(Protocol protocol) {
   if (protocol == Protocol::kSimple) return 128;
   return protocol == Protocol::kLl ? 128 + 16 * 16 : 128 + 2 * 128;
@@ -54,7 +55,7 @@ void expect_same_memory(const std::vector<RankBuffers>& host, const std::vector<
   for (std::size_t rank = 0; rank < host.size(); ++rank) {
     const auto at = std::mismatch(host[rank].memory.begin(), host[rank].memory.end(), gpu[rank].memory.begin()).first;
     ASSERT_EQ(at - host[rank].memory.begin(), std::ssize(host[rank].memory))
-        << what << ": rank " << rank << " differs at a byte; its output begins at " << host[rank].output_at;
+        << what << ": rank " << rank << ": the first different byte; the output begins at " << host[rank].output_at;
   }
 }
 
@@ -83,15 +84,15 @@ void Subject::run(DeviceGroup& device, const CallOptions& call, const emu::Optio
   const std::vector<RankBuffers> host = run_on_host(generator, call, max_chunk_bytes());
   std::vector<RankBuffers> gpu = make_buffers(generator.shape, call);
   device.set_call(call, gpu, plan);
-  World world(options);
+  Emulator emulator(options);
   if (options.seed % 4 == 0)
-    device.launch_together(world, kernel_of(group.protocol),
+    device.launch_together(emulator, kernel_of(group.protocol),
                            options.seed % 8 == 0 ? DeviceGroup::Calls::kInline : DeviceGroup::Calls::kInMemory);
   else
-    device.launch_all(world, kernel_of(group.protocol));
+    device.launch_all(emulator, kernel_of(group.protocol));
   const std::string what = name + ", seed " + std::to_string(options.seed);
-  ASSERT_EQ(world.run(), World::End::kIdle) << what << ": " << world.report();
-  ASSERT_EQ(world.overtaking(), 0u) << what << ": stores that loads in front of them may see";
+  ASSERT_EQ(emulator.run(), Emulator::RunResult::kIdle) << what << ": " << emulator.report();
+  ASSERT_EQ(emulator.overtaking(), 0u) << what << ": stores that earlier loads of other blocks may still see";
   for (std::uint32_t rank = 0; rank < device.ranks(); ++rank) {
     ASSERT_EQ(device.status(rank).failure, 0u) << what;
     ASSERT_TRUE(device.finished(rank)) << what;

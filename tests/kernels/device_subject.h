@@ -1,4 +1,5 @@
-// A plan on emulated GPUs against the same plan by the host executor: what the tests of the device evaluator share.
+// Helpers for the tests of the device evaluator. They run a plan on emulated GPUs and with the host executor, and
+// compare the results.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +8,14 @@
 
 #include "device_group.h"
 #include "plan/plan.h"
-#include "tests/device/emulator/world.h"
+#include "tests/device/emulator/emulator.h"
 
 namespace tutti::testing {
 
 std::string name_of(device::Protocol protocol);
 DeviceGroup::Kernel kernel_of(device::Protocol protocol);
 
-// Slots of a few lines, so that small messages make several tiles.
+// Returns a slot size of a few lines, so that small messages are divided into several tiles.
 std::uint64_t small_slot(device::Protocol protocol);
 
 Generator generator_of(CollectiveKind kind, Algorithm algorithm, std::uint32_t ranks, std::uint32_t root = 0);
@@ -23,7 +24,7 @@ emu::Options schedule(std::uint64_t seed, emu::Policy policy, bool weak);
 void expect_same_memory(const std::vector<RankBuffers>& host, const std::vector<RankBuffers>& gpu,
                         const std::string& what);
 
-// A generator's plan on the device, call after call, against the host.
+// Compares the plan of a generator on the device with the same plan on the host, for one call after another.
 struct Subject {
   Generator generator;
   GroupOptions group;
@@ -34,9 +35,10 @@ struct Subject {
 
   std::uint64_t max_chunk_bytes() const { return device::payload_bytes(group.protocol, group.slot_bytes); }
 
-  // About `tiles` tiles; type, operation and place follow from the seed.
+  // Makes a call with about `tiles` tiles. The data type, the operation, and whether it is in place depend on the seed.
   CallOptions call(double tiles, std::uint64_t seed) const;
-  // Checks that `device`, whose plan number `plan` is the generator's, leaves the bits of the host.
+  // Runs the call on `device`, whose plan number `plan` must be that of the generator, and checks that all memory is
+  // equal bit by bit to that of the host.
   void run(DeviceGroup& device, const CallOptions& call, const emu::Options& options, std::size_t plan = 0) const;
 };
 

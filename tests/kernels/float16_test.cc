@@ -1,5 +1,6 @@
-// The 16-bit conversions: every value both ways, against roundings written with doubles; the scalar ones directly,
-// those of the SIMD targets through the sums and selections that they are part of.
+// Tests of the conversions of 16-bit floats. Every value is converted in both directions and compared with an
+// implementation of rounding in double arithmetic. The scalar conversions are called directly; those of the SIMD
+// targets are tested through the sums and selections that use them.
 #include "kernels/cpu/float16.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +36,7 @@ const Half kBfloat16Half{DataType::kBfloat16, kBfloat16Format, [](std::uint16_t 
 
 std::uint16_t quiet_bit(Format format) { return static_cast<std::uint16_t>(1 << (format.fraction_bits - 1)); }
 
-// What narrowing a float32 must give, NaN included.
+// The expected result of narrowing a float32, including NaN.
 std::uint16_t expected_narrow(Format format, float value) {
   if (!std::isnan(value)) return testing::round_to(format, static_cast<double>(value));
   const auto bits = std::bit_cast<std::uint32_t>(value);
@@ -83,7 +84,7 @@ TEST_P(Conversion, NarrowingRoundsToNearestEvenBesideEveryValueAndEveryMidpoint)
       testing::decode(half.format, static_cast<std::uint16_t>(testing::round_to(half.format, INFINITY) - 1));
   const double last_step =
       largest - testing::decode(half.format, static_cast<std::uint16_t>(testing::round_to(half.format, largest) - 1));
-  check(std::bit_cast<std::uint32_t>(static_cast<float>(largest + last_step / 2)));  // from here on: infinity
+  check(std::bit_cast<std::uint32_t>(static_cast<float>(largest + last_step / 2)));  // rounds to infinity from here on
 }
 
 TEST_P(Conversion, NarrowingRoundsAnyBitsLikeTheDefinition) {
@@ -113,8 +114,8 @@ TEST_P(Conversion, OnEveryTargetAValueSelectedFromItselfComesBack) {
   });
 }
 
-// Every value plus powers of two from the smallest subnormal to the largest: sums in every binade, ties and carries
-// among them.
+// Adds powers of two, from the smallest subnormal to the largest, to every value. The sums are in every binade, and
+// include ties and carries.
 TEST_P(Conversion, OnEveryTargetASumOfTwoIsRoundedLikeTheDefinition) {
   const Half& half = GetParam();
   const int smallest_exponent = 1 - half.format.exponent_bias - half.format.fraction_bits;

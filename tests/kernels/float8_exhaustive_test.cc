@@ -1,5 +1,6 @@
-// All 2^32 float32 narrowed to each 8-bit float, against its definition. The values go upwards, so that the nearest
-// float8 is found by stepping on from the last one: past each midpoint, and onto it where the next one is even.
+// Narrows all 2^32 float32 values to each 8-bit float and compares the results with the definition. The values are
+// visited in ascending order, so the nearest float8 is either the previous one or the next one: the next one after the
+// midpoint between the two, and also on the midpoint if the next one is even.
 #include <gtest/gtest.h>
 
 #include <bit>

@@ -1,5 +1,5 @@
-// The 8-bit floats as their definition has them, in double arithmetic and by search: slow, and sharing nothing with the
-// kernels.
+// The 8-bit floats by their definition, in double arithmetic and with a search. This is slow, but shares no code with
+// the kernels.
 #pragma once
 
 #include <array>
@@ -13,13 +13,13 @@
 
 namespace tutti::kernels::testing {
 
-// 1 sign bit, then the exponent, then the fraction.
+// A format with a sign bit, then the exponent, then the fraction.
 struct Format8 {
   DataType type;
   int fraction_bits;
   int exponent_bias;
-  int largest;   // the magnitude bits of the largest finite value
-  int infinity;  // of infinity; past 0x7F where there is none
+  int largest;   // the bits of the largest finite value, without the sign
+  int infinity;  // the bits of infinity, without the sign; larger than 0x7F if the format has none
 };
 
 inline constexpr Format8 kE4M3Format{DataType::kFloat8E4M3, 3, 7, 0x7E, 0x80};
@@ -29,7 +29,7 @@ inline void PrintTo(const Format8& format, std::ostream* out) { *out << to_strin
 
 inline constexpr int kCanonicalNan = 0x7F;
 
-// NaN for every NaN.
+// Returns the value of an encoding; NaN for every NaN.
 inline double decode8(const Format8& format, int bits) {
   const int magnitude = bits & 0x7F;
   const int exponent = magnitude >> format.fraction_bits;
@@ -41,19 +41,20 @@ inline double decode8(const Format8& format, int bits) {
   return (bits & 0x80) != 0 ? -value : value;
 }
 
-// Every finite value that is not negative, in order: index and bits are the same.
+// Returns all finite values that are not negative, in ascending order. The index of a value is its encoding.
 inline std::array<double, 128> magnitudes(const Format8& format) {
   std::array<double, 128> values{};
   for (int bits = 0; bits <= format.largest; ++bits) values[static_cast<std::size_t>(bits)] = decode8(format, bits);
   return values;
 }
 
-// Rounding by looking at all values: the nearest, of two equally near ones the even, never past the largest.
+// Rounds by a search of all values. The result is the nearest value, or the even one if two are equally near. It is
+// never larger than the largest finite value.
 class Rounding {
  public:
   explicit Rounding(const Format8& format) : format_(format), values_(magnitudes(format)) {}
 
-  // kCanonicalNan for NaN.
+  // Returns kCanonicalNan for NaN.
   std::uint8_t operator()(double value) const {
     if (std::isnan(value)) return kCanonicalNan;
     const double magnitude = std::fabs(value);

@@ -1,5 +1,5 @@
-// The 8-bit floats: every value, every midpoint and every pair against the definition, the scalar conversions directly
-// and those of the SIMD targets through the reductions that they are part of.
+// Tests of the 8-bit floats: every value, every midpoint and every pair of values is compared with the definition. The
+// scalar conversions are called directly; those of the SIMD targets are tested through the reductions that use them.
 #include "kernels/float8.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,8 @@ class Float8 : public ::testing::TestWithParam<Format8> {
   }
   static Reduction op(ReduceOp op) { return {.type = format().type, .op = op, .scale = {}}; }
 
-  // Every pair of values: a[i] has the upper byte of i, b[i] the lower.
+  // Returns two vectors with every pair of values: element i of the first is the upper byte of i, and of the second the
+  // lower byte.
   static std::vector<Bytes> pairs() {
     std::vector<Bytes> both(2, Bytes(0x10000));
     for (std::size_t i = 0; i < 0x10000; ++i) {
@@ -55,7 +56,7 @@ class Float8 : public ::testing::TestWithParam<Format8> {
     return every;
   }
 
-  // The reference and every target give `expected` for these sources.
+  // Checks that the reference and every target give `expected` for these sources.
   static void expect(const Reduction& reduction, const std::vector<Bytes>& sources, const Bytes& expected) {
     std::vector<const std::byte*> from;
     for (const Bytes& source : sources) from.push_back(reinterpret_cast<const std::byte*>(source.data()));
@@ -68,13 +69,15 @@ class Float8 : public ::testing::TestWithParam<Format8> {
   }
 
  private:
-  static void compare(const Bytes& result, const Bytes& expected, const char* who, const std::vector<Bytes>& sources) {
+  static void compare(const Bytes& result, const Bytes& expected, const char* implementation,
+                      const std::vector<Bytes>& sources) {
     const auto wrong = std::mismatch(expected.begin(), expected.end(), result.begin()).first - expected.begin();
     if (wrong == std::ssize(expected)) return;
     const auto i = static_cast<std::size_t>(wrong);
     std::ostringstream from;
     for (const Bytes& source : sources) from << std::hex << " " << +source[i];
-    ADD_FAILURE() << who << std::hex << ": " << +result[i] << ", not " << +expected[i] << ", from" << from.str();
+    ADD_FAILURE() << implementation << std::hex << ": " << +result[i] << ", not " << +expected[i] << ", from"
+                  << from.str();
   }
 };
 
@@ -125,10 +128,10 @@ TEST_P(Float8, NarrowingRoundsToNearestEvenBesideEveryValueAndEveryMidpoint) {
   }
   const double step = decode(format().largest) - decode(format().largest - 1);
   for (const double past : {0.0, 0.5, 1.0, 1.5}) check(decode(format().largest) + past * step);
-  check(static_cast<double>(std::numeric_limits<float>::max()));  // and the infinity beside it
+  check(static_cast<double>(std::numeric_limits<float>::max()));  // also checks infinity, the next value
 }
 
-// Sampled; float8_exhaustive_test.cc takes them all.
+// Checks a sample of the values; float8_exhaustive_test.cc checks all of them.
 TEST_P(Float8, NarrowingRoundsAnyBitsLikeTheDefinition) {
   constexpr std::uint32_t kStride = 4099;
   const Rounding round(format());
@@ -167,7 +170,8 @@ TEST_P(Float8, EverywhereAProductOfTwoIsRoundedLikeTheDefinition) {
   expect(op(ReduceOp::kProd), both, expected);
 }
 
-// Of two equal ones, zeros of either sign among them, the first; an infinity that is picked saturates.
+// If two values are equal (for example zeros of different signs), the first one is selected. An infinity that is
+// selected saturates to the largest finite value.
 TEST_P(Float8, EverywhereMinAndMaxPickLikeTheDefinition) {
   const Rounding round(format());
   const std::vector<Bytes> both = pairs();
@@ -183,7 +187,8 @@ TEST_P(Float8, EverywhereMinAndMaxPickLikeTheDefinition) {
   }
 }
 
-// One times a factor that lies on or beside a midpoint: what the targets do with each of the bits that rounding drops.
+// Multiplies every value with factors that are on or next to a midpoint. This tests the effect of each bit that
+// rounding drops, on every target.
 TEST_P(Float8, EverywhereAFactorBesideAMidpointIsRoundedLikeTheDefinition) {
   const Rounding round(format());
   const Bytes every = every_value();

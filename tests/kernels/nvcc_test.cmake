@@ -1,10 +1,11 @@
-# cmake -DNVCC=nvcc.cmake -DFOLDER=SCRATCH -P: which nvcc is taken, with stand-ins for old, odd and broken ones.
+# Tests the choice of nvcc and of the architectures (cmake/TuttiNvcc.cmake), with scripts that imitate old, unusual and
+# broken versions of nvcc. Usage: cmake -DNVCC=TuttiNvcc.cmake -DFOLDER=SCRATCH -P nvcc_test.cmake
 cmake_minimum_required(VERSION 3.25)
 include(${NVCC})
 file(REMOVE_RECURSE ${FOLDER})
 file(MAKE_DIRECTORY ${FOLDER})
 
-# nvcc_that(VERSION_LINE STATUS CODES): the path of a stand-in.
+# nvcc_that(VERSION_LINE STATUS CODES PATH_NAME): writes a script that imitates nvcc and sets PATH_NAME to its path.
 function(nvcc_that says status codes path_name)
   string(MD5 name "${says} ${status} ${codes}")
   set(path ${FOLDER}/${name})
@@ -15,7 +16,8 @@ function(nvcc_that says status codes path_name)
   set(${path_name} ${path} PARENT_SCOPE)
 endfunction()
 
-# asked(SAYS STATUS CODES WANTED): the architectures in `found`, why there are none in `wrong`.
+# asked(SAYS STATUS CODES WANTED): sets `found` to the chosen architectures or, if there are none, `wrong` to the
+# reason.
 macro(asked says status codes wanted)
   nvcc_that("${says}" ${status} "${codes}" path)
   set(found)
@@ -46,7 +48,7 @@ expect_found(100 120)
 asked("Cuda compilation tools, release 15.0, V15.0.0" 0 "sm_130;sm_140" "")
 expect_wrong("does not know sm_75 80 86 89 90 100 120; it knows 130 140")
 
-# What the user asks for is not left out without a word.
+# If an architecture that the user asks for is not supported, there must be an error message.
 asked("${release_13}" 0 "sm_90;sm_103" "103")
 expect_found(103)
 asked("${release_13}" 0 "sm_90;sm_103" "90;95")

@@ -1,4 +1,5 @@
-// The reference against wider arithmetic: float64 and long double for the floats, 128 bits for the integers.
+// Tests of the reference reductions. Floats are compared with float64 and long double arithmetic, and integers with
+// 128-bit arithmetic.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -22,7 +23,7 @@ T element(const std::byte* buffer, std::size_t index) {
   return value;
 }
 
-// Ordinary sources, reduced by the reference. `check(sources, result, element index)` judges each element.
+// Reduces ordinary sources with the reference, and calls `check(sources, result, element index)` for each element.
 template <class Check>
 void for_each_element(const Reduction& reduction, std::size_t sources, std::uint64_t seed, const Check& check) {
   const testing::Layout layout{.type = reduction.type, .sources = sources, .destinations = 1, .count = kCount};
@@ -51,7 +52,7 @@ class Integers : public ::testing::Test {
     return DataType::kUint64;
   }
 
-  // Every step wraps; 128 bits hold a step of 64 exactly.
+  // Every step wraps around. 128 bits are enough for the exact result of a step with 64-bit operands.
   static T expected(const Reduction& reduction, std::span<const std::byte* const> sources, std::size_t i) {
     T value{};
     for (std::size_t source = 0; source < sources.size(); ++source) {
@@ -105,7 +106,8 @@ TEST(Float32, EveryStepOfASumOrProductIsTheExactOneRoundedOnce) {
         for (std::size_t source = 1; source < sources; ++source) {
           const auto a = static_cast<double>(expected);
           const auto b = static_cast<double>(element<float>(from[source], i));
-          expected = static_cast<float>(op == ReduceOp::kSum ? a + b : a * b);  // 53 bits: as if never rounded before
+          // The double has 53 bits, which is enough that rounding to double first does not change the result.
+          expected = static_cast<float>(op == ReduceOp::kSum ? a + b : a * b);
         }
         ASSERT_EQ(element<float>(result, i), expected);
       });
@@ -150,8 +152,8 @@ TEST(Float64, SumsAndProductsStayWithinARoundingPerStep) {
 
 class HalfSums : public ::testing::TestWithParam<DataType> {};
 
-// Half a unit in the last place of the result for the one rounding at the end, and 2^-24 of the magnitudes for each
-// addition in float32 before.
+// The allowed error is half a unit in the last place of the result, for the single rounding at the end, plus 2^-24 of
+// the sum of the magnitudes for each addition in float32 before it.
 TEST_P(HalfSums, RoundOnceHoweverManySources) {
   const testing::Format format = GetParam() == DataType::kFloat16 ? testing::kFloat16Format : testing::kBfloat16Format;
   for (const std::size_t sources : kSources) {

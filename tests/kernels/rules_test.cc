@@ -1,4 +1,4 @@
-// The rules that reduce.h states, one by one, in bits, on every target and in the reference.
+// Tests of the rules that reduce.h states. Each rule is checked bit by bit, on every target and with the reference.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -22,7 +22,7 @@ std::uint64_t reference_bits(const Reduction& reduction, const Bits& source_bits
   return result;
 }
 
-// One element from each source gives this, everywhere.
+// Checks that the reduction of one element from each source gives `expected`, with the reference and on every target.
 void expect(const Reduction& reduction, const Bits& sources, std::uint64_t expected) {
   const ::testing::ScopedTrace trace(
       __FILE__, __LINE__, std::string(to_string(reduction.type)) + " " + std::string(to_string(reduction.op)));
@@ -31,7 +31,7 @@ void expect(const Reduction& reduction, const Bits& sources, std::uint64_t expec
       [&] { EXPECT_EQ(testing::reduce_bits(reduction, sources), expected) << std::hex << expected; });
 }
 
-// The encodings that the rules speak of.
+// The encodings of the special values of a floating-point type.
 struct Encoding {
   DataType type;
   std::uint64_t sign;
@@ -72,7 +72,7 @@ TEST_P(Floats, ArithmeticGivesTheCanonicalNanWhicheverNansGoIn) {
   Reduction average = op(ReduceOp::kAvg);
   average.divisor = 2;
   expect(average, {quiet}, e().nan());
-  for (const ReduceOp o : {ReduceOp::kSum, ReduceOp::kMin}) {  // a factor is arithmetic also where a selection follows
+  for (const ReduceOp o : {ReduceOp::kSum, ReduceOp::kMin}) {  // a factor is arithmetic, even if a selection follows
     Reduction scaled = op(o);
     scaled.scaled_source = 0;
     scaled.scale.real = 0;
@@ -116,7 +116,7 @@ TEST_P(Floats, SubnormalsAreAddedNotFlushed) {
   Reduction average = op(ReduceOp::kAvg);
   average.divisor = 2;
   expect(average, {4, 6}, 5);
-  expect(average, {1, 0}, 0);  // half the smallest: a tie, to even
+  expect(average, {1, 0}, 0);  // half of the smallest subnormal is a tie and rounds to even
   expect(average, {1, 2}, 2);
 }
 
@@ -144,14 +144,15 @@ TEST(Float16, RoundsOnceForAllSources) {
   const Reduction sum{.type = DataType::kFloat16, .op = ReduceOp::kSum, .scale = {}};
   const std::uint64_t two_k = testing::round_to(testing::kFloat16Format, 2048);
   expect(sum, {two_k, 0x3C00, 0x3C00}, testing::round_to(testing::kFloat16Format, 2050));
-  expect(sum, {two_k, 0x3C00}, two_k);                                            // a tie, to even
-  expect(sum, {0x7BFF, testing::round_to(testing::kFloat16Format, 15)}, 0x7BFF);  // 65519: back to 65504
-  expect(sum, {0x7BFF, testing::round_to(testing::kFloat16Format, 16)}, 0x7C00);  // 65520: infinity
-  expect(sum, {0x7BFF, 0x7BFF, 0xFBFF}, 0x7BFF);                                  // past the range and back
+  expect(sum, {two_k, 0x3C00}, two_k);                                            // a tie rounds to even
+  expect(sum, {0x7BFF, testing::round_to(testing::kFloat16Format, 15)}, 0x7BFF);  // 65519 rounds to 65504
+  expect(sum, {0x7BFF, testing::round_to(testing::kFloat16Format, 16)}, 0x7C00);  // 65520 rounds to infinity
+  expect(sum, {0x7BFF, 0x7BFF, 0xFBFF}, 0x7BFF);  // an intermediate sum may exceed the range
 }
 
 TEST(Float32, AFactorIsRoundedBeforeItIsAdded) {
-  const float x = 1 + 0x1p-12f;  // its square is 1 + 2^-11 + 2^-24: the last term is lost to the rounding, unless fused
+  // The square of x is 1 + 2^-11 + 2^-24. Rounding drops the last term, but a fused multiply-add would keep it.
+  const float x = 1 + 0x1p-12f;
   const Reduction scaled{.type = DataType::kFloat32,
                          .op = ReduceOp::kPreMulSum,
                          .scaled_source = 1,
@@ -180,7 +181,7 @@ TEST(Integer, AveragesTruncateTowardsZeroAfterTheWrappedSum) {
   const auto byte = [](int value) { return std::uint64_t{static_cast<std::uint8_t>(value)}; };
   expect(average(DataType::kInt8, 2), {byte(-7), byte(0)}, byte(-3));
   expect(average(DataType::kInt8, 2), {byte(100), byte(100)}, byte(-28));  // 200 wraps to -56
-  expect(average(DataType::kInt8, 300), {byte(-128), byte(0)}, byte(0));   // a divisor past the type's range
+  expect(average(DataType::kInt8, 300), {byte(-128), byte(0)}, byte(0));   // a divisor outside of the type's range
   expect(average(DataType::kUint8, 2), {byte(200), byte(100)}, byte(22));  // 300 wraps to 44
   expect(average(DataType::kInt32, 3), {0x8000'0000u, 0}, std::uint32_t(-715827882));
   expect(average(DataType::kUint32, 0xFFFFFFFFu), {0xFFFFFFFFu, 0}, 1);

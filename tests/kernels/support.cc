@@ -1,3 +1,4 @@
+// Helpers for the tests of kernels: see support.h.
 #include "support.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +16,7 @@ namespace {
 constexpr std::size_t kGuardBytes = 128;
 constexpr std::byte kGuard{0xA5};
 
-// Holds Highway's choice to `target` while it lives.
+// Makes Highway choose `target` as long as this object exists.
 class OnTarget {
  public:
   explicit OnTarget(std::int64_t target) { choose(target); }
@@ -35,7 +36,7 @@ void store_element(std::span<std::byte> buffer, std::size_t index, T element) {
   std::memcpy(buffer.data() + index * sizeof(T), &element, sizeof(T));
 }
 
-// Bits of a float with that many fraction bits: some special value.
+// Returns the bits of a random special value, for a floating-point format with `fraction_bits` fraction bits.
 std::uint64_t special_bits(int total_bits, int fraction_bits, std::mt19937_64& random) {
   const std::uint64_t any = random() >> (64 - total_bits);
   const std::uint64_t sign = any & (std::uint64_t{1} << (total_bits - 1));
@@ -43,15 +44,16 @@ std::uint64_t special_bits(int total_bits, int fraction_bits, std::mt19937_64& r
   const std::uint64_t infinity = ((std::uint64_t{1} << (total_bits - 1 - fraction_bits)) - 1) << fraction_bits;
   switch (random() % 6) {
     case 0: return sign | infinity;
-    case 1: return sign | infinity | fraction;            // mostly a NaN, quiet or signalling
+    case 1: return sign | infinity | fraction;            // almost always a NaN, quiet or signalling
     case 2: return sign;                                  // zero
     case 3: return sign | fraction;                       // subnormal
-    case 4: return sign | (infinity - 1 - fraction % 4);  // about the largest finite
+    case 4: return sign | (infinity - 1 - fraction % 4);  // one of the four largest finite values
     default: return any;
   }
 }
 
-// Of either sign and below 4, all of them as likely; special: any bits.
+// Returns a random value with a magnitude below 4, positive or negative, with equal probability for each encoding. If
+// `special`, all encodings are possible.
 std::uint8_t float8_bits(DataType type, bool special, std::mt19937_64& random) {
   const std::uint64_t four = type == DataType::kFloat8E4M3 ? 0x48 : 0x44;
   const std::uint64_t any = random();
@@ -88,14 +90,14 @@ void for_each_target(const std::function<void()>& body) {
   for (std::int64_t left = hwy::SupportedTargets(); left != 0; left &= left - 1) {
     const OnTarget on_target(left & -left);
     const std::string name = target_name();
-    if (std::find(done.begin(), done.end(), name) != done.end()) continue;  // not compiled: another one stood in
+    if (std::find(done.begin(), done.end(), name) != done.end()) continue;  // not compiled, so another one was used
     done.push_back(name);
     const ::testing::ScopedTrace trace(__FILE__, __LINE__, "target " + name);
     body();
   }
 }
 
-std::vector<std::string> targets_here() {
+std::vector<std::string> available_targets() {
   std::vector<std::string> names;
   for_each_target([&] { names.emplace_back(target_name()); });
   return names;
@@ -144,8 +146,8 @@ bool Buffers::guards_intact() const {
 }
 
 std::uint64_t reduce_bits(const Reduction& reduction, std::span<const std::uint64_t> source_bits) {
-  constexpr std::size_t kCount =
-      601;  // more than two blocks of the smallest type on the widest target, and a part of one
+  // More than two blocks of the smallest type on the widest target, and part of a third one.
+  constexpr std::size_t kCount = 601;
   const std::size_t element_bytes = size_of(reduction.type);
   std::vector<std::vector<std::uint64_t>> memory(source_bits.size() + 1, std::vector<std::uint64_t>(kCount));
   std::vector<const std::byte*> sources;
@@ -186,7 +188,8 @@ std::uint16_t round_to(Format format, double value) {
   if (std::isinf(magnitude)) return sign | infinity;
   const int smallest = 1 - format.exponent_bias;
   const int exponent = magnitude == 0 ? smallest : std::max(std::ilogb(magnitude), smallest);
-  // In units of the last place; a full significand here carries into the exponent, as the encoding has it.
+  // Round the significand to units of the last place. If it overflows, the carry goes into the exponent, which gives
+  // the right encoding.
   const double units = std::nearbyint(std::ldexp(magnitude, format.fraction_bits - exponent));
   const double encoded = units + std::ldexp(exponent - smallest, format.fraction_bits);
   return static_cast<std::uint16_t>(sign | (encoded >= infinity ? infinity : static_cast<std::uint16_t>(encoded)));

@@ -1,5 +1,5 @@
-// What the kernel tests share: running on each Highway target of this machine, buffers that notice stray accesses,
-// random elements, and an independent rounding to the 16-bit floats.
+// Helpers for the tests of kernels: running on each Highway target of this machine, buffers that detect accesses
+// outside of them, random elements, and an independent implementation of rounding to 16-bit floats.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace tutti {
 
-// How GoogleTest names the parameters of a test.
+// GoogleTest prints the parameters of tests with these functions.
 inline void PrintTo(DataType type, std::ostream* out) { *out << to_string(type); }
 inline void PrintTo(ReduceOp op, std::ostream* out) { *out << to_string(op); }
 
@@ -23,29 +23,29 @@ inline void PrintTo(ReduceOp op, std::ostream* out) { *out << to_string(op); }
 
 namespace tutti::kernels::testing {
 
-// Calls `body` once for each target that was compiled and that this machine supports, with reduce() held to that
-// target. Names the target in the messages of failures within.
+// Calls `body` once for each target that was compiled and that this machine supports. During the call, reduce() uses
+// that target, and messages of failures name it.
 void for_each_target(const std::function<void()>& body);
 
-// Names of those targets, fallback included.
-std::vector<std::string> targets_here();
+// Returns the names of those targets, including the fallback.
+std::vector<std::string> available_targets();
 
 enum class Values {
-  kOrdinary,  // floats in [-4, 4); integers of any bits
-  kWild,      // the same, but every eighth float is a NaN, an infinity, a zero, subnormal, or of any bits
+  kOrdinary,  // floats in [-4, 4); integers with random bits
+  kWild,      // the same, but about one float in eight is a NaN, an infinity, a zero, subnormal, or has random bits
 };
 
 void fill(std::span<std::byte> buffer, DataType type, Values values, std::mt19937_64& random);
 
-// Sources end where their memory ends, so that a sanitizer sees a read past them. Destinations stand between guard
-// bytes. Everything starts at an odd number of elements from an aligned address, another one for each buffer if
-// `staggered`.
+// The sources and destinations of a reduction. A source is at the end of its memory, so that a sanitizer detects reads
+// behind it. A destination is between guard bytes. Every buffer starts one element after an aligned address or, if
+// `staggered`, a different number of elements (1 to 16) after it.
 struct Layout {
   DataType type = DataType::kFloat32;
   std::size_t sources = 1;
   std::size_t destinations = 1;
   std::size_t count = 0;
-  bool in_place = false;  // destination i is source i, where there is one
+  bool in_place = false;  // destination i is the same memory as source i, if there is a source i
   bool staggered = true;
 };
 
@@ -69,7 +69,7 @@ class Buffers {
   std::vector<std::byte*> destinations_;
 };
 
-// Elements as raw bits in, one destination out, on the current target.
+// Reduces vectors of elements, given as raw bits, to one vector, on the current target.
 template <class T>
 std::vector<T> reduce_vectors(const Reduction& reduction, const std::vector<std::vector<T>>& sources) {
   std::vector<const std::byte*> from;
@@ -80,8 +80,8 @@ std::vector<T> reduce_vectors(const Reduction& reduction, const std::vector<std:
   return result;
 }
 
-// The same for one element per source; computed in the first, a middle and the last lane of a few blocks, which must
-// agree.
+// Reduces one element of each source, given as raw bits. The reduction is made with vectors that are filled with this
+// element, so that every SIMD lane and the scalar rest compute it; all results must be equal.
 std::uint64_t reduce_bits(const Reduction& reduction, std::span<const std::uint64_t> source_bits);
 
 // A binary floating format in 16 bits.
@@ -92,8 +92,8 @@ struct Format {
 inline constexpr Format kFloat16Format{10, 15};
 inline constexpr Format kBfloat16Format{7, 127};
 
-// Written from the formats' definitions with double arithmetic, sharing nothing with the kernels. NaN: see each.
-double decode(Format format, std::uint16_t bits);     // NaN for every NaN
-std::uint16_t round_to(Format format, double value);  // nearest even; value is not NaN
+// These functions follow the definitions of the formats and use double arithmetic. They share no code with the kernels.
+double decode(Format format, std::uint16_t bits);     // every NaN gives NaN
+std::uint16_t round_to(Format format, double value);  // rounds to nearest, ties to even; `value` must not be NaN
 
 }  // namespace tutti::kernels::testing

@@ -1,5 +1,5 @@
-// Every target gives the reference's bits, for every type, operation, number of sources and destinations, length and
-// alignment, and touches nothing but its destinations.
+// Tests that every target gives the same bits as the reference, for every type, operation, number of sources and
+// destinations, length and alignment, and that it writes only to its destinations.
 #include "kernels/cpu/targets.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using testing::Buffers;
 using testing::Layout;
 using testing::Values;
 
-// The way an executor would call for this operation, with `sources` operands.
+// Makes the reduction that an executor would use for this operation with `sources` operands.
 Reduction reduction_for(DataType type, ReduceOp op, std::size_t sources) {
   Reduction reduction{.type = type, .op = op, .scale = {}};
   if (op == ReduceOp::kAvg) reduction.divisor = static_cast<std::uint32_t>(sources + 2);
@@ -30,7 +30,7 @@ Reduction reduction_for(DataType type, ReduceOp op, std::size_t sources) {
   return reduction;
 }
 
-// The reference and every target over equal buffers.
+// Runs the reference and every target on equal buffers and compares the results.
 void expect_reference_bits(const Reduction& reduction, const Layout& layout, Values values, std::uint64_t seed) {
   const Buffers expected(layout, values, seed);
   reduce_reference(reduction, expected.sources(), expected.destinations(), layout.count);
@@ -74,7 +74,7 @@ class Targets : public ::testing::TestWithParam<std::tuple<DataType, ReduceOp>> 
 constexpr std::size_t kSourceCounts[] = {1, 2, 3, 5, 8, 17};
 constexpr std::size_t kDestinationCounts[] = {1, 2, 4};
 constexpr std::size_t kCounts[] = {0, 1, 2, 3, 7, 63, 64, 65, 255, 257, 1001};
-constexpr std::size_t kFarAway = std::size_t{1} << 40;  // bytes until reuse: makes the stores go around the caches
+constexpr std::size_t kFarAway = std::size_t{1} << 40;  // bytes until reuse; so many that stores bypass the caches
 
 TEST_P(Targets, GiveTheReferencesBitsForEveryShape) {
   for (const std::size_t sources : kSourceCounts) {
@@ -143,11 +143,11 @@ INSTANTIATE_TEST_SUITE_P(EveryTypeAndOp, Targets,
                          });
 
 TEST(Target, IsTheBestOfThisMachineUnlessHeld) {
-  const std::vector<std::string> targets = testing::targets_here();
+  const std::vector<std::string> targets = testing::available_targets();
   EXPECT_EQ(std::count(targets.begin(), targets.end(), target_name()), 1);
 #if HWY_ARCH_X86_64
   EXPECT_EQ(std::count(targets.begin(), targets.end(), "AVX2"), __builtin_cpu_supports("avx2") ? 1 : 0);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // these build one vector target only
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // builds with them have only one vector target
   EXPECT_EQ(std::count(targets.begin(), targets.end(), "SSE4"), __builtin_cpu_supports("sse4.2") ? 1 : 0);
   EXPECT_EQ(std::count(targets.begin(), targets.end(), "AVX3"), __builtin_cpu_supports("avx512bw") ? 1 : 0);
 #endif

@@ -1,12 +1,12 @@
-// One rank of a job over several machines: machines_rank MODE [ARGUMENTS]. Started by machines_test.sh, once for every
-// rank, each in its machine's network namespace; rank, size and root come from the environment. All ranks of a job get
-// the same MODE. Status: 0, 1 where a result was wrong, 2 where set-up failed, 3 where a collective did.
+// machines_rank MODE [ARGUMENTS]: one rank of a job over several machines. machines_test.sh starts it once for every
+// rank, in the network namespace of its machine. Rank, size and root come from the environment. All ranks of a job get
+// the same MODE. Exit status: 0; 1 if a result was wrong; 2 if the set-up failed; 3 if a collective failed.
 //
-//   collectives          every collective by every algorithm, results compared exactly
-//   split LOCAL_RANK     this machine's ranks among themselves, then the ranks of that number on all machines
-//   bytes ALGORITHM      what one all_reduce of 4 MiB moves over the machine's cable
-//   loop ALGORITHM MIB [INTERFACE]   all_reduce after all_reduce until one fails, which is told; the interface, where
-//                        there is one, is CommunicatorOptions'
+//   collectives          makes every collective with every algorithm, and compares the results exactly
+//   split LOCAL_RANK     splits into the ranks of this machine, and into the ranks with this number on all machines
+//   bytes ALGORITHM      measures the bytes that one all_reduce of 4 MiB sends over the machine's cable
+//   loop ALGORITHM MIB [INTERFACE]   repeats all_reduce until one fails, and prints the error; INTERFACE is
+//                        CommunicatorOptions::interface
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -25,7 +25,7 @@ constexpr unsigned kLifeSeconds = 100;  // no rank outlives a broken test
 
 bool failed() { return testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed(); }
 
-// Bytes that this machine has sent through its cable.
+// Returns the number of bytes that this machine has sent through its cable.
 std::int64_t bytes_sent() {
   std::ifstream devices("/proc/net/dev");
   std::string line;
@@ -37,7 +37,8 @@ std::int64_t bytes_sent() {
   return 0;
 }
 
-// What `work`, made by all ranks, moves out of this machine. The barriers' own bytes, and acknowledgements, count too.
+// Returns the number of bytes that this machine sends while all ranks execute `work`. The bytes of the barriers and
+// of acknowledgements are included.
 std::int64_t bytes_moved(Communicator& all, const std::function<void()>& work) {
   EXPECT_TRUE(all.barrier().ok());
   const std::int64_t before = bytes_sent();
@@ -84,7 +85,7 @@ void all_gather_v_case(Communicator& rank) {
   ASSERT_EQ(whole, want);
 }
 
-// Rank r sends q + 1 elements of value 100 r + q to rank q.
+// Rank r sends q + 1 elements with the value 100 r + q to rank q.
 void all_to_all_v_case(Communicator& rank) {
   std::vector<std::size_t> to, from;
   std::vector<std::int32_t> in, want;
@@ -100,7 +101,7 @@ void all_to_all_v_case(Communicator& rank) {
   ASSERT_EQ(out, want);
 }
 
-// Round the ring by send and receive.
+// Each rank sends to the next one in a ring, and receives from the previous one.
 void transfer_case(Communicator& rank) {
   const std::int32_t ranks = rank.size();
   const std::int32_t next = (rank.rank() + 1) % ranks, previous = (rank.rank() + ranks - 1) % ranks;
@@ -125,7 +126,7 @@ void run_collectives(Communicator& rank) {
   std::printf("rank %d of %d: %zu calls right\n", rank.rank(), rank.size(), cases.size() + 3);
 }
 
-// A machine's name is its network namespace's number.
+// A machine is identified by the number of its network namespace.
 std::int32_t lowest_rank_of_this_machine(Communicator& rank) {
   std::array<char, 64> name{};
   EXPECT_GT(readlink("/proc/self/ns/net", name.data(), name.size() - 1), 0);
@@ -149,8 +150,8 @@ void run_split(Communicator& rank, std::int32_t local_rank) {
   std::printf("rank %d: inside has %d ranks and sends %lld bytes, across has %d ranks and sends %lld bytes\n",
               rank.rank(), (*inside)->size(), static_cast<long long>(by_inside), (*across)->size(),
               static_cast<long long>(by_across));
-  EXPECT_LT(by_inside, 100'000) << "4 MiB among neighbours are no traffic";
-  EXPECT_GT(by_across, 2'000'000) << "4 MiB across are";
+  EXPECT_LT(by_inside, 100'000) << "a call inside the machine must cause no traffic";
+  EXPECT_GT(by_across, 2'000'000) << "a call across the machines must cause traffic";
 }
 
 void run_bytes(Communicator& rank, Algorithm algorithm) {

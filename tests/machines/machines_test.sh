@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Ranks on several machines, one function for each promise: machines_test.sh MACHINES_RANK TUTTI PROMISE
-# The machines are network namespaces (with_machines.sh). Status 77: they cannot be made here.
+# machines_test.sh MACHINES_RANK TUTTI PROMISE: tests ranks on several machines. Each promise is a function of this
+# script. The machines are network namespaces (see with_machines.sh). Exit status 77: they cannot be created here.
 set -u
 rank_program=$1
 tutti=$2
@@ -8,7 +8,8 @@ promise=$3
 # shellcheck source=tests/support/patience.sh
 . "$(dirname "$0")/../support/patience.sh" "$tutti"
 
-# The machines' end when their script is killed: outside of them. Whoever still lived in them would hold the pipe open.
+# Checks that the machines end if their script is killed. It runs outside of them. A process that stayed alive would
+# keep the pipe open.
 a_killed_script_leaves_nothing() {
   local here
   here=$(mktemp -d)
@@ -22,13 +23,13 @@ a_killed_script_leaves_nothing() {
   rm -rf "$here"
   local word
   read -r word <&3
-  if [ "$word" != ready ]; then # skipped: why
+  if [ "$word" != ready ]; then # skipped; the word is the start of the reason
     echo "$word $(cat <&3)"
     wait $!
     exit
   fi
   kill -KILL $!
-  timeout "$patience_s" cat <&3 || { echo 'FAILED: a process of the machines lives on' && exit 1; }
+  timeout "$patience_s" cat <&3 || { echo 'FAILED: a process of the machines is still alive' && exit 1; }
   ! ip netns list | grep "tutti-$!-" || { echo 'FAILED: a namespace is left' && exit 1; }
   exit 0
 }
@@ -46,7 +47,7 @@ read -r -a names <<<"$MACHINES"
 here=$(mktemp -d)
 trap 'rm -rf "$here"' EXIT
 
-# What the ranks' environment has besides rank, size and root; cases change it.
+# The environment of the ranks, in addition to rank, size and root. Test cases change it.
 variables=(TUTTI_INTERFACE=eth0 TUTTI_TIMEOUT_MS=20000 TUTTI_SETUP_TIMEOUT_MS=20000)
 root=10.77.0.1:29477
 
@@ -57,8 +58,9 @@ fail() {
 }
 now_ms() { date +%s%3N; }
 
-# start PLACES COMMAND...: one rank on each machine that PLACES names ("0 0 1": ranks 0 and 1 on machine 0), all at
-# once; LOCAL_RANK in COMMAND becomes the rank's number on its machine. Output in $here/<rank>, process ids in pids.
+# start PLACES COMMAND...: starts one rank on each machine in PLACES, all at the same time. For example, "0 0 1"
+# starts ranks 0 and 1 on machine 0. LOCAL_RANK in COMMAND is replaced by the rank's number on its machine. The
+# output is in $here/<rank>, the process ids in pids.
 start() {
   local places=$1 rank=0 place local_rank=(0 0 0 0)
   local -a at
@@ -74,7 +76,7 @@ start() {
   done
 }
 
-# join: waits for all ranks; their statuses in $statuses. Ranks that hang end by their deadlines.
+# join: waits for all ranks and stores their exit statuses in $statuses. Ranks that hang end at their deadlines.
 join() {
   local pid
   statuses=
@@ -84,7 +86,7 @@ join() {
   done 2>/dev/null
 }
 
-# all_right RANKS: every one ended with 0.
+# all_right RANKS: checks that every rank ended with status 0.
 all_right() {
   local want
   want=$(printf '0 %.0s' $(seq "$1"))
@@ -95,7 +97,7 @@ collectives() { # collectives PLACES
   start "$1" "$rank_program" collectives
   join
   all_right ${#pids[@]}
-  grep -h 'calls right' "$here"/[0-9]* || fail 'no rank has counted its calls'
+  grep -h 'calls right' "$here"/[0-9]* || fail 'no rank printed the number of its calls'
 }
 
 two_machines_of_two_ranks() { collectives '0 0 1 1'; }
@@ -131,10 +133,10 @@ wrong_interfaces_are_refused_with_the_list() {
   done
 }
 
-# wait_for_loop: until every rank has made its first calls.
+# wait_for_loop: waits until every rank has made its first calls.
 wait_for_loop() {
   all_run() { [ "$(grep -l ' runs$' "$here"/[0-9]* | wc -l)" = ${#pids[@]} ]; }
-  wait_until all_run || fail 'the ranks do not run'
+  wait_until all_run || fail 'the ranks do not make calls'
 }
 
 ports_stay_in_their_range() {
@@ -158,7 +160,7 @@ ports_stay_in_their_range() {
   echo "$listening sockets listen, all in their range"
 }
 
-# The ranks meet by IPv4, where TUTTI_ROOT says; the program wants its data on another address of the same cable.
+# The ranks meet over IPv4 at TUTTI_ROOT. The program selects another address of the same cable for the data.
 the_options_interface_alone_is_where_data_goes() {
   command -v ss >/dev/null || { echo 'skipped: ss is not installed' && exit 77; }
   variables=(TUTTI_TIMEOUT_MS=20000 TUTTI_SETUP_TIMEOUT_MS=20000)
@@ -187,7 +189,7 @@ neighbours_share_memory_and_others_do_not() {
   grep -q 'TUTTI_TRANSPORT=shm, but the ranks cannot all share memory' "$here/1" || fail 'shm alone goes'
 }
 
-# gVisor has no boot id, and containers may mask it. Ranks that share memory find each other nevertheless.
+# gVisor has no boot id, and containers may hide it. Ranks that can share memory must find each other anyway.
 without_a_boot_id_neighbours_share_memory() {
   mount -t tmpfs none /proc/sys/kernel/random || fail 'the boot id cannot be hidden'
   variables+=(TUTTI_LOG=info)
@@ -198,7 +200,8 @@ without_a_boot_id_neighbours_share_memory() {
   grep -q 'rank 1 of 3, transport mixed; on this machine: 2 of the 3 ranks, itself included' "$here/1" || fail 'rank 1'
 }
 
-# Set-up fails at once, since nothing can arrive: `tutti run`, and ranks that anybody else has started.
+# Set-up must fail at once, because no packets can arrive. This is tested with `tutti run` and with ranks that are
+# started in another way.
 a_loopback_that_is_down_is_named() {
   local start_ms took_ms name=${names[0]} whole=30000
   variables+=("TUTTI_SETUP_TIMEOUT_MS=$whole" TUTTI_INTERFACE=lo)
@@ -206,14 +209,14 @@ a_loopback_that_is_down_is_named() {
   ip -n "$name" link set lo down
   start_ms=$(now_ms)
   ip netns exec "$name" env TUTTI_SETUP_TIMEOUT_MS=$whole "$tutti" run -n 2 -- "$rank_program" bytes ring \
-    >"$here/run" 2>&1 && fail 'tutti run needs no loopback'
+    >"$here/run" 2>&1 && fail 'tutti run must fail without loopback'
   grep -q 'the loopback interface "lo" is down' "$here/run" || fail 'tutti run does not name it'
   start '0 0' "$rank_program" bytes ring
   join
   [ "$statuses" = '2 2 ' ] || fail "statuses are $statuses"
   for rank in 0 1; do grep -q '"lo" is down' "$here/$rank" || fail "rank $rank does not name it"; done
   variables=("TUTTI_SETUP_TIMEOUT_MS=$whole")
-  root=10.77.0.1:29477 # to an address of the own machine, packets go over loopback, too
+  root=10.77.0.1:29477 # packets to an address of the own machine go over loopback, too
   start '0 0' "$rank_program" bytes ring
   join
   [ "$statuses" = '2 2 ' ] || fail "statuses are $statuses"
@@ -223,7 +226,7 @@ a_loopback_that_is_down_is_named() {
   echo "all three have ended after $took_ms ms"
 }
 
-# Everything of one machine that has no IPv4 address at all.
+# Runs everything on one machine that has no IPv4 address.
 a_loopback_with_ipv6_alone_serves() {
   local name=${names[0]}
   ip -n "$name" addr del 127.0.0.1/8 dev lo
@@ -240,7 +243,7 @@ a_loopback_with_ipv6_alone_serves() {
   join
   all_right 2
   pids=()
-  for rank in 0 1; do # a launcher that only says that all ranks are on one machine
+  for rank in 0 1; do # a launcher that provides only the information that all ranks are on one machine
     ip netns exec "$name" env SLURM_PROCID=$rank SLURM_NTASKS=2 SLURM_LOCALID=$rank SLURM_JOB_ID=7 SLURM_STEP_ID=0 \
       SLURM_NNODES=1 "$rank_program" bytes ring >"$here/$rank" 2>&1 &
     pids+=($!)
@@ -249,13 +252,13 @@ a_loopback_with_ipv6_alone_serves() {
   all_right 2
 }
 
-# set_hosts LINE...: what this run's hosts file says.
+# set_hosts LINE...: sets the hosts file of this test run.
 set_hosts() {
   printf '%s\n' "$@" >"$here/hosts"
   mount --bind "$here/hosts" /etc/hosts || fail 'the hosts file cannot be replaced'
 }
 
-# As in Kubernetes, where a name is published once its container runs: rank 0's own one, too.
+# As in Kubernetes, a name is published only after its container runs. This includes rank 0's own name.
 a_root_name_may_resolve_late() {
   set_hosts '127.0.0.1 localhost'
   root='rank-0.late:29477'
@@ -276,13 +279,13 @@ a_root_name_may_resolve_late() {
   done
 }
 
-# The system's resolver waits for a minute then, and cannot be interrupted.
+# In this case the system's resolver waits for a minute and cannot be interrupted.
 a_silent_name_server_does_not_outlast_the_deadline() {
   local name start_ms took_ms
   set_hosts '127.0.0.1 localhost'
   printf 'nameserver 10.77.0.9\noptions timeout:30 attempts:2\n' >"$here/resolv"
   mount --bind "$here/resolv" /etc/resolv.conf || fail 'the name server cannot be replaced'
-  for name in "${names[@]}"; do # packets to it are sent, and nobody takes them
+  for name in "${names[@]}"; do # packets to it are sent, and no machine receives them
     ip -n "$name" neigh add 10.77.0.9 lladdr 02:00:00:00:00:09 dev eth0
   done
   variables+=(TUTTI_SETUP_TIMEOUT_MS=500)
@@ -299,18 +302,18 @@ a_silent_name_server_does_not_outlast_the_deadline() {
 one_working_address_of_a_root_name_is_enough() {
   variables=(TUTTI_TIMEOUT_MS=20000 TUTTI_SETUP_TIMEOUT_MS=20000)
   root=dual:29477
-  set_hosts '10.77.0.9 dual' 'fd00::1 dual' # the IPv4 address is nobody's
+  set_hosts '10.77.0.9 dual' 'fd00::1 dual' # no machine has the IPv4 address
   start '0 0 1' "$rank_program" bytes ring
   join
   all_right 3
-  set_hosts '10.77.0.1 dual' 'fd00::1 dual' # rank 0 alone has a route to its IPv4 address
+  set_hosts '10.77.0.1 dual' 'fd00::1 dual' # only rank 0 has a route to its IPv4 address
   ip -n "${names[1]}" route add blackhole 10.77.0.1/32
   start '0 0 1' "$rank_program" bytes ring
   join
   all_right 3
 }
 
-# Some distributions turn a machine's own name into 127.0.1.1. Other machines resolve it to the real address.
+# Some distributions resolve a machine's own name to 127.0.1.1, while other machines resolve it to the real address.
 a_root_name_may_be_loopback_in_its_own_hosts_file() {
   variables=(TUTTI_TIMEOUT_MS=20000 TUTTI_SETUP_TIMEOUT_MS=20000)
   root=first:29477
@@ -323,8 +326,8 @@ a_root_name_may_be_loopback_in_its_own_hosts_file() {
   all_right 3
 }
 
-# bytes_by ALGORITHM: what all machines sent for one all_reduce of 4 MiB, ranks dealt in turn. Two ranks a machine:
-# each reads its machine's counter, so the sum counts all twice.
+# bytes_by ALGORITHM: measures the bytes that all machines send for one all_reduce of 4 MiB, with ranks assigned
+# round-robin. Each machine has two ranks that read the same counter, so the sum is divided by two.
 bytes_by() {
   start '0 1 0 1' "$rank_program" bytes "$1"
   join
@@ -333,7 +336,8 @@ bytes_by() {
   echo "all_reduce of 4 MiB by $1: $moved bytes over the cables"
 }
 
-# Of a ring through ranks dealt in turn every hop crosses: 6 x 4 MiB. Hierarchically each rank sends half its message.
+# In a ring through ranks that are assigned round-robin, every hop crosses a cable: 6 x 4 MiB. In the hierarchical
+# algorithm, each rank sends half of its message.
 hierarchical_spares_the_cable() {
   local moved ring
   bytes_by ring
@@ -359,7 +363,8 @@ splits_follow_the_machines() {
   grep -h 'inside has' "$here"/[0-3]
 }
 
-# Both sides end within their deadline, and every rank says which ranks beyond the cut have not come or not finished.
+# Both sides must end within their deadline, and the error of every rank must name ranks beyond the cut that have not
+# entered or finished the call.
 a_pulled_cable_ends_every_rank() {
   local algorithm start_ms rank beyond
   variables=(TUTTI_INTERFACE=eth0 TUTTI_TIMEOUT_MS=3000)
@@ -374,7 +379,7 @@ a_pulled_cable_ends_every_rank() {
     for rank in 0 1 2 3; do
       if [ $rank -lt 2 ]; then beyond='[23]'; else beyond='[01]'; fi
       grep -qE "timeout: .*(entered|finished) by ranks? ([0-9], )*$beyond" "$here/$rank" ||
-        fail "$algorithm: rank $rank names nobody beyond the cut"
+        fail "$algorithm: rank $rank names no rank beyond the cut"
     done
     ip link set cable1 up
   done
@@ -400,8 +405,8 @@ perf_over_two_machines() {
   start '0 0 1 1' "$tutti" perf all_reduce -b 8 -e 1M -f 64 -n 5 -w 1
   join
   all_right 4
-  [ "$(cat "$here"/[0-3] | grep -c ' perf all_reduce: 4 ranks')" = 1 ] || fail 'not one report'
-  grep -q '^# Out of bounds values : 0 OK$' "$here/0" || fail 'no good verdict'
+  [ "$(cat "$here"/[0-3] | grep -c ' perf all_reduce: 4 ranks')" = 1 ] || fail 'there must be exactly one report'
+  grep -q '^# Out of bounds values : 0 OK$' "$here/0" || fail 'the verdict is not OK'
 }
 
 "$promise"

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# with_machines.sh K COMMAND...: runs COMMAND with K machines beside it, and takes them down again.
+# with_machines.sh K COMMAND...: creates K machines, runs COMMAND beside them, and removes the machines again.
 #
-# A machine is a network namespace, tutti-PID-n0 to tutti-PID-n<K-1>, with one interface eth0 (10.77.0.<i+1>/24 and
-# fd00::<i+1>/64) whose cable, a veth pair, leads to the switch, a bridge in the namespace that COMMAND runs in. COMMAND
-# finds the names in MACHINES (`ip netns exec` takes them), and cable<i> is the switch's end of machine i's cable.
-# Needs root, or a kernel that lets users make namespaces. Status: COMMAND's; 77 where namespaces cannot be made.
+# A machine is a network namespace. The names are tutti-PID-n0 to tutti-PID-n<K-1>. Each machine has one interface
+# eth0 (10.77.0.<i+1>/24 and fd00::<i+1>/64). Its cable is a veth pair to the switch, which is a bridge in the
+# namespace of COMMAND. COMMAND gets the names in the variable MACHINES, for `ip netns exec`. cable<i> is the
+# switch's end of machine i's cable. The script needs root, or a kernel that lets users create namespaces. Exit
+# status: that of COMMAND; 77 if namespaces cannot be created.
 #
-# Nothing is left behind, whoever is killed and how: the namespaces, their names and all processes started here live in
-# a mount, network and process namespace of this run, which the kernel takes down with its first process, and that one
-# dies with this script. Nothing of it can be seen outside.
+# All of this is removed even if any process is killed. The namespaces, their names and all processes run in a mount,
+# network and process namespace of this run. The kernel removes it when its first process ends, and that process ends
+# with this script. The machines cannot be seen from outside.
 set -eu
 
 main() {
@@ -21,7 +22,8 @@ main() {
   [ "$(id -u)" = 0 ] || flags+=(--user --map-root-user)
   local why
   why=$(unshare "${flags[@]}" bash "${BASH_SOURCE[0]}" --inside "$$" 1 true 2>&1) || skip "$why"
-  # Not exec: unshare is deaf to SIGTERM while it waits. The signal it cannot miss is the end of this script.
+  # Do not use exec: unshare ignores SIGTERM while it waits. It cannot ignore the signal that the kernel sends at the
+  # end of this script.
   setpriv --pdeathsig KILL unshare "${flags[@]}" bash "${BASH_SOURCE[0]}" --inside "$$" "$count" "$@" <&0 &
   local child=$!
   trap 'kill -KILL $child; exit 130' INT
@@ -36,11 +38,11 @@ skip() {
   exit 77
 }
 
-# The first process of the new namespaces.
+# Runs as the first process of the new namespaces.
 inside() {
   local pid=$1 count=$2 i
   shift 2
-  mount -t tmpfs tmpfs /run # where ip keeps the names: ours alone
+  mount -t tmpfs tmpfs /run # ip keeps the names of namespaces here; this copy is private
   ip link set lo up
   ip link add switch type bridge forward_delay 0
   ip link set switch up

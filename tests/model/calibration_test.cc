@@ -1,3 +1,4 @@
+// Tests calibration files, and the fit of cost parameters to measured times.
 #include "model/calibration.h"
 
 #include <gmock/gmock.h>
@@ -63,7 +64,7 @@ TEST_F(Calibration, DamagedAndForeignFilesAreToldAndNotUsed) {
   parameters.hardware = "0123";
   ASSERT_TRUE(store_calibration(path, parameters).ok());
   EXPECT_THAT(load_calibration("", cache()).error().message, HasSubstr("other hardware"));
-  EXPECT_TRUE(load_calibration(path, cache()).ok()) << "a file that is named counts";
+  EXPECT_TRUE(load_calibration(path, cache()).ok()) << "a file that the user names is used";
   std::ofstream(path) << "{";
   EXPECT_THAT(load_calibration("", cache()).error().message, HasSubstr(path));
   EXPECT_EQ(load_calibration(path + ".not", cache()).error().code, ErrorCode::kSystem);
@@ -71,14 +72,14 @@ TEST_F(Calibration, DamagedAndForeignFilesAreToldAndNotUsed) {
 
 TEST_F(Calibration, WhatCannotBeWrittenIsToldAndLeavesTheOldFile) {
   const std::string path = (folder_ / "file" / "x.json").string();
-  std::ofstream(folder_ / "file") << "no folder";
+  std::ofstream(folder_ / "file") << "not a folder";
   const Status stored = store_calibration(path, default_host_parameters(1));
   ASSERT_FALSE(stored.ok());
   EXPECT_EQ(stored.error().code, ErrorCode::kSystem);
   EXPECT_THAT(stored.error().message, HasSubstr(path));
 }
 
-// Times made from known costs give these costs again.
+// Times that are computed from known costs must give these costs again.
 TEST(Fit, FindsTheCostsThatMadeTheTimes) {
   constexpr double kLaunch = 0.3, kStep = 0.09, kPost = 0.2, kLatency = 0.5, kGbytesPerS = 8;
   std::vector<Measurement> measured{{.what = "alone", .bytes = 8, .median_us = kLaunch}};
@@ -108,7 +109,7 @@ TEST(Fit, FindsTheCostsThatMadeTheTimes) {
   EXPECT_FALSE(fit_parameters({}, 2, 128 << 10).ok());
 }
 
-// Whatever noise does to the times, the file can be read again.
+// Even if the measured times are noisy, the resulting file must be valid.
 TEST(Fit, NoiseGivesNumbersThatAreNumbers) {
   std::vector<Measurement> measured;
   for (const char* what : {"alone", "memory.one_way", "memory.stream", "nic.one_way", "nic.stream", "mailboxes",

@@ -1,10 +1,11 @@
-// The event engine against times computed by hand, and against the sweep where nothing is shared.
+// Tests the event engine against times that are computed by hand, and against the sweep engine if no resource is
+// shared.
 #include <gtest/gtest.h>
 
 #include <cstdint>
 
 #include "model/flows.h"
-#include "worlds.h"
+#include "networks.h"
 
 namespace tutti {
 namespace {
@@ -26,7 +27,7 @@ TEST(Events, AgreeWithTheSweepWhereNothingIsShared) {
   for (const std::uint32_t machines : {1u, 3u, 4u}) {
     const Network network = make_network("dgx-h100", machines);
     for (const Algorithm algorithm : algorithms_of(CollectiveKind::kAllReduce)) {
-      // Channels of one rank share its port between machines.
+      // The channels of one rank share its port between machines, which the sweep does not model.
       if (machines > 1 && algorithm == Algorithm::kDoubleTree) continue;
       if (machines > 1 && algorithm == Algorithm::kHierarchicalTree) continue;
       const Generator plan = plan_for(network, CollectiveKind::kAllReduce, algorithm);
@@ -72,7 +73,8 @@ TEST(Events, ALevelWithoutTheProtocolTakesTheSimpleOneInAllModels) {
 TEST(Events, OnePortServesAllRanksOfAMachine) {
   const Network network = make_network("cpu-1socket", 2, {.ranks = 2});
   const Generator plan = plan_for(network, CollectiveKind::kAllReduce, Algorithm::kOneShot);
-  const double end = 0.25 + 0.5 + 2 * 0.75 + 1;  // two messages to the other machine, 10 us each, one inside
+  // two messages of 10 us each to the other machine, and one inside the machine
+  const double end = 0.25 + 0.5 + 2 * 0.75 + 1;
   const double swept = 7 + end + 10.125 + 10 + 3 + 0.25;
   EXPECT_NEAR(time_of(plan, 100'000, network, round_parameters(), by(SimulationModel::kSweep)), swept, 1e-9);
   EXPECT_NEAR(time_of(plan, 100'000, network, round_parameters(), by(SimulationModel::kEvents)), swept + 2 * 10.125,
@@ -87,15 +89,15 @@ TEST(Events, ASlowRankHoldsUpTheRing) {
   for (const SimulationModel model : kModels) {
     SimulateOptions options = by(model);
     options.stragglers = {{.rank = 2, .factor = 10}};
-    // Its messages are always there: 14 steps of 10 x 1.75 us, and the last one of 10 x 0.25.
+    // Its messages are always waiting: 14 steps of 10 x 1.75 us, and the last one of 10 x 0.25 us.
     EXPECT_NEAR(time_of(ring, 800'000, network, round_parameters(), options), 7 + 14 * 17.5 + 2.5, 1e-9);
   }
 }
 
 // ---- shared links ----
 
-// Four machines of one rank, two to a leaf: halving and doubling talks inside the leaf in rounds of two chunks, and
-// across in rounds of one. Only bytes cost.
+// Four machines with one rank each, two for each leaf switch. In halving-doubling, ranks exchange two chunks inside
+// the leaf in some rounds, and one chunk across in others. Only bytes have a cost.
 struct FatTree {
   explicit FatTree(double oversubscription, std::uint32_t spines) {
     Result<Cluster> made = make_shape({.name = "cpu-1socket", .machines = 4, .ranks = 1, .fabric = "fat-tree"});
@@ -122,14 +124,14 @@ struct FatTree {
 };
 
 TEST(Flows, AWideFabricIsNoHindrance) {
-  const FatTree tree(1, 1);  // 25 GB/s up from each leaf for two flows of 10
+  const FatTree tree(1, 1);  // the uplink of each leaf has 25 GB/s for two flows of 10 GB/s
   for (const SimulationModel model : kModels) EXPECT_NEAR(tree.time(model), (2 + 1 + 1 + 2) * 32, 1e-9);
 }
 
 TEST(Flows, TwoFlowsShareTheUplinkOfAnOversubscribedLeaf) {
-  const FatTree tree(2, 1);  // 12.5 GB/s up from each leaf: 6.25 for each of two, 51.2 us for a chunk
+  const FatTree tree(2, 1);  // the uplink has 12.5 GB/s: 6.25 GB/s for each of two flows, so 51.2 us for a chunk
   EXPECT_NEAR(tree.time(SimulationModel::kFlows), 2 * 32 + 2 * 51.2 + 2 * 32, 1e-6);
-  EXPECT_NEAR(tree.time(SimulationModel::kEvents), 6 * 32, 1e-9);  // knows nothing of links
+  EXPECT_NEAR(tree.time(SimulationModel::kEvents), 6 * 32, 1e-9);  // this model has no links
   EXPECT_NEAR(tree.time(SimulationModel::kAuto), 2 * 32 + 2 * 51.2 + 2 * 32, 1e-6);
 }
 
@@ -173,7 +175,7 @@ TEST(Network, ADeadLinksNameIsSuggestedOrListed) {
   EXPECT_NE(answer("machine 2: gpu0 -> nvswitch").find("machines 0 to 1"), std::string::npos);
   EXPECT_NE(answer("x").find("machine 0: cpu0 -> cpu1"), std::string::npos) << answer("x");
   EXPECT_EQ(answer("machine 1: nvswitch -> gpu3"), "taken");
-  // Without its PCI link a GPU has NVLink only: enough for its machine, and none between machines.
+  // Without its PCI link, a GPU has only NVLink. This is enough inside its machine, but not between machines.
   const std::string pci = "machine 0: pci 0000:01:00.0 -> gpu0";
   EXPECT_NE(answer(pci).find("rank 0 of machine 0 (gpu0) is cut off"), std::string::npos);
   const Network alone = make_network("dgx-h100", 1);
@@ -192,14 +194,14 @@ TEST(Flows, SendersIntoOneNicTakeTheirBytesOverItsBandwidth) {
   }
   parameters.slot_bytes = 1 << 20;
   const Generator gather = plan_for(network, CollectiveKind::kGather, Algorithm::kDirect);
-  // Three senders of 10 GB/s each into a NIC of 12.5.
+  // Three senders with 10 GB/s each share a NIC of 12.5 GB/s.
   EXPECT_NEAR(time_of(gather, 1'000'000, network, parameters, by(SimulationModel::kFlows)), 3 * 1e6 / 12.5e3, 1e-6);
   EXPECT_NEAR(time_of(gather, 1'000'000, network, parameters, by(SimulationModel::kEvents)), 1e6 / 10e3, 1e-6);
 }
 
-// Two machines of eight GPUs with a NIC each. In a one-shot all-reduce the ranks of a machine begin with the same rank
-// of the other one, so eight senders of 10 GB/s meet at one NIC while seven others wait: their ports go on with what
-// they have for these.
+// Two machines with eight GPUs and a NIC for each GPU. In a one-shot all_reduce, the ranks of a machine all begin
+// with the same rank of the other one. Eight senders of 10 GB/s then share one NIC, while seven others have nothing
+// to do. Ports must continue with the messages that they have for these.
 TEST(Flows, APortWhoseMessageIsSlowedDownCarriesOthersMeanwhile) {
   const Network network = make_network("dgx-a100", 2);
   Parameters parameters;
@@ -209,7 +211,7 @@ TEST(Flows, APortWhoseMessageIsSlowedDownCarriesOthersMeanwhile) {
   }
   parameters.slot_bytes = 1 << 20;
   const Generator plan = plan_for(network, CollectiveKind::kAllReduce, Algorithm::kOneShot);
-  // What goes to the own machine comes first: seven messages of a megabyte. Each NIC sends and receives eight.
+  // Messages inside the machine come first: seven of 1 MB. Each NIC sends and receives eight messages.
   const double inside = 7e6 / (network.narrowest_gbytes_per_s(0, 1) * 1e3);
   EXPECT_NEAR(time_of(plan, 1'000'000, network, parameters, by(SimulationModel::kFlows)), inside + 8e6 / 10e3, 1e-3);
   SimulateOptions in_order = by(SimulationModel::kFlows);
@@ -219,7 +221,7 @@ TEST(Flows, APortWhoseMessageIsSlowedDownCarriesOthersMeanwhile) {
   EXPECT_NEAR(time_of(plan, 1'000'000, network, parameters, in_order), inside + 64e6 / (narrowest * 1e3), 1e-3);
 }
 
-// The root of a direct broadcast sends all copies itself, by its own NIC, however many NICs its machine has.
+// The root of a direct broadcast sends all copies over its own NIC, even if its machine has more NICs.
 TEST(Flows, ARootSendsAllChannelsByItsOwnPort) {
   const Network network = make_network("dgx-a100", 2);
   Parameters parameters;
@@ -237,8 +239,9 @@ TEST(Flows, ARootSendsAllChannelsByItsOwnPort) {
 }
 
 TEST(Flows, AreMaxMinFair) {
-  // Flow 0 passes links 0 and 1, flow 1 link 0, flow 2 link 1, flow 3 nothing; flow 4 wants little of link 0.
-  const std::vector<Flows::Kind> kinds{{{0, 1}, 100, 0}, {{0}, 100, 1}, {{1}, 100, 2}, {{5}, 7, 3}, {{0}, 2, 4}};
+  // Flow 0 uses links 0 and 1, flow 1 uses link 0, flow 2 uses link 1, flow 3 uses link 5, and flow 4 needs only 2
+  // GB/s of link 0.
+  const std::vector<Flows::FlowRoute> kinds{{{0, 1}, 100, 0}, {{0}, 100, 1}, {{1}, 100, 2}, {{5}, 7, 3}, {{0}, 2, 4}};
   Flows flows(kinds, [](std::uint64_t link) { return link == 0 ? 10.0 : link == 1 ? 3.0 : 8.0; });
   std::vector<double> rates(5, -1);
   const auto settle = [&] { flows.settle([&](std::uint32_t flow, double rate) { rates[flow] = rate; }); };
@@ -256,10 +259,10 @@ TEST(Flows, AreMaxMinFair) {
   flows.begin(0);
   settle();
   EXPECT_EQ(rates, (std::vector<double>{1.5, 6.5, 1.5, 7, 2}));
-  EXPECT_EQ(flows.solved(), solved);  // seen before
+  EXPECT_EQ(flows.solved(), solved);  // the same set of flows was solved before
 }
 
-// ---- what goes wrong ----
+// ---- failures ----
 
 TEST(Events, ADeadRankIsNamedWithWhoWaitsForIt) {
   const Network network = make_network("dgx-h100", 1);
@@ -281,7 +284,7 @@ TEST(Events, ADeadLeafThatNobodyWaitsForIsNoHindrance) {
   SimulateOptions options;
   options.dead_ranks = {7};
   EXPECT_TRUE(simulate(broadcast, 1000, network, round_parameters(), options).ok());
-  options.dead_ranks = {4};  // has children
+  options.dead_ranks = {4};  // has children in the tree
   EXPECT_EQ(simulate(broadcast, 1000, network, round_parameters(), options).error().code, ErrorCode::kPeerLost);
 }
 
@@ -319,13 +322,13 @@ TEST(Events, RanksThatOutnumberCoresTakeTurns) {
   const double apart = time_of(plan, 100'000, network, parameters, by(SimulationModel::kEvents));
   EXPECT_NEAR(apart, 7 + 1.75 + 1.25 + 0.25, 1e-9);
   parameters.cores = 1;
-  // Rank 0 sends (1.75), rank 1 takes the core (3), sends (1.75) and goes on to its sum (0.25); rank 0 sees the message
-  // 1.25 after the send, takes the core (3) and adds (0.25).
+  // Rank 0 sends (1.75). Rank 1 takes the core (3), sends (1.75) and continues with its sum (0.25). Rank 0 sees the
+  // message 1.25 after the send, takes the core (3) and adds (0.25).
   EXPECT_NEAR(time_of(plan, 100'000, network, parameters, by(SimulationModel::kEvents)),
               7 + 1.75 + 3 + 1.75 + 1.25 + 3 + 0.25, 1e-9);
 }
 
-// An entry of another machine at the same time once kept a freed core idle for ever.
+// A regression test: an event of another machine at the same time once kept a free core idle forever.
 TEST(Events, CoresOfSeveralMachinesDoNotWaitForEachOther) {
   Parameters parameters;
   for (const Level level : {Level::kMemory, Level::kNic, Level::kSpine}) {

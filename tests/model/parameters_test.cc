@@ -1,3 +1,4 @@
+// Tests the files of cost parameters: reading, writing, defaults and errors.
 #include "model/parameters.h"
 
 #include <gmock/gmock.h>
@@ -25,7 +26,7 @@ Parameters full() {
   Parameters p = default_gpu_parameters(90);
   p.name = "a \"name\" with \\ and \xc3\xa9";
   p.hardware = "0123456789abcdef";
-  p.cost(Level::kNvLink, Protocol::kLl).latency_us = 0.1 + 0.2;  // 0.30000000000000004: every bit is kept
+  p.cost(Level::kNvLink, Protocol::kLl).latency_us = 0.1 + 0.2;  // 0.30000000000000004: all bits must be preserved
   p.measured = {{"memory.simple", 8, 0.25, 0.5}, {"reduce", std::uint64_t{1} << 40, 1e-9, 1e9}};
   return p;
 }
@@ -38,7 +39,7 @@ TEST(Parameters, AFileGivesTheSameNumbersAgain) {
   }
 }
 
-// The text is written without the JSON library's tree, so it is compared with what the library would write.
+// to_json() does not use the tree of the JSON library, so its text is compared with that of the library.
 TEST(Parameters, TheTextIsIndentedJson) {
   for (const Parameters& p : {full(), default_host_parameters(2), default_gpu_parameters(80), Parameters{}}) {
     const std::string text = to_json(p);
@@ -104,7 +105,8 @@ TEST(Parameters, HostileFilesCostNoMoreThanTheirLength) {
   EXPECT_THAT(error_of(std::string(kMostParameterBytes + 1, ' ')), HasSubstr("are more than"));
 }
 
-// Whatever bytes change: a value that is written and read alike, or an error; no crash, nothing out of its limits.
+// Damaged files must give a value that can be written and read again, or an error. The parser must not crash, and no
+// value may exceed its limits.
 TEST(Parameters, DamagedFilesAreReadOrRefused) {
   const std::string good = to_json(full());
   const unsigned seed = 20261122;

@@ -1,3 +1,4 @@
+// Tests rotation_period(): the programs of ranks that are a period apart must have the same timing.
 #include "model/rotation.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +13,7 @@
 namespace tutti {
 namespace {
 
-// All of a program that takes time, with peers as distances from the rank.
+// Returns the parts of a program that affect its duration, with peers as distances from the rank.
 std::string timing_of(const RankPlan& plan, std::uint32_t rank, std::uint32_t ranks) {
   std::string text;
   for (const Channel& channel : plan.channels) {
@@ -27,7 +28,7 @@ std::string timing_of(const RankPlan& plan, std::uint32_t rank, std::uint32_t ra
       };
       for (const std::uint16_t index : channel.receives(step)) add('<', index);
       for (const std::uint16_t index : channel.sends(step)) add('>', index);
-      std::sort(ports.begin(), ports.end());  // the order of operands takes no time
+      std::sort(ports.begin(), ports.end());  // the order of operands does not affect the duration
       for (const std::string& each : ports) text += each + " ";
       text += step.source.space != Space::kNone ? "local " : "";
       text += step.sink.space != Space::kNone ? "store " : "";
@@ -62,7 +63,8 @@ TEST(Rotation, ProgramsAreThoseOfTheFirstRanksMovedAlong) {
   for (const CollectiveKind kind : all_collectives()) {
     for (const Algorithm algorithm : algorithms_of(kind)) {
       for (std::uint32_t ranks = 1; ranks <= 12; ++ranks) {
-        for (std::uint32_t size = 1; size <= ranks; ++size) {  // of a machine; the last may have fewer
+        // size of a machine; the last machine may have fewer ranks
+        for (std::uint32_t size = 1; size <= ranks; ++size) {
           Collective collective{.kind = kind, .ranks = ranks};
           for (std::uint32_t rank = 0; rank < ranks && size < ranks; ++rank) collective.nodes.push_back(rank / size);
           const Result<Generator> generator = find_generator(collective, algorithm);

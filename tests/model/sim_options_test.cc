@@ -1,4 +1,4 @@
-// The words of `tutti sim`, and what it tells.
+// Tests the command-line options and the report of `tutti sim`.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -64,7 +64,7 @@ TEST(SimOptions, NearWordsAreSuggestedAndNothingIsNotSent) {
   EXPECT_EQ(resolved({.collective = "barrier", .bytes = "0"}).bytes, 0u);
 }
 
-// ---- a machine of one's own ----
+// ---- machines from a file ----
 
 class MachineOfOnesOwn : public testing::Test {
  protected:
@@ -101,7 +101,7 @@ TEST_F(MachineOfOnesOwn, IsRefusedBesideAShapeAndWhereItIsWrong) {
   const Result<SimTask> both = resolve({.shape = "dgx-h100", .xml_path = path_});
   ASSERT_FALSE(both.ok());
   EXPECT_NE(both.error().message.find("--shape dgx-h100 and --xml " + path_), std::string::npos);
-  EXPECT_FALSE(resolve({.xml_path = path_, .nics = 2}).ok()) << "the file says which it has";
+  EXPECT_FALSE(resolve({.xml_path = path_, .nics = 2}).ok()) << "the file already contains the NICs";
   EXPECT_FALSE(resolve({.xml_path = path_ + ".not"}).ok());
   ASSERT_TRUE(write_file(path_, "<system version=\"1\"><cpu numaid=\"x\"/></system>").ok());
   const Result<SimTask> wrong = resolve({.xml_path = path_});
@@ -138,7 +138,8 @@ TEST(SimReport, SaysWhatWasAssumedAndInjected) {
   EXPECT_EQ(json["injected"]["jitter"], 0.25);
 }
 
-// 64 ranks: one_shot has too many messages for flows, the others have not.
+// With 64 ranks, one_shot has too many messages for the flow model, but the other algorithms do not. All compared
+// rows must use the same model.
 TEST(SimRun, RowsThatAreComparedAreToldByOneModel) {
   const SimTask task = resolved({.machines = 8, .bytes = "512M"});
   const Result<Network> network = Network::create(task.cluster);

@@ -1,4 +1,4 @@
-// Our simulator against SimGrid, on fat-trees with contention: the same times within 2%.
+// Compares the simulator with SimGrid, on fat-trees with contention. The times must agree within 2%.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,7 +7,7 @@
 
 #include "algorithms/algorithms.h"
 #include "model/simulate.h"
-#include "simgrid_world.h"
+#include "simgrid_model.h"
 
 namespace tutti::judge {
 namespace {
@@ -29,7 +29,7 @@ std::string name_of(const Case& tested) {
 
 void PrintTo(const Case& tested, std::ostream* out) { *out << name_of(tested); }
 
-// One rank and one NIC of 50 GB/s to a machine, 16 machines to a leaf switch of 8 spines.
+// Each machine has one rank and one NIC of 50 GB/s. 16 machines share a leaf switch, and there are 8 spine switches.
 Cluster fat_tree(std::uint32_t machines, double oversubscription) {
   Cluster cluster{.name = "judge", .machines = machines};
   cluster.machine.nodes.push_back({.kind = NodeKind::kCpu, .name = "cpu0", .numa = 0});
@@ -41,7 +41,7 @@ Cluster fat_tree(std::uint32_t machines, double oversubscription) {
   return cluster;
 }
 
-// Bytes at 50 GB/s and a microsecond for each message, all else free.
+// Only bytes (at 50 GB/s) and messages (1 us each) have a cost.
 Parameters only_wires() {
   Parameters parameters{.name = "judge"};
   for (const Level level : {Level::kNic, Level::kSpine}) {
@@ -70,7 +70,7 @@ TEST_P(SimGridJudge, FindsTheSameTime) {
                                   .slots = parameters.slots},
                                  *network);
   ASSERT_TRUE(theirs.ok()) << theirs.error().message;
-  // The judge's ports send one message after the other, whatever their ways.
+  // In the SimGrid model, a port sends its messages one after the other, even if their routes differ.
   const auto ours =
       simulate(*generator, bytes, *network, parameters, {.model = SimulationModel::kFlows, .ports_in_order = true});
   ASSERT_TRUE(ours.ok()) << ours.error().message;

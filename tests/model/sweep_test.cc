@@ -1,3 +1,4 @@
+// Tests the sweep engine of the simulator against times that are computed by hand.
 #include "model/sweep.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +7,7 @@
 
 #include "model/costs.h"
 #include "model/programs.h"
-#include "worlds.h"
+#include "networks.h"
 
 namespace tutti {
 namespace {
@@ -18,13 +19,13 @@ using testing::time_of;
 
 const SimulateOptions kSweep{.model = SimulationModel::kSweep};
 
-// One chunk of b bytes in each step of a ring on one machine: p ranks in lockstep, each step post + step + b/B, then
-// the latency.
+// Each step of a ring on one machine sends one chunk of b bytes. The p ranks work in lockstep. Each step takes post
+// + step + b/B, and the latency follows.
 TEST(Sweep, RingOnOneMachineTakesItsStepsInTurn) {
   const Network network = make_network("dgx-h100", 1);
   const Generator ring = plan_for(network, CollectiveKind::kAllReduce, Algorithm::kRing);
-  const std::uint64_t bytes = 8 * 100'000;          // 100,000 bytes to a chunk: 1 us at 100 GB/s
-  const double step = 0.25 + 0.5 + 1, last = 0.25;  // the last one sends nothing
+  const std::uint64_t bytes = 8 * 100'000;          // 100,000 bytes for each chunk: 1 us at 100 GB/s
+  const double step = 0.25 + 0.5 + 1, last = 0.25;  // the last step sends nothing
   EXPECT_NEAR(time_of(ring, bytes, network, round_parameters(), kSweep), 7 + 14 * step + last + 14 * 1.25, 1e-9);
 }
 
@@ -33,21 +34,22 @@ TEST(Sweep, AddingTakesAsLongAsItTakesWhereThatIsMoreThanSending) {
   const Generator ring = plan_for(network, CollectiveKind::kAllReduce, Algorithm::kRing);
   Parameters parameters = round_parameters();
   parameters.reduce_gbytes_per_s = 25;  // 4 us for a chunk
-  parameters.copy_gbytes_per_s = 50;    // 2 us
-  // Step 0 only sends (1 us); 7 steps add (4 us); the 6 that store and pass on copy (2 us), as does the last.
+  parameters.copy_gbytes_per_s = 50;    // 2 us for a chunk
+  // Step 0 only sends (1 us), 7 steps add (4 us), and the 6 steps that store and pass on copy (2 us). The last step
+  // also copies.
   const double expected = 7 + (0.75 + 1) + 7 * (0.75 + 4) + 6 * (0.75 + 2) + (0.25 + 2) + 14 * 1.25;
   EXPECT_NEAR(time_of(ring, 800'000, network, parameters, kSweep), expected, 1e-9);
 }
 
-// Two machines of 8: every rank waits for the slowest link at last, and a message over it takes b/B + L from its
-// departure on, while its sender goes on.
+// Two machines with 8 ranks each. In the end, every rank waits for the slowest link. A message over it arrives b/B +
+// L after its departure, while its sender continues.
 TEST(Sweep, OneShotSendsThroughThePortInTurn) {
   const Network network = make_network("dgx-h100", 2);
   const Generator one_shot = plan_for(network, CollectiveKind::kAllReduce, Algorithm::kOneShot);
   const double posts = 7 * 0.5 + 8 * 0.75, moves = 7 * 1;
   const double end = 0.25 + posts + moves;
-  // The port takes 8 messages of 10 us, with 0.125 us between two departures.
-  const double sight = end + 7 * (10 + 0.125) + 10 + 4;  // the last goes to another rail, over a spine
+  // The port sends 8 messages of 10 us, with 0.125 us between two departures.
+  const double sight = end + 7 * (10 + 0.125) + 10 + 4;  // the last one goes to another rail, over a spine switch
   EXPECT_NEAR(time_of(one_shot, 100'000, network, round_parameters(), kSweep), 7 + sight + 0.25, 1e-9);
 }
 
@@ -62,11 +64,12 @@ TEST(Sweep, ChannelsShareWhatOneRankHas) {
   EXPECT_NEAR(time_of(ring, 800'000, network, parameters, options), fixed + 14 * 5, 1e-6);
   options.channels = 4;  // 80 GB/s together
   EXPECT_NEAR(time_of(ring, 800'000, network, parameters, options), fixed + 14 * 1.25, 1e-6);
-  options.channels = 16;  // 100 GB/s together, not 320
+  options.channels = 16;  // 100 GB/s together, not 320 GB/s
   EXPECT_NEAR(time_of(ring, 800'000, network, parameters, options), fixed + 14 * 1, 1e-6);
 }
 
-// Rings of 8 copies cross between machines at 8 ranks, and have a NIC each; all copies of a hierarchy use all NICs.
+// Each of the 8 copies of a ring crosses between the machines at another rank, so that each has a NIC of its own.
+// All copies of a hierarchy use all NICs.
 TEST(Sweep, CopiesOfARingUseTheRailsOfAllRanks) {
   const Network network = make_network("dgx-h100", 2);
   Parameters parameters = round_parameters();
@@ -84,7 +87,7 @@ TEST(Sweep, CopiesOfARingUseTheRailsOfAllRanks) {
   EXPECT_NEAR(sixteen, eight, 0.2 * eight);
 }
 
-// ---- the shortcuts give what the long way gives ----
+// ---- the shortcuts must give the same times as the full computation ----
 
 double run(const Generator& generator, const Network& network, std::uint32_t places, const TileCounts& tiles,
            bool extrapolate, bool ring, const std::map<std::uint32_t, double>& factors = {}) {
@@ -114,7 +117,8 @@ TEST(Sweep, TilesOfARegularRegimeMayBeLeftOut) {
   }
 }
 
-// 100,000 ranks that all differ, since the last leaf switch is not full: known from one rank's program.
+// All 100,000 ranks differ, because the last leaf switch is not full. This must be detected from the program of one
+// rank.
 TEST(Sweep, WhatIsTooLargeIsRefusedAfterOneProgram) {
   const Network network = make_network("dgx-h100", 12'500);
   Generator plan = plan_for(network, CollectiveKind::kAllReduce, Algorithm::kHierarchical);

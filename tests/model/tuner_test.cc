@@ -1,3 +1,4 @@
+// Tests the tuner, which predicts the duration of each algorithm for a call.
 #include "model/tuner.h"
 
 #include <gtest/gtest.h>
@@ -9,13 +10,13 @@
 namespace tutti {
 namespace {
 
-std::vector<Contender> all_of(CollectiveKind kind) {
-  std::vector<Contender> contenders;
-  for (const Algorithm one : algorithms_of(kind)) contenders.push_back({.algorithm = one});
-  return contenders;
+std::vector<Candidate> all_of(CollectiveKind kind) {
+  std::vector<Candidate> candidates;
+  for (const Algorithm one : algorithms_of(kind)) candidates.push_back({.algorithm = one});
+  return candidates;
 }
 
-// Messages of 10 us and 1 GB/s, everything else for nothing: times that one can do by hand.
+// Only messages have a cost, 10 us and 1 GB/s, so that times can be computed by hand.
 Parameters plain_parameters() {
   Parameters p;
   for (const Level level : {Level::kMemory, Level::kNic, Level::kSpine}) {
@@ -40,32 +41,33 @@ TEST(Tuner, FewRoundsWinShortCallsAndFewBytesLongOnes) {
   const auto tuner = Tuner::create({.parameters = plain_parameters(), .ranks = 8, .nodes = nodes});
   ASSERT_TRUE(tuner.ok()) << tuner.error().message;
   const Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 8, .nodes = nodes};
-  const auto contenders = std::vector<Contender>{{Algorithm::kRing}, {Algorithm::kRecursiveDoubling}};
-  const auto brief = tuner->predict_all(all_reduce, 8, contenders);
-  const auto lengthy = tuner->predict_all(all_reduce, 16 << 20, contenders);
+  const auto candidates = std::vector<Candidate>{{Algorithm::kRing}, {Algorithm::kRecursiveDoubling}};
+  const auto brief = tuner->predict_all(all_reduce, 8, candidates);
+  const auto lengthy = tuner->predict_all(all_reduce, 16 << 20, candidates);
   ASSERT_EQ(brief.size(), 2u);
-  EXPECT_EQ(brief.front().contender.algorithm, Algorithm::kRecursiveDoubling) << "3 rounds against 14";
+  EXPECT_EQ(brief.front().candidate.algorithm, Algorithm::kRecursiveDoubling) << "3 rounds against 14";
   EXPECT_NEAR(brief.front().total_us(), 30, 1);
   EXPECT_NEAR(brief.back().total_us(), 140, 2);
-  EXPECT_EQ(lengthy.front().contender.algorithm, Algorithm::kRing) << "1.75 of the bytes against 3 times";
+  EXPECT_EQ(lengthy.front().candidate.algorithm, Algorithm::kRing) << "1.75 of the bytes against 3 times";
 }
 
 TEST(Tuner, RanksThatShareACoreTakeTurns) {
   Parameters p = default_host_parameters(8);
   const Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 8};
-  const auto with_cores = [&](std::uint32_t cores, Contender contender) {
+  const auto with_cores = [&](std::uint32_t cores, Candidate candidate) {
     p.cores = cores;
     const auto tuner = Tuner::create({.parameters = p, .ranks = 8});
-    return tuner->predict(all_reduce, 1 << 20, contender)->total_us();
+    return tuner->predict(all_reduce, 1 << 20, candidate)->total_us();
   };
-  for (const Contender one : {Contender{Algorithm::kRing}, Contender{Algorithm::kTwoShot, Way::kByMemory},
-                              Contender{Algorithm::kOneShot, Way::kByMailbox}}) {
+  for (const Candidate one : {Candidate{Algorithm::kRing}, Candidate{Algorithm::kTwoShot, ExecutionMethod::kByMemory},
+                              Candidate{Algorithm::kOneShot, ExecutionMethod::kByMailbox}}) {
     EXPECT_GT(with_cores(2, one), 1.5 * with_cores(8, one)) << to_string(one.algorithm);
     EXPECT_GE(with_cores(1, one), with_cores(2, one)) << to_string(one.algorithm);
   }
 }
 
-// A chain of four tiles or one: three hops of the whole, or of a quarter and three quarters more.
+// A chain with one tile takes three hops of the whole message. With four tiles it takes three hops of a quarter, and
+// then three more quarters.
 TEST(Tuner, ShorterChunksFillAChainSooner) {
   Parameters p = default_host_parameters(0);
   p.step_us = p.launch_us = p.copy_gbytes_per_s = 0;
@@ -100,11 +102,11 @@ TEST(Tuner, EveryAlgorithmThatHasAPlanIsPredicted) {
     ASSERT_TRUE(tuner.ok()) << tuner.error().message;
     for (const CollectiveKind kind : all_collectives()) {
       const Collective collective{.kind = kind, .ranks = 8, .nodes = nodes};
-      for (const Contender contender : all_of(kind)) {
+      for (const Candidate candidate : all_of(kind)) {
         for (const std::uint64_t bytes : {0ull, 8ull, 100'000ull, 1ull << 26}) {
-          if (!find_generator(collective, contender.algorithm)) continue;
-          const auto predicted = tuner->predict(collective, bytes, contender);
-          ASSERT_TRUE(predicted.ok()) << to_string(kind) << " " << to_string(contender.algorithm) << ": "
+          if (!find_generator(collective, candidate.algorithm)) continue;
+          const auto predicted = tuner->predict(collective, bytes, candidate);
+          ASSERT_TRUE(predicted.ok()) << to_string(kind) << " " << to_string(candidate.algorithm) << ": "
                                       << predicted.error().message;
           EXPECT_GT(predicted->total_us(), 0);
           EXPECT_LT(predicted->total_us(), 1e8);
@@ -118,9 +120,9 @@ TEST(Tuner, EveryAlgorithmThatHasAPlanIsPredicted) {
 TEST(Tuner, SaysTheSameEveryTime) {
   const TunerOptions options{.parameters = default_host_parameters(2), .ranks = 6, .memory = false};
   const Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 6};
-  const auto contenders = all_of(CollectiveKind::kAllReduce);
-  EXPECT_EQ(Tuner::create(options)->predict_all(all_reduce, 12'345, contenders),
-            Tuner::create(options)->predict_all(all_reduce, 12'345, contenders));
+  const auto candidates = all_of(CollectiveKind::kAllReduce);
+  EXPECT_EQ(Tuner::create(options)->predict_all(all_reduce, 12'345, candidates),
+            Tuner::create(options)->predict_all(all_reduce, 12'345, candidates));
 }
 
 TEST(Tuner, RefusesWhatItCannotSee) {
@@ -129,7 +131,8 @@ TEST(Tuner, RefusesWhatItCannotSee) {
   EXPECT_EQ(Tuner::create({.ranks = kMostTunedRanks + 1}).error().code, ErrorCode::kUnsupported);
 }
 
-// The first call of a size pays for all predictions: they must be nothing against setting a communicator up.
+// The first call of a size waits for all predictions. They must take much less time than the set-up of a
+// communicator.
 TEST(Tuner, IsQuick) {
   for (const std::uint32_t ranks : {8u, 64u}) {
     const auto tuner = Tuner::create({.parameters = default_host_parameters(2), .ranks = ranks, .memory = false});

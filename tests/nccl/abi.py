@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
-"""Compares our nccl.h with NVIDIA's of the same version, as a compiler sees them: names, numbers, layouts, functions.
+"""Compares our nccl.h with NVIDIA's nccl.h of the same version: names, numbers, layouts and functions.
 
 abi.py --ours FOLDER --compiler CXX [--library FILE] [--write-facts FILE] REAL...
 
-REAL are places where NVIDIA's header may lie; the first that is there, and of our version, is taken. Exit status 0:
-no difference, and each difference made on purpose was found; 1: differences, each named; 77: there is no such header.
-With --library a program that takes the address of every function under the real header's types is linked to it and run.
-With --write-facts the real header's numbers become the assertions that header_test.sh has compiled everywhere.
+REAL are files where NVIDIA's header may be. The first one that exists and has our version is used.
+
+Exit status 0: there is no difference, and every intentional change was detected. 1: there are differences, which are
+printed. 77: no such header exists.
+
+--library: links a program to this library, which takes the address of every function with the types of the real
+header, and runs it.
+--write-facts: writes the numbers of the real header as assertions, which header_test.sh compiles on every machine.
 """
 
 import argparse
@@ -17,13 +21,13 @@ import sys
 import tempfile
 
 SKIPPED = 77
-# CUDA's own headers, which header_test.sh uses, would take most of the time.
+# CUDA's own headers would take most of the time. header_test.sh uses those.
 CUDA_STANDINS = {
     'cuda_runtime.h': '#pragma once\n#include <stddef.h>\n#define CUDART_VERSION 13000\n'
                       'typedef struct CUstream_st* cudaStream_t;\n',
     'cuda_fp16.h': '', 'cuda_bf16.h': '', 'cuda_fp8.h': '',
 }
-# Differences that the comparison must find: (what stands in our header, what is put there).
+# Intentional changes that the comparison must detect: (text in our header, replacement).
 MUTATIONS = [
     ('ncclAvg = 4', 'ncclAvg = 5'),
     ('ncclTimeout = 8,', ''),
@@ -43,7 +47,7 @@ MUTATIONS = [
 
 
 class Header:
-    """What one nccl.h declares, read from the preprocessor's output."""
+    """The declarations of one nccl.h, read from the output of the preprocessor."""
 
     def __init__(self, file, compile_with):
         self.file = file
@@ -66,7 +70,7 @@ class Header:
             self.functions[name] = ' '.join(f'{result} {name}({arguments});'.split())
 
     def own_text(self, compile_with):
-        """The lines that come from the file itself, comments gone, macros not yet replaced where they are defined."""
+        """The lines of the file itself, without comments. Macros are not replaced in the lines that define them."""
         source = f'#include "{self.file}"\n'
         out = subprocess.run(compile_with + ['-E', '-dD', '-'], input=source, check=True, capture_output=True,
                              text=True)
@@ -81,13 +85,13 @@ class Header:
 
     @staticmethod
     def read_macros(text):
-        """name -> (arguments or None, body)"""
+        """Returns name -> (arguments or None, body)."""
         found = re.findall(r'^#define (\w+)(\([^)]*\))? ?(.*)$', text, flags=re.M)
         return {name: (arguments or None, body.strip()) for name, arguments, body in found if name != 'NCCL_H_'}
 
     @staticmethod
     def read_field(declaration):
-        """(type, name, array)"""
+        """Returns (type, name, array)."""
         kind, name, array = re.fullmatch(r'(.*?)\b(\w+)\s*(\[[^\]]*\])?', ' '.join(declaration.split())).groups()
         return kind.strip(), name, array or ''
 
@@ -121,7 +125,7 @@ def name_differences(ours, real):
 
 
 def numbers_of(real):
-    """A program that prints, with the real header, assertions of its numbers."""
+    """The text of a program that prints assertions with the numbers of the real header."""
     lines = ['#include <stdio.h>', '#include <stddef.h>', '#include <type_traits>', f'#include "{real.file}"',
              'int main() {']
 
@@ -145,11 +149,11 @@ def numbers_of(real):
 
 
 def texts_of(real):
-    """Assertions that take the real header's own words: macros, types of fields, declarations of functions."""
+    """Assertions that contain text of the real header: macros, types of fields, declarations of functions."""
     lines = ['#include <string_view>']
     for name, (arguments, body) in real.macros.items():
         if name == 'NCCL_VERSION':
-            # The numbers of the real one, as a function of the same text.
+            # NCCL_VERSION must give the same numbers as the macro of the real header.
             lines.append(f'#define THEIRS{arguments} {body}')
             lines += [f'static_assert({name}({version}) == THEIRS({version}));'
                       for version in ('2, 8, 4', '2, 30, 7', '1, 9, 0', '3, 1, 2')]
@@ -165,7 +169,7 @@ def texts_of(real):
     for name, (_, fields) in real.structs.items():
         for kind, field, array in fields:
             lines.append(f'static_assert(std::is_same_v<decltype({name}::{field}), {kind}{array}>);')
-    # A second declaration of a C function with other types is an error.
+    # A second declaration of a C function with different types is an error.
     lines += ['extern "C" {'] + list(real.functions.values()) + ['}']
     return '\n'.join(lines) + '\n'
 
@@ -222,12 +226,12 @@ class Comparison:
 
 
 def unseen_mutations(comparison, our_text):
-    """Those of MUTATIONS that the comparison does not find."""
+    """Returns a message for each of MUTATIONS that the comparison does not detect."""
     mutant = comparison.place / 'nccl_mutant.h'
     unseen = []
     for before, after in MUTATIONS:
         if before not in our_text:
-            unseen.append(f'our header has no "{before}", which was to be changed on purpose')
+            unseen.append(f'our header has no "{before}", which the test wanted to change')
             continue
         mutant.write_text(our_text.replace(before, after, 1))
         if not comparison.differences(mutant):
@@ -259,7 +263,7 @@ def main():
         comparison = Comparison(arguments, fitting[0], pathlib.Path(folder))
         if arguments.write_facts:
             arguments.write_facts.write_text(
-                '// The numbers of the interface of NCCL, as abi.py read them out of its header with a compiler.\n'
+                "// The constants and sizes of the NCCL API, which abi.py reads from NVIDIA's nccl.h with a compiler.\n"
                 '#include <cstddef>\n#include <type_traits>\n\n#include "nccl.h"\n\n' + comparison.facts)
         found = comparison.differences(our_file) or unseen_mutations(comparison, our_file.read_text())
         if arguments.ours_built:

@@ -1,4 +1,4 @@
-// The numbers of the interface of NCCL, as abi.py read them out of its header with a compiler.
+// The constants and sizes of the NCCL API, which abi.py reads from NVIDIA's nccl.h with a compiler.
 #include <cstddef>
 #include <type_traits>
 

@@ -1,4 +1,4 @@
-// A library that does what ours must not when it is loaded: it starts a thread. For library_test.sh to refuse.
+// A library that starts a thread when it is loaded, which libnccl.so.2 must not do. library_test.sh must reject it.
 #include <chrono>
 #include <thread>
 

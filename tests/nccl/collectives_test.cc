@@ -1,5 +1,5 @@
-// Every collective, send and receive of nccl.h on host memory: in and out of place, every root, type and operation;
-// ranks as threads, as processes, and all driven by one thread in groups.
+// Tests of every collective, send and receive of nccl.h on host memory: in place and out of place, with every root,
+// type and operation. Ranks are threads, or processes, or are all driven by one thread in groups.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,14 +13,15 @@ namespace {
 
 constexpr std::size_t kCounts[] = {0, 1, 7, 1000, 100'003};
 
-// A collective call and what it must give, on integers small enough to be exact in every type.
+// The parameters of a collective call. The input values are integers that are small enough to be exact in every
+// type.
 struct Case {
   std::size_t count;
   int root;
   bool in_place;
 };
 
-// Sums of four are exact: float8 e5m2 holds integers to 8, and not 9.
+// Sums of four values are exact. For example, float8 e5m2 can represent the integers up to 8, but not 9.
 int input_of(ncclDataType_t type, int rank, std::size_t i) {
   return static_cast<int>((static_cast<std::size_t>(rank) * 3 + i) % (type == ncclFloat8e5m2 ? 2 : 5));
 }
@@ -63,7 +64,8 @@ std::string check_broadcast(ncclComm_t comm, int rank, int, ncclDataType_t type,
   Elements out(type, one.count);
   if (one.in_place) {
     TUTTI_NCCL_TRY(ncclBcast(in.data(), one.count, type, one.root, comm, nullptr));
-  } else {  // what the others give as input is not looked at
+    // The input of the other ranks must not be read, so they pass an invalid address.
+  } else {
     const void* from = rank == one.root ? in.data() : reinterpret_cast<const void*>(8);
     TUTTI_NCCL_TRY(ncclBroadcast(from, out.data(), one.count, type, one.root, comm, nullptr));
   }
@@ -191,7 +193,7 @@ TEST_P(NcclCollectives, GiveWhatTheyShouldAmongThreads) { as_threads(GetParam(),
 TEST_P(NcclCollectives, GiveWhatTheyShouldAmongProcesses) { as_processes(GetParam(), check_everything); }
 INSTANTIATE_TEST_SUITE_P(Ranks, NcclCollectives, ::testing::Values(1, 2, 3, 4));
 
-// One thread, as NCCL's single-process programs: every call of every rank in a group.
+// One thread drives all ranks, as in NCCL's single-process programs. The calls of all ranks are in one group.
 TEST(NcclGroups, LetOneThreadDriveAllRanks) {
   constexpr int kRanks = 4;
   std::vector<ncclComm_t> comms(kRanks);
@@ -207,7 +209,7 @@ TEST(NcclGroups, LetOneThreadDriveAllRanks) {
     }
     ASSERT_EQ(ncclGroupStart(), ncclSuccess);
     for (std::size_t rank = 0; rank < kRanks; ++rank) {
-      ASSERT_EQ(ncclGroupStart(), ncclSuccess);  // nested
+      ASSERT_EQ(ncclGroupStart(), ncclSuccess);  // a nested group
       EXPECT_EQ(ncclAllReduce(in[rank].data(), out[rank].data(), 1000, ncclFloat64, ncclSum, comms[rank], nullptr),
                 ncclSuccess);
       EXPECT_EQ(ncclAllGather(in[rank].data(), all[rank].data(), 1000, ncclFloat64, comms[rank], nullptr), ncclSuccess);

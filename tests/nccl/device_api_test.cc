@@ -1,3 +1,5 @@
+// Tests of the host functions of NCCL's device API on host memory. Tutti has no device API, so the properties say
+// so, and most functions return an error with a reason.
 #include "nccl/device_api.h"
 
 #include <gmock/gmock.h>
@@ -12,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Runs `body` as each rank of a communicator on host memory, in a thread each.
+// Runs `body` in one thread for each rank of a communicator on host memory.
 void as_ranks(int ranks, const std::function<void(ncclComm_t, int)>& body) {
   ncclUniqueId id;
   ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess) << ncclGetLastError(nullptr);
@@ -135,7 +137,7 @@ TEST(DeviceApi, RefusesTheRestInWords) {
   EXPECT_EQ(pointer, nullptr);
 }
 
-// As NCCL's own library answers: a slot has 8 bytes, an element whole slots.
+// The same results as NCCL's own library: a slot has 8 bytes, and an element occupies whole slots.
 TEST(DeviceApi, CountsSlots) {
   EXPECT_EQ(ncclLLA2ACalcSlots(1, 1), 1);
   EXPECT_EQ(ncclLLA2ACalcSlots(1, 8), 1);

@@ -1,5 +1,6 @@
-// NCCL's functions on device memory, as a CUDA program calls them: over the double of the driver, whose launches run
-// the device code. Groups, several streams, graphs, factors in device memory, windows, suspension; and what is refused.
+// Tests of NCCL's functions on device memory, called as a CUDA program calls them, with the fake CUDA driver, whose
+// kernel launches run the device code. They cover groups, several streams, graphs, factors in device memory,
+// windows, suspension, and calls that are rejected.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -17,7 +18,7 @@ constexpr std::size_t kCount = 3000;
 
 cudaStream_t stream_of(const Gpu& gpu) { return reinterpret_cast<cudaStream_t>(gpu.stream()); }
 
-// What one thread holds of a rank.
+// The objects of one rank, which belong to one thread.
 struct Rank {
   std::unique_ptr<Gpu> gpu;
   ncclComm_t comm = nullptr;
@@ -39,7 +40,7 @@ struct Rank {
 
 cuda::CUcontext context_of(const Rank& rank) { return cuda::classify(driver(), rank.data())->context; }
 
-// One thread has all ranks, each on its device, as NCCL's single-process programs.
+// One thread has all ranks, each on its own device, as in NCCL's single-process programs.
 std::vector<Rank> ranks_of_one_thread(const std::vector<int>& devices) {
   driver();
   std::vector<ncclComm_t> comms(devices.size());
@@ -58,7 +59,7 @@ std::vector<Rank> ranks_of_one_thread(const std::vector<int>& devices) {
   return ranks;
 }
 
-// In the order of a stack, as contexts are.
+// Destroys the ranks in reverse order, because CUDA contexts form a stack.
 void end(std::vector<Rank>& ranks) {
   for (const Rank& rank : ranks) EXPECT_EQ(ncclCommDestroy(rank.comm), ncclSuccess) << ncclGetLastError(nullptr);
   while (!ranks.empty()) ranks.pop_back();
@@ -81,7 +82,8 @@ TEST_P(NcclDevices, AddInGroupsOfOneThread) {
     ASSERT_EQ(ncclGroupEnd(), ncclSuccess) << ncclGetLastError(nullptr);
     for (const Rank& rank : ranks) EXPECT_EQ(rank.get(kCount), filled(size * (size + 1) / 2));
   }
-  // Around a ring: rank i's block goes to rank i + 1, to behind its own, by another stream than the send's.
+  // A ring: rank i's block goes to rank i + 1, which stores it behind its own block. The receive uses another stream
+  // than the send.
   std::vector<cuda::Stream> others;
   for (const Rank& rank : ranks) {
     const auto scope = cuda::ContextScope::enter(driver(), context_of(rank));
@@ -264,7 +266,8 @@ TEST(NcclDevice, WindowsTakePutsFromDeviceMemory) {
   end(ranks);
 }
 
-// Threads of one process, each with its device current, as PyTorch's ranks are processes: rank and device by context.
+// Each rank is a thread with its own current device, as PyTorch's ranks are processes with their own device. The
+// rank must take its device from the current context.
 TEST(NcclDevice, RanksTakeTheDeviceThatIsCurrent) {
   driver();
   tutti::nccl_test::as_threads(2, [](ncclComm_t, int, int) -> std::string { return {}; });

@@ -1,4 +1,5 @@
-// Buffers of every type of NCCL's, set and read as small integers, which all of them hold exactly.
+// Buffers of every NCCL type. Their elements are set and read as small integers, which every type represents
+// exactly.
 #pragma once
 
 #include <bit>
@@ -20,12 +21,12 @@ class Elements {
   const void* data() const { return bytes_.data(); }
   void* at(std::size_t i) { return bytes_.data() + i * width(type_); }
 
-  // 0 <= value <= 16, of a floating type.
+  // Requires 0 <= value <= 16 if the type is a floating-point type.
   void set(std::size_t i, int value) {
     const std::uint64_t bits = bits_of(value);
     std::memcpy(at(i), &bits, width(type_));
   }
-  // Of a floating type: what set() would have made these bits of; -1: none of those.
+  // For a floating-point type: returns the value for which set() would store these bits, or -1 if there is none.
   int get(std::size_t i) const {
     std::uint64_t bits = 0;
     std::memcpy(&bits, bytes_.data() + i * width(type_), width(type_));
@@ -46,7 +47,7 @@ class Elements {
     constexpr int kBits[] = {0, 0, 0, 0, 0, 0, 5, 8, 11, 8, 4, 5};
     return kBits[type_];
   }
-  // A small integer in a floating format of so many bits: its exponent, then its fraction.
+  // The bits of a small integer in the floating-point format of this type: the exponent, followed by the fraction.
   std::uint64_t bits_of(int value) const {
     const int exponent = exponent_bits();
     if (exponent == 0 || value == 0) return static_cast<std::uint64_t>(value);

@@ -1,4 +1,4 @@
-// The forms of NCCL's values, taken apart.
+// Tests of the parsers for the values of NCCL's environment variables.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -24,20 +24,20 @@ TEST(ParseNumber, TakesDecimalHexadecimalAndOctalAndNothingElse) {
 }
 
 TEST(ParseChoice, AListWithoutAFunctionIsForAll) {
-  const auto choice = parse_choice("V", "ll,SIMPLE", kWords);
+  const auto choice = parse_allowed_values("V", "ll,SIMPLE", kWords);
   ASSERT_TRUE(choice.ok());
   for (const std::uint32_t allowed : choice->allowed) EXPECT_EQ(allowed, 0b101u);
   for (const bool named : choice->named) EXPECT_FALSE(named);
 }
 
 TEST(ParseChoice, ACaretExcludes) {
-  const auto choice = parse_choice("V", "^LL128", kWords);
+  const auto choice = parse_allowed_values("V", "^LL128", kWords);
   ASSERT_TRUE(choice.ok());
   for (const std::uint32_t allowed : choice->allowed) EXPECT_EQ(allowed, 0b101u);
 }
 
 TEST(ParseChoice, AnEntryOfAFunctionReplacesWhatIsForAll) {
-  const auto choice = parse_choice("V", "^LL128;allreduce:LL128;", kWords);
+  const auto choice = parse_allowed_values("V", "^LL128;allreduce:LL128;", kWords);
   ASSERT_TRUE(choice.ok());
   EXPECT_EQ(choice->allowed[kBroadcast], 0b101u);
   EXPECT_FALSE(choice->named[kBroadcast]);
@@ -46,7 +46,7 @@ TEST(ParseChoice, AnEntryOfAFunctionReplacesWhatIsForAll) {
 }
 
 TEST(ParseChoice, FunctionsThatAreNotNamedKeepEverything) {
-  const auto choice = parse_choice("V", "AllReduce:^Simple", kWords);
+  const auto choice = parse_allowed_values("V", "AllReduce:^Simple", kWords);
   ASSERT_TRUE(choice.ok());
   EXPECT_EQ(choice->allowed[kBroadcast], 0b111u);
   EXPECT_EQ(choice->allowed[kAllReduce], 0b011u);
@@ -59,7 +59,7 @@ TEST(ParseChoice, WhatCannotBeReadIsRefusedAsNcclDoes) {
                                                      {"allreduce:", "names none of"},
                                                      {"^", "names none of"}};
   for (const auto& [text, message] : kWrong) {
-    const auto choice = parse_choice("V", text, kWords);
+    const auto choice = parse_allowed_values("V", text, kWords);
     ASSERT_FALSE(choice.ok()) << text;
     EXPECT_EQ(choice.error().code, ErrorCode::kConfig);
     EXPECT_NE(choice.error().message.find(message), std::string::npos) << choice.error().message;
@@ -77,9 +77,9 @@ std::string chosen(std::string_view pattern, SocketFamily family = SocketFamily:
 
 TEST(FilterInterfaces, FollowsNcclsPatterns) {
   EXPECT_EQ(chosen("eth"), "10.0.0.1 10.0.1.1 10.0.2.1 fd00::1 ");
-  EXPECT_EQ(chosen("eth1"), "10.0.1.1 10.0.2.1 ") << "a prefix";
+  EXPECT_EQ(chosen("eth1"), "10.0.1.1 10.0.2.1 ") << "matches a prefix";
   EXPECT_EQ(chosen("=eth1"), "10.0.1.1 ");
-  EXPECT_EQ(chosen("=eth1,ib0"), "10.0.1.1 10.1.0.1 ") << "= is for the whole list";
+  EXPECT_EQ(chosen("=eth1,ib0"), "10.0.1.1 10.1.0.1 ") << "= applies to the whole list";
   EXPECT_EQ(chosen("ib,docker"), "10.1.0.1 172.17.0.1 ");
   EXPECT_EQ(chosen("^docker,lo,eth"), "10.1.0.1 ");
   EXPECT_EQ(chosen("^=eth1,lo"), "10.0.0.1 10.0.2.1 10.1.0.1 172.17.0.1 fd00::1 ");
@@ -93,10 +93,11 @@ TEST(FilterInterfaces, KeepsToTheFamilyAndLeavesLinkLocalAddressesOut) {
 }
 
 TEST(CheckPlace, TakesHostsAndAddressesWithAPort) {
-  for (const char* text : {"10.0.0.1:1234", "node-1:65535", "[fd00::1]:5"}) EXPECT_TRUE(check_place(text).ok()) << text;
+  for (const char* text : {"10.0.0.1:1234", "node-1:65535", "[fd00::1]:5"})
+    EXPECT_TRUE(check_root_address(text).ok()) << text;
   for (const char* text :
        {"10.0.0.1", ":1234", "host:0", "host:65536", "host:x", "fd00::1:5", "[]:5", "[fd00::1:5", ""}) {
-    const Status place = check_place(text);
+    const Status place = check_root_address(text);
     ASSERT_FALSE(place.ok()) << text;
     EXPECT_EQ(place.error().code, ErrorCode::kConfig);
   }

@@ -1,4 +1,4 @@
-// What NCCL's variables come to, on a machine that the test makes up.
+// Tests of the settings that NCCL's environment variables produce, on a machine that the test makes up.
 #include "nccl/environment/environment.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 using Files = std::map<std::string, std::string>;
 
-Surroundings machine(Files files = {}) {
+SystemAccess machine(Files files = {}) {
   return {.read_file = [files = std::move(files)](const std::string& path) -> std::optional<std::string> {
             const auto found = files.find(path);
             if (found == files.end()) return std::nullopt;
@@ -43,14 +43,14 @@ std::string error_of(const EnvironmentVariables& environment) {
   return settings.error().message;
 }
 
-// "NAME=VALUE ..." of the overlay.
+// Returns the overlay as "NAME=VALUE ...".
 std::string overlay_of(const EnvironmentVariables& environment) {
   std::string text;
   for (const auto& [name, value] : settings_of(environment).overlay) text += name + "=" + value + " ";
   return text;
 }
 
-// The only sentence of a list, or all of them.
+// Returns the only sentence of a list. If there are more, the test fails and all of them are returned.
 std::string only(const std::vector<std::string>& sentences) {
   EXPECT_EQ(sentences.size(), 1u);
   std::string text;
@@ -67,7 +67,7 @@ TEST(EnvironmentVariables, NothingSetChangesNothing) {
   EXPECT_TRUE(settings.overlay.empty());
   EXPECT_TRUE(settings.ignored.empty());
   EXPECT_TRUE(settings.warnings.empty());
-  EXPECT_FALSE(settings.blocking || settings.min_ctas || settings.max_ctas || settings.says_version);
+  EXPECT_FALSE(settings.blocking || settings.min_ctas || settings.max_ctas || settings.prints_version);
   EXPECT_EQ(settings.version, 23007);
   for (const Algorithm algorithm : settings.algorithms) EXPECT_EQ(algorithm, Algorithm::kAuto);
 }
@@ -102,8 +102,8 @@ TEST(EnvironmentVariables, DebugLevelsBecomeLogLevels) {
   EXPECT_EQ(overlay_of({{"NCCL_DEBUG", "warn"}}), "TUTTI_LOG=warn ");
   EXPECT_EQ(overlay_of({{"NCCL_DEBUG", "Info"}}), "TUTTI_LOG=info ");
   EXPECT_EQ(overlay_of({{"NCCL_DEBUG", "NONE"}}), "TUTTI_LOG=off ");
-  EXPECT_TRUE(settings_of({{"NCCL_DEBUG", "WARN"}}).says_version);
-  EXPECT_FALSE(settings_of({{"NCCL_DEBUG", "NONE"}}).says_version);
+  EXPECT_TRUE(settings_of({{"NCCL_DEBUG", "WARN"}}).prints_version);
+  EXPECT_FALSE(settings_of({{"NCCL_DEBUG", "NONE"}}).prints_version);
   const auto wrong = settings_of({{"NCCL_DEBUG", "LOUD"}});
   EXPECT_TRUE(wrong.overlay.empty());
   EXPECT_NE(only(wrong.warnings).find("warn, stays"), std::string::npos);
@@ -114,7 +114,7 @@ TEST(EnvironmentVariables, InterfacesAreLookedUpAmongThoseThatThereAre) {
   EXPECT_EQ(overlay_of({{"NCCL_SOCKET_IFNAME", "eth"}, {"NCCL_SOCKET_FAMILY", "AF_INET6"}}),
             "TUTTI_INTERFACE=fd00::1 ");
   EXPECT_EQ(overlay_of({{"NCCL_SOCKET_FAMILY", "AF_INET"}}), "TUTTI_INTERFACE=10.0.0.1,10.0.1.1 ")
-      << "loopback only where there is nothing else";
+      << "loopback is used only if there is no other interface";
   EXPECT_NE(error_of({{"NCCL_SOCKET_IFNAME", "ib"}}).find("there are: lo (127.0.0.1), eth0 (10.0.0.1)"),
             std::string::npos);
   const auto wrong = settings_of({{"NCCL_SOCKET_FAMILY", "inet"}});
@@ -123,22 +123,22 @@ TEST(EnvironmentVariables, InterfacesAreLookedUpAmongThoseThatThereAre) {
 }
 
 TEST(EnvironmentVariables, InterfacesAreNotAskedForWithoutNeed) {
-  Surroundings surroundings = machine();
-  surroundings.interfaces = []() -> Result<std::vector<InterfaceAddress>> {
-    ADD_FAILURE() << "asked";
+  SystemAccess host_access = machine();
+  host_access.interfaces = []() -> Result<std::vector<InterfaceAddress>> {
+    ADD_FAILURE() << "the interfaces must not be listed";
     return Error{};
   };
-  EXPECT_TRUE(read_settings({{"NCCL_DEBUG", "WARN"}}, surroundings).ok());
+  EXPECT_TRUE(read_settings({{"NCCL_DEBUG", "WARN"}}, host_access).ok());
 }
 
 TEST(EnvironmentVariables, ALongListOfInterfacesIsCutWhereTuttiTakesNoMore) {
-  Surroundings surroundings = machine();
-  surroundings.interfaces = [] {
+  SystemAccess host_access = machine();
+  host_access.interfaces = [] {
     std::vector<InterfaceAddress> many;
     for (int i = 0; i < 100; ++i) many.push_back({"eth" + std::to_string(i), "192.168.100." + std::to_string(100 + i)});
     return Result(many);
   };
-  const auto settings = read_settings({{"NCCL_SOCKET_IFNAME", "eth"}}, surroundings);
+  const auto settings = read_settings({{"NCCL_SOCKET_IFNAME", "eth"}}, host_access);
   ASSERT_TRUE(settings.ok());
   EXPECT_TRUE(parse_config(settings->overlay).ok());
   EXPECT_TRUE(settings->overlay.at(0).second.starts_with("192.168.100.100,192.168.100.101,"));
@@ -157,7 +157,7 @@ TEST(EnvironmentVariables, AlgorithmsThatBothHaveAreTaken) {
   const auto ring = settings_of({{"NCCL_ALGO", "^tree,pat"}});
   EXPECT_EQ(algorithm_of(ring, CollectiveKind::kAllReduce), Algorithm::kRing);
   EXPECT_EQ(algorithm_of(ring, CollectiveKind::kReduceScatter), Algorithm::kRing);
-  EXPECT_EQ(algorithm_of(ring, CollectiveKind::kBroadcast), Algorithm::kAuto) << "NCCL has no other";
+  EXPECT_EQ(algorithm_of(ring, CollectiveKind::kBroadcast), Algorithm::kAuto) << "NCCL has only one algorithm for it";
   const auto mixed = settings_of({{"NCCL_ALGO", "allreduce:tree;allgather:pat,nvls"}});
   EXPECT_EQ(algorithm_of(mixed, CollectiveKind::kAllReduce), Algorithm::kDoubleTree);
   EXPECT_EQ(algorithm_of(mixed, CollectiveKind::kAllGather), Algorithm::kCirculant);
@@ -228,9 +228,10 @@ TEST(EnvironmentVariables, OfCtasAndChannelsTheStricterCounts) {
   EXPECT_EQ(both.min_ctas, 2);
   EXPECT_EQ(both.overlay, (Variables{{"TUTTI_DEVICE_BLOCKS", "12"}}));
   EXPECT_EQ(settings_of({{"NCCL_MIN_CTAS", "4"}, {"NCCL_MIN_NRINGS", "6"}}).min_ctas, 6);
-  EXPECT_EQ(settings_of({{"NCCL_MAX_NRINGS", "2"}, {"NCCL_MAX_NCHANNELS", "6"}}).max_ctas, 6) << "an alias at most";
+  EXPECT_EQ(settings_of({{"NCCL_MAX_NRINGS", "2"}, {"NCCL_MAX_NCHANNELS", "6"}}).max_ctas, 6)
+      << "the smaller of two aliases counts";
   EXPECT_EQ(overlay_of({{"NCCL_MIN_CTAS", "32"}}), "TUTTI_DEVICE_BLOCKS=32 ");
-  EXPECT_EQ(overlay_of({{"NCCL_MIN_CTAS", "8"}}), "") << "Tutti's own bound allows that";
+  EXPECT_EQ(overlay_of({{"NCCL_MIN_CTAS", "8"}}), "") << "Tutti's own limit is high enough";
   EXPECT_EQ(settings_of({{"NCCL_MAX_CTAS", "100"}}).max_ctas, 64);
   const auto crossed = settings_of({{"NCCL_MIN_CTAS", "8"}, {"NCCL_MAX_CTAS", "4"}});
   EXPECT_FALSE(crossed.min_ctas || crossed.max_ctas);
@@ -261,7 +262,7 @@ TEST(EnvironmentVariables, TheEnvironmentWinsOverTheUsersFileAndThatOverTheMachi
   EXPECT_NE(only(settings.warnings).find("/etc/nccl.conf sets OTHER"), std::string::npos);
   const auto named = settings_of({{"HOME", "/u"}, {"NCCL_CONF_FILE", "/c"}}, files);
   EXPECT_EQ(named.overlay, (Variables{{"TUTTI_LOG", "debug"}, {"TUTTI_NODE_ID", "machine"}}))
-      << "the named file stands for the one in the home directory";
+      << "the named file replaces the one in the home directory";
   EXPECT_NE(only(settings_of({{"NCCL_CONF_FILE", "/none"}}, {}).warnings).find("cannot be read"), std::string::npos);
 }
 

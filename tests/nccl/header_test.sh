@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# header_test.sh INCLUDE PROGRAM FACTS CUDA COMPILER...: compiles PROGRAM, which is C99 and C++11, against
-# INCLUDE/nccl.h with each of the C++ compilers, with and without CUDA's headers, and the assertions of FACTS. CUDA is
-# the folder of the toolkit's headers; where it has none, stand-ins must do.
+# header_test.sh INCLUDE PROGRAM FACTS CUDA COMPILER...: compiles PROGRAM, which is C99 and C++11, with
+# INCLUDE/nccl.h and each of the C++ compilers, with and without CUDA's headers, and also compiles the assertions in
+# FACTS. CUDA is the folder of the toolkit's headers. If it has none, the test uses stand-ins.
 
 set -euo pipefail
 include=$1 program=$2 facts=$3 cuda=$4
@@ -15,7 +15,8 @@ fail() {
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 
-# As much of CUDA's headers as nccl.h looks at; each says that it was included.
+# Stand-ins for CUDA's headers, with the parts that nccl.h uses. Each defines a macro that shows that it was
+# included.
 mkdir "$place/cuda"
 cat >"$place/cuda/cuda_runtime.h" <<'HEADER'
 #ifndef __DRIVER_TYPES_H__
@@ -26,7 +27,7 @@ typedef struct CUstream_st* cudaStream_t;
 HEADER
 for name in fp16 bf16 fp8; do printf '#define HAS_%s 1\n' "$name" >"$place/cuda/cuda_$name.h"; done
 
-# As programs that want CUDA's types of nccl.h write it.
+# How a program includes nccl.h if it needs the CUDA types.
 cat "$program" - >"$place/types.c" <<'SOURCE'
 #if !defined(HAS_fp16) || !defined(HAS_bf16) || defined(HAS_fp8) != defined(__cplusplus)
 #error "CUDA's headers of small types are missing, or one too many"
@@ -43,7 +44,7 @@ compile() { # compile LANGUAGE STANDARD FILE FLAGS...
 check() { # check LANGUAGE STANDARD
   local cudas=("$place/cuda") folder option
   if [ -f "$cuda/cuda_runtime.h" ]; then cudas+=("$cuda"); fi
-  compile "$@" "$program" || fail "$compiler $2: as the machine is"
+  compile "$@" "$program" || fail "$compiler $2: with the headers that are installed"
   compile "$@" "$place/types.c" -isystem "$place/cuda" || fail "$compiler $2: the types of CUDA's headers"
   for folder in "${cudas[@]}"; do
     compile "$@" "$program" -isystem "$folder" || fail "$compiler $2: with $folder"
@@ -62,9 +63,9 @@ for compiler in "$@"; do
   for standard in c99 c11 c17; do check c "$standard"; done
   for standard in c++11 c++17 c++20; do check c++ "$standard"; done
   compile c++ c++20 "$facts" || fail "$compiler: the layouts and numbers of the interface"
-  # The same with a number changed must be refused, and so must what C++ has never taken.
+  # The assertions must fail if one number is changed, and C++ must reject a number in place of an enumerator.
   { cat "$facts"; printf 'static_assert(ncclAvg == 5);\n'; } >"$place/broken.cc"
-  if compile c++ c++20 "$place/broken.cc" 2>/dev/null; then fail "$compiler takes a wrong number"; fi
-  if compile c++ c++20 "$place/loose.c" 2>/dev/null; then fail "$compiler takes a number for a data type"; fi
+  if compile c++ c++20 "$place/broken.cc" 2>/dev/null; then fail "$compiler accepts a wrong number"; fi
+  if compile c++ c++20 "$place/loose.c" 2>/dev/null; then fail "$compiler accepts a number as a data type"; fi
 done
 printf 'nccl.h compiles with %s\n' "$*"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# library_test.sh CHECK LIBRARY [ARGUMENTS]: what libnccl.so.2 is to the program that loads it.
+# library_test.sh CHECK LIBRARY [ARGUMENTS]: tests of libnccl.so.2 as the program sees it that loads it.
 #
-#   symbols LIST   it exports the functions of LIST under both names, weak and strong, and nothing else
-#   needs          its name, and the system's libraries that it needs; a size that can be carried about
-#   program SOURCE COMPILER INCLUDE [FLAGS]   a C99 program linked to it runs
-#   load           opened and preloaded, by a shell's children too, it changes nothing and starts nothing
+#   symbols LIST   it exports the functions of LIST under both names, weak and strong, and no other symbol
+#   needs          it has the right name, needs only system libraries, and is smaller than 10 MiB
+#   program SOURCE COMPILER INCLUDE [FLAGS]   a C99 program that is linked to it runs
+#   load           opening or preloading it, also in the children of a shell, changes nothing and starts nothing
 
 set -euo pipefail
 check=$1 library=$2
@@ -18,7 +18,7 @@ fail() {
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 
-# Both names of each function, with the kind of symbol that nm shows.
+# Prints both names of each function, with the symbol type that nm shows.
 wanted_symbols() {
   local name
   while read -r name; do printf 'T p%s\nW %s\n' "$name" "$name"; done < <(grep -v '^#' "$1")
@@ -30,7 +30,7 @@ symbols() {
   [ -s "$place/wanted" ] || fail "$1 names nothing"
   diff "$place/wanted" "$place/there" >"$place/difference" ||
     fail "< is missing, > is too much:"$'\n'"$(grep '[<>]' "$place/difference")"
-  # PyTorch is linked with symbols that have no version.
+  # Symbols must have no versions, because PyTorch is linked with unversioned symbols.
   if readelf -V "$library" | grep -q 'Version definition'; then fail "the symbols have versions"; fi
   printf '%s symbols\n' "$(wc -l <"$place/there")"
 }
@@ -64,7 +64,7 @@ program() {
   "$place/program" || fail "the program ended with status $?"
 }
 
-# What a process does when it starts, but for addresses and numbers that differ from run to run.
+# The system calls of a process at its start, without those that differ from run to run.
 calls_of() {
   strace -f -qq -e 'trace=!mmap,mprotect,munmap,read,pread64,newfstatat,fstat,openat,close,brk,access' \
     -E LD_PRELOAD="$1" /bin/true 2>&1 | sed 's/(.*//' | sort | uniq -c
@@ -72,16 +72,16 @@ calls_of() {
 
 load() {
   local out libraries
-  # At once: as PyTorch opens it, every name that the library itself needs must be found.
+  # PyTorch opens the library with immediate binding, so every symbol that the library needs must be found.
   out=$(LD_BIND_NOW=1 LD_PRELOAD=$library /bin/true 2>&1) || fail "a preloaded /bin/true ended with status $?"
-  [ -z "$out" ] || fail "a preloaded /bin/true says: $out"
-  # The children of a shell have it too, and none says or changes anything.
+  [ -z "$out" ] || fail "a preloaded /bin/true prints: $out"
+  # The children of a shell load it too. They must print nothing, and must have only one thread.
   out=$(LD_PRELOAD=$library NCCL_DEBUG=INFO bash -c \
     'grep -q libnccl.so.2 /proc/self/maps || echo "not loaded"; ls /proc/self/task | wc -l; ls -d /' 2>&1)
-  [ "$out" = $'1\n/' ] || fail "a preloaded shell's children say: $out"
-  # Nothing of a driver comes with it.
+  [ "$out" = $'1\n/' ] || fail "the children of a preloaded shell print: $out"
+  # It must load no library of a driver.
   libraries=$(LD_PRELOAD=$library grep -oE '/[^ ]*\.so[^ ]*' /proc/self/maps | sort -u)
-  if grep -E 'lib(cuda|nvidia|cudart|fmt|hwy|X11)[.-]' <<<"$libraries"; then fail "it brings libraries"; fi
+  if grep -E 'lib(cuda|nvidia|cudart|fmt|hwy|X11)[.-]' <<<"$libraries"; then fail "it loads other libraries"; fi
   if command -v strace >/dev/null && strace -qq /bin/true 2>/dev/null; then
     calls_of "$(ldd "$library" | awk '/libstdc/ {print $3}')" >"$place/usual"
     calls_of "$library" >"$place/with"

@@ -1,5 +1,5 @@
-// The life of communicators: made without blocking, split, shrunk, grown, revoked, suspended, ended, aborted; and that
-// nothing of them stays behind.
+// Tests of the life of communicators: non-blocking creation, split, shrink, grow, revoke, suspend, destroy and
+// abort. No resource may be left afterwards.
 #include <gtest/gtest.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -16,7 +16,7 @@
 namespace tutti::nccl_test {
 namespace {
 
-// The sum of all ranks' numbers from 1, by one all-reduce.
+// Adds up rank + 1 over all ranks with one all-reduce, and compares the sum with `expected`.
 std::string check_sum(ncclComm_t comm, int expected) {
   int rank = -1;
   TUTTI_NCCL_TRY(ncclCommUserRank(comm, &rank));
@@ -86,7 +86,7 @@ TEST(NcclLife, ARankThatIsStillMadeCanBeAborted) {
   EXPECT_NE(std::string(ncclGetLastError(comm)).find("in progress"), std::string::npos);
   const std::int64_t start = now_ms();
   EXPECT_EQ(ncclCommAbort(comm), ncclSuccess);
-  EXPECT_LT(now_ms() - start, test::patience().count()) << "the promise is one second, on a quiet machine";
+  EXPECT_LT(now_ms() - start, test::patience().count()) << "on an idle machine it takes at most one second";
 }
 
 TEST(NcclLife, SplitsShrinksAndGrows) {
@@ -153,7 +153,8 @@ TEST(NcclLife, GrowsByRanksThatWereNotThere) {
 TEST(NcclLife, ARevokedOneEndsItsCallsAndCanBeSplitAndShrunk) {
   std::atomic<bool> revoked = false;
   as_threads(3, [&revoked](ncclComm_t comm, int rank, int) -> std::string {
-    if (rank == 0) {  // a call whose peers never come
+    // A call that the other ranks never enter.
+    if (rank == 0) {
       std::thread revoker([comm, calling = gettid()] {
         EXPECT_TRUE(test::falls_asleep(calling));
         EXPECT_EQ(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT), ncclSuccess);
@@ -200,12 +201,13 @@ TEST(NcclLife, ASuspendedOneRefusesCallsUntilItIsResumed) {
     TUTTI_NCCL_TRY(ncclCommResume(comm));
     std::uint64_t total = 1;
     TUTTI_NCCL_TRY(ncclCommMemStats(comm, ncclStatGpuMemTotal, &total));
-    TUTTI_NCCL_WANT(total == 0);  // on host memory there is none
+    TUTTI_NCCL_WANT(total == 0);  // on host memory, no GPU memory is in use
     return check_sum(comm, 3);
   });
 }
 
-// A rank is killed in the middle of the job; the others are told who, abort in time, and go on without it.
+// One rank is killed in the middle of the job. The others get an error that names it, abort within the time limit,
+// and continue without it.
 TEST(NcclLife, SurvivorsOfADeadRankShrink) {
   const std::vector<pid_t> children = start_processes(3, [](ncclComm_t comm, int rank, int) -> std::string {
     if (std::string wrong = check_sum(comm, 6); !wrong.empty()) return wrong;
@@ -232,17 +234,18 @@ TEST(NcclLife, AbortReturnsInTimeWhileAPeerIsDead) {
   const std::vector<pid_t> children = start_processes(2, [](ncclComm_t comm, int rank, int) -> std::string {
     if (rank == 1) raise(SIGKILL);
     std::thread aborter([comm] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));  // mostly it waits by then; sooner is right as well
+      // By then the other thread usually waits in its call. Aborting earlier is also allowed.
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
       const std::int64_t start = now_ms();
       EXPECT_EQ(ncclCommAbort(comm), ncclSuccess);
-      EXPECT_LT(now_ms() - start, test::patience().count()) << "the promise is one second, on a quiet machine";
+      EXPECT_LT(now_ms() - start, test::patience().count()) << "on an idle machine it takes at most one second";
     });
     std::vector<float> values(1 << 20);
     const ncclResult_t ended =
         ncclAllReduce(values.data(), values.data(), values.size(), ncclFloat, ncclSum, comm, nullptr);
     aborter.join();
-    if (ended != ncclRemoteError && ended != ncclInvalidArgument) return told("all-reduce", ended);
-    _exit(::testing::Test::HasFailure() ? 1 : 0);  // the communicator is gone
+    if (ended != ncclRemoteError && ended != ncclInvalidArgument) return describe_failure("all-reduce", ended);
+    _exit(::testing::Test::HasFailure() ? 1 : 0);  // the communicator was aborted
   });
   EXPECT_EQ(status_of(children[0]), 0);
   EXPECT_EQ(status_of(children[1]), 128 + SIGKILL);
@@ -262,10 +265,10 @@ TEST(NcclLife, ACallThatWaitsIsAborted) {
   EXPECT_TRUE(test::eventually([&] { return calling != 0; }) && test::falls_asleep(calling));
   const std::int64_t start = now_ms();
   EXPECT_EQ(ncclCommAbort(comms[0]), ncclSuccess);
-  EXPECT_LT(now_ms() - start, test::patience().count()) << "the promise is one second, on a quiet machine";
+  EXPECT_LT(now_ms() - start, test::patience().count()) << "on an idle machine it takes at most one second";
   caller.join();
   EXPECT_EQ(ncclCommAbort(comms[1]), ncclSuccess);
-  EXPECT_EQ(ncclCommAbort(comms[1]), ncclInvalidArgument);  // gone
+  EXPECT_EQ(ncclCommAbort(comms[1]), ncclInvalidArgument);  // already destroyed
 }
 
 std::size_t entries(const char* folder) {
@@ -279,10 +282,10 @@ std::size_t mapped_kib() {
   return pages * static_cast<std::size_t>(getpagesize()) / 1024;
 }
 
-// In a process of its own: what other tests of this one leave to the allocator is not counted.
+// Runs in its own process, so that memory which other tests have left in the allocator is not counted.
 TEST(NcclLife, AThousandOfThemLeaveNothing) {
 #if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "this sanitizer's own threads and memory would be counted";
+  GTEST_SKIP() << "the sanitizer's own threads and memory would be counted";
 #endif
   const pid_t child = fork();
   if (child == 0) {
@@ -310,10 +313,11 @@ TEST(NcclLife, AThousandOfThemLeaveNothing) {
     if (mapped_kib() > memory + 16 * 1024) _exit(7);
     _exit(0);
   }
-  EXPECT_EQ(status_of(child), 0) << "5: descriptors, 6: threads, 7: memory were left";
+  EXPECT_EQ(status_of(child), 0) << "status 5: descriptors, 6: threads, 7: memory was not released";
 }
 
-// The first byte of the IPv4 address at which a new id of a process with these variables is served; 0: none.
+// Returns the first byte of the IPv4 address in a new id that a process with these variables creates. 0 if it has
+// none.
 int first_byte_of_address(const std::vector<std::pair<const char*, const char*>>& environment) {
   const pid_t child = fork();
   if (child == 0) {
@@ -328,7 +332,7 @@ int first_byte_of_address(const std::vector<std::pair<const char*, const char*>>
   return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 }
 
-// Whether this machine has an address that is not loopback's, on an interface that is up.
+// Whether this machine has an IPv4 address other than loopback, on an interface that is up.
 bool has_outward_address() {
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return false;
@@ -356,8 +360,8 @@ TEST(NcclIds, AreOnLoopbackIfTheLauncherSaysThatAllRanksAreOnThisMachine) {
   EXPECT_EQ(first_byte_of_address({{"NCCL_SOCKET_IFNAME", "lo"}}), 127);
 }
 
-// Programs of NCCL meet on several machines without any setting, so an id holds a loopback address only if the machine
-// has no other one.
+// NCCL programs run on several machines without any setting. So an id contains a loopback address only if the
+// machine has no other address.
 TEST(NcclIds, CanBeReachedFromOtherMachinesIfNoLauncherIsKnown) {
   EXPECT_EQ(first_byte_of_address({}) == 127, !has_outward_address());
 }

@@ -1,4 +1,5 @@
-// Memory, registration, windows and one-sided calls; sums with factors of the program's own.
+// Tests of memory allocation, registration, windows, one-sided calls, and sums with factors that the program
+// provides.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -47,7 +48,7 @@ TEST(NcclMemory, RegisteredServesCollectives) {
     }
     TUTTI_NCCL_TRY(ncclCommDeregister(comm, handle));
     TUTTI_NCCL_WANT(ncclCommDeregister(comm, handle) == ncclInvalidArgument);
-    TUTTI_NCCL_WANT(values[7] == 6);  // the memory is the program's still
+    TUTTI_NCCL_WANT(values[7] == 6);  // the memory still belongs to the program
     TUTTI_NCCL_TRY(ncclMemFree(data));
     std::vector<float> plain(1000);  // any memory may be registered
     TUTTI_NCCL_TRY(ncclCommRegister(comm, plain.data(), 4000, &handle));
@@ -56,9 +57,9 @@ TEST(NcclMemory, RegisteredServesCollectives) {
   });
 }
 
-// Every rank puts a block into every rank's window, and each knows by its signals when all have come.
+// Every rank puts a block into every rank's window. Its signals show a rank when all blocks have arrived.
 std::string check_puts(ncclComm_t comm, int rank, int ranks) {
-  constexpr std::size_t kBlock = 200'000;  // elements: longer than the connections' slots
+  constexpr std::size_t kBlock = 200'000;  // elements; longer than the slots of the connections
   void* data = nullptr;
   ncclWindow_t window = nullptr;
   const std::size_t bytes = kBlock * sizeof(std::int32_t) * static_cast<std::size_t>(ranks);
@@ -84,7 +85,8 @@ std::string check_puts(ncclComm_t comm, int rank, int ranks) {
         TUTTI_NCCL_WANT(values[at] == 1000 * peer + 7 * rank + round + static_cast<std::int32_t>(i));
       }
     }
-    // All have looked: the next round may overwrite. Signals alone, of another number, in a group.
+    // All ranks have checked their blocks, so the next round may overwrite them. These signals have another number,
+    // and are sent in a group.
     TUTTI_NCCL_TRY(ncclGroupStart());
     for (ncclWaitSignalDesc_t& one : wanted) one.sigIdx = 5;
     TUTTI_NCCL_TRY(ncclWaitSignal(ranks, wanted.data(), comm, nullptr));
@@ -113,7 +115,7 @@ std::string make_window(ncclComm_t comm, std::size_t bytes, void** data, ncclWin
   return {};
 }
 
-// More puts than may be under way at once, by ranks none of which waits for a signal before it has put all.
+// Each rank sends more puts than may be in flight at once, and waits for a signal only after its last put.
 std::string check_many_puts(ncclComm_t comm, int rank, int ranks) {
   constexpr int kPuts = 1500;
   void* data = nullptr;
@@ -139,8 +141,8 @@ std::string check_many_puts(ncclComm_t comm, int rank, int ranks) {
 
 TEST(NcclWindows, RanksThatPutToEachOtherWithoutWaitingGoOn) { as_processes(2, check_many_puts); }
 
-// Each rank waits for the signal of the one before it, which comes behind more puts than the connection holds, and
-// these go to a rank that waits for another one. The last has signalled before.
+// Each rank waits for the signal of the rank before it, which arrives after more puts than the connection holds.
+// These puts go to a rank that is waiting for yet another rank. The last rank has sent its signal before.
 std::string check_ring_of_waits(ncclComm_t comm, int rank, int ranks) {
   constexpr int kPuts = 1500;
   void* data = nullptr;
@@ -161,7 +163,7 @@ std::string check_ring_of_waits(ncclComm_t comm, int rank, int ranks) {
 
 TEST(NcclWindows, AWaitForOneRankTakesWhatOthersPut) { as_processes(3, check_ring_of_waits); }
 
-// Rank 1 ends. The first put of rank 0 to it is the error, whether the two have talked before or not.
+// Rank 1 exits. The first put of rank 0 to it must fail, whether or not the two ranks have communicated before.
 struct DeadTarget {
   std::atomic<int> ready;
   std::atomic<bool> ended;
@@ -178,7 +180,7 @@ std::string check_put_to_dead(ncclComm_t comm, int rank, DeadTarget& state, bool
   TUTTI_NCCL_WANT(test::eventually([&] { return state.ready == 2; }));
   if (rank == 1) _exit(0);
   TUTTI_NCCL_WANT(test::eventually([&] { return state.ended.load(); }));
-  std::this_thread::sleep_for(std::chrono::seconds(1));  // after which the first put may not go well
+  std::this_thread::sleep_for(std::chrono::seconds(1));  // after this time, even the first put must fail
   const std::int64_t start_ms = now_ms();
   const int value = 5;
   const ncclResult_t put = ncclPutSignal(&value, 1, ncclInt32, 1, window, 0, 0, 0, 0, comm, nullptr);
@@ -186,7 +188,7 @@ std::string check_put_to_dead(ncclComm_t comm, int rank, DeadTarget& state, bool
   TUTTI_NCCL_WANT(put == ncclRemoteError);
   TUTTI_NCCL_WANT(std::string(ncclGetLastError(nullptr)).find("rank 1 is gone") != std::string::npos);
   TUTTI_NCCL_TRY(ncclCommAbort(comm));
-  _exit(0);  // ncclCommDestroy() would report the loss once more
+  _exit(0);  // ncclCommDestroy() would report the lost peer again
 }
 
 class NcclWindowsOver : public testing::TestWithParam<const char*> {};
@@ -213,7 +215,7 @@ TEST(NcclWindows, AWaitForASignalThatNeverComesIsAborted) {
   as_threads(2, [](ncclComm_t comm, int rank, int) -> std::string {
     alignas(4096) static std::byte pages[2][4096];
     ncclWindow_t window = nullptr;
-    TUTTI_NCCL_WANT(ncclSignal(0, 0, 0, 0, comm, nullptr) == ncclInvalidUsage);  // no window yet
+    TUTTI_NCCL_WANT(ncclSignal(0, 0, 0, 0, comm, nullptr) == ncclInvalidUsage);  // there is no window yet
     TUTTI_NCCL_WANT(ncclCommWindowRegister(comm, pages[rank] + 8, 64, &window, 0) == ncclInvalidArgument);
     TUTTI_NCCL_WANT(ncclCommWindowRegister(comm, pages[rank], 64, &window, 64) == ncclInvalidArgument);
     TUTTI_NCCL_TRY(ncclCommWindowRegister(comm, pages[rank], 4096, &window, NCCL_WIN_DEFAULT));
@@ -238,7 +240,7 @@ std::string check_factors(ncclComm_t comm, int rank, int ranks) {
       factor.set(0, rank == 0 ? 2 : 1);
       ncclRedOp_t op{};
       TUTTI_NCCL_TRY(ncclRedOpCreatePreMulSum(&op, factor.data(), data_type, residence, comm));
-      // An immediate one was read already; the other is read by the call.
+      // An immediate factor has been read already. The other type is read by the call.
       factor.set(0, residence == ncclScalarHostImmediate ? 0 : rank == 0 ? 3 : 1);
       Elements values(data_type, 100);
       for (std::size_t i = 0; i < 100; ++i) values.set(i, 1);

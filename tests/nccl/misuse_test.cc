@@ -1,4 +1,4 @@
-// What NCCL's functions say when they are used wrongly, or in orders that are right but rare.
+// Tests of NCCL's functions when they are used wrongly, or in orders that are valid but rare.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -39,7 +39,7 @@ TEST(NcclMisuse, ArgumentsThatCannotBeAreNamed) {
   config.maxCTAs = 4;
   EXPECT_EQ(ncclCommSplit(comm, 0, 0, &child, &config), ncclInvalidArgument);
   config = NCCL_CONFIG_INITIALIZER;
-  config.size = offsetof(ncclConfig_t, cgaClusterSize);  // of a program of NCCL 2.14: what it lacks is not read
+  config.size = offsetof(ncclConfig_t, cgaClusterSize);  // a program built with NCCL 2.14; later fields are not read
   config.cgaClusterSize = 99;
   EXPECT_EQ(ncclCommSplit(comm, 0, 0, &child, &config), ncclSuccess) << last();
   EXPECT_EQ(ncclCommDestroy(child), ncclSuccess);
@@ -82,7 +82,7 @@ TEST(NcclMisuse, AnErrorInAGroupEndsTheGroupAndNoMore) {
   ncclSimInfo_t estimate = NCCL_SIM_INFO_INITIALIZER;
   EXPECT_EQ(ncclGroupSimulateEnd(&estimate), ncclSuccess);
   EXPECT_GT(estimate.estimatedTime, 0);
-  EXPECT_EQ(values[0], 1);  // nothing ran
+  EXPECT_EQ(values[0], 1);  // the simulated calls did not run
   ASSERT_EQ(ncclGroupStart(), ncclSuccess);
   for (int rank = 0; rank < 2; ++rank) {
     EXPECT_EQ(ncclAllReduce(&values[rank], &values[rank], 1, ncclFloat, ncclSum, comms[rank], nullptr), ncclSuccess);
@@ -98,7 +98,7 @@ TEST(NcclMisuse, AGroupEndsThoughOneOfItsRanksWasRefused) {
   ncclComm_t comms[2] = {};
   const std::int64_t start = now_ms();
   ASSERT_EQ(ncclGroupStart(), ncclSuccess);
-  for (ncclComm_t& comm : comms) EXPECT_EQ(ncclCommInitRank(&comm, 2, id, 0), ncclSuccess);  // rank 0 twice
+  for (ncclComm_t& comm : comms) EXPECT_EQ(ncclCommInitRank(&comm, 2, id, 0), ncclSuccess);  // two ranks have number 0
   EXPECT_EQ(ncclGroupEnd(), ncclRemoteError);
   EXPECT_LT(now_ms() - start, test::patience().count());
   EXPECT_NE(last().find("rank 0"), std::string::npos) << last();
@@ -107,7 +107,7 @@ TEST(NcclMisuse, AGroupEndsThoughOneOfItsRanksWasRefused) {
 
 TEST(NcclMisuse, ASetUpThatWaitsIsAbortedFromAnotherThread) {
 #if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the handle is read while ncclCommInitRank() writes it, which NCCL's interface wants: a race";
+  GTEST_SKIP() << "the handle is read while ncclCommInitRank() writes it: a race that NCCL's API requires";
 #endif
   ncclUniqueId id;
   ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess) << last();
@@ -123,7 +123,7 @@ TEST(NcclMisuse, ASetUpThatWaitsIsAbortedFromAnotherThread) {
   EXPECT_LT(now_ms() - start, test::patience().count());
 }
 
-// Rank 0 is through and ends; the others' call, which it has left, goes on.
+// Rank 0 finishes and leaves while the other ranks are still in the call. Their call must complete.
 TEST(NcclMisuse, FinalizeAndDestroyDisturbNobodyWhoIsStillAtWork) {
   as_threads(3, [](ncclComm_t comm, int rank, int) -> std::string {
     for (int round = 0; round < 20; ++round) {
@@ -200,8 +200,9 @@ TEST(NcclMisuse, ThreadsPutWhileOthersWait) {
   });
 }
 
-// A thread that waits for one rank takes the puts of others meanwhile. It must not wait for a message of another rank
-// which a thread that waits for that rank has taken. No rank puts again before all have got the messages of a round.
+// A thread that waits for one rank also receives puts from other ranks. It must not wait for another rank's message
+// that the thread waiting for that rank has already received. No rank starts a round before all messages of the
+// previous round have arrived.
 TEST(NcclMisuse, ThreadsThatWaitForDifferentRanksTakeEachMessageOnce) {
   as_threads(3, [](ncclComm_t comm, int rank, int ranks) -> std::string {
     alignas(4096) static std::byte pages[3][4096];
@@ -209,12 +210,13 @@ TEST(NcclMisuse, ThreadsThatWaitForDifferentRanksTakeEachMessageOnce) {
     TUTTI_NCCL_TRY(ncclCommWindowRegister(comm, pages[rank], 4096, &window, 0));
     constexpr int kRounds = 300;
     std::atomic<int> wrong = 0;
-    std::barrier<> meet(ranks);  // the threads of this rank
+    std::barrier<> meet(ranks);  // between the threads of this rank
     const auto work_with = [&](int peer) {
       ncclWaitSignalDesc_t wanted{.opCnt = 1, .peer = peer, .sigIdx = 0, .ctx = 0};
       for (int round = 0; round < kRounds; ++round) {
         meet.arrive_and_wait();
-        // So that a waiter looks for messages of others before its own is there.
+        // Delay the threads differently, so that a waiting thread looks for other ranks' messages before its own
+        // arrives.
         std::this_thread::sleep_for(std::chrono::microseconds(100 * ((rank + peer + round) % 3)));
         wrong += ncclSignal(peer, 0, 0, 0, comm, nullptr) != ncclSuccess;
         wrong += ncclWaitSignal(1, &wanted, comm, nullptr) != ncclSuccess;
@@ -231,7 +233,7 @@ TEST(NcclMisuse, ThreadsThatWaitForDifferentRanksTakeEachMessageOnce) {
   });
 }
 
-// A child of a rank may end, and destroy what it has inherited, without a word to the peers.
+// A child of a rank may exit, and destroy the communicator that it has inherited. The peers must not notice.
 TEST(NcclMisuse, AForkedChildSpeaksForNobody) {
   as_processes(2, [](ncclComm_t comm, int rank, int) -> std::string {
     float value = 1;
@@ -290,8 +292,8 @@ int without_id() {
   return wrong[0].empty() && wrong[1].empty() ? 0 : 3;
 }
 
-// The library reads its settings once in a process, so each body runs in a new one: this program again, whose
-// initialisation finds out that it is that.
+// The library reads its settings once per process, so each body runs in a new process. It runs this program again
+// with a variable that names the body, and this initializer finds the variable.
 using Case = int (*)();
 constexpr std::pair<const char*, Case> kBodies[] = {
     {"time_out", time_out}, {"refuse_interface", refuse_interface}, {"without_id", without_id}};

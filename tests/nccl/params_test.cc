@@ -1,4 +1,4 @@
-// NCCL's parameter functions, over the environment that this program gives itself before it asks.
+// Tests of NCCL's parameter functions. This program sets its own environment before the first call.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,12 +49,12 @@ TEST(Params, ShowTheSettingsInEffect) {
   ASSERT_TRUE(kSet);
   EXPECT_EQ(text_of("NCCL_DEBUG"), "INFO");
   EXPECT_EQ(text_of("NCCL_NTHREADS"), "256");
-  EXPECT_EQ(text_of("NCCL_MAX_CTAS"), "") << "not set";
+  EXPECT_EQ(text_of("NCCL_MAX_CTAS"), "") << "the variable is not set";
   EXPECT_EQ(text_of("TUTTI_LOG"), "info");
   EXPECT_EQ(text_of("TUTTI_DEVICE_THREADS"), "256");
   EXPECT_EQ(text_of("TUTTI_NODE_ID"), "host-7");
-  EXPECT_EQ(text_of("TUTTI_TRANSPORT"), "shm") << "TUTTI_* wins over NCCL_SHM_DISABLE";
-  EXPECT_EQ(text_of("TUTTI_SLOTS"), "4") << "a default";
+  EXPECT_EQ(text_of("TUTTI_TRANSPORT"), "shm") << "TUTTI_* takes precedence over NCCL_SHM_DISABLE";
+  EXPECT_EQ(text_of("TUTTI_SLOTS"), "4") << "the default";
 }
 
 TEST(Params, NumbersAreReadInAnyTypeThatHoldsThem) {
@@ -70,7 +70,7 @@ TEST(Params, NumbersAreReadInAnyTypeThatHoldsThem) {
   EXPECT_EQ(ncclParamGetI8(threads, &i8), ncclInvalidArgument);
   EXPECT_NE(std::string(last_error()).find("NCCL_NTHREADS=256 is outside -128 to 127"), std::string::npos);
   EXPECT_EQ(ncclParamGetU8(threads, &u8), ncclInvalidArgument);
-  EXPECT_EQ(i8, 1) << "outputs are set on success only";
+  EXPECT_EQ(i8, 1) << "outputs are set only on success";
   EXPECT_EQ(u8, 1);
   EXPECT_EQ(ncclParamGetI16(threads, &i16), ncclSuccess);
   EXPECT_EQ(ncclParamGetU16(threads, &u16), ncclSuccess);
@@ -92,14 +92,14 @@ TEST(Params, BothBoundsOfATypeCount) {
   const Parameter minus{.name = "X", .text = "-1", .number = -1};
   EXPECT_EQ(number_between(minus, -1, 0).value(), -1);
   EXPECT_EQ(number_between(minus, -5, -1).value(), -1);
-  EXPECT_FALSE(number_between(minus, 0, 255).ok()) << "an unsigned type";
+  EXPECT_FALSE(number_between(minus, 0, 255).ok()) << "an unsigned type cannot hold it";
   EXPECT_FALSE(number_between(minus, -9, -2).ok());
 }
 
 TEST(Params, WhatIsNoNumberIsNotReadAsOne) {
   std::int64_t number = 1;
   EXPECT_EQ(ncclParamGetI64(bound("NCCL_DEBUG"), &number), ncclInvalidArgument);
-  EXPECT_NE(std::string(last_error()).find("NCCL_DEBUG=\"INFO\" is no number"), std::string::npos);
+  EXPECT_NE(std::string(last_error()).find("NCCL_DEBUG=\"INFO\" is not a number"), std::string::npos);
   EXPECT_EQ(ncclParamGetI64(bound("NCCL_MAX_CTAS"), &number), ncclInvalidArgument);
   EXPECT_NE(std::string(last_error()).find("not set"), std::string::npos);
   EXPECT_EQ(number, 1);
@@ -116,11 +116,11 @@ TEST(Params, ATextBelongsToTheThreadUntilItsNextCall) {
   }).join();
   EXPECT_EQ(seen, "host-7");
   EXPECT_NE(mine, theirs);
-  EXPECT_EQ(text_of("TUTTI_SLOTS"), "4") << "another function's text is another";
+  EXPECT_EQ(text_of("TUTTI_SLOTS"), "4") << "it is not the text of another parameter";
   EXPECT_STREQ(mine, "INFO");
   const char* next = nullptr;
   ASSERT_EQ(ncclParamGetStr(bound("NCCL_NTHREADS"), &next), ncclSuccess);
-  EXPECT_STREQ(next, "256") << "a number has a text, too";
+  EXPECT_STREQ(next, "256") << "a number can be read as text, too";
 }
 
 TEST(Params, BytesAreCopiedWhereThereIsRoom) {
@@ -132,7 +132,8 @@ TEST(Params, BytesAreCopiedWhereThereIsRoom) {
   EXPECT_EQ(length, 8);
   EXPECT_EQ(number, 256);
   std::array<char, 8> text{};
-  EXPECT_EQ(ncclParamGet(bound("NCCL_HOSTID"), text.data(), 6, &length), ncclInvalidArgument) << "no room for the zero";
+  EXPECT_EQ(ncclParamGet(bound("NCCL_HOSTID"), text.data(), 6, &length), ncclInvalidArgument)
+      << "there is no space for the terminating zero";
   EXPECT_EQ(ncclParamGet(bound("NCCL_HOSTID"), text.data(), -1, &length), ncclInvalidArgument);
   EXPECT_EQ(ncclParamGet(bound("NCCL_HOSTID"), text.data(), 7, &length), ncclSuccess);
   EXPECT_EQ(length, 7);
@@ -176,10 +177,10 @@ TEST(Params, KeysAreThoseOfNcclUnlessAllAreAskedFor) {
     EXPECT_NE(bound(name.c_str()), nullptr);
   }
   EnvironmentSettings settings;
-  EXPECT_EQ(Parameters(settings, Config{}).shown().size(), names.size());
+  EXPECT_EQ(Parameters(settings, Config{}).listed().size(), names.size());
   settings.all_parameters = true;
   const Parameters all(settings, Config{});
-  EXPECT_EQ(all.shown().size(), names.size() + config_variable_names().size());
+  EXPECT_EQ(all.listed().size(), names.size() + config_variable_names().size());
 }
 
 TEST(Params, DumpWritesALineForEach) {
@@ -188,7 +189,7 @@ TEST(Params, DumpWritesALineForEach) {
   const std::string text = testing::internal::GetCapturedStderr();
   EXPECT_NE(text.find("tutti: NCCL_DEBUG=INFO\n"), std::string::npos) << text;
   EXPECT_NE(text.find("tutti: NCCL_MAX_CTAS is not set\n"), std::string::npos);
-  EXPECT_EQ(text.find("TUTTI_SLOTS"), std::string::npos) << "only with NCCL_PARAM_DUMP_ALL";
+  EXPECT_EQ(text.find("TUTTI_SLOTS"), std::string::npos) << "printed only with NCCL_PARAM_DUMP_ALL";
 }
 
 }  // namespace

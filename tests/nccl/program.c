@@ -1,5 +1,5 @@
-/* A program of NCCL's interface, C99 and C++11: compiled with each, with and without CUDA's headers; see
- * header_test.sh. Linked to libnccl.so.2 it runs, on a machine without a GPU too. */
+/* A program that uses NCCL's API and is valid C99 and C++11. header_test.sh compiles it in both languages, with and
+ * without CUDA's headers. library_test.sh links it to libnccl.so.2 and runs it. It needs no GPU. */
 #include <stdio.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@ static ncclConfig_t changed_config(void) {
   return config;
 }
 
-/* Never called: that it compiles is what is asked of it. */
+/* Never called. It only has to compile. */
 static ncclResult_t work(const float* from, float* to, ncclUniqueId id, cudaStream_t stream) {
   ncclComm_t comm = NCCL_COMM_NULL, child = NULL;
   ncclConfig_t config = changed_config();

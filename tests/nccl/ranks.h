@@ -1,5 +1,4 @@
-// Helpers of the tests of NCCL's functions: ranks as threads or as processes, each with a communicator, and buffers of
-// every type whose sums are exact.
+// For tests of NCCL's functions: runs ranks as threads or as processes, and gives each of them a communicator.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,21 +20,21 @@
 
 namespace tutti::nccl_test {
 
-// Before anything is read: the ranks of tests meet on loopback.
+// Set before anything reads it, so that the ranks of the tests use loopback.
 inline const int kOnLoopback = setenv("NCCL_SOCKET_IFNAME", "lo", 0);
 
-// What the rank's body says is wrong; empty: nothing.
+// Returns a description of the error on this rank, or an empty string.
 using Body = std::function<std::string(ncclComm_t comm, int rank, int ranks)>;
 
-inline std::string told(const char* call, ncclResult_t result) {
+inline std::string describe_failure(const char* call, ncclResult_t result) {
   return std::string(call) + " gave " + std::to_string(result) + ": " + ncclGetLastError(nullptr);
 }
 
-// Leaves the function with what went wrong.
-#define TUTTI_NCCL_TRY(call)                                                                     \
-  do {                                                                                           \
-    const ncclResult_t nccl_try_result = (call);                                                 \
-    if (nccl_try_result != ncclSuccess) return ::tutti::nccl_test::told(#call, nccl_try_result); \
+// Returns from the function with an error message if the call fails.
+#define TUTTI_NCCL_TRY(call)                                                                                 \
+  do {                                                                                                       \
+    const ncclResult_t nccl_try_result = (call);                                                             \
+    if (nccl_try_result != ncclSuccess) return ::tutti::nccl_test::describe_failure(#call, nccl_try_result); \
   } while (false)
 
 #define TUTTI_NCCL_WANT(condition)                                                                    \
@@ -63,8 +62,8 @@ inline void as_threads(int ranks, const Body& body) {
   std::vector<std::string> wrong(static_cast<std::size_t>(ranks));
   std::vector<std::thread> threads;
 #if defined(__SANITIZE_THREAD__)
-  // Ranks that find each other by an id map their memory twice, as processes do: this sanitizer does not see that what
-  // one writes at one address and another reads at the other orders them.
+  // Ranks that find each other by an id map shared memory twice, as processes do. TSan does not see that a write at
+  // one address and a read at the other address are ordered. Therefore the communicators are created together here.
   std::vector<ncclComm_t> comms(static_cast<std::size_t>(ranks));
   ASSERT_EQ(ncclCommInitAll(comms.data(), ranks, nullptr), ncclSuccess) << ncclGetLastError(nullptr);
   for (int rank = 0; rank < ranks; ++rank) {
@@ -84,32 +83,33 @@ inline void as_threads(int ranks, const Body& body) {
   }
 }
 
-// Status of a child: 0 good, 1 its body found something wrong (said on stderr), else how it ended.
+// Returns the status of a child: 0 if it succeeded, 1 if its body failed (with a message on stderr), otherwise how
+// it ended.
 inline int status_of(pid_t child) {
   int status = 0;
   waitpid(child, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// The id is made in a process of its own kind, rank 0, and given to the others by a pipe, as programs do.
+// Starts one process for each rank. Rank 0 creates the id and gives it to the others through pipes, as programs do.
 inline std::vector<pid_t> start_processes(int ranks, const Body& body) {
-  std::vector<int> ways(static_cast<std::size_t>(2 * ranks));
+  std::vector<int> pipe_ends(static_cast<std::size_t>(2 * ranks));
   for (int rank = 0; rank < ranks; ++rank) {
-    if (pipe(&ways[static_cast<std::size_t>(2 * rank)]) != 0) ADD_FAILURE() << "no pipe";
+    if (pipe(&pipe_ends[static_cast<std::size_t>(2 * rank)]) != 0) ADD_FAILURE() << "no pipe";
   }
   std::vector<pid_t> children;
   for (int rank = 0; rank < ranks; ++rank) {
     const pid_t child = fork();
     if (child == 0) {
-      alarm(100);  // no child outlives a broken test
+      alarm(100);  // so that no child outlives a broken test
       ncclUniqueId id;
       std::string wrong;
       if (rank == 0) {
         if (ncclGetUniqueId(&id) != ncclSuccess) wrong = ncclGetLastError(nullptr);
         for (int other = 1; other < ranks; ++other) {
-          if (write(ways[static_cast<std::size_t>(2 * other + 1)], &id, sizeof(id)) != sizeof(id)) wrong = "pipe";
+          if (write(pipe_ends[static_cast<std::size_t>(2 * other + 1)], &id, sizeof(id)) != sizeof(id)) wrong = "pipe";
         }
-      } else if (read(ways[static_cast<std::size_t>(2 * rank)], &id, sizeof(id)) != sizeof(id)) {
+      } else if (read(pipe_ends[static_cast<std::size_t>(2 * rank)], &id, sizeof(id)) != sizeof(id)) {
         wrong = "pipe";
       }
       if (wrong.empty()) wrong = run_rank(body, id, rank, ranks);
@@ -118,7 +118,7 @@ inline std::vector<pid_t> start_processes(int ranks, const Body& body) {
     }
     children.push_back(child);
   }
-  for (const int end : ways) close(end);
+  for (const int end : pipe_ends) close(end);
   return children;
 }
 

@@ -1,5 +1,6 @@
-// What the comparisons with Open MPI share: the inputs, which every rank can make for all ranks, and the verdict. One
-// process is one rank of both, under one number; ranks make all calls in one order.
+// Shared code of the comparisons with Open MPI: the inputs, which every rank can compute for all ranks, and the
+// check of the results. One process is one rank of both libraries, with the same number. All ranks make all calls in
+// the same order.
 #pragma once
 
 #include <mpi.h>
@@ -18,13 +19,13 @@
 
 namespace tutti::test {
 
-// An element type that both have, by its two names.
-struct Named {
+// An element type that both libraries have, with its two names.
+struct TypePair {
   DataType ours;
   MPI_Datatype theirs;
 };
 template <class T>
-Named named() {
+TypePair type_pair() {
   if constexpr (std::is_same_v<T, std::int8_t>) return {DataType::kInt8, MPI_INT8_T};
   if constexpr (std::is_same_v<T, std::uint8_t>) return {DataType::kUint8, MPI_UINT8_T};
   if constexpr (std::is_same_v<T, std::int32_t>) return {DataType::kInt32, MPI_INT32_T};
@@ -35,8 +36,8 @@ Named named() {
   if constexpr (std::is_same_v<T, double>) return {DataType::kFloat64, MPI_DOUBLE};
 }
 
-// Any bits for integers (sums and products wrap), normally distributed floating numbers. The same on all ranks for one
-// (rank, count, seed).
+// Returns random input: any bits for integers (sums and products wrap), and normally distributed floating-point
+// numbers. It depends only on (rank, count, seed).
 template <class T>
 std::vector<T> random_input(std::int32_t rank, std::size_t count, std::uint32_t seed) {
   std::mt19937_64 random(seed * 65'537 + static_cast<std::uint64_t>(rank));
@@ -58,7 +59,7 @@ class Judge {
   std::int32_t rank() const { return communicator_.rank(); }
   std::int32_t ranks() const { return communicator_.size(); }
 
-  // Every result that `what` names, once.
+  // Checks one result. `what` describes it in the error message.
   void expect(bool good, const std::string& what);
   void expect_ok(const Status& status, const std::string& what);
   void expect_mpi(int status, const std::string& what) { expect(status == MPI_SUCCESS, what + ": MPI refuses"); }
@@ -77,9 +78,9 @@ class Judge {
   std::int64_t failures_ = 0;
 };
 
-void judge_reductions(Judge& judge);        // of every type and operation that both have
-void judge_user_reductions(Judge& judge);   // that do not commute
-void judge_movements(Judge& judge);         // collectives that add nothing
-void judge_uneven_movements(Judge& judge);  // their v-variants, and point to point
+void judge_reductions(Judge& judge);        // for every type and operation that both libraries have
+void judge_user_reductions(Judge& judge);   // for operations that do not commute
+void judge_movements(Judge& judge);         // collectives that only move data
+void judge_uneven_movements(Judge& judge);  // their v-variants, and point-to-point transfers
 
 }  // namespace tutti::test

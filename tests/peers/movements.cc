@@ -1,4 +1,4 @@
-// Collectives that move data and add nothing, beside Open MPI's: the same bits in the same places.
+// Compares collectives that only move data with those of Open MPI. All bits must be equal.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace {
 
 using Value = std::uint64_t;
 
-// Blocks of all collectives of one count, by every algorithm of their kind.
+// All collectives that move blocks of one length, with every algorithm.
 class Movements {
  public:
   Movements(Judge& judge, std::size_t count)
@@ -74,7 +74,7 @@ class Movements {
   std::vector<Value> input_;
 };
 
-// Blocks of unequal length with gaps between them, as both want to have them told.
+// Blocks of different lengths with gaps between them, in the representations of both libraries.
 struct Blocks {
   std::vector<std::size_t> counts, starts;
   std::vector<int> mpi_counts, mpi_starts;
@@ -91,7 +91,7 @@ struct Blocks {
   BlockCounts ours() const { return {.counts = counts, .displacements = starts}; }
 };
 
-// What rank r sends to rank q; some send nothing.
+// The number of elements that rank r sends to rank q. Some are 0.
 std::size_t length_between(std::int32_t r, std::int32_t q) {
   const auto from = static_cast<std::size_t>(r), to = static_cast<std::size_t>(q);
   return (from * 7 + to * 3) % 5 * 1013 + to;

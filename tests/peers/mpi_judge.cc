@@ -1,10 +1,11 @@
-// Open MPI as numerical peer: mpirun.openmpi -n P mpi_judge launcher|unique_id|mpi_ends_first. Every rank calls both on
-// the same inputs and compares. Integers and moved data must be the same bits; floating sums and products of both must
-// lie within their bound of the exact ones. Status 1 on every rank where any rank's results were wrong.
+// mpirun.openmpi -n P mpi_judge launcher|unique_id|mpi_ends_first: compares Tutti with Open MPI. Every rank calls
+// both libraries with the same inputs and compares the results. Integers and moved data must have the same bits.
+// Floating-point sums and products of both must be within the error bound of the exact ones. If any rank has a wrong
+// result, the exit status of every rank is 1.
 //
-//   launcher         Tutti finds rank, size and meeting point in mpirun's variables
-//   unique_id        one rank makes an id, MPI carries it
-//   mpi_ends_first   as launcher; the communicator is used once more and destroyed after MPI_Finalize
+// - launcher: Tutti takes rank, size and the address of rank 0 from mpirun's variables.
+// - unique_id: one rank makes a unique id, and MPI broadcasts it.
+// - mpi_ends_first: like launcher, but the communicator is used once more and destroyed after MPI_Finalize.
 #include <cstdio>
 #include <string_view>
 
@@ -31,7 +32,7 @@ Result<std::unique_ptr<Communicator>> meet(std::string_view mode) {
   MPI_Comm_rank(MPI_COMM_WORLD, &options.rank);
   MPI_Comm_size(MPI_COMM_WORLD, &options.size);
   UniqueId id;
-  const bool makes = options.rank == options.size - 1;  // any rank may
+  const bool makes = options.rank == options.size - 1;  // any rank could make it
   if (makes) {
     auto made = UniqueId::create();
     if (!made.ok()) return made.error();

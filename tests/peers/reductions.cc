@@ -1,4 +1,4 @@
-// Sums, products, maxima and minima beside Open MPI's, and reductions of the caller's own.
+// Compares sums, products, maxima, minima and user-defined reductions with those of Open MPI.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,8 +22,8 @@ MPI_Op mpi_op(ReduceOp op) {
   }
 }
 
-// What any order of additions, or multiplications, may differ from the exact result: p - 1 roundings, relative to the
-// sum of absolute values, or to the product (Rump, Buenger, Jeannerod 2016: no higher terms).
+// The exact result, and the maximum error of any order of additions or multiplications: p - 1 roundings, relative to
+// the sum of absolute values or to the product (Rump, Buenger, Jeannerod 2016; there are no higher-order terms).
 template <class T>
 struct Bounded {
   long double exact = 0;
@@ -44,7 +44,7 @@ Bounded<T> bounded(const std::vector<std::vector<T>>& inputs, std::size_t i, Red
   return {product, roundings * std::abs(product)};
 }
 
-// Both results of the elements from `first` on. Integers, maxima and minima: the same bits.
+// Compares both results of the elements from `first` on. For integers, maxima and minima, the bits must be equal.
 template <class T>
 bool agree(const std::vector<T>& ours, const std::vector<T>& theirs, const std::vector<std::vector<T>>& inputs,
            std::size_t first, ReduceOp op) {
@@ -52,7 +52,7 @@ bool agree(const std::vector<T>& ours, const std::vector<T>& theirs, const std::
   if (!rounds) return std::memcmp(ours.data(), theirs.data(), ours.size() * sizeof(T)) == 0;
   for (std::size_t i = 0; i < ours.size(); ++i) {
     const Bounded<T> right = bounded(inputs, first + i, op);
-    // Long double has 11 bits more than double: what it rounds itself is 1/1024 of the bound at most.
+    // Long double has 11 bits more than double, so its own rounding error is at most 1/1024 of the bound.
     const long double allowed = right.bound * (1 + 0x1p-8L);
     if (std::abs(ours[i] - right.exact) > allowed || std::abs(theirs[i] - right.exact) > allowed) return false;
   }
@@ -67,7 +67,8 @@ class Reductions {
     for (std::int32_t r = 0; r < judge.ranks(); ++r) {
       inputs_.push_back(random_input<T>(r, all, static_cast<std::uint32_t>(count)));
       if constexpr (std::is_integral_v<T>) {
-        for (T& x : inputs_.back()) x |= T{op == ReduceOp::kProd};  // odd, or most products would be 0
+        // odd numbers, because otherwise most products would be 0
+        for (T& x : inputs_.back()) x |= T{op == ReduceOp::kProd};
       }
     }
     mine_ = inputs_[static_cast<std::size_t>(judge.rank())];
@@ -76,7 +77,7 @@ class Reductions {
   void all_reduce() {
     std::vector<T> theirs(count_);
     judge_.expect_mpi(
-        MPI_Allreduce(mine_.data(), theirs.data(), length(), named<T>().theirs, mpi_op(op_), MPI_COMM_WORLD),
+        MPI_Allreduce(mine_.data(), theirs.data(), length(), type_pair<T>().theirs, mpi_op(op_), MPI_COMM_WORLD),
         name("MPI_Allreduce"));
     for (const Algorithm algorithm : algorithms_with_auto(CollectiveKind::kAllReduce)) {
       std::vector<T> ours(count_), in_place(mine_.begin(), mine_.begin() + static_cast<std::ptrdiff_t>(count_));
@@ -84,8 +85,9 @@ class Reductions {
       options.algorithm = algorithm;
       const std::string what = name("all_reduce", algorithm);
       auto& tutti = judge_.tutti();
-      judge_.expect_ok(tutti.all_reduce(mine_.data(), ours.data(), count_, named<T>().ours, op_, options), what);
-      judge_.expect_ok(tutti.all_reduce(in_place.data(), in_place.data(), count_, named<T>().ours, op_, options), what);
+      judge_.expect_ok(tutti.all_reduce(mine_.data(), ours.data(), count_, type_pair<T>().ours, op_, options), what);
+      judge_.expect_ok(tutti.all_reduce(in_place.data(), in_place.data(), count_, type_pair<T>().ours, op_, options),
+                       what);
       judge_.expect(agree(ours, theirs, inputs_, 0, op_), what + ": the results differ");
       judge_.expect_same_bits(ours, in_place, what + ", in place");
     }
@@ -95,15 +97,15 @@ class Reductions {
     for (std::int32_t root = 0; root < judge_.ranks(); ++root) {
       std::vector<T> theirs(count_);
       judge_.expect_mpi(
-          MPI_Reduce(mine_.data(), theirs.data(), length(), named<T>().theirs, mpi_op(op_), root, MPI_COMM_WORLD),
+          MPI_Reduce(mine_.data(), theirs.data(), length(), type_pair<T>().theirs, mpi_op(op_), root, MPI_COMM_WORLD),
           name("MPI_Reduce"));
       for (const Algorithm algorithm : algorithms_with_auto(CollectiveKind::kReduce)) {
         std::vector<T> ours(count_);
         CallOptions options;
         options.algorithm = algorithm;
         const std::string what = name("reduce", algorithm);
-        judge_.expect_ok(judge_.tutti().reduce(mine_.data(), ours.data(), count_, named<T>().ours, op_, root, options),
-                         what);
+        judge_.expect_ok(
+            judge_.tutti().reduce(mine_.data(), ours.data(), count_, type_pair<T>().ours, op_, root, options), what);
         if (judge_.rank() == root) judge_.expect(agree(ours, theirs, inputs_, 0, op_), what + ": the results differ");
       }
     }
@@ -111,22 +113,22 @@ class Reductions {
 
   void reduce_scatter() {
     std::vector<T> theirs(count_);
-    judge_.expect_mpi(
-        MPI_Reduce_scatter_block(mine_.data(), theirs.data(), length(), named<T>().theirs, mpi_op(op_), MPI_COMM_WORLD),
-        name("MPI_Reduce_scatter_block"));
+    judge_.expect_mpi(MPI_Reduce_scatter_block(mine_.data(), theirs.data(), length(), type_pair<T>().theirs,
+                                               mpi_op(op_), MPI_COMM_WORLD),
+                      name("MPI_Reduce_scatter_block"));
     for (const Algorithm algorithm : algorithms_with_auto(CollectiveKind::kReduceScatter)) {
       std::vector<T> ours(count_);
       CallOptions options;
       options.algorithm = algorithm;
       const std::string what = name("reduce_scatter", algorithm);
-      judge_.expect_ok(judge_.tutti().reduce_scatter(mine_.data(), ours.data(), count_, named<T>().ours, op_, options),
-                       what);
+      judge_.expect_ok(
+          judge_.tutti().reduce_scatter(mine_.data(), ours.data(), count_, type_pair<T>().ours, op_, options), what);
       const std::size_t first = static_cast<std::size_t>(judge_.rank()) * count_;
       judge_.expect(agree(ours, theirs, inputs_, first, op_), what + ": the results differ");
     }
   }
 
-  // Block r has r / p of what a block of equal ones would have, so the first is empty.
+  // Block r has r / p of the length that equal blocks would have, so the first one is empty.
   void reduce_scatter_v() {
     std::vector<std::size_t> counts;
     std::vector<int> mpi_counts;
@@ -135,17 +137,17 @@ class Reductions {
     const auto me = static_cast<std::size_t>(judge_.rank());
     const std::size_t first = std::accumulate(counts.begin(), counts.begin() + judge_.rank(), std::size_t{0});
     std::vector<T> theirs(counts[me]);
-    judge_.expect_mpi(MPI_Reduce_scatter(mine_.data(), theirs.data(), mpi_counts.data(), named<T>().theirs, mpi_op(op_),
-                                         MPI_COMM_WORLD),
+    judge_.expect_mpi(MPI_Reduce_scatter(mine_.data(), theirs.data(), mpi_counts.data(), type_pair<T>().theirs,
+                                         mpi_op(op_), MPI_COMM_WORLD),
                       name("MPI_Reduce_scatter"));
     for (const Algorithm algorithm : algorithms_with_auto(CollectiveKind::kReduceScatter)) {
       std::vector<T> ours(counts[me]);
       CallOptions options;
       options.algorithm = algorithm;
       const std::string what = name("reduce_scatter_v", algorithm);
-      judge_.expect_ok(
-          judge_.tutti().reduce_scatter_v(mine_.data(), ours.data(), {.counts = counts}, named<T>().ours, op_, options),
-          what);
+      judge_.expect_ok(judge_.tutti().reduce_scatter_v(mine_.data(), ours.data(), {.counts = counts},
+                                                       type_pair<T>().ours, op_, options),
+                       what);
       judge_.expect(agree(ours, theirs, inputs_, first, op_), what + ": the results differ");
     }
   }
@@ -158,14 +160,14 @@ class Reductions {
   }
   int length() const { return static_cast<int>(count_); }
   std::string name(const char* call, Algorithm algorithm = Algorithm::kAuto) const {
-    return fmt::format("{} of {} {}, {}, {}", call, count_, to_string(named<T>().ours), to_string(op_),
+    return fmt::format("{} of {} {}, {}, {}", call, count_, to_string(type_pair<T>().ours), to_string(op_),
                        to_string(algorithm));
   }
 
   Judge& judge_;
   ReduceOp op_;
   std::size_t count_;
-  std::vector<std::vector<T>> inputs_;  // of all ranks
+  std::vector<std::vector<T>> inputs_;  // indexed by rank
   std::vector<T> mine_;
 };
 
@@ -182,7 +184,7 @@ void judge_type(Judge& judge) {
   }
 }
 
-// Affine maps x -> a x + b modulo 2^32; one after the other is associative and does not commute.
+// Affine maps x -> a x + b modulo 2^32. Their composition is associative but not commutative.
 struct Map {
   std::uint32_t a, b;
   bool operator==(const Map&) const = default;

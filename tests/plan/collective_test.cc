@@ -1,4 +1,4 @@
-// The table of meanings itself.
+// Tests the functions that define the collectives: the contents of all inputs and outputs.
 #include "plan/collective.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@ namespace {
 
 using Kind = CollectiveKind;
 
-// Calls visit(shape, rank) for every collective, a few numbers of ranks and of chunks, every root and every rank.
+// Calls visit(shape, rank) for every collective, several numbers of ranks and chunks, every root and every rank.
 template <class Visit>
 void for_each_buffer(Visit visit) {
   for (const Kind kind : all_collectives()) {
@@ -29,8 +29,8 @@ void for_each_buffer(Visit visit) {
   }
 }
 
-// What stands in in[chunk] of `rank`, as the table's column "in[c]" has it.
-Wanted given(const PlanShape&, std::uint32_t rank, std::uint32_t chunk) {
+// The contents of in[chunk] of `rank`, as in the column "in[c]" of the table in plan/collective.h.
+ExpectedOutput given(const PlanShape&, std::uint32_t rank, std::uint32_t chunk) {
   return {.datum = chunk, .contributor = rank};
 }
 
@@ -45,7 +45,7 @@ TEST(CollectiveTable, SaysHowManyBlocksEachBufferHas) {
   const Blocks own2{.count = 1, .first = 2};
   const Blocks own3{.count = 1, .first = 3};
   using Both = std::pair<Blocks, Blocks>;
-  for (const std::uint32_t rank : {2u, 3u}) {  // the root, and not the root
+  for (const std::uint32_t rank : {2u, 3u}) {  // rank 2 is the root, rank 3 is not
     EXPECT_EQ(blocks(Kind::kAllReduce, rank), Both(one, one));
     EXPECT_EQ(blocks(Kind::kBarrier, rank), Both(one, one));
     EXPECT_EQ(blocks(Kind::kAllToAll, rank), Both(all, all));
@@ -71,7 +71,7 @@ TEST(CollectiveTable, CountsChunksBlockByBlock) {
   });
 }
 
-// An alias names an output that there is, and no two inputs share one.
+// Each alias must be an existing output, and no two inputs may have the same alias.
 TEST(CollectiveTable, HasMutualAliasesInBounds) {
   for_each_buffer([](const PlanShape& shape, std::uint32_t rank) {
     std::set<std::uint32_t> outputs;
@@ -79,15 +79,16 @@ TEST(CollectiveTable, HasMutualAliasesInBounds) {
       const std::uint32_t alias = output_alias(shape, rank, chunk);
       if (alias == kNoChunk) continue;
       EXPECT_LT(alias, output_chunks(shape, rank));
-      EXPECT_TRUE(outputs.insert(alias).second) << "out[" << alias << "] is two inputs";
+      EXPECT_TRUE(outputs.insert(alias).second) << "out[" << alias << "] is the alias of two inputs";
     }
   });
 }
 
-// In place the two buffers overlap in whole blocks, in order: either buffer lies in the other.
+// In place, the two buffers share whole blocks in the same order, because the smaller buffer is part of the larger
+// one.
 TEST(CollectiveTable, AliasesAreARunOfChunks) {
   for_each_buffer([](const PlanShape& shape, std::uint32_t rank) {
-    std::vector<std::pair<std::uint32_t, std::uint32_t>> shared;  // input, output
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> shared;  // (input chunk, output chunk)
     for (std::uint32_t chunk = 0; chunk < input_chunks(shape, rank); ++chunk) {
       const std::uint32_t alias = output_alias(shape, rank, chunk);
       if (alias != kNoChunk) shared.emplace_back(chunk, alias);
@@ -101,7 +102,7 @@ TEST(CollectiveTable, AliasesAreARunOfChunks) {
   });
 }
 
-// What is in place already needs to be moved nowhere: a rank's own block that nothing is added to.
+// A rank's own block to which nothing is added is already at its destination in place, so it need not be moved.
 TEST(CollectiveTable, MovingCollectivesKeepTheirOwnBlockInPlace) {
   for_each_buffer([](const PlanShape& shape, std::uint32_t rank) {
     const Kind kind = shape.collective.kind;
@@ -110,16 +111,16 @@ TEST(CollectiveTable, MovingCollectivesKeepTheirOwnBlockInPlace) {
       const std::uint32_t alias = output_alias(shape, rank, chunk);
       const bool own = kind != Kind::kAllToAll || chunk / shape.chunks == rank;
       if (alias == kNoChunk || !own) continue;
-      EXPECT_EQ(wanted(shape, rank, alias), given(shape, rank, chunk)) << "chunk " << chunk;
+      EXPECT_EQ(expected_output(shape, rank, alias), given(shape, rank, chunk)) << "chunk " << chunk;
     }
   });
 }
 
-// Every output asks for a datum that some rank gives, and of that rank.
+// Every output must contain a datum that the named rank contributes.
 TEST(CollectiveTable, WantsWhatIsGiven) {
   for_each_buffer([](const PlanShape& shape, std::uint32_t rank) {
     for (std::uint32_t chunk = 0; chunk < output_chunks(shape, rank); ++chunk) {
-      const Wanted want = wanted(shape, rank, chunk);
+      const ExpectedOutput want = expected_output(shape, rank, chunk);
       EXPECT_LT(want.datum, data(shape));
       if (reduces(shape.collective.kind)) {
         EXPECT_EQ(want.contributor, kEveryRank);
@@ -134,13 +135,13 @@ TEST(CollectiveTable, WantsWhatIsGiven) {
   });
 }
 
-// Nothing that is given is forgotten: every input chunk is wanted somewhere.
+// Every input chunk must be used in some output.
 TEST(CollectiveTable, WantsAllThatIsGiven) {
   for_each_buffer([](const PlanShape& shape, std::uint32_t rank) {
     std::set<std::uint32_t> wanted_of_rank;
     for (std::uint32_t to = 0; to < shape.collective.ranks; ++to) {
       for (std::uint32_t chunk = 0; chunk < output_chunks(shape, to); ++chunk) {
-        const Wanted want = wanted(shape, to, chunk);
+        const ExpectedOutput want = expected_output(shape, to, chunk);
         if (want.contributor == rank || want.contributor == kEveryRank) wanted_of_rank.insert(want.datum);
       }
     }
@@ -150,7 +151,8 @@ TEST(CollectiveTable, WantsAllThatIsGiven) {
 
 TEST(CollectiveTable, TransposesInAnAllToAll) {
   const PlanShape shape{.collective = {.kind = Kind::kAllToAll, .ranks = 3}, .chunks = 2};
-  EXPECT_EQ(wanted(shape, 1, 5), (Wanted{.datum = 3, .contributor = 2})) << "rank 2's block 1, its second chunk";
+  EXPECT_EQ(expected_output(shape, 1, 5), (ExpectedOutput{.datum = 3, .contributor = 2}))
+      << "rank 2's block 1, its second chunk";
   EXPECT_EQ(output_alias(shape, 1, 5), 5u);
 }
 

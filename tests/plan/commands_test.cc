@@ -1,4 +1,4 @@
-// `tutti plan` and `tutti verify`, run inside this process.
+// Tests the commands `tutti plan` and `tutti verify` within this process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -29,7 +29,7 @@ struct Outcome {
   int exit_code = -1;
   std::string out;
   std::string err;
-  std::string usage;  // what CLI11 says of a command line that it refuses
+  std::string usage;  // the message of CLI11 for an invalid command line
 };
 
 Outcome run(const std::string& command_line) {
@@ -101,7 +101,7 @@ TEST(PlanCommand, PutsRanksOnMachines) {
   EXPECT_EQ(nodes_of_equal_size(4, 4), (std::vector<std::uint32_t>{0, 1, 2, 3}));
 }
 
-// Ranks of one_shot overwrite in place what their peers may still read, so windows are closed to it there.
+// In place, one_shot overwrites data that peers may still read, so it must not use windows in place.
 TEST(PlanCommand, SaysWhichWaysOfMemoryWereProved) {
   const std::string path = testing::TempDir() + "tutti_plan_command_ways.json";
   for (const auto& [algorithm, ways] :
@@ -114,7 +114,7 @@ TEST(PlanCommand, SaysWhichWaysOfMemoryWereProved) {
   std::filesystem::remove(path);
 }
 
-// 600 ranks' ring takes some 80 MB of text, which no reader takes.
+// The ring of 600 ranks takes about 80 MB of text, which is more than the parser accepts.
 TEST(PlanCommand, WritesNoFileThatCouldNotBeReadBack) {
   const std::string path = testing::TempDir() + "tutti_plan_command_large.json";
   std::filesystem::remove(path);
@@ -185,7 +185,7 @@ TEST(VerifyCommand, ProvesARangeAndCountsMutations) {
   EXPECT_EQ(outcome.exit_code, kExitSuccess);
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("proved 8 plans (1 collective, 1 algorithm, ranks 2..9): "),
                                  HasSubstr("mutations: tried "), EndsWith(", missed 0\n")));
-  EXPECT_EQ(outcome.err, "") << "no progress bar where nobody looks";
+  EXPECT_EQ(outcome.err, "") << "no progress bar if stderr is not a terminal";
 }
 
 TEST(VerifyCommand, ProvesEveryAlgorithmOfEveryCollective) {
@@ -217,7 +217,7 @@ TEST(VerifyCommand, SaysWhatItSkipsAndDoesNotCallNothingProved) {
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("skipped: two_shot"), HasSubstr("FAILED; proved 0 plans")));
 }
 
-// In a process of its own, which may have 300 MiB more address space than it has.
+// Runs in a child process that may allocate only 300 MiB more address space.
 TEST(VerifyCommand, LeavesOutPlansThatMemoryDoesNotHold) {
   const auto left_out = [] {
     std::uint64_t pages = 0;

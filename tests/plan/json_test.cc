@@ -1,4 +1,4 @@
-// Plans as text: what is written is read back equal, and what is wrong is refused with its place.
+// Tests plans as JSON text. A written plan must be read back equal, and errors must state the location of the fault.
 #include "plan/formats/json.h"
 
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ TEST(PlanJson, IsReadBackAsTheSamePlan) {
     for (const Algorithm algorithm : algorithms_of(kind)) {
       for (std::uint32_t ranks = 1; ranks <= 9; ++ranks) {
         const Result<Generator> generator = find_generator({.kind = kind, .ranks = ranks}, algorithm);
-        if (!generator) continue;  // not every algorithm takes every number of ranks
+        if (!generator) continue;  // not every algorithm supports every number of ranks
         const PlanFile file{.plan = build_plan(*generator), .name = "a \"plan\" \\ \xc3\xa4", .comment = "two words"};
         const Result<PlanFile> read = parse_plan(to_json(file));
         ASSERT_TRUE(read) << to_string(read.error());
@@ -38,7 +38,7 @@ TEST(PlanJson, IsReadBackAsTheSamePlan) {
   EXPECT_GE(plans, 9u * 6);
 }
 
-// Every field that no built-in plan of today uses.
+// A plan with the fields that no built-in plan uses.
 TEST(PlanJson, KeepsEveryField) {
   ChannelBuilder unused;
   unused.receive_from(1, 3);
@@ -66,7 +66,8 @@ TEST(PlanJson, KeepsEveryField) {
   EXPECT_EQ(*read, file) << to_json(file);
 }
 
-// A plan of two ranks with the words `step` in rank 1's only step, and `top` at the top.
+// Returns the text of a plan of two ranks. `step` is inserted in the only step of rank 1, and `top` at the top
+// level.
 std::string text_with(const std::string& step, const std::string& top = "") {
   return R"({"tutti_plan": 1, "collective": "all_reduce", )" + top +
          R"("ranks": [{"channels": [{"steps": []}]}, {"channels": [{"steps": [{)" + step + "}]}]}]}";
@@ -106,7 +107,7 @@ std::vector<Fault> faults() {
       {"NoCollective", R"({"tutti_plan": 1, "ranks": []})", "the plan has no \"collective\""},
       {"Collective", R"({"tutti_plan": 1, "collective": "send_receive"})",
        "collective: should be one of \"all_reduce\""},
-      {"Algorithm", text_with("", R"("algorithm": "auto", )"), "algorithm: is no algorithm that a plan may name"},
+      {"Algorithm", text_with("", R"("algorithm": "auto", )"), "algorithm: is not an algorithm that a plan may name"},
       {"Order", text_with("", R"("order": "random", )"), "order: should be \"any\", \"by_rank\" or \"cyclic\""},
       {"UnknownField", text_with(R"("recieve": [])"),
        step + ": has an unknown field \"recieve\"; did you mean \"receive\"?"},
@@ -115,7 +116,7 @@ std::vector<Fault> faults() {
       {"TopNull", "null", "the plan should be an object, not null"},
       {"FarField", text_with(R"("opcode\n": 3)"),
        step + ": has an unknown field \"opcode?\"; known are receive, local"},
-      {"Twice", text_with(R"("completes": true, "completes": false)"), step + ".completes: stands here a second time"},
+      {"Twice", text_with(R"("completes": true, "completes": false)"), step + ".completes: occurs twice"},
       {"Fraction", text_with(R"("local": {"space": "in", "chunk": 1.5})"),
        step + ".local.chunk: should be a whole number, not a fraction"},
       {"Negative", text_with(R"("receive": [{"peer": -1}])"), step + ".receive[0].peer: -1 is outside 0..1023"},
@@ -136,10 +137,10 @@ std::vector<Fault> faults() {
       {"Direction", R"({"ranks": [{"channels": [{"ports": [{"peer": 1, "direction": "up"}]}]}]})",
        "ranks[0].channels[0].ports[0].direction: should be \"send\" or \"receive\""},
       {"PortsLate", R"({"ranks": [{"channels": [{"steps": [{}], "ports": [{"peer": 1, "direction": "send"}]}]}]})",
-       "ranks[0].channels[0].ports[0]: the ports should stand before \"steps\""},
+       "ranks[0].channels[0].ports[0]: the ports must be before \"steps\""},
       {"PortTwice",
        R"({"ranks": [{"channels": [{"ports":[{"peer":1, "direction":"send"}, {"peer":1, "direction":"send"}]}]}]})",
-       "ranks[0].channels[0].ports[1]: is port 0 once more"},
+       "ranks[0].channels[0].ports[1]: is the same as port 0"},
       {"Deep", text_with("\"local\": " + std::string(100'000, '[')),
        step + ".local: should be an object, not an array"},
   };

@@ -1,3 +1,4 @@
+// Tests the mutations of plans, and the interpreter, which decides whether a mutant still computes its collective.
 #include "plan/verify/mutate.h"
 
 #include <gmock/gmock.h>
@@ -55,7 +56,7 @@ TEST(Mutants, LoseTheirOrderOfChannels) {
   EXPECT_TRUE(deleted);
 }
 
-// The judge must be able to tell plans apart, or it would call every mutant harmless.
+// The interpreter must detect a changed order of additions. Otherwise it would judge every mutant as harmless.
 TEST(Interpreter, TellsTheOrderOfAdditionApart) {
   const Plan by_rank = plan_of(Algorithm::kOneShot, 5);
   Plan other = by_rank;

@@ -1,5 +1,5 @@
-// Plans as operations of one call: every send has its receive, of the same length; nothing waits in a circle; bytes are
-// those of the algorithm. And as files: what was written is read back.
+// Tests plans as operations of one call. Every send must have a receive of the same length, there must be no cyclic
+// waits, and the bytes must be those of the algorithm. Also tests the file formats Goal and Chakra.
 #include "plan/formats/operations.h"
 
 #include <gmock/gmock.h>
@@ -45,7 +45,7 @@ Ranks operations_of(const Plan& plan, const CallSize& size) {
   return ranks;
 }
 
-// (from, to, tag) -> bytes. Every tag once.
+// Maps (from, to, tag) to bytes. Every tag occurs once.
 using Messages = std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, std::uint64_t>;
 
 Messages messages_of(const Ranks& ranks, OperationKind kind) {
@@ -61,7 +61,7 @@ Messages messages_of(const Ranks& ranks, OperationKind kind) {
   return messages;
 }
 
-// Runs the operations in any order that their waits allow; true where all can run.
+// Executes the operations in any order that their dependencies allow. Returns whether all could be executed.
 bool runs_to_its_end(const Ranks& ranks) {
   std::vector<std::vector<bool>> done;
   for (const auto& rank : ranks) done.emplace_back(rank.size(), false);
@@ -112,7 +112,7 @@ TEST(Operations, EverySendHasItsReceiveAndNothingWaitsInACircle) {
   }
 }
 
-// Whatever the tiles and the short last chunks, the bytes are those that docs/algorithms.md states.
+// The bytes must be those in docs/algorithms.md, for any tiles and for short last chunks.
 TEST(Operations, CarryTheAlgorithmsBytesExactly) {
   for (const std::uint64_t count : {1u, 7u, 1000u, 99'991u}) {
     const std::uint64_t bytes = 4 * count;
@@ -122,7 +122,7 @@ TEST(Operations, CarryTheAlgorithmsBytesExactly) {
     };
     EXPECT_EQ(sent({.algorithm = Algorithm::kRing, .ranks = 5}), 2 * 4 * bytes);
     EXPECT_EQ(sent({.algorithm = Algorithm::kDoubleTree, .ranks = 6}), 2 * 5 * bytes);
-    EXPECT_EQ(sent({.algorithm = Algorithm::kCirculant, .ranks = 7}), 2 * 6 * bytes) << "sums in scratch";
+    EXPECT_EQ(sent({.algorithm = Algorithm::kCirculant, .ranks = 7}), 2 * 6 * bytes) << "the sums are in scratch";
     EXPECT_EQ(sent({.algorithm = Algorithm::kRecursiveDoubling, .ranks = 8}), 8 * 3 * bytes);
     EXPECT_EQ(sent({.algorithm = Algorithm::kHierarchical, .ranks = 6, .nodes = {0, 0, 1, 1, 2, 2}}),
               2 * 3 * bytes + 2 * 2 * bytes)
@@ -134,7 +134,8 @@ TEST(Operations, CarryTheAlgorithmsBytesExactly) {
 
 TEST(Operations, OfAPlanThatCannotRunAreRefused) {
   Plan plan = plan_of({.ranks = 3});
-  plan.ranks[1].channels[0].steps.pop_back();  // takes one message less than is sent: harmless here
+  // rank 1 receives one message less than is sent to it; this is harmless here
+  plan.ranks[1].channels[0].steps.pop_back();
   EXPECT_TRUE(CallOperations::create(plan, {.count = 100}).ok());
   plan.ranks[1].channels[0].steps.clear();
   const auto refused = CallOperations::create(plan, {.count = 100});
@@ -160,7 +161,7 @@ TEST(Goal, SaysWhatTheOperationsAre) {
             "l1 requires l0\nl3 requires l0\nl3 requires l2\nl4 requires l3\nl6 requires l3\nl6 requires l5\n}\n");
 }
 
-// A reader of protobuf's wire format, no more than this test needs.
+// A minimal reader of protobuf's wire format, as far as this test needs it.
 struct Reader {
   std::string_view rest;
 

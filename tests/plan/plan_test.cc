@@ -1,3 +1,4 @@
+// Tests ChannelBuilder, and Plan as a value type.
 #include "plan/plan.h"
 
 #include <gtest/gtest.h>

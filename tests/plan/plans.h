@@ -1,4 +1,4 @@
-// Small plans for the tests of this folder.
+// Small plans for the tests in this folder.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ inline Plan plan_of(Algorithm algorithm, std::uint32_t ranks) {
   return build_plan(*generator);
 }
 
-// A plan of one rank from its channels; one chunk of input, output and scratch.
+// Returns a plan of one rank with the given channels and with one chunk of input, output and scratch.
 inline Plan one_rank(std::vector<Channel> channels) {
   Plan plan;
   plan.shape.scratch_chunks = 1;
@@ -26,7 +26,8 @@ inline Plan one_rank(std::vector<Channel> channels) {
   return plan;
 }
 
-// Both ranks send in[0] to each other and add in rank order: 2 steps each. The tests break it.
+// Returns a correct plan, which the tests break. Both ranks send in[0] to each other and add in rank order, in 2
+// steps each.
 inline Plan two_ranks() { return plan_of(Algorithm::kOneShot, 2); }
 
 inline Step& step_of(Plan& plan, std::uint32_t rank, std::uint32_t step) {

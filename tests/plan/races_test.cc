@@ -1,4 +1,4 @@
-// Memory that two channels or two ranks touch.
+// Tests the detection of races: memory that two channels or two ranks access without an order between them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// Channel 0 writes out[0], channel 1 reads it; `ordered`: by an After.
+// Channel 0 writes out[0], and channel 1 reads it. If `ordered`, an After defines the order.
 Plan writer_and_reader(bool ordered) {
   ChannelBuilder writer;
   writer.step().local(Space::kInput, 0).store(Space::kOutput, 0).completes();
@@ -40,8 +40,8 @@ TEST(Races, ARanksOwnOrderShowsWhatItsWaitsOrder) {
   }
 }
 
-// Channel 0 sends in[0] to the other rank, channel 1 stores what comes back over it. `twice`: a third channel reads the
-// same input for nothing, which only luck keeps ahead of the store.
+// Channel 0 sends in[0] to the other rank, and channel 1 overwrites it with the sum that comes back. If `twice`, a
+// third channel reads the same input without an order, so that only timing keeps it before the store.
 Plan input_replaced_by_its_sum(bool twice) {
   ChannelBuilder sender;
   sender.step().local(Space::kInput, 0).send(sender.send_to(1, 0));
@@ -84,7 +84,8 @@ TEST(Races, AnAfterOrdersOneTileOnlySoScratchNeedsAnotherOfTheTileBefore) {
   reader.after(0, 0);
   Plan plan = one_rank({std::move(writer).build(), std::move(reader).build()});
   EXPECT_TRUE(verify(plan, {.tiles = 1}).ok());
-  const Result<VerifyReport> report = verify(plan);  // the writer's second tile against the reader's first
+  // the second tile of the writer conflicts with the first tile of the reader
+  const Result<VerifyReport> report = verify(plan);
   ASSERT_FALSE(report.ok());
   EXPECT_THAT(report.error().message, HasSubstr("scratch[0]"));
   After& after = plan.ranks[0].channels[0].after.emplace_back();
@@ -109,11 +110,13 @@ TEST(Races, TwoChannelsMayReadTheSameInput) {
 TEST(Races, MessagesOrderTheChannelsOfATree) {
   const Result<VerifyReport> report = verify(plan_of(Algorithm::kDoubleTree, 7), {.in_place = true});
   ASSERT_TRUE(report.ok()) << report.error().message;
-  EXPECT_GT(report->race_checks, 0u) << "up reads and down writes the same memory: there is something to check";
+  EXPECT_GT(report->race_checks, 0u)
+      << "the up channel reads the memory that the down channel writes, so there must be checks";
 }
 
 TEST(Races, ATreeWhoseDownChannelRunsAheadIsRefused) {
-  // Rank 0 sends what it received straight back, so the leaf's down channel may store while its up channel still reads.
+  // Rank 0 sends back the received data at once. The leaf's down channel may then store while its up channel still
+  // reads.
   Plan plan;
   plan.shape = {.collective = {.ranks = 2}, .chunks = 1, .slots = 2, .lanes = 2, .order = Order::kAny};
   ChannelBuilder sum;
@@ -125,7 +128,8 @@ TEST(Races, ATreeWhoseDownChannelRunsAheadIsRefused) {
       .send(sum.send_to(1, 1));
   ChannelBuilder up;
   up.step().local(Space::kInput, 0).send(up.send_to(0, 0));
-  up.step().local(Space::kInput, 0).store(Space::kScratch, 0);  // reads again, after the message that orders
+  // reads the input again, after the message that defines the order
+  up.step().local(Space::kInput, 0).store(Space::kScratch, 0);
   ChannelBuilder down;
   down.step().receive(down.receive_from(0, 1)).store(Space::kOutput, 0);
   plan.shape.scratch_chunks = 1;
@@ -148,7 +152,7 @@ TEST(Races, AOneShotInPlaceMustNotPublish) {
   EXPECT_THAT(report.error().message, AllOf(HasSubstr("race on"), HasSubstr("a read of what was published to it")));
 }
 
-// Both ranks copy their input to scratch, send it from there and add what they get.
+// Both ranks copy their input to scratch, send it from there, and add the received data.
 Plan exchange_from_scratch() {
   Plan plan;
   plan.shape = {
@@ -167,7 +171,7 @@ Plan exchange_from_scratch() {
   return plan;
 }
 
-// If it were, the second tile would overwrite what the peer may still read of the first.
+// If scratch were published, the second tile would overwrite data of the first tile that the peer may still read.
 TEST(Races, ScratchIsNeverPublished) {
   Plan plan = exchange_from_scratch();
   EXPECT_TRUE(verify_all(plan).ok());
@@ -177,7 +181,8 @@ TEST(Races, ScratchIsNeverPublished) {
 }
 
 TEST(Races, AStoreIntoAPeersSinkMustComeAfterThePeersLastRead) {
-  // Rank 0 computes the sum and sends it; rank 1 reads its own output chunk's memory (in place) until its receive.
+  // Rank 0 computes the sum and sends it. In place, rank 1 reads the memory of its own output chunk until its
+  // receive.
   Plan plan;
   plan.shape = {.collective = {.ranks = 2}, .chunks = 1, .scratch_chunks = 1, .slots = 2, .lanes = 1};
   ChannelBuilder sum;
@@ -189,7 +194,7 @@ TEST(Races, AStoreIntoAPeersSinkMustComeAfterThePeersLastRead) {
       .send(sum.send_to(1, 0));
   ChannelBuilder late;
   late.step().local(Space::kInput, 0).send(late.send_to(0, 0));
-  late.step().local(Space::kInput, 0).store(Space::kScratch, 0);  // the sum may be on its way already
+  late.step().local(Space::kInput, 0).store(Space::kScratch, 0);  // the sum may already be in transit
   late.step().receive(late.receive_from(0, 0)).store(Space::kOutput, 0);
   plan.ranks.push_back({.channels = {std::move(sum).build()}});
   plan.ranks.push_back({.channels = {std::move(late).build()}});
@@ -200,7 +205,8 @@ TEST(Races, AStoreIntoAPeersSinkMustComeAfterThePeersLastRead) {
   EXPECT_THAT(report.error().message, HasSubstr("a write into its receiver's sink"));
 }
 
-// Ordered, and wrong all the same: by way of another message the read comes after what stands for a later step.
+// There is an order between the accesses, but it is the wrong one. Because of another message, rank 1 reads after
+// rank 0 has already stored the value of a later step.
 TEST(Races, WhatAPeerHasStoredIsNotReadBeforeItsStep) {
   Plan plan;
   plan.shape = {.collective = {.ranks = 2}, .chunks = 1, .scratch_chunks = 2, .slots = 2, .lanes = 2};
@@ -215,7 +221,7 @@ TEST(Races, WhatAPeerHasStoredIsNotReadBeforeItsStep) {
   ChannelBuilder late;
   late.step().local(Space::kInput, 0).send(late.send_to(0, 0));
   late.step().receive(late.receive_from(0, 1)).store(Space::kScratch, 0);
-  late.step().local(Space::kInput, 0).store(Space::kScratch, 1);  // in place the sum stands there
+  late.step().local(Space::kInput, 0).store(Space::kScratch, 1);  // in place, this memory already contains the sum
   late.step().receive(late.receive_from(0, 0)).store(Space::kOutput, 0);
   plan.ranks.push_back({.channels = {std::move(sum).build()}});
   plan.ranks.push_back({.channels = {std::move(late).build()}});
@@ -240,11 +246,12 @@ TEST(Races, WhatWasPublishedIsReadAsItWas) {
       .completes()
       .send(sum.send_to(1, 0));
   sum.step().receive(sum.receive_from(1, 2)).store(Space::kScratch, 0);
-  sum.step().receive(sum.receive_from(1, 0)).store(Space::kScratch, 1);  // published before all that
+  sum.step().receive(sum.receive_from(1, 0)).store(Space::kScratch, 1);  // published before the steps above
   ChannelBuilder giver;
   giver.step().local(Space::kInput, 0).send(giver.send_to(0, 0));
   giver.step().local(Space::kInput, 0).send(giver.send_to(0, 1));
-  giver.step().receive(giver.receive_from(0, 0)).store(Space::kOutput, 0);  // in place over what was published
+  // in place, this overwrites the published value
+  giver.step().receive(giver.receive_from(0, 0)).store(Space::kOutput, 0);
   giver.step().local(Space::kOutput, 0).send(giver.send_to(0, 2));
   plan.ranks.push_back({.channels = {std::move(sum).build()}});
   plan.ranks.push_back({.channels = {std::move(giver).build()}});
@@ -258,7 +265,7 @@ TEST(Races, WhatWasPublishedIsReadAsItWas) {
 }
 
 TEST(Races, ReadersOnManyRanksAreAllRemembered) {
-  // Rank 0 publishes in[0] to three peers and overwrites it, in place, once the first of them has answered.
+  // Rank 0 publishes in[0] to three peers. In place, it overwrites the value when the first of them has answered.
   Plan plan;
   plan.shape = {.collective = {.ranks = 4}, .chunks = 1, .slots = 2, .lanes = 1, .order = Order::kAny};
   ChannelBuilder root;

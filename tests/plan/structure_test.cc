@@ -1,4 +1,4 @@
-// Every static fault of a plan is refused with its cause.
+// Tests that every static fault of a plan is refused with an error that states the cause.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ using testing::HasSubstr;
 struct Fault {
   std::string name;
   std::function<void(Plan&)> make;
-  std::string cause;  // in the error
+  std::string cause;  // expected text in the error
 };
 
 void PrintTo(const Fault& fault, std::ostream* out) { *out << fault.name; }

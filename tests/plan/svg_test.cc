@@ -1,3 +1,4 @@
+// Tests the drawings of plans as SVG.
 #include "plan/formats/svg.h"
 
 #include <gmock/gmock.h>
@@ -49,7 +50,7 @@ TEST(Svg, DrawsEveryStepAndEveryMessage) {
   }
 }
 
-// 5 ranks on 2 machines, too: 2 and 3.
+// Includes 5 ranks on 2 machines with 2 and 3 ranks.
 TEST(Svg, DrawsEveryAlgorithmOfEveryCollective) {
   const std::vector<std::vector<std::uint32_t>> shapes = {{0, 0, 0, 0}, {0, 0, 1, 1}, {0, 0, 0, 0, 0}, {0, 0, 1, 1, 1}};
   std::size_t drawn = 0;
@@ -95,21 +96,24 @@ TEST(Svg, TellsWhoseDataTravels) {
   };
   EXPECT_THAT(draw(CollectiveKind::kScatter, Algorithm::kDirect, 2), HasSubstr("scatter, direct, 4 ranks, root 2<"));
   const std::string exchange = draw(CollectiveKind::kAllToAll, Algorithm::kPairwise, 0);
-  for (const char* block : {">0>3<", ">3>0<", ">2>1<"}) EXPECT_EQ(count_of(exchange, block), 2u) << "sent and stored";
+  for (const char* block : {">0>3<", ">3>0<", ">2>1<"})
+    EXPECT_EQ(count_of(exchange, block), 2u) << "once in the sending and once in the storing step";
 }
 
-// A message that is received some steps later passes beside the boxes of the times between, not behind them.
+// A message that is received some steps later must be drawn beside the boxes of the steps between, and not behind
+// them.
 TEST(Svg, LeadsLongMessagesRoundTheBoxes) {
   const auto long_messages = [](CollectiveKind kind, Algorithm algorithm) {
     const std::string svg = *to_svg(build_plan(*find_generator({.kind = kind, .ranks = 4}, algorithm)));
-    return count_of(svg, " C") - count_of(svg, "<path");  // one more curve than the others have
+    return count_of(svg, " C") - count_of(svg, "<path");  // such a message has one curve more than the others
   };
   EXPECT_EQ(long_messages(CollectiveKind::kAllGather, Algorithm::kRing), 0u);
-  EXPECT_EQ(long_messages(CollectiveKind::kAllGather, Algorithm::kDirect), 8u) << "all but the first of each rank";
+  EXPECT_EQ(long_messages(CollectiveKind::kAllGather, Algorithm::kDirect), 8u)
+      << "two of the three messages of each rank are long";
   EXPECT_EQ(long_messages(CollectiveKind::kGather, Algorithm::kDirect), 2u);
 }
 
-// Digits of the usual fonts are 0.56 of their size wide, or a little more.
+// A digit of the usual fonts is about 0.56 times as wide as its font size.
 TEST(Svg, KeepsLabelsInsideTheirBoxes) {
   for (const std::uint32_t ranks : {4u, 16u, kMaxDrawnRanks}) {
     const Collective exchange{.kind = CollectiveKind::kAllToAll, .ranks = ranks};

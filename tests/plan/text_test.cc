@@ -1,3 +1,4 @@
+// Tests plans as readable text.
 #include "plan/formats/text.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// Tests how a message is split into tiles and chunks.
 #include "plan/tiling.h"
 
 #include <gtest/gtest.h>
@@ -16,12 +17,13 @@ struct Message {
   std::size_t max_chunk_bytes;
 };
 
-// All that tiling.h promises of one message.
+// Checks everything that tiling.h promises, for one message.
 void expect_promises(const Message& m) {
   SCOPED_TRACE(testing::Message() << "count " << m.count << " element " << m.element_bytes << " chunks " << m.chunks
                                   << " max " << m.max_chunk_bytes);
   const Tiling tiling(m.count, m.element_bytes, m.chunks, m.max_chunk_bytes);
-  std::uint64_t next = 0;  // disjoint and complete: each extent starts where the one before it ended
+  // each extent must begin at the end of the previous one, so that they are disjoint and complete
+  std::uint64_t next = 0;
   std::uint64_t longest = 0;
   for (std::uint64_t tile = 0; tile < tiling.tiles(); ++tile) {
     std::uint64_t shortest_bytes = ~std::uint64_t{0};
@@ -83,7 +85,8 @@ TEST(Tiling, GivesAShortMessageEmptyChunks) {
 }
 
 TEST(Tiling, DividesTheLastTileEvenlyAsWell) {
-  const Tiling tiling(1040, 1, 4, 128);  // 17 units of 64 bytes (the last one short), at most 8 per tile: 6, 6, 5
+  // 17 units of 64 bytes, the last one short; at most 8 units in a tile, so 6, 6 and 5
+  const Tiling tiling(1040, 1, 4, 128);
   ASSERT_EQ(tiling.tiles(), 3u);
   EXPECT_EQ(tiling.extent(1, 3), (Extent{.offset = 704, .count = 64}));
   EXPECT_EQ(tiling.extent(2, 0), (Extent{.offset = 768, .count = 128}));

@@ -1,4 +1,4 @@
-// Values and deadlocks: what only running a plan shows.
+// Tests the parts of the verifier that execute a plan: values and deadlocks.
 #include "plan/verify/verify.h"
 
 #include <gmock/gmock.h>
@@ -56,7 +56,8 @@ TEST(Verify, RefusesChannelsThatWaitForEachOther) {
 
 TEST(Verify, RefusesAMissingContribution) {
   Plan plan = plan_of(Algorithm::kRing, 4);
-  Step& step = step_of(plan, 2, 1);  // received (+) in[1], send: forget to add
+  // the step adds in[1] to the received chunk and sends the sum; here the addition is removed
+  Step& step = step_of(plan, 2, 1);
   step.source = {};
   step.source_position = 0;
   expect_refused(plan, "is marked as completing chunk 1, which has 3 of 4 contributions");
@@ -64,7 +65,8 @@ TEST(Verify, RefusesAMissingContribution) {
 
 TEST(Verify, RefusesADoubleContribution) {
   Plan plan = plan_of(Algorithm::kRing, 3);
-  for (RankPlan& rank : plan.ranks) {  // the complete value goes round again and is added to once more
+  // the complete value is sent round again, and the inputs are added a second time
+  for (RankPlan& rank : plan.ranks) {
     Step& step = rank.channels[0].steps[3];
     step.source = {.space = Space::kInput, .chunk = step.sink.chunk};
     step.source_position = 1;
@@ -120,7 +122,7 @@ TEST(Verify, RefusesReadingMemoryThatWasNotWrittenInThisTile) {
   ChannelBuilder unwritten;
   unwritten.step().local(Space::kScratch, 0).store(Space::kOutput, 0).completes();
   expect_refused(one_rank({std::move(unwritten).build()}), "reads scratch[0], which was not written in this tile");
-  ChannelBuilder stale;  // written, but in the tile before
+  ChannelBuilder stale;  // the chunk was written, but in the previous tile
   stale.step().local(Space::kOutput, 0).store(Space::kScratch, 0);
   expect_refused(one_rank({std::move(stale).build()}), "reads out[0], which was not written in this tile");
 }
@@ -137,17 +139,17 @@ TEST(Verify, RefusesReadingInputThatWasOverwrittenInPlace) {
 
 TEST(Verify, RefusesAnOrderOtherThanThePromisedOne) {
   Plan plan = plan_of(Algorithm::kTwoShot, 3);
-  step_of(plan, 1, 2).source_position = 0;  // r1 before r0
+  step_of(plan, 1, 2).source_position = 0;  // adds r1 before r0
   expect_refused(plan, "rank 1 channel 0 step 2: out[1] was not added in rank order");
   plan.shape.order = Order::kAny;
-  EXPECT_TRUE(verify(plan).ok()) << "with no promise any order will do, as long as all ranks have the same";
+  EXPECT_TRUE(verify(plan).ok()) << "without a promised order, any order is accepted that is the same on all ranks";
 }
 
 TEST(Verify, RefusesDifferentOrdersOnDifferentRanks) {
   Plan plan = plan_of(Algorithm::kOneShot, 3);
   plan.shape.order = Order::kAny;
   EXPECT_TRUE(verify(plan).ok());
-  step_of(plan, 2, 1).source_position = 0;  // r2+r0+r1 there, r0+r1+r2 elsewhere
+  step_of(plan, 2, 1).source_position = 0;  // adds r2+r0+r1 on this rank, but r0+r1+r2 on the others
   expect_refused(plan, "out[0] was added in another order or grouping than on another rank");
 }
 
@@ -160,7 +162,7 @@ TEST(Verify, GivesTheAdditionOrder) {
   EXPECT_FALSE(addition_order(Plan{}).ok());
 }
 
-// A plan whose sets of ranks are no runs: r0+r2, r1+r3, then both.
+// A plan in which the sets of ranks are not contiguous: it adds r0+r2 and r1+r3, and then both sums.
 TEST(Verify, FollowsSetsOfRanksThatAreNoRuns) {
   Plan plan;
   plan.shape = {.collective = {.ranks = 4}, .chunks = 1, .slots = 1, .lanes = 1};
@@ -183,7 +185,7 @@ TEST(Verify, FollowsSetsOfRanksThatAreNoRuns) {
   plan.shape.scratch_chunks = 1;
   EXPECT_TRUE(verify_all(plan).ok());
   EXPECT_EQ(*addition_order(plan), (std::vector<std::string>{"((r0+r2)+(r1+r3))"}));
-  Step& again = step_of(plan, 0, 1);  // r1+r3 and r0: r2 is forgotten
+  Step& again = step_of(plan, 0, 1);  // adds r1+r3 and r0, so that r2 is missing
   again.source = {.space = Space::kInput};
   again.source_position = 1;
   expect_refused(plan, "rank 0 channel 0 step 1: is marked as completing chunk 0, which has 3 of 4 contributions");

@@ -1,3 +1,5 @@
+// Tests which messages of a plan may be published or pushed through windows of registered memory, and which need a
+// slot.
 #include "plan/windows.h"
 
 #include <gtest/gtest.h>
@@ -72,7 +74,7 @@ TEST(Windows, AValueThatAStepComputesIsNeverPublished) {
   EXPECT_EQ(carrier_without_publish(stores), Carrier::kDelivered);
   Step from_scratch = lone_send;
   from_scratch.source.space = Space::kScratch;
-  EXPECT_FALSE(can_publish(from_scratch)) << "scratch is mapped by nobody";
+  EXPECT_FALSE(can_publish(from_scratch)) << "no rank maps the scratch of others";
   Step to_scratch = stores;
   to_scratch.sink.space = Space::kScratch;
   EXPECT_FALSE(can_push(to_scratch));

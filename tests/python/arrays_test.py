@@ -1,4 +1,4 @@
-"""What is taken as an array, and what is refused, before anything is sent."""
+"""Tests of which objects are accepted as arrays. Others are rejected before anything is sent."""
 
 import array
 import ctypes
@@ -26,19 +26,19 @@ READ_ONLY.flags.writeable = False
         (READ_ONLY, "the output is read-only"),
         (b"bytes", "the output is read-only"),
         (memoryview(b"bytes"), "the output is read-only"),
-        (numpy.ones(8)[::2], "the input does not lie in one piece in C's order: numpy.ascontiguousarray"),
-        (numpy.ones((3, 4), order="F"), "the input does not lie in one piece in C's order: x.T is"),
+        (numpy.ones(8)[::2], "the input is not contiguous in C order: numpy.ascontiguousarray"),
+        (numpy.ones((3, 4), order="F"), "the input is not contiguous in C order: x.T is"),
         (numpy.ones(4, ">f8"), "not in this machine's order: x.astype"),
         (numpy.ones(4, "i4,f4"), "none of Tutti's types"),
         (numpy.ones(4, "f16"), "none of Tutti's types"),
         (numpy.zeros(4, "datetime64[s]"), "none of Tutti's types"),
         (numpy.array(["a"]), "none of Tutti's types"),
-        (numpy.array([None]), "holds Python objects"),
+        (numpy.array([None]), "contains Python objects"),
         (numpy.float64(3), "is a number, which has no memory to write to: make an array"),
         (3.5, "is a number, which has no memory to write to"),
         ([1.0, 2.0], "type list, which has no memory that can be used"),
         (None, "all_reduce needs an input on rank 0"),
-        (numpy.ma.array([1.0, 2.0], mask=[0, 1]), "the input is masked"),
+        (numpy.ma.array([1.0, 2.0], mask=[0, 1]), "the input is a masked array"),
         (numpy.array([True]), "bool has no sum: 'max' is true where any is"),
     ],
 )
@@ -46,7 +46,7 @@ def test_refused_in_place(one, x, message):
     with pytest.raises(tutti.InvalidArgumentError, match=message) as caught:
         one.all_reduce(x)
     assert isinstance(caught.value, ValueError) and caught.value.code == "invalid argument"
-    assert one.all_reduce(numpy.ones(1)).tolist() == [1.0]  # the communicator works on
+    assert one.all_reduce(numpy.ones(1)).tolist() == [1.0]  # the communicator still works
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_refused_in_place(one, x, message):
             "the input has float64 elements and the output float32",
         ),
         (lambda c: c.all_reduce(numpy.ones(4), READ_ONLY), "the output is read-only"),
-        (lambda c: c.all_reduce(numpy.ones(4), op="add"), "no operation 'add': take one of sum"),
+        (lambda c: c.all_reduce(numpy.ones(4), op="add"), "no operation 'add': use one of sum"),
         (lambda c: c.all_reduce(numpy.ones(4), op="bit_or"), "bit_or is for integers and bool, not for float64"),
         (lambda c: c.all_reduce(numpy.ones(4, "c8"), op="prod"), "complex64 has no prod"),
         (lambda c: c.all_reduce(numpy.ones(4, "i2"), op="avg"), "int16 has no avg"),
@@ -82,15 +82,15 @@ def test_refused_in_place(one, x, message):
         (lambda c: c.all_gather_v(numpy.ones(2), numpy.ones(4), [2.7, 2.7]), "2.7 is no number of elements"),
         (lambda c: c.broadcast(READ_ONLY, 1 - c.rank), "the output is read-only"),
         (lambda c: c.all_gather(numpy.ones(4), numpy.ones(7)), "so the output must have 8, and has 7"),
-        (lambda c: c.all_gather(bytearray(4)), "the output is missing: only for NumPy arrays"),
+        (lambda c: c.all_gather(bytearray(4)), "the output is missing: pass one"),
         (lambda c: c.reduce_scatter(numpy.ones(3)), "cannot be cut into 2 equal parts"),
         (lambda c: c.reduce_scatter(numpy.ones(3), numpy.ones(1)), "3 elements, which are not 2 equal parts"),
         (lambda c: c.all_to_all(numpy.ones(3)), "3 elements, which are not 2 equal parts"),
         (lambda c: c.all_gather_v(numpy.ones(1), numpy.ones(3), [1]), "counts must be 2 numbers"),
         (lambda c: c.all_gather_v(numpy.ones(1), numpy.ones(3), [1, -1]), "none below 0"),
-        (lambda c: c.all_gather_v(numpy.ones(2), numpy.ones(3), [2, 2]), "the output ends at element 4, and it has 3"),
+        (lambda c: c.all_gather_v(numpy.ones(2), numpy.ones(3), [2, 2]), "its counts require 4 elements in the output, which has 3"),
         (lambda c: c.all_gather_v(numpy.ones(3), numpy.ones(9), [2, 2]), "counts say 2 elements for rank"),
-        (lambda c: c.all_gather_v(numpy.ones(2), numpy.ones(4), [2, 2], [0, 3]), "ends at element 5, and it has 4"),
+        (lambda c: c.all_gather_v(numpy.ones(2), numpy.ones(4), [2, 2], [0, 3]), "its counts require 5 elements in the output, which has 4"),
         (lambda c: c.send(numpy.ones(2), c.rank), "itself"),
         (lambda c: c.send(numpy.ones(2), 7), "7"),
         (lambda c: c.receive(READ_ONLY, 1 - c.rank), "the array to receive is read-only"),
@@ -139,11 +139,11 @@ def test_read_only_input_is_enough_where_an_output_is_given(one):
     out = numpy.zeros(4)
     assert one.all_reduce(READ_ONLY, out) is out and out.tolist() == [1.0] * 4
     assert one.all_gather(b"abc", bytearray(3)) == b"abc"
-    assert one.broadcast(READ_ONLY) is READ_ONLY  # at the root
+    assert one.broadcast(READ_ONLY) is READ_ONLY  # the root only reads its buffer
 
 
 class Dlpack:
-    """An array of another library, as far as Tutti sees it."""
+    """An array of another library, with only the protocol that Tutti uses."""
 
     def __init__(self, array):
         self.array = array
@@ -159,7 +159,7 @@ def test_dlpack():
     def rank(comm):
         x = numpy.arange(6, dtype="float32").reshape(2, 3)
         comm.all_reduce(Dlpack(x))
-        with pytest.raises(tutti.InvalidArgumentError, match="does not lie in one piece"):
+        with pytest.raises(tutti.InvalidArgumentError, match="is not contiguous in C order"):
             comm.all_reduce(Dlpack(x[:, ::2]))
         return x.tolist()
 
@@ -174,7 +174,7 @@ def test_torch_tensors():
         for tensor in tensors:
             assert comm.all_reduce(tensor) is tensor
         comm.broadcast(torch.ones(2, dtype=torch.bool))
-        with pytest.raises(tutti.InvalidArgumentError, match="does not lie in one piece"):
+        with pytest.raises(tutti.InvalidArgumentError, match="is not contiguous in C order"):
             comm.all_reduce(torch.ones(4, 4).T)
         with pytest.raises(tutti.InvalidArgumentError, match="requires grad.*detach"):
             comm.all_reduce(torch.ones(3, requires_grad=True))
@@ -184,7 +184,7 @@ def test_torch_tensors():
 
 
 class OnGpu:
-    """What CuPy and Numba show of an array, without a GPU."""
+    """An object with the interface of CuPy's and Numba's arrays, but without memory on a GPU."""
 
     def __init__(self, **changes):
         self.__cuda_array_interface__ = {
@@ -198,13 +198,13 @@ class OnGpu:
 
 def test_gpu_arrays_are_told_apart(one):
     host = numpy.ones(4, "f4")
-    with pytest.raises(tutti.InvalidArgumentError, match="the input lies in GPU 0 and the output in host memory"):
+    with pytest.raises(tutti.InvalidArgumentError, match="the input is in GPU 0 and the output in host memory"):
         one.all_reduce(OnGpu(), host)
-    with pytest.raises(tutti.InvalidArgumentError, match="does not lie in one piece"):
+    with pytest.raises(tutti.InvalidArgumentError, match="is not contiguous in C order"):
         one.all_reduce(OnGpu(strides=(8,)))
     with pytest.raises(tutti.InvalidArgumentError, match="read-only"):
         one.all_reduce(OnGpu(data=(0x7F0000000000, True)))
-    with pytest.raises(tutti.Error):  # there is no GPU, or not this memory on it
+    with pytest.raises(tutti.Error):  # there is no GPU, or the GPU does not have this memory
         one.all_reduce(OnGpu())
 
 
@@ -219,7 +219,7 @@ def test_allocated_memory_is_kept_by_its_arrays():
         assert (view == 3).all()
         return view
 
-    views = on_ranks(2, rank)  # their communicators are gone by now
+    views = on_ranks(2, rank)  # their communicators have been destroyed by now
     assert all((view == 3).all() for view in views)
 
 

@@ -1,4 +1,4 @@
-"""Every collective over NumPy arrays, against NumPy."""
+"""Tests of every collective with NumPy arrays. The expected values are calculated with NumPy."""
 
 import itertools
 
@@ -14,7 +14,7 @@ NUMBERS = [name for name in _core.data_types if "bfloat" not in name and "float8
 
 
 def value(rank, count=24, dtype="float64"):
-    """Different on every rank and place; small, so that every type adds it exactly."""
+    """Values that differ between ranks and between indices. They are small, so that every type adds them exactly."""
     return ((numpy.arange(count) * 7 + rank * 5) % 11).astype(dtype)
 
 
@@ -128,7 +128,7 @@ def test_broadcast_and_reduce(size, root):
         assert comm.broadcast(x, root) is x
         numpy.testing.assert_array_equal(x, value(root))
         x = value(comm.rank)
-        x.flags.writeable = comm.rank == root  # others only read theirs
+        x.flags.writeable = comm.rank == root  # the other ranks only read their input
         for out in (numpy.empty_like(x), None):
             result = comm.reduce(x, out, root=root)
             assert (result is not None) == (comm.rank == root)
@@ -338,7 +338,7 @@ def test_empty_arrays():
 
 
 def test_every_pair_of_kinds_in_one_order():
-    """Short and long ways through the same collectives meet: a rank that gives options meets one that does not."""
+    """A rank that passes options uses another code path than a rank that passes none. Both must work together."""
 
     def rank(comm):
         for ours, theirs in itertools.product(({}, {"timeout": 50.0}), repeat=2):

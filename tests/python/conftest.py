@@ -1,4 +1,4 @@
-"""What the tests share: ranks as threads of this process, and ranks as processes."""
+"""Helpers of the tests: ranks as threads of this process, and ranks as processes."""
 
 import os
 import pathlib
@@ -21,7 +21,7 @@ LIMIT_S = scaled(60)
 
 
 def on_ranks(size: int, function: Callable[[tutti.Communicator], Any], **options: Any) -> List[Any]:
-    """What `function` gives on each rank, which has a thread of its own; what one raises is raised here."""
+    """Returns the results of `function` on each rank. Each rank has its own thread. Exceptions are re-raised."""
     communicators = tutti.Communicator.create_all(size, **options)
     results: List[Any] = [None] * size
     failures: List[BaseException] = []
@@ -31,7 +31,7 @@ def on_ranks(size: int, function: Callable[[tutti.Communicator], Any], **options
             results[rank] = function(communicators[rank])
         except BaseException as error:
             failures.append(error)
-            communicators[rank].abort()  # so that the others end, too
+            communicators[rank].abort()  # so that the other ranks end as well
 
     threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(size)]
     for thread in threads:
@@ -45,7 +45,7 @@ def on_ranks(size: int, function: Callable[[tutti.Communicator], Any], **options
 
 
 def run_python(arguments: Sequence[str], *, ranks: int = 0, **options: Any) -> "subprocess.CompletedProcess[str]":
-    """A Python process, or `ranks` of them started by `tutti run`; its output is text."""
+    """Runs a Python process, or `ranks` processes with `tutti run`. The output is text."""
     command = [sys.executable, *arguments]
     if ranks > 0:
         command = [TOOL, "run", "-n", str(ranks), "--", *command]
@@ -53,7 +53,7 @@ def run_python(arguments: Sequence[str], *, ranks: int = 0, **options: Any) -> "
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Names each skipped test in the form that scripts/check-skips reads; ctest knows only of the whole file."""
+    """Prints each skipped test in the form that scripts/check-skips reads, because ctest sees only the whole file."""
     for report in terminalreporter.stats.get("skipped", []):
         name = report.nodeid.split("::", 1)[-1]
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
@@ -62,7 +62,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture
 def script(tmp_path: pathlib.Path) -> Callable[[str], str]:
-    """Writes a program's text to a file and gives its path."""
+    """Returns a function that writes the text of a program to a file and returns the path of the file."""
 
     def write(text: str) -> str:
         path = tmp_path / "program.py"

@@ -1,4 +1,4 @@
-"""Arrays on GPUs by __cuda_array_interface__, over the double of the CUDA driver (tests/device/fake_driver)."""
+"""Tests of arrays on GPUs with __cuda_array_interface__, and with the fake CUDA driver (tests/device/fake_driver)."""
 
 import os
 import pathlib
@@ -6,7 +6,7 @@ import pathlib
 import pytest
 from conftest import TOOL, run_python
 
-DOUBLE = pathlib.Path(TOOL).parents[1] / "fake_driver"
+FAKE_DRIVER = pathlib.Path(TOOL).parents[1] / "fake_driver"
 
 PROGRAM = """
 import ctypes
@@ -15,7 +15,7 @@ import numpy, tutti
 driver = ctypes.CDLL("libcuda.so.1")
 
 def call(name, *arguments):
-    # As the CUDA runtime does: the driver is asked for each of its functions.
+    # Asks the driver for the address of each function, as the CUDA runtime does.
     function, found = ctypes.c_void_p(), ctypes.c_int()
     assert driver.cuGetProcAddress_v2(name.encode(), ctypes.byref(function), 12000, 0, ctypes.byref(found)) == 0, name
     status = ctypes.CFUNCTYPE(ctypes.c_int, *[type(argument) for argument in arguments])(function.value)(*arguments)
@@ -30,7 +30,7 @@ call("cuDevicePrimaryCtxRetain", reference(context), ctypes.c_int(0))
 call("cuCtxSetCurrent", context)
 
 class OnGpu:
-    # As CuPy and Numba show their arrays; from and to NumPy's.
+    # Has the interface of CuPy's and Numba's arrays. Copies the values from and to NumPy arrays.
     def __init__(self, values, stream=None):
         self.values = numpy.ascontiguousarray(values)
         self.address = ctypes.c_uint64()
@@ -68,15 +68,15 @@ try:
 except tutti.InvalidArgumentError as error:
     assert "in GPU 0 and the output in host memory" in str(error), error
 comm.async_status()
-assert comm.all_reduce(numpy.ones(2))[0] == 2  # host memory on the same communicator
+assert comm.all_reduce(numpy.ones(2))[0] == 2  # host memory, on the same communicator
 comm.finalize()
 print("all right", flush=True)
 """
 
 
-@pytest.mark.skipif(not DOUBLE.is_dir(), reason="there is no double of the driver: scripts/build dev makes it")
+@pytest.mark.skipif(not FAKE_DRIVER.is_dir(), reason="there is no fake CUDA driver: scripts/build dev builds it")
 @pytest.mark.parametrize("calls", ["auto", "staged"])
 def test_arrays_on_gpus(script, calls):
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(DOUBLE), "TUTTI_DEVICE_CALLS": calls}
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(FAKE_DRIVER), "TUTTI_DEVICE_CALLS": calls}
     done = run_python([script(PROGRAM)], ranks=2, env=environment)
     assert done.returncode == 0 and done.stdout.count("all right") == 2, done.stdout + done.stderr

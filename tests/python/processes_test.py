@@ -1,4 +1,4 @@
-"""Ranks as processes, and what becomes of them: fork, Ctrl-C, the end of the interpreter, death."""
+"""Tests of ranks as processes: fork, Ctrl-C, the end of the interpreter, and the death of a rank."""
 
 import signal
 import subprocess
@@ -74,7 +74,7 @@ if child == 0:
             continue
         code = 3
     assert (comm.rank, comm.size) == (int(os.environ["TUTTI_RANK"]), 2)
-    one = tutti.Communicator.create_all(1)[0]  # of its own
+    one = tutti.Communicator.create_all(1)[0]  # a communicator of the child
     assert one.all_reduce(numpy.ones(1))[0] == 1
     del work, comm
     sys.exit(code)
@@ -96,13 +96,13 @@ assert comm.all_reduce(memory)[0] == 2
     [
         "pass",
         "import builtins; builtins.held = comm",  # never destroyed
-        "work = comm.all_reduce(numpy.ones(1 << 20), blocking=False)",  # of which rank 0 alone knows
+        "work = comm.all_reduce(numpy.ones(1 << 20), blocking=False)",  # only rank 0 makes this call
         "comm.all_reduce(numpy.ones(1 << 20), blocking=False)",
-        "threading.excepthook = lambda *_: None;"  # the other rank leaves
+        "threading.excepthook = lambda *_: None;"  # the other rank leaves the job
         "threading.Thread(target=lambda: comm.all_reduce(numpy.ones(1 << 20)), daemon=True).start(); time.sleep(0.2)",
         "group = tutti.Group(); comm.all_reduce(numpy.ones(9), group=group)",
         "memory = comm.allocate(1000); view = memoryview(memory)",
-        "comm.ring = comm",  # a cycle
+        "comm.ring = comm",  # a reference cycle
         "comm.finalize()",
         "comm.abort()",
         "raise SystemExit",
@@ -117,7 +117,7 @@ def test_interpreter_ends_in_peace_with_everything_alive(script, ending):
 comm = tutti.Communicator()
 try:
     comm.barrier()
-except tutti.AbortedError:  # rank 0 can leave the barrier, and abort, before rank 1 has looked
+except tutti.AbortedError:  # rank 0 can leave the barrier and abort before rank 1 sees the end of the barrier
     assert "abort" in {ending!r}
 if comm.rank == 0:
     {ending}
@@ -131,7 +131,8 @@ if comm.rank == 0:
 
 
 def test_daemon_threads_that_come_back_at_the_end_do_no_harm(script):
-    # Threads that leave calls at all moments of the interpreter's end: each would be ended in the middle of C++.
+    # Threads that return from calls at any moment while the interpreter ends. Without protection, Python would end
+    # such a thread in the middle of C++ code.
     done = run_python(
         [
             script(
@@ -151,8 +152,8 @@ time.sleep(0.1)
 
 
 def sleeps(pid):
-    """Whether the main thread of a process sleeps in each of several looks. One that has not come to its call yet runs,
-    or waits for a processor, which is no sleep."""
+    """Whether the main thread of a process sleeps at each of several checks. A thread that has not reached its call yet
+    is running or waits for a CPU, which does not count as sleeping."""
     for _ in range(8):
         with open(f"/proc/{pid}/task/{pid}/stat", encoding="ascii") as file:
             if file.read().rpartition(")")[2].split()[0] != "S":
@@ -162,8 +163,8 @@ def sleeps(pid):
 
 
 def interrupted(script, text, waits=True):
-    """Starts one process, and interrupts it when it has said "ready" and, if it `waits`, sleeps in its call; (exit code,
-    output)."""
+    """Starts a process, and interrupts it after it has printed "ready" and, if `waits`, when it sleeps in its call.
+    Returns (exit code, output)."""
     process = subprocess.Popen(
         [sys.executable, script(HEAD + text)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

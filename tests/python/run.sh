@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# run.sh PYTHON TUTTI FILE: the tests of one file, by the Python of the package's environment, with TUTTI as the
-# launcher. Status 77 if scripts/setup --python could not install the environment. If it could, the package tutti has to
-# be there, because otherwise scripts/build-python was not run or has failed: then the tests fail.
+# run.sh PYTHON TUTTI FILE: runs the tests of one file with the Python of the package's environment, and with TUTTI
+# as the launcher.
+#
+# Status 77 (skipped) if scripts/setup --python could not install the environment. If the environment exists, it must
+# contain the package tutti. Otherwise scripts/build-python was not run or has failed, and the tests fail.
 
 set -euo pipefail
 python=$1 tool=$2 file=$3
@@ -13,7 +15,7 @@ if ! [ -x "$python" ] || ! has pytest numpy torch; then
   echo "skipped: $python is missing or lacks pytest, numpy or torch; scripts/setup --python installs them"
   exit 77
 fi
-cd "$(dirname "$file")" # not where a folder called tutti could be taken for the package
+cd "$(dirname "$file")" # not a folder in which a subfolder named tutti could be taken for the package
 if ! has tutti; then
   echo "FAILED: $python has no package tutti; scripts/build-python builds and installs it"
   exit 1

@@ -1,5 +1,5 @@
-"""Calls of the backend "tutti" that run beside each other: of several threads, from any source, thousands at once; and
-tensors that lie in other orders."""
+"""Tests of concurrent calls of the backend "tutti": from several threads, receives from any source, and thousands of
+calls at the same time. Also tests tensors with other memory layouts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def same(one: Any, other: Any) -> None:
 
 
 def check_any_source_beside_others(rank: int, size: int) -> None:
-    """Whoever waits for a message from anybody takes none of another call's, and disturbs none."""
+    """A receive from any source must not take a message of another call, and must not disturb other calls."""
     if not hasattr(dist.distributed_c10d._get_default_group().communicator, "next_sender"):
         return
     late = torch.zeros(1)
@@ -71,12 +71,12 @@ def check_any_source_beside_others(rank: int, size: int) -> None:
     if rank == 0:
         work.wait()
         same(late, torch.full((1,), 9.0))
-    dist.barrier()  # what the next check sends is a message from anybody, too
+    dist.barrier()  # the next check also receives from any source, so no message may be left
 
 
 def check_any_source_looks_again(rank: int, size: int) -> None:
-    """Where a receive from a named rank takes the message that one from any source has found, that one is not bound to
-    its sender."""
+    """A receive from any source finds a message, but a receive from a named rank takes it first. Then the former must
+    accept a message from another sender."""
     group = dist.distributed_c10d._get_default_group()
     if size < 3 or not hasattr(group.communicator, "next_sender"):
         return
@@ -92,7 +92,7 @@ def check_any_source_looks_again(rank: int, size: int) -> None:
     real = group._open
 
     class Between:
-        """The communicator, as whoever looks for a sender sees it: a recv() comes between that and its receive."""
+        """Replaces the communicator. After next_sender() has found a sender, a recv() takes that message first."""
 
         def next_sender(self, timeout_ms: int) -> int:
             found = real().next_sender(timeout_ms)
@@ -119,7 +119,7 @@ def check_any_source_looks_again(rank: int, size: int) -> None:
 
 
 def check_threads(rank: int, size: int) -> None:
-    """Each thread has its own batches, and its own group."""
+    """Each thread has its own batches and its own group."""
     groups = [dist.new_group() for _ in range(3)]
     shared = dist.distributed_c10d._get_default_group()
     wrong: List[Any] = []
@@ -129,7 +129,7 @@ def check_threads(rank: int, size: int) -> None:
             for turn in range(40):
                 tensors = [torch.full((4,), float(of + turn)) for _ in range(3)]
                 group.allreduce_coalesced(tensors).wait()
-                if of == 0:  # its messages from one thread, its collectives from another
+                if of == 0:  # one thread sends messages and another calls collectives
                     group = shared
                 for tensor in tensors:
                     same(tensor, torch.full((4,), float((of + turn) * size)))

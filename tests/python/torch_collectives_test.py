@@ -1,4 +1,4 @@
-"""Every collective of the backend "tutti" of torch.distributed, among 2, 3 and 4 ranks, against expected values."""
+"""Tests of every collective of the torch.distributed backend "tutti", with 2, 3 and 4 ranks and expected values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tear_down(rank: int, size: int) -> None:
 
 
 def values(rank: int, dtype: Any, count: int = 7) -> Any:
-    """Small whole numbers, so that every order of addition gives the same."""
+    """Small whole numbers, so that every order of addition gives the same sum."""
     numbers = torch.tensor([(rank * 3 + i) % 4 + 1 for i in range(count)])
     return numbers % 2 == 0 if dtype is torch.bool else numbers.to(dtype)
 
@@ -162,7 +162,7 @@ def check_futures(rank: int, size: int) -> None:
 
 def check_dropped_work(rank: int, size: int) -> None:
     for _ in range(50):
-        dist.all_reduce(torch.ones(10_000), async_op=True)  # nobody waits: the group holds what the call needs
+        dist.all_reduce(torch.ones(10_000), async_op=True)  # no code waits for it: the group keeps what the call needs
     tensor = torch.ones(3)
     dist.all_reduce(tensor)
     same(tensor, torch.full((3,), float(size)))
@@ -186,7 +186,7 @@ def check_all_gather(rank: int, size: int) -> None:
         expected = [values(r, dtype) for r in range(size)]
         for outputs in (
             [torch.empty(7, dtype=dtype) for _ in range(size)],
-            list(torch.empty(size, 7, dtype=dtype)),  # one after the other
+            list(torch.empty(size, 7, dtype=dtype)),  # contiguous
             list(torch.empty(size, 2, 7, dtype=dtype)[:, 1]),  # with gaps
         ):
             dist.all_gather(outputs, values(rank, dtype))
@@ -208,7 +208,8 @@ def check_all_gather_in_place(rank: int, size: int) -> None:
         dist.all_gather(outputs, outputs[rank])
         same(torch.stack(outputs), output)
         across = torch.full((size * count,), -1.0)
-        across[1 : count + 1] = rank  # lies in the blocks of others: is read before it is written
+        # This input overlaps the output blocks of other ranks. So it must be read before they are written.
+        across[1 : count + 1] = rank
         dist.all_gather_into_tensor(across, across[1 : count + 1])
         same(across, torch.arange(float(size)).repeat_interleave(count))
 
@@ -225,7 +226,7 @@ def check_all_gather_anywhere(rank: int, size: int) -> None:
     for r in range(size):
         same(big[r], torch.full((300_000,), float(r)))
     one = torch.empty(4)
-    dist.all_gather([one] * size, torch.full((4,), float(rank)))  # the last one wins
+    dist.all_gather([one] * size, torch.full((4,), float(rank)))  # the last rank's value stays
     same(one, torch.full((4,), float(size - 1)))
 
 
@@ -353,7 +354,7 @@ def check_any_source(rank: int, size: int) -> None:
         dist.barrier()
         if rank == 1:
             dist.send(torch.full((2,), float(rank)), 0)
-    dist.barrier()  # else the next check's message to rank 0 may come first
+    dist.barrier()  # otherwise the next check's message could reach rank 0 first
 
 
 def check_coalescing(rank: int, size: int) -> None:
@@ -430,12 +431,12 @@ def check_groups(rank: int, size: int) -> None:
 
 
 def check_several_machines(rank: int, size: int) -> None:
-    """Ranks that do not know each other's machine meet at an address that leads to rank 0."""
+    """Ranks on different machines connect to an address of rank 0 that is reachable from other machines."""
     import tutti.torch.rendezvous as rendezvous
 
     outward = rendezvous._outward_address
     if outward("localhost", []) is None:
-        return  # a machine without a network
+        return  # this machine has no network
     machine, rendezvous._machine = rendezvous._machine, lambda: f"machine of {rank}"
     try:
         apart = dist.new_group()

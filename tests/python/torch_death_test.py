@@ -1,4 +1,4 @@
-"""A rank that dies in the middle of training over the backend "tutti": the others know it soon, and who it was."""
+"""A rank dies during training with the backend "tutti". The other ranks must soon get an error that names it."""
 
 from __future__ import annotations
 
@@ -51,18 +51,19 @@ try:
         loss.backward()
         step += 1
 except RuntimeError as error:
-    now = time.monotonic()  # one clock for all processes
+    now = time.monotonic()  # the same clock in all processes
     print(f"step {step}, at {now!r} s: {type(error).__name__}: {error}")
     sys.exit(7)
 """
-DEATH_LIMIT_S = 60.0  # the group's timeout
-DEATH_TOLD_S = 5.0  # in which survivors must know; measured on two busy cores: 0.02 to 0.3 s
+DEATH_LIMIT_S = 60.0  # the timeout of the group
+# The time within which the survivors must report the death. We measured 0.02 to 0.3 s on two busy cores.
+DEATH_TOLD_S = 5.0
 
 
 @pytest.mark.parametrize("way", ["ddp", "fsdp2"])
 @pytest.mark.parametrize("size", [2, 4])
 def test_a_dead_rank_is_named(way: str, size: int, capsys: Any) -> None:
-    """Between a forward and its backward. Every other rank raises, names it, and does so long before the timeout."""
+    """It dies between a forward and a backward pass. The others must raise an error long before the timeout."""
     if way == "fsdp2":
         pytest.importorskip("torch.distributed.device_mesh", reason="this torch has no meshes, nor FSDP2")
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""What the backend "tutti" does with wrong calls: clear words, and nobody hangs."""
+"""Tests of wrong calls of the backend "tutti": they must give clear error messages, and must not hang."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 import torch_ranks  # noqa: E402
 
 TIMEOUT_S = 20.0
-_stores: List[Any] = []  # kept: the last user of a FileStore takes the file away, be it while the next one comes
-BACKEND_ERROR = getattr(dist, "DistBackendError", RuntimeError)  # torch has it since 2.0
+# Keeps the stores alive: the last user of a FileStore deletes its file, even if the next user is just opening it.
+_stores: List[Any] = []
+BACKEND_ERROR = getattr(dist, "DistBackendError", RuntimeError)  # torch has it since version 2.0
 
 
 def set_up(rank: int, size: int, folder: str) -> None:
@@ -42,7 +43,7 @@ def still_works(size: int) -> None:
 
 
 def in_time(function: Callable[[], Any], seconds: float = 10.0) -> Any:
-    """What the function gives or raises; TimeoutError if it hangs."""
+    """Returns the result of the function or raises its exception. Raises TimeoutError if it hangs."""
     said: List[Any] = []
 
     def call() -> None:
@@ -89,7 +90,7 @@ def check_bad_tensors(rank: int, size: int) -> None:
 
 
 def check_mixed_devices(rank: int, size: int) -> None:
-    """Of two tensors or of a list one that is elsewhere, and a layout that only the host has."""
+    """One of the tensors is on another device, or has a layout that exists only on the host."""
     here, there = torch.ones(2), torch.ones(2, device="meta")
     row, mixed = [torch.ones(2) for _ in range(size)], [*[torch.ones(2) for _ in range(size - 1)], there]
     flat = torch.ones(2 * size)
@@ -138,7 +139,7 @@ def check_bad_types(rank: int, size: int) -> None:
         (torch.bool, dist.ReduceOp.AVG),
     ):
         torch_ranks.raises(NotImplementedError, lambda: dist.all_reduce(torch.ones(3).to(dtype), op), str(dtype))
-    # torch 1.13 looks for itself, with another error
+    # torch 1.13 checks this itself and raises another error.
     mixed = [torch.ones(1)] * size, [torch.ones(1).int()] * size
     torch_ranks.raises((ValueError, RuntimeError), lambda: dist.all_to_all(*mixed))
     still_works(size)
@@ -215,7 +216,7 @@ def check_exchange_in_place(rank: int, size: int) -> None:
         dist.all_to_all(row, row)
         assert all(bool((part == 10.0 * q + rank).all()) for q, part in enumerate(row)), count
         row = [torch.full((count,), float(q)) for q in range(size)]
-        target = row[1] if rank == 0 else torch.empty(count)  # where the root has what goes to another
+        target = row[1] if rank == 0 else torch.empty(count)  # at the root, this is the input of another rank
         dist.scatter(target, row if rank == 0 else None, 0)
         assert bool((target == rank).all()), count
 
@@ -233,7 +234,7 @@ def check_wait_in_callback(rank: int, size: int) -> None:
     one, other = torch.ones(4), torch.ones(4)
     dist.barrier()
     if rank == 0:
-        time.sleep(0.3)  # so that the others' callbacks come before the end, and run in the thread of futures
+        time.sleep(0.3)  # so that the other ranks' callbacks are added before the end, and run in the thread of futures
     first, second = dist.all_reduce(one, async_op=True), dist.all_reduce(other, async_op=True)
     futures = [first.get_future(), second.get_future()]
 
@@ -246,7 +247,7 @@ def check_wait_in_callback(rank: int, size: int) -> None:
 
 
 def check_listening_holds_nothing_back(rank: int, size: int) -> None:
-    """A receive whose message comes late, with a future, and what is called and asked for after it."""
+    """A receive with a future, whose message arrives late, must not delay calls and futures that come after it."""
     left, right = (rank - 1) % size, (rank + 1) % size
     late = torch.zeros(2)
     listening = dist.irecv(late, left)
@@ -263,7 +264,7 @@ def check_listening_holds_nothing_back(rank: int, size: int) -> None:
 
 
 def check_tensors_go(rank: int, size: int) -> None:
-    """Those of works that have ended: also of the last one, and behind a receive that has not."""
+    """Tensors of works that have ended are released: also those of the last work, and behind a pending receive."""
     left, right = (rank - 1) % size, (rank + 1) % size
     listening = dist.irecv(torch.zeros(1), left)
     gone = []
@@ -295,19 +296,19 @@ def check_inference_tensors(rank: int, size: int) -> None:
         receive = dist.irecv(torch.zeros(2), rank)
     dist.isend(mine[0], rank).wait()
     receive.wait()
-    dist.all_gather([others[0]] * size, mine[0])  # through a flat buffer
+    dist.all_gather([others[0]] * size, mine[0])  # uses a flat buffer
     still_works(size)
 
 
 def check_failed_call_leaves_no_batch(rank: int, size: int) -> None:
-    """What fails while a batch is open must not be sent with the next one, nor hold up other calls."""
+    """A call that fails in an open batch must not be sent with the next batch, and must not block other calls."""
     if rank == 0:
         tensor = torch.ones(2)
         group()._start_coalescing(torch.device("cpu"))
         group().allreduce([tensor])
         error = torch_ranks.raises(ValueError, lambda: group().broadcast([torch.ones(2)], size), "root")
         assert error.__traceback__ is not None and tensor.tolist() == [1.0] * 2
-        still_works(size)  # while the error's traceback lives
+        still_works(size)  # while the traceback of the error still exists
     else:
         still_works(size)
 
@@ -320,7 +321,7 @@ def check_pickled(rank: int, size: int) -> None:
 
 
 def check_transfers_and_collectives_are_apart(rank: int, size: int) -> None:
-    """A message of a collective is not taken for one that the user has sent."""
+    """A message of a collective must not be taken for a message that the user has sent."""
     tensor, row = torch.zeros(2), [torch.zeros(2) for _ in range(size)]
     if rank == 0:
         work = dist.irecv(tensor, src=1)
@@ -343,18 +344,18 @@ def check_longest_timeout(rank: int, size: int) -> None:
 
 
 def check_end_with_a_receive(rank: int, size: int) -> None:
-    """abort() and destroy_process_group() end receives that nobody has sent to, and soon."""
+    """abort() and destroy_process_group() soon end receives for which no message was sent."""
     for source in (rank, (rank + 1) % size):
         for end in ("destroy", "abort"):
             listens = dist.new_group()
             work = dist.irecv(torch.zeros(1), source, group=listens)
             work.get_future()
             dist.barrier(group=listens)
-            dist.barrier()  # else an abort could meet the barrier before
+            dist.barrier()  # otherwise an abort could hit the previous barrier
             start = time.monotonic()
             if end == "destroy":
                 dist.destroy_process_group(listens)
-                listens.shutdown()  # torch 1.13 leaves that to whoever holds the group
+                listens.shutdown()  # torch 1.13 leaves this to the owner of the group
             else:
                 listens.abort()
             torch_ranks.raises(BACKEND_ERROR, lambda: in_time(work.wait))
@@ -374,7 +375,7 @@ def check_abort(rank: int, size: int) -> None:
     else:
         time.sleep(1)
 
-        def twice() -> None:  # the first may have all that it needs
+        def twice() -> None:  # the first call may already have all that it needs
             dist.all_reduce(torch.ones(1), group=third)
             dist.all_reduce(torch.ones(1), group=third)
 
@@ -386,19 +387,19 @@ def check_destroyed(rank: int, size: int) -> None:
     once = dist.new_group()
     dist.destroy_process_group(once)
     if once.communicator is not None:
-        once.shutdown()  # torch 1.13 leaves that to whoever holds the group
+        once.shutdown()  # torch 1.13 leaves this to the owner of the group
     torch_ranks.raises(ValueError, lambda: once.allreduce([torch.ones(1)]), "destroyed")
     dist.destroy_process_group()
     assert not dist.is_initialized()
 
 
 def check_made_again(rank: int, size: int) -> None:
-    """In the same store: a second group must not take the first one's words for its own, nor of another size."""
+    """Creates groups again in the same store. A group must not use the entries of an earlier group."""
     for _ in range(3):
         try:
             set_up(rank, size, os.environ["TEST_FOLDER"])
         except RuntimeError as error:
-            again = "store based barrier" not in str(error)  # torch 1.13's own: goes on counting
+            again = "store based barrier" not in str(error)  # an error of torch 1.13, which does not reset its counter
             torch_ranks.needs(again, "way to make a group again in the same store")
             raise
         still_works(size)
@@ -406,17 +407,17 @@ def check_made_again(rank: int, size: int) -> None:
 
 
 def check_made_after_a_failure(rank: int, size: int) -> None:
-    """One rank comes to the second attempt only."""
+    """One rank takes part only in the second attempt."""
     folder = os.environ["TEST_FOLDER"]
     store = dist.FileStore(f"{folder}/after_a_failure", size)
     if rank > 0:
         late = timedelta(seconds=1)
         make = tutti_group
-        torch_ranks.raises(BACKEND_ERROR, lambda: make(store, rank, size, late), "word of rank 0")
+        torch_ranks.raises(BACKEND_ERROR, lambda: make(store, rank, size, late), "unique id of rank 0")
         store.add("failed", 1)
     while store.add("failed", 0) < size - 1:
         time.sleep(0.01)
-    for members in (size, 2, size, 2):  # torch names groups of other sizes alike
+    for members in (size, 2, size, 2):  # torch gives the same names to groups of other sizes
         if rank < members:
             made = tutti_group(store, rank, members, timedelta(seconds=30))
             made.barrier().wait()
@@ -441,11 +442,11 @@ def test_error(size: int, name: str) -> None:
     torch_ranks.expect_ok(_said[size][name])
 
 
-# ---- by a start of their own
+# ---- tests that start their own processes
 
 
 def test_no_words_at_exit() -> None:
-    """Of a group whose last user goes when the modules' names are None already."""
+    """The last reference to a group is deleted at exit, when the names of the modules are already None."""
     script = (
         "import torch, torch.distributed as dist, tutti.torch, os\n"
         "store = dist.FileStore(os.environ['TEST_FOLDER'] + '/store', 1)\n"

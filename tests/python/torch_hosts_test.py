@@ -1,5 +1,8 @@
-"""Ranks on two machines whose names are set up as some distributions do it: 127.0.1.1 in a machine's own hosts file, no
-MASTER_ADDR, a store in a file. The machines are network namespaces (tests/machines). Each rank runs this file."""
+"""Tests of ranks on two machines, each with a hosts file in which its own name is 127.0.1.1, as some distributions do.
+
+The ranks connect with MASTER_ADDR, a TCP store, or a file store. The machines are network namespaces (tests/machines).
+Each rank runs this file.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,14 @@ from patience import scaled
 HERE = Path(__file__).resolve()
 MACHINES = HERE.parents[1] / "machines" / "with_machines.sh"
 LIMIT_S = scaled(300)
-OWN_HOSTS = "127.0.0.1 localhost\n127.0.1.1 first\n"  # on the machine that is called so
+OWN_HOSTS = "127.0.0.1 localhost\n127.0.1.1 first\n"  # on the machine that has this name
 OTHER_HOSTS = "127.0.0.1 localhost\n10.77.0.1 first\n"
 
 
 def test_names_that_are_loopback_at_home(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("TUTTI_", "MASTER_"))}
-    environment["PYTHONPATH"] = str(HERE.parents[1] / "support")  # of this file's imports
+    environment["PYTHONPATH"] = str(HERE.parents[1] / "support")  # for the imports of this file
     words = [str(word) for word in (MACHINES, 2, sys.executable, HERE, "machines", tmp_path)]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
     if done.returncode == 77:
@@ -34,7 +37,7 @@ def test_names_that_are_loopback_at_home(tmp_path: Path) -> None:
 
 
 def run_machines(folder: str) -> int:
-    """Inside with_machines.sh: one rank on each machine, each with a hosts file of its own."""
+    """Runs inside with_machines.sh. Starts one rank on each machine, with its own hosts file."""
     ranks: List[subprocess.Popen[bytes]] = []
     for rank, (machine, hosts) in enumerate(zip(os.environ["MACHINES"].split(), (OWN_HOSTS, OTHER_HOSTS))):
         file = Path(folder) / f"hosts.{rank}"

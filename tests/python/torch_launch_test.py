@@ -1,4 +1,4 @@
-"""Starting programs that use the backend "tutti": torchrun, mpirun, by name alone; the examples; tutti.as_nccl."""
+"""Tests of starting programs with the backend "tutti": torchrun, mpirun, by name; the examples; tutti.as_nccl."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_lightning_example_is_gloo() -> None:
 
 
 def test_backend_by_its_name() -> None:
-    """torch 2.5 and later find it through the package's entry points."""
+    """torch 2.5 and later find the backend through the entry points of the package."""
     if not hasattr(torch, "_import_device_backends"):
         pytest.skip("this torch loads no backends by itself")
     script = "import torch.distributed as d; d.init_process_group('tutti', store=d.HashStore(), rank=0, world_size=1)"
@@ -89,7 +89,7 @@ def test_import_in_either_order() -> None:
 
 
 def test_ends_without_destroying() -> None:
-    """A program that leaves its groups, works under way and futures as they are still ends, and with its own code."""
+    """A program that does not clean up its groups, pending works and futures still ends, with its own exit code."""
     script = (
         "import torch, torch.distributed as d, tutti.torch, os, sys\n"
         "d.init_process_group('tutti')\n"
@@ -120,7 +120,7 @@ def test_as_nccl() -> None:
 
 
 def test_suite_excuses_known_failures_only() -> None:
-    """torch_suite.py: another failure of a test that cannot pass is one of ours."""
+    """torch_suite.py must report another failure of a test that is known to fail."""
     sys.path.insert(0, str(Path(__file__).parent))
     import torch_suite
 

@@ -1,7 +1,8 @@
-"""Starts the ranks of a test as processes of their own and gathers what they say.
+"""Starts the ranks of a test as processes, and collects their results.
 
-A test file holds checks, functions named check_*(rank, size) that every rank calls in the order in which they stand;
-started with `run FILE`, this file is a rank. All checks of a file share one start, since importing torch takes long.
+A test file contains checks: functions with the name check_*(rank, size), which every rank calls in the order of the
+file. Each rank is a process that runs this file. All checks of a test file share one start of the ranks, because
+importing torch takes long.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
 HERE = Path(__file__).resolve()
-START_S = 200  # importing torch on a busy machine
+START_S = 200  # in seconds; importing torch takes long on a busy machine
 _SKIP = "skip: "
 
 
 def start(size: int, file: str, names: List[str], folder: str, extra: Optional[Dict[str, str]] = None) -> List[Any]:
-    """Processes of `size` ranks that call the named functions of the file."""
+    """Starts a process for each of `size` ranks. Each calls the named functions of the file."""
     processes = []
     for rank in range(size):
         environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), OMP_NUM_THREADS="1")
@@ -40,8 +41,8 @@ def start(size: int, file: str, names: List[str], folder: str, extra: Optional[D
 
 
 def results(size: int, file: str, names: List[str], extra: Optional[Dict[str, str]] = None) -> Dict[str, List[str]]:
-    """For each name what each rank says of it: "ok", "skip: why", or what went wrong. A rank that dies has said
-    nothing."""
+    """Returns, for each name, a text of each rank: "ok", "skip: reason", or the error. If a rank died, the text
+    contains its exit code and log."""
     with tempfile.TemporaryDirectory() as folder:
         processes = start(size, file, names, folder, extra)
         codes = wait_all(processes, START_S)
@@ -55,7 +56,7 @@ def results(size: int, file: str, names: List[str], extra: Optional[Dict[str, st
 
 
 def wait_all(processes: List[Any], seconds: float) -> List[Optional[int]]:
-    """Exit codes. Who has not ended in time is killed, and its code is None."""
+    """Returns the exit codes. A process that does not end in time is killed, and its code is None."""
     deadline = time.monotonic() + seconds
     codes: List[Optional[int]] = []
     for process in processes:
@@ -82,20 +83,20 @@ def checks_of(module: Any) -> List[str]:
 
 def expect_ok(said: List[str]) -> None:
     if said and all(text.startswith(_SKIP) for text in said):
-        raise unittest.SkipTest(said[0][len(_SKIP) :])  # pytest knows it, too
+        raise unittest.SkipTest(said[0][len(_SKIP) :])  # pytest recognizes it as well
     wrong = [text for text in said if text != "ok"]
     if wrong:
         raise AssertionError("\n".join(wrong))
 
 
 def needs(there: Any, what: str) -> None:
-    """Skips the rest of the check unless this torch has what it is about."""
+    """Skips the rest of the check if `there` is false. `what` names what this torch lacks."""
     if not there:
         raise unittest.SkipTest(f"this torch has no {what}")
 
 
 def needs_from(module: str, *names: str) -> None:
-    """The same for names of one of torch's modules."""
+    """The same for a module of torch and names in it."""
     try:
         there = importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -106,14 +107,14 @@ def needs_from(module: str, *names: str) -> None:
 
 
 def store(folder: str, size: int) -> Any:
-    """The store of the ranks of one start: a file, which needs no port."""
+    """The common store of the ranks. It is a file, so it needs no port."""
     import torch.distributed as dist
 
     return dist.FileStore(f"{folder}/store", size)
 
 
 def raises(kind: Any, function: Callable[[], Any], *words: str) -> Exception:
-    """The exception of that kind which the function raises, with all these words in its text."""
+    """Checks that the function raises this type of exception with these words in its text. Returns the exception."""
     try:
         function()
     except kind as error:
@@ -132,7 +133,7 @@ def _rank_main(file: str, names: List[str]) -> int:
     sys.modules["checks"] = module
     spec.loader.exec_module(module)
     failed = False
-    warnings.simplefilter("ignore", FutureWarning)  # torch 2.13 renames what older releases have
+    warnings.simplefilter("ignore", FutureWarning)  # torch 2.13 renames functions that older releases have
     faulthandler.dump_traceback_later(START_S - 5)
     if hasattr(module, "set_up"):
         module.set_up(rank, size, folder)

@@ -1,4 +1,7 @@
-"""Where rank 0 of a process group lets the others meet it, depending on what the ranks know of their machines."""
+"""Tests of the address at which rank 0 of a process group lets the other ranks connect.
+
+It depends on whether the ranks can show that they are on the same machine.
+"""
 
 from __future__ import annotations
 
@@ -12,42 +15,42 @@ import tutti.torch.rendezvous as rendezvous  # noqa: E402
 OUTWARD = "192.0.2.7"
 
 
-def introductions(monkeypatch: pytest.MonkeyPatch, boot_ids: List[str]) -> List[str]:
-    """Of one rank for each boot id; "" is a rank in a sandbox that hides it. Their host names are equal."""
+def rank_texts(monkeypatch: pytest.MonkeyPatch, boot_ids: List[str]) -> List[str]:
+    """Returns the texts of one rank for each boot id. An empty boot id means a sandbox. All host names are equal."""
     monkeypatch.setattr(rendezvous.socket, "gethostname", lambda: "sandbox")
     made = []
     for boot_id in boot_ids:
         files = {"/proc/sys/kernel/random/boot_id": boot_id, "/etc/machine-id": "same image"}
         monkeypatch.setattr(rendezvous, "_first_line", lambda path, files=files: files[path])
-        made.append(rendezvous._introduction("localhost"))
+        made.append(rendezvous._machine_and_addresses("localhost"))
     return made
 
 
-def meeting_interface(monkeypatch: pytest.MonkeyPatch, boot_ids: List[str], outward: Optional[str] = OUTWARD) -> str:
+def rendezvous_interface(monkeypatch: pytest.MonkeyPatch, boot_ids: List[str], outward: Optional[str] = OUTWARD) -> str:
     monkeypatch.delenv("TUTTI_INTERFACE", raising=False)
     monkeypatch.setattr(rendezvous, "_outward_address", lambda host, seen: outward)
-    ranks = introductions(monkeypatch, boot_ids)
-    return rendezvous._meeting_interface(rendezvous.Options(), "localhost", ranks)
+    ranks = rank_texts(monkeypatch, boot_ids)
+    return rendezvous._rendezvous_interface(rendezvous.Options(), "localhost", ranks)
 
 
 def test_equal_boot_ids_meet_on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert meeting_interface(monkeypatch, ["boot 1", "boot 1"]) == "lo"
+    assert rendezvous_interface(monkeypatch, ["boot 1", "boot 1"]) == "lo"
 
 
 def test_different_boot_ids_meet_at_an_outward_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert meeting_interface(monkeypatch, ["boot 1", "boot 2"]) == OUTWARD
+    assert rendezvous_interface(monkeypatch, ["boot 1", "boot 2"]) == OUTWARD
 
 
 def test_equal_host_names_are_no_proof_of_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert meeting_interface(monkeypatch, ["", ""]) == OUTWARD
+    assert rendezvous_interface(monkeypatch, ["", ""]) == OUTWARD
 
 
 def test_equal_host_names_meet_on_loopback_if_there_is_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert meeting_interface(monkeypatch, ["", ""], outward=None) == "lo"
+    assert rendezvous_interface(monkeypatch, ["", ""], outward=None) == "lo"
 
 
 def test_different_machines_without_an_outward_address_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     from tutti.errors import ConfigError
 
     with pytest.raises(ConfigError, match="TUTTI_INTERFACE"):
-        meeting_interface(monkeypatch, ["boot 1", ""], outward=None)
+        rendezvous_interface(monkeypatch, ["boot 1", ""], outward=None)

@@ -1,7 +1,7 @@
-"""The backend "tutti" on CUDA tensors and streams, over the double of the CUDA driver (tests/device/fake_driver).
+"""Tests of the backend "tutti" with CUDA tensors and streams, with the fake CUDA driver (tests/device/fake_driver).
 
-The torch of these tests is one for processors: its CUDA streams and events are replaced by the double's, and tensors
-lie in the double's device memory, which the host can read.
+The tests use a CPU build of torch. They replace its CUDA streams and events by those of the fake driver. The tensors
+are in the device memory of the fake driver, which the host can read.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 import torch_ranks  # noqa: E402
 from conftest import TOOL  # noqa: E402
 
-DOUBLE = Path(TOOL).parents[1] / "fake_driver"
+FAKE_DRIVER = Path(TOOL).parents[1] / "fake_driver"
 LIMIT_S = 20.0
 GPU = torch.device("cuda", 0)
 
 
 def driver(name: str, *arguments: Any) -> int:
-    """What the double's function returns, found as the CUDA runtime does."""
+    """Calls a function of the fake driver, found as the CUDA runtime does, and returns its result."""
     library = ctypes.CDLL("libcuda.so.1")
     function, found = ctypes.c_void_p(), ctypes.c_int()
     asked = library.cuGetProcAddress_v2(name.encode(), ctypes.byref(function), 12000, 0, ctypes.byref(found))
@@ -49,7 +49,7 @@ def reference(value: Any) -> Any:
 
 
 class Stream:
-    """In place of torch.cuda.Stream."""
+    """Replaces torch.cuda.Stream."""
 
     def __init__(self, device: Any = None):
         self.device = GPU
@@ -70,7 +70,7 @@ class Stream:
 
 
 class Event:
-    """In place of torch.cuda.Event."""
+    """Replaces torch.cuda.Event."""
 
     def __init__(self) -> None:
         self.handle = ctypes.c_void_p()
@@ -84,7 +84,7 @@ class Event:
 
 
 class OnGpu(torch.Tensor):
-    """A tensor in the double's device memory, which says so."""
+    """A tensor in the device memory of the fake driver. Its attributes state that it is on a GPU."""
 
     is_cpu = False
     is_cuda = True
@@ -137,7 +137,7 @@ def group() -> Any:
 
 
 def started(tensor: Any) -> Any:
-    """The Work of an all_reduce that nobody waits for at once."""
+    """Starts an all_reduce and returns its Work without waiting."""
     options = c10d.AllreduceOptions()
     options.asyncOp = True
     return group().allreduce([tensor], options)
@@ -177,12 +177,13 @@ def check_each_work_has_its_own_error(rank: int, size: int) -> None:
     assert not wrong.is_success()
     assert "disagree" in str(wrong.exception())
     torch_ranks.raises(RuntimeError, wrong.wait, "disagree")
-    torch_ranks.raises(RuntimeError, wrong.wait, "disagree")  # it stays
-    assert well.wait() and all_reduce(full(2, 1.0)).values() == [float(size)] * 2  # whose error is not told again
+    torch_ranks.raises(RuntimeError, wrong.wait, "disagree")  # the error stays
+    # the error of `wrong` is not reported again
+    assert well.wait() and all_reduce(full(2, 1.0)).values() == [float(size)] * 2
 
 
 def check_error_of_who_is_not_asked(rank: int, size: int) -> None:
-    """Of a Work that is dropped: a later call that is waited for tells it, once."""
+    """A Work with an error is deleted without wait(). The next call that is waited for must report the error, once."""
     other = started(full(3 + rank, 1.0))
     until(other.is_completed, "the end of a call")
     del other
@@ -200,7 +201,7 @@ def check_futures(rank: int, size: int) -> None:
     futures = [started(tensor).get_future(), started(full(3 + rank, 1.0)).get_future()]
     assert futures[0].then(lambda future: future.value()[0].values()).wait() == [float(size)] * 3
     torch_ranks.raises(RuntimeError, futures[1].wait, "disagree")
-    with contextlib.suppress(RuntimeError):  # of the dropped Work, where its future came later
+    with contextlib.suppress(RuntimeError):  # the error of the dropped Work, if its future was added too late
         all_reduce(full(2, 1.0))
     assert all_reduce(full(2, 1.0)).values() == [float(size)] * 2
 
@@ -216,7 +217,7 @@ def check_batch(rank: int, size: int) -> None:
 
 
 def check_wrong_device(rank: int, size: int) -> None:
-    """Tensors of the host and of a GPU in one call or batch are refused on this rank, and the group works on."""
+    """A call or batch with tensors of the host and of a GPU is rejected on this rank. The group still works."""
     here, there = torch.ones(3), full(3, 1.0)
     group()._start_coalescing(GPU)
     group().allreduce([there])
@@ -237,7 +238,7 @@ def check_wrong_device(rank: int, size: int) -> None:
 
 
 def check_barrier_waits_for_both_streams(rank: int, size: int) -> None:
-    """One on a GPU returns when what was called before it has ended, in the stream beside the current one, too."""
+    """A barrier on a GPU returns after all earlier calls have ended, also those in the side stream."""
     sleeps = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda argument: time.sleep(0.2))
     for device in (GPU, torch.device("cuda")):
         started(full(3, 1.0))
@@ -255,11 +256,11 @@ CHECKS = torch_ranks.checks_of(sys.modules[__name__])
 _said: Dict[int, Dict[str, List[str]]] = {}
 
 
-@pytest.mark.skipif(not DOUBLE.is_dir(), reason="there is no double of the driver: scripts/build dev makes it")
+@pytest.mark.skipif(not FAKE_DRIVER.is_dir(), reason="there is no fake CUDA driver: scripts/build dev builds it")
 @pytest.mark.skipif(not hasattr(c10d.AllreduceOptions(), "asyncOp"), reason="this torch has no asyncOp")
 @pytest.mark.parametrize("name", CHECKS)
 def test_streams(name: str) -> None:
     if not _said:
-        variables = {"LD_LIBRARY_PATH": f"{DOUBLE}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
+        variables = {"LD_LIBRARY_PATH": f"{FAKE_DRIVER}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
         _said[2] = torch_ranks.results(2, __file__, CHECKS, variables)
     torch_ranks.expect_ok(_said[2][name])

@@ -1,11 +1,13 @@
-"""torch's own distributed tests, which its wheel brings along, over Tutti, and over gloo where that fails.
+"""Runs torch's own distributed tests, which its wheel contains, with Tutti. Tests that fail are also run with gloo.
 
     python torch_suite.py [--only TEXT] [--ways gloo,as-gloo,tutti] [--results FILE] [--seconds 90]
 
-`tutti` runs them under the name of the backend: torch skips what it knows of gloo or NCCL only. `as-gloo` puts Tutti in
-gloo's place, so that every test which torch has for gloo runs over Tutti. Each test starts 3 processes. Exit code 1 if
-a test passes over gloo and not over Tutti, but for those in NOT_OURS that fail as it says, which are listed with the
-reason. Needs expecttest. Results so far are kept in FILE, and are not run again.
+`tutti` uses the backend's own name, so torch skips tests that it has only for gloo or NCCL. `as-gloo` replaces gloo by
+Tutti, so that every test for gloo runs with Tutti. Each test starts 3 processes.
+
+The exit code is 1 if a test passes with gloo but not with Tutti. Exceptions are the tests in NOT_OURS that fail in the
+described way; these are printed with the reason. The program needs the package expecttest. It keeps its results in
+FILE, and does not run tests again that have a result there.
 """
 
 from __future__ import annotations
@@ -23,14 +25,14 @@ from typing import Any, Dict, List, Optional, Tuple
 
 PREFIX = "TestDistBackendWithSpawn."
 
-# What passes over gloo and cannot over any other backend: the test, why, and what the failure's text must match, else
-# it is one of ours.
-_WORDS = "looks for gloo's words in the error; ours names the ranks that did not come"
-_EVENTS = "looks for gloo's events in torch's profiler; ours are called otherwise and have no shapes"
+# Tests that pass over gloo and cannot pass over any other backend: the name of the test, the reason, and a pattern
+# for the text of the failure. A failure with another text is an error of Tutti.
+_WORDS = "looks for gloo's text in the error; ours names the ranks that did not enter the call"
+_EVENTS = "looks for gloo's events in torch's profiler; ours have other names and no shapes"
 _LATE = r"( made no progress for \d+ ms: not entered by rank|: rank \d)"
 _BARRIER = r'does not match "(timeout|peer lost): barrier #\d+ \(\w+\)' + _LATE
 _NO_EVENTS = r"(?s)_profiler\n.*AssertionError: Scalars are not equal!\n\nExpected \d+ but got \d+\.\n"
-_CRASH = r"but got -\d+ for pid|terminated with signal"  # none of these ends so
+_CRASH = r"but got -\d+ for pid|terminated with signal"  # none of the known failures ends like this
 NOT_OURS: Dict[str, Tuple[str, str]] = {
     "test_barrier_timeout_full_group": (_WORDS, _BARRIER),
     "test_monitored_barrier_gloo": (_WORDS, _BARRIER),
@@ -49,7 +51,7 @@ NOT_OURS: Dict[str, Tuple[str, str]] = {
 
 
 def not_ours(test: str, why: str) -> Optional[str]:
-    """The reason, where the failure is the one that is known of this test."""
+    """Returns the reason if this is the known failure of the test."""
     reason, words = NOT_OURS.get(test, ("", ""))
     return reason if words and re.search(words, why) and not re.search(_CRASH, why) else None
 
@@ -63,7 +65,7 @@ def _put_in_gloos_place() -> None:
 
 
 def _load() -> Any:
-    """The test case. Also in the processes that a test starts, which import this file anew."""
+    """Returns the test case. It also runs in the processes that a test starts, because they import this file again."""
     if os.environ["SUITE_WAY"] != "gloo":
         import tutti.torch  # noqa: F401
     if os.environ["SUITE_WAY"] == "as-gloo":
@@ -71,7 +73,7 @@ def _load() -> Any:
     from torch.testing._internal import common_distributed
     from torch.testing._internal.distributed import distributed_test
 
-    distributed_test.PROFILING_SUPPORTED_BACKENDS = []  # they look for shapes of tensors in events, too
+    distributed_test.PROFILING_SUPPORTED_BACKENDS = []  # these tests also look for shapes of tensors in events
     if os.environ["SUITE_WAY"] == "tutti":
         for feature in ("ddp", "subgroup", "cuda", "gpu"):
             common_distributed.DistTestCases.backend_feature[feature].add("tutti")
@@ -81,7 +83,7 @@ def _load() -> Any:
             super().setUp()
             self._spawn_processes()
 
-    TestDistBackendWithSpawn.__qualname__ = "TestDistBackendWithSpawn"  # the processes look for it in this file
+    TestDistBackendWithSpawn.__qualname__ = "TestDistBackendWithSpawn"  # the started processes look for it in this file
 
     return TestDistBackendWithSpawn
 
@@ -91,7 +93,7 @@ if "SUITE_WAY" in os.environ:
 
 
 class _Writer(unittest.TestResult):
-    """Writes each test's end to the file of results."""
+    """Appends the outcome of each test to the file of results."""
 
     def __init__(self, path: str):
         super().__init__()
@@ -115,7 +117,7 @@ class _Writer(unittest.TestResult):
 
 
 def _run_here(names: List[str], path: str) -> None:
-    """All names in this process, one after the other; starts of torch are what takes long."""
+    """Runs all named tests in this process, one after the other, because starting torch takes long."""
     result = _Writer(path)
     for name in names:
         unittest.TestSuite([TestDistBackendWithSpawn(name)]).run(result)
@@ -149,9 +151,9 @@ def _run_way(way: str, names: List[str], path: str, seconds: int) -> None:
             command = [sys.executable, os.path.abspath(__file__), "--here", ",".join(left[:20]), "--results", path]
             with open(path + ".log", "a") as log:
                 subprocess.run(command, env=environment, stdout=log, stderr=log)
-        if left[0] not in _ended(path, way):  # the process died of it
+        if left[0] not in _ended(path, way):  # the test ended its process
             with open(path, "a") as file:
-                why = "the process of the test ended without a word"
+                why = "the process of the test ended without a result"
                 file.write(json.dumps({"way": way, "test": left[0], "end": "fail", "why": why}) + "\n")
 
 
@@ -178,7 +180,7 @@ def _report(path: str, ways: List[str]) -> int:
         print(f"{way}: {counts['pass']} pass, {counts['skip']} skipped, {counts['fail']} fail")
     for way in ways:
         if way == "gloo":
-            continue  # what the others are compared with
+            continue  # gloo is the reference for the others
         for test, entry in ends[way].items():
             if entry["end"] != "fail" or ends["gloo"].get(test, {}).get("end") != "pass":
                 continue
@@ -210,7 +212,7 @@ def main() -> int:
     names = _names(arguments.only)
     ways = arguments.ways.split(",")
     for way in sorted(ways, key="gloo".__eq__):
-        if way == "gloo" and len(ways) > 1:  # it matters where Tutti fails
+        if way == "gloo" and len(ways) > 1:  # gloo is needed only for tests in which Tutti fails
             names = [name for name in names if _fails(path, ways, name)]
         _run_way(way, names, path, arguments.seconds)
     return _report(path, ways)

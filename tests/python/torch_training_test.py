@@ -1,4 +1,4 @@
-"""Training over the backend "tutti": each way of it takes the same steps as over gloo, in the same processes."""
+"""Tests of training with the backend "tutti". Each method must take the same steps as with gloo."""
 
 from __future__ import annotations
 
@@ -63,19 +63,19 @@ def train(model: Any, rank: int, optimizer: Any = None, steps: int = STEPS) -> L
 
 
 def state(model: Any) -> List[Any]:
-    """Parameters and buffers (BatchNorm's), whole."""
+    """Returns all parameters, and all buffers (of BatchNorm), without sharding."""
     tensors = [*model.parameters(), *model.buffers()]
     return [t.full_tensor() if hasattr(t, "full_tensor") else t.detach().clone() for t in tensors]
 
 
 def expect_close(one: Any, two: Any, size: int, close: float = 1e-5) -> None:
-    """Bit for bit between two ranks, else as close as orders of addition are."""
+    """Two ranks must agree bit for bit. More ranks may differ by rounding, because they add in other orders."""
     tolerance = 0.0 if size == 2 else close
     torch.testing.assert_close(one, two, rtol=tolerance, atol=tolerance)
 
 
 def expect_same(rank: int, build: Callable[[Any], Any], size: int, close: float = 1e-5) -> None:
-    """Both groups train to the same."""
+    """Trains with both groups. The results must be the same."""
     ended = []
     for group in groups():
         model = build(group)
@@ -113,7 +113,7 @@ def check_ddp_hooks(rank: int, size: int) -> None:
             model.register_comm_hook(group, hook)
             return model
 
-        expect_same(rank, build, size, 1e-3)  # float16: other orders round otherwise
+        expect_same(rank, build, size, 1e-3)  # in float16, another order rounds differently
 
     def build_power(group: Any) -> Any:
         model = DistributedDataParallel(network(), process_group=group)
@@ -163,7 +163,7 @@ def mesh_of(group: Any, size: int) -> Any:
 
 
 def check_fsdp2(rank: int, size: int) -> None:
-    torch_ranks.needs_from("torch.distributed.device_mesh")  # nor FSDP2
+    torch_ranks.needs_from("torch.distributed.device_mesh")  # older releases also have no FSDP2
     torch_ranks.needs_from("torch.distributed.fsdp", "fully_shard")
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -180,7 +180,7 @@ def check_fsdp2(rank: int, size: int) -> None:
 
 
 def check_fsdp2_is_one_process(rank: int, size: int) -> None:
-    torch_ranks.needs_from("torch.distributed.device_mesh")  # nor FSDP2
+    torch_ranks.needs_from("torch.distributed.device_mesh")  # older releases also have no FSDP2
     torch_ranks.needs_from("torch.distributed.fsdp", "fully_shard")
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -216,7 +216,7 @@ def check_dtensor(rank: int, size: int) -> None:
 
 
 def dtensors_of(mesh: Any, size: int) -> List[Any]:
-    """Products and redistributions, each as expected, and the weights after steps of training."""
+    """Checks products and redistributions. Returns the products, and the weights after some training steps."""
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
     torch.manual_seed(5)
@@ -321,7 +321,7 @@ def check_compile(rank: int, size: int) -> None:
 
 
 def check_compiled_step(rank: int, size: int) -> None:
-    """Steps of training with functional collectives, as over gloo."""
+    """Training steps with functional collectives must give the same result as with gloo."""
     torch_ranks.needs(hasattr(torch, "compile"), "torch.compile")
     torch_ranks.needs_from("torch.distributed._functional_collectives")
     import torch.distributed._functional_collectives as functions
@@ -394,11 +394,11 @@ def check_profiler(rank: int, size: int) -> None:
     counts = {name: events[f"tutti:{name}"].count for name in ("all_reduce", "broadcast", "send", "recv")}
     assert counts == {"all_reduce": 2, "broadcast": 1, "send": 1, "recv": 1}, counts
     assert events["tutti:all_reduce"].cpu_time_total > 0
-    dist.all_reduce(other)  # as ever, without one
+    dist.all_reduce(other)  # works without a profiler as before
 
 
 def check_profiler_events_end_with_the_call(rank: int, size: int) -> None:
-    """Not with the future, whose thread may come when the profiler and its memory are gone."""
+    """They must not end with the future, because its thread may run after the profiler has been destroyed."""
     group = dist.distributed_c10d._get_default_group()
     held: List[Any] = []
     for thread in (group._futures, group._transfer_futures):

@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# wheel.sh PYTHON TUTTI [PREFIX]: builds a wheel as `pip wheel ./python` does, installs it into a fresh virtual
-# environment outside the tree, and runs python/examples/all_reduce.py there, started by TUTTI. With PREFIX over the
-# Tutti that is installed there, in seconds; else the library is built, too. Status 77 where there is no such Python.
+# wheel.sh PYTHON TUTTI [PREFIX]: builds a wheel like `pip wheel ./python`, installs it into a new virtual
+# environment outside the tree, and runs python/examples/all_reduce.py there, with TUTTI as the launcher.
+#
+# With PREFIX, the wheel uses the Tutti that is installed there, which takes seconds. Otherwise the library is built
+# as well. Status 77 (skipped) if this Python does not exist.
 
 set -euo pipefail
 python=$1 tool=$(realpath "$2") prefix=${3-}
 tree=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 
 if ! [ -x "$python" ]; then
-  echo "skipped: there is no $python; scripts/build-python makes it"
+  echo "skipped: $python does not exist; scripts/build-python creates it"
   exit 77
 fi
 place=$(mktemp -d)

@@ -1,4 +1,4 @@
-"""Work in the background, groups, and communicators that come of communicators."""
+"""Tests of background work, of groups, and of communicators that are made from other communicators."""
 
 import gc
 import pickle
@@ -36,12 +36,12 @@ def test_work_that_is_dropped_keeps_its_arrays():
     comms[0].all_reduce(x, blocking=False)
     del x
     gc.collect()
-    assert gone() is not None  # its work was dropped, the operation runs
+    assert gone() is not None  # its Work object was deleted, but the operation continues
     comms[1].all_reduce(alive)
     assert (alive == 2).all()
     deadline = time.monotonic() + PATIENCE_S
     while gone() is not None and time.monotonic() < deadline:
-        work = comms[0].send(numpy.ones(1), 1, blocking=False)  # a new work looks after the old ones
+        work = comms[0].send(numpy.ones(1), 1, blocking=False)  # creating a Work removes those that have ended
         comms[1].receive(numpy.ones(1), 0)
         work.wait()
         del work
@@ -97,7 +97,7 @@ def test_group_as_a_block():
             comm.send(x, right, group=group)
             comm.all_reduce(z, group=group)
         assert (y == left).all() and z[0] == comm.size
-        comm.send(x, comm.rank, group=group)  # to itself, in the same group again
+        comm.send(x, comm.rank, group=group)  # a message to the rank itself, in the same group object
         comm.receive(y, comm.rank, group=group)
         results = group.run()
         assert results[0] is x and (y == comm.rank).all()
@@ -125,7 +125,7 @@ def test_group_that_fails_in_its_block_does_nothing():
             with tutti.Group() as group:
                 comm.all_reduce(numpy.ones(3), group=group)
                 comm.all_reduce(b"123", group=group)
-        return comm.all_reduce(numpy.ones(1)).tolist()  # is not refused: nothing is in the group
+        return comm.all_reduce(numpy.ones(1)).tolist()  # must work, because the failed group contains no calls
 
     assert on_ranks(2, rank) == [[2.0]] * 2
 
@@ -189,7 +189,7 @@ def test_every_error_is_one_class_that_pickles():
 
 
 def test_unique_ids():
-    unique_id = tutti.UniqueId.create(patience=1)
+    unique_id = tutti.UniqueId.create(timeout=1)
     assert pickle.loads(pickle.dumps(unique_id)) == unique_id
     assert len(unique_id.bytes) == 128 and len(unique_id.to_text()) == 256
     for wrong in ("", "zz", unique_id.to_text()[:-1]):

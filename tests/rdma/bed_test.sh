@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# What scripts/rdma-vm promises, one function for each promise: bed_test.sh RDMA_VM TUTTI PROMISE
-# Status 77: guests cannot be had here.
+# Tests of scripts/rdma-vm. Each function with the name of a promise is one test: bed_test.sh RDMA_VM TUTTI PROMISE
+#
+# Exits with status 77 (skipped) if virtual machines ("guests") cannot be started here.
 set -u
 rdma_vm=$1
 tutti=$2
@@ -15,18 +16,18 @@ fail() {
   done
   exit 1
 }
-expect() { # expect WHAT ACTUAL WANTED
+expect() { # expect NAME ACTUAL EXPECTED
   [ "$2" = "$3" ] || fail "$1 is '$2', not '$3'"
 }
 expect_line() { # expect_line FILE REGEX
   grep -qE -- "$2" "$here/$1" || fail "no line of $1 matches '$2'"
 }
-run() { # run ARGS...: output in $here/out and $here/err, status in $status
+run() { # run ARGS...: writes the output to $here/out and $here/err, and sets $status
   "$rdma_vm" run "$@" >"$here/out" 2>"$here/err"
   status=$?
   if [ $status = 77 ]; then cat "$here/err" && exit 77; fi
 }
-in_guest() { # in_guest FUNCTION: this script's, as a command for run
+in_guest() { # in_guest FUNCTION: makes a function of this script the command for run
   command=(bash "$0" "$rdma_vm" "$tutti" "$1")
 }
 
@@ -56,8 +57,10 @@ the_command_is_as_if_it_ran_here() {
   expect stderr "$(cat "$here/err")" 'for stderr'
   [ ! -e "$here/lost" ] || fail 'a write outside of the shared folder is real'
   expect 'the shared file' "$(cat "$here/shared/kept")" real
-  # The clock of the guest runs as ours does. Its start is good to a second.
-  if [ $((now - ours)) -lt -2 ] || [ $((now - ours)) -gt 15 ]; then fail "the guest's time is $ours, ours was $now"; fi
+  # The clock of the guest must agree with ours. Its start value has a resolution of one second.
+  if [ $((now - ours)) -lt -2 ] || [ $((now - ours)) -gt 15 ]; then
+    fail "the guest's clock shows $ours, the host's clock showed $now"
+  fi
 }
 
 time_over_is_124() {
@@ -77,7 +80,7 @@ host_of_two() {
   echo "boot $(cat /proc/sys/kernel/random/boot_id)"
   "$tutti" perf all_reduce -b 8 -e 8K -f 32 -n 3 -w 1 || exit 1
   if [ "$RANK" = 1 ]; then exit 3; fi
-  sleep 3 # the other guest has failed, and this one can end all the same
+  sleep 3 # the other guest has failed by then, and this one must still be able to end
   echo 'rank 0 has ended'
 }
 two_guests_are_two_hosts() {
@@ -103,7 +106,7 @@ rank_with_cables() {
 ranks_of_one_guest_have_a_cable_between_them() {
   in_guest rank_with_cables
   run --cables 2 --ranks 2 -- "${command[@]}"
-  expect status $status 2 # of the last line
+  expect status $status 2 # the status of rank 0's last command, which fails
   expect_line out '^\[0\] rank 0 of 2 has rxe_left0,rxe_left1$'
   expect_line out '^\[1\] rank 1 of 2 has rxe_right0,rxe_right1$'
   expect_line out '^\[0\] # Out of bounds values : 0 OK$'
@@ -113,7 +116,7 @@ ranks_of_one_guest_have_a_cable_between_them() {
   expect_line out "there is no NIC 'left7'; there are: left0 left1 lo right0 right1"
 }
 
-guest_of() { # guest_of PID: the QEMU that this run has started
+guest_of() { # guest_of PID: prints the process number of the QEMU that this run has started
   local pid children
   read -ra children <"/proc/$1/task/$1/children"
   for pid in "${children[@]}"; do
@@ -145,10 +148,10 @@ a_killed_script_leaves_nothing() {
   sleep 1
   run -- true
   expect status $status 0
-  [ ! -e "$folder" ] || fail "the next run has left the dead one's folder $folder"
+  [ ! -e "$folder" ] || fail "the next run must remove the folder $folder of the killed run"
 }
 
-refused() { # refused REGEX ARGS...
+refused() { # refused REGEX ARGS...: expects that the command line is rejected with this message
   local pattern=$1
   shift
   "$rdma_vm" "$@" >"$here/out" 2>"$here/err"

@@ -1,5 +1,6 @@
-// That the guests of scripts/rdma-vm have a real RDMA stack: libibverbs alone, nothing of Tutti's. Two queue pairs of
-// the reliable kind are joined, one on the first device, one on the last: the same one, or the two ends of a cable.
+// Tests that the guests of scripts/rdma-vm have a real RDMA stack. They use only libibverbs and no code of Tutti.
+// Two reliable-connection queue pairs are connected: one on the first device and one on the last. These are the same
+// device, or the two ends of a cable.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
@@ -17,7 +18,7 @@
 namespace {
 
 constexpr std::uint8_t kPort = 1;
-constexpr int kIpv4Gid = 1;  // Soft-RoCE: 0 is the link-local IPv6 address, 1 the IPv4 address
+constexpr int kIpv4Gid = 1;  // in Soft-RoCE, index 0 is the link-local IPv6 address, and 1 is the IPv4 address
 constexpr std::uint32_t kFirstPacket = 100;
 constexpr std::chrono::seconds kPatience{60};
 constexpr int kRemote = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
@@ -36,7 +37,7 @@ using Owned = std::unique_ptr<T, Closer>;
 struct End {
   explicit End(ibv_device* device) : name(ibv_get_device_name(device)), context(ibv_open_device(device)) {}
 
-  // `bytes` of buffer; everything up to the queue pair's first state.
+  // Creates everything up to a queue pair in its first state. `bytes`: the length of the buffer.
   void open(std::size_t bytes) {
     ASSERT_TRUE(context) << name;
     domain.reset(ibv_alloc_pd(context.get()));
@@ -82,8 +83,8 @@ struct End {
               0)
         << name << " to " << peer.name << ": " << std::strerror(errno);
     attributes.qp_state = IBV_QPS_RTS;
-    attributes.timeout = 17;   // 0.5 s: a busy machine is slow to acknowledge
-    attributes.retry_cnt = 6;  // Soft-RoCE takes 7 for "for ever"
+    attributes.timeout = 17;   // 0.5 s, because a busy machine acknowledges slowly
+    attributes.retry_cnt = 6;  // not 7, because 7 means "retry forever" in Soft-RoCE
     attributes.rnr_retry = 7;
     ASSERT_EQ(ibv_modify_qp(pair.get(), &attributes,
                             IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
@@ -103,7 +104,7 @@ struct End {
     ASSERT_EQ(ibv_post_recv(pair.get(), &request, &bad), 0);
   }
 
-  // An operation on the whole buffer and the peer's, by the peer's `key`.
+  // Posts an operation on the whole of both buffers. `key` is the key of the peer's buffer.
   void post(ibv_wr_opcode operation, const End& peer, std::uint32_t key, std::uint32_t immediate = 0) {
     ibv_sge all = whole();
     ibv_send_wr request{};
@@ -122,13 +123,13 @@ struct End {
     const auto end = std::chrono::steady_clock::now() + kPatience;
     int count = 0;
     while ((count = ibv_poll_cq(completions.get(), 1, &completion)) == 0) {
-      ASSERT_LT(std::chrono::steady_clock::now(), end) << name << ": nothing completes";
+      ASSERT_LT(std::chrono::steady_clock::now(), end) << name << ": timeout while waiting for a completion";
       sched_yield();
     }
     ASSERT_EQ(count, 1);
   }
 
-  // A counter of the driver's, such as sent_pkts; -1 where it cannot be read.
+  // A counter of the driver, for example sent_pkts. Returns -1 if it cannot be read.
   long long counter(const std::string& which) const {
     const std::string path = "/sys/class/infiniband/" + name + "/ports/1/hw_counters/" + which;
     std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "r"), std::fclose);
@@ -156,7 +157,7 @@ class Device : public testing::Test {
     int count = 0;
     const std::unique_ptr<ibv_device*, void (*)(ibv_device**)> list(ibv_get_device_list(&count), ibv_free_device_list);
     ASSERT_TRUE(list);
-    ASSERT_GE(count, 1) << "no RDMA device: run this by scripts/rdma-vm run -- ...";
+    ASSERT_GE(count, 1) << "no RDMA device: run this with scripts/rdma-vm run -- ...";
     near_ = std::make_unique<End>(list.get()[0]);
     far_ = std::make_unique<End>(list.get()[count - 1]);
     ASSERT_NO_FATAL_FAILURE(near_->open(kBytes));
@@ -186,7 +187,7 @@ TEST_F(Device, WritesWithImmediateBringTheirBytes) {
   EXPECT_EQ(arrived.opcode, IBV_WC_RECV_RDMA_WITH_IMM);
   EXPECT_EQ(ntohl(arrived.imm_data), kWord);
   EXPECT_EQ(arrived.byte_len, kBytes);
-  EXPECT_TRUE(near_->buffer == far_->buffer) << "when the immediate is there, so are the bytes";
+  EXPECT_TRUE(near_->buffer == far_->buffer) << "the bytes must be there when the immediate arrives";
   ASSERT_NO_FATAL_FAILURE(near_->wait(sent));
   EXPECT_EQ(sent.status, IBV_WC_SUCCESS) << ibv_wc_status_str(sent.status);
 }
@@ -204,14 +205,14 @@ TEST_F(Device, AWrongKeyIsRefusedAndEndsThePair) {
   ibv_wc refused{};
   ASSERT_NO_FATAL_FAILURE(near_->wait(refused));
   EXPECT_EQ(refused.status, IBV_WC_REM_ACCESS_ERR) << ibv_wc_status_str(refused.status);
-  EXPECT_EQ(far_->buffer, std::vector<std::uint8_t>(kBytes)) << "and nothing was written";
+  EXPECT_EQ(far_->buffer, std::vector<std::uint8_t>(kBytes)) << "the refused write must not change the buffer";
   ASSERT_NO_FATAL_FAILURE(near_->post(IBV_WR_RDMA_WRITE, *far_, far_->memory->rkey));
   ASSERT_NO_FATAL_FAILURE(near_->wait(refused));
   EXPECT_EQ(refused.status, IBV_WC_WR_FLUSH_ERR) << ibv_wc_status_str(refused.status);
 }
 
 TEST_F(Device, BetweenTwoDevicesThePacketsAreReal) {
-  if (near_->name == far_->name) GTEST_SKIP() << "one device only; run by scripts/rdma-vm run --cables 1 -- ...";
+  if (near_->name == far_->name) GTEST_SKIP() << "only one device; run with scripts/rdma-vm run --cables 1 -- ...";
   const long long before = far_->counter("rcvd_pkts");
   ASSERT_GE(before, 0);
   ASSERT_NO_FATAL_FAILURE(near_->post(IBV_WR_RDMA_WRITE, *far_, far_->memory->rkey));

@@ -1,26 +1,26 @@
 #!/usr/bin/env bash
-# faults_test.sh TUTTI TRANSPORT CASE: what ranks say when their network or a peer fails over RDMA. Runs in a guest of
-# scripts/rdma-vm, once for each of two ranks at the ends of a cable (`link`), or once (`kill`). Exit status 0: as
-# promised.
+# faults_test.sh TUTTI TRANSPORT CASE: tests the messages of ranks whose network or peer fails over RDMA. Runs in a
+# guest of scripts/rdma-vm: for the case `link` once for each of two ranks at the ends of a cable, for the case
+# `kill` once. Exit status 0 means that the test has passed.
 set -euo pipefail
 tutti=$1 transport=$2 what=$3
 export TUTTI_TRANSPORT=$transport TUTTI_RDMA_DEVICES=$RDMA_VM_DEVICES
-export TUTTI_TIMEOUT_MS=90000 # a dead link may keep the guest's kernel busy for 30 s
-export TUTTI_RDMA_TIMEOUT=15 TUTTI_RDMA_RETRIES=4 # 0.13 s, four times: the default's 4 s are long for a test
+export TUTTI_TIMEOUT_MS=90000 # a dead link can keep the kernel of the guest busy for 30 s
+export TUTTI_RDMA_TIMEOUT=15 TUTTI_RDMA_RETRIES=4 # 0.13 s, four times; the default of 4 s would make the test slow
 export UCX_RC_RETRY_COUNT=4
 text=$(mktemp)
 trap 'rm -f "$text"' EXIT
 
 fail() {
-  echo "faults_test: rank ${RANK:-}: $*; what was said:" >&2
+  echo "faults_test: rank ${RANK:-}: $*; the output was:" >&2
   cat "$text" >&2
   exit 1
 }
 
-# says WORDS: the output has a line with them.
-says() { grep -qE -- "$1" "$text" || fail "nobody said '$1'"; }
+# says REGEX: fails unless a line of the output matches.
+says() { grep -qE -- "$1" "$text" || fail "no line of the output matches '$1'"; }
 
-# in_the_middle: waits until the ranks have met, and a little more.
+# in_the_middle: waits until the ranks have connected, and two seconds more.
 in_the_middle() {
   local tries=0
   until grep -q '# tutti' "$text"; do
@@ -31,16 +31,20 @@ in_the_middle() {
   sleep 2
 }
 
-# From the unplugging to the end of each rank: the tries of a packet last 0.7 s, but a dead link may keep the guest's
-# kernel busy for 47 s. The deadline, which is no such end, is 90 s.
+# The longest allowed time from unplugging the cable to the end of each rank. The retries of a packet last 0.7 s, but
+# a dead link can keep the kernel of the guest busy for 47 s. This must be less than the deadline of 90 s, because
+# ending at the deadline would not show that the fault was detected.
 bound_s=60
-unplugged=$(dirname "$(mktemp -u)")/unplugged # of the guest's: both ranks see it
+# A file of the guest, which both ranks can access.
+unplugged=$(dirname "$(mktemp -u)")/unplugged
 
-# In the middle of a long all-reduce the cable is unplugged. TCP, which carries no message here, goes on.
+# Unplugs the cable in the middle of a long all-reduce. The TCP connections, which carry no messages here, keep
+# working.
 link() {
   local status=0 watch='' ended_s took_s
-  # It would take the other end of the cable, too; and UCX 1.13 aborts the process when the queue pair of its datagrams
-  # fails (ud_verbs.c, "Fatal: receive completion"), as it may here: its wire-up goes over loopback.
+  # UCX must not use the other end of the cable as well. And UCX 1.13 aborts the process if the queue pair of its
+  # datagrams fails (ud_verbs.c, "Fatal: receive completion"), which could happen here, so its connection set-up uses
+  # loopback.
   export UCX_NET_DEVICES=$RDMA_VM_DEVICES:1,lo UCX_TLS=rc_verbs,tcp
   if [ "$RANK" = 0 ]; then
     (
@@ -53,7 +57,7 @@ link() {
   "$tutti" perf all_reduce -b 64K -e 64K -n 1000000 -w 1 >"$text" 2>&1 || status=$?
   ended_s=$(date +%s)
   [ -z "$watch" ] || wait "$watch"
-  [ "$status" != 0 ] || fail 'it went well'
+  [ "$status" != 0 ] || fail 'the all-reduce succeeded although the cable was unplugged'
   local other=$((1 - RANK)) device=$RDMA_VM_DEVICES
   says 'peer lost: '
   says "rank $other"
@@ -68,7 +72,7 @@ link() {
   nothing_is_left
 }
 
-# One of three processes is killed in the middle of a call.
+# Kills one of three processes in the middle of a call.
 kill_one() {
   local status=0
   export -f in_the_middle fail
@@ -77,12 +81,12 @@ kill_one() {
   "$tutti" run -n 3 -- bash -c '"$0" perf all_reduce -b 64K -e 64K -n 1000000 -w 1 & program=$!
     if [ "$TUTTI_RANK" = 1 ]; then in_the_middle; kill -9 $program; fi
     wait $program' "$tutti" >"$text" 2>&1 || status=$?
-  [ "$status" != 0 ] || fail 'it went well'
+  [ "$status" != 0 ] || fail 'the job succeeded although a rank was killed'
   says 'rank 1 is gone: its process has ended'
   nothing_is_left
 }
 
-# Of what the kernel keeps for RDMA nothing is left but its own.
+# Waits until the kernel holds no RDMA queue pairs except its own.
 nothing_is_left() {
   local tries=0
   while rdma resource show qp 2>/dev/null | grep -E 'comm tutti|pid' >/dev/null; do

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# hosts_test.sh TUTTI verbs|ucx: a hierarchical all-reduce across hosts, checked. Runs as every rank of two guests of
-# scripts/rdma-vm. Exit status 0: it was right, and went the way that was asked for.
+# hosts_test.sh TUTTI verbs|ucx: runs a hierarchical all-reduce across hosts and checks the result. Runs as every
+# rank of two guests of scripts/rdma-vm. Exit status 0 means that the result was right and the requested transport
+# was used.
 set -euo pipefail
 tutti=$1 transport=$2
 export TUTTI_RDMA_DEVICES=$RDMA_VM_DEVICES
 case $transport in
-  verbs) export TUTTI_TRANSPORT=auto && way=shm+verbs ;; # memory inside a host, the named device between them
-  ucx) export TUTTI_TRANSPORT=ucx UCX_TLS=rc_v && way=ucx ;; # by the device, not by TCP
+  # Shared memory inside a host, the named device between hosts.
+  verbs) export TUTTI_TRANSPORT=auto && expected=shm+verbs ;;
+  ucx) export TUTTI_TRANSPORT=ucx UCX_TLS=rc_v && expected=ucx ;; # UCX must use the device and not TCP
 esac
 text=$(mktemp)
 trap 'rm -f "$text"' EXIT
@@ -16,6 +18,6 @@ trap 'rm -f "$text"' EXIT
 }
 if [ "$RANK" = 0 ]; then
   cat "$text"
-  grep -q "4 ranks .* $way transport.* 2 nodes" "$text" || { echo "hosts_test: not over $way" && exit 1; }
+  grep -q "4 ranks .* $expected transport.* 2 nodes" "$text" || { echo "hosts_test: not over $expected" && exit 1; }
   grep -q 'Out of bounds values : 0 OK' "$text"
 fi

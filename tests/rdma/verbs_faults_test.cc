@@ -1,6 +1,5 @@
-// What the verbs transport says when something breaks, over a real RDMA stack: a link that goes
-// down, a queue pair that its device takes out of service. Runs in a guest
-// of scripts/rdma-vm.
+// Tests of the verbs transport's error reports over a real RDMA stack: a link goes down, or a device puts a queue
+// pair into the error state. Runs in a guest of scripts/rdma-vm.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,7 +27,8 @@ TEST_F(Verbs, ALinkThatGoesDownIsNamed) {
   EXPECT_NE(trouble.find("rxe_left0 port 1, queue pair "), std::string::npos) << trouble;
   EXPECT_NE(trouble.find("at rank 1"), std::string::npos) << trouble;
   EXPECT_NE(ranks[0]->troubles().find("rxe_left0 port 1"), std::string::npos) << ranks[0]->troubles();
-  // The other side has sent nothing, and knows by its peer's word, which goes by TCP, or by its own port.
+  // The other side has sent nothing. It learns of the failure from its peer's report, which uses TCP, or from its
+  // own port.
   EXPECT_TRUE(eventually([&] { return ranks[1]->peer_status(0).life == PeerLife::kUnreachable; }));
   const std::string other = ranks[1]->peer_trouble(0);
   EXPECT_TRUE(other.find("rxe_right0 port 1 has been down for") != std::string::npos ||
@@ -36,27 +36,28 @@ TEST_F(Verbs, ALinkThatGoesDownIsNamed) {
                other.find("rank 0 says: ") != std::string::npos))
       << other;
   EXPECT_FALSE(sender->ready());
-  EXPECT_FALSE(sender->handed_over()) << "it has not arrived, and never will";
+  EXPECT_FALSE(sender->handed_over()) << "the message can never arrive";
   ranks.clear();
   for (std::size_t i = 0; i < cables(); ++i) {
     ASSERT_EQ(std::system(("ip link set left" + std::to_string(i) + " up").c_str()), 0);
   }
 }
 
-// It sends nothing, so no completion tells it, nor does this device.
+// This rank sends nothing, so no failed completion reports the error. Soft-RoCE does not report it with an event
+// either.
 TEST_F(Verbs, ABrokenQueuePairIsNoticedByWhoOnlyReceives) {
   open();
   auto sender = send(0);
   auto receiver = receive(1);
   ASSERT_TRUE(eventually([&] { return sender->ready(); }));
-  const std::string way = ranks[1]->peer_way(0);  // "rxe0 port 1, queue pair 17 (to ..."
+  const std::string path = ranks[1]->peer_path(0);  // "rxe0 port 1, queue pair 17 (to ..."
   const std::string words = "queue pair ";
-  const auto number = std::stoul(way.substr(way.find(words) + words.size()));
-  const std::string name = way.substr(0, way.find(' '));
+  const auto number = std::stoul(path.substr(path.find(words) + words.size()));
+  const std::string name = path.substr(0, path.find(' '));
   const auto device = VerbsDevice::open(name, 0).value();
   const auto pairs = device->reports().pairs();
   const auto pair = std::find_if(pairs.begin(), pairs.end(), [&](const ibv_qp* one) { return one->qp_num == number; });
-  ASSERT_NE(pair, pairs.end()) << way;
+  ASSERT_NE(pair, pairs.end()) << path;
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_ERR;
   ASSERT_EQ(device->library().modify_qp(*pair, &attributes, IBV_QP_STATE), 0);
@@ -64,7 +65,7 @@ TEST_F(Verbs, ABrokenQueuePairIsNoticedByWhoOnlyReceives) {
   const std::string trouble = ranks[1]->peer_trouble(0);
   EXPECT_NE(trouble.find(name + " port 1, queue pair " + std::to_string(number) + ' '), std::string::npos) << trouble;
   EXPECT_NE(trouble.find("at rank 0"), std::string::npos) << trouble;
-  // The other end works, and its rank has been told.
+  // The queue pair at the other end still works, but its rank must have received the report.
   EXPECT_TRUE(eventually([&] { return ranks[0]->peer_status(1).life == PeerLife::kUnreachable; }));
   EXPECT_NE(ranks[0]->peer_trouble(1).find("rank 1 says: "), std::string::npos) << ranks[0]->peer_trouble(1);
 }

@@ -1,5 +1,5 @@
-// Two ranks of the verbs transport, driven by hand in one process, in a guest of scripts/rdma-vm: over rxe0, or with
-// --cables from the left ends to the right ones.
+// For tests of the verbs transport in a guest of scripts/rdma-vm: two ranks in one process, which the test drives by
+// hand. They use the device rxe0; with --cables, rank 0 uses the left ends of the cables and rank 1 the right ends.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ inline std::vector<std::byte> pattern(std::size_t bytes, unsigned seed) {
 class Verbs : public testing::Test {
  protected:
   bool write_outputs = true;
-  std::string missing_of_one;  // a port of rank 1, in its list and not in its machine
+  std::string missing_of_one;  // a device that is in the list of rank 1 but not in its machine
   void open(std::uint32_t queue_pairs = 1, std::uint8_t timeout = 17, std::uint8_t retries = 6,
             const std::string& offer_of_one = "") {
     std::vector<std::string> addresses;
@@ -114,7 +114,7 @@ class Verbs : public testing::Test {
     eventually([&] { return (arrival = connection.arrival(tag)) != Arrival::kNothing; });
     return arrival;
   }
-  // Every size by every way of sending, `rounds` times, checked at the other end.
+  // Sends messages of all sizes with every function for sending, `rounds` times, and checks them at the other end.
   void exchange(std::uint16_t lane, int rounds) {
     const std::vector<std::size_t> sizes = {0,    1,    8,     100,    192,     193,       4096,
                                             8191, 8192, 65536, 131072, 200'001, kSlotBytes};
@@ -132,7 +132,8 @@ class Verbs : public testing::Test {
           sender->send_slot(data.size(), call(1));
         } else if (sent % 3 == 1) {
           sender->send_from(data.data(), data.size(), call(1));
-          std::fill(data.begin(), data.end(), std::byte{0xee});  // the caller may change it at once
+          // the caller may change the data as soon as the call returns
+          std::fill(data.begin(), data.end(), std::byte{0xee});
         } else {
           pinned[sent] = std::move(data);
           sender->send_pinned(pinned[sent], pinned[sent].data(), pinned[sent].size(), call(1));

@@ -1,5 +1,5 @@
-// The verbs transport over a real RDMA stack: messages, credits, sleeping, several queue pairs and ports, memory that
-// comes back at the same address. Runs in a guest of scripts/rdma-vm.
+// Tests of the verbs transport over a real RDMA stack: messages, credits, sleeping, several queue pairs and ports,
+// and new memory at the address of freed memory. Runs in a guest of scripts/rdma-vm.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -21,23 +21,23 @@ TEST_F(Verbs, MessagesArriveWholeAndInOrder) {
   exchange(3, 2);
 }
 
-// Its port has an address of IPv6 only.
+// The peer's port has only an IPv6 address.
 TEST_F(Verbs, APeerWithoutACommonPortGoesByTcp) {
   open(1, 17, 6, "verbs2;far0,1,2,1000,3,0,20010db8000000000000000000000001,0");
   exchange(0, 1);
-  EXPECT_TRUE(ranks[0]->peer_way(1).empty());
+  EXPECT_TRUE(ranks[0]->peer_path(1).empty());
 }
 
-// The i-th port of one rank speaks to the i-th of the other, whatever is missing before it.
+// The i-th port of one rank is connected to the i-th port of the other, even if a port before it is missing.
 TEST_F(Verbs, APortThatIsMissingLeavesItsRailEmpty) {
   if (cables() < 2 || !has_cables()) GTEST_SKIP() << "needs two cables: scripts/rdma-vm run --cables 2";
   missing_of_one = "right0";
   open();
   exchange(0, 1);
-  const std::string way = ranks[0]->peer_way(1);
-  EXPECT_EQ(way.find("left0"), std::string::npos) << way;
-  EXPECT_NE(way.find("rxe_left1 port 1, queue pair "), std::string::npos) << way;
-  EXPECT_NE(way.find(" of rxe_right1 port 1 at rank 1"), std::string::npos) << way;
+  const std::string path = ranks[0]->peer_path(1);
+  EXPECT_EQ(path.find("left0"), std::string::npos) << path;
+  EXPECT_NE(path.find("rxe_left1 port 1, queue pair "), std::string::npos) << path;
+  EXPECT_NE(path.find(" of rxe_right1 port 1 at rank 1"), std::string::npos) << path;
 }
 
 TEST_F(Verbs, SeveralQueuePairsAndPortsShareAMessage) {
@@ -77,11 +77,12 @@ TEST_F(Verbs, CreditsBoundWhatIsOnItsWay) {
   }
   EXPECT_FALSE(eventually([&] { return sender->ready(); }, 300)) << "no slot is free";
   ASSERT_EQ(await(*receiver, call(1)), Arrival::kMessage);
-  // All have arrived before the first is freed, so that the peer is known to have no credit.
+  // Wait until all messages have arrived before the first slot is released. So the peer has certainly used all of
+  // its credits.
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   ranks[1]->pump();
   receiver->release();
-  EXPECT_TRUE(eventually([&] { return sender->ready(); })) << "one is, and the sender is told though it is but one";
+  EXPECT_TRUE(eventually([&] { return sender->ready(); })) << "a released slot must be reported even if it is only one";
 }
 
 TEST_F(Verbs, OtherCallsAreToldApart) {
@@ -92,10 +93,10 @@ TEST_F(Verbs, OtherCallsAreToldApart) {
     ASSERT_TRUE(eventually([&] { return sender->ready(); }));
     sender->send_from(nullptr, 0, call(sequence));
   }
-  ASSERT_EQ(await(*receiver, call(2)), Arrival::kMessage) << "that of call 1 is dropped";
+  ASSERT_EQ(await(*receiver, call(2)), Arrival::kMessage) << "the message of call 1 must be dropped";
   receiver->release();
   EXPECT_FALSE(eventually([&] { return receiver->arrival(call(3)) != Arrival::kNothing; }, 300))
-      << "given up by the peer";
+      << "the peer has abandoned call 3";
   EXPECT_EQ(await(*receiver, call(4, 11)), Arrival::kMismatch);
   EXPECT_EQ(receiver->mismatched_tag(), call(4));
 }
@@ -118,10 +119,11 @@ TEST_F(Verbs, AnArrivalEndsASleep) {
   }
   later.join();
   EXPECT_EQ(arrival, Arrival::kMessage);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20)) << "it did not sleep to its end";
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20))
+      << "the sleep must end when the message arrives";
 }
 
-// Memory that was sent from is freed, and other memory comes at the same address: the new bytes are sent.
+// Memory that was sent is freed, and new memory is mapped at the same address. The new bytes must be sent.
 TEST_F(Verbs, MemoryThatComesBackIsNotTakenForTheOld) {
   open();
   constexpr std::size_t kBytes = 128 * 1024;
@@ -147,15 +149,16 @@ TEST_F(Verbs, MemoryThatComesBackIsNotTakenForTheOld) {
   }
 }
 
-// Sends end when their memory may change, and need no further packet for that: their receiver may have left by then.
+// A send ends when its memory may be changed again. It must not need a further packet for that, because the receiver
+// may have left by then.
 TEST_F(Verbs, EveryMessageFromThatMemoryTellsThatItIsDone) {
   open();
   constexpr std::size_t kMessages = 16;
   auto sender = send(0);
   auto receiver = receive(1);
   const auto data = pattern(kMessages * kSlotBytes, 3);
-  for (const std::size_t messages : {kMessages, kMessages / 2 + 1}) {  // all of that memory, and a part of it
-    const std::uint64_t told_before = ranks[0]->sends_told();
+  for (const std::size_t messages : {kMessages, kMessages / 2 + 1}) {  // all of the memory, and a part of it
+    const std::uint64_t told_before = ranks[0]->send_completions();
     std::size_t sent = 0;
     std::size_t received = 0;
     ASSERT_TRUE(eventually([&] {
@@ -171,7 +174,7 @@ TEST_F(Verbs, EveryMessageFromThatMemoryTellsThatItIsDone) {
     })) << sent
         << " sent, " << received << " received";
     EXPECT_TRUE(eventually([&] { return sender->handed_over(); }));
-    EXPECT_GE(ranks[0]->sends_told() - told_before, messages);
+    EXPECT_GE(ranks[0]->send_completions() - told_before, messages);
   }
 }
 

@@ -1,30 +1,33 @@
-// One rank of a job to which fault_table.py does something: fault_rank PHASE SECONDS [FAULT N]. Rank, size, root and
-// deadlines come from the environment. It makes call after call until SECONDS have passed or one fails; every result is
-// checked. After a failure that names a rank it goes on without that one.
+// fault_rank PHASE SECONDS [FAULT N]: one rank of a job into which fault_table.py injects a fault. Rank, size, root
+// and deadlines come from the environment. It repeats a call until SECONDS have passed or a call fails, and checks
+// every result. After an error that names a rank, it shrinks and continues without that rank.
 //
-//   setup        the communicator is made, and 20 calls follow
-//   idle         8 bytes now and then: most of the time is between calls
-//   small        8 bytes, back to back
-//   large        4 MiB of plain memory
-//   registered   4 MiB of registered memory
+// The phases are:
 //
-// FAULT is something that fails in this process: the N-th one from the beginning in the phase setup, from "ready" on in
-// the others.
+// - setup: the communicator is created, and 20 calls follow
+// - idle: 8 bytes now and then, so that most of the time is between calls
+// - small: 8 bytes, without pauses
+// - large: 4 MiB of ordinary memory
+// - registered: 4 MiB of registered memory
 //
-//   nth-allocation    operator new, in the library's functions and threads: throws std::bad_alloc
-//   nth-open          every function that makes a descriptor: EMFILE
-//   thread-exception  operator new in the threads of the library only, and the calls run in the background
+// FAULT is an operation that fails in this process: the N-th one since the start in the phase setup, and since
+// "ready" in the other phases. The faults are:
 //
-// It prints lines to stdout. Each begins with the time of the monotonic clock in ns, followed by one of:
+// - nth-allocation: operator new, in functions and threads of the library, throws std::bad_alloc
+// - nth-open: every function that creates a descriptor fails with EMFILE
+// - thread-exception: operator new, in threads of the library only, throws; the calls run in the background
 //
-//   begin
-//   made                     the communicator has been created
-//   ready                    three calls have ended
-//   error CODE RANK MESSAGE  RANK is -1 if the error names no rank
-//   shrunk SIZE
-//   wrong WHERE
-//   end CALLS FDS            FDS: how many more descriptors are open than at the beginning, after all is destroyed
-//   counted N                allocations or descriptors, if there is a FAULT
+// The program prints lines to stdout. Each begins with the time of the monotonic clock in ns, followed by one of
+// these:
+//
+// - begin
+// - made: the communicator was created
+// - ready: three calls have ended
+// - error CODE RANK MESSAGE: RANK is -1 if the error names no rank
+// - shrunk SIZE
+// - wrong WHERE
+// - end CALLS FDS: all objects are destroyed, and FDS more descriptors are open than at the start
+// - counted N: number of allocations or descriptors, if there is a FAULT
 //
 // The exit status is 0, or 1 if a result was wrong.
 #include <fcntl.h>
@@ -59,7 +62,7 @@ constexpr std::size_t kLarge = (std::size_t{4} << 20) / sizeof(float);
 constexpr int kCallsAfterwards = 10;
 
 template <class... Values>
-void say(const char* format, Values... values) {
+void print_line(const char* format, Values... values) {
   const auto now_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
   std::printf("%lld ", static_cast<long long>(now_ns));
   std::printf(format, values...);
@@ -67,9 +70,9 @@ void say(const char* format, Values... values) {
   std::fflush(stdout);
 }
 
-std::atomic<std::int64_t> thread_limit;  // the allocation in threads of the library that fails
+std::atomic<std::int64_t> thread_limit;  // number of the allocation, in threads of the library, that fails
 
-// What is to fail in this process, if anything.
+// The fault that this process injects into itself, if any.
 class Fault {
  public:
   Fault(std::string_view kind, std::int64_t n)
@@ -85,21 +88,22 @@ class Fault {
   bool known() const { return allocations_ || descriptors_ || threads_; }
   bool in_background() const { return threads_; }
 
-  // From now on is counted.
+  // Starts counting.
   void begin() {
     begun_ = true;
     if (descriptors_) failing_calls::fail_nth(failing_calls::Fault::kDescriptor, n_);
     if (!threads_) return;
     thread_limit = failing_allocations::counted() + n_;
-    std::thread([] {}).join();  // a new thread sets the limit of all; this one would count its own allocations, too
+    // a new thread sets the limit for all threads; in this thread, its own allocations would be counted, too
+    std::thread([] {}).join();
   }
   void end() {
     if (descriptors_) failing_calls::fail_nth(failing_calls::Fault::kDescriptor, 0);
-    if (known()) say("counted %lld", static_cast<long long>(counted()));
+    if (known()) print_line("counted %lld", static_cast<long long>(counted()));
   }
 
-  // Calls `body`, which calls one function of the library, and returns its result. Allocations fail only meanwhile, so
-  // that this program's own allocations succeed.
+  // Calls `body`, which calls one function of the library, and returns its result. Allocations fail only during this
+  // call, so that this program's own allocations succeed.
   template <class Body>
   auto inside(Body&& body) {
     if (allocations_ && begun_) failing_allocations::fail_after(n_, true);
@@ -116,14 +120,14 @@ class Fault {
   bool begun_ = false;
 };
 
-// Needs none itself.
+// Needs no descriptor itself.
 int open_descriptors() {
   int count = 0;
   for (int fd = 0; fd < 4096; ++fd) count += fcntl(fd, F_GETFD) != -1 ? 1 : 0;
   return count;
 }
 
-void tell(const tutti::Error& error) {
+void print_error(const tutti::Error& error) {
   std::string message = error.message;
   for (char& c : message) {
     if (c == '\n') c = ' ';
@@ -132,16 +136,17 @@ void tell(const tutti::Error& error) {
   for (char& c : code) {
     if (c == ' ') c = '_';
   }
-  say("error %s %d %s", code.c_str(), error.rank, message.c_str());
+  print_line("error %s %d %s", code.c_str(), error.rank, message.c_str());
 }
 
-// A number that every rank's every element of every call differs in, and whose sums float32 holds exactly.
+// The input value. It depends on rank, element and call, and sums of it are exact in float32.
 float input_of(int rank, std::size_t element, long call) {
   return static_cast<float>((static_cast<std::size_t>(rank) * 31 + element * 7 + static_cast<std::size_t>(call) * 13) %
                             1021);
 }
 
-// The calls of one phase on one communicator. The first element asks whether to end: all ranks end after the same call.
+// Makes the calls of one phase on one communicator. The first element of each call is a request to end, so that all
+// ranks end after the same call.
 class Calls {
  public:
   Calls(Communicator& communicator, std::string_view phase, Fault& fault)
@@ -153,7 +158,7 @@ class Calls {
         memory_ = std::move(*memory);
         data_ = reinterpret_cast<float*>(memory_.data());
       } else {
-        trouble_ = memory.error();
+        error_ = memory.error();
       }
     } else {
       plain_.resize(count);
@@ -162,19 +167,19 @@ class Calls {
     count_ = count;
   }
 
-  // False: it failed, or was wrong. `last`: whether any rank asked for the end.
+  // Returns false if the call failed or its result was wrong. `last`: whether any rank requested the end.
   bool make(bool ask_for_end, bool& last) {
-    if (trouble_) return told(*trouble_);
+    if (error_) return report_failure(*error_);
     for (std::size_t i = 1; i < count_; ++i) data_[i] = input_of(communicator_.rank(), i, made_);
     data_[0] = ask_for_end ? 1 : 0;
     const tutti::Status status = fault_.inside([&] { return sum(); });
-    if (!status.ok()) return told(status.error());
+    if (!status.ok()) return report_failure(status.error());
     for (std::size_t i = 1; i < count_; ++i) {
       float sum = 0;
       for (int rank = 0; rank < communicator_.size(); ++rank) sum += input_of(rank, i, made_);
       if (data_[i] == sum) continue;
-      say("wrong call %ld element %zu: %g in place of %g", made_, i, static_cast<double>(data_[i]),
-          static_cast<double>(sum));
+      print_line("wrong call %ld element %zu: %g in place of %g", made_, i, static_cast<double>(data_[i]),
+                 static_cast<double>(sum));
       std::exit(1);
     }
     last = data_[0] > 0;
@@ -195,8 +200,8 @@ class Calls {
     while (!work->test()) std::this_thread::yield();
     return work->wait();
   }
-  bool told(const tutti::Error& error) {
-    tell(error);
+  bool report_failure(const tutti::Error& error) {
+    print_error(error);
     return false;
   }
 
@@ -207,36 +212,36 @@ class Calls {
   std::vector<float> plain_;
   float* data_ = nullptr;
   std::size_t count_ = 0;
-  std::optional<tutti::Error> trouble_;
+  std::optional<tutti::Error> error_;
   long made_ = 0;
 };
 
 void go_on(Communicator& broken, Fault& fault) {
   auto smaller = fault.inside([&] { return broken.shrink(); });
-  if (!smaller) return tell(smaller.error());
+  if (!smaller) return print_error(smaller.error());
   Calls calls(**smaller, "large", fault);
   for (int i = 0; i < kCallsAfterwards; ++i) {
     bool ignored = false;
     if (!calls.make(false, ignored)) return;
   }
-  say("shrunk %d", (*smaller)->size());
+  print_line("shrunk %d", (*smaller)->size());
 }
 
 long run(std::string_view phase, std::chrono::seconds how_long, Fault& fault) {
   if (phase == "setup") fault.begin();
   auto communicator = fault.inside([] { return Communicator::create(); });
   if (!communicator) {
-    tell(communicator.error());
+    print_error(communicator.error());
     return 0;
   }
-  say("made");
+  print_line("made");
   Communicator& all = **communicator;
   Calls calls(all, phase, fault);
   bool last = false;
-  for (int i = 0; i < 3; ++i) {  // connections are open then
+  for (int i = 0; i < 3; ++i) {  // these calls open the connections
     if (!calls.make(false, last)) break;
   }
-  if (calls.made() == 3) say("ready");
+  if (calls.made() == 3) print_line("ready");
   if (phase != "setup") fault.begin();
   const auto end = Clock::now() + how_long;
   while (calls.made() >= 3 && !last) {
@@ -259,9 +264,9 @@ int main(int argc, char** argv) {
   }
   alarm(120);  // no rank outlives a broken run
   const int before = open_descriptors();
-  say("begin");
+  print_line("begin");
   const long made = run(argv[1], std::chrono::seconds(std::atoi(argv[2])), fault);
   fault.end();
-  say("end %ld %d", made, open_descriptors() - before);
+  print_line("end %ld %d", made, open_descriptors() - before);
   return 0;
 }

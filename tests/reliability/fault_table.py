@@ -1,8 +1,9 @@
-"""Does to real jobs what happens to jobs, and prints a table of what became of them. Started by scripts/fault-table.
+"""Injects faults into real jobs and prints a table of the outcomes. Started by scripts/fault-table.
 
-Every try is a job of four fault_rank processes (fault_rank.cc), of which one, the victim, is hit at a random moment of
-the phase. Faults that are counted (COUNTED) happen inside of the victim: the n-th allocation or descriptor fails, with
-n drawn so that small numbers are as likely as large ones. Linux; the worlds of several machines and the full disk need the namespaces of tests/machines/with_machines.sh.
+Every try is a job of four fault_rank processes (fault_rank.cc). One of them, the victim, is hit by the fault at a random
+time in the phase. Counted faults (COUNTED) happen inside the victim: the n-th allocation or descriptor fails. n is drawn
+with a logarithmic distribution, so that small numbers are as likely as large ones. The program needs Linux. The
+configuration with several machines and the full disk need the namespaces of tests/machines/with_machines.sh.
 """
 
 import argparse
@@ -24,20 +25,20 @@ import tempfile
 import threading
 import time
 
-KEPT = {"verbs": 1}       # descriptors that stay with the process: by which it hears that memory was given back
+KEPT_DESCRIPTORS = {"verbs": 1}       # descriptors that the process keeps, by which it is notified of freed memory
 RANKS = 4
 DEADLINE_MS = 2000        # of a call
 SETUP_DEADLINE_MS = 3000
-RUN_S = 2                 # how long a rank makes calls when nothing happens
-HANG_S = 30               # after the fault; no rank may take so long
+RUN_S = 2                 # how long a rank makes calls if there is no fault
+HANG_S = 30               # after the fault; a rank that takes longer counts as hanging
 READY_S = 60
-SETUP_S = 0.02            # about what it takes, once the last rank has been started
-END_S = 10                # after its last word
-COUNTED = {  # the most that n can be, in the phase setup and in the others
+SETUP_S = 0.02            # approximate duration of the set-up after the last rank was started
+END_S = 10                # after its last line
+COUNTED = {  # the maximum of n, in the phase setup and in the other phases
     "nth-allocation": (3000, 300), "nth-open": (50, 50), "thread-exception": (300, 100),
 }
 FAULTS = ("kill", "stop", "cut", "descriptors", "memory", "disk", *COUNTED)
-WORLDS = {  # what tells a rank of it
+WORLDS = {  # the environment of the ranks
     "shm": {},
     "tcp": {"TUTTI_TRANSPORT": "tcp"},
     "tls": {"TUTTI_TRANSPORT": "tcp", "TUTTI_ENCRYPT": "1"},
@@ -54,14 +55,14 @@ WORDS = {
 
 
 @dataclasses.dataclass
-class Line:
+class OutputLine:
     at_s: float
     word: str
     rest: str
 
 
 class Rank:
-    """One process, and what it has said."""
+    """One process, and the lines that it has printed."""
 
     def __init__(self, number, command, environment, prepare=None):
         self.number = number
@@ -69,24 +70,24 @@ class Rank:
         self.changed = threading.Condition()
         self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                         text=True, errors="replace", preexec_fn=prepare)
-        self.said = ""
-        self.readers = [threading.Thread(target=self._listen), threading.Thread(target=self._overhear)]
+        self.stderr_text = ""
+        self.readers = [threading.Thread(target=self._read_stdout), threading.Thread(target=self._read_stderr)]
         for reader in self.readers:
             reader.start()
 
-    def _listen(self):
+    def _read_stdout(self):
         for text in self.process.stdout:
             parts = text.rstrip("\n").split(" ", 2)
             if len(parts) >= 2 and parts[0].isdigit():
                 with self.changed:
-                    self.lines.append(Line(int(parts[0]) / 1e9, parts[1], parts[2] if len(parts) > 2 else ""))
+                    self.lines.append(OutputLine(int(parts[0]) / 1e9, parts[1], parts[2] if len(parts) > 2 else ""))
                     self.changed.notify_all()
         with self.changed:
-            self.lines.append(Line(time.monotonic(), "eof", ""))
+            self.lines.append(OutputLine(time.monotonic(), "eof", ""))
             self.changed.notify_all()
 
-    def _overhear(self):
-        self.said = self.process.stderr.read()[-4000:]
+    def _read_stderr(self):
+        self.stderr_text = self.process.stderr.read()[-4000:]
 
     def find(self, word):
         return next((line for line in self.lines if line.word == word), None)
@@ -113,17 +114,17 @@ class Rank:
 
 @dataclasses.dataclass
 class Try:
-    """What became of one job."""
+    """The outcome of one job."""
 
-    noticed_s: list = dataclasses.field(default_factory=list)  # by the survivors that noticed
-    unnamed: list = dataclasses.field(default_factory=list)    # errors that name nobody, or somebody else
-    harmless: bool = False                                     # every call went well
-    went_on: bool = False                                      # all survivors, after the error
+    noticed_s: list = dataclasses.field(default_factory=list)  # times of the survivors that reported an error
+    unnamed: list = dataclasses.field(default_factory=list)    # errors that name no rank or the wrong one
+    harmless: bool = False                                     # every call succeeded
+    went_on: bool = False                                      # all survivors continued after the error
     cannot_go_on: bool = False
     wrong: int = 0
     hangs: int = 0
     left: list = dataclasses.field(default_factory=list)
-    story: list = dataclasses.field(default_factory=list)
+    log: list = dataclasses.field(default_factory=list)
 
 
 def shared_names():
@@ -139,7 +140,7 @@ class Bench:
         self.records = tempfile.mkdtemp(prefix="fault-table-")
         self.full = os.path.join(self.records, "full")
         os.mkdir(self.full)
-        if self.machines:  # in a mount namespace of our own
+        if self.machines:  # in a private mount namespace
             subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "own", "/dev/shm"], check=True)
             subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "full", self.full], check=True)
             with open(os.path.join(self.full, "all-of-it"), "wb") as file:
@@ -166,15 +167,15 @@ class Bench:
                     continue
                 for phase in self.options.phases:
                     if fault == "disk" and phase != "small":
-                        continue  # it is met once, when the communicator is made
+                        continue  # it occurs once, when the communicator is created
                     if fault == "nth-open" and world == "ucx" and phase != "setup":
-                        continue  # UCX ends the process if it gets no descriptor while it shuts down
+                        continue  # UCX ends the process if it gets no descriptor during its shutdown
                     yield fault, world, phase
 
     def start(self, fault, world, phase, victim):
         self.port += 1
         ranks = {}
-        for number in sorted(range(RANKS), key=lambda number: number == victim):  # it begins last
+        for number in sorted(range(RANKS), key=lambda number: number == victim):  # the victim starts last
             environment = dict(os.environ, TUTTI_RANK=str(number), TUTTI_WORLD_SIZE=str(RANKS),
                                TUTTI_ROOT=f"127.0.0.1:{self.port}", TUTTI_TIMEOUT_MS=str(DEADLINE_MS),
                                TUTTI_SETUP_TIMEOUT_MS=str(SETUP_DEADLINE_MS), TUTTI_LOG="error",
@@ -189,13 +190,13 @@ class Bench:
                 command = ["ip", "netns", "exec", self.machines[number * 2 // RANKS], *command]
             prepare = None
             if fault == "descriptors" and phase == "setup" and number == victim:
-                most = self.random.randrange(16 if world == "machines" else 10, 24)  # loader and `ip` want some
+                most = self.random.randrange(16 if world == "machines" else 10, 24)  # the loader and `ip` need some
                 prepare = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
             ranks[number] = Rank(number, command, environment, prepare)
         return [ranks[number] for number in range(RANKS)]
 
-    def strike(self, fault, victim):
-        """Returns a function that mends what others would suffer from."""
+    def inject(self, fault, victim):
+        """Injects the fault. Returns a function that repairs effects on other processes, for example a pulled cable."""
         pid = victim.process.pid
         if fault == "kill":
             os.kill(pid, signal.SIGKILL)
@@ -214,7 +215,7 @@ class Bench:
             resource.prlimit(pid, resource.RLIMIT_AS, (most, most))
         return lambda: None
 
-    def one_try(self, fault, world, phase):
+    def run_once(self, fault, world, phase):
         outcome = Try()
         names_before = shared_names()
         number = self.random.randrange(RANKS)
@@ -229,52 +230,52 @@ class Bench:
             time.sleep(self.random.uniform(0, 0.3))
         struck_s = time.monotonic()
         try:
-            mend = self.strike(fault, victim)
+            repair = self.inject(fault, victim)
         except (ProcessLookupError, FileNotFoundError):
-            mend = lambda: None  # it was sooner
+            repair = lambda: None  # the process ended before the fault
         gone = fault in ("kill", "stop")
         watched = [rank for rank in ranks if not (gone and rank is victim)]
         for rank in watched:
             if not rank.wait_for(("end", "eof"), struck_s + HANG_S):
                 outcome.hangs += 1
-        mend()
+        repair()
         self.judge(outcome, fault, world, ranks, watched, victim, struck_s)
         for rank in ranks:
-            outcome.story.append(f"rank {rank.number}: " + "; ".join(
-                f"{line.at_s - struck_s:+.2f} s {line.word} {line.rest}"[:300] for line in rank.lines) + " " + rank.said)
+            outcome.log.append(f"rank {rank.number}: " + "; ".join(
+                f"{line.at_s - struck_s:+.2f} s {line.word} {line.rest}"[:300] for line in rank.lines) + " " + rank.stderr_text)
             if rank is victim:
-                outcome.story[-1] += f" (victim: {' '.join(rank.process.args)})"
+                outcome.log[-1] += f" (victim: {' '.join(rank.process.args)})"
         outcome.left += sorted(shared_names() - names_before)
         return outcome
 
     def judge(self, outcome, fault, world, ranks, watched, victim, struck_s):
         machine_of = lambda rank: rank * 2 // RANKS
-        if fault in COUNTED and victim.find("error"):  # nobody sees from outside when it happens
+        if fault in COUNTED and victim.find("error"):  # the time of the fault cannot be seen from outside
             struck_s = victim.find("error").at_s
         went_on = 0
         for rank in watched:
             error, end = rank.find("error"), rank.find("end")
             outcome.wrong += sum(line.word == "wrong" for line in rank.lines)
             went_on += rank is not victim and rank.find("shrunk") is not None
-            if end and int(end.rest.split()[1]) > KEPT.get(world, 0):
+            if end and int(end.rest.split()[1]) > KEPT_DESCRIPTORS.get(world, 0):
                 outcome.left.append(f"{end.rest.split()[1]} descriptors of rank {rank.number}")
             if error is None:
                 continue
             outcome.noticed_s.append(max(0.0, error.at_s - struck_s))
-            code, blamed, message = error.rest.split(" ", 2)
-            true_ones = {victim.number}
-            if fault == "cut":  # either end of a cable is as good as the other
-                true_ones = {other.number for other in ranks if machine_of(other.number) != machine_of(rank.number)}
-            in_words = any(re.search(rf"\branks?(\(s\))? (\d+, )*{one}\b", message) for one in true_ones)
-            named = int(blamed) in true_ones or (blamed == "-1" and in_words)
-            if rank is victim:  # its own trouble needs no name
+            code, named_rank, message = error.rest.split(" ", 2)
+            culprits = {victim.number}
+            if fault == "cut":  # both ends of the cable are accepted
+                culprits = {other.number for other in ranks if machine_of(other.number) != machine_of(rank.number)}
+            named_in_text = any(re.search(rf"\branks?(\(s\))? (\d+, )*{one}\b", message) for one in culprits)
+            named = int(named_rank) in culprits or (named_rank == "-1" and named_in_text)
+            if rank is victim:  # its own error need not name a rank
                 named = True
             if not named:
-                outcome.unnamed.append(f"rank {rank.number}, victim {victim.number}: {code} {blamed} {message}")
+                outcome.unnamed.append(f"rank {rank.number}, victim {victim.number}: {code} {named_rank} {message}")
         for rank in ranks:
             status = rank.end(END_S if rank in watched else 0)
             if rank in watched and status not in (0, 1) and not (rank is victim and fault == "memory"):
-                outcome.left.append(f"rank {rank.number} ended with status {status}: {rank.said[-300:]}")
+                outcome.left.append(f"rank {rank.number} ended with status {status}: {rank.stderr_text[-300:]}")
         outcome.harmless = not outcome.noticed_s
         survivors = [rank for rank in watched if rank is not victim]
         outcome.cannot_go_on = any(rank.find("ready") is None for rank in survivors)
@@ -288,10 +289,10 @@ class Bench:
             for number in range(self.options.tries):
                 print(f"\r{index + 1}/{len(cells)} {' '.join(cell)} {number + 1}/{self.options.tries}    ", end="",
                       file=sys.stderr, flush=True)
-                tries.append(self.one_try(*cell))
+                tries.append(self.run_once(*cell))
                 bad = tries[-1].wrong or tries[-1].hangs or tries[-1].left or tries[-1].unnamed
                 if bad or self.options.verbose:
-                    print(f"\n{' '.join(cell)}: {bad}\n  " + "\n  ".join(tries[-1].story), file=sys.stderr)
+                    print(f"\n{' '.join(cell)}: {bad}\n  " + "\n  ".join(tries[-1].log), file=sys.stderr)
             rows.append(row_of(cell, tries))
         print(file=sys.stderr)
         return rows
@@ -337,7 +338,7 @@ def some_of(known):
         chosen = text.split(",")
         for one in chosen:
             if one not in known:
-                raise argparse.ArgumentTypeError(f"{one!r} is none of {', '.join(known)}")
+                raise argparse.ArgumentTypeError(f"{one!r} is not one of {', '.join(known)}")
         return chosen
     return parse
 
@@ -345,17 +346,17 @@ def some_of(known):
 def main():
     parser = argparse.ArgumentParser(prog="scripts/fault-table", description=__doc__)
     parser.add_argument("--rank", required=True, help="the program fault_rank")
-    parser.add_argument("--tries", type=int, default=10, help="of each cell")
-    parser.add_argument("--seed", type=int, default=None, help="of the moments and victims; default: another each time")
+    parser.add_argument("--tries", type=int, default=10, help="number of jobs for each combination of fault, world and phase")
+    parser.add_argument("--seed", type=int, default=None, help="seed for the times and victims; default: random")
     parser.add_argument("--faults", type=some_of(FAULTS), default=list(FAULTS), help=",".join(FAULTS))
     parser.add_argument("--worlds", type=some_of(WORLDS), default=list(WORLDS), help=",".join(WORLDS))
     parser.add_argument("--phases", type=some_of(PHASES), default=list(PHASES), help=",".join(PHASES))
-    parser.add_argument("--verbose", action="store_true", help="the story of every try, not only of bad ones")
-    parser.add_argument("--output", help="the table goes to this file, too")
-    parser.add_argument("--json", help="the rows go to this file")
+    parser.add_argument("--verbose", action="store_true", help="print the lines of every job, not only of failed ones")
+    parser.add_argument("--output", help="also write the table to this file")
+    parser.add_argument("--json", help="write the rows to this file, as JSON")
     options = parser.parse_args()
     if options.tries < 1:
-        parser.error("--tries is at least 1")
+        parser.error("--tries must be at least 1")
     bench = Bench(options)
     try:
         rows = bench.run()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What scripts/check-skips promises, one function for each promise: check_skips_test.sh CHECK_SKIPS PROMISE
-# The results come from a real ctest, over small tests that each promise writes.
+# Tests of scripts/check-skips. Each function with the name of a promise is one test: check_skips_test.sh CHECK_SKIPS
+# PROMISE. The results come from a real ctest, which runs small tests that each function writes.
 set -u
 check_skips=$1
 promise=$2
@@ -16,7 +16,7 @@ fail() {
   done
   exit 1
 }
-# test_that NAME SCRIPT [PROPERTIES...]: a test for the next run of ctest.
+# test_that NAME SCRIPT [PROPERTIES...]: adds a test to the next run of ctest.
 test_that() {
   local name=$1 script=$2
   shift 2
@@ -28,7 +28,8 @@ test_that() {
   } >>"$here/build/CTestTestfile.cmake"
   mkdir -p "$here/build/tests/folder"
 }
-# check [OPTIONS...]: the exit status in $status, the output in $here/out, for $here/skips.txt.
+# check [OPTIONS...]: runs check-skips with the list $here/skips.txt. Sets $status, and writes the output to
+# $here/out.
 check() {
   [ -f "$here/skips.txt" ] || : >"$here/skips.txt"
   (cd "$here/build" && ctest --output-junit "$here/results.xml" --test-output-size-passed 100000000) >"$here/ctest.log"
@@ -37,7 +38,7 @@ check() {
 }
 expect() { # expect STATUS PATTERN
   [ "$status" = "$1" ] || fail "status $status, not $1"
-  grep -qE -- "$2" "$here/out" || fail "no line says '$2'"
+  grep -qE -- "$2" "$here/out" || fail "no line of the output matches '$2'"
 }
 skips_by_status='SKIP_RETURN_CODE 77'
 skips_by_words='SKIP_REGULAR_EXPRESSION [=[\[  SKIPPED \]]=]'
@@ -95,13 +96,13 @@ an_inner_skip_may_run_elsewhere() {
   check
   expect 1 '^skip not accepted: plain::Verbs.Cable .*does not hold here: runs-in=cables$'
 }
-# ctest calls it skipped, whatever its exit status.
+# ctest reports such a test as skipped, whatever its exit status is.
 a_failure_behind_a_skip_is_seen() {
   test_that Suite.Leaks 'echo "[  SKIPPED ] Suite.Leaks (0 ms)"; echo "ERROR: LeakSanitizer: leaks"; exit 23' \
     "$skips_by_words"
   echo 'Suite\.Leaks | memory<900000GiB | always' >"$here/skips.txt"
   check
-  grep -q '100% tests passed' "$here/ctest.log" || fail 'ctest has seen it'
+  grep -q '100% tests passed' "$here/ctest.log" || fail 'ctest did not report the test as passed'
   expect 1 '^skip not accepted: Suite.Leaks .*: it failed, too: LeakSanitizer'
 }
 a_disabled_test_is_a_skip() {
@@ -127,12 +128,12 @@ a_wrong_list_is_refused() {
   test_that suite.passes 'true'
   echo 'suite\.skips | no-gpux | there is no such condition' >"$here/skips.txt"
   check
-  expect 2 "skips.txt:1: there is no condition 'no-gpux'"
+  expect 2 "skips.txt:1: unknown condition 'no-gpux'"
   echo 'suite\.skips | no-gpu' >"$here/skips.txt"
   check
   expect 2 'skips.txt:1: not of the form'
 }
-# count LINES...: check-skips --tests with these minimums.
+# count LINES...: runs check-skips --tests with these minimum numbers of tests.
 count() {
   printf '%s\n' "$@" >"$here/counts.txt"
   "$check_skips" --build "$here/build" --list "$here/skips.txt" --counts "$here/counts.txt" --tests >"$here/out" 2>&1

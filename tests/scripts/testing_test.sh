@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# What scripts/test promises of its parts, its limit and its ledger, one function each: testing_test.sh ROOT PROMISE.
-# The scripts are copied into a new repository with parts of the test's own, which take no time.
+# Tests of scripts/test: its parts, its time limit and its ledger. Each function with the name of a promise is one
+# test: testing_test.sh ROOT PROMISE. The scripts are copied into a new repository, in which the test replaces the
+# parts by short ones.
 set -u
-unset "${!GIT_@}" # a hook of git would lead the commits of this test into its own repository
+# otherwise variables of a git hook would redirect the commits of this test into the hook's repository
+unset "${!GIT_@}"
 source_root=$1
 promise=$2
 here=$(mktemp -d)
@@ -16,7 +18,7 @@ fail() {
 expect_line() { grep -qE -- "$1" "$here/out" || fail "no line matches '$1'"; }
 expect_status() { [ "$status" -eq "$1" ] || fail "status $status, not $1"; }
 
-# In place of the real parts: good passes, bad fails, slow takes longer than its budget of no minutes.
+# Replaces the real parts: `good` passes, `bad` fails, and `slow` takes longer than its budget of 0 minutes.
 make_tree() {
   mkdir -p "$here/tree/scripts" "$here/tree/docs" "$here/tree/src"
   cp -r "$source_root"/scripts/{test,lib.sh,testing,check-skips,skips} "$here/tree/scripts/"
@@ -97,7 +99,7 @@ a_part_with_a_valid_row_is_not_run_again() {
   run_test --full
   expect_status 0
   expect_line '^== slow: has a valid row'
-  expect_line '^1 passed, 0 failed, 0 skipped$' # the setup
+  expect_line '^1 passed, 0 failed, 0 skipped$' # only the part `setup` runs again
 }
 
 rows_end_with_a_change_outside_docs() {

@@ -1,4 +1,4 @@
-// Whatever kAuto stands for must be an algorithm that has a plan for that call.
+// Tests that choose_algorithm() always returns an algorithm that has a plan for the call.
 #include "selection/algorithm_selector.h"
 
 #include <gtest/gtest.h>

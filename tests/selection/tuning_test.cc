@@ -1,4 +1,5 @@
-// Ranks choose alike, by rank 0's costs and rules, whatever theirs say; a user's rule counts, a wrong one is refused.
+// Tests that all ranks choose the same algorithm. They use the costs and rules of rank 0, even if their own differ.
+// A rule of the user takes precedence, and an invalid rule is refused.
 #include "selection/tuning.h"
 
 #include <gmock/gmock.h>
@@ -46,7 +47,8 @@ TEST(Tuning, TravelsWhole) {
   }
 }
 
-// In another form than the user's they were longer than what is taken.
+// The rules are sent as the user wrote them. In a normalized form they could be longer than the limit
+// (kMostOverrideBytes).
 TEST(Tuning, RulesTravelAsTheyWereWritten) {
   Tuning tuning = measured_tuning();
   tuning.rules.clear();
@@ -61,7 +63,7 @@ TEST(Tuning, WhatIsNoneIsRefused) {
   const std::string good = pack(measured_tuning());
   for (std::size_t length = 0; length + 1 < good.size(); ++length) {
     const auto part = unpack(std::string_view(good).substr(0, length));
-    if (part) continue;  // a text that ends behind the bar and a digit
+    if (part) continue;  // this prefix ends after the bar and one digit, and is a valid text
     EXPECT_EQ(part.error().code, ErrorCode::kRefused);
   }
   for (const char* text : {"", "|", "|{", "all_reduce=|2", "|-1", "|2x", "|{\"tutti_parameters\":2}"}) {
@@ -100,7 +102,7 @@ TEST(Tuning, ARuleOfAnotherOrderLeavesCallsInRankOrderAlone) {
   EXPECT_EQ(find_generator(all_reduce, in_order)->shape.order, Order::kByRank);
 }
 
-// Two ranks that were told different things: rank 0's word counts on both.
+// The two ranks have different rules. The rules of rank 0 apply on both.
 TEST(Tuning, RanksWithDifferentRulesChooseAlike) {
   const auto id = create_unique_id({}, {});
   ASSERT_TRUE(id.ok()) << id.error().message;
@@ -133,10 +135,11 @@ TEST(Tuning, ADamagedFileIsNoReasonToFail) {
   std::remove(path.c_str());
   ASSERT_TRUE(ranks.ok()) << ranks.error().message;
   EXPECT_TRUE((*ranks)[0]->predicted_us(CollectiveKind::kAllReduce, 1, DataType::kFloat32).has_value())
-      << "by defaults";
+      << "the default parameters are used";
 }
 
-// By sockets the tuner decides: the same on all ranks, something that has a plan, and the calls work.
+// Over sockets the tuner decides. All ranks must choose the same algorithm, it must have a plan, and the calls must
+// succeed.
 TEST(Tuning, WhateverTheTunerChoosesRuns) {
   for (const std::int32_t nodes : {1, 2}) {
     CommunicatorOptions options;
@@ -158,7 +161,8 @@ TEST(Tuning, WhateverTheTunerChoosesRuns) {
   }
 }
 
-// Choices are made for calls up to a power of two; a rule that begins there is none for the shorter ones.
+// The selector stores one choice for all sizes up to a power of two. A rule whose range begins at that power of two
+// must not apply to the shorter calls of the same range.
 TEST(AlgorithmSelector, ARuleForLongerCallsIsNoneForShorterOnes) {
   const std::vector<std::uint32_t> nodes{0, 1, 2, 3};
   const Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 4, .nodes = nodes};
@@ -173,7 +177,8 @@ TEST(AlgorithmSelector, ARuleForLongerCallsIsNoneForShorterOnes) {
   EXPECT_EQ(chosen("all_reduce:64K..=one_shot", 65536), Algorithm::kOneShot);
 }
 
-// A network on which a byte is dear and a message is cheap, and the other way round: the choice follows.
+// The choice must follow the costs: a network with high latency and high bandwidth needs few rounds, and a network
+// with low latency and low bandwidth needs few bytes.
 TEST(AlgorithmSelector, FollowsTheCosts) {
   const std::vector<std::uint32_t> nodes{0, 1, 2, 3, 4, 5, 6, 7};
   const Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 8, .nodes = nodes};
@@ -184,7 +189,8 @@ TEST(AlgorithmSelector, FollowsTheCosts) {
     }
     AlgorithmSelector selector({.tuning = tuning, .ranks = 8, .nodes = nodes});
     const Selection taken = selector.choose(all_reduce, {.bytes = 1 << 20});
-    EXPECT_EQ(selector.choose(all_reduce, {.bytes = 1 << 20}), taken) << "by the table";
+    EXPECT_EQ(selector.choose(all_reduce, {.bytes = 1 << 20}), taken)
+        << "the second choice comes from the table of earlier choices";
     const auto decision = selector.explain(all_reduce, {.bytes = 1 << 20});
     EXPECT_EQ(decision.algorithm, taken.algorithm);
     EXPECT_EQ(decision.chunk_bytes, taken.chunk_bytes);
@@ -192,12 +198,14 @@ TEST(AlgorithmSelector, FollowsTheCosts) {
     return decision;
   };
   const auto far = chosen(1e6, 1000);
-  EXPECT_EQ(far.by, AlgorithmSelector::By::kTuner) << "a second each way: as few rounds as can be";
+  EXPECT_EQ(far.by, AlgorithmSelector::By::kTuner)
+      << "with a latency of 1 s, the algorithm with the fewest rounds is best";
   EXPECT_NE(far.algorithm, Algorithm::kRing);
   EXPECT_LT(far.predictions.front().total_us(), 5e6);
 }
 
-// A chain of tiles is the sooner done, the shorter these are; with one slot nobody sends ahead.
+// A chain finishes sooner if its tiles are shorter. With only one slot, a rank cannot send the next tile before the
+// peer has consumed the previous one, so the call takes longer.
 TEST(AlgorithmSelector, GoesByTheJobsSlots) {
   const std::vector<std::uint32_t> nodes{0, 1, 2, 3, 4, 5, 6, 7};
   const Collective broadcast{.kind = CollectiveKind::kBroadcast, .ranks = 8, .nodes = nodes};
@@ -212,7 +220,7 @@ TEST(AlgorithmSelector, GoesByTheJobsSlots) {
   EXPECT_LT(predicted(4, 16 * 1024), predicted(1, 16 * 1024));
 }
 
-// The whole way: TUTTI_SLOT_BYTES of a job is what its communicators predict by.
+// End to end: the predictions of a communicator must depend on TUTTI_SLOT_BYTES of its job.
 TEST(Tuning, AJobsSlotsAreThoseOfItsPredictions) {
   const auto predicted = [](const char* slot_bytes) {
     CommunicatorOptions options;
@@ -237,11 +245,12 @@ TEST(AlgorithmSelector, ARuleSaysHowLongChunksAre) {
   const auto decision = selector.explain(all_reduce, {.bytes = 1 << 20});
   EXPECT_EQ(decision.chunk_bytes, 32u * 1024);
   for (const Prediction& one : decision.predictions) {
-    EXPECT_EQ(one.contender.chunk_bytes, one.contender.algorithm == Algorithm::kRing ? 32u * 1024 : 0u);
+    EXPECT_EQ(one.candidate.chunk_bytes, one.candidate.algorithm == Algorithm::kRing ? 32u * 1024 : 0u);
   }
 }
 
-// Chunks of all lengths that a rule may name, over memory and over sockets, also where calls go without messages.
+// Tests the shortest and longest chunks that a rule may set, over shared memory and over sockets, and for calls
+// that need no messages.
 TEST(Tuning, CallsInShortChunksGiveTheSameSums) {
   for (const char* transport : {"auto", "tcp"}) {
     for (const char* rules : {"all_reduce=ring/4K", "all_reduce=two_shot/8K; broadcast=chain/4K",
@@ -252,7 +261,7 @@ TEST(Tuning, CallsInShortChunksGiveTheSameSums) {
       ASSERT_TRUE(ranks.ok()) << ranks.error().message;
       on_all(*ranks, [](Communicator& rank) {
         for (const std::size_t count : {1u, 100u, 1000u, 100'000u}) {
-          for (int call = 0; call < 2; ++call) {  // the second may go another way
+          for (int call = 0; call < 2; ++call) {  // the second call may use another path than the first one
             std::vector<float> data(count);
             for (std::size_t i = 0; i < count; ++i) data[i] = static_cast<float>(i % 100 + rank.rank());
             ASSERT_TRUE(rank.all_reduce(data.data(), data.data(), count, DataType::kFloat32, ReduceOp::kSum).ok());
@@ -283,10 +292,11 @@ TEST(AlgorithmSelector, APredictionIsSimulatedOnce) {
   EXPECT_EQ(selector.simulated(), 1u);
   EXPECT_EQ(selector.predict(all_reduce, {.bytes = 5000}, {Algorithm::kRing}), first);
   EXPECT_EQ(selector.simulated(), 1u);
-  EXPECT_NE(selector.predict(all_reduce, {.bytes = 5001}, {Algorithm::kRing}), first) << "one byte more is more";
+  EXPECT_NE(selector.predict(all_reduce, {.bytes = 5001}, {Algorithm::kRing}), first)
+      << "one more byte changes the prediction";
   EXPECT_NE(selector.predict(all_reduce, {.bytes = 5000}, {Algorithm::kDoubleTree}), first);
   EXPECT_EQ(selector.simulated(), 3u);
-  // What cannot be predicted is not tried again either.
+  // A failed prediction is stored as well and not tried again.
   EXPECT_EQ(selector.predict(all_reduce, {.bytes = 5000}, {Algorithm::kBruck}), std::nullopt);
   EXPECT_EQ(selector.predict(all_reduce, {.bytes = 5000}, {Algorithm::kBruck}), std::nullopt);
   EXPECT_EQ(selector.simulated(), 4u);
@@ -297,14 +307,14 @@ TEST(AlgorithmSelector, KeepsSoManyPredictionsAndNoMore) {
   const Collective broadcast{.kind = CollectiveKind::kBroadcast, .ranks = 2, .nodes = nodes};
   const auto tuning = std::make_shared<Tuning>(Tuning{.parameters = default_host_parameters(0)});
   AlgorithmSelector selector({.tuning = tuning, .ranks = 2, .nodes = nodes});
-  for (std::uint64_t bytes = 0; bytes < kMostKeptPredictions; ++bytes) {
+  for (std::uint64_t bytes = 0; bytes < kMaxStoredPredictions; ++bytes) {
     selector.predict(broadcast, {.bytes = bytes}, {Algorithm::kChain});
   }
   selector.predict(broadcast, {.bytes = 0}, {Algorithm::kChain});
-  EXPECT_EQ(selector.simulated(), kMostKeptPredictions) << "the first one is still there";
-  selector.predict(broadcast, {.bytes = kMostKeptPredictions}, {Algorithm::kChain});
+  EXPECT_EQ(selector.simulated(), kMaxStoredPredictions) << "the first one is still there";
+  selector.predict(broadcast, {.bytes = kMaxStoredPredictions}, {Algorithm::kChain});
   selector.predict(broadcast, {.bytes = 0}, {Algorithm::kChain});
-  EXPECT_EQ(selector.simulated(), kMostKeptPredictions + 2) << "all were forgotten";
+  EXPECT_EQ(selector.simulated(), kMaxStoredPredictions + 2) << "all were forgotten";
 }
 
 }  // namespace

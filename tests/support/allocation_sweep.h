@@ -1,10 +1,10 @@
-// Sweeps over failing allocations. A trial is something that the library does with the n-th `operator new` throwing
-// std::bad_alloc, in a process of its own. It checks that no rank hangs or crashes, that a result reported as good is
-// right, that an error has a message, that the ranks can go on, and that everything can be destroyed. A sweep goes
-// through n until a trial ends without having reached its n-th allocation.
+// Tests that make one allocation after the other fail. A trial calls the library in a child process in which the n-th
+// `operator new` throws std::bad_alloc. It checks that no rank hangs or crashes, that a successful call has a correct
+// result, that an error has a message, that the ranks can continue, and that everything can be destroyed. A sweep
+// increases n until a trial ends without reaching its n-th allocation.
 //
-// The long programs (TUTTI_EVERY_ALLOCATION=1) try every n; the short ones as many as fit into a few seconds, spread
-// evenly.
+// The long programs (TUTTI_EVERY_ALLOCATION=1) try every n. The short ones try as many values as fit into a few
+// seconds, spread evenly.
 #pragma once
 
 #include <fcntl.h>
@@ -37,44 +37,44 @@
 
 namespace tutti::test {
 
-// The exit status of a process that tries one n. kReached: all is well. kNotReached: all is well, and there were fewer
-// than n allocations. The others are faults.
+// The exit status of a trial. kReached: success, and the n-th allocation failed. kNotReached: success, with fewer
+// than n allocations. The others are faults of the library, except kBadTrial.
 enum Outcome : int {
   kReached = 0,
   kNotReached = 10,
-  kWrongData = 11,   // a call was reported as good, but its result is not right
-  kNoMessage = 12,   // an error without a message
-  kLeak = 13,        // memory that nothing points to (found in programs with the address sanitizer)
-  kThrows = 14,      // an exception leaves a public function
-  kWrongScope = 16,  // the error says that the call alone failed, but the communicator does not serve any more
-  kLostGpu = 17,     // the GPU's context is lost, or its stream does not end well
-  kBadTrial = 15,    // the trial itself went wrong before any allocation failed
+  kWrongData = 11,   // a call succeeded, but its result is wrong
+  kNoMessage = 12,   // an error has no message
+  kLeak = 13,        // leaked memory (only found with the address sanitizer)
+  kThrows = 14,      // a public function threw an exception
+  kWrongScope = 16,  // the error has the scope of the call, but the communicator cannot be used any more
+  kLostGpu = 17,     // the GPU's context is lost, or its stream has an error
+  kBadTrial = 15,    // the trial failed before any allocation failed
 };
 
-inline const char* words_of(int status) {
+inline const char* describe_outcome(int status) {
   switch (status) {
-    case kReached: return "is well";
+    case kReached: return "succeeds";
     case kNotReached: return "is not reached";
-    case kWrongData: return "gives a wrong result that is reported as good";
+    case kWrongData: return "gives a wrong result without an error";
     case kNoMessage: return "gives an error without a message";
     case kLeak: return "leaks memory";
-    case kWrongScope: return "breaks the communicator with an error of the call alone";
+    case kWrongScope: return "breaks the communicator, but the error has the scope of the call";
     case kLostGpu: return "loses the GPU";
-    case kThrows: return "leaves a public function as an exception";
+    case kThrows: return "makes a public function throw an exception";
     case kBadTrial: return "cannot be tried";
     case 128 + SIGALRM: return "hangs";
     default: return "crashes";
   }
 }
 
-// How many trials run at the same time: most of them wait for a deadline.
+// Number of trials that run at the same time. It can be large, because most of them wait for a timeout.
 inline constexpr std::size_t kTrialsAtOnce = TUTTI_EVERY_ALLOCATION ? 16 : 6;
-// How many trials a short sweep has, about.
+// Approximate number of trials in a short sweep.
 inline constexpr std::int64_t kShortTrials = 5;
 
-using TryOne = std::function<int(std::int64_t n)>;  // an Outcome
+using TryOne = std::function<int(std::int64_t n)>;  // runs one trial in the child process; returns an Outcome
 
-// A process that tries one n.
+// Starts a child process that runs the trial for one n.
 inline pid_t start_trial(const TryOne& try_one, std::int64_t n) {
   const pid_t child = fork();
   if (child != 0) return child;
@@ -92,16 +92,16 @@ inline pid_t start_trial(const TryOne& try_one, std::int64_t n) {
   _exit(outcome);
 }
 
-// The exit status, or 128 and the signal.
+// Waits for a trial. Returns its exit status, or 128 + the signal that killed it.
 inline int end_of_trial(pid_t child) {
   int status = 0;
   EXPECT_EQ(waitpid(child, &status, 0), child);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// Trials of n = 1, 1 + step, ... until one beyond `count` is not reached; how many were reached. On a busy machine a
-// call may end by its deadline before its n-th allocation: that is no end of the sweep. A fault is a failure of the
-// test.
+// Runs trials with n = 1, 1 + step, ... until one with n >= `count` does not reach its allocation. Returns the number
+// of trials that reached it. On a busy machine a call can time out before its n-th allocation; this does not end the
+// sweep, because n is still less than `count`. A fault is a failure of the test.
 inline std::int64_t sweep_by(std::int64_t step, std::int64_t count, const TryOne& try_one) {
   std::deque<std::pair<std::int64_t, pid_t>> running;
   std::int64_t tried = 0;
@@ -116,13 +116,14 @@ inline std::int64_t sweep_by(std::int64_t step, std::int64_t count, const TryOne
     if (outcome == kReached) ++tried;
     if (outcome == kNotReached && n >= count) ended = true;
     if (outcome == kReached || outcome == kNotReached) continue;
-    ADD_FAILURE() << "allocation " << n << " " << words_of(outcome) << " (status " << outcome << ")";
+    ADD_FAILURE() << "allocation " << n << " " << describe_outcome(outcome) << " (status " << outcome << ")";
     if (!TUTTI_EVERY_ALLOCATION) ended = true;
   }
   return tried;
 }
 
-// How many allocations there are if none fails; 0 and a failure of the test if that does not go well.
+// Counts the allocations of a trial in which none fails. Returns 0, with a failure of the test, if this trial does
+// not succeed.
 inline std::int64_t count_allocations(const TryOne& try_one) {
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) return 0;
@@ -134,13 +135,14 @@ inline std::int64_t count_allocations(const TryOne& try_one) {
   const int outcome = end_of_trial(start_trial(count, INT64_MAX));
   std::int64_t counted = 0;
   if (outcome != kNotReached || read(ends[0], &counted, sizeof(counted)) != sizeof(counted)) {
-    ADD_FAILURE() << "no allocation fails, and the trial " << words_of(outcome) << " (status " << outcome << ")";
+    ADD_FAILURE() << "without a failing allocation the trial " << describe_outcome(outcome) << " (status " << outcome
+                  << ")";
   }
   for (const int end : ends) close(end);
   return counted;
 }
 
-// The whole sweep over `name`.
+// Runs the whole sweep. `name` appears in the output.
 inline void sweep(const std::string& name, const TryOne& try_one) {
   const std::int64_t count = count_allocations(try_one);
   if (::testing::Test::HasFailure()) return;

@@ -1,5 +1,5 @@
-# deny_call.py CALL ERRNO PROGRAM ARGS...: runs a program whose system call CALL fails with ERRNO, as in a sandbox.
-# A seccomp filter in the kernel refuses the call, so the program and its children see what a container would show them.
+# deny_call.py CALL ERRNO PROGRAM ARGS...: runs a program in which the system call CALL fails with ERRNO, as in a
+# sandbox. A seccomp filter in the kernel refuses the call, so the program and its children behave as in a container.
 import ctypes
 import errno
 import os

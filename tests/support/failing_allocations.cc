@@ -7,15 +7,15 @@
 namespace tutti::test::failing_allocations {
 namespace {
 
-std::atomic<std::int64_t> fails_at = 0;  // the number of the allocation that fails; 0: none does
+std::atomic<std::int64_t> fails_at = 0;  // number of the allocation that fails; 0: no failure
 std::atomic<std::int64_t> count = 0;
 std::atomic<bool> all_later_fail = false;
-std::atomic<bool> counts_every_thread = false;  // otherwise only those for which `counts_this_thread` is set
+std::atomic<bool> counts_every_thread = false;  // otherwise only threads with `counts_this_thread`
 thread_local bool counts_this_thread = false;
-thread_local int spared = 0;
+thread_local int exemptions = 0;
 
 bool fails_now() {
-  if (spared != 0) return false;
+  if (exemptions != 0) return false;
   if (!counts_this_thread && !counts_every_thread.load(std::memory_order_relaxed)) return false;
   const std::int64_t number = count.fetch_add(1, std::memory_order_relaxed) + 1;
   const std::int64_t limit = fails_at.load(std::memory_order_relaxed);
@@ -32,7 +32,7 @@ void fail_after(std::int64_t n, bool every_thread) {
 
 void set_lasting(bool lasting) { all_later_fail = lasting; }
 
-void spare_this_thread(int by) { spared += by; }
+void exempt_this_thread(int by) { exemptions += by; }
 
 std::int64_t counted() { return count; }
 

@@ -1,32 +1,33 @@
-// A program that links failing_calls.cc has its own copies of some functions of the C library, which the library under
-// test then calls, and, if the program is linked with ENABLE_EXPORTS, the C++ library, too. Each forwards to the real
-// function unless its turn to fail has come.
+// A program that links failing_calls.cc defines some functions of the C library itself. The library under test then
+// calls these functions, and so does the C++ library if the program is linked with ENABLE_EXPORTS. Each one calls the
+// real function, unless fail_nth() has selected this call to fail.
 //
-// A program with a sanitizer has no such copies, because the sanitizer replaces the same functions: nothing fails
-// there.
+// Programs with a sanitizer do not have these functions, because the sanitizer replaces the same ones. In them no
+// call fails. All functions may be called by any thread.
 #pragma once
 
 #include <cstdint>
 
 namespace tutti::test::failing_calls {
 
+// The calls that can fail, and their errors.
 enum class Fault : std::uint8_t {
   kMapping,         // mmap(): ENOMEM
-  kDescriptor,      // every function that makes a descriptor, socket() and accept4() among them: EMFILE
-  kDescriptors,     // the same, and all such calls after that one fail, too
-  kMessage,         // recvmsg() of a message that has come: ENOMEM
-  kLostDescriptor,  // recvmsg() of such a message: what it brings beside its bytes is lost (MSG_CTRUNC)
+  kDescriptor,      // all functions that create a descriptor, such as socket() and accept4(): EMFILE
+  kDescriptors,     // the same, and all later calls fail, too
+  kMessage,         // recvmsg() of a message that has arrived: ENOMEM
+  kLostDescriptor,  // recvmsg() of such a message: its control data is lost, as with MSG_CTRUNC
   kLibrary,         // dlopen()
   kThread,          // pthread_create(): EAGAIN
   kFileSpace,       // posix_fallocate(), ftruncate(): ENOSPC
 };
 
-// The n-th call from now on that `fault` concerns fails, whichever thread of this process makes it. 0: none fails.
+// Makes the n-th call from now on that belongs to `fault` fail, in any thread of this process. 0: no call fails.
 void fail_nth(Fault fault, std::int64_t n);
-// How many such calls there were since fail_nth() was last called with n > 0.
+// The number of such calls since fail_nth() was last called with n > 0.
 std::int64_t counted();
 
-// Every thread that is started from now on calls `hook` first. nullptr: none does.
+// Makes every thread that is started from now on call `hook` first. nullptr: no hook.
 void call_in_new_threads(void (*hook)());
 
 }  // namespace tutti::test::failing_calls

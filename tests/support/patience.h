@@ -1,8 +1,8 @@
-// How long a test waits for something that must happen before it fails: one number for all tests.
+// The time limit of all tests for events that must happen.
 //
-// A test never sleeps so that another thread or process "has surely done it by now". It waits for a state or an event,
-// and gives up after patience(). The number is generous, because a machine may be busy and a sanitizer slow, and it
-// costs nothing where the test passes. patience.sh and patience.py say the same to shell and Python tests.
+// A test never sleeps until another thread or process "must be done". It waits for a state or an event, and fails
+// after patience(). The limit is long, because a machine may be busy and sanitizers are slow. This costs no time if
+// the test passes. patience.sh and patience.py have the same limit for shell and Python tests.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,8 @@
 
 namespace tutti::test {
 
-// How much slower than usual this build may be, times TUTTI_TEST_PATIENCE (default 1) for a machine that is slower yet.
+// The factor by which this build may be slower than a normal one, times TUTTI_TEST_PATIENCE (default 1), which slow
+// machines can set.
 inline double patience_factor() {
 #if defined(__SANITIZE_THREAD__)
   constexpr double kBuild = 10;
@@ -26,17 +27,17 @@ inline double patience_factor() {
   return kBuild * (asked > 0 ? asked : 1);
 }
 
-// For time limits that a passing test does run into, such as the timeout of a call that must time out: as long as the
-// test needs on a quiet machine, and longer in slow builds.
+// For time limits that a passing test reaches, for example the timeout of a call that must time out. `time` is the
+// time that the test needs on a machine without other load; the result is longer in slow builds.
 inline std::chrono::milliseconds scaled(std::chrono::milliseconds time) {
   return std::chrono::milliseconds(
       static_cast<std::chrono::milliseconds::rep>(static_cast<double>(time.count()) * patience_factor()));
 }
 
-// For time limits that only a hanging test runs into.
+// The time limit for everything else. Only a test that hangs reaches it.
 inline std::chrono::milliseconds patience() { return scaled(std::chrono::seconds(30)); }
 
-// Waits until done() is true. False: it was not within patience().
+// Waits until done() is true. Returns false if it is still false after patience().
 bool eventually(std::predicate auto&& done) {
   const auto latest = std::chrono::steady_clock::now() + patience();
   while (!done()) {

@@ -1,4 +1,4 @@
-"""How long a test waits for something that must happen before it fails: patience.h for Python."""
+"""The time limit of Python tests for events that must happen; see patience.h."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Callable
 
 
 def scaled(seconds: float) -> float:
-    """That many seconds, times TUTTI_TEST_PATIENCE (default 1)."""
+    """`seconds` times TUTTI_TEST_PATIENCE (default 1)."""
     try:
         asked = float(os.environ.get("TUTTI_TEST_PATIENCE", "1"))
     except ValueError:
@@ -20,7 +20,7 @@ PATIENCE_S = scaled(30)
 
 
 def eventually(done: Callable[[], bool]) -> bool:
-    """Waits until done() is true. False: it was not within PATIENCE_S."""
+    """Waits until done() is true. Returns False if it is still false after PATIENCE_S."""
     latest = time.monotonic() + PATIENCE_S
     while not done():
         if time.monotonic() > latest:

@@ -1,14 +1,14 @@
-# Sourced by tests, `. patience.sh [PROGRAM]`: how long a test waits for something that must happen before it fails.
-# See patience.h. Shell scripts cannot know how the programs under test were built, so they name one of them.
+# Sourced by shell tests, `. patience.sh [PROGRAM]`: the time limit for events that must happen; see patience.h. PROGRAM
+# is one of the programs under test. The script reads from it whether it was built with a sanitizer.
 # shellcheck shell=bash
 
-# scaled SECONDS: that many seconds, times TUTTI_TEST_PATIENCE and what the sanitizer of the program costs.
+# scaled SECONDS: prints SECONDS times TUTTI_TEST_PATIENCE (default 1) times the slowdown of PROGRAM's sanitizer.
 scaled() {
   awk -v time="$1" -v build="$patience_build" -v asked="${TUTTI_TEST_PATIENCE:-1}" \
     'BEGIN { print time * build * (asked > 0 ? asked : 1) }'
 }
 
-# wait_until COMMAND...: repeats the command until it succeeds. Status 1: it did not within $patience_s.
+# wait_until COMMAND...: repeats the command until it succeeds. Returns 1 if it does not succeed within $patience_s.
 wait_until() {
   local latest=$((${EPOCHREALTIME/[.,]/} + ${patience_s%.*} * 1000000))
   until "$@"; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Ports that a test's job can listen on: ports.h, which says why, for Python and shell tests (ports.sh)."""
+"""Reserves ports on which a test's job can listen, for Python and shell tests (ports.sh). See ports.h."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import tempfile
 from typing import Optional
 
 FIRST, LAST = 10_000, 19_999
-F_OFD_SETLK = 37  # Linux; the module fcntl has it from Python 3.9 on
+F_OFD_SETLK = 37  # the value on Linux; the module fcntl has the name since Python 3.9
 _file: Optional[int] = None
-_given = 0  # how far this process has got: its own locks do not keep it out
+_given = 0  # ports that this process has used already: its own locks do not exclude it
 
 
 def _set(file: int, kind: int, port: int) -> bool:
@@ -26,7 +26,8 @@ def _set(file: int, kind: int, port: int) -> bool:
 
 
 def _reserve(file: int, port: int) -> bool:
-    """Locks of the same open file let each other in, so that of another one is tried first."""
+    """Locks the port for `file`. Locks of the same open file do not exclude each other, so the lock is first taken with
+    the file of this process."""
     assert _file is not None
     if not _set(_file, fcntl.F_WRLCK, port):
         return False
@@ -47,7 +48,7 @@ def _can_be_bound(port: int) -> bool:
 
 
 def _kernels() -> range:
-    """The ports that the kernel gives to connections; none where it takes up all of ours."""
+    """The ports that the kernel assigns to connections. An empty range if they include all of ours."""
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as numbers:
             lowest, highest = map(int, numbers.read().split())
@@ -57,7 +58,8 @@ def _kernels() -> range:
 
 
 def free_port(count: int = 1, file: Optional[int] = None) -> int:
-    """The first of `count` free ports in a row, reserved until whoever has opened `file` ends: by default, we."""
+    """The first of `count` consecutive free ports. They are reserved until the process that opened `file` exits; by
+    default this process."""
     global _file, _given
     if _file is None:
         path = f"{tempfile.gettempdir()}/tutti-test-ports-{os.getuid()}"
@@ -69,7 +71,7 @@ def free_port(count: int = 1, file: Optional[int] = None) -> int:
     for i in range(_given, _given + LAST - FIRST + count):
         port = FIRST + (start + i) % (LAST - FIRST + 1)
         good = port not in kernels and _reserve(file, port) and _can_be_bound(port)
-        if not good or port == FIRST:  # those before it are of no use
+        if not good or port == FIRST:  # the run of consecutive ports ends here
             for unused in range(max(FIRST, port - run), port):
                 _set(file, fcntl.F_UNLCK, unused)
             run = 0

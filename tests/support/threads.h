@@ -1,4 +1,4 @@
-// Whether a thread has come to where it waits for others.
+// Finds out whether a thread has reached the point at which it waits for other threads or processes.
 #pragma once
 
 #include <unistd.h>
@@ -12,7 +12,7 @@
 
 namespace tutti::test {
 
-// What the kernel says of a thread of this process: 'S' sleeps, 'R' runs or waits for a processor.
+// The state of a thread of this process, from the kernel: 'S' sleeps, 'R' runs or waits for a processor, '?' unknown.
 inline char state_of_thread(pid_t thread) {
   std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
   std::string text;
@@ -21,8 +21,9 @@ inline char state_of_thread(pid_t thread) {
   return name_end == std::string::npos ? '?' : text[name_end + 2];
 }
 
-// Waits until a thread of this process sleeps in every one of several looks: then it is in the call that has to wait
-// for others, however busy the machine is, because a thread that has not come so far runs or waits for a processor.
+// Waits until a thread of this process is asleep in 8 consecutive checks. Then it is in the call that waits for
+// others, even on a busy machine, because a thread that has not reached this call runs or waits for a processor.
+// Returns false after patience().
 inline bool falls_asleep(pid_t thread) {
   int looks = 0;
   return eventually([&] {

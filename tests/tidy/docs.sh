@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# docs.sh ROOT TUTTI: what the documents show must be there. Every relative link of every *.md file leads to a file, and
-# the picture in the README is the one that its own command draws.
+# docs.sh ROOT TUTTI: checks the documents. Every relative link of every *.md file must lead to a file, and the picture
+# in the README must be identical to the one that its command draws. An empty TUTTI skips the check of the picture.
 
 set -euo pipefail
 root=$1 tutti=$2 status=0
@@ -21,7 +21,7 @@ if [ -n "$tutti" ]; then
   trap 'rm -f "$drawn"' EXIT
   "$tutti" plan all_reduce --algorithm ring --ranks 4 --svg "$drawn" >/dev/null
   if ! cmp -s "$drawn" "$root/docs/ring4.svg"; then
-    echo "docs/ring4.svg is not what tutti plan draws: draw it anew"
+    echo "docs/ring4.svg differs from the output of tutti plan: draw it again"
     status=1
   fi
 fi

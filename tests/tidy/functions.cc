@@ -1,6 +1,6 @@
-// The length of functions, by matching braces: no parser, but right on code in this project's format. A function is a
-// pair of braces that opens at namespace or class level after a parameter list; what is inside, lambdas too, belongs to
-// it.
+// Measures the length of functions by matching braces. There is no parser, but the result is correct for code in this
+// project's format. A function is a pair of braces that opens at namespace or class level after a parameter list.
+// Everything inside, including lambdas, belongs to it.
 #include <cctype>
 #include <string_view>
 
@@ -19,7 +19,7 @@ std::string_view trim(std::string_view text) {
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
-// Takes "template <...>" and "[[...]]" off the front.
+// Removes "template <...>" and "[[...]]" from the front.
 std::string_view without_prefixes(std::string_view head) {
   for (;;) {
     head = trim(head);
@@ -54,7 +54,7 @@ bool opens_scope(std::string_view head) {
   return false;
 }
 
-// Whether a constructor's list of initialisers has begun: a lone ':' after the parameter list.
+// Whether the initialiser list of a constructor has begun: there is a single ':' after the parameter list.
 bool in_initialisers(std::string_view head) {
   int depth = 0;
   bool parameters_seen = false;
@@ -68,18 +68,19 @@ bool in_initialisers(std::string_view head) {
   return false;
 }
 
+// The type of a pair of braces: a namespace or class, a function, or anything else.
 enum class Braces { kScope, kFunction, kOther };
 
-// What a '{' at namespace or class level opens; `head` is what stands before it since the last statement.
+// The type of a '{' at namespace or class level. `head` is the text between the previous statement and the brace.
 Braces classify(std::string_view head) {
   head = without_prefixes(head);
   if (opens_scope(head)) return Braces::kScope;
-  if (head.find('(') == std::string_view::npos) return Braces::kOther;  // an enumeration, or a value in braces
+  if (head.find('(') == std::string_view::npos) return Braces::kOther;  // an enumeration, or an initialiser in braces
   if (in_initialisers(head) && (is_word(head.back()) || head.back() == '>')) return Braces::kOther;  // member_{...}
   return Braces::kFunction;
 }
 
-// "RingPlan::build" of "Result<Plan> RingPlan::build(int ranks) const".
+// The name of a function, for example "RingPlan::build" for "Result<Plan> RingPlan::build(int ranks) const".
 std::string function_name(std::string_view head) {
   head = without_prefixes(head);
   head = trim(head.substr(0, head.find('(')));
@@ -88,6 +89,7 @@ std::string function_name(std::string_view head) {
   return begin == head.size() ? std::string(head) : std::string(head.substr(begin));
 }
 
+// Reads the code of one file character by character, and reports functions that are too long.
 class Scanner {
  public:
   Scanner(const std::string& path, const SourceFile& file, std::vector<Finding>& findings)
@@ -112,8 +114,8 @@ class Scanner {
  private:
   struct Open {
     Braces braces;
-    std::size_t line;  // where its head begins
-    int parentheses;   // open around it
+    std::size_t line;  // first line of the text before the brace
+    int parentheses;   // number of open parentheses around it
     std::string name;
   };
 
@@ -160,7 +162,7 @@ class Scanner {
     }
     if (!outside_functions()) return;
     if (closed.braces == Braces::kOther) {
-      head_ += '}';  // a value in braces: the statement goes on
+      head_ += '}';  // an initialiser in braces: the statement continues
     } else {
       start_head();
     }
@@ -172,7 +174,7 @@ class Scanner {
   const SourceFile& file_;
   std::vector<Finding>& findings_;
   std::vector<Open> open_;
-  std::string head_;  // since the last statement, outside functions
+  std::string head_;  // text since the last statement, outside of functions
   std::size_t head_line_ = 0;
   std::size_t line_ = 0;
   int parentheses_ = 0;

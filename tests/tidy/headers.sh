@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# headers.sh ROOT COMPILER [FLAGS...]: compiles each header of the tree at ROOT alone, names those that lean on others.
+# headers.sh ROOT COMPILER [FLAGS...]: compiles each header of the tree at ROOT alone, and prints the headers that do
+# not compile because they do not include everything that they need.
 #
-# ROOT/include, ROOT/src, ROOT and ROOT/tests are searched. Exit status 0: all are self-contained; 1: others are named.
+# The include path is ROOT/include, ROOT/src, ROOT and ROOT/tests. Exit status: 0 if all headers are self-contained; 1
+# otherwise.
 
 set -euo pipefail
 root=$1
@@ -23,9 +25,9 @@ folders=()
 for folder in include src topology transports kernels tools bench tests; do
   if [ -d "$folder" ]; then folders+=("$folder"); fi
 done
-# Files that end in -inl.h are parts of one source file that is compiled once for each SIMD target.
-# Those of tests/peers belong to programs that are built with a peer's own headers, where it has been installed; those
-# of train (not in the list above) and tests/train to ones built with libtorch's, which take a compiler 15 s each.
+# Files that end in -inl.h are not checked, because they are parts of a source file that is compiled once for each SIMD
+# target. The headers of tests/peers need the headers of another library, which may not be installed. Those of train
+# (not in the list above) and tests/train need libtorch's, for which the compiler takes 15 s each.
 mapfile -t headers < <(find "${folders[@]}" -name '*.h' -not -name '*-inl.h' -not -path 'tests/peers/*' \
   -not -path 'tests/train/*' | sort)
 [ ${#headers[@]} -gt 0 ] || { printf 'no headers in %s\n' "$root"; exit 1; }

@@ -1,5 +1,5 @@
-// Who may include whom. The table is the house's order of folders; a folder that is not in it has to be given its place
-// here.
+// Checks which folder may include which. The table is the order of the folders of this project. A new folder must be
+// added to it.
 #include <algorithm>
 #include <array>
 #include <set>
@@ -9,22 +9,23 @@
 namespace tutti::tidy {
 namespace {
 
+// A folder, and the folders that its files may include.
 struct Folder {
   std::string_view path;
-  std::string_view may_use;  // a space before and after each; "*": any
+  std::string_view may_use;  // separated by spaces, with a space at both ends; "*": all folders
 };
 
-// A folder may always include itself. The longest path that fits a file is its folder.
+// A folder may always include itself. The folder of a file is the longest path in the table that matches.
 constexpr auto kFolders = std::to_array<Folder>({
     {"include", ""},
     {"src/base", " include "},
-    {"src/cuda", " include src/base "},  // the driver, opened at run time
+    {"src/cuda", " include src/base "},  // the CUDA driver, which is opened at run time
     {"src/plan", " include src/base "},
     {"topology", " include src/base src/cuda "},
     {"src/algorithms", " include src/base src/plan topology "},
     {"src/model", " include src/base src/plan topology src/algorithms "},
-    {"transports", " include src/base "},  // never plan
-    {"kernels", " include src/base "},     // never transports
+    {"transports", " include src/base "},  // must not know plans
+    {"kernels", " include src/base "},     // must not know transports
     {"src/executor", " include src/base src/cuda src/plan topology src/algorithms src/model transports kernels "},
     {"src/bootstrap", " include src/base transports "},
     {"src/job", " include src/base src/plan topology transports src/bootstrap "},
@@ -35,13 +36,14 @@ constexpr auto kFolders = std::to_array<Folder>({
     {"src/communicator",
      " include src/base src/plan topology src/algorithms transports src/executor src/bootstrap src/job src/membership "
      "src/engine src/device src/selection "},
-    {"src/standalone", " kernels "},  // code of other projects' libraries, for the shared ones
+    {"src/standalone", " kernels "},  // functions of other libraries, for the shared libraries
     {"src/nccl", " include src/base src/cuda kernels src/bootstrap src/communicator "},
     {"tools/common", " include src/base "},
     {"tools/run", " include src/base tools/common "},
-    // job: which transports carry messages between machines
+    // src/job: for the transports that are available between machines
     {"tools/topo", " include src/base src/cuda topology kernels src/job tools/common "},
-    // bootstrap: whether this process is a rank of a job; device: whether the GPUs carried a call out
+    // src/bootstrap: to find out if this process is a rank of a job; src/device: to find out if the GPUs executed a
+    // call
     {"tools/perf",
      " include src/base src/cuda topology src/algorithms kernels src/bootstrap src/device tools/common tools/run "},
     {"tools/plan", " include src/base src/plan topology src/algorithms tools/common tools/perf "},
@@ -55,11 +57,11 @@ constexpr auto kFolders = std::to_array<Folder>({
     {"tools",
      " include src/base tools/common tools/run tools/topo tools/perf tools/plan tools/sim tools/points tools/tune "
      "tools/recorder tools/train "},
-    // tools/perf: the machine's own bound; the others: what they add to the time that the bytes take
+    // tools/perf: for the bound of the machine; the other folders are the subjects of the benchmarks
     {"bench",
      " include src/base src/cuda src/plan src/algorithms src/executor src/job src/communicator kernels transports "
      "tools/common tools/perf "},
-    {"train", " include tools/common "},  // messages, files, drawings
+    {"train", " include tools/common "},  // error messages, files and drawings
     {"examples", " include "},
     {"python", " include "},
     {"tests", "*"},
@@ -82,12 +84,12 @@ bool may_include(const Folder& from, const Folder& to) {
 void check_file(const std::string& path, const SourceFile& file, std::vector<Finding>& findings) {
   const Folder* from = find_folder(path);
   if (from == nullptr) {
-    findings.push_back({"layer", path, 1, "its folder has no place in the order of the folders"});
+    findings.push_back({"layer", path, 1, "its folder is not in the table in tests/tidy/layers.cc"});
     return;
   }
   for (const Include& include : file.includes) {
     if (include.target.empty()) {
-      if (include.quoted) findings.push_back({"include", path, include.line, "no file of the tree is " + include.name});
+      if (include.quoted) findings.push_back({"include", path, include.line, "the tree has no file " + include.name});
       continue;
     }
     const Folder* to = find_folder(include.target);
@@ -99,7 +101,7 @@ void check_file(const std::string& path, const SourceFile& file, std::vector<Fin
   }
 }
 
-// Depth-first over the includes; names a cycle at the include that closes it.
+// A depth-first search over the includes. It reports a cycle at the include that closes it.
 class CycleSearch {
  public:
   CycleSearch(const SourceTree& tree, std::vector<Finding>& findings) : tree_(tree), findings_(findings) {}
@@ -131,7 +133,7 @@ class CycleSearch {
 }  // namespace
 
 bool may_use(std::string_view user, std::string_view used) {
-  const auto has = [](std::string_view path, const Folder& folder) {  // files of the folder are under the path
+  const auto has = [](std::string_view path, const Folder& folder) {  // whether files of `folder` are under `path`
     const bool is_under = folder.path.starts_with(path) &&
                           (folder.path.size() == path.size() || folder.path.substr(path.size()).starts_with('/'));
     return is_under || find_folder(std::string(path) + "/") == &folder;

@@ -1,5 +1,5 @@
-// tutti_tidy ROOT: checks the tree at ROOT against the house rules. Exit status 0: none is broken; 1: each place is
-// printed; 2: there is no tree.
+// tutti_tidy ROOT: checks the source tree at ROOT against the rules of the project. Exit status: 0 if all rules hold;
+// 1 if rules are broken, with a line for each place; 2 if ROOT is not a folder.
 #include <cstdio>
 #include <filesystem>
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """named_tests.py ROOT [DOCUMENT...]: fails if a document names a test that does not exist.
 
-A document names the tests that hold its promises in two forms:
+A document names the tests of its promises in two forms:
   in text    (test: `Suite.Name`) or (tests: `Suite.Name`, `folder.name`); a star stands for any part of a name
-  in tables  a last column with the heading `test` or `tests`; each row must name at least one
+  in tables  a last column with the heading `test` or `tests`; each row must name at least one test
 
-The names are looked up in the sources of the tests below ROOT/tests and not in a build, because a build may leave out
-programs whose libraries are missing. Without DOCUMENT, docs/security.md and docs/reliability.md are checked. Exit
-status: 0; 1 a name is wrong or missing, with a line for each; 2 a document is missing or names no test at all.
+The names are looked up in the sources below ROOT/tests. A build is not used, because it may lack programs for which
+libraries are missing. Without DOCUMENT, docs/security.md and docs/reliability.md are checked. Exit status: 0 if all
+names are correct; 1 if a name is wrong or missing, with a line for each; 2 if a document is missing or names no test.
 """
 
 import fnmatch
@@ -23,7 +23,7 @@ WORD = re.compile(r"[\w.]+")
 
 
 class Tests:
-    """The names of all tests in a tree."""
+    """The names of all tests in a tree: those of GoogleTest, and the text of the CMake lists for script tests."""
 
     def __init__(self, root):
         self.google = [f"{suite}.{name}" for path in sorted((root / "tests").rglob("*.cc"))
@@ -35,8 +35,8 @@ class Tests:
             return True
         if any(f"tutti_encrypted_test({name.removesuffix('_encrypted')} " in text for text in self.lists):
             return name.endswith("_encrypted")
-        # A list of CMake has such a name as a whole, or its halves: `script_tests([folder] script name...)` or
-        # `script.${each}`.
+        # A script test can appear in a CMakeLists.txt with its whole name, or with both parts separately:
+        # `script_tests([folder] script name...)` or `script.${each}`.
         script, _, rest = name.partition(".")
         pattern = rf"\((\w+ )?{script}\s|\b{script}\.\$"
         halves = re.compile(pattern) if script.isidentifier() and rest.strip("*") else None
@@ -45,7 +45,7 @@ class Tests:
 
 
 def names_in(text):
-    """The named tests of a document with their lines, and the lines of table rows that name none."""
+    """The tests that a document names, with line numbers, and the line numbers of table rows without a test."""
     named = [(text.count("\n", 0, place.start()) + 1, name)
              for place in IN_TEXT.finditer(text) for name in QUOTED.findall(place.group(1))]
     bare = []

@@ -11,8 +11,8 @@ namespace fs = std::filesystem;
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
-// Blanks comments and the inside of string and character literals, so that braces and words in them are not taken for
-// code.
+// Replaces comments and the contents of string and character literals by spaces, so that braces and words in them are
+// not taken for code.
 class Blanker {
  public:
   explicit Blanker(std::string text) : text_(std::move(text)) {}
@@ -72,7 +72,7 @@ class Blanker {
     ++at_;
   }
 
-  // Whether the apostrophe here separates digits, as in 1'000.
+  // Whether the apostrophe at the current position separates digits, as in 1'000.
   bool in_number() const {
     std::size_t begin = at_;
     while (begin > 0 && (is_word(text_[begin - 1]) || text_[begin - 1] == '\'')) --begin;
@@ -94,7 +94,8 @@ std::vector<std::string> split_lines(const std::string& text) {
   return lines;
 }
 
-// The include of a line whose code part is `code`, or one without a name.
+// Parses an include. `code` is the line without comments and literals. If the line is not an include, the result has
+// no name.
 Include parse_include(const std::string& line, const std::string& code) {
   const std::size_t hash = code.find_first_not_of(" \t");
   if (hash == std::string::npos || code[hash] != '#') return {};
@@ -107,8 +108,8 @@ Include parse_include(const std::string& line, const std::string& code) {
   return {.name = line.substr(open + 1, close - open - 1), .target = {}, .quoted = line[open] == '"', .line = 0};
 }
 
-// Where the compiler would find it: beside the file, then in the project's include folders, of which tests is the
-// tests' own.
+// Finds the included file as the compiler does: in the folder of the file, then in the include folders of the
+// project. The folder tests is an include folder only for tests.
 std::string resolve(const SourceTree& tree, const std::string& from, const Include& include) {
   std::vector<std::string> folders = {"include"};
   if (include.quoted) folders = {folder_of(from), "include", "src", ""};
@@ -141,10 +142,10 @@ SourceTree read_tree(const fs::path& root) {
   for (auto entry = fs::recursive_directory_iterator(root); entry != fs::recursive_directory_iterator(); ++entry) {
     if (entry->is_directory() && skip_folder(entry->path(), root)) entry.disable_recursion_pending();
     if (!entry->is_regular_file() || entry->is_symlink()) continue;
-    if (entry->path().filename() == ".git") continue;  // a working tree beside the repository: where that lies
+    if (entry->path().filename() == ".git") continue;  // in a git worktree, .git is a file with a path
     std::ifstream stream(entry->path(), std::ios::binary);
     const std::string text{std::istreambuf_iterator<char>(stream), {}};
-    if (text.find('\0') != std::string::npos) continue;  // not a text
+    if (text.find('\0') != std::string::npos) continue;  // a binary file
     const std::string path = entry->path().lexically_relative(root).generic_string();
     SourceFile& file = tree[path];
     file.lines = split_lines(text);

@@ -1,4 +1,4 @@
-// A source tree in memory, read once; the rules are functions over it. Values.
+// SourceTree: a source tree in memory, which is read once. The rules are functions of it. Values.
 #pragma once
 
 #include <cstddef>
@@ -11,21 +11,23 @@
 namespace tutti::tidy {
 
 struct Include {
-  std::string name;    // as written
-  std::string target;  // the file of the tree that it names, or empty
+  std::string name;    // the name in the source
+  std::string target;  // path of the included file from the root; empty if it is not in the tree
   bool quoted = false;
   std::size_t line = 0;  // from 1
 };
 
 struct SourceFile {
   std::vector<std::string> lines;
-  std::vector<std::string> code;  // C++ only: the same lines and columns, comments and the inside of literals blanked
+  // only C++: the same lines and columns, with comments and the contents of literals replaced by spaces
+  std::vector<std::string> code;
   std::vector<Include> includes;  // C++ only
 };
 
-using SourceTree = std::map<std::string, SourceFile>;  // by path from the root, '/' between folders
+using SourceTree = std::map<std::string, SourceFile>;  // key: path from the root, with '/' between folders
 
-// All text files of the tree but for build folders, hidden ones other than .ci, and what stands beside the project.
+// Reads all text files of the tree, except in build folders, in hidden folders other than .ci, and in the folder
+// `shared`.
 SourceTree read_tree(const std::filesystem::path& root);
 
 bool is_cxx(std::string_view path);

@@ -1,5 +1,6 @@
-// The graph of CMake's libraries against that of the includes. A folder may link only what its files may include, and
-// it has to link, directly or through others, what they do include. So a reader of either graph knows both.
+// Compares the graph of CMake libraries with the graph of includes. A folder may link only those folders that its
+// files may include. It must link, directly or indirectly, all folders that its files include. So both graphs show
+// the same structure.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -12,13 +13,14 @@
 namespace tutti::tidy {
 namespace {
 
-// The library of this folder implements the public headers in include/, so everybody who may include them may link it.
+// The library of this folder implements the public headers in include/. So all folders that may include them may link
+// it.
 constexpr std::string_view kPublicLibrary = "src/communicator";
 
 struct Library {
-  std::string folder;  // of its CMakeLists.txt
+  std::string folder;  // folder of its CMakeLists.txt
   std::size_t line = 0;
-  std::set<std::string> links;  // other libraries of the tree
+  std::set<std::string> links;  // other libraries of the tree that it links
 };
 using Libraries = std::map<std::string, Library>;
 
@@ -62,7 +64,7 @@ class TargetGraph {
  private:
   void check_link(const std::string& name, const Library& library, const std::string& other) {
     const auto found = libraries_.find(other);
-    if (found == libraries_.end()) return;  // of the tests, for example
+    if (found == libraries_.end()) return;  // for example a library of the tests
     const std::string& folder = found->second.folder;
     if (folder == library.folder) return;
     if (reach(other).contains(name)) return report(library, name + " and " + other + " link each other");
@@ -74,17 +76,17 @@ class TargetGraph {
 
   void check_includes(const std::string& path, const SourceFile& file) {
     const auto own = folder_with_library(path);
-    if (!own || path.starts_with("bench/")) return;  // whose programs link more than its libraries do
+    if (!own || path.starts_with("bench/")) return;  // the programs of bench link more libraries than its libraries do
     for (const Include& include : file.includes) {
       const auto other = include.target.empty() ? std::nullopt : folder_with_library(include.target);
       if (!other || *other == *own || !may_use(*own, *other) || links(*own, *other)) continue;
-      if (!told_.emplace(*own, *other).second) continue;
+      if (!reported_.emplace(*own, *other).second) continue;
       const Library& library = libraries_.at(*folders_.at(*own).begin());
       report(library, "no library of " + *own + " links one of " + *other + ", which " + path + " includes");
     }
   }
 
-  // The nearest folder above the file that has a library.
+  // The nearest folder above the file for which there is a library.
   std::optional<std::string> folder_with_library(const std::string& path) const {
     for (std::string folder = folder_of(path); !folder.empty(); folder = folder_of(folder)) {
       if (folders_.contains(folder)) return folder;
@@ -92,6 +94,7 @@ class TargetGraph {
     return std::nullopt;
   }
 
+  // Whether a library of `folder` links a library of `other`, directly or indirectly.
   bool links(const std::string& folder, const std::string& other) {
     for (const std::string& name : folders_.at(folder)) {
       for (const std::string& reached : reach(name)) {
@@ -101,7 +104,7 @@ class TargetGraph {
     return false;
   }
 
-  // All libraries that this one links, directly or through others.
+  // All libraries that this library links, directly or indirectly.
   const std::set<std::string>& reach(const std::string& name) {
     const auto [found, is_new] = reach_.try_emplace(name);
     if (!is_new || !libraries_.contains(name)) return found->second;
@@ -120,9 +123,9 @@ class TargetGraph {
   const SourceTree& tree_;
   std::vector<Finding>& findings_;
   Libraries libraries_;
-  std::map<std::string, std::set<std::string>> folders_;  // the libraries of each
+  std::map<std::string, std::set<std::string>> folders_;  // folder -> its libraries
   std::map<std::string, std::set<std::string>> reach_;
-  std::set<std::pair<std::string, std::string>> told_;
+  std::set<std::pair<std::string, std::string>> reported_;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The rules about lines: how many, how wide, and what may stand in them.
+// The rules for lines: their number, their width, and text that is forbidden in them.
 #include <array>
 #include <cctype>
 #include <string_view>
@@ -11,7 +11,7 @@ namespace {
 constexpr std::size_t kMaxFileLines = 500;
 constexpr std::size_t kMaxColumns = 120;
 
-// In two pieces each, so that this file passes its own rule.
+// Each text is divided into two literals, so that this file does not break its own rules.
 constexpr auto kMachinePaths = std::to_array<std::string_view>({
     "/ho"
     "me/",
@@ -30,12 +30,12 @@ constexpr auto kToDoWords =
                                      "FIX"
                                      "ME"});
 
-// Macros that other libraries have us define.
+// Macros that other libraries require us to define.
 constexpr auto kForeignMacros = std::to_array<std::string_view>({"HWY_TARGET_INCLUDE", "HWY_DISABLED_TARGETS"});
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
-// Characters, of which UTF-8 makes one or more bytes.
+// The width of a line in characters. In UTF-8 a character has one or more bytes.
 std::size_t columns(std::string_view line) {
   std::size_t count = 0;
   for (char c : line) count += (static_cast<unsigned char>(c) & 0xC0U) != 0x80U ? 1 : 0;
@@ -47,7 +47,7 @@ bool has_width_limit(std::string_view path) {
          path.starts_with("scripts/") || path.starts_with(".ci/");
 }
 
-// Whether the line has one of the words alone, with no "(kind)" after it.
+// Whether the line has one of the words without a category in parentheses after it.
 bool has_bare_to_do(std::string_view line) {
   for (std::string_view word : kToDoWords) {
     for (std::size_t at = line.find(word); at != std::string_view::npos; at = line.find(word, at + 1)) {
@@ -60,7 +60,8 @@ bool has_bare_to_do(std::string_view line) {
   return false;
 }
 
-// Whether one of the paths begins in the line, and not in the middle of a longer one such as "${prefix}/...".
+// Returns a path of kMachinePaths that begins in the line, or an empty text. Paths in the middle of a longer one,
+// such as "${prefix}/...", do not count.
 std::string_view find_machine_path(std::string_view line) {
   for (std::string_view path : kMachinePaths) {
     for (std::size_t at = line.find(path); at != std::string_view::npos; at = line.find(path, at + 1)) {
@@ -71,7 +72,7 @@ std::string_view find_machine_path(std::string_view line) {
   return {};
 }
 
-// The name that a line of code defines as a macro, or nothing.
+// The name of the macro that a line of code defines, or an empty text.
 std::string_view defined_macro(std::string_view code) {
   for (std::string_view part : {"#", "define"}) {
     const std::size_t begin = code.find_first_not_of(" \t");
@@ -84,7 +85,7 @@ std::string_view defined_macro(std::string_view code) {
   return code.substr(0, end);
 }
 
-// The header of NCCL's interface has that interface's macros, and its guard is what programs look for.
+// The header with NCCL's API defines NCCL's macros. Its include guard has NCCL's name, because programs test for it.
 bool is_allowed_macro(std::string_view path, std::string_view name) {
   if (name.empty() || name.starts_with("TUTTI_")) return true;
   if (path == "include/nccl.h" && (name.starts_with("NCCL_") || name.find("nccl") <= 1)) return true;
@@ -99,7 +100,7 @@ void check_line(const std::string& path, std::size_t number, std::string_view li
     findings.push_back({"line-width", path, number,
                         std::to_string(columns(line)) + " columns; " + std::to_string(kMaxColumns) + " are allowed"});
   }
-  if (has_bare_to_do(line)) findings.push_back({"to-do", path, number, "say of what kind it is: (perf), (docs) ..."});
+  if (has_bare_to_do(line)) findings.push_back({"to-do", path, number, "add a category: (perf), (docs) ..."});
   if (const std::string_view found = find_machine_path(line); !found.empty()) {
     findings.push_back({"machine-path", path, number, std::string(found) + " is a path of one machine"});
   }

@@ -1,18 +1,19 @@
-// The house rules that a program can hold. check_tree() reads a source tree and names every place that breaks one:
+// The rules of the project that a program can check. check_tree() reads a source tree and reports every place that
+// breaks one:
 //
 //   layer            an include that the order of the folders forbids
-//   include          a quoted include that names no file of the tree
+//   include          a quoted include of a file that is not in the tree
 //   cycle            headers that include each other
-//   target           a link between CMake's libraries that the order of the folders forbids, or one that is missing
+//   target           a link between CMake libraries that the order of the folders forbids, or a missing one
 //   file-length      more than 500 lines
 //   line-width       more than 120 columns
 //   function-length  more than 70 lines
-//   unused           a source that no CMakeLists.txt lists and nothing includes
-//   macro            a macro whose name does not begin with TUTTI_
-//   to-do            one that does not say of what kind it is
-//   machine-path     a path that holds on one machine only
+//   unused           a source that no CMakeLists.txt lists and no file includes
+//   macro            a macro with a name that does not begin with TUTTI_
+//   to-do            a to-do comment without a category, such as (perf)
+//   machine-path     an absolute path that exists only on one machine
 //
-// That headers are self-contained takes a compiler: see headers.sh beside this file.
+// headers.sh in this folder checks that headers are self-contained, because that needs a compiler.
 #pragma once
 
 #include <cstddef>
@@ -24,12 +25,13 @@ namespace tutti::tidy {
 
 struct Finding {
   std::string rule;
-  std::string file;      // from the tree's root
+  std::string file;      // path from the root of the tree
   std::size_t line = 0;  // from 1
-  std::string message;   // what is wrong and what would be right
+  std::string message;   // the problem and the correct form
 };
 
-// Findings in the order of files, then lines. Empty: the tree is as it should be. `root` must be a folder.
+// Checks the tree at `root`, which must be a folder. Returns the findings ordered by file and line. Empty: no rule is
+// broken.
 std::vector<Finding> check_tree(const std::filesystem::path& root);
 
 }  // namespace tutti::tidy

@@ -1,4 +1,5 @@
-// Each rule of the house is seen to refuse: a small clean tree, one thing broken, exactly that rule named at that file.
+// Tests that each rule of the project finds an error. Each test starts with a small tree without errors and breaks
+// one rule. It expects exactly one finding, with the name of the rule and the file.
 #include "tidy.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +19,7 @@ std::string lines(std::size_t count, const std::string& line) {
   return text;
 }
 
-// A function of `count` lines, from its first to its closing brace.
+// A function with `count` lines, including the line with the closing brace.
 std::string function_of(std::size_t count) { return "int f(int x) {\n" + lines(count - 2, "  ++x;") + "}\n"; }
 
 class Tidy : public testing::Test {
@@ -52,7 +53,7 @@ class Tidy : public testing::Test {
   }
   void append(const std::string& path, const std::string& text) { std::ofstream(root_ / path, std::ios::app) << text; }
 
-  // "rule file" of each finding, one a line.
+  // The findings as text, one line "rule file:line" for each.
   std::string findings() const {
     std::string all;
     for (const Finding& finding : check_tree(root_)) {
@@ -154,7 +155,7 @@ TEST_F(Tidy, RefusesTheLineAfterTheLastThatAFunctionMayHave) {
   EXPECT_EQ(findings(), "function-length kernels/reduce.cc:2");
 }
 
-// What a brace matcher could stumble over before the function that it has to find.
+// Code that could confuse a brace matcher, placed before the function that must be found.
 TEST_F(Tidy, FindsLongFunctionsAfterAnything) {
   const std::string before[] = {
       "const char* kBrace = \"{ \\\" {\"; const char kQuote = '{';",

@@ -1,5 +1,5 @@
-// Sources that nothing uses. A header is used when another file includes it; a .cc file when one does or when a
-// CMakeLists.txt of the tree names it, by its path from there.
+// Finds unused sources. A header is used if another file includes it. A .cc file is used if a file includes it, or if
+// a CMakeLists.txt of the tree lists it (by its path from there).
 #include <filesystem>
 #include <set>
 #include <string_view>
@@ -9,7 +9,7 @@
 namespace tutti::tidy {
 namespace {
 
-// The words of a CMake file, with the variables for folders filled in; comments left out.
+// The words of a CMake file without comments.
 std::vector<std::string> cmake_words(const SourceFile& file) {
   std::vector<std::string> words;
   for (const std::string& line : file.lines) {
@@ -24,7 +24,8 @@ std::vector<std::string> cmake_words(const SourceFile& file) {
   return words;
 }
 
-// The path from the root that `word` names in a CMakeLists.txt of `folder`.
+// The path from the root of the file that `word` means in a CMakeLists.txt in `folder`. Variables for folders are
+// replaced.
 std::string named_path(const std::string& folder, std::string_view word) {
   std::filesystem::path base = folder;
   for (std::string_view variable : {"${PROJECT_SOURCE_DIR}/", "${CMAKE_SOURCE_DIR}/", "${CMAKE_CURRENT_SOURCE_DIR}/"}) {
@@ -50,7 +51,7 @@ void check_usage(const SourceTree& tree, std::vector<Finding>& findings) {
   }
   for (const auto& [path, file] : tree) {
     if (is_cxx(path) && !used.contains(path)) {
-      findings.push_back({"unused", path, 1, is_header(path) ? "nothing includes it" : "no CMakeLists.txt names it"});
+      findings.push_back({"unused", path, 1, is_header(path) ? "no file includes it" : "no CMakeLists.txt lists it"});
     }
   }
 }

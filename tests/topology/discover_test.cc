@@ -1,4 +1,4 @@
-// This machine as a graph, over made-up folders of sysfs and made-up processors.
+// Tests of the discovery of this machine's topology, with made-up sysfs folders and made-up processors.
 #include "topology/discover.h"
 
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// A folder like the kernel's, removed at the end.
+// A folder with the structure of sysfs, which is removed at the end of the test.
 class FakeSysfs {
  public:
   FakeSysfs() : root_(fs::temp_directory_path() / ("tutti_sysfs_" + std::to_string(getpid()))) {
@@ -41,7 +41,7 @@ class FakeSysfs {
     std::ofstream(root_ / file) << text << '\n';
   }
 
-  // A device at the end of a chain of bus ids below a root port.
+  // Adds a device at the end of a chain of bus ids that starts at a root port.
   void add_pci(const std::vector<std::string>& chain, const std::string& device_class, const std::string& vendor,
                const std::string& speed, int width, int numa) {
     fs::path real = "sys/devices/pci0000:00";
@@ -83,7 +83,8 @@ class FakeSysfs {
   std::map<std::string, fs::path> real_;
 };
 
-// Two switches, one at each socket, each with two GPUs; a port at the first, a card with two ports at the second.
+// Two PCI switches, one at each socket, with two GPUs each. The first also has a NIC with one port, the second a NIC
+// with two ports.
 void fill(FakeSysfs& sysfs) {
   const std::string speed = "32.0 GT/s PCIe";
   for (int socket = 0; socket < 2; ++socket) {
@@ -142,7 +143,7 @@ TEST(Discover, FindsEveryPartAndItsPlace) {
   EXPECT_EQ(nodes_of(graph, NodeKind::kCpu).size(), 2U);
   EXPECT_EQ(nodes_of(graph, NodeKind::kGpu).size(), 4U);
   EXPECT_EQ(nodes_of(graph, NodeKind::kNic).size(), 3U);
-  EXPECT_EQ(nodes_of(graph, NodeKind::kPci).size(), 3U);  // a switch for each socket, and the card with two ports
+  EXPECT_EQ(nodes_of(graph, NodeKind::kPci).size(), 3U);  // a switch for each socket, and the NIC with two ports
   EXPECT_EQ(nodes_of(graph, NodeKind::kNvSwitch).size(), 1U);
   EXPECT_THAT(found->notes, IsEmpty());
   const auto paths = paths_from(graph, index_of(graph, "gpu0"));
@@ -208,8 +209,8 @@ TEST(Discover, DeadAndUnplacedPartsAreTold) {
   const Result<Discovery> found = discover({.root = sysfs.root(), .synthetic = kTwoSockets}, four_gpus());
   ASSERT_TRUE(found);
   EXPECT_THAT(found->notes, ElementsAre(HasSubstr("NIC mlx5_9 is down: it is left out"),
-                                        HasSubstr("NIC eth0 does not tell its speed: 10 Gbit/s"),
-                                        HasSubstr("the NUMA node of 0000:a0:00.0 is not told")));
+                                        HasSubstr("the speed of NIC eth0 is unknown: 10 Gbit/s"),
+                                        HasSubstr("the NUMA node of 0000:a0:00.0 is unknown")));
   const GraphNode& eth0 = found->graph.nodes[index_of(found->graph, "eth0")];
   EXPECT_EQ(eth0.nic.megabits_per_s, 10'000);
   EXPECT_EQ(eth0.nic.device, 3);
@@ -223,7 +224,7 @@ TEST(Discover, ALinkIsAsSlowAsItsSlowerEnd) {
   ASSERT_EQ(devices.size(), 2U);
   EXPECT_EQ(devices[1].pci.gigatransfers_per_s, 8);
   EXPECT_EQ(devices[1].pci.width, 4U);
-  EXPECT_THAT(devices[1].above, IsEmpty());  // a root port is the CPU's
+  EXPECT_THAT(devices[1].above, IsEmpty());  // a root port belongs to the CPU
 }
 
 TEST(Discover, AnEmptySysfsIsNoError) {

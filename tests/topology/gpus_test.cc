@@ -1,5 +1,5 @@
-// What the driver and NVML tell of GPUs, over their doubles: four pretend devices, two NVLinks from each to the next
-// one round a ring, and one to a switch.
+// Tests of the information that the CUDA driver and NVML give about GPUs, with the fake CUDA driver and the fake
+// NVML library. They simulate four devices. Each has two NVLinks to the next device in a ring, and one to a switch.
 #include "topology/gpus.h"
 
 #include <gmock/gmock.h>
@@ -12,7 +12,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// The double reads it when it is loaded, which is in a test at the earliest.
+// The fake driver reads the variable when it is loaded, which is not before the first test.
 const bool kFourDevices = setenv("FAKE_CUDA_DEVICES", "4", 1) == 0;
 
 class Gpus : public testing::Test {
@@ -20,7 +20,7 @@ class Gpus : public testing::Test {
   void SetUp() override {
     ASSERT_TRUE(kFourDevices);
     fake_ = cuda::fake::control();
-    ASSERT_NE(fake_, nullptr) << "libcuda.so.1 is not the double: was the program linked with fake_driver?";
+    ASSERT_NE(fake_, nullptr) << "libcuda.so.1 is not the fake driver: was the program linked with fake_driver?";
   }
   void TearDown() override {
     unsetenv("FAKE_NVML_INIT");
@@ -60,10 +60,10 @@ TEST_F(Gpus, AreDescribed) {
 
 TEST_F(Gpus, ReachNeighboursByTheirLinksAndOthersByTheSwitch) {
   const GpuTopology topology = found();
-  // The two links of the ring are an NVLink 5.0 and a 4.0: the older one counts.
+  // The two links of the ring are one NVLink 5.0 and one NVLink 4.0. The older version counts.
   const GpuPath neighbour{.access = true, .atomics = true, .nvlinks = {2, 40, false}};
   EXPECT_EQ(topology.path(0, 1), neighbour);
-  EXPECT_EQ(topology.path(1, 0), neighbour) << "only GPU 0 tells of these links";
+  EXPECT_EQ(topology.path(1, 0), neighbour) << "only GPU 0 reports these links";
   EXPECT_EQ(topology.path(3, 0), neighbour);
   EXPECT_EQ(topology.path(0, 2), (GpuPath{.access = true, .atomics = true, .nvlinks = {1, 40, true}}));
   EXPECT_EQ(topology.path(2, 2), (GpuPath{.same_gpu = true, .access = true, .atomics = true, .nvlinks = {}}));

@@ -1,4 +1,4 @@
-// Paths of small graphs, computed by hand.
+// Tests of the paths in small graphs. The expected values were calculated by hand.
 #include "topology/graph.h"
 
 #include <gtest/gtest.h>
@@ -31,8 +31,8 @@ Path path(const Graph& graph, std::string_view from, std::string_view to) {
   return paths_from(graph, node(graph, from))[node(graph, to)];
 }
 
-// "PIX 24 via pci a" with the nodes between.
-std::string tell(const Graph& graph, std::string_view from, std::string_view to) {
+// Returns, for example, "PIX 24 via pci a": the type, the bandwidth, and the nodes on the path.
+std::string path_text(const Graph& graph, std::string_view from, std::string_view to) {
   const Path found = path(graph, from, to);
   std::string text = std::string(to_string(found.type)) + " " + std::to_string(std::lround(found.gbytes_per_s));
   for (std::size_t i = 0; i + 1 < found.hops.size(); ++i) {
@@ -42,8 +42,8 @@ std::string tell(const Graph& graph, std::string_view from, std::string_view to)
   return text;
 }
 
-// Two sockets; under the first a switch with two switches below it, under the second one device of each kind at the
-// CPU.
+// Two sockets. Below the first is a switch with two further switches. Below the second, one device of each type is
+// connected directly to the CPU.
 Graph pci_box() {
   Graph graph;
   const std::uint32_t cpu0 = add(graph, NodeKind::kCpu, "cpu0", 0), cpu1 = add(graph, NodeKind::kCpu, "cpu1", 1);
@@ -61,14 +61,14 @@ Graph pci_box() {
 
 TEST(Graph, PathsOfATreeOfPciSwitches) {
   const Graph graph = pci_box();
-  EXPECT_EQ(tell(graph, "gpu0", "nic0"), "PIX 12 via left");
-  EXPECT_EQ(tell(graph, "gpu0", "gpu1"), "PXB 20 via left, top, right");
-  EXPECT_EQ(tell(graph, "gpu1", "nic0"), "PXB 12 via right, top, left");
-  EXPECT_EQ(tell(graph, "gpu2", "nic1"), "PHB 12 via cpu1");
-  EXPECT_EQ(tell(graph, "gpu0", "gpu2"), "SYS 10 via left, top, cpu0, cpu1");
-  EXPECT_EQ(tell(graph, "gpu0", "cpu0"), "PHB 20 via left, top");
-  EXPECT_EQ(tell(graph, "cpu0", "cpu1"), "SYS 10");
-  EXPECT_EQ(tell(graph, "cpu0", "gpu2"), "SYS 10 via cpu1");
+  EXPECT_EQ(path_text(graph, "gpu0", "nic0"), "PIX 12 via left");
+  EXPECT_EQ(path_text(graph, "gpu0", "gpu1"), "PXB 20 via left, top, right");
+  EXPECT_EQ(path_text(graph, "gpu1", "nic0"), "PXB 12 via right, top, left");
+  EXPECT_EQ(path_text(graph, "gpu2", "nic1"), "PHB 12 via cpu1");
+  EXPECT_EQ(path_text(graph, "gpu0", "gpu2"), "SYS 10 via left, top, cpu0, cpu1");
+  EXPECT_EQ(path_text(graph, "gpu0", "cpu0"), "PHB 20 via left, top");
+  EXPECT_EQ(path_text(graph, "cpu0", "cpu1"), "SYS 10");
+  EXPECT_EQ(path_text(graph, "cpu0", "gpu2"), "SYS 10 via cpu1");
   const Path self = path(graph, "gpu0", "gpu0");
   EXPECT_EQ(self.type, PathType::kLoc);
   EXPECT_TRUE(std::isinf(self.gbytes_per_s) && self.hops.empty());
@@ -76,16 +76,16 @@ TEST(Graph, PathsOfATreeOfPciSwitches) {
 
 TEST(Graph, OneGpuMayRelayBetweenGpusAndNothingElse) {
   Graph graph = pci_box();
-  const std::uint32_t gpu3 = add(graph, NodeKind::kGpu, "gpu3", 3);  // by NVLink only
+  const std::uint32_t gpu3 = add(graph, NodeKind::kGpu, "gpu3", 3);  // connected only by NVLink
   graph.links.push_back({node(graph, "gpu0"), node(graph, "gpu1"), LinkKind::kNvLink, 2, 40});
   graph.links.push_back({node(graph, "gpu1"), node(graph, "gpu2"), LinkKind::kNvLink, 1, 20});
   graph.links.push_back({node(graph, "gpu2"), gpu3, LinkKind::kXgmi, 1, 20});
-  EXPECT_EQ(tell(graph, "gpu0", "gpu1"), "NVL 40");
-  EXPECT_EQ(tell(graph, "gpu0", "gpu2"), "NVB 20 via gpu1");
-  EXPECT_EQ(tell(graph, "gpu0", "gpu3"), "DIS 0") << "two GPUs would have to relay";
-  EXPECT_EQ(tell(graph, "nic0", "gpu3"), "DIS 0") << "a GPU would have to relay for a NIC";
-  EXPECT_EQ(tell(graph, "cpu1", "gpu3"), "DIS 0");
-  EXPECT_EQ(tell(graph, "gpu1", "nic1"), "SYS 10 via right, top, cpu0, cpu1");
+  EXPECT_EQ(path_text(graph, "gpu0", "gpu1"), "NVL 40");
+  EXPECT_EQ(path_text(graph, "gpu0", "gpu2"), "NVB 20 via gpu1");
+  EXPECT_EQ(path_text(graph, "gpu0", "gpu3"), "DIS 0") << "two GPUs would have to forward data, but only one may";
+  EXPECT_EQ(path_text(graph, "nic0", "gpu3"), "DIS 0") << "a GPU does not forward data for a NIC";
+  EXPECT_EQ(path_text(graph, "cpu1", "gpu3"), "DIS 0");
+  EXPECT_EQ(path_text(graph, "gpu1", "nic1"), "SYS 10 via right, top, cpu0, cpu1");
 }
 
 TEST(Graph, TheNearestTypeGoesBeforeTheWidestAndThisBeforeTheFewestHops) {
@@ -93,14 +93,16 @@ TEST(Graph, TheNearestTypeGoesBeforeTheWidestAndThisBeforeTheFewestHops) {
   for (int i = 0; i < 5; ++i) add(graph, NodeKind::kGpu, "gpu" + std::to_string(i), i);
   graph.links = {{0, 1, LinkKind::kNvLink, 1, 10}, {0, 2, LinkKind::kNvLink, 1, 50}, {2, 1, LinkKind::kNvLink, 1, 50},
                  {0, 3, LinkKind::kNvLink, 1, 30}, {3, 4, LinkKind::kNvLink, 1, 40}, {2, 4, LinkKind::kNvLink, 1, 30}};
-  EXPECT_EQ(tell(graph, "gpu0", "gpu1"), "NVL 10") << "nearer, though narrower";
-  EXPECT_EQ(tell(graph, "gpu0", "gpu4"), "NVB 30 via gpu2") << "of equals through the lowest number";
+  EXPECT_EQ(path_text(graph, "gpu0", "gpu1"), "NVL 10") << "the nearer path wins, although it is narrower";
+  EXPECT_EQ(path_text(graph, "gpu0", "gpu4"), "NVB 30 via gpu2")
+      << "of equal paths, the one through the lowest number wins";
   graph.links[5].gbytes_per_s = 20;
-  EXPECT_EQ(tell(graph, "gpu0", "gpu4"), "NVB 30 via gpu3");
+  EXPECT_EQ(path_text(graph, "gpu0", "gpu4"), "NVB 30 via gpu3");
 }
 
 TEST(Graph, AWideBeginningIsNotLostToANearOne) {
-  // From the GPU one PCI switch to the CPU (narrow) or two (wide): both ways are PHB once they are beyond it.
+  // From the GPU to the CPU there is a narrow path with one PCI switch, and a wide path with two. Beyond the CPU
+  // both paths have the type PHB, so the wide one must win.
   Graph graph;
   const std::uint32_t cpu = add(graph, NodeKind::kCpu, "cpu0");
   const std::uint32_t near = add(graph, NodeKind::kPci, "near"), far = add(graph, NodeKind::kPci, "far");
@@ -109,7 +111,7 @@ TEST(Graph, AWideBeginningIsNotLostToANearOne) {
   graph.links = {{near, gpu, LinkKind::kPci, 1, 5}, {hub, near, LinkKind::kPci, 1, 5},
                  {far, gpu, LinkKind::kPci, 1, 20}, {hub, far, LinkKind::kPci, 1, 20},
                  {cpu, hub, LinkKind::kPci, 1, 20}, {cpu, other, LinkKind::kPci, 1, 20}};
-  EXPECT_EQ(tell(graph, "gpu0", "nic0"), "PHB 20 via far, hub, cpu0");
+  EXPECT_EQ(path_text(graph, "gpu0", "nic0"), "PHB 20 via far, hub, cpu0");
 }
 
 TEST(Graph, ChipToChip) {
@@ -121,13 +123,13 @@ TEST(Graph, ChipToChip) {
   graph.links = {{cpu0, gpu0, LinkKind::kC2c, 1, 300}, {cpu1, gpu1, LinkKind::kC2c, 1, 300},
                  {cpu0, cpu1, LinkKind::kCpu, 1, 100}, {cpu0, pci, LinkKind::kPci, 1, 48},
                  {pci, nic, LinkKind::kPci, 1, 48},    {pci, gpu2, LinkKind::kPci, 1, 48}};
-  EXPECT_EQ(tell(graph, "gpu0", "cpu0"), "C2C 300");
-  EXPECT_EQ(tell(graph, "gpu0", "nic0"), "P2C 48 via cpu0, pci");
-  EXPECT_EQ(tell(graph, "nic0", "gpu0"), "P2C 48 via pci, cpu0");
-  EXPECT_EQ(tell(graph, "gpu0", "gpu2"), "PHB 48 via cpu0, pci");
-  EXPECT_EQ(tell(graph, "gpu2", "gpu0"), "PHB 48 via pci, cpu0");
-  EXPECT_EQ(tell(graph, "gpu0", "gpu1"), "SYS 100 via cpu0, cpu1");
-  EXPECT_EQ(tell(graph, "gpu1", "nic0"), "SYS 48 via cpu1, cpu0, pci");
+  EXPECT_EQ(path_text(graph, "gpu0", "cpu0"), "C2C 300");
+  EXPECT_EQ(path_text(graph, "gpu0", "nic0"), "P2C 48 via cpu0, pci");
+  EXPECT_EQ(path_text(graph, "nic0", "gpu0"), "P2C 48 via pci, cpu0");
+  EXPECT_EQ(path_text(graph, "gpu0", "gpu2"), "PHB 48 via cpu0, pci");
+  EXPECT_EQ(path_text(graph, "gpu2", "gpu0"), "PHB 48 via pci, cpu0");
+  EXPECT_EQ(path_text(graph, "gpu0", "gpu1"), "SYS 100 via cpu0, cpu1");
+  EXPECT_EQ(path_text(graph, "gpu1", "nic0"), "SYS 48 via cpu1, cpu0, pci");
 }
 
 TEST(Graph, NodesComeInTheOrderOfTheirNumbers) {
@@ -149,7 +151,7 @@ TEST(Graph, NamesAreThoseOfTheField) {
   EXPECT_EQ(to_string(LinkKind::kXgmi), "xGMI");
 }
 
-// A random machine: a tree of PCI under two or three CPUs, NVLinks at random, sometimes chip to chip.
+// A random machine: a PCI tree below one to three CPUs, with random NVLinks and some chip-to-chip links.
 Graph random_machine(std::mt19937_64& random) {
   const auto pick = [&](std::uint32_t below) { return static_cast<std::uint32_t>(random() % below); };
   const double widths[] = {6, 12, 24, 48};
@@ -198,7 +200,7 @@ TEST(Graph, PathsAreAsTheyAreToldAndAlikeThereAndBack) {
           const GraphLink& link = graph.links[hop.link];
           ASSERT_EQ(hop.reversed ? link.to : link.from, at);
           at = hop.reversed ? link.from : link.to;
-          ASSERT_TRUE(passed.insert(at).second) << "passes a node twice";
+          ASSERT_TRUE(passed.insert(at).second) << "a path must not pass a node twice";
           narrowest = std::min(narrowest, link.gbytes_per_s);
         }
         ASSERT_EQ(at, b);

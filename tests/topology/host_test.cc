@@ -1,3 +1,4 @@
+// Tests of the information about this machine's CPUs: their number, the limit of a cgroup, and the sizes of caches.
 #include "topology/host.h"
 
 #include <gtest/gtest.h>
@@ -13,11 +14,11 @@
 #include <thread>
 
 namespace {
-// The CPUs of the kernel that a test plays; 0: those of the real one.
+// The number of CPUs of the simulated kernel. 0 means that the real kernel is used.
 std::size_t kernel_cpus = 0;
 }  // namespace
 
-// Takes the place of the C library's. A kernel refuses a set that has no room for all its CPUs.
+// Replaces the C library's sched_getaffinity(). Like the kernel, it refuses a set that is too small for all CPUs.
 extern "C" int sched_getaffinity(pid_t process, std::size_t bytes, cpu_set_t* set) noexcept {
   if (kernel_cpus == 0) return syscall(SYS_sched_getaffinity, process, bytes, set) < 0 ? -1 : 0;
   if (bytes * 8 < kernel_cpus) {
@@ -41,7 +42,7 @@ TEST(Host, SeesTheCpusOfLargeMachines) {
     ASSERT_GE(found.size(), cpus);
     EXPECT_TRUE(found[cpus - 1]) << cpus;
     EXPECT_EQ(std::count(found.begin(), found.end(), true), 1) << cpus;
-    EXPECT_LT(pack_cpus(found).size(), 2100u) << "it goes into one message of set-up";
+    EXPECT_LT(pack_cpus(found).size(), 2100u) << "it must fit into one message of the set-up";
   }
 }
 
@@ -59,7 +60,7 @@ TEST(Host, RanksThatAreBoundToACoreEachHaveThemTogether) {
   EXPECT_EQ(cores_of({first, first, first}, 0), 1u);
   EXPECT_EQ(cores_of({both, second}, 0), 2u);
   EXPECT_EQ(cores_of({first, far}, 0), 600u);
-  EXPECT_EQ(cores_of({first, far}, 7), 7u) << "no more than the cgroup allows";
+  EXPECT_EQ(cores_of({first, far}, 7), 7u) << "not more than the cgroup allows";
   EXPECT_EQ(cores_of({}, 0), 1u);
 }
 
@@ -84,10 +85,10 @@ TEST(Host, ReadsTheCachesOfACore) {
     std::ofstream(place / "size") << size << "\n";
   };
   std::filesystem::remove_all(folder);
-  EXPECT_EQ(read_caches(folder).l2_bytes, 0u) << "no such folder";
+  EXPECT_EQ(read_caches(folder).l2_bytes, 0u) << "the folder does not exist";
   cache(0, "1", "Data", "48K");
   cache(1, "2", "Unified", "2048K");
-  EXPECT_EQ(read_caches(folder).l3_bytes, 0u) << "none of the third level";
+  EXPECT_EQ(read_caches(folder).l3_bytes, 0u) << "there is no cache of level 3";
   cache(2, "2", "Instruction", "1M");
   cache(3, "3", "Unified", "480M");
   EXPECT_EQ(read_caches(folder).l2_bytes, 2048u * 1024);
@@ -105,10 +106,11 @@ TEST(Host, ReadsSizes) {
 TEST(Host, HasTheCachesThatTheCLibraryKnows) {
   const HostTopology host = discover_host();
   const long l2_bytes = sysconf(_SC_LEVEL2_CACHE_SIZE), l3_bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  if (host.l2_bytes == 0 || l2_bytes <= 0) GTEST_SKIP() << "the kernel or the C library does not say";
+  if (host.l2_bytes == 0 || l2_bytes <= 0)
+    GTEST_SKIP() << "the kernel or the C library does not report the cache sizes";
   EXPECT_EQ(host.l2_bytes, static_cast<std::uint64_t>(l2_bytes));
-  // On a virtual machine the C library, which asks the processor, and the kernel may disagree on the last level: one
-  // means all of it, the other what these processors have.
+  // On a virtual machine the C library, which queries the CPU, and the kernel may report different last-level
+  // caches. One reports the whole cache, and the other the part that these CPUs have.
   if (l3_bytes > 0) {
     EXPECT_GE(host.last_level_bytes, host.l2_bytes);
     EXPECT_LE(host.last_level_bytes, static_cast<std::uint64_t>(std::max(l2_bytes, l3_bytes)));
@@ -118,7 +120,7 @@ TEST(Host, HasTheCachesThatTheCLibraryKnows) {
 TEST(Host, ReadsTheCgroupsLimit) {
   EXPECT_EQ(cores_of_cpu_max("max 100000"), 0u);
   EXPECT_EQ(cores_of_cpu_max("200000 100000"), 2u);
-  EXPECT_EQ(cores_of_cpu_max("150000 100000"), 2u) << "a part of a core is a core";
+  EXPECT_EQ(cores_of_cpu_max("150000 100000"), 2u) << "a part of a core is rounded up to a core";
   EXPECT_EQ(cores_of_cpu_max("10000 100000"), 1u);
   EXPECT_EQ(cores_of_cpu_max(""), 0u);
   EXPECT_EQ(cores_of_cpu_max("garbage"), 0u);

@@ -1,4 +1,5 @@
-// What is said of topology files that are wrong, and where; and that hostile ones cost little.
+// Tests of the linter for topology files: which errors it reports and for which line, and that hostile files do not
+// take much time.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,8 +24,8 @@ std::string replaced(std::string text, const std::string& what, const std::strin
   return text.replace(at, what.size(), by);
 }
 
-// All findings that contain `words`, in one string.
-std::string said(const std::string& text, const std::string& words) {
+// Returns all findings that contain `words`, in one string.
+std::string findings_with(const std::string& text, const std::string& words) {
   std::string all;
   for (const Finding& finding : read_xml(text).findings) {
     EXPECT_FALSE(finding.what.empty());
@@ -46,8 +47,8 @@ void expect_error(const std::string& text, const std::string& words, std::uint32
 
 void expect_warning(const std::string& text, const std::string& words, std::uint32_t line) {
   EXPECT_TRUE(parse_xml(text)) << words;
-  EXPECT_THAT(said(text, words), HasSubstr("line " + std::to_string(line) + ", "));
-  EXPECT_THAT(said(text, words), HasSubstr("warning: "));
+  EXPECT_THAT(findings_with(text, words), HasSubstr("line " + std::to_string(line) + ", "));
+  EXPECT_THAT(findings_with(text, words), HasSubstr("warning: "));
 }
 
 TEST(Lint, AGoodFileHasNoFindings) {
@@ -55,7 +56,7 @@ TEST(Lint, AGoodFileHasNoFindings) {
     const std::vector<Finding> findings = read_xml(text).findings;
     EXPECT_THAT(findings, IsEmpty()) << to_string(findings.front());
   }
-  EXPECT_THAT(said(kSkeleton, "2 GPUs are told by PCI class only"), HasSubstr("note: "));
+  EXPECT_THAT(findings_with(kSkeleton, "2 GPUs are described by their PCI class only"), HasSubstr("note: "));
   EXPECT_EQ(read_xml(kSkeleton).findings.size(), 2U);
 }
 
@@ -69,7 +70,7 @@ TEST(Lint, MissingAndUnknownWordsAreNamed) {
   expect_error("<system version=\"1\"/>", "<system> without a <cpu>", 1);
   expect_warning(replaced(kXgmi, " version=\"2\"", ""), "<system> without version", 1);
   expect_warning(replaced(kXgmi, "<cpu ", "some words <cpu "), "text between the elements of <system>", 1);
-  EXPECT_THAT(said(replaced(kXgmi, "<cpu ", "<!-- a remark --><cpu "), ""), IsEmpty());
+  EXPECT_THAT(findings_with(replaced(kXgmi, "<cpu ", "<!-- a remark --><cpu "), ""), IsEmpty());
 }
 
 TEST(Lint, ValuesOutOfReasonAreErrors) {
@@ -82,14 +83,15 @@ TEST(Lint, ValuesOutOfReasonAreErrors) {
   expect_error(replaced(kTwoSockets, "count=\"4\"", "count=\"-4\""), "count of <nvlink> is \"-4\"", 6);
   expect_error(replaced(kTwoSockets, "class=\"0x060400\"", "class=\"bridge\""), "class of <pci> is \"bridge\"", 3);
   expect_error(replaced(kTwoSockets, "0000:10:00.0", "10:00"), "busid of <pci> is \"10:00\"", 3);
-  expect_error(replaced(kTwoSockets, "0000ffff", "cores"), "affinity of cpu0 is no CPU mask", 2);
+  expect_error(replaced(kTwoSockets, "0000ffff", "cores"), "affinity of cpu0 is not a CPU mask", 2);
   expect_error(replaced(kTwoSockets, "numaid=\"0\"", "numaid=\"zero\""), "numaid of <cpu> is \"zero\"", 2);
   expect_error(replaced(kTwoSockets, "dev=\"0\" sm", "dev=\"x\" sm"), "dev of <gpu> is \"x\"", 5);
   expect_error(replaced(kTwoSockets, "rank=\"0\"", "rank=\"-7\""), "rank of <gpu> is \"-7\"", 5);
   expect_error(replaced(kTwoSockets, "bw=\"25000\"", "bw=\"much\""), "bw of <c2c> is \"much\"", 28);
 }
 
-// Values without which the rest of the file is as good: the machine is that of the same file without the attribute.
+// Wrong values that do not affect the rest of the file. The result must be the machine of the same file without the
+// attribute.
 TEST(Lint, OfHarmlessWrongValuesItIsSaidWhatIsAssumed) {
   struct Wrong {
     const char* name;
@@ -118,23 +120,23 @@ TEST(Lint, OfHarmlessWrongValuesItIsSaidWhatIsAssumed) {
     const std::string bad = attribute + one.wrong + "\"";
     const std::string text = replaced(kTwoSockets, good, bad);
     expect_warning(text, std::string(one.name) + " of <", one.line);
-    EXPECT_THAT(said(text, one.wrong), HasSubstr(std::string("it is assumed that ") + one.assumed)) << one.name;
+    EXPECT_THAT(findings_with(text, one.wrong), HasSubstr(std::string("it is assumed that ") + one.assumed))
+        << one.name;
     EXPECT_EQ(*parse_xml(text), *parse_xml(replaced(kTwoSockets, good, ""))) << one.name;
   }
   const std::string number = replaced(kTwoSockets, "dev=\"1\" speed", "dev=\"x\" speed");
   expect_warning(number, "dev of <net> is \"x\"", 33);
-  EXPECT_THAT(said(number, "dev of <net>"), HasSubstr("it is assumed that it has no number"));
+  EXPECT_THAT(findings_with(number, "dev of <net>"), HasSubstr("it is assumed that it has no number"));
 }
 
 TEST(Lint, WhatIsThereTwiceIsTold) {
   expect_error(replaced(kTwoSockets, "0000:12:00.0\" class", "0000:11:00.0\" class"),
-               "bus id 0000:11:00.0 is there twice, first in line 5", 11);
-  expect_error(replaced(kTwoSockets, "numaid=\"1\"", "numaid=\"0\""), "NUMA node 0 is there twice, first in line 2",
-               24);
-  expect_error(replaced(kTwoSockets, "dev=\"1\" sm", "dev=\"0\" sm"), "GPU 0 is there twice, first in line 5", 12);
-  expect_error(replaced(kTwoSockets, "rank=\"1\"", "rank=\"0\""), "rank 0 is there twice, first in line 5", 12);
+               "bus id 0000:11:00.0 appears twice, first in line 5", 11);
+  expect_error(replaced(kTwoSockets, "numaid=\"1\"", "numaid=\"0\""), "NUMA node 0 appears twice, first in line 2", 24);
+  expect_error(replaced(kTwoSockets, "dev=\"1\" sm", "dev=\"0\" sm"), "GPU 0 appears twice, first in line 5", 12);
+  expect_error(replaced(kTwoSockets, "rank=\"1\"", "rank=\"0\""), "rank 0 appears twice, first in line 5", 12);
   expect_error(replaced(kTwoSockets, "dev=\"0\" sm", "dev=\"0\" dev=\"0\" sm"), "has the attribute dev twice", 5);
-  expect_warning(replaced(kTwoSockets, "dev=\"2\" speed", "dev=\"1\" speed"), "NIC 1 is there twice", 34);
+  expect_warning(replaced(kTwoSockets, "dev=\"2\" speed", "dev=\"1\" speed"), "NIC 1 appears twice", 34);
   expect_warning(replaced(kTwoSockets, "affinity=\"ffff0000\"", "affinity=\"ffff8000\""), "cpu0 and cpu1 overlap", 24);
   const Graph graph = *parse_xml(replaced(kTwoSockets, "name=\"mlx5_2\"", "name=\"mlx5_1\""));
   EXPECT_EQ(graph.nodes[nodes_of(graph, NodeKind::kNic)[2]].name, "mlx5_1#2");
@@ -145,16 +147,17 @@ TEST(Lint, WhatIsThereTwiceIsTold) {
 
 TEST(Lint, LinksThatLeadNowhereAreTold) {
   expect_warning(replaced(kTwoSockets, "target=\"0000:12:00.0\"", "target=\"0000:77:00.0\""),
-                 "<nvlink> of gpu0 leads to 0000:77:00.0, which is no GPU of this file", 6);
+                 "<nvlink> of gpu0 leads to 0000:77:00.0, which is not a GPU of this file", 6);
   expect_warning(replaced(kTwoSockets, "target=\"0000:12:00.0\"", "target=\"0000:11:00.0\""), "leads to itself", 6);
   expect_warning(replaced(kTwoSockets, "count=\"4\"", "count=\"3\""), "3 links from gpu0 to gpu1, but 4 back", 6);
   expect_warning(replaced(kXgmi, "<xgmi target=\"0000:c5:00.0\" count=\"2\" tclass=\"0x038000\"/>", ""),
                  "2 links from gpu1 to gpu0, but 0 back", 10);
   expect_warning(replaced(kTwoSockets, "<nic>", "<pcilink target=\"0000:10:00.0\"/><nic>"), "<pcilink> at a device",
                  18);
-  expect_warning(replaced(kXgmi, "count=\"2\"", "count=\"0\""), "<xgmi> of no links", 5);
+  expect_warning(replaced(kXgmi, "count=\"2\"", "count=\"0\""), "<xgmi> with count 0", 5);
   const std::string lower = "<pci busid=\"0000:91:00.0\"";
-  expect_warning(replaced(kTwoSockets, lower, "<pcilink target=\"0000:13:00.0\"/>" + lower), "no other PCI switch", 26);
+  expect_warning(replaced(kTwoSockets, lower, "<pcilink target=\"0000:13:00.0\"/>" + lower), "not another PCI switch",
+                 26);
 }
 
 TEST(Lint, DevicesThatCannotBeMeantAreTold) {
@@ -171,8 +174,8 @@ TEST(Lint, DevicesThatCannotBeMeantAreTold) {
 TEST(Lint, OtherFilesAreToldApart) {
   expect_error("<graphs version=\"1\"/>", "a file of rings and trees", 1);
   expect_error("<html/>", "the outermost element is <html>", 1);
-  expect_error("", "this is no XML", 1);
-  expect_error("not XML at all", "this is no XML", 1);
+  expect_error("", "this is not XML", 1);
+  expect_error("not XML at all", "this is not XML", 1);
   const std::string hwloc =
       "<?xml version=\"1.0\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n<topology version=\"2.0\">";
   expect_error(hwloc, "a topology of hwloc", 1);
@@ -205,7 +208,7 @@ TEST(Lint, HostileTextsAreRefusedWithTheirLine) {
   expect_error(bomb + "]>\n<system version=\"1\">&z;</system>", "a document type (DOCTYPE) is declared", 2);
   std::string deep;
   for (int i = 0; i < 60'000; ++i) deep += "<pci busid=\"0000:00:00.0\">\n";
-  expect_error("<system version=\"1\"><cpu numaid=\"0\">\n" + deep, "this is no XML", 0);
+  expect_error("<system version=\"1\"><cpu numaid=\"0\">\n" + deep, "this is not XML", 0);
   std::string closed;
   for (int i = 0; i < 60'000; ++i) closed += "</pci>";
   expect_error("<system version=\"1\"><cpu numaid=\"0\">\n" + deep + closed + "</cpu></system>", "64 elements deep",

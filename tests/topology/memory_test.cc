@@ -1,3 +1,5 @@
+// Tests of available_memory(): the available memory of the machine, and the limits of the cgroups that contain this
+// process.
 #include "topology/memory.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A folder with the files that a kernel would show.
+// A folder with files like those that the kernel provides in /proc and /sys.
 class Root {
  public:
   Root() {
@@ -61,7 +63,7 @@ TEST(AvailableMemory, IsWhatTheTightestCgroupAboveTheProcessLeaves) {
   root.write("sys/fs/cgroup/job/memory.current", "600000\n");
   root.write("sys/fs/cgroup/job/memory.stat", "anon 1\ninactive_file 50000\n");
   const AvailableMemory memory = available_memory(root.path());
-  EXPECT_EQ(memory.group_bytes, 450'000u) << "cached pages of files are given back first";
+  EXPECT_EQ(memory.group_bytes, 450'000u) << "cached file pages can be reclaimed, so they count as available";
   EXPECT_EQ(memory.group, "/job");
   EXPECT_EQ(memory.shared_bytes(), 450'000u);
 }
@@ -73,16 +75,16 @@ TEST(AvailableMemory, KnowsCgroupsOfVersionOneAndContainersThatSeeTheirOwnFolder
   root.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "500000\n");
   root.write("sys/fs/cgroup/memory/memory.usage_in_bytes", "600000\n");
   AvailableMemory memory = available_memory(root.path());
-  EXPECT_EQ(memory.group_bytes, 0u) << "more is used than may be";
+  EXPECT_EQ(memory.group_bytes, 0u) << "more memory is used than the limit allows";
   root.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
   memory = available_memory(root.path());
-  EXPECT_EQ(memory.group_bytes, kUnlimitedMemory) << "this number stands for no limit";
+  EXPECT_EQ(memory.group_bytes, kUnlimitedMemory) << "this number means that there is no limit";
 }
 
 TEST(AvailableMemory, CannotBeReadIsUnlimited) {
   const Root root;
   EXPECT_EQ(available_memory(root.path()).shared_bytes(), kUnlimitedMemory);
-  EXPECT_LT(available_memory().shared_bytes(), kUnlimitedMemory) << "this machine's";
+  EXPECT_LT(available_memory().shared_bytes(), kUnlimitedMemory) << "the memory of this machine";
 }
 
 }  // namespace

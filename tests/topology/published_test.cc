@@ -1,5 +1,5 @@
-// Every published topology file, where the data folder is: what is read of it, that nothing of it is lost when it is
-// written, and what the linter has to say of it.
+// Tests with every published topology file, if the data folder exists: the parts that are read, the findings of the
+// linter, and that no information is lost when the file is written again.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,11 +17,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// What a file holds; bandwidths of the links of GPU 0, and of its path to GPU 1.
+// The expected contents of a file: numbers of parts and findings, and properties of the links and paths of GPU 0.
 struct Golden {
   std::size_t cpus, switches, gpus, nics;
-  std::size_t nvlinks;   // pairs of parts that NVLink or xGMI joins
-  double nvlink_gbytes;  // of the first such pair
+  std::size_t nvlinks;   // pairs of parts that are connected by NVLink or xGMI
+  double nvlink_gbytes;  // bandwidth of the first such pair
   PathType gpu0_to_gpu1;
   PathType gpu0_to_nic0;
   std::size_t warnings, notes;
@@ -78,7 +78,7 @@ void expect_golden(const std::string& name, const XmlReading& reading, const Gol
   EXPECT_EQ(counts[Severity::kNote], golden.notes) << name << "\n" << all;
 }
 
-// One attribute of NCCL's as it means, whatever its form.
+// Returns the meaning of an NCCL attribute, independent of how the value is written.
 std::string meaning(std::string_view attribute, const std::string& value) {
   if (attribute == "link_speed") return std::to_string(parse_link_speed(value).value_or(0));
   if (attribute == "speed" || attribute == "latency" || attribute == "link_width") {
@@ -87,9 +87,10 @@ std::string meaning(std::string_view attribute, const std::string& value) {
   return value;
 }
 
-// What an element says, by the element that it is known by; those of NVSwitches apart, which are written as one.
-using Sayings = std::map<std::string, std::map<std::string, std::string>>;
-void collect(const pugi::xml_node& node, const std::string& where, Sayings& sayings) {
+// Collects the attributes of each element, with a key that identifies the element. NVSwitches are left out, because
+// all of them are written as one.
+using AttributesByElement = std::map<std::string, std::map<std::string, std::string>>;
+void collect(const pugi::xml_node& node, const std::string& where, AttributesByElement& collected) {
   for (const pugi::xml_node& child : node.children()) {
     const std::string name = child.name();
     if (name.empty() || std::string(child.attribute("tclass").value()) == "0x068000") continue;
@@ -102,9 +103,9 @@ void collect(const pugi::xml_node& node, const std::string& where, Sayings& sayi
     if (name == "gpu") key = "gpu of " + where;
     for (const auto& attribute : child.attributes()) {
       const std::string value = meaning(attribute.name(), attribute.value());
-      if (!std::string(attribute.value()).empty()) sayings[key][attribute.name()] = value;
+      if (!std::string(attribute.value()).empty()) collected[key][attribute.name()] = value;
     }
-    collect(child, key, sayings);
+    collect(child, key, collected);
   }
 }
 
@@ -116,7 +117,7 @@ TEST(Published, EveryFileIsReadAsItIs) {
     SCOPED_TRACE(file.filename());
     const XmlReading reading = read_xml(testing::contents(file));
     const auto golden = goldens().find(file.filename());
-    if (golden == goldens().end()) continue;  // the graph file, and those that came later
+    if (golden == goldens().end()) continue;  // the graph file, and files that were added later
     ++known;
     expect_golden(file.filename(), reading, golden->second);
     const Result<std::string> written = to_xml(reading.graph);
@@ -138,13 +139,14 @@ TEST(Published, NothingThatAFileSaysIsLost) {
     pugi::xml_document after;
     ASSERT_TRUE(before.load_string(text.c_str()));
     ASSERT_TRUE(after.load_string(to_xml(*graph)->c_str()));
-    Sayings said;
-    Sayings kept;
-    collect(before.document_element(), "system", said);
+    AttributesByElement original;
+    AttributesByElement kept;
+    collect(before.document_element(), "system", original);
     collect(after.document_element(), "system", kept);
-    for (const auto& [element, attributes] : said) {
+    for (const auto& [element, attributes] : original) {
       for (const auto& [attribute, value] : attributes) {
-        if (element.starts_with("nvlink")) continue;  // of one GPU to itself: the linter says that it is passed over
+        // An NVLink from a GPU to itself. The linter reports that it is ignored.
+        if (element.starts_with("nvlink")) continue;
         const std::string otherwise = meaning(attribute, "0");
         const auto found = kept[element].find(attribute);
         EXPECT_EQ(found == kept[element].end() ? otherwise : found->second, value)

@@ -1,4 +1,4 @@
-// The ready-made machines have the parts, paths and bandwidths that they are known for.
+// Tests that the predefined machines have the parts, paths and bandwidths of the real machines.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,9 +18,9 @@ Cluster shape(const ShapeOptions& options) {
 struct Expected {
   std::string_view name;
   std::size_t cpus, gpus, nics;
-  PathType gpu_to_gpu;  // of the first to the last
+  PathType gpu_to_gpu;  // from the first GPU to the last
   double gpu_to_gpu_gbytes_per_s;
-  PathType gpu_to_nic;  // of the last of both
+  PathType gpu_to_nic;  // from the last GPU to the last NIC
   double gpu_to_nic_gbytes_per_s;
   double nic_megabits_per_s;
 };
@@ -71,7 +71,7 @@ TEST(Shapes, EveryPartIsThereOnceAndReachesEveryOther) {
         EXPECT_TRUE(names.insert(node.name).second) << node.name;
         const bool device = node.kind != NodeKind::kCpu && node.kind != NodeKind::kNvSwitch;
         EXPECT_TRUE(!device || buses.insert(node.pci.bus_id).second) << node.pci.bus_id;
-        if (node.kind == NodeKind::kNvSwitch) continue;  // carries nothing to CPUs
+        if (node.kind == NodeKind::kNvSwitch) continue;  // has no path to CPUs
         const std::vector<Path> paths = paths_from(graph, i);
         for (std::size_t to = 0; to < paths.size(); ++to) {
           if (graph.nodes[to].kind == NodeKind::kNvSwitch) continue;
@@ -87,7 +87,7 @@ TEST(Shapes, NicsAreDealtEvenlyToTheGpus) {
   for (std::uint32_t nics : {1u, 2u, 4u, 8u, 16u}) {
     const Graph graph = shape({.name = "dgx-h100", .nics = nics}).machine;
     const auto all = nodes_of(graph, NodeKind::kNic);
-    std::vector<std::size_t> near;  // of each GPU: the NICs at its switch
+    std::vector<std::size_t> near;  // for each GPU: the number of NICs at its switch
     for (std::uint32_t gpu : nodes_of(graph, NodeKind::kGpu)) {
       const std::vector<Path> paths = paths_from(graph, gpu);
       near.push_back(static_cast<std::size_t>(
@@ -113,7 +113,7 @@ TEST(Shapes, TheCubeMeshGivesEveryGpuSixLinks) {
 
 TEST(Shapes, FabricsAreWhatWasAskedFor) {
   Cluster cluster = shape({.name = "dgx-h100", .machines = 64});
-  EXPECT_EQ(cluster.fabric.kind, FabricKind::kRailOptimised) << "its own";
+  EXPECT_EQ(cluster.fabric.kind, FabricKind::kRailOptimised) << "the default of this machine";
   EXPECT_EQ(cluster.fabric.machines_per_leaf, 32u);
   EXPECT_EQ(cluster.fabric.oversubscription, 1);
   EXPECT_EQ(cluster.ranks(), 512u);

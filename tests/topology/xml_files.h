@@ -1,4 +1,4 @@
-// Topology files for tests: small ones made up here, and the published ones where the data folder is.
+// For tests: small made-up topology files, and the published ones if the data folder exists.
 #pragma once
 
 #include <cstdlib>
@@ -10,8 +10,8 @@
 
 namespace tutti::testing {
 
-// Two sockets; behind each a switch with two GPUs and a NIC; NVLink in pairs and to a switch; every element that NCCL
-// knows somewhere.
+// Two sockets, each with a switch, two GPUs and a NIC. The GPUs have NVLinks in pairs and to a switch. Every element
+// that NCCL knows occurs somewhere.
 inline const std::string kTwoSockets = R"(<system version="1">
   <cpu numaid="0" affinity="0000ffff" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">
 <pci busid="0000:10:00.0" class="0x060400" vendor="0x1000" device="0xc030" link_speed="32.0 GT/s PCIe" link_width="16">
@@ -56,7 +56,7 @@ inline const std::string kTwoSockets = R"(<system version="1">
 </system>
 )";
 
-// As RCCL writes it.
+// The format that RCCL writes.
 inline const std::string kXgmi = R"(<system version="2">
   <cpu numaid="0" affinity="ffffffff,ffffffff" arch="x86_64" vendor="AuthenticAMD" familyid="175" modelid="48">
     <pci busid="0000:c1:00.0" class="0x038000" link_speed="16.0 GT/s PCIe" link_width="16">
@@ -73,7 +73,7 @@ inline const std::string kXgmi = R"(<system version="2">
 </system>
 )";
 
-// As clouds write it: PCI devices by class only.
+// The format of cloud providers, which describe PCI devices only by their class.
 inline const std::string kSkeleton = R"(<system version="1">
   <cpu numaid="0" affinity="00000000,0000ffff" arch="x86_64" vendor="AuthenticAMD" familyid="23" modelid="49">
     <pci busid="ffff:ff:01.0" class="0x060400" link_speed="16 GT/s" link_width="16">
@@ -85,11 +85,12 @@ inline const std::string kSkeleton = R"(<system version="1">
 </system>
 )";
 
-// Empty where the folder is nowhere; `source_dir` is the root of the tree.
+// Returns an empty list if the data folder does not exist. `source_dir` is the root of the source tree.
 inline std::vector<std::filesystem::path> published_topologies(const std::filesystem::path& source_dir) {
-  const char* told = std::getenv("TUTTI_SHARED_DATA");
+  const char* folder_name = std::getenv("TUTTI_SHARED_DATA");
   const std::filesystem::path folder =
-      (told != nullptr ? std::filesystem::path(told) : source_dir / ".." / "shared" / "data") / "topologies";
+      (folder_name != nullptr ? std::filesystem::path(folder_name) : source_dir / ".." / "shared" / "data") /
+      "topologies";
   std::vector<std::filesystem::path> files;
   std::error_code none;
   for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {

@@ -1,5 +1,6 @@
-// Thousands of damaged topology files, from one seed: reading them ends, and gives either a sound graph or a finding
-// that says where. Under the address sanitizer this is what finds reads out of bounds.
+// Reads thousands of damaged topology files, which are generated from one seed. Reading must end, and must give
+// either a valid graph or a finding with a line number. With the address sanitizer this test also finds reads out of
+// bounds.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -91,7 +92,8 @@ class Mutator {
     }
   }
 
-  // The next attribute's value becomes a word: what is still XML reaches the checks of values.
+  // Replaces the value of the next attribute by one of kWords. The text is still XML, so it reaches the checks of
+  // values.
   void replace_value(std::string& text, std::size_t at) {
     const std::size_t begin = text.find("=\"", at);
     if (begin == std::string::npos) return;
@@ -154,7 +156,7 @@ TEST(XmlFuzz, DamagedFilesGiveASoundGraphOrAFindingWithItsLine) {
     EXPECT_TRUE(again) << to_string(again.error());
     if (HasFailure()) return;
   }
-  // A fuzzer whose mutants are all alike tests nothing.
+  // If nearly all mutants were valid, or nearly all invalid, the fuzzer would test too little.
   EXPECT_GT(usable, kMutants / 20);
   EXPECT_LT(usable, kMutants * 19 / 20);
   EXPECT_EQ(written, usable);

@@ -1,4 +1,5 @@
-// NCCL's topology files: what is read of them, what is written, and that what is written reads the same.
+// Tests of reading and writing NCCL's topology files, and that a written file gives the same graph when it is read
+// again.
 #include "topology/xml/xml.h"
 
 #include <gmock/gmock.h>
@@ -47,7 +48,7 @@ TEST(Xml, ReadsEveryPartOfAMachine) {
   EXPECT_EQ(nodes_of(graph, NodeKind::kCpu).size(), 2U);
   EXPECT_EQ(nodes_of(graph, NodeKind::kGpu).size(), 3U);
   EXPECT_EQ(nodes_of(graph, NodeKind::kNic).size(), 4U);
-  EXPECT_EQ(nodes_of(graph, NodeKind::kPci).size(), 3U);  // two switches and the card with two ports
+  EXPECT_EQ(nodes_of(graph, NodeKind::kPci).size(), 3U);  // two switches and the NIC with two ports
   EXPECT_EQ(nodes_of(graph, NodeKind::kNvSwitch).size(), 1U);
   const GraphNode& cpu = graph.nodes[index_of(graph, "cpu1")];
   EXPECT_EQ(cpu.numa, 1);
@@ -64,7 +65,7 @@ TEST(Xml, LinksCarryWhatTheirKindAndCountSay) {
   const Graph graph = parsed(kTwoSockets);
   EXPECT_DOUBLE_EQ(find_link(graph, "gpu0", "gpu1", LinkKind::kNvLink)->gbytes_per_s, 4 * 20.6);
   const GraphLink* to_switch = find_link(graph, "gpu0", "nvswitch", LinkKind::kNvLink);
-  EXPECT_EQ(to_switch->count, 14U);  // two switches are one node
+  EXPECT_EQ(to_switch->count, 14U);  // two switches become one node
   EXPECT_DOUBLE_EQ(to_switch->gbytes_per_s, 14 * 20.6);
   EXPECT_DOUBLE_EQ(find_link(graph, "pci 0000:10:00.0", "gpu0", LinkKind::kPci)->gbytes_per_s, 48);
   EXPECT_DOUBLE_EQ(find_link(graph, "cpu1", "pci 0000:90:00.0", LinkKind::kPci)->gbytes_per_s, 24);
@@ -83,7 +84,7 @@ TEST(Xml, PathsHaveNcclsNames) {
   EXPECT_EQ(paths[index_of(graph, "mlx5_0")].type, PathType::kPix);
   EXPECT_EQ(paths[index_of(graph, "cpu0")].type, PathType::kPhb);
   EXPECT_EQ(paths[index_of(graph, "eth0")].type, PathType::kSys);
-  // A card with several ports is no second switch, seen from either end.
+  // A NIC with several ports does not count as a second switch, from either end of the path.
   const std::uint32_t gpu = index_of(graph, "gpu2");
   const std::uint32_t port = index_of(graph, "mlx5_2");
   EXPECT_EQ(paths_from(graph, gpu)[port].type, PathType::kPix);
@@ -93,7 +94,7 @@ TEST(Xml, PathsHaveNcclsNames) {
 TEST(Xml, ReadsAmdsFiles) {
   const Graph graph = parsed(kXgmi);
   EXPECT_EQ(graph.nodes[index_of(graph, "gpu1")].gpu.gcn, "910");
-  EXPECT_EQ(graph.nodes[index_of(graph, "gpu1")].pci.bus_id, "0000:c5:00.0");  // lower case
+  EXPECT_EQ(graph.nodes[index_of(graph, "gpu1")].pci.bus_id, "0000:c5:00.0");  // converted to lower case
   const GraphLink* link = find_link(graph, "gpu0", "gpu1", LinkKind::kXgmi);
   ASSERT_NE(link, nullptr);
   EXPECT_EQ(link->count, 2U);
@@ -155,7 +156,7 @@ TEST(Xml, WhatNcclsFormatCannotSayIsWrittenBesideIt) {
   EXPECT_THAT(findings, IsEmpty()) << to_string(findings.front());
 }
 
-// Found by the fuzzer: the NUMA node of a higher number stands first.
+// Found by the fuzzer: a NUMA node with a higher number is first in the file.
 TEST(Xml, CpusStandInTheOrderOfTheFile) {
   std::string text = kTwoSockets;
   text.replace(text.find("numaid=\"0\""), 10, "numaid=\"5\"");

@@ -1,4 +1,5 @@
-// Trainings that go on: on other ranks, by other strategies, after damage.
+// Tests of trainings that resume from a checkpoint: with another number of ranks, with another strategy, and after
+// damage.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +31,7 @@ class Checkpoint : public testing::Test {
     options.checkpoint_every = 5;
     return options;
   }
-  // The two newest of steps 5, 10, 15, 20 are there then.
+  // Trains 20 steps. Of the checkpoints at steps 5, 10, 15 and 20, the two newest exist afterwards.
   void train_first() {
     TrainOptions how = options(20);
     how.ranks = 2;
@@ -55,10 +56,10 @@ class Checkpoint : public testing::Test {
   fs::path folder;
 };
 
-struct Way {
+struct ResumeSetting {
   Strategy strategy;
   std::int32_t ranks, tensor, pipeline;
-  void take(TrainOptions& options) const {
+  void apply_to(TrainOptions& options) const {
     options.strategy = strategy;
     options.ranks = ranks;
     options.tensor = tensor;
@@ -67,19 +68,21 @@ struct Way {
   }
 };
 
-// Each way goes on where the one before has stopped; the whole is the curve of one process that never did.
+// Each setting resumes where the previous one has stopped. Together they must give the loss curve of one process
+// that never stopped.
 TEST_F(Checkpoint, IsGoneOnWithByAnyStrategyOnAnyRanks) {
-  const Way ways[] = {{Strategy::kDdp, 2, 1, 1},   {Strategy::kZero3, 3, 1, 1}, {Strategy::kDdp, 4, 2, 2},
-                      {Strategy::kZero1, 4, 2, 1}, {Strategy::kMics, 4, 1, 1},  {Strategy::kServer, 3, 1, 1},
-                      {Strategy::kZero2, 4, 1, 2}, {Strategy::kDdp, 1, 1, 1}};
+  const ResumeSetting settings[] = {{Strategy::kDdp, 2, 1, 1},   {Strategy::kZero3, 3, 1, 1},
+                                    {Strategy::kDdp, 4, 2, 2},   {Strategy::kZero1, 4, 2, 1},
+                                    {Strategy::kMics, 4, 1, 1},  {Strategy::kServer, 3, 1, 1},
+                                    {Strategy::kZero2, 4, 1, 2}, {Strategy::kDdp, 1, 1, 1}};
   TrainOptions whole = options(80);
   whole.checkpoint.clear();
   const Training alone = train_here(whole);
   std::vector<double> losses;
-  for (std::size_t i = 0; i < std::size(ways); ++i) {
+  for (std::size_t i = 0; i < std::size(settings); ++i) {
     TrainOptions how = options(10 * (static_cast<std::int64_t>(i) + 1));
     how.resume = i > 0;
-    ways[i].take(how);
+    settings[i].apply_to(how);
     const Training part = train_here(how);
     ASSERT_EQ(part.error, "") << i;
     ASSERT_EQ(part.losses.size(), 10U) << i;
@@ -113,7 +116,7 @@ TEST_F(Checkpoint, ThatIsCutShortOrLacksAFileIsTorn) {
   train_first();
   fs::resize_file(folder / "step-00000020" / "rank-0.part", 100);
   fs::remove(folder / "step-00000015" / "rank-1.part");
-  EXPECT_THAT(go_on(30).error, HasSubstr("there is no whole checkpoint in"));
+  EXPECT_THAT(go_on(30).error, HasSubstr("there is no complete checkpoint in"));
 }
 
 TEST_F(Checkpoint, AManifestThatIsNoneIsTorn) {
@@ -134,7 +137,8 @@ TEST_F(Checkpoint, WhatWasHalfWrittenDoesNotCount) {
   train_first();
   fs::rename(folder / "step-00000020", folder / "step-00000025.partial");
   EXPECT_EQ(go_on(20).losses.size(), 5U);
-  EXPECT_FALSE(fs::exists(folder / "step-00000025.partial")) << "it is as long as a checkpoint";
+  EXPECT_FALSE(fs::exists(folder / "step-00000025.partial"))
+      << "a partial checkpoint must be removed, because it is as large as a whole one";
 }
 
 TEST_F(Checkpoint, OfAnotherModelOrOptimizerIsRefusedByAllRanks) {
@@ -144,18 +148,18 @@ TEST_F(Checkpoint, OfAnotherModelOrOptimizerIsRefusedByAllRanks) {
   how.ranks = 2;
   how.model.width = 32;
   const Training other = train_here(how);
-  EXPECT_THAT(other.errors[0], HasSubstr("gpt (width 16, blocks 2), and this training has gpt (width 32, blocks 2)"));
+  EXPECT_THAT(other.errors[0], HasSubstr("gpt (width 16, blocks 2), but this training has gpt (width 32, blocks 2)"));
   EXPECT_THAT(other.errors[1], HasSubstr("width 32"));
   how.model.width = 16;
-  how.optimizer = OptimizerKind::kSgd;
+  how.optimizer = OptimizerType::kSgd;
   how.optimizer_given = true;
   EXPECT_THAT(train_here(how).errors[1], HasSubstr("optimizer adamw"));
   how.checkpoint = folder / "none";
-  EXPECT_THAT(train_here(how).error, HasSubstr("there is no whole checkpoint"));
+  EXPECT_THAT(train_here(how).error, HasSubstr("there is no complete checkpoint"));
 }
 
 TEST_F(Checkpoint, ThatCannotBeWrittenIsToldByAllRanksAndNamesTheRank) {
-  std::ofstream(folder.string()) << "a file, and no folder";
+  std::ofstream(folder.string()) << "a file in place of the folder";
   TrainOptions how = options(20);
   how.ranks = 2;
   const Training training = train_here(how);
@@ -168,7 +172,7 @@ TEST_F(Checkpoint, OfAnotherTrainingIsInTheWayAndStays) {
   TrainOptions how = options(4);
   how.ranks = 2;
   const Training another = train_here(how);
-  EXPECT_THAT(another.errors[1], HasSubstr("step-00000020 is there already: go on with it by --resume"));
+  EXPECT_THAT(another.errors[1], HasSubstr("step-00000020 exists already: resume it with --resume"));
   EXPECT_TRUE(fs::exists(folder / "step-00000015" / "manifest.json"));
 }
 
@@ -237,7 +241,7 @@ TEST_F(Checkpoint, HasTheBuffers) {
   const auto take = [](std::vector<float>& all) {
     return [&all](std::int32_t rank, Trainer& trainer) {
       if (rank != 0) return;
-      for (const auto& layer : trainer.learner().row()) {
+      for (const auto& layer : trainer.learner().layers()) {
         for (const Tensor& buffer : layer->buffers()) {
           const Tensor values = buffer.to(torch::kFloat32).reshape({-1});
           all.insert(all.end(), values.data_ptr<float>(), values.data_ptr<float>() + values.numel());
@@ -248,7 +252,7 @@ TEST_F(Checkpoint, HasTheBuffers) {
   ASSERT_EQ(train_here(how, {.end = take(before)}).error, "");
   how.resume = true;
   how.ranks = 1;
-  ASSERT_EQ(train_here(how, {.end = take(after)}).error, "");  // no step is left to do
+  ASSERT_EQ(train_here(how, {.end = take(after)}).error, "");  // no step is left to train
   EXPECT_FALSE(before.empty());
   EXPECT_TRUE(before == after);
 }

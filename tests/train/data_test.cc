@@ -1,4 +1,4 @@
-// Data sets, the order of samples, shares.
+// Tests of data sets, of the order of samples, and of the ranks' shares of a batch.
 #include "train/data.h"
 
 #include <gmock/gmock.h>
@@ -56,13 +56,13 @@ TEST_F(Idx, FilesAreRead) {
 
 TEST_F(Idx, WhatIsNoneIsRefused) {
   write_idx(folder / "train-images-idx3-ubyte.gz", {0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 28, 0, 0, 0, 28}, 2 * 784 - 1);
-  EXPECT_THAT(fault(), HasSubstr("does not hold as many values as it says"));
+  EXPECT_THAT(fault(), HasSubstr("does not contain as many values as its header states"));
   write_idx(folder / "train-images-idx3-ubyte.gz", {0, 0, 8, 3, 255, 255, 255, 255, 0, 0, 0, 28, 0, 0, 0, 28}, 784);
-  EXPECT_THAT(fault(), HasSubstr("does not hold as many values as it says"));
+  EXPECT_THAT(fault(), HasSubstr("does not contain as many values as its header states"));
   write_idx(folder / "train-images-idx3-ubyte.gz", {0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 29, 0, 0, 0, 28}, 29 * 28);
   EXPECT_THAT(fault(), HasSubstr("28 x 28"));
   write_idx(folder / "train-images-idx3-ubyte.gz", {1, 2, 3}, 0);
-  EXPECT_THAT(fault(), HasSubstr("is no IDX file"));
+  EXPECT_THAT(fault(), HasSubstr("is not an IDX file"));
   std::ofstream(folder / "train-images-idx3-ubyte.gz").write("\x1f\x8b\x08\x00torn", 8);
   EXPECT_THAT(fault(), HasSubstr("damaged or cut short"));
   fs::remove(folder / "train-images-idx3-ubyte.gz");
@@ -71,7 +71,7 @@ TEST_F(Idx, WhatIsNoneIsRefused) {
 
 TEST_F(Idx, ClassesMustFit) {
   write_idx(folder / "train-labels-idx1-ubyte.gz", {0, 0, 8, 1, 0, 0, 0, 1}, 1);
-  EXPECT_THAT(fault(), HasSubstr("not as many images as classes"));
+  EXPECT_THAT(fault(), HasSubstr("different numbers of images and classes"));
   write_idx(folder / "train-labels-idx1-ubyte.gz", {0, 0, 8, 1, 0, 0, 0, 2, 11}, 1);
   EXPECT_THAT(fault(), HasSubstr("beyond 9"));
 }
@@ -111,7 +111,7 @@ TEST(Sampler, EachEpochHasEverySampleOnceInAnotherOrder) {
   }
   EXPECT_NE(epochs[0], epochs[1]);
   for (const auto& epoch : epochs) EXPECT_EQ(std::set<std::int64_t>(epoch.begin(), epoch.end()).size(), 103U);
-  EXPECT_EQ(Sampler(103, 10, 5).batch(15), sampler.batch(15)) << "steps can be come to in any order";
+  EXPECT_EQ(Sampler(103, 10, 5).batch(15), sampler.batch(15)) << "batches can be requested in any order";
   EXPECT_NE(Sampler(103, 10, 6).batch(15), sampler.batch(15));
 }
 
@@ -120,7 +120,7 @@ TEST(Shares, CoverTheBatchOnceWhateverTheWeights) {
     for (std::int64_t batch = 1; batch < 40; ++batch) {
       std::int64_t next = 0;
       for (std::int32_t rank = 0; rank < static_cast<std::int32_t>(weights.size()); ++rank) {
-        const Part part = share_of(batch, weights, rank);
+        const IndexRange part = share_of(batch, weights, rank);
         EXPECT_EQ(part.begin, next);
         EXPECT_GE(part.length, 0);
         EXPECT_TRUE(weights[static_cast<std::size_t>(rank)] != 0 || part.length == 0);

@@ -1,5 +1,5 @@
-// Ranks train as one process does: the loss curve of every strategy over 200 steps, the bits of data parallel, and that
-// the bound finds mistakes.
+// Tests that ranks train exactly as one process does: the loss curves of every strategy over 200 steps, bitwise
+// equality for data parallelism, and that the error bound detects intentional mistakes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 namespace tutti::train {
 namespace {
 
-// Relative, of every step's loss in float32. Sound curves of this model stay below a tenth of it; each planted mistake
-// is far above.
+// The largest allowed relative difference of a step's loss in float32. For correct code the curves of this model
+// differ by less than a tenth of it. Each intentional mistake is far above it.
 constexpr double kBound = 5e-6;
 
 struct Case {
@@ -35,7 +35,8 @@ TEST_P(Equal, TheLossesOfOneProcess) {
   ASSERT_EQ(training.error, "");
   ASSERT_EQ(one_process().error, "");
   ASSERT_EQ(training.losses.size(), 200U);
-  EXPECT_LT(training.losses.back(), 0.8 * training.losses.front()) << "nothing was learned: equality would say little";
+  EXPECT_LT(training.losses.back(), 0.8 * training.losses.front())
+      << "the model has learned nothing, so equality would prove little";
   EXPECT_LT(drift(training.losses, one_process().losses), kBound);
   EXPECT_NEAR(training.result.test.loss, one_process().result.test.loss, 1e-4);
 }
@@ -92,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 class Bits : public testing::TestWithParam<std::int32_t> {};
 
-// The direct algorithm adds in the order of the ranks, as one process can, too.
+// The direct algorithm adds in the order of the ranks. One process can add in the same order.
 TEST_P(Bits, OfDataParallelAreThoseOfOneProcessThatAddsInRankOrder) {
   TrainOptions options = small_gpt();
   options.clip = 1.0;
@@ -106,7 +107,8 @@ TEST_P(Bits, OfDataParallelAreThoseOfOneProcessThatAddsInRankOrder) {
   ASSERT_EQ(alone.error, "");
   EXPECT_EQ(ranks.losses, alone.losses);
   for (const auto& values : ranks.values) EXPECT_TRUE(values == alone.values[0]);
-  EXPECT_FALSE(ranks.losses == one_process().losses) << "equal without --as-ranks: then this shows nothing";
+  EXPECT_FALSE(ranks.losses == one_process().losses)
+      << "the losses are equal even without --as-ranks, so this test proves nothing";
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Bits, testing::Values(2, 3, 4));
@@ -124,7 +126,7 @@ TEST_P(BitsOfTwoRuns, AreTheSame) {
   EXPECT_EQ(first.losses, second.losses);
   EXPECT_TRUE(first.values == second.values);
   options.seed = 2;
-  EXPECT_NE(train_here(options).losses, first.losses) << "the seed says nothing";
+  EXPECT_NE(train_here(options).losses, first.losses) << "the seed has no effect";
 }
 
 INSTANTIATE_TEST_SUITE_P(Strategies, BitsOfTwoRuns,
@@ -137,7 +139,8 @@ INSTANTIATE_TEST_SUITE_P(Strategies, BitsOfTwoRuns,
                                          Case{"all_three", 8, mesh("zero1", 2, 2, Schedule::kOneForwardOneBackward)}),
                          [](const auto& one) { return one.param.name; });
 
-// The sum over ranks never reaches one bucket: this rank's own gradient counts there, as if it were everyone's.
+// An intentional mistake: one bucket is not summed over the ranks. This rank uses its own gradient as if it were the
+// average.
 struct OneBucketIsNotSynchronised final : Wrapped {
   using Wrapped::Wrapped;
   void end_backward(std::size_t layer, bool last) override {
@@ -155,7 +158,8 @@ struct TheAverageIsMissing final : Wrapped {
   using Wrapped::Wrapped;
   void finish() override {
     Wrapped::finish();
-    for (Shard& shard : shards()) shard.gradients.mul_(2);  // the sum of two ranks' means, not the mean of the batch
+    // the sum of both ranks' means instead of the mean of the batch
+    for (Shard& shard : shards()) shard.gradients.mul_(2);
   }
 };
 
@@ -168,7 +172,7 @@ struct AShardIsUpdatedTwice final : Wrapped {
 template <class Mistake>
 double drift_with(Strategy strategy) {
   TrainOptions options = small_gpt();
-  options.optimizer = OptimizerKind::kSgd;
+  options.optimizer = OptimizerType::kSgd;
   options.optimizer_given = true;
   options.lr = 0.05;
   options.steps = 50;
@@ -212,7 +216,7 @@ TEST(Equal, ForEveryModel) {
     EXPECT_EQ(alone.error + ranks.error + stages.error, "") << model;
     EXPECT_LT(drift(ranks.losses, alone.losses), kBound) << model;
     EXPECT_LT(drift(stages.losses, alone.losses), kBound) << model;
-    if (shared_by_most(options.model) == 1) continue;  // resnet
+    if (shared_by_most(options.model) == 1) continue;  // resnet has no layer that ranks can share
     options.strategy = Strategy::kDdp;
     options.ranks = 2;
     options.pipeline = 1;

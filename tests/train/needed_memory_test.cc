@@ -1,3 +1,5 @@
+// Tests of the estimate of the memory that a training needs. If the memory is too small, the training must be
+// refused.
 #include "train/needed_memory.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +29,7 @@ TEST(NeededMemory, FallsWhenRanksShareTheState) {
   TrainOptions options;
   options.model = {.name = "gpt", .seed = 1, .width = 1024, .blocks = 8};
   options.ranks = 8;
-  options.optimizer = OptimizerKind::kAdamW;
+  options.optimizer = OptimizerType::kAdamW;
   options.batch = 8;
   const auto state = [&](Strategy strategy) {
     options.strategy = strategy;
@@ -37,7 +39,7 @@ TEST(NeededMemory, FallsWhenRanksShareTheState) {
   EXPECT_GT(state(Strategy::kZero1), state(Strategy::kZero2));
   EXPECT_GT(state(Strategy::kZero2), state(Strategy::kZero3));
   const auto parameters = static_cast<std::uint64_t>(parameters_of(options.model));
-  EXPECT_GT(state(Strategy::kDdp), 8 * 16 * parameters) << "weights, gradients and two values of AdamW on 8 ranks";
+  EXPECT_GT(state(Strategy::kDdp), 8 * 16 * parameters) << "weights, gradients and two AdamW values, on 8 ranks";
 }
 
 TEST(NeededMemory, AModelThatDoesNotFitIsRefusedWithBothNumbers) {
@@ -49,7 +51,7 @@ TEST(NeededMemory, AModelThatDoesNotFitIsRefusedWithBothNumbers) {
   options.memory_bytes = std::uint64_t{3} << 28;
   try {
     check_memory(options);
-    FAIL() << "it needs more";
+    FAIL() << "the model needs more memory, so it must be refused";
   } catch (const Failure& failure) {
     EXPECT_EQ(failure.error().code, ErrorCode::kSystem);
     const std::string& message = failure.error().message;

@@ -1,4 +1,4 @@
-// What `tutti train plot` reads of logs, what it says of bad ones, and what is in the drawing.
+// Tests of `tutti train plot`: how it reads logs, how it reports bad logs, and what it draws.
 #include "train/plot/plot.h"
 
 #include <gmock/gmock.h>
@@ -51,7 +51,7 @@ std::string fault(const std::string& text) {
   return log.error().message;
 }
 
-// A run whose loss falls from 2 on, with a part of 1, 6, 2 and 1 ms for each step but the first, which took a second.
+// A run whose loss starts at 2 and falls. The parts of a step take 1, 6, 2 and 1 ms. The first step takes a second.
 RunLog run_of(std::uint32_t ranks, std::size_t steps, const std::string& strategy = "ddp") {
   RunLog log;
   log.name = strategy + std::to_string(ranks);
@@ -70,14 +70,14 @@ RunLog run_of(std::uint32_t ranks, std::size_t steps, const std::string& strateg
   return log;
 }
 
-// The text of one panel; "" where it is left out.
+// Returns the text of one panel, or "" if the panel is left out.
 std::string panel(const std::string& svg, const std::string& name) {
   const std::size_t begin = svg.find("<g id=\"" + name + "\">");
   if (begin == std::string::npos) return {};
   return svg.substr(begin, svg.find("</g>", begin) - begin);
 }
 
-// What stands between `begin` and the next quote, wherever `begin` is.
+// Returns the text between each occurrence of `begin` and the next quote.
 std::vector<std::string> quoted_after(const std::string& text, const std::string& begin) {
   std::vector<std::string> found;
   for (std::size_t at = text.find(begin); at != std::string::npos; at = text.find(begin, at + 1)) {
@@ -87,10 +87,10 @@ std::vector<std::string> quoted_after(const std::string& text, const std::string
   return found;
 }
 
-// The ways of the lines of runs.
+// Returns the path data of the curves.
 std::vector<std::string> paths(const std::string& text) { return quoted_after(text, "<path d=\""); }
 
-// The first group of each match of `pattern`, which does not see the ways of paths: <regex> recurses for each letter.
+// The first group of each match of `pattern`. Path data is removed first, because <regex> recurses per character.
 std::vector<std::string> all_of(std::string text, const std::string& pattern) {
   const std::string way = " d=\"";
   for (std::size_t at = text.find(way); at != std::string::npos; at = text.find(way, at)) {
@@ -114,7 +114,7 @@ std::size_t count_of(const std::string& text, char letter) {
   return static_cast<std::size_t>(std::count(text.begin(), text.end(), letter));
 }
 
-// Bars are lines that are 14 pixels thick.
+// The bars are lines that are 14 pixels thick.
 std::vector<double> bar_lengths(const std::string& time) {
   const std::string rest = "[^>]* stroke-width=\"14.0\"";
   const auto begins = numbers(time, "<line x1=\"([0-9.]+)\"" + rest);
@@ -165,7 +165,7 @@ TEST(PlotLog, PassesOverWhatItDoesNotKnowAndTakesNullForNoNumber) {
   EXPECT_TRUE(std::isnan(log->steps[0].loss));
   EXPECT_TRUE(std::isnan(log->steps[0].load_s));
   EXPECT_TRUE(std::isnan(log->steps[0].step_s));
-  EXPECT_TRUE(std::isnan(log->steps[1].loss)) << "diverged";
+  EXPECT_TRUE(std::isnan(log->steps[1].loss)) << "the loss diverged";
   ASSERT_THAT(log->epochs, SizeIs(1));
   EXPECT_TRUE(std::isnan(log->epochs[0].test_accuracy));
   EXPECT_TRUE(std::isnan(log->samples_per_s));
@@ -173,33 +173,34 @@ TEST(PlotLog, PassesOverWhatItDoesNotKnowAndTakesNullForNoNumber) {
 
 TEST(PlotLog, ALastLineThatIsCutOffIsPassedOver) {
   const std::string step(kStep);
-  for (std::size_t bytes = 0; bytes + 2 < step.size(); ++bytes) {  // the brace and the line's end are missing
+  // the closing brace and the end of the line are missing
+  for (std::size_t bytes = 0; bytes + 2 < step.size(); ++bytes) {
     const Result<RunLog> log = parse_log("a", kRun + step + step.substr(0, bytes));
     ASSERT_TRUE(log.ok()) << log.error().message;
     ASSERT_THAT(log->steps, SizeIs(1));
   }
   const Result<RunLog> whole = parse_log("a", kRun + step + step.substr(0, step.size() - 1));
   ASSERT_TRUE(whole.ok()) << whole.error().message;
-  EXPECT_THAT(whole->steps, SizeIs(2)) << "nothing but the line's end is missing";
+  EXPECT_THAT(whole->steps, SizeIs(2)) << "only the end of the line is missing";
 }
 
 TEST(PlotLog, ABadLineIsNamed) {
   const std::string cut = std::string(kStep).substr(0, 30);
-  EXPECT_THAT(fault(kRun + cut + "\n" + kStep), AllOf(HasSubstr("runs/one.jsonl, line 2: "), HasSubstr("is no JSON")));
-  EXPECT_THAT(fault(kRun + cut + "\n"), HasSubstr("line 2: ")) << "it has an end, so nothing cut it off";
-  EXPECT_THAT(fault(std::string(kRun) + kStep + "\n\nloss 2.3"), HasSubstr("line 5: \"loss 2.3\" is no JSON"));
+  EXPECT_THAT(fault(kRun + cut + "\n" + kStep), AllOf(HasSubstr("runs/one.jsonl, line 2: "), HasSubstr("is not a")));
+  EXPECT_THAT(fault(kRun + cut + "\n"), HasSubstr("line 2: ")) << "the line has an end, so it was not cut off";
+  EXPECT_THAT(fault(std::string(kRun) + kStep + "\n\nloss 2.3"), HasSubstr("line 5: \"loss 2.3\" is not a JSON"));
   EXPECT_THAT(fault("\x7f"
                     "ELF\x02\x01"),
               AllOf(HasSubstr("line 1: \"?ELF??\""), HasSubstr("--json FILE")));
-  EXPECT_THAT(fault(std::string(kRun) + "[1, 2]\n"), HasSubstr("line 2: \"[1, 2]\" is no JSON object"));
-  EXPECT_THAT(fault(std::string(kRun) + "{}\n"), HasSubstr("line 2: no \"record\""));
-  EXPECT_THAT(fault(std::string(kRun) + "{\"record\":3}\n"), HasSubstr("line 2: no \"record\""));
+  EXPECT_THAT(fault(std::string(kRun) + "[1, 2]\n"), HasSubstr("line 2: \"[1, 2]\" is not a JSON object"));
+  EXPECT_THAT(fault(std::string(kRun) + "{}\n"), HasSubstr("line 2: there is no \"record\" field"));
+  EXPECT_THAT(fault(std::string(kRun) + "{\"record\":3}\n"), HasSubstr("line 2: there is no \"record\" field"));
   EXPECT_TRUE(parse_log("resumed", std::string(kRun) + kStep + kRun).ok()) << "a run that was resumed";
 }
 
 TEST(PlotLog, ABadFieldIsNamed) {
   const auto second = [](const std::string& record) { return fault(std::string(kRun) + record + "\n"); };
-  EXPECT_THAT(fault("{\"record\":\"run\"}\n"), HasSubstr("line 1: \"ranks\" is missing: mend or remove the line"));
+  EXPECT_THAT(fault("{\"record\":\"run\"}\n"), HasSubstr("line 1: \"ranks\" is missing: fix or remove the line"));
   for (const char* ranks : {"0", "-1", "1.5", "\"2\"", "1000001", "[]"}) {
     EXPECT_THAT(fault(std::string("{\"record\":\"run\",\"ranks\":") + ranks + "}\n"),
                 HasSubstr("line 1: \"ranks\" should be a whole number of 1 to 1000000"));
@@ -232,7 +233,7 @@ TEST(Plot, EachLogHasALineOfItsOwnColour) {
   std::sort(colours.begin(), colours.end());
   EXPECT_EQ(std::unique(colours.begin(), colours.end()), colours.end());
   for (const char* label : {">1 rank<", ">2 ranks<", ">4 ranks<"}) EXPECT_THAT(loss, HasSubstr(label));
-  EXPECT_THAT(svg, HasSubstr(">cnn, ddp, fp32, seed 0<")) << "what they share";
+  EXPECT_THAT(svg, HasSubstr(">cnn, ddp, fp32, seed 0<")) << "the settings that all runs have in common";
 }
 
 TEST(Plot, ALineFallsAsItsLossDoes) {
@@ -253,7 +254,7 @@ TEST(Plot, ManyStepsAreSmoothedBeforeTheRawLine) {
   const auto lines = paths(panel(svg, "loss"));
   ASSERT_THAT(lines, SizeIs(2));
   EXPECT_THAT(all_of(panel(svg, "loss"), "<path [^>]*opacity=\"([0-9.]+)\""), ElementsAre("0.25", "1"));
-  const auto spread = [](const std::string& line) {  // of its latter half, which should be level
+  const auto spread = [](const std::string& line) {  // of the second half, which should be level
     const auto y = numbers(line, "[ML][0-9.]+ ([0-9.]+)");
     const auto [low, high] = std::minmax_element(y.begin() + static_cast<std::ptrdiff_t>(y.size() / 2), y.end());
     return *high - *low;
@@ -271,7 +272,7 @@ TEST(Plot, ALossThatIsNoNumberIsAGap) {
   EXPECT_EQ(count_of(paths(loss).at(0), 'M'), 2U);
   EXPECT_EQ(count_of(paths(loss).at(0), 'L'), 7U);
   EXPECT_THAT(loss, HasSubstr("(1 step without a loss)"));
-  log.steps[2].loss = kNoValue;  // the fourth is alone now, and drawn as a dash
+  log.steps[2].loss = kNoValue;  // the fourth step is isolated now, and is drawn as a dash
   EXPECT_EQ(count_of(paths(panel(draw({log}), "loss")).at(0), 'M'), 3U);
   RunLog longer = run_of(1, 300);
   longer.steps[150].loss = kNoValue;
@@ -301,7 +302,7 @@ TEST(Plot, AccuraciesAreDotsOnAnAxisOfTheirOwn) {
   log.epochs = {{.step = 5, .test_accuracy = 0.5}, {.step = 10, .test_accuracy = 0.9}, {.step = 10}};
   const std::string loss = panel(draw({log}), "loss");
   const auto y = numbers(loss, "<circle cx=\"[0-9.]+\" cy=\"([0-9.]+)\"");
-  ASSERT_THAT(y, SizeIs(2)) << "one epoch has no accuracy";
+  ASSERT_THAT(y, SizeIs(2)) << "one epoch has no accuracy and no dot";
   EXPECT_LT(y[1], y[0]);
   const auto at = [&](const char* tick) {
     return numbers(loss, std::string("<text x=\"[0-9.]+\" y=\"([0-9.]+)\"[^>]*>") + tick + "<").at(0) - 4;
@@ -312,9 +313,9 @@ TEST(Plot, AccuraciesAreDotsOnAnAxisOfTheirOwn) {
 
 TEST(Plot, ThereIsScalingOnlyWhereRanksDiffer) {
   RunLog one = run_of(1, 3), two = run_of(2, 3), four = run_of(4, 3), other = run_of(4, 3, "zero");
-  EXPECT_EQ(panel(draw({one, two}), "scaling"), "") << "no run came to its end";
+  EXPECT_EQ(panel(draw({one, two}), "scaling"), "") << "no run was completed";
   one.samples_per_s = 100;
-  EXPECT_EQ(panel(draw({one, two}), "scaling"), "") << "only one did";
+  EXPECT_EQ(panel(draw({one, two}), "scaling"), "") << "only one run was completed";
   EXPECT_EQ(panel(draw({one, one}), "scaling"), "");
   two.samples_per_s = 180;
   four.samples_per_s = 240;
@@ -330,7 +331,7 @@ TEST(Plot, ThereIsScalingOnlyWhereRanksDiffer) {
   const auto ideal = numbers(scaling, "<line [^>]*y1=\"([0-9.]+)\"[^>]*stroke-dasharray");
   const auto ideal_end = numbers(scaling, "<line [^>]*y2=\"([0-9.]+)\"[^>]*stroke-dasharray");
   ASSERT_THAT(y, SizeIs(3));
-  ASSERT_THAT(ideal, SizeIs(2)) << "the line and its sign in the legend";
+  ASSERT_THAT(ideal, SizeIs(2)) << "the line, and its sample in the legend";
   EXPECT_NEAR(ideal[0], y[0], 0.15);
   const double pixels_of_100 = (ideal[0] - ideal_end[0]) / 3;
   EXPECT_NEAR(y[0] - y[1], 0.8 * pixels_of_100, 0.3);
@@ -343,7 +344,7 @@ TEST(Plot, TheIdealIsThatOfTheFastestRunWithTheFewestRanks) {
   for (std::size_t i = 0; i < logs.size(); ++i) logs[i].samples_per_s = rates[i];
   const std::string scaling = panel(draw(logs), "scaling");
   const auto dots = numbers(scaling, "<circle cx=\"[0-9.]+\" cy=\"([0-9.]+)\"");
-  ASSERT_THAT(dots, SizeIs(4));  // of ddp with 2 and 4 ranks, zero, tp
+  ASSERT_THAT(dots, SizeIs(4));  // ddp with 2 and with 4 ranks, zero, tp
   EXPECT_NEAR(numbers(scaling, "<line [^>]*y1=\"([0-9.]+)\"[^>]*stroke-dasharray").at(0), dots[2], 0.15);
   const double pixels_of_50 = dots[0] - dots[2];
   EXPECT_NEAR(numbers(scaling, "<line [^>]*y2=\"([0-9.]+)\"[^>]*stroke-dasharray").at(0), dots[2] - 3 * pixels_of_50,
@@ -389,10 +390,10 @@ TEST(Plot, TextsAreEscaped) {
   EXPECT_THAT(svg, AllOf(Not(HasSubstr("<b>")), Not(HasSubstr("<script>"))));
   const Result<RunLog> named = parse_log("\xff<i>.jsonl", kRun);
   ASSERT_TRUE(named.ok());
-  EXPECT_EQ(named->name, "?<i>") << "no UTF-8";
+  EXPECT_EQ(named->name, "?<i>") << "the name was not valid UTF-8";
 }
 
-// Every coordinate, of hard logs too, is within the drawing.
+// Every coordinate must be inside the drawing, also for logs with extreme values.
 TEST(Plot, NothingIsOutsideTheDrawing) {
   std::vector<RunLog> logs;
   for (std::uint32_t i = 0; i < kMostLogs; ++i) {
@@ -429,7 +430,7 @@ TEST(Plot, TicksAreRoundNumbers) {
   RunLog three = run_of(3, 10);
   three.samples_per_s = 12'000;
   const std::string svg = draw({log, three});
-  const auto ticks = [&](const std::string& name) {  // of both axes, in their small print
+  const auto ticks = [&](const std::string& name) {  // of both axes, which use the small font
     return all_of(panel(svg, name), "font-size=\"11\"[^>]*>([^<]*[0-9]k?)<");
   };
   EXPECT_THAT(ticks("loss"), ElementsAre("0", "500", "1000", "1500", "1", "1.2", "1.4", "1.6", "1.8", "2"));
@@ -437,7 +438,7 @@ TEST(Plot, TicksAreRoundNumbers) {
   EXPECT_THAT(ticks("time"), ElementsAre("0", "2", "4", "6", "8", "10"));
 }
 
-// Files of this test's own.
+// Files that only this test uses.
 class PlotFiles : public testing::Test {
  protected:
   PlotFiles() : folder_(testing::TempDir() + "tutti_plot_test." + std::to_string(getpid())) {
@@ -483,7 +484,7 @@ TEST_F(PlotFiles, ABadFileIsNamedAndNothingIsWritten) {
   EXPECT_THAT(fault({}), HasSubstr("name 1 to 64"));
   EXPECT_THAT(fault(std::vector<std::string>(kMostLogs + 1, good)), HasSubstr("there are 65 logs"));
   write("big.jsonl", kRun);
-  std::filesystem::resize_file(path("big.jsonl"), kMostLogBytes + 1);  // sparse
+  std::filesystem::resize_file(path("big.jsonl"), kMostLogBytes + 1);  // a sparse file
   EXPECT_THAT(fault({path("big.jsonl")}), HasSubstr("big.jsonl is bigger than 256 MB"));
 }
 

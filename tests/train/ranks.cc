@@ -1,3 +1,4 @@
+// Implements ranks.h.
 #include "ranks.h"
 
 #include <gtest/gtest.h>
@@ -12,9 +13,9 @@ namespace {
 std::vector<float> values_of(Learner& learner) {
   std::vector<float> all;
   for (const Shard& shard : learner.shards()) {
-    for (const Piece& piece : shard.pieces) {
-      const float* const data = shard.values.data_ptr<float>() + piece.at;
-      all.insert(all.end(), data, data + piece.length);
+    for (const ParameterSlice& slice : shard.slices) {
+      const float* const data = shard.values.data_ptr<float>() + slice.at;
+      all.insert(all.end(), data, data + slice.length);
     }
   }
   return all;
@@ -28,7 +29,7 @@ TrainOptions small_gpt() {
   options.model.width = 16;
   options.model.blocks = 2;
   options.data = "generated";
-  options.samples = 100;  // batches of 12: the last one of an epoch has 4
+  options.samples = 100;  // with batches of 12, the last batch of an epoch has 4 samples
   options.batch = 12;
   options.steps = 200;
   options.test_every = 0;

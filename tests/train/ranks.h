@@ -1,4 +1,4 @@
-// Trainings on ranks that are threads of the test.
+// For tests of training: runs a training on ranks that are threads of the test.
 #pragma once
 
 #include <cstdint>
@@ -12,29 +12,30 @@
 
 namespace tutti::train {
 
-// A small gpt (width 16, 2 blocks) on generated text, 200 steps of 12 samples, quiet.
+// Options for a small GPT (width 16, 2 blocks) on generated text: 200 steps of 12 samples, without output.
 TrainOptions small_gpt();
 
 struct Training {
-  std::vector<double> losses;              // by step, of rank 0
-  std::vector<StepReport> reports;         // the same
+  std::vector<double> losses;              // of rank 0, indexed by step
+  std::vector<StepReport> reports;         // of rank 0, indexed by step
   RunResult result;                        // of rank 0
-  std::vector<std::vector<float>> values;  // by rank: the shards' values, one behind the other
-  std::string error;                       // of the first rank that failed; empty: none
-  std::vector<std::string> errors;         // by rank
+  std::vector<std::vector<float>> values;  // indexed by rank: the concatenated values of its shards
+  std::string error;                       // of the first rank that failed, or empty
+  std::vector<std::string> errors;         // indexed by rank
 };
 
 struct TrainingHooks {
-  std::function<void(std::int32_t rank, TrainOptions& options)> begin = {};  // what a rank alone is told
-  WrapReplicas wrap = {};                                                    // of every rank
-  // Of every rank, while the others are there.
+  std::function<void(std::int32_t rank, TrainOptions& options)> begin = {};  // may change the options of one rank
+  WrapReplicas wrap = {};                                                    // called by every rank
+  // Called by every rank at the end, while the other ranks still exist.
   std::function<void(std::int32_t rank, Trainer& trainer)> end = {};
 };
 
-// On options.ranks threads; options need not be complete. Fails no test by itself: see error.
+// Trains on options.ranks threads. `options` may be incomplete. A failed training does not fail the test by itself:
+// check `error`.
 Training train_here(TrainOptions options, const TrainingHooks& hooks = {});
 
-// Replicas that pass everything on: a mistake overrides what it changes.
+// Replicas that forward every call. A test of a mistake overrides some functions.
 class Wrapped : public Replicas {
  public:
   explicit Wrapped(std::unique_ptr<Replicas> inner) : inner_(std::move(inner)) {}
@@ -54,7 +55,7 @@ class Wrapped : public Replicas {
   std::unique_ptr<Replicas> inner_;
 };
 
-// The greatest relative difference of two curves of equal length; infinite where there is a NaN or another length.
+// The largest relative difference of two curves. Infinite if their lengths differ or a value is NaN.
 double drift(const std::vector<double>& curve, const std::vector<double>& other);
 
 }  // namespace tutti::train

@@ -1,6 +1,6 @@
-// Trainings beside a reference that shares nothing with the harness but its layers and its order of samples: the whole
-// model in one graph of autograd, the mean cross entropy, libtorch's own optimizers. Ranks are compared with one
-// process elsewhere; here stands that one process computes what it should.
+// Compares the training of one process with a reference, which shares only the layers and the order of samples with
+// the training harness. The reference uses one autograd graph of the whole model, the mean cross entropy, and
+// libtorch's own optimizers. Other tests compare several ranks with one process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,14 +9,14 @@
 namespace tutti::train {
 namespace {
 
-constexpr double kBound = 5e-6;  // relative, of every step's loss
+constexpr double kBound = 5e-6;  // largest relative difference of a step's loss
 
-TrainOptions options_of(const char* model, OptimizerKind optimizer) {
+TrainOptions options_of(const char* model, OptimizerType optimizer) {
   TrainOptions options = small_gpt();
   if (options.model.name != model) options.model = {.name = model};
   options.optimizer = optimizer;
   options.optimizer_given = true;
-  options.lr = optimizer == OptimizerKind::kSgd ? 0.05 : 1e-3;
+  options.lr = optimizer == OptimizerType::kSgd ? 0.05 : 1e-3;
   options.steps = 50;
   return options;
 }
@@ -28,7 +28,7 @@ struct Betas {
 
 std::unique_ptr<torch::optim::Optimizer> optimizer_of(const TrainOptions& options, std::vector<Tensor> parameters,
                                                       const Betas& betas) {
-  if (options.optimizer == OptimizerKind::kSgd) {
+  if (options.optimizer == OptimizerType::kSgd) {
     return std::make_unique<torch::optim::SGD>(
         std::move(parameters), torch::optim::SGDOptions(options.lr).momentum(options.momentum).weight_decay(0));
   }
@@ -38,16 +38,16 @@ std::unique_ptr<torch::optim::Optimizer> optimizer_of(const TrainOptions& option
                                                                           .weight_decay(options.weight_decay));
 }
 
-// The losses. The rate falls linearly to 0, as is the harness's default.
+// Returns the losses of the reference. The learning rate falls linearly to 0, which is the default of the harness.
 std::vector<double> reference(TrainOptions options, const Betas& betas = {}) {
   complete(options);
   options.model.seed = options.seed;
   const Data data = load_data(
       {.name = options.data, .text = reads_text(options.model.name), .samples = options.samples, .seed = options.seed});
   Sampler sampler(data.train.size(), options.batch, options.seed);
-  const Row row = make_layers(options.model, 0, layers_of(options.model), nullptr);
+  const Layers layers = make_layers(options.model, 0, layers_of(options.model), nullptr);
   std::vector<Tensor> parameters;
-  for (const auto& layer : row) {
+  for (const auto& layer : layers) {
     for (const Parameter& parameter : layer->parts()) parameters.push_back(parameter.tensor);
   }
   const auto optimizer = optimizer_of(options, parameters, betas);
@@ -57,7 +57,7 @@ std::vector<double> reference(TrainOptions options, const Betas& betas = {}) {
     for (auto& group : optimizer->param_groups()) group.options().set_lr(lr);
     const Tensor indices = torch::tensor(sampler.batch(step), torch::kInt64);
     Tensor output = data.train.inputs.index_select(0, indices);
-    for (const auto& layer : row) output = layer->forward(output);
+    for (const auto& layer : layers) output = layer->forward(output);
     const Tensor loss = torch::nn::functional::cross_entropy(output.reshape({-1, output.size(-1)}),
                                                              data.train.targets.index_select(0, indices).reshape({-1}));
     optimizer->zero_grad();
@@ -72,7 +72,7 @@ std::vector<double> reference(TrainOptions options, const Betas& betas = {}) {
 struct Case {
   const char* name;
   const char* model;
-  OptimizerKind optimizer;
+  OptimizerType optimizer;
   std::function<void(TrainOptions&)> with;
 };
 
@@ -85,7 +85,8 @@ TEST_P(OneProcess, HasTheLossesOfOneGraphAndLibtorchsOptimizer) {
   GetParam().with(options);
   const Training training = train_here(options);
   ASSERT_EQ(training.error, "");
-  EXPECT_LT(training.losses.back(), 0.95 * training.losses.front()) << "nothing was learned: this would show little";
+  EXPECT_LT(training.losses.back(), 0.95 * training.losses.front())
+      << "the model has learned nothing, so this test would prove little";
   EXPECT_LT(drift(training.losses, reference(options)), kBound);
 }
 
@@ -93,29 +94,29 @@ const auto kAsItIs = [](TrainOptions&) {};
 
 INSTANTIATE_TEST_SUITE_P(
     Models, OneProcess,
-    testing::Values(Case{"gpt_adamw", "gpt", OptimizerKind::kAdamW, kAsItIs},
-                    Case{"gpt_sgd", "gpt", OptimizerKind::kSgd, kAsItIs},
-                    Case{"gpt_adamw_decays", "gpt", OptimizerKind::kAdamW,
+    testing::Values(Case{"gpt_adamw", "gpt", OptimizerType::kAdamW, kAsItIs},
+                    Case{"gpt_sgd", "gpt", OptimizerType::kSgd, kAsItIs},
+                    Case{"gpt_adamw_decays", "gpt", OptimizerType::kAdamW,
                          [](TrainOptions& o) { o.weight_decay = 0.1; }},
-                    Case{"gpt_sgd_clips", "gpt", OptimizerKind::kSgd, [](TrainOptions& o) { o.clip = 0.5; }},
-                    Case{"gpt_accumulates_and_recomputes", "gpt", OptimizerKind::kSgd,
+                    Case{"gpt_sgd_clips", "gpt", OptimizerType::kSgd, [](TrainOptions& o) { o.clip = 0.5; }},
+                    Case{"gpt_accumulates_and_recomputes", "gpt", OptimizerType::kSgd,
                          [](TrainOptions& o) { o.accumulate = 3, o.recompute = true; }},
-                    Case{"cnn_sgd", "cnn", OptimizerKind::kSgd, [](TrainOptions& o) { o.lr = 0.01; }},
-                    Case{"resnet_sgd", "resnet", OptimizerKind::kSgd, kAsItIs},
-                    Case{"vit_adamw", "vit", OptimizerKind::kAdamW, kAsItIs}),
+                    Case{"cnn_sgd", "cnn", OptimizerType::kSgd, [](TrainOptions& o) { o.lr = 0.01; }},
+                    Case{"resnet_sgd", "resnet", OptimizerType::kSgd, kAsItIs},
+                    Case{"vit_adamw", "vit", OptimizerType::kAdamW, kAsItIs}),
     [](const auto& one) { return one.param.name; });
 
-// ---- The bound finds mistakes
+// ---- The bound detects mistakes
 
 TEST(AgainstTheReference, AnOptimizerWithOtherBetasIsFound) {
-  const TrainOptions options = options_of("gpt", OptimizerKind::kAdamW);
+  const TrainOptions options = options_of("gpt", OptimizerType::kAdamW);
   const Training training = train_here(options);
   ASSERT_EQ(training.error, "");
   EXPECT_GT(drift(training.losses, reference(options, {.first = 0.89})), 10 * kBound);
   EXPECT_GT(drift(training.losses, reference(options, {.second = 0.998})), 10 * kBound);
 }
 
-// What a pass would do that passes a layer by: its gradient counts once too often.
+// An intentional mistake: the gradient of one layer counts twice.
 struct ALayerCountsTwice final : Wrapped {
   using Wrapped::Wrapped;
   void finish() override {
@@ -125,7 +126,7 @@ struct ALayerCountsTwice final : Wrapped {
 };
 
 TEST(AgainstTheReference, AGradientThatIsNotThatOfTheLossIsFound) {
-  TrainOptions options = options_of("gpt", OptimizerKind::kSgd);
+  TrainOptions options = options_of("gpt", OptimizerType::kSgd);
   options.bucket_kb = 8;
   const Training broken = train_here(options, {.wrap = [](std::unique_ptr<Replicas> inner) {
                                        return std::make_unique<ALayerCountsTwice>(std::move(inner));

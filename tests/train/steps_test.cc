@@ -1,4 +1,5 @@
-// What single steps promise: uneven shares, gradients that nobody uses, clipping, float16, early ends, bad numbers.
+// Tests of single training steps: uneven shares, unused gradients, clipping, float16, early stop, and values that
+// are not finite.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +16,7 @@ using testing::HasSubstr;
 TEST(Steps, BatchesNeedNotBeDivisible) {
   TrainOptions options = small_gpt();
   options.steps = 30;
-  options.batch = 7;  // on 4 ranks, and the last batch of an epoch has 2 of the 100 samples
+  options.batch = 7;  // for 4 ranks; the last batch of an epoch has 2 of the 100 samples
   const Training alone = train_here(options);
   options.ranks = 4;
   for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero2, Strategy::kZero3}) {
@@ -26,24 +27,24 @@ TEST(Steps, BatchesNeedNotBeDivisible) {
     EXPECT_EQ(ranks.reports[14].samples, 2);
   }
   options.strategy = Strategy::kZero3;
-  options.accumulate = 1'000'000;  // more passes than there are samples
+  options.accumulate = 1'000'000;  // more passes than samples
   EXPECT_LT(drift(train_here(options).losses, alone.losses), 5e-6);
   options.accumulate = 1;
   options.strategy = Strategy::kDdp;
-  options.batch = 2;  // two ranks have nothing to do
+  options.batch = 2;  // two of the four ranks have no samples
   options.ranks = 1;
   const Training few = train_here(options);
   options.ranks = 4;
   EXPECT_LT(drift(train_here(options).losses, few.losses), 5e-6);
 }
 
-// Clipping needs the norm of the whole gradient, of which a rank may have a part only.
+// Clipping needs the norm of the whole gradient, but a rank may have only a part of the gradient.
 TEST(Steps, TheNormOfTheGradientIsThatOfOneProcess) {
   TrainOptions options = small_gpt();
   options.steps = 20;
   options.clip = 0.5;
   const Training alone = train_here(options);
-  EXPECT_GT(alone.reports[0].grad_norm, 0.5) << "nothing is clipped: this would show little";
+  EXPECT_GT(alone.reports[0].grad_norm, 0.5) << "no gradient is clipped, so this test would prove little";
   struct Mesh {
     Strategy strategy;
     std::int32_t ranks, tensor, pipeline;
@@ -64,7 +65,7 @@ TEST(Steps, TheNormOfTheGradientIsThatOfOneProcess) {
   }
 }
 
-// A layer with a parameter that its output does not depend on.
+// A layer with a parameter that does not affect its output.
 class HalfUsed : public Layer {
  public:
   HalfUsed() {
@@ -86,32 +87,33 @@ TEST(Steps, ParametersThatAreNotUsedHaveNoGradientAndHoldNobodyUp) {
       CommTime time;
       Comm ranks(*(*job)[static_cast<std::size_t>(rank)], time);
       Comm alone(time);
-      const auto check = [&](const std::function<std::unique_ptr<Replicas>(const Row&)>& make) {
-        const Row row = {std::make_shared<HalfUsed>()};
-        const auto replicas = make(row);
+      const auto check = [&](const std::function<std::unique_ptr<Replicas>(const Layers&)>& make) {
+        const Layers layers = {std::make_shared<HalfUsed>()};
+        const auto replicas = make(layers);
         replicas->begin_step();
-        Pass pass(row, *replicas, {});
+        Pass pass(layers, *replicas, {});
         pass.forward(torch::full({2, 4}, rank + 1.0));
         pass.backward(torch::ones({2, 4}), true);
         replicas->finish();
         for (const Shard& shard : replicas->shards()) {
-          for (const Piece& piece : shard.pieces) {
-            const float expected = piece.name == "layer.0/used" ? 6 : 0;  // two rows of 1 and of 2
-            EXPECT_EQ(shard.gradients.narrow(0, piece.at, piece.length).eq(expected).all().item<bool>(), true)
-                << piece.name;
+          for (const ParameterSlice& slice : shard.slices) {
+            const float expected = slice.name == "layer.0/used" ? 6 : 0;  // two rows, with the values 1 and 2
+            EXPECT_EQ(shard.gradients.narrow(0, slice.at, slice.length).eq(expected).all().item<bool>(), true)
+                << slice.name;
           }
         }
       };
-      check([&](const Row& row) { return make_data_parallel(row, ranks, {}); });
-      check([&](const Row& row) { return make_sharded_optimizer(row, ranks, {}); });
-      check([&](const Row& row) { return make_sharded_gradients(row, ranks, {}); });
-      check([&](const Row& row) { return make_fully_sharded(row, ranks, alone, {}); });
+      check([&](const Layers& layers) { return make_data_parallel(layers, ranks, {}); });
+      check([&](const Layers& layers) { return make_sharded_optimizer(layers, ranks, {}); });
+      check([&](const Layers& layers) { return make_sharded_gradients(layers, ranks, {}); });
+      check([&](const Layers& layers) { return make_fully_sharded(layers, ranks, alone, {}); });
     });
   }
   for (std::thread& thread : threads) thread.join();
 }
 
-// The running statistics of the first rank that computes; a parameter server has them, too, for tests and checkpoints.
+// All ranks have the running statistics of the first rank that computes. A parameter server has them as well,
+// because it tests the model and writes checkpoints.
 TEST(Steps, BuffersAreTheSameOnAllRanks) {
   for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero3, Strategy::kServer}) {
     TrainOptions options = small_gpt();
@@ -121,7 +123,7 @@ TEST(Steps, BuffersAreTheSameOnAllRanks) {
     options.strategy = strategy;
     std::vector<std::vector<float>> buffers(3);
     const auto take = [&](std::int32_t rank, Trainer& trainer) {
-      for (const auto& layer : trainer.learner().row()) {
+      for (const auto& layer : trainer.learner().layers()) {
         for (const Tensor& buffer : layer->buffers()) {
           if (!buffer.is_floating_point()) continue;
           const float* const data = buffer.data_ptr<float>();
@@ -134,11 +136,12 @@ TEST(Steps, BuffersAreTheSameOnAllRanks) {
     ASSERT_EQ(ranks.error, "") << name_of(strategy);
     ASSERT_FALSE(buffers[0].empty());
     EXPECT_TRUE(buffers[1] == buffers[0] && buffers[2] == buffers[0]) << name_of(strategy);
-    EXPECT_NE(buffers[0][0], 0) << name_of(strategy) << ": no statistics were taken";
+    EXPECT_NE(buffers[0][0], 0) << name_of(strategy) << ": the statistics were not updated";
   }
 }
 
-// Every rank makes other values; all go on with those of rank 0, and none has any of its own left.
+// Every rank initializes its model with other values. All must continue with the values of rank 0, and keep none of
+// their own.
 TEST(Steps, AllRanksStartWithTheValuesOfRankZero) {
   TrainOptions options = small_gpt();
   options.steps = 20;
@@ -162,12 +165,12 @@ TEST(Steps, AllRanksStartWithTheValuesOfRankZero) {
   options.ranks = 1;
   const Training other = train_here(options, {.begin = [](std::int32_t, TrainOptions& o) { ++o.model.seed; }});
   ASSERT_EQ(other.losses.size(), alone.losses.size());
-  EXPECT_GT(drift(other.losses, alone.losses), 5e-5) << "the seed says nothing";
+  EXPECT_GT(drift(other.losses, alone.losses), 5e-5) << "the seed has no effect";
 }
 
 TEST(Steps, ALossThatIsNotFiniteStopsAllRanksWithTheValuesOfBefore) {
   TrainOptions options = small_gpt();
-  options.optimizer = OptimizerKind::kSgd;
+  options.optimizer = OptimizerType::kSgd;
   options.optimizer_given = true;
   options.lr = 1e30;
   options.decay = Decay::kNone;
@@ -178,7 +181,7 @@ TEST(Steps, ALossThatIsNotFiniteStopsAllRanksWithTheValuesOfBefore) {
   EXPECT_EQ(ranks.errors[0], ranks.errors[1]);
 }
 
-// A gradient of the ranks that have shards overflows in steps 5 and 6 alone.
+// On ranks that have shards, one value of the gradient overflows in steps 5 and 6 only.
 struct Overflows final : Wrapped {
   using Wrapped::Wrapped;
   void begin_step() override {
@@ -220,10 +223,10 @@ struct GradientsAreTwiceTooLong final : Wrapped {
   }
 };
 
-// SGD, since AdamW goes as far whatever the gradients' length is.
+// Uses SGD, because the steps of AdamW do not depend on the length of the gradient.
 TEST(Float16, StepsAreThoseOfGradientsWithoutTheScale) {
   TrainOptions options = small_gpt();
-  options.optimizer = OptimizerKind::kSgd;
+  options.optimizer = OptimizerType::kSgd;
   options.optimizer_given = true;
   options.lr = 0.05;
   options.steps = 60;
@@ -236,22 +239,22 @@ TEST(Float16, StepsAreThoseOfGradientsWithoutTheScale) {
                                     }});
   ASSERT_EQ(exact.error + rounded.error + wrong.error, "");
   EXPECT_LT(drift(rounded.losses, exact.losses), 0.005);
-  EXPECT_GT(drift(wrong.losses, exact.losses), 0.05) << "a factor of two";
+  EXPECT_GT(drift(wrong.losses, exact.losses), 0.05) << "an error by a factor of two must be visible";
 }
 
 TEST(Float16, TheScaleGrowsAfterGoodSteps) {
   LossScaler scaler;
-  for (int i = 0; i < 199; ++i) scaler.went_well();
+  for (int i = 0; i < 199; ++i) scaler.step_succeeded();
   EXPECT_EQ(scaler.scale(), 65536);
-  scaler.went_well();
+  scaler.step_succeeded();
   EXPECT_EQ(scaler.scale(), 131072);
   scaler.overflowed();
   EXPECT_EQ(scaler.scale(), 65536);
-  for (int i = 0; i < 60 && !scaler.hopeless(); ++i) scaler.overflowed();
-  EXPECT_TRUE(scaler.hopeless());
+  for (int i = 0; i < 60 && !scaler.scale_too_small(); ++i) scaler.overflowed();
+  EXPECT_TRUE(scaler.scale_too_small());
 }
 
-// Values that 11 bits of mantissa can tell apart stay near the curve of float32, and are not it.
+// With a mantissa of at most 11 bits, the curve stays near that of float32, but is not equal to it.
 TEST(Precision, ShorterTypesStayNearFloat32) {
   TrainOptions options = small_gpt();
   options.steps = 60;
@@ -276,7 +279,7 @@ TEST(EarlyEnd, IsAgreedOnByAllRanks) {
   options.ranks = 3;
   const Training ranks = train_here(options);
   ASSERT_EQ(ranks.error, "");
-  EXPECT_EQ(ranks.result.steps, 3 * 9);  // the first test, and two that were no better; 9 batches each
+  EXPECT_EQ(ranks.result.steps, 3 * 9);  // the first test and two tests without improvement, with 9 batches each
 }
 
 TEST(EarlyEnd, ByTheClockOfOneRankEndsAll) {

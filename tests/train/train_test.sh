@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# What `tutti train` promises (docs/training.md), one function each: train_test.sh TUTTI PROMISE
-# Exit 77: what the promise is about is not there.
+# Tests of `tutti train` (docs/training.md). Each function with the name of a promise is one test: train_test.sh
+# TUTTI PROMISE. Exit status 77 means that the test needs something that is not installed.
 set -u
-command -v python3 >/dev/null || exit 77 # it reads the logs
+command -v python3 >/dev/null || exit 77 # the test reads the logs with it
 tutti=$1
 promise=$2
 here=$(mktemp -d)
@@ -29,7 +29,7 @@ fail() {
   head -c 5000 "$here/err"
   exit 1
 }
-train() { # train ARGS...: to its end; status in $status, what it tells in $here/err
+train() { # train ARGS...: runs to the end; sets $status, and writes the messages to $here/err
   timeout -k 5 "$(scaled 60)" "$tutti" train "$@" >"$here/out" 2>"$here/err"
   status=$?
 }
@@ -42,14 +42,14 @@ expect_failure() { # expect_failure STATUS REGEX ARGS...
   shift 2
   train "$@"
   [ $status = "$wanted" ] || fail "'$*' ends with status $status, not $wanted"
-  grep -qE -- "$regex" "$here/err" || fail "'$*' does not tell '$regex'"
+  grep -qE -- "$regex" "$here/err" || fail "'$*' prints no message that matches '$regex'"
 }
 expect_lines() { # expect_lines COUNT REGEX
   local lines
   lines=$(grep -cE -- "$2" "$here/err")
   [ "$lines" -eq "$1" ] || fail "$lines lines match '$2', not $1"
 }
-begin() { # begin ARGS...: in the background, its number in $launcher
+begin() { # begin ARGS...: starts it in the background and sets $launcher to its process number
   rm -f "$log"
   ranks=()
   "$tutti" train "$@" --json "$log" >"$here/out" 2>"$here/err" &
@@ -59,14 +59,14 @@ are_there() {
   read -r -a ranks 2>/dev/null <"/proc/$launcher/task/$launcher/children" || true
   [ ${#ranks[@]} -eq "$1" ]
 }
-rank_pids() { # rank_pids COUNT: once they are there, in the order of their start
+rank_pids() { # rank_pids COUNT: waits for the ranks and sets $ranks, in the order of their start
   wait_until are_there "$1" || fail "there are ${#ranks[@]} ranks, not $1"
 }
-reaches() { # reaches STEP: by the log
-  wait_until grep -qs "\"record\":\"step\",\"step\":$1," "$log" || fail "step $1 does not come"
+reaches() { # reaches STEP: waits until the log contains this step
+  wait_until grep -qs "\"record\":\"step\",\"step\":$1," "$log" || fail "step $1 does not appear in the log"
 }
 has_ended() { ! kill -0 "$launcher" 2>/dev/null; }
-ends_with() { # ends_with STATUS: soon
+ends_with() { # ends_with STATUS: waits for the end
   wait_until has_ended || fail "it does not end within $patience_s s"
   wait "$launcher"
   status=$?
@@ -74,7 +74,7 @@ ends_with() { # ends_with STATUS: soon
   [ "$status" -eq "$1" ] || fail "status $status, not $1"
   ! pgrep -f -- "--json $log" >>"$here/err" || fail 'processes are left'
 }
-# records SCRIPT FILES...: Python over `logs`, the records of each file; `check` is an assertion that tells.
+# records SCRIPT FILES...: runs Python with `logs`, the records of each file. check() is an assertion with a message.
 records() {
   local script=$1
   shift
@@ -94,7 +94,7 @@ exec(script)
 PYTHON
 }
 same_losses() { records 'same(losses(logs[0]), losses(logs[1]))' "$@"; }
-# damage FILE HOW: cuts it or flips bits of a byte in its middle
+# damage FILE HOW: truncates the file, or flips a bit in its middle, or changes its step
 damage() {
   python3 - "$@" <<'PYTHON' || fail "cannot damage $*"
 import sys
@@ -103,7 +103,7 @@ data = bytearray(open(path, "rb").read())
 if how == "cut": data = data[:len(data) // 2]
 if how == "flip": data[len(data) // 2] ^= 0x10
 if how == "step":
-    at = data.index(b'"step": 10') + 9  # 11 then
+    at = data.index(b'"step": 10') + 9 # the number becomes 11
     data[at] ^= 1
 open(path, "wb").write(data)
 PYTHON
@@ -172,7 +172,7 @@ model: "lenet" is not one of cnn, |lenet
 "zero4" is not one of ddp, |cnn --data generated --strategy zero4
 give --ranks a multiple of 2|gpt --data generated --ranks 3 --tensor 2
 give --group a divisor|gpt --data generated --ranks 3 --strategy mics --group 2
---servers 2: .*at least one serves and one works|gpt --data generated --ranks 2 --strategy server --servers 2
+--servers 2: .*at least one server and one worker|gpt --data generated --ranks 2 --strategy server --servers 2
 --checkpoint|gpt --data generated --resume
 --elastic needs ranks that each have the whole state|gpt --data generated --elastic 2:3 --strategy zero3
 --slow: .*RANK:FACTOR|gpt --data generated --slow much
@@ -188,7 +188,7 @@ this model reads text|gpt --data fashion-mnist
 --tensor|gpt --data generated --ranks 3 --tensor 3
 --tensor|gpt --data generated --tensor 65536 --pipeline 65536
 END
-  expect_failure 2 '--elastic' "${gpt[@]}" --steps 1 --elastic # without its MIN:MAX
+  expect_failure 2 '--elastic' "${gpt[@]}" --steps 1 --elastic # without its argument MIN:MAX
 }
 
 a_killed_rank_is_named() {
@@ -205,7 +205,7 @@ a_killed_rank_is_named() {
   done
 }
 
-# Whoever is killed: rank 0 writes the log.
+# The job continues whichever rank is killed, even rank 0, which writes the log.
 elastic_goes_on() {
   local killed
   expect_good "${gpt[@]}" --steps 300 --ranks 3 --json "$here/undisturbed.json"
@@ -213,7 +213,7 @@ elastic_goes_on() {
     begin "${gpt[@]}" --steps 300 --elastic 2:3
     reaches 30
     rank_pids 3
-    kill -9 "${ranks[killed]}" || fail 'it has ended'
+    kill -9 "${ranks[killed]}" || fail 'the rank has already ended'
     ends_with 0
     expect_lines 1 "rank $killed was killed by signal 9 \\(Killed\\); replaced"
     records "killed = $killed"'
@@ -237,15 +237,15 @@ a_full_disk_is_told() {
   dd if=/dev/zero of="$here/disk/filler" bs=4k count=1000 2>/dev/null
   truncate -s -64k "$here/disk/filler"
   before=$(find "$here/disk/saved" -type f -exec cksum {} +)
-  expect_failure 1 'No space left on device.*make room' "${gpt[@]}" --ranks 2 --steps 20 --resume \
+  expect_failure 1 'No space left on device.*free some space' "${gpt[@]}" --ranks 2 --steps 20 --resume \
     --checkpoint "$here/disk/saved"
   expect_lines 1 'going on at step 10'
   [ "$(find "$here/disk/saved" -type f -exec cksum {} +)" = "$before" ] || fail 'the previous checkpoint is not alone'
-  # The log: training goes on, and the end tells what is missing.
+  # A full disk for the log: training continues, and the message at the end names the missing part.
   dd if=/dev/zero of="$here/disk/more" bs=4k count=1000 2>/dev/null
   expect_failure 1 'full' "${gpt[@]}" --ranks 2 --steps 20 --json "$here/disk/log.json"
   expect_lines 1 'the log ends here, training goes on'
-  expect_lines 1 'tutti train: rank 0: .*log\.json.*(make room|give another)'
+  expect_lines 1 'tutti train: rank 0: .*log\.json.*(Free some space|give another)'
   rm "$here/disk/filler" "$here/disk/more"
   expect_good "${gpt[@]}" --ranks 2 --steps 20 --resume --checkpoint "$here/disk/saved"
   expect_lines 1 'going on at step 10'
@@ -267,7 +267,7 @@ same(losses(logs[0]), losses(logs[1]))
 check(near(logs[0][-1]["test_loss"], logs[1][-1]["test_loss"]), "the test")' "$here/at_once.json" "$log"
 }
 
-# Or says that it does not; never begins anew in silence.
+# An elastic job either resumes or reports that it does not. It must not silently start again from the first step.
 elastic_resumes() {
   expect_good "${gpt[@]}" --ranks 2 --steps 10 --checkpoint "$here/saved" --json "$log"
   expect_good "${gpt[@]}" --ranks 2 --steps 20 --json "$here/at_once.json"
@@ -281,7 +281,7 @@ elastic_resumes() {
   same_losses "$here/at_once.json" "$log"
 }
 
-# Where a run was killed, or its disk was full, as it wrote a line.
+# The last line of a log is incomplete, because the run was killed, or its disk became full, while it wrote the line.
 a_torn_log_goes_on() {
   expect_good "${gpt[@]}" --ranks 1 --steps 4 --checkpoint "$here/saved" --json "$log"
   truncate -s -30 "$log"
@@ -301,7 +301,7 @@ a_torn_checkpoint_is_passed_over() {
     cp -r "$here/made" "$saved"
     if [ "$how" = gone ]; then rm "$saved/$newest/$file"; else damage "$saved/$newest/$file" "$how"; fi
     expect_good "${gpt[@]}" --ranks 2 --steps 15 --checkpoint "$saved" --resume --json "$log"
-    expect_lines 1 "passed over: .*$newest"
+    expect_lines 1 "skipped a checkpoint: .*$newest"
     expect_lines 1 'going on at step 5$'
     records 'same({s: l for s, l in losses(logs[0]).items() if s > 5}, losses(logs[1]))' "$here/at_once.json" "$log"
     rm "$log"
@@ -316,8 +316,8 @@ END
   cp -r "$here/made" "$saved"
   damage "$saved/step-00000005/rank-0.part" flip
   damage "$saved/$newest/rank-0.part" cut
-  expect_failure 1 "no whole checkpoint in $saved" "${gpt[@]}" --ranks 2 --steps 15 --checkpoint "$saved" --resume
-  grep -q "$newest.*torn" "$here/err" || fail 'what is torn is not named'
+  expect_failure 1 "no complete checkpoint in $saved" "${gpt[@]}" --ranks 2 --steps 15 --checkpoint "$saved" --resume
+  grep -q "$newest.*damaged" "$here/err" || fail 'what is torn is not named'
 }
 
 a_checkpoint_of_another_model_is_refused() {
@@ -327,9 +327,9 @@ a_checkpoint_of_another_model_is_refused() {
   for other in 'gpt --width 32 --blocks 2' 'gpt --width 16 --blocks 3' 'gpt --width 16 --blocks 2 --optimizer sgd' \
     'vit --width 16 --blocks 2'; do
     # shellcheck disable=SC2086
-    expect_failure 1 "$saved/step-00000002 is of (model|optimizer) .*, and this training has " \
+    expect_failure 1 "$saved/step-00000002 was written with (model|optimizer) .*, but this training has " \
       $other --data generated --samples 64 --steps 4 --ranks 2 --resume --checkpoint "$saved"
-    [ "$(find "$saved" -type f -exec cksum {} +)" = "$before" ] || fail "'$other': the checkpoint is another one"
+    [ "$(find "$saved" -type f -exec cksum {} +)" = "$before" ] || fail "'$other': the checkpoint has changed"
   done
 }
 
@@ -369,17 +369,17 @@ a_diverged_loss_stops() {
     # shellcheck disable=SC2086
     begin "${gpt[@]}" --steps 1000 --lr 1e30 $how
     ends_with 1
-    grep -qE 'the loss of step [0-9]+ is not finite .*Lower --lr' "$here/err" || fail "'$how' does not tell"
-    ! grep -q '; replaced' "$here/err" || fail 'it is tried again, which is of no use'
+    grep -qE 'the loss of step [0-9]+ is not finite .*Lower --lr' "$here/err" || fail "'$how' does not report the loss"
+    ! grep -q '; replaced' "$here/err" || fail 'the rank was replaced, which cannot help'
   done
 }
 
-# In the last step: nobody sees the loss of the next one.
+# The values diverge in the last step, so there is no later loss that could show it.
 values_that_diverge_at_the_end_are_told() {
   expect_failure 1 'not finite' "${gpt[@]}" --ranks 2 --steps 1 --lr 1e30 --checkpoint "$here/saved"
 }
 
-# A rate of 0: no test is better than the first.
+# With a learning rate of 0, no test is better than the first one.
 early_stop_is_agreed() {
   local how
   for how in '--ranks 3' '--ranks 4 --tensor 2 --pipeline 2' '--elastic 2:3'; do
@@ -405,7 +405,8 @@ check(logs[0][0]["ranks"] == 2 and logs[0][0]["data"] == 2, logs[0][0])' "$log"
   done
 }
 
-# Two threads on cores that others use, too: those that wait must not spin (40 times as long).
+# Two threads per rank share cores with other processes. Threads that wait must not spin, which would take 40 times
+# as long.
 threads_share_cores() {
   expect_good "${gpt[@]/%1/2}" --ranks 2 --steps 20 --test-every 0 --json "$log"
   records 'check(logs[0][-1]["seconds"] < 5, logs[0][-1])' "$log"
@@ -417,7 +418,7 @@ fashion_mnist_is_learned() {
   records 'check(logs[0][-1]["test_accuracy"] > 0.75, logs[0][-1])' "$log"
 }
 
-# Petabytes: refused before a rank is started.
+# The model needs petabytes. It must be refused before a rank is started.
 a_model_beyond_memory_is_refused() {
   local words='gpt with [0-9]{15} parameters needs about [0-9]{7}[0-9.]* GiB of memory on 2 ranks, and [0-9.]* GiB are'
   expect_failure 1 "$words available" gpt --data generated --width 65536 --blocks 4096

@@ -1,4 +1,6 @@
-// Another process's memory by system calls: real children, whose memory begins as a copy of ours at the same addresses.
+// Tests of cross-memory attach (CMA): reading and writing another process's memory with process_vm_readv() and
+// process_vm_writev(). The peers are forked children, so at first their memory is a copy of ours at the same
+// addresses.
 #include "transports/shm/attach.h"
 
 #include <gtest/gtest.h>
@@ -24,10 +26,10 @@ namespace tutti {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-constexpr std::size_t kPages = 80;  // more than the kernel pins at once
+constexpr std::size_t kPages = 80;  // more than the kernel pins in one batch
 constexpr std::size_t kBytes = kPages * kPage;
 
-// Private pages, at the same address in children forked from now on.
+// Anonymous pages, private by default. Children that are forked later have them at the same address.
 class Pages {
  public:
   explicit Pages(int kind = MAP_PRIVATE)
@@ -43,7 +45,8 @@ class Pages {
   void* data_;
 };
 
-// A child that has run body() by the end of the constructor, and then does nothing until the destructor.
+// A forked child. The constructor returns when the child has run body(). The child then does nothing until it is
+// killed.
 class Child {
  public:
   explicit Child(const std::function<void()>& body) {
@@ -51,7 +54,7 @@ class Child {
     EXPECT_EQ(pipe(done), 0);
     process_ = fork();
     if (process_ == 0) {
-      alarm(60);  // no child outlives a broken test
+      alarm(60);  // so that no child outlives a broken test
       body();
       static_cast<void>(!write(done[1], "", 1));
       while (true) pause();
@@ -68,7 +71,7 @@ class Child {
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
   pid_t process() const { return process_; }
-  // Its number stays taken until it is reaped.
+  // The process number stays in use until reap() is called.
   void kill() const { ::kill(process_, SIGKILL); }
   void reap() {
     if (!std::exchange(reaped_, true)) waitpid(process_, nullptr, 0);
@@ -79,7 +82,7 @@ class Child {
   bool reaped_ = false;
 };
 
-// The exit status of a child that runs body(): for what must not be done to the test's own process.
+// Returns the exit status of a child that runs body(), for actions that must not change the test's own process.
 int in_a_child(const std::function<int()>& body) {
   const pid_t child = fork();
   if (child == 0) {
@@ -91,14 +94,14 @@ int in_a_child(const std::function<int()>& body) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// Root may debug everybody, unless it gives that up.
+// Root may trace any process, so permission checks do not apply to it unless it drops its capabilities.
 bool drop_privileges() {
   __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
   __user_cap_data_struct none[2] = {};
   return syscall(SYS_capset, &header, none) == 0;
 }
 
-// From now on that system call fails with EPERM, as in a container.
+// From now on this system call fails with EPERM in this process, as it does in many containers.
 bool forbid(unsigned call) {
   sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -116,7 +119,8 @@ void fill(const Pages& pages, unsigned seed) {
   for (std::size_t i = 0; i < kBytes; ++i) pages.data()[i] = pattern(i, seed);
 }
 
-// Whether children may be attached to here at all; some kernels and containers forbid it to everybody.
+// Whether this system lets us access the memory of a child at all. Some kernels and containers forbid it for every
+// process.
 bool attaching_is_allowed() {
   const Pages pages;
   const Child child([] {});
@@ -127,7 +131,7 @@ bool attaching_is_allowed() {
 class Attach : public testing::Test {
  protected:
   void SetUp() override {
-    if (!attaching_is_allowed()) GTEST_SKIP() << "this system lets no process use another one's memory";
+    if (!attaching_is_allowed()) GTEST_SKIP() << "this system does not permit access to the memory of other processes";
   }
 };
 
@@ -177,7 +181,7 @@ TEST_F(Attach, RefusesToWriteWhatItsOwnerMayOnlyRead) {
   for (std::size_t i = kPage; i < here.size(); ++i) ASSERT_EQ(here[i], pattern(i, 3)) << i;
 }
 
-// The kernel says the same of both sides; the wrong one must not be blamed.
+// The kernel returns the same error for bad memory on either side, so the code must find out whose memory is bad.
 TEST_F(Attach, TellsItsOwnBadMemoryFromThePeers) {
   const Pages pages;
   const Child child([&] { munmap(pages.page(3), kPage); });
@@ -211,7 +215,7 @@ TEST_F(Attach, FindsTheOwnerOfASegmentAndNobodyElse) {
   Child child([&] {
     auto segment = Segment::create({.ranks = 2}, 1);
     if (segment.ok()) *header = segment->header();
-    new Segment(std::move(*segment));  // for as long as the child lives
+    new Segment(std::move(*segment));  // leaked on purpose: it must exist as long as the child
   });
   ASSERT_TRUE(can_attach(child.process(), *header));
   EXPECT_FALSE(can_attach(getpid(), *header)) << "at that address we have something else or nothing";
@@ -253,7 +257,7 @@ TEST_F(Attach, IsForbiddenByAnUndumpableOwner) {
             0);
 }
 
-// A system call filter may forbid one of the two calls only; both are needed.
+// A system-call filter may forbid only one of the two calls, but attaching needs both.
 TEST_F(Attach, NeedsBothSystemCalls) {
   auto segment = Segment::create({.ranks = 2}, 0);
   ASSERT_TRUE(segment.ok());
@@ -267,7 +271,7 @@ TEST_F(Attach, NeedsBothSystemCalls) {
       return can_attach(owner, segment->header()) ? 1 : 0;
     });
   };
-  if (attaches(0) != 1) GTEST_SKIP() << "this system lets no child use its parent's memory";
+  if (attaches(0) != 1) GTEST_SKIP() << "this system does not let a child access its parent's memory";
   EXPECT_EQ(attaches(SYS_process_vm_readv), 0);
   EXPECT_EQ(attaches(SYS_process_vm_writev), 0);
 }

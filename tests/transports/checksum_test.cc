@@ -1,4 +1,5 @@
-// A transport whose messages are summed: what comes as it was sent is shown as it is, whatever was changed is found.
+// Tests of ChecksumTransport: messages that arrive unchanged are passed on as they are, and every change is
+// detected.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -20,16 +21,16 @@ struct Pair {
   std::unique_ptr<ReceiveConnection> receive;
 
   Pair() {
-    const SegmentShape shape{.ranks = 2, .slots = kSlots, .slot_bytes = kSlotBytes + kChecksumRoom};
-    auto under = shm_ranks(shape, in_process_exchanges(2));
+    const SegmentShape shape{.ranks = 2, .slots = kSlots, .slot_bytes = kSlotBytes + kChecksumSlotBytes};
+    auto inner = shm_ranks(shape, in_process_exchanges(2));
     for (std::uint32_t rank = 0; rank < 2; ++rank) {
-      const std::vector<std::string> ways(2, "shared memory");
-      ranks.push_back(std::make_unique<ChecksumTransport>(std::move(under[rank]), rank, ways));
+      const std::vector<std::string> paths(2, "shared memory");
+      ranks.push_back(std::make_unique<ChecksumTransport>(std::move(inner[rank]), rank, paths));
     }
     send = ranks[0]->open_send(1, 0).value();
     receive = ranks[1]->open_receive(0, 0).value();
   }
-  // Where the message lies.
+  // Sends `value` and returns the address of the message in the slot, so that a test can damage it.
   std::byte* post(const std::vector<std::byte>& value, const CallTag& tag) {
     EXPECT_TRUE(send->ready());
     std::byte* slot = send->slot();
@@ -39,7 +40,7 @@ struct Pair {
   }
   void expect(const std::vector<std::byte>& value, const CallTag& tag) {
     ASSERT_EQ(receive->arrival(tag), Arrival::kMessage);
-    ASSERT_EQ(receive->arrival(tag), Arrival::kMessage) << "the second look is as the first";
+    ASSERT_EQ(receive->arrival(tag), Arrival::kMessage) << "a second check gives the same result";
     const Message message = receive->front();
     ASSERT_EQ(message.bytes, value.size());
     EXPECT_TRUE(std::equal(value.begin(), value.end(), message.data));
@@ -74,13 +75,13 @@ TEST(Checksum, FindsEveryFlippedBitOfTheSlot) {
     std::byte* slot = pair.post(value_of(kBytes), call(sequence));
     slot[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
     ASSERT_EQ(pair.receive->arrival(call(sequence)), Arrival::kDamaged) << "bit " << bit;
-    ASSERT_EQ(pair.receive->arrival(call(sequence)), Arrival::kDamaged) << "and it stays so";
+    ASSERT_EQ(pair.receive->arrival(call(sequence)), Arrival::kDamaged) << "the result does not change";
   }
   EXPECT_NE(pair.receive->damage().find("message 1 (40 bytes) from rank 0 to rank 1 over shared memory is wrong"),
             std::string::npos)
       << pair.receive->damage();
   pair.post(value_of(8), call(++sequence));
-  pair.expect(value_of(8), call(sequence));  // the next call is none the worse
+  pair.expect(value_of(8), call(sequence));  // the next call is not affected
 }
 
 TEST(Checksum, FindsMessagesThatChangedPlaces) {
@@ -91,7 +92,7 @@ TEST(Checksum, FindsMessagesThatChangedPlaces) {
   std::swap_ranges(first, first + kWhole, second);
   EXPECT_EQ(pair.receive->arrival(call(1)), Arrival::kDamaged);
   EXPECT_NE(pair.receive->damage().find("in place of message 1 (8 bytes)"), std::string::npos);
-  EXPECT_NE(pair.receive->damage().find("came message 2"), std::string::npos) << pair.receive->damage();
+  EXPECT_NE(pair.receive->damage().find("message 2 arrived"), std::string::npos) << pair.receive->damage();
 }
 
 TEST(Checksum, FindsWhatAnEarlierCallLeftInTheSlot) {
@@ -101,7 +102,7 @@ TEST(Checksum, FindsWhatAnEarlierCallLeftInTheSlot) {
   std::copy_n(slot, old.size(), old.begin());
   pair.expect(value_of(8), call(1));
   slot = pair.post(value_of(8), call(2));
-  std::copy(old.begin(), old.end(), slot);  // the new message never got there
+  std::copy(old.begin(), old.end(), slot);  // as if the new message had never been written
   EXPECT_EQ(pair.receive->arrival(call(2)), Arrival::kDamaged);
 }
 
@@ -109,7 +110,7 @@ TEST(Checksum, CountsAnewAfterACallThatFailed) {
   Pair pair;
   for (int i = 0; i < 2; ++i) pair.post(value_of(8), call(1));
   pair.expect(value_of(8), call(1));
-  pair.post(value_of(16), call(2));  // the second of call 1 is never taken
+  pair.post(value_of(16), call(2));  // the second message of call 1 is never received
   pair.expect(value_of(16), call(2));
 }
 
@@ -123,7 +124,7 @@ TEST(Checksum, SumsReplies) {
     ASSERT_EQ(pair.receive->arrival(tag), Arrival::kMessage);
     ASSERT_TRUE(back->ready() && back->can_reply());
     const Message operand = pair.receive->front();
-    std::fill_n(slot, 64, std::byte{9});  // the reply, over the operand
+    std::fill_n(slot, 64, std::byte{9});  // the reply overwrites the operand
     pair.receive->release();
     back->send_reply(operand, tag);
     if (flip) slot[63] ^= std::byte{128};

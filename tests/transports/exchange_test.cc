@@ -1,5 +1,5 @@
-// How ranks of one machine find each other, get at each other's memory, share one exchange among communicators, and
-// wake each other.
+// Tests of SegmentExchange: how ranks of one machine find each other, map each other's memory, wake each other, and
+// share one exchange among several communicators.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sched.h>
@@ -57,7 +57,7 @@ TEST(UnixExchange, PassesMemoryBetweenRanksAndNoticesTheEnd) {
   EXPECT_EQ(text_at(seen), "from a");
   EXPECT_EQ(ranks[1]->find(0, first + 1), nullptr);
   std::uint32_t last = 0;
-  for (int i = 0; i < 600; ++i) last = ranks[0]->share(shared, {});  // more than a socket holds: the rest goes later
+  for (int i = 0; i < 600; ++i) last = ranks[0]->share(shared, {});  // more than a socket holds, so some are sent later
   EXPECT_EQ(last, first + 600);
   EXPECT_FALSE(ranks[0]->pump());
   for (int round = 0; round < 50; ++round) {
@@ -76,10 +76,10 @@ TEST(UnixExchange, PassesMemoryBetweenRanksAndNoticesTheEnd) {
   EXPECT_EQ(text_at(ranks[1]->find(0, parting)), "parting") << "sent before its end";
 }
 
-// The epoll is one for both processes. What a child took off it, its parent would not be woken by.
+// Parent and child share one epoll instance. A descriptor that the child removed would no longer wake the parent.
 TEST(UnixExchange, AForkedCopyDoesNotChangeWhatItsParentWatches) {
   Exchanges ranks = unix_exchanges(2);
-  const auto pokes = ranks[0]->receive_pokes(1).value();
+  const auto pokes = ranks[0]->create_wake_receiver(1).value();
   const int news = pokes->descriptors().back();
   const auto watched = [news] {
     std::ifstream info("/proc/self/fdinfo/" + std::to_string(news));
@@ -134,29 +134,29 @@ TEST(UnixExchange, ConnectsAGroupAfterEverybodyHasProbedEverybody) {
   other.join();
   const std::uint32_t id = ranks[2]->share(memory("two"), {});
   EXPECT_EQ(text_at(ranks[0]->find(2, id)), "two");
-  EXPECT_EQ(ranks[0]->find(1, id), nullptr) << "outside the group";
+  EXPECT_EQ(ranks[0]->find(1, id), nullptr) << "rank 1 is outside the group";
   EXPECT_FALSE(ranks[0]->peer_gone(1));
 }
 
-// More ranks probe a listener than its queue has room for, as where net.core.somaxconn is small. It accepts only once
-// it connects itself, so ranks that waited for room would all wait.
+// More ranks probe a listener than its accept queue holds (small net.core.somaxconn). Ranks must not wait for space
+// in the queue: the listener accepts only in its own connect(), so all would wait forever.
 TEST(UnixExchange, AnOverrunListenerCountsAsReachedAndLetsItsPeersInLater) {
   SteadyClock clock;
-  auto listener = UnixExchange::listen(0, 2).value();  // room for 20
+  auto listener = UnixExchange::listen(0, 2).value();  // the queue holds 20 connections
   auto peer = UnixExchange::listen(1, 2).value();
   const std::vector<std::string> addresses = {listener->address(), peer->address()};
   for (int i = 0; i < 40; ++i) {
     EXPECT_EQ(peer->probe(addresses).value(), (std::vector{Reach::kReached, Reach::kReached})) << i;
   }
-  const Dialled dialled = wait_and_dial(*UnixAddress::parse(addresses[0]), clock, clock.now_ns() + kSecond / 20);
-  EXPECT_EQ(dialled.error, EAGAIN) << "it is overrun";
+  const DialResult dialled = wait_and_dial(*UnixAddress::parse(addresses[0]), clock, clock.now_ns() + kSecond / 20);
+  EXPECT_EQ(dialled.error, EAGAIN) << "the listener's queue is full";
   const std::int64_t deadline_ns = clock.now_ns() + 20 * kSecond;
   std::thread other([&] { EXPECT_TRUE(peer->connect(addresses, {0, 1}, clock, deadline_ns).ok()); });
   EXPECT_TRUE(listener->connect(addresses, {0, 1}, clock, deadline_ns).ok());
   other.join();
 }
 
-// What a rank in a child process, which `prepare` has put elsewhere, looks like from here; nothing if it cannot.
+// Returns how a child, moved by prepare() to another namespace or user, appears to us; nullopt if it cannot be moved.
 std::optional<Reach> probe_child(const std::function<bool()>& prepare) {
   int ready[2];
   int stop[2];
@@ -196,12 +196,13 @@ TEST(UnixExchange, ProbesTellOtherNamespacesAndOtherUsersFromNeighbours) {
   const auto elsewhere =
       probe_child([] { return unshare(CLONE_NEWNET) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0; });
   const auto stranger = probe_child([] { return setuid(65534) == 0; });
-  if (!elsewhere && !stranger) GTEST_SKIP() << "neither namespaces nor other users can be had here";
+  if (!elsewhere && !stranger) GTEST_SKIP() << "this process may neither create namespaces nor change its user";
   EXPECT_EQ(elsewhere.value_or(Reach::kAbsent), Reach::kAbsent);
   EXPECT_EQ(stranger.value_or(Reach::kOtherUser), Reach::kOtherUser);
 }
 
-// Another user's process that has found the listener's name, and knows even its nonce: neither let in nor waited for.
+// A process of another user has found the listener's name and even its nonce. The listener must refuse it, and must
+// not wait for it.
 TEST(UnixExchange, AnotherUserIsNotLetInWhateverItKnows) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   SteadyClock clock;
@@ -212,18 +213,18 @@ TEST(UnixExchange, AnotherUserIsNotLetInWhateverItKnows) {
   ASSERT_EQ(pipe(ready), 0);
   const pid_t child = fork();
   if (child == 0) {
-    alarm(30);  // no child outlives a broken test
+    alarm(30);  // so that no child outlives a broken test
     if (setuid(65534) != 0) _exit(1);
     sockaddr_un where{};
     where.sun_family = AF_UNIX;
     std::memcpy(where.sun_path + 1, address.name.data(), address.name.size());
     const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + address.name.size());
-    const struct {  // a hello, as rank 1 would say it
+    const struct {  // the hello message of rank 1
       std::uint32_t magic = 0x5455584d, operation = 1, rank = 1, reserved = 0;
       std::array<std::uint8_t, 16> nonce;
       std::uint64_t channel = 0;
     } hello{.nonce = address.nonce};
-    for (int i = 0; i < 10; ++i) {  // the first says it, the others say nothing and stay
+    for (int i = 0; i < 10; ++i) {  // the first one sends the hello; the others send nothing and stay connected
       const int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
       if (connect(fd, reinterpret_cast<sockaddr*>(&where), length) != 0) _exit(2);
       if (i == 0 && send(fd, &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello)) _exit(3);
@@ -239,9 +240,9 @@ TEST(UnixExchange, AnotherUserIsNotLetInWhateverItKnows) {
   std::thread right([&] { EXPECT_TRUE(other->connect(addresses, {0, 1}, clock, clock.now_ns() + 20 * kSecond).ok()); });
   EXPECT_TRUE(listener->connect(addresses, {0, 1}, clock, clock.now_ns() + 20 * kSecond).ok());
   right.join();
-  EXPECT_LT(clock.now_ns() - since_ns, 10 * kSecond) << "nobody is waited for that is not let in";
+  EXPECT_LT(clock.now_ns() - since_ns, 10 * kSecond) << "connect() must not wait for a process that is refused";
   const std::uint32_t id = other->share(memory("one"), {});
-  EXPECT_EQ(text_at(listener->find(1, id)), "one") << "the right one is in";
+  EXPECT_EQ(text_at(listener->find(1, id)), "one") << "the real rank 1 is connected";
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   close(ready[0]);
@@ -262,8 +263,8 @@ TEST_P(AnyExchange, AViewTranslatesRanksAndReachesItsMembersOnly) {
   const std::uint32_t id = two.share(shared, {});
   EXPECT_EQ(text_at(zero.find(0, id)), "from two");
   EXPECT_EQ(text_at(all[0]->find(2, id)), "from two");
-  EXPECT_NE(two.share(shared, {}), id) << "never given twice";
-  EXPECT_NE(all[2]->share(shared, {}), id + 1) << "not by the parent either";
+  EXPECT_NE(two.share(shared, {}), id) << "ids are never reused";
+  EXPECT_NE(all[2]->share(shared, {}), id + 1) << "the parent does not reuse the id either";
   two.unshare(id, {});
   zero.pump();
   EXPECT_EQ(zero.find(0, id), nullptr);
@@ -280,11 +281,11 @@ TEST_P(AnyExchange, CommunicatorsOfOneExchangeLiveAndEndByThemselves) {
   auto other = parent[1]->allocate_window(4096).value();  // child rank 0 is parent rank 1
   std::strcpy(reinterpret_cast<char*>(window->data()), "child's");
   EXPECT_NE(child[0]->find_window(window->data(), 1).window, parent[1]->find_window(other->data(), 1).window);
-  EXPECT_EQ(parent[1]->find_window(window->data(), 1).window, 0u) << "registered with the child only";
+  EXPECT_EQ(parent[1]->find_window(window->data(), 1).window, 0u) << "registered with the child communicator only";
   all.clear();
   parent[0]->announce_abort();
   EXPECT_EQ(parent[1]->peer_status(0).life, PeerLife::kAborted);
-  EXPECT_EQ(child[0]->peer_status(1).life, PeerLife::kLive) << "lives are per communicator";
+  EXPECT_EQ(child[0]->peer_status(1).life, PeerLife::kLive) << "each communicator has its own status";
   parent.clear();
   const WindowRef place = child[0]->find_window(window->data(), 8);
   auto send = child[0]->open_send(1, 0).value();
@@ -376,7 +377,7 @@ TEST(SubExchange, ADeadProcessIsSeenThroughEveryViewAndWhatItSentBeforeStillCoun
   }
   ASSERT_TRUE(listening->connect(addresses, {0, 1}, clock, deadline_ns).ok());
   const std::shared_ptr<SegmentExchange> exchange = std::move(listening);
-  auto pokes = exchange->receive_pokes(1).value();
+  auto pokes = exchange->create_wake_receiver(1).value();
   SubExchange view(exchange, {1, 0});
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
@@ -386,7 +387,7 @@ TEST(SubExchange, ADeadProcessIsSeenThroughEveryViewAndWhatItSentBeforeStillCoun
   EXPECT_TRUE(view.peer_gone(0));
   EXPECT_TRUE(exchange->peer_gone(1));
   EXPECT_EQ(text_at(view.find(0, 1)), "last words");
-  EXPECT_TRUE(readable(pokes->descriptors())) << "whoever sleeps should know";
+  EXPECT_TRUE(readable(pokes->descriptors())) << "a sleeping rank must wake up";
   pokes->drain();
   EXPECT_FALSE(readable(pokes->descriptors()));
 }
@@ -395,7 +396,7 @@ TEST(SubExchange, TheEndOfAProcessEndsItForAllItsCommunicators) {
   Exchanges all = unix_exchanges(2);
   SubExchange view(all[0], {1, 0});
   EXPECT_FALSE(view.peer_gone(0));
-  all[1].reset();  // without a word
+  all[1].reset();  // without a close frame
   EXPECT_TRUE(view.peer_gone(0));
   EXPECT_TRUE(all[0]->peer_gone(1));
 }
@@ -403,31 +404,31 @@ TEST(SubExchange, TheEndOfAProcessEndsItForAllItsCommunicators) {
 TEST_P(AnyExchange, APokeComesOnlyToARankThatAskedForIt) {
   Exchanges all = exchanges(2);
   auto ranks = shm_ranks(kShape, all);
-  auto bell = ranks[0]->create_poke_bell().value();
-  bell->arm();  // takes what set-up has left
-  bell->disarm();
+  auto doorbell = ranks[0]->create_descriptor_doorbell().value();
+  doorbell->arm();  // consumes the wake-ups of the set-up
+  doorbell->disarm();
   auto send = ranks[1]->open_send(0, 0).value();
   send->send_slot(0, call(1));
-  EXPECT_FALSE(readable(bell->descriptors())) << "awake";
-  bell->arm();
+  EXPECT_FALSE(readable(doorbell->descriptors())) << "a rank that is awake is not woken";
+  doorbell->arm();
   send->send_slot(0, call(1));
-  EXPECT_TRUE(readable(bell->descriptors()));
-  bell->disarm();
-  bell->arm();
-  EXPECT_FALSE(readable(bell->descriptors())) << "what came before the second sleep";
+  EXPECT_TRUE(readable(doorbell->descriptors()));
+  doorbell->disarm();
+  doorbell->arm();
+  EXPECT_FALSE(readable(doorbell->descriptors())) << "wake-ups from before the second sleep must not count";
   ranks[0]->doorbell().ring();
-  EXPECT_TRUE(readable(bell->descriptors())) << "by itself";
+  EXPECT_TRUE(readable(doorbell->descriptors())) << "a rank can wake itself";
 }
 
 TEST(Pokes, ArmingMakesRoomForMoreOfThem) {
   Exchanges all = unix_exchanges(2);
   auto ranks = shm_ranks(kShape, all);
-  auto bell = ranks[0]->create_poke_bell().value();
+  auto doorbell = ranks[0]->create_descriptor_doorbell().value();
   TestDoorbell sleeper(Trigger::kEdge);
-  for (const int fd : bell->descriptors()) ASSERT_TRUE(sleeper.add_wait_source(fd).ok());
-  for (int i = 0; i < 5000; ++i) all[1]->poke(0, 66);  // a full socket, whose edges are forgotten
+  for (const int fd : doorbell->descriptors()) ASSERT_TRUE(sleeper.add_wait_source(fd).ok());
+  for (int i = 0; i < 5000; ++i) all[1]->wake_peer(0, 66);  // fills the socket; these edges are consumed below
   sleeper.arm();
-  bell->arm();
+  doorbell->arm();
   ranks[1]->announce_abort();
   const auto start = std::chrono::steady_clock::now();
   sleeper.sleep(20 * kSecond);
@@ -436,18 +437,18 @@ TEST(Pokes, ArmingMakesRoomForMoreOfThem) {
 
 TEST(Pokes, ThatFindTheSocketFullAreNotLostThoughAnotherCommunicatorEmptiesIt) {
   Exchanges all = unix_exchanges(2);
-  auto mine = all[0]->receive_pokes(77).value();
+  auto mine = all[0]->create_wake_receiver(77).value();
   const int own_event = mine->descriptors().front();
-  for (int i = 0; i < 5000; ++i) all[1]->poke(0, 66);
-  all[1]->poke(0, 77);  // does not fit
+  for (int i = 0; i < 5000; ++i) all[1]->wake_peer(0, 66);
+  all[1]->wake_peer(0, 77);  // does not fit into the socket
   EXPECT_FALSE(readable({own_event}));
-  all[0]->pump();  // by somebody else
+  all[0]->pump();  // as another communicator of this process would do
   EXPECT_TRUE(readable({own_event}));
 }
 
 TEST(Pokes, APeerThatHasEndedWakesOnceAndThenIsSilent) {
   Exchanges all = unix_exchanges(3);
-  auto pokes = all[0]->receive_pokes(1).value();
+  auto pokes = all[0]->create_wake_receiver(1).value();
   EXPECT_FALSE(readable(pokes->descriptors()));
   all[1].reset();
   EXPECT_TRUE(readable(pokes->descriptors()));
@@ -455,12 +456,12 @@ TEST(Pokes, APeerThatHasEndedWakesOnceAndThenIsSilent) {
   EXPECT_FALSE(readable(pokes->descriptors()));
   EXPECT_TRUE(all[0]->peer_gone(1));
   EXPECT_FALSE(all[0]->peer_gone(2));
-  all[2]->poke(0, 1);
+  all[2]->wake_peer(0, 1);
   EXPECT_TRUE(readable(pokes->descriptors()));
 }
 
-// Two communicators of the same two processes, each rank of each asleep in a thread of its own: whichever takes the
-// pokes off the common socket, the one that is meant wakes.
+// Two communicators of the same two processes, with a sleeping thread for each rank of each. All wake-ups arrive on one
+// common socket. Whichever communicator reads it, each wake-up must reach the right one.
 TEST_P(AnyExchange, TwoCommunicatorsSleepWithoutTakingEachOthersPokes) {
   constexpr std::uint32_t kRounds = 3000;
   Exchanges all = exchanges(2);
@@ -471,9 +472,9 @@ TEST_P(AnyExchange, TwoCommunicatorsSleepWithoutTakingEachOthersPokes) {
   for (const auto* communicator : {&parent, &child}) {
     for (std::uint32_t rank = 0; rank < 2; ++rank) {
       threads.emplace_back([&self = *(*communicator)[rank], rank] {
-        auto bell = self.create_poke_bell().value();
+        auto doorbell = self.create_descriptor_doorbell().value();
         TestDoorbell sleeper(rank == 0 ? Trigger::kLevel : Trigger::kEdge);
-        for (const int fd : bell->descriptors()) ASSERT_TRUE(sleeper.add_wait_source(fd).ok());
+        for (const int fd : doorbell->descriptors()) ASSERT_TRUE(sleeper.add_wait_source(fd).ok());
         auto send = self.open_send(1 - rank, 0).value();
         auto receive = self.open_receive(1 - rank, 0).value();
         for (std::uint32_t round = 1; round <= kRounds; ++round) {
@@ -481,9 +482,9 @@ TEST_P(AnyExchange, TwoCommunicatorsSleepWithoutTakingEachOthersPokes) {
           const auto start = std::chrono::steady_clock::now();
           while (receive->arrival(call(round)) != Arrival::kMessage) {
             sleeper.arm();
-            bell->arm();
+            doorbell->arm();
             if (receive->arrival(call(round)) != Arrival::kMessage) sleeper.sleep(20 * kSecond);
-            bell->disarm();
+            doorbell->disarm();
           }
           ASSERT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20)) << "round " << round;
           receive->release();

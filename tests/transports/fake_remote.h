@@ -1,5 +1,6 @@
-// A transport between "machines" that are threads of one process: queues under one lock, and a doorbell that sleeps in
-// epoll. It knows no windows: what it carries it carries from any memory, as a socket transport does.
+// FakeRemote: a transport between simulated machines, which are threads of one process. It consists of message
+// queues under one lock, and of a doorbell that sleeps in epoll. It has no windows and can send from any memory, as
+// a socket transport can.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,29 +18,33 @@
 
 namespace tutti {
 
+// The network between the simulated machines, shared by all ranks.
 struct FakeNet {
-  struct Letter {
+  // A message that has been sent and not yet received.
+  struct Packet {
     std::vector<std::byte> bytes;
     CallTag tag;
   };
+  // The published state of one rank, which its peers read.
   struct Board {
     PeerStatus status;
     CallTag entered;
-    std::optional<CallFailure> failure;  // of call status.left
+    std::optional<CallFailure> failure;  // the failure of call status.left, if it failed
   };
   static constexpr std::uint32_t kSlots = 3;
   static constexpr std::uint64_t kSlotBytes = 4096;
   static constexpr std::uint32_t kLanes = 2;
 
   FakeNet(std::uint32_t ranks, Trigger trigger) : boards(ranks) {
-    for (std::uint32_t rank = 0; rank < ranks; ++rank) bells.push_back(std::make_unique<TestDoorbell>(trigger));
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) doorbells.push_back(std::make_unique<TestDoorbell>(trigger));
   }
 
-  std::mutex mutex;  // guards all but the bells
-  std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint16_t>, std::deque<Letter>> queues;  // sender, receiver
+  std::mutex mutex;  // guards all members except `doorbells`
+  // Indexed by sender, receiver and lane.
+  std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint16_t>, std::deque<Packet>> queues;
   std::vector<Board> boards;
-  std::vector<std::unique_ptr<TestDoorbell>> bells;
-  std::uint64_t carried = 0;  // letters so far
+  std::vector<std::unique_ptr<TestDoorbell>> doorbells;
+  std::uint64_t carried = 0;  // messages sent so far
 };
 
 class FakeSend final : public SendConnection {
@@ -59,10 +64,12 @@ class FakeSend final : public SendConnection {
       queue_.push_back({std::vector<std::byte>(data, data + bytes), tag});
       ++net_.carried;
     }
-    net_.bells[to_]->ring();
+    net_.doorbells[to_]->ring();
   }
-  void send_published(const WindowRef&, std::uint64_t, const CallTag&) override { ADD_FAILURE() << "has no windows"; }
-  void send_delivered(std::uint64_t, const CallTag&) override { ADD_FAILURE() << "has no windows"; }
+  void send_published(const WindowRef&, std::uint64_t, const CallTag&) override {
+    ADD_FAILURE() << "this transport has no windows";
+  }
+  void send_delivered(std::uint64_t, const CallTag&) override { ADD_FAILURE() << "this transport has no windows"; }
   bool handed_over() override { return true; }
   bool drained() override {
     const std::scoped_lock lock(net_.mutex);
@@ -71,7 +78,7 @@ class FakeSend final : public SendConnection {
 
  private:
   FakeNet& net_;
-  std::deque<FakeNet::Letter>& queue_;
+  std::deque<FakeNet::Packet>& queue_;
   std::uint32_t to_;
   std::vector<std::byte> slot_;
 };
@@ -97,12 +104,12 @@ class FakeReceive final : public ReceiveConnection {
       const std::scoped_lock lock(net_.mutex);
       queue_.pop_front();
     }
-    net_.bells[from_]->ring();
+    net_.doorbells[from_]->ring();
   }
 
  private:
   FakeNet& net_;
-  std::deque<FakeNet::Letter>& queue_;
+  std::deque<FakeNet::Packet>& queue_;
   std::uint32_t from_;
 };
 
@@ -122,9 +129,9 @@ class FakeRemote final : public Transport {
     return std::unique_ptr<ReceiveConnection>(std::make_unique<FakeReceive>(*net_, peer, rank_, lane));
   }
   Doorbell& doorbell() override { return poll_doorbell(); }
-  PollDoorbell& poll_doorbell() { return *net_->bells[rank_]; }
+  PollDoorbell& poll_doorbell() { return *net_->doorbells[rank_]; }
   void enter_call(const CallTag& tag, const WindowRef& output) override {
-    EXPECT_EQ(output, WindowRef{}) << "nobody can store there";
+    EXPECT_EQ(output, WindowRef{}) << "peers cannot store to an output through this transport";
     const std::scoped_lock lock(net_->mutex);
     board().entered = tag;
     board().status.entered = tag.sequence;
@@ -171,7 +178,7 @@ class FakeRemote final : public Transport {
   static Error no_windows() { return {ErrorCode::kUnsupported, ErrorScope::kCall, -1, "has no windows"}; }
   FakeNet::Board& board() { return net_->boards[rank_]; }
 
-  std::shared_ptr<FakeNet> net_;  // shared by the ranks
+  std::shared_ptr<FakeNet> net_;  // shared by all ranks
   std::uint32_t rank_;
 };
 

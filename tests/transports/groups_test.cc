@@ -1,4 +1,4 @@
-// Which ranks share memory, as all of them decide it.
+// Tests of local_groups(): which ranks share memory. All ranks compute it from the same reachability matrix.
 #include "transports/shm/groups.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,8 @@ TEST(LocalGroups, AreTheMachinesWhereEverybodyReachesItsOwn) {
 TEST(LocalGroups, NeedBothDirections) { EXPECT_EQ(local_groups({{1, 1, 0}, {0, 1, 0}, {0, 0, 1}}), (Groups{0, 1, 2})); }
 
 TEST(LocalGroups, WhereReachIsNotTransitiveEachJoinsTheLowestThatTakesIt) {
-  EXPECT_EQ(local_groups({{1, 1, 0}, {1, 1, 1}, {0, 1, 1}}), (Groups{0, 0, 2})) << "1 reaches 0 and 2, 0 not 2";
+  EXPECT_EQ(local_groups({{1, 1, 0}, {1, 1, 1}, {0, 1, 1}}), (Groups{0, 0, 2}))
+      << "1 reaches 0 and 2, but 0 does not reach 2";
   EXPECT_EQ(local_groups({{1, 0, 1, 1}, {0, 1, 1, 1}, {1, 1, 1, 0}, {1, 1, 0, 1}}), (Groups{0, 1, 0, 1}));
 }
 
@@ -31,7 +32,7 @@ TEST(LocalGroups, WhatIsMissingIsNotReachedAndNobodyNeedsToReachItself) {
   EXPECT_EQ(local_groups({{false, true}, {true, false}}), (Groups{0, 0}));
 }
 
-// For any matrix: each group's name is its lowest rank, and inside a group all reach each other.
+// For any matrix, a group's number is its lowest rank, and all ranks in a group reach each other.
 TEST(LocalGroups, AlwaysHoldOnlyRanksThatReachEachOther) {
   std::mt19937 random(7);
   for (int round = 0; round < 300; ++round) {

@@ -1,4 +1,5 @@
-// What a forked child keeps of the library's descriptors: nothing.
+// Tests of close_in_children(): a forked child keeps none of the library's descriptors. Each is replaced by
+// /dev/null.
 #include "transports/inherited.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +23,7 @@ bool is_null_device(int fd) {
   return fstat(fd, &found) == 0 && stat("/dev/null", &null) == 0 && found.st_rdev == null.st_rdev;
 }
 
-// The exit status of body() in a forked child.
+// Returns the exit status of body() in a forked child.
 int in_child(const std::function<int()>& body) {
   const pid_t child = fork();
   if (child == 0) _exit(body());
@@ -55,6 +56,7 @@ TEST_F(Inherited, OneThatWasForgottenIsKept) {
   EXPECT_EQ(in_child([&] { return is_null_device(ends_[0]) ? 1 : 0; }), 0);
 }
 
+// If the child kept its copy of the descriptor, the other end would see the end only when the child exits.
 TEST_F(Inherited, TheOtherEndSeesTheEndWhileTheChildLives) {
   close_in_children(ends_[0]);
   int hold[2];
@@ -64,7 +66,7 @@ TEST_F(Inherited, TheOtherEndSeesTheEndWhileTheChildLives) {
     close(ends_[1]);
     close(hold[1]);
     char byte = 0;
-    _exit(static_cast<int>(read(hold[0], &byte, 1)));  // until the test lets it go
+    _exit(static_cast<int>(read(hold[0], &byte, 1)));  // waits until the test closes its end of the pipe
   }
   forget_in_children(ends_[0]);
   close(ends_[0]);
@@ -77,7 +79,7 @@ TEST_F(Inherited, TheOtherEndSeesTheEndWhileTheChildLives) {
   EXPECT_EQ(waitpid(child, &status, 0), child);
 }
 
-// When the process has no descriptor left to open /dev/null by.
+// The process has no free descriptor number to open /dev/null, so another replacement is needed.
 TEST_F(Inherited, IsReplacedWhereNoNumberIsFree) {
   close_in_children(ends_[0]);
   rlimit limit{};

@@ -1,4 +1,5 @@
-// Memory whose descriptor a rank cannot receive, or that it cannot map: what is lost is named, and shared again.
+// Tests of a rank that cannot receive the descriptor of a peer's memory, or cannot map that memory. The exchange
+// reports the loss with its cause, and the owner shares the memory again.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -21,7 +22,8 @@ namespace {
 std::atomic<bool> forbids_descriptors = false;
 }  // namespace
 
-// In place of the C library's, for all of this program. A security module that forbids a descriptor leaves this trace.
+// Replaces the C library's recvmsg() in this whole program. If `forbids_descriptors` is set, a message arrives
+// without its descriptor and with MSG_CTRUNC, as happens when a security module forbids the descriptor.
 extern "C" ssize_t recvmsg(int socket, struct msghdr* message, int flags) {
   using Function = ssize_t (*)(int, struct msghdr*, int);
   static const auto next = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "recvmsg"));
@@ -41,7 +43,7 @@ namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
 
-// Lowers a limit of this process as long as it lives.
+// Lowers a resource limit of this process during the lifetime of the object.
 class LowerLimit {
  public:
   LowerLimit(decltype(RLIMIT_NOFILE) which, rlim_t limit) : which_(which) {
@@ -58,15 +60,15 @@ class LowerLimit {
   rlimit before_{};
 };
 
-// Even a descriptor that is closed leaves no free number below this limit.
+// With this limit no descriptor number is free, even after one has been closed: 0, 1 and 2 are in use.
 constexpr rlim_t kNoFiles = 3;
 
-// Takes every free descriptor, as long as it lives.
+// Takes every free descriptor number during the lifetime of the object.
 class EveryDescriptor {
  public:
   EveryDescriptor() {
     for (int fd = dup(STDIN_FILENO); fd >= 0; fd = dup(STDIN_FILENO)) taken_.push_back(fd);
-    EXPECT_EQ(errno, EMFILE) << "nothing else stopped it";
+    EXPECT_EQ(errno, EMFILE) << "dup() must fail only because descriptors have run out";
   }
   ~EveryDescriptor() {
     for (const int fd : taken_) close(fd);
@@ -82,7 +84,7 @@ rlim_t address_space() {
   std::ifstream("/proc/self/statm") >> pages;
   return pages * page_size();
 }
-constexpr std::size_t kFreeSpace = std::size_t{64} << 20;  // for what is not part of a test
+constexpr std::size_t kFreeSpace = std::size_t{64} << 20;  // for allocations that are not part of a test
 constexpr std::size_t kTooLong = 4 * kFreeSpace;
 constexpr std::size_t kAdopted = std::size_t{16} << 20;
 
@@ -96,10 +98,11 @@ std::string text_at(const std::shared_ptr<Mapping>& mapping) {
   return mapping == nullptr ? "nothing" : reinterpret_cast<const char*>(mapping->data());
 }
 
-// The reader asks for what was lost before it reports that; the owner answers when it pumps.
+// The reader first asks the owner to share the memory again, and reports the loss only if that fails. The owner
+// answers in pump().
 std::string text_when_shared_again(SegmentExchange& owner, SegmentExchange& reader, std::uint32_t id) {
   EXPECT_TRUE(reader.loss(0, id));
-  EXPECT_FALSE(reader.take_loss(0, id)) << "it is asked for first";
+  EXPECT_FALSE(reader.take_loss(0, id)) << "the reader must ask the owner again before it reports a loss";
   owner.pump();
   return text_at(reader.find(0, id));
 }
@@ -166,7 +169,7 @@ TEST(LostMemory, WhatCannotBeMappedIsNamedOnceAndSharedAgain) {
   EXPECT_EQ(text_when_shared_again(*ranks[0], *ranks[1], id), "long");
 }
 
-// Adopted memory: each rank of the process has a view of its own.
+// Adopted memory of a rank in the same process. Each rank of the process maps its own view of it.
 TEST(LostMemory, OfARankInTheSameProcessIsNamedAndMappedLater) {
   Exchanges ranks = in_process_exchanges(2);
   void* data = mmap(nullptr, kAdopted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -182,7 +185,7 @@ TEST(LostMemory, OfARankInTheSameProcessIsNamedAndMappedLater) {
     EXPECT_EQ(loss->lacked, CallArgument::kMappings);
   }
   const LowerLimit files(RLIMIT_NOFILE, kNoFiles);
-  EXPECT_EQ(text_at(ranks[1]->find(0, id)), "adopted") << "needs no descriptor";
+  EXPECT_EQ(text_at(ranks[1]->find(0, id)), "adopted") << "mapping it needs no descriptor";
   ranks[0]->unshare(id, {});
   adopted.reset();
   munmap(data, kAdopted);
@@ -213,6 +216,7 @@ TEST(LostMemory, ADescriptorThatTheSystemForbidsIsNotTakenForAShortage) {
   EXPECT_NE(loss->why.find("the system forbids"), std::string::npos) << loss->why;
 }
 
+// If the rank waited until the deadline instead, the test would take 600 s.
 TEST(LostMemory, DuringSetUpIsAnErrorAtOnce) {
   Exchanges ranks = unix_exchanges(2);
   const auto mine = memory("mine");
@@ -224,7 +228,7 @@ TEST(LostMemory, DuringSetUpIsAnErrorAtOnce) {
   const auto offers = collect_offers(*ranks[1], 1, {id, 1}, mine, clock, begin_ns + 600 * kSecond);
   ASSERT_FALSE(offers.ok());
   EXPECT_EQ(offers.error().code, ErrorCode::kSystem);
-  EXPECT_EQ(offers.error().rank, 1) << "it is this rank that lacks something";
+  EXPECT_EQ(offers.error().rank, 1) << "the error must name this rank, because this rank lacks descriptors";
   EXPECT_NE(offers.error().message.find("ulimit -n"), std::string::npos) << offers.error().message;
 }
 

@@ -1,4 +1,5 @@
-// A real-time thread that waits for the monitor's thread on the only processor that both may use.
+// Test of MemoryMonitor with a real-time thread that waits for the monitor's thread on the only CPU that both may
+// use.
 #include "transports/rdma/memory_monitor.h"
 
 #include <dirent.h>
@@ -19,7 +20,7 @@ namespace {
 
 constexpr std::size_t kBytes = 1 << 16;
 
-// All threads of this process on one processor, until the end.
+// Restricts all threads of this process to one CPU during the lifetime of the object.
 class OneProcessor {
  public:
   OneProcessor() {
@@ -56,10 +57,11 @@ std::chrono::nanoseconds own_cpu_time() {
   return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 
-// The first thread has priority 1. The second has 2, so the first goes on only when the kernel holds the second one in
-// munmap(), until the monitor's thread has read of that. The monitor's thread is in no real-time class, so it runs only
-// once the first thread sleeps. If the first thread only yielded, it would use its processor up to the kernel's limit
-// for real-time threads, which is 0.95 s of each second unless somebody has lifted it.
+// The first thread has real-time priority 1 and the second has 2. So the first thread continues only when the kernel
+// blocks the second one in munmap(), which lasts until the monitor's thread has read the event. The monitor's thread
+// is not a real-time thread, so it runs only while the first thread sleeps. If the first thread yielded instead of
+// sleeping, it would use the CPU up to the kernel's limit for real-time threads, which by default is 0.95 s of each
+// second.
 TEST(MemoryMonitor, ARealTimeThreadSleepsWhileItWaits) {
   const auto monitor = MemoryMonitor::shared();
   if (monitor == nullptr) GTEST_SKIP() << "this system has no userfaultfd, or does not permit it";
@@ -69,7 +71,7 @@ TEST(MemoryMonitor, ARealTimeThreadSleepsWhileItWaits) {
   const auto begin = reinterpret_cast<std::uintptr_t>(memory);
   ASSERT_TRUE(monitor->watch(begin, begin + kBytes));
   bool permitted = false;
-  bool told = false;
+  bool reported = false;
   std::chrono::nanoseconds used{};
   std::thread([&] {
     permitted = become_real_time(1);
@@ -81,9 +83,9 @@ TEST(MemoryMonitor, ARealTimeThreadSleepsWhileItWaits) {
       begun = true;
       munmap(memory, kBytes);
     });
-    while (!begun) sched_yield();  // it starts with priority 1
+    while (!begun) sched_yield();  // returns when the second thread, which starts with priority 1, has run
     const auto before = own_cpu_time();
-    EXPECT_TRUE(monitor->gone_since(cursor, [&](std::uintptr_t from, std::uintptr_t) { told |= from == begin; }));
+    EXPECT_TRUE(monitor->gone_since(cursor, [&](std::uintptr_t from, std::uintptr_t) { reported |= from == begin; }));
     used = own_cpu_time() - before;
     other.join();
   }).join();
@@ -91,7 +93,7 @@ TEST(MemoryMonitor, ARealTimeThreadSleepsWhileItWaits) {
     munmap(memory, kBytes);
     GTEST_SKIP() << "this system lets this user start no real-time threads";
   }
-  EXPECT_TRUE(told);
+  EXPECT_TRUE(reported);
   EXPECT_LT(used, std::chrono::milliseconds(300));
 }
 

@@ -1,5 +1,5 @@
-// The combined transport: ranks of one process on pretended machines, with shared memory inside each and a fake network
-// across, driven by hand.
+// Tests of MixedTransport. All ranks are in one process, on simulated machines: they use shared memory inside a
+// machine, and a fake network (fake_remote.h) between machines. The tests call pump() and flush() by hand.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -15,12 +15,12 @@ namespace {
 
 enum class Inside { kThreads, kSockets };
 
-// machines[m] lists the ranks of machine m in the order of their local index.
+// machines[m] lists the ranks of machine m, ordered by their local rank.
 using Machines = std::vector<std::vector<std::uint32_t>>;
 
 struct Cluster {
   std::shared_ptr<FakeNet> net;
-  std::vector<FakeRemote*> remotes;  // by rank, owned by `ranks`
+  std::vector<FakeRemote*> remotes;  // indexed by rank, owned by `ranks`
   std::vector<std::unique_ptr<MixedTransport>> ranks;
 
   explicit Cluster(const Machines& machines, Inside inside = Inside::kThreads, Trigger trigger = Trigger::kLevel) {
@@ -40,15 +40,15 @@ struct Cluster {
         options.rank = machine[i];
         auto remote = std::make_unique<FakeRemote>(net, machine[i]);
         remotes[machine[i]] = remote.get();
-        PollDoorbell& bell = remote->poll_doorbell();
-        ranks[machine[i]] = MixedTransport::create(options, std::move(locals[i]), std::move(remote), bell).value();
+        PollDoorbell& doorbell = remote->poll_doorbell();
+        ranks[machine[i]] = MixedTransport::create(options, std::move(locals[i]), std::move(remote), doorbell).value();
       }
     }
   }
   std::uint32_t size() const { return static_cast<std::uint32_t>(ranks.size()); }
 };
 
-const Machines kTwoByTwo = {{2, 0}, {1, 3}};  // neither contiguous nor ascending
+const Machines kTwoByTwo = {{2, 0}, {1, 3}};  // the ranks of a machine are neither contiguous nor ascending
 
 void all_pairs_talk(Cluster& cluster, std::uint64_t expected_across) {
   std::uint64_t before = cluster.net->carried;
@@ -71,8 +71,8 @@ void all_pairs_talk(Cluster& cluster, std::uint64_t expected_across) {
 
 TEST(Mixed, MessagesGoByMemoryInsideAMachineAndByTheOtherTransportAcross) {
   Cluster cluster(kTwoByTwo);
-  EXPECT_EQ(cluster.ranks[0]->slots(), 2u) << "the fewer of 2 and 3";
-  EXPECT_EQ(cluster.ranks[0]->lanes(), 2u) << "the fewer of 8 and 2";
+  EXPECT_EQ(cluster.ranks[0]->slots(), 2u) << "the smaller of 2 and 3";
+  EXPECT_EQ(cluster.ranks[0]->lanes(), 2u) << "the smaller of 8 and 2";
   EXPECT_EQ(cluster.ranks[0]->slot_bytes(), FakeNet::kSlotBytes);
   all_pairs_talk(cluster, 8);
 }
@@ -132,7 +132,7 @@ TEST(Mixed, BoardsAreSeenFromBothSides) {
   cluster.ranks[0]->announce_abort();
   for (const std::uint32_t peer : {1u, 2u, 3u}) {
     EXPECT_EQ(cluster.ranks[peer]->peer_status(0).life, PeerLife::kAborted) << peer;
-    EXPECT_EQ(cluster.ranks[peer]->peer_status(3).entered, 0u) << "another rank's board";
+    EXPECT_EQ(cluster.ranks[peer]->peer_status(3).entered, 0u) << "rank 3 has a board of its own";
   }
 }
 
@@ -145,15 +145,17 @@ TEST(Mixed, FlushAndPumpReachBoth) {
   EXPECT_EQ(cluster.remotes[0]->pumps, 1);
 }
 
+// An edge-triggered doorbell reports each event only once. If a message arrives while the rank arms its doorbell, the
+// rank must not lose the wake-up for the next message, because the sender sends only one wake-up per sleep.
 TEST(Mixed, WhatArrivesWhileTheRankArmsDoesNotUseUpItsOnlyPoke) {
   Cluster cluster(kTwoByTwo, Inside::kThreads, Trigger::kEdge);
   auto send = cluster.ranks[2]->open_send(0, 0).value();
-  cluster.net->bells[0]->while_arming = [&] { send->send_slot(0, call(1)); };
-  Doorbell& bell = cluster.ranks[0]->doorbell();
-  bell.arm();
+  cluster.net->doorbells[0]->while_arming = [&] { send->send_slot(0, call(1)); };
+  Doorbell& doorbell = cluster.ranks[0]->doorbell();
+  doorbell.arm();
   send->send_slot(0, call(1));
   const auto start = std::chrono::steady_clock::now();
-  bell.sleep(10'000'000'000);
+  doorbell.sleep(10'000'000'000);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
 }
 
@@ -164,7 +166,8 @@ class MixedWakes : public ::testing::TestWithParam<std::tuple<Inside, Trigger>> 
   }
 };
 
-// One token goes round. Every rank sleeps until it comes: half of the hops are inside a machine, half across.
+// One token travels around a ring. Every rank sleeps until it arrives. Half of the hops are inside a machine, and
+// half are between machines.
 TEST_P(MixedWakes, ASleepingRankIsWokenByLocalAndByRemotePeers) {
   constexpr std::uint32_t kRounds = 3000;
   Cluster cluster = cluster_of({{1, 0}, {2, 3}});
@@ -189,8 +192,8 @@ TEST_P(MixedWakes, ASleepingRankIsWokenByLocalAndByRemotePeers) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Everybody sends to everybody as fast as the credits allow, and sleeps whenever nothing moves; so messages, credits
-// and pokes of both kinds come at any time.
+// Every rank sends to every other rank as fast as the credits allow, and sleeps when it cannot make progress. So
+// messages, credits and wake-ups of both transports arrive in every order.
 TEST_P(MixedWakes, NoWakeIsLostInACrowd) {
   constexpr std::uint32_t kMessages = 2000;
   Cluster cluster = cluster_of(kTwoByTwo);
@@ -233,14 +236,14 @@ TEST_P(MixedWakes, NoWakeIsLostInACrowd) {
 
 TEST_P(MixedWakes, AnyThreadWakesItsOwnRank) {
   Cluster cluster = cluster_of(kTwoByTwo);
-  Doorbell& bell = cluster.ranks[0]->doorbell();
+  Doorbell& doorbell = cluster.ranks[0]->doorbell();
   for (int round = 0; round < 100; ++round) {
     std::atomic<bool> rung = false;
     std::thread ringer([&] {
       rung = true;
-      bell.ring();
+      doorbell.ring();
     });
-    EXPECT_TRUE(sleep_until(bell, [&] { return rung.load(); }));
+    EXPECT_TRUE(sleep_until(doorbell, [&] { return rung.load(); }));
     ringer.join();
   }
 }

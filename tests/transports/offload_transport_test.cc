@@ -1,4 +1,4 @@
-// The part of a data path's transport that goes by TCP: what it reports of a peer.
+// Tests of OffloadTransport: how it reports a peer that its TCP part cannot reach.
 #include "transports/rdma/offload_transport.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace tutti::tcp_test {
 namespace {
 
-// Reaches no peer. `broken`: what it says of each.
+// A data path that reaches no peer. `broken` is the error that it reports for every peer.
 class IdlePath final : public DataPath {
  public:
   explicit IdlePath(std::optional<std::string> broken) : broken_(std::move(broken)) {}
@@ -41,6 +41,7 @@ std::unique_ptr<OffloadTransport> rank_0(const std::string& peer, std::optional<
       .value();
 }
 
+// The peer belongs to another job, so it refuses the connection because of the wrong key.
 TEST(OffloadTransport, SaysWhyTcpCannotReachAPeer) {
   const auto other_job = endpoint({.address = "127.0.0.1", .key = {7}});
   const auto rank = rank_0(other_job->address(), std::nullopt);
@@ -59,7 +60,7 @@ TEST(OffloadTransport, DoesNotSayThatAnUnreachablePeerHasEnded) {
   const std::string nobody = endpoint()->address();
   const auto rank = rank_0(nobody, "the cable is out");
   rank->enter_call(call(1), {});
-  rank->announce_abort();  // connects
+  rank->announce_abort();  // opens a connection to the peer, which fails
   EXPECT_TRUE(eventually([&] {
     rank->pump();
     return !rank->troubles().empty();

@@ -1,3 +1,5 @@
+// Tests of ProcessWatch: it notices that a process has ended, even if the parent has not waited for it yet, and if
+// this process had no free descriptor when the watch was created.
 #include "transports/shm/process_watch.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +16,7 @@
 namespace tutti {
 namespace {
 
-// Lives until it is killed.
+// Returns a child that runs until it is killed.
 pid_t start_child() {
   const pid_t child = fork();
   if (child == 0) {
@@ -24,7 +26,7 @@ pid_t start_child() {
   return child;
 }
 
-// This process gets no descriptor until the end.
+// This process can open no further descriptor during the lifetime of the object.
 class NoDescriptors {
  public:
   NoDescriptors() {
@@ -69,6 +71,7 @@ TEST(ProcessWatch, NoticesTheEndThoughDescriptorsHadRunOut) {
   EXPECT_TRUE(watch.has_ended());
 }
 
+// The number 0 stands for a process that is invisible here, because it is in another process namespace.
 TEST(ProcessWatch, OfAnotherNamespaceNoticesNothing) { EXPECT_FALSE(ProcessWatch(0).has_ended()); }
 
 }  // namespace

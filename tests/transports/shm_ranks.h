@@ -1,4 +1,4 @@
-// Ranks of one process, and the exchanges between them, for the tests of transports.
+// For tests of transports: exchanges and shared-memory transports for several ranks in one process.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ inline Exchanges in_process_exchanges(std::uint32_t ranks) {
   return exchanges;
 }
 
-// Connected as separate processes are.
+// The exchanges are connected as between separate processes.
 inline Exchanges unix_exchanges(std::uint32_t ranks) {
   std::vector<std::shared_ptr<UnixExchange>> exchanges;
   std::vector<std::string> addresses;
@@ -49,7 +49,7 @@ inline Exchanges unix_exchanges(std::uint32_t ranks) {
   return {exchanges.begin(), exchanges.end()};
 }
 
-// The transports of a communicator whose rank i is at exchanges[i].
+// Creates the transports of one communicator. Rank i uses exchanges[i].
 inline std::vector<std::unique_ptr<ShmTransport>> shm_ranks(const SegmentShape& shape, const Exchanges& exchanges) {
   SteadyClock clock;
   std::vector<OwnSegment> own;

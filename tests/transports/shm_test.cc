@@ -1,4 +1,4 @@
-// The shared-memory transport by itself: two ranks in one process, driven by hand.
+// Tests of ShmTransport alone, with two ranks in one process. The tests call both sides by hand.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -35,7 +35,7 @@ TEST(ShmConnection, KeepsOrderAndNeverHoldsMoreThanItsSlots) {
   for (int round = 0; round < 100; ++round) {
     send_text(*send, "first", tag);
     send_text(*send, "second", tag);
-    EXPECT_FALSE(send->ready()) << "two slots, two messages";
+    EXPECT_FALSE(send->ready()) << "both slots are in use";
     EXPECT_FALSE(send->drained());
     ASSERT_EQ(receive->arrival(tag), Arrival::kMessage);
     EXPECT_EQ(text_of(receive->front()), "first");
@@ -55,7 +55,7 @@ TEST(ShmConnection, DropsWhatAFailedCallLeftAndWaitsWithWhatComesTooEarly) {
   auto send = pair.ranks[0]->open_send(1, 0).value();
   auto receive = pair.ranks[1]->open_receive(0, 0).value();
   send_text(*send, "stale", call(1));
-  EXPECT_EQ(receive->arrival(call(1)), Arrival::kMessage) << "looked at in call 1, which then fails";
+  EXPECT_EQ(receive->arrival(call(1)), Arrival::kMessage) << "call 1 sees the message, then fails without releasing it";
   send_text(*send, "fresh", call(2));
   EXPECT_EQ(receive->arrival(call(1)), Arrival::kMessage);
   ASSERT_EQ(receive->arrival(call(2)), Arrival::kMessage);
@@ -79,7 +79,7 @@ TEST(ShmWindow, IsReadInPlaceByThePeerAndFoundByAddress) {
   Pair pair;
   auto window = pair.ranks[0]->allocate_window(8192).value();
   std::strcpy(reinterpret_cast<char*>(window->data()) + 5000, "in place");
-  EXPECT_EQ(pair.ranks[0]->find_window(window->data(), 8193).window, 0u) << "longer than the window";
+  EXPECT_EQ(pair.ranks[0]->find_window(window->data(), 8193).window, 0u) << "the range is longer than the window";
   EXPECT_EQ(pair.ranks[0]->find_window(&pair, 1).window, 0u);
   const WindowRef place = pair.ranks[0]->find_window(window->data() + 5000, 9);
   ASSERT_NE(place.window, 0u);
@@ -104,7 +104,8 @@ TEST(ShmWindow, APlaceOutsideTheWindowIsRefused) {
   EXPECT_EQ(receive->arrival(call(1)), Arrival::kCorrupt);
 }
 
-// Which file the page at `address` is mapped from, as /proc/self/maps says; empty for private memory.
+// Returns the file from which the page at `address` is mapped, according to /proc/self/maps. Empty for private
+// memory.
 std::string file_at(const void* address) {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
@@ -135,7 +136,7 @@ TEST(ShmWindow, AdoptedMemoryIsPrivateAgainAtOnceThoughAPeerInThisProcessHasMapp
   EXPECT_EQ(file_at(memory).find("tutti"), std::string::npos) << file_at(memory);
   EXPECT_STREQ(reinterpret_cast<char*>(memory), "kept");
   std::free(memory);
-  receive.reset();  // lets the mapping go: nothing of the freed memory may be touched
+  receive.reset();  // unmaps the peer's view, which must not touch the freed memory
 }
 
 TEST(ShmWindow, ATakenBackWindowIsNeverFound) {
@@ -153,16 +154,18 @@ TEST(ShmBoard, OffersAnOutputOnlyDuringItsCall) {
   Pair pair;
   auto window = pair.ranks[1]->allocate_window(4096).value();
   const WindowRef place = pair.ranks[1]->find_window(window->data(), 4096);
-  EXPECT_FALSE(pair.ranks[0]->peer_output(1, 1, 4096).has_value()) << "not entered yet: ask again";
+  EXPECT_FALSE(pair.ranks[0]->peer_output(1, 1, 4096).has_value())
+      << "the peer has not entered the call yet, so the answer is unknown";
   pair.ranks[1]->enter_call(call(1), place);
   EXPECT_EQ(pair.ranks[0]->peer_output(1, 1, 4096), std::optional(window->data()));
   pair.ranks[1]->leave_call(call(1), std::nullopt);
   pair.ranks[1]->enter_call(call(2), place);
   pair.ranks[1]->leave_call(call(2), std::nullopt);
-  EXPECT_EQ(pair.ranks[0]->peer_output(1, 2, 4096), std::optional<std::byte*>(nullptr)) << "taken back";
+  EXPECT_EQ(pair.ranks[0]->peer_output(1, 2, 4096), std::optional<std::byte*>(nullptr))
+      << "the output was withdrawn at the end of the call";
   pair.ranks[1]->enter_call(call(3), place);
   EXPECT_EQ(pair.ranks[0]->peer_output(1, 3, 4097), std::optional<std::byte*>(nullptr))
-      << "shorter than this rank needs";
+      << "the output is shorter than this rank needs";
 }
 
 TEST(ShmBoard, ShowsCallsFailuresAndLives) {
@@ -178,7 +181,7 @@ TEST(ShmBoard, ShowsCallsFailuresAndLives) {
     pair.ranks[1]->leave_call(call(sequence), sequence == 4 ? std::optional(failure) : std::nullopt);
     EXPECT_EQ(pair.ranks[0]->peer_failure(1, sequence), sequence == 4 ? std::optional(failure) : std::nullopt);
   }
-  EXPECT_TRUE(pair.ranks[0]->peer_call(1, 3).has_value()) << "the last few are remembered";
+  EXPECT_TRUE(pair.ranks[0]->peer_call(1, 3).has_value()) << "the board remembers the last few calls";
   EXPECT_FALSE(pair.ranks[0]->peer_call(1, 1).has_value());
   pair.ranks[1]->announce_abort();
   EXPECT_EQ(pair.ranks[0]->peer_status(1).life, PeerLife::kAborted);
@@ -193,14 +196,14 @@ TEST(ShmBoard, NumbersThatNoSoundRankWritesAreNotPassedOn) {
   const auto ranks = shm_ranks(kShape, exchanges);
   ranks[1]->enter_call(call(1), {});
   ranks[1]->leave_call(call(1), CallFailure{ErrorCode::kMismatch, 1, CallArgument::kCount});
-  auto mapping = exchanges[0]->find(1, 1);  // the first that the rank has shared
+  auto mapping = exchanges[0]->find(1, 1);  // the first mapping that the peer has shared
   ASSERT_NE(mapping, nullptr);
   Board& board = Segment::open(mapping, kShape, 1).value().board();
   FailureRecord& record = board.failures[1];
   ASSERT_EQ(record.sequence.load(), 1u);
-  record.words = record.words | 0xff;
+  record.packed_fields = record.packed_fields | 0xff;
   EXPECT_EQ(ranks[0]->peer_failure(1, 1), std::optional(CallFailure{.code = ErrorCode::kRefused}));
-  record.words = 0xff00;
+  record.packed_fields = 0xff00;
   EXPECT_EQ(ranks[0]->peer_failure(1, 1), std::optional(CallFailure{.code = ErrorCode::kRefused}));
   board.life = 200;
   EXPECT_EQ(ranks[0]->peer_status(1).life, PeerLife::kLost);
@@ -223,7 +226,7 @@ TEST(Doorbell, ARingBetweenArmingAndSleepingIsNotLost) {
 TEST(Segment, AStrangersMemoryIsRefused) {
   auto good = Segment::create(kShape, 1);
   ASSERT_TRUE(good.ok());
-  EXPECT_FALSE(Segment::open(good->mapping(), kShape, 0).ok()) << "another rank's";
+  EXPECT_FALSE(Segment::open(good->mapping(), kShape, 0).ok()) << "the segment belongs to another rank";
   SegmentShape other = kShape;
   other.slots = 3;
   auto wrong_shape = Segment::open(good->mapping(), other, 1);
@@ -241,12 +244,13 @@ TEST(Mapping, OnlySealedMemoryOfAPeerIsMapped) {
   const int unsealed = memfd_create("test", MFD_CLOEXEC);
   ASSERT_GE(unsealed, 0);
   ASSERT_EQ(ftruncate(unsealed, 4096), 0);
-  EXPECT_FALSE(Mapping::map(unsealed).ok()) << "its owner could shrink it under our hands";
+  EXPECT_FALSE(Mapping::map(unsealed).ok()) << "its owner could shrink it while it is mapped here";
   EXPECT_FALSE(Mapping::map(open("/dev/null", O_RDWR)).ok());
   EXPECT_FALSE(Mapping::map(-1).ok());
 }
 
-// The first page of a large mapping has a second view, which must be the same memory and end with the mapping.
+// The first page of a large mapping of a peer is mapped twice. Both views must show the same memory, and both must
+// be unmapped at the end.
 TEST(Mapping, TheFirstPageOfALargeOneIsSeenTwice) {
   const auto mappings_of_memfds = [] {
     std::ifstream maps("/proc/self/maps");
@@ -255,7 +259,7 @@ TEST(Mapping, TheFirstPageOfALargeOneIsSeenTwice) {
     return count;
   };
   const auto own = Mapping::create(std::size_t{512} << 20, false).value();
-  EXPECT_EQ(own->first_page(), own->data()) << "the owner has one segment only";
+  EXPECT_EQ(own->first_page(), own->data()) << "the owner needs no second view";
   const int before = mappings_of_memfds();
   auto peers = Mapping::map(dup(own->fd())).value();
   EXPECT_NE(peers->first_page(), peers->data());
@@ -268,7 +272,7 @@ TEST(Mapping, TheFirstPageOfALargeOneIsSeenTwice) {
   EXPECT_EQ(mappings_of_memfds(), before);
 }
 
-// Other users cannot open the memory, because no folder has a name for it.
+// The memory has no name in any folder, so other users cannot open it.
 TEST(Mapping, HasNoNameInAnyFolder) {
   auto mapping = Mapping::create(4096, false);
   ASSERT_TRUE(mapping.ok());
@@ -277,10 +281,10 @@ TEST(Mapping, HasNoNameInAnyFolder) {
   EXPECT_EQ(about.st_nlink, 0U);
 }
 
-// One rank takes its output back while the other, which offers nothing, enters the call: either the first sees that the
-// other has entered, and waits for it, or the other finds no output to store to.
+// One rank withdraws its output while the other enters the call. Either the first rank sees that the other has
+// entered, and waits for it, or the other rank finds no output to store to.
 TEST(ShmBoard, AnOutputIsTakenBackOrWhoMayStoreThereIsSeen) {
-#if defined(__SANITIZE_THREAD__)  // slow, and orders more than the processor
+#if defined(__SANITIZE_THREAD__)  // slow under TSan, and TSan orders memory accesses more strictly than the CPU
   constexpr std::uint64_t kCalls = 20'000;
 #else
   constexpr std::uint64_t kCalls = 600'000;
@@ -296,7 +300,7 @@ TEST(ShmBoard, AnOutputIsTakenBackOrWhoMayStoreThereIsSeen) {
       if (polls % 1000 == 999) std::this_thread::yield();
     }
   };
-  const auto delay = [](std::uint64_t turns) {  // by less than relax() takes
+  const auto delay = [](std::uint64_t turns) {  // for less time than relax() takes
     for (std::uint64_t i = 0; i < turns; ++i) std::atomic_signal_fence(std::memory_order_seq_cst);
   };
   std::atomic<bool> seen = false;
@@ -326,7 +330,8 @@ TEST(ShmBoard, AnOutputIsTakenBackOrWhoMayStoreThereIsSeen) {
   EXPECT_EQ(unseen, 0u);
 }
 
-// Who looks while a peer finishes its last call and goes never takes it for one that went without finishing.
+// A rank that polls a peer's status while the peer finishes its last call and leaves must always see the finished
+// call.
 TEST(ShmBoard, WhoHasGoneAfterItsLastCallIsSeenToHaveFinishedIt) {
   constexpr std::size_t kPairs = 300;
   std::vector<Pair> pairs(kPairs);

@@ -1,4 +1,4 @@
-// Notes by TCP: lines that are dialled, answered, ended and dialled anew.
+// Tests of TcpOobDatagrams: connections for datagrams that are opened, accepted, closed and opened again.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
@@ -22,17 +22,17 @@ struct Pair {
     addresses[1 - rank] = endpoints[1 - rank]->address();
     ranks[rank] = std::make_unique<TcpOobDatagrams>(endpoints[rank], kChannel, rank, addresses);
   }
-  // What `rank` hears next.
+  // Returns the next datagram that `rank` receives from the other rank, or "nothing" after a timeout.
   std::string next(std::uint32_t rank) {
     std::optional<std::string> datagram;
-    const bool heard = eventually([&] {
+    const bool received = eventually([&] {
       for (auto& one : ranks) {
         if (one != nullptr) one->pump();
       }
       datagram = ranks[rank]->take(1 - rank);
       return datagram.has_value();
     });
-    return heard ? *datagram : "nothing";
+    return received ? *datagram : "nothing";
   }
   bool sees_the_end(std::uint32_t rank) {
     return eventually([&] {
@@ -52,7 +52,7 @@ TEST(TcpOobDatagrams, GoBothWaysOnOneLineInOrder) {
   EXPECT_EQ(pair.next(0), "one");
   EXPECT_EQ(pair.next(0), "");
   EXPECT_EQ(pair.next(0), std::string(kMostDatagramBytes, 'x'));
-  // Mostly more than sockets hold: 14 MB.
+  // 14 MB, which is usually more than the sockets hold.
   for (int i = 0; i < 3500; ++i) pair.ranks[0]->post(1, std::string(4000, 'a') + std::to_string(i));
   for (int i = 0; i < 3500; ++i) ASSERT_EQ(pair.next(1), std::string(4000, 'a') + std::to_string(i));
   EXPECT_TRUE(pair.ranks[0]->all_sent_to(1));
@@ -90,7 +90,7 @@ TEST(TcpOobDatagrams, BeginAnewAfterHangingUp) {
     EXPECT_EQ(pair.next(1), "answer");
     pair.ranks[1]->hang_up(0);
     EXPECT_TRUE(pair.sees_the_end(0));
-    EXPECT_FALSE(pair.ranks[1]->gone(0)) << "it has hung up itself";
+    EXPECT_FALSE(pair.ranks[1]->gone(0)) << "the rank that closed the connection must not report the peer as gone";
   }
 }
 
@@ -100,7 +100,7 @@ TEST(TcpOobDatagrams, TellThatNobodyIsThere) {
   pair.endpoints[0].reset();
   pair.ranks[1]->post(0, "hello");
   EXPECT_TRUE(pair.sees_the_end(1));
-  // The communicator has ended, its process lives on.
+  // The communicator of the peer has ended, but its process is still running.
   Pair other;
   other.make(0);
   other.make(1);
@@ -113,17 +113,17 @@ TEST(TcpOobDatagrams, TellThatNobodyIsThere) {
   }));
 }
 
-// A line that says anything but datagrams: what came before counts, then it is over.
+// A connection that sends anything other than datagrams is closed. Datagrams that arrived before that still count.
 TEST(TcpOobDatagrams, EndALineThatSaysSomethingElse) {
   for (const bool too_long : {false, true}) {
-    Pair pair(false);  // the other end is played by hand
+    Pair pair(false);  // the test itself acts as the peer
     pair.make(0);
     const auto address = PeerAddress::parse(pair.endpoints[0]->address(), 0);
     ASSERT_TRUE(address.ok());
     auto socket = connect_to(address->socket, 0, 0);
     ASSERT_TRUE(socket.ok());
     Preamble preamble;
-    preamble.kind = TcpLinkKind::kNotes;
+    preamble.kind = TcpLinkKind::kDatagrams;
     preamble.nonce = address->nonce;
     preamble.communicator = kChannel;
     preamble.sender = 1;

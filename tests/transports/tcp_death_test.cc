@@ -1,4 +1,4 @@
-// The TCP transport when the process of a peer has ended without a goodbye.
+// Tests of TcpTransport when a peer's process has ended without a close frame.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -12,10 +12,10 @@ namespace {
 
 constexpr std::uint64_t kDataBytes = 60000;
 
-// A peer by hand that has sent a whole message of call 1 to rank 1.
-RawPeer sent_one(World& world) {
-  RawPeer peer(world.addresses[1]);
-  peer.write(peer.preamble(world.options(1), 0));
+// Returns a peer, driven by the test, that has sent one complete message of call 1 to rank 1.
+RawPeer sent_one(TestJob& job) {
+  RawPeer peer(job.addresses[1]);
+  peer.write(peer.preamble(job.options(1), 0));
   peer.write(message(kDataBytes, call(1)));
   const std::vector<std::byte> data(kDataBytes, std::byte{5});
   peer.write(data.data(), data.size());
@@ -23,117 +23,119 @@ RawPeer sent_one(World& world) {
 }
 
 TEST(TcpDeath, WithoutAGoodbyeIsALossAfterTheDataWasRead) {
-  ClearWorld world;
-  auto receive = world.receive(0, 1);
-  RawPeer peer = sent_one(world);
+  PlaintextJob job;
+  auto receive = job.receive(0, 1);
+  RawPeer peer = sent_one(job);
   peer.close();
-  world.ranks[1]->pump();
-  EXPECT_EQ(world.ranks[1]->peer_status(0).life, PeerLife::kLive) << "its data has not been read";
+  job.ranks[1]->pump();
+  EXPECT_EQ(job.ranks[1]->peer_status(0).life, PeerLife::kLive)
+      << "the peer counts as live until its data has been read";
   ASSERT_EQ(await(*receive, call(1)), Arrival::kMessage);
   EXPECT_EQ(receive->front().bytes, kDataBytes);
   receive->release();
-  EXPECT_EQ(life_of(world, 1, 0, PeerLife::kLost), PeerLife::kLost);
-  EXPECT_NE(world.ranks[1]->troubles().find("rank 0"), std::string::npos);
+  EXPECT_EQ(life_of(job, 1, 0, PeerLife::kLost), PeerLife::kLost);
+  EXPECT_NE(job.ranks[1]->troubles().find("rank 0"), std::string::npos);
 }
 
 TEST(TcpDeath, WithoutAGoodbyeIsALossEvenIfNobodyReadsTheData) {
-  ClearWorld world;
-  auto receive = world.receive(0, 1);
-  RawPeer peer = sent_one(world);
-  ASSERT_EQ(await(*receive, call(1)), Arrival::kMessage);  // and is never released
+  PlaintextJob job;
+  auto receive = job.receive(0, 1);
+  RawPeer peer = sent_one(job);
+  ASSERT_EQ(await(*receive, call(1)), Arrival::kMessage);  // and never release the message
   SteadyClock clock;
   const std::int64_t start_ns = clock.now_ns();
   peer.reset();
-  EXPECT_EQ(life_of(world, 1, 0, PeerLife::kLost), PeerLife::kLost);
+  EXPECT_EQ(life_of(job, 1, 0, PeerLife::kLost), PeerLife::kLost);
   const auto limit = test::scaled(std::chrono::seconds(5));
-  EXPECT_LT(clock.now_ns() - start_ns, std::chrono::nanoseconds(limit).count()) << "about 0.5 s on a quiet machine";
+  EXPECT_LT(clock.now_ns() - start_ns, std::chrono::nanoseconds(limit).count())
+      << "takes about 0.5 s on an idle machine";
 }
 
 TEST(TcpDeath, InTheMiddleOfAMessageIsALossAndNoMessage) {
-  ClearWorld world;
-  auto receive = world.receive(0, 1);
-  RawPeer peer(world.addresses[1]);
-  peer.write(peer.preamble(world.options(1), 0));
+  PlaintextJob job;
+  auto receive = job.receive(0, 1);
+  RawPeer peer(job.addresses[1]);
+  peer.write(peer.preamble(job.options(1), 0));
   peer.write(message(kDataBytes, call(1)));
   peer.write(call(1));
   peer.close();
   EXPECT_EQ(await(*receive, call(1), {}, 100), Arrival::kNothing);
-  EXPECT_EQ(life_of(world, 1, 0, PeerLife::kLost), PeerLife::kLost);
+  EXPECT_EQ(life_of(job, 1, 0, PeerLife::kLost), PeerLife::kLost);
 }
 
-// Rank 0 of two. The process of rank 1 is an endpoint, which ends when it is reset.
-struct WorldWithADoomedPeer : World {
+// Rank 0 of two. The process of rank 1 is represented by an endpoint; resetting the endpoint ends that process.
+struct JobWithDyingPeer : TestJob {
   std::shared_ptr<TcpEndpoint> doomed = endpoint({.address = "127.0.0.1", .encrypt = encrypted()});
-  WorldWithADoomedPeer() {
+  JobWithDyingPeer() {
     addresses[1] = doomed->address();
     ranks[0] = nullptr;
     ranks[0] = TcpTransport::create(options(0), endpoints[0], addresses).value();
   }
   void end_peer() {
     doomed->service();
-    doomed = nullptr;  // it closes with everything that it had admitted
+    doomed = nullptr;  // this closes all connections that it had accepted
     EXPECT_EQ(life_of(*this, 0, 1, PeerLife::kLost), PeerLife::kLost);
   }
 };
 
 TEST(TcpDeath, IsSeenOnAConnectionThatOnlySends) {
-  WorldWithADoomedPeer world;
-  auto send = world.send(0, 1);
-  world.end_peer();
+  JobWithDyingPeer job;
+  auto send = job.send(0, 1);
+  job.end_peer();
 }
 
 TEST(TcpDeath, WhatIsSentAfterItIsNeverHandedOver) {
-  WorldWithADoomedPeer world;
-  auto send = world.send(0, 1);
+  JobWithDyingPeer job;
+  auto send = job.send(0, 1);
   const std::vector<std::byte> data(kDataBytes);
   ASSERT_TRUE(send->ready());
   send->send_from(data.data(), data.size(), call(1));
   EXPECT_TRUE(eventually([&] {
-    world.doomed->service();
-    world.ranks[0]->flush();
+    job.doomed->service();
+    job.ranks[0]->flush();
     return send->handed_over();
-  })) << "the kernel takes it";
-  world.end_peer();
-  EXPECT_TRUE(send->handed_over()) << "the peer may have read it before its end";
-  EXPECT_FALSE(send->ready()) << "nothing more can be sent";
+  })) << "the kernel must accept the message";
+  job.end_peer();
+  EXPECT_TRUE(send->handed_over()) << "the peer may have read the message before it ended";
+  EXPECT_FALSE(send->ready()) << "no further message can be sent";
   send->send_from(data.data(), data.size(), call(1));
   EXPECT_FALSE(send->handed_over());
-  EXPECT_TRUE(world.ranks[0]->flush()) << "nothing waits in this process";
+  EXPECT_TRUE(job.ranks[0]->flush()) << "no data may be left in this process";
 }
 
 TEST(TcpDeath, WhatTheKernelHadNotTakenBeforeItIsNeverHandedOver) {
-  WorldWithADoomedPeer world;
-  auto send = world.send(0, 1);
+  JobWithDyingPeer job;
+  auto send = job.send(0, 1);
   const std::vector<std::byte> data(kSlotBytes);
   while (send->ready()) send->send_from(data.data(), data.size(), call(1));
-  EXPECT_FALSE(send->handed_over()) << "the peer's kernel has no room for it";
-  world.end_peer();
+  EXPECT_FALSE(send->handed_over()) << "the peer's kernel has no space for the message";
+  job.end_peer();
   EXPECT_FALSE(send->ready());
   EXPECT_FALSE(send->handed_over());
 }
 
 TEST(TcpDeath, IsSeenByAConnectionThatIsRefused) {
-  World world;
+  TestJob job;
   auto gone = endpoint();
-  world.addresses[1] = gone->address();
-  world.ranks[0] = nullptr;
-  world.ranks[0] = TcpTransport::create(world.options(0), endpoint(), world.addresses).value();
+  job.addresses[1] = gone->address();
+  job.ranks[0] = nullptr;
+  job.ranks[0] = TcpTransport::create(job.options(0), endpoint(), job.addresses).value();
   gone = nullptr;
-  auto send = world.ranks[0]->open_send(1, 0);
+  auto send = job.ranks[0]->open_send(1, 0);
   if (!send) {
     EXPECT_EQ(send.error().code, ErrorCode::kPeerLost);
     return;
   }
-  EXPECT_EQ(life_of(world, 0, 1, PeerLife::kLost), PeerLife::kLost);
-  EXPECT_NE(world.ranks[0]->troubles().find("refused"), std::string::npos) << world.ranks[0]->troubles();
+  EXPECT_EQ(life_of(job, 0, 1, PeerLife::kLost), PeerLife::kLost);
+  EXPECT_NE(job.ranks[0]->troubles().find("refused"), std::string::npos) << job.ranks[0]->troubles();
 }
 
-// The peer would have to open the connection, and never did.
+// The peer should have opened the connection, but never did.
 TEST(TcpDeath, IsSeenByAReceiverWithoutAConnection) {
-  WorldWithADoomedPeer world;
-  auto receive = world.receive(1, 0);
-  world.end_peer();
-  EXPECT_TRUE(world.ranks[0]->peer_status(1).ended) << "it may have left in peace";
+  JobWithDyingPeer job;
+  auto receive = job.receive(1, 0);
+  job.end_peer();
+  EXPECT_TRUE(job.ranks[0]->peer_status(1).ended) << "the process has ended, perhaps normally";
 }
 
 class HandClock final : public Clock {
@@ -145,30 +147,30 @@ class HandClock final : public Clock {
   std::int64_t now_ns_ = 1'000'000'000;
 };
 
-// The connection that a rank makes while it waits for a message. No TCP connection can be made to a broadcast address:
-// the system refuses it as it does if it has no route to the peer.
+// The rank opens a connection while it waits for a message. TCP cannot connect to a broadcast address: the system
+// refuses it with the same error as when it has no route to the peer.
 TEST(TcpDeath, IsNotConcludedFromAMissingRoute) {
-  HandClock clock;  // outlives the ranks
-  World world;
-  PeerAddress nowhere = PeerAddress::parse(world.addresses[1], 1).value();
+  HandClock clock;  // must outlive the ranks
+  TestJob job;
+  PeerAddress nowhere = PeerAddress::parse(job.addresses[1], 1).value();
   nowhere.socket = parse_address("127.255.255.255:" + std::to_string(nowhere.socket.port())).value();
-  world.addresses[1] = nowhere.text();
+  job.addresses[1] = nowhere.text();
   int error = 0;
   try_to_connect(nowhere.socket, error);
   ASSERT_EQ(error, ENETUNREACH);
-  TcpTransportOptions options = world.options(0);
+  TcpTransportOptions options = job.options(0);
   options.clock = &clock;
-  world.ranks[0] = nullptr;
-  world.ranks[0] = TcpTransport::create(options, world.endpoints[0], world.addresses).value();
-  auto receive = world.receive(1, 0);
+  job.ranks[0] = nullptr;
+  job.ranks[0] = TcpTransport::create(options, job.endpoints[0], job.addresses).value();
+  auto receive = job.receive(1, 0);
   for (int look = 0; look < 200; ++look) {
     clock.advance(50'000'000);
-    world.ranks[0]->pump();
-    const PeerStatus status = world.ranks[0]->peer_status(1);
-    ASSERT_EQ(status.life, PeerLife::kLive) << world.ranks[0]->peer_loss(1);
+    job.ranks[0]->pump();
+    const PeerStatus status = job.ranks[0]->peer_status(1);
+    ASSERT_EQ(status.life, PeerLife::kLive) << job.ranks[0]->peer_loss(1);
     ASSERT_FALSE(status.ended);
   }
-  EXPECT_NE(world.ranks[0]->troubles().find("is there a route"), std::string::npos) << world.ranks[0]->troubles();
+  EXPECT_NE(job.ranks[0]->troubles().find("is there a route"), std::string::npos) << job.ranks[0]->troubles();
 }
 
 }  // namespace

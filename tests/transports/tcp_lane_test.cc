@@ -1,5 +1,5 @@
-// One socket for both directions of a lane: the higher rank moves to the one that the lower rank has made,
-// with short messages, and back with long ones.
+// Tests of a TCP lane, which can use one socket for both directions. When messages are short, the higher rank
+// switches to the socket that the lower rank has opened. When they are long, it switches back to its own.
 #include <algorithm>
 #include <cstring>
 #include <thread>
@@ -10,7 +10,7 @@
 namespace tutti::tcp_test {
 namespace {
 
-class NoBell final : public Doorbell {
+class NullDoorbell final : public Doorbell {
  public:
   void arm() override {}
   void disarm() override {}
@@ -18,17 +18,17 @@ class NoBell final : public Doorbell {
   void ring() override {}
 };
 
-// One rank of two that is real; the other is played by hand.
-struct Half {
+// One real rank of two. The test itself acts as the other rank.
+struct RankWithPlayedPeer {
   std::uint32_t rank;
   std::vector<std::shared_ptr<TcpEndpoint>> endpoints{endpoint(), endpoint()};
-  NoBell bell;
-  std::shared_ptr<TcpMailbox> box;  // of the one that is played
+  NullDoorbell doorbell;
+  std::shared_ptr<TcpMailbox> mailbox;  // the mailbox of the rank that the test plays
   std::unique_ptr<TcpTransport> transport;
-  std::vector<AcceptedLink> links;  // the connections that the real one has made
+  std::vector<AcceptedLink> links;  // the connections that the real rank has opened
 
-  explicit Half(std::uint32_t real) : rank(real) {
-    box = endpoints[1 - rank]->attach(kCommunicator, 1 - rank, bell);
+  explicit RankWithPlayedPeer(std::uint32_t real) : rank(real) {
+    mailbox = endpoints[1 - rank]->attach(kCommunicator, 1 - rank, doorbell);
     transport =
         TcpTransport::create(options(), endpoints[rank], {endpoints[0]->address(), endpoints[1]->address()}).value();
   }
@@ -44,7 +44,7 @@ struct Half {
     eventually([&] {
       transport->flush();
       endpoints[1 - rank]->service();
-      links = endpoints[1 - rank]->take(*box);
+      links = endpoints[1 - rank]->take(*mailbox);
       return !links.empty();
     });
     return links.at(0).socket.get();
@@ -66,7 +66,7 @@ void write_frame(int fd, FrameHeader frame) {
   ASSERT_EQ(send_some(fd, {&part, 1}).bytes, sizeof(frame));
 }
 
-void send_empty(Half& half, SendConnection& send, std::uint64_t sequence) {
+void send_empty(RankWithPlayedPeer& half, SendConnection& send, std::uint64_t sequence) {
   ASSERT_TRUE(send.ready());
   send.send_from(nullptr, 0, call(sequence));
   ASSERT_TRUE(eventually([&] { return half.transport->flush(); }));
@@ -75,12 +75,12 @@ void send_empty(Half& half, SendConnection& send, std::uint64_t sequence) {
 const FrameHeader kMovedFrame{.kind = FrameKind::kMoved};
 
 TEST(TcpLane, TheHigherRankGoesOnWithTheSocketOfTheLower) {
-  Half half(1);
+  RankWithPlayedPeer half(1);
   auto send = half.transport->open_send(0, 0).value();
   auto receive = half.transport->open_receive(0, 0).value();
   send_empty(half, *send, 1);
   const int own = half.accept();
-  EXPECT_EQ(read_frame(own).tag, call(1)) << "there is no other socket yet";
+  EXPECT_EQ(read_frame(own).tag, call(1)) << "the other rank's socket does not exist yet";
   RawPeer lower = half.connect();
   lower.write(message(0, call(1)));
   ASSERT_EQ(await(*receive, call(1)), Arrival::kMessage);
@@ -91,9 +91,9 @@ TEST(TcpLane, TheHigherRankGoesOnWithTheSocketOfTheLower) {
   };
   for (std::uint64_t sequence = 2; sequence <= 6; ++sequence) send_empty(half, *send, sequence);
   for (std::uint64_t sequence = 2; sequence <= 4; ++sequence) EXPECT_EQ(next(own), sequence);
-  EXPECT_EQ(next(own), 0u) << "it has moved: these are many short ones";
+  EXPECT_EQ(next(own), 0u) << "the rank switches sockets after several short messages";
   for (std::uint64_t sequence = 5; sequence <= 6; ++sequence) EXPECT_EQ(next(lower.fd()), sequence);
-  // Long ones go back.
+  // Long messages make the rank switch back.
   std::vector<std::byte> payload(20000);
   for (std::uint64_t sequence = 7; sequence <= 10; ++sequence) {
     ASSERT_TRUE(eventually([&] { return send->ready(); }));
@@ -113,12 +113,12 @@ TEST(TcpLane, TheHigherRankGoesOnWithTheSocketOfTheLower) {
   }
   half.transport->enter_call(call(10), {});
   half.transport = nullptr;
-  EXPECT_EQ(read_frame(lower.fd()).kind, FrameKind::kGoodbye);
-  EXPECT_EQ(read_frame(own).kind, FrameKind::kGoodbye) << "on both";
+  EXPECT_EQ(read_frame(lower.fd()).kind, FrameKind::kClose);
+  EXPECT_EQ(read_frame(own).kind, FrameKind::kClose) << "the close frame is sent on both sockets";
 }
 
 TEST(TcpLane, TheLowerRankStaysAndFollowsWhoMoves) {
-  Half half(0);
+  RankWithPlayedPeer half(0);
   auto send = half.transport->open_send(1, 0).value();
   auto receive = half.transport->open_receive(1, 0).value();
   send_empty(half, *send, 1);
@@ -135,7 +135,7 @@ TEST(TcpLane, TheLowerRankStaysAndFollowsWhoMoves) {
   send_empty(half, *send, 2);
   EXPECT_EQ(read_frame(common).tag, call(2));
   EXPECT_EQ(half.transport->peer_status(1).life, PeerLife::kLive);
-  // There and back, and there again, all before anybody reads.
+  // The peer switches to the other socket, back, and again, before this rank reads anything.
   higher.write(message(0, call(5)));
   higher.write(kMovedFrame);
   write_frame(common, message(0, call(3)));
@@ -149,7 +149,7 @@ TEST(TcpLane, TheLowerRankStaysAndFollowsWhoMoves) {
 }
 
 TEST(TcpLane, ALowerRankThatMovesIsCorrupt) {
-  Half half(1);
+  RankWithPlayedPeer half(1);
   auto send = half.transport->open_send(0, 0).value();
   auto receive = half.transport->open_receive(0, 0).value();
   RawPeer lower = half.connect();
@@ -159,7 +159,7 @@ TEST(TcpLane, ALowerRankThatMovesIsCorrupt) {
 
 TEST(TcpLane, ItsEndIsADeathUnlessAGoodbyeStandsThere) {
   for (const bool goodbye : {false, true}) {
-    Half half(0);
+    RankWithPlayedPeer half(0);
     auto send = half.transport->open_send(1, 0).value();
     auto receive = half.transport->open_receive(1, 0).value();
     send_empty(half, *send, 1);
@@ -169,12 +169,12 @@ TEST(TcpLane, ItsEndIsADeathUnlessAGoodbyeStandsThere) {
     write_frame(common, message(0, call(1)));
     ASSERT_EQ(await(*receive, call(1)), Arrival::kMessage);
     receive->release();
-    write_frame(common, message(8, call(2)));  // whose payload never comes, or a goodbye behind a whole one
+    write_frame(common, message(8, call(2)));  // its payload never arrives, or a close frame follows it
     if (goodbye) {
       const std::uint64_t payload = 5;
       iovec part{.iov_base = const_cast<std::uint64_t*>(&payload), .iov_len = sizeof(payload)};
       ASSERT_EQ(send_some(common, {&part, 1}).bytes, sizeof(payload));
-      write_frame(common, goodbye_frame(2, 2));
+      write_frame(common, make_close_frame(2, 2));
     }
     half.links.clear();
     const PeerLife expected = goodbye ? PeerLife::kLeft : PeerLife::kLost;
@@ -193,7 +193,7 @@ std::size_t length_of(std::uint64_t number) {
   return lengths[number % std::size(lengths)];
 }
 
-// Sends and receives at once; what is sent may run ahead of what is received.
+// Sends and receives at the same time. The rank may have sent more messages than it has received.
 void exchange(TcpTransport& rank, std::uint32_t self, SendConnection& send, ReceiveConnection& receive) {
   std::vector<std::byte> data(kSlotBytes);
   std::uint64_t sent = 0;
@@ -222,15 +222,15 @@ void exchange(TcpTransport& rank, std::uint32_t self, SendConnection& send, Rece
 
 TEST(TcpLane, NothingIsLostOrSwappedWhenItMoves) {
   for (int round = 0; round < 3; ++round) {
-    World world;
+    TestJob job;
     std::vector<std::thread> ranks;
     for (std::uint32_t rank = 0; rank < 2; ++rank) {
-      ranks.emplace_back([&world, rank, round] {
-        TcpTransport& self = *world.ranks[rank];
-        // Who is there first differs, and so when the move takes place.
+      ranks.emplace_back([&job, rank, round] {
+        TcpTransport& self = *job.ranks[rank];
+        // Delay one rank in the first two rounds, so that the switch happens at different moments.
         if (round == static_cast<int>(rank)) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-        auto send = world.send(rank, 1 - rank);
-        auto receive = world.receive(1 - rank, rank);
+        auto send = job.send(rank, 1 - rank);
+        auto receive = job.receive(1 - rank, rank);
         exchange(self, rank, *send, *receive);
       });
     }
@@ -239,14 +239,14 @@ TEST(TcpLane, NothingIsLostOrSwappedWhenItMoves) {
 }
 
 struct Pair {
-  World world;
-  std::unique_ptr<SendConnection> send[2];        // by sender
-  std::unique_ptr<ReceiveConnection> receive[2];  // by receiver
+  TestJob job;
+  std::unique_ptr<SendConnection> send[2];        // indexed by sender
+  std::unique_ptr<ReceiveConnection> receive[2];  // indexed by receiver
 
   Pair() {
     for (std::uint32_t rank = 0; rank < 2; ++rank) {
-      send[rank] = world.send(rank, 1 - rank);
-      receive[rank] = world.receive(1 - rank, rank);
+      send[rank] = job.send(rank, 1 - rank);
+      receive[rank] = job.receive(1 - rank, rank);
     }
     for (std::uint64_t sequence = 1; sequence <= 6; ++sequence) {
       for (std::uint32_t rank = 0; rank < 2; ++rank) pass(rank, sequence);
@@ -254,13 +254,13 @@ struct Pair {
   }
   void pass(std::uint32_t from, std::uint64_t sequence) {
     send[from]->send_from(nullptr, 0, call(sequence));
-    EXPECT_TRUE(world.flushed(from));
+    EXPECT_TRUE(job.flushed(from));
     ASSERT_EQ(await(*receive[1 - from], call(sequence)), Arrival::kMessage);
     receive[1 - from]->release();
   }
 };
 
-// Which rank ends which of its two connections.
+// The parameters: which rank ends a connection, and whether it is its sending connection.
 class TcpLaneEnds : public testing::TestWithParam<std::tuple<std::uint32_t, bool>> {};
 
 TEST_P(TcpLaneEnds, OneDirectionLeavesTheOtherWhole) {
@@ -275,27 +275,27 @@ TEST_P(TcpLaneEnds, OneDirectionLeavesTheOtherWhole) {
   const std::uint32_t still_sends = its_sender ? 1 - who : who;
   pair.pass(still_sends, 7);
   for (std::uint32_t rank = 0; rank < 2; ++rank) {
-    pair.world.ranks[rank]->pump();
-    EXPECT_EQ(pair.world.ranks[rank]->peer_status(1 - rank).life, PeerLife::kLive);
+    pair.job.ranks[rank]->pump();
+    EXPECT_EQ(pair.job.ranks[rank]->peer_status(1 - rank).life, PeerLife::kLive);
   }
-  pair.world.ranks[who] = nullptr;
+  pair.job.ranks[who] = nullptr;
   EXPECT_TRUE(eventually([&] {
-    pair.world.ranks[1 - who]->pump();
-    return pair.world.ranks[1 - who]->peer_status(who).life != PeerLife::kLive;
+    pair.job.ranks[1 - who]->pump();
+    return pair.job.ranks[1 - who]->peer_status(who).life != PeerLife::kLive;
   }));
-  EXPECT_EQ(pair.world.ranks[1 - who]->peer_status(who).life, PeerLife::kLeft);
+  EXPECT_EQ(pair.job.ranks[1 - who]->peer_status(who).life, PeerLife::kLeft);
 }
 
 INSTANTIATE_TEST_SUITE_P(OfEither, TcpLaneEnds,
                          testing::Combine(testing::Values(std::uint32_t{0}, std::uint32_t{1}), testing::Bool()));
 
-// Something unread on a socket that is closed would take back what the same socket has sent.
+// If a socket is closed while it holds unread data, the kernel discards the data that was sent through it.
 TEST(TcpLane, WhatALeaverHasNotReadTakesNothingBack) {
   for (std::uint32_t leaver = 0; leaver < 2; ++leaver) {
     Pair pair;
-    TcpTransport& leaving = *pair.world.ranks[leaver];
+    TcpTransport& leaving = *pair.job.ranks[leaver];
     pair.send[1 - leaver]->send_from(nullptr, 0, call(7));
-    ASSERT_TRUE(eventually([&] { return pair.world.ranks[1 - leaver]->flush(); }));
+    ASSERT_TRUE(eventually([&] { return pair.job.ranks[1 - leaver]->flush(); }));
     const std::vector<std::byte> data(kSlotBytes, std::byte{3});
     std::size_t sent = 0;
     std::size_t got = 0;
@@ -307,10 +307,10 @@ TEST(TcpLane, WhatALeaverHasNotReadTakesNothingBack) {
       ++got;
     };
     for (; sent < 200 && leaving.flush(); ++sent) pair.send[leaver]->send_from(data.data(), data.size(), call(7));
-    ASSERT_LT(sent, 200u) << "the kernel took it all";
+    ASSERT_LT(sent, 200u) << "the kernel must refuse some of the data";
     while (!leaving.flush()) read_one();
     pair.send[leaver] = nullptr;
-    pair.world.ranks[leaver] = nullptr;
+    pair.job.ranks[leaver] = nullptr;
     while (got < sent) read_one();
   }
 }

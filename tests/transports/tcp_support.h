@@ -1,4 +1,5 @@
-// Two or more ranks over TCP in one process, driven by hand, and peers that speak the wire by hand.
+// For tests of TCP: two or more ranks in one process, which the test drives by hand, and RawPeer, with which a test
+// sends any bytes to a rank.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,14 +27,14 @@ inline constexpr std::uint64_t kCommunicator = 77;
 
 inline CallTag call(std::uint64_t sequence, std::uint64_t count = 10) { return {.sequence = sequence, .count = count}; }
 
-inline const Key kKey = {1, 2, 3};  // the job's
+inline const Key kKey = {1, 2, 3};  // the key of the job
 
 inline std::shared_ptr<TcpEndpoint> endpoint(TcpEndpointOptions options = {.address = "127.0.0.1"}) {
   if (options.key == Key{}) options.key = kKey;
   return TcpEndpoint::listen(options).value();
 }
 
-// Polls `done` for at most `ms`; true if it came true.
+// Polls `done` for at most `ms` milliseconds. Returns whether it became true.
 inline bool eventually(const std::function<bool()>& done, std::int64_t ms = test::patience().count()) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(ms);
   while (!done()) {
@@ -43,19 +44,19 @@ inline bool eventually(const std::function<bool()>& done, std::int64_t ms = test
   return true;
 }
 
-// Whether worlds are encrypted: all of them once more, in another process.
+// Whether connections are encrypted. CMakeLists.txt runs all of these tests a second time with TUTTI_ENCRYPT=1.
 inline bool encrypted() {
-  const char* const said = std::getenv("TUTTI_ENCRYPT");
-  return said != nullptr && std::string_view(said) == "1";
+  const char* const setting = std::getenv("TUTTI_ENCRYPT");
+  return setting != nullptr && std::string_view(setting) == "1";
 }
 
-struct World {
-  std::vector<std::shared_ptr<TcpEndpoint>> endpoints;  // one for each rank, as if each were a process
+struct TestJob {
+  std::vector<std::shared_ptr<TcpEndpoint>> endpoints;  // one for each rank, as if each rank were a process
   std::vector<std::string> addresses;
   std::vector<std::unique_ptr<TcpTransport>> ranks;
 
-  explicit World(std::uint32_t count = 2, const std::string& host = "127.0.0.1", std::uint32_t slots = kSlots,
-                 bool encrypt = encrypted()) {
+  explicit TestJob(std::uint32_t count = 2, const std::string& host = "127.0.0.1", std::uint32_t slots = kSlots,
+                   bool encrypt = encrypted()) {
     for (std::uint32_t rank = 0; rank < count; ++rank) {
       endpoints.push_back(endpoint({.address = host, .encrypt = encrypt}));
       addresses.push_back(endpoints.back()->address());
@@ -64,7 +65,8 @@ struct World {
       ranks.push_back(TcpTransport::create(options(rank, slots), endpoints[rank], addresses).value());
     }
   }
-  // Until all of rank `rank`'s is with the system. Where connections are encrypted, setting one up takes both ends.
+  // Waits until the system has taken all data of rank `rank`. An encrypted connection is set up by both ends, so all
+  // endpoints are driven.
   bool flushed(std::uint32_t rank) {
     return eventually([&] {
       const bool done = ranks[rank]->flush();
@@ -89,22 +91,23 @@ struct World {
   }
 };
 
-// What `rank` comes to know of `peer`, when that is `awaited`, or after a long while.
-inline PeerLife life_of(World& world, std::uint32_t rank, std::uint32_t peer, PeerLife awaited) {
+// Waits until `rank` sees the status `awaited` for `peer`. Returns the status that it sees then, or after the
+// timeout.
+inline PeerLife life_of(TestJob& job, std::uint32_t rank, std::uint32_t peer, PeerLife awaited) {
   PeerLife life = PeerLife::kLive;
   eventually([&] {
-    world.ranks[rank]->pump();
-    return (life = world.ranks[rank]->peer_status(peer).life) == awaited;
+    job.ranks[rank]->pump();
+    return (life = job.ranks[rank]->peer_status(peer).life) == awaited;
   });
   return life;
 }
 
-// For tests with peers by hand, who speak in clear.
-struct ClearWorld : World {
-  explicit ClearWorld(std::uint32_t count = 2) : World(count, "127.0.0.1", kSlots, false) {}
+// For tests that use RawPeer, which does not encrypt.
+struct PlaintextJob : TestJob {
+  explicit PlaintextJob(std::uint32_t count = 2) : TestJob(count, "127.0.0.1", kSlots, false) {}
 };
 
-// A peer by hand: a connected socket and what it writes.
+// A connected socket without a transport. The test itself writes the bytes of this peer.
 class RawPeer {
  public:
   explicit RawPeer(const std::string& address) {
@@ -114,7 +117,8 @@ class RawPeer {
     pollfd writable{.fd = socket_.get(), .events = POLLOUT, .revents = 0};
     poll(&writable, 1, static_cast<int>(test::patience().count()));
   }
-  // As rank `sender` of `options`' communicator.
+  // The preamble of a connection to the rank with options `to`, as rank `sender` of the same communicator would send
+  // it.
   Preamble preamble(const TcpTransportOptions& to, std::uint32_t sender, std::uint16_t lane = 0) const {
     Preamble made;
     made.nonce = nonce_;
@@ -130,7 +134,7 @@ class RawPeer {
     iovec part{.iov_base = const_cast<void*>(data), .iov_len = bytes};
     ASSERT_EQ(send_some(socket_.get(), {&part, 1}).bytes, bytes);
   }
-  // Signed with the job's key, as the first connection of an endpoint of its own.
+  // Signs the preamble with the job's key. It looks like the first connection of an endpoint of its own.
   void write(Preamble preamble) {
     std::array<std::uint8_t, 8> source{};
     ASSERT_TRUE(random_bytes(source));
@@ -151,7 +155,8 @@ class RawPeer {
   }
   int fd() const { return socket_.get(); }
   void close() { socket_.close(); }
-  void reset() {  // as a machine does whose process was killed with data unread
+  // Closes the socket as the kernel does when a process is killed that has unread data: with a TCP reset.
+  void reset() {
     const linger now{.l_onoff = 1, .l_linger = 0};
     setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &now, sizeof(now));
     socket_.close();

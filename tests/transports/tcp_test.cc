@@ -1,5 +1,5 @@
-// The TCP transport's messages: order, integrity, places, flow control, waiting. Deaths and strangers are in
-// tcp_faults_test.cc.
+// Tests of TcpTransport's messages: order, integrity, caller buffers, flow control and waiting. Peers that end, and
+// unknown processes, are tested in tcp_faults_test.cc.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -23,7 +23,8 @@ std::vector<std::byte> pattern(std::size_t bytes, unsigned seed) {
 
 const std::vector<std::size_t> kSizes = {0, 1, 7, 8, 4095, 4096, 4097, 16336, 16384, 65536, 100001, kSlotBytes};
 
-// Sends every size a few times on each lane, in rounds with flushes; every third message from a slot.
+// Sends a message of every size on each lane, several times, with a flush after each round. Every third size is sent
+// from a slot.
 void send_all(TcpTransport& rank, std::uint32_t to, std::uint16_t lanes, int rounds) {
   std::vector<std::unique_ptr<SendConnection>> connections;
   for (std::uint16_t lane = 0; lane < lanes; ++lane) {
@@ -40,7 +41,8 @@ void send_all(TcpTransport& rank, std::uint32_t to, std::uint16_t lanes, int rou
           connection.send_slot(data.size(), call(1));
         } else {
           connection.send_from(data.data(), data.size(), call(1));
-          std::fill(data.begin(), data.end(), std::byte{0xee});  // the caller may change it at once
+          // the caller may change the data as soon as the call returns
+          std::fill(data.begin(), data.end(), std::byte{0xee});
         }
       }
       rank.flush();
@@ -49,7 +51,7 @@ void send_all(TcpTransport& rank, std::uint32_t to, std::uint16_t lanes, int rou
   ASSERT_TRUE(eventually([&] { return rank.flush(); }));
 }
 
-// Every other message is offered a place; every fifth a place of a wrong length.
+// Offers a caller buffer for every second message. For every fifth of them the buffer has a wrong length.
 void receive_all(TcpTransport& rank, std::uint32_t from, std::uint16_t lanes, int rounds) {
   std::vector<std::unique_ptr<ReceiveConnection>> connections;
   for (std::uint16_t lane = 0; lane < lanes; ++lane) {
@@ -77,7 +79,7 @@ void receive_all(TcpTransport& rank, std::uint32_t from, std::uint16_t lanes, in
   }
 }
 
-// Two communicators of three ranks that are threads of one process and share its endpoint.
+// Two communicators of three ranks. All ranks are threads of one process and share its endpoint.
 TEST(TcpEndpointShared, ServesAllRanksAndCommunicatorsOfAProcess) {
   constexpr std::uint32_t kRanks = 3;
   const auto shared = endpoint();
@@ -111,19 +113,19 @@ TEST(TcpEndpointShared, ServesAllRanksAndCommunicatorsOfAProcess) {
 class TcpMessages : public testing::TestWithParam<const char*> {};
 
 TEST_P(TcpMessages, ArriveWholeAndInOrderOnAllLanes) {
-  World world(2, GetParam());
-  std::thread sender([&] { send_all(*world.ranks[0], 1, 3, 10); });
-  receive_all(*world.ranks[1], 0, 3, 10);
+  TestJob job(2, GetParam());
+  std::thread sender([&] { send_all(*job.ranks[0], 1, 3, 10); });
+  receive_all(*job.ranks[1], 0, 3, 10);
   sender.join();
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, TcpMessages, testing::Values("127.0.0.1", "::1"));
 
 TEST(TcpPlace, IsNotTouchedOnceAnotherCallOrPlaceIsNamed) {
-  ClearWorld world;
-  RawPeer peer(world.addresses[1]);
-  peer.write(peer.preamble(world.options(1), 0));
-  auto receive = world.receive(0, 1);
+  PlaintextJob job;
+  RawPeer peer(job.addresses[1]);
+  peer.write(peer.preamble(job.options(1), 0));
+  auto receive = job.receive(0, 1);
   const std::size_t bytes = 100000;
   const auto first = pattern(bytes, 1);
   const auto second = pattern(bytes, 2);
@@ -132,7 +134,7 @@ TEST(TcpPlace, IsNotTouchedOnceAnotherCallOrPlaceIsNamed) {
   peer.write(message(bytes, call(1)));
   peer.write(first.data(), bytes / 2);
   ASSERT_EQ(await(*receive, call(1), old_place, 200), Arrival::kNothing);
-  ASSERT_EQ(std::memcmp(old_place.data(), first.data(), bytes / 2), 0) << "half of it is there";
+  ASSERT_EQ(std::memcmp(old_place.data(), first.data(), bytes / 2), 0) << "the first half of the message has arrived";
   const std::vector<std::byte> before = old_place;
   peer.write(first.data() + bytes / 2, bytes - bytes / 2);
   peer.write(message(bytes, call(2)));
@@ -140,51 +142,52 @@ TEST(TcpPlace, IsNotTouchedOnceAnotherCallOrPlaceIsNamed) {
   ASSERT_EQ(await(*receive, call(2), new_place), Arrival::kMessage);
   EXPECT_EQ(receive->front().carrier, Carrier::kDelivered);
   EXPECT_EQ(new_place, second);
-  EXPECT_EQ(old_place, before) << "the rest of call 1's message went elsewhere";
+  EXPECT_EQ(old_place, before) << "the rest of the message of call 1 must not be stored here";
 }
 
 TEST(TcpPlace, MayChangeWithinACallAndTheMessageStaysWhole) {
-  ClearWorld world;
-  RawPeer peer(world.addresses[1]);
-  peer.write(peer.preamble(world.options(1), 0));
-  auto receive = world.receive(0, 1);
+  PlaintextJob job;
+  RawPeer peer(job.addresses[1]);
+  peer.write(peer.preamble(job.options(1), 0));
+  auto receive = job.receive(0, 1);
   const auto data = pattern(100000, 1);
   std::vector<std::byte> place(data.size());
   peer.write(message(data.size(), call(1)));
   peer.write(data.data(), 50000);
   ASSERT_EQ(await(*receive, call(1), place, 200), Arrival::kNothing);
   peer.write(data.data() + 50000, 50000);
-  ASSERT_EQ(await(*receive, call(1)), Arrival::kMessage) << "now without a place";
+  ASSERT_EQ(await(*receive, call(1)), Arrival::kMessage) << "now without a caller buffer";
   const Message got = receive->front();
   ASSERT_EQ(got.carrier, Carrier::kSlot);
   EXPECT_EQ(std::memcmp(got.data, data.data(), data.size()), 0);
 }
 
 TEST(TcpReceive, DropsStaleMessagesKeepsFutureOnesAndNamesMismatches) {
-  World world;
-  auto send = world.send(0, 1);
-  auto receive = world.receive(0, 1);
+  TestJob job;
+  auto send = job.send(0, 1);
+  auto receive = job.receive(0, 1);
   const auto data = pattern(50000, 3);
   send->send_from(data.data(), 10, call(1));
   send->send_from(data.data(), data.size(), call(1));
   send->send_from(data.data(), 20, call(3));
-  EXPECT_TRUE(world.flushed(0));
-  EXPECT_EQ(await(*receive, call(2), {}, 100), Arrival::kNothing) << "call 1 is over, call 3 is not ours yet";
+  EXPECT_TRUE(job.flushed(0));
+  EXPECT_EQ(await(*receive, call(2), {}, 100), Arrival::kNothing)
+      << "call 1 is over, and call 3 has not begun on this rank";
   ASSERT_EQ(await(*receive, call(3)), Arrival::kMessage);
   EXPECT_EQ(receive->front().bytes, 20u);
   receive->release();
   send->send_from(data.data(), 30, call(4, 11));
-  world.ranks[0]->flush();
+  job.ranks[0]->flush();
   ASSERT_EQ(await(*receive, call(4, 10)), Arrival::kMismatch);
   EXPECT_EQ(receive->mismatched_tag(), call(4, 11));
-  EXPECT_EQ(world.ranks[1]->peer_call(0, 4), call(4, 11)) << "messages tell what the peer entered";
-  EXPECT_TRUE(world.ranks[1]->peer_has_left(0, 3)) << "who is in call 4 has left call 3";
+  EXPECT_EQ(job.ranks[1]->peer_call(0, 4), call(4, 11)) << "a message shows which call the peer has entered";
+  EXPECT_TRUE(job.ranks[1]->peer_has_left(0, 3)) << "a peer in call 4 has left call 3";
 }
 
 TEST(TcpSend, StopsAtItsSlotsWhenTheReceiverDoesNotRead) {
-  World world;
-  auto send = world.send(0, 1);
-  auto other_lane = world.send(0, 1, 1);
+  TestJob job;
+  auto send = job.send(0, 1);
+  auto other_lane = job.send(0, 1, 1);
   const auto data = pattern(kSlotBytes, 4);
   std::size_t sent = 0;
   const auto fill = [&] {
@@ -193,24 +196,24 @@ TEST(TcpSend, StopsAtItsSlotsWhenTheReceiverDoesNotRead) {
       ++sent;
     }
   };
-  // The kernel's buffers grow while there is traffic: full is what stays full.
+  // The kernel's buffers grow while data flows. So the connection counts as full only if it stays full.
   fill();
   EXPECT_FALSE(eventually([&] { return fill(), sent >= 4096; }, 300));
-  ASSERT_LT(sent, 512u) << "64 MiB and no end";
+  ASSERT_LT(sent, 512u) << "64 MiB were sent without reaching the limit";
   EXPECT_FALSE(send->ready());
-  EXPECT_FALSE(world.ranks[0]->flush());
+  EXPECT_FALSE(job.ranks[0]->flush());
   EXPECT_FALSE(send->drained());
-  auto receive_other = world.receive(0, 1, 1);
+  auto receive_other = job.receive(0, 1, 1);
   other_lane->send_from(data.data(), 9, call(1));
   const auto arrives = [&] {
-    world.ranks[0]->flush();
+    job.ranks[0]->flush();
     return receive_other->arrival(call(1)) == Arrival::kMessage;
   };
-  ASSERT_TRUE(eventually(arrives)) << "a full lane does not hold up another";
-  auto receive = world.receive(0, 1);
+  ASSERT_TRUE(eventually(arrives)) << "a full lane must not block another lane";
+  auto receive = job.receive(0, 1);
   for (std::size_t i = 0; i < sent; ++i) {
     ASSERT_TRUE(eventually([&] {
-      world.ranks[0]->flush();
+      job.ranks[0]->flush();
       return receive->arrival(call(1)) == Arrival::kMessage;
     })) << i;
     ASSERT_EQ(receive->front().bytes, data.size());
@@ -222,13 +225,13 @@ TEST(TcpSend, StopsAtItsSlotsWhenTheReceiverDoesNotRead) {
 }
 
 TEST(TcpSend, HoldsSmallMessagesUntilFlush) {
-  World world;
-  auto send = world.send(0, 1);
-  auto receive = world.receive(0, 1);
+  TestJob job;
+  auto send = job.send(0, 1);
+  auto receive = job.receive(0, 1);
   const std::uint64_t value = 42;
   for (int i = 0; i < 3; ++i) send->send_from(reinterpret_cast<const std::byte*>(&value), sizeof(value), call(1));
   EXPECT_EQ(await(*receive, call(1), {}, 50), Arrival::kNothing);
-  EXPECT_TRUE(world.flushed(0));
+  EXPECT_TRUE(job.flushed(0));
   for (int i = 0; i < 3; ++i) {
     ASSERT_EQ(await(*receive, call(1)), Arrival::kMessage);
     receive->release();
@@ -237,61 +240,61 @@ TEST(TcpSend, HoldsSmallMessagesUntilFlush) {
 }
 
 TEST(TcpWindows, ArePlainMemory) {
-  World world;
-  auto window = world.ranks[0]->allocate_window(10000).value();
+  TestJob job;
+  auto window = job.ranks[0]->allocate_window(10000).value();
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(window->data()) % 4096, 0u);
-  EXPECT_EQ(world.ranks[0]->find_window(window->data(), 8).window, 0u);
-  EXPECT_EQ(world.ranks[0]->peer_output(1, 1, 8), std::optional<std::byte*>(nullptr));
+  EXPECT_EQ(job.ranks[0]->find_window(window->data(), 8).window, 0u);
+  EXPECT_EQ(job.ranks[0]->peer_output(1, 1, 8), std::optional<std::byte*>(nullptr));
   std::vector<std::byte> own(100);
-  auto adopted = world.ranks[0]->adopt_window(own.data(), own.size()).value();
+  auto adopted = job.ranks[0]->adopt_window(own.data(), own.size()).value();
   EXPECT_EQ(adopted->data(), own.data());
 }
 
 TEST(TcpDoorbell, LosesNoWake) {
-  World world;
+  TestJob job;
   std::thread echo([&] {
-    auto receive = world.receive(0, 1);
-    auto send = world.send(1, 0);
+    auto receive = job.receive(0, 1);
+    auto send = job.send(1, 0);
     for (std::uint64_t i = 1; i <= 3000; ++i) {
       Idle idle;
       AdaptiveWaiter waiter({.spins = 0, .yields = 0});
       while (receive->arrival(call(i)) == Arrival::kNothing) {
-        waiter.pause(idle, world.ranks[1]->doorbell(), 10'000'000'000);
-        world.ranks[1]->flush();
+        waiter.pause(idle, job.ranks[1]->doorbell(), 10'000'000'000);
+        job.ranks[1]->flush();
       }
       receive->release();
       send->send_from(nullptr, 0, call(i));
-      world.ranks[1]->flush();
+      job.ranks[1]->flush();
     }
   });
-  auto send = world.send(0, 1);
-  auto receive = world.receive(1, 0);
+  auto send = job.send(0, 1);
+  auto receive = job.receive(1, 0);
   std::int64_t longest_ns = 0;
   SteadyClock clock;
   for (std::uint64_t i = 1; i <= 3000; ++i) {
     const std::int64_t start_ns = clock.now_ns();
     send->send_from(nullptr, 0, call(i));
-    world.ranks[0]->flush();
+    job.ranks[0]->flush();
     while (receive->arrival(call(i)) == Arrival::kNothing) {
-      world.ranks[0]->doorbell().arm();
-      world.ranks[0]->flush();  // a handshake may go on by what arm() has forgotten
+      job.ranks[0]->doorbell().arm();
+      job.ranks[0]->flush();  // continues a handshake that waits for an event which arm() has consumed
       if (receive->arrival(call(i)) != Arrival::kNothing) {
-        world.ranks[0]->doorbell().disarm();
+        job.ranks[0]->doorbell().disarm();
         break;
       }
-      world.ranks[0]->doorbell().sleep(10'000'000'000);
-      world.ranks[0]->flush();
+      job.ranks[0]->doorbell().sleep(10'000'000'000);
+      job.ranks[0]->flush();
     }
     receive->release();
     longest_ns = std::max(longest_ns, clock.now_ns() - start_ns);
   }
   echo.join();
-  EXPECT_LT(longest_ns, 5'000'000'000) << "no sleep ran into its timeout";
+  EXPECT_LT(longest_ns, 5'000'000'000) << "a sleep reached its timeout, so a wake-up was lost";
 }
 
 TEST(TcpDoorbell, RingsFromOtherThreadsAndWatchesMoreSources) {
-  World world;
-  EpollDoorbell& bell = world.ranks[0]->doorbell();
+  TestJob job;
+  EpollDoorbell& bell = job.ranks[0]->doorbell();
   SteadyClock clock;
   for (int i = 0; i < 200; ++i) {
     std::atomic<bool> said = false;
@@ -313,7 +316,7 @@ TEST(TcpDoorbell, RingsFromOtherThreadsAndWatchesMoreSources) {
   }
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
-  ASSERT_TRUE(world.ranks[0]->doorbell().add_wait_source(ends[0]).ok());
+  ASSERT_TRUE(job.ranks[0]->doorbell().add_wait_source(ends[0]).ok());
   bell.arm();
   ASSERT_EQ(write(ends[1], "x", 1), 1);
   const std::int64_t start_ns = clock.now_ns();
@@ -324,29 +327,29 @@ TEST(TcpDoorbell, RingsFromOtherThreadsAndWatchesMoreSources) {
 }
 
 TEST(TcpFork, AChildThatDestroysItsCopyDoesNotSpeakForTheRank) {
-  auto world = std::make_unique<World>();
-  auto send = world->send(0, 1);
-  auto receive = world->receive(0, 1);
+  auto job = std::make_unique<TestJob>();
+  auto send = job->send(0, 1);
+  auto receive = job->receive(0, 1);
   const std::byte byte{7};
-  send->send_from(&byte, 1, call(1));  // not flushed: the child must not send it either
+  send->send_from(&byte, 1, call(1));  // not flushed; the child must not send it either
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
     send.reset();
     receive.reset();
-    world.reset();
+    job.reset();
     _exit(0);
   }
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   ASSERT_EQ(status, 0);
-  EXPECT_TRUE(world->flushed(0));
+  EXPECT_TRUE(job->flushed(0));
   ASSERT_EQ(await(*receive, call(1)), Arrival::kMessage);
   receive->release();
-  EXPECT_EQ(await(*receive, call(1), {}, 50), Arrival::kNothing) << "once only";
+  EXPECT_EQ(await(*receive, call(1), {}, 50), Arrival::kNothing) << "the message must arrive only once";
   for (int rank = 0; rank < 2; ++rank) {
-    world->ranks[rank]->pump();
-    EXPECT_EQ(world->ranks[rank]->peer_status(1 - rank).life, PeerLife::kLive);
+    job->ranks[rank]->pump();
+    EXPECT_EQ(job->ranks[rank]->peer_status(1 - rank).life, PeerLife::kLive);
   }
 }
 

@@ -1,4 +1,4 @@
-// A system that is out of memory for epoll_ctl(): it must not look like the end of a process.
+// Tests with a system that has no memory for epoll_ctl(). The failure must not look like the end of a process.
 #include <gtest/gtest.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -15,7 +15,7 @@ namespace {
 std::atomic<bool> refuses_watches = false;
 }  // namespace
 
-// In place of the C library's, for all of this program.
+// Replaces the C library's epoll_ctl() in this whole program.
 extern "C" int epoll_ctl(int epoll, int operation, int fd, struct epoll_event* event) noexcept {
   if (refuses_watches && operation == EPOLL_CTL_ADD) {
     errno = ENOMEM;
@@ -28,37 +28,37 @@ namespace tutti::tcp_test {
 namespace {
 
 TEST(TcpWatch, AConnectionThatCannotBeWatchedIsKept) {
-  World world;
-  auto send = world.send(1, 0);
-  auto receive = world.receive(1, 0);
+  TestJob job;
+  auto send = job.send(1, 0);
+  auto receive = job.receive(1, 0);
   ASSERT_TRUE(send->ready());
   std::memcpy(send->slot(), "text", 5);
   send->send_slot(5, call(1));
   refuses_watches = true;
   const bool arrived = eventually(
       [&] {
-        world.ranks[1]->pump();
-        world.ranks[0]->pump();
+        job.ranks[1]->pump();
+        job.ranks[0]->pump();
         return receive->arrival(call(1)) == Arrival::kMessage;
       },
       5000);
   refuses_watches = false;
   EXPECT_TRUE(arrived);
-  EXPECT_EQ(world.ranks[1]->peer_status(0).life, PeerLife::kLive);
+  EXPECT_EQ(job.ranks[1]->peer_status(0).life, PeerLife::kLive);
 }
 
-// It is heard also if it says later who it is.
+// The connection is accepted even if its preamble arrives later.
 TEST(TcpWatch, ASilentConnectionThatCannotBeWatchedIsHeardLater) {
-  ClearWorld world;
-  RawPeer peer(world.addresses[0]);
+  PlaintextJob job;
+  RawPeer peer(job.addresses[0]);
   refuses_watches = true;
-  for (int look = 0; look < 10; ++look) world.ranks[0]->pump();
-  peer.write(peer.preamble(world.options(0), 1));
+  for (int look = 0; look < 10; ++look) job.ranks[0]->pump();
+  peer.write(peer.preamble(job.options(0), 1));
   peer.write(FrameHeader{.kind = FrameKind::kMessage, .bytes = 0, .tag = call(1, 0)});
-  auto receive = world.receive(1, 0);
+  auto receive = job.receive(1, 0);
   const bool arrived = eventually(
       [&] {
-        world.ranks[0]->pump();
+        job.ranks[0]->pump();
         return receive->arrival(call(1, 0)) == Arrival::kMessage;
       },
       5000);
@@ -68,30 +68,31 @@ TEST(TcpWatch, ASilentConnectionThatCannotBeWatchedIsHeardLater) {
 
 std::int64_t ns_of(std::chrono::milliseconds time) { return std::chrono::nanoseconds(time).count(); }
 
-// Also what cannot be watched ends a sleep: late while that lasts, at once when it is over.
+// A socket that cannot be watched still ends a sleep: after a delay while watching fails, and immediately
+// afterwards.
 TEST(TcpWatch, ASleepEndsByASocketThatCouldNotBeWatched) {
   SteadyClock clock;
-  auto bell = EpollDoorbell::create().value();
+  auto doorbell = EpollDoorbell::create().value();
   int ends[2] = {-1, -1};
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
   const Socket near(ends[0]);
   const Socket far(ends[1]);
   refuses_watches = true;
-  bell->watch(near.get());
+  doorbell->watch(near.get());
   for (const bool refused : {true, false}) {
     refuses_watches = refused;
-    bell->arm();
+    doorbell->arm();
     ASSERT_EQ(write(far.get(), "x", 1), 1);
     const std::int64_t start_ns = clock.now_ns();
-    bell->sleep(ns_of(test::patience()));
+    doorbell->sleep(ns_of(test::patience()));
     EXPECT_LT(clock.now_ns() - start_ns, ns_of(test::patience())) << (refused ? "refused" : "watched");
   }
 }
 
 TEST(TcpWatch, AConnectionOfThisRankThatCannotBeWatchedIsMade) {
-  World world;
+  TestJob job;
   refuses_watches = true;
-  auto send = world.ranks[1]->open_send(0, 0);
+  auto send = job.ranks[1]->open_send(0, 0);
   refuses_watches = false;
   ASSERT_TRUE(send.ok()) << send.error().message;
 }

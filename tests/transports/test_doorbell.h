@@ -1,4 +1,4 @@
-// A doorbell that sleeps in epoll, for tests: what a socket transport has.
+// TestDoorbell: a doorbell that sleeps in epoll, like the doorbell of a socket transport.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,19 +31,19 @@ class TestDoorbell final : public PollDoorbell {
   }
   void arm() override {
     if (while_arming) while_arming();
-    if (trigger_ == Trigger::kEdge) look(0);  // the edges of the past
+    if (trigger_ == Trigger::kEdge) wait_and_consume(0);  // consumes old edges
   }
   void disarm() override {}
-  void sleep(std::int64_t timeout_ns) override { look(static_cast<int>(timeout_ns / 1'000'000)); }
+  void sleep(std::int64_t timeout_ns) override { wait_and_consume(static_cast<int>(timeout_ns / 1'000'000)); }
   void ring() override {
     const std::uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = write(event_, &one, sizeof(one));
   }
 
-  std::function<void()> while_arming;  // what happens at the worst moment
+  std::function<void()> while_arming;  // called in arm(), the worst moment for a message to arrive
 
  private:
-  void look(int timeout_ms) {
+  void wait_and_consume(int timeout_ms) {
     std::array<epoll_event, 8> events{};
     epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), timeout_ms);
     std::uint64_t count = 0;
@@ -55,18 +55,19 @@ class TestDoorbell final : public PollDoorbell {
   int event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 };
 
-// Sleeps, as a rank does, until `arrived`. False if a sleep lasted until its end: a wake was lost.
+// Sleeps until `arrived` is true, as a rank does. Returns false if a sleep reached its timeout, so that a wake-up
+// was lost.
 template <class Arrived>
-bool sleep_until(Doorbell& bell, const Arrived& arrived) {
+bool sleep_until(Doorbell& doorbell, const Arrived& arrived) {
   constexpr std::chrono::seconds kLost{20};
   while (!arrived()) {
-    bell.arm();
+    doorbell.arm();
     if (arrived()) {
-      bell.disarm();
+      doorbell.disarm();
       return true;
     }
     const auto start = std::chrono::steady_clock::now();
-    bell.sleep(std::chrono::nanoseconds(kLost).count());
+    doorbell.sleep(std::chrono::nanoseconds(kLost).count());
     if (std::chrono::steady_clock::now() - start >= kLost) return false;
   }
   return true;

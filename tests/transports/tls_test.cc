@@ -1,4 +1,4 @@
-// TLS sessions between two ends of a pair of sockets, with somebody on the way between them.
+// Tests of TlsSession between two ends. Their bytes pass through a relay, which records them and can change them.
 #include "transports/tcp/tls.h"
 
 #include <gtest/gtest.h>
@@ -16,13 +16,13 @@ using End = TlsSession::End;
 
 const Key kKey = {7, 7, 7};
 
-struct Side {
+struct TestEnd {
   Socket socket;
   std::unique_ptr<TlsSession> tls;
   std::string got;
-  Moved end;  // of receiving
+  Moved end;  // how receiving ended
 
-  void listen() {
+  void receive_available() {
     std::array<char, 5000> some{};
     iovec part{.iov_base = some.data(), .iov_len = some.size()};
     const Moved moved = tls->receive(socket.get(), {&part, 1});
@@ -31,15 +31,15 @@ struct Side {
   }
 };
 
-// A client and a server, and between them a way that sees everything and may change it.
-struct Way {
-  Side client, server;
+// A client and a server, connected through a relay that sees every byte and can change it.
+struct RelayedPair {
+  TestEnd client, server;
   Socket near_client, near_server;
-  std::string seen[2];  // to the server, to the client
+  std::string seen[2];  // the bytes to the server, and to the client
   std::size_t carried[2] = {0, 0};
-  std::function<char(bool to_server, std::size_t place, char byte)> change;
+  std::function<char(bool to_server, std::size_t position, char byte)> change;
 
-  explicit Way(const Key& server_key = kKey, std::uint64_t records_per_key = 1u << 20) {
+  explicit RelayedPair(const Key& server_key = kKey, std::uint64_t records_per_key = 1u << 20) {
     make_pair(client.socket, near_client);
     make_pair(server.socket, near_server);
     client.tls = TlsSession::create({.end = End::kClient, .key = kKey, .records_per_key = records_per_key}).value();
@@ -63,7 +63,7 @@ struct Way {
         done += moved.bytes;
         if (moved.bytes == 0) return;
       }
-      std::array<char, 3000> some{};  // records are cut anywhere
+      std::array<char, 3000> some{};  // an odd length, so that records are split anywhere
       const Moved moved = receive_some(from.get(), reinterpret_cast<std::byte*>(some.data()), some.size());
       for (std::size_t i = 0; i < moved.bytes && change; ++i) some[i] = change(to_server, all.size() + i, some[i]);
       all.append(some.data(), moved.bytes);
@@ -72,23 +72,24 @@ struct Way {
     }
   }
   void turn() {
-    client.listen();
+    client.receive_available();
     carry(near_client, near_server, true);
-    server.listen();
+    server.receive_available();
     carry(near_server, near_client, false);
   }
   void turns(int count = 20) {
     for (int i = 0; i < count; ++i) turn();
   }
-  // The whole text, by pieces, while the other side listens.
-  void say(Side& from, const std::string& text) {
-    std::size_t said = 0;
-    for (int i = 0; i < 100000 && said < text.size() && !client.end.ended && !server.end.ended; ++i) {
-      iovec parts[2] = {{.iov_base = const_cast<char*>(text.data()) + said, .iov_len = (text.size() - said) / 3}, {}};
-      const std::size_t rest = text.size() - said - parts[0].iov_len;
+  // Sends the whole text in several parts, while the other end receives.
+  void send_text(TestEnd& from, const std::string& text) {
+    std::size_t sent_bytes = 0;
+    for (int i = 0; i < 100000 && sent_bytes < text.size() && !client.end.ended && !server.end.ended; ++i) {
+      iovec parts[2] = {
+          {.iov_base = const_cast<char*>(text.data()) + sent_bytes, .iov_len = (text.size() - sent_bytes) / 3}, {}};
+      const std::size_t rest = text.size() - sent_bytes - parts[0].iov_len;
       parts[1] = {.iov_base = static_cast<char*>(parts[0].iov_base) + parts[0].iov_len, .iov_len = rest};
       const Moved moved = from.tls->send(from.socket.get(), parts);
-      said += moved.bytes;
+      sent_bytes += moved.bytes;
       turn();
       if (moved.ended) return;
     }
@@ -108,42 +109,42 @@ std::string pattern(std::size_t bytes, unsigned seed) {
 }
 
 TEST(Tls, CarriesBytesBothWaysAndNothingOfThemIsReadable) {
-  Way way;
-  way.say(way.client, "a sentence that many could read");
-  EXPECT_EQ(way.server.got, "a sentence that many could read");
-  way.say(way.server, "and another");
-  EXPECT_EQ(way.client.got, "and another");
-  EXPECT_TRUE(way.client.tls->established());
-  EXPECT_TRUE(way.server.tls->established());
-  EXPECT_EQ(way.seen[0].find("sentence"), std::string::npos);
-  EXPECT_EQ(way.seen[1].find("another"), std::string::npos);
-  EXPECT_FALSE(way.client.end.ended);
+  RelayedPair relayed;
+  relayed.send_text(relayed.client, "a sentence that many could read");
+  EXPECT_EQ(relayed.server.got, "a sentence that many could read");
+  relayed.send_text(relayed.server, "and another");
+  EXPECT_EQ(relayed.client.got, "and another");
+  EXPECT_TRUE(relayed.client.tls->established());
+  EXPECT_TRUE(relayed.server.tls->established());
+  EXPECT_EQ(relayed.seen[0].find("sentence"), std::string::npos);
+  EXPECT_EQ(relayed.seen[1].find("another"), std::string::npos);
+  EXPECT_FALSE(relayed.client.end.ended);
 }
 
 TEST(Tls, CarriesAllSizesWhateverTheSystemTakesAtOnce) {
   for (const std::size_t bytes : {1, 47, 4096, 16383, 16384, 16385, 100000, 1000003}) {
-    Way way;
+    RelayedPair relayed;
     const int room = 20000;
-    setsockopt(way.client.socket.get(), SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
+    setsockopt(relayed.client.socket.get(), SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
     const std::string text = pattern(bytes, static_cast<unsigned>(bytes));
-    way.say(way.client, text);
-    EXPECT_EQ(way.server.got.size(), text.size());
-    EXPECT_TRUE(way.server.got == text) << bytes;
-    EXPECT_FALSE(way.client.tls->unsent());
+    relayed.send_text(relayed.client, text);
+    EXPECT_EQ(relayed.server.got.size(), text.size());
+    EXPECT_TRUE(relayed.server.got == text) << bytes;
+    EXPECT_FALSE(relayed.client.tls->unsent());
   }
 }
 
 TEST(Tls, ChangesItsKeysOnTheWay) {
-  Way way(kKey, 3);
+  RelayedPair relayed(kKey, 3);
   const std::string text = pattern(2000000, 1);
-  way.say(way.client, text);
-  EXPECT_TRUE(way.server.got == text);
-  way.say(way.server, text);
-  EXPECT_TRUE(way.client.got == text);
+  relayed.send_text(relayed.client, text);
+  EXPECT_TRUE(relayed.server.got == text);
+  relayed.send_text(relayed.server, text);
+  EXPECT_TRUE(relayed.client.got == text);
 }
 
-// The public key that a server sends in its ServerHello, the first record that it writes; empty: there is none. The
-// layout is that of RFC 8446, 4.1.3 and 4.2.8.
+// Returns the public key that a server sends in its ServerHello, which is the first record that it writes. Empty if
+// there is none. The layout is that of RFC 8446, sections 4.1.3 and 4.2.8.
 std::string key_share_of_server(const std::string& bytes) {
   std::size_t at = 0;
   const auto number = [&](std::size_t width) {
@@ -165,90 +166,93 @@ std::string key_share_of_server(const std::string& bytes) {
   return "";
 }
 
-// The key exchange is fresh for each connection. So somebody who has recorded a connection and learns the job's key
-// later cannot decrypt it.
+// The key exchange is fresh for each connection. So an attacker that has recorded a connection and learns the job's
+// key later cannot decrypt it.
 TEST(Tls, EachConnectionHasAKeyExchangeOfItsOwn) {
   std::string shares[2];
   for (std::string& share : shares) {
-    Way way;
-    way.say(way.client, "a text");
-    ASSERT_EQ(way.server.got, "a text");
-    share = key_share_of_server(way.seen[1]);
-    EXPECT_GE(share.size(), 32U) << "a public key of X25519 or P-256";
+    RelayedPair relayed;
+    relayed.send_text(relayed.client, "a text");
+    ASSERT_EQ(relayed.server.got, "a text");
+    share = key_share_of_server(relayed.seen[1]);
+    EXPECT_GE(share.size(), 32U) << "must be a public key of X25519 or P-256";
   }
   EXPECT_NE(shares[0], shares[1]);
 }
 
 TEST(Tls, AnotherKeyIsRefusedByBothEnds) {
-  Way way(Key{8});
-  way.say(way.client, "for the right one");
-  way.turns();
-  EXPECT_EQ(way.server.got, "");
-  EXPECT_FALSE(way.client.tls->established());
-  EXPECT_FALSE(way.server.tls->established());
-  EXPECT_TRUE(way.client.end.ended && way.server.end.ended);
-  EXPECT_EQ(way.client.end.error, tls_end::kRefused);
-  EXPECT_EQ(way.server.end.error, tls_end::kRefused);
+  RelayedPair relayed(Key{8});
+  relayed.send_text(relayed.client, "for the right one");
+  relayed.turns();
+  EXPECT_EQ(relayed.server.got, "");
+  EXPECT_FALSE(relayed.client.tls->established());
+  EXPECT_FALSE(relayed.server.tls->established());
+  EXPECT_TRUE(relayed.client.end.ended && relayed.server.end.ended);
+  EXPECT_EQ(relayed.client.end.error, tls_end::kRefused);
+  EXPECT_EQ(relayed.server.end.error, tls_end::kRefused);
 }
 
-// Wherever one bit is changed, neither end is given anything but a beginning of what the other has said.
+// Wherever one bit is changed, each end receives only a prefix of the data that the other end has sent.
 TEST(Tls, AChangedBitEndsItForBothAndIsNeverDelivered) {
   const std::string text = pattern(50000, 2);
   std::size_t whole = 0;
   std::size_t handshake = 0;
   {
-    Way way;
-    way.say(way.client, "x");
-    handshake = way.seen[0].size();
-    way.say(way.client, text);
-    whole = way.seen[0].size();
+    RelayedPair relayed;
+    relayed.send_text(relayed.client, "x");
+    handshake = relayed.seen[0].size();
+    relayed.send_text(relayed.client, text);
+    whole = relayed.seen[0].size();
   }
   int altered = 0;
   int refused = 0;
-  for (std::size_t place = 0; place < whole; place += place < handshake ? 13 : 997) {
-    Way way;
-    way.change = [place](bool to_server, std::size_t at, char byte) {
-      return static_cast<char>(to_server && at == place ? byte ^ 4 : byte);
+  for (std::size_t position = 0; position < whole; position += position < handshake ? 13 : 997) {
+    RelayedPair relayed;
+    relayed.change = [position](bool to_server, std::size_t at, char byte) {
+      return static_cast<char>(to_server && at == position ? byte ^ 4 : byte);
     };
-    way.say(way.client, "x");
-    way.say(way.client, text);
-    way.turns();
-    EXPECT_EQ(("x" + text).compare(0, way.server.got.size(), way.server.got), 0) << place;
-    EXPECT_LT(way.server.got.size(), text.size() + 1) << place;
-    if (!way.server.end.ended) {
-      continue;  // a length was made longer: it waits for the rest
+    relayed.send_text(relayed.client, "x");
+    relayed.send_text(relayed.client, text);
+    relayed.turns();
+    EXPECT_EQ(("x" + text).compare(0, relayed.server.got.size(), relayed.server.got), 0) << position;
+    EXPECT_LT(relayed.server.got.size(), text.size() + 1) << position;
+    if (!relayed.server.end.ended) {
+      continue;  // a length field was increased, so the server waits for more data
     }
-    EXPECT_TRUE(way.server.end.error == tls_end::kAltered || way.server.end.error == tls_end::kRefused) << place;
-    altered += way.server.end.error == tls_end::kAltered ? 1 : 0;
-    refused += way.server.end.error == tls_end::kRefused ? 1 : 0;
-    ASSERT_TRUE(way.client.end.ended) << place;
-    const int told = way.client.end.error;
-    EXPECT_TRUE(told == tls_end::kPeerRefused || told == tls_end::kRefused || told == tls_end::kCut) << place << told;
+    EXPECT_TRUE(relayed.server.end.error == tls_end::kAltered || relayed.server.end.error == tls_end::kRefused)
+        << position;
+    altered += relayed.server.end.error == tls_end::kAltered ? 1 : 0;
+    refused += relayed.server.end.error == tls_end::kRefused ? 1 : 0;
+    ASSERT_TRUE(relayed.client.end.ended) << position;
+    const int client_error = relayed.client.end.error;
+    EXPECT_TRUE(client_error == tls_end::kPeerRefused || client_error == tls_end::kRefused ||
+                client_error == tls_end::kCut)
+        << position << client_error;
   }
   EXPECT_GT(altered, 20);
   EXPECT_GT(refused, 10);
 }
 
 TEST(Tls, AnEndThatThePeerDidNotSpeakOfIsToldFromOneThatItDid) {
-  for (const bool said : {true, false}) {
-    Way way;
-    way.say(way.client, "all of it");
-    ASSERT_EQ(way.server.got, "all of it");
-    if (said) way.client.tls->say_end(way.client.socket.get());
-    way.client.socket.close();
-    way.carry(way.near_client, way.near_server, true);
-    way.server.listen();
-    EXPECT_TRUE(way.server.end.ended);
-    EXPECT_EQ(way.server.end.error, said ? 0 : tls_end::kCut);
+  for (const bool sent_bytes : {true, false}) {
+    RelayedPair relayed;
+    relayed.send_text(relayed.client, "all of it");
+    ASSERT_EQ(relayed.server.got, "all of it");
+    if (sent_bytes) relayed.client.tls->send_close_notify(relayed.client.socket.get());
+    relayed.client.socket.close();
+    relayed.carry(relayed.near_client, relayed.near_server, true);
+    relayed.server.receive_available();
+    EXPECT_TRUE(relayed.server.end.ended);
+    EXPECT_EQ(relayed.server.end.error, sent_bytes ? 0 : tls_end::kCut);
   }
 }
 
 TEST(Tls, SaysWordsForEveryEnd) {
   for (const int error : {tls_end::kRefused, tls_end::kAltered, tls_end::kPeerRefused, tls_end::kCut}) {
-    EXPECT_TRUE(words_of_end(error).starts_with("TLS: ")) << error;
+    EXPECT_TRUE(describe_end_error(error).starts_with("TLS: ")) << error;
   }
-  EXPECT_EQ(words_of_end(0), "end of file");
-  EXPECT_EQ(words_of_end(ECONNRESET), std::strerror(ECONNRESET));
+  EXPECT_EQ(describe_end_error(0), "end of file");
+  EXPECT_EQ(describe_end_error(ECONNRESET), std::strerror(ECONNRESET));
 }
 
 }  // namespace

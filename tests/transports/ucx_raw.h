@@ -1,4 +1,4 @@
-// Rank 0 by hand, which may break the rules, and rank 1 as it is, over UCX.
+// For tests of UCX: rank 0 is driven by the test and can violate the protocol; rank 1 is a real rank.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,11 +19,12 @@
 
 namespace tutti::ucx_test {
 
-// A peer by hand: introduces itself with a worker of its own, and sends what it is told to.
+// The data path of rank 0. It does the connection handshake with a UCX worker of its own, and then sends only the
+// messages that the test passes to send().
 class RawPath final : public DataPath {
  public:
   RawPath(const DataPathHost& host, std::shared_ptr<UcxContext> context)
-      : introductions_(host.introductions), context_(std::move(context)), ucx_(context_->library()) {
+      : handshake_channel_(host.handshake_channel), context_(std::move(context)), ucx_(context_->library()) {
     ucp_worker_params_t params{};
     EXPECT_EQ(ucx_.worker_create(context_->handle(), &params, &worker_), UCS_OK);
     ucp_am_handler_param_t handler{};
@@ -36,7 +37,7 @@ class RawPath final : public DataPath {
     EXPECT_EQ(ucx_.worker_set_am_recv_handler(worker_, &handler), UCS_OK);
   }
   ~RawPath() override { end(); }
-  // Without a word.
+  // Ends without a close message.
   void end() {
     if (worker_ == nullptr) return;
     if (endpoint_ != nullptr) {
@@ -69,14 +70,14 @@ class RawPath final : public DataPath {
     ucp_address_t* address = nullptr;
     std::size_t bytes = 0;
     ASSERT_EQ(ucx_.worker_get_address(worker_, &address, &bytes), UCS_OK);
-    const UcxIntroduction mine{.key = 1, .slots = slots, .slot_bytes = kSlotBytes};
+    const UcxHandshake mine{.key = 1, .slots = slots, .slot_bytes = kSlotBytes};
     std::string text(reinterpret_cast<const char*>(&mine), sizeof(mine));
     text.append(reinterpret_cast<const char*>(address), bytes);
     ucx_.worker_release_address(worker_, address);
-    ASSERT_TRUE(introductions_.introduce(1, 0, text).ok());
+    ASSERT_TRUE(handshake_channel_.send(1, 0, text).ok());
   }
   bool connect() {
-    const auto text = introductions_.take(1, 0);
+    const auto text = handshake_channel_.take(1, 0);
     if (!text) return false;
     std::memcpy(&theirs_, text->data(), sizeof(theirs_));
     ucp_ep_params_t params{};
@@ -86,11 +87,11 @@ class RawPath final : public DataPath {
     EXPECT_EQ(ucx_.ep_create(worker_, &params, &endpoint_), UCS_OK);
     return true;
   }
-  // As a sound message of call 1 would be, with the receiver's key.
-  UcxHeader sound(std::uint32_t number, std::uint32_t bytes) const {
+  // Returns the header of a valid message of call 1, with the receiver's key.
+  UcxHeader valid_header(std::uint32_t number, std::uint32_t bytes) const {
     return {.key = theirs_.key, .sender = 0, .bytes = bytes, .number = number, .tag = call(1)};
   }
-  // Goes with the next rounds of both ranks.
+  // The message travels during the next rounds of both ranks.
   void send(const UcxHeader& header, std::size_t bytes, std::size_t header_bytes = sizeof(UcxHeader)) {
     send(header, std::vector<std::byte>(bytes, std::byte{3}), header_bytes);
   }
@@ -102,25 +103,26 @@ class RawPath final : public DataPath {
     if (request != nullptr) requests_.push_back(request);
   }
 
-  // What has come, and what has been offered with it.
-  struct Come {
+  // A received message, and the slot content that belongs to it.
+  struct ReceivedMessage {
     UcxHeader header;
     std::vector<std::byte> data;
-    std::vector<std::byte> in_slot;  // of one that was written: what lies there at its coming
+    std::vector<std::byte> in_slot;  // for a kWritten message: the content of its slot on arrival
   };
-  std::vector<Come> come;
-  // Offers slots of its own, in which the rank may write: `slots` of them outlive the path.
+  std::vector<ReceivedMessage> received;
+  // Offers slots of the test, into which the real rank may write. `slots` must outlive this object.
   void offer(const UcxSlots& slots) {
     own_slots_ = &slots;
-    UcxHeader header = sound(0, static_cast<std::uint32_t>(slots.offer().size()));
-    header.kind = UcxKind::kOffer;
+    UcxHeader header = valid_header(0, static_cast<std::uint32_t>(slots.offer().size()));
+    header.kind = UcxMessageType::kOffer;
     send(header, std::as_bytes(std::span(slots.offer())));
   }
-  // Writes into the slots that the rank has offered, and waits until it is there. Drives the own worker alone.
+  // Writes into a slot that the real rank has offered, and waits until the data is there. Drives only its own
+  // worker.
   void write(const UcxHeader& offered, std::span<const std::byte> offer, std::uint32_t slot,
              const std::vector<std::byte>& data, const std::function<void()>& turn) {
-    ASSERT_EQ(offered.kind, UcxKind::kOffer);
-    UcxOffer where;
+    ASSERT_EQ(offered.kind, UcxMessageType::kOffer);
+    UcxSlotsOffer where;
     ASSERT_GT(offer.size(), sizeof(where));
     std::memcpy(&where, offer.data(), sizeof(where));
     if (remote_key_ == nullptr) {
@@ -143,15 +145,15 @@ class RawPath final : public DataPath {
   static ucs_status_t on_message(void* self, const void* header, std::size_t header_bytes, void* data,
                                  std::size_t bytes, const ucp_am_recv_param_t* param) {
     auto& raw = *static_cast<RawPath*>(self);
-    Come& come = raw.come.emplace_back();
-    EXPECT_EQ(header_bytes, sizeof(come.header));
-    std::memcpy(&come.header, header, sizeof(come.header));
-    if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) return UCS_OK;  // its payload is not of interest
+    ReceivedMessage& received = raw.received.emplace_back();
+    EXPECT_EQ(header_bytes, sizeof(received.header));
+    std::memcpy(&received.header, header, sizeof(received.header));
+    if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) return UCS_OK;  // the test does not need its payload
     const auto* begin = static_cast<const std::byte*>(data);
-    come.data.assign(begin, begin + bytes);
-    if (come.header.kind == UcxKind::kWritten && raw.own_slots_ != nullptr) {
-      const std::byte* slot = raw.own_slots_->slot(come.header.number);
-      come.in_slot.assign(slot, slot + come.header.bytes);
+    received.data.assign(begin, begin + bytes);
+    if (received.header.kind == UcxMessageType::kWritten && raw.own_slots_ != nullptr) {
+      const std::byte* slot = raw.own_slots_->slot(received.header.number);
+      received.in_slot.assign(slot, slot + received.header.bytes);
     }
     return UCS_OK;
   }
@@ -160,14 +162,14 @@ class RawPath final : public DataPath {
     std::vector<std::byte> data;
   };
   static Error refusal() { return {ErrorCode::kUnsupported, ErrorScope::kCall, -1, "not by hand"}; }
-  Introductions& introductions_;
+  HandshakeChannel& handshake_channel_;
   std::shared_ptr<UcxContext> context_;
   const UcxLibrary& ucx_;
   ucp_worker_h worker_ = nullptr;
   ucp_ep_h endpoint_ = nullptr;
   ucp_rkey_h remote_key_ = nullptr;
   const UcxSlots* own_slots_ = nullptr;
-  UcxIntroduction theirs_;
+  UcxHandshake theirs_;
   std::deque<Sent> sent_;
   std::vector<void*> requests_;
 };

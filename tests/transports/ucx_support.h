@@ -1,4 +1,5 @@
-// Two or more ranks over UCX in one process, driven by hand, and what a test sets of UCX.
+// For tests of UCX: two or more ranks in one process, which the test drives by hand, with the UCX settings that they
+// need.
 #pragma once
 
 #include <cstdlib>
@@ -16,17 +17,18 @@ using tcp_test::eventually;
 using tcp_test::kSlotBytes;
 using tcp_test::kSlots;
 
-struct World {
-  std::vector<std::shared_ptr<TcpEndpoint>> endpoints;  // one for each rank, as if each were a process
+struct TestJob {
+  std::vector<std::shared_ptr<TcpEndpoint>> endpoints;  // one for each rank, as if each rank were a process
   std::vector<std::string> addresses;
   std::vector<std::shared_ptr<DataPathMaker>> makers;
   std::vector<std::unique_ptr<OffloadTransport>> ranks;
 
-  // `transports`: UCX_TLS. UCX reads it when the process has no context: worlds of different ones follow each other.
-  explicit World(const char* transports = "tcp,self", std::uint32_t count = 2, std::uint32_t slots = kSlots,
-                 UcxPuts puts = UcxPuts::kByCards) {
+  // `transports`: the value of UCX_TLS. UCX reads it only when the process has no UCX context, so objects with
+  // different values must not overlap in time.
+  explicit TestJob(const char* transports = "tcp,self", std::uint32_t count = 2, std::uint32_t slots = kSlots,
+                   UcxPuts puts = UcxPuts::kByCards) {
     setenv("UCX_TLS", transports, 1);
-    setenv("UCX_NET_DEVICES", "lo", 1);  // other interfaces come and go while tests with namespaces run
+    setenv("UCX_NET_DEVICES", "lo", 1);  // tests with network namespaces add and remove other interfaces
     std::vector<std::string> offers;
     for (std::uint32_t rank = 0; rank < count; ++rank) {
       endpoints.push_back(tcp_test::endpoint());
@@ -63,7 +65,7 @@ struct World {
   std::unique_ptr<ReceiveConnection> receive(std::uint32_t from, std::uint32_t to, std::uint16_t lane = 0) {
     return ranks[to]->open_receive(from, lane).value();
   }
-  // One round of what every rank does while it waits.
+  // Runs one round of the work that every rank does while it waits.
   void turn() {
     for (const auto& rank : ranks) {
       if (rank == nullptr) continue;

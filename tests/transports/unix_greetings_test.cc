@@ -1,4 +1,4 @@
-// Set-up on one machine beside programs that connect to a rank's Unix socket and are no ranks.
+// Tests of the set-up on one machine when programs that are not ranks connect to a rank's Unix socket.
 #include "transports/shm/unix_greetings.h"
 
 #include <gtest/gtest.h>
@@ -26,20 +26,20 @@ namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
 
-// Connects to a listener again and again, from a thread, until it ends.
-class Knocking {
+// A thread that connects to a listener again and again until the object is destroyed.
+class RepeatedConnector {
  public:
-  // `kept`: how many connections stay open and silent; the others are closed at once.
-  Knocking(const std::string& address, std::size_t kept) {
+  // `kept`: how many connections stay open without sending anything. The others are closed immediately.
+  RepeatedConnector(const std::string& address, std::size_t kept) {
     where_.sun_family = AF_UNIX;
     const std::string name = UnixAddress::parse(address).value().name;
     std::memcpy(where_.sun_path + 1, name.data(), name.size());
     length_ = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
     thread_ = std::thread([this, kept] {
       std::vector<int> open;
-      while (!over_) {
+      while (!stopped_) {
         const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0);
-        if (connect(fd, reinterpret_cast<sockaddr*>(&where_), length_) == 0) ++knocks_;
+        if (connect(fd, reinterpret_cast<sockaddr*>(&where_), length_) == 0) ++attempts_;
         if (open.size() < kept) {
           open.push_back(fd);
         } else {
@@ -50,17 +50,17 @@ class Knocking {
       for (const int fd : open) close(fd);
     });
   }
-  ~Knocking() {
-    over_ = true;
+  ~RepeatedConnector() {
+    stopped_ = true;
     thread_.join();
   }
-  std::size_t knocks() const { return knocks_; }
+  std::size_t attempts() const { return attempts_; }
 
  private:
   sockaddr_un where_{};
   socklen_t length_ = 0;
-  std::atomic<bool> over_ = false;
-  std::atomic<std::size_t> knocks_ = 0;
+  std::atomic<bool> stopped_ = false;
+  std::atomic<std::size_t> attempts_ = 0;
   std::thread thread_;
 };
 
@@ -68,7 +68,7 @@ TEST(UnixGreetings, StrangersThatKeepComingDoNotMoveTheDeadline) {
   for (const std::size_t kept : {0u, 8u}) {
     SteadyClock clock;
     auto listener = UnixExchange::listen(0, 2).value();
-    std::optional<Knocking> strangers(std::in_place, listener->address(), kept);
+    std::optional<RepeatedConnector> strangers(std::in_place, listener->address(), kept);
     std::atomic<bool> ended = false;
     std::thread call([&] {
       const Status absent = listener->connect({"", ""}, {0, 1}, clock, clock.now_ns() + kSecond / 5);
@@ -77,8 +77,8 @@ TEST(UnixGreetings, StrangersThatKeepComingDoNotMoveTheDeadline) {
       EXPECT_EQ(absent.error().code, ErrorCode::kTimeout);
       EXPECT_EQ(absent.error().rank, 1);
     });
-    EXPECT_TRUE(test::eventually([&] { return ended.load(); })) << kept << " stay open";
-    EXPECT_GT(strangers->knocks(), 0u);
+    EXPECT_TRUE(test::eventually([&] { return ended.load(); })) << kept << " connections stay open";
+    EXPECT_GT(strangers->attempts(), 0u);
     strangers.reset();
     call.join();
   }
@@ -89,12 +89,14 @@ TEST(UnixGreetings, APeerIsLetInBesideStrangersThatStaySilent) {
   auto listener = UnixExchange::listen(0, 2).value();
   auto other = UnixExchange::listen(1, 2).value();
   const std::vector<std::string> addresses = {listener->address(), other->address()};
-  const Knocking strangers(listener->address(), 200);
-  ASSERT_TRUE(test::eventually([&] { return strangers.knocks() >= 16; })) << "they are in the queue before the peer";
+  const RepeatedConnector strangers(listener->address(), 200);
+  ASSERT_TRUE(test::eventually([&] { return strangers.attempts() >= 16; }))
+      << "they must be in the queue before the peer";
   const std::int64_t deadline_ns =
       clock.now_ns() + std::int64_t{test::scaled(std::chrono::seconds(5)).count()} * 1'000'000;
   std::thread right([&] { EXPECT_TRUE(other->connect(addresses, {0, 1}, clock, deadline_ns).ok()); });
-  EXPECT_TRUE(listener->connect(addresses, {0, 1}, clock, deadline_ns).ok()) << "it must not wait for one of them";
+  EXPECT_TRUE(listener->connect(addresses, {0, 1}, clock, deadline_ns).ok())
+      << "the listener must not wait for a silent connection";
   right.join();
 }
 
@@ -103,7 +105,8 @@ int connect_silently(const UnixAddress& address) {
   return wait_and_dial(address, clock, clock.now_ns() + kSecond).fd;
 }
 
-// Strangers hold all descriptors that this process has left. The peer's connection is behind theirs.
+// Unknown processes hold all descriptors that this process has left. The peer's connection is behind theirs in the
+// queue.
 TEST(UnixGreetings, SilentConnectionsMakeRoomWhenDescriptorsRunOut) {
 #if defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "the sanitizer opens files";
@@ -124,28 +127,28 @@ TEST(UnixGreetings, SilentConnectionsMakeRoomWhenDescriptorsRunOut) {
   for (int fd = dup(STDIN_FILENO); fd >= 0; fd = dup(STDIN_FILENO)) open.emplace_back(fd);
   EXPECT_EQ(errno, EMFILE);
   ASSERT_GT(open.size(), used + 3);
-  for (int i = 0; i < 3; ++i) open.pop_back();  // are left
+  for (int i = 0; i < 3; ++i) open.pop_back();  // leaves three descriptors free
   const Status connected = listener->connect(addresses, {0, 1}, clock, deadline_ns);
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_TRUE(connected.ok()) << connected.error().message;
 }
 
-// The first packet of the oldest one comes while another connection is admitted.
+// The first packet of the oldest connection arrives while another connection is being accepted.
 TEST(UnixGreetings, AConnectionIsReadOnceMoreBeforeItIsClosed) {
   const UnixAddress address = UnixAddress::random().value();
   const OwnedDescriptor listener(listen_at(address, 8).value());
   const OwnedDescriptor slow(connect_silently(address));
   const OwnedDescriptor quick(connect_silently(address));
   ASSERT_EQ(send(quick.get(), "quick", 5, 0), 5);
-  std::vector<std::string> heard;
+  std::vector<std::string> packets;
   UnixGreetings greetings(listener.get(), 0, 16, [&](int, pid_t, std::span<const std::byte> packet) {
-    heard.emplace_back(reinterpret_cast<const char*>(packet.data()), packet.size());
-    if (heard.size() == 1) send(slow.get(), "slow", 4, 0);
+    packets.emplace_back(reinterpret_cast<const char*>(packet.data()), packet.size());
+    if (packets.size() == 1) send(slow.get(), "slow", 4, 0);
     return false;
   });
   ASSERT_TRUE(greetings.accept_some().ok());
-  greetings.hear();
-  EXPECT_EQ(heard, (std::vector<std::string>{"quick", "slow"}));
+  greetings.receive_packets();
+  EXPECT_EQ(packets, (std::vector<std::string>{"quick", "slow"}));
 }
 
 }  // namespace

@@ -1,16 +1,16 @@
-// What the verbs transport is made of and needs no device: the choice of addresses, the offers of ports, outputs
-// that are shown. Registrations have a file of their own.
+// Tests of the parts of the verbs transport that need no device: the choice of addresses, the offers of ports, and
+// advertised outputs. RegistrationCache are tested in registrations_test.cc.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <random>
 
+#include "transports/verbs/device_filter.h"
 #include "transports/verbs/gid.h"
-#include "transports/verbs/landings.h"
 #include "transports/verbs/offer.h"
+#include "transports/verbs/receive_targets.h"
 #include "transports/verbs/stripes.h"
-#include "transports/verbs/wanted.h"
 
 namespace tutti {
 namespace {
@@ -34,11 +34,11 @@ TEST(VerbsGid, IsChosenByRule) {
   const GidEntry four{.index = 3, .gid = ipv4(1), .type = GidType::kRoceV2};
   const GidEntry four_too{.index = 5, .gid = ipv4(2), .type = GidType::kRoceV2};
   EXPECT_EQ(chosen({v1, link, six, four, four_too}), 3);
-  EXPECT_EQ(chosen({four_too, four, six}), 3) << "the lowest of equal ones, however they stand";
+  EXPECT_EQ(chosen({four_too, four, six}), 3) << "of equally good addresses the lowest one, in any order";
   EXPECT_EQ(chosen({v1, link, six}), 2);
   EXPECT_EQ(chosen({v1, link}), 1);
   EXPECT_EQ(chosen({v1}), 0);
-  EXPECT_EQ(chosen({v1, link, six, four}, true, 1), 1) << "the user's";
+  EXPECT_EQ(chosen({v1, link, six, four}, true, 1), 1) << "the user's choice";
   EXPECT_EQ(chosen({v1, four}, true, 7), -1);
   EXPECT_EQ(chosen({}), -1);
   EXPECT_EQ(chosen({{.index = 0, .gid = link_local(9), .type = GidType::kInfiniBand}}, false), 0);
@@ -90,7 +90,7 @@ TEST(VerbsOffer, IsRefusedWhereItCannotBeRead) {
   for (int i = 0; i < 20'000; ++i) {
     std::string text = good;
     text[random() % text.size()] = static_cast<char>(random() % 256);
-    const auto parsed = parse_offer(text);  // must not crash, and what it takes is sound
+    const auto parsed = parse_offer(text);  // must not crash, and every accepted offer must be valid
     if (!parsed.ok()) continue;
     for (const VerbsPort& one : *parsed) {
       EXPECT_TRUE(one.mtu >= 1 && one.mtu <= 5);
@@ -99,11 +99,12 @@ TEST(VerbsOffer, IsRefusedWhereItCannotBeRead) {
   }
   std::vector<VerbsPort> many;
   for (std::uint16_t i = 0; i < 40; ++i) many.push_back(on_rail(i, ipv4(1)));
-  EXPECT_EQ(parse_offer(print_offer(many))->size(), kMostPorts);
-  EXPECT_FALSE(parse_offer(print_offer(many) + print_offer({on_rail(99, ipv4(1))}).substr(6)).ok())
-      << "more ports than any machine has";
-  EXPECT_FALSE(parse_offer(print_offer({on_rail(3, ipv4(1)), on_rail(3, ipv4(2))})).ok()) << "a rail twice";
-  EXPECT_FALSE(parse_offer(print_offer({on_rail(3, ipv4(1)), on_rail(2, ipv4(2))})).ok()) << "rails out of order";
+  EXPECT_EQ(parse_offer(print_offer(many))->size(), kMaxPorts);
+  EXPECT_FALSE(parse_offer(print_offer(many) + print_offer({on_rail(99, ipv4(1))}).substr(6)).ok()) << "too many ports";
+  EXPECT_FALSE(parse_offer(print_offer({on_rail(3, ipv4(1)), on_rail(3, ipv4(2))})).ok())
+      << "the same rail occurs twice";
+  EXPECT_FALSE(parse_offer(print_offer({on_rail(3, ipv4(1)), on_rail(2, ipv4(2))})).ok())
+      << "rails must be in ascending order";
 }
 
 TEST(VerbsOffer, OfAnotherVersionIsRefused) {
@@ -123,52 +124,54 @@ TEST(VerbsOffer, RailsStayApart) {
   EXPECT_EQ(match_rails(two, two), (Pairs{{0, 0}, {1, 1}}));
   EXPECT_EQ(match_rails(two, mixed), (Pairs{{1, 1}}));
   EXPECT_EQ(match_rails(two, {}), Pairs{});
-  EXPECT_EQ(match_rails({on_rail(0, ipv4(1), false)}, two), Pairs{}) << "InfiniBand does not speak to Ethernet";
-  // A port that is down leaves its rail empty, and no other takes its place.
+  EXPECT_EQ(match_rails({on_rail(0, ipv4(1), false)}, two), Pairs{}) << "InfiniBand cannot be connected to Ethernet";
+  // A port that is down leaves its rail empty. No other port takes that rail.
   const std::vector<VerbsPort> second = {on_rail(1, ipv4(5))};
   EXPECT_EQ(match_rails(second, two), (Pairs{{0, 1}}));
   EXPECT_EQ(match_rails(two, second), (Pairs{{1, 0}}));
-  EXPECT_EQ(match_rails(second, {on_rail(0, ipv4(6))}), Pairs{}) << "no rail is common";
+  EXPECT_EQ(match_rails(second, {on_rail(0, ipv4(6))}), Pairs{}) << "the machines have no rail in common";
   EXPECT_EQ(match_rails({on_rail(0, ipv4(1)), on_rail(2, ipv4(2)), on_rail(5, ipv4(3))},
                         {on_rail(1, ipv4(4)), on_rail(2, ipv4(5)), on_rail(3, ipv4(6)), on_rail(5, ipv4(7))}),
             (Pairs{{1, 1}, {2, 3}}));
 }
 
-// Of the ports that a machine has, in any order, whatever their state.
+// Rails are assigned to all ports of a machine, in any order and independently of their state.
 TEST(VerbsDevices, KeepTheirRails) {
   const std::vector<PortName> ports = {{"mlx5_1", 1}, {"mlx5_0", 2}, {"mlx5_0", 1}, {"hfi", 1, true}};
   using Rails = std::vector<std::size_t>;
-  EXPECT_EQ(rails_of("", ports), (Rails{2, 1, 0, 3})) << "by name, and what is of software last";
-  EXPECT_EQ(rails_of("^mlx5_0:1", ports), (Rails{1, 0, kNoRail, 2}));
-  EXPECT_EQ(rails_of("mlx5_1,mlx5_0", ports), (Rails{0, 2, 1, kNoRail})) << "in the user's order";
-  EXPECT_EQ(rails_of("mlx5_7,mlx5_1", ports), (Rails{1, kNoRail, kNoRail, kNoRail})) << "missing here, and counts";
-  EXPECT_EQ(rails_of("hfi,mlx5*:1", ports), (Rails{2, kNoRail, 1, 0}));
-  EXPECT_EQ(rails_of("none", ports), (Rails{kNoRail, kNoRail, kNoRail, kNoRail}));
-  EXPECT_EQ(rails_of("mlx5_0:1,mlx5_0", ports), (Rails{kNoRail, 1, 0, kNoRail})) << "its first place counts";
+  EXPECT_EQ(assign_rails("", ports), (Rails{2, 1, 0, 3})) << "ordered by name, with software devices last";
+  EXPECT_EQ(assign_rails("^mlx5_0:1", ports), (Rails{1, 0, kNoRail, 2}));
+  EXPECT_EQ(assign_rails("mlx5_1,mlx5_0", ports), (Rails{0, 2, 1, kNoRail})) << "the user's order is kept";
+  EXPECT_EQ(assign_rails("mlx5_7,mlx5_1", ports), (Rails{1, kNoRail, kNoRail, kNoRail}))
+      << "a device that this machine lacks keeps its rail number";
+  EXPECT_EQ(assign_rails("hfi,mlx5*:1", ports), (Rails{2, kNoRail, 1, 0}));
+  EXPECT_EQ(assign_rails("none", ports), (Rails{kNoRail, kNoRail, kNoRail, kNoRail}));
+  EXPECT_EQ(assign_rails("mlx5_0:1,mlx5_0", ports), (Rails{kNoRail, 1, 0, kNoRail}))
+      << "a port is counted where it is named first";
 }
 
-// Of a device that cannot be opened or asked.
+// The ports of a device that cannot be opened or queried.
 TEST(VerbsDevices, HavePortsAsTheSystemListsThem) {
   namespace fs = std::filesystem;
   const fs::path folder = fs::path(testing::TempDir()) / ("tutti_verbs_device_" + std::to_string(::getpid()));
-  EXPECT_EQ(listed_ports(folder), std::vector<std::uint8_t>{1}) << "nothing is listed";
+  EXPECT_EQ(listed_ports(folder), std::vector<std::uint8_t>{1}) << "the system lists no port, so assume port 1";
   for (const char* name : {"10", "2", "1", "0", "x", "3x", "300"}) fs::create_directories(folder / "ports" / name);
   EXPECT_EQ(listed_ports(folder), (std::vector<std::uint8_t>{1, 2, 10}));
   fs::remove_all(folder);
 }
 
 TEST(VerbsDevices, AreTakenAsTheUserLikes) {
-  EXPECT_TRUE(is_wanted("", "mlx5_0", 1));
-  EXPECT_TRUE(is_wanted("mlx5_0", "mlx5_0", 2)) << "all ports";
-  EXPECT_TRUE(is_wanted("mlx5_1,mlx5_0:2", "mlx5_0", 2));
-  EXPECT_FALSE(is_wanted("mlx5_1,mlx5_0:2", "mlx5_0", 1));
-  EXPECT_FALSE(is_wanted("mlx5_1", "mlx5_10", 1)) << "a name is whole";
-  EXPECT_TRUE(is_wanted("mlx5_1*", "mlx5_10", 1));
-  EXPECT_TRUE(is_wanted("mlx5*:1", "mlx5_10", 1));
-  EXPECT_FALSE(is_wanted("mlx5*:1", "mlx5_10", 2));
-  EXPECT_FALSE(is_wanted("^mlx5_0", "mlx5_0", 1));
-  EXPECT_TRUE(is_wanted("^mlx5_0", "mlx5_1", 1));
-  EXPECT_FALSE(is_wanted("none", "mlx5_1", 1));
+  EXPECT_TRUE(is_port_accepted("", "mlx5_0", 1));
+  EXPECT_TRUE(is_port_accepted("mlx5_0", "mlx5_0", 2)) << "a name without a port stands for all ports";
+  EXPECT_TRUE(is_port_accepted("mlx5_1,mlx5_0:2", "mlx5_0", 2));
+  EXPECT_FALSE(is_port_accepted("mlx5_1,mlx5_0:2", "mlx5_0", 1));
+  EXPECT_FALSE(is_port_accepted("mlx5_1", "mlx5_10", 1)) << "names must match completely";
+  EXPECT_TRUE(is_port_accepted("mlx5_1*", "mlx5_10", 1));
+  EXPECT_TRUE(is_port_accepted("mlx5*:1", "mlx5_10", 1));
+  EXPECT_FALSE(is_port_accepted("mlx5*:1", "mlx5_10", 2));
+  EXPECT_FALSE(is_port_accepted("^mlx5_0", "mlx5_0", 1));
+  EXPECT_TRUE(is_port_accepted("^mlx5_0", "mlx5_1", 1));
+  EXPECT_FALSE(is_port_accepted("none", "mlx5_1", 1));
 }
 
 CallTag call_of(std::uint64_t sequence) { return {.sequence = sequence, .count = 10}; }
@@ -184,9 +187,10 @@ TEST(VerbsStripes, AreAsLongAsTheirPortsAreQuick) {
   EXPECT_EQ(ends(1 << 20, 2, {200'000, 200'000}), (Ends{1 << 19, 1 << 20}));
   EXPECT_EQ(ends(1 << 20, 2, {}), (Ends{1 << 19, 1 << 20}));
   EXPECT_EQ(ends(4'000'000, 2, {400'000, 100'000}), (Ends{3'200'000, 4'000'000}));
-  EXPECT_EQ(ends(4'000'000, 2, {100'000, 400'000, 7}), (Ends{800'000, 4'000'000})) << "the first two";
+  EXPECT_EQ(ends(4'000'000, 2, {100'000, 400'000, 7}), (Ends{800'000, 4'000'000}))
+      << "only the first two weights count";
   EXPECT_EQ(ends(1 << 20, 3, {100'000, 1, 100'000}), (Ends{524'288, 524'352, 1 << 20}));
-  EXPECT_EQ(ends(100, 3, {}), (Ends{64, 100, 100})) << "the last has nothing";
+  EXPECT_EQ(ends(100, 3, {}), (Ends{64, 100, 100})) << "the last stripe is empty";
   EXPECT_EQ(ends(5, 1, {1}), (Ends{5}));
   EXPECT_EQ(ends(0, 2, {1, 1}), (Ends{0, 0}));
 }
@@ -208,74 +212,74 @@ TEST(VerbsStripes, HaveEveryByteOnceAndNoneTwice) {
 }
 
 TEST(VerbsLandings, AreMadeAsFarAsThePeerHasSeen) {
-  Landings landings;
+  ReceiveTargets receive_targets;
   std::vector<std::byte> output(100);
-  for (std::uint64_t call = 1; call <= Landings::kEntries; ++call) {
-    ASSERT_TRUE(landings.may_show(call_of(call)));
-    EXPECT_EQ(landings.show(call_of(call), output, {}).number, call);
-    EXPECT_FALSE(landings.may_show(call_of(call))) << "it is shown";
+  for (std::uint64_t call = 1; call <= ReceiveTargets::kDescriptors; ++call) {
+    ASSERT_TRUE(receive_targets.can_advertise(call_of(call)));
+    EXPECT_EQ(receive_targets.advertise(call_of(call), output, {}).number, call);
+    EXPECT_FALSE(receive_targets.can_advertise(call_of(call))) << "it has already been advertised";
   }
-  EXPECT_FALSE(landings.may_show(call_of(9)));
-  landings.note_seen(2);
-  EXPECT_TRUE(landings.may_show(call_of(9)));
-  landings.note_seen(1);    // of a header that was overtaken
-  landings.note_seen(777);  // no sound peer says so
-  for (std::uint64_t call = 9; call <= 10; ++call) landings.show(call_of(call), output, {});
-  EXPECT_FALSE(landings.may_show(call_of(11)));
+  EXPECT_FALSE(receive_targets.can_advertise(call_of(9)));
+  receive_targets.note_received(2);
+  EXPECT_TRUE(receive_targets.can_advertise(call_of(9)));
+  receive_targets.note_received(1);    // from a header that arrived late
+  receive_targets.note_received(777);  // a number that no valid peer sends
+  for (std::uint64_t call = 9; call <= 10; ++call) receive_targets.advertise(call_of(call), output, {});
+  EXPECT_FALSE(receive_targets.can_advertise(call_of(11)));
 }
 
 TEST(VerbsLandings, AreForMessagesOfTheirCallInsideOfThem) {
-  Landings landings;
+  ReceiveTargets receive_targets;
   std::vector<std::byte> output(100);
-  EXPECT_FALSE(landings.shown(call_of(1), 0, 0));
-  landings.show(call_of(1), output, {});
-  EXPECT_TRUE(landings.shown(call_of(1), 0, 100));
-  EXPECT_TRUE(landings.shown(call_of(1), 100, 0));
-  EXPECT_FALSE(landings.shown(call_of(1), 1, 100));
-  EXPECT_FALSE(landings.shown(call_of(1), ~std::uint64_t{0} - 5, 50)) << "their sum is small";
-  EXPECT_FALSE(landings.shown(call_of(2), 0, 100));
-  landings.hide();
-  EXPECT_FALSE(landings.shown(call_of(1), 0, 100));
+  EXPECT_FALSE(receive_targets.is_within(call_of(1), 0, 0));
+  receive_targets.advertise(call_of(1), output, {});
+  EXPECT_TRUE(receive_targets.is_within(call_of(1), 0, 100));
+  EXPECT_TRUE(receive_targets.is_within(call_of(1), 100, 0));
+  EXPECT_FALSE(receive_targets.is_within(call_of(1), 1, 100));
+  EXPECT_FALSE(receive_targets.is_within(call_of(1), ~std::uint64_t{0} - 5, 50)) << "the sum overflows";
+  EXPECT_FALSE(receive_targets.is_within(call_of(2), 0, 100));
+  receive_targets.withdraw();
+  EXPECT_FALSE(receive_targets.is_within(call_of(1), 0, 100));
 }
 
 TEST(VerbsLandings, AreRecalledOnce) {
-  Landings ours;
-  Landings theirs;
+  ReceiveTargets ours;
+  ReceiveTargets theirs;
   std::vector<std::byte> output(100);
-  EXPECT_FALSE(ours.recall());
-  EXPECT_TRUE(ours.recalled(2)) << "nothing is shown";
-  ASSERT_TRUE(theirs.take(ours.show(call_of(1), output, {})));
-  const auto number = ours.recall();
+  EXPECT_FALSE(ours.revoke());
+  EXPECT_TRUE(ours.is_revoked(2)) << "no output is advertised";
+  ASSERT_TRUE(theirs.take(ours.advertise(call_of(1), output, {})));
+  const auto number = ours.revoke();
   ASSERT_TRUE(number);
-  EXPECT_FALSE(ours.recall()) << "asked for once";
+  EXPECT_FALSE(ours.revoke()) << "a revocation is requested only once";
   theirs.forget(static_cast<std::uint16_t>(*number + 1));
-  EXPECT_NE(theirs.find(call_of(1), 100), nullptr) << "another is meant";
+  EXPECT_NE(theirs.find(call_of(1), 100), nullptr) << "the number belongs to another output";
   theirs.forget(*number);
   EXPECT_EQ(theirs.find(call_of(1), 100), nullptr);
-  ours.note_answer(*number);
-  ours.note_answer(static_cast<std::uint16_t>(*number + 1));
-  EXPECT_FALSE(ours.recalled(2)) << "one of two queue pairs has said so";
-  ours.note_answer(*number);
-  EXPECT_TRUE(ours.recalled(2));
-  ASSERT_TRUE(theirs.take(ours.show(call_of(2), output, {}))) << "the count goes on";
+  ours.note_acknowledgement(*number);
+  ours.note_acknowledgement(static_cast<std::uint16_t>(*number + 1));
+  EXPECT_FALSE(ours.is_revoked(2)) << "only one of two queue pairs has confirmed it";
+  ours.note_acknowledgement(*number);
+  EXPECT_TRUE(ours.is_revoked(2));
+  ASSERT_TRUE(theirs.take(ours.advertise(call_of(2), output, {}))) << "the numbering continues";
 }
 
 TEST(VerbsLandings, OfThePeerComeInTheirOrder) {
-  Landings theirs;
-  Landings ours;
+  ReceiveTargets theirs;
+  ReceiveTargets ours;
   std::vector<std::byte> output(100);
   EXPECT_EQ(ours.find(call_of(1), 100), nullptr);
-  EXPECT_EQ(ours.find(CallTag{}, 0), nullptr) << "not even what nothing looks like";
-  const Landings::Entry first = theirs.show(call_of(1), output, {});
-  const Landings::Entry second = theirs.show(call_of(2), output, {});
+  EXPECT_EQ(ours.find(CallTag{}, 0), nullptr) << "an empty tag must not match";
+  const ReceiveTargets::Descriptor first = theirs.advertise(call_of(1), output, {});
+  const ReceiveTargets::Descriptor second = theirs.advertise(call_of(2), output, {});
   EXPECT_FALSE(ours.take(second));
   ASSERT_TRUE(ours.take(first));
-  EXPECT_FALSE(ours.take(first)) << "twice";
+  EXPECT_FALSE(ours.take(first)) << "the same advert must not be accepted twice";
   ASSERT_NE(ours.find(call_of(1), 100), nullptr);
   EXPECT_EQ(ours.find(call_of(1), 100)->address, reinterpret_cast<std::uintptr_t>(output.data()));
   EXPECT_EQ(ours.find(call_of(1), 99), nullptr);
   ASSERT_TRUE(ours.take(second));
-  EXPECT_EQ(ours.find(call_of(1), 100), nullptr) << "it has ended";
+  EXPECT_EQ(ours.find(call_of(1), 100), nullptr) << "the output has been replaced";
   EXPECT_EQ(ours.seen(), 2u);
 }
 

@@ -1,4 +1,4 @@
-// What is made of the events that a device reports, without a device.
+// Tests of how events that a device reports are handled. They need no device.
 #include <gtest/gtest.h>
 
 #include "transports/verbs/reports.h"
@@ -54,17 +54,17 @@ TEST(DeviceReports, OfAQueuePairAreItsOwn) {
     EXPECT_EQ(reports.failure(&ours), "it broke");
     EXPECT_EQ(reports.failure(&other), "");
     EXPECT_EQ(reports.failure(&strange), "");
-    for (int port = 0; port < 256; ++port) {  // of which the pointer might be taken for one
+    for (int port = 0; port < 256; ++port) {  // the pointer must not be mistaken for a port number
       EXPECT_EQ(reports.trouble(static_cast<std::uint8_t>(port)), "");
     }
     EXPECT_FALSE(reports.dead());
     reports.take(of_pair(IBV_EVENT_QP_FATAL, &ours), "and again");
-    EXPECT_EQ(reports.failure(&ours), "it broke") << "the first is the cause";
+    EXPECT_EQ(reports.failure(&ours), "it broke") << "the first failure is kept, because it is the cause";
     reports.unwatch(&ours);
     EXPECT_FALSE(reports.any_failure());
     EXPECT_EQ(reports.failure(&ours), "");
     reports.watch(&ours);
-    EXPECT_EQ(reports.failure(&ours), "") << "another one at the same address";
+    EXPECT_EQ(reports.failure(&ours), "") << "a new queue pair at the same address has no failure";
   }
 }
 

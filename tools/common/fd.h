@@ -1,4 +1,5 @@
-// Fd: owns one file descriptor of the tool. A resource: moved, never copied; closed when it goes. Any thread.
+// Fd: owns one file descriptor, and closes it in its destructor. It can be moved but not copied. One object must not
+// be used by two threads at the same time.
 #pragma once
 
 #include <unistd.h>

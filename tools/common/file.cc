@@ -24,8 +24,8 @@ namespace tutti::tool {
 namespace {
 
 constexpr std::string_view kOpenFiles = "/proc/";
-constexpr int kMostLinks = 40;      // as many as the system follows
-constexpr mode_t kFileMode = 0666;  // less the umask
+constexpr int kMostLinks = 40;      // the same limit as in Linux
+constexpr mode_t kFileMode = 0666;  // the umask is subtracted
 
 std::string folder_of(const std::string& path) {
   const std::size_t slash = path.rfind('/');
@@ -33,18 +33,19 @@ std::string folder_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// Where symbolic links lead, so that they stay; as far as /proc, behind whose links are files that somebody has open.
+// The path to which symbolic links lead, so that the links themselves are not replaced. Links are followed only up to
+// a path in /proc: behind that, there are files that a process has open.
 std::string follow_links(std::string path) {
   for (int link = 0; link < kMostLinks && !path.starts_with(kOpenFiles); ++link) {
     std::error_code none;
     const std::filesystem::path next = std::filesystem::read_symlink(path, none);
     if (none) break;
-    path = (std::filesystem::path(path).parent_path() / next).string();  // an absolute one replaces all
+    path = (std::filesystem::path(path).parent_path() / next).string();  // if `next` is absolute, the result is `next`
   }
   return path;
 }
 
-// A device, a pipe, or somebody's open file: nothing that could be replaced.
+// Whether the path is a device, a pipe, or a file that a process has open. Such a path cannot be replaced by renaming.
 bool is_stream(const std::string& path) {
   struct stat status = {};
   return path.starts_with(kOpenFiles) || (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode));
@@ -68,7 +69,8 @@ Status refuse_disk(const std::string& path) {
   return refusal(fmt::format("{} is a disk or another block device: name a file", path));
 }
 
-// The end of a named pipe that is written to: opening it waits for a reader, which may never come.
+// Opens a named pipe for writing. A normal open would wait for a reader, possibly without end, so this one polls for a
+// limited time.
 Result<Fd> open_pipe(const std::string& path) {
   constexpr std::chrono::milliseconds kLook{10};
   const auto end = std::chrono::steady_clock::now() + kPipeWait;
@@ -105,7 +107,8 @@ Status write_renamed(const std::string& path, const std::string& temporary, cons
   if (::fsync(file.get()) != 0) return cannot_write(path, errno);
   if (::rename(temporary.c_str(), path.c_str()) != 0) return cannot_write(path, errno);
   const Fd folder(::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder.valid()) ::fsync(folder.get());  // some file systems refuse it; the rename stands
+  // Some file systems do not support this. The error is ignored, because the rename has succeeded.
+  if (folder.valid()) ::fsync(folder.get());
   return {};
 }
 
@@ -155,11 +158,11 @@ Result<std::string> read_file(const std::string& path, std::size_t most_bytes) {
   return text;
 }
 
-bool output_was_taken(std::string_view command) {
+bool flush_output(std::string_view command) {
   errno = 0;
   const bool flushed = std::fflush(stdout) == 0 && std::cout.flush().good() && std::ferror(stdout) == 0;
   if (flushed) return true;
-  const int error = errno != 0 ? errno : EIO;  // 0: an earlier print has failed
+  const int error = errno != 0 ? errno : EIO;  // if errno is 0, an earlier print has failed
   fmt::print(stderr, "tutti{}{}: cannot write to stdout: {}\n", command.empty() ? "" : " ", command,
              ::strerrordesc_np(error));
   return false;

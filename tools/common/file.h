@@ -1,5 +1,6 @@
-// Writing a result file so that nobody ever sees half of one, and every failure is told; reading a file of somebody's
-// with a bound. Nothing waits for the other end of a pipe for more than kPipeWait.
+// Functions that write result files and read input files. A file is replaced as a whole, so that other processes never
+// see a half-written one, and every failure is reported. Reading has a size limit. Functions wait for the other end of
+// a pipe for at most kPipeWait.
 #pragma once
 
 #include <chrono>
@@ -13,24 +14,26 @@ namespace tutti::tool {
 
 inline constexpr std::chrono::milliseconds kPipeWait{5000};
 
-// Whether write_file() has a chance, asked before the work whose result it is to take.
+// Checks that write_file() can probably write to `path`. Commands call it before the work whose result is to be
+// written. Errors: kSystem.
 Status check_writable(const std::string& path);
 
-// The file holds all of `text`, or is left as it was: written under a temporary name in the same folder, synced,
-// renamed. Symbolic links stay, and what they lead to is replaced. What is not a regular file (a pipe, a device), or is
-// somebody's open one (/dev/stdout), is written to directly, at its end; a named pipe is given time to get a reader.
-// Block devices are refused: what a disk holds is nobody's to lose by a slip.
+// Writes `text` to a file. If this fails, the old content remains: the text is written to a temporary file in the same
+// folder, which is synced and then renamed. A symbolic link remains a link, and its target is replaced. If the path is
+// not a regular file (a pipe, a device) or is a file that is open in a process (/dev/stdout), the text is appended to
+// it directly. For a named pipe the function waits for a reader. Block devices are refused, because a typing error
+// could destroy the data of a disk. Errors: kSystem.
 Status write_file(const std::string& path, const std::string& text);
 
-// All of a file, a pipe or a device, but no more than `most_bytes`. Errors: kSystem, also where a pipe stays silent for
-// kPipeWait, or has nobody who writes.
+// Reads a file, a pipe or a device up to its end, but at most `most_bytes` bytes. Errors: kSystem, also if no data
+// arrives from a pipe for kPipeWait, for example because it has no writer.
 Result<std::string> read_file(const std::string& path, std::size_t most_bytes);
 
-// False: standard output has not taken all that was printed, and stderr says so for `command`, in the same words for
-// every command. Empty: `tutti` itself.
-bool output_was_taken(std::string_view command);
+// Flushes standard output. If not all output could be written, prints that to stderr in the name of `command` (empty:
+// `tutti` itself) and returns false.
+bool flush_output(std::string_view command);
 
-// "2026-01-31T12:00:00Z"
+// The current time in UTC, for example "2026-01-31T12:00:00Z".
 std::string utc_now();
 
 }  // namespace tutti::tool

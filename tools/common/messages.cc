@@ -14,7 +14,7 @@
 namespace tutti::tool {
 namespace {
 
-// The texts that parse_size() takes.
+// Describes the texts that parse_size() accepts.
 constexpr std::string_view kSizeForms = "bytes like 8, 4K, 64M, 1G or 1GiB (powers of 1024, at most 1024G)";
 
 }  // namespace
@@ -32,7 +32,7 @@ std::string not_a_size(std::string_view word) {
 std::string not_a_number(std::string_view word) { return fmt::format("\"{}\" is not a number", printable(word)); }
 
 std::string not_a_number(std::string_view word, double least, std::optional<double> most) {
-  // Numbers are shown as they are written: 1048576 and not 1.04858e+06.
+  // The format prints numbers as a user writes them: 1048576 and not 1.04858e+06.
   return fmt::format("{} from {:.15g}{}", not_a_number(word), least, most ? fmt::format(" to {:.15g}", *most) : " on");
 }
 

@@ -18,10 +18,10 @@ std::string escaped(std::string_view text) {
   return safe;
 }
 
-std::string cut(const std::string& text, std::size_t letters) {
+std::string shorten(const std::string& text, std::size_t letters) {
   if (text.size() <= letters) return text;
   std::size_t end = letters > 2 ? letters - 2 : 0;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;  // whole letters of UTF-8
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;  // do not cut a UTF-8 character
   return text.substr(0, end) + "..";
 }
 
@@ -38,9 +38,9 @@ void SvgText::arrow(double x1, double y1, double x2, double y2, std::string_view
   body_ += fmt::format("<path d=\"M{:.1f} {:.1f} l-7 -3.5 v7 z\" fill=\"{}\"/>\n", x2, y2, colour);
 }
 
-void SvgText::path(const std::string& way, std::string_view colour, double width, double opacity) {
-  body_ += fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{:.1f}\" opacity=\"{}\"/>\n", way,
-                       colour, width, opacity);
+void SvgText::path(const std::string& path_data, std::string_view colour, double width, double opacity) {
+  body_ += fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{:.1f}\" opacity=\"{}\"/>\n",
+                       path_data, colour, width, opacity);
 }
 
 void SvgText::box(double x, double y, double width, double height, std::string_view fill, std::string_view line) {

@@ -1,4 +1,4 @@
-// system_error: what the operating system refused, as a Tutti error with the reason in words.
+// system_error(): an error of the operating system as a Tutti error, with the reason as text.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,7 +10,7 @@
 
 namespace tutti::tool {
 
-// "cannot open FILE: No such file or directory"; `error_number` is errno's value.
+// For example "cannot open FILE: No such file or directory". `error_number` is the value of errno.
 inline Error system_error(std::string_view what, int error_number) {
   const char* reason = strerrordesc_np(error_number);
   return Error{.code = ErrorCode::kSystem,

@@ -1,4 +1,4 @@
-// Checks of options for CLI11, whose messages are those of messages.h.
+// Validators of option values for CLI11. Their error messages are those of messages.h.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -11,7 +11,7 @@
 
 namespace tutti::tool {
 
-// From `least` to `most`, both included. Help shows what CLI::Range() shows.
+// Accepts numbers from `least` to `most`, both included. The help text shows the range in the form of CLI::Range().
 template <class Number>
 CLI::Validator number_in(Number least, Number most) {
   CLI::Validator validator = CLI::Range(least, most);
@@ -23,7 +23,8 @@ CLI::Validator number_in(Number least, Number most) {
   return validator;
 }
 
-// From `least` on. CLI11 checks later whether the number fits in the option's type.
+// Accepts numbers from `least`, without upper limit. CLI11 checks later whether the number fits in the type of the
+// option.
 inline CLI::Validator number_from(double least) {
   return {[=](std::string& text) {
             double value = 0;
@@ -33,7 +34,7 @@ inline CLI::Validator number_from(double least) {
           ""};
 }
 
-// One of some names. Help lists them.
+// Accepts one of the names. The help text lists them.
 inline CLI::Validator name_in(const std::vector<std::string>& names) {
   CLI::Validator validator = CLI::IsMember(names);
   validator.operation([known = names](std::string& word) {
@@ -43,9 +44,9 @@ inline CLI::Validator name_in(const std::vector<std::string>& names) {
   return validator;
 }
 
-// The text for a fault that CLI11 has found.
-inline std::string words_of(const CLI::ParseError& error) {
-  constexpr std::string_view kConversion = "Could not convert: ";  // and then "--ranks = x"
+// The message for an error that CLI11 has detected.
+inline std::string describe_parse_error(const CLI::ParseError& error) {
+  constexpr std::string_view kConversion = "Could not convert: ";  // followed by "--ranks = x"
   const std::string text = error.what();
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) return "unknown option" + text.substr(text.rfind(' '));
   const std::size_t equals = text.find(" = ");

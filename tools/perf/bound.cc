@@ -24,13 +24,14 @@ namespace tutti::tool {
 namespace {
 
 constexpr int kRepetitions = 7;
-constexpr int kSlowRepetitions = 3;  // where one pass takes longer than kSlowPassUs
+constexpr int kSlowRepetitions = 3;  // if one pass takes longer than kSlowPassUs
 constexpr double kSlowPassUs = 100'000;
-constexpr double kRepetitionUs = 3000;       // what a repetition aims at
-constexpr std::int64_t kMaxPasses = 20'000;  // of one repetition
+constexpr double kRepetitionUs = 3000;       // intended duration of a repetition
+constexpr std::int64_t kMaxPasses = 20'000;  // in one repetition
 constexpr int kSpinsBeforeYield = 20'000;
-constexpr int kHandOvers = 2000;
-constexpr std::uint64_t kShareBytes = 64;  // shares of the message begin on cache lines
+// Switches between the two threads in one repetition of measure_switch_us().
+constexpr int kSwitches = 2000;
+constexpr std::uint64_t kShareBytes = 64;  // each thread's share of the message begins on a cache line
 constexpr std::uint64_t kPageBytes = 4096;
 constexpr std::uint64_t kHugePageBytes = 2 << 20;
 
@@ -40,7 +41,7 @@ double now_us() {
 
 std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
-// The least of the repetitions: a bound is what the machine can do when nobody disturbs it.
+// The minimum of the repetitions, because the limit is what an undisturbed machine can do.
 double least(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
 
 std::vector<int> usable_cpus() {
@@ -59,7 +60,8 @@ bool pin_to(int cpu) {
   return ::pthread_setaffinity_np(::pthread_self(), sizeof set, &set) == 0;
 }
 
-// `ranks` buffers side by side in one shared mapping, in huge pages where the system gives them.
+// `ranks` buffers next to each other in one shared mapping, in huge pages if the system provides them. Not valid() if
+// they need more than half of the available memory, or if the mapping fails.
 class SharedBuffers {
  public:
   SharedBuffers(std::int32_t ranks, std::uint64_t bytes)
@@ -88,6 +90,7 @@ class SharedBuffers {
   std::byte* data_ = nullptr;
 };
 
+// A barrier for a fixed number of threads. They spin, and yield the core after kSpinsBeforeYield checks.
 class SpinBarrier {
  public:
   explicit SpinBarrier(int threads) : threads_(threads) {}
@@ -113,7 +116,7 @@ class SpinBarrier {
   alignas(64) std::atomic<int> generation_{0};
 };
 
-// The passes that are measured, by several threads in step.
+// The measured work: several threads execute the passes at the same time, with a barrier before and after each pass.
 class Passes {
  public:
   Passes(const kernels::Reduction& reduction, const SharedBuffers& buffers, std::int32_t ranks, std::uint64_t count,
@@ -124,7 +127,7 @@ class Passes {
         threads_(threads),
         barrier_(threads) {
     for (std::int32_t rank = 0; rank < ranks; ++rank) buffers_.push_back(buffers.buffer(rank));
-    // One rank has nothing to reduce with; its bound is the copy from one buffer to another.
+    // A single rank has nothing to reduce. Its limit is the time to copy from one buffer to another.
     if (ranks == 1) buffers_.push_back(buffers.buffer(1));
     sources_ = ranks == 1 ? 1 : buffers_.size();
   }
@@ -164,7 +167,7 @@ class Passes {
     };
     passes(1);
     const double first_us = passes(3);
-    if (thread == 0) {  // the others read it after the next barrier
+    if (thread == 0) {  // the other threads read these after the next barrier
       passes_ = std::clamp<std::int64_t>(static_cast<std::int64_t>(kRepetitionUs / first_us), 1, kMaxPasses);
       repetitions_ = first_us > kSlowPassUs ? kSlowRepetitions : kRepetitions;
     }
@@ -191,11 +194,11 @@ class Passes {
 
 int usable_cores() { return static_cast<int>(usable_cpus().size()); }
 
-std::optional<double> measure_hand_over_us() {
+std::optional<double> measure_switch_us() {
   const int cpu = usable_cpus().front();
   std::vector<double> times_us;
   for (int repetition = 0; repetition < kRepetitions; ++repetition) {
-    std::atomic<int> turn{-2};  // both threads count it up to 0, then it counts the hand-overs
+    std::atomic<int> turn{-2};  // both threads increment it until it is 0; then it counts the hand-overs
     std::atomic<bool> pinned{true};
     double elapsed_us = 0;
     const auto play = [&](int parity) {
@@ -203,7 +206,7 @@ std::optional<double> measure_hand_over_us() {
       turn.fetch_add(1);
       while (turn.load() < 0) ::sched_yield();
       const double start_us = now_us();
-      for (int now = turn.load(); now < kHandOvers; now = turn.load()) {
+      for (int now = turn.load(); now < kSwitches; now = turn.load()) {
         if (now % 2 == parity)
           turn.store(now + 1);
         else
@@ -216,7 +219,7 @@ std::optional<double> measure_hand_over_us() {
     even.join();
     odd.join();
     if (!pinned) return std::nullopt;
-    times_us.push_back(elapsed_us / kHandOvers);
+    times_us.push_back(elapsed_us / kSwitches);
   }
   return least(times_us);
 }
@@ -236,10 +239,10 @@ std::optional<double> BoundMeter::measure_us(DataType type, ReduceOp op, std::ui
   const int threads = std::min(cores_, static_cast<int>(ranks_));
   Passes passes(reduction, buffers, ranks_, count, threads);
   double bound_us = passes.measure_us(usable_cpus());
-  const int turns = (ranks_ + cores_ - 1) / cores_;  // ranks that share a core
+  const int turns = (ranks_ + cores_ - 1) / cores_;  // number of ranks that share a core
   if (turns > 1) {
-    if (!hand_over_us_) hand_over_us_ = measure_hand_over_us();
-    bound_us += (turns - 1) * hand_over_us_.value_or(0);
+    if (!switch_us_) switch_us_ = measure_switch_us();
+    bound_us += (turns - 1) * switch_us_.value_or(0);
   }
   return bound_us;
 }

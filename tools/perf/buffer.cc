@@ -18,7 +18,8 @@ Result<std::unique_ptr<PerfDevice>> PerfDevice::open(int device) {
   if (!driver) return driver.error();
   auto context = cuda::PrimaryContext::retain(**driver, device);
   if (!context) return context.error();
-  std::unique_ptr<PerfDevice> made(new PerfDevice(**driver, std::move(*context)));  // private constructor
+  // unique_ptr instead of make_unique, because the constructor is private
+  std::unique_ptr<PerfDevice> made(new PerfDevice(**driver, std::move(*context)));
   auto scope = cuda::ContextScope::enter(made->driver_, made->context_.context());
   if (!scope) return scope.error();
   made->scope_ = std::make_unique<cuda::ContextScope>(std::move(*scope));
@@ -78,7 +79,7 @@ Result<Buffer> Buffer::create(Communicator& communicator, MemoryKind kind, const
   if (!memory) return memory.error();
   buffer.device_ = device;
   buffer.on_device_ = std::make_unique<cuda::DeviceMemory>(std::move(*memory));
-  buffer.data_ = reinterpret_cast<std::byte*>(buffer.on_device_->address());  // NOLINT: a device's address
+  buffer.data_ = reinterpret_cast<std::byte*>(buffer.on_device_->address());  // NOLINT: an address in GPU memory
   return buffer;
 }
 

@@ -1,5 +1,6 @@
-// The buffers of `tutti perf`: memory of the host, plain or registered with the library, or of a GPU. A rank fills and
-// checks them on the host; what lies on a GPU has a twin there that is copied to and fro. One thread.
+// The buffers of `tutti perf`: host memory (plain, or registered with the communicator) or GPU memory. A rank always
+// fills and checks its buffers on the host. For GPU memory, a Buffer is a pair of a host buffer and a GPU buffer, and
+// is copied between them. Each object is used by one thread.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +15,11 @@
 
 namespace tutti::tool {
 
-// One rank's GPU, made the thread's own, and a stream that its calls go by.
+// The GPU of one rank, with a stream for its calls. The GPU's context is current in the thread that opened it, until
+// the destructor.
 class PerfDevice {
  public:
-  // Errors: kUnsupported (no driver, no GPU), kSystem.
+  // Errors: kUnsupported (no driver or no GPU), kSystem.
   static Result<std::unique_ptr<PerfDevice>> open(int device);
   ~PerfDevice();
 
@@ -25,7 +27,7 @@ class PerfDevice {
   cuda::CUstream stream() const { return stream_->handle(); }
   Status synchronize() const { return stream_->synchronize(); }
 
-  // Microseconds that the stream takes from one to the other.
+  // stop_timer() returns the time in microseconds that the stream needed for the work since start_timer().
   Status start_timer();
   Result<double> stop_timer();
 
@@ -41,20 +43,22 @@ class PerfDevice {
   std::unique_ptr<cuda::Event> stop_;
 };
 
-// Which GPU a rank takes, of those that its machine has.
+// The number of the GPU that a rank uses, if its machine has `devices` GPUs.
 int device_of(std::int32_t rank, std::int32_t ranks_per_gpu, int devices);
 
+// A buffer of one rank. A default-constructed Buffer has no memory.
 class Buffer {
  public:
   Buffer() = default;
-  // `device` is null for memory of the host, and outlives the buffer.
+  // Allocates `bytes` bytes. `device` must be null for host memory, must not be null for GPU memory, and must outlive
+  // the buffer.
   static Result<Buffer> create(Communicator& communicator, MemoryKind kind, const PerfDevice* device,
                                std::size_t bytes);
 
-  std::byte* host() const { return host_; }  // what the rank fills and checks
-  std::byte* data() const { return data_; }  // what calls are given
-  Status push() const;                       // from host() to data(), where they differ; at once
-  Status pull() const;                       // and back, behind the calls in the stream
+  std::byte* host() const { return host_; }  // the memory that the rank fills and checks
+  std::byte* data() const { return data_; }  // the memory that is passed to calls
+  Status push() const;                       // copies host() to data() if they differ, and waits
+  Status pull() const;                       // copies back after the calls in the stream, and waits
 
  private:
   struct Free {

@@ -15,7 +15,7 @@ constexpr std::string_view kSendReceiveName = "send_recv";  // as in nccl-tests
 constexpr std::string_view kPingPongName = "ping_pong";
 constexpr std::string_view kOneWayName = "one_way";
 
-// Where each block of a row starts, and the end of the last.
+// The start of each block in a row of blocks, and the end of the last one, in elements.
 struct Row {
   explicit Row(const std::vector<std::size_t>& counts) : starts(counts.size() + 1, 0) {
     for (std::size_t i = 0; i < counts.size(); ++i) starts[i + 1] = starts[i] + counts[i];
@@ -26,8 +26,9 @@ struct Row {
   std::vector<std::uint64_t> starts;
 };
 
-// The blocks that `rank` of an all-to-all has for the ranks, and those that it gets: the block from r to q has the
-// length of block (q - r) mod p, so that all ranks send and receive equally much in blocks that differ.
+// The lengths of the blocks that `rank` sends to each rank in an all-to-all (or receives from each rank). The block
+// from rank r to rank q has the length of block (q - r) mod p. So blocks differ, but all ranks send and receive the
+// same total.
 std::vector<std::size_t> rotated(const std::vector<std::size_t>& counts, std::int32_t rank, bool sends) {
   const auto ranks = static_cast<std::int32_t>(counts.size());
   std::vector<std::size_t> result;
@@ -38,10 +39,11 @@ std::vector<std::size_t> rotated(const std::vector<std::size_t>& counts, std::in
   return result;
 }
 
-class Maker {
+// Builds the RankCall of one rank.
+class RankCallBuilder {
  public:
-  Maker(const PerfCollective& collective, std::int32_t rank, std::int32_t ranks, std::int32_t root,
-        std::uint64_t elements)
+  RankCallBuilder(const PerfCollective& collective, std::int32_t rank, std::int32_t ranks, std::int32_t root,
+                  std::uint64_t elements)
       : variable_(collective.variable),
         ping_pong_(collective.ping_pong),
         one_way_(collective.one_way),
@@ -62,8 +64,8 @@ class Maker {
 
   RankCall make(Kind kind) {
     switch (kind) {
-      case Kind::kAllReduce: simple(elements_, elements_, Piece::kAllRanks); break;
-      case Kind::kReduce: simple(elements_, at_root_ ? elements_ : 0, Piece::kAllRanks); break;
+      case Kind::kAllReduce: simple(elements_, elements_, ExpectedBlock::kAllRanks); break;
+      case Kind::kReduce: simple(elements_, at_root_ ? elements_ : 0, ExpectedBlock::kAllRanks); break;
       case Kind::kBroadcast: simple(at_root_ ? elements_ : 0, elements_, root_); break;
       case Kind::kSendReceive: send_receive(); break;
       case Kind::kAllGather: all_gather(); break;
@@ -79,6 +81,7 @@ class Maker {
  private:
   std::size_t own_count() const { return counts_[static_cast<std::size_t>(rank_)]; }
 
+  // A call with an output of one block that comes from rank `from`.
   void simple(std::uint64_t input, std::uint64_t output, std::int32_t from) {
     call_.input_elements = input;
     call_.output_elements = output;
@@ -94,7 +97,7 @@ class Maker {
     simple(sends ? elements_ : 0, receives ? elements_ : 0, partner);
   }
 
-  // Every rank's only block, one after the other.
+  // The output consists of the input of every rank, in rank order.
   void expect_row(const Row& row) {
     for (std::int32_t from = 0; from < ranks_; ++from) {
       const std::uint64_t count = counts_[static_cast<std::size_t>(from)];
@@ -102,7 +105,7 @@ class Maker {
     }
   }
 
-  // The own block of a row that `from` has.
+  // The output is this rank's block of the row of blocks that rank `from` has.
   void expect_own(const Row& row, std::int32_t from) {
     call_.expected = {{.from = from, .input_at = row.start(rank_), .output_at = 0, .count = own_count()}};
   }
@@ -121,7 +124,7 @@ class Maker {
     call_.input_elements = row.end();
     call_.output_elements = own_count();
     call_.in_place_output_at = row.start(rank_);
-    expect_own(row, Piece::kAllRanks);
+    expect_own(row, ExpectedBlock::kAllRanks);
     if (variable_) call_.input_counts = counts_;
   }
 
@@ -171,7 +174,7 @@ class Maker {
   const bool at_root_;
   const std::int32_t root_;
   std::uint64_t elements_ = 0;
-  std::vector<std::size_t> counts_;  // of the row of blocks
+  std::vector<std::size_t> counts_;  // lengths of the row of blocks, in elements
   RankCall call_;
 };
 
@@ -250,16 +253,17 @@ std::uint64_t shown_count(const PerfCollective& collective, std::int32_t ranks, 
 RankCall make_rank_call(const PerfCollective& collective, std::int32_t rank, std::int32_t ranks, std::int32_t root,
                         std::uint64_t elements) {
   TUTTI_ASSERT(rank >= 0 && rank < ranks);
-  return Maker(collective, rank, ranks, root, elements).make(collective.kind);
+  return RankCallBuilder(collective, rank, ranks, root, elements).make(collective.kind);
 }
 
 std::vector<std::size_t> unequal_counts(std::uint64_t total, std::int32_t parts) {
-  // Block r ends at total * (r + 1)(r + 2) / (p (p + 1)), rounded down: the sum is `total` whatever is rounded.
+  // Block r ends at total * (r + 1)(r + 2) / (p (p + 1)), rounded down. Because the ends are rounded and not the
+  // lengths, the sum is exactly `total`.
   const auto p = static_cast<std::uint64_t>(parts);
   const std::uint64_t whole = p * (p + 1);
   const auto end_of = [&](std::uint64_t block) {
     const std::uint64_t share = (block + 1) * (block + 2);
-    return total / whole * share + total % whole * share / whole;  // total * share may not fit in 64 bits
+    return total / whole * share + total % whole * share / whole;  // avoids total * share, which may exceed 64 bits
   };
   std::vector<std::size_t> counts;
   std::uint64_t start = 0;

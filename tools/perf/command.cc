@@ -1,5 +1,5 @@
-// Three ways to be here: as one rank of a job (a launcher's variables say so), as the launcher of copies of this
-// program, or as all ranks at once, one thread each.
+// The command runs in one of three modes: as one rank of a job (if the variables of a launcher are set), as the
+// launcher that starts copies of this program as ranks, or as one process in which all ranks are threads.
 #include "tools/perf/command.h"
 
 #include <errno.h>
@@ -40,10 +40,10 @@ constexpr std::int32_t kDefaultRanks = 2;
 
 int usage_error(const std::string& message) { return report_usage("perf", message); }
 
-// One write, so that ranks' lines stay whole.
+// Prints with a single write, so that the lines of several ranks are not mixed.
 void print_error(std::int32_t rank, const Error& error) {
-  const std::string who = rank >= 0 ? fmt::format("rank {}: ", rank) : "";
-  fmt::print(stderr, "{}", fmt::format("tutti perf: {}{}\n", who, to_string(error)));
+  const std::string prefix = rank >= 0 ? fmt::format("rank {}: ", rank) : "";
+  fmt::print(stderr, "{}", fmt::format("tutti perf: {}{}\n", prefix, to_string(error)));
 }
 
 CommunicatorOptions communicator_options(const PerfOptions& options) {
@@ -54,7 +54,7 @@ CommunicatorOptions communicator_options(const PerfOptions& options) {
   return result;
 }
 
-// How many GPUs there are; 0 where none can be used: whoever opens one says why.
+// The number of GPUs of this machine, or 0 if none can be used. The reason is reported later, when a rank opens a GPU.
 int count_devices(const PerfOptions& options) {
   if (options.memory != MemoryKind::kCuda) return 0;
   auto driver = cuda::Driver::open();
@@ -68,7 +68,7 @@ Status write_files(const PerfOptions& options, const PerfReport& report) {
   return {};
 }
 
-// The number of wrong elements, of all ranks together.
+// Measures, and writes the files on rank 0. Returns the number of wrong elements of all ranks together.
 Result<std::uint64_t> measure(Communicator& communicator, const PerfOptions& options) {
   Result<std::string> transport = agree_on_transport(communicator);
   if (!transport) return transport.error();
@@ -82,7 +82,8 @@ Result<std::uint64_t> measure(Communicator& communicator, const PerfOptions& opt
   return wrong;
 }
 
-// One rank's work, report included. True if it went well and no element of any rank was wrong.
+// Runs one rank, and prints its error if there is one. Returns true if it succeeded and no element of any rank was
+// wrong.
 bool run_rank(Communicator& communicator, const PerfOptions& options) {
   const Result<std::uint64_t> wrong = measure(communicator, options);
   if (!wrong && !wrong.error().message.empty()) print_error(communicator.rank(), wrong.error());
@@ -93,15 +94,17 @@ int run_as_rank(const PerfOptions& options, const LaunchInfo& launch) {
   if (options.threads) {
     return usage_error(fmt::format("--threads can't be used by a rank of a job ({})", describe(launch)));
   }
-  CommunicatorOptions how = communicator_options(options);
+  CommunicatorOptions create_options = communicator_options(options);
   if (options.nodes > 0) {
-    if (!launch.size) return usage_error("--nodes: nothing tells how many ranks the job has; set TUTTI_WORLD_SIZE");
-    const std::int64_t node = std::int64_t{*launch.rank} * options.nodes / *launch.size;  // as create_all() splits
-    how.node_id = fmt::format("node {}", node);
+    if (!launch.size)
+      return usage_error("--nodes: the launcher does not report the number of ranks; set TUTTI_WORLD_SIZE");
+    // the same split as in create_all()
+    const std::int64_t node = std::int64_t{*launch.rank} * options.nodes / *launch.size;
+    create_options.node_id = fmt::format("node {}", node);
   }
   const int devices = count_devices(options);
-  if (devices > 0 && launch.rank) how.device = device_of(*launch.rank, options.ranks_per_gpu, devices);
-  Result<std::unique_ptr<Communicator>> communicator = Communicator::create(how);
+  if (devices > 0 && launch.rank) create_options.device = device_of(*launch.rank, options.ranks_per_gpu, devices);
+  Result<std::unique_ptr<Communicator>> communicator = Communicator::create(create_options);
   if (!communicator) {
     print_error(launch.rank.value_or(-1), communicator.error());
     return kExitFailure;
@@ -114,13 +117,13 @@ int run_as_rank(const PerfOptions& options, const LaunchInfo& launch) {
 }
 
 int run_as_threads(const PerfOptions& options) {
-  CommunicatorOptions how = communicator_options(options);
+  CommunicatorOptions create_options = communicator_options(options);
   const int devices = count_devices(options);
   for (std::int32_t rank = 0; rank < options.ranks && devices > 0; ++rank) {
-    how.devices.push_back(device_of(rank, options.ranks_per_gpu, devices));
+    create_options.devices.push_back(device_of(rank, options.ranks_per_gpu, devices));
   }
   Result<std::vector<std::unique_ptr<Communicator>>> ranks =
-      Communicator::create_all(options.ranks, how, std::max(options.nodes, 1));
+      Communicator::create_all(options.ranks, create_options, std::max(options.nodes, 1));
   if (!ranks) {
     print_error(-1, ranks.error());
     return kExitFailure;
@@ -130,7 +133,8 @@ int run_as_threads(const PerfOptions& options) {
   for (std::size_t rank = 0; rank < ranks->size(); ++rank) {
     threads.emplace_back([&, rank] {
       succeeded[rank] = run_rank(*(*ranks)[rank], options) ? 1 : 0;
-      // Wrong elements are known to all after the last collective: an abort harms nobody then.
+      // After the last collective every rank has the number of wrong elements, so this abort cannot disturb another
+      // rank's work.
       if (succeeded[rank] == 0) (*ranks)[rank]->abort();
     });
   }
@@ -156,8 +160,9 @@ int run_as_processes(const PerfOptions& options, const std::vector<std::string>&
   return kExitFailure;
 }
 
-// The job that this process is a rank of; no rank: none. Where TUTTI_RANK is set it is one whatever else is said; ranks
-// of other launchers start a job of their own when --ranks or --threads asks for it.
+// The job of which this process is a rank; without a rank if there is none. If TUTTI_RANK is set, the process is
+// always a rank. With the variables of another launcher, --ranks or --threads makes the process start a job of its
+// own.
 Result<LaunchInfo> find_job(const PerfOptions& options) {
   const EnvironmentVariables environment = process_environment();
   const bool ours = environment.contains("TUTTI_RANK");
@@ -178,7 +183,7 @@ int run_perf(const PerfArguments& given, const std::vector<std::string>& argumen
     if (const std::optional<int> status = report_environment("perf")) return *status;
   }
   if (!is_rank && options->ranks == 0) options->ranks = kDefaultRanks;
-  // A rank of a job whose launcher does not tell the number of ranks learns it too late to refuse: the library does.
+  // If the launcher does not report the number of ranks, it is not known here. The library checks these options later.
   if (const std::int32_t ranks = is_rank ? job->size.value_or(options->ranks) : options->ranks; ranks > 0) {
     if (const Status fits = check_ranks(*options, ranks); !fits) return usage_error(fits.error().message);
   }
@@ -204,46 +209,54 @@ void add_options(CLI::App& command, PerfArguments& given) {
       ->required();
   command.add_option("-b,--minbytes", given.min_bytes, "Smallest message: bytes, or with K, M, G (default 8)");
   command.add_option("-e,--maxbytes", given.max_bytes, "Largest message (default 64M)");
-  command.add_option("-f,--stepfactor", given.step_factor, "Each size is so many times the one before (default 2)");
-  command.add_option("-i,--stepbytes", given.step_bytes, "Each size is so many bytes more than the one before");
-  command.add_option("-n,--iters", given.iterations, "Timed calls; 0: as many as fit in 0.2 s, 5 to 2000")
+  command.add_option("-f,--stepfactor", given.step_factor, "Multiply the size by this factor at each step (default 2)");
+  command.add_option("-i,--stepbytes", given.step_bytes, "Add this many bytes at each step instead of multiplying");
+  command
+      .add_option("-n,--iters", given.iterations, "Number of timed calls; 0: as many as fit in 0.2 s, from 5 to 2000")
       ->capture_default_str();
-  command.add_option("-w,--warmup_iters", given.warmup_iterations, "Calls before that")->capture_default_str();
+  command.add_option("-w,--warmup_iters", given.warmup_iterations, "Calls before the timed ones")
+      ->capture_default_str();
   command.add_option("-c,--check", given.check, "Check every element: 0 or 1")->capture_default_str();
   command.add_option("-d,--datatype", given.data_type, "int8 ... float64, bfloat16, float8_e4m3, float8_e5m2, or all")
       ->capture_default_str();
   command.add_option("-o,--op", given.op, "sum, prod, min, max, avg, premulsum, or all")->capture_default_str();
   command.add_option("-r,--root", given.root, "Root rank of rooted collectives")->capture_default_str();
-  command.add_option("--ranks", given.ranks,
-                     "Ranks to start here (default 2; without it a rank that a launcher started joins its job)");
-  command.add_flag("--threads", given.threads, "Ranks as threads of this process instead of processes");
-  command.add_option("--algorithm", given.algorithm, "auto, or one that the collective has: a wrong one lists them")
-      ->capture_default_str();
   command.add_option(
-      "--transport", given.transport,
-      "auto, shm, or tcp, verbs, ucx even inside a machine (default: what TUTTI_TRANSPORT says, or auto)");
-  command.add_option("--nodes", given.nodes,
-                     "Split the ranks over so many machines of the mind: TCP across, runs of ranks of equal length");
-  command.add_option("--memory", given.memory, "plain, registered with the library, or cuda (a GPU's)")
+      "--ranks", given.ranks,
+      "Number of ranks to start here (default 2). Without it, a rank that a launcher started joins that job");
+  command.add_flag("--threads", given.threads, "Ranks as threads of this process instead of processes");
+  command
+      .add_option("--algorithm", given.algorithm,
+                  "auto, or an algorithm of the collective; an unknown name prints the list")
       ->capture_default_str();
-  command.add_option("--ranks-per-gpu", given.ranks_per_gpu, "how many neighbouring ranks share a GPU, of cuda memory")
+  command.add_option("--transport", given.transport,
+                     "auto, shm, or tcp, verbs, ucx (also used inside a machine); default: TUTTI_TRANSPORT, or auto");
+  command.add_option(
+      "--nodes", given.nodes,
+      "Treat the ranks as if they were on this many machines (TCP between them), in equal groups of consecutive ranks");
+  command.add_option("--memory", given.memory, "plain, registered (with the communicator) or cuda (GPU memory)")
+      ->capture_default_str();
+  command
+      .add_option("--ranks-per-gpu", given.ranks_per_gpu,
+                  "With cuda memory: number of consecutive ranks that share a GPU")
       ->capture_default_str();
   command.add_option("--in-place", given.in_place, "0, 1 or both")->capture_default_str();
-  command.add_option("--json", given.json_path, "Write the results to this file, too");
-  command.add_option("--csv", given.csv_path, "Write the rows to this file, too, with JSON's names as columns");
+  command.add_option("--json", given.json_path, "Also write the results to this file, as JSON");
+  command.add_option("--csv", given.csv_path,
+                     "Also write the rows to this file, as CSV; columns have the names of the JSON fields");
   command.add_option("--corrupt", given.corrupt,
                      "Flip a bit of this rank's results before they are checked, to see that the check finds it");
-  command.add_option("--timeout-s", given.timeout_s, "Deadline of set-up and of each collective; 0: the library's");
+  command.add_option("--timeout-s", given.timeout_s,
+                     "Timeout of set-up and of each collective; 0: the library's default");
 }
 
 }  // namespace
 
 void add_perf_command(CLI::App& app, std::vector<std::string> arguments, int& exit_status) {
-  auto given = std::make_shared<PerfArguments>();  // shared with the callback, which outlives this call
+  auto given = std::make_shared<PerfArguments>();  // shared with the callback, which outlives this function
   CLI::App* command = app.add_subcommand("perf", "Measure a collective and check its results");
   add_options(*command, *given);
-  command->footer(
-      "Exit status: 0, or 1 where a rank failed or an element was wrong; 128 + N where signal N ended a rank.");
+  command->footer("Exit status: 0; 1 if a rank failed or an element was wrong; 128 + N if signal N ended a rank.");
   command->callback(
       [given, arguments = std::move(arguments), &exit_status] { exit_status = run_perf(*given, arguments); });
 }

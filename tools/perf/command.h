@@ -1,4 +1,5 @@
-// `tutti perf`: measures and checks a collective. docs/run.md has the columns, docs/perf-json.md the file format.
+// The command `tutti perf`, which measures and checks a collective. docs/run.md describes the columns of its table,
+// docs/perf-json.md the file format.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -7,8 +8,8 @@
 
 namespace tutti::tool {
 
-// `arguments`: the whole command line after the program's name, with which copies of this program are started as ranks.
-// Sets `exit_status` when the command has run.
+// Adds the command to `app`. `arguments` is the whole command line after the program's name; copies of this program
+// are started with it as ranks. Stores the result in `exit_status` when the command has run.
 void add_perf_command(CLI::App& app, std::vector<std::string> arguments, int& exit_status);
 
 }  // namespace tutti::tool

@@ -10,10 +10,12 @@
 namespace tutti::tool {
 namespace {
 
-constexpr int kMaxFactors = 8;         // ranks that bring a factor other than +-1 to a product
-constexpr std::int32_t kMaxScale = 3;  // largest factor of kPreMulSum for floating types
+// Floating products: number of ranks whose factor is not the neutral element 1 at an index.
+constexpr int kMaxFactors = 8;
+// Largest factor of kPreMulSum for floating types.
+constexpr std::int32_t kMaxScale = 3;
 
-// Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators": the finishing function.
+// The finishing function of Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators".
 constexpr std::uint64_t mix(std::uint64_t value) {
   value += 0x9e3779b97f4a7c15u;
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -21,7 +23,7 @@ constexpr std::uint64_t mix(std::uint64_t value) {
   return value ^ (value >> 31);
 }
 
-// Whole numbers up to 2^bits are exact in the type.
+// Integers up to 2^bits are exact in the type.
 int significand_bits(DataType type) {
   switch (type) {
     case DataType::kFloat8E5M2: return 3;
@@ -47,7 +49,7 @@ void sign_extend_as(Block& numbers) {
   }
 }
 
-// Each number as the type holds it, back in 64 bits, so that it can be compared and divided.
+// Converts each number to the type and back to 64 bits, so that it can be compared and divided.
 void sign_extend(DataType type, Block& numbers) {
   switch (type) {
     case DataType::kInt8: return sign_extend_as<std::int8_t>(numbers);
@@ -74,7 +76,7 @@ bool is_unsigned(DataType type) {
   return type == DataType::kUint8 || type == DataType::kUint32 || type == DataType::kUint64;
 }
 
-// totals[i] = totals[i] (+) numbers[i]
+//totals[i] = op(totals[i], numbers[i])
 void accumulate(ReduceOp op, bool without_sign, const Block& numbers, Block& totals) {
   switch (op) {
     case ReduceOp::kSum:
@@ -98,14 +100,14 @@ void store_low_bytes(std::uint64_t number, std::size_t bytes, std::byte* element
   }
 }
 
-// The magnitude bits of the nearest value (ties to even) in a format of that many fraction bits, as if its exponents
-// had no upper end. `magnitude`: the bits of a finite float32 without its sign.
+// The magnitude bits of the nearest value (ties to even) in a floating-point format with `fraction_bits` fraction
+// bits, as if its exponent had no upper limit. `magnitude` is the bits of a finite float32 without its sign.
 std::uint32_t rounded_magnitude(std::uint32_t magnitude, int fraction_bits, int bias) {
-  // Below the smallest normal value each halving costs one more bit.
+  // Below the smallest normal value, each halving loses one more bit.
   const int smallest_exponent = 1 - bias;
   const auto exponent = static_cast<int>(magnitude >> 23) - 127;
   const int dropped = 23 - fraction_bits + std::max(0, smallest_exponent - exponent);
-  if (dropped > 24) return 0;  // under half of the smallest subnormal
+  if (dropped > 24) return 0;  // less than half of the smallest subnormal value
   const std::uint32_t significand = (magnitude & 0x7fffffu) | 0x800000u;
   const std::uint32_t half = 1u << (dropped - 1);
   const std::uint32_t kept = significand >> dropped;
@@ -160,11 +162,12 @@ DataPattern::DataPattern(DataType type, ReduceOp op, std::int32_t ranks)
     value_bits_ = bits;
   } else if (op == ReduceOp::kProd) {
     contributors_ = std::min(ranks, kMaxFactors);
-    value_bits_ = std::max(1, bits / contributors_);  // with 1 the factors are +-1 and +-2, exact in float8 too
+    // with 1 the factors are +-1 and +-2, which are exact even in float8
+    value_bits_ = std::max(1, bits / contributors_);
   } else {
     const std::uint64_t limit = (std::uint64_t{1} << bits) / (op == ReduceOp::kPreMulSum ? kMaxScale : 1);
     if (limit < static_cast<std::uint64_t>(ranks)) contributors_ = static_cast<std::int32_t>(limit);
-    // contributors * 2^(value_bits - 1) <= limit
+    // The largest value_bits with contributors * 2^(value_bits - 1) <= limit.
     value_bits_ = std::bit_width(limit / static_cast<std::uint64_t>(contributors_));
   }
   if (!floating_) contributors_ = ranks;
@@ -182,17 +185,19 @@ bool DataPattern::contributes(std::uint64_t index_hash, std::int32_t rank) const
   return ((index_hash >> 40) + static_cast<std::uint64_t>(rank)) % ranks < static_cast<std::uint64_t>(contributors_);
 }
 
-// The inputs of one rank as whole numbers (two's complement). Like all loops over a block here it decides first and
-// then runs straight through: checking must not take longer than what is checked.
+// The inputs of one rank as integers (two's complement). Like all loops over a block in this file, the loops contain
+// no decisions, which are made before: checking must not take longer than the collective that is checked.
 void DataPattern::make_numbers(const Block& hashes, std::int32_t rank, Block& numbers) const {
   const std::uint64_t multiplier = multipliers_[static_cast<std::size_t>(rank)];
   const int shift = 64 - value_bits_;
   if (!floating_) {
     const std::uint64_t odd =
-        op_ == ReduceOp::kProd ? 1 : 0;  // a product of even numbers soon is 0, whoever is missing
+        // A product of even numbers becomes 0 soon, and then a missing factor would not be visible. So factors are
+        // odd.
+        op_ == ReduceOp::kProd ? 1 : 0;
     for (std::size_t i = 0; i < kBlock; ++i) {
       const std::uint64_t random = hashes[i] * multiplier;
-      numbers[i] = (random >> 32 ^ random) | odd;  // the low bits of the product alone are much alike for some ranks
+      numbers[i] = (random >> 32 ^ random) | odd;  // the low bits of the product alone are similar for some ranks
     }
     sign_extend(type_, numbers);
   } else if (op_ == ReduceOp::kProd) {  // +-1 .. +-2^value_bits
@@ -233,8 +238,8 @@ void DataPattern::store_numbers(const Block& numbers, std::size_t count, std::by
   }
 }
 
-// The sums divided by the number of ranks: integers wrap, then divide towards zero; floating types divide once, in
-// float32 (float64 for float64), and are then rounded to the type.
+// Stores the sums divided by the number of ranks. Integers wrap and are then divided towards zero. Floating types are
+// divided once, in float32 (float64 in float64), and are then rounded to the type.
 void DataPattern::store_averages(Block& sums, std::size_t count, std::byte* elements) const {
   if (!floating_) {
     sign_extend(type_, sums);

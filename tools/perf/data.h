@@ -1,10 +1,11 @@
-// Inputs whose reduction is exact in every order, and what must come out, bit for bit.
+// DataPattern: inputs that give the same result when they are reduced in any order, and the expected results, bit for
+// bit.
 //
-// Integers take any value: they wrap modulo 2^bits, so order can't matter. Floating types take whole numbers that are
-// so small that every partial sum or product of any subset of the ranks fits in the type's significand; the result then
-// does not depend on the algorithm, and a single wrong, missing or doubled contribution shows. The expected values are
-// computed here from the same whole numbers, without the library's kernels. Pure functions of (type, op, ranks, rank,
-// index); any thread.
+// Integers have arbitrary values: they wrap modulo 2^bits, so the order cannot matter. Floating types contain integers
+// that are so small that every partial sum or product of any subset of the ranks fits in the significand of the type.
+// The result then does not depend on the algorithm, and a single wrong, missing or doubled contribution is visible.
+// The expected values are computed from the same integers, without the kernels of the library. All functions are pure
+// functions of (type, op, ranks, rank, index) and may be called from any thread.
 #pragma once
 
 #include <array>
@@ -16,29 +17,29 @@
 
 namespace tutti::tool {
 
-// The nearest value of the type (ties to even) as its bits. `value` is finite.
+// The bits of the nearest value of the type (ties to even). `value` must be finite.
 std::uint16_t to_float16_bits(float value);
 std::uint16_t to_bfloat16_bits(float value);
-// `type` is one of the two of float8; what is past its largest finite value becomes that.
+// `type` must be one of the two float8 types. A value beyond the largest finite value of the type becomes that value.
 std::uint8_t to_float8_bits(DataType type, float value);
 
 class DataPattern {
  public:
   DataPattern(DataType type, ReduceOp op, std::int32_t ranks);
 
-  // The factor of `rank` for kPreMulSum; {1, 1} for every other operation.
+  // The factor of `rank` for kPreMulSum, and {1, 1} for every other operation.
   Scale scale(std::int32_t rank) const;
 
   // Writes elements [first, first + count) of the input of `rank`.
   void fill_input(std::int32_t rank, std::uint64_t first, std::uint64_t count, std::byte* input) const;
 
-  // How many of the elements [first, first + count) of one rank's input, or of the reduction of all, are not what they
-  // should be.
+  // The number of wrong elements in [first, first + count), in a buffer that should contain the input of `rank`, or
+  // the reduction of all inputs.
   std::uint64_t count_wrong_input(std::int32_t rank, std::uint64_t first, std::uint64_t count,
                                   const std::byte* input) const;
   std::uint64_t count_wrong_result(std::uint64_t first, std::uint64_t count, const std::byte* result) const;
 
-  static constexpr std::size_t kBlock = 512;  // elements that are made at a time
+  static constexpr std::size_t kBlock = 512;  // elements that are generated at a time
 
  private:
   using Block = std::array<std::uint64_t, kBlock>;
@@ -57,9 +58,10 @@ class DataPattern {
   std::int32_t ranks_;
   std::size_t element_bytes_;
   bool floating_;
-  int value_bits_;                          // floating types: inputs span about 2^value_bits whole numbers
-  std::int32_t contributors_;               // at one index at most so many ranks bring more than the neutral element
-  std::vector<std::uint64_t> multipliers_;  // by rank: what makes one rank's values differ from another's
+  int value_bits_;  // floating types: inputs have about 2^value_bits values
+  // At each index, at most this many ranks have an input that is not the neutral element of the operation.
+  std::int32_t contributors_;
+  std::vector<std::uint64_t> multipliers_;  // indexed by rank; makes the inputs of ranks different
 };
 
 }  // namespace tutti::tool

@@ -15,26 +15,27 @@
 namespace tutti::tool {
 namespace {
 
-// Beside its buffers a rank takes slots of shared memory when it first calls: a few times the message, up to a limit.
+// In addition to its buffers, a rank allocates slots of shared memory in its first call. They need a few times the
+// size of the message, up to a limit.
 constexpr std::uint64_t kMostSlotBytes = 16 << 20;
 constexpr std::uint64_t kLeastSlotBytes = 64 << 10;
 std::uint64_t reserve_for(std::uint64_t size) { return std::min(kMostSlotBytes, kLeastSlotBytes + 4 * size); }
 
-// What a rank takes before its first call, among a few ranks.
+// Memory that a rank needs before its first call, in a job of a few ranks.
 constexpr std::uint64_t kRankBytes = 4 << 20;
 
-// All ranks run this program, so equal texts have equal digests everywhere.
+// A hash of the text. It is the same on all ranks for equal texts, because all ranks run this program.
 std::uint64_t digest(const std::string& text) { return std::hash<std::string>{}(text); }
 
-// Paths of cgroups are relative to the process's cgroup namespace.
+// Identifies the process's cgroup namespace, because the paths of cgroups are relative to it.
 std::string namespace_identity() {
   std::array<char, 64> name = {};
   const ssize_t bytes = ::readlink("/proc/self/ns/cgroup", name.data(), name.size());
   return {name.data(), bytes > 0 ? static_cast<std::size_t>(bytes) : 0};
 }
 
-// Of a machine that hides its boot id, ranks are taken together by the host's name (boot_id.h): if several machines
-// have the same name, their ranks' needs are added up, and larger messages are left out than would have to be.
+// This rank's claim. If a machine hides its boot id, ranks are grouped by host name (boot_id.h). If several machines
+// have the same name, the needs of their ranks are added up, and more messages are left out than necessary.
 Result<MemoryClaim> own_claim() {
   const AvailableMemory memory = available_memory();
   const auto boot = boot_id();
@@ -48,26 +49,27 @@ Result<MemoryClaim> own_claim() {
   return claim;
 }
 
-struct Place {
+// The total of the ranks that share a machine or a cgroup.
+struct MemoryDomain {
   std::uint64_t needed_bytes = 0;
   std::uint64_t available_bytes = kUnlimitedMemory;
   std::int32_t ranks = 0;
   std::int32_t first_rank = 0;
 };
 
-void add_to(std::map<std::uint64_t, Place>& places, std::uint64_t key, std::int32_t rank, std::uint64_t needed,
+void add_to(std::map<std::uint64_t, MemoryDomain>& domains, std::uint64_t key, std::int32_t rank, std::uint64_t needed,
             std::uint64_t available) {
-  Place& place = places[key];
-  if (place.ranks++ == 0) place.first_rank = rank;
-  place.needed_bytes += needed;
-  place.available_bytes = std::min(place.available_bytes, available);
+  MemoryDomain& domain = domains[key];
+  if (domain.ranks++ == 0) domain.first_rank = rank;
+  domain.needed_bytes += needed;
+  domain.available_bytes = std::min(domain.available_bytes, available);
 }
 
-// Which of the sizes, by index, lack memory. Collective.
-class Fitting {
+// Checks sizes by their index. Its functions are collective.
+class ShortageFinder {
  public:
-  Fitting(Communicator& communicator, const std::vector<std::uint64_t>& sizes,
-          const std::function<std::uint64_t(std::uint64_t size)>& needed, const MemoryClaim& own)
+  ShortageFinder(Communicator& communicator, const std::vector<std::uint64_t>& sizes,
+                 const std::function<std::uint64_t(std::uint64_t size)>& needed, const MemoryClaim& own)
       : communicator_(communicator), sizes_(sizes), needed_(needed), own_(own) {}
 
   Result<MemoryShortage> shortage_of(std::size_t index) {
@@ -96,8 +98,8 @@ std::string describe(const MemoryShortage& shortage, std::uint64_t size) {
 }  // namespace
 
 MemoryShortage find_shortage(const std::vector<MemoryClaim>& claims) {
-  std::map<std::uint64_t, Place> machines;
-  std::map<std::uint64_t, Place> groups;
+  std::map<std::uint64_t, MemoryDomain> machines;
+  std::map<std::uint64_t, MemoryDomain> groups;
   for (std::size_t i = 0; i < claims.size(); ++i) {
     const MemoryClaim& claim = claims[i];
     const auto rank = static_cast<std::int32_t>(i);
@@ -106,17 +108,17 @@ MemoryShortage find_shortage(const std::vector<MemoryClaim>& claims) {
   }
   MemoryShortage worst;
   std::uint64_t worst_missing = 0;
-  for (const auto* places : {&machines, &groups}) {
-    for (const auto& [key, place] : *places) {
-      if (place.needed_bytes <= place.available_bytes) continue;
-      const std::uint64_t missing = place.needed_bytes - place.available_bytes;
+  for (const auto* domains : {&machines, &groups}) {
+    for (const auto& [key, domain] : *domains) {
+      if (domain.needed_bytes <= domain.available_bytes) continue;
+      const std::uint64_t missing = domain.needed_bytes - domain.available_bytes;
       if (missing <= worst_missing) continue;
       worst_missing = missing;
-      worst = {.needed_bytes = place.needed_bytes,
-               .available_bytes = place.available_bytes,
-               .ranks = place.ranks,
-               .first_rank = place.first_rank,
-               .by_group = places == &groups};
+      worst = {.needed_bytes = domain.needed_bytes,
+               .available_bytes = domain.available_bytes,
+               .ranks = domain.ranks,
+               .first_rank = domain.first_rank,
+               .by_group = domains == &groups};
     }
   }
   return worst;
@@ -127,11 +129,12 @@ Result<MemoryFit> fit_in_memory(Communicator& communicator, const std::vector<st
   TUTTI_ASSERT(!sizes.empty());
   const auto own = own_claim();
   if (!own) return own.error();
-  Fitting fitting(communicator, sizes, needed, *own);
+  ShortageFinder fitting(communicator, sizes, needed, *own);
   const auto largest = fitting.shortage_of(sizes.size() - 1);
   if (!largest) return largest.error();
   if (largest->needed_bytes == 0) return MemoryFit{.max_bytes = sizes.back(), .left_out = {}, .nothing_fits = {}};
-  std::size_t fit = 0;  // sizes below this index fit, those from `low` on lack memory
+  // Binary search: sizes with an index below `fit` fit, sizes with an index of at least `low` do not.
+  std::size_t fit = 0;
   MemoryShortage smallest = *largest;
   for (std::size_t low = sizes.size() - 1; fit < low;) {
     const std::size_t middle = (fit + low) / 2;

@@ -1,4 +1,5 @@
-// Which messages of a `tutti perf` run the machines have memory for, so that the kernel kills no rank.
+// Decides which message sizes of a `tutti perf` run fit in the memory of the machines, so that the kernel does not
+// kill a rank.
 #pragma once
 
 #include <cstdint>
@@ -10,39 +11,42 @@
 
 namespace tutti::tool {
 
-// One rank, as it contributes to the decision. The ranks of a place share its memory.
+// The memory of one rank, as it is exchanged for the decision. Ranks with the same `machine`, or with the same
+// `group`, share memory.
 struct MemoryClaim {
-  std::uint64_t machine = 0;  // a digest of the machine's identity
-  std::uint64_t group = 0;    // of its memory cgroup, too; 0: no cgroup limits it
-  std::uint64_t machine_bytes = 0;
-  std::uint64_t group_bytes = 0;
-  std::uint64_t needed_bytes = 0;
+  std::uint64_t machine = 0;        // digest of the machine's identity
+  std::uint64_t group = 0;          // digest of the machine and the memory cgroup; 0: no cgroup limit
+  std::uint64_t machine_bytes = 0;  // available on the machine
+  std::uint64_t group_bytes = 0;    // available in the cgroup
+  std::uint64_t needed_bytes = 0;   // needed by this rank
 };
 
-// The machine or cgroup that lacks the most memory.
+// The machine or cgroup that lacks the most memory, if any lacks memory.
 struct MemoryShortage {
-  std::uint64_t needed_bytes = 0;  // of all its ranks; 0: every place has enough
+  std::uint64_t needed_bytes = 0;  // all its ranks together; 0: there is no shortage
   std::uint64_t available_bytes = 0;
   std::int32_t ranks = 0;
   std::int32_t first_rank = 0;
-  bool by_group = false;  // the cgroup's limit, not the machine's memory
+  bool by_group = false;  // the cgroup's limit is too low, not the machine's memory
 };
 
-// By rank. A pure function, so that all ranks decide alike.
+// Finds the largest shortage. `claims` is indexed by rank. A pure function, so that all ranks get the same result.
 MemoryShortage find_shortage(const std::vector<MemoryClaim>& claims);
 
 struct MemoryFit {
   std::uint64_t max_bytes = 0;  // the largest message that fits
-  std::string left_out;         // why larger ones are left out; empty: none are
-  std::string nothing_fits;     // why not even the smallest message fits; empty: it does
+  std::string left_out;         // why larger messages are left out; empty: none are
+  std::string nothing_fits;     // why not even the smallest message fits; empty: it fits
 };
 
-// Collective. `sizes`: of the messages, ascending, the same on all ranks. `needed`: the bytes that this rank's buffers
-// take for messages up to a size. Errors: those of the communicator's calls; kSystem if the machine is not known.
+// Finds the largest message size for which all ranks have memory. Collective. `sizes` are the message sizes in
+// ascending order, the same on all ranks. `needed` returns the bytes of this rank's buffers for messages up to a size.
+// Errors: those of the communicator's calls; kSystem if the machine cannot be identified.
 Result<MemoryFit> fit_in_memory(Communicator& communicator, const std::vector<std::uint64_t>& sizes,
                                 const std::function<std::uint64_t(std::uint64_t size)>& needed);
 
-// Before the ranks are started here: an error if the machine has no memory for so many of them. kSystem.
+// To be called before ranks are started on this machine. Error (kSystem): the machine does not have enough memory for
+// this number of ranks.
 Status check_memory_for_ranks(std::int32_t ranks);
 
 }  // namespace tutti::tool

@@ -37,7 +37,7 @@ Status resolve_sizes(const PerfArguments& arguments, PerfOptions& options) {
     return {};
   };
   TUTTI_TRY(take("--minbytes", arguments.min_bytes, options.min_bytes));
-  options.max_bytes = std::max(options.max_bytes, options.min_bytes);  // -b 1G alone means that size
+  options.max_bytes = std::max(options.max_bytes, options.min_bytes);  // -b 1G alone measures only that size
   TUTTI_TRY(take("--maxbytes", arguments.max_bytes, options.max_bytes));
   if (arguments.min_bytes.empty()) options.min_bytes = std::min(options.min_bytes, options.max_bytes);
   TUTTI_TRY(take("--stepbytes", arguments.step_bytes, options.step_bytes));
@@ -57,7 +57,7 @@ Status resolve_sizes(const PerfArguments& arguments, PerfOptions& options) {
   return {};
 }
 
-// One name, or "all" for every value.
+// Parses one name, or "all" for every value.
 template <class Value>
 Status resolve_list(std::string_view option, const std::string& text, std::optional<Value> parsed,
                     std::span<const Value> all, std::vector<Value>& values) {
@@ -80,7 +80,7 @@ Error wrong_collective(const std::string& name) {
   return wrong_option("collective", not_one_of(name, std::vector<std::string_view>(names.begin(), names.end())));
 }
 
-// The algorithms that serve the collective.
+// The algorithms that the collective has.
 std::vector<Algorithm> algorithms_for(const PerfCollective& collective) {
   return is_exchange(collective) ? std::vector{Algorithm::kDirect} : algorithms_of(collective.kind);
 }
@@ -114,7 +114,8 @@ Status resolve_names(const PerfArguments& arguments, PerfOptions& options) {
   TUTTI_TRY(resolve_list("--datatype", arguments.data_type, parse_data_type(arguments.data_type), all_data_types(),
                          options.types));
   TUTTI_TRY(resolve_list("--op", arguments.op, parse_reduce_op(arguments.op), all_reduce_ops(), options.ops));
-  // Inputs for kMax use all the values that a type can tell apart.
+  // The operation only selects the pattern of the input. The pattern for kMax uses the most different values of a
+  // type.
   if (!adds(options.collective)) options.ops = {ReduceOp::kMax};
   if (!has_buffers(options.collective)) options.types = {DataType::kFloat32};
   TUTTI_TRY(resolve_algorithm(arguments, options));
@@ -148,9 +149,9 @@ Status resolve_numbers(const PerfArguments& arguments, PerfOptions& options) {
   }
   if (arguments.nodes && *arguments.nodes < 1) return too_small("--nodes", *arguments.nodes, 1);
   if (arguments.nodes.value_or(1) > 1 && arguments.transport == "shm")
-    return invalid(fmt::format("--nodes {}: --transport shm reaches no other machine", *arguments.nodes));
+    return invalid(fmt::format("--nodes {}: --transport shm cannot connect several machines", *arguments.nodes));
   if (arguments.corrupt && (*arguments.corrupt < 0 || arguments.check == 0))
-    return invalid(fmt::format("--corrupt {}: takes a rank, and needs the check", *arguments.corrupt));
+    return invalid(fmt::format("--corrupt {}: give a rank, and do not switch the check off", *arguments.corrupt));
   if (arguments.corrupt && !has_buffers(options.collective))
     return invalid(fmt::format("--corrupt {}: {} has no result", *arguments.corrupt, arguments.collective));
   if (!(arguments.timeout_s >= 0 && arguments.timeout_s <= 86'400))
@@ -183,7 +184,8 @@ std::optional<std::uint64_t> parse_size(std::string_view text) {
   const auto [rest, failure] = std::from_chars(text.data(), end, number);
   if (failure != std::errc() || rest == text.data()) return std::nullopt;
   const std::string_view suffix(rest, static_cast<std::size_t>(end - rest));
-  if (suffix.size() > 1 && suffix.substr(1) != "iB") return std::nullopt;  // 1GB would be 10^9 to some
+  // 1GB is refused, because some people read it as 10^9
+  if (suffix.size() > 1 && suffix.substr(1) != "iB") return std::nullopt;
   const std::size_t power = std::string_view("KMGkmg").find(suffix.empty() ? '?' : suffix[0]);
   if (!suffix.empty() && power == std::string_view::npos) return std::nullopt;
   const auto shift = suffix.empty() ? 0U : static_cast<unsigned>(10 * (power % 3 + 1));
@@ -213,7 +215,7 @@ Status check_ranks(const PerfOptions& options, std::int32_t ranks) {
   };
   if (options.root < 0 || options.root >= ranks) return not_a_rank("--root", options.root);
   if (options.nodes > ranks)
-    return invalid(fmt::format("--nodes {}: {} ranks are on {} machines at most", options.nodes, ranks, ranks));
+    return invalid(fmt::format("--nodes {}: {} ranks can be on at most {} machines", options.nodes, ranks, ranks));
   if (options.corrupt >= ranks) return not_a_rank("--corrupt", options.corrupt);
   if (options.algorithm == Algorithm::kAuto || is_exchange(options.collective)) return {};
   Collective collective;
@@ -234,7 +236,7 @@ std::vector<std::uint64_t> sweep_sizes(const PerfOptions& options) {
       continue;
     }
     bytes = std::max<std::uint64_t>(1, bytes);
-    if (bytes > options.max_bytes / options.step_factor) break;  // the product may be more than 64 bits hold
+    if (bytes > options.max_bytes / options.step_factor) break;  // the product may exceed 64 bits
     bytes *= options.step_factor;
   }
   return sizes;

@@ -1,5 +1,5 @@
-// The ranks of a benchmark have no other channel than the collectives that it measures: what one rank knows (a number
-// of iterations, a time, a count of wrong elements) reaches the others through tiny all-reduces.
+// The ranks of a benchmark communicate only through the collectives that they measure. A value that one rank has (a
+// number of iterations, a time, a count of wrong elements) reaches the others through small all-reduces.
 #include "tools/perf/rank.h"
 
 #include <fmt/format.h>
@@ -31,13 +31,13 @@ namespace tutti::tool {
 namespace {
 
 constexpr double kSettleUs = 100'000;
-constexpr double kTargetUs = 200'000;  // of the timed calls together
+constexpr double kTargetUs = 200'000;  // intended duration of all timed calls
 constexpr std::int64_t kMinIterations = 5;
 constexpr std::int64_t kMaxIterations = 2000;
-constexpr std::size_t kGuardBytes = 64;  // behind each buffer's elements; must not change
+constexpr std::size_t kGuardBytes = 64;  // after each buffer's elements; must not change
 constexpr std::byte kGuard{0xa5};
-constexpr std::int32_t kLateRanks = 8;         // that a barrier is checked with
-constexpr std::chrono::milliseconds kLate{1};  // what they come late by
+constexpr std::int32_t kLateRanks = 8;         // ranks that are late in turn when a barrier is checked
+constexpr std::chrono::milliseconds kLate{1};  // by how much
 
 double now_us() {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -50,7 +50,7 @@ Result<Number> reduce_number(Communicator& communicator, Number number, DataType
   return result;
 }
 
-// What one column of a row measures, and this rank's side of it.
+// One measurement (out of place or in place) of a row, and this rank's part of it.
 struct Case {
   DataType type;
   ReduceOp op;
@@ -59,33 +59,34 @@ struct Case {
 
   std::size_t bytes(std::uint64_t elements) const { return elements * size_of(type); }
   std::size_t input_bytes() const { return in_place ? 0 : bytes(call.input_elements); }
-  std::size_t output_bytes() const {  // in place: of what holds both
+  std::size_t output_bytes() const {  // in place: the size of the common buffer
     if (!in_place) return bytes(call.output_elements);
     return bytes(
         std::max(call.in_place_input_at + call.input_elements, call.in_place_output_at + call.output_elements));
   }
 };
 
-// What a rank's buffers take, without their guards.
+// The sizes of a rank's buffers, without their guards.
 struct BufferBytes {
   std::size_t input = 0;
   std::size_t output = 0;
 };
 
-// The elements of an input that a call must leave as they are.
-struct Untouched {
+// A range of input elements that a call must not change.
+struct UntouchedRange {
   std::uint64_t first = 0;
   std::uint64_t count = 0;
 };
 
-std::array<Untouched, 2> untouched_input(const Case& one) {
+std::array<UntouchedRange, 2> untouched_ranges(const Case& one) {
   const RankCall& call = one.call;
-  if (!one.in_place || call.output_elements == 0) return {Untouched{.first = 0, .count = call.input_elements}};
+  if (!one.in_place || call.output_elements == 0) return {UntouchedRange{.first = 0, .count = call.input_elements}};
   const std::uint64_t start = call.in_place_input_at;
   const std::uint64_t end = start + call.input_elements;
   const std::uint64_t before = std::clamp(call.in_place_output_at, start, end);
   const std::uint64_t behind = std::clamp(call.in_place_output_at + call.output_elements, start, end);
-  return {Untouched{.first = 0, .count = before - start}, Untouched{.first = behind - start, .count = end - behind}};
+  return {UntouchedRange{.first = 0, .count = before - start},
+          UntouchedRange{.first = behind - start, .count = end - behind}};
 }
 
 class Sweep {
@@ -100,7 +101,7 @@ class Sweep {
  private:
   Status open_device();
   BufferBytes buffers_of(const PerfOptions& options) const;
-  Status leave_out_what_does_not_fit();
+  Status limit_to_memory();
   Status allocate_buffers();
   Status run_row(DataType type, ReduceOp op, std::uint64_t elements);
   Algorithm algorithm_of(DataType type, std::uint64_t elements) const;
@@ -108,10 +109,11 @@ class Sweep {
   Result<PerfMeasurement> measure_checked(const Case& one, const DataPattern& pattern);
   Case make_case(DataType type, ReduceOp op, std::uint64_t elements, bool in_place) const;
   Status prepare(const Case& one, const DataPattern& pattern);
-  Status finish();  // what the GPU still does
-  Status fetch();   // and the results to the host
+  Status finish();  // waits for the GPU's work
+  Status fetch();   // as finish(), and copies the buffers to the host
   Status call(const Case& one, const DataPattern& pattern);
-  Status play(const RankCall& side, const void* input, void* output, DataType type, const CallOptions& extras);
+  Status exchange_with_partner(const RankCall& side, const void* input, void* output, DataType type,
+                               const CallOptions& extras);
   void corrupt(const Case& one);
   std::uint64_t count_wrong(const Case& one, const DataPattern& pattern) const;
   Result<std::optional<std::uint64_t>> check_barrier(const Case& one, const DataPattern& pattern);
@@ -128,15 +130,16 @@ class Sweep {
   Status settle();
 
   Communicator& communicator_;
-  PerfOptions options_;  // max_bytes may be less than was asked for: what there is memory for
+  // max_bytes can be smaller than requested, because larger messages do not fit in memory.
+  PerfOptions options_;
   PerfReport* const report_;
   BoundMeter bound_;
-  std::unique_ptr<PerfDevice> device_;  // of memory that is a GPU's
+  std::unique_ptr<PerfDevice> device_;  // null unless the buffers are GPU memory
   Group group_;
   Buffer input_;
   Buffer output_;
-  std::uint64_t wrong_ = 0;  // so far, the same on all ranks
-  std::uint64_t calls_ = 0;  // so far, of what is measured
+  std::uint64_t wrong_ = 0;  // wrong elements so far, the same on all ranks
+  std::uint64_t calls_ = 0;  // calls of the measured collective so far
 };
 
 Status Sweep::barrier() {
@@ -160,7 +163,7 @@ BufferBytes Sweep::buffers_of(const PerfOptions& options) const {
   return bytes;
 }
 
-Status Sweep::leave_out_what_does_not_fit() {
+Status Sweep::limit_to_memory() {
   const auto needed = [this](std::uint64_t size) {
     PerfOptions smaller = options_;
     smaller.max_bytes = size;
@@ -169,7 +172,7 @@ Status Sweep::leave_out_what_does_not_fit() {
   };
   const Result<MemoryFit> fit = fit_in_memory(communicator_, sweep_sizes(options_), needed);
   if (!fit) return fit.error();
-  if (!fit->nothing_fits.empty()) {  // every rank knows it, and only rank 0 prints it
+  if (!fit->nothing_fits.empty()) {  // all ranks get this result, but only rank 0 prints it
     return Error{.code = ErrorCode::kSystem, .message = rank() == 0 ? fit->nothing_fits : std::string()};
   }
   options_.max_bytes = fit->max_bytes;
@@ -184,13 +187,13 @@ Status Sweep::allocate_buffers() {
     Result<Buffer> made = Buffer::create(communicator_, options_.memory, device_.get(), bytes);
     if (!made) return made.error();
     *buffer = std::move(*made);
-    std::memset(buffer->host(), 0, bytes);  // pages are taken now, not in a timed call
+    std::memset(buffer->host(), 0, bytes);  // the pages are allocated now, not in a timed call
   }
   return {};
 }
 
-// The scheduler moves ranks about when a job starts; what is timed meanwhile says nothing. Who wants no warm-up calls
-// wants none of these either.
+// Runs barriers for 0.1 s, because the scheduler moves ranks between cores when a job starts, and times would not be
+// meaningful. Skipped if the user requested no warm-up calls.
 Status Sweep::settle() {
   if (options_.warmup_iterations == 0) return {};
   const double end_us = now_us() + kSettleUs;
@@ -219,7 +222,7 @@ Status Sweep::open_device() {
 
 Result<std::uint64_t> Sweep::run() {
   TUTTI_TRY(open_device());
-  TUTTI_TRY(leave_out_what_does_not_fit());
+  TUTTI_TRY(limit_to_memory());
   TUTTI_TRY(allocate_buffers());
   TUTTI_TRY(settle());
   if (report_ != nullptr) TUTTI_TRY(report_->print_header());
@@ -238,7 +241,8 @@ Algorithm Sweep::algorithm_of(DataType type, std::uint64_t elements) const {
   const PerfCollective& collective = options_.collective;
   if (is_exchange(collective)) return Algorithm::kDirect;
   std::uint64_t count = shown_count(collective, communicator_.size(), elements);
-  if (collective.variable) count /= static_cast<std::uint64_t>(communicator_.size());  // the mean block decides
+  // the selection uses the mean block
+  if (collective.variable) count /= static_cast<std::uint64_t>(communicator_.size());
   return communicator_.auto_algorithm(collective.kind, count, type);
 }
 
@@ -248,12 +252,13 @@ Status Sweep::run_row(DataType type, ReduceOp op, std::uint64_t elements) {
   row.op = op;
   row.elements = elements;
   row.algorithm = algorithm_of(type, elements);
-  // The others wait in the barrier, asleep: the bound has the machine's cores to itself.
+  // The other ranks sleep in the barrier meanwhile, so that the measurement of the bound has all cores of the machine.
   if (report_ != nullptr && device_ == nullptr && has_bound(options_.collective, report_->job())) {
     row.bound_us = bound_.measure_us(type, op, elements);
   }
   TUTTI_TRY(barrier());
-  // What is only moved need not be small enough to be added: of all patterns max has the most values.
+  // If the collective does not reduce, the values need not be small. The pattern for kMax has the most different
+  // values.
   const DataPattern pattern(type, adds(options_.collective) ? op : ReduceOp::kMax, communicator_.size());
   for (const bool in_place : {false, true}) {
     if (in_place ? !options_.in_place : !options_.out_of_place) continue;
@@ -274,8 +279,8 @@ Result<PerfMeasurement> Sweep::measure(const Case& one, const DataPattern& patte
   return measurement;
 }
 
-// Checked call, warm-up, timed calls, check. Out of place the last timed call's own result is checked; in place the
-// timed calls feed on their results, so one more call on fresh inputs is.
+// One checked call, warm-up calls, timed calls, a check. Out of place, the result of the last timed call is checked.
+// In place, the timed calls use their own results as inputs, so one more call with fresh inputs is checked.
 Result<PerfMeasurement> Sweep::measure_checked(const Case& one, const DataPattern& pattern) {
   std::uint64_t wrong = 0;
   TUTTI_TRY(prepare(one, pattern));
@@ -342,7 +347,7 @@ Status Sweep::finish() {
   return communicator_.async_status();
 }
 
-// A rank passes null for a buffer that it has not.
+// Makes the measured call once. A rank passes null for a buffer that it does not have.
 Status Sweep::call(const Case& one, const DataPattern& pattern) {
   const RankCall& side = one.call;
   ++calls_;
@@ -350,7 +355,8 @@ Status Sweep::call(const Case& one, const DataPattern& pattern) {
   void* const output = side.output_elements > 0 ? output_.data() + output_at(one) : nullptr;
   CallOptions extras{.algorithm = options_.algorithm, .scale = pattern.scale(rank()), .timeout = options_.timeout};
   if (device_ != nullptr) extras.stream = device_->stream();
-  if (options_.collective.ping_pong || options_.collective.one_way) return play(side, input, output, one.type, extras);
+  if (options_.collective.ping_pong || options_.collective.one_way)
+    return exchange_with_partner(side, input, output, one.type, extras);
   if (options_.collective.kind == CollectiveKind::kSendReceive) {
     const std::int32_t ranks = communicator_.size();
     TUTTI_TRY(group_.send(communicator_, input, side.count, one.type, (rank() + 1) % ranks, extras));
@@ -370,8 +376,9 @@ Status Sweep::call(const Case& one, const DataPattern& pattern) {
                            extras);
 }
 
-// The even rank begins, and one way it alone sends.
-Status Sweep::play(const RankCall& side, const void* input, void* output, DataType type, const CallOptions& extras) {
+// Exchanges messages with the partner. The even rank sends first; in a one-way transfer it is the only one that sends.
+Status Sweep::exchange_with_partner(const RankCall& side, const void* input, void* output, DataType type,
+                                    const CallOptions& extras) {
   const std::int32_t partner = partner_of(rank(), communicator_.size());
   if (partner < 0) return {};
   const bool begins = rank() < partner;
@@ -382,7 +389,7 @@ Status Sweep::play(const RankCall& side, const void* input, void* output, DataTy
   return communicator_.send(input, side.count, type, partner, extras);
 }
 
-// --corrupt: what a broken transport or plan would leave behind, so that a check of the check is possible.
+// --corrupt: flips a bit, as a faulty transport or plan could do, so that the check itself can be tested.
 void Sweep::corrupt(const Case& one) {
   if (rank() != options_.corrupt) return;
   if (one.call.output_elements > 0) {
@@ -394,13 +401,13 @@ void Sweep::corrupt(const Case& one) {
 
 std::uint64_t Sweep::count_wrong(const Case& one, const DataPattern& pattern) const {
   std::uint64_t wrong = 0;
-  for (const Piece& piece : one.call.expected) {
+  for (const ExpectedBlock& piece : one.call.expected) {
     const std::byte* const elements = output_of(one) + one.bytes(piece.output_at);
-    wrong += piece.from == Piece::kAllRanks
+    wrong += piece.from == ExpectedBlock::kAllRanks
                  ? pattern.count_wrong_result(piece.input_at, piece.count, elements)
                  : pattern.count_wrong_input(piece.from, piece.input_at, piece.count, elements);
   }
-  for (const Untouched& part : untouched_input(one)) {
+  for (const UntouchedRange& part : untouched_ranges(one)) {
     wrong += pattern.count_wrong_input(rank(), part.first, part.count, input_of(one) + one.bytes(part.first));
   }
   for (const std::byte* guard : {input_.host() + one.input_bytes(), output_.host() + one.output_bytes()}) {
@@ -410,25 +417,26 @@ std::uint64_t Sweep::count_wrong(const Case& one, const DataPattern& pattern) co
   return wrong;
 }
 
-// How often this rank has left a barrier before the last rank came, each rank being the last one once (of the first
-// kLateRanks). Nothing where ranks are on several machines, whose clocks cannot be compared.
+// The number of times that this rank left a barrier before the last rank had entered it. Each of the first kLateRanks
+// ranks is the late one once. Returns nothing if the ranks are on several machines, because their clocks cannot be
+// compared.
 Result<std::optional<std::uint64_t>> Sweep::check_barrier(const Case& one, const DataPattern& pattern) {
   if (communicator_.nodes() > 1) return std::optional<std::uint64_t>();
   std::uint64_t early = 0;
   for (std::int32_t late = 0; late < std::min(communicator_.size(), kLateRanks); ++late) {
     TUTTI_TRY(barrier());
     if (rank() == late) std::this_thread::sleep_for(kLate);
-    const double came_us = now_us();
+    const double entered_us = now_us();
     TUTTI_TRY(call(one, pattern));
     const double left_us = now_us();
-    const Result<double> last_us = reduce_number(communicator_, came_us, DataType::kFloat64, ReduceOp::kMax);
+    const Result<double> last_us = reduce_number(communicator_, entered_us, DataType::kFloat64, ReduceOp::kMax);
     if (!last_us) return last_us.error();
     if (left_us < *last_us) ++early;
   }
   return std::optional(early);
 }
 
-// Microseconds of a call here, without the first one where there are more.
+// Runs the warm-up calls. Returns the microseconds per call on this rank, without the first call if there are several.
 Result<double> Sweep::warm_up(const Case& one, const DataPattern& pattern) {
   const bool estimate = options_.iterations == 0;
   const std::int64_t calls = std::max<std::int64_t>(options_.warmup_iterations, estimate ? 1 : 0);
@@ -442,16 +450,16 @@ Result<double> Sweep::warm_up(const Case& one, const DataPattern& pattern) {
   return (now_us() - start_us) / static_cast<double>(std::max<std::int64_t>(1, calls - 1));
 }
 
-// Rank 0's estimate decides: the others bring 0 to the maximum.
+// All ranks use rank 0's estimate: the other ranks contribute 0 to the maximum.
 Result<std::int64_t> Sweep::agree_on_iterations(double call_us) {
   if (options_.iterations > 0) return options_.iterations;
-  std::int64_t wish = 0;
+  std::int64_t iterations = 0;
   if (rank() == 0) {
     const double calls = std::ceil(kTargetUs / std::max(call_us, 0.01));
-    wish = static_cast<std::int64_t>(
+    iterations = static_cast<std::int64_t>(
         std::clamp(calls, static_cast<double>(kMinIterations), static_cast<double>(kMaxIterations)));
   }
-  return reduce_number(communicator_, wish, DataType::kInt64, ReduceOp::kMax);
+  return reduce_number(communicator_, iterations, DataType::kInt64, ReduceOp::kMax);
 }
 
 Result<double> Sweep::time_calls(const Case& one, const DataPattern& pattern, std::int64_t iterations) {
@@ -460,7 +468,7 @@ Result<double> Sweep::time_calls(const Case& one, const DataPattern& pattern, st
   if (device_ != nullptr) TUTTI_TRY(device_->start_timer());
   for (std::int64_t i = 0; i < iterations; ++i) TUTTI_TRY(call(one, pattern));
   double spent_us = now_us() - start_us;
-  if (device_ != nullptr) {  // by the GPU's own clock
+  if (device_ != nullptr) {  // measured with the GPU's events
     const Result<double> measured_us = device_->stop_timer();
     if (!measured_us) return measured_us.error();
     spent_us = *measured_us;
@@ -473,17 +481,16 @@ Result<double> Sweep::time_calls(const Case& one, const DataPattern& pattern, st
 }  // namespace
 
 Result<std::string> agree_on_transport(Communicator& communicator) {
-  // The further back, the more it says: one rank alone on its machine has TCP to all, and the job both.
-  std::vector<std::string> names;
-  for (const TransportRow& row : kTransportTable) names.emplace_back(row.name);
+  // Later names describe more transports, so the maximum describes the job. For example, a rank that is alone on its
+  // machine uses only TCP, although the job uses shm and TCP ("mixed").
+  std::vector<std::string> names(kTransportNames.begin(), kTransportNames.end());
   names.emplace_back("mixed");  // shared memory and TCP
   for (const TransportRow& row : kTransportTable) names.push_back(fmt::format("shm+{}", row.name));
   const auto place = std::find(names.begin(), names.end(), communicator.transport());
   TUTTI_ASSERT(place != names.end());
   const Result<std::int32_t> all =
       reduce_number(communicator, static_cast<std::int32_t>(place - names.begin()), DataType::kInt32, ReduceOp::kMax);
-  if (!all) return all.error();
-  return names[static_cast<std::size_t>(*all)];
+  return all ? Result<std::string>(names[static_cast<std::size_t>(*all)]) : all.error();
 }
 
 Result<std::uint64_t> run_sweep(Communicator& communicator, const PerfOptions& options, PerfReport* report) {

@@ -1,6 +1,7 @@
-// One rank's part in `tutti perf`: the sweep over types, operations and sizes, checked and timed.
+// One rank's part of `tutti perf`: it runs the sweep over types, operations and sizes, checks the results and measures
+// the times.
 //
-// All ranks call it with the same options, each with its own communicator and from one thread.
+// All ranks call these functions with the same options, each with its own communicator and from one thread.
 #pragma once
 
 #include <string>
@@ -12,11 +13,12 @@
 
 namespace tutti::tool {
 
-// How the ranks reach each other, all together: "shm", "tcp" or "mixed". Collective; the same on all ranks.
+// The name of the transports that the ranks use, all ranks together: for example "shm", "tcp" or "mixed". Collective;
+// the same result on all ranks.
 Result<std::string> agree_on_transport(Communicator& communicator);
 
-// `report` is there on rank 0 and nowhere else. Returns the number of wrong elements, of all ranks together and the
-// same on all; they are no error here.
+// Runs the sweep. `report` must be null on all ranks except rank 0. Returns the number of wrong elements, of all ranks
+// together and the same on all ranks; wrong elements are not an error here.
 Result<std::uint64_t> run_sweep(Communicator& communicator, const PerfOptions& options, PerfReport* report);
 
 }  // namespace tutti::tool

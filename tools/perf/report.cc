@@ -16,9 +16,9 @@ namespace tutti::tool {
 namespace {
 
 constexpr int kSchemaVersion = 1;
-constexpr std::string_view kNone = "none";  // the type or operation of a collective that has none
+constexpr std::string_view kNone = "none";  // for a collective that has no type or operation
 
-// Two decimals where they mean something, within 10 columns.
+// Two decimals if they are significant, in at most 10 columns.
 std::string time_text(double time_us) {
   return time_us < 1e6 ? fmt::format("{:.2f}", time_us) : fmt::format("{:.0f}", time_us);
 }
@@ -30,7 +30,8 @@ Status print(const std::string& text) {
   return {};
 }
 
-// The faster of the two ways against the bound, in percent. A single rank has nothing to do in place.
+// The bound as a percentage of the faster of the two times. The in-place time of a single rank does not count, because
+// there is nothing to do.
 std::optional<double> of_bound_percent(const PerfRow& row, std::int32_t ranks) {
   if (!row.bound_us) return std::nullopt;
   std::optional<double> best_us;
@@ -143,7 +144,7 @@ double PerfReport::mean_busbw_GBps() const {
   return measurements > 0 ? total / measurements : 0;
 }
 
-// What happened, not what was to be expected: some plans are the host's although the ranks have GPUs.
+// Reports where the calls were really executed. Some plans are executed by the host although the ranks have GPUs.
 std::string PerfReport::carried_out_text() const {
   int by_devices = 0;
   int all = 0;
@@ -221,8 +222,8 @@ std::string PerfReport::to_json(const std::string& date) const {
   return document.dump(2) + "\n";
 }
 
-// A table is for people, too: six digits say more than a measurement knows. No value needs quoting: names have neither
-// commas nor quotes.
+// Floating-point numbers have six digits, because the measurements are not more precise and people read this file as
+// well. Values need no quotes: names contain neither commas nor quotes.
 std::string PerfReport::to_csv() const {
   std::string text;
   for (const nlohmann::ordered_json& row : json_rows()) {

@@ -27,9 +27,11 @@
 namespace tutti::tool {
 namespace {
 
-// The whole plan is written out to be proved: at most this many ranks. A ring of so many has 2 million steps.
+// A proof needs the whole plan, with the steps of all ranks in memory, so the number of ranks is limited. A ring of
+// this many ranks has 2 million steps.
 constexpr std::uint32_t kMaxProvedRanks = 1024;
-// With more ranks than this the proof leaves windows out: vector clocks cost ranks times messages.
+// With more ranks than this, the proof covers staged execution only and not windows, because the time for vector
+// clocks is ranks times messages.
 constexpr std::uint32_t kMaxWindowRanks = 256;
 
 struct PlanOptions {
@@ -47,6 +49,8 @@ struct PlanOptions {
 
 int fail(const Error& error) { return report("plan", error); }
 
+// Proves the plan, staged and through windows if it is small enough. The counts of the report are sums over the forms
+// of execution.
 Result<VerifyReport> prove(const Plan& plan) {
   if (plan.ranks.size() <= kMaxWindowRanks) return verify_all(plan);
   VerifyReport sum;
@@ -60,7 +64,7 @@ Result<VerifyReport> prove(const Plan& plan) {
   return sum;
 }
 
-// Prints the steps of one rank or of all, rank by rank.
+// Prints the steps of one rank, or of all ranks one after the other.
 void print_steps(const Generator& generator, const PlanOptions& options) {
   std::fputs(to_text(generator.shape).c_str(), stdout);
   const std::uint32_t first = options.rank.value_or(0);
@@ -76,7 +80,7 @@ Status draw(const Plan& plan, const std::string& path) {
   return write_file(path, *svg);
 }
 
-// A file that could not be read back is not written.
+// Writes the plan as JSON, unless it is so large that it could not be read back.
 Status write_json(const Plan& plan, const PlanOptions& options) {
   const auto refuse = [&](const std::string& reason) {
     return Error{
@@ -103,12 +107,12 @@ Status write_files(const Plan& plan, const PlanOptions& options) {
 void print_proof(const VerifyReport& report, const PlanShape& shape) {
   fmt::print(
       "proved: result, no deadlock, no race, {}, over 2 tiles and 2 calls: {} steps, {} messages, {} race checks\n",
-      shape.collective.ranks <= kMaxWindowRanks ? proved_ways(shape.windows_in_place)
+      shape.collective.ranks <= kMaxWindowRanks ? proved_modes(shape.windows_in_place)
                                                 : "staged, in place and out of place",
       report.steps, report.messages, report.race_checks);
 }
 
-// What can be said of a plan of too many ranks to be written out: one rank's steps.
+// For a plan with too many ranks to be built as a whole: prints the steps of one rank.
 int print_unproved(const Generator& generator, const PlanOptions& options) {
   if (!options.rank || !options.svg_path.empty() || !options.json_path.empty() || options.exported.wanted()) {
     fmt::print(stderr,
@@ -118,7 +122,7 @@ int print_unproved(const Generator& generator, const PlanOptions& options) {
     return kExitUsage;
   }
   print_steps(generator, options);
-  fmt::print("not proved: plans of more than {} ranks are not written out as a whole\n", kMaxProvedRanks);
+  fmt::print("not proved: plans of more than {} ranks are not built as a whole\n", kMaxProvedRanks);
   return kExitSuccess;
 }
 
@@ -143,7 +147,8 @@ int run_plan(const PlanOptions& options) {
   if (!generator.ok()) return fail(generator.error());
   if (options.ranks > kMaxProvedRanks) return print_unproved(*generator, options);
   const Plan plan = build_plan(*generator);
-  // First, so that a failure costs no proof and is not lost behind pages of steps.
+  // Files are written first, so that an error does not cost the time of the proof and is not hidden behind pages of
+  // steps.
   if (const Status written = write_files(plan, options); !written.ok()) return fail(written.error());
   const Result<VerifyReport> report = prove(plan);
   if (!options.quiet) print_steps(*generator, options);
@@ -154,7 +159,7 @@ int run_plan(const PlanOptions& options) {
 
 }  // namespace
 
-std::string_view proved_ways(bool windows_in_place) {
+std::string_view proved_modes(bool windows_in_place) {
   return windows_in_place ? "staged and through windows, in place and out of place"
                           : "staged in place and out of place, through windows out of place (calls in place use none)";
 }
@@ -196,21 +201,22 @@ void add_plan_command(CLI::App& app, int& exit_code) {
   command->add_option("collective", options->collective, "The collective")
       ->required()
       ->check(name_in(planned_collectives()));
-  command->add_option("--algorithm", options->algorithm, "One that has a plan for it, see docs/algorithms.md")
+  command
+      ->add_option("--algorithm", options->algorithm,
+                   "An algorithm that has a plan for the collective, see docs/algorithms.md")
       ->required()
       ->check(check_algorithm);
   command->add_option("--ranks", options->ranks, "Number of ranks")->required()->check(number_in(1u, 1u << 24));
-  command->add_option("--root", options->root, "Root of a collective that has one; default 0");
-  command->add_option("--nodes", options->nodes,
-                      "Machines that the ranks stand on, side by side, equally many on each");
-  CLI::Option* rank = command->add_option("--rank", options->rank, "Print this rank's steps only");
-  command->add_flag("--quiet", options->quiet, "Print the proof, and no steps")->excludes(rank);
+  command->add_option("--root", options->root, "Root rank of a rooted collective; default 0");
+  command->add_option("--nodes", options->nodes, "Number of machines, each with an equal group of consecutive ranks");
+  CLI::Option* rank = command->add_option("--rank", options->rank, "Print only the steps of this rank");
+  command->add_flag("--quiet", options->quiet, "Print only the result of the proof, and no steps")->excludes(rank);
   command->add_option("--svg", options->svg_path, "Draw the plan into this file");
   command->add_option("--json", options->json_path, "Write the plan into this file, for tutti verify --plan");
   add_export_options(*command, options->exported);
   command->callback([options, &exit_code] {
     exit_code = run_plan(*options);
-    if (!output_was_taken("plan")) exit_code = kExitFailure;
+    if (!flush_output("plan")) exit_code = kExitFailure;
   });
 }
 

@@ -23,7 +23,7 @@ Error invalid(std::string message) {
   return {.code = ErrorCode::kInvalidArgument, .scope = ErrorScope::kCall, .rank = -1, .message = std::move(message)};
 }
 
-// A buffer's longest row of blocks: what "bytes" are of.
+// The largest number of blocks that a buffer has. --bytes is the length of all these blocks together.
 std::uint32_t most_blocks(const Collective& collective) {
   return std::max(
       {1u, input_blocks(collective, collective.root).count, output_blocks(collective, collective.root).count});
@@ -53,9 +53,9 @@ void add_export_options(CLI::App& command, ExportOptions& options) {
   command.add_option("--goal", options.goal_path, "Write the plan as GOAL, for LogGOPSim; takes --bytes");
   command.add_option("--chakra", options.chakra_folder,
                      "Write the plan as Chakra traces, plan.RANK.et in this folder, for ASTRA-sim; takes --bytes");
-  command.add_option("--bytes", options.bytes, "Of the message, all its blocks: 8, 4K, 64M, 1G");
-  command.add_option("--element-bytes", options.element_bytes, "Of one element; default 4");
-  command.add_option("--slot-bytes", options.slot_bytes, "The longest message of a connection; default 512K");
+  command.add_option("--bytes", options.bytes, "Length of the message, all blocks together: 8, 4K, 64M, 1G");
+  command.add_option("--element-bytes", options.element_bytes, "Length of an element; default 4");
+  command.add_option("--slot-bytes", options.slot_bytes, "Longest message of a connection; default 512K");
 }
 
 Status check_export(const ExportOptions& options) {

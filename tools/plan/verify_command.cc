@@ -33,26 +33,33 @@
 namespace tutti::tool {
 namespace {
 
-constexpr std::uint32_t kMaxRanks = 4096;         // of one plan; a ring of so many has 34 million steps
-constexpr std::uint32_t kFullRanks = 256;         // beyond: staged, in place, one tile and call
-constexpr std::uint64_t kMostSteps = 70'000'000;  // of one plan
-constexpr std::uint64_t kStepBytes = 80;          // a run with a plan of kMostSteps takes up to 5.6 GB, measured
-// Of one plan beyond kFullRanks whose races only vector clocks can judge: words joined, some 10^9 a second.
+// Largest number of ranks of a plan. A ring of this many ranks has 34 million steps.
+constexpr std::uint32_t kMaxRanks = 4096;
+// Plans with more ranks are checked less: only without windows, in place, with one root, one tile and one call. Races
+// stay unchecked if the vector clocks would be too large.
+constexpr std::uint32_t kFullRanks = 256;
+constexpr std::uint64_t kMostSteps = 70'000'000;  // largest number of steps of a plan
+// Memory per step. Measured: a run with a plan of kMostSteps steps uses up to 5.6 GB.
+constexpr std::uint64_t kStepBytes = 80;
+// Limit for plans with more than kFullRanks ranks whose freedom from races only vector clocks can prove: the number of
+// clock entries that are joined, about 10^9 of which take a second.
 constexpr std::uint64_t kMostClockWords = std::uint64_t{1} << 32;
 constexpr std::uint32_t kMutatedRanks[] = {2, 3, 4, 5, 8};
-constexpr std::uint32_t kMutatedVariants = 4;  // up to here with every root and all shapes of machines, else the first
-constexpr std::uint32_t kMostMutatedRanks = 12;  // with --mutations: every rank count up to here
+// Plans with at most this many ranks are mutated for every root and all machine shapes; larger ones only for root 0 on
+// one machine.
+constexpr std::uint32_t kMutatedVariants = 4;
+constexpr std::uint32_t kMostMutatedRanks = 12;  // with --mutations: all rank counts up to this one
 constexpr std::size_t kShownMisses = 10;
 
 struct VerifyCommand {
   std::string ranks = "2..64";
-  std::string collective;  // empty: all of them
+  std::string collective;  // empty: all collectives
   std::string algorithm;
   bool more_mutations = false;
   std::string plan_path;
 };
 
-// A line that is drawn over and over on a terminal; nothing where standard error is none.
+// A progress bar on one line of the terminal. Prints nothing if standard error is not a terminal.
 class ProgressBar {
  public:
   explicit ProgressBar(double total) : total_(total), shown_(isatty(STDERR_FILENO) == 1) {}
@@ -90,12 +97,13 @@ struct Outcome {
   std::uint64_t plans = 0;
   std::uint64_t failed = 0;
   std::uint64_t skipped = 0;
-  std::uint64_t sampled = 0;     // of more than kFullRanks
-  std::uint64_t races_open = 0;  // of these: proved but for races
+  std::uint64_t sampled = 0;     // plans with more than kFullRanks ranks
+  std::uint64_t races_open = 0;  // of these: proved, but races were not checked
   VerifyReport counts;
   MutationCount mutations;
 };
 
+// Relative time of the proofs for a number of ranks, for the progress bar.
 double work_of(std::uint32_t ranks) { return static_cast<double>(ranks) * ranks; }
 
 // One algorithm of one collective.
@@ -118,7 +126,7 @@ std::vector<Subject> subjects_of(const VerifyCommand& command) {
   return subjects;
 }
 
-// Roots: the first rank, one in the middle and the last.
+// The roots to try: the first rank, one in the middle, and the last one.
 std::vector<std::uint32_t> roots_of(CollectiveKind kind, std::uint32_t ranks) {
   if (!has_root(kind)) return {0};
   if (ranks > kFullRanks) return {ranks / 2};
@@ -127,7 +135,8 @@ std::vector<std::uint32_t> roots_of(CollectiveKind kind, std::uint32_t ranks) {
   return roots;
 }
 
-// Machines: all ranks on one; half of them on each of two; two thirds on the first.
+// The distributions over machines to try: all ranks on one machine; half of the ranks on each of two machines; two
+// thirds on the first machine.
 std::vector<std::vector<std::uint32_t>> machines_of(std::uint32_t ranks) {
   std::vector<std::vector<std::uint32_t>> shapes{{}};
   if (ranks < 2) return shapes;
@@ -148,7 +157,7 @@ std::string describe(const Subject& subject, const Collective& collective) {
   return text;
 }
 
-// Steps of all ranks together, taken to be about as many as those of the first.
+// The number of steps of all ranks together, estimated as the steps of rank 0 times the number of ranks.
 std::uint64_t steps_of(const Generator& generator) {
   std::uint64_t steps = 0;
   for (const Channel& channel : generator.build(generator.shape, 0).channels) steps += channel.steps.size();
@@ -161,8 +170,9 @@ std::uint64_t channels_of(const Plan& plan) {
   return channels;
 }
 
-// Beyond kFullRanks the four ways of memory would take hours: what is left is the result, in place, and races where
-// each rank's own order or vector clocks of a bounded size show that there are none.
+// Proves a plan. With more than kFullRanks ranks, a proof of all four forms of execution would take hours. Then only
+// the result of staged in-place execution is proved. Freedom from races is proved if the order of steps of each rank
+// is sufficient, or if vector clocks of limited size are.
 Result<VerifyReport> prove_or_sample(const Plan& plan) {
   if (plan.ranks.size() <= kFullRanks) return verify_all(plan);
   const auto sampled = verify(plan, {.in_place = true, .own_order_only = true, .tiles = 1, .calls = 1});
@@ -173,7 +183,7 @@ Result<VerifyReport> prove_or_sample(const Plan& plan) {
   return !clocked.ok() && clocked.error().code == ErrorCode::kUnsupported ? sampled : clocked;
 }
 
-// Why the plan is not built; empty: it is.
+// The reason why a plan is too large to be built, or an empty string.
 std::string too_large(const Generator& generator, const Outcome& outcome) {
   const std::uint64_t steps = steps_of(generator);
   if (steps > kMostSteps) return fmt::format("has about {} steps, more than {}", steps, kMostSteps);
@@ -183,8 +193,8 @@ std::string too_large(const Generator& generator, const Outcome& outcome) {
                      text_of_bytes(needed), text_of_bytes(outcome.memory_bytes), outcome.memory_limit);
 }
 
-// Calls `visit` with every different plan for so many ranks: of roots, and of machines where the plan depends on them.
-// Counts what there is no plan for and tells of the first.
+// Calls `visit` with every different plan for this number of ranks: for several roots and, if the plan depends on
+// machines, several distributions over machines. Counts the cases without a plan, and prints the first one.
 void for_each_plan(const Subject& subject, std::uint32_t ranks, ProgressBar& bar, Outcome& outcome,
                    const std::function<void(const Plan& plan, const std::string& name)>& visit) {
   for (const std::uint32_t root : roots_of(subject.kind, ranks)) {
@@ -205,7 +215,7 @@ void for_each_plan(const Subject& subject, std::uint32_t ranks, ProgressBar& bar
         continue;
       }
       Plan plan = build_plan(*generator);
-      if (!nodes.empty() && plan.ranks == on_one.ranks) break;  // machines make no difference to it
+      if (!nodes.empty() && plan.ranks == on_one.ranks) break;  // the plan does not depend on machines
       visit(plan, describe(subject, collective));
       if (nodes.empty()) on_one = std::move(plan);
     }
@@ -228,7 +238,7 @@ void prove_range(const Subject& subject, RankRange range, ProgressBar& bar, Outc
       if (!report->race_free) {
         ++outcome.races_open;
         bar.clear();
-        fmt::print("races left out: {}: its order takes more vector clocks than are tried\n", name);
+        fmt::print("races not checked: {}: the vector clocks of its order would be too large\n", name);
       }
       outcome.counts.steps += report->steps;
       outcome.counts.messages += report->messages;
@@ -248,7 +258,7 @@ void count_mutants(const Subject& subject, const VerifyCommand& command, Progres
     for_each_plan(subject, ranks, bar, outcome, [&](const Plan& plan, const std::string& name) {
       if (!verify_all(plan).ok()) {
         ++outcome.failed;
-        fmt::print("NOT proved: {}, so its mutations say nothing\n", name);
+        fmt::print("NOT proved: {}, so its mutations are not tested\n", name);
         return;
       }
       const Collective& collective = plan.shape.collective;
@@ -314,7 +324,7 @@ int run_verify(const VerifyCommand& command) {
   return report_outcome(outcome, subjects, range, seconds.count());
 }
 
-// A plan of the user's own, from a file.
+// Proves a user's plan from a JSON file.
 int verify_file(const std::string& path) {
   const Result<std::string> text = read_file(path, PlanLimits::kJsonBytes + 1);
   if (!text.ok()) return report("verify", text.error());
@@ -326,7 +336,7 @@ int verify_file(const std::string& path) {
       "proved {}{}{} of {} {}: result, no deadlock, no race, {}, over 2 tiles and 2 calls: {} steps, {} messages, {} "
       "race checks; digest {:08x}\n",
       what.name, what.name.empty() ? "" : ", ", to_string(what.collective), what.ranks,
-      what.ranks == 1 ? "rank" : "ranks", proved_ways(proof.windows_in_place), proof.steps, proof.messages,
+      what.ranks == 1 ? "rank" : "ranks", proved_modes(proof.windows_in_place), proof.steps, proof.messages,
       proof.race_checks, plan->digest());
   return kExitSuccess;
 }
@@ -369,14 +379,14 @@ void add_verify_command(CLI::App& app, int& exit_code) {
       command->add_option("--algorithm", options->algorithm, "Only this one; default all")->check(check_algorithm);
   CLI::Option* mutations = command->add_flag(
       "--mutations", options->more_mutations,
-      fmt::format("Mutate the plans of every rank count up to {} (some seconds) instead of {}; --ranks makes no "
-                  "difference to this",
+      fmt::format("Mutate the plans of every rank count up to {} (some seconds) instead of {}; --ranks has no "
+                  "effect on this",
                   kMostMutatedRanks, fmt::join(kMutatedRanks, ", ")));
   command->add_option("--plan", options->plan_path, "Prove the plan in this file instead, see docs/plan-json.md")
       ->excludes(ranks, collective, algorithm, mutations);
   command->callback([options, &exit_code] {
     exit_code = options->plan_path.empty() ? run_verify(*options) : verify_file(options->plan_path);
-    if (!output_was_taken("verify")) exit_code = kExitFailure;
+    if (!flush_output("verify")) exit_code = kExitFailure;
   });
 }
 

@@ -1,6 +1,5 @@
-// `tutti verify`: proves every algorithm's plans of every collective for a range of rank counts, and the verifier by
-// mutations.
-// docs/verifier.md.
+// The command `tutti verify`. It proves the plans of every algorithm of every collective for a range of rank counts,
+// and tests the verifier by mutating plans. docs/verifier.md describes it.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -17,10 +16,11 @@ struct RankRange {
   bool operator==(const RankRange&) const = default;
 };
 
-// "2..64" or "8"; nothing for anything else, for 0 ranks and for a range that ends before it starts.
+// Parses "2..64" or "8". Returns nothing for any other text, for 0 ranks, and for a range that ends before it starts.
 std::optional<RankRange> parse_rank_range(const std::string& text);
 
-// Sets `exit_code` when the command has run: 0 when everything was proved and no mutation missed.
+// Adds the command to `app`. Stores the result in `exit_code` when the command has run: 0 if everything was proved and
+// the verifier detected every mutation.
 void add_verify_command(CLI::App& app, int& exit_code);
 
 }  // namespace tutti::tool

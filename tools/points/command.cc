@@ -26,12 +26,13 @@ namespace {
 
 struct PointsOptions {
   std::string table;
-  std::string systems;  // empty: looked for, see find_systems()
+  std::string systems;  // empty: find_systems() searches for it
   std::string only;
-  std::uint32_t starts = 0;  // above 0: fit
+  std::uint32_t starts = 0;  // greater than 0: fit parameters, from this many starts
   bool every_point = false;
 };
 
+// Relative errors |predicted / measured - 1| of a set of points.
 struct Errors {
   double median = 0;
   double worst = 0;
@@ -41,7 +42,7 @@ struct Errors {
 
 int fail(const Error& error) { return report("points", error); }
 
-constexpr std::size_t kMostBytes = std::size_t{64} << 20;  // of a file
+constexpr std::size_t kMostBytes = std::size_t{64} << 20;  // largest file that is read
 
 Result<std::string> read_whole(const std::string& path) {
   Result<std::string> text = read_file(path, kMostBytes);
@@ -64,9 +65,10 @@ std::string source_of(const System& system, const std::vector<Point>& points) {
                      system.capability);
 }
 
-// The points that the parameters were not fitted on.
-Result<Errors> judge(const Predictor& predictor, const std::vector<Point>& points, const Parameters& parameters,
-                     bool print) {
+// The errors of the predictions for the points to which the parameters were not fitted. Prints all points if `print`
+// is true.
+Result<Errors> measure_errors(const Predictor& predictor, const std::vector<Point>& points,
+                              const Parameters& parameters, bool print) {
   std::vector<std::pair<double, std::uint64_t>> errors;
   for (const Point& point : points) {
     const Result<Predicted> predicted = predictor.predict(point, parameters);
@@ -112,7 +114,7 @@ Status run_system(const PointsOptions& options, const System& system, const std:
         "\n{}: {}\n\n| machines | bytes | measured us | predicted us | error | by | |\n|---|---|---|---|---|---|---|\n",
         system.name, parameters->source);
   }
-  const Result<Errors> errors = judge(*predictor, *points, *parameters, options.every_point);
+  const Result<Errors> errors = measure_errors(*predictor, *points, *parameters, options.every_point);
   if (!errors.ok()) return errors.error();
   const double most_worst = 0.25, most_median = 0.1;
   if (options.every_point) fmt::print("\n");
@@ -122,7 +124,8 @@ Status run_system(const PointsOptions& options, const System& system, const std:
   return std::fflush(stdout) == 0 ? Status() : system_error("cannot write to stdout", errno);
 }
 
-// In the working directory or above this program, which a build puts somewhere in the tree.
+// The path of bench/points/systems.json: in the working directory, or in a folder above this program, because a build
+// places the program somewhere in Tutti's tree.
 Result<std::string> find_systems() {
   namespace fs = std::filesystem;
   const fs::path wanted = "bench/points/systems.json";
@@ -133,9 +136,10 @@ Result<std::string> find_systems() {
     if (fs::exists(folder / wanted, unknown)) return (folder / wanted).string();
     if (folder == folder.root_path()) break;
   }
-  return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
-               fmt::format("there is no {} in {} or above {}; name it by --systems FILE (it lies in Tutti's tree)",
-                           wanted.string(), fs::current_path(unknown).string(), program.string())};
+  return Error{
+      ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
+      fmt::format("there is no {} in {} or above {}; name it with --systems FILE (it is in Tutti's source tree)",
+                  wanted.string(), fs::current_path(unknown).string(), program.string())};
 }
 
 int run_points(PointsOptions options) {
@@ -176,10 +180,10 @@ void add_points_command(CLI::App& app, int& exit_code) {
   command->add_option("table", options->table, "CSV of measurements, see docs/points.md")->required();
   command->add_option(
       "--systems", options->systems,
-      "What systems there are, a file; default: bench/points/systems.json here or in this program's tree");
-  command->add_option("--only", options->only, "This system only");
+      "File that describes the systems; default: bench/points/systems.json here or in this program's tree");
+  command->add_option("--only", options->only, "Compare only this system");
   command->add_flag("--every-point", options->every_point, "Print every point");
-  command->add_option("--fit", options->starts, "Fit the files of parameters anew, from so many starts")
+  command->add_option("--fit", options->starts, "Fit the parameter files again, from this many starting points")
       ->check(number_in(1u, 1000u));
   command->callback([options, &exit_code] { exit_code = run_points(*options); });
 }

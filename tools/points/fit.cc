@@ -1,4 +1,4 @@
-// Fitting a system's parameters to some of its points.
+// parameter(), set_parameter() and fit(): fit the parameters of a system to some of its points.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -16,8 +16,9 @@ Error invalid(std::string message) {
   return {.code = ErrorCode::kInvalidArgument, .scope = ErrorScope::kCall, .rank = -1, .message = std::move(message)};
 }
 
-// What a name stands for; two where `nic` and `spine` are to be the same. Empty: no such name.
-std::vector<double*> places_of(Parameters& p, std::string_view name) {
+// Pointers to the fields for which a name stands. A name of the level `nic` stands for two fields, because `spine`
+// must have the same value. Empty if there is no such name.
+std::vector<double*> pointers_to(Parameters& p, std::string_view name) {
   if (name == "launch_us") return {&p.launch_us};
   if (name == "step_us") return {&p.step_us};
   if (name == "switch_latency_us") return {&p.switch_latency_us};
@@ -49,7 +50,7 @@ class Fit {
   Fit(const System& system, const Predictor& predictor, const std::vector<Point>& points)
       : system_(system), predictor_(predictor), points_(points) {}
 
-  // Empty where a prediction fails.
+  // The sum of |log(predicted / measured)| over the points to be fitted. Errors: those of a prediction.
   Result<double> misfit(const Parameters& parameters) const {
     double sum = 0;
     for (const Point& point : points_) {
@@ -61,9 +62,10 @@ class Fit {
     return sum;
   }
 
-  // Along one parameter after the other, by steps that are halved where none helps.
+  // Changes one parameter after the other by a step, as long as that reduces the misfit. If no change of a whole round
+  // helps, the step is halved.
   Result<double> descend(Parameters& parameters) const {
-    constexpr double kFirstStep = 0.5, kLastStep = 0.01;  // of the logarithm
+    constexpr double kFirstStep = 0.5, kLastStep = 0.01;  // steps of the parameter's logarithm
     Result<double> best = misfit(parameters);
     for (double step = kFirstStep; best.ok() && step > kLastStep;) {
       bool better = false;
@@ -95,21 +97,21 @@ class Fit {
 
 Result<double> parameter(const Parameters& parameters, std::string_view name) {
   Parameters copy = parameters;
-  const std::vector<double*> places = places_of(copy, name);
-  if (places.empty()) return invalid(fmt::format("{}: no parameter has this name", name));
-  return *places[0];
+  const std::vector<double*> pointers = pointers_to(copy, name);
+  if (pointers.empty()) return invalid(fmt::format("{}: no parameter has this name", name));
+  return *pointers[0];
 }
 
 Status set_parameter(Parameters& parameters, std::string_view name, double value) {
-  const std::vector<double*> places = places_of(parameters, name);
-  if (places.empty()) return invalid(fmt::format("{}: no parameter has this name", name));
-  // What a channel reaches stays the same part of what all reach.
+  const std::vector<double*> pointers = pointers_to(parameters, name);
+  if (pointers.empty()) return invalid(fmt::format("{}: no parameter has this name", name));
+  // The bandwidth of a channel keeps its ratio to the total bandwidth.
   constexpr std::string_view kAll = ".gbytes_per_s";
   if (name.ends_with(kAll)) {
     const std::string one = std::string(name.substr(0, name.size() - kAll.size())) + ".channel_gbytes_per_s";
-    for (double* const place : places_of(parameters, one)) *place *= value / *places[0];
+    for (double* const pointer : pointers_to(parameters, one)) *pointer *= value / *pointers[0];
   }
-  for (double* const place : places) *place = value;
+  for (double* const pointer : pointers) *pointer = value;
   return {};
 }
 

@@ -31,23 +31,24 @@ std::optional<Protocol> parse_protocol(std::string_view name) {
   return std::nullopt;
 }
 
-// A field of one system, text or a list of texts; kept as text, since every field has few values.
-Result<std::vector<std::string>> texts(const Json& system, const std::string& field) {
+// A field of one system that is a text or a list of texts. The result is always a list.
+Result<std::vector<std::string>> text_field(const Json& system, const std::string& field) {
   const auto found = system.find(field);
   if (found == system.end()) return std::vector<std::string>{};
   std::vector<std::string> values;
   for (const Json& each : found->is_array() ? *found : Json::array({*found})) {
-    if (!each.is_string()) return invalid(fmt::format("{}: text, or a list of texts, is wanted", field));
+    if (!each.is_string()) return invalid(fmt::format("{}: must be a text or a list of texts", field));
     values.push_back(each.get<std::string>());
   }
   return values;
 }
 
-Result<std::uint32_t> whole(const Json& system, const std::string& field) {
+// A field of one system that is an integer; 0 if the field is absent.
+Result<std::uint32_t> integer_field(const Json& system, const std::string& field) {
   const auto found = system.find(field);
   if (found == system.end()) return 0u;
   if (!found->is_number_unsigned() || found->get<std::uint64_t>() > (1u << 24)) {
-    return invalid(fmt::format("{}: a whole number is wanted, at most 16777216", field));
+    return invalid(fmt::format("{}: must be an integer, at most 16777216", field));
   }
   return found->get<std::uint32_t>();
 }
@@ -56,13 +57,13 @@ Result<System> parse_system(const Json& json) {
   static const std::set<std::string> kKnown = {"name",      "rows",       "algorithm",  "ranks",
                                                "shape",     "capability", "training",   "algorithms",
                                                "protocols", "fitted",     "slot_bytes", "in_switch"};
-  if (!json.is_object()) return invalid("a system is an object");
+  if (!json.is_object()) return invalid("a system must be a JSON object");
   for (const auto& [field, value] : json.items()) {
     if (!kKnown.contains(field)) return invalid(fmt::format("{}: there is no such field", field));
   }
   std::map<std::string, std::vector<std::string>> text;
   for (const char* field : {"name", "rows", "algorithm", "shape", "training", "algorithms", "protocols", "fitted"}) {
-    Result<std::vector<std::string>> values = texts(json, field);
+    Result<std::vector<std::string>> values = text_field(json, field);
     if (!values.ok()) return std::move(values).error();
     text[field] = *std::move(values);
   }
@@ -76,18 +77,18 @@ Result<System> parse_system(const Json& json) {
                 .slot_bytes = {},
                 .fitted = text["fitted"]};
   if (system.name.empty() || system.rows.empty() || system.shape.empty())
-    return invalid("name, rows, shape: are needed");
-  const Result<std::uint32_t> ranks = whole(json, "ranks");
-  const Result<std::uint32_t> capability = whole(json, "capability");
+    return invalid("name, rows and shape are required");
+  const Result<std::uint32_t> ranks = integer_field(json, "ranks");
+  const Result<std::uint32_t> capability = integer_field(json, "capability");
   if (!ranks.ok()) return ranks.error();
   if (!capability.ok()) return capability.error();
   for (const Json& each : json.value("slot_bytes", Json::array())) {
-    if (!each.is_number_unsigned()) return invalid("slot_bytes: a list of whole numbers is wanted");
+    if (!each.is_number_unsigned()) return invalid("slot_bytes: must be a list of integers");
     system.slot_bytes.push_back(each.get<std::uint64_t>());
   }
   system.ranks = *ranks;
   system.capability = static_cast<std::int32_t>(*capability);
-  if (system.capability == 0) return invalid("capability: is needed, as 80, 90 or 100");
+  if (system.capability == 0) return invalid("capability is required: 80, 90 or 100");
   if (one("training") == "at most 16 machines") {
     system.training = Training::kAtMost16Machines;
   } else if (one("training") != "every other size") {
@@ -108,7 +109,7 @@ Result<System> parse_system(const Json& json) {
     system.in_switch = found->get<bool>();
   }
   if ((system.algorithms.empty() || system.protocols.empty()) && !system.in_switch) {
-    return invalid("algorithms and protocols, or in_switch: are needed");
+    return invalid("algorithms and protocols, or in_switch, are required");
   }
   for (const std::string& name : system.fitted) {
     const Result<double> known = parameter(Parameters{}, name);
@@ -117,7 +118,7 @@ Result<System> parse_system(const Json& json) {
   return system;
 }
 
-// One line's fields; a field in quotes may hold commas, and quotes twice.
+// The fields of one CSV line. A field in quotes may contain commas, and two quotes for one quote.
 std::vector<std::string> fields_of(std::string_view line) {
   std::vector<std::string> fields(1);
   bool quoted = false;
@@ -143,6 +144,7 @@ std::optional<Number> number_of(const std::string& text) {
   return number;
 }
 
+// Sorts the points and sets Point::fitted.
 void mark_fitted(std::vector<Point>& points, Training training) {
   std::sort(points.begin(), points.end(), [](const Point& a, const Point& b) {
     return std::tie(a.machines, a.ranks, a.bytes) < std::tie(b.machines, b.ranks, b.bytes);
@@ -225,41 +227,42 @@ Result<Predictor> Predictor::create(const System& system, const std::vector<Poin
     for (std::uint32_t rank = 0; each > 1 && rank < cluster->ranks(); ++rank) {
       nodes.push_back(rank / cluster->ranks_per_machine);
     }
-    Place place{.machines = each, .network = *std::move(network), .generators = {}, .in_switch = {}};
+    PlannedCluster planned{.machines = each, .network = *std::move(network), .generators = {}, .in_switch = {}};
     if (system.in_switch) {
       Result<InSwitch> in_switch = InSwitch::create(*cluster);
       if (!in_switch.ok()) return std::move(in_switch).error();
-      place.in_switch = *std::move(in_switch);
+      planned.in_switch = *std::move(in_switch);
     }
     for (const Algorithm algorithm : system.algorithms) {
       const Result<Generator> generator = find_generator({.ranks = cluster->ranks(), .nodes = nodes}, algorithm);
       if (!generator.ok()) return generator.error();
-      place.generators.push_back(*generator);
+      planned.generators.push_back(*generator);
     }
-    predictor.places_.push_back(std::move(place));
+    predictor.clusters_.push_back(std::move(planned));
   }
   return predictor;
 }
 
 Result<Predicted> Predictor::predict(const Point& point, const Parameters& parameters) const {
-  const auto place =
-      std::find_if(places_.begin(), places_.end(), [&](const Place& each) { return each.machines == point.machines; });
-  if (place == places_.end() || place->network.ranks() != point.ranks) {
-    return invalid(fmt::format("{} machines of {} have no {} ranks", point.machines, system_.shape, point.ranks));
+  const auto planned = std::find_if(clusters_.begin(), clusters_.end(),
+                                    [&](const PlannedCluster& each) { return each.machines == point.machines; });
+  if (planned == clusters_.end() || planned->network.ranks() != point.ranks) {
+    return invalid(
+        fmt::format("{} machines of the shape {} do not have {} ranks", point.machines, system_.shape, point.ranks));
   }
   Predicted best;
-  const std::vector<std::uint64_t> as_told{parameters.slot_bytes};
+  const std::vector<std::uint64_t> default_slot_bytes{parameters.slot_bytes};
   Parameters cut = parameters;
-  for (const std::uint64_t slot_bytes : system_.slot_bytes.empty() ? as_told : system_.slot_bytes) {
+  for (const std::uint64_t slot_bytes : system_.slot_bytes.empty() ? default_slot_bytes : system_.slot_bytes) {
     cut.slot_bytes = slot_bytes;
     if (system_.in_switch && parameters.switch_gbytes_per_s > 0) {
-      const Result<double> time_us = place->in_switch->all_reduce_us(point.bytes, cut);
+      const Result<double> time_us = planned->in_switch->all_reduce_us(point.bytes, cut);
       if (!time_us.ok()) return time_us.error();
       if (best.time_us == 0 || *time_us < best.time_us) best = {.time_us = *time_us, .algorithm = Algorithm::kAuto};
     }
-    for (const Generator& generator : place->generators) {
+    for (const Generator& generator : planned->generators) {
       for (const Protocol protocol : system_.protocols) {
-        const Result<SimulateResult> result = simulate(generator, point.bytes, place->network, cut,
+        const Result<SimulateResult> result = simulate(generator, point.bytes, planned->network, cut,
                                                        {.model = SimulationModel::kSweep, .protocol = protocol});
         if (!result.ok()) return result.error();
         const double time_us = time_by_links_us(*result);

@@ -28,44 +28,46 @@
 namespace tutti::tool {
 namespace {
 
-constexpr std::size_t kMostTroubles = 3;  // lines about files that nobody has named
+// Most messages about unreadable files that the user did not name.
+constexpr std::size_t kMostReadErrors = 3;
 
-struct Choice {
-  std::string folder;  // empty: where ranks of this user leave them
-  std::string job;     // 8 hexadecimal digits; empty: all, or the newest
+// The recordings that the user has selected.
+struct RecordingSelection {
+  std::string folder;  // empty: the folders in which ranks of this user store them
+  std::string job;     // 8 hexadecimal digits; empty: all jobs (top) or the newest job (doctor)
 };
 
 struct TopCommand {
-  Choice choice;
+  RecordingSelection selection;
   bool once = false;
   std::int64_t interval_ms = 1000;
 };
 
 struct DoctorCommand {
-  Choice choice;
+  RecordingSelection selection;
   std::vector<std::string> files;
   std::string trace;
 };
 
-void add_choice(CLI::App& command, Choice& choice) {
-  command.add_option("--job", choice.job, "the job by its number, 8 hexadecimal digits")
+void add_selection_options(CLI::App& command, RecordingSelection& selection) {
+  command.add_option("--job", selection.job, "Only this job: its number, 8 hexadecimal digits")
       ->check([](const std::string& job) {
         const bool right = job.size() == 8 && job.find_first_not_of("0123456789abcdef") == std::string::npos;
         return right ? std::string()
                      : fmt::format("\"{}\" is not a job; give 8 hexadecimal digits, as `tutti top` shows them", job);
       });
-  command.add_option("--dir", choice.folder,
-                     "the folder of the recordings (default: TUTTI_RECORD_DIR, or where ranks put them)");
+  command.add_option("--dir", selection.folder,
+                     "Folder of the recordings (default: TUTTI_RECORD_DIR, or the folders that ranks use)");
 }
 
-Result<std::vector<std::string>> folders_of(const Choice& choice) {
-  if (!choice.folder.empty()) return std::vector<std::string>{choice.folder};
+Result<std::vector<std::string>> folders_of(const RecordingSelection& selection) {
+  if (!selection.folder.empty()) return std::vector<std::string>{selection.folder};
   const auto config = parse_config(environment_variables());
   if (!config) return config.error();
   return recording::folders(config->record_dir, process_environment());
 }
 
-// Of the job that is asked for, by its number.
+// Only the recordings of job `job`, 8 hexadecimal digits.
 std::vector<Recording> of_job(std::vector<Recording> all, const std::string& job) {
   std::erase_if(all, [&](const Recording& one) { return fmt::format("{:08x}", one.job) != job; });
   return all;
@@ -78,24 +80,25 @@ std::string newest_job(const std::vector<Recording>& all) {
 }
 
 int run_top(const TopCommand& command) {
-  const auto folders = folders_of(command.choice);
+  const auto folders = folders_of(command.selection);
   if (!folders) return report("top", folders.error());
   const bool clears = !command.once && isatty(STDOUT_FILENO) == 1;
   while (true) {
-    std::vector<std::string> troubles;
-    std::vector<Recording> recordings = read_recordings(*folders, troubles);
-    if (!command.choice.job.empty()) recordings = of_job(std::move(recordings), command.choice.job);
+    std::vector<std::string> read_errors;
+    std::vector<Recording> recordings = read_recordings(*folders, read_errors);
+    if (!command.selection.job.empty()) recordings = of_job(std::move(recordings), command.selection.job);
     std::string table = top_table(recordings, recording::unix_ns());
     const bool nothing = table.empty();
-    if (nothing) table = fmt::format("no job runs here that has recordings in {}\n", fmt::join(*folders, ", "));
+    if (nothing) table = fmt::format("no job runs here with recordings in {}\n", fmt::join(*folders, ", "));
     fmt::print("{}{}", clears ? "\033[H\033[2J" : "", table);
-    if (!output_was_taken("top")) return kExitFailure;
+    if (!flush_output("top")) return kExitFailure;
     if (command.once) return nothing ? kExitFailure : kExitSuccess;
     std::this_thread::sleep_for(std::chrono::milliseconds(command.interval_ms));
   }
 }
 
-// The files that are named, all those of the job that is named, or those of the newest job.
+// Reads the named files; without named files, all recordings of the named job; without a named job, those of the
+// newest job.
 Result<std::vector<Recording>> read_for_doctor(const DoctorCommand& command) {
   std::vector<Recording> recordings;
   for (const std::string& path : command.files) {
@@ -105,26 +108,26 @@ Result<std::vector<Recording>> read_for_doctor(const DoctorCommand& command) {
   }
   if (!command.files.empty()) {
     sort_recordings(recordings);
-    return command.choice.job.empty() ? recordings : of_job(std::move(recordings), command.choice.job);
+    return command.selection.job.empty() ? recordings : of_job(std::move(recordings), command.selection.job);
   }
-  auto folders = folders_of(command.choice);
+  auto folders = folders_of(command.selection);
   if (!folders) return folders.error();
-  std::vector<std::string> troubles;
-  recordings = read_recordings(*folders, troubles);
-  const std::size_t told = troubles.size() <= kMostTroubles ? troubles.size() : kMostTroubles - 1;
-  for (std::size_t i = 0; i < told; ++i) fmt::print(stderr, "tutti doctor: {}\n", troubles[i]);
-  if (told < troubles.size()) {  // what is left of processes that were killed while they began
-    fmt::print(stderr, "tutti doctor: and {} more files that cannot be read\n", troubles.size() - told);
+  std::vector<std::string> read_errors;
+  recordings = read_recordings(*folders, read_errors);
+  const std::size_t printed = read_errors.size() <= kMostReadErrors ? read_errors.size() : kMostReadErrors - 1;
+  for (std::size_t i = 0; i < printed; ++i) fmt::print(stderr, "tutti doctor: {}\n", read_errors[i]);
+  if (printed < read_errors.size()) {  // often the files of processes that were killed while they created them
+    fmt::print(stderr, "tutti doctor: and {} more files that cannot be read\n", read_errors.size() - printed);
   }
   if (!recordings.empty()) {
-    const std::string job = command.choice.job.empty() ? newest_job(recordings) : command.choice.job;
+    const std::string job = command.selection.job.empty() ? newest_job(recordings) : command.selection.job;
     recordings = of_job(std::move(recordings), job);
   }
   if (recordings.empty()) {
-    return Error{
-        ErrorCode::kSystem, ErrorScope::kCall, -1,
-        fmt::format("no recordings{} in {}: name the files, or their folder with --dir",
-                    command.choice.job.empty() ? "" : " of job " + command.choice.job, fmt::join(*folders, ", "))};
+    return Error{ErrorCode::kSystem, ErrorScope::kCall, -1,
+                 fmt::format("no recordings{} in {}: name the files, or their folder with --dir",
+                             command.selection.job.empty() ? "" : " of job " + command.selection.job,
+                             fmt::join(*folders, ", "))};
   }
   return recordings;
 }
@@ -134,7 +137,7 @@ int run_doctor(const DoctorCommand& command) {
   if (!recordings) return report("doctor", recordings.error());
   const std::int64_t now_ns = recording::unix_ns();
   fmt::print("{}", doctor_report(*recordings, now_ns));
-  if (!output_was_taken("doctor")) return kExitFailure;
+  if (!flush_output("doctor")) return kExitFailure;
   if (command.trace.empty()) return kExitSuccess;
   const Status written = write_file(command.trace, chrome_trace(*recordings, now_ns));
   return written.ok() ? kExitSuccess : report("doctor", written.error());
@@ -145,19 +148,20 @@ int run_doctor(const DoctorCommand& command) {
 void add_top_command(CLI::App& app, int& exit_status) {
   auto command = std::make_shared<TopCommand>();  // shared with the callback, which outlives this function
   CLI::App* top = app.add_subcommand("top", "Show the ranks of the jobs that run on this machine, live");
-  add_choice(*top, command->choice);
-  top->add_flag("--once", command->once, "print one table and end; status 1 where nothing runs");
-  top->add_option("--interval-ms", command->interval_ms, "between two tables, 100 to 60000")
+  add_selection_options(*top, command->selection);
+  top->add_flag("--once", command->once, "Print one table and exit, with status 1 if no job runs");
+  top->add_option("--interval-ms", command->interval_ms, "Time between two tables in milliseconds, 100 to 60000")
       ->check(number_in(100, 60'000));
   top->callback([command, &exit_status] { exit_status = run_top(*command); });
 }
 
 void add_doctor_command(CLI::App& app, int& exit_status) {
   auto command = std::make_shared<DoctorCommand>();  // shared with the callback, which outlives this function
-  CLI::App* doctor = app.add_subcommand("doctor", "Say what happened to a job that hangs or died, and who is to blame");
-  doctor->add_option("files", command->files, "recordings, of one job or several (default: all of the newest job)");
-  add_choice(*doctor, command->choice);
-  doctor->add_option("--trace", command->trace, "also write a trace for Perfetto (ui.perfetto.dev) into this file");
+  CLI::App* doctor =
+      app.add_subcommand("doctor", "Diagnose a job that hangs or has died: what happened, and which ranks caused it");
+  doctor->add_option("files", command->files, "Recordings of one or several jobs (default: all of the newest job)");
+  add_selection_options(*doctor, command->selection);
+  doctor->add_option("--trace", command->trace, "Also write a trace for Perfetto (ui.perfetto.dev) to this file");
   doctor->callback([command, &exit_status] { exit_status = run_doctor(*command); });
 }
 

@@ -1,12 +1,13 @@
-// `tutti top` and `tutti doctor`: what flight recorders show of running, hung and dead jobs.
+// The commands `tutti top` and `tutti doctor`, which show and diagnose running, hung and dead jobs from the recordings
+// of their flight recorders.
 #pragma once
 
 #include <CLI/CLI.hpp>
 
 namespace tutti::tool {
 
-// Set `exit_status` when the command has run: 0 also where the recordings tell of a failure; 1 where there is none to
-// read, or a file is none, or the trace cannot be written.
+// Add the commands to `app`. They store the result in `exit_status` when they have run: 0 even if the recordings show
+// a failure; 1 if there is no recording, if a file is not a recording, or if the trace cannot be written.
 void add_top_command(CLI::App& app, int& exit_status);
 void add_doctor_command(CLI::App& app, int& exit_status);
 

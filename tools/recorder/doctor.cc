@@ -15,24 +15,26 @@ namespace {
 
 using Recordings = std::span<const Recording>;
 
-constexpr std::int64_t kLongWaitNs = 1'000'000'000;  // shorter ones are part of the work
-constexpr std::size_t kToldMissing = 16;
+constexpr std::int64_t kLongWaitNs = 1'000'000'000;  // shorter waits are normal
+constexpr std::size_t kMaxListedRanks = 16;
 
+// The recording of a rank, or null.
 const Recording* of_rank(Recordings recordings, std::int64_t rank) {
   const auto found =
       std::find_if(recordings.begin(), recordings.end(), [&](const auto& one) { return one.rank == rank; });
   return found == recordings.end() ? nullptr : &*found;
 }
 
+// The sequence number of the last collective that the rank has entered, or 0.
 std::uint64_t entered(const Recording& recording) {
-  for (std::size_t i = recording.calls.size(); i-- > 0;) {  // the latest first
+  for (std::size_t i = recording.calls.size(); i-- > 0;) {  // backwards, because the last one counts
     const RecordedCall& call = recording.calls[i];
-    if (call.collective() && (call.outcome.flags & recording::kUnbegun) == 0) return call.tag.sequence;
+    if (call.collective() && (call.outcome.flags & recording::kNotStarted) == 0) return call.tag.sequence;
   }
   return 0;
 }
 
-// "rank 2 (pid 4711)"
+// For example "rank 2 (pid 4711)".
 std::string name_of(const Recording& recording) {
   return fmt::format("rank {} (pid {})", recording.rank, recording.pid);
 }
@@ -46,7 +48,8 @@ std::vector<std::uint32_t> ranks_that(Recordings recordings, const Wanted& wante
   return ranks;
 }
 
-std::vector<std::uint32_t> missing(Recordings recordings) {
+// The ranks of the communicator that have no recording here.
+std::vector<std::uint32_t> ranks_without_recording(Recordings recordings) {
   std::set<std::uint32_t> here;
   for (const Recording& one : recordings) here.insert(one.rank);
   std::vector<std::uint32_t> ranks;
@@ -56,8 +59,8 @@ std::vector<std::uint32_t> missing(Recordings recordings) {
   return ranks;
 }
 
-// Who waits, from the ranks' own words: "ranks 0, 1 wait in all_reduce #6 (...) for 3.2 s".
-std::string waiting_words(Recordings recordings, std::int64_t now_ns) {
+// The calls in which ranks wait, for example "ranks 0, 1 are in all_reduce #6 (...) for 3.2 s".
+std::string waiting_text(Recordings recordings, std::int64_t now_ns) {
   std::map<std::string, std::pair<std::vector<std::uint32_t>, std::int64_t>> waiting;
   for (const Recording& one : recordings) {
     const RecordedCall* call = one.running();
@@ -67,62 +70,66 @@ std::string waiting_words(Recordings recordings, std::int64_t now_ns) {
     ranks.push_back(one.rank);
   }
   std::string text;
-  for (const auto& [call, who] : waiting) {
-    text += fmt::format("{}{} {} in {} for {}", text.empty() ? "" : "; ", rank_list(who.first),
-                        who.first.size() == 1 ? "is" : "are", call, duration_text(now_ns - who.second));
+  for (const auto& [call, waiters] : waiting) {
+    text += fmt::format("{}{} {} in {} for {}", text.empty() ? "" : "; ", rank_list(waiters.first),
+                        waiters.first.size() == 1 ? "is" : "are", call, duration_text(now_ns - waiters.second));
   }
   return text;
 }
 
 std::string sentence(const std::string& text) { return text.empty() ? "" : " " + text + "."; }
 
-const RecordedFailure* first_failure(Recordings recordings, const Recording*& whose) {
+// The earliest failure that any rank has recorded, or null. `reporter` becomes the recording that contains it.
+const RecordedFailure* first_failure(Recordings recordings, const Recording*& reporter) {
   const RecordedFailure* first = nullptr;
   for (const Recording& one : recordings) {
     if (!one.first_failure || (first != nullptr && one.first_failure->at_ns >= first->at_ns)) continue;
     first = &*one.first_failure;
-    whose = &one;
+    reporter = &one;
   }
   return first;
 }
 
+// The verdict for ranks with processes that ended without destroying their communicators.
 Verdict died(Recordings recordings, std::vector<std::uint32_t> ranks, std::int64_t now_ns) {
-  Verdict verdict{.cause = Cause::kDied, .blamed = std::move(ranks), .what = {}, .advice = {}};
+  Verdict verdict{.cause = Cause::kDied, .culprits = std::move(ranks), .what = {}, .advice = {}};
   verdict.advice =
       "find out what ended it: the launcher's last lines (which signal), `dmesg` (out of memory), its own log; a "
       "program that calls exit() without destroying its communicator looks the same";
-  if (verdict.blamed.size() == recordings.size() && recordings.size() > 1) {
-    verdict.blamed.clear();
+  if (verdict.culprits.size() == recordings.size() && recordings.size() > 1) {
+    verdict.culprits.clear();
     verdict.what = fmt::format(
         "all {} processes are gone, their communicators were never destroyed, and none recorded an error before: they "
-        "were ended from outside, or ended themselves, in no order that can be told.",
+        "were killed from outside, or exited; the order is unknown.",
         recordings.size());
     return verdict;
   }
-  for (const std::uint32_t rank : verdict.blamed) {
+  for (const std::uint32_t rank : verdict.culprits) {
     const Recording& one = *of_rank(recordings, rank);
     verdict.what += fmt::format("{}{} died {}: its process is gone, and its communicator was never destroyed.",
-                                verdict.what.empty() ? "" : " ", name_of(one), place_of(one, now_ns));
+                                verdict.what.empty() ? "" : " ", name_of(one), call_state_of(one, now_ns));
   }
-  verdict.what += sentence(waiting_words(recordings, now_ns));
+  verdict.what += sentence(waiting_text(recordings, now_ns));
   return verdict;
 }
 
+// The verdict for ranks with stopped processes.
 Verdict stopped(Recordings recordings, std::vector<std::uint32_t> ranks, std::int64_t now_ns) {
-  Verdict verdict{.cause = Cause::kStopped, .blamed = std::move(ranks), .what = {}, .advice = {}};
+  Verdict verdict{.cause = Cause::kStopped, .culprits = std::move(ranks), .what = {}, .advice = {}};
   std::vector<std::int32_t> pids;
-  for (const std::uint32_t rank : verdict.blamed) {
+  for (const std::uint32_t rank : verdict.culprits) {
     const Recording& one = *of_rank(recordings, rank);
     pids.push_back(one.pid);
     verdict.what += fmt::format("{}{} is stopped (SIGSTOP, or a debugger holds it), {}.",
-                                verdict.what.empty() ? "" : " ", name_of(one), place_of(one, now_ns));
+                                verdict.what.empty() ? "" : " ", name_of(one), call_state_of(one, now_ns));
   }
-  verdict.what += sentence(waiting_words(recordings, now_ns));
+  verdict.what += sentence(waiting_text(recordings, now_ns));
   verdict.advice = fmt::format("let it go on: kill -CONT {}", fmt::join(pids, " "));
   return verdict;
 }
 
-// The latest call that ranks have entered with different arguments and that has not ended well.
+// The verdict for ranks that passed different arguments. Examines calls that are running or have failed, the latest
+// one first. A value that at most half of the ranks passed is taken to be the wrong one.
 std::optional<Verdict> mismatch(Recordings recordings) {
   std::set<std::uint64_t, std::greater<>> sequences;
   for (const Recording& one : recordings) {
@@ -146,22 +153,22 @@ std::optional<Verdict> mismatch(Recordings recordings) {
     std::map<std::string, std::vector<std::uint32_t>> by_value;
     for (const auto& [rank, tag] : tags) by_value[tutti::describe(tag, argument)].push_back(rank);
     Verdict verdict{.cause = Cause::kMismatch,
-                    .blamed = {},
+                    .culprits = {},
                     .what = fmt::format("the ranks disagree in their call #{}:", sequence),
                     .advice = "give all ranks the same arguments, in the same order of calls"};
     const char* separator = "";
     for (const auto& [value, ranks] : by_value) {
       verdict.what += fmt::format("{} {} passed {}", std::exchange(separator, ","), rank_list(ranks), value);
-      if (2 * ranks.size() <= tags.size()) verdict.blamed.insert(verdict.blamed.end(), ranks.begin(), ranks.end());
+      if (2 * ranks.size() <= tags.size()) verdict.culprits.insert(verdict.culprits.end(), ranks.begin(), ranks.end());
     }
     verdict.what += ".";
-    std::sort(verdict.blamed.begin(), verdict.blamed.end());
+    std::sort(verdict.culprits.begin(), verdict.culprits.end());
     return verdict;
   }
   return std::nullopt;
 }
 
-// Ranks that had not entered the call `sequence`, or nothing.
+// The verdict for ranks that have not entered the collective `sequence`, or nothing if there are none.
 std::optional<Verdict> absent(Recordings recordings, std::uint64_t sequence, std::int64_t now_ns) {
   const auto late =
       ranks_that(recordings, [&](const Recording& one) { return !one.ended_ns && entered(one) < sequence; });
@@ -170,16 +177,16 @@ std::optional<Verdict> absent(Recordings recordings, std::uint64_t sequence, std
     return one.process == ProcessState::kStopped && !one.ended_ns && entered(one) < sequence;
   });
   if (!held.empty()) return stopped(recordings, held, now_ns);
-  Verdict verdict{.cause = Cause::kAbsent, .blamed = late, .what = {}, .advice = {}};
+  Verdict verdict{.cause = Cause::kAbsent, .culprits = late, .what = {}, .advice = {}};
   const auto inside = ranks_that(recordings, [&](const Recording& one) { return one.find(sequence) != nullptr; });
   std::string call = fmt::format("call #{}", sequence);
   if (!inside.empty()) call = describe(*of_rank(recordings, inside.front())->find(sequence));
   for (const std::uint32_t rank : late) {
     const Recording& one = *of_rank(recordings, rank);
     verdict.what += fmt::format("{}{} has not entered {}: it is {}, {}.", verdict.what.empty() ? "" : " ", name_of(one),
-                                call, state_of(one), place_of(one, now_ns));
+                                call, state_of(one), call_state_of(one, now_ns));
   }
-  verdict.what += sentence(waiting_words(recordings, now_ns));
+  verdict.what += sentence(waiting_text(recordings, now_ns));
   const Recording& first = *of_rank(recordings, late.front());
   verdict.advice =
       first.process == ProcessState::kDead
@@ -188,22 +195,22 @@ std::optional<Verdict> absent(Recordings recordings, std::uint64_t sequence, std
   return verdict;
 }
 
-// From the first error that any rank recorded.
-Verdict from_failure(Recordings recordings, const RecordedFailure& failure, const Recording& whose,
+// The verdict if a rank has recorded an error. `failure` is the first one.
+Verdict from_failure(Recordings recordings, const RecordedFailure& failure, const Recording& reporter,
                      std::int64_t now_ns) {
-  const std::string said = fmt::format(" Rank {} said first, {} ago: \"{}\"", whose.rank,
-                                       duration_text(now_ns - failure.at_ns), failure.text);
+  const std::string first_error = fmt::format(" Rank {} reported the first error, {} ago: \"{}\"", reporter.rank,
+                                              duration_text(now_ns - failure.at_ns), failure.text);
   std::vector<std::uint32_t> culprit;
   if (failure.culprit >= 0) culprit.push_back(static_cast<std::uint32_t>(failure.culprit));
   const Recording* named = of_rank(recordings, failure.culprit);
-  Verdict verdict{.cause = Cause::kOther, .blamed = culprit, .what = "a call failed.", .advice = {}};
+  Verdict verdict{.cause = Cause::kOther, .culprits = culprit, .what = "a call failed.", .advice = {}};
   if (failure.code == ErrorCode::kMismatch) {
     auto seen = mismatch(recordings);
     verdict = seen ? *seen : Verdict{Cause::kMismatch, culprit, "the ranks disagree.", "give all ranks the same"};
   } else if (failure.code == ErrorCode::kPeerLost && named != nullptr && named->ended_ns) {
-    verdict = {Cause::kLeft, culprit,
+    verdict = {Cause::kDestroyed, culprit,
                fmt::format("{} destroyed its communicator, {}, while others needed it.", name_of(*named),
-                           place_of(*named, now_ns)),
+                           call_state_of(*named, now_ns)),
                "let every rank make the same calls before it destroys its communicator"};
   } else if (failure.code == ErrorCode::kPeerLost && named != nullptr && named->died()) {
     verdict = died(recordings, culprit, now_ns);
@@ -214,13 +221,13 @@ Verdict from_failure(Recordings recordings, const RecordedFailure& failure, cons
   } else if (failure.code == ErrorCode::kAborted) {
     const auto aborting = ranks_that(recordings, [](const Recording& one) { return one.aborted_ns.has_value(); });
     verdict = {Cause::kAborted, aborting.empty() ? culprit : aborting, "abort() was called.",
-               "its caller knows why; all calls under way were given up for it"};
+               "find out why the program called it; it ended all calls in progress"};
   }
-  verdict.what += said;
+  verdict.what += first_error;
   return verdict;
 }
 
-// Of a job in which nobody has recorded an error.
+// The verdict if no rank has recorded an error, from the states of the processes and calls.
 Verdict from_states(Recordings recordings, std::int64_t now_ns) {
   const auto gone = ranks_that(recordings, [](const Recording& one) { return one.died(); });
   if (!gone.empty()) return died(recordings, gone, now_ns);
@@ -235,7 +242,7 @@ Verdict from_states(Recordings recordings, std::int64_t now_ns) {
     longest_ns = std::max(longest_ns, now_ns - call->start_ns);
     if (call->collective()) furthest = std::max(furthest, call->tag.sequence);
   }
-  if (longest_ns < kLongWaitNs) return {Cause::kNone, {}, "nothing is wrong as far as can be seen.", ""};
+  if (longest_ns < kLongWaitNs) return {Cause::kNone, {}, "no problem is visible.", ""};
   if (auto differ = mismatch(recordings)) return *differ;
   if (auto late = absent(recordings, furthest, now_ns)) return *late;
   std::set<std::uint32_t> waited;
@@ -243,25 +250,26 @@ Verdict from_states(Recordings recordings, std::int64_t now_ns) {
     if (const RecordedWait* wait = one.current_wait()) waited.insert(wait->absent.begin(), wait->absent.end());
   }
   std::vector<std::uint32_t> unseen;
-  for (const std::uint32_t rank : missing(recordings)) {
+  for (const std::uint32_t rank : ranks_without_recording(recordings)) {
     if (waited.contains(rank)) unseen.push_back(rank);
   }
   if (!unseen.empty()) {
     return {Cause::kUnrecorded, unseen,
             fmt::format("{} waited for, and no recording of {} is here.{}",
                         rank_list(unseen) + (unseen.size() == 1 ? " is" : " are"), unseen.size() == 1 ? "it" : "them",
-                        sentence(waiting_words(recordings, now_ns))),
-            "run tutti doctor on their machine, or copy their files here and name them all"};
+                        sentence(waiting_text(recordings, now_ns))),
+            "run tutti doctor on their machine, or copy their files here and name all files"};
   }
   return {Cause::kStuck,
           {},
-          fmt::format("all ranks that can be seen are inside.{}", sentence(waiting_words(recordings, now_ns))),
-          "see above who waits for whom; a rank that waits for nobody works, or waits for its GPU or its stream"};
+          fmt::format("all ranks with recordings here are in the call.{}", sentence(waiting_text(recordings, now_ns))),
+          "see the waits above; a rank without a wait is computing, or waits for its GPU or its stream"};
 }
 
-std::string client_connection(const Recording& one, std::int64_t now_ns) {
+// The lines of the report for one rank.
+std::string rank_text(const Recording& one, std::int64_t now_ns) {
   std::string text =
-      fmt::format("  rank {:<4} pid {:<8} {:<9} {}", one.rank, one.pid, state_of(one), place_of(one, now_ns));
+      fmt::format("  rank {:<4} pid {:<8} {:<9} {}", one.rank, one.pid, state_of(one), call_state_of(one, now_ns));
   if (const RecordedWait* wait = one.current_wait()) {
     text += "\n" + std::string(35, ' ') + "waits: " + wait->text;
     if (wait->absent_count > 0) text += fmt::format("; not entered by {}", rank_list(wait->absent));
@@ -284,9 +292,9 @@ std::string duration_text(std::int64_t ns) {
 }
 
 std::string rank_list(std::span<const std::uint32_t> ranks) {
-  const std::span<const std::uint32_t> told = ranks.first(std::min(ranks.size(), kToldMissing));
-  return fmt::format("{} {}{}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(told, ", "),
-                     told.size() < ranks.size() ? fmt::format(" and {} more", ranks.size() - told.size()) : "");
+  const std::span<const std::uint32_t> listed = ranks.first(std::min(ranks.size(), kMaxListedRanks));
+  return fmt::format("{} {}{}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(listed, ", "),
+                     listed.size() < ranks.size() ? fmt::format(" and {} more", ranks.size() - listed.size()) : "");
 }
 
 std::string state_of(const Recording& recording) {
@@ -297,12 +305,12 @@ std::string state_of(const Recording& recording) {
     case ProcessState::kBlocked: return "blocked";
     case ProcessState::kStopped: return "stopped";
     case ProcessState::kDead: return "dead";
-    case ProcessState::kElsewhere: break;
+    case ProcessState::kUnknown: break;
   }
   return "elsewhere";
 }
 
-std::string place_of(const Recording& recording, std::int64_t now_ns) {
+std::string call_state_of(const Recording& recording, std::int64_t now_ns) {
   const bool over = recording.process == ProcessState::kDead || recording.ended_ns;
   if (const RecordedCall* call = recording.running()) {
     return over ? fmt::format("in {}, begun {} ago", describe(*call), duration_text(now_ns - call->start_ns))
@@ -319,9 +327,9 @@ std::string place_of(const Recording& recording, std::int64_t now_ns) {
 
 Verdict diagnose(Recordings recordings, std::int64_t now_ns) {
   if (recordings.empty()) return {Cause::kNone, {}, "there are no recordings.", ""};
-  const Recording* whose = nullptr;
-  if (const RecordedFailure* failure = first_failure(recordings, whose)) {
-    return from_failure(recordings, *failure, *whose, now_ns);
+  const Recording* reporter = nullptr;
+  if (const RecordedFailure* failure = first_failure(recordings, reporter)) {
+    return from_failure(recordings, *failure, *reporter, now_ns);
   }
   return from_states(recordings, now_ns);
 }
@@ -347,12 +355,12 @@ std::string doctor_report(Recordings recordings, std::int64_t now_ns) {
                         first.communicator == first.job ? "its first communicator"
                                                         : fmt::format("communicator {:08x}", first.communicator),
                         first.release);
-    for (const Recording& one : ranks) text += client_connection(one, now_ns);
-    const auto unseen = missing(ranks);
+    for (const Recording& one : ranks) text += rank_text(one, now_ns);
+    const auto unseen = ranks_without_recording(ranks);
     if (!unseen.empty()) text += fmt::format("  no recording here: {}\n", rank_list(unseen));
     const Verdict verdict = diagnose(ranks, now_ns);
     text += fmt::format("What happened: {}\n", verdict.what);
-    if (!verdict.blamed.empty()) text += fmt::format("To blame: {}\n", rank_list(verdict.blamed));
+    if (!verdict.culprits.empty()) text += fmt::format("To blame: {}\n", rank_list(verdict.culprits));
     if (!verdict.advice.empty()) text += fmt::format("What to do: {}\n", verdict.advice);
   }
   return text;

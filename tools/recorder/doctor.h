@@ -1,5 +1,5 @@
-// What recordings of one communicator's ranks say together: what every rank was in, what happened, who is to blame and
-// what to do, in plain words. Values in, values out.
+// Diagnosis of a communicator from the recordings of its ranks: the call in which every rank is, what happened, which
+// ranks caused it, and what the user can do. All functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -12,42 +12,44 @@
 namespace tutti::tool {
 
 enum class Cause : std::uint8_t {
-  kNone,        // nothing is wrong as far as can be seen
+  kNone,        // no problem is visible
   kDied,        // a process ended without destroying its communicator
   kStopped,     // a process is stopped
   kMismatch,    // the ranks passed different arguments
-  kAbsent,      // a rank has not entered a call that others are in
-  kLeft,        // a rank destroyed its communicator while others needed it
+  kAbsent,      // a rank has not entered a call in which other ranks wait
+  kDestroyed,   // a rank destroyed its communicator while other ranks needed it
   kAborted,     // a rank called abort()
-  kUnrecorded,  // ranks of which there is no recording here are waited for
-  kStuck,       // all ranks are inside, and some have waited long
+  kUnrecorded,  // ranks wait for ranks whose recordings are not available
+  kStuck,       // all ranks are in the call, and some have waited long
   kOther,       // a call failed for another reason
 };
 
 struct Verdict {
   Cause cause = Cause::kNone;
-  std::vector<std::uint32_t> blamed;  // ranks of the communicator, ascending
-  std::string what;                   // one or several sentences
-  std::string advice;                 // empty: nothing needs doing
+  std::vector<std::uint32_t> culprits;  // ranks that caused the problem, ascending
+  std::string what;                     // description, one or several sentences
+  std::string advice;                   // what the user can do; empty: nothing to do
 };
 
-// `recordings`: of one communicator, one for each rank that has one, by rank. `now_ns`: since 1970.
+// Diagnoses one communicator. `recordings` contains at most one recording for each rank, sorted by rank. `now_ns` is
+// the present time in nanoseconds since 1970.
 Verdict diagnose(std::span<const Recording> recordings, std::int64_t now_ns);
 
-// "running", "stopped", "dead", "ended" ...
+// The state of the process: "running", "stopped", "dead", "ended", ...
 std::string state_of(const Recording& recording);
-// "in all_reduce #6 (...) for 3.2 s", "after all_reduce #5 (...)", "failed in ...", "no call yet"
-std::string place_of(const Recording& recording, std::int64_t now_ns);
+// The call of the rank, for example "in all_reduce #6 (...) for 3.2 s", "after all_reduce #5 (...), 2.0 s ago", "after
+// a failed ...", "before its first call".
+std::string call_state_of(const Recording& recording, std::int64_t now_ns);
 
-// Of all jobs that the recordings come from, by communicator; sorted as read_recordings() does.
+// The report for all communicators in `recordings`, which must be sorted as by read_recordings().
 std::string doctor_report(std::span<const Recording> recordings, std::int64_t now_ns);
 
-// "3.2 s", "14 min"
+// A duration as text: "3.2 s", "14 min".
 std::string duration_text(std::int64_t ns);
-// "rank 2", "ranks 0, 1, 3"
+// A list of ranks as text: "rank 2", "ranks 0, 1, 3". Long lists are shortened.
 std::string rank_list(std::span<const std::uint32_t> ranks);
 
-// Runs of recordings of the same job and communicator.
+// Splits sorted recordings into groups with the same job and communicator.
 std::vector<std::span<const Recording>> by_communicator(std::span<const Recording> recordings);
 
 }  // namespace tutti::tool

@@ -28,8 +28,8 @@ using recording::Header;
 using recording::Record;
 
 constexpr std::size_t kMostBytes = recording::file_bytes(recording::kMostCapacity, recording::kMostCapacity);
-constexpr int kTries = 4;  // at records that are being written
-// How much of a second a difference between two looks at the clocks must be to give the rate of the ticks.
+constexpr int kTries = 4;  // attempts to read a file while a process writes to it
+// The rate of the tick counter is calculated from two readings of the clocks. They must be at least this far apart.
 constexpr double kLeastBaseNs = 1e6;
 
 Error refused(std::string message) { return {ErrorCode::kRefused, ErrorScope::kCall, -1, std::move(message)}; }
@@ -47,7 +47,8 @@ Number number_at(std::span<const std::byte> file, std::size_t offset) {
   return number;
 }
 
-// Printable characters up to the first zero: texts go to terminals.
+// The text up to the first zero byte. Other than printable characters are replaced, because the text is printed on
+// terminals.
 std::string text_at(std::span<const std::byte> file, std::size_t offset, std::size_t room) {
   const std::string_view text(reinterpret_cast<const char*>(file.data() + offset), room);
   return printable(text.substr(0, text.find('\0')));
@@ -57,10 +58,10 @@ bool same(std::span<const std::byte> a, std::span<const std::byte> b, std::size_
   return std::memcmp(a.data() + offset, b.data() + offset, bytes) == 0;
 }
 
-// Ticks to nanoseconds since 1970.
-class Times {
+// Converts ticks of the recording's clock to nanoseconds since 1970.
+class TickConverter {
  public:
-  Times(std::span<const std::byte> file, const Now& now) {
+  TickConverter(std::span<const std::byte> file, const ClockReading& now) {
     const std::size_t made = offsetof(Header, made);
     const std::size_t latest = offsetof(Header, latest);
     ticks_ = word_at(file, made + offsetof(recording::Anchor, ticks));
@@ -68,7 +69,7 @@ class Times {
     if (number_at<recording::Ticks>(file, offsetof(Header, ticks)) == recording::Ticks::kSteadyNs) return;
     const auto made_ns = number_at<std::int64_t>(file, made + offsetof(recording::Anchor, steady_ns));
     const auto use = [&](std::uint64_t ticks, std::int64_t steady_ns) {
-      // Of a damaged file the difference may be more than 64 bits hold.
+      // as double, because in a damaged file the difference may exceed 64 bits
       const double base_ns = static_cast<double>(steady_ns) - static_cast<double>(made_ns);
       if (ticks <= ticks_ || base_ns < kLeastBaseNs) return false;
       ns_per_tick_ = base_ns / static_cast<double>(ticks - ticks_);
@@ -79,7 +80,8 @@ class Times {
             number_at<std::int64_t>(file, latest + offsetof(recording::Anchor, steady_ns)))) {
       return;
     }
-    ns_per_tick_ = 0.4;  // a guess; all that there is to tell are the first moments of a process
+    // A guess (a counter of 2.5 GHz). It is only used for a process that had just started.
+    ns_per_tick_ = 0.4;
   }
   std::int64_t unix_ns(std::uint64_t ticks) const {
     const double away = static_cast<double>(static_cast<std::int64_t>(ticks - ticks_)) * ns_per_tick_;
@@ -92,14 +94,17 @@ class Times {
   double ns_per_tick_ = 1;
 };
 
+// Whether all fields of the tag have valid values.
 bool plausible(const CallTag& tag) {
   return tag.kind <= static_cast<std::uint8_t>(CollectiveKind::kSendReceive) &&
          tag.algorithm <= static_cast<std::uint8_t>(Algorithm::kUser) &&
          (tag.type == kUserTag || is_valid(DataType{tag.type})) && (tag.op == kUserTag || is_valid(ReduceOp{tag.op}));
 }
 
+// Parses the record at `offset`, which is entry `place` of its ring. Returns nothing if it is invalid or being
+// written.
 std::optional<RecordedCall> parse_call(std::span<const std::byte> file, std::size_t offset, std::uint64_t place,
-                                       std::uint64_t capacity, const Times& times) {
+                                       std::uint64_t capacity, const TickConverter& times) {
   const auto field = [&](std::size_t at) { return word_at(file, offset + at); };
   const std::uint64_t serial = field(offsetof(Record, serial));
   if (serial % 2 != 0 || serial == 0 || (serial / 2 - 1) % capacity != place) return std::nullopt;
@@ -125,8 +130,9 @@ std::optional<RecordedCall> parse_call(std::span<const std::byte> file, std::siz
   return call;
 }
 
+// Parses a ring of records. Records that differ between the two copies, or are invalid, are counted in `torn`.
 std::vector<RecordedCall> parse_ring(std::span<const std::byte> first, std::span<const std::byte> second,
-                                     std::size_t offset, std::uint32_t capacity, const Times& times,
+                                     std::size_t offset, std::uint32_t capacity, const TickConverter& times,
                                      std::size_t& torn) {
   std::vector<RecordedCall> calls;
   for (std::uint32_t place = 0; place < capacity; ++place) {
@@ -141,15 +147,18 @@ std::vector<RecordedCall> parse_ring(std::span<const std::byte> first, std::span
   return calls;
 }
 
-bool whole(std::span<const std::byte> first, std::span<const std::byte> second, std::size_t offset, std::size_t bytes) {
+// Whether the structure at `offset` is complete: it has the same bytes in both copies, and its serial number is even,
+// which means that no write was in progress.
+bool is_complete(std::span<const std::byte> first, std::span<const std::byte> second, std::size_t offset,
+                 std::size_t bytes) {
   const std::uint64_t serial = word_at(second, offset);
   return serial != 0 && serial % 2 == 0 && same(first, second, offset, bytes);
 }
 
 std::optional<RecordedFailure> parse_failure(std::span<const std::byte> first, std::span<const std::byte> second,
-                                             std::size_t offset, const Times& times) {
+                                             std::size_t offset, const TickConverter& times) {
   using recording::Failure;
-  if (!whole(first, second, offset, sizeof(Failure))) return std::nullopt;
+  if (!is_complete(first, second, offset, sizeof(Failure))) return std::nullopt;
   RecordedFailure failure;
   failure.at_ns = times.unix_ns(word_at(second, offset + offsetof(Failure, ticks)));
   failure.sequence = word_at(second, offset + offsetof(Failure, sequence));
@@ -161,34 +170,34 @@ std::optional<RecordedFailure> parse_failure(std::span<const std::byte> first, s
 }
 
 std::optional<RecordedWait> parse_wait(std::span<const std::byte> first, std::span<const std::byte> second,
-                                       const Times& times) {
-  using recording::Live;
+                                       const TickConverter& times) {
+  using recording::WaitState;
   const std::size_t at = offsetof(Header, live);
-  if (!whole(first, second, at, sizeof(Live))) return std::nullopt;
+  if (!is_complete(first, second, at, sizeof(WaitState))) return std::nullopt;
   RecordedWait wait;
-  wait.number = word_at(second, at + offsetof(Live, operation)) / 2;
-  wait.sequence = word_at(second, at + offsetof(Live, sequence));
-  wait.since_ns = times.unix_ns(word_at(second, at + offsetof(Live, since)));
-  wait.updated_ns = times.unix_ns(word_at(second, at + offsetof(Live, updated)));
+  wait.number = word_at(second, at + offsetof(WaitState, operation)) / 2;
+  wait.sequence = word_at(second, at + offsetof(WaitState, sequence));
+  wait.since_ns = times.unix_ns(word_at(second, at + offsetof(WaitState, since)));
+  wait.updated_ns = times.unix_ns(word_at(second, at + offsetof(WaitState, updated)));
   const auto list = [&](std::size_t count_at, std::size_t ranks_at, std::uint32_t& count,
                         std::vector<std::uint32_t>& ranks) {
     count = number_at<std::uint32_t>(second, at + count_at);
-    for (std::size_t i = 0; i < std::min<std::size_t>(count, recording::kToldRanks); ++i) {
+    for (std::size_t i = 0; i < std::min<std::size_t>(count, recording::kListedRanks); ++i) {
       ranks.push_back(number_at<std::uint32_t>(second, at + ranks_at + i * sizeof(std::uint32_t)));
     }
   };
-  list(offsetof(Live, waited_count), offsetof(Live, waited), wait.waited_count, wait.waited);
-  list(offsetof(Live, absent_count), offsetof(Live, absent), wait.absent_count, wait.absent);
-  wait.text = text_at(second, at + offsetof(Live, text), sizeof(Live::text));
+  list(offsetof(WaitState, waited_count), offsetof(WaitState, waited), wait.waited_count, wait.waited);
+  list(offsetof(WaitState, absent_count), offsetof(WaitState, absent), wait.absent_count, wait.absent);
+  wait.text = text_at(second, at + offsetof(WaitState, text), sizeof(WaitState::text));
   return wait;
 }
 
-// What /proc says of the process that wrote this, if it is a process of this machine and boot.
+// The state, according to /proc, of the process that wrote the file, if it is a process of this machine and boot.
 ProcessState process_state(std::span<const std::byte> file) {
   const std::string boot = text_at(file, offsetof(Header, boot), sizeof(Header::boot));
   const auto name_space = word_at(file, offsetof(Header, pid_namespace));
-  if (boot.empty() || boot != recording::own_boot()) return ProcessState::kElsewhere;
-  if (name_space != recording::own_pid_namespace()) return ProcessState::kElsewhere;
+  if (boot.empty() || boot != recording::own_boot()) return ProcessState::kUnknown;
+  if (name_space != recording::own_pid_namespace()) return ProcessState::kUnknown;
   char state = '?';
   const auto start = recording::process_start(number_at<std::int32_t>(file, offsetof(Header, pid)), &state);
   if (start == 0 || start != word_at(file, offsetof(Header, process_start))) return ProcessState::kDead;
@@ -242,7 +251,8 @@ const RecordedCall* Recording::find(std::uint64_t sequence) const {
   return found == calls.rend() ? nullptr : &*found;
 }
 
-Result<Recording> parse_recording(std::span<const std::byte> first, std::span<const std::byte> second, const Now& now) {
+Result<Recording> parse_recording(std::span<const std::byte> first, std::span<const std::byte> second,
+                                  const ClockReading& now) {
   if (first.size() != second.size() || second.size() < sizeof(Header)) return refused("the file is too short");
   if (word_at(second, offsetof(Header, magic)) != recording::kMagic) {
     return refused("the file is no recording of Tutti's, or was never whole");
@@ -279,7 +289,7 @@ Result<Recording> parse_recording(std::span<const std::byte> first, std::span<co
   read.transport = text_at(second, offsetof(Header, transport), sizeof(Header::transport));
   const std::string boot = text_at(second, offsetof(Header, boot), sizeof(Header::boot));
   const bool here = !boot.empty() && boot == recording::own_boot();
-  const Times times(second, here ? now : Now{});
+  const TickConverter times(second, here ? now : ClockReading{});
   const auto time_at = [&](std::size_t offset) -> std::optional<std::int64_t> {
     const std::uint64_t ticks = word_at(second, offset);
     return ticks == 0 ? std::nullopt : std::optional(times.unix_ns(ticks));
@@ -317,15 +327,16 @@ Result<Recording> read_recording(const std::string& path) {
     if (read && read->torn == 0) break;
   }
   close(fd);
-  if (!read && read.error().code == ErrorCode::kSystem) return read.error();  // names the file itself
+  // the message already contains the file's name
+  if (!read && read.error().code == ErrorCode::kSystem) return read.error();
   if (!read) return refused(fmt::format("{}: {}", path, read.error().message));
   read->path = path;
   return read;
 }
 
-std::vector<Recording> read_recordings(const std::vector<std::string>& folders, std::vector<std::string>& troubles) {
+std::vector<Recording> read_recordings(const std::vector<std::string>& folders, std::vector<std::string>& read_errors) {
   std::vector<Recording> recordings;
-  std::set<std::filesystem::path> seen;  // because TMPDIR, for example, may be another name of the same folder
+  std::set<std::filesystem::path> seen;  // because two names, for example one from TMPDIR, may lead to the same folder
   for (const std::string& folder : folders) {
     std::error_code error;
     if (const auto path = std::filesystem::canonical(folder, error); error || !seen.insert(path).second) continue;
@@ -337,7 +348,7 @@ std::vector<Recording> read_recordings(const std::vector<std::string>& folders, 
       if (read) {
         recordings.push_back(*std::move(read));
       } else if (read.error().code == ErrorCode::kRefused && access(path.c_str(), F_OK) == 0) {
-        troubles.push_back(read.error().message);
+        read_errors.push_back(read.error().message);
       }
     }
   }
@@ -347,7 +358,7 @@ std::vector<Recording> read_recordings(const std::vector<std::string>& folders, 
 
 void sort_recordings(std::vector<Recording>& recordings) {
   std::sort(recordings.begin(), recordings.end(), [](const Recording& a, const Recording& b) {
-    const auto place = [](const Recording& one) {  // a job's first communicator before its others
+    const auto place = [](const Recording& one) {  // a job's first communicator comes first
       return std::tuple(one.job, one.communicator != one.job, one.communicator, one.rank, one.pid);
     };
     return place(a) < place(b);

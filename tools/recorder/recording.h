@@ -1,5 +1,5 @@
-// Recordings (base/recording.h) as values: read from files that may be cut, damaged or written to at this moment, and
-// what /proc says of the processes that made them.
+// Reads recordings (base/recording.h) and converts them to values. The files may be truncated or damaged, or a process
+// may be writing to them. /proc provides the states of the processes that created them.
 #pragma once
 
 #include <cstddef>
@@ -16,44 +16,52 @@
 
 namespace tutti::tool {
 
+// One operation of a communicator.
 struct RecordedCall {
-  std::uint64_t number = 0;  // of its ring, 1, 2, 3 ...
+  std::uint64_t number = 0;  // number in its ring buffer: 1, 2, 3 ...
   CallTag tag;
-  std::int64_t start_ns = 0;             // since 1970
-  std::optional<std::int64_t> end_ns{};  // none: it runs, or was so quick that its end was not looked at
+  std::int64_t start_ns = 0;  // in nanoseconds since 1970, like all times here
+  // Nothing if the call is running, or if it was so quick that its end was not measured.
+  std::optional<std::int64_t> end_ns{};
   recording::Outcome outcome;
   std::uint64_t bytes = 0;
-  std::uint32_t peer = 0;       // of an exchange
-  std::uint32_t transfers = 0;  // likewise
+  std::uint32_t peer = 0;       // the other rank, if the call is an exchange
+  std::uint32_t transfers = 0;  // number of transfers, if the call is an exchange
 
-  bool collective() const { return outcome.way != recording::Way::kTransfers; }
+  bool collective() const { return outcome.way != recording::CallPath::kTransfers; }
   bool running() const { return outcome.state == recording::State::kRunning; }
   bool failed() const { return outcome.state == recording::State::kFailed; }
 };
 
+// The wait of a rank for other ranks.
 struct RecordedWait {
-  std::uint64_t number = 0;    // of the call; 0: one that has not begun
-  std::uint64_t sequence = 0;  // its number among the collectives; 0: an exchange
+  std::uint64_t number = 0;    // number of the call; 0: a call that has not begun
+  std::uint64_t sequence = 0;  // its sequence number among the collectives; 0: an exchange
   std::int64_t since_ns = 0;
   std::int64_t updated_ns = 0;
   std::uint32_t waited_count = 0;
   std::uint32_t absent_count = 0;
-  std::vector<std::uint32_t> waited;  // the first of them
+  std::vector<std::uint32_t> waited;  // the first of the ranks for which the rank waits
+  // the first of the ranks that have not entered the call
   std::vector<std::uint32_t> absent;
   std::string text;
 };
 
+// An error of a call.
 struct RecordedFailure {
   std::int64_t at_ns = 0;
   std::uint64_t sequence = 0;
   ErrorCode code = ErrorCode::kSystem;
+  // The rank that caused the error; -1: unknown.
   std::int32_t culprit = -1;
   std::string text;
 };
 
-// What becomes of a process. kElsewhere: of another machine, boot or name space of processes, where nothing is known.
-enum class ProcessState : std::uint8_t { kRunning, kSleeping, kBlocked, kStopped, kDead, kElsewhere };
+// The state of a process. kUnknown: the process is on another machine, or of another boot or process namespace, so
+// its state is unknown.
+enum class ProcessState : std::uint8_t { kRunning, kSleeping, kBlocked, kStopped, kDead, kUnknown };
 
+// The content of one file: what one rank of one communicator has recorded.
 struct Recording {
   std::string path;
   std::uint32_t job = 0;
@@ -67,48 +75,52 @@ struct Recording {
   std::string release;
   std::string transport;
   std::int64_t made_ns = 0;
-  std::optional<std::int64_t> ended_ns{};    // the communicator was destroyed
-  std::optional<std::int64_t> aborted_ns{};  // abort() was called on this rank
-  std::uint64_t begun = 0;                   // operations, ever
+  std::optional<std::int64_t> ended_ns{};    // when the communicator was destroyed
+  std::optional<std::int64_t> aborted_ns{};  // when abort() was called on this rank
+  std::uint64_t begun = 0;                   // number of operations since the start
   std::uint64_t device_begun = 0;
-  std::size_t torn = 0;             // records that were being written, or make no sense
-  std::vector<RecordedCall> calls;  // the last ones, by number
+  std::size_t torn = 0;             // records that were being written, or are invalid
+  std::vector<RecordedCall> calls;  // the last calls, sorted by number
   std::vector<RecordedCall> device_calls;
   std::optional<RecordedWait> wait{};
   std::optional<RecordedFailure> first_failure{};
   std::optional<RecordedFailure> last_failure{};
-  ProcessState process = ProcessState::kElsewhere;
+  ProcessState process = ProcessState::kUnknown;
 
   const RecordedCall* last() const { return calls.empty() ? nullptr : &calls.back(); }
-  // The oldest operation under way; null: none is.
+  // The oldest running operation, or null.
   const RecordedCall* running() const;
-  // The wait, if the operation under way is the one that it speaks of.
+  // The wait, if it belongs to an operation that is still running; otherwise null.
   const RecordedWait* current_wait() const;
+  // The collective with this sequence number, or null.
   const RecordedCall* find(std::uint64_t sequence) const;
   bool died() const { return process == ProcessState::kDead && !ended_ns; }
 };
 
-// What a file holds, from two copies made one after the other (both the same where nobody writes): whatever the bytes
-// are, every number is in bounds. `now_ticks`, `now_steady_ns`: this machine's, for files of this boot; 0: leave them.
-struct Now {
+// Parses the content of a file. `first` and `second` are two copies of it, made one after the other; they differ if a
+// process writes to the file meanwhile, and records that differ are counted in Recording::torn. All numbers are
+// checked, so any content is safe to parse. `now` is the present time of this machine's clocks, for files of the
+// present boot; 0 if it is unknown.
+struct ClockReading {
   std::uint64_t ticks = 0;
   std::int64_t steady_ns = 0;
 };
-Result<Recording> parse_recording(std::span<const std::byte> first, std::span<const std::byte> second, const Now& now);
+Result<Recording> parse_recording(std::span<const std::byte> first, std::span<const std::byte> second,
+                                  const ClockReading& now);
 
-// Errors: kSystem (the file), kRefused (it is no recording, or of another version).
+// Reads a file. Errors: kSystem (the file cannot be read), kRefused (it is not a recording, or has another version).
 Result<Recording> read_recording(const std::string& path);
 
-// All recordings of the folders, those that end while they are read left out. What cannot be read is said in
-// `troubles`.
-std::vector<Recording> read_recordings(const std::vector<std::string>& folders, std::vector<std::string>& troubles);
+// Reads all recordings in the folders, except those that are removed meanwhile. A message about each file that cannot
+// be read is added to `read_errors`.
+std::vector<Recording> read_recordings(const std::vector<std::string>& folders, std::vector<std::string>& read_errors);
 
-// By job, communicator and rank.
+// Sorts by job, communicator and rank. The first communicator of a job comes before its other ones.
 void sort_recordings(std::vector<Recording>& recordings);
 
-// "all_reduce #12 (8 float32, sum, ring)", "send #3 to rank 2 (8 float32)"
+// A call as text, for example "all_reduce #12 (8 float32, sum, ring)" or "send #3 to rank 2 (8 float32)".
 std::string describe(const RecordedCall& call);
-// Of input or output, the longer, per call; of an exchange: of all transfers.
+// The length of a call in bytes: that of its longer buffer; for an exchange, the sum of all its transfers.
 std::uint64_t bytes_of(const RecordedCall& call, std::uint32_t ranks);
 
 }  // namespace tutti::tool

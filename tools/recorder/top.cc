@@ -10,7 +10,7 @@ namespace tutti::tool {
 namespace {
 
 constexpr std::int64_t kSecondNs = 1'000'000'000;
-constexpr std::int64_t kFreshNs = 500'000'000;  // a wait that was told longer ago is no longer one
+constexpr std::int64_t kFreshNs = 500'000'000;  // a wait that was last updated earlier is over
 
 struct Rates {
   double calls_per_s = 0;
@@ -19,7 +19,7 @@ struct Rates {
 
 Rates rates_of(const Recording& one, std::int64_t now_ns) {
   std::int64_t from_ns = now_ns - kSecondNs;
-  // Where the oldest that is remembered is younger, it begins the time that is looked at.
+  // If the oldest call in the recording is younger than a second, the period begins with that call.
   if (!one.calls.empty() && one.begun > one.calls.size()) from_ns = std::max(from_ns, one.calls.front().start_ns);
   Rates rates;
   for (const RecordedCall& call : one.calls) {
@@ -31,8 +31,9 @@ Rates rates_of(const Recording& one, std::int64_t now_ns) {
   return {rates.calls_per_s / s, rates.bytes_per_s / s};
 }
 
-// "rank 2, which has not entered it", in the waiting rank's own words otherwise.
-std::string waits_of(const Recording& one, std::int64_t now_ns) {
+// The ranks for which this rank waits, for example "rank 2: not entered yet", or the recorded text. Empty if it does
+// not wait.
+std::string wait_text(const Recording& one, std::int64_t now_ns) {
   const RecordedWait* wait = one.current_wait();
   const bool held = one.process == ProcessState::kStopped || one.process == ProcessState::kDead;
   if (wait == nullptr || (!held && now_ns - wait->updated_ns > kFreshNs)) return "";
@@ -43,7 +44,7 @@ std::string waits_of(const Recording& one, std::int64_t now_ns) {
 
 bool is_live(std::span<const Recording> ranks) {
   return std::any_of(ranks.begin(), ranks.end(), [](const Recording& one) {
-    return !one.ended_ns && one.process != ProcessState::kDead && one.process != ProcessState::kElsewhere;
+    return !one.ended_ns && one.process != ProcessState::kDead && one.process != ProcessState::kUnknown;
   });
 }
 
@@ -62,10 +63,10 @@ std::string top_table(std::span<const Recording> recordings, std::int64_t now_ns
                         "MB/s", "where it is; for whom it waits");
     for (const Recording& one : ranks) {
       const Rates rates = rates_of(one, now_ns);
-      text +=
-          fmt::format("{:>5} {:>8} {:<9} {:>10} {:>9.0f} {:>9.1f}  {}", one.rank, one.pid, state_of(one),
-                      one.begun + one.device_begun, rates.calls_per_s, rates.bytes_per_s / 1e6, place_of(one, now_ns));
-      const std::string waits = waits_of(one, now_ns);
+      text += fmt::format("{:>5} {:>8} {:<9} {:>10} {:>9.0f} {:>9.1f}  {}", one.rank, one.pid, state_of(one),
+                          one.begun + one.device_begun, rates.calls_per_s, rates.bytes_per_s / 1e6,
+                          call_state_of(one, now_ns));
+      const std::string waits = wait_text(one, now_ns);
       text += waits.empty() ? "\n" : fmt::format("; waits for {}\n", waits);
     }
     const Verdict verdict = diagnose(ranks, now_ns);

@@ -9,8 +9,9 @@
 
 namespace tutti::tool {
 
-// `recordings`: sorted; those of communicators that have ended, and of jobs without a living process, are left out.
-// Calls and bytes per second are those of the last second, as far as the recording goes back. Empty: nothing runs.
+// The table, or an empty string if no job runs. `recordings` must be sorted. Communicators that have ended, and jobs
+// without a running process, are left out. Calls and bytes per second are those of the last second, or of a shorter
+// time if the recording does not go back so far.
 std::string top_table(std::span<const Recording> recordings, std::int64_t now_ns);
 
 }  // namespace tutti::tool

@@ -13,7 +13,8 @@
 namespace tutti::tool {
 namespace {
 
-constexpr std::int64_t kQuickNs = 1'000;  // drawn for calls so quick that their end was not looked at
+// Length of the bar for a call that was so quick that its end was not measured.
+constexpr std::int64_t kQuickNs = 1'000;
 
 class Trace {
  public:
@@ -47,7 +48,7 @@ class Trace {
         one.communicator == one.job ? "calls" : fmt::format("communicator {:08x}, rank {}", one.communicator, one.rank);
     const std::int64_t collectives = next++;
     name("thread_name", one, collectives, which);
-    std::vector<std::pair<std::int64_t, std::int64_t>> exchanges;  // tracks and until when they are taken
+    std::vector<std::pair<std::int64_t, std::int64_t>> exchanges;  // tracks, and the time until which each is in use
     for (std::size_t i = 0; i < one.calls.size(); ++i) {
       const RecordedCall& call = one.calls[i];
       const std::int64_t end_ns = end_of(one, i);
@@ -80,26 +81,27 @@ class Trace {
     }
   }
 
-  // Of collectives, one after another: no later than the next one's begin.
+  // The end of the bar for call i. If the end was not measured, it is not later than the start of the next call.
   std::int64_t end_of(const Recording& one, std::size_t i) const {
     const RecordedCall& call = one.calls[i];
     if (call.end_ns) return *call.end_ns;
-    if (call.running()) return std::max(call.start_ns, last_sign(one));
+    if (call.running()) return std::max(call.start_ns, last_known_ns(one));
     std::int64_t end_ns = call.start_ns + kQuickNs;
     if (i + 1 < one.calls.size()) end_ns = std::clamp(one.calls[i + 1].start_ns, call.start_ns, end_ns);
     return end_ns;
   }
-  std::int64_t last_sign(const Recording& one) const {
+  // The last time at which the process is known to have run.
+  std::int64_t last_known_ns(const Recording& one) const {
     if (one.ended_ns) return *one.ended_ns;
     if (one.process != ProcessState::kDead) return now_ns_;
     return one.wait ? one.wait->updated_ns : 0;
   }
 
   void add(const Recording& one, const RecordedCall& call, std::int64_t end_ns, std::int64_t track) {
-    static constexpr const char* kWays[] = {"mailboxes", "direct", "messages", "device", "transfers"};
+    static constexpr const char* kPathNames[] = {"mailboxes", "direct", "messages", "device", "transfers"};
     nlohmann::json arguments = {{"call", describe(call)},
                                 {"bytes", bytes_of(call, one.ranks)},
-                                {"way", kWays[static_cast<std::size_t>(call.outcome.way)]},
+                                {"way", kPathNames[static_cast<std::size_t>(call.outcome.way)]},
                                 {"quick", !call.end_ns && !call.running()},
                                 {"state", call.failed()    ? to_string(static_cast<ErrorCode>(call.outcome.code))
                                           : call.running() ? "running"
@@ -121,7 +123,7 @@ class Trace {
 
   const std::int64_t now_ns_;
   std::int64_t begin_ns_ = 0;
-  std::map<std::uint32_t, std::int64_t> next_track_;  // by rank of the job
+  std::map<std::uint32_t, std::int64_t> next_track_;  // the next free track number, by rank of the job
   nlohmann::json events_ = nlohmann::json::array();
 };
 

@@ -1,4 +1,4 @@
-// Recordings as a trace for Perfetto (ui.perfetto.dev) and chrome://tracing.
+// Converts recordings to a trace for Perfetto (ui.perfetto.dev) and chrome://tracing.
 #pragma once
 
 #include <span>
@@ -8,9 +8,10 @@
 
 namespace tutti::tool {
 
-// JSON: an object with "traceEvents". A process of the trace is a rank of the job; its tracks are its communicators'
-// collectives, sends and receives (as many tracks as overlap), and what was handed to GPUs (instants: when they ended
-// is not known). Times in us since the first event. A call that runs still ends at `now_ns`, or with its process.
+// Returns a JSON object with "traceEvents". Each rank of the job is a process of the trace. Its tracks are the
+// collectives of its communicators, their sends and receives (as many tracks as overlap), and the calls that were
+// enqueued on GPUs (as instants, because their ends are not known). Times are in us since the first event. A call that
+// is still running ends at `now_ns`, or when its process ended.
 std::string chrome_trace(std::span<const Recording> recordings, std::int64_t now_ns);
 
 }  // namespace tutti::tool

@@ -25,7 +25,7 @@ struct RunOptions {
   std::int64_t grace_ms = 2000;
   double timeout_s = 0;
   bool no_prefix = false;
-  std::string elastic;  // "MIN:MAX"
+  std::string elastic;  // "MIN:MAX"; empty: not elastic
   ElasticBounds bounds;
   double rejoin_s = 60;
 };
@@ -38,7 +38,7 @@ int run(RunOptions options, const std::vector<std::string>& program) {
     }
   }
   if (options.ranks == 0) {
-    return report_usage("run", "how many ranks? Write -n N or --elastic MIN:MAX");
+    return report_usage("run", "the number of ranks is missing; write -n N or --elastic MIN:MAX");
   }
   options.bounds.rejoin = std::chrono::milliseconds(std::int64_t(options.rejoin_s * 1000));
   if (program.empty()) {
@@ -60,32 +60,35 @@ int run(RunOptions options, const std::vector<std::string>& program) {
 }  // namespace
 
 void add_run_command(CLI::App& app, std::vector<std::string> program, int& exit_status) {
-  auto options = std::make_shared<RunOptions>();  // shared with the callback, which outlives this call
+  auto options = std::make_shared<RunOptions>();  // shared with the callback, which outlives this function
   CLI::App* command = app.add_subcommand("run", "Start the ranks of a job here: tutti run -n N -- PROGRAM ARGS...");
   command->footer(
-      "Each line of the ranks' output gets \"[rank] \" in front. When a rank fails the others get the grace period, "
+      "Each line of the ranks' output gets the prefix \"[rank] \". If a rank fails, the others get the grace period, "
       "then\n"
       "SIGTERM, then after 1 s SIGKILL. Exit status: that of the first rank that failed, 128 + N for signal N; 124 "
       "after\n"
-      "--timeout-s; 127 or 126 where PROGRAM can't be found or executed.");
+      "--timeout-s; 127 or 126 if PROGRAM cannot be found or executed.");
   command->add_option("-n,--ranks", options->ranks, "Number of ranks")->check(number_in(1, kMaxLocalRanks));
-  command->add_option("--elastic", options->elastic,
-                      "MIN:MAX: start MAX ranks, replace those that die, go on while MIN live (docs/elastic.md)");
-  command->add_option("--max-restarts", options->bounds.restarts, "Dead ranks that are replaced, with --elastic")
+  command->add_option(
+      "--elastic", options->elastic,
+      "MIN:MAX: start MAX ranks, replace those that die, continue while at least MIN are alive (docs/elastic.md)");
+  command->add_option("--max-restarts", options->bounds.restarts, "With --elastic: how many dead ranks are replaced")
       ->check(number_in(0, 1'000'000))
       ->capture_default_str();
   command
-      ->add_option("--rejoin-s", options->rejoin_s,
-                   "With --elastic: seconds after which a rank that lives and does not come to the others is replaced")
+      ->add_option(
+          "--rejoin-s", options->rejoin_s,
+          "With --elastic: seconds after which a live rank that does not join the others is killed and replaced")
       ->check(number_in(0.01, kMaxTimeoutS))
       ->capture_default_str();
   command
-      ->add_option("--grace-ms", options->grace_ms, "What the other ranks get after a first failure, in milliseconds")
+      ->add_option("--grace-ms", options->grace_ms,
+                   "Grace period of the other ranks after the first failure, in milliseconds")
       ->check(number_in(std::int64_t{0}, std::int64_t{3'600'000}))
       ->capture_default_str();
-  command->add_option("--timeout-s", options->timeout_s, "End the job after so many seconds; 0: never")
+  command->add_option("--timeout-s", options->timeout_s, "End the job after this many seconds; 0: never")
       ->check(number_in(0.0, kMaxTimeoutS));
-  command->add_flag("--no-prefix", options->no_prefix, "Pass the ranks' lines on as they are");
+  command->add_flag("--no-prefix", options->no_prefix, "Print the ranks' lines without a prefix");
   command->callback([options, program = std::move(program), &exit_status] { exit_status = run(*options, program); });
 }
 

@@ -1,4 +1,4 @@
-// `tutti run`: starts the ranks of a job on this machine. docs/run.md says what it promises.
+// The command `tutti run`, which starts the ranks of a job on this machine. docs/run.md describes its behaviour.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -7,7 +7,8 @@
 
 namespace tutti::tool {
 
-// `program` is what stood after "--" on the command line. Sets `exit_status` when the command has run.
+// Adds the command to `app`. `program` is the part of the command line after "--". Stores the result in `exit_status`
+// when the command has run.
 void add_run_command(CLI::App& app, std::vector<std::string> program, int& exit_status);
 
 }  // namespace tutti::tool

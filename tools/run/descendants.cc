@@ -22,12 +22,13 @@ namespace {
 
 constexpr std::chrono::seconds kGiveUpAfter{2};
 
-// The parent of `pid`, or -1 where the process is gone. The name in /proc/PID/stat may hold anything, so the last ')'
-// counts.
+// The parent of `pid`, or -1 if the process is gone. The process name in /proc/PID/stat may contain any characters, so
+// the last ')' is its end.
 pid_t parent_of(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string text;
-  std::getline(file, text, '\0');  // it may end while it is read, which iterators would throw for
+  // getline, because the process may end while the file is read, and iterators would throw then.
+  std::getline(file, text, '\0');
   const std::size_t name_end = text.rfind(')');
   if (name_end == std::string::npos || name_end + 4 >= text.size()) return -1;
   return static_cast<pid_t>(std::strtol(text.c_str() + name_end + 4, nullptr, 10));
@@ -59,7 +60,7 @@ int end_children(const std::vector<pid_t>& spared) {
     bool left = false;
     for (pid_t child : list_children()) {
       if (std::find(spared.begin(), spared.end(), child) != spared.end()) continue;
-      // A zombie is no survivor: only what had to be killed is counted.
+      // A zombie is only reaped. Only processes that had to be killed are counted.
       if (::waitpid(child, nullptr, WNOHANG) == child) continue;
       ::kill(child, SIGKILL);
       killed.insert(child);

@@ -1,5 +1,6 @@
-// What a job leaves behind: processes that ranks started and did not wait for. A subreaper becomes the parent of every
-// such orphan, so at the end of the job its children are all there is to end. Linux. One thread.
+// Finds and kills the processes that a job leaves behind: processes that ranks have started and not waited for. This
+// process becomes a subreaper, which means that such orphans become its children. So at the end of the job, it only
+// has to kill its children. Linux only. Used by one thread.
 #pragma once
 
 #include <sys/types.h>
@@ -10,14 +11,15 @@
 
 namespace tutti::tool {
 
-// From now on orphaned descendants become children of this process.
+// Makes this process a subreaper: orphaned descendants become its children from then on. Errors: kSystem.
 Status become_subreaper();
 
-// Direct children of this process, in any state.
+// The direct children of this process, in any state.
 std::vector<pid_t> list_children();
 
-// Kills and reaps every child of this process but those in `spared`, and the children that this orphans in turn. Gives
-// up after 2 s (a process in an uninterruptible wait); returns the number that were killed.
+// Kills and reaps every child of this process except those in `spared`, and also the processes that become orphans by
+// this. Gives up after 2 s, because a process may be in an uninterruptible wait. Returns the number of processes that
+// were killed.
 int end_children(const std::vector<pid_t>& spared);
 
 }  // namespace tutti::tool

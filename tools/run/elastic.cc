@@ -18,11 +18,12 @@
 namespace tutti::tool {
 namespace {
 
-constexpr std::size_t kMostBytes = 64;                    // of what a rank says
-constexpr std::chrono::milliseconds kFirstComes{60'000};  // to the place of a meeting, or it closes
+constexpr std::size_t kMostBytes = 64;  // longest packet from a rank
+// How long the rendezvous server waits for the first rank before it closes.
+constexpr std::chrono::milliseconds kFirstRankTimeout{60'000};
 
-// "2:4" to 2 and 4. False: it is no two numbers.
-bool read_two(const std::string& text, std::int32_t& least, std::int32_t& most) {
+// Parses "2:4" to 2 and 4. Returns false if the text is not two numbers.
+bool parse_two(const std::string& text, std::int32_t& least, std::int32_t& most) {
   const char* const end = text.data() + text.size();
   const auto [colon, wrong] = std::from_chars(text.data(), end, least);
   if (wrong != std::errc() || colon == end || *colon != ':') return false;
@@ -35,7 +36,7 @@ bool read_two(const std::string& text, std::int32_t& least, std::int32_t& most) 
 Status parse_elastic(const std::string& text, std::int32_t& ranks, ElasticBounds& bounds) {
   std::int32_t least = 0;
   std::int32_t most = 0;
-  const bool two = read_two(text, least, most);
+  const bool two = parse_two(text, least, most);
   if (!two || least < 1 || least > most || most > kMaxLocalRanks || (ranks != 0 && ranks != most)) {
     return Error{.code = ErrorCode::kInvalidArgument,
                  .message = fmt::format("--elastic {}: write MIN:MAX, 1 <= MIN <= MAX <= {}; MAX ranks are started, "
@@ -43,53 +44,54 @@ Status parse_elastic(const std::string& text, std::int32_t& ranks, ElasticBounds
                                         text, kMaxLocalRanks)};
   }
   ranks = most;
-  bounds.least = least;
+  bounds.min_ranks = least;
   return {};
 }
 
-Result<Fd> ElasticControl::seat(std::size_t place) {
-  begin_anew();
+Result<Fd> ElasticControl::add(std::size_t index) {
+  restart_wait();
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     return system_error("cannot make a socket for a rank", errno);
   }
-  seats_.at(place) = {.channel = Fd(ends[0])};
+  members_.at(index) = {.channel = Fd(ends[0])};
   return Fd(ends[1]);
 }
 
-void ElasticControl::ended(std::size_t place) {
-  seats_.at(place) = {};
-  for (const Seat& seat : seats_) {
-    if (seat.channel.valid()) ::send(seat.channel.get(), "lost", 4, MSG_NOSIGNAL | MSG_DONTWAIT);
+void ElasticControl::ended(std::size_t index) {
+  members_.at(index) = {};
+  for (const Member& member : members_) {
+    if (member.channel.valid()) ::send(member.channel.get(), "lost", 4, MSG_NOSIGNAL | MSG_DONTWAIT);
   }
 }
 
 std::vector<int> ElasticControl::descriptors() const {
   std::vector<int> descriptors;
-  for (const Seat& seat : seats_) {
-    if (seat.channel.valid()) descriptors.push_back(seat.channel.get());
+  for (const Member& member : members_) {
+    if (member.channel.valid()) descriptors.push_back(member.channel.get());
   }
   return descriptors;
 }
 
 std::vector<std::size_t> ElasticControl::missing() const {
   std::vector<std::size_t> missing;
-  for (std::size_t place = 0; place < seats_.size(); ++place) {
-    if (seats_[place].taken() && !seats_[place].has_come()) missing.push_back(place);
+  for (std::size_t index = 0; index < members_.size(); ++index) {
+    if (members_[index].taken() && !members_[index].is_waiting()) missing.push_back(index);
   }
   return missing;
 }
 
-// What cannot be read is not looked at: the rank is missing then, in the end. One that has closed its end has ended, or
-// will; till then it is missing, too, since it may have died, and is to be replaced before the others go on.
-void ElasticControl::hear(Seat& seat) {
+// Reads the packets of one rank. Malformed packets are ignored; the wait for the rank then times out. A rank that has
+// closed its end of the socket counts as missing until its process ends, because it may have died and must then be
+// replaced before the others continue.
+void ElasticControl::receive_packets(Member& member) {
   std::array<char, kMostBytes> bytes;
   while (true) {
-    const ssize_t length = ::recv(seat.channel.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    const ssize_t length = ::recv(member.channel.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (length < 0) return;
     if (length == 0) {
-      seat.channel.reset();
-      seat.state = State::kClosed;
+      member.channel.reset();
+      member.state = State::kClosed;
       return;
     }
     std::istringstream line(std::string(bytes.data(), static_cast<std::size_t>(length)));
@@ -97,59 +99,59 @@ void ElasticControl::hear(Seat& seat) {
     std::int64_t has_done = -1;
     line >> word >> has_done;
     if (line.fail() || (word != "ready" && word != "end")) continue;
-    seat.state = word == "end" ? State::kAtTheEnd : State::kReady;
-    seat.has_done = std::max<std::int64_t>(has_done, -1);
+    member.state = word == "end" ? State::kDone : State::kReady;
+    member.has_done = std::max<std::int64_t>(has_done, -1);
   }
 }
 
 Status ElasticControl::serve(std::chrono::steady_clock::time_point now, std::chrono::milliseconds rejoin) {
-  std::size_t here = 0;
-  std::size_t come = 0;
-  bool all_at_the_end = true;
-  for (Seat& seat : seats_) {
-    if (seat.channel.valid()) hear(seat);
-    if (!seat.taken()) continue;
-    ++here;
-    come += seat.has_come() ? 1 : 0;
-    all_at_the_end = all_at_the_end && seat.state == State::kAtTheEnd;
+  std::size_t alive = 0;
+  std::size_t waiting = 0;
+  bool all_done = true;
+  for (Member& member : members_) {
+    if (member.channel.valid()) receive_packets(member);
+    if (!member.taken()) continue;
+    ++alive;
+    waiting += member.is_waiting() ? 1 : 0;
+    all_done = all_done && member.state == State::kDone;
   }
-  if (come == 0) deadline_.reset();
-  if (come > 0 && !deadline_) deadline_ = now + rejoin;
-  if (come == 0 || come < here) return {};
+  if (waiting == 0) deadline_.reset();
+  if (waiting > 0 && !deadline_) deadline_ = now + rejoin;
+  if (waiting == 0 || waiting < alive) return {};
   deadline_.reset();
-  if (!all_at_the_end) return send_on();
+  if (!all_done) return start_set_up();
   is_over_ = true;
-  for (Seat& seat : seats_) {
-    if (seat.channel.valid()) ::send(seat.channel.get(), "over", 4, MSG_NOSIGNAL | MSG_DONTWAIT);
-    seat.state = State::kRunning;
+  for (Member& member : members_) {
+    if (member.channel.valid()) ::send(member.channel.get(), "over", 4, MSG_NOSIGNAL | MSG_DONTWAIT);
+    member.state = State::kRunning;
   }
   return {};
 }
 
-// To a meeting. The step is the least that somebody has done; whoever dies on the way is missed there, and all come
-// back.
-Status ElasticControl::send_on() {
-  auto id = UniqueId::create({.interface = "lo", .patience = kFirstComes});
+// Starts the set-up of a new communicator. The ranks continue at the lowest number of steps that any rank with a state
+// has done. If a rank dies during the set-up, the set-up fails, and all ranks become ready again.
+Status ElasticControl::start_set_up() {
+  auto id = UniqueId::create({.interface = "lo", .timeout = kFirstRankTimeout});
   if (!id) return id.error();
   std::int32_t size = 0;
   std::int64_t step = -1;
   std::int32_t source = 0;
-  for (const Seat& seat : seats_) {
-    if (!seat.channel.valid()) continue;
-    if (seat.has_done >= 0 && (step < 0 || seat.has_done < step)) {
-      step = seat.has_done;
+  for (const Member& member : members_) {
+    if (!member.channel.valid()) continue;
+    if (member.has_done >= 0 && (step < 0 || member.has_done < step)) {
+      step = member.has_done;
       source = size;
     }
     ++size;
   }
   ++meetings_;
   std::int32_t rank = 0;
-  for (Seat& seat : seats_) {
-    if (!seat.channel.valid()) continue;
+  for (Member& member : members_) {
+    if (!member.channel.valid()) continue;
     const std::string word = fmt::format("go {} {} {} {} {} {}", meetings_, rank++, size,
                                          std::max<std::int64_t>(step, 0), source, id->to_text());
-    ::send(seat.channel.get(), word.data(), word.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    seat.state = State::kRunning;
+    ::send(member.channel.get(), word.data(), word.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    member.state = State::kRunning;
   }
   return {};
 }

@@ -1,5 +1,5 @@
-// One thread, one poll loop: signals come through a signalfd, output through the ranks' pipes, and time through poll's
-// timeout.
+// The launcher has one thread and one poll loop. Signals arrive through a signalfd, output through the pipes of the
+// ranks, and timeouts through the timeout of poll().
 #include "tools/run/launch.h"
 
 #include <errno.h>
@@ -29,15 +29,19 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kDrainAfterEnd{1000};  // for pipes that something unkillable still holds
-constexpr std::chrono::milliseconds kMostDrain{3000};      // for pipes that it still writes to
-constexpr std::chrono::milliseconds kStalledOutput{2000};  // a failed job waits so long for a reader that takes nothing
-constexpr std::chrono::milliseconds kLookAgain{20};        // for the end of a rank that was killed
+// After the job's end: how long to read from pipes that a process which cannot be killed holds open.
+constexpr std::chrono::milliseconds kDrainAfterEnd{1000};
+// The same limit if that process still writes to them.
+constexpr std::chrono::milliseconds kMostDrain{3000};
+// A failed job waits this long if the reader of its output does not read.
+constexpr std::chrono::milliseconds kStalledOutput{2000};
+constexpr std::chrono::milliseconds kCheckInterval{20};  // interval of checks for the end of a killed rank
 constexpr std::size_t kReadBytes = 64 << 10;
 
-// The job's way down. It only ever moves to the right.
+// The stages of a job's end. A job only moves to later stages.
 enum class Stage : std::uint8_t { kRunning, kGrace, kTerminating, kKilled };
 
+// One pipe from a rank, and the sink to which its lines go.
 struct Source {
   Fd fd;
   LineRelay relay;
@@ -56,6 +60,7 @@ int exit_status_of(int wait_status) {
   return WIFSIGNALED(wait_status) ? kExitSignalBase + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
 }
 
+// Whether two descriptors refer to the same file.
 bool same_file(int a, int b) {
   struct stat left = {};
   struct stat right = {};
@@ -78,7 +83,7 @@ class Job {
   int run();
 
  private:
-  Status take_signals();
+  Status block_signals();
   void add_source(Fd fd, std::int32_t rank, Sink& sink, bool prefixed);
   bool finished() const;
   int wait_ms() const;
@@ -98,29 +103,32 @@ class Job {
   std::vector<std::int32_t> running_ranks() const;
 
   const LaunchOptions options_;
-  const std::vector<pid_t> spared_;  // children that we had before the job
+  const std::vector<pid_t> spared_;  // children that this process had before the job
   Sink output_;
   Sink own_errors_;
-  Sink* errors_;  // output_ when both are the same file: then lines must not be cut into each other
+  // &output_ if stdout and stderr are the same file, because the lines of two sinks would be mixed with each other.
+  Sink* errors_;
   Fd signals_;
   RootSocket root_;
   JobIdentity identity_;
   std::optional<ElasticControl> elastic_;
   std::int32_t restarts_ = 0;
-  std::vector<pid_t> pids_;  // by rank; 0: has ended
+  std::vector<pid_t> pids_;  // indexed by rank; 0: the rank has ended
   std::int32_t running_ = 0;
   std::vector<Source> sources_;
   Stage stage_ = Stage::kRunning;
   std::optional<int> failure_status_;
   std::optional<Clock::time_point> stage_deadline_;  // when the next stage begins
-  std::optional<Clock::time_point> drain_deadline_;  // when pipes still open after the last rank are given up
-  // The latest end of draining. Bytes that arrive do not extend it. Time in which our own reader takes nothing does.
+  // When pipes that are still open after the end of the last rank are abandoned.
+  std::optional<Clock::time_point> drain_deadline_;
+  // The latest time for that. Arriving bytes do not extend it. It is extended while the reader of our output does not
+  // read.
   Clock::time_point drain_limit_;
-  Clock::time_point last_progress_ = Clock::now();  // of writing our output
+  Clock::time_point last_progress_ = Clock::now();  // when output was written last
   std::vector<char> read_buffer_ = std::vector<char>(kReadBytes);
 };
 
-Status Job::take_signals() {
+Status Job::block_signals() {
   sigset_t set;
   ::sigemptyset(&set);
   for (int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&set, signal);
@@ -128,9 +136,9 @@ Status Job::take_signals() {
   signals_ = Fd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_.valid()) return system_error("signalfd", errno);
   struct sigaction action = {};
-  action.sa_handler = SIG_DFL;  // an inherited SIG_IGN would reap children behind our back
+  action.sa_handler = SIG_DFL;  // with an inherited SIG_IGN, children would be reaped by the kernel
   ::sigaction(SIGCHLD, &action, nullptr);
-  action.sa_handler = SIG_IGN;  // a closed stdout is an errno to us
+  action.sa_handler = SIG_IGN;  // a closed stdout must be an error code, not a signal
   ::sigaction(SIGPIPE, &action, nullptr);
   return {};
 }
@@ -141,14 +149,15 @@ void Job::add_source(Fd fd, std::int32_t rank, Sink& sink, bool prefixed) {
 
 Status Job::start() {
   TUTTI_TRY(become_subreaper());
-  TUTTI_TRY(take_signals());
+  TUTTI_TRY(block_signals());
   Result<RootSocket> root = RootSocket::create();
   if (!root) return root.error();
   root_ = std::move(*root);
   Result<JobIdentity> identity = JobIdentity::create(options_.ranks, root_);
   if (!identity) return identity.error();
   identity_ = *identity;
-  if (elastic_) {  // the ids that this process makes for the ranks must have the ranks' key mixed in
+  // The unique ids that this process creates for the ranks must be protected with the key of the job.
+  if (elastic_) {
     ::setenv("TUTTI_JOB_KEY", identity_.key.c_str(), 1);
     ::unsetenv("TUTTI_JOB_KEY_FILE");
   }
@@ -161,17 +170,17 @@ Status Job::start() {
   return {};
 }
 
-// False: it cannot be started, and the job ends.
+// Starts one rank. Returns false if that is impossible; the job then ends.
 bool Job::start_rank(std::int32_t rank) {
   int exit_status = 1;
-  Fd channel;  // the rank's end; closed here once it has it
-  std::optional<Error> trouble;
+  Fd channel;  // the rank's end of the socket; closed here after the start
+  std::optional<Error> error;
   if (elastic_) {
-    Result<Fd> seat = elastic_->seat(static_cast<std::size_t>(rank));
+    Result<Fd> seat = elastic_->add(static_cast<std::size_t>(rank));
     if (seat) channel = std::move(*seat);
-    if (!seat) trouble = seat.error();
+    if (!seat) error = seat.error();
   }
-  if (!trouble) {
+  if (!error) {
     Result<RankProcess> process = spawn_rank(identity_, rank, options_.command, exit_status, channel.get());
     if (process) {
       pids_[static_cast<std::size_t>(rank)] = process->pid;
@@ -180,14 +189,15 @@ bool Job::start_rank(std::int32_t rank) {
       add_source(std::move(process->errors), rank, *errors_, options_.prefix != Prefix::kNone);
       return true;
     }
-    trouble = process.error();
+    error = process.error();
   }
-  fail(exit_status, Stage::kTerminating, kKillAfter, fmt::format("{}: {}\n", options_.name, trouble->message));
+  fail(exit_status, Stage::kTerminating, kKillAfter, fmt::format("{}: {}\n", options_.name, error->message));
   signal_ranks(SIGTERM);
   return false;
 }
 
-// A rank of an elastic job has died. True: the job goes on, with another in its place or with fewer.
+// Handles the death of a rank in an elastic job. Returns true if the job continues, with a replacement or with fewer
+// ranks.
 bool Job::replace(std::int32_t rank, int wait_status) {
   const ElasticBounds& bounds = *options_.elastic;
   const std::string end = fmt::format("{}: rank {} {}", options_.name, rank, describe_end(wait_status));
@@ -196,16 +206,17 @@ bool Job::replace(std::int32_t rank, int wait_status) {
     errors_->append(fmt::format("{}; replaced ({} of {} times)\n", end, restarts_, bounds.restarts));
     return start_rank(rank);
   }
-  if (running_ < bounds.least) {
+  if (running_ < bounds.min_ranks) {
     errors_->append(fmt::format("{}: {} rank(s) are left, {} are needed, and {} were replaced, which is the most\n",
-                                options_.name, running_, bounds.least, bounds.restarts));
+                                options_.name, running_, bounds.min_ranks, bounds.restarts));
     return false;
   }
   errors_->append(fmt::format("{}; the job goes on with {}\n", end, running_));
   return true;
 }
 
-// One that lives and does not come is ended: then it can be replaced.
+// Serves the ranks of an elastic job. A live rank that does not join the others in time is killed, so that it can be
+// replaced.
 void Job::serve_elastic() {
   if (!elastic_ || stage_ != Stage::kRunning) return;
   const Clock::time_point now = Clock::now();
@@ -222,7 +233,7 @@ void Job::serve_elastic() {
                                 options_.elastic->rejoin.count()));
     ::kill(pids_[place], SIGKILL);
   }
-  elastic_->begin_anew();
+  elastic_->restart_wait();
 }
 
 int Job::run() {
@@ -239,7 +250,7 @@ int Job::run() {
 
 bool Job::finished() const { return running_ == 0 && sources_.empty() && !output_.pending() && !own_errors_.pending(); }
 
-// Until the nearest deadline; -1: none is set.
+// The time until the next deadline for poll(); -1 if there is none.
 int Job::wait_ms() const {
   std::optional<Clock::time_point> next = stage_deadline_;
   const auto consider = [&](Clock::time_point deadline) {
@@ -247,7 +258,8 @@ int Job::wait_ms() const {
   };
   if (drain_deadline_) consider(*drain_deadline_);
   if (elastic_ && elastic_->deadline() && stage_ == Stage::kRunning) {
-    consider(std::max(*elastic_->deadline(), Clock::now() + kLookAgain));  // what was killed then is still to be reaped
+    // After its deadline, a killed rank may still have to be reaped, so poll again soon.
+    consider(std::max(*elastic_->deadline(), Clock::now() + kCheckInterval));
   }
   if (failure_status_ && running_ == 0 && (output_.pending() || own_errors_.pending())) {
     consider(last_progress_ + kStalledOutput);
@@ -272,8 +284,8 @@ void Job::wait_for_events() {
   ::poll(entries.data(), entries.size(), wait_ms());
 }
 
-// One read of each pipe, so that no rank can hold up the others. A full sink leaves its pipes full: the ranks then
-// wait.
+// Reads once from each pipe, so that no rank can block the others. If a sink is full, its pipes are not read, and the
+// ranks wait when their pipes are full.
 void Job::read_sources() {
   for (Source& source : sources_) {
     if (source.sink->full()) {
@@ -310,12 +322,12 @@ void Job::handle_signals() {
   while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) continue;
-    if (stage_ == Stage::kTerminating || stage_ == Stage::kKilled) {  // asked twice: at once
+    if (stage_ == Stage::kTerminating || stage_ == Stage::kKilled) {  // a second request: do not wait any longer
       stage_deadline_ = Clock::now();
       continue;
     }
     fail(kExitSignalBase + signal, Stage::kTerminating, std::max<Clock::duration>(options_.grace, kKillAfter), "");
-    // The terminal has sent it to the whole process group, ranks included.
+    // A signal from the terminal was already sent to the whole process group, which contains the ranks.
     if (info.ssi_code != SI_KERNEL) signal_ranks(signal);
   }
   reap();
@@ -332,7 +344,8 @@ void Job::reap() {
     *found = 0;
     ended.emplace_back(static_cast<std::int32_t>(found - pids_.begin()), wait_status);
   }
-  // What was killed is the cause, what gave up the consequence, in whatever order we come to know of them.
+  // Ranks that were killed by a signal come first: they are the cause, and ranks that reported an error are a
+  // consequence, whatever the order in which they are reaped.
   std::stable_partition(ended.begin(), ended.end(), [](const auto& end) { return WIFSIGNALED(end.second); });
   for (const auto& [rank, status] : ended) rank_ended(rank, status);
 }
@@ -343,7 +356,7 @@ void Job::rank_ended(std::int32_t rank, int wait_status) {
   const int status = exit_status_of(wait_status);
   if (elastic_) {
     elastic_->ended(static_cast<std::size_t>(rank));
-    const bool hopeless = options_.elastic->hopeless_status == status;
+    const bool hopeless = options_.elastic->no_restart_status == status;
     const bool goes_on = stage_ == Stage::kRunning && !elastic_->is_over() && !hopeless;
     if (status != 0 && goes_on && replace(rank, wait_status)) return;
   }
@@ -351,7 +364,7 @@ void Job::rank_ended(std::int32_t rank, int wait_status) {
     fail(status, Stage::kGrace, options_.grace,
          fmt::format("{}: rank {} {}\n", options_.name, rank, describe_end(wait_status)));
   }
-  // A rank that is killed while the others already give up was the first to fail, though it was reaped later.
+  // A rank that is reaped as killed during the grace period failed before the others, although it was reaped later.
   if (stage_ == Stage::kGrace && WIFSIGNALED(wait_status) && failure_status_ && *failure_status_ < kExitSignalBase) {
     failure_status_ = status;
     errors_->append(fmt::format("{}: rank {} {}\n", options_.name, rank, describe_end(wait_status)));
@@ -359,7 +372,8 @@ void Job::rank_ended(std::int32_t rank, int wait_status) {
   if (running_ == 0) all_ended();
 }
 
-// Nothing of the job may be left: what the ranks started and did not wait for has become ours.
+// Called after the end of the last rank. Kills the processes that ranks have started and not waited for, which have
+// become children of this process.
 void Job::all_ended() {
   stage_deadline_.reset();
   end_children(spared_);
@@ -388,7 +402,7 @@ void Job::check_deadlines() {
     }
   }
   if (drain_deadline_ && now >= *drain_deadline_) {
-    const bool blocked = output_.full() || errors_->full();  // our reader is slow, or the pipe's holder is silent
+    const bool blocked = output_.full() || errors_->full();  // our reader is slow, or the owner of the pipe is silent
     if (blocked && (!failure_status_ || now < last_progress_ + kStalledOutput)) {
       drain_deadline_ = now + kDrainAfterEnd;
       drain_limit_ = now + kMostDrain;
@@ -403,7 +417,7 @@ void Job::check_deadlines() {
   }
 }
 
-// The first failure decides the exit status; later calls only move the stage on.
+// Moves the job to a later stage. The first failure determines the exit status.
 void Job::fail(int exit_status, Stage stage, Clock::duration until_next, const std::string& message) {
   if (!failure_status_) failure_status_ = exit_status;
   stage_ = stage;
@@ -415,7 +429,7 @@ void Job::signal_ranks(int signal) {
   for (pid_t pid : pids_) {
     if (pid == 0) continue;
     ::kill(pid, signal);
-    if (signal == SIGTERM) ::kill(pid, SIGCONT);  // a stopped rank can't act on it
+    if (signal == SIGTERM) ::kill(pid, SIGCONT);  // a stopped rank cannot react to SIGTERM
   }
 }
 

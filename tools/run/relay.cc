@@ -14,7 +14,7 @@ namespace tutti::tool {
 
 Sink::Sink(int fd) : fd_(fd), write_limit_bytes_(PIPE_BUF) {
   struct stat status = {};
-  // A writable pipe takes PIPE_BUF bytes without blocking; a regular file takes any number.
+  // A writable pipe accepts PIPE_BUF bytes without blocking. A regular file accepts any number.
   if (::fstat(fd, &status) == 0 && S_ISREG(status.st_mode)) write_limit_bytes_ = kMaxPendingBytes;
 }
 
@@ -24,7 +24,7 @@ void Sink::append(std::string_view bytes) {
 
 bool Sink::writable() const {
   pollfd entry{.fd = fd_, .events = POLLOUT, .revents = 0};
-  return ::poll(&entry, 1, 0) == 1;  // also on POLLERR: write() then says why
+  return ::poll(&entry, 1, 0) == 1;  // also on POLLERR, because write() then returns the reason
 }
 
 bool Sink::flush() {

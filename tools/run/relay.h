@@ -1,8 +1,9 @@
-// From the pipes of many ranks to the tool's own stdout and stderr: whole lines at a time, each with its rank in front.
+// Relays the output of many ranks from their pipes to the stdout and stderr of the tool: whole lines at a time, each
+// with the prefix of its rank.
 //
-// Sink holds what is to be written to one of our descriptors; LineRelay cuts one pipe's bytes into lines and hands them
-// to a Sink. Both are bounded: a Sink that is full() must not be fed, so its reader's slowness reaches the ranks
-// through their full pipes. Bytes are passed as they are, whatever they mean. One thread owns all of this.
+// A LineRelay splits the bytes of one pipe into lines and passes them to a Sink. A Sink stores bytes until its
+// descriptor accepts them. Both have bounded memory: a Sink that is full() must not be fed. If its reader is slow, the
+// pipes become full and the ranks wait. Bytes are not interpreted. All of this is used by one thread.
 #pragma once
 
 #include <cstddef>
@@ -12,53 +13,55 @@
 
 namespace tutti::tool {
 
-inline constexpr std::size_t kMaxLineBytes = 64 << 10;    // longer lines are split here
-inline constexpr std::size_t kMaxPendingBytes = 1 << 20;  // a Sink with more is full
+inline constexpr std::size_t kMaxLineBytes = 64 << 10;    // longer lines are split
+inline constexpr std::size_t kMaxPendingBytes = 1 << 20;  // a Sink with at least this many bytes is full
 
-// Where whole lines wait until the descriptor takes them. Borrows the descriptor, never changes its flags: it may be
-// shared with the user's shell. SIGPIPE must be ignored.
+// Stores whole lines until the descriptor accepts them. The Sink borrows the descriptor and never changes its flags,
+// because the user's shell may share it. SIGPIPE must be ignored.
 class Sink {
  public:
   explicit Sink(int fd);
 
-  void append(std::string_view bytes);  // dropped once closed()
-  // Writes what the descriptor takes without blocking. True if anything was written.
+  void append(std::string_view bytes);  // bytes are dropped after a failure
+  // Writes as many bytes as the descriptor accepts without blocking. Returns true if anything was written.
   bool flush();
 
   int fd() const { return fd_; }
   bool pending() const { return written_ < buffer_.size(); }
   bool full() const { return buffer_.size() - written_ >= kMaxPendingBytes; }
-  // Forgets what was not written yet.
+  // Drops the bytes that were not written yet.
   void drop();
-  // Why nothing more can be written (an errno: EPIPE, ENOSPC ...), or 0.
+  // The errno after which writing stopped (EPIPE, ENOSPC, ...), or 0.
   int failure() const { return failure_; }
 
  private:
   bool writable() const;
 
   int fd_;
-  std::size_t write_limit_bytes_;  // most that one write may take without blocking
+  std::size_t write_limit_bytes_;  // largest write that cannot block
   int failure_ = 0;
   std::string buffer_;
   std::size_t written_ = 0;
 };
 
-// One pipe's way into a Sink.
+// Splits the bytes of one pipe into lines for a Sink.
 class LineRelay {
  public:
-  // An empty prefix passes the bytes on unchanged, still whole lines at a time.
+  // With an empty prefix, lines are passed on unchanged.
   LineRelay(std::string prefix, Sink& sink) : prefix_(std::move(prefix)), sink_(&sink) {}
 
+  // Adds bytes that were read from the pipe.
   void feed(std::string_view bytes);
-  // End of the pipe: a last line without its newline is passed on, with one where there is a prefix.
+  // To be called at the end of the pipe. Passes on a last line that has no newline; a newline is added if there is a
+  // prefix.
   void finish();
 
  private:
-  void emit(std::string_view line);  // `line` ends with its newline, or was split
+  void emit(std::string_view line);  // `line` ends with a newline, or was split
 
   std::string prefix_;
   Sink* sink_;
-  std::string partial_;  // the line under way, < kMaxLineBytes
+  std::string partial_;  // the incomplete line, < kMaxLineBytes
 };
 
 }  // namespace tutti::tool

@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kNotExecutable = 126;
 constexpr int kNotFound = 127;
-// What the launcher sets; the caller's own values of these are dropped.
+// The variables that the launcher sets. Values of the caller's environment are removed.
 constexpr std::array<std::string_view, 10> kRankVariables = {
     "TUTTI_RANK",    "TUTTI_WORLD_SIZE", "TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE",   "TUTTI_ROOT",
     "TUTTI_ROOT_FD", "TUTTI_JOB_ID",     "TUTTI_JOB_KEY",    "TUTTI_JOB_KEY_FILE", "TUTTI_ELASTIC_FD"};
@@ -71,20 +71,22 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return result;
 }
 
-// Everything that the child needs, made before the fork: between fork and exec only system calls are made.
+// Everything that the child needs. It is prepared before the fork, because the child may only make system calls
+// between fork and exec.
 struct ChildSetup {
   char** arguments;
   char** environment;
-  int input_fd;  // -1: keep ours
+  int input_fd;  // -1: inherit ours
   int output_fd;
   int errors_fd;
-  int inherited_fd;  // -1: none
-  int failure_fd;    // where errno goes when the program can't be started
+  int inherited_fd;  // -1: no such descriptor
+  int failure_fd;    // the pipe to which errno is written if exec fails
   pid_t launcher;
 };
 
 [[noreturn]] void run_child(const ChildSetup& setup) {
-  // If the launcher died before prctl, nothing would ever kill us: then our parent has changed already.
+  // If the launcher has died before prctl, nothing would kill this process. In that case its parent has already
+  // changed.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
   if (::getppid() != setup.launcher) ::_exit(1);
   sigset_t none;
@@ -102,7 +104,7 @@ struct ChildSetup {
   ::_exit(kNotFound);
 }
 
-// Reads errno from the child; nothing comes when the exec succeeded and closed the pipe.
+// Reads errno from the child. If exec succeeds, the pipe is closed without data, and the result is 0.
 int read_failure(int fd) {
   int failure = 0;
   ssize_t bytes = 0;
@@ -114,9 +116,9 @@ int read_failure(int fd) {
 
 }  // namespace
 
-// The socket reserves a port and does not listen: rank 0 does that. If a wrapper closes rank 0's copy, rank 0 can thus
-// listen there with a socket of its own, which SO_REUSEADDR allows beside sockets that do not listen. The kernel gives
-// the port to nobody who asks for any free one.
+// The socket reserves a port and does not listen; rank 0 listens. If a wrapper program closes rank 0's copy of the
+// socket, rank 0 can still listen there with a socket of its own, because SO_REUSEADDR allows that beside sockets that
+// do not listen. The kernel does not give the port to a process that asks for any free port.
 Result<RootSocket> RootSocket::create() {
   RootSocket root;
   TUTTI_TRY(check_loopback());

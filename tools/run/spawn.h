@@ -1,4 +1,5 @@
-// Starting the ranks of a job: their sockets, environment, pipes, and the promise that they die with their launcher.
+// Starts the ranks of a job: creates their socket, environment and pipes, and ensures that they are killed when the
+// launcher ends.
 #pragma once
 
 #include <sys/types.h>
@@ -12,30 +13,32 @@
 
 namespace tutti::tool {
 
-// A TCP socket that is bound to a free port of the loopback address, so that the port is taken from the first moment.
-// Rank 0 inherits it and listens.
+// A TCP socket that is bound to a free port of the loopback address, so that no other process can take the port. Rank
+// 0 inherits it and listens on it.
 struct RootSocket {
   Fd fd;
   std::string host;  // 127.0.0.1, or ::1 if the loopback interface has no IPv4 address
   std::uint16_t port = 0;
 
-  std::string text() const;  // for TUTTI_ROOT
-  // Errors: kSystem; the message names the loopback interface if it is down.
+  std::string text() const;  // the value of TUTTI_ROOT
+  // Errors: kSystem. If the loopback interface is down, the message says so.
   static Result<RootSocket> create();
 };
 
-// What all ranks of one job share.
+// The values that all ranks of one job share.
 struct JobIdentity {
   std::int32_t ranks = 1;
-  std::string id;    // 128 random bits in hexadecimal
-  std::string key;   // 256 others; in the ranks' environment, which only this user and root can read
-  std::string root;  // TUTTI_ROOT
-  int root_fd = -1;  // for rank 0
+  std::string id;  // 128 random bits in hexadecimal
+  // 256 other random bits, in hexadecimal. They are passed in the environment of the ranks, which only this user and
+  // root can read.
+  std::string key;
+  std::string root;  // value of TUTTI_ROOT
+  int root_fd = -1;  // descriptor that rank 0 inherits
 
   static Result<JobIdentity> create(std::int32_t ranks, const RootSocket& root);
 };
 
-// A started rank. Its pipes are ours to read, without blocking.
+// A started rank. Its pipes are read by this process, without blocking.
 struct RankProcess {
   std::int32_t rank = 0;
   pid_t pid = -1;
@@ -43,11 +46,11 @@ struct RankProcess {
   Fd errors;  // its stderr
 };
 
-// `elastic_fd`: the rank's socket of an elastic job, which it inherits in place of the root's; -1: none.
-// Starts `command` (looked up in PATH) as one rank, in our process group. Rank 0 has our stdin, the others an empty
-// one. The process is killed when the calling thread ends, however it ends. Returns after the program is running; where
-// it can't be started the error's `message` says why and `exit_status` is set to what shells use: 127 not found, 126
-// not executable.
+// Starts `command`, which is searched in PATH, as one rank, in the process group of this process. Rank 0 inherits
+// stdin; the other ranks have an empty stdin. The process is killed when the calling thread ends, for whatever reason.
+// `elastic_fd` is the rank's socket in an elastic job, which it inherits instead of the root's socket; -1: not
+// elastic. Returns after the program has started. If it cannot be started, the error's message contains the reason,
+// and `exit_status` is the value that shells use: 127 not found, 126 not executable.
 Result<RankProcess> spawn_rank(const JobIdentity& job, std::int32_t rank, const std::vector<std::string>& command,
                                int& exit_status, int elastic_fd = -1);
 

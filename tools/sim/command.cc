@@ -23,7 +23,7 @@
 namespace tutti::tool {
 namespace {
 
-// Of what is waited for, on stderr where that is a terminal.
+// A progress bar on stderr. Prints nothing if stderr is not a terminal.
 class Bar {
  public:
   void show(double part, std::string_view what) {
@@ -47,7 +47,8 @@ class Bar {
 
 int fail(const Error& error) { return report("sim", error); }
 
-// The best plan's row again, with its time lines where it is small enough to have some.
+// Draws the best plan. It is simulated again with a trace, so that the drawing has time lines if the plan is small
+// enough.
 Status draw(const SimTask& task, const Network& network, const SimRow& best, const std::string& path) {
   const std::string title =
       fmt::format("{}, {}, {} bytes, {} ranks on {}: {:.3f} us", to_string(task.collective.kind),
@@ -80,7 +81,7 @@ int run_sim(const SimArguments& arguments) {
   if (!report.ok()) return fail(report.error());
   const std::string text = to_text(*task, *report);
   std::fputs(text.c_str(), stdout);
-  if (!output_was_taken("sim")) return kExitFailure;
+  if (!flush_output("sim")) return kExitFailure;
   if (!arguments.json_path.empty()) {
     if (const Status done = write_file(arguments.json_path, to_json(*task, *report)); !done.ok()) {
       return fail(done.error());
@@ -98,50 +99,66 @@ int run_sim(const SimArguments& arguments) {
 
 void add_faults(CLI::App& command, SimArguments& options) {
   command.add_option("--straggler", options.stragglers,
-                     "RANK:FACTOR: all that this rank does takes so many times as long");
-  command.add_option("--dead-rank", options.dead_ranks, "This rank never starts; says who waits for it");
-  command.add_option("--dead-link", options.dead_links, "A link by its name, as in the list of busiest links");
-  command.add_option("--jitter", options.jitter, "Every duration is longer by so many times an exponential of mean 1");
-  command.add_option("--seed", options.seed, "Of the jitter")->capture_default_str();
+                     "RANK:FACTOR: everything that this rank does takes FACTOR times as long");
+  command.add_option("--dead-rank", options.dead_ranks, "This rank never starts; reports the ranks that wait for it");
+  command.add_option("--dead-link", options.dead_links,
+                     "This link is broken; its name as in the list of busiest links");
+  command.add_option("--jitter", options.jitter,
+                     "Lengthen every duration by this factor times an exponential random number with mean 1");
+  command.add_option("--seed", options.seed, "Seed of the jitter")->capture_default_str();
 }
 
 }  // namespace
 
 void add_sim_command(CLI::App& app, int& exit_code) {
-  CLI::App* command = app.add_subcommand("sim", "Simulate a collective on a machine that need not be there");
+  CLI::App* command = app.add_subcommand("sim", "Simulate a collective on a machine that need not exist");
   const auto options = std::make_shared<SimArguments>();  // shared with the callback, which outlives this function
-  command->footer("Without --algorithm all that fit are simulated, the quickest first. docs/sim.md tells the models.");
+  command->footer(
+      "Without --algorithm, all suitable algorithms are simulated and listed, the fastest first. docs/sim.md describes "
+      "the models.");
   command->add_option("collective", options->collective, "all_reduce, all_gather, ...")->capture_default_str();
   command->add_option("--shape", options->shape, "A ready-made machine by name; default: dgx-h100")
       ->check(name_in(shape_names()));
-  command->add_option("--xml", options->xml_path, "In place of a shape the machine in this file in NCCL's XML format");
-  command->add_option("--nodes", options->machines, "How many of them")
+  command->add_option("--xml", options->xml_path, "Instead of a shape: the machine in this file in NCCL's XML format");
+  command->add_option("--nodes", options->machines, "Number of these machines")
       ->capture_default_str()
       ->check(number_in(1u, kMaxMachines));
-  command->add_option("--ranks-per-node", options->ranks, "Of machines without GPUs; default: one for each CPU")
+  command
+      ->add_option("--ranks-per-node", options->ranks, "Ranks on each machine without GPUs; default: one for each CPU")
       ->check(number_in(1u, kMaxRanksPerMachine));
-  command->add_option("--bytes", options->bytes, "The message: 8, 64K, 1M, 1GiB; all blocks together, as tutti perf")
+  command
+      ->add_option("--bytes", options->bytes,
+                   "Length of the message, all blocks together: 8, 64K, 1M, 1GiB; as in tutti perf")
       ->capture_default_str();
-  command->add_option("--algorithm", options->algorithm, "Only this one; default: all that fit");
-  command->add_option("--protocol", options->protocol, "simple, ll, ll128, window, or best: the quickest of these")
+  command->add_option("--algorithm", options->algorithm, "Simulate only this algorithm; default: all suitable ones");
+  command->add_option("--protocol", options->protocol, "simple, ll, ll128, window, or best: the fastest of these")
       ->capture_default_str();
-  command->add_option("--slot-bytes", options->slot_bytes, "The longest message; default: the parameters'");
-  command->add_flag("--in-switch", options->in_switch, "Also what sums made by the machines' switches would take");
-  command->add_option("--parameters", options->parameters_path, "A file of `tutti tune`; default: of the shape");
-  command->add_option("--channels", options->channels, "Copies of the plan that share the message; default: theirs")
+  command->add_option("--slot-bytes", options->slot_bytes,
+                      "Longest message between two ranks; default: value of the parameters");
+  command->add_flag("--in-switch", options->in_switch,
+                    "Also predict the time if the machines' switches calculate the sums");
+  command->add_option("--parameters", options->parameters_path,
+                      "Parameters of the cost model, a file of `tutti tune`; default: those of the shape");
+  command
+      ->add_option("--channels", options->channels,
+                   "Copies of the plan that share the message; default: value of the parameters")
       ->check(number_in(1u, 1024u));
-  command->add_option("--root", options->root, "Of collectives that have one")->capture_default_str();
+  command->add_option("--root", options->root, "Root rank of a rooted collective")->capture_default_str();
   command->add_option("--model", options->model, "auto, sweep, events, flows")->capture_default_str();
-  command->add_option("--fabric", options->fabric, "Default: the shape's")
+  command->add_option("--fabric", options->fabric, "Network between machines; default: that of the shape")
       ->check(name_in({"fat-tree", "rail-optimised"}));
-  command->add_option("--oversubscription", options->oversubscription, "Of the leaf switches, 1 to 64")
+  command->add_option("--oversubscription", options->oversubscription, "Oversubscription of the leaf switches, 1 to 64")
       ->capture_default_str();
-  command->add_option("--nics", options->nics, "Of each machine; default: the shape's")->check(number_in(1u, kMaxNics));
-  command->add_option("--machines-per-leaf", options->machines_per_leaf, "Default: the shape's, 32 of a file")
+  command->add_option("--nics", options->nics, "NICs of each machine; default: as in the shape")
+      ->check(number_in(1u, kMaxNics));
+  command
+      ->add_option("--machines-per-leaf", options->machines_per_leaf,
+                   "Machines on each leaf switch; default: as in the shape, 32 for a file")
       ->check(number_in(1u, kMaxMachines));
   add_faults(*command, *options);
   command->add_option("--json", options->json_path, "Write the results to this file");
-  command->add_option("--svg", options->svg_path, "Draw the best one: time lines of the first ranks, link loads");
+  command->add_option("--svg", options->svg_path,
+                      "Draw the fastest algorithm: time lines of the first ranks, loads of links");
   command->callback([options, &exit_code] { exit_code = run_sim(*options); });
 }
 

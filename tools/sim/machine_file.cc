@@ -14,7 +14,7 @@
 namespace tutti::tool {
 
 Result<MachineFile> read_machine_file(const std::string& path) {
-  // One byte more than is read tells the reader that there is more.
+  // One byte more than the limit, so that the reader detects a longer file.
   const Result<std::string> text = read_file(path, kMaxXmlBytes + 1);
   TUTTI_TRY(text);
   XmlReading reading = read_xml(*text);

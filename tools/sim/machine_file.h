@@ -1,4 +1,5 @@
-// A machine from a file in NCCL's XML format, for commands that only use it; `tutti topo --xml` tells all about it.
+// read_machine_file(): reads a machine from a file in NCCL's XML format, for commands that only use the machine.
+// `tutti topo --xml` reports all details of such a file.
 #pragma once
 
 #include <string>
@@ -9,11 +10,11 @@
 namespace tutti::tool {
 
 struct MachineFile {
-  Graph machine{};           // with the file's name where it has none
-  std::size_t warnings = 0;  // that `tutti topo --xml` prints
+  Graph machine{};           // has the file's name if the file does not name it
+  std::size_t warnings = 0;  // number of warnings, which `tutti topo --xml` prints
 };
 
-// Errors: read_file()'s; wrong_content() with the first fault's place and what to do.
+// Errors: those of read_file(); wrong_content() with the position of the first error in the file and the remedy.
 Result<MachineFile> read_machine_file(const std::string& path);
 
 }  // namespace tutti::tool

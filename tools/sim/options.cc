@@ -29,7 +29,9 @@ Error invalid(std::string message) { return Error{.code = ErrorCode::kInvalidArg
 
 template <class Value, std::size_t kCount>
 Result<Value> by_name(std::string_view option, const std::string& text, const Value (&values)[kCount],
-                      std::string_view another = {}) {  // `another`: a word that the caller knows
+                      // Finds a value by its name. `another` is a further valid word, which the caller has handled
+                      // before; it is only listed in the error message.
+                      std::string_view another = {}) {
   std::vector<std::string_view> names;
   for (const Value value : values) {
     if (to_string(value) == text) return value;
@@ -39,7 +41,7 @@ Result<Value> by_name(std::string_view option, const std::string& text, const Va
   return wrong_option(option, not_one_of(text, names));
 }
 
-// "3:2.5"
+// Parses "RANK:FACTOR", for example "3:2.5".
 Result<Straggler> parse_straggler(const std::string& text) {
   Straggler straggler;
   const char* const end = text.data() + text.size();
@@ -96,9 +98,11 @@ Status resolve_collective(const SimArguments& arguments, SimTask& task) {
   return {};
 }
 
-constexpr std::int32_t kStandIn = 80;  // whose defaults are taken for GPUs of which no capability is known
+// GPUs of unknown capability get the defaults of this compute capability.
+constexpr std::int32_t kFallbackCapability = 80;
 
-// A file's, or the defaults of the machine's newest GPU, or of its processors.
+// Sets the parameters: those of a file, or the defaults of the machine's newest GPU, or of its processors if it has no
+// GPUs.
 Status resolve_parameters(const SimArguments& arguments, SimTask& task) {
   if (!arguments.parameters_path.empty()) {
     Result<Parameters> parameters = read_parameters(arguments.parameters_path);
@@ -110,19 +114,20 @@ Status resolve_parameters(const SimArguments& arguments, SimTask& task) {
   std::int32_t capability = 0;
   for (const std::uint32_t node : gpus) {
     const GpuInfo& gpu = task.cluster.machine.nodes[node].gpu;
-    if (gpu.gcn.empty()) capability = std::max(capability, gpu.capability);  // else its number of cores
+    // with gcn set, capability is not a compute capability
+    if (gpu.gcn.empty()) capability = std::max(capability, gpu.capability);
   }
   if (!gpus.empty() && capability == 0) {
-    task.parameters_notes = fmt::format("the GPUs' kind has no defaults: those of sm_{} stand in", kStandIn);
-    capability = kStandIn;
+    task.parameters_notes = fmt::format("the GPUs' kind has no defaults: those of sm_{} stand in", kFallbackCapability);
+    capability = kFallbackCapability;
   }
   task.parameters = gpus.empty() ? default_host_parameters(0) : default_gpu_parameters(capability);
   return {};
 }
 
-// "2 NICs of 200 Gbit/s", "no NIC".
-std::string nics_in_words(const Graph& machine) {
-  std::map<double, std::uint32_t> nics;  // by speed
+// For example "2 NICs of 200 Gbit/s" or "no NIC".
+std::string nics_text(const Graph& machine) {
+  std::map<double, std::uint32_t> nics;  // number of NICs, by speed
   for (const std::uint32_t node : nodes_of(machine, NodeKind::kNic)) ++nics[machine.nodes[node].nic.megabits_per_s];
   if (nics.empty()) return "no NIC";
   std::string text;
@@ -163,7 +168,7 @@ Status resolve_machine(const SimArguments& arguments, SimTask& task) {
   }
   const Graph& machine = task.cluster.machine;
   task.machine += fmt::format(": {}; {}; used are one rank for each {}, links with their bandwidths, and NICs",
-                              parts_text(machine), nics_in_words(machine),
+                              parts_text(machine), nics_text(machine),
                               !nodes_of(machine, NodeKind::kGpu).empty() ? "GPU"
                               : arguments.ranks > 0                      ? "place asked for"
                                                                          : "CPU");
@@ -192,11 +197,11 @@ Status resolve_options(const SimArguments& arguments, SimTask& task) {
   if (task.in_switch &&
       (task.collective.kind != CollectiveKind::kAllReduce || task.parameters.switch_gbytes_per_s <= 0)) {
     return invalid(
-        "--in-switch: is for all_reduce on machines whose switch adds (switch_gbytes_per_s of the parameters)");
+        "--in-switch: needs all_reduce and machines whose switch can add (switch_gbytes_per_s of the parameters)");
   }
   if (task.in_switch && (!arguments.stragglers.empty() || !arguments.dead_ranks.empty() ||
                          !arguments.dead_links.empty() || arguments.jitter != 0)) {
-    return invalid("--in-switch: is a formula that knows no stragglers, deaths or jitter");
+    return invalid("--in-switch: is a formula without stragglers, deaths or jitter");
   }
   options.channels = arguments.channels;
   for (const std::string& each : arguments.stragglers) {
@@ -207,7 +212,9 @@ Status resolve_options(const SimArguments& arguments, SimTask& task) {
   options.dead_ranks = arguments.dead_ranks;
   const bool root_dead = has_root(task.collective.kind) &&
                          std::count(options.dead_ranks.begin(), options.dead_ranks.end(), task.collective.root) > 0;
-  if (root_dead) return invalid(fmt::format("--dead-rank {}: is the root: nobody would end", task.collective.root));
+  if (root_dead)
+    return invalid(
+        fmt::format("--dead-rank {}: is the root, so no rank would complete the call", task.collective.root));
   if (std::set(options.dead_ranks.begin(), options.dead_ranks.end()).size() >= task.collective.ranks) {
     return invalid("--dead-rank: all ranks are dead");
   }

@@ -1,5 +1,6 @@
-// What a `tutti sim` run is asked to do: the command line's words turned into checked values. Pure but for reading
-// the files of parameters and of a machine; any thread.
+// The options of a `tutti sim` run: SimArguments is the command line as text, SimTask the checked values. The
+// functions are pure, except that they read the files of parameters and of a machine. They may be called from any
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +20,8 @@ namespace tutti::tool {
 // The command line as it was given. Empty: not given.
 struct SimArguments {
   std::string collective = "all_reduce";
-  std::string shape{};     // neither this nor xml_path: dgx-h100
-  std::string xml_path{};  // a file in NCCL's XML format, in place of a shape
+  std::string shape{};     // if both this and xml_path are empty: dgx-h100
+  std::string xml_path{};  // a file in NCCL's XML format, instead of a shape
   std::uint32_t machines = 1;
   std::uint32_t ranks = 0;
   std::string bytes = "1M";
@@ -46,20 +47,24 @@ struct SimArguments {
 };
 
 struct SimTask {
-  Collective collective;          // with its machines
-  std::uint64_t bytes = 0;        // as given: of the larger buffer, as tutti perf counts
-  std::uint64_t block_bytes = 0;  // as simulate() counts
+  Collective collective;  // includes the distribution of ranks over machines
+  // Bytes of the larger buffer, as in tutti perf; rounded down to whole blocks.
+  std::uint64_t bytes = 0;
+  std::uint64_t block_bytes = 0;  // bytes of one block, as for simulate()
   std::optional<Algorithm> algorithm;
   Cluster cluster;
-  std::string machine;           // where it comes from, and what of it counts, in words
-  std::string parameters_notes;  // what stands in for what is not known, in words; else empty
+  std::string machine;  // description: source of the machine, and the parts that the simulation uses
+  // Description of the defaults that replace unknown values; empty if there are none.
+  std::string parameters_notes;
   Parameters parameters;
   SimulateOptions options;
-  std::vector<Protocol> protocols;  // each algorithm goes by the quickest of these; at least one
-  bool in_switch = false;           // also what sums made by switches would take (model/in_switch.h)
+  std::vector<Protocol> protocols;  // each algorithm uses the fastest of these; at least one
+  // Also predict all-reduces in which switches calculate the sums (model/in_switch.h).
+  bool in_switch = false;
 };
 
-// Errors: kInvalidArgument, with the option's name and what it takes; what load_parameters() says.
+// Checks and converts the command line. Errors: kInvalidArgument, with the option's name and its valid values; those
+// of read_parameters() and read_machine_file().
 Result<SimTask> resolve(const SimArguments& arguments);
 
 std::string_view to_string(SimulationModel model);

@@ -1,4 +1,4 @@
-// A file of parameters of the cost model, for commands that predict times.
+// read_parameters(): reads a file with parameters of the cost model, for commands that predict times.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace tutti::tool {
 
-// Errors: read_file()'s; wrong_content() with the place in the file and what is wrong.
+// Errors: those of read_file(); wrong_content() with the position in the file and the cause.
 Result<Parameters> read_parameters(const std::string& path);
 
 }  // namespace tutti::tool

@@ -13,7 +13,7 @@
 namespace tutti::tool {
 namespace {
 
-std::string bytes_in_words(std::uint64_t bytes) {
+std::string bytes_text(std::uint64_t bytes) {
   constexpr std::pair<std::uint64_t, const char*> kUnits[] = {{1ull << 30, "GiB"}, {1ull << 20, "MiB"}, {1024, "KiB"}};
   for (const auto& [unit, name] : kUnits) {
     if (bytes >= unit) return fmt::format("{:.4g} {}", static_cast<double>(bytes) / static_cast<double>(unit), name);
@@ -23,7 +23,7 @@ std::string bytes_in_words(std::uint64_t bytes) {
 
 std::string_view name_of(FabricKind kind) { return kind == FabricKind::kRailOptimised ? "rail-optimised" : "fat-tree"; }
 
-std::string network_in_words(const Cluster& cluster) {
+std::string network_text(const Cluster& cluster) {
   const Fabric& fabric = cluster.fabric;
   if (cluster.machines == 1) return "none: one machine";
   return fmt::format("{}, {} machines to a leaf switch, {} spines, oversubscription {:g}", name_of(fabric.kind),
@@ -50,7 +50,7 @@ std::vector<std::string_view> models_of(const SimReport& report) {
   return names;
 }
 
-std::string injected_in_words(const SimTask& task) {
+std::string injected_text(const SimTask& task) {
   const SimulateOptions& options = task.options;
   std::vector<std::string> all;
   for (const Straggler& each : options.stragglers)
@@ -64,15 +64,16 @@ std::string injected_in_words(const SimTask& task) {
 std::string assumptions(const SimTask& task, const SimReport& report) {
   const Parameters& costs = task.parameters;
   const std::vector<std::string_view> models = models_of(report);
-  std::string text = fmt::format("machine   {}\nnetwork   {}\n", task.machine, network_in_words(task.cluster));
+  std::string text = fmt::format("machine   {}\nnetwork   {}\n", task.machine, network_text(task.cluster));
   text += fmt::format("costs     {}{}{}{}{}\n", costs.name, costs.source.empty() ? "" : ", ", costs.source,
                       task.parameters_notes.empty() ? "" : "; ", task.parameters_notes);
   text += fmt::format("calls     {} channels, {} slots of {}, protocol {}\n", channels_of(task), costs.slots,
-                      bytes_in_words(costs.slot_bytes), fmt::join(protocols_of(task), " or "));
+                      bytes_text(costs.slot_bytes), fmt::join(protocols_of(task), " or "));
   text += fmt::format("model     {}{}\n", fmt::join(models, ", "),
                       task.options.model == SimulationModel::kAuto ? " (chosen by size)" : "");
-  if (models.size() > 1) text += "          rows of different models know different things: compare them with care\n";
-  return text + fmt::format("injected  {}\n", injected_in_words(task));
+  if (models.size() > 1)
+    text += "          rows of different models include different effects: compare them with care\n";
+  return text + fmt::format("injected  {}\n", injected_text(task));
 }
 
 nlohmann::ordered_json assumed_json(const SimTask& task) {
@@ -135,7 +136,7 @@ double memory_mib() {
 std::string to_text(const SimTask& task, const SimReport& report) {
   const Cluster& cluster = task.cluster;
   std::string text =
-      fmt::format("{} of {} on {}, {} ranks\n\n{}", to_string(task.collective.kind), bytes_in_words(task.bytes),
+      fmt::format("{} of {} on {}, {} ranks\n\n{}", to_string(task.collective.kind), bytes_text(task.bytes),
                   cluster.name, task.collective.ranks, assumptions(task, report));
   text += fmt::format("\n{:<20} {:<8} {:>14} {:>11} {:>11} {:>12} {:>15} {:>7} {:>8}\n", "algorithm", "protocol",
                       "time_us", "algbw_GB/s", "busbw_GB/s", "model", "messages", "tiles", "wall_s");
@@ -153,8 +154,8 @@ std::string to_text(const SimTask& task, const SimReport& report) {
   if (!best.result.busiest.empty()) {
     text += fmt::format("\nbusiest links of {}:\n", name_of(best));
     for (const LinkLoad& each : best.result.busiest) {
-      text += fmt::format("  {:<44} {:>12} {:>6.1f}%\n", each.name,
-                          bytes_in_words(static_cast<std::uint64_t>(each.bytes)), 100 * each.utilisation);
+      text += fmt::format("  {:<44} {:>12} {:>6.1f}%\n", each.name, bytes_text(static_cast<std::uint64_t>(each.bytes)),
+                          100 * each.utilisation);
     }
     const std::uint64_t more = best.result.links_in_use - best.result.busiest.size();
     if (more > 0) text += fmt::format("  and {} more that carry as much or less\n", more);

@@ -1,4 +1,4 @@
-// What `tutti sim` tells: a table and JSON. Pure functions, but for memory_mib().
+// The output of `tutti sim`: a table and JSON. All functions are pure, except memory_mib().
 #pragma once
 
 #include <string>
@@ -11,17 +11,18 @@
 namespace tutti::tool {
 
 struct SimRow {
-  Algorithm algorithm = Algorithm::kRing;  // kAuto: the sums are made by switches
+  Algorithm algorithm = Algorithm::kRing;  // kAuto: switches calculate the sums
   Protocol protocol = Protocol::kSimple;
   SimulateResult result;
-  double wall_s = 0;  // that the simulation took
-  // The model let links carry more than they can: `result` has the least time that the busiest one takes.
+  double wall_s = 0;  // run time of the simulation in seconds
+  // The model let a link carry more than its capacity. `result` then contains the minimum time that the busiest link
+  // needs.
   bool bounded = false;
 };
 
 struct SimReport {
-  std::vector<SimRow> rows;           // the quickest first; at least one
-  std::vector<std::string> left_out;  // "two_shot: ...", algorithms that do not fit
+  std::vector<SimRow> rows;           // the fastest first; at least one
+  std::vector<std::string> left_out;  // algorithms that are not suitable, with the reason: "two_shot: ..."
 };
 
 std::string_view name_of(const SimRow& row);  // "ring", "in_switch"
@@ -31,6 +32,6 @@ double busbw_gbytes_per_s(const SimTask& task, const SimRow& row);
 std::string to_text(const SimTask& task, const SimReport& report);
 std::string to_json(const SimTask& task, const SimReport& report);
 
-double memory_mib();  // the most that this process has had
+double memory_mib();  // largest memory use of this process so far
 
 }  // namespace tutti::tool

@@ -13,7 +13,7 @@
 namespace tutti::tool {
 namespace {
 
-// By the quickest of the task's protocols.
+// Simulates one algorithm with each of the task's protocols and returns the fastest result.
 Result<SimRow> run_one(const SimTask& task, const Network& network, Algorithm algorithm, SimulationModel model,
                        const SimProgress& progress) {
   const Result<Generator> generator = find_generator(task.collective, algorithm);
@@ -31,7 +31,8 @@ Result<SimRow> run_one(const SimTask& task, const Network& network, Algorithm al
     if (best && best->result.time_us <= result->time_us) continue;
     best = SimRow{.algorithm = algorithm, .protocol = protocol, .result = *std::move(result)};
   }
-  // The sweep and the events do not let messages share links. What the busiest link has to carry is a bound.
+  // The models sweep and events do not limit links that several messages share. The time that the busiest link needs
+  // for all its bytes is therefore a lower bound for the whole time.
   const double most = best->result.busiest.empty() ? 0 : best->result.busiest.front().utilisation;
   if (most > 1) {
     best->bounded = true;
@@ -47,10 +48,11 @@ int coarseness(SimulationModel model) {
   return model == SimulationModel::kEvents ? 1 : 2;
 }
 
-// Models know different things, so rows that are compared are told by one: the finest that is for all of them. A row
-// that it refuses keeps its own.
-void tell_by_one_model(const SimTask& task, const Network& network, std::vector<SimRow>& rows,
-                       const SimProgress& progress) {
+// Models consider different effects, so rows can only be compared if the same model simulated them. This function
+// simulates rows again with the most detailed model that all rows can use. A row that this model refuses keeps its
+// result.
+void rerun_with_one_model(const SimTask& task, const Network& network, std::vector<SimRow>& rows,
+                          const SimProgress& progress) {
   SimulationModel common = SimulationModel::kFlows;
   for (const SimRow& row : rows) {
     if (coarseness(row.result.model) > coarseness(common)) common = row.result.model;
@@ -88,7 +90,7 @@ Result<SimReport> run_sim_task(const SimTask& task, const Network& network, cons
     report.left_out.push_back(fmt::format("{}: {}", to_string(algorithm), last.message));
   }
   if (report.rows.empty()) return last;
-  if (task.options.model == SimulationModel::kAuto) tell_by_one_model(task, network, report.rows, progress);
+  if (task.options.model == SimulationModel::kAuto) rerun_with_one_model(task, network, report.rows, progress);
   if (task.in_switch) {
     Result<SimRow> row = run_in_switch(task);
     if (!row.ok()) return std::move(row).error();

@@ -1,5 +1,5 @@
-// Runs what a `tutti sim` task asks for: one algorithm, or all that fit. `tutti tune --explain --shape` asks the same.
-// One thread.
+// run_sim_task(): simulates one algorithm, or all suitable ones. Used by `tutti sim` and by `tutti tune --explain
+// --shape`. Used by one thread.
 #pragma once
 
 #include <functional>
@@ -13,11 +13,12 @@
 
 namespace tutti::tool {
 
-// Called now and then with the part that is done of what; with nothing where it is done. May be empty.
+// A callback that is called now and then with the completed part (0 to 1) of the simulation `what`, and with nothing
+// when the simulation has ended. It may be empty.
 using SimProgress = std::function<void(std::optional<double> part, std::string_view what)>;
 
-// Rows are told by one model where --model auto leaves it open. Errors: simulate()'s; where nothing fits, the last
-// algorithm's.
+// Runs the task. With --model auto, all rows are simulated by the same model if possible. Errors: those of simulate();
+// if no algorithm is suitable, the error of the last one.
 Result<SimReport> run_sim_task(const SimTask& task, const Network& network, const SimProgress& progress = {});
 
 }  // namespace tutti::tool

@@ -25,7 +25,7 @@ std::string escaped(const std::string& text) {
   return out;
 }
 
-// 1, 2 or 5 times a power of ten: about eight of them fit into `span`.
+// The distance between ticks: 1, 2 or 5 times a power of ten, so that about eight of them fit into `span`.
 double tick_of(double span) {
   const double rough = span / 8;
   const double power = std::pow(10, std::floor(std::log10(rough)));
@@ -39,9 +39,9 @@ std::string text_at(double x, double y, std::string_view anchor, const std::stri
   return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", x, y, anchor, escaped(text));
 }
 
-// Returns the height at which the next part may begin.
+// Draws the time lines. Returns the y coordinate at which the next part may begin.
 double draw_lines(const SimulateResult& result, std::string& svg) {
-  std::map<std::pair<std::uint32_t, std::uint16_t>, std::size_t> rows;  // rank, channel
+  std::map<std::pair<std::uint32_t, std::uint16_t>, std::size_t> rows;  // row number by (rank, channel)
   double end = 0;
   const std::size_t shown = std::min(result.trace.size(), kMostDrawnSteps);
   for (std::size_t i = 0; i < shown; ++i) {
@@ -65,7 +65,7 @@ double draw_lines(const SimulateResult& result, std::string& svg) {
   for (std::size_t i = 0; i < shown; ++i) {
     const TracedStep& step = result.trace[i];
     const double y = kTop + kRow * static_cast<double>(rows.at({step.rank, step.channel})) + 1;
-    if (step.begin_us > step.ready_us) {  // waiting
+    if (step.begin_us > step.ready_us) {  // the time that the step waited
       svg += fmt::format("<line x1=\"{:.2f}\" y1=\"{:.1f}\" x2=\"{:.2f}\" y2=\"{:.1f}\" stroke=\"#c9c9c9\"/>\n",
                          x(step.ready_us), y + kBar / 2, x(step.begin_us), y + kBar / 2);
     }

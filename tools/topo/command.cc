@@ -40,20 +40,20 @@ struct TopoOptions {
   std::string svg{};
 };
 
-// What is shown, wherever it came from.
-struct Shown {
-  std::optional<Machine> machine{};  // of this machine only
-  std::string file{};                // of a file only
+// Everything that is printed about a machine, whatever its source is.
+struct MachineView {
+  std::optional<Machine> machine{};  // set only for this machine
+  std::string file{};                // set only for a file
   std::vector<Finding> findings{};
-  std::vector<std::string> notes{};  // of this machine only
+  std::vector<std::string> notes{};  // set only for this machine
   Cluster cluster{};
-  Routes within{};  // one machine
-  Routes across{};  // a machine of several alike; none where it has no NIC
+  Routes within{};  // routes inside one machine
+  Routes across{};  // routes for one of several equal machines; empty if it has no NIC
 };
 
-// The findings of a file that is wrong have been printed; the error sums up.
-Result<Shown> show_file(const std::string& path) {
-  // One byte more than is read tells the reader that there is more.
+// Reads a machine from a file. If the file is invalid, its findings are printed here, and the error is only a summary.
+Result<MachineView> load_file(const std::string& path) {
+  // One byte more than the limit, so that the reader detects a longer file.
   const Result<std::string> text = read_file(path, kMaxXmlBytes + 1);
   TUTTI_TRY(text);
   XmlReading reading = read_xml(*text);
@@ -61,117 +61,118 @@ Result<Shown> show_file(const std::string& path) {
     fmt::print(stderr, "{}", findings_text(path, reading.findings));
     return wrong_content(fmt::format("{} cannot be used", path));
   }
-  Shown shown;
-  shown.file = path;
-  shown.findings = std::move(reading.findings);
-  shown.cluster.machine = std::move(reading.graph);
-  if (shown.cluster.machine.name.empty()) shown.cluster.machine.name = path.substr(path.rfind('/') + 1);
-  shown.cluster.name = shown.cluster.machine.name;
-  return shown;
+  MachineView view;
+  view.file = path;
+  view.findings = std::move(reading.findings);
+  view.cluster.machine = std::move(reading.graph);
+  if (view.cluster.machine.name.empty()) view.cluster.machine.name = path.substr(path.rfind('/') + 1);
+  view.cluster.name = view.cluster.machine.name;
+  return view;
 }
 
-Result<Shown> show_this_machine() {
+Result<MachineView> load_this_machine() {
   Result<GpuTopology> gpus = discover_gpus();
   TUTTI_TRY(gpus);
   Result<Discovery> found = discover({}, *gpus);
   TUTTI_TRY(found);
-  Shown shown;
+  MachineView view;
   const auto architectures = kernels::device_architectures();
-  shown.machine = Machine{.host = discover_host(),
-                          .simd = kernels::target_name(),
-                          .gpus = *std::move(gpus),
-                          .architectures = {architectures.begin(), architectures.end()},
-                          .processors = std::move(found->processors)};
-  shown.notes = std::move(found->notes);
-  shown.cluster.machine = std::move(found->graph);
-  shown.cluster.name = shown.cluster.machine.name;
-  return shown;
+  view.machine = Machine{.host = discover_host(),
+                         .simd = kernels::target_name(),
+                         .gpus = *std::move(gpus),
+                         .architectures = {architectures.begin(), architectures.end()},
+                         .processors = std::move(found->processors)};
+  view.notes = std::move(found->notes);
+  view.cluster.machine = std::move(found->graph);
+  view.cluster.name = view.cluster.machine.name;
+  return view;
 }
 
-Result<Shown> show(const TopoOptions& options) {
+Result<MachineView> load_view(const TopoOptions& options) {
   if (!options.shape.empty()) {
     ShapeOptions shape;
     shape.name = options.shape;
     shape.machines = options.machines;
     Result<Cluster> cluster = make_shape(shape);
     TUTTI_TRY(cluster);
-    Shown shown;
-    shown.cluster = *std::move(cluster);
-    return shown;
+    MachineView view;
+    view.cluster = *std::move(cluster);
+    return view;
   }
-  return options.xml.empty() ? show_this_machine() : show_file(options.xml);
+  return options.xml.empty() ? load_this_machine() : load_file(options.xml);
 }
 
-void find_all_routes(Shown& shown) {
-  const Graph& graph = shown.cluster.machine;
-  constexpr std::size_t kMostSearched = 64;  // GPUs, and NICs: a machine has fewer, a hostile file may have more
+void find_all_routes(MachineView& view) {
+  const Graph& graph = view.cluster.machine;
+  // Limit for GPUs and for NICs. Machines have fewer, but a malicious file may have more.
+  constexpr std::size_t kMostSearched = 64;
   if (nodes_of(graph, NodeKind::kGpu).size() > kMostSearched) return;
   if (nodes_of(graph, NodeKind::kNic).size() > kMostSearched) return;
-  shown.within = find_routes(graph, {});
+  view.within = find_routes(graph, {});
   bool wired = false;
   for (const std::uint32_t nic : nodes_of(graph, NodeKind::kNic)) wired |= graph.nodes[nic].nic.megabits_per_s > 0;
   SearchOptions across;
   across.across_machines = true;
-  if (wired) shown.across = find_routes(graph, across);
+  if (wired) view.across = find_routes(graph, across);
 }
 
-std::string text_of(const Shown& shown) {
-  const Graph& graph = shown.cluster.machine;
+std::string text_of(const MachineView& view) {
+  const Graph& graph = view.cluster.machine;
   std::string text;
-  if (shown.machine) {
-    text += to_text(*shown.machine) + "\n";
-  } else if (shown.cluster.machines > 1) {
-    text += fmt::format("{}: {} machines, {} ranks; each machine:\n\n", shown.cluster.name, shown.cluster.machines,
-                        shown.cluster.ranks());
+  if (view.machine) {
+    text += to_text(*view.machine) + "\n";
+  } else if (view.cluster.machines > 1) {
+    text += fmt::format("{}: {} machines, {} ranks; each machine:\n\n", view.cluster.name, view.cluster.machines,
+                        view.cluster.ranks());
   }
   text += fmt::format("{}: {}\n\n{}", graph.name, parts_text(graph), graph_text(graph));
   if (const std::string matrix = matrix_text(graph); !matrix.empty()) {
     text += "\nHow the part of the row reaches that of the column:\n\n" + matrix;
   }
-  if (const std::string routes = routes_text(graph, shown.within); !routes.empty()) {
+  if (const std::string routes = routes_text(graph, view.within); !routes.empty()) {
     text += "\nWithin one machine\n" + routes;
   }
-  if (const std::string routes = routes_text(graph, shown.across); !routes.empty()) {
+  if (const std::string routes = routes_text(graph, view.across); !routes.empty()) {
     text += "\nAcross machines like this\n" + routes;
   }
-  for (std::size_t i = 0; i < shown.notes.size(); ++i) text += (i == 0 ? "\nnote: " : "note: ") + shown.notes[i] + "\n";
-  if (!shown.file.empty()) {
-    text += shown.findings.empty() ? "\nnothing is wrong with the file\n"
-                                   : "\n" + findings_text(shown.file, shown.findings);
+  for (std::size_t i = 0; i < view.notes.size(); ++i) text += (i == 0 ? "\nnote: " : "note: ") + view.notes[i] + "\n";
+  if (!view.file.empty()) {
+    text +=
+        view.findings.empty() ? "\nnothing is wrong with the file\n" : "\n" + findings_text(view.file, view.findings);
   }
   return text;
 }
 
-std::string json_of(const Shown& shown) {
+std::string json_of(const MachineView& view) {
   using nlohmann::json;
-  const Graph& graph = shown.cluster.machine;
+  const Graph& graph = view.cluster.machine;
   json document = {{"schema", "tutti-topo"}, {"version", 1}, {"tutti_version", std::string(version())}};
-  if (shown.machine) document = to_json(*shown.machine);
+  if (view.machine) document = to_json(*view.machine);
   document["graph"] = graph_json(graph);
-  document["machines"] = shown.cluster.machines;
-  document["routes"] = {{"within", routes_json(graph, shown.within)}, {"across", routes_json(graph, shown.across)}};
-  document["notes"] = shown.notes;
-  document["file"] = shown.file.empty() ? json(nullptr) : json(shown.file);
+  document["machines"] = view.cluster.machines;
+  document["routes"] = {{"within", routes_json(graph, view.within)}, {"across", routes_json(graph, view.across)}};
+  document["notes"] = view.notes;
+  document["file"] = view.file.empty() ? json(nullptr) : json(view.file);
   document["findings"] = json::array();
-  for (const Finding& finding : shown.findings) document["findings"].push_back(finding_json(finding));
-  // What a file says may be no UTF-8.
+  for (const Finding& finding : view.findings) document["findings"].push_back(finding_json(finding));
+  // The texts of a file may be invalid UTF-8.
   return document.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
-Status write_files(const TopoOptions& options, const Shown& shown) {
+Status write_files(const TopoOptions& options, const MachineView& view) {
   if (!options.write_xml.empty()) {
-    const Result<std::string> xml = to_xml(shown.cluster.machine);
+    const Result<std::string> xml = to_xml(view.cluster.machine);
     TUTTI_TRY(xml);
     TUTTI_TRY(write_file(options.write_xml, *xml));
   }
   if (options.svg.empty()) return {};
-  const bool several = shown.cluster.machines > 1 && !shown.across.rings.empty();
-  return write_file(options.svg, graph_svg(shown.cluster.machine, several ? shown.across : shown.within));
+  const bool several = view.cluster.machines > 1 && !view.across.rings.empty();
+  return write_file(options.svg, graph_svg(view.cluster.machine, several ? view.across : view.within));
 }
 
 int print(const std::string& text) {
   std::fputs(text.c_str(), stdout);
-  return output_was_taken("topo") ? kExitSuccess : kExitFailure;
+  return flush_output("topo") ? kExitSuccess : kExitFailure;
 }
 
 int run_transports(const TopoOptions& options) {
@@ -182,7 +183,7 @@ int run_transports(const TopoOptions& options) {
 
 int run_topo(const TopoOptions& options) {
   if (options.transports) return run_transports(options);
-  std::error_code unknown;  // one of them may not exist
+  std::error_code unknown;  // ignored, because one of the two files may not exist
   if (!options.write_xml.empty() && std::filesystem::equivalent(options.write_xml, options.xml, unknown)) {
     return report_usage("topo",
                         "--write-xml names the file that --xml reads: what Tutti does not know would be lost from it");
@@ -191,36 +192,37 @@ int run_topo(const TopoOptions& options) {
     const Status writable = path->empty() ? Status() : check_writable(*path);
     if (!writable.ok()) return report("topo", writable.error());
   }
-  Result<Shown> shown = show(options);
-  if (!shown) return report("topo", shown.error());
-  find_all_routes(*shown);
-  if (const Status written = write_files(options, *shown); !written) return report("topo", written.error());
-  return print(options.as_json ? json_of(*shown) : text_of(*shown));
+  Result<MachineView> view = load_view(options);
+  if (!view) return report("topo", view.error());
+  find_all_routes(*view);
+  if (const Status written = write_files(options, *view); !written) return report("topo", written.error());
+  return print(options.as_json ? json_of(*view) : text_of(*view));
 }
 
 }  // namespace
 
 void add_topo_command(CLI::App& app, int& exit_status) {
-  auto options = std::make_shared<TopoOptions>();  // shared with the callback, which outlives this call
+  auto options = std::make_shared<TopoOptions>();  // shared with the callback, which outlives this function
   CLI::App* command = app.add_subcommand(
-      "topo", "What a machine is: processors, GPUs, NICs, how they are connected, and the rings and trees on it");
+      "topo", "Show a machine: processors, GPUs, NICs, how they are connected, and its rings and trees");
   command->footer(
-      "Numbers of GPUs are the CUDA driver's: CUDA_VISIBLE_DEVICES counts. Without a driver or a GPU it says why and\n"
-      "shows the rest. Exit status: 0; 1 if the driver or NVML fails or the file is wrong, with line and cause; 2 for\n"
-      "an option that is not understood, for example an unknown shape. docs/topo.md has examples.");
-  command->add_flag("--json", options->as_json, "One JSON object instead of text; docs/topo-json.md has its fields");
+      "GPUs have the CUDA driver's numbers (CUDA_VISIBLE_DEVICES applies). Without a driver or a GPU, the reason is\n"
+      "printed. Exit status: 0; 1 if the driver or NVML fails or the file is invalid, with line and cause; 2 for\n"
+      "an invalid option, for example an unknown shape. docs/topo.md has examples.");
+  command->add_flag("--json", options->as_json,
+                    "Print one JSON object instead of text; docs/topo-json.md describes its fields");
   CLI::Option* xml = command->add_option("--xml", options->xml, "Show the machine in this file in NCCL's XML format");
   CLI::Option* shape =
       command->add_option("--shape", options->shape, "Show a ready-made machine")->check(name_in(shape_names()));
   shape->excludes(xml);
-  command->add_option("--nodes", options->machines, "So many machines of the shape")
+  command->add_option("--nodes", options->machines, "Number of machines of the shape")
       ->needs(shape)
       ->check(number_in(1u, kMaxMachines));
-  command->add_option("--write-xml", options->write_xml, "Write the machine into this file in NCCL's XML format");
-  command->add_option("--svg", options->svg, "Draw the machine, with its rings and trees, into this file");
+  command->add_option("--write-xml", options->write_xml, "Write the machine to this file in NCCL's XML format");
+  command->add_option("--svg", options->svg, "Draw the machine, with its rings and trees, as SVG to this file");
   CLI::Option* transports =
       command->add_flag("--transports", options->transports,
-                        "List what can carry messages to other machines, and why each is chosen or not; docs/rdma.md");
+                        "List the transports to other machines, and why each is selected or not; docs/rdma.md");
   for (const char* other : {"--xml", "--shape", "--write-xml", "--svg"})
     transports->excludes(command->get_option(other));
   command->callback([options, &exit_status] { exit_status = run_topo(*options); });

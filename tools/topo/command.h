@@ -1,11 +1,13 @@
-// `tutti topo`: what a machine is: this one, one in a file of NCCL's, or one by name.
+// The command `tutti topo`, which shows the topology of a machine: this one, one in a file in NCCL's XML format, or a
+// ready-made one.
 #pragma once
 
 #include <CLI/CLI.hpp>
 
 namespace tutti::tool {
 
-// Sets `exit_status` when the command has run: 0 also where there is no GPU and no driver; 1 for a file that is wrong.
+// Adds the command to `app`. Stores the result in `exit_status` when the command has run: 0 also if there is no GPU or
+// no driver; 1 if a file is invalid.
 void add_topo_command(CLI::App& app, int& exit_status);
 
 }  // namespace tutti::tool

@@ -1,7 +1,7 @@
-// Evenly shared tours, by depth-first search: each tour may use a resource as often as a whole share fits into what is
-// left of it. What makes it quick is the linear program's proof: where the shares are to come near to its optimum, no
-// tour may cost much more than 1 at its prices and little priced capacity may be left over, so most legs are out of the
-// question.
+// even_tours(): finds tours with equal shares by depth-first search. Each tour may use a resource as often as the
+// share fits into the remaining capacity. The search is fast because of the proof from the linear program: if the
+// total is near its optimum, no tour may cost much more than 1 at its prices, and little priced capacity may remain
+// unused, so most legs are impossible.
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -13,13 +13,17 @@
 namespace tutti {
 namespace {
 
-constexpr double kRounding = 1e-5;  // of prices and capacities: what counts as equal
+constexpr double kRounding = 1e-5;  // relative tolerance for prices and capacities
 
 enum class TourOrder : std::uint8_t {
-  kPairs,    // every other tour is the one before backwards; else as kEvenly
-  kEvenly,   // the nearest places first, of these the ones with most room left: they share out the load
-  kNearest,  // the nearest places first, of these the lowest numbers
-  kAll,      // by number; leaves out only what another order of the tours gives too
+  // Every second tour is the reverse of the one before; otherwise as kEvenly.
+  kPairs,
+  // The nearest places first, and of these the ones with the most remaining capacity, so that the load is distributed.
+  kEvenly,
+  // The nearest places first, and of these the lowest numbers.
+  kNearest,
+  // By number. Only leaves out orders of tours that are permutations of another one.
+  kAll,
 };
 
 class EvenTours {
@@ -33,12 +37,13 @@ class EvenTours {
       all_.push_back(static_cast<std::uint32_t>(std::min(times, 1e6)));
       worth += prices_[i] * all_.back();
     }
-    allowed_ = prices.empty() ? count : worth;  // what all tours may cost together
+    allowed_ = prices.empty() ? count : worth;  // largest price of all tours together
   }
 
+  // False if the prices prove that there are no such tours.
   bool worth_trying() const { return allowed_ >= count_ * (1 - kRounding); }
 
-  // False, too, where the budget ends.
+  // Searches with one order of places. Returns false if it finds no tours, or if the budget is used up.
   bool find(TourOrder order, std::uint64_t budget, std::uint64_t& steps) {
     order_ = order;
     left_ = all_;
@@ -53,46 +58,50 @@ class EvenTours {
   std::vector<Tour> take() { return std::move(tours_); }
 
  private:
-  bool take_leg(const Leg& leg) {
+  // Uses the leg, if its resources have capacity and the price stays within the limit. Otherwise changes nothing and
+  // returns false.
+  bool use_leg(const Leg& leg) {
     if (!leg.possible()) return false;
     for (std::size_t i = 0; i < leg.resources.size(); ++i) {
       if (left_[leg.resources[i]] == 0) {
-        while (i-- > 0) give(leg.resources[i]);
+        while (i-- > 0) release(leg.resources[i]);
         return false;
       }
       --left_[leg.resources[i]];
       cost_ += prices_[leg.resources[i]];
     }
-    // The tours still to come, this one's rest apart, cost at least 1 each.
+    // The tours that are still to be found, apart from the rest of this one, cost at least 1 each.
     const auto to_come = static_cast<double>(count_ - 1 - tours_.size());
     if (cost_ + to_come <= allowed_ + count_ * kRounding) return true;
-    give_leg(leg);
+    release_leg(leg);
     return false;
   }
-  void give(std::uint32_t resource) {
+  void release(std::uint32_t resource) {
     ++left_[resource];
     cost_ -= prices_[resource];
   }
-  void give_leg(const Leg& leg) {
-    for (std::uint32_t resource : leg.resources) give(resource);
+  void release_leg(const Leg& leg) {
+    for (std::uint32_t resource : leg.resources) release(resource);
   }
 
-  // How much is left on the leg, of resources that have as many times left as they have.
-  std::uint64_t room(const Leg& leg) const {
+  // The remaining capacity of a leg, summed over its resources.
+  std::uint64_t remaining_capacity(const Leg& leg) const {
     std::uint64_t sum = 0;
     for (std::uint32_t resource : leg.resources) sum += left_[resource];
     return sum;
   }
-  std::uint64_t room_beyond(std::uint32_t place) const {
+  std::uint64_t most_remaining_from(std::uint32_t place) const {
     std::uint64_t most = 0;
     for (std::uint32_t to = 0; to < problem_.places; ++to) {
-      if (to != place && problem_.leg(place, to).possible()) most = std::max(most, room(problem_.leg(place, to)));
+      if (to != place && problem_.leg(place, to).possible())
+        most = std::max(most, remaining_capacity(problem_.leg(place, to)));
     }
     return most;
   }
 
-  // Which places to try, one after the other, coming from `last`. Equals in the order of their numbers from there on,
-  // and round: so tours that begin at different places end at different ones.
+  // The places in the order in which to try them after `last`. Places that are equal are tried in the order of their
+  // numbers, beginning at `last` and continuing cyclically, so that tours with different first places have different
+  // last places.
   std::vector<std::uint32_t> in_order(const Leg* legs, std::uint32_t last) const {
     std::vector<std::uint32_t> places(problem_.places);
     std::iota(places.begin(), places.end(), 0u);
@@ -101,16 +110,17 @@ class EvenTours {
     if (!begins) std::rotate(places.begin(), places.begin() + last, places.end());
     std::vector<std::tuple<PathType, std::size_t, std::uint64_t>> keys(problem_.places);
     for (std::uint32_t place : places) {
-      // A tour's ends load them least: it begins where least room is left.
+      // The first and last place of a tour are loaded least, so a tour begins where the least capacity remains.
       std::uint64_t least_first = 0;
-      if (order_ != TourOrder::kNearest) least_first = begins ? room_beyond(place) : ~room(legs[place]);
+      if (order_ != TourOrder::kNearest)
+        least_first = begins ? most_remaining_from(place) : ~remaining_capacity(legs[place]);
       keys[place] = {legs[place].type, legs[place].resources.size(), least_first};
     }
     std::stable_sort(places.begin(), places.end(), [&](std::uint32_t a, std::uint32_t b) { return keys[a] < keys[b]; });
     return places;
   }
 
-  // Whether there is still a place to end at.
+  // Whether a place remains at which the tour can end.
   bool can_leave(const Tour& tour, const std::vector<bool>& passed) const {
     for (std::uint32_t exit : problem_.doors[tour.door].exits) {
       const std::vector<Leg>& legs = problem_.exits[exit].legs;
@@ -135,12 +145,12 @@ class EvenTours {
       for (std::uint32_t place : in_order(legs.data(), problem_.places)) {
         if (budget_ == 0) return false;
         --budget_;
-        if (!take_leg(legs[place])) continue;
+        if (!use_leg(legs[place])) continue;
         Tour tour{door, 0, {place}};
         std::vector<bool> passed(problem_.places);
         passed[place] = true;
         if (extend(tour, passed)) return true;
-        give_leg(legs[place]);
+        release_leg(legs[place]);
       }
     }
     return false;
@@ -154,18 +164,19 @@ class EvenTours {
       if (budget_ == 0) return false;
       if (passed[place]) continue;
       --budget_;
-      if (!take_leg(legs[place])) continue;
+      if (!use_leg(legs[place])) continue;
       passed[place] = true;
       tour.order.push_back(place);
       if (extend(tour, passed)) return true;
       tour.order.pop_back();
       passed[place] = false;
-      give_leg(legs[place]);
+      release_leg(legs[place]);
     }
     return false;
   }
 
-  // Tours through one door come in the order of their places where all are tried.
+  // With kAll, tours through the same door must be in ascending order, because other orders give the same set of
+  // tours.
   bool out_of_order(const Tour& tour) const {
     return order_ == TourOrder::kAll && !tours_.empty() && tours_.back().door == tour.door &&
            tour.order < tours_.back().order;
@@ -177,17 +188,17 @@ class EvenTours {
     std::stable_partition(exits.begin(), exits.end(), [&](std::uint32_t exit) { return exit == tour.door; });
     for (std::uint32_t exit : exits) {
       const Leg& leg = problem_.exits[exit].legs[tour.order.back()];
-      if (!take_leg(leg)) continue;
+      if (!use_leg(leg)) continue;
       tour.exit = exit;
       tours_.push_back(tour);
       if (in_pairs() && tours_.size() < count_ ? add_reversed() : next_tour()) return true;
       tours_.pop_back();
-      give_leg(leg);
+      release_leg(leg);
     }
     return false;
   }
 
-  // The tour that was added last, backwards, and all that come after the two.
+  // Adds the reverse of the last tour, and searches for all further tours.
   bool add_reversed() {
     const Tour back = reversed(tours_.back(), problem_);
     const std::vector<std::uint32_t>& exits = problem_.doors[back.door].exits;
@@ -198,21 +209,21 @@ class EvenTours {
     }
     legs.push_back(&problem_.exits[back.exit].legs[back.order.back()]);
     std::size_t taken = 0;
-    while (taken < legs.size() && take_leg(*legs[taken])) ++taken;
+    while (taken < legs.size() && use_leg(*legs[taken])) ++taken;
     if (taken == legs.size()) {
       tours_.push_back(back);
       if (next_tour()) return true;
       tours_.pop_back();
     }
-    while (taken-- > 0) give_leg(*legs[taken]);
+    while (taken-- > 0) release_leg(*legs[taken]);
     return false;
   }
 
   const TourProblem& problem_;
   std::uint32_t count_;
   std::vector<double> prices_;
-  std::vector<std::uint32_t> all_;   // [resource]: how often a whole share fits
-  std::vector<std::uint32_t> left_;  // of it
+  std::vector<std::uint32_t> all_;   // indexed by resource; how often a whole share fits
+  std::vector<std::uint32_t> left_;  // indexed by resource; what remains of it
   double allowed_ = 0;
   double cost_ = 0;
   TourOrder order_ = TourOrder::kEvenly;

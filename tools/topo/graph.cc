@@ -21,9 +21,10 @@ std::string counted(std::size_t count, std::string_view one, std::string_view ma
   return fmt::format("{} {}", count, count == 1 ? one : many);
 }
 
-constexpr std::size_t kMostEnds = 128;  // of the matrix: wider is of no use to anybody
+// Largest number of columns of the matrix; a wider one could not be read.
+constexpr std::size_t kMostEnds = 128;
 
-// Of each node the links at it, the one that leads to it from above, and the nodes below it: the PCI tree.
+// The PCI tree: for each node, its links, the link that leads to it from above, and the nodes below it.
 struct Tree {
   explicit Tree(const Graph& graph)
       : links(graph.nodes.size()), link_to(graph.nodes.size(), kNone), beneath(graph.nodes.size()) {
@@ -55,7 +56,8 @@ std::string link_text(const Graph& graph, const GraphLink& link, std::uint32_t f
   return fmt::format("{}{} to {}: {}", to_string(link.kind), count, other, number_text(link.gbytes_per_s));
 }
 
-// The links of a part beside the tree; between equal parts each is told at its lower one, or the rows would be long.
+// The links of a part that are not in the tree. A link between two parts of the same type is listed only at the first
+// one, because otherwise the rows would be too long.
 std::string other_links(const Graph& graph, const Tree& tree, std::uint32_t node) {
   std::vector<std::string> texts;
   for (const std::uint32_t i : tree.links[node]) {
@@ -76,14 +78,14 @@ void add_rows(const Graph& graph, const Tree& tree, std::uint32_t node, std::siz
   for (const std::uint32_t child : tree.beneath[node]) add_rows(graph, tree, child, depth + 1, rows);
 }
 
-// What the matrix is of.
+// The rows of the matrix: GPUs, or CPUs if there are no GPUs.
 std::vector<std::uint32_t> ends_of(const Graph& graph) {
   std::vector<std::uint32_t> ends = nodes_of(graph, NodeKind::kGpu);
   if (ends.empty()) ends = nodes_of(graph, NodeKind::kCpu);
   return ends;
 }
 
-std::string words_of(PathType type) {
+std::string describe(PathType type) {
   switch (type) {
     case PathType::kLoc: return "itself";
     case PathType::kNvl: return "NVLink or xGMI, directly or by the switch";
@@ -205,7 +207,7 @@ std::string graph_text(const Graph& graph) {
   const Tree tree(graph);
   std::vector<std::vector<std::string>> rows{{"part", "what it is", "GB/s up", "other links (GB/s)"}};
   for (std::uint32_t node = 0; node < graph.nodes.size(); ++node) {
-    // CPUs with all that is beneath them, and what nothing leads to.
+    // The roots: CPUs, with everything below them, and parts to which no link leads.
     if (tree.link_to[node] == kNone) add_rows(graph, tree, node, 0, rows);
   }
   return columns_text(rows);
@@ -220,7 +222,7 @@ std::string matrix_text(const Graph& graph) {
   if (to.size() > kMostEnds) return fmt::format("  {} GPUs and NICs are too many for a table of paths\n", to.size());
   std::vector<std::vector<std::string>> rows{{""}};
   for (const std::uint32_t node : to) rows.front().push_back(graph.nodes[node].name);
-  std::map<PathType, std::pair<double, double>> range;  // the least and the most that paths of a type carry
+  std::map<PathType, std::pair<double, double>> range;  // smallest and largest bandwidth of paths of each type
   for (const std::uint32_t node : from) {
     const std::vector<Path> paths = paths_from(graph, node);
     rows.push_back({graph.nodes[node].name});
@@ -238,7 +240,7 @@ std::string matrix_text(const Graph& graph) {
     const std::string least = number_text(gbytes.first);
     const std::string most = number_text(gbytes.second);
     const std::string text = least == most ? least : least + " to " + most;
-    legend.push_back({std::string(to_string(type)), type == PathType::kDis ? "" : text + " GB/s", words_of(type)});
+    legend.push_back({std::string(to_string(type)), type == PathType::kDis ? "" : text + " GB/s", describe(type)});
   }
   return columns_text(rows) + "\n" + columns_text(legend);
 }

@@ -1,5 +1,6 @@
-// Column generation: the linear program knows the tours that were worth it so far; its prices go to cheapest_tour(),
-// and a tour that costs less than 1 at these prices joins. There is none when the optimum is reached.
+// The method is column generation. The linear program contains only the tours that were useful so far. Its prices are
+// passed to cheap_tour() and cheapest_tour(), and a tour that costs less than 1 at these prices is added. If there is
+// no such tour, the optimum is reached.
 #include "tools/topo/packing.h"
 
 #include <algorithm>
@@ -13,13 +14,14 @@
 namespace tutti {
 namespace {
 
-constexpr double kTiny = 1e-9;      // of prices and pivots, which are about 1
-constexpr double kAccuracy = 1e-7;  // of the optimum
-constexpr double kMaxLoads = 1024;  // of one resource by all tours
+constexpr double kTiny = 1e-9;      // tolerance for prices and pivots, which are about 1
+constexpr double kAccuracy = 1e-7;  // relative tolerance of the optimum
+constexpr double kMaxLoads = 1024;  // largest number of loads of one resource by all tours
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-// The revised simplex method with an explicit inverse. Ties among leaving rows go to the lexicographically smallest row
-// of the inverse, so that no basis comes twice. Rows are resources, scaled to a capacity of 1.
+// The linear program, solved by the revised simplex method with an explicit inverse matrix. If several rows could
+// leave the basis, the one with the lexicographically smallest row of the inverse leaves, so that no basis occurs
+// twice. Rows are resources, scaled to a capacity of 1.
 class Master {
  public:
   explicit Master(const std::vector<double>& capacity) : capacity_(capacity), rows_(capacity.size()) {
@@ -29,7 +31,7 @@ class Master {
     basis_.assign(rows_, kSlack);
   }
 
-  // Per unit of capacity: what one more of it would bring.
+  // The price of each resource: the increase of the total for one more unit of capacity.
   std::vector<double> prices() const {
     std::vector<double> prices(rows_, 0);
     for (std::size_t row = 0; row < rows_; ++row) {
@@ -40,6 +42,7 @@ class Master {
     return prices;
   }
 
+  // Adds a tour and puts it into the basis. `loads` as from loads_of().
   void enter(Tour tour, const std::vector<std::uint32_t>& loads) {
     std::vector<double> column(rows_, 0);
     for (std::uint32_t resource : loads) column[resource] += 1 / capacity_[resource];
@@ -48,7 +51,8 @@ class Master {
     tours_.push_back(std::move(tour));
   }
 
-  // A resource whose price is negative has too much asked of it: gives back some of its capacity. False: there is none.
+  // If a resource has a negative price, too much of its capacity is in use: puts its slack variable into the basis.
+  // Returns false if there is no such resource.
   bool enter_slack(const std::vector<double>& prices) {
     std::size_t lowest = 0;
     for (std::size_t i = 0; i < rows_; ++i) {
@@ -82,7 +86,7 @@ class Master {
 
   double scale() const { return std::max(1.0, total()); }
 
-  // Puts the column into the basis; gives the row that it took.
+  // Puts the column into the basis and returns the row that it replaces.
   std::size_t pivot(const std::vector<double>& column) {
     std::vector<double> change(rows_, 0);  // inverse * column
     for (std::size_t row = 0; row < rows_; ++row) {
@@ -125,9 +129,9 @@ class Master {
 
   const std::vector<double>& capacity_;
   std::size_t rows_;
-  std::vector<double> inverse_;      // [row * rows_ + i]
-  std::vector<double> value_;        // [row]: of what is in the basis there
-  std::vector<std::int32_t> basis_;  // [row]: index into tours_, or kSlack
+  std::vector<double> inverse_;      // indexed by row * rows_ + i
+  std::vector<double> value_;        // indexed by row; value of the variable that is in the basis there
+  std::vector<std::int32_t> basis_;  // indexed by row; index into tours_, or kSlack
   std::vector<Tour> tours_;
 };
 
@@ -135,8 +139,8 @@ double dot(const std::vector<double>& a, const std::vector<double>& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
 
-// Keeps the least bound: capacities at prices where the cheapest tour costs 1.
-void note_bound(const TourProblem& problem, const std::vector<double>& prices, double cheapest, Packing& packing) {
+// Updates the bound if this one is lower: the value of all capacities at prices for which the cheapest tour costs 1.
+void update_bound(const TourProblem& problem, const std::vector<double>& prices, double cheapest, Packing& packing) {
   if (!(cheapest > 0)) return;
   const double bound = dot(prices, problem.capacity) / cheapest;
   if (!packing.prices.empty() && bound >= packing.bound) return;
@@ -145,28 +149,31 @@ void note_bound(const TourProblem& problem, const std::vector<double>& prices, d
   for (double& price : packing.prices) price /= cheapest;
 }
 
+// Whether cheapest_tour() is possible and fits within the remaining steps.
 bool may_search_all(const TourProblem& problem, const PackingLimits& limits, const Packing& packing) {
   if (problem.places > kMaxExactPlaces) return false;
   const std::uint64_t sets = 1ull << (problem.places - 1);
   return packing.steps + problem.doors.size() * problem.places * problem.places * sets <= limits.max_steps;
 }
 
-// A tour that costs less than 1, or else the proof that there is none, as far as the limits let it.
+// Returns a tour that costs less than 1. If there is none, or the limits do not allow to find one, returns nothing and
+// updates the bound.
 std::optional<Tour> next_tour(const TourProblem& problem, const PackingLimits& limits,
                               const std::vector<double>& prices, double total, Packing& packing) {
   PricedTour cheap = cheap_tour(problem, prices, packing.steps);
   if (cheap.price < 1 - 1e-6) return std::move(cheap.tour);
-  note_bound(problem, prices, least_price(problem, prices), packing);
+  update_bound(problem, prices, least_price(problem, prices), packing);
   packing.proven = total >= packing.bound * (1 - kAccuracy);
   if (packing.proven || !may_search_all(problem, limits, packing)) return std::nullopt;
   PricedTour cheapest = cheapest_tour(problem, prices, packing.steps);
-  note_bound(problem, prices, cheapest.price, packing);
+  update_bound(problem, prices, cheapest.price, packing);
   packing.proven = total >= packing.bound * (1 - kAccuracy);
   if (packing.proven || cheapest.price >= 1 - kTiny) return std::nullopt;
   return std::move(cheapest.tour);
 }
 
-// Before the first tour all prices are 0, and any would do: one over wide links. Nothing: there is none, or none known.
+// The first tour. All prices are still 0, so every tour would be equally cheap; prices of 1 / capacity prefer fast
+// links. Returns nothing if there is no tour, or if the limits do not allow to find one.
 std::optional<Tour> first_tour(const TourProblem& problem, const PackingLimits& limits, Packing& packing) {
   std::vector<double> prices;
   for (double capacity : problem.capacity) prices.push_back(1 / capacity);
@@ -180,9 +187,9 @@ std::optional<Tour> first_tour(const TourProblem& problem, const PackingLimits& 
   return std::nullopt;
 }
 
-// What can be said without the linear program: all tours together have no more than the links that lead to and from one
-// place.
-void note_cuts(const TourProblem& problem, double total, Packing& packing) {
+// Lowers the bound if possible, without the linear program. For each place: all tours together cannot have more
+// bandwidth than the links into this place or out of it allow, because every tour uses such links.
+void add_cut_bounds(const TourProblem& problem, double total, Packing& packing) {
   for (std::uint32_t place = 0; place < problem.places; ++place) {
     std::vector<double> prices(problem.capacity.size(), 0);
     const auto price_first = [&](const Leg& leg) {
@@ -199,12 +206,12 @@ void note_cuts(const TourProblem& problem, double total, Packing& packing) {
     for (const Door& door : problem.doors) price_last(door.legs[place]);
     for (const Exit& exit : problem.exits) price_first(exit.legs[place]);
     const double least = least_price(problem, prices);
-    if (least < kInfinite) note_bound(problem, prices, least, packing);
+    if (least < kInfinite) update_bound(problem, prices, least, packing);
   }
   packing.proven = total >= packing.bound * (1 - kAccuracy);
 }
 
-// Solves the linear program, as far as the limits let it; gives its tours and their shares.
+// Solves the linear program as far as the limits allow. Returns its tours and their shares.
 std::vector<std::pair<double, Tour>> solve(const TourProblem& problem, const PackingLimits& limits, Packing& packing) {
   packing.bound = kInfinite;
   Master master(problem.capacity);
@@ -222,20 +229,21 @@ std::vector<std::pair<double, Tour>> solve(const TourProblem& problem, const Pac
     for (double& price : prices) price = std::max(price, 0.0);
     next = next_tour(problem, limits, prices, master.total(), packing);
   }
-  if (!packing.proven) note_cuts(problem, master.total(), packing);
+  if (!packing.proven) add_cut_bounds(problem, master.total(), packing);
   return master.shares();
 }
 
-void take(const TourProblem& problem, std::vector<Tour> tours, Packing& packing) {
+void use_tours(const TourProblem& problem, std::vector<Tour> tours, Packing& packing) {
   packing.tours = std::move(tours);
   packing.share = even_share(problem, packing.tours);
   packing.total = packing.share * static_cast<double>(packing.tours.size());
 }
 
-// The linear program's tours cut to equal shares: each is there as often as a share fits into its own, the largest
-// first, as many as may be. The best of the shares that a tour's own holds a whole number of times.
-void take_rounded(const TourProblem& problem, std::vector<std::pair<double, Tour>> shares, std::uint32_t max_tours,
-                  Packing& packing) {
+// Rounds the tours of the linear program to equal shares. For a candidate share, each tour is repeated as often as the
+// share fits into the tour's own share, the largest first, up to max_tours. Candidates are the shares of tours divided
+// by whole numbers, and the best one is used.
+void use_rounded(const TourProblem& problem, std::vector<std::pair<double, Tour>> shares, std::uint32_t max_tours,
+                 Packing& packing) {
   std::stable_sort(shares.begin(), shares.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   for (const auto& [own, unused] : shares) {
     for (std::uint32_t times = 1; times <= max_tours; ++times) {
@@ -247,20 +255,21 @@ void take_rounded(const TourProblem& problem, std::vector<std::pair<double, Tour
       }
       const double total = even_share(problem, tours) * static_cast<double>(tours.size());
       const double before = packing.total * (tours.size() < packing.tours.size() ? 1 - kAccuracy : 1 + kAccuracy);
-      if (total > before) take(problem, std::move(tours), packing);
+      if (total > before) use_tours(problem, std::move(tours), packing);
     }
   }
   TUTTI_ASSERT(packing.total > 0);
 }
 
-// A number of tours and what they should have together.
+// A number of tours and their intended total.
 struct Aim {
   double total = 0;
   std::uint32_t count = 0;
 };
 
-// Shares are limited by some resource that they fill: a capacity over a whole number. All that may be better than what
-// there is, or as good, the best first, then the fewest tours.
+// Equal shares are always limited by a resource that they fill completely, so a share is a capacity divided by a whole
+// number. Returns all such totals that are better than the present packing (or equal, with at most as many tours), the
+// largest first, then those with the fewest tours.
 std::vector<Aim> aims_above(const TourProblem& problem, std::uint32_t max_tours, const Packing& packing) {
   std::vector<double> capacities = problem.capacity;
   std::sort(capacities.begin(), capacities.end());
@@ -283,10 +292,10 @@ std::vector<Aim> aims_above(const TourProblem& problem, std::uint32_t max_tours,
   return aims;
 }
 
-// Adds to `steps` what it takes.
+// Finds the best packing with equal shares. Adds its steps to `steps`.
 void share_evenly(const TourProblem& problem, const std::vector<std::pair<double, Tour>>& shares,
                   const PackingLimits& limits, Packing& packing, std::uint64_t& steps) {
-  take_rounded(problem, shares, limits.max_tours, packing);
+  use_rounded(problem, shares, limits.max_tours, packing);
   std::uint64_t tried = 0;
   Aim last;
   for (const Aim& aim : aims_above(problem, limits.max_tours, packing)) {
@@ -296,13 +305,13 @@ void share_evenly(const TourProblem& problem, const std::vector<std::pair<double
     std::optional<std::vector<Tour>> even =
         even_tours(problem, aim.count, aim.total, packing.prices, limits.max_even_steps / 4, tried);
     if (!even) continue;
-    take(problem, std::move(*even), packing);
+    use_tours(problem, std::move(*even), packing);
     break;
   }
   steps += tried;
 }
 
-// The types that there are among the legs, the nearest first.
+// The path types that occur among the legs, the nearest first.
 std::vector<PathType> types_of(const std::vector<const std::vector<Leg>*>& all) {
   std::vector<PathType> types;
   for (const std::vector<Leg>* legs : all) {
@@ -315,14 +324,15 @@ std::vector<PathType> types_of(const std::vector<const std::vector<Leg>*>& all) 
   return types;
 }
 
-// The farthest types that tours may have, between places and to the outside: all but the last pair, which is no limit.
-std::vector<std::pair<PathType, PathType>> kinds_of(const TourProblem& problem) {
+// The limits on path types to try, as pairs of the farthest type between places and the farthest type to the outside.
+// The last pair is left out, because it is no limit.
+std::vector<std::pair<PathType, PathType>> type_limits_of(const TourProblem& problem) {
   std::vector<const std::vector<Leg>*> outside;
   for (const Door& door : problem.doors) outside.push_back(&door.legs);
   for (const Exit& exit : problem.exits) outside.push_back(&exit.legs);
   std::vector<std::pair<PathType, PathType>> kinds;
   std::vector<PathType> between = types_of({&problem.between});
-  if (between.empty()) between = {PathType::kLoc};  // one place
+  if (between.empty()) between = {PathType::kLoc};  // there is only one place
   for (PathType inner : between) {
     if (problem.closed) {
       kinds.emplace_back(inner, inner);
@@ -334,6 +344,7 @@ std::vector<std::pair<PathType, PathType>> kinds_of(const TourProblem& problem) 
   return kinds;
 }
 
+// The problem without legs of farther types.
 TourProblem without_farther(TourProblem problem, PathType between, PathType outside) {
   const auto cut = [](std::vector<Leg>& legs, PathType farthest) {
     for (Leg& leg : legs) {
@@ -366,7 +377,7 @@ Packing best_packing(const TourProblem& problem, const PackingLimits& limits) {
   if (shares.empty()) return whole;
   std::vector<Packing> found;
   double most = 0;
-  for (const auto& [between, outside] : kinds_of(problem)) {
+  for (const auto& [between, outside] : type_limits_of(problem)) {
     if (limits.nearness <= 0 || whole.steps > 4 * limits.max_steps) break;
     Packing packing;
     const TourProblem nearer = without_farther(problem, between, outside);

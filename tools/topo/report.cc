@@ -18,25 +18,25 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kArchitecturesPerMajor = 10;  // sm_86 is capability 8.6
-constexpr std::size_t kShortUuid = 12;      // "GPU-" and 8 digits: what nvidia-smi takes too
+constexpr int kArchitecturesPerMajor = 10;  // sm_86 is compute capability 8.6
+constexpr std::size_t kShortUuid = 12;      // "GPU-" and 8 digits, which nvidia-smi also accepts
 
-std::string_view name_of(DeviceCode::Kind kind) {
+std::string_view name_of(DeviceCode::Form kind) {
   switch (kind) {
-    case DeviceCode::Kind::kNone: return "none";
-    case DeviceCode::Kind::kBinary: return "binary";
-    case DeviceCode::Kind::kPtx: return "ptx";
-    case DeviceCode::Kind::kTooOld: return "too_old";
+    case DeviceCode::Form::kNone: return "none";
+    case DeviceCode::Form::kBinary: return "binary";
+    case DeviceCode::Form::kPtx: return "ptx";
+    case DeviceCode::Form::kTooOld: return "too_old";
   }
   return "invalid";
 }
 
 std::string text_of(const DeviceCode& code) {
   switch (code.kind) {
-    case DeviceCode::Kind::kNone: return "none";
-    case DeviceCode::Kind::kBinary: return fmt::format("sm_{}", code.architecture);
-    case DeviceCode::Kind::kPtx: return fmt::format("by PTX of compute_{}", code.architecture);
-    case DeviceCode::Kind::kTooOld: return "none: too old";
+    case DeviceCode::Form::kNone: return "none";
+    case DeviceCode::Form::kBinary: return fmt::format("sm_{}", code.architecture);
+    case DeviceCode::Form::kPtx: return fmt::format("by PTX of compute_{}", code.architecture);
+    case DeviceCode::Form::kTooOld: return "none: too old";
   }
   return "invalid";
 }
@@ -51,7 +51,7 @@ std::vector<std::size_t> allowed_cpus(const HostTopology& host) {
   return cpus;
 }
 
-// "0-3, 8": the form of taskset.
+// For example "0-3, 8", the format of taskset.
 std::string ranges_text(const std::vector<std::size_t>& numbers) {
   std::vector<std::string> ranges;
   for (std::size_t first = 0; first < numbers.size();) {
@@ -89,12 +89,12 @@ std::string host_text(const Machine& machine) {
                      size_text(host.l2_bytes), size_text(host.last_level_bytes), machine.simd);
 }
 
-// What hwloc adds: sockets, NUMA nodes, caches.
+// The information of hwloc: sockets, NUMA nodes, caches.
 std::string processors_text(const Processors& processors) {
   if (processors.nodes.empty()) return {};
   std::string text = fmt::format("        sockets {}, cores {}, NUMA nodes {}:", processors.packages, processors.cores,
                                  processors.nodes.size());
-  for (const CacheKind& cache : processors.caches) {
+  for (const CacheGroup& cache : processors.caches) {
     text += fmt::format(" {} x {} {}{}", cache.count, size_text(cache.bytes), cache.name,
                         &cache == &processors.caches.back() ? "" : ",");
   }
@@ -145,7 +145,7 @@ json numa_json(const Processors& processors) {
 
 json caches_json(const Processors& processors) {
   json caches = json::array();
-  for (const CacheKind& cache : processors.caches) {
+  for (const CacheGroup& cache : processors.caches) {
     caches.push_back(
         {{"name", cache.name}, {"bytes", cache.bytes}, {"count", cache.count}, {"cpus_each", cache.cpus_each}});
   }
@@ -195,21 +195,22 @@ json path_json(const GpuPath& path, std::size_t from, std::size_t to) {
 DeviceCode device_code_for(const Gpu& gpu, std::span<const int> architectures) {
   if (architectures.empty()) return {};
   const int capability = gpu.capability_major * kArchitecturesPerMajor + gpu.capability_minor;
-  // Machine code runs on its own major version from its own minor version on; of several the newest.
+  // Machine code runs on GPUs of the same major version with an equal or higher minor version. The newest code that
+  // fits is used.
   const auto newest = std::find_if(architectures.rbegin(), architectures.rend(), [&](int architecture) {
     return architecture / kArchitecturesPerMajor == gpu.capability_major && architecture <= capability;
   });
-  if (newest != architectures.rend()) return {DeviceCode::Kind::kBinary, *newest};
-  if (architectures.back() <= capability) return {DeviceCode::Kind::kPtx, architectures.back()};
-  return {DeviceCode::Kind::kTooOld, 0};
+  if (newest != architectures.rend()) return {DeviceCode::Form::kBinary, *newest};
+  if (architectures.back() <= capability) return {DeviceCode::Form::kPtx, architectures.back()};
+  return {DeviceCode::Form::kTooOld, 0};
 }
 
-CallWay call_way(const Machine& machine) {
+CallPlacement call_placement(const Machine& machine) {
   const GpuTopology& gpus = machine.gpus;
   if (gpus.gpus.empty()) return {false, "there is no GPU"};
   if (machine.architectures.empty()) return {false, "this build has no device code"};
   for (std::size_t i = 0; i < gpus.gpus.size(); ++i) {
-    if (device_code_for(gpus.gpus[i], machine.architectures).kind == DeviceCode::Kind::kTooOld) {
+    if (device_code_for(gpus.gpus[i], machine.architectures).kind == DeviceCode::Form::kTooOld) {
       return {false, fmt::format("the device code has nothing for GPU {}", i)};
     }
   }
@@ -228,16 +229,16 @@ std::string to_text(const Machine& machine) {
   text += device_code_text(machine);
   if (!gpus.gpus.empty()) text += gpus_text(machine);
   if (gpus.gpus.size() > 1) text += paths_text(gpus);
-  const CallWay way = call_way(machine);
+  const CallPlacement placement = call_placement(machine);
   text += fmt::format("\nCalls on device memory of ranks on {} can go {}: {}.\n",
                       gpus.gpus.size() == 1 ? "this GPU" : "all of these GPUs",
-                      way.on_device ? "on the device" : "by the host only", way.reason);
+                      placement.on_device ? "on the device" : "by the host only", placement.reason);
   return text;
 }
 
 json to_json(const Machine& machine) {
   const GpuTopology& gpus = machine.gpus;
-  const CallWay way = call_way(machine);
+  const CallPlacement placement = call_placement(machine);
   json document = {{"schema", "tutti-topo"},
                    {"version", 1},
                    {"tutti_version", std::string(version())},
@@ -248,8 +249,8 @@ json to_json(const Machine& machine) {
                    {"architectures", machine.architectures},
                    {"gpus", json::array()},
                    {"paths", json::array()},
-                   {"calls_on_device", way.on_device},
-                   {"calls_reason", way.reason}};
+                   {"calls_on_device", placement.on_device},
+                   {"calls_reason", placement.reason}};
   for (std::size_t from = 0; from < gpus.gpus.size(); ++from) {
     document["gpus"].push_back(gpu_json(gpus.gpus[from], machine, from));
     for (std::size_t to = 0; to < gpus.gpus.size(); ++to) {

@@ -1,5 +1,5 @@
-// What `tutti topo` has found out about this machine, and its two forms: text for people, JSON for machines
-// (docs/topo-json.md). Values and pure functions; any thread.
+// The report of `tutti topo` about this machine, as text and as JSON (docs/topo-json.md). All functions are pure and
+// may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -16,33 +16,33 @@ namespace tutti::tool {
 
 struct Machine {
   HostTopology host;
-  std::string simd;  // of the CPU kernels, as Highway names it
+  std::string simd;  // instruction set of the CPU kernels, named as in Highway
   GpuTopology gpus;
   std::vector<int> architectures;  // of the library's device code: kernels::device_architectures()
-  Processors processors{};         // without NUMA nodes: not asked for
+  Processors processors{};         // no NUMA nodes: not determined
 };
 
-// What of the library's device code a GPU runs.
+// The part of the library's device code that a GPU can execute.
 struct DeviceCode {
-  enum class Kind : std::uint8_t {
+  enum class Form : std::uint8_t {
     kNone,    // this build has no device code
-    kBinary,  // machine code of its own major version
-    kPtx,     // what the driver compiles when it is loaded
-    kTooOld,  // the GPU is older than all of it
+    kBinary,  // machine code for its major version
+    kPtx,     // PTX, which the driver compiles when it is loaded
+    kTooOld,  // the GPU is older than all device code
   };
-  Kind kind = Kind::kNone;
-  int architecture = 0;  // of kBinary and kPtx: which part of it
+  Form kind = Form::kNone;
+  int architecture = 0;  // architecture of the code; set for kBinary and kPtx
 
   bool operator==(const DeviceCode&) const = default;
 };
 DeviceCode device_code_for(const Gpu& gpu, std::span<const int> architectures);
 
-// Where calls on device memory of ranks on these GPUs are carried out, and why.
-struct CallWay {
+// Whether the GPUs or the host execute calls on device memory of ranks on these GPUs, and the reason.
+struct CallPlacement {
   bool on_device = false;
   std::string reason;
 };
-CallWay call_way(const Machine& machine);
+CallPlacement call_placement(const Machine& machine);
 
 std::string to_text(const Machine& machine);
 nlohmann::json to_json(const Machine& machine);

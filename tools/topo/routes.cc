@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-// The names behind the numbers of routes.
+// The names of the GPUs and NICs in a route, which contains only their indices.
 class Names {
  public:
   explicit Names(const Graph& graph)
@@ -40,8 +40,7 @@ class Names {
 };
 
 std::string sum_text(std::size_t count, double each, double all, double bound) {
-  const std::string limit =
-      std::isfinite(bound) ? fmt::format(" (no more than {} can be had)", number_text(bound)) : "";
+  const std::string limit = std::isfinite(bound) ? fmt::format(" (at most {} is possible)", number_text(bound)) : "";
   return fmt::format("{} of {} GB/s each, {} GB/s in all{}\n", count, number_text(each), number_text(all), limit);
 }
 

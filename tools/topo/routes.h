@@ -1,4 +1,5 @@
-// The rings and trees that the search has chosen on a machine, as text and as JSON. Pure functions; any thread.
+// Prints the rings and trees that the search has found on a machine, as text and as JSON. All functions are pure and
+// may be called from any thread.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,11 +10,11 @@
 
 namespace tutti::tool {
 
-// "rings: 8 of 46.2 GB/s each, 370 GB/s in all (bound 370)" and one line for each; the same of trees; then the
-// warnings. Empty where there are none.
+// For example "rings: 8 of 46.2 GB/s each, 370 GB/s in all (at most 370 is possible)" and one line for each ring; the
+// same for trees; then the warnings. Empty if there are no routes.
 std::string routes_text(const Graph& graph, const Routes& routes);
 
-// docs/topo-json.md: "routes".
+// The object "routes" as in docs/topo-json.md.
 nlohmann::json routes_json(const Graph& graph, const Routes& routes);
 
 }  // namespace tutti::tool

@@ -15,13 +15,13 @@
 namespace tutti {
 namespace {
 
-// The places of a tour, and all paths among them and to the NICs.
+// The places of a machine, and all paths between them and to the NICs.
 struct Machine {
   const Graph& graph;
-  std::vector<std::uint32_t> places;  // nodes
+  std::vector<std::uint32_t> places;  // indices of nodes
   std::vector<std::uint32_t> nics;
-  std::vector<std::vector<Path>> between;  // [place][place]
-  std::vector<std::vector<Path>> to_nic;   // [nic][place]
+  std::vector<std::vector<Path>> between;  // indexed by [from][to], both places
+  std::vector<std::vector<Path>> to_nic;   // indexed by [nic][place]
   std::vector<std::vector<Path>> from_nic;
 
   explicit Machine(const Graph& of)
@@ -42,7 +42,8 @@ struct Machine {
     for (std::size_t nic = 0; nic < nics.size(); ++nic) to_nic[nic] = with_relays(to_nic[nic]);
   }
 
-  // A GPU whose own path to the NIC is farther than PXN sends through the nearest one that it has NVLink to.
+  // A GPU whose own path to the NIC is farther than PXN sends through the GPU that is nearest to the NIC and has
+  // NVLink to it.
   std::vector<Path> with_relays(const std::vector<Path>& own) const {
     std::vector<Path> paths = own;
     for (std::size_t place = 0; place < own.size(); ++place) {
@@ -64,11 +65,11 @@ struct Machine {
   }
 };
 
-// What a resource of the problem is in the graph; ordered, to be found again.
+// The link or port that a resource of the problem stands for. It is ordered, so that it can be a key of a map.
 struct Resource {
   bool is_port = false;
-  std::uint32_t index = 0;  // of the link, or of the NIC
-  bool reversed = false;    // of a port: in
+  std::uint32_t index = 0;  // index of the link or the NIC
+  bool reversed = false;    // for a port: incoming
 
   bool operator<(const Resource& other) const {
     return std::tie(is_port, index, reversed) < std::tie(other.is_port, other.index, other.reversed);
@@ -154,7 +155,7 @@ class ProblemBuilder {
     return found->second;
   }
 
-  // Along all of these paths; of the worst type among them.
+  // A leg along all these paths; its type is the farthest of their types.
   Leg leg(std::initializer_list<const Path*> paths) {
     Leg made{{}, PathType::kLoc};
     for (const Path* path : paths) {
@@ -167,7 +168,7 @@ class ProblemBuilder {
     return made;
   }
 
-  // A port whose speed is not told carries what its link does.
+  // Adds the port of the NIC to the leg. If the speed of the port is unknown, only its link limits it.
   Leg with_port(Leg made, std::uint32_t nic, bool in) {
     const double gbytes_per_s = machine_.graph.nodes[machine_.nics[nic]].nic.megabits_per_s / 8000;
     if (made.possible() && gbytes_per_s > 0) made.resources.push_back(number_of({true, nic, in}, gbytes_per_s));
@@ -177,7 +178,7 @@ class ProblemBuilder {
   const Machine& machine_;
   TourProblem problem_;
   std::map<Resource, std::uint32_t> numbers_;
-  std::vector<Resource> resources_;  // [number]
+  std::vector<Resource> resources_;  // indexed by the number of a resource
 };
 
 class Search {
@@ -198,7 +199,7 @@ class Search {
   }
 
  private:
-  struct Found {
+  struct SolvedProblem {
     TourProblem problem;
     std::vector<Resource> resources;
     Packing packing;
@@ -210,9 +211,9 @@ class Search {
   std::string nic_name(std::uint32_t nic) const { return machine_.graph.nodes[machine_.nics[nic]].name; }
 
   template <class MakeProblem>
-  Found solve(MakeProblem make_problem) {
+  SolvedProblem solve(MakeProblem make_problem) {
     ProblemBuilder builder(machine_);
-    Found found;
+    SolvedProblem found;
     found.problem = make_problem(builder);
     found.resources = builder.resources();
     PackingLimits limits;
@@ -225,7 +226,7 @@ class Search {
   }
 
   void find_rings() {
-    Found found =
+    SolvedProblem found =
         solve([&](ProblemBuilder& builder) { return across_ ? builder.rings_across(false) : builder.rings(); });
     if (across_ && machine_.nics.size() > 1) try_crossing(found);
     routes_.ring_gbytes_per_s = found.packing.total;
@@ -233,20 +234,21 @@ class Search {
     for (std::size_t i = 0; i < found.packing.tours.size(); ++i) {
       routes_.rings.push_back(ring_of(found.problem, found.packing.tours[i], found.packing.share));
     }
-    warn_of("ring", found.packing);
-    warn_of_nvlink();
-    note_bottlenecks(found);
-    if (routes_.rings.empty()) stand_in();
+    warn_about_packing("ring", found.packing);
+    warn_about_nvlink();
+    add_bottlenecks(found);
+    if (routes_.rings.empty()) add_fallback_ring();
   }
 
-  // At the prices that prove how much rings with rails kept have, the others seldom can have much more.
-  void try_crossing(Found& kept) {
+  // Searches for rings that cross rails, unless a quick check excludes a sufficient gain: the prices of the proof for
+  // rings that stay on their rail usually also limit the others.
+  void try_crossing(SolvedProblem& kept) {
     ProblemBuilder builder(machine_);
     const TourProblem problem = builder.rings_across(true);
     const double enough = kept.packing.total * (1 + options_.crossing_gain);
     const double cheapest = kept.packing.prices.empty() ? 0 : least_price(problem, kept.packing.prices);
     if (kept.packing.bound <= enough * cheapest) return;
-    Found crossing = solve([](ProblemBuilder& again) { return again.rings_across(true); });
+    SolvedProblem crossing = solve([](ProblemBuilder& again) { return again.rings_across(true); });
     if (crossing.packing.total <= enough) return;
     warn(WarningKind::kCrossing,
          fmt::format("rings leave by another NIC than they came by: {:.4g} GB/s, where {:.4g} GB/s "
@@ -256,7 +258,7 @@ class Search {
   }
 
   void find_trees() {
-    const Found found = solve([&](ProblemBuilder& builder) { return builder.chains(across_); });
+    const SolvedProblem found = solve([&](ProblemBuilder& builder) { return builder.chains(across_); });
     routes_.tree_gbytes_per_s = found.packing.total;
     routes_.tree_bound_gbytes_per_s = found.packing.bound;
     for (std::size_t i = 0; i < found.packing.tours.size(); ++i) {
@@ -266,7 +268,7 @@ class Search {
       if (across_) tree.nic = tour.door;
       routes_.trees.push_back(std::move(tree));
     }
-    warn_of("tree", found.packing);
+    warn_about_packing("tree", found.packing);
   }
 
   static PathType worst(const TourProblem& problem, const Tour& tour) {
@@ -290,8 +292,8 @@ class Search {
     return ring;
   }
 
-  void warn_of(std::string_view what, const Packing& packing) {
-    if (packing.tours.empty() && packing.proven) return;  // told by stand_in()
+  void warn_about_packing(std::string_view what, const Packing& packing) {
+    if (packing.tours.empty() && packing.proven) return;  // add_fallback_ring() has added a warning
     if (!packing.proven) {
       warn(WarningKind::kUnproven,
            machine_.places.size() > kMaxExactPlaces
@@ -305,7 +307,7 @@ class Search {
     }
   }
 
-  void warn_of_nvlink() {
+  void warn_about_nvlink() {
     const bool any = std::any_of(machine_.graph.links.begin(), machine_.graph.links.end(), [](const GraphLink& link) {
       return link.kind == LinkKind::kNvLink || link.kind == LinkKind::kXgmi;
     });
@@ -324,7 +326,7 @@ class Search {
     }
   }
 
-  void note_bottlenecks(const Found& found) {
+  void add_bottlenecks(const SolvedProblem& found) {
     std::vector<std::pair<double, std::size_t>> worth;
     for (std::size_t i = 0; i < found.packing.prices.size(); ++i) {
       if (found.packing.prices[i] > 0) worth.emplace_back(-found.packing.prices[i] * found.problem.capacity[i], i);
@@ -347,8 +349,8 @@ class Search {
     }
   }
 
-  // A ring in the order of the numbers, and why there is no other.
-  void stand_in() {
+  // Adds a ring in the order of the numbers, and a warning with the reason why there is no other ring.
+  void add_fallback_ring() {
     Ring ring;
     for (std::uint32_t place = 0; place < machine_.places.size(); ++place) ring.gpus.push_back(place);
     ring.worst_path = PathType::kDis;

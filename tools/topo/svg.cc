@@ -18,11 +18,11 @@ constexpr std::uint32_t kNone = ~0U;
 
 // Lengths in pixels.
 constexpr double kMargin = 28;
-constexpr double kColumn = 84;  // of one GPU or NIC
+constexpr double kColumn = 84;  // one GPU or NIC
 constexpr double kBox = 72;
 constexpr double kBar = 30;
 constexpr double kCpuBar = 44;
-constexpr double kGap = 34;  // between levels: a link and its bandwidth
+constexpr double kGap = 34;  // space between levels, for a link and its bandwidth
 constexpr double kLeaf = 58;
 constexpr double kTitle = 74;
 constexpr double kSwitchGap = 46;
@@ -48,10 +48,11 @@ constexpr std::string_view kNvLinkColour = "#1c8580";
 constexpr std::string_view kPciColour = "#78868e";
 constexpr std::string_view kCpuColour = "#3d6690";
 
-// Wider for more bandwidth: twice as wide for sixteen times as much.
+// The width of a line: a link with 16 times the bandwidth is twice as wide.
 double width_of(double gbytes_per_s) { return std::clamp(1.1 * std::pow(std::max(gbytes_per_s, 0.1), 0.25), 0.8, 6.0); }
 
-struct Place {
+// The position and size of a part in the drawing.
+struct PartBox {
   double x = 0, y = 0, width = 0, height = 0;
   std::size_t level = 0;
   bool leaf = false;
@@ -63,7 +64,7 @@ struct Place {
 class Drawing {
  public:
   Drawing(const Graph& graph, const Routes& routes)
-      : graph_(graph), routes_(routes), places_(graph.nodes.size()), link_to_(graph.nodes.size(), kNone) {
+      : graph_(graph), routes_(routes), boxes_(graph.nodes.size()), link_to_(graph.nodes.size(), kNone) {
     children_.resize(graph.nodes.size());
     for (std::uint32_t i = 0; i < graph.links.size(); ++i) {
       const GraphLink& link = graph.links[i];
@@ -89,22 +90,23 @@ class Drawing {
  private:
   NodeKind kind(std::uint32_t node) const { return graph_.nodes[node].kind; }
 
-  // Columns from left to right, one for each part without others beneath; the others span theirs.
+  // Sets the positions of all parts. Each part without children has a column of its own, from left to right. A part
+  // with children spans their columns.
   void lay_out() {
     double x = kMargin;
     for (const std::uint32_t cpu : nodes_of(graph_, NodeKind::kCpu)) {
       const double begin = x;
-      place(cpu, 0, x);
-      x = std::max(x, begin + 2 * kColumn);  // a CPU's words need room
-      places_[cpu].width = x - begin - (kColumn - kBox);
-      places_[cpu].leaf = false;
+      place_part(cpu, 0, x);
+      x = std::max(x, begin + 2 * kColumn);  // a CPU's text needs space
+      boxes_[cpu].width = x - begin - (kColumn - kBox);
+      boxes_[cpu].leaf = false;
       x += kColumn / 2;
     }
     right_ = std::max(x - kColumn / 2, kMargin + 6 * kColumn);
     top_ = kTitle + (nodes_of(graph_, NodeKind::kCpu).size() > 2 ? 44 : 0);
     const double leaf_y = top_ + kCpuBar + kGap + static_cast<double>(deepest_) * (kBar + kGap);
     for (std::uint32_t node = 0; node < graph_.nodes.size(); ++node) {
-      Place& place = places_[node];
+      PartBox& place = boxes_[node];
       place.height = place.leaf ? kLeaf : kind(node) == NodeKind::kCpu ? kCpuBar : kBar;
       place.y = place.leaf ? leaf_y : place.level == 0 ? top_ : top_ + kCpuBar + kGap + level_y(place.level - 1);
     }
@@ -114,19 +116,19 @@ class Drawing {
 
   static double level_y(std::size_t level) { return static_cast<double>(level) * (kBar + kGap); }
 
-  // A tree of PCI is kMaxXmlDepth deep at most.
-  void place(std::uint32_t node, std::size_t level, double& x) {
-    Place& mine = places_[node];
-    mine.level = level;
-    mine.x = x;
+  // Recursive; the depth is limited, because a PCI tree has at most kMaxXmlDepth levels.
+  void place_part(std::uint32_t node, std::size_t level, double& x) {
+    PartBox& box = boxes_[node];
+    box.level = level;
+    box.x = x;
     if (children_[node].empty()) {
-      mine.leaf = level > 0;
+      box.leaf = level > 0;
       x += kColumn;
     } else if (level > 0) {
       deepest_ = std::max(deepest_, level);
     }
-    for (const std::uint32_t child : children_[node]) place(child, level + 1, x);
-    places_[node].width = std::max(x - places_[node].x - (kColumn - kBox), kBox);
+    for (const std::uint32_t child : children_[node]) place_part(child, level + 1, x);
+    boxes_[node].width = std::max(x - boxes_[node].x - (kColumn - kBox), kBox);
   }
 
   void place_switches() {
@@ -136,11 +138,11 @@ class Drawing {
     double left = right_;
     double right = kMargin;
     for (const std::uint32_t gpu : gpus) {
-      left = std::min(left, places_[gpu].x);
-      right = std::max(right, places_[gpu].x + places_[gpu].width);
+      left = std::min(left, boxes_[gpu].x);
+      right = std::max(right, boxes_[gpu].x + boxes_[gpu].width);
     }
     for (const std::uint32_t node : switches) {
-      places_[node] = {left, bottom_ + kSwitchGap, right - left, kBar, 0, false};
+      boxes_[node] = {left, bottom_ + kSwitchGap, right - left, kBar, 0, false};
       bottom_ += kSwitchGap + kBar;
     }
   }
@@ -148,8 +150,8 @@ class Drawing {
   void draw_cpu_links() {
     for (const GraphLink& link : graph_.links) {
       if (link.kind != LinkKind::kCpu) continue;
-      const Place& a = places_[std::min(link.from, link.to)];
-      const Place& b = places_[std::max(link.from, link.to)];
+      const PartBox& a = boxes_[std::min(link.from, link.to)];
+      const PartBox& b = boxes_[std::max(link.from, link.to)];
       const std::string label = number_text(link.gbytes_per_s);
       const bool neighbours = b.x - (a.x + a.width) < kColumn;
       if (neighbours) {
@@ -168,11 +170,11 @@ class Drawing {
 
   void draw_up_link(std::uint32_t node) {
     const GraphLink& link = graph_.links[link_to_[node]];
-    const Place& above = places_[link.from];
-    const Place& mine = places_[node];
-    const double x = mine.middle();
-    body_.line(x, above.bottom(), x, mine.y, kPciColour, width_of(link.gbytes_per_s));
-    body_.text(x + 5, mine.y - 9, number_text(link.gbytes_per_s), {.size = 10, .colour = "#5b676e", .anchor = "start"});
+    const PartBox& above = boxes_[link.from];
+    const PartBox& box = boxes_[node];
+    const double x = box.middle();
+    body_.line(x, above.bottom(), x, box.y, kPciColour, width_of(link.gbytes_per_s));
+    body_.text(x + 5, box.y - 9, number_text(link.gbytes_per_s), {.size = 10, .colour = "#5b676e", .anchor = "start"});
   }
 
   void draw_other_links() {
@@ -196,7 +198,7 @@ class Drawing {
     body_.text(kMargin, bottom_ - 4, arc_legend(), {.size = 11, .colour = kNvLinkColour, .anchor = "start"});
   }
 
-  // The bandwidths of links between GPUs, as they are too many for a label at each.
+  // The bandwidths of links between GPUs; there are too many links for a label at each.
   std::string arc_legend() const {
     std::vector<std::pair<double, std::string>> kinds;
     for (const GraphLink& link : graph_.links) {
@@ -213,10 +215,10 @@ class Drawing {
     return legend;
   }
 
-  // Below the GPUs; returns how deep it reaches.
+  // Draws an arc below the GPUs. Returns its depth.
   double draw_arc(const GraphLink& link) {
-    const Place& a = places_[link.from];
-    const Place& b = places_[link.to];
+    const PartBox& a = boxes_[link.from];
+    const PartBox& b = boxes_[link.to];
     const double depth = 14 + std::abs(a.middle() - b.middle()) / 9;
     const double y = std::max(a.bottom(), b.bottom());
     body_.path(fmt::format("M{:.1f} {:.1f} C{:.1f} {:.1f} {:.1f} {:.1f} {:.1f} {:.1f}", a.middle(), y, a.middle(),
@@ -226,19 +228,19 @@ class Drawing {
   }
 
   void draw_to_switch(const GraphLink& link) {
-    const bool down = places_[link.from].y < places_[link.to].y;
+    const bool down = boxes_[link.from].y < boxes_[link.to].y;
     const std::uint32_t upper = down ? link.from : link.to;
-    const Place& end = places_[down ? link.to : link.from];
-    const double x = places_[upper].middle();
-    body_.line(x, places_[upper].bottom(), x, end.y, kNvLinkColour, width_of(link.gbytes_per_s));
-    const double y = (places_[upper].bottom() + end.y) / 2;
+    const PartBox& end = boxes_[down ? link.to : link.from];
+    const double x = boxes_[upper].middle();
+    body_.line(x, boxes_[upper].bottom(), x, end.y, kNvLinkColour, width_of(link.gbytes_per_s));
+    const double y = (boxes_[upper].bottom() + end.y) / 2;
     body_.text(x + 6, y - 1, number_text(link.gbytes_per_s), {.size = 10, .colour = kNvLinkColour, .anchor = "start"});
     body_.text(x + 6, y + 11, fmt::format("x {}", link.count), {.size = 9, .colour = kNvLinkColour, .anchor = "start"});
   }
 
   void draw_c2c(const GraphLink& link) {
-    const Place& cpu = places_[link.from];
-    const Place& gpu = places_[link.to];
+    const PartBox& cpu = boxes_[link.from];
+    const PartBox& gpu = boxes_[link.to];
     const double x = gpu.x + 9;
     body_.line(x, cpu.bottom(), x, gpu.y, kNvLinkColour, width_of(link.gbytes_per_s));
     body_.text(x - 4, gpu.y - 22, number_text(link.gbytes_per_s),
@@ -246,15 +248,15 @@ class Drawing {
   }
 
   void draw_pcilink(const GraphLink& link) {
-    const Place& a = places_[link.from].x < places_[link.to].x ? places_[link.from] : places_[link.to];
-    const Place& b = &a == &places_[link.from] ? places_[link.to] : places_[link.from];
+    const PartBox& a = boxes_[link.from].x < boxes_[link.to].x ? boxes_[link.from] : boxes_[link.to];
+    const PartBox& b = &a == &boxes_[link.from] ? boxes_[link.to] : boxes_[link.from];
     const double y = a.y + a.height / 2;
     body_.line(a.x + a.width, y, b.x, b.y + b.height / 2, kPciColour, width_of(link.gbytes_per_s), "5 3");
   }
 
   void draw_node(std::uint32_t index) {
     const GraphNode& node = graph_.nodes[index];
-    const Place& at = places_[index];
+    const PartBox& at = boxes_[index];
     if (at.width == 0) return;
     const auto [fill, line] = colours_of(node.kind);
     body_.box(at.x, at.y, at.width, at.height, fill, line);
@@ -265,9 +267,9 @@ class Drawing {
     const bool tall = at.height >= kCpuBar && !detail.empty();
     const bool narrow = at.width < 1.5 * kColumn && node.kind == NodeKind::kPci;
     const std::string name = narrow ? short_bus_id(node) : node.name;
-    body_.text(x, at.y + (tall ? 19 : at.height / 2 + 4), cut(name, room),
+    body_.text(x, at.y + (tall ? 19 : at.height / 2 + 4), shorten(name, room),
                {.size = narrow ? 11.0 : 12.0, .bold = true});
-    if (tall) body_.text(x, at.y + 35, cut(detail, room), {.size = 10, .colour = "#44515a"});
+    if (tall) body_.text(x, at.y + 35, shorten(detail, room), {.size = 10, .colour = "#44515a"});
   }
 
   static std::string short_bus_id(const GraphNode& node) {
@@ -275,7 +277,7 @@ class Drawing {
     return bus.starts_with("0000:") ? bus.substr(5) : bus;
   }
 
-  void draw_leaf(const GraphNode& node, const Place& at) {
+  void draw_leaf(const GraphNode& node, const PartBox& at) {
     const double x = at.middle();
     const std::string_view bus = node.pci.bus_id;
     std::string what;
@@ -288,12 +290,12 @@ class Drawing {
     }
     const bool named_by_bus = !bus.empty() && node.name.ends_with(bus);
     const std::string name = named_by_bus ? node.name.substr(0, node.name.find(' ')) : node.name;
-    body_.text(x, at.y + 19, cut(name, 11), {.size = 12, .bold = true});
-    body_.text(x, at.y + 34, cut(what, 12), {.size = 10, .colour = "#44515a"});
+    body_.text(x, at.y + 19, shorten(name, 11), {.size = 12, .bold = true});
+    body_.text(x, at.y + 34, shorten(what, 12), {.size = 10, .colour = "#44515a"});
     body_.text(x, at.y + 49, short_bus_id(node), {.size = 9, .colour = "#78868e"});
   }
 
-  // One row for each route: the GPUs in its order. Trees stand beside the rings.
+  // Draws one row for each route, with its GPUs in order. Trees are drawn to the right of the rings.
   void draw_routes() {
     constexpr std::size_t kMostDrawn = 16;
     constexpr double kBetween = 60;
@@ -317,7 +319,7 @@ class Drawing {
     draw_heading(fmt::format("Trees, this machine's part: {} chains of {} GB/s each, {} GB/s in all",
                              routes_.trees.size(), number_text(routes_.trees.front().gbytes_per_s),
                              number_text(routes_.tree_gbytes_per_s)));
-    right_ = std::max(right_, left_ + 6 * kColumn);  // the heading
+    right_ = std::max(right_, left_ + 6 * kColumn);  // space for the heading
     for (std::size_t i = 0; i < trees; ++i) {
       draw_route(i, routes_.trees[i].chain, nic_name(routes_.trees[i].nic), "", false);
     }
@@ -345,7 +347,7 @@ class Drawing {
     const double y = bottom_ + 18;
     double x = left_ + 14 + (from.empty() ? 0 : 70);
     if (!from.empty()) {
-      body_.text(left_, y + 4, cut(from, 10), {.size = 11, .colour = "#c27a1a", .anchor = "start"});
+      body_.text(left_, y + 4, shorten(from, 10), {.size = 11, .colour = "#c27a1a", .anchor = "start"});
       body_.arrow(x - 28, y, x - kRadius, y, colour);
     }
     const double first = x;
@@ -360,7 +362,7 @@ class Drawing {
     right_ = std::max(right_, routes_right_ - kStep + kRadius);
     if (!to.empty()) {
       body_.arrow(last + kRadius, y, last + 28, y, colour);
-      body_.text(last + 34, y + 4, cut(to, 10), {.size = 11, .colour = "#c27a1a", .anchor = "start"});
+      body_.text(last + 34, y + 4, shorten(to, 10), {.size = 11, .colour = "#c27a1a", .anchor = "start"});
     } else if (closed && gpus.size() > 2) {
       body_.path(fmt::format("M{:.1f} {:.1f} v6 q0 6 -6 6 H{:.1f} q-6 0 -6 -6 v-3", last, y + kRadius, first + 6),
                  colour, 1.4);
@@ -380,13 +382,13 @@ class Drawing {
 
   const Graph& graph_;
   const Routes& routes_;
-  std::vector<Place> places_;
+  std::vector<PartBox> boxes_;
   std::vector<std::uint32_t> link_to_;
   std::vector<std::vector<std::uint32_t>> children_;
   SvgText body_;
   std::size_t deepest_ = 0;
   double top_ = 0, right_ = 0, bottom_ = 0;
-  double left_ = 0, routes_right_ = 0;  // of the column of routes
+  double left_ = 0, routes_right_ = 0;  // left and right edge of the column of routes
 };
 
 }  // namespace

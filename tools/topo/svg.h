@@ -1,5 +1,5 @@
-// A machine's graph as a drawing: sockets, the PCI tree below them, GPUs, NVLink, NICs, and the rings and trees that
-// the search has found. A pure function; any thread.
+// Draws the graph of a machine: sockets, the PCI tree below them, GPUs, NVLink, NICs, and the rings and trees that the
+// search has found. A pure function; it may be called from any thread.
 #pragma once
 
 #include <string>
@@ -11,7 +11,8 @@ namespace tutti::tool {
 
 inline constexpr std::size_t kMaxDrawnParts = 2'000;
 
-// An SVG document; of a graph of more parts one that says so. Of the routes the first few of each kind are drawn.
+// Returns an SVG document. A graph with more than kMaxDrawnParts parts is not drawn, and the document says so. Only
+// the first 16 rings and the first 16 trees are drawn.
 std::string graph_svg(const Graph& graph, const Routes& routes);
 
 }  // namespace tutti::tool

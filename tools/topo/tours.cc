@@ -9,7 +9,7 @@ namespace tutti {
 namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
-constexpr double kGain = 1e-12;  // less is rounding
+constexpr double kGain = 1e-12;  // smaller gains are rounding errors
 
 double price_of(const Leg& leg, const std::vector<double>& prices) {
   if (!leg.possible()) return kInfinite;
@@ -18,14 +18,14 @@ double price_of(const Leg& leg, const std::vector<double>& prices) {
   return sum;
 }
 
-// The prices of all legs, added up once.
-struct Priced {
+// The prices of all legs, calculated once.
+struct LegPrices {
   std::uint32_t places;
-  std::vector<double> between;             // [from * places + to]
-  std::vector<std::vector<double>> doors;  // [door][place]
-  std::vector<std::vector<double>> exits;  // [exit][place]
+  std::vector<double> between;             // indexed by from * places + to
+  std::vector<std::vector<double>> doors;  // indexed by [door][place]
+  std::vector<std::vector<double>> exits;  // indexed by [exit][place]
 
-  Priced(const TourProblem& problem, const std::vector<double>& prices) : places(problem.places) {
+  LegPrices(const TourProblem& problem, const std::vector<double>& prices) : places(problem.places) {
     TUTTI_ASSERT(prices.size() == problem.capacity.size(), "{} prices", prices.size());
     for (const Leg& leg : problem.between) between.push_back(price_of(leg, prices));
     for (const Door& door : problem.doors) {
@@ -50,10 +50,10 @@ struct Priced {
   }
 };
 
-// The cheapest tour through one door.
+// Finds the cheapest tour through one door.
 class HeldKarp {
  public:
-  HeldKarp(const TourProblem& problem, const Priced& priced, std::uint32_t door)
+  HeldKarp(const TourProblem& problem, const LegPrices& priced, std::uint32_t door)
       : problem_(problem), priced_(priced), door_(door), places_(problem.places) {}
 
   PricedTour run(std::uint64_t& steps) {
@@ -76,9 +76,11 @@ class HeldKarp {
   }
 
  private:
-  // Of the tours that end at `last` and have passed the set; infinite where `last` is not in it.
+  // The lowest price of all partial tours that have visited exactly the places in `set` and end at `last`; infinite if
+  // `last` is not in the set.
   double& at(std::uint32_t set, std::uint32_t last) { return best_[static_cast<std::size_t>(set) * places_ + last]; }
 
+  // Reads the cheapest tour from the table, backwards from its last place.
   PricedTour trace(std::uint32_t set) {
     PricedTour found{{door_, 0, {}}, kInfinite, true};
     std::uint32_t last = 0;
@@ -108,14 +110,14 @@ class HeldKarp {
   }
 
   const TourProblem& problem_;
-  const Priced& priced_;
+  const LegPrices& priced_;
   std::uint32_t door_;
   std::uint32_t places_;
-  std::vector<double> best_;  // [set * places + last]
+  std::vector<double> best_;  // see at()
 };
 
-// The nearest place next, beginning at `first`; its price may be infinite.
-Tour greedy_tour(const TourProblem& problem, const Priced& priced, std::uint32_t door, std::uint32_t first) {
+// The tour that begins at `first` and always continues to the nearest place. Its price may be infinite.
+Tour greedy_tour(const TourProblem& problem, const LegPrices& priced, std::uint32_t door, std::uint32_t first) {
   Tour tour{door, 0, {first}};
   std::vector<bool> passed(problem.places);
   passed[first] = true;
@@ -132,10 +134,11 @@ Tour greedy_tour(const TourProblem& problem, const Priced& priced, std::uint32_t
   return tour;
 }
 
-// Moves one place at a time to where it gains most, while it gains; at most `places` moves, none where there are many.
+// Improves a tour: moves one place at a time to the position with the largest gain, as long as there is a gain, at
+// most `places` times. Does nothing if there are more than kMaxExactPlaces places.
 class Improver {
  public:
-  Improver(const TourProblem& problem, const Priced& priced, Tour& tour)
+  Improver(const TourProblem& problem, const LegPrices& priced, Tour& tour)
       : problem_(problem), priced_(priced), tour_(tour) {}
 
   double run(std::uint64_t& steps) {
@@ -146,7 +149,7 @@ class Improver {
       std::int32_t best_from = 0, best_to = 0;
       for (std::int32_t from = 0; from < places; ++from) {
         const double without = leg(from - 1, from + 1) - leg(from - 1, from) - leg(from, from + 1);
-        for (std::int32_t to = -1; to < places; ++to) {  // between `to` and the next one
+        for (std::int32_t to = -1; to < places; ++to) {  // the new position is between `to` and the next place
           if (to == from || to == from - 1) continue;
           const double with = leg(to, from) + leg(from, to + 1) - leg(to, to + 1);
           if (!(without + with < best)) continue;
@@ -166,9 +169,10 @@ class Improver {
   }
 
  private:
-  static constexpr double kDear = 1e6;  // instead of an infinite price, as differences are taken
+  static constexpr double kLargePrice = 1e6;  // replaces an infinite price, because differences are calculated
 
-  // Between the places at two positions; before the first is the door, behind the last the best exit.
+  // The price of the leg between the places at two positions. Position -1 is the door, and the position after the last
+  // place is the cheapest exit.
   double leg(std::int32_t from, std::int32_t to) const {
     const std::vector<std::uint32_t>& order = tour_.order;
     double price = 0;
@@ -181,11 +185,11 @@ class Improver {
       price =
           priced_.between[order[static_cast<std::size_t>(from)] * priced_.places + order[static_cast<std::size_t>(to)]];
     }
-    return std::min(price, kDear);
+    return std::min(price, kLargePrice);
   }
 
   const TourProblem& problem_;
-  const Priced& priced_;
+  const LegPrices& priced_;
   Tour& tour_;
 };
 
@@ -202,7 +206,7 @@ std::vector<std::uint32_t> loads_of(const TourProblem& problem, const Tour& tour
 Tour reversed(const Tour& tour, const TourProblem& problem) {
   TUTTI_ASSERT(problem.reversible);
   Tour back{tour.exit, tour.door, {tour.order.rbegin(), tour.order.rend()}};
-  // Inside one machine a ring begins at place 0 all the same.
+  // Inside one machine a ring always begins at place 0, also if it is reversed.
   if (!problem.doors[back.door].legs[back.order.front()].possible()) {
     std::rotate(back.order.begin(), std::find(back.order.begin(), back.order.end(), 0u), back.order.end());
   }
@@ -211,7 +215,7 @@ Tour reversed(const Tour& tour, const TourProblem& problem) {
 
 PricedTour cheapest_tour(const TourProblem& problem, const std::vector<double>& prices, std::uint64_t& steps) {
   TUTTI_ASSERT(problem.places >= 1 && problem.places <= kMaxExactPlaces, "{} places", problem.places);
-  const Priced priced(problem, prices);
+  const LegPrices priced(problem, prices);
   PricedTour best{{}, kInfinite, true};
   for (std::uint32_t door = 0; door < problem.doors.size(); ++door) {
     PricedTour found = HeldKarp(problem, priced, door).run(steps);
@@ -221,7 +225,7 @@ PricedTour cheapest_tour(const TourProblem& problem, const std::vector<double>& 
 }
 
 PricedTour cheap_tour(const TourProblem& problem, const std::vector<double>& prices, std::uint64_t& steps) {
-  const Priced priced(problem, prices);
+  const LegPrices priced(problem, prices);
   PricedTour best{{}, kInfinite, false};
   for (std::uint32_t door = 0; door < problem.doors.size(); ++door) {
     steps += problem.places * problem.places;
@@ -239,7 +243,7 @@ PricedTour cheap_tour(const TourProblem& problem, const std::vector<double>& pri
 }
 
 double least_price(const TourProblem& problem, const std::vector<double>& prices) {
-  const Priced priced(problem, prices);
+  const LegPrices priced(problem, prices);
   const std::uint32_t places = problem.places;
   std::vector<double> leaving(places, kInfinite), coming(places, kInfinite);
   double door = kInfinite, exit = kInfinite;

@@ -1,11 +1,14 @@
-// Tours: the ways in which one ring or one tree can pass the GPUs of a machine, and the cheapest of them when every
-// link has a price. For the search (tools/topo/search.cc, tools/topo/packing.cc); pure functions, any thread.
+// Tours: the paths that one ring or one tree can take through the GPUs of a machine, and the search for the cheapest
+// tour if every link has a price. Used by the search (tools/topo/search.cc, tools/topo/packing.cc). All functions are
+// pure and may be called from any thread.
 //
-// A tour comes in by a door, passes each place once, and goes out by an exit that the door allows:
-//   ring in one machine    one door, which opens to place 0 only; going out is the way from the last place to place 0
-//   ring across machines   a door and an exit for each NIC
-//   tree                   a chain from the NIC's GPU on: each leg is loaded in both directions, and the end is
-//   anywhere
+// A place is a GPU, or a CPU if the machine has no GPUs. A tour enters by a door, visits each place once, and leaves
+// by an exit that the door allows:
+//
+//  ring in one machine    one door, which opens only to place 0; leaving is the path from the last place to place 0
+//  ring across machines   a door and an exit for each NIC
+//  tree                   a chain that begins at the GPU of the NIC and may end at any place; each leg is loaded in
+//                         both directions
 #pragma once
 
 #include <cstdint>
@@ -15,8 +18,8 @@
 
 namespace tutti {
 
-// What a tour loads on one of its ways: resources (a link in one direction, a NIC's port in one direction), each once
-// for every pass.
+// One part of a tour, and the resources that it loads: links in one direction, or ports of NICs in one direction. A
+// resource is listed once for each time that the leg uses it.
 struct Leg {
   std::vector<std::uint32_t> resources{};
   PathType type = PathType::kDis;
@@ -25,22 +28,22 @@ struct Leg {
 };
 
 struct Door {
-  std::vector<Leg> legs{};             // [place], from outside
-  std::vector<std::uint32_t> exits{};  // by which a tour may go out, not empty
+  std::vector<Leg> legs{};             // indexed by place; from outside to the place
+  std::vector<std::uint32_t> exits{};  // exits that a tour may use; not empty
 };
 
 struct Exit {
-  std::vector<Leg> legs{};  // [place], to the outside
+  std::vector<Leg> legs{};  // indexed by place; from the place to the outside
 };
 
 struct TourProblem {
   std::uint32_t places = 0;        // 1 .. 2^16
-  std::vector<double> capacity{};  // [resource], > 0
-  std::vector<Leg> between{};      // [from * places + to]
+  std::vector<double> capacity{};  // indexed by resource; greater than 0
+  std::vector<Leg> between{};      // indexed by from * places + to
   std::vector<Door> doors{};
   std::vector<Exit> exits{};
-  bool reversible = false;  // a tour backwards is one too; door i and exit i belong together
-  bool closed = false;      // going out is a way between places too
+  bool reversible = false;  // a reversed tour is also a tour; door i belongs to exit i
+  bool closed = false;      // the path to the exit also leads to a place
 
   const Leg& leg(std::uint32_t from, std::uint32_t to) const { return between[from * places + to]; }
 };
@@ -48,35 +51,38 @@ struct TourProblem {
 struct Tour {
   std::uint32_t door = 0;
   std::uint32_t exit = 0;
-  std::vector<std::uint32_t> order{};  // all places
+  std::vector<std::uint32_t> order{};  // all places, in the order of the visit
 
   bool operator==(const Tour&) const = default;
 };
 
-// Every resource that the tour loads, as often as it does.
+// The resources that the tour loads. A resource that is loaded several times is listed several times.
 std::vector<std::uint32_t> loads_of(const TourProblem& problem, const Tour& tour);
 
-// The tour backwards, of a reversible problem.
+// The reversed tour; the problem must be reversible.
 Tour reversed(const Tour& tour, const TourProblem& problem);
 
 struct PricedTour {
   Tour tour{};
-  double price = 0;    // infinite: there is no tour
-  bool exact = false;  // none is cheaper
+  double price = 0;    // infinite if there is no tour
+  bool exact = false;  // no tour is cheaper
 };
 
+// Largest number of places for cheapest_tour().
 inline constexpr std::uint32_t kMaxExactPlaces = 16;
 
-// By dynamic programming over sets of places (Held and Karp 1962): places^2 * 2^places steps for each door, at most
-// kMaxExactPlaces. Of equals the lowest door, then the one that the recurrence meets first: always the same. Adds its
-// steps to `steps`.
+// Finds the cheapest tour by dynamic programming over sets of places (Held and Karp 1962). Takes places^2 * 2^places
+// steps for each door, for at most kMaxExactPlaces places. The result is deterministic: of several cheapest tours, it
+// is the one with the lowest door, and then the first one in the recurrence. Adds the number of steps to `steps`.
 PricedTour cheapest_tour(const TourProblem& problem, const std::vector<double>& prices, std::uint64_t& steps);
 
-// A cheap one: for each door the nearest place next in places^2 steps, and up to kMaxExactPlaces places are then moved
-// until nothing gains, in places^3 steps at most.
+// Finds a cheap tour, not always the cheapest. For each door it always continues to the nearest place, which takes
+// places^2 steps. With at most kMaxExactPlaces places, it then moves single places as long as that reduces the price,
+// in at most places^3 steps.
 PricedTour cheap_tour(const TourProblem& problem, const std::vector<double>& prices, std::uint64_t& steps);
 
-// No tour costs less: each place is left once, and come to once. 0 or more; infinite where there is no tour at all.
+// A lower bound for the price of a tour: a tour leaves each place once and arrives at each place once. At least 0;
+// infinite if there is no tour.
 double least_price(const TourProblem& problem, const std::vector<double>& prices);
 
 }  // namespace tutti

@@ -13,7 +13,7 @@ namespace {
 
 std::string_view state_of(const detail::PathCandidate& candidate) {
   if (candidate.chosen) return "chosen";
-  return candidate.usable ? "can be had" : "cannot be had";
+  return candidate.usable ? "usable" : "not usable";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// `tutti topo --transports`: what can carry messages between this machine and others, what is chosen, and why the
+// The output of `tutti topo --transports`: the transports to other machines, which ones are selected, and why the
 // others are not.
 #pragma once
 
@@ -8,8 +8,8 @@
 
 namespace tutti::tool {
 
-// By the environment of this process. `as_json`: one object, {"transports": [{"name", "usable", "chosen", "words"}]}.
-// Errors: kConfig: a variable cannot be read.
+// The list for the environment of this process. With `as_json` it is an object {"transports": [{"name", "usable",
+// "chosen", "words"}]}. Errors: kConfig, if a TUTTI_* variable is invalid.
 Result<std::string> list_transports(bool as_json);
 
 }  // namespace tutti::tool

@@ -27,7 +27,8 @@ namespace tutti::tool {
 namespace {
 
 constexpr std::int32_t kDefaultRanks = 2;
-constexpr int kExitHopeless = 3;  // of tutti-train: what has failed would fail again
+// Exit status of tutti-train for an error that a replacement of the rank would repeat.
+constexpr int kExitNoRestart = 3;
 constexpr std::int32_t kMostRestarts = 1'000'000;
 constexpr double kMostRejoinS = 1e8;
 
@@ -36,7 +37,7 @@ int usage_error(const std::string& message) {
   return kExitUsage;
 }
 
-// The harness's program; empty: this build has none.
+// The path of the harness; empty if this build has none.
 std::string program() {
   std::array<char, PATH_MAX> path = {};
   if (::readlink("/proc/self/exe", path.data(), path.size() - 1) < 0) return {};
@@ -45,8 +46,9 @@ std::string program() {
   return ::access(harness.c_str(), X_OK) == 0 ? harness : std::string();
 }
 
-// The value behind "--name", "--name=" or, of short names, "-nVALUE"; taken out of `words`. The last one counts. Empty:
-// it has none.
+// Removes an option from `words` and returns its value, which follows "--name" or "--name=" (or, for short names, "-n"
+// as in "-nVALUE"). If the option occurs several times, the last value counts. Returns an empty text if the value is
+// missing, and nothing if the option is absent.
 std::optional<std::string> take(std::vector<std::string>& words, const std::string& name) {
   std::optional<std::string> value;
   const bool is_long = name.starts_with("--");
@@ -72,12 +74,13 @@ bool parse(const std::string& text, Number least, Number most, Number& value) {
   return wrong == std::errc() && last == end && value >= least && value <= most;
 }
 
+// The options for the start of the ranks.
 struct Launch {
   std::int32_t ranks = 0;
   std::optional<ElasticBounds> elastic;
 };
 
-// What concerns the launch, taken out of `words`. An empty text: all is well.
+// Removes the options for the start of the ranks from `words`. Returns an error message, or an empty text.
 std::string take_launch(std::vector<std::string>& words, Launch& launch) {
   for (const char* name : {"--ranks", "-n"}) {
     const auto text = take(words, name);
@@ -88,9 +91,9 @@ std::string take_launch(std::vector<std::string>& words, Launch& launch) {
   const auto elastic = take(words, "--elastic");
   const auto restarts = take(words, "--max-restarts");
   const auto rejoin = take(words, "--rejoin-s");
-  if (!elastic) return restarts || rejoin ? "--max-restarts and --rejoin-s go with --elastic" : "";
+  if (!elastic) return restarts || rejoin ? "--max-restarts and --rejoin-s need --elastic" : "";
   launch.elastic.emplace();
-  launch.elastic->hopeless_status = kExitHopeless;
+  launch.elastic->no_restart_status = kExitNoRestart;
   if (const Status parsed = parse_elastic(*elastic, launch.ranks, *launch.elastic); !parsed)
     return parsed.error().message;
   if (restarts && !parse<std::int32_t>(*restarts, 0, kMostRestarts, launch.elastic->restarts)) {
@@ -110,17 +113,17 @@ std::vector<char*> pointers(std::vector<std::string>& words) {
   return result;
 }
 
-// Becomes that program; comes back where that fails.
-int become(std::vector<std::string> command) {
+// Replaces this process by the program. Returns only if that fails.
+int exec_program(std::vector<std::string> command) {
   ::execv(command.front().c_str(), pointers(command).data());
   fmt::print(stderr, "tutti train: {} cannot be started: {}\n", command.front(), std::strerror(errno));
   return kExitFailure;
 }
 
-// Its exit status.
+// Runs the program in a child process and returns its exit status.
 int wait_for(const std::vector<std::string>& command) {
   const pid_t pid = ::fork();
-  if (pid == 0) ::_exit(become(command));
+  if (pid == 0) ::_exit(exec_program(command));
   int status = 0;
   while (pid > 0 && ::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
@@ -142,24 +145,25 @@ int run_train(std::vector<std::string> words) {
         "(libtorch-dev), then build again\n");
     return kExitFailure;
   }
-  ::setenv("OMP_WAIT_POLICY", "passive", 0);  // threads that wait give their core to other ranks'
+  ::setenv("OMP_WAIT_POLICY", "passive", 0);  // waiting threads must give their core to other ranks
   const auto is_help = [](const std::string& word) { return word == "--help" || word == "-h"; };
   const bool is_plot = !words.empty() && words.front() == "plot";
   const auto is_elastic = [](const std::string& word) { return word == "--elastic" || word.starts_with("--elastic="); };
   if (is_rank() && std::any_of(words.begin(), words.end(), is_elastic)) {
-    return usage_error("--elastic is for `tutti train` or `tutti run`, which start the ranks; this is one of them");
+    return usage_error(
+        "--elastic is for `tutti train` or `tutti run`, which start the ranks, but this process is a rank");
   }
   if (is_plot || words.empty() || std::any_of(words.begin(), words.end(), is_help) || is_rank()) {
     command.insert(command.end(), words.begin(), words.end());
-    return become(command);
+    return exec_program(command);
   }
-  Launch launch_how;
-  if (const std::string trouble = take_launch(words, launch_how); !trouble.empty()) return usage_error(trouble);
+  Launch launch_options;
+  if (const std::string message = take_launch(words, launch_options); !message.empty()) return usage_error(message);
   if (const std::optional<int> status = report_environment("train")) return *status;
-  if (launch_how.ranks == 0) launch_how.ranks = kDefaultRanks;
+  if (launch_options.ranks == 0) launch_options.ranks = kDefaultRanks;
   command.insert(command.end(), words.begin(), words.end());
-  command.push_back(fmt::format("--ranks={}", launch_how.ranks));
-  if (launch_how.elastic) command.emplace_back("--elastic-rank");
+  command.push_back(fmt::format("--ranks={}", launch_options.ranks));
+  if (launch_options.elastic) command.emplace_back("--elastic-rank");
   if (::isatty(STDERR_FILENO) == 1) command.emplace_back("--terminal");
   std::vector<std::string> check = command;
   check.emplace_back("--check");
@@ -167,10 +171,10 @@ int run_train(std::vector<std::string> words) {
   if (const int status = wait_for(check); status != kExitSuccess) return status;
   const Result<int> status = launch({.name = "tutti train",
                                      .command = std::move(command),
-                                     .ranks = launch_how.ranks,
+                                     .ranks = launch_options.ranks,
                                      .prefix = Prefix::kNone,
-                                     .elastic = launch_how.elastic});
-  if (status) return launch_how.elastic && *status == kExitHopeless ? kExitFailure : *status;
+                                     .elastic = launch_options.elastic});
+  if (status) return launch_options.elastic && *status == kExitNoRestart ? kExitFailure : *status;
   fmt::print(stderr, "tutti train: {}\n", status.error().message);
   return kExitFailure;
 }
@@ -178,11 +182,12 @@ int run_train(std::vector<std::string> words) {
 }  // namespace
 
 void add_train_command(CLI::App& app, std::vector<std::string> arguments, int& exit_status) {
-  CLI::App* command = app.add_subcommand("train", "Train a reference model on the ranks of a job, by any strategy");
-  command->set_help_flag();  // tutti-train has it
+  CLI::App* command = app.add_subcommand(
+      "train", "Train a reference model on the ranks of a job, with a choice of parallel strategies");
+  command->set_help_flag();  // tutti-train prints the help
   command->allow_extras();
   command->prefix_command();
-  if (!arguments.empty()) arguments.erase(arguments.begin());  // the word "train"
+  if (!arguments.empty()) arguments.erase(arguments.begin());  // remove the word "train"
   command->callback([arguments = std::move(arguments), &exit_status] { exit_status = run_train(arguments); });
 }
 

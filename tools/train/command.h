@@ -1,5 +1,6 @@
-// `tutti train`: starts the ranks of a training. The harness itself is a program of its own, tutti-train, that stands
-// beside this one where libtorch was there to build it with: docs/training.md.
+// The command `tutti train`, which starts the ranks of a training run. The training harness is a separate program,
+// tutti-train, in the same folder as this one. It exists only if libtorch was installed when it was built
+// (docs/training.md).
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -8,7 +9,8 @@
 
 namespace tutti::tool {
 
-// `arguments`: the whole command line after the program's name. Sets `exit_status` when the command has run.
+// Adds the command to `app`. `arguments` is the whole command line after the program's name. Stores the result in
+// `exit_status` when the command has run.
 void add_train_command(CLI::App& app, std::vector<std::string> arguments, int& exit_status);
 
 }  // namespace tutti::tool

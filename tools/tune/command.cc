@@ -37,13 +37,14 @@ namespace tutti::tool {
 namespace {
 
 struct TuneArguments {
-  std::vector<std::string> explain{};  // a collective and a size
+  std::vector<std::string> explain{};  // a collective and a size in bytes
   std::string shape{};
   std::string xml{};
   std::string parameters_path{};
   std::uint32_t nodes = 1;
   bool print = false;
-  std::string part{};  // of a rank that this command has started
+  // The measurement that this process does as a rank, if this command has started it.
+  std::string part{};
   bool regret = false;
   std::string collectives = "all_reduce";
   std::string sizes = "8,64,512,4K,32K,256K,2M,16M,64M";
@@ -55,14 +56,14 @@ struct TuneArguments {
   double point_s = 1;
 };
 
-constexpr std::uint32_t kMostCrowd = 16;  // ranks that share cores for a measurement
+constexpr std::uint32_t kMostCrowd = 16;  // number of ranks that share cores in a measurement
 constexpr std::chrono::milliseconds kPartTimeout{30'000};
 
 int usage_error(const std::string& message) { return report_usage("tune", message); }
 
 int failure(const Error& error) { return report("tune", error); }
 
-// The collectives that have algorithms, by name; the fault of one that is not among them.
+// The error for a name that is not one of the collectives with algorithms.
 Error wrong_collective(std::string_view option, std::string_view name) {
   std::vector<std::string_view> known;
   for (const CollectiveKind kind : all_collectives()) known.push_back(to_string(kind));
@@ -109,11 +110,12 @@ Result<RegretOptions> regret_options(const TuneArguments& given) {
   return options;
 }
 
-// "2-8" or "4".
+// Parses a range "2-8" or a number "4".
 std::optional<std::pair<std::int32_t, std::int32_t>> parse_ranks(const std::string& text) {
   int first = 0;
   int last = 0;
-  int used = 0;  // all of the text, or it is something else
+  // Number of characters that were parsed; the text is invalid unless this is its length.
+  int used = 0;
   const bool range = std::sscanf(text.c_str(), "%d-%d%n", &first, &last, &used) == 2;
   const bool number = !range && std::sscanf(text.c_str(), "%d%n", &first, &used) == 1;
   if (number) last = first;
@@ -122,7 +124,7 @@ std::optional<std::pair<std::int32_t, std::int32_t>> parse_ranks(const std::stri
   return std::pair(first, last);
 }
 
-// As one rank of a job that this command has started: TUTTI_TUNE_ROWS names the file for rank 0's rows.
+// Runs as one rank of a job that this command has started. Rank 0 appends its rows to `csv_path`.
 int run_regret_rank(const RegretOptions& options, const std::string& csv_path) {
   auto communicator = Communicator::create({});
   if (!communicator) return failure(communicator.error());
@@ -146,7 +148,7 @@ Result<std::vector<std::string>> own_command(const std::vector<std::string>& arg
   return command;
 }
 
-// A file of this run only, removed at its end.
+// A temporary file, which is removed at the end of the run.
 class TemporaryFile {
  public:
   TemporaryFile() {
@@ -211,6 +213,7 @@ int run_regret(const TuneArguments& given, const std::vector<std::string>& argum
   return kExitSuccess;
 }
 
+// Runs as one rank of a measurement. Rank 0 appends its measurements to `csv_path`.
 int run_part(const std::string& name, const std::string& csv_path) {
   const TunePart part = name == "memory" ? TunePart::kMemory : (name == "nic" ? TunePart::kNic : TunePart::kCrowd);
   auto communicator = Communicator::create({});
@@ -254,7 +257,7 @@ std::string summary(const Parameters& p) {
   return fmt::format(
       "a message by memory   post {:.2f} us, latency {:.2f} us, {:.1f} GB/s\n"
       "a message by TCP      post {:.2f} us, latency {:.2f} us, {:.1f} GB/s (loopback)\n"
-      "a mailbox               latency {:.2f} us\n"
+      "a mailbox             latency {:.2f} us\n"
       "each other's memory   {:.1f} GB/s, by system calls {:.1f} GB/s\n"
       "one rank              call {:.2f} us, sums {:.1f} GB/s, copies {:.1f} GB/s\n"
       "cores                 {}, {:.2f} us from rank to rank\n",
@@ -263,7 +266,7 @@ std::string summary(const Parameters& p) {
       p.reduce_gbytes_per_s, p.copy_gbytes_per_s, p.cores, p.handover_us);
 }
 
-// Folders that the user names are the user's: a typo in one is not made a folder.
+// A folder that the user names must exist. It is not created, because its name may contain a typing error.
 Status check_folder(const std::string& tune_file) {
   const std::filesystem::path folder = std::filesystem::path(tune_file).parent_path();
   std::error_code unknown;
@@ -281,9 +284,10 @@ int run_measure(const TuneArguments& given) {
     return usage_error("there is no place for the file: set HOME, XDG_CACHE_HOME or TUTTI_TUNE_FILE, or give --print");
   }
   if (const Status there = check_folder(config->tune_file); !there) return usage_error(there.error().message);
-  ::unsetenv("TUTTI_TUNE");  // the ranks' algorithms are given
+  ::unsetenv("TUTTI_TUNE");  // the algorithms of the ranks are given explicitly
   ::unsetenv("TUTTI_TUNE_FILE");
-  for (const char* name : {"TUTTI_ATTACH", "TUTTI_SLOTS", "TUTTI_SLOT_BYTES"}) ::unsetenv(name);  // the machine counts
+  // These settings would change the measurement, which must show the properties of the machine.
+  for (const char* name : {"TUTTI_ATTACH", "TUTTI_SLOTS", "TUTTI_SLOT_BYTES"}) ::unsetenv(name);
   const HostTopology host = discover_host();
   auto parameters = measure_machine(*config, cores_of({host.cpus}, host.cpu_limit));
   if (!parameters) return failure(parameters.error());
@@ -333,7 +337,8 @@ int run_tune(const TuneArguments& given, const std::vector<std::string>& argumen
   return run_measure(given);
 }
 
-// What is measured, explained or compared: of an option of another of these nothing would come.
+// Returns an error message if an option belongs to another task than the selected one (measure, explain or compare),
+// because it would have no effect.
 std::optional<std::string> contradiction(const CLI::App& command, const TuneArguments& given) {
   constexpr std::pair<std::string_view, std::string_view> kOptions[] = {
       {"--print", "measure"},      {"--shape", "explain"},      {"--xml", "explain"},     {"--nodes", "explain"},
@@ -360,42 +365,52 @@ std::optional<std::string> contradiction(const CLI::App& command, const TuneArgu
 }
 
 void add_options(CLI::App& command, TuneArguments& given) {
-  command.add_option("--explain", given.explain, "COLLECTIVE BYTES: what the tuner predicts, and what is chosen why")
+  command
+      .add_option("--explain", given.explain,
+                  "COLLECTIVE BYTES: show the tuner's predictions, the selected algorithm, and the reason")
       ->expected(2);
-  command.add_option("--shape", given.shape, "Of --explain: a machine by name, as in tutti sim, in place of this one")
+  command
+      .add_option("--shape", given.shape, "With --explain: a ready-made machine, as in tutti sim, instead of this one")
       ->check(name_in(shape_names()));
-  command.add_option("--xml", given.xml, "Of --explain: the machine in this file, as in tutti sim");
-  command.add_option("--nodes", given.nodes, "Of --explain: how many machines")
+  command.add_option("--xml", given.xml, "With --explain: the machine in this file, as in tutti sim");
+  command.add_option("--nodes", given.nodes, "With --explain: number of machines")
       ->capture_default_str()
       ->check(number_in(1u, kMaxMachines));
-  command.add_option("--parameters", given.parameters_path, "Of --explain: a file of costs in place of the measured");
-  command.add_flag("--print", given.print, "Print the measured costs as JSON, and keep nothing");
-  command.add_option("--part", given.part)->group("");  // what this command starts its ranks with
+  command.add_option("--parameters", given.parameters_path,
+                     "With --explain: a file of costs instead of the measured ones");
+  command.add_flag("--print", given.print, "Print the measured costs as JSON, and do not store them");
+  command.add_option("--part", given.part)->group("");  // used to start the ranks
   command.add_flag("--regret", given.regret, "Run every algorithm and compare the library's choice with the best");
-  command.add_option("--collectives", given.collectives, "Of --regret: which, by commas")->capture_default_str();
-  command.add_option("--sizes", given.sizes, "Of --regret: messages, by commas")->capture_default_str();
+  command.add_option("--collectives", given.collectives, "With --regret: list, separated by commas")
+      ->capture_default_str();
+  command.add_option("--sizes", given.sizes, "With --regret: message lengths, separated by commas")
+      ->capture_default_str();
   command.add_option("--ranks", given.ranks,
-                     "Of --regret: how many, or a range (default 2-8); of --explain: how many (2)");
+                     "With --regret: number or range (default 2-8); with --explain: number (default 2)");
   command
       .add_option("--transports", given.transports,
-                  "Of --regret: shm, tcp or both; of --explain: tcp in place of memory")
+                  "With --regret: shm, tcp or both; with --explain: tcp instead of shared memory")
       ->capture_default_str();
-  command.add_option("--memory", given.memory, "Of --regret: plain or registered")->capture_default_str();
-  command.add_option("--rounds", given.rounds, "Of --regret: at most, of all algorithms in turn")
+  command.add_option("--memory", given.memory, "With --regret: plain or registered")->capture_default_str();
+  command
+      .add_option("--rounds", given.rounds,
+                  "With --regret: largest number of rounds; each round measures every algorithm")
       ->capture_default_str();
-  command.add_option("--point-s", given.point_s, "Of --regret: seconds for each point, about")->capture_default_str();
-  command.add_option("--csv", given.csv_path, "Of --regret: write all rows to this file")
+  command.add_option("--point-s", given.point_s, "With --regret: approximate seconds for each point")
+      ->capture_default_str();
+  command.add_option("--csv", given.csv_path, "With --regret: write all rows to this file")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
 
 }  // namespace
 
 void add_tune_command(CLI::App& app, std::vector<std::string> arguments, int& exit_status) {
-  auto given = std::make_shared<TuneArguments>();  // shared with the callback, which outlives this call
-  CLI::App* command = app.add_subcommand("tune", "Measure this machine, and show what the tuner makes of it");
+  auto given = std::make_shared<TuneArguments>();  // shared with the callback, which outlives this function
+  CLI::App* command =
+      app.add_subcommand("tune", "Measure this machine, and explain and check how the tuner selects algorithms");
   command->footer(
-      "Without an option it measures, in a few seconds, and keeps the result where communicators look for it.\n"
-      "Exit status: 0; 1 where something failed; 2 where the command line or a TUTTI_* variable is not understood.");
+      "Without an option it measures, in a few seconds, and stores the result in the file that communicators read.\n"
+      "Exit status: 0; 1 if something failed; 2 if the command line or a TUTTI_* variable is invalid.");
   add_options(*command, *given);
   command->callback([given, command, arguments = std::move(arguments), &exit_status] {
     const auto wrong = contradiction(*command, *given);

@@ -22,7 +22,7 @@
 namespace tutti::tool {
 namespace {
 
-constexpr std::uint32_t kMostExplained = 512;  // ranks: seconds of simulation
+constexpr std::uint32_t kMostExplained = 512;  // largest number of ranks; takes seconds of simulation
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
 
@@ -30,17 +30,18 @@ std::string table(const std::vector<Prediction>& predictions, std::uint64_t slot
   std::string text = fmt::format("  {:<20} {:<9} {:>9} {:>13} {:>13} {:>13}\n", "algorithm", "by", "chunk",
                                  "latency us", "bytes us", "total us");
   for (const Prediction& one : predictions) {
-    const std::uint64_t chunk = one.contender.chunk_bytes > 0 ? one.contender.chunk_bytes : slot_bytes;
+    const std::uint64_t chunk = one.candidate.chunk_bytes > 0 ? one.candidate.chunk_bytes : slot_bytes;
     text += fmt::format("{} {:<20} {:<9} {:>9} {:>13.2f} {:>13.2f} {:>13.2f}\n",
-                        one.contender.algorithm == chosen ? '*' : ' ', to_string(one.contender.algorithm),
-                        to_string(one.contender.way),
-                        one.contender.way == Way::kByMessages ? fmt::format("{}", chunk) : "-", one.latency_us,
-                        one.bandwidth_us, one.total_us());
+                        one.candidate.algorithm == chosen ? '*' : ' ', to_string(one.candidate.algorithm),
+                        to_string(one.candidate.way),
+                        one.candidate.way == ExecutionMethod::kByMessages ? fmt::format("{}", chunk) : "-",
+                        one.latency_us, one.bandwidth_us, one.total_us());
   }
   return text;
 }
 
-std::vector<std::uint32_t> dealt(std::uint32_t ranks, std::uint32_t machines) {
+// The machine of each rank, for equally many consecutive ranks on each; empty for one machine.
+std::vector<std::uint32_t> nodes_of_ranks(std::uint32_t ranks, std::uint32_t machines) {
   std::vector<std::uint32_t> nodes;
   for (std::uint32_t rank = 0; rank < ranks && machines > 1; ++rank) nodes.push_back(rank / (ranks / machines));
   return nodes;
@@ -53,15 +54,16 @@ std::string heading(const ExplainOptions& options, const Collective& collective,
                      parameters.name, parameters.source.empty() ? "" : ", " + parameters.source);
 }
 
-// Why the runtime's choice there is a rule of thumb; empty where it would predict.
-std::string why_by_thumb(const SimTask& task) {
+// The reason why the runtime selects by a rule of thumb there; empty if it would use predictions.
+std::string why_not_predicted(const SimTask& task) {
   if (!nodes_of(task.cluster.machine, NodeKind::kGpu).empty()) return "calls that GPUs carry out are not predicted";
   if (task.collective.ranks > kMostTunedRanks)
     return fmt::format("more than {} ranks are not predicted", kMostTunedRanks);
   return task.cluster.machines == 1 ? "all ranks share memory" : "";
 }
 
-// What `tutti sim` says of that shape, by the same functions, and what the runtime would take.
+// The results of `tutti sim` for that machine, from the same functions, and the algorithm that the runtime would
+// select there.
 Result<std::string> explain_shape(const ExplainOptions& options) {
   SimArguments arguments{.collective = std::string(to_string(options.kind)),
                          .shape = options.shape,
@@ -86,7 +88,7 @@ Result<std::string> explain_shape(const ExplainOptions& options) {
   const auto report = run_sim_task(*task, *network);
   if (!report) return report.error();
   const detail::SelectionQuery choice{.bytes = options.bytes, .attached = task->cluster.machines == 1};
-  const std::string why = why_by_thumb(*task);
+  const std::string why = why_not_predicted(*task);
   const std::string runtime =
       why.empty()
           ? "it predicts by its own costs: run tutti tune --explain there"
@@ -109,10 +111,10 @@ Result<std::string> explain_here(const ExplainOptions& options) {
   }
   const std::uint32_t ranks = options.ranks == 0 ? 2 * options.machines : options.ranks;
   Collective collective{.kind = options.kind, .ranks = ranks};
-  collective.nodes = dealt(ranks, options.machines);
+  collective.nodes = nodes_of_ranks(ranks, options.machines);
   const bool alone = options.machines == 1 && !options.tcp;
   detail::AlgorithmSelector selector(
-      {.tuning = std::make_shared<const detail::Tuning>(tuning),  // shared as in a fabric
+      {.tuning = std::make_shared<const detail::Tuning>(tuning),  // shared as in a JobContext
        .ranks = ranks,
        .nodes = collective.nodes,
        .cores = cores_of({host.cpus}, 0),
@@ -123,12 +125,13 @@ Result<std::string> explain_here(const ExplainOptions& options) {
        .slot_bytes = config->slot_bytes_or(kSlotBytes)});
   const detail::SelectionQuery choice{.bytes = options.bytes, .attached = true};
   const auto decision = selector.explain(collective, choice);
-  const std::uint64_t decided_as = detail::AlgorithmSelector::decided_as(options.bytes);
+  const std::uint64_t rounded_up_bytes = detail::AlgorithmSelector::rounded_up_bytes(options.bytes);
   std::string text = heading(options, collective, options.tcp ? "this one, by TCP" : "this one", tuning.parameters);
   if (!tuning.measured && options.parameters_path.empty())
     text += "This machine has not been measured: run tutti tune.\n\n";
   if (decision.predictions.empty()) text += "The tuner predicts nothing for these ranks and costs.\n";
-  if (decided_as != options.bytes) text += fmt::format("Decided and predicted as a call of {} bytes.\n\n", decided_as);
+  if (rounded_up_bytes != options.bytes)
+    text += fmt::format("Decided and predicted as a call of {} bytes.\n\n", rounded_up_bytes);
   const std::string chunk = decision.chunk_bytes > 0 ? fmt::format(" in chunks of {}", decision.chunk_bytes) : "";
   text += "What the runtime predicts and chooses for host memory; calls that GPUs carry out go by rules of thumb.\n\n";
   return text + table(decision.predictions, config->slot_bytes_or(kSlotBytes), decision.algorithm) +

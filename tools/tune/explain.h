@@ -1,5 +1,6 @@
-// `tutti tune --explain`: here what the runtime predicts for a call, and what it chooses why, by the runtime's
-// functions; on a shape what `tutti sim` says, by that one's.
+// `tutti tune --explain`: shows, for this machine, the predictions of the runtime for a call, the selected algorithm
+// and the reason. It uses the functions of the runtime. For a shape, it shows the results of `tutti sim`, with the
+// functions of that command.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +13,17 @@ namespace tutti::tool {
 
 struct ExplainOptions {
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  std::uint64_t bytes = 0;  // of one block
-  std::uint32_t ranks = 0;  // 0: 2 here, all of a shape's
+  std::uint64_t bytes = 0;  // bytes of one block
+  std::uint32_t ranks = 0;  // 0: 2 on this machine; all ranks of a shape
   std::uint32_t machines = 1;
-  bool tcp = false;     // ranks of this machine talk by TCP
-  std::string shape{};  // this, or a file in NCCL's XML format; neither: this machine
+  bool tcp = false;  // ranks of this machine communicate over TCP
+  // This, or a file in NCCL's XML format (xml_path). If both are empty: this machine.
+  std::string shape{};
   std::string xml_path{};
-  std::string parameters_path{};  // empty: what was measured here, else defaults
+  std::string parameters_path{};  // empty: costs that were measured here, otherwise defaults
 };
 
-// The table. Errors: kInvalidArgument, kUnsupported, kConfig (TUTTI_TUNE), kSystem.
+// Returns the text to print. Errors: kInvalidArgument, kUnsupported, kConfig (TUTTI_TUNE), kSystem.
 Result<std::string> explain(const ExplainOptions& options);
 
 }  // namespace tutti::tool

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kSamples = 9;
 constexpr double kSampleUs = 1500;
-constexpr std::int64_t kMostCalls = 2000;  // of one sample
+constexpr std::int64_t kMostCalls = 2000;  // largest number of calls in one sample
 constexpr std::uint64_t kSizes[] = {8, 64, 512, 4096, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 4 << 20};
 constexpr std::uint64_t kLocalSizes[] = {64 << 10, 256 << 10, 1 << 20, 4 << 20};
 constexpr std::uint64_t kMemorySizes[] = {16 << 10, 256 << 10, 1 << 20, 4 << 20};
@@ -57,7 +57,7 @@ class Measurer {
       };
       TUTTI_TRY(sample(level + ".one_way", bytes, 2, there_and_back));
     }
-    // The one that answers does so once in a while only, so that the sender is never far ahead.
+    // A one-sided stream of messages with rare answers, which only ensure that the sender does not get far ahead.
     for (const std::uint64_t bytes : {kSizes[0], kSizes[3], kSizes[6]}) {
       constexpr int kBurst = 32;
       const auto burst = [&]() -> Status {
@@ -84,7 +84,7 @@ class Measurer {
     for (const std::uint64_t bytes : kMemorySizes) {
       TUTTI_TRY(
           sample("registered", bytes, 1, [&] { return all_reduce(registered->data(), bytes, Algorithm::kTwoShot); }));
-      if (bytes < 256 << 10) continue;  // by system calls only from there
+      if (bytes < 256 << 10) continue;  // system calls are used only from this size
       TUTTI_TRY(sample("attached", bytes, 1, [&] { return all_reduce(plain_.data(), bytes, Algorithm::kTwoShot); }));
     }
     for (const std::uint64_t bytes : kLocalSizes) TUTTI_TRY(local(bytes));
@@ -122,11 +122,12 @@ class Measurer {
     return all;
   }
 
-  // `parts`: of which the time is one's.
+  // Measures `body`, several samples of several calls each. The stored time is that of one call divided by `parts`,
+  // the number of operations in a call.
   Status sample(std::string what, std::uint64_t bytes, int parts, const std::function<Status()>& body) {
     std::vector<double> times;
     std::int64_t calls = 2;
-    for (int number = -1; number < kSamples; ++number) {  // the first, to see how many calls a sample takes
+    for (int number = -1; number < kSamples; ++number) {  // the first determines the number of calls in a sample
       if (number <= 0) TUTTI_TRY(body());
       auto ready = most(0);
       if (!ready) return ready.error();

@@ -1,4 +1,5 @@
-// What `tutti tune` measures: calls of the library itself, between ranks that are processes. model/fit.h has the names.
+// The measurements of `tutti tune`: calls of the library between ranks that are processes. model/fit.h lists the names
+// of the measurements.
 #pragma once
 
 #include <string>
@@ -11,14 +12,14 @@
 
 namespace tutti::tool {
 
-// This rank's part in a job of two ranks that share memory, or talk by TCP; or of more than there are cores.
-// Collective. Measurements on rank 0 only.
+// Does this rank's part of a measurement. The job has two ranks that share memory (kMemory) or communicate over TCP
+// (kNic), or more ranks than cores (kCrowd). Collective. Only rank 0 gets measurements.
 enum class TunePart : std::uint8_t { kMemory, kNic, kCrowd };
 Result<std::vector<Measurement>> measure_part(Communicator& communicator, TunePart part);
 
 std::string_view to_string(TunePart part);  // "memory", "nic", "crowd"
 
-// A line each, and back. Errors: kInvalidArgument for a line that is none.
+// Convert measurements to CSV, one line each, and back. Errors: kInvalidArgument for an invalid line.
 std::string measurements_csv(const std::vector<Measurement>& measured);
 Result<std::vector<Measurement>> parse_measurements(std::string_view csv);
 

@@ -20,8 +20,10 @@ namespace tutti::tool {
 namespace {
 
 constexpr std::int64_t kFewestRounds = 3;
-constexpr std::int64_t kMostCalls = 300;  // of one sample
-constexpr double kHopeless = 3;           // times the best, each by its quickest sample of the first rounds: left
+constexpr std::int64_t kMostCalls = 300;  // largest number of calls in one sample
+// An algorithm is dropped if its fastest sample of the first rounds takes more than this many times as long as the
+// best.
+constexpr double kDropFactor = 3;
 constexpr std::string_view kCsvHead = "collective,transport,ranks,bytes,algorithm,chosen,median_us,least_us,samples";
 
 double now_us() {
@@ -35,7 +37,7 @@ double median_of(std::vector<double> values) {
   return *middle;
 }
 
-struct Contender {
+struct Candidate {
   Algorithm algorithm = Algorithm::kAuto;
   std::vector<double> samples{};
   double best_us() const { return *std::min_element(samples.begin(), samples.end()); }
@@ -62,7 +64,7 @@ class RegretRank {
   }
 
  private:
-  // A rank's side, and the bytes of its larger buffer.
+  // This rank's part of the call, and the bytes of its larger buffer.
   std::pair<RankCall, std::size_t> call_of(CollectiveKind kind, std::uint64_t bytes) const {
     const PerfCollective collective{.kind = kind};
     const std::uint64_t elements = message_elements(collective, communicator_.size(), bytes, 4);
@@ -72,7 +74,7 @@ class RegretRank {
     return {std::move(call), most * 4};
   }
 
-  // The largest of all ranks' numbers.
+  // The maximum of all ranks' values.
   Result<double> most(double mine) {
     double all = 0;
     TUTTI_TRY(communicator_.all_reduce(&mine, &all, 1, DataType::kFloat64, ReduceOp::kMax));
@@ -80,7 +82,8 @@ class RegretRank {
   }
 
   Status call(CollectiveKind kind, const RankCall& side, Algorithm algorithm) {
-    // In place where the kind has that; an all-to-all moves from one half to the other.
+    // In place if the collective supports it. An all-to-all uses one half of the buffer as input and the other one as
+    // output.
     std::byte* const base = buffer_.data();
     const bool apart = kind == CollectiveKind::kAllToAll;
     const std::byte* input = base + side.in_place_input_at * 4;
@@ -90,7 +93,7 @@ class RegretRank {
                               .output = side.output_elements > 0 ? output : nullptr,
                               .count = side.count,
                               .type = DataType::kFloat32,
-                              .op = ReduceOp::kMax},  // zeros stay zeros
+                              .op = ReduceOp::kMax},  // maximum, so that the zeros in the buffer stay zeros
                              {.algorithm = algorithm});
   }
 
@@ -104,20 +107,20 @@ class RegretRank {
 
   Status measure(CollectiveKind kind, std::uint64_t bytes) {
     const auto [side, unused] = call_of(kind, bytes);
-    std::vector<Contender> contenders;
+    std::vector<Candidate> candidates;
     for (const Algorithm algorithm : algorithms_of(kind)) {
       Collective collective{.kind = kind, .ranks = static_cast<std::uint32_t>(communicator_.size())};
-      if (find_generator(collective, algorithm)) contenders.push_back({.algorithm = algorithm});
+      if (find_generator(collective, algorithm)) candidates.push_back({.algorithm = algorithm});
     }
     const double end_us = now_us() + options_.point_s * 1e6;
     double best = 0;
     for (std::int64_t round = 0; round < options_.rounds; ++round) {
-      for (std::size_t i = 0; i < contenders.size(); ++i) {
-        Contender& one = contenders[(i + static_cast<std::size_t>(round)) % contenders.size()];
-        if (round == 0) TUTTI_TRY(call(kind, side, one.algorithm));  // its plan, its connections
+      for (std::size_t i = 0; i < candidates.size(); ++i) {
+        Candidate& one = candidates[(i + static_cast<std::size_t>(round)) % candidates.size()];
+        if (round == 0) TUTTI_TRY(call(kind, side, one.algorithm));  // builds its plan and connections
         const double guess_us = one.samples.empty() ? 0 : one.best_us();
-        // One sample may have met with somebody else's work.
-        if (one.samples.size() >= static_cast<std::size_t>(kFewestRounds) && guess_us > kHopeless * best) continue;
+        // After at least kFewestRounds samples, because a single one may be disturbed by other work on the machine.
+        if (one.samples.size() >= static_cast<std::size_t>(kFewestRounds) && guess_us > kDropFactor * best) continue;
         auto first = one.samples.empty() ? sample(kind, side, one.algorithm, 2) : Result<double>(guess_us);
         if (!first) return first.error();
         const double calls = *first > 0 ? options_.sample_us / *first : 1;
@@ -126,15 +129,15 @@ class RegretRank {
         if (!took) return took.error();
         one.samples.push_back(*took);
       }
-      best = contenders.front().best_us();
-      for (const Contender& one : contenders) best = std::min(best, one.best_us());
-      auto over = most(now_us() > end_us ? 1 : 0);  // all ranks end in the same round
+      best = candidates.front().best_us();
+      for (const Candidate& one : candidates) best = std::min(best, one.best_us());
+      auto over = most(now_us() > end_us ? 1 : 0);  // all ranks must end in the same round
       if (!over) return over.error();
       if (*over > 0 && round + 1 >= kFewestRounds) break;
     }
     const Algorithm chosen = communicator_.auto_algorithm(kind, side.count, DataType::kFloat32);
     if (communicator_.rank() != 0) return {};
-    for (const Contender& one : contenders) {
+    for (const Candidate& one : candidates) {
       rows_.push_back({.collective = name_of({.kind = kind}),
                        .transport = std::string(transport_),
                        .ranks = communicator_.size(),

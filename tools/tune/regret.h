@@ -1,5 +1,6 @@
-// `tutti tune --regret`: every algorithm of a collective against the one that the library chooses, in one run. The
-// ranks are processes; rounds of all algorithms in turn, so that drift of the machine hits all alike.
+// `tutti tune --regret`: measures every algorithm of a collective and compares the fastest one with the one that the
+// library selects. The ranks are processes. All algorithms are measured in turn in each round, so that drift of the
+// machine affects all of them equally.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +17,15 @@ namespace tutti::tool {
 
 struct RegretOptions {
   std::vector<CollectiveKind> kinds{CollectiveKind::kAllReduce};
-  std::vector<std::uint64_t> sizes{};  // of a message, in bytes: message_elements() of float32
+  std::vector<std::uint64_t> sizes{};  // lengths of messages in bytes: message_elements() of float32
   MemoryKind memory = MemoryKind::kPlain;
-  std::int64_t rounds = 5;  // at most; a point whose algorithms are all slow has fewer, at least 3
-  double sample_us = 3000;  // what the calls of one sample take together, about
-  double point_s = 2;       // of one point, about
+  // Largest number of rounds. If all algorithms of a point are slow, it has fewer, but at least 3.
+  std::int64_t rounds = 5;
+  double sample_us = 3000;  // approximate duration of all calls of one sample
+  double point_s = 2;       // approximate duration of one point
 };
 
-// One algorithm of one point.
+// The measurement of one algorithm at one point (collective, transport, ranks and size).
 struct RegretRow {
   std::string collective{};
   std::string transport{};  // "shm" or "tcp"
@@ -32,33 +34,34 @@ struct RegretRow {
   std::string algorithm{};
   bool chosen = false;
   double median_us = 0;
-  double least_us = 0;  // what a busy machine disturbs least
+  double least_us = 0;  // minimum, which a busy machine disturbs least
   std::int64_t samples = 0;
 
   bool operator==(const RegretRow&) const = default;
 };
 
-// This rank's part: all points. Collective; rows on rank 0 only.
+// Measures all points, as one rank. Collective. Only rank 0 gets rows.
 Result<std::vector<RegretRow>> measure_regret(Communicator& communicator, const RegretOptions& options,
                                               std::string_view transport);
 
-// A line each, and back. Errors: kInvalidArgument for a line that is none.
+// Convert rows to CSV, one line each, and back. Errors: kInvalidArgument for an invalid line.
 std::string to_csv(const std::vector<RegretRow>& rows);
 Result<std::vector<RegretRow>> parse_regret(std::string_view csv);
 
-// Of each point the choice's time over the best one's; a point without a choice that was measured is left out.
+// For each point, the time of the selected algorithm divided by that of the best one. Points without a measurement of
+// the selected algorithm are left out.
 struct Regret {
   struct Point {
     RegretRow chosen{};
-    RegretRow best{};     // by the medians
-    double least_us = 0;  // of all algorithms
+    RegretRow best{};     // the one with the lowest median
+    double least_us = 0;  // minimum over all algorithms
     double ratio() const { return chosen.median_us / best.median_us; }
     double least_ratio() const { return chosen.least_us / least_us; }
   };
   std::vector<Point> points{};
-  double median = 1;  // of the points' ratios
+  double median = 1;  // median of the points' ratio()
   double worst = 1;
-  double least_median = 1;  // of their least_ratios
+  double least_median = 1;  // median of the points' least_ratio()
   double least_worst = 1;
 };
 Regret regret_of(const std::vector<RegretRow>& rows);

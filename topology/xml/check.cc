@@ -1,5 +1,5 @@
-// What is wrong with a topology file as a whole: parts that are there twice, masks that overlap, parts that nothing
-// leads to, links that cannot be as slow as they say.
+// Checks a topology file as a whole. It finds parts that appear twice, CPU masks that overlap, parts that are not
+// connected, and links that are implausibly slow.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,9 +13,9 @@
 namespace tutti {
 namespace {
 
-constexpr std::size_t kMostCpus = 256;  // NUMA nodes of a machine
-
-constexpr double kMuchSlower = 5;  // than what is beneath it: AMD has a quarter on purpose
+// A bridge is implausible if the link of a device beneath it is so many times faster. On AMD machines, a factor of 4
+// occurs by design.
+constexpr double kMuchSlower = 5;
 
 class Check {
  public:
@@ -63,7 +63,7 @@ class Check {
         const XmlElement& other = draft_.element_of_node(first->second);
         const bool hosts = draft_.text(element, "host_hash") != draft_.text(other, "host_hash");
         draft_.report(Severity::kError, element,
-                      fmt::format("NUMA node {} is there twice, first in line {}", node.numa, other.line),
+                      fmt::format("NUMA node {} appears twice, first in line {}", node.numa, other.line),
                       hosts ? "the file is of several machines; keep the CPUs of one host_hash"
                             : "give each <cpu> its own numaid");
       }
@@ -81,7 +81,7 @@ class Check {
       if (mask.empty()) continue;
       const XmlElement& element = draft_.element_of_node(cpus[i]);
       if (!is_mask(mask)) {
-        draft_.report(Severity::kError, element, fmt::format("affinity of {} is no CPU mask", nodes()[cpus[i]].name),
+        draft_.report(Severity::kError, element, fmt::format("affinity of {} is not a CPU mask", nodes()[cpus[i]].name),
                       "write words of 8 hexadecimal digits with commas between them, the lowest last");
         continue;
       }
@@ -120,11 +120,11 @@ class Check {
     if (fresh) return;
     draft_.report(
         severity, draft_.element_of_node(node),
-        fmt::format("{} {} is there twice, first in line {}", what, number, draft_.element_of_node(first->second).line),
+        fmt::format("{} {} appears twice, first in line {}", what, number, draft_.element_of_node(first->second).line),
         std::move(advice));
   }
 
-  // Which parts are joined at all: disjoint sets over the links.
+  // Finds parts that are not connected, with disjoint sets that the links merge.
   void check_reach() {
     std::vector<std::uint32_t> leader(nodes().size());
     std::iota(leader.begin(), leader.end(), 0U);
@@ -144,21 +144,22 @@ class Check {
     }
   }
 
-  // A bridge whose own link is much slower than that of what is beneath: virtual machines often tell it wrongly.
+  // Reports bridges whose own link is much slower than that of a device beneath. Virtual machines often report such
+  // wrong speeds.
   void check_bridges() {
-    std::vector<bool> said(nodes().size(), false);
+    std::vector<bool> reported(nodes().size(), false);
     for (std::uint32_t i = 0; i < nodes().size(); ++i) {
       const std::uint32_t above = draft_.parent_of[i];
-      if (above == XmlDraft::kNoNode || nodes()[above].kind != NodeKind::kPci || said[above]) continue;
+      if (above == XmlDraft::kNoNode || nodes()[above].kind != NodeKind::kPci || reported[above]) continue;
       const PciInfo& upper = nodes()[above].pci;
       const PciInfo& lower = nodes()[i].pci;
       if (upper.gigatransfers_per_s == 0 || lower.gigatransfers_per_s == 0 || lower.bus_id.empty()) continue;
       if (pci_gbytes_per_s(lower) < kMuchSlower * pci_gbytes_per_s(upper)) continue;
-      said[above] = true;
+      reported[above] = true;
       draft_.report(Severity::kWarning, draft_.element_of_node(above),
                     fmt::format("the link up from {} carries {:.3g} GB/s, that of {} beneath it {:.3g}",
                                 nodes()[above].name, pci_gbytes_per_s(upper), nodes()[i].name, pci_gbytes_per_s(lower)),
-                    "it is taken as it is; virtual machines often tell it wrongly: then correct link_speed and "
+                    "it is used as it is; virtual machines often report a wrong speed: if so, correct link_speed and "
                     "link_width");
     }
   }

@@ -17,15 +17,16 @@ namespace {
 constexpr double kMostGigatransfers = 256;  // generation 8 of PCI Express
 constexpr auto kGenerations = std::to_array<double>({2.5, 5, 8, 16, 32, 64, 128, 256});
 
-// An element of the format: where it may stand, its attributes, and which of these it must have.
-struct Word {
+// The rule for one type of element in the format: its permitted positions, its attributes, and the attributes that
+// it must have.
+struct ElementRule {
   std::string_view name;
-  std::string_view parents;     // a space before and after each; empty: the outermost
-  std::string_view attributes;  // the same
-  std::string_view required;    // the same
+  std::string_view parents;     // with a space before and after each; empty: it is the root
+  std::string_view attributes;  // in the same form
+  std::string_view required;    // in the same form
 };
 
-constexpr auto kWords = std::to_array<Word>({
+constexpr auto kElementRules = std::to_array<ElementRule>({
     {"system", "", " version tutti_name tutti_cpulinks ", ""},
     {"cpu", " system ", " numaid affinity arch vendor familyid modelid host_hash tutti_name ", " numaid "},
     {"pci", " cpu pci ",
@@ -43,10 +44,10 @@ constexpr auto kWords = std::to_array<Word>({
     {"tutti_cpulink", " cpu ", " target count gbytes_per_s ", " target gbytes_per_s "},
 });
 
-const Word* find_word(std::string_view name) {
-  const auto* const found =
-      std::find_if(kWords.begin(), kWords.end(), [&](const Word& word) { return word.name == name; });
-  return found == kWords.end() ? nullptr : found;
+const ElementRule* find_rule(std::string_view name) {
+  const auto* const found = std::find_if(kElementRules.begin(), kElementRules.end(),
+                                         [&](const ElementRule& rule) { return rule.name == name; });
+  return found == kElementRules.end() ? nullptr : found;
 }
 
 bool has(std::string_view list, std::string_view name) { return list.find(fmt::format(" {} ", name)) != list.npos; }
@@ -66,32 +67,32 @@ std::string suggestion(std::string_view name, std::span<const std::string_view> 
   return nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest);
 }
 
-void check_attributes(XmlDraft& draft, const XmlElement& element, const Word& word) {
+void check_attributes(XmlDraft& draft, const XmlElement& element, const ElementRule& rule) {
   for (const XmlAttribute& attribute : element.attributes) {
-    if (has(word.attributes, attribute.name)) continue;
-    draft.report(Severity::kWarning, element, fmt::format("<{}> has no attribute {}", word.name, attribute.name),
-                 "it is passed over" + suggestion(attribute.name, split(word.attributes)));
+    if (has(rule.attributes, attribute.name)) continue;
+    draft.report(Severity::kWarning, element, fmt::format("<{}> has no attribute {}", rule.name, attribute.name),
+                 "it is ignored" + suggestion(attribute.name, split(rule.attributes)));
   }
-  for (const std::string_view name : split(word.required)) {
+  for (const std::string_view name : split(rule.required)) {
     if (element.find(name) != nullptr) continue;
-    draft.report(Severity::kError, element, fmt::format("<{}> without {}", word.name, name),
+    draft.report(Severity::kError, element, fmt::format("<{}> without {}", rule.name, name),
                  fmt::format("add the attribute {}", name));
   }
 }
 
 bool is_in_place(XmlDraft& draft, const XmlElement& inner, const XmlElement& outer,
                  std::span<const std::string_view> names) {
-  const Word* word = find_word(inner.name);
-  if (word == nullptr) {
+  const ElementRule* rule = find_rule(inner.name);
+  if (rule == nullptr) {
     constexpr std::size_t kShown = 40;
     draft.report(Severity::kWarning, inner, fmt::format("unknown element <{}>", inner.name.substr(0, kShown)),
-                 "it is passed over with all that it holds" + suggestion(inner.name, names));
+                 "it is ignored with all that it holds" + suggestion(inner.name, names));
     return false;
   }
-  if (has(word->parents, outer.name)) return true;
+  if (has(rule->parents, outer.name)) return true;
   draft.report(Severity::kError, inner, fmt::format("<{}> inside <{}>", inner.name, outer.name),
-               word->parents.empty() ? "it is the outermost element"
-                                     : fmt::format("it belongs into <{}>", fmt::join(split(word->parents), "> or <")));
+               rule->parents.empty() ? "it is the outermost element"
+                                     : fmt::format("it belongs into <{}>", fmt::join(split(rule->parents), "> or <")));
   return false;
 }
 
@@ -105,7 +106,7 @@ XmlDraft::XmlDraft(std::vector<XmlElement> all) : elements(std::move(all)), chil
 
 void XmlDraft::report(Severity severity, const XmlElement& element, std::string what, std::string advice) {
   if (findings.size() >= kMaxXmlFindings) {
-    // The worst of what is no longer listed counts.
+    // The severity of the last finding is the highest severity of all findings that are not listed.
     if (findings.size() == kMaxXmlFindings) {
       findings.push_back(
           {severity, element.line, element.column, "there are more findings than are listed", "correct these first"});
@@ -170,7 +171,7 @@ std::optional<bool> XmlDraft::flag(const XmlElement& element, std::string_view n
 
 std::optional<std::string> XmlDraft::bus_id(const XmlElement& element, std::string_view name) {
   const std::string* value = element.find(name);
-  if (value == nullptr) return std::nullopt;  // said by check_vocabulary()
+  if (value == nullptr) return std::nullopt;  // check_vocabulary() has reported it
   auto id = parse_bus_id(*value);
   if (!id) report_value(element, name, "write domain, bus, device and function in hexadecimal: 0000:3b:00.0");
   return id;
@@ -180,7 +181,8 @@ double XmlDraft::link_speed(const XmlElement& element) {
   const std::string* value = element.find("link_speed");
   if (value == nullptr || value->empty()) return 0;
   const auto speed = parse_link_speed(*value);
-  if (!speed || *speed < 0 || *speed > kMostGigatransfers) {  // the kernel says "Unknown" of some virtual devices
+  // For some virtual devices, the kernel reports "Unknown".
+  if (!speed || *speed < 0 || *speed > kMostGigatransfers) {
     report_value(element, "link_speed", "write it as \"16 GT/s\" or \"16.0 GT/s PCIe\", or leave it empty",
                  fmt::format("it is {} GT/s", kPciDefaultGigatransfers));
     return 0;
@@ -188,7 +190,7 @@ double XmlDraft::link_speed(const XmlElement& element) {
   if (*speed > 0 && std::find(kGenerations.begin(), kGenerations.end(), *speed) == kGenerations.end()) {
     report(Severity::kWarning, element,
            fmt::format("link_speed of <pci> is {} GT/s, the speed of no generation", *speed),
-           "it is taken as it is; generations have 2.5, 5, 8, 16, 32, 64, 128");
+           "it is used as it is; generations have 2.5, 5, 8, 16, 32, 64, 128, 256");
   }
   return *speed;
 }
@@ -208,13 +210,13 @@ std::uint32_t XmlDraft::cpu_above(std::uint32_t node) const {
 
 void check_vocabulary(XmlDraft& draft) {
   std::vector<std::string_view> names;
-  for (const Word& word : kWords) names.push_back(word.name);
+  for (const ElementRule& rule : kElementRules) names.push_back(rule.name);
   std::vector<bool> kept(draft.elements.size(), false);
-  kept.front() = true;  // a <system>: parse_draft() has seen to it
+  kept.front() = true;  // read_xml() has checked that it is a <system>
   for (std::uint32_t i = 0; i < draft.elements.size(); ++i) {
     if (!kept[i]) continue;
     const XmlElement& element = draft.elements[i];
-    check_attributes(draft, element, *find_word(element.name));
+    check_attributes(draft, element, *find_rule(element.name));
     std::erase_if(draft.children[i], [&](std::uint32_t child) {
       const bool keep = is_in_place(draft, draft.elements[child], element, names);
       kept[child] = keep;

@@ -1,6 +1,8 @@
-// What reading a topology file has come to so far: shared by the parts of read_xml(), of no use to others.
+// XmlDraft: the intermediate state while a topology file is read. Only read_xml() and its parts use the class. The
+// writer uses sort_links().
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -13,27 +15,31 @@
 
 namespace tutti {
 
+inline constexpr std::size_t kMostCpus = 256;  // limit for the NUMA nodes of a machine
+
 class XmlDraft {
  public:
   explicit XmlDraft(std::vector<XmlElement> all);
 
   Graph graph{};
   std::vector<XmlElement> elements{};
-  std::vector<std::vector<std::uint32_t>> children{};  // of each element, by index
-  std::vector<std::uint32_t> element_of{};             // of each node of the graph: the element that told it
-  std::vector<std::uint32_t> parent_of{};              // of each node: the node above it in the PCI tree; kNoNode: none
-  std::map<std::string, std::uint32_t, std::less<>> by_bus_id{};  // nodes
+  std::vector<std::vector<std::uint32_t>> children{};  // for each element: the indexes of its child elements
+  std::vector<std::uint32_t> element_of{};             // for each node of the graph: the element that describes it
+  std::vector<std::uint32_t> parent_of{};              // for each node: the node above it in the PCI tree, or kNoNode
+  std::map<std::string, std::uint32_t, std::less<>> by_bus_id{};  // node indexes
   std::vector<Finding> findings{};
 
   static constexpr std::uint32_t kNoNode = ~0U;
 
-  // At the element's line; a bounded number, of which the last says that there are more.
+  // Adds a finding at the line of the element. The number of findings is limited; the last one then reports that
+  // there are more.
   void report(Severity severity, const XmlElement& element, std::string what, std::string advice);
 
-  // Values of an attribute. A missing or a wrong one gives `otherwise` (0, or nothing, without that parameter). A wrong
-  // one is a finding. It is an error if the machine would be another one without the value: bus ids, numbers of GPUs
-  // and ranks, counts and bandwidths of links. It is a warning if the rest of the file is as good without it. Then
-  // `assumed` says what is assumed, for example "the model is not known".
+  // Return the value of an attribute. If it is missing or wrong, they return `otherwise`, or 0 or nothing if there
+  // is no such parameter. A wrong value is also a finding. It is an error if the machine would be a different one
+  // without the value: bus ids, numbers of GPUs and ranks, counts and bandwidths of links. It is a warning if the
+  // rest of the file remains useful. In that case `assumed` describes the assumption, for example "the model is not
+  // known".
   std::int64_t integer(const XmlElement& element, std::string_view name, std::int64_t least, std::int64_t most,
                        std::int64_t otherwise, std::string_view assumed = {});
   double real(const XmlElement& element, std::string_view name, double most, double otherwise,
@@ -54,20 +60,21 @@ class XmlDraft {
                     std::string_view assumed = {});
 };
 
-// Names of elements and attributes, and where elements may stand. Elements that were refused are left out of
+// Checks the names of elements and attributes, and the positions of elements. Refused elements are removed from
 // `draft.children`.
 void check_vocabulary(XmlDraft& draft);
 
-// Nodes and the links of the PCI tree.
+// Reads the nodes and the links of the PCI tree.
 void read_parts(XmlDraft& draft);
 
-// NVLink, xGMI, chip to chip, between CPUs, between PCI switches.
+// Reads the other links: NVLink, xGMI, NVLink-C2C, between CPUs, between PCI switches.
 void read_links(XmlDraft& draft);
 
-// What each part by itself is not wrong in, but all together are.
+// Finds errors that are not visible in a single part, but in all parts together.
 void check_whole(XmlDraft& draft);
 
-// Links in the order that read_xml() promises: the PCI tree's by the lower end, then the others by kind and ends.
+// Sorts the links into the order that read_xml() promises: first the links of the PCI tree, by their lower ends,
+// then the others by kind and ends.
 void sort_links(Graph& graph);
 
 }  // namespace tutti

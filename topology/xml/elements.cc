@@ -9,14 +9,15 @@
 namespace tutti {
 namespace {
 
-constexpr std::size_t kMaxEquals = kMaxXmlElements * 16;  // bounds the attributes before they are stored
+constexpr std::size_t kMaxEquals = kMaxXmlElements * 16;  // limits the attributes before they are stored
 
-struct Place {
+// A position in the text; lines and columns start at 1.
+struct TextPosition {
   std::uint32_t line = 0;
   std::uint32_t column = 0;
 };
 
-// Where an offset stands; lines end with a newline.
+// Converts an offset in the text to a line and a column. Lines end with a newline character.
 class Lines {
  public:
   explicit Lines(std::string_view text) {
@@ -25,7 +26,7 @@ class Lines {
     }
   }
 
-  Place place(std::size_t offset) const {
+  TextPosition position(std::size_t offset) const {
     const auto next = std::upper_bound(starts_.begin(), starts_.end(), offset);
     return {static_cast<std::uint32_t>(next - starts_.begin()), static_cast<std::uint32_t>(offset - *(next - 1) + 1)};
   }
@@ -41,15 +42,15 @@ class Reader {
   std::vector<XmlElement> read() {
     if (!is_bounded()) return {};
     pugi::xml_document document;
-    // Entities of the text's own are never expanded: a document type is only looked for, to be refused.
+    // Entities that the text defines are never expanded. Document types are parsed only in order to refuse them.
     constexpr unsigned kOptions =
         pugi::parse_escapes | pugi::parse_eol | pugi::parse_wconv_attribute | pugi::parse_doctype;
     const pugi::xml_parse_result parsed =
         document.load_buffer(text_.data(), text_.size(), kOptions, pugi::encoding_utf8);
     if (!parsed) {
       const auto offset = std::min(static_cast<std::size_t>(std::max<std::ptrdiff_t>(parsed.offset, 0)), text_.size());
-      refuse(offset, fmt::format("this is no XML: {}", parsed.description()),
-             offset == text_.size() ? "the file may be cut off; get it anew" : "correct the text from this place on");
+      refuse(offset, fmt::format("this is not XML: {}", parsed.description()),
+             offset == text_.size() ? "the file may be truncated; get it again" : "correct the text from here on");
       return {};
     }
     if (!has_one_root(document)) return {};
@@ -59,8 +60,8 @@ class Reader {
 
  private:
   void refuse(std::size_t offset, std::string what, std::string advice) {
-    const Place place = lines_.place(offset);
-    findings_.push_back({Severity::kError, place.line, place.column, std::move(what), std::move(advice)});
+    const TextPosition position = lines_.position(offset);
+    findings_.push_back({Severity::kError, position.line, position.column, std::move(what), std::move(advice)});
   }
 
   bool is_bounded() {
@@ -110,7 +111,7 @@ class Reader {
     return true;
   }
 
-  // Pre-order without recursion.
+  // Visits the elements in the order of the text, without recursion.
   bool walk(pugi::xml_node root) {
     std::vector<std::pair<pugi::xml_node, std::int32_t>> open{{root, -1}};
     while (!open.empty()) {
@@ -129,9 +130,9 @@ class Reader {
   bool take(pugi::xml_node node, std::int32_t parent) {
     XmlElement element;
     const std::size_t offset = offset_of(node);
-    const Place place = lines_.place(offset);
-    element.line = place.line;
-    element.column = place.column;
+    const TextPosition position = lines_.position(offset);
+    element.line = position.line;
+    element.column = position.column;
     element.parent = parent;
     element.depth = parent < 0 ? 0 : elements_[static_cast<std::size_t>(parent)].depth + 1;
     element.name = node.name();
@@ -155,7 +156,8 @@ class Reader {
         return false;
       }
       const auto control = [](char letter) { return std::iscntrl(static_cast<unsigned char>(letter)) != 0; };
-      if (std::any_of(value.begin(), value.end(), control)) {  // a terminal would obey it in a message
+      // If a message contained a control character, the terminal would execute it.
+      if (std::any_of(value.begin(), value.end(), control)) {
         refuse(offset, fmt::format("attribute {} of <{}> holds a control character", shown(key), name),
                "names and numbers have none");
         return false;
@@ -182,14 +184,14 @@ class Reader {
     if (blank || findings_.size() >= kMaxXmlFindings) return;
     findings_.push_back({Severity::kWarning, parent.line, parent.column,
                          fmt::format("text between the elements of <{}>: {}", shown(parent.name), shown(value)),
-                         "it is passed over; attributes say what parts are"});
+                         "it is ignored; parts are described by attributes"});
   }
 
   static std::size_t offset_of(const pugi::xml_node& node) {
-    return static_cast<std::size_t>(std::max<std::ptrdiff_t>(node.offset_debug(), 1)) - 1;  // of its "<"
+    return static_cast<std::size_t>(std::max<std::ptrdiff_t>(node.offset_debug(), 1)) - 1;  // the offset of "<"
   }
 
-  // Fit for a message: short, and no control characters.
+  // Makes a text suitable for a message: short, and without control characters.
   static std::string shown(std::string_view text) {
     constexpr std::size_t kShown = 40;
     std::string fit(text.substr(0, kShown));

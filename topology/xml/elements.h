@@ -1,4 +1,5 @@
-// The text of an XML file as a flat list of elements, within stated limits: what is safe to walk. Pure; any thread.
+// Converts the text of an XML file to a flat list of elements. The list respects the limits of xml.h, so it is safe
+// to walk. A pure function; may be called by any thread.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ struct XmlAttribute {
 struct XmlElement {
   std::string name{};
   std::vector<XmlAttribute> attributes{};
-  std::int32_t parent = -1;  // index into the list; -1: the root
+  std::int32_t parent = -1;  // index into the list; -1: this is the root
   std::uint32_t depth = 0;
   std::uint32_t line = 0;
   std::uint32_t column = 0;
@@ -26,7 +27,7 @@ struct XmlElement {
   const std::string* find(std::string_view attribute) const;
 };
 
-// In the order of the text, the root first. Nothing where a finding of kError was added.
+// Returns the elements in the order of the text, the root first. Empty if a finding of kError was added.
 std::vector<XmlElement> read_elements(std::string_view text, std::vector<Finding>& findings);
 
 }  // namespace tutti

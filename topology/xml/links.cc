@@ -1,4 +1,4 @@
-// The links of a machine beside the PCI tree, from the elements of its file.
+// Reads the links of a machine other than those of the PCI tree.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,16 +12,16 @@
 namespace tutti {
 namespace {
 
-constexpr std::int64_t kMostLinks = 1'024;  // in parallel
+constexpr std::int64_t kMostLinks = 1'024;  // limit for parallel links
 constexpr double kMostGbytes = 1e6;
-constexpr std::uint32_t kBridgeKind = 0x0680;  // PCI class of NVSwitches
-constexpr std::uint32_t kCpuClass = 0x068001;  // NVLink to a POWER CPU
+constexpr std::uint32_t kBridgeKind = 0x0680;  // PCI class of NVSwitches, without the last byte
+constexpr std::uint32_t kCpuClass = 0x068001;  // PCI class of POWER CPUs, as the end of an NVLink
 
-// Between two parts, as each of them tells it.
-struct Told {
-  std::uint32_t count[2] = {0, 0};  // by the lower node, by the higher
+// The link between two parts, as both of them describe it.
+struct LinkReport {
+  std::uint32_t count[2] = {0, 0};  // in the element of the lower node, in that of the higher node
   std::uint32_t element[2] = {0, 0};
-  double gbytes_per_s = 0;  // 0: by the kind
+  double gbytes_per_s = 0;  // 0: the default of the kind
 };
 
 class Links {
@@ -36,7 +36,8 @@ class Links {
       if (element.name == "gpu") read_gpu(index, node);
       for (const std::uint32_t link : draft_.children_named(index, "pcilink")) read_pcilink(link, node);
     }
-    for (const auto& [ends, told] : told_) add(std::get<0>(ends), std::get<1>(ends), std::get<2>(ends), told);
+    for (const auto& [ends, reported] : reports_)
+      add(std::get<0>(ends), std::get<1>(ends), std::get<2>(ends), reported);
     read_cpu_links();
   }
 
@@ -51,7 +52,7 @@ class Links {
     for (const std::uint32_t link : draft_.children_named(gpu, "c2c")) read_c2c(link, node);
   }
 
-  // The node that a link leads to; the switch is made when the first link does.
+  // Returns the node that a link leads to. The NVSwitch is created when the first link leads to it.
   std::uint32_t target_of(const XmlElement& element, std::uint32_t device_class) {
     const std::string target = draft_.text(element, "target");
     const auto id = parse_bus_id(target);
@@ -88,42 +89,42 @@ class Links {
     const double gbytes = draft_.real(element, "tutti_gbytes_per_s", kMostGbytes, 0);
     if (element.find("target") == nullptr || count == 0) {
       if (element.find("count") != nullptr && element.find("target") != nullptr) {
-        draft_.report(Severity::kWarning, element, fmt::format("<{}> of no links", element.name), "it is passed over");
+        draft_.report(Severity::kWarning, element, fmt::format("<{}> with count 0", element.name), "it is ignored");
       }
       return;
     }
     const std::uint32_t to = device_class == kCpuClass ? draft_.cpu_above(node) : target_of(element, device_class);
     if (to == XmlDraft::kNoNode) {
       draft_.report(Severity::kWarning, element,
-                    fmt::format("<{}> of {} leads to {}, which is no GPU of this file", element.name, at(node).name,
+                    fmt::format("<{}> of {} leads to {}, which is not a GPU of this file", element.name, at(node).name,
                                 draft_.text(element, "target")),
-                    "it is passed over; correct the target, or give tclass=\"0x068000\" to a switch");
+                    "it is ignored; correct the target, or give tclass=\"0x068000\" to a switch");
     } else if (to == node) {
       draft_.report(Severity::kWarning, element, fmt::format("<{}> of {} leads to itself", element.name, at(node).name),
-                    "it is passed over; the target is the bus id of the other end");
+                    "it is ignored; the target is the bus id of the other end");
     } else {
-      tell(kind, node, to, index, count, gbytes);
+      record(kind, node, to, index, count, gbytes);
     }
   }
 
-  void tell(LinkKind kind, std::uint32_t node, std::uint32_t to, std::uint32_t element, std::uint32_t count,
-            double gbytes) {
+  void record(LinkKind kind, std::uint32_t node, std::uint32_t to, std::uint32_t element, std::uint32_t count,
+              double gbytes) {
     const std::size_t side = node < to ? 0 : 1;
-    Told& told = told_[{kind, std::min(node, to), std::max(node, to)}];
-    told.count[side] += count;
-    told.element[side] = element;
-    told.gbytes_per_s = std::max(told.gbytes_per_s, gbytes);
+    LinkReport& reported = reports_[{kind, std::min(node, to), std::max(node, to)}];
+    reported.count[side] += count;
+    reported.element[side] = element;
+    reported.gbytes_per_s = std::max(reported.gbytes_per_s, gbytes);
   }
 
   void read_c2c(std::uint32_t index, std::uint32_t node) {
     const XmlElement& element = draft_.elements[index];
     const auto count = static_cast<std::uint32_t>(draft_.integer(element, "count", 1, kMostLinks, 1));
-    const double each = draft_.real(element, "bw", kMostGbytes * 1'000, 0);  // megabytes per second
-    const double told = draft_.real(element, "tutti_gbytes_per_s", kMostGbytes, 0);
-    const double gbytes = told > 0 ? told : each * count / 1'000;
+    const double each = draft_.real(element, "bw", kMostGbytes * 1'000, 0);  // in megabytes per second
+    const double reported = draft_.real(element, "tutti_gbytes_per_s", kMostGbytes, 0);
+    const double gbytes = reported > 0 ? reported : each * count / 1'000;
     if (gbytes <= 0) {
       draft_.report(Severity::kWarning, element, fmt::format("<c2c> of {} without bandwidth", at(node).name),
-                    "it is passed over; write bw in MB/s");
+                    "it is ignored; write bw in MB/s");
       return;
     }
     draft_.graph.links.push_back({draft_.cpu_above(node), node, LinkKind::kC2c, count, gbytes});
@@ -139,12 +140,12 @@ class Links {
     if (!usable) {
       draft_.report(
           Severity::kWarning, element,
-          fmt::format("<pcilink> of {} leads to {}, which is no other PCI switch of this file", at(node).name, *id),
-          "it is passed over; it joins two PCI switches");
+          fmt::format("<pcilink> of {} leads to {}, which is not another PCI switch of this file", at(node).name, *id),
+          "it is ignored; it joins two PCI switches");
       return;
     }
     const bool in_tree = draft_.parent_of[node] == found->second || draft_.parent_of[found->second] == node;
-    if (!in_tree) tell(LinkKind::kPci, node, found->second, index, 1, 0);
+    if (!in_tree) record(LinkKind::kPci, node, found->second, index, 1, 0);
   }
 
   double default_gbytes(LinkKind kind, std::uint32_t low, std::uint32_t high, std::uint32_t count) {
@@ -157,20 +158,23 @@ class Links {
     return count * (at(high).kind == NodeKind::kGpu ? std::min(one(low), one(high)) : one(low));
   }
 
-  void add(LinkKind kind, std::uint32_t low, std::uint32_t high, const Told& told) {
-    std::uint32_t count = std::max(told.count[0], told.count[1]);
+  void add(LinkKind kind, std::uint32_t low, std::uint32_t high, const LinkReport& reported) {
+    std::uint32_t count = std::max(reported.count[0], reported.count[1]);
     const bool both = at(low).kind == NodeKind::kGpu && at(high).kind == NodeKind::kGpu;
-    if (both && told.count[0] != told.count[1]) {
-      const bool one_sided = told.count[0] == 0 || told.count[1] == 0;
-      const std::size_t side = told.count[0] > 0 ? 0 : 1;
-      if (!one_sided) count = std::min(told.count[0], told.count[1]);
-      draft_.report(Severity::kWarning, draft_.elements[told.element[side]],
-                    fmt::format("{} links from {} to {}, but {} back", told.count[side],
-                                at(side == 0 ? low : high).name, at(side == 0 ? high : low).name, told.count[1 - side]),
-                    fmt::format("{} are taken; tell the same at both ends", count));
+    if (both && reported.count[0] != reported.count[1]) {
+      const bool one_sided = reported.count[0] == 0 || reported.count[1] == 0;
+      const std::size_t side = reported.count[0] > 0 ? 0 : 1;
+      if (!one_sided) count = std::min(reported.count[0], reported.count[1]);
+      draft_.report(
+          Severity::kWarning, draft_.elements[reported.element[side]],
+          fmt::format("{} links from {} to {}, but {} back", reported.count[side], at(side == 0 ? low : high).name,
+                      at(side == 0 ? high : low).name, reported.count[1 - side]),
+          fmt::format("{} are used; write the same count at both ends", count));
     }
-    const double gbytes = told.gbytes_per_s > 0 ? told.gbytes_per_s : default_gbytes(kind, low, high, count);
-    const bool down = kind != LinkKind::kPci;  // a second way between switches goes up, so that it is none of the tree
+    const double gbytes = reported.gbytes_per_s > 0 ? reported.gbytes_per_s : default_gbytes(kind, low, high, count);
+    // A second PCI link between two switches leads from the higher to the lower node, which shows that it is not in
+    // the tree.
+    const bool down = kind != LinkKind::kPci;
     draft_.graph.links.push_back(
         {down ? low : high, down ? high : low, kind, kind == LinkKind::kPci ? 1 : count, gbytes});
   }
@@ -186,8 +190,7 @@ class Links {
       }
       return;
     }
-    // A file with more NUMA nodes is refused by check_whole(); the links of some suffice.
-    constexpr std::size_t kMostCpus = 256;
+    // check_whole() refuses a file with more NUMA nodes, so it does not matter that their links are incomplete.
     const std::size_t count = std::min(cpus.size(), kMostCpus);
     for (std::size_t i = 0; i < count; ++i) {
       for (std::size_t j = i + 1; j < count; ++j) {
@@ -215,7 +218,7 @@ class Links {
 
   XmlDraft& draft_;
   std::uint32_t switch_ = XmlDraft::kNoNode;
-  std::map<Ends, Told> told_;
+  std::map<Ends, LinkReport> reports_;
 };
 
 }  // namespace

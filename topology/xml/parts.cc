@@ -1,4 +1,4 @@
-// The parts of a machine from the elements of its file, and the links of the PCI tree.
+// Reads the parts of a machine and the links of its PCI tree.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::int64_t kMostNumber = 65'535;  // devices, families, models, ports
+constexpr std::int64_t kMostNumber = 65'535;  // limit for devices, families, models, ports
 constexpr std::int64_t kMostRank = 1 << 24;
 constexpr std::int64_t kMostCapability = 9'999;
 constexpr std::int64_t kMostNuma = 4'095;
@@ -21,11 +21,11 @@ constexpr double kMostGbytes = 1e6;
 constexpr std::uint32_t kMostClass = 0xFFFFFF;
 constexpr std::uint32_t kMostId = 0xFFFF;
 
-// What is assumed if such a value is wrong.
+// The assumption that is made if the value is wrong; see XmlDraft::integer().
 constexpr std::string_view kNoFamily = "the family of the CPU is not known";
 constexpr std::string_view kNoModel = "the model of the CPU is not known";
 constexpr std::string_view kNoId = "the maker and model of the device are not known";
-constexpr std::string_view kDefaultWidth = "it has 16 lanes";  // as speeds.h takes it
+constexpr std::string_view kDefaultWidth = "it has 16 lanes";  // the default of speeds.h
 constexpr std::string_view kNoCapability = "the compute capability is not known, and an NVLink carries 20 GB/s";
 constexpr std::string_view kNoDirect = "the file does not say whether NICs and GPUs reach each other's memory";
 static_assert(kPciDefaultLanes == 16 && nvlink_gbytes_per_s(0) == 20);
@@ -40,7 +40,7 @@ class Parts {
       draft_.report(Severity::kError, draft_.elements.front(), "<system> without a <cpu>", "a machine has a CPU");
     }
     for (const std::uint32_t cpu : cpus) read_cpu(cpu);
-    // GPUs before NICs and CPUs, whose names come from the file.
+    // number() also gives names to GPUs. If two nodes have the same name, the later one gets a different name.
     number(NodeKind::kGpu);
     number(NodeKind::kNic);
     for (GraphNode& node : draft_.graph.nodes) make_unique(node);
@@ -50,8 +50,8 @@ class Parts {
   std::uint32_t add(NodeKind kind, std::uint32_t element, std::uint32_t above, const std::string& name) {
     GraphNode node;
     node.kind = kind;
-    const std::string* told = draft_.elements[element].find("tutti_name");
-    node.name = told != nullptr ? *told : name;
+    const std::string* stated = draft_.elements[element].find("tutti_name");
+    node.name = stated != nullptr ? *stated : name;
     draft_.graph.nodes.push_back(std::move(node));
     draft_.element_of.push_back(element);
     draft_.parent_of.push_back(above);
@@ -60,8 +60,8 @@ class Parts {
 
   void link(std::uint32_t node, double gbytes_per_s) {
     const XmlElement& element = draft_.element_of_node(node);
-    const double told = draft_.real(element, "tutti_gbytes_per_s", kMostGbytes, 0);
-    draft_.graph.links.push_back({draft_.parent_of[node], node, LinkKind::kPci, 1, told > 0 ? told : gbytes_per_s});
+    const double stated = draft_.real(element, "tutti_gbytes_per_s", kMostGbytes, 0);
+    draft_.graph.links.push_back({draft_.parent_of[node], node, LinkKind::kPci, 1, stated > 0 ? stated : gbytes_per_s});
   }
 
   GraphNode& at(std::uint32_t node) { return draft_.graph.nodes[node]; }
@@ -102,7 +102,7 @@ class Parts {
     return pci;
   }
 
-  // Depth is bounded by kMaxXmlDepth.
+  // The depth of the recursion is limited by kMaxXmlDepth.
   void read_pci(std::uint32_t index, std::uint32_t above) {
     const XmlElement& element = draft_.elements[index];
     const PciInfo pci = pci_of(element);
@@ -123,48 +123,51 @@ class Parts {
     const std::uint32_t from = nets.size() == 1 && kind == NodeKind::kNic ? nets.front() : index;
     const std::uint32_t node = add(kind, from, above, fmt::format("{} {}", to_string(kind), pci.bus_id));
     at(node).pci = pci;
-    remember(node, element, pci);
+    index_by_bus_id(node, element, pci);
     link(node, pci_gbytes_per_s(pci));
     const auto stray = draft_.children_named(index, "pcilink");
     if (kind != NodeKind::kPci && !stray.empty()) {
       draft_.report(Severity::kWarning, draft_.elements[stray.front()], "<pcilink> at a device",
-                    "it is passed over; it joins two PCI switches");
+                    "it is ignored; it joins two PCI switches");
     }
     if (kind == NodeKind::kGpu) return read_gpu(index, gpus, node, bridge || !nics.empty());
-    if (kind == NodeKind::kNic) return nets.empty() ? void(skeletons_.insert(node)) : read_net(nets.front(), node);
+    if (kind == NodeKind::kNic)
+      return nets.empty() ? void(class_only_nodes_.insert(node)) : read_net(nets.front(), node);
     if (!bridge && nets.empty() && pci.device_class == 0 && !pci.bus_id.empty()) {
       draft_.report(Severity::kWarning, element, fmt::format("PCI device {} without a class", pci.bus_id),
-                    "what it is is not known; add class=\"0x030200\" to a GPU, class=\"0x020000\" to a NIC");
+                    "its type is not known; add class=\"0x030200\" to a GPU, class=\"0x020000\" to a NIC");
     }
     read_beneath(index, node);
   }
 
-  void remember(std::uint32_t node, const XmlElement& element, const PciInfo& pci) {
+  void index_by_bus_id(std::uint32_t node, const XmlElement& element, const PciInfo& pci) {
     if (pci.bus_id.empty()) return;
     const auto [first, fresh] = draft_.by_bus_id.emplace(pci.bus_id, node);
     if (fresh) return;
     draft_.report(Severity::kError, element,
-                  fmt::format("bus id {} is there twice, first in line {}", pci.bus_id,
+                  fmt::format("bus id {} appears twice, first in line {}", pci.bus_id,
                               draft_.element_of_node(first->second).line),
                   "give each device its own");
   }
 
   void read_gpu(std::uint32_t index, const std::vector<std::uint32_t>& elements, std::uint32_t node, bool has_more) {
-    const XmlElement& place = draft_.elements[index];
+    const XmlElement& device_element = draft_.elements[index];
     if (has_more) {
-      draft_.report(Severity::kError, place, "a GPU with other devices beneath it", "move them to the switch above it");
+      draft_.report(Severity::kError, device_element, "a GPU with other devices beneath it",
+                    "move them to the switch above it");
     }
     if (elements.empty()) {
-      skeletons_.insert(node);
+      class_only_nodes_.insert(node);
       return;
     }
     if (elements.size() > 1) {
       draft_.report(Severity::kWarning, draft_.elements[elements[1]], "a second <gpu> of one PCI device",
-                    "it is passed over; the first one counts");
+                    "it is ignored; the first one counts");
     }
     if (const PciInfo& pci = at(node).pci;
         pci.device_class != 0 && !is_gpu_class(pci) && pci.device_class >> 16U != 3) {
-      draft_.report(Severity::kWarning, place, fmt::format("a GPU of the PCI class 0x{:06x}", pci.device_class),
+      draft_.report(Severity::kWarning, device_element,
+                    fmt::format("a GPU of the PCI class 0x{:06x}", pci.device_class),
                     "it is taken as a GPU; a GPU's class is 0x030200, AMD's 0x038000");
     }
     draft_.element_of[node] = elements.front();
@@ -178,7 +181,7 @@ class Parts {
     gpu.arch = draft_.text(element, "arch");
   }
 
-  // A port of a card with several, or of no known card.
+  // Reads a port of a card that has several ports, or of an unknown card.
   void read_port(std::uint32_t index, std::uint32_t above) {
     const XmlElement& element = draft_.elements[index];
     const std::uint32_t node = add(NodeKind::kNic, index, above, draft_.text(element, "name"));
@@ -202,7 +205,7 @@ class Parts {
     nic.collective = draft_.flag(element, "coll", "its network does not reduce").value_or(false);
     const std::string* speed = element.find("speed");
     if (speed == nullptr) {
-      draft_.report(Severity::kNote, element, fmt::format("the speed of NIC {} is not told", at(node).name),
+      draft_.report(Severity::kNote, element, fmt::format("the speed of NIC {} is missing", at(node).name),
                     "add speed, in Mbit/s");
     } else if (nic.megabits_per_s == 0) {
       draft_.report(Severity::kWarning, element, fmt::format("NIC {} is dead: its speed is {}", at(node).name, *speed),
@@ -210,7 +213,7 @@ class Parts {
     }
   }
 
-  // Those without a number get those after the highest one, in the order of their bus ids.
+  // Numbers the devices that have no number, after the highest number, in the order of their bus ids.
   void number(NodeKind kind) {
     std::int32_t next = 0;
     std::vector<std::uint32_t> without;
@@ -223,7 +226,7 @@ class Parts {
     std::stable_sort(without.begin(), without.end(),
                      [&](std::uint32_t a, std::uint32_t b) { return at(a).pci.bus_id < at(b).pci.bus_id; });
     for (const std::uint32_t node : without) number_of(at(node)) = next++;
-    report_skeletons(kind);
+    report_class_only_nodes(kind);
     if (kind != NodeKind::kGpu) return;
     for (std::uint32_t i = 0; i < draft_.graph.nodes.size(); ++i) {
       const bool named = at(i).kind == kind && pci_element(i).find("tutti_name") != nullptr;
@@ -240,10 +243,10 @@ class Parts {
     return node.kind == NodeKind::kGpu ? node.gpu.device : node.nic.device;
   }
 
-  void report_skeletons(NodeKind kind) {
+  void report_class_only_nodes(NodeKind kind) {
     std::size_t count = 0;
     std::uint32_t first = XmlDraft::kNoNode;
-    for (const std::uint32_t node : skeletons_) {
+    for (const std::uint32_t node : class_only_nodes_) {
       if (at(node).kind != kind) continue;
       ++count;
       first = std::min(first, node);
@@ -251,7 +254,7 @@ class Parts {
     if (count == 0) return;
     const bool gpus = kind == NodeKind::kGpu;
     draft_.report(Severity::kNote, draft_.element_of_node(first),
-                  fmt::format("{} {} told by PCI class only", count, gpus ? "GPUs are" : "NICs are"),
+                  fmt::format("{} {} described by their PCI class only", count, gpus ? "GPUs are" : "NICs are"),
                   gpus ? "numbered by bus id; their NVLinks are not in the file, NCCL finds them on the machine"
                        : "numbered by bus id; their speeds are not in the file, NCCL finds them on the machine");
   }
@@ -260,7 +263,8 @@ class Parts {
     if (node.name.empty()) node.name = to_string(node.kind);
     const std::string wanted = node.name;
     for (std::uint32_t copy = 2; !names_.insert(node.name).second; ++copy) {
-      // Each name is tried from 2 on; the file's names bound that.
+      // The search for a free suffix continues where the last one for the same name ended. Names in the file that
+      // look like such a suffix cost one step each.
       copy = std::max(copy, copies_[wanted]);
       copies_[wanted] = copy + 1;
       node.name = fmt::format("{}#{}", wanted, copy);
@@ -268,7 +272,7 @@ class Parts {
   }
 
   XmlDraft& draft_;
-  std::set<std::uint32_t> skeletons_;  // nodes
+  std::set<std::uint32_t> class_only_nodes_;  // nodes that the file describes by their PCI class only
   std::set<std::string> names_;
   std::map<std::string, std::uint32_t> copies_;
 };

@@ -27,7 +27,7 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-// The lowest first; empty where the text is no mask.
+// Returns the words of a mask, the lowest first. Empty if the text is not a mask.
 std::vector<std::uint32_t> mask_words(std::string_view text) {
   std::vector<std::uint32_t> words;
   while (true) {

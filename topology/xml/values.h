@@ -1,5 +1,5 @@
-// The values of attributes in topology files, from their text. Pure functions; any thread. Nothing where the text does
-// not say such a value.
+// Parses the values of attributes in topology files. Pure functions; may be called by any thread. They return
+// nothing if the text is not such a value.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,19 @@
 
 namespace tutti {
 
-std::optional<double> parse_real(std::string_view text);                // "12.5"; finite
-std::optional<std::int64_t> parse_integer(std::string_view text);       // "-1"
-std::optional<std::uint32_t> parse_hexadecimal(std::string_view text);  // "0x10de", "10de"
+std::optional<double> parse_real(std::string_view text);                // for example "12.5"; must be finite
+std::optional<std::int64_t> parse_integer(std::string_view text);       // for example "-1"
+std::optional<std::uint32_t> parse_hexadecimal(std::string_view text);  // for example "0x10de" or "10de"
 
-// "16 GT/s", "16.0 GT/s PCIe", "16.0GT/s": 16. A sign and numbers out of reason are left to the caller.
+// Parses "16 GT/s", "16.0 GT/s PCIe" and "16.0GT/s" as 16. The caller must check for negative or unreasonable
+// numbers.
 std::optional<double> parse_link_speed(std::string_view text);
 
-// "0000:3b:00.0" in lower case, from the same in any case or with a domain of up to eight digits.
+// Returns a bus id in the form "0000:3b:00.0", in lower case. The text may be in upper case, and its domain may have
+// up to eight digits.
 std::optional<std::string> parse_bus_id(std::string_view text);
 
-// CPU masks as the kernel writes them: words of 32 bits in hexadecimal, the last one lowest.
+// CPU masks in the format of the kernel: 32-bit words in hexadecimal, separated by commas, the lowest word last.
 bool is_mask(std::string_view text);
 bool masks_overlap(std::string_view one, std::string_view other);
 

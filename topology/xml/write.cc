@@ -1,4 +1,5 @@
-// Graphs as NCCL's XML. The order of a file is a walk over the PCI tree, so that any graph is first put into it.
+// Writes graphs in NCCL's XML format. A file lists the parts in the order of a walk over the PCI tree, so the graph
+// is first sorted into that order.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,20 +15,21 @@ namespace tutti {
 namespace {
 
 constexpr std::uint32_t kNone = ~0U;
-constexpr std::string_view kUnknownSwitch = "fffffff:ffff:ff";  // what NCCL writes for a switch that it cannot name
+constexpr std::string_view kUnknownSwitch = "fffffff:ffff:ff";  // NCCL writes this for a switch that it cannot name
 
 Error unsupported(std::string message) {
-  return {ErrorCode::kUnsupported, ErrorScope::kCall, -1, std::move(message) + "; NCCL's format has no place for it"};
+  return {ErrorCode::kUnsupported, ErrorScope::kCall, -1, std::move(message) + "; NCCL's format cannot express it"};
 }
 
-// In the order of the graph: a file need not have them by their numbers.
+// In the order of the graph, because a file need not list CPUs in the order of their numbers.
 std::vector<std::uint32_t> cpus_of(const Graph& graph) {
   std::vector<std::uint32_t> cpus = nodes_of(graph, NodeKind::kCpu);
   std::sort(cpus.begin(), cpus.end());
   return cpus;
 }
 
-// The PCI links that make a tree below the CPUs: of each node the link that leads down to it, or kNone.
+// Selects the PCI links that form a tree below the CPUs. Returns for each node the link that leads down to it, or
+// kNone.
 std::vector<std::uint32_t> tree_links(const Graph& graph) {
   std::vector<std::uint32_t> link_to(graph.nodes.size(), kNone);
   std::vector<std::vector<std::uint32_t>> down(graph.nodes.size());
@@ -76,7 +78,7 @@ std::vector<std::uint32_t> file_order(const Graph& graph, const std::vector<std:
 
 class Writer {
  public:
-  explicit Writer(const Graph& graph)  // in the order of a file
+  explicit Writer(const Graph& graph)  // `graph` must be in the order of a file
       : graph_(graph), link_to_(tree_links(graph)), children_(children_of(graph, link_to_)) {
     for (std::uint32_t i = 0; i < graph.links.size(); ++i) {
       if (link_to_[graph.links[i].to] == i) continue;
@@ -191,7 +193,7 @@ class Writer {
   }
 
   void write_beneath(std::uint32_t node, std::size_t depth) {
-    std::vector<std::uint32_t> ports;  // of no card of their own: they share one <nic>
+    std::vector<std::uint32_t> ports;  // ports without a card of their own share one <nic>
     for (const std::uint32_t child : children_[node]) {
       if (graph_.nodes[child].kind == NodeKind::kNic && graph_.nodes[child].pci.bus_id.empty()) {
         ports.push_back(child);
@@ -215,7 +217,8 @@ class Writer {
     ports.clear();
   }
 
-  // The link's bandwidth where it is not what a reader reckons.
+  // Writes the bandwidth of the link if it differs from `otherwise`, which a reader computes from the other
+  // attributes.
   void own_bandwidth(std::uint32_t node, double otherwise) {
     const double gbytes = graph_.links[link_to_[node]].gbytes_per_s;
     if (gbytes != otherwise) number("tutti_gbytes_per_s", gbytes);
@@ -235,7 +238,7 @@ class Writer {
     if (pci.width != 0) number("link_width", pci.width);
     if (node.kind == NodeKind::kPci) own_name(index, "pci " + pci.bus_id);
     if (node.kind == NodeKind::kGpu) own_name(index, fmt::format("gpu{}", node.gpu.device));
-    // Of a NIC both stand at its <net>, whose link this is.
+    // For a NIC, name and bandwidth are written into its <net>, because a reader takes the link from there.
     if (node.kind != NodeKind::kNic) own_bandwidth(index, pci_gbytes_per_s(pci));
     text_ += ">\n";
     if (node.kind == NodeKind::kGpu) write_gpu(index, depth + 1);
@@ -292,7 +295,7 @@ class Writer {
       open(depth, "c2c");
       number("bw", link.gbytes_per_s * 1'000 / link.count);
       number("count", link.count);
-      // The product may be one rounding away.
+      // The product may differ from the bandwidth by a rounding error.
       if (link.gbytes_per_s * 1'000 / link.count * link.count / 1'000 != link.gbytes_per_s) {
         number("tutti_gbytes_per_s", link.gbytes_per_s);
       }
@@ -320,7 +323,7 @@ class Writer {
   const Graph& graph_;
   std::vector<std::uint32_t> link_to_;
   std::vector<std::vector<std::uint32_t>> children_;
-  std::map<std::uint32_t, std::vector<std::uint32_t>> others_;  // links of no tree, by node
+  std::map<std::uint32_t, std::vector<std::uint32_t>> others_;  // links that are not in the tree, for each node
   std::string text_;
   bool listed_ = false;
 };
@@ -341,19 +344,20 @@ void sort_links(Graph& graph) {
 Graph in_file_order(const Graph& graph) {
   const std::vector<std::uint32_t> link_to = tree_links(graph);
   const std::vector<std::uint32_t> order = file_order(graph, link_to);
-  std::vector<std::uint32_t> place(order.size());
+  std::vector<std::uint32_t> new_index(order.size());
   Graph sorted;
   sorted.name = graph.name;
   for (std::uint32_t i = 0; i < order.size(); ++i) {
-    place[order[i]] = i;
+    new_index[order[i]] = i;
     sorted.nodes.push_back(graph.nodes[order[i]]);
   }
   for (std::uint32_t i = 0; i < graph.links.size(); ++i) {
     GraphLink link = graph.links[i];
     const bool tree = link_to[link.to] == i;
-    link.from = place[link.from];
-    link.to = place[link.to];
-    // A second way between switches goes up; others go from the lower number to the higher.
+    link.from = new_index[link.from];
+    link.to = new_index[link.to];
+    // A second PCI link between two switches leads from the higher to the lower number, all others from the lower to
+    // the higher number.
     const bool up = !tree && link.kind == LinkKind::kPci;
     if (up ? link.from < link.to : link.from > link.to) std::swap(link.from, link.to);
     sorted.links.push_back(link);

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/file_kind.h"
+#include "base/file_format.h"
 #include "topology/xml/draft.h"
 
 namespace tutti {
@@ -21,23 +21,23 @@ constexpr std::string_view kAdvice =
     "machine";
 
 // Files that are taken for topology files. Empty: it is none of these.
-std::string_view words_of_other_file(FileKind kind) {
+std::string_view name_of_other_format(FileFormat kind) {
   switch (kind) {
-    case FileKind::kTuttiPlan: return "this is a plan of Tutti";
-    case FileKind::kMscclppPlan:
-    case FileKind::kJsonAlgorithm: return "this is a collective algorithm in JSON, such as an MSCCL++ execution plan";
-    case FileKind::kJson: return "this is JSON";
-    case FileKind::kHwlocTopology: return "this is a topology of hwloc (lstopo)";
-    case FileKind::kMscclAlgorithm: return "this is a collective algorithm of MSCCL";
-    case FileKind::kNcclGraphs:  // refuse_root() tells
-    case FileKind::kNcclTopology:
-    case FileKind::kXml:
-    case FileKind::kUnknown: break;
+    case FileFormat::kTuttiPlan: return "this is a plan of Tutti";
+    case FileFormat::kMscclppPlan:
+    case FileFormat::kJsonAlgorithm: return "this is a collective algorithm in JSON, such as an MSCCL++ execution plan";
+    case FileFormat::kJson: return "this is JSON";
+    case FileFormat::kHwlocTopology: return "this is a topology of hwloc (lstopo)";
+    case FileFormat::kMscclAlgorithm: return "this is a collective algorithm of MSCCL";
+    case FileFormat::kNcclGraphs:  // refuse_root() tells
+    case FileFormat::kNcclTopology:
+    case FileFormat::kXml:
+    case FileFormat::kUnknown: break;
   }
   return {};
 }
 
-// What stands outermost, where it is not what it should be.
+// Reports that the outermost element is not <system>.
 void refuse_root(const XmlElement& root, std::vector<Finding>& findings) {
   constexpr std::size_t kShown = 40;
   const bool graphs = root.name == "graphs";
@@ -54,7 +54,7 @@ bool XmlReading::usable() const { return !has_error(findings); }
 
 XmlReading read_xml(std::string_view text) {
   XmlReading reading;
-  if (const std::string_view other = words_of_other_file(file_kind(text)); !other.empty()) {
+  if (const std::string_view other = name_of_other_format(file_format(text)); !other.empty()) {
     reading.findings.push_back({Severity::kError, 1, 1, std::string(other), std::string(kAdvice)});
     return reading;
   }

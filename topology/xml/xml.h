@@ -1,12 +1,13 @@
-// NCCL's XML topology files: read, checked, written. Pure functions over text; any thread. The tool and tests link this
-// (tutti::topology_xml), the library that users load does not.
+// NCCL's XML topology files: reading, checking, writing. All functions are pure functions of text; may be called by
+// any thread. The tool and tests link this (tutti::topology_xml), but the library that users load does not.
 //
-// A file is read as far as it can be: every fault becomes a Finding with its line. Time and memory are bounded by the
-// limits below, whatever the text is: no entity is expanded, nothing recurses deeper than kMaxXmlDepth.
+// As much of a file as possible is read, and every fault becomes a Finding with its line. For any text, time and
+// memory are bounded by the limits below: no entity is expanded, and nothing recurses deeper than kMaxXmlDepth.
 //
-// Extensions, which NCCL passes over, are written only where a graph says what its format cannot: attributes
-// tutti_name and tutti_gbytes_per_s (of a part and of the link that leads to it), elements tutti_cpulink, and
-// tutti_cpulinks="listed" on the system where the CPUs are not all linked to each other at the default bandwidth.
+// There are extensions, which NCCL ignores. They are written only if the graph has a property that NCCL's format
+// cannot express: the attributes tutti_name and tutti_gbytes_per_s (for a part and for the link that leads to it),
+// the element tutti_cpulink, and tutti_cpulinks="listed" on the <system> if not all CPUs are linked to each other
+// with the default bandwidth.
 #pragma once
 
 #include <cstddef>
@@ -25,43 +26,45 @@ inline constexpr std::size_t kMaxXmlElements = 65'536;
 inline constexpr std::size_t kMaxXmlDepth = 64;
 inline constexpr std::size_t kMaxXmlAttributes = 32;     // of one element
 inline constexpr std::size_t kMaxXmlValueBytes = 1'024;  // of one attribute
-inline constexpr std::size_t kMaxXmlFindings = 1'000;    // the last one says that there are more
+inline constexpr std::size_t kMaxXmlFindings = 1'000;    // the last one reports that there are more
 
 enum class Severity : std::uint8_t {
   kNote,     // nothing is wrong, but something is assumed
-  kWarning,  // taken, or passed over, with the consequence that is told
-  kError,    // the file cannot be what was meant
+  kWarning,  // used or ignored, with the consequence that the finding describes
+  kError,    // the file cannot be what its author intended
 };
 
 struct Finding {
   Severity severity = Severity::kNote;
-  std::uint32_t line = 0;  // 1 is the first; 0: of the whole file
+  std::uint32_t line = 0;  // starts at 1; 0: the whole file
   std::uint32_t column = 0;
   std::string what{};
-  std::string advice{};  // what to do
+  std::string advice{};  // the remedy
 
   bool operator==(const Finding&) const = default;
 };
 
 struct XmlReading {
-  Graph graph{};                    // of what could be read; with an error among the findings not to be used
-  std::vector<Finding> findings{};  // by line
+  Graph graph{};                    // the parts that could be read; unusable if any finding is an error
+  std::vector<Finding> findings{};  // sorted by line
 
   bool usable() const;
 };
 
-// Parts stand in the order of the file: the CPUs, each followed by what is beneath it, then the NVSwitch. GPUs and NICs
-// that the file tells by their PCI class only are numbered in the order of their bus ids.
+// The nodes are in the order of the file: the CPUs, each followed by the parts beneath it, then the NVSwitch. If the
+// file describes GPUs or NICs only by their PCI class, they are numbered in the order of their bus ids.
 XmlReading read_xml(std::string_view text);
 
-// Errors: kInvalidArgument with the line, the cause and what to do.
+// Like read_xml(), but stops at the first error. Errors: kInvalidArgument with line, cause and remedy.
 Result<Graph> parse_xml(std::string_view text);
 
-// A file that reads as in_file_order(graph). Errors: kUnsupported for what the format has no place for: a part that no
-// CPU leads to, a link of a kind that its ends do not have.
+// Returns a file from which read_xml() reads in_file_order(graph). Errors: kUnsupported if the format cannot express
+// the graph, for example because no CPU leads to a part, or because a link has a kind that is impossible between its
+// ends.
 Result<std::string> to_xml(const Graph& graph);
 
-// The same machine, its parts and links in the order in which read_xml() gives them; parts that nothing leads to last.
+// The same machine with its parts and links in the order in which read_xml() returns them. Parts that no CPU leads
+// to come last.
 Graph in_file_order(const Graph& graph);
 
 std::string_view to_string(Severity severity);  // "note", "warning", "error"

@@ -24,7 +24,7 @@ DataType type_of(const Tensor& tensor) {
 
 CallOptions options_of(const Tensor& tensor) {
   CallOptions options;
-  if (tensor.is_cuda()) options.stream = nullptr;  // the context's default stream, which is libtorch's, too
+  if (tensor.is_cuda()) options.stream = nullptr;  // the default stream of the context, which libtorch uses as well
   return options;
 }
 
@@ -33,13 +33,15 @@ std::size_t count_of(const Tensor& tensor) {
   return static_cast<std::size_t>(tensor.numel());
 }
 
-// Adds the time of its life.
-class Held {
+// Adds its lifetime to the exposed time.
+class ExposedTimer {
  public:
-  explicit Held(CommTime& time) : time_(time) {}
-  ~Held() { time_.exposed_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
+  explicit ExposedTimer(CommTime& time) : time_(time) {}
+  ~ExposedTimer() {
+    time_.exposed_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+  ExposedTimer(const ExposedTimer&) = delete;
+  ExposedTimer& operator=(const ExposedTimer&) = delete;
 
  private:
   CommTime& time_;
@@ -48,17 +50,17 @@ class Held {
 
 }  // namespace
 
-void require(const Status& status, const std::string* whose) {
+void require(const Status& status, const std::string* group_text) {
   if (status.ok()) return;
   Error error = status.error();
-  if (whose != nullptr) error.message += *whose;
+  if (group_text != nullptr) error.message += *group_text;
   throw Failure(std::move(error));
 }
 
-void Comm::check(const Status& status) const { require(status, whose_.get()); }
+void Comm::check(const Status& status) const { require(status, group_text_.get()); }
 
-Pending::Pending(Work work, std::vector<Tensor> tensors, CommTime* time, std::shared_ptr<const std::string> whose)
-    : work_(std::move(work)), tensors_(std::move(tensors)), time_(time), whose_(std::move(whose)) {}
+Pending::Pending(Work work, std::vector<Tensor> tensors, CommTime* time, std::shared_ptr<const std::string> group_text)
+    : work_(std::move(work)), tensors_(std::move(tensors)), time_(time), group_text_(std::move(group_text)) {}
 
 Pending::~Pending() {
   if (!tensors_.empty()) (void)work_.wait();
@@ -69,16 +71,16 @@ Pending& Pending::operator=(Pending&& other) noexcept {
   work_ = std::move(other.work_);
   tensors_ = std::move(other.tensors_);
   time_ = other.time_;
-  whose_ = std::move(other.whose_);
+  group_text_ = std::move(other.group_text_);
   return *this;
 }
 
 void Pending::wait() {
   if (tensors_.empty()) return;
-  const Held held(*time_);
+  const ExposedTimer timer(*time_);
   const Status status = work_.wait();
   tensors_.clear();
-  require(status, whose_.get());
+  require(status, group_text_.get());
 }
 
 Comm::Comm(std::unique_ptr<Communicator> owned, CommTime& time)
@@ -86,6 +88,12 @@ Comm::Comm(std::unique_ptr<Communicator> owned, CommTime& time)
 
 void Comm::abort() {
   if (comm_ != nullptr) comm_->abort();
+}
+
+void Comm::fail_on_all_ranks(const Failure& failure) {
+  // The barrier may fail, because a rank that has left it may already have aborted. The failure is known all the same.
+  if (comm_ != nullptr) static_cast<void>(comm_->barrier());
+  throw failure;
 }
 
 Comm Comm::split(std::int32_t colour, const std::string& name) {
@@ -99,25 +107,25 @@ Comm Comm::split(std::int32_t colour, const std::string& name) {
   Tensor all = torch::empty({part.size()}, torch::kInt64);
   part.all_gather(mine, all);
   part.job_ranks_.assign(all.data_ptr<std::int64_t>(), all.data_ptr<std::int64_t>() + part.size());
-  part.whose_ =
+  part.group_text_ =
       std::make_shared<const std::string>(fmt::format(" (among the {} ranks: 0 to {} are ranks {} of the job)", name,
                                                       part.size() - 1, fmt::join(part.job_ranks_, ", ")));
   return part;
 }
 
 Pending Comm::start(const CollectiveCall& call, const Tensor& input, const Tensor& output) {
-  const Held held(*time_);
+  const ExposedTimer timer(*time_);
   time_->bytes += static_cast<std::uint64_t>(output.nbytes());
   CallOptions options = options_of(output);
   if (call.kind == CollectiveKind::kAllReduce) options.algorithm = algorithm_;
   auto work = comm_->start(call, options);
   if (!work) check(work.error());
-  return {*std::move(work), {input, output}, time_, whose_};
+  return {*std::move(work), {input, output}, time_, group_text_};
 }
 
 void Comm::all_reduce(Tensor& values, ReduceOp op) {
   if (size() == 1) return;
-  const Held held(*time_);
+  const ExposedTimer timer(*time_);
   time_->bytes += static_cast<std::uint64_t>(values.nbytes());
   CallOptions options = options_of(values);
   options.algorithm = algorithm_;
@@ -126,7 +134,7 @@ void Comm::all_reduce(Tensor& values, ReduceOp op) {
 
 void Comm::broadcast(Tensor& values, std::int32_t root) {
   if (size() == 1) return;
-  const Held held(*time_);
+  const ExposedTimer timer(*time_);
   time_->bytes += static_cast<std::uint64_t>(values.nbytes());
   check(comm_->broadcast(values.data_ptr(), values.data_ptr(), count_of(values), type_of(values), root,
                          options_of(values)));
@@ -134,7 +142,7 @@ void Comm::broadcast(Tensor& values, std::int32_t root) {
 
 void Comm::barrier() {
   if (size() == 1) return;
-  const Held held(*time_);
+  const ExposedTimer timer(*time_);
   check(comm_->barrier());
 }
 
@@ -180,22 +188,22 @@ void Comm::send(const Tensor& values, std::int32_t peer) { start_send(values, pe
 void Comm::receive(Tensor& values, std::int32_t peer) { start_receive(values, peer).wait(); }
 
 Pending Comm::start_send(const Tensor& values, std::int32_t peer) {
-  const Held held(*time_);
+  const ExposedTimer timer(*time_);
   time_->bytes += static_cast<std::uint64_t>(values.nbytes());
   Group group;
   require(group.send(*comm_, values.data_ptr(), count_of(values), type_of(values), peer, options_of(values)));
   auto work = group.start();
   if (!work) check(work.error());
-  return {*std::move(work), {values}, time_, whose_};
+  return {*std::move(work), {values}, time_, group_text_};
 }
 
 Pending Comm::start_receive(const Tensor& values, std::int32_t peer) {
-  const Held held(*time_);
+  const ExposedTimer timer(*time_);
   Group group;
   require(group.receive(*comm_, values.data_ptr(), count_of(values), type_of(values), peer, options_of(values)));
   auto work = group.start();
   if (!work) check(work.error());
-  return {*std::move(work), {values}, time_, whose_};
+  return {*std::move(work), {values}, time_, group_text_};
 }
 
 Tensor Comm::shared_zeros(std::int64_t count, torch::Device device) {
@@ -203,7 +211,7 @@ Tensor Comm::shared_zeros(std::int64_t count, torch::Device device) {
   if (size() == 1 || !device.is_cpu() || count == 0) return torch::zeros({count}, options);
   auto made = comm_->allocate(static_cast<std::size_t>(count) * sizeof(float));
   if (!made) throw Failure(made.error());
-  // Shared with libtorch's storage, which has no other way to own it.
+  // A shared_ptr, because the deleter of libtorch's storage must be copyable.
   auto memory = std::make_shared<Memory>(*std::move(made));
   const auto bytes = static_cast<std::int64_t>(memory->size());
   count_bytes(bytes);

@@ -1,10 +1,10 @@
-// Tensors over Tutti: a communicator, the calls of the harness on it, and how long they held it up.
+// Comm: collectives and sends of tensors over Tutti, and the time that a rank waits for them.
 //
-// Errors are exceptions in this folder (and only here): what fails inside of libtorch's backward has no other way out.
-// Failure carries Tutti's error as it was given.
+// In this folder, and only here, errors are exceptions, because an error inside libtorch's backward pass cannot be
+// returned in another way. Failure contains Tutti's error unchanged.
 //
-// Tensors are contiguous, of one device. Those on a GPU are ordered in the default stream of its context, which is
-// libtorch's own default.
+// All tensors are contiguous, and are on one device. Calls on GPU tensors are ordered in the default stream of the
+// current context, which is also libtorch's default stream. One thread uses a Comm and its Pending objects.
 #pragma once
 
 #include <torch/torch.h>
@@ -33,34 +33,38 @@ class Failure : public std::exception {
   std::string text_;
 };
 
-// Throws Failure; `whose`: added to its message, where the ranks in it are not those of the job.
-void require(const Status& status, const std::string* whose = nullptr);
+// Throws Failure if `status` is an error. `group_text` is appended to the message if the error contains ranks of a
+// smaller group: it tells which ranks of the job they are.
+void require(const Status& status, const std::string* group_text = nullptr);
 
-// Seconds that a rank has waited for others, and bytes that it gave to calls. Of one rank's thread.
+// The time that a rank has waited for other ranks, and the bytes that it has passed to calls. Used by one thread.
 struct CommTime {
   double exposed_s = 0;
   std::uint64_t bytes = 0;
 };
 
-// A started call; the tensors that it uses live with it.
+// A call in progress. It keeps a reference to the tensors that the call uses, so that their memory is not freed
+// before.
 class Pending {
  public:
   Pending() = default;
-  Pending(Work work, std::vector<Tensor> tensors, CommTime* time, std::shared_ptr<const std::string> whose);
+  Pending(Work work, std::vector<Tensor> tensors, CommTime* time, std::shared_ptr<const std::string> group_text);
   Pending(Pending&&) = default;
-  Pending& operator=(Pending&& other) noexcept;  // waits for what it held
-  ~Pending();                                    // waits: memory of an operation under way must not go away
+  Pending& operator=(Pending&& other) noexcept;  // waits for the call that it contained before
+  // Waits for the call, because its memory must not be freed while the call is in progress.
+  ~Pending();
+  // Waits until the call has completed. Throws Failure if it failed. Does nothing if there is no call.
   void wait();
 
  private:
   Work work_;
   std::vector<Tensor> tensors_;
   CommTime* time_ = nullptr;
-  std::shared_ptr<const std::string> whose_;  // shared with the Comm; see there
+  std::shared_ptr<const std::string> group_text_;  // shared with the Comm; see Comm::group_text_
 };
 
-// A group of ranks. Value-like handle: owns its communicator or borrows the job's. Without one it is a group of one
-// rank, whose calls copy or do nothing. One thread.
+// A group of ranks: a communicator that is owned, or borrowed from the job. Without a communicator it is a group of
+// one rank, in which collectives copy the data or do nothing. One thread uses it.
 class Comm {
  public:
   explicit Comm(CommTime& time) : time_(&time) {}
@@ -70,29 +74,35 @@ class Comm {
   std::int32_t size() const { return comm_ == nullptr ? 1 : comm_->size(); }
   Communicator* communicator() { return comm_; }
   CommTime& time() { return *time_; }
-  void use_algorithm(Algorithm algorithm) { algorithm_ = algorithm; }  // of all_reduce
+  void use_algorithm(Algorithm algorithm) { algorithm_ = algorithm; }  // for all_reduce
 
-  void abort();  // ends every call on it, here and on its peers
+  // Ends all calls on this communicator, on this rank and on its peers.
+  void abort();
+  // Throws `failure`. Call this if all ranks of the group have detected the same failure, from the result of the same
+  // call. It waits until all ranks have got there, because a rank that throws aborts its communicators, and a rank that
+  // is still in that call would then report the abort instead of the failure.
+  [[noreturn]] void fail_on_all_ranks(const Failure& failure);
 
-  // Ranks of the same colour, in the order of their ranks here, as `name` in errors. Collective.
+  // Divides the group: ranks with the same `colour` form a new group, in the order of their ranks in this one. `name`
+  // appears in error messages. Collective.
   Comm split(std::int32_t colour, const std::string& name);
 
   void all_reduce(Tensor& values, ReduceOp op = ReduceOp::kSum);
   void broadcast(Tensor& values, std::int32_t root);
   void barrier();
-  // shard: [n] of every rank -> all: [size * n]
+  // shard: [n] on every rank -> all: [size * n]
   void all_gather(const Tensor& shard, Tensor& all);
   Pending start_all_reduce(const Tensor& values);
   Pending start_all_gather(const Tensor& shard, const Tensor& all);
-  // all: [size * n] -> shard: [n], the sum over ranks
+  // all: [size * n] -> shard: [n], this rank's part of the sum over ranks
   Pending start_reduce_scatter(const Tensor& all, const Tensor& shard);
   void send(const Tensor& values, std::int32_t peer);
   void receive(Tensor& values, std::int32_t peer);
   Pending start_send(const Tensor& values, std::int32_t peer);
   Pending start_receive(const Tensor& values, std::int32_t peer);
 
-  // float32 zeros [count] that all ranks of a machine reach in place; on a GPU plain ones. It lives no longer than
-  // this.
+  // A float32 tensor of `count` zeros, in memory that all ranks of a machine can map, so that collectives need no
+  // copies. On a GPU it is ordinary memory. The tensor must not be used after this Comm is destroyed. Collective.
   Tensor shared_zeros(std::int64_t count, torch::Device device);
 
  private:
@@ -104,8 +114,10 @@ class Comm {
   Communicator* comm_ = nullptr;
   CommTime* time_;
   Algorithm algorithm_ = Algorithm::kAuto;
-  std::vector<std::int64_t> job_ranks_;       // of a part: which ranks of the job its ranks are
-  std::shared_ptr<const std::string> whose_;  // for errors of a part: who its ranks are; null: they are the job's
+  std::vector<std::int64_t> job_ranks_;  // After split(): the rank in the job of each rank; empty: they are equal
+  // After split(): a text for error messages that lists the ranks of the job in this group. null: the ranks are those
+  // of the job.
+  std::shared_ptr<const std::string> group_text_;
 };
 
 }  // namespace tutti::train

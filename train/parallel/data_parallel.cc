@@ -5,35 +5,37 @@
 namespace tutti::train {
 namespace {
 
+// Data parallel: every rank holds all values, gradients and optimizer state. The gradients of a bucket are
+// all-reduced as soon as its backward pass has finished.
 class DataParallel final : public BaseReplicas {
  public:
-  DataParallel(const Row& row, Comm& ranks, const ReplicaOptions& options)
-      : row_(row),
+  DataParallel(const Layers& layers, Comm& ranks, const ReplicaOptions& options)
+      : layers_(layers),
         ranks_(ranks),
         options_(options),
-        buckets_(make_buckets(row, options.first_layer, options.bucket_bytes, 1)),
+        buckets_(make_buckets(layers, options.first_layer, options.bucket_bytes, 1)),
         work_(buckets_.size()),
         ready_(buckets_.size(), false) {
     for (const Bucket& bucket : buckets_) {
       Tensor values = torch::empty({bucket.padded}, torch::TensorOptions(torch::kFloat32).device(options.device));
-      move_values(row, bucket, values);
+      move_values(layers, bucket, values);
       ranks.broadcast(values, 0);
       Tensor gradients =
           options.keep_in_place ? ranks.shared_zeros(bucket.padded, options.device) : torch::zeros_like(values);
-      bind_gradients(row, bucket, gradients);
-      shards_.push_back({values, gradients, bucket.pieces});
+      bind_gradients(layers, bucket, gradients);
+      shards_.push_back({values, gradients, bucket.slices});
     }
   }
   ~DataParallel() override {
     work_.clear();
-    for (const Bucket& bucket : buckets_) forget_gradients(row_, bucket);
+    for (const Bucket& bucket : buckets_) forget_gradients(layers_, bucket);
   }
 
   void begin_step() override {
     for (Shard& shard : shards_) shard.gradients.zero_();
     std::fill(ready_.begin(), ready_.end(), false);
   }
-  // The bucket is full when backward has come to its first layer.
+  // The backward pass goes from the last layer to the first. So a bucket is complete when its first layer is done.
   void end_backward(std::size_t layer, bool last) override {
     for (std::size_t i = 0; i < buckets_.size() && last; ++i) {
       if (buckets_[i].first != layer) continue;
@@ -41,7 +43,8 @@ class DataParallel final : public BaseReplicas {
       if (options_.overlap) work_[i] = ranks_.start_all_reduce(shards_[i].gradients);
     }
   }
-  // A rank without samples in this step has gradients of zero to add.
+  // Buckets that were not started by end_backward() are started here: those of a rank without samples in this step,
+  // whose gradients are zero, and all of them without overlap.
   void finish() override {
     for (std::size_t i = 0; i < buckets_.size(); ++i) {
       if (!options_.overlap || !ready_[i]) work_[i] = ranks_.start_all_reduce(shards_[i].gradients);
@@ -59,7 +62,7 @@ class DataParallel final : public BaseReplicas {
   }
 
  private:
-  const Row& row_;
+  const Layers& layers_;
   Comm& ranks_;
   ReplicaOptions options_;
   std::vector<Bucket> buckets_;
@@ -69,8 +72,8 @@ class DataParallel final : public BaseReplicas {
 
 }  // namespace
 
-std::unique_ptr<Replicas> make_data_parallel(const Row& row, Comm& ranks, const ReplicaOptions& options) {
-  return std::make_unique<DataParallel>(row, ranks, options);
+std::unique_ptr<Replicas> make_data_parallel(const Layers& layers, Comm& ranks, const ReplicaOptions& options) {
+  return std::make_unique<DataParallel>(layers, ranks, options);
 }
 
 }  // namespace tutti::train

@@ -1,5 +1,6 @@
-// Parameters side by side in one tensor. What travels together lies together: a bucket is a run of layers whose
-// parameters are views into one flat tensor, and whose gradients are views into another.
+// Buckets of parameters that are stored in one contiguous tensor. Values that are communicated in one call are stored
+// together: a bucket is a run of consecutive layers. Their parameters are views into one flat tensor, and their
+// gradients are views into another one.
 #pragma once
 
 #include <cstdint>
@@ -10,38 +11,45 @@
 
 namespace tutti::train {
 
-// A run of one parameter's elements, as this rank has the parameter, and where they stand in a flat tensor.
-struct Piece {
-  std::string name;                 // of the parameter: "layer.3/up.weight"
+// A range of elements of one parameter (as this rank holds it), and their position in a flat tensor.
+struct ParameterSlice {
+  std::string name;                 // name of the parameter: "layer.3/up.weight"
   std::vector<std::int64_t> whole;  // shape of the whole parameter
-  std::vector<std::int64_t> part;   // of this rank's part of it
-  std::int64_t split_dim = -1;      // along which it is a part; -1: it is all of it
-  std::int64_t begin = 0;           // in this rank's part, flat, row by row
-  std::int64_t at = 0;              // in the flat tensor
+  std::vector<std::int64_t> part;   // shape of this rank's part of it
+  // The dimension along which tensor-parallel ranks split it; -1: this rank holds all of it.
+  std::int64_t split_dim = -1;
+  std::int64_t begin = 0;  // first element in this rank's part, flattened in C order
+  std::int64_t at = 0;     // first element in the flat tensor
+  // number of elements
   std::int64_t length = 0;
 };
 
-// Layers [first, last] of a row, counted in `count` elements; `padded` is a multiple of what it was made for.
+// A bucket: layers [first, last] of a model. `count` is the number of elements; `padded` is `count` rounded up to the
+// multiple given to make_buckets(), so that the bucket can be divided into equal shards.
 struct Bucket {
   std::size_t first = 0;
   std::size_t last = 0;
   std::int64_t count = 0;
   std::int64_t padded = 0;
-  std::vector<Piece> pieces;  // in the order of the layers
+  std::vector<ParameterSlice> slices;  // in the order of the layers; one for each parameter
 };
 
-// Runs of layers from the end of the row (where backward begins) of `bytes` or more of float32 each; layers without
-// parameters go with their neighbours. Empty where the row has no parameters. `first_index`: of row[0] in the model,
-// for the names. bytes 0: a bucket for each layer with parameters.
-std::vector<Bucket> make_buckets(const Row& row, std::size_t first_index, std::int64_t bytes, std::int64_t multiple);
+// Divides the layers into buckets, starting with the last layer, where the backward pass begins. Each bucket has at
+// least `bytes` bytes of float32 values (the last one may be smaller). Layers without parameters are added to a
+// neighbouring bucket. With bytes = 0 there is one bucket for each layer that has parameters. The result is empty if
+// no layer has parameters. `first_index` is the index of the first layer in the model, for the names.
+std::vector<Bucket> make_buckets(const Layers& layers, std::size_t first_index, std::int64_t bytes,
+                                 std::int64_t multiple);
 
-// Copies the parameters' values into `flat`, and makes them views of it.
-void move_values(const Row& row, const Bucket& bucket, Tensor& flat);
-// Makes the parameters' gradients views of `flat`: backward adds to it.
-void bind_gradients(const Row& row, const Bucket& bucket, const Tensor& flat);
-void forget_gradients(const Row& row, const Bucket& bucket);
+// Copies the values of the parameters into `flat`, and makes the parameters views of it.
+void move_values(const Layers& layers, const Bucket& bucket, Tensor& flat);
+// Makes the gradients of the parameters views of `flat`, so that the backward pass adds to it.
+void bind_gradients(const Layers& layers, const Bucket& bucket, const Tensor& flat);
+// Removes the gradients of the parameters; the flat tensor is no longer used.
+void forget_gradients(const Layers& layers, const Bucket& bucket);
 
-// The pieces of flat elements [begin, begin + length), with `at` counted from `begin`.
-std::vector<Piece> pieces_within(const std::vector<Piece>& pieces, std::int64_t begin, std::int64_t length);
+// The slices of the flat elements [begin, begin + length). Their `at` is relative to `begin`.
+std::vector<ParameterSlice> slices_within(const std::vector<ParameterSlice>& slices, std::int64_t begin,
+                                          std::int64_t length);
 
 }  // namespace tutti::train

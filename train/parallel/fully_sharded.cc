@@ -5,29 +5,31 @@
 namespace tutti::train {
 namespace {
 
+// ZeRO-3 and MiCS: values, gradients and optimizer state are divided among `ranks`. Groups of ranks hold the same
+// shards if `across` has more than one rank (MiCS); finish() then adds up the gradients over the groups.
 class FullySharded final : public BaseReplicas {
  public:
-  FullySharded(const Row& row, Comm& ranks, Comm& across, const ReplicaOptions& options)
+  FullySharded(const Layers& layers, Comm& ranks, Comm& across, const ReplicaOptions& options)
       : ranks_(ranks),
         across_(across),
-        buckets_(make_buckets(row, options.first_layer, 0, ranks.size())),
-        bucket_of_(row.size(), -1) {
+        buckets_(make_buckets(layers, options.first_layer, 0, ranks.size())),
+        bucket_of_(layers.size(), -1) {
     const auto flat = torch::TensorOptions(torch::kFloat32).device(options.device);
     for (std::size_t i = 0; i < buckets_.size(); ++i) {
       Tensor values = torch::empty({buckets_[i].padded}, flat);
-      move_values(row, buckets_[i], values);
+      move_values(layers, buckets_[i], values);
       ranks.broadcast(values, 0);
       across.broadcast(values, 0);
       for (std::size_t layer = buckets_[i].first; layer <= buckets_[i].last; ++layer) {
         bucket_of_[layer] = static_cast<std::ptrdiff_t>(i);
       }
     }
-    values_ = std::make_unique<SharedValues>(row, ranks, buckets_, options.device);
-    scatter_ = std::make_unique<GradientScatter>(row, ranks, buckets_, options.device, options.overlap);
+    values_ = std::make_unique<SharedValues>(layers, ranks, buckets_, options.device);
+    scatter_ = std::make_unique<GradientScatter>(layers, ranks, buckets_, options.device, options.overlap);
     for (std::size_t i = 0; i < buckets_.size(); ++i) {
       const Tensor& mine = values_->shard(i);
       shards_.push_back({mine, torch::zeros_like(mine),
-                         pieces_within(buckets_[i].pieces, ranks.rank() * mine.numel(), mine.numel())});
+                         slices_within(buckets_[i].slices, ranks.rank() * mine.numel(), mine.numel())});
     }
   }
 
@@ -66,15 +68,16 @@ class FullySharded final : public BaseReplicas {
   Comm& ranks_;
   Comm& across_;
   std::vector<Bucket> buckets_;
-  std::vector<std::ptrdiff_t> bucket_of_;  // by layer; -1: it has no parameters, and no neighbour that has
+  std::vector<std::ptrdiff_t> bucket_of_;  // indexed by layer; -1: the layer belongs to no bucket
   std::unique_ptr<SharedValues> values_;
   std::unique_ptr<GradientScatter> scatter_;
 };
 
 }  // namespace
 
-std::unique_ptr<Replicas> make_fully_sharded(const Row& row, Comm& ranks, Comm& across, const ReplicaOptions& options) {
-  return std::make_unique<FullySharded>(row, ranks, across, options);
+std::unique_ptr<Replicas> make_fully_sharded(const Layers& layers, Comm& ranks, Comm& across,
+                                             const ReplicaOptions& options) {
+  return std::make_unique<FullySharded>(layers, ranks, across, options);
 }
 
 }  // namespace tutti::train

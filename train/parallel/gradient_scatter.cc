@@ -4,9 +4,9 @@
 
 namespace tutti::train {
 
-GradientScatter::GradientScatter(const Row& row, Comm& ranks, const std::vector<Bucket>& buckets, torch::Device device,
-                                 bool overlap)
-    : row_(row), ranks_(ranks), buckets_(buckets), overlap_(overlap) {
+GradientScatter::GradientScatter(const Layers& layers, Comm& ranks, const std::vector<Bucket>& buckets,
+                                 torch::Device device, bool overlap)
+    : layers_(layers), ranks_(ranks), buckets_(buckets), overlap_(overlap) {
   for (const Bucket& bucket : buckets) length_ = std::max(length_, bucket.padded);
   for (Buffer& buffer : buffers_) {
     buffer.whole = ranks.shared_zeros(length_, device);
@@ -16,7 +16,7 @@ GradientScatter::GradientScatter(const Row& row, Comm& ranks, const std::vector<
 
 GradientScatter::~GradientScatter() {
   for (Buffer& buffer : buffers_) buffer.work = Pending();
-  for (const Bucket& bucket : buckets_) forget_gradients(row_, bucket);
+  for (const Bucket& bucket : buckets_) forget_gradients(layers_, bucket);
 }
 
 void GradientScatter::settle(Buffer& buffer) {
@@ -31,13 +31,13 @@ void GradientScatter::open(std::size_t bucket) {
   settle(buffer);
   Tensor part = buffer.whole.narrow(0, 0, buckets_[bucket].padded);
   part.zero_();
-  bind_gradients(row_, buckets_[bucket], part);
+  bind_gradients(layers_, buckets_[bucket], part);
 }
 
 void GradientScatter::close(std::size_t bucket, Tensor& shard) {
   Buffer& buffer = buffers_[turn_];
   turn_ = 1 - turn_;
-  forget_gradients(row_, buckets_[bucket]);
+  forget_gradients(layers_, buckets_[bucket]);
   buffer.shard = shard;
   buffer.work = ranks_.start_reduce_scatter(buffer.whole.narrow(0, 0, buckets_[bucket].padded),
                                             buffer.arriving.narrow(0, 0, shard.numel()));

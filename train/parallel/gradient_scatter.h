@@ -1,5 +1,7 @@
-// Gradients that no rank has as a whole for longer than it needs: a bucket's are added up in one of two buffers, leave
-// from there for the ranks that keep them, and what comes in is added to this rank's shard.
+// GradientScatter: the gradients of ZeRO-2 and ZeRO-3, of which each rank keeps only a shard. The backward pass adds
+// the gradients of a bucket to one of two buffers. A reduce-scatter then sums them over the ranks, and the result is
+// added to this rank's shard. With two buffers, one bucket can be reduced while the next one is computed. One thread
+// uses it.
 #pragma once
 
 #include <array>
@@ -12,32 +14,42 @@ namespace tutti::train {
 
 class GradientScatter {
  public:
-  // The sizes of row, buckets and gradients are those of the shards' owner, and stay.
-  GradientScatter(const Row& row, Comm& ranks, const std::vector<Bucket>& buckets, torch::Device device, bool overlap);
+  // `layers` and `buckets` must outlive this object.
+  GradientScatter(const Layers& layers, Comm& ranks, const std::vector<Bucket>& buckets, torch::Device device,
+                  bool overlap);
   ~GradientScatter();
   GradientScatter(const GradientScatter&) = delete;
   GradientScatter& operator=(const GradientScatter&) = delete;
 
-  void open(std::size_t bucket);                  // backward may add to its gradients
-  void close(std::size_t bucket, Tensor& shard);  // they leave; their sum over ranks is added to `shard`
-  void finish();                                  // all of it is there
+  // Prepares a buffer with zeros for the gradients of the bucket. If the buffer is still in use, this waits for its
+  // reduce-scatter.
+  void open(std::size_t bucket);
+  // Starts the reduce-scatter of the bucket. Its result is added to `shard` later, by open() or finish().
+  void close(std::size_t bucket, Tensor& shard);
+  // Waits for all outstanding buckets.
+  void finish();
+  // Bytes of the buffers.
   std::int64_t buffer_bytes() const { return 2 * (length_ + length_ / ranks_.size()) * 4; }
 
  private:
   struct Buffer {
+    // gradients of this rank for the whole bucket
     Tensor whole;
+    // the sum over ranks of this rank's part
     Tensor arriving;
-    Tensor shard;  // what `arriving` goes to
+    Tensor shard;  // `arriving` is added to it; undefined: the buffer is free
     Pending work;
   };
+  // Waits for the reduce-scatter of a buffer, and adds the result to the shard.
   void settle(Buffer& buffer);
 
-  const Row& row_;
+  const Layers& layers_;
   Comm& ranks_;
   const std::vector<Bucket>& buckets_;
   bool overlap_;
-  std::int64_t length_ = 0;  // of the longest bucket
+  std::int64_t length_ = 0;  // elements of the longest bucket
   std::array<Buffer, 2> buffers_;
+  // the buffer that the next bucket uses
   std::size_t turn_ = 0;
 };
 

@@ -5,7 +5,8 @@ namespace {
 
 Comm whole(Communicator* job, CommTime& time) { return job == nullptr ? Comm(time) : Comm(*job, time); }
 
-// A group of one needs no communicator.
+// Splits `of` if the parallel dimension is used. Otherwise each rank is a group of its own, which needs no
+// communicator.
 Comm part(Comm& of, bool needed, std::int32_t colour, const char* name, CommTime& time) {
   return needed ? of.split(colour, name) : Comm(time);
 }

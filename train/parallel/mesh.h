@@ -1,5 +1,6 @@
-// The ranks as a mesh: data x pipeline x tensor. Rank r is data-parallel rank r / (pipeline * tensor), stage
-// r / tensor % pipeline, tensor-parallel rank r % tensor: those that talk most are neighbours.
+// Mesh: the ranks of a training as a mesh, data x pipeline x tensor. Rank r is data-parallel rank r / (pipeline *
+// tensor), pipeline stage (r / tensor) % pipeline, and tensor-parallel rank r % tensor. So ranks that communicate
+// most have consecutive numbers, and are usually on the same machine. One thread uses a Mesh.
 #pragma once
 
 #include <memory>
@@ -10,18 +11,21 @@
 namespace tutti::train {
 
 struct Mesh {
-  // Collective over the job's ranks, where there is a communicator. It outlives the mesh.
+  // Creates the groups by splitting the communicator of the job; collective over it. If `job` is null, each group has
+  // one rank. `job` must outlive the mesh.
   Mesh(Communicator* job, const TrainOptions& options);
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;
 
   CommTime time;
+  // all ranks of the job
   Comm world;
-  Comm data;    // ranks that have the same layers and different samples
-  Comm tensor;  // ranks that share layers
-  Comm pipe;    // stages
-  Comm group;   // of data: those that share one set of shards (kMics)
-  Comm across;  // of data: those that have the same shard in other groups (kMics)
+  Comm data;    // ranks that hold the same layers and train on different samples
+  Comm tensor;  // ranks that share each layer (tensor parallel)
+  Comm pipe;    // the stages of one pipeline
+  Comm group;   // ranks of `data` that share one set of shards (kMics)
+  Comm across;  // ranks of `data` with the same shard in different groups (kMics)
+  // Aborts all communicators of the mesh.
   void abort();
   bool is_last_stage() const { return pipe.rank() + 1 == pipe.size(); }
 };

@@ -5,19 +5,20 @@
 namespace tutti::train {
 namespace {
 
-// The whole row is one flat tensor; server s of S has part s of it.
+// A parameter server. All parameters of the model form one flat tensor, which is divided into equal parts: server s
+// holds the values and the optimizer state of part s.
 class Server final : public BaseReplicas {
  public:
-  Server(const Row& row, Comm& ranks, std::int32_t servers, const ReplicaOptions& options)
+  Server(const Layers& layers, Comm& ranks, std::int32_t servers, const ReplicaOptions& options)
       : ranks_(ranks), servers_(servers) {
-    const Bucket bucket = make_buckets(row, options.first_layer, INT64_MAX, servers).at(0);
+    const Bucket bucket = make_buckets(layers, options.first_layer, INT64_MAX, servers).at(0);
     Tensor values = torch::zeros({bucket.padded}, torch::TensorOptions(torch::kFloat32).device(options.device));
-    move_values(row, bucket, values);
+    move_values(layers, bucket, values);
     ranks.broadcast(values, 0);
     const std::int64_t length = bucket.padded / servers;
     const std::int64_t begin = ranks.rank() * length;
     const Tensor mine = values.narrow(0, begin, length).clone();
-    shards_.push_back({mine, torch::zeros_like(mine), pieces_within(bucket.pieces, begin, length)});
+    shards_.push_back({mine, torch::zeros_like(mine), slices_within(bucket.slices, begin, length)});
     for (std::int32_t worker = servers; worker < ranks.size(); ++worker) arriving_.push_back(torch::zeros_like(mine));
   }
 
@@ -28,7 +29,7 @@ class Server final : public BaseReplicas {
       work.push_back(ranks_.start_receive(arriving_[static_cast<std::size_t>(worker - servers_)], worker));
     }
     shards_[0].gradients.zero_();
-    for (std::size_t i = 0; i < work.size(); ++i) {  // in the order of the ranks: the same bits every time
+    for (std::size_t i = 0; i < work.size(); ++i) {  // in rank order, so that the result has the same bits in every run
       work[i].wait();
       shards_[0].gradients.add_(arriving_[i]);
     }
@@ -52,20 +53,22 @@ class Server final : public BaseReplicas {
   std::vector<Tensor> arriving_;
 };
 
+// A worker: it holds all values, sends each part of the gradients to the server of that part, and receives the new
+// values.
 class Worker final : public BaseReplicas {
  public:
-  Worker(const Row& row, Comm& ranks, std::int32_t servers, const ReplicaOptions& options)
-      : row_(row),
+  Worker(const Layers& layers, Comm& ranks, std::int32_t servers, const ReplicaOptions& options)
+      : layers_(layers),
         ranks_(ranks),
         servers_(servers),
-        bucket_(make_buckets(row, options.first_layer, INT64_MAX, servers).at(0)),
+        bucket_(make_buckets(layers, options.first_layer, INT64_MAX, servers).at(0)),
         values_(torch::zeros({bucket_.padded}, torch::TensorOptions(torch::kFloat32).device(options.device))),
         gradients_(torch::zeros_like(values_)) {
-    move_values(row, bucket_, values_);
+    move_values(layers, bucket_, values_);
     ranks.broadcast(values_, 0);
-    bind_gradients(row, bucket_, gradients_);
+    bind_gradients(layers, bucket_, gradients_);
   }
-  ~Worker() override { forget_gradients(row_, bucket_); }
+  ~Worker() override { forget_gradients(layers_, bucket_); }
 
   void begin_step() override { gradients_.zero_(); }
   void end_backward(std::size_t, bool) override {}
@@ -90,7 +93,7 @@ class Worker final : public BaseReplicas {
     for (Pending& one : work) one.wait();
   }
 
-  const Row& row_;
+  const Layers& layers_;
   Comm& ranks_;
   std::int32_t servers_;
   Bucket bucket_;
@@ -100,10 +103,10 @@ class Worker final : public BaseReplicas {
 
 }  // namespace
 
-std::unique_ptr<Replicas> make_parameter_server(const Row& row, Comm& ranks, std::int32_t servers,
+std::unique_ptr<Replicas> make_parameter_server(const Layers& layers, Comm& ranks, std::int32_t servers,
                                                 const ReplicaOptions& options) {
-  if (ranks.rank() < servers) return std::make_unique<Server>(row, ranks, servers, options);
-  return std::make_unique<Worker>(row, ranks, servers, options);
+  if (ranks.rank() < servers) return std::make_unique<Server>(layers, ranks, servers, options);
+  return std::make_unique<Worker>(layers, ranks, servers, options);
 }
 
 }  // namespace tutti::train

@@ -8,19 +8,20 @@ namespace tutti::train {
 namespace {
 
 constexpr std::int64_t kMostDimensions = 6;
-constexpr std::size_t kMostUnderWay = 8;  // sends, each a header and values
+constexpr std::size_t kMaxPendingSends = 8;  // tensors whose sends may be outstanding; each has a header and values
 
-// Tensors from stage to stage, their shape in front.
-class Line {
+// Sends and receives tensors between stages. A header with the shape is sent before the values, because the receiver
+// does not know it.
+class StageChannel {
  public:
-  Line(Comm& stages, torch::Device device) : stages_(stages), device_(device) {}
+  StageChannel(Comm& stages, torch::Device device) : stages_(stages), device_(device) {}
   void send(const Tensor& values, std::int32_t peer) {
     Tensor header = torch::zeros({kMostDimensions + 1}, torch::kInt64);
     header[0] = values.dim();
     for (std::int64_t i = 0; i < values.dim(); ++i) header[i + 1] = values.size(i);
     sent_.push_back(stages_.start_send(header, peer));
     sent_.push_back(stages_.start_send(values.contiguous(), peer));
-    while (sent_.size() > 2 * kMostUnderWay) {
+    while (sent_.size() > 2 * kMaxPendingSends) {
       sent_.front().wait();
       sent_.pop_front();
     }
@@ -46,18 +47,21 @@ class Line {
   std::deque<Pending> sent_;
 };
 
+// The stage of this rank: one Pass for each micro-batch, so that several micro-batches can be between their forward
+// and their backward pass.
 class Stage {
  public:
-  Stage(const Row& row, Replicas& replicas, const PassOptions& options, Mesh& mesh,
+  Stage(const Layers& layers, Replicas& replicas, const PassOptions& options, Mesh& mesh,
         const std::vector<MicroBatch>& batches)
-      : mesh_(mesh), batches_(batches), line_(mesh.pipe, batches.at(0).inputs.device()), outputs_(batches.size()) {
-    for (std::size_t i = 0; i < batches.size(); ++i) passes_.push_back(std::make_unique<Pass>(row, replicas, options));
+      : mesh_(mesh), batches_(batches), channel_(mesh.pipe, batches.at(0).inputs.device()), outputs_(batches.size()) {
+    for (std::size_t i = 0; i < batches.size(); ++i)
+      passes_.push_back(std::make_unique<Pass>(layers, replicas, options));
   }
   void forward(std::size_t batch) {
     const std::int32_t stage = mesh_.pipe.rank();
-    Tensor input = stage == 0 ? batches_[batch].inputs : line_.receive(stage - 1).set_requires_grad(true);
+    Tensor input = stage == 0 ? batches_[batch].inputs : channel_.receive(stage - 1).set_requires_grad(true);
     outputs_[batch] = passes_[batch]->forward(input);
-    if (!mesh_.is_last_stage()) line_.send(outputs_[batch].detach(), stage + 1);
+    if (!mesh_.is_last_stage()) channel_.send(outputs_[batch].detach(), stage + 1);
   }
   void backward(std::size_t batch) {
     const std::int32_t stage = mesh_.pipe.rank();
@@ -66,29 +70,30 @@ class Stage {
       batches_[batch].backward_of_loss(outputs_[batch]);
       gradient = outputs_[batch].grad();
     } else {
-      gradient = line_.receive(stage + 1);
+      gradient = channel_.receive(stage + 1);
     }
     outputs_[batch] = Tensor();
     const Tensor of_input = passes_[batch]->backward(gradient, batch + 1 == batches_.size());
     passes_[batch].reset();
-    if (stage > 0) line_.send(of_input, stage - 1);
+    if (stage > 0) channel_.send(of_input, stage - 1);
   }
-  void finish() { line_.finish(); }
+  void finish() { channel_.finish(); }
 
  private:
   Mesh& mesh_;
   const std::vector<MicroBatch>& batches_;
-  Line line_;
+  StageChannel channel_;
   std::vector<std::unique_ptr<Pass>> passes_;
   std::vector<Tensor> outputs_;
 };
 
 }  // namespace
 
-void run_pipeline(const Row& row, Replicas& replicas, const PassOptions& options, Mesh& mesh, Schedule schedule,
+void run_pipeline(const Layers& layers, Replicas& replicas, const PassOptions& options, Mesh& mesh, Schedule schedule,
                   const std::vector<MicroBatch>& batches) {
-  Stage stage(row, replicas, options, mesh, batches);
-  // How many forwards are ahead of backwards: all, or as many as there are stages behind this one.
+  Stage stage(layers, replicas, options, mesh, batches);
+  // The number of forward passes before the first backward pass: all of them (gpipe), or the number of stages after
+  // this one (1f1b).
   const auto behind = static_cast<std::size_t>(mesh.pipe.size() - 1 - mesh.pipe.rank());
   const std::size_t ahead = schedule == Schedule::kGpipe ? batches.size() : std::min(behind, batches.size());
   for (std::size_t batch = 0; batch < ahead; ++batch) stage.forward(batch);
@@ -99,13 +104,13 @@ void run_pipeline(const Row& row, Replicas& replicas, const PassOptions& options
   stage.finish();
 }
 
-Tensor infer_pipeline(const Row& row, Replicas& replicas, Precision precision, Mesh& mesh, const Tensor& inputs) {
+Tensor infer_pipeline(const Layers& layers, Replicas& replicas, Precision precision, Mesh& mesh, const Tensor& inputs) {
   const std::int32_t stage = mesh.pipe.rank();
-  Line line(mesh.pipe, inputs.device());
-  const Tensor output = infer(row, replicas, precision, stage == 0 ? inputs : line.receive(stage - 1));
+  StageChannel channel(mesh.pipe, inputs.device());
+  const Tensor output = infer(layers, replicas, precision, stage == 0 ? inputs : channel.receive(stage - 1));
   if (mesh.is_last_stage()) return output;
-  line.send(output, stage + 1);
-  line.finish();
+  channel.send(output, stage + 1);
+  channel.finish();
   return {};
 }
 

@@ -1,7 +1,10 @@
-// A step through the stages of a pipeline, of which this rank has one: micro-batches come from the stage before, go to
-// the next, and their gradients come back. The two schedules do the same work in another order:
-//   gpipe   all micro-batches forward, then all backward: keeps the activations of all of them
-//   1f1b    as soon as one is through it comes back: keeps those of the stages behind this one at most
+// One step of pipeline-parallel training. Each rank has one stage, a run of consecutive layers. It receives
+// micro-batches from the previous stage, sends its outputs to the next one, and the gradients travel back in the same
+// way. Both schedules do the same work in another order:
+//   gpipe   the forward passes of all micro-batches, then all backward passes. A stage holds the activations of all
+//           micro-batches at the same time
+//   1f1b    (one forward, one backward) a micro-batch starts its backward pass as soon as it has passed the last stage.
+//           A stage holds the activations of at most as many micro-batches as there are stages from it to the last one
 // Sources: Huang et al., GPipe, 2019; Narayanan et al., PipeDream-Flush in Megatron-LM, 2021.
 #pragma once
 
@@ -13,17 +16,20 @@
 
 namespace tutti::train {
 
-// What of a micro-batch a stage needs: the first one its inputs, the last one its loss.
+// A micro-batch. The first stage uses the inputs, the last stage uses the loss.
 struct MicroBatch {
   Tensor inputs;
-  // Of the last stage's output, a leaf: runs the loss backward, so that the output has its gradient.
+  // Computes the loss of the last stage's output, which is a leaf tensor, and runs the backward pass of the loss.
+  // Then the gradient of `output` is set.
   std::function<void(const Tensor& output)> backward_of_loss;
 };
 
-void run_pipeline(const Row& row, Replicas& replicas, const PassOptions& options, Mesh& mesh, Schedule schedule,
+// Executes the forward and backward passes of all micro-batches, on every stage of the pipeline. With one stage
+// nothing is communicated. Throws Failure.
+void run_pipeline(const Layers& layers, Replicas& replicas, const PassOptions& options, Mesh& mesh, Schedule schedule,
                   const std::vector<MicroBatch>& batches);
 
-// Forward alone: the last stage's output there, undefined elsewhere.
-Tensor infer_pipeline(const Row& row, Replicas& replicas, Precision precision, Mesh& mesh, const Tensor& inputs);
+// The forward pass only. Returns the output on the last stage, and an undefined tensor on the others.
+Tensor infer_pipeline(const Layers& layers, Replicas& replicas, Precision precision, Mesh& mesh, const Tensor& inputs);
 
 }  // namespace tutti::train

@@ -1,15 +1,18 @@
-// Replicas: how ranks that train the same row of layers on different samples share its values, its gradients and the
-// optimizer's state. Each strategy is a file of its own; the trainer drives all of them alike:
+// Replicas: how ranks that train the same layers on different samples share values, gradients and optimizer state.
+// Each strategy has a file of its own. The learner uses all of them in the same way:
 //
-//   begin_step()                          gradients are zero
+//   begin_step()                          sets the gradients to zero
 //   for each pass (micro-batch):
-//     need(layer), forward                                               of each layer, forwards
-//     need(layer), begin_backward(layer), backward, end_backward(layer)  of each layer, backwards
-//   finish()                              the sums of all ranks are in shards()
+//     need(layer), forward                                               for each layer, first to last
+//     need(layer), begin_backward(layer), backward, end_backward(layer)  for each layer, last to first
+//   finish()                              shards() then hold the sums of the gradients of all ranks
 //   ... the optimizer changes the values of shards() ...
-//   publish()                             everyone has the new values
+//   publish()                             all ranks then have the new values
 //
-// The gradients that passes give are such that their plain sum over ranks and passes is the gradient of the batch.
+// The passes scale their gradients so that the plain sum over all ranks and passes is the gradient of the batch.
+//
+// One thread uses a Replicas object. All ranks make the same calls in the same order, because most of them are
+// collective.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +23,18 @@
 
 namespace tutti::train {
 
-// What this rank keeps up to date: 1-D tensors of equal length, and what they hold of which parameter.
+// The values that this rank updates: two one-dimensional tensors of equal length, and the parameter slices in them.
 struct Shard {
   Tensor values;
-  Tensor gradients;  // after finish()
-  std::vector<Piece> pieces;
+  Tensor gradients;  // valid after finish(): the sum over all ranks and passes
+  std::vector<ParameterSlice> slices;
 };
 
 struct ReplicaOptions {
-  std::int64_t bucket_bytes = 1 << 20;  // of gradients that travel together
-  bool overlap = true;                  // communicate while backward goes on
-  bool keep_in_place = true;            // gradients in memory that ranks of a machine reach in place
-  std::size_t first_layer = 0;          // of the row, in the model: for names
+  std::int64_t bucket_bytes = 1 << 20;  // bytes of gradients that are communicated in one call
+  bool overlap = true;                  // communicate during the backward pass
+  bool keep_in_place = true;            // put gradients in memory that all ranks of a machine can map
+  std::size_t first_layer = 0;          // index in the model of the first layer; for parameter names
   torch::Device device = torch::kCPU;
 };
 
@@ -39,26 +42,30 @@ class Replicas {
  public:
   virtual ~Replicas() = default;
   virtual void begin_step() = 0;
-  // Values of this layer are about to be used, until the next call; `next`: the layer after that, or -1.
+  // Makes the values of this layer available until the next call. `next` is the layer that will be needed after it,
+  // or -1; its values can be fetched in the meantime.
   virtual void need(std::size_t layer, std::int64_t next) = 0;
+  // Called before the backward pass of a layer.
   virtual void begin_backward(std::size_t layer) = 0;
-  // `last`: no pass of this step will come back to it.
+  // Called after the backward pass of a layer. `last`: it was the last pass of this step, so its gradients are
+  // complete.
   virtual void end_backward(std::size_t layer, bool last) = 0;
   virtual void finish() = 0;
   virtual std::vector<Shard>& shards() = 0;
   virtual void publish() = 0;
-  // After a failure, when the communicator was aborted: nothing uses the gradients any more.
+  // Called after a failure, when the communicator has been aborted. Waits until no call uses the gradients any more.
   virtual void abandon() = 0;
-  // Whether all ranks have the same shards: then each counts all of them, else they are added up.
+  // Whether all ranks have the same shards. If so, each rank's shards cover the whole gradient; otherwise a norm, for
+  // example, has to be summed over ranks.
   virtual bool replicated() const = 0;
-  // False: this rank only keeps values up to date, and has no samples (a parameter server).
+  // Whether this rank trains on samples. False for a parameter server, which only updates values.
   virtual bool computes() const = 0;
-  // Bytes of values, gradients and buffers for them that a rank holds between steps, by arithmetic; the optimizer's
-  // state is not counted.
+  // Bytes of values, gradients and their buffers that this rank holds between steps, calculated from their sizes. The
+  // optimizer state is not included.
   virtual std::int64_t held_bytes() const = 0;
 };
 
-// What all strategies do not do.
+// Default implementations of the functions that some strategies do not need.
 class BaseReplicas : public Replicas {
  public:
   void begin_step() override {}
@@ -73,19 +80,21 @@ class BaseReplicas : public Replicas {
   std::vector<Shard> shards_;
 };
 
-// data parallel: every rank has everything, gradients are all-reduced bucket by bucket while backward goes on.
+// Data parallel: every rank holds everything. Gradients are all-reduced bucket by bucket during the backward pass.
 // Source: Li et al., PyTorch Distributed, 2020.
-std::unique_ptr<Replicas> make_data_parallel(const Row& row, Comm& ranks, const ReplicaOptions& options);
-// ZeRO-1: values and gradients on every rank, the optimizer's state in shards. Source: Rajbhandari et al., ZeRO, 2020.
-std::unique_ptr<Replicas> make_sharded_optimizer(const Row& row, Comm& ranks, const ReplicaOptions& options);
-// ZeRO-2: gradients in shards, too.
-std::unique_ptr<Replicas> make_sharded_gradients(const Row& row, Comm& ranks, const ReplicaOptions& options);
-// ZeRO-3 (fully sharded): values in shards, too, gathered layer by layer. `across`: ranks that hold the same shard in
-// other groups (MiCS: Zhang et al., 2022), or a group of one.
-std::unique_ptr<Replicas> make_fully_sharded(const Row& row, Comm& ranks, Comm& across, const ReplicaOptions& options);
-// Parameter servers, which all-reduce has replaced: the first `servers` ranks keep values and the optimizer's state, a
-// part each, and add up what the others, the workers, send. Source: Li et al., 2014.
-std::unique_ptr<Replicas> make_parameter_server(const Row& row, Comm& ranks, std::int32_t servers,
+std::unique_ptr<Replicas> make_data_parallel(const Layers& layers, Comm& ranks, const ReplicaOptions& options);
+// ZeRO-1: every rank holds all values and gradients; the optimizer state is sharded. Source: Rajbhandari et al.,
+// ZeRO, 2020.
+std::unique_ptr<Replicas> make_sharded_optimizer(const Layers& layers, Comm& ranks, const ReplicaOptions& options);
+// ZeRO-2: gradients are sharded as well.
+std::unique_ptr<Replicas> make_sharded_gradients(const Layers& layers, Comm& ranks, const ReplicaOptions& options);
+// ZeRO-3 (fully sharded): values are sharded as well, and gathered layer by layer. `across` contains the ranks that
+// hold the same shard in other groups (MiCS: Zhang et al., 2022), or is a group of one rank.
+std::unique_ptr<Replicas> make_fully_sharded(const Layers& layers, Comm& ranks, Comm& across,
+                                             const ReplicaOptions& options);
+// Parameter servers, which were common before all-reduce. The first `servers` ranks hold values and optimizer state,
+// one part each, and add up the gradients that the other ranks, the workers, send. Source: Li et al., 2014.
+std::unique_ptr<Replicas> make_parameter_server(const Layers& layers, Comm& ranks, std::int32_t servers,
                                                 const ReplicaOptions& options);
 
 }  // namespace tutti::train

@@ -4,23 +4,25 @@
 namespace tutti::train {
 namespace {
 
+// ZeRO-2: every rank holds all values; gradients and optimizer state are sharded. Each pass reduces its gradients
+// bucket by bucket, and finish() waits for the last ones.
 class ShardedGradients final : public BaseReplicas {
  public:
-  ShardedGradients(const Row& row, Comm& ranks, const ReplicaOptions& options)
+  ShardedGradients(const Layers& layers, Comm& ranks, const ReplicaOptions& options)
       : ranks_(ranks),
-        buckets_(make_buckets(row, options.first_layer, options.bucket_bytes, ranks.size())),
+        buckets_(make_buckets(layers, options.first_layer, options.bucket_bytes, ranks.size())),
         work_(buckets_.size()) {
     for (const Bucket& bucket : buckets_) {
       Tensor values = ranks.shared_zeros(bucket.padded, options.device);
-      move_values(row, bucket, values);
+      move_values(layers, bucket, values);
       ranks.broadcast(values, 0);
       const std::int64_t length = bucket.padded / ranks.size();
       const std::int64_t begin = ranks.rank() * length;
       shards_.push_back({values.narrow(0, begin, length), torch::zeros({length}, values.options()),
-                         pieces_within(bucket.pieces, begin, length)});
+                         slices_within(bucket.slices, begin, length)});
       values_.push_back(values);
     }
-    scatter_ = std::make_unique<GradientScatter>(row, ranks, buckets_, options.device, options.overlap);
+    scatter_ = std::make_unique<GradientScatter>(layers, ranks, buckets_, options.device, options.overlap);
   }
 
   void begin_step() override {
@@ -58,8 +60,8 @@ class ShardedGradients final : public BaseReplicas {
 
 }  // namespace
 
-std::unique_ptr<Replicas> make_sharded_gradients(const Row& row, Comm& ranks, const ReplicaOptions& options) {
-  return std::make_unique<ShardedGradients>(row, ranks, options);
+std::unique_ptr<Replicas> make_sharded_gradients(const Layers& layers, Comm& ranks, const ReplicaOptions& options) {
+  return std::make_unique<ShardedGradients>(layers, ranks, options);
 }
 
 }  // namespace tutti::train

@@ -5,34 +5,34 @@
 namespace tutti::train {
 namespace {
 
-// Of each bucket a rank keeps up to date the part of its number: gradients are reduce-scattered in place, values
-// all-gathered in place. Together that is what the all-reduce of data parallel moves.
+// ZeRO-1: rank r updates part r of each bucket. Gradients are reduce-scattered in place and values are all-gathered
+// in place. Together they move as many bytes as the all-reduce of data parallel.
 class ShardedOptimizer final : public BaseReplicas {
  public:
-  ShardedOptimizer(const Row& row, Comm& ranks, const ReplicaOptions& options)
-      : row_(row),
+  ShardedOptimizer(const Layers& layers, Comm& ranks, const ReplicaOptions& options)
+      : layers_(layers),
         ranks_(ranks),
         options_(options),
-        buckets_(make_buckets(row, options.first_layer, options.bucket_bytes, ranks.size())),
+        buckets_(make_buckets(layers, options.first_layer, options.bucket_bytes, ranks.size())),
         work_(buckets_.size()),
         ready_(buckets_.size(), false) {
     for (const Bucket& bucket : buckets_) {
       Tensor values = ranks.shared_zeros(bucket.padded, options.device);
-      move_values(row, bucket, values);
+      move_values(layers, bucket, values);
       ranks.broadcast(values, 0);
       const Tensor gradients = ranks.shared_zeros(bucket.padded, options.device);
-      bind_gradients(row, bucket, gradients);
+      bind_gradients(layers, bucket, gradients);
       const std::int64_t length = bucket.padded / ranks.size();
       const std::int64_t begin = ranks.rank() * length;
       shards_.push_back({values.narrow(0, begin, length), gradients.narrow(0, begin, length),
-                         pieces_within(bucket.pieces, begin, length)});
+                         slices_within(bucket.slices, begin, length)});
       values_.push_back(values);
       gradients_.push_back(gradients);
     }
   }
   ~ShardedOptimizer() override {
     work_.clear();
-    for (const Bucket& bucket : buckets_) forget_gradients(row_, bucket);
+    for (const Bucket& bucket : buckets_) forget_gradients(layers_, bucket);
   }
 
   void begin_step() override {
@@ -67,7 +67,7 @@ class ShardedOptimizer final : public BaseReplicas {
     work_[i] = ranks_.start_reduce_scatter(gradients_[i], shards_[i].gradients);
   }
 
-  const Row& row_;
+  const Layers& layers_;
   Comm& ranks_;
   ReplicaOptions options_;
   std::vector<Bucket> buckets_;
@@ -79,8 +79,8 @@ class ShardedOptimizer final : public BaseReplicas {
 
 }  // namespace
 
-std::unique_ptr<Replicas> make_sharded_optimizer(const Row& row, Comm& ranks, const ReplicaOptions& options) {
-  return std::make_unique<ShardedOptimizer>(row, ranks, options);
+std::unique_ptr<Replicas> make_sharded_optimizer(const Layers& layers, Comm& ranks, const ReplicaOptions& options) {
+  return std::make_unique<ShardedOptimizer>(layers, ranks, options);
 }
 
 }  // namespace tutti::train

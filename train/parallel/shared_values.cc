@@ -4,7 +4,7 @@
 
 namespace tutti::train {
 
-SharedValues::SharedValues(const Row& row, Comm& ranks, const std::vector<Bucket>& buckets, torch::Device device)
+SharedValues::SharedValues(const Layers& layers, Comm& ranks, const std::vector<Bucket>& buckets, torch::Device device)
     : ranks_(ranks), buckets_(buckets), device_(device) {
   const auto options = torch::TensorOptions(torch::kFloat32).device(device);
   for (const Bucket& bucket : buckets) length_ = std::max(length_, bucket.padded);
@@ -15,7 +15,7 @@ SharedValues::SharedValues(const Row& row, Comm& ranks, const std::vector<Bucket
     Tensor view = torch::empty({0}, options);
     view.set_(storage, 0, {bucket.padded}, {1});
     storage.set_data_ptr_noswap(c10::DataPtr(whole.data_ptr(), device));
-    move_values(row, bucket, view);
+    move_values(layers, bucket, view);
     storage.set_data_ptr_noswap(c10::DataPtr(nullptr, device));
     const std::int64_t length = bucket.padded / ranks.size();
     shards_.push_back(whole.narrow(0, ranks.rank() * length, length).clone());
@@ -36,7 +36,7 @@ void SharedValues::drop(Buffer& buffer) {
   buffer.bucket = -1;
 }
 
-// Where the bucket is or will be; `but_not`: a buffer that stays as it is.
+// If neither buffer has the bucket, replaces the bucket in the buffer that was not used last (or not `but_not`).
 std::size_t SharedValues::buffer_of(std::size_t bucket, std::ptrdiff_t but_not) {
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
     if (buffers_[i].bucket == static_cast<std::ptrdiff_t>(bucket)) return i;

@@ -27,7 +27,7 @@ struct SumOfParts : torch::autograd::Function<SumOfParts> {
   static variable_list backward(AutogradContext*, variable_list gradients) { return {gradients[0], Tensor()}; }
 };
 
-// Functions of libtorch's take values that it can keep; a pointer goes as a number.
+// Autograd functions of libtorch save only values of certain types, so a pointer is passed as a number.
 std::int64_t as_number(Comm* ranks) { return reinterpret_cast<std::int64_t>(ranks); }
 
 }  // namespace

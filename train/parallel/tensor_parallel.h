@@ -1,9 +1,11 @@
-// Tensor parallel: one layer's matrices split over ranks, which all have the same input and get the same output.
+// Tensor parallelism: the matrices of a layer are split over ranks, which all have the same input and get the same
+// output.
 //
-// A column-split matrix gives each rank some of the outputs: nothing to say in forward, the inputs' gradients are added
-// in backward. A row-split one takes some of the inputs: its outputs are partial sums, which are added in forward; in
-// backward nothing. A column-split matrix, something element by element, and a row-split one thus cost one all-reduce
-// in each direction. Source: Shoeybi et al., Megatron-LM, 2019.
+// If a matrix is split by columns, each rank computes some of the outputs: the forward pass needs no communication,
+// and the backward pass sums the gradients of the inputs over the ranks. If a matrix is split by rows, each rank uses
+// some of the inputs, so its outputs are partial sums: the forward pass sums them over the ranks, and the backward
+// pass needs no communication. A matrix split by columns, then an element-wise function, then a matrix split by rows
+// therefore need one all-reduce in each direction. Source: Shoeybi et al., Megatron-LM, 2019.
 #pragma once
 
 #include <memory>
@@ -14,8 +16,9 @@
 
 namespace tutti::train {
 
-// The identity, whose gradient is added over the ranks; and the sum over the ranks, whose gradient is the identity.
-// Without ranks to share with (null, or one) both are the identity. `ranks` outlives the graph.
+// same_input() is the identity, and its gradient is summed over the ranks. sum_of_parts() is the sum over the ranks,
+// and its gradient is the identity. If `ranks` is null or has one rank, both are the identity. `ranks` must outlive
+// the autograd graph.
 Tensor same_input(const Tensor& input, Comm* ranks);
 Tensor sum_of_parts(const Tensor& part, Comm* ranks);
 

@@ -14,21 +14,23 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kMostLoss = 1e30;                           // what is beyond has diverged, and is a gap
-constexpr std::uint64_t kMostWhole = ~0ULL;                  // of a field that may have any whole number
-constexpr std::uint64_t kMostSteps = 1'000'000'000'000'000;  // that a double counts
-constexpr std::size_t kShownText = 24;                       // bytes of a line that a message repeats
+// A loss above it means that the training has diverged; it is drawn as a gap.
+constexpr double kMostLoss = 1e30;
+constexpr std::uint64_t kMostWhole = ~0ULL;                  // upper bound of fields that may have any whole number
+constexpr std::uint64_t kMostSteps = 1'000'000'000'000'000;  // so that a double represents it exactly
+constexpr std::size_t kMaxQuotedBytes = 24;                  // bytes of a line that are quoted in a message
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
 
-// Text of a stranger, made fit for an error message.
-std::string shown(std::string_view text) {
+// Makes untrusted text safe for an error message: control characters are replaced, and long text is cut.
+std::string printable(std::string_view text) {
   std::string result;
-  for (const char c : text.substr(0, kShownText)) result += c >= 0x20 && c < 0x7f ? c : '?';
-  return text.size() > kShownText ? result + "..." : result;
+  for (const char c : text.substr(0, kMaxQuotedBytes)) result += c >= 0x20 && c < 0x7f ? c : '?';
+  return text.size() > kMaxQuotedBytes ? result + "..." : result;
 }
 
-// A file's name, fit for a drawing: what is not UTF-8 would break it.
+// The file name without folder and extension. Bytes that are not valid UTF-8 are replaced, because they would make
+// the drawing invalid.
 std::string stem_of(const std::string& path) {
   std::string stem = std::filesystem::path(path).stem().string();
   std::string quoted = "\"";
@@ -38,12 +40,12 @@ std::string stem_of(const std::string& path) {
   return stem;
 }
 
-// The fields of one record. Remembers the first fault of all that were asked for.
+// Reads the fields of one record. It remembers the first error of all fields that were read.
 class Fields {
  public:
   explicit Fields(const json& record) : record_(record) {}
 
-  // A whole number; `missing` where there is none.
+  // A whole number from `least` to `most`; `missing` if the record lacks the field.
   std::uint64_t whole(const char* name, std::uint64_t least, std::uint64_t most, std::uint64_t missing) {
     const json* field = find(name);
     if (field == nullptr) return missing;
@@ -58,7 +60,7 @@ class Fields {
     if (find(name) == nullptr) fail(fmt::format("\"{}\" is missing", name));
     return whole(name, least, most, least);
   }
-  // Any number; kNoValue where there is none.
+  // Any number; kNoValue if the record lacks the field.
   double number(const char* name) {
     const json* field = find(name);
     if (field == nullptr) return kNoValue;
@@ -66,12 +68,13 @@ class Fields {
     fail(fmt::format("\"{}\" should be a number or null", name));
     return kNoValue;
   }
-  // Seconds, rates and parts: a number of 0 to `most`, or kNoValue.
+  // For seconds, rates and fractions: a number from 0 to `most`, or kNoValue.
   double amount(const char* name, double most) {
     const double value = number(name);
     if (value < 0 || value > most) fail(fmt::format("\"{}\" should be a number of 0 to {:g}", name, most));
     return value;
   }
+  // A string; empty if the record lacks the field.
   std::string word(const char* name) {
     const json* field = find(name);
     if (field == nullptr) return {};
@@ -88,7 +91,7 @@ class Fields {
     return field == record_.end() || field->is_null() ? nullptr : &*field;
   }
   void fail(std::string fault) {
-    if (fault_.empty()) fault_ = std::move(fault) + ": mend or remove the line";
+    if (fault_.empty()) fault_ = std::move(fault) + ": fix or remove the line";
   }
 
   const json& record_;
@@ -130,7 +133,7 @@ void take_epoch(Fields& fields, RunLog& log) {
   log.epochs.push_back(epoch);
 }
 
-// The reader of one log, a line at a time. Each line returns what is wrong with it, or nothing.
+// Reads one log, line by line. For each line, take() returns an error message, or an empty string.
 class LogReader {
  public:
   explicit LogReader(const std::string& path) { log_.name = stem_of(path); }
@@ -138,10 +141,10 @@ class LogReader {
   std::string take(const json& record) {
     const auto kind = record.find("record");
     if (kind == record.end() || !kind->is_string())
-      return "no \"record\" says what kind of record it is: mend or remove the line";
+      return "there is no \"record\" field with the type of the record: fix or remove the line";
     Fields fields(record);
     if (*kind == "run") {
-      if (has_run_) return {};  // one that was resumed goes on in the same file
+      if (has_run_) return {};  // a resumed run appends another one to the same file
       has_run_ = true;
       take_run(fields, log_);
     } else if (*kind == "step") {
@@ -184,10 +187,10 @@ Result<RunLog> parse_log(const std::string& name, const std::string& text) {
     line.remove_prefix(std::min(line.find_first_not_of(kBlanks), line.size()));
     if (line.empty()) continue;
     const json record = json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (record.is_discarded() && last && line.starts_with('{')) break;  // the run was killed as it wrote this
+    if (record.is_discarded() && last && line.starts_with('{')) break;  // the run was killed while it wrote this line
     if (!record.is_object()) {
-      return invalid(fmt::format("{}, line {}: \"{}\" is no JSON object: mend or remove the line, or {}", name, number,
-                                 shown(line), kAdvice));
+      return invalid(fmt::format("{}, line {}: \"{}\" is not a JSON object: fix or remove the line, or {}", name,
+                                 number, printable(line), kAdvice));
     }
     const std::string fault = reader.take(record);
     if (!fault.empty()) return invalid(fmt::format("{}, line {}: {}", name, number, fault));

@@ -1,5 +1,5 @@
-// The log of one training run, as `tutti train MODEL --json FILE` writes it: JSON lines, one record a line. Values;
-// safe to copy and to send between threads.
+// RunLog: the log of one training run, as written by `tutti train MODEL --json FILE`: JSON lines, one record per
+// line. It is a value: it can be copied, and passed between threads.
 #pragma once
 
 #include <cstddef>
@@ -14,40 +14,43 @@ namespace tutti::train {
 
 inline constexpr std::size_t kMostLogBytes = std::size_t{256} << 20;
 inline constexpr std::uint32_t kMostLogRanks = 1'000'000;
-inline constexpr double kNoValue = std::numeric_limits<double>::quiet_NaN();  // what a log has no number for
+// stands for a number that the log does not have
+inline constexpr double kNoValue = std::numeric_limits<double>::quiet_NaN();
 
-// What drawings need of a log. Where a record lacks a number, or has null for it, kNoValue stands for a measured one
-// and 0 for a setting.
+// The part of a log that the drawings use. If a record lacks a field, or the field is null, a measured value is
+// kNoValue and a setting is 0.
 struct RunLog {
   struct Step {
-    std::uint64_t step = 0;  // from 1
+    std::uint64_t step = 0;  // counts from 1
     double loss = kNoValue;
-    double load_s = kNoValue;     // waiting for the batch
-    double compute_s = kNoValue;  // forwards, backwards, optimizer
-    double exposed_s = kNoValue;  // communication that no computation hides
-    double step_s = kNoValue;     // all of the step
+    double load_s = kNoValue;     // loading the batch
+    double compute_s = kNoValue;  // forward and backward passes, optimizer
+    double exposed_s = kNoValue;  // communication that is not hidden by computation
+    double step_s = kNoValue;     // the whole step
   };
   struct Epoch {
-    std::uint64_t step = 0;           // the last one of the epoch
+    std::uint64_t step = 0;           // last step of the epoch
     double test_accuracy = kNoValue;  // 0..1
   };
 
-  std::string name;  // of the file, without its folder and its ending
+  std::string name;  // name of the file without folder and extension
   std::string model, strategy, optimizer, precision;
   std::uint64_t parameters = 0;
-  std::uint32_t ranks = 1;                 // 1..kMostLogRanks
-  std::uint64_t tensor = 0, pipeline = 0;  // ranks that share one copy of the model, in either way
-  std::uint64_t batch = 0;                 // samples of a step
+  std::uint32_t ranks = 1;  // 1..kMostLogRanks
+  // Ranks that share one copy of the model, by tensor or pipeline parallelism.
+  std::uint64_t tensor = 0, pipeline = 0;
+  std::uint64_t batch = 0;  // samples per step
   std::uint64_t threads = 0, seed = 0;
   double lr = kNoValue;
 
   std::vector<Step> steps;  // in the order of the file
   std::vector<Epoch> epochs;
-  double samples_per_s = kNoValue;  // of the whole run, where it came to its end
+  double samples_per_s = kNoValue;  // of the whole run; kNoValue if the run did not end
 };
 
-// Reads a log's text; `name` is its file, for messages. Unknown fields and records are passed over, and so is a last
-// line that is cut off: a run may have been killed. Errors: kInvalidArgument, which names the file and the line.
+// Parses the text of a log; `name` is the file name for messages. Unknown fields and records are ignored. An
+// incomplete last line is ignored as well, because the run may have been killed while it wrote the line. Errors:
+// kInvalidArgument, with the file and the line in the message.
 Result<RunLog> parse_log(const std::string& name, const std::string& text);
 
 }  // namespace tutti::train

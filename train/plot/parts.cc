@@ -7,7 +7,7 @@
 namespace tutti::train {
 namespace {
 
-// What there is to tell of a run, in the same order for each; "" where it has nothing to tell.
+// The facts of a run for its label, in the same order for each run. A fact that is unknown or has its default is "".
 std::vector<std::string> facts_of(const RunLog& log) {
   const auto from = [](std::uint64_t least, std::string_view name, std::uint64_t number) {
     return number < least ? std::string() : fmt::format("{} {}", name, number);
@@ -35,7 +35,7 @@ std::string joined(const std::vector<std::string>& words, std::string_view betwe
   return text;
 }
 
-// 1, 2 or 5 times a power of ten, at most `count` of which fit into `span`.
+// The distance between ticks: 1, 2 or 5 times a power of ten, so that at most `count` ticks fit into `span`.
 double tick_of(double span, double count) {
   const double rough = span / count;
   const double power = std::pow(10, std::floor(std::log10(rough)));
@@ -46,15 +46,15 @@ double tick_of(double span, double count) {
 }
 
 constexpr double kTicks = 6;
-constexpr double kSlack = 1e-9;  // of a tick, so that 0.3 is three times 0.1
+constexpr double kSlack = 1e-9;  // in ticks; tolerates rounding errors, for example that 0.3 is not exactly 3 * 0.1
 
 void add_ticks(Axis& axis, double tick) {
   for (double i = std::ceil(axis.low / tick - kSlack); i * tick <= axis.high + kSlack * tick; ++i) {
-    axis.ticks.push_back(std::clamp(i * tick, axis.low, axis.high) + 0.0);  // never -0
+    axis.ticks.push_back(std::clamp(i * tick, axis.low, axis.high) + 0.0);  //
   }
 }
 
-// Both ends are 1, 2 or 5 times a power of ten. Precondition: extent.low > 0.
+// A logarithmic axis, with ends that are 1, 2 or 5 times a power of ten. Precondition: extent.low > 0.
 Axis log_axis(Extent extent) {
   constexpr double kMostWide = 1e12;
   extent.low = std::max(extent.low, extent.high / kMostWide);
@@ -69,7 +69,7 @@ Axis log_axis(Extent extent) {
     if (mark <= extent.low) axis.low = mark;
     if (mark >= extent.high) axis.high = std::min(axis.high, mark);
   }
-  const int every = 1 + (last - first) / 8;  // powers from one tick to the next
+  const int every = 1 + (last - first) / 8;  // powers of ten between ticks
   for (int power = first; power <= last; power += every) {
     for (const double factor : {1.0, 2.0, 5.0}) {
       const double mark = factor * std::pow(10, power);
@@ -100,7 +100,8 @@ std::vector<LossPoint> points_of(const std::vector<RunLog::Step>& steps) {
   return points;
 }
 
-// The mean over a window around each point, which is narrower near the ends, so that they stay where they are.
+// Replaces each point by the mean of a window around it. The window is narrower near the ends, so that the first and
+// the last point do not change.
 std::vector<LossPoint> smoothed(const std::vector<LossPoint>& points) {
   const std::size_t widest = std::max<std::size_t>(2, points.size() / 40);
   std::vector<LossPoint> result = points;
@@ -120,8 +121,8 @@ std::vector<LossPoint> smoothed(const std::vector<LossPoint>& points) {
 
 }  // namespace
 
-Words words_of(const std::vector<RunLog>& logs) {
-  Words words;
+RunLabels run_labels_of(const std::vector<RunLog>& logs) {
+  RunLabels words;
   std::vector<std::vector<std::string>> facts;
   for (const RunLog& log : logs) facts.push_back(facts_of(log));
   std::vector<std::string> common;
@@ -164,7 +165,7 @@ std::string counted(std::uint64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
-// Eight that people tell apart, then darker and lighter ones of them.
+// Eight colours that are easy to distinguish, then darker and lighter versions of them.
 std::string colour_of(std::size_t index) {
   constexpr auto kColours =
       std::to_array<std::uint32_t>({0x0072b2, 0xd55e00, 0x009e73, 0xa23b9c, 0xc99700, 0x3fa7dd, 0x7a4a2b, 0x5a5fc7});

@@ -1,5 +1,6 @@
-// What drawings of training runs are made of, before anything is drawn: the runs' labels, round axes, losses thinned to
-// as many points as eyes tell apart. Values; no side effects.
+// The parts of a drawing of training runs, before anything is drawn: labels of the runs, axes with round numbers, and
+// losses reduced to as many points as can be distinguished. Values and functions without side effects, for any
+// thread.
 #pragma once
 
 #include <algorithm>
@@ -15,21 +16,22 @@
 
 namespace tutti::train {
 
-// ---- words and colours
+// ---- labels and colours
 
-struct Words {
-  std::string common;               // what all runs share
-  std::vector<std::string> labels;  // what each has for itself, or its name; no two are the same
+struct RunLabels {
+  std::string common;  // the facts that all runs share
+  // For each run the facts that differ, or its name. All labels are different.
+  std::vector<std::string> labels;
 };
-Words words_of(const std::vector<RunLog>& logs);
+RunLabels run_labels_of(const std::vector<RunLog>& logs);
 
-// "250", "12k", "1.5M".
+// For example "250", "12k", "1.5M". `digits`: significant digits.
 std::string short_number(double value, int digits = 9);
 
-// "1 rank", "2 ranks".
+// For example "1 rank", "2 ranks".
 std::string counted(std::uint64_t count, std::string_view noun);
 
-// "#0072b2" and the like: of 24, which then come again.
+// The colour of run `index`, for example "#0072b2". There are 24 colours, which repeat.
 std::string colour_of(std::size_t index);
 
 // ---- axes
@@ -47,36 +49,39 @@ struct Extent {
 };
 
 struct Axis {
-  double low = 0, high = 1;   // values at its ends
-  double from = 0, to = 1;    // their pixels
+  double low = 0, high = 1;   // values at both ends
+  double from = 0, to = 1;    // their positions in pixels
   std::vector<double> ticks;  // round numbers within low..high
   bool logarithmic = false;
 
-  // The pixel of a value; the nearest end's, for one that is outside.
+  // The position of a value in pixels. A value outside the axis has the position of the nearest end.
   double at(double value) const;
 };
 
-Axis round_axis(Extent extent);            // from one round number to another. Precondition: low < high
-Axis count_axis(double low, double high);  // of steps, of ranks: it ends where the counting does
-Axis loss_axis(Extent extent);             // logarithmic where losses span more than two powers of ten
-Axis accuracy_axis(Extent extent);         // within 0..1
+// From one round number to another. Precondition: low < high.
+Axis round_axis(Extent extent);
+// For counts (steps, ranks): it ends at `high`, even if that is not a round number.
+Axis count_axis(double low, double high);
+// Logarithmic if the losses differ by a factor of more than 100.
+Axis loss_axis(Extent extent);
+Axis accuracy_axis(Extent extent);  // for values within 0..1
 
 // ---- losses
 
-// Some steps one after another, as one point of a line.
+// Several consecutive steps, drawn as one point of a line.
 struct LossPoint {
   double step = 0;
-  double low = kNoValue, high = kNoValue;  // kNoValue: a gap
+  double low = kNoValue, high = kNoValue;  // kNoValue: no step has a loss, so the line has a gap
   double mean = kNoValue;
 };
 
 struct LossLine {
   std::vector<LossPoint> raw, shown;
-  bool smooth = false;  // then `shown` is another line than `raw`
+  bool smooth = false;  // `shown` is a smoothed copy of `raw`; otherwise both are equal
 };
 
-inline constexpr std::size_t kManySteps = 100;       // with more, lines are smoothed
-inline constexpr std::size_t kMostLossPoints = 400;  // of a line
+inline constexpr std::size_t kManySteps = 100;       // with more steps than this, lines are smoothed
+inline constexpr std::size_t kMostLossPoints = 400;  // points of a line
 LossLine line_of(const RunLog& log);
 
 }  // namespace tutti::train

@@ -26,11 +26,11 @@ using tool::SvgText;
 // Lengths in pixels.
 constexpr double kWidth = 900;
 constexpr double kMargin = 20;
-constexpr double kAxisRoom = 52;  // for the numbers beside an upright axis
-constexpr double kTitleRoom = 26;
-constexpr double kTickRoom = 36;  // for the numbers beneath a level axis, and its name
+constexpr double kAxisWidth = 52;  // width of the numbers beside a vertical axis
+constexpr double kTitleHeight = 26;
+constexpr double kTickHeight = 36;  // height of the numbers below a horizontal axis, and of its name
 constexpr double kLegendRow = 18;
-constexpr double kLetter = 6.4;  // the width of a letter of kSmall, about
+constexpr double kLetter = 6.4;  // approximate width of a letter in font kSmall
 constexpr double kPanelGap = 24;
 
 constexpr std::string_view kInk = "#1f2a30", kPale = "#5d6b73", kGrid = "#e3e8eb", kIdeal = "#8a979e";
@@ -39,10 +39,10 @@ constexpr tool::SvgFont kHead{.size = 14, .colour = kInk, .bold = true, .anchor 
 constexpr tool::SvgFont kSmall{.size = 12, .colour = kInk, .bold = false, .anchor = "start"};
 
 struct Area {
-  double x = 0, y = 0, width = 0;  // where a panel may be drawn; its height is its own
+  double x = 0, y = 0, width = 0;  // where a panel is drawn; the panel determines its height
 };
 
-// ---- what the panels share
+// ---- shared by the panels
 
 void draw_level_axis(const Axis& axis, double top, double bottom, std::string_view name, SvgText& svg) {
   for (const double tick : axis.ticks) {
@@ -61,16 +61,17 @@ void draw_upright_axis(const Axis& axis, double left, double right, SvgText& svg
   svg.line(left, axis.from, left, axis.to, kPale, 1);
 }
 
-struct Entry {
+// One entry of a legend.
+struct LegendEntry {
   std::string label, colour;
   std::string_view dashes;
 };
 
-// In as many columns as labels leave room for. Returns its height.
-double draw_legend(const std::vector<Entry>& entries, const Area& area, SvgText& svg) {
+// Draws a legend, in as many columns as the longest label allows. Returns its height.
+double draw_legend(const std::vector<LegendEntry>& entries, const Area& area, SvgText& svg) {
   constexpr double kSign = 26;  // the short line before the label
   std::size_t longest = 1;
-  for (const Entry& entry : entries) longest = std::max(longest, entry.label.size());
+  for (const LegendEntry& entry : entries) longest = std::max(longest, entry.label.size());
   const double wanted = kSign + kLetter * static_cast<double>(longest) + 14;
   const double columns = std::max(1.0, std::floor(area.width / wanted));
   const double width = area.width / columns;
@@ -79,27 +80,29 @@ double draw_legend(const std::vector<Entry>& entries, const Area& area, SvgText&
     const double x = area.x + width * (static_cast<double>(i) - row * columns);
     const double y = area.y + kLegendRow * row;
     svg.line(x, y + 9, x + kSign - 6, y + 9, entries[i].colour, 2.5, entries[i].dashes);
-    svg.text(x + kSign, y + 13, tool::cut(entries[i].label, static_cast<std::size_t>((width - kSign) / kLetter)),
+    svg.text(x + kSign, y + 13, tool::shorten(entries[i].label, static_cast<std::size_t>((width - kSign) / kLetter)),
              kSmall);
   }
   return kLegendRow * std::ceil(static_cast<double>(entries.size()) / columns);
 }
 
-// ---- the loss
+// ---- loss
 
-std::string way_of(const std::vector<LossPoint>& points, const Axis& x, const Axis& y) {
-  std::string way;
+// The SVG path of a line of losses. Each point is a vertical stroke from its highest to its lowest loss.
+std::string path_of(const std::vector<LossPoint>& points, const Axis& x, const Axis& y) {
+  std::string path;
   for (std::size_t i = 0; i < points.size(); ++i) {
     const LossPoint& point = points[i];
     if (std::isnan(point.mean)) continue;
     const bool begins = i == 0 || std::isnan(points[i - 1].mean);
     const bool ends = i + 1 == points.size() || std::isnan(points[i + 1].mean);
     const double at = x.at(point.step);
-    way += fmt::format("{}{:.1f} {:.1f} ", begins ? 'M' : 'L', at, y.at(point.high));
-    if (point.low < point.high) way += fmt::format("L{:.1f} {:.1f} ", at, y.at(point.low));
-    if (begins && ends) way += fmt::format("L{:.1f} {:.1f} ", at + 2, y.at(point.low));  // alone, but to be seen
+    path += fmt::format("{}{:.1f} {:.1f} ", begins ? 'M' : 'L', at, y.at(point.high));
+    if (point.low < point.high) path += fmt::format("L{:.1f} {:.1f} ", at, y.at(point.low));
+    // an isolated point is drawn as a short line
+    if (begins && ends) path += fmt::format("L{:.1f} {:.1f} ", at + 2, y.at(point.low));
   }
-  return way;
+  return path;
 }
 
 std::string loss_label(const RunLog& log, const std::string& label) {
@@ -109,6 +112,7 @@ std::string loss_label(const RunLog& log, const std::string& label) {
   return fmt::format("{} ({} without a loss)", label, counted(static_cast<std::uint64_t>(gaps), "step"));
 }
 
+// Draws the test accuracies as dots, and their axis on the right side.
 void draw_accuracies(const std::vector<RunLog>& logs, const Axis& x, const Axis& y, SvgText& svg) {
   svg.line(x.to, y.from, x.to, y.to, kPale, 1);
   for (const double tick : y.ticks) {
@@ -124,8 +128,8 @@ void draw_accuracies(const std::vector<RunLog>& logs, const Axis& x, const Axis&
   }
 }
 
-// Each panel returns its height. Precondition: it has something to draw, as panels_of() tells.
-double draw_loss(const std::vector<RunLog>& logs, const Words& words, const Area& area, SvgText& svg) {
+// The panels. Each function returns the height of its panel. Precondition: panels_of() has found data for it.
+double draw_loss(const std::vector<RunLog>& logs, const RunLabels& words, const Area& area, SvgText& svg) {
   constexpr double kHeight = 250;
   Extent steps, losses, accuracies;
   std::vector<LossLine> lines;
@@ -141,10 +145,10 @@ double draw_loss(const std::vector<RunLog>& logs, const Words& words, const Area
       accuracies.add(epoch.test_accuracy);
     }
   }
-  const double top = area.y + kTitleRoom, bottom = top + kHeight;
-  const double right = area.x + area.width - (accuracies.empty() ? 0 : kAxisRoom);
+  const double top = area.y + kTitleHeight, bottom = top + kHeight;
+  const double right = area.x + area.width - (accuracies.empty() ? 0 : kAxisWidth);
   Axis x = count_axis(steps.low > steps.high / 2 ? steps.low : 0, steps.high);
-  x.from = area.x + kAxisRoom, x.to = right;
+  x.from = area.x + kAxisWidth, x.to = right;
   Axis y = losses.empty() ? Axis{} : loss_axis(losses);
   y.from = bottom, y.to = top;
   svg.text(area.x, area.y + 12,
@@ -154,14 +158,14 @@ double draw_loss(const std::vector<RunLog>& logs, const Words& words, const Area
            kHead);
   draw_level_axis(x, top, bottom, "step", svg);
   draw_upright_axis(y, x.from, x.to, svg);
-  std::vector<Entry> entries;
+  std::vector<LegendEntry> entries;
   for (std::size_t i = 0; i < logs.size(); ++i) {
-    if (lines[i].smooth) svg.path(way_of(lines[i].raw, x, y), colour_of(i), 1, 0.25);
+    if (lines[i].smooth) svg.path(path_of(lines[i].raw, x, y), colour_of(i), 1, 0.25);
     entries.push_back({loss_label(logs[i], words.labels[i]), colour_of(i), {}});
   }
   for (std::size_t i = 0; i < logs.size(); ++i) {
-    const std::string way = way_of(lines[i].shown, x, y);
-    if (!way.empty()) svg.path(way, colour_of(i), 1.8);
+    const std::string path = path_of(lines[i].shown, x, y);
+    if (!path.empty()) svg.path(path, colour_of(i), 1.8);
   }
   if (!accuracies.empty()) {
     Axis accuracy = accuracy_axis(accuracies);
@@ -169,15 +173,15 @@ double draw_loss(const std::vector<RunLog>& logs, const Words& words, const Area
     draw_accuracies(logs, x, accuracy, svg);
     svg.text(area.x + area.width, area.y + 12, "dots: test accuracy", {.size = 12, .colour = kPale, .anchor = "end"});
   }
-  return kTitleRoom + kHeight + kTickRoom +
-         draw_legend(entries, {x.from, bottom + kTickRoom, area.x + area.width - x.from}, svg);
+  return kTitleHeight + kHeight + kTickHeight +
+         draw_legend(entries, {x.from, bottom + kTickHeight, area.x + area.width - x.from}, svg);
 }
 
-// ---- the speed
+// ---- speed
 
 struct Series {
-  std::string label, colour;                           // the colour is its first log's
-  std::map<std::uint32_t, std::vector<double>> rates;  // samples/s of each run with so many ranks
+  std::string label, colour;                           // the colour is that of its first log
+  std::map<std::uint32_t, std::vector<double>> rates;  // number of ranks -> samples/s of each run
 };
 
 double mean_of(const std::vector<double>& values) {
@@ -186,7 +190,8 @@ double mean_of(const std::vector<double>& values) {
   return sum / static_cast<double>(values.size());
 }
 
-// One for each strategy; where models or precisions differ, one for each of these, too.
+// Divides the logs into series, one for each strategy. If the logs have different models or precisions, each of these
+// has its own series.
 std::vector<Series> series_of(const std::vector<RunLog>& logs) {
   const auto differs = [&](std::string RunLog::*what) {
     return std::any_of(logs.begin(), logs.end(), [&](const RunLog& log) { return log.*what != logs.front().*what; });
@@ -206,7 +211,8 @@ std::vector<Series> series_of(const std::vector<RunLog>& logs) {
   return all;
 }
 
-// What each rank of the smallest run does; where several are as small, of the fastest one.
+// Ideal scaling: every rank is as fast as a rank of the run with the fewest ranks. If several runs have that number
+// of ranks, the fastest series counts.
 struct Ideal {
   std::uint32_t least_ranks = 0, most_ranks = 0;
   double rate_per_rank = 0;  // samples/s
@@ -235,9 +241,9 @@ double draw_scaling(const std::vector<RunLog>& logs, const Area& area, SvgText& 
   for (const Series& series : all) {
     for (const auto& [ranks, its] : series.rates) rates.add(mean_of(its));
   }
-  const double top = area.y + kTitleRoom, bottom = top + kHeight;
+  const double top = area.y + kTitleHeight, bottom = top + kHeight;
   Axis x = count_axis(0, ideal.most_ranks);
-  x.from = area.x + kAxisRoom, x.to = area.x + area.width - 8;
+  x.from = area.x + kAxisWidth, x.to = area.x + area.width - 8;
   Axis y = round_axis(rates);
   y.from = bottom, y.to = top;
   svg.text(area.x, area.y + 12, "Samples per second", kHead);
@@ -245,36 +251,37 @@ double draw_scaling(const std::vector<RunLog>& logs, const Area& area, SvgText& 
   draw_upright_axis(y, x.from, x.to, svg);
   svg.line(x.at(ideal.least_ranks), y.at(ideal_rate(ideal.least_ranks)), x.at(ideal.most_ranks),
            y.at(ideal_rate(ideal.most_ranks)), kIdeal, 1.5, kIdealDashes);
-  std::vector<Entry> entries;
+  std::vector<LegendEntry> entries;
   for (const Series& series : all) {
-    std::string way;
+    std::string path;
     for (const auto& [ranks, its] : series.rates) {
       const double at_x = x.at(ranks), at_y = y.at(mean_of(its));
-      way += fmt::format("{}{:.1f} {:.1f} ", way.empty() ? 'M' : 'L', at_x, at_y);
+      path += fmt::format("{}{:.1f} {:.1f} ", path.empty() ? 'M' : 'L', at_x, at_y);
       svg.chip(at_x, at_y, 3.5, "", series.colour);
     }
-    if (series.rates.size() > 1) svg.path(way, series.colour, 2);
+    if (series.rates.size() > 1) svg.path(path, series.colour, 2);
     entries.push_back({series.label, series.colour, {}});
   }
   entries.push_back(
       {fmt::format("ideal, from {}", counted(ideal.least_ranks, "rank")), std::string(kIdeal), kIdealDashes});
-  return kTitleRoom + kHeight + kTickRoom + draw_legend(entries, {x.from, bottom + kTickRoom, x.to - x.from}, svg);
+  return kTitleHeight + kHeight + kTickHeight +
+         draw_legend(entries, {x.from, bottom + kTickHeight, x.to - x.from}, svg);
 }
 
-// ---- the time
+// ---- time
 
-struct Part {
+struct TimePart {
   std::string_view name, colour;
 };
-constexpr auto kParts = std::to_array<Part>(
+constexpr auto kParts = std::to_array<TimePart>(
     {{"load", "#e8b93c"}, {"compute", "#4a5b70"}, {"exposed communication", "#c8264f"}, {"rest", "#c3ccd1"}});
 
 struct MeanStep {
   std::array<double, kParts.size()> parts_ms{};
-  double whole_ms = 0;  // their sum
+  double whole_ms = 0;  // sum of parts_ms
 };
 
-// Less the first step; nothing where no other one has times.
+// The mean of all steps except the first one; nullopt if no other step has times.
 std::optional<MeanStep> mean_step_of(const RunLog& log) {
   MeanStep mean;
   double count = 0;
@@ -310,8 +317,8 @@ void draw_bar(const MeanStep& mean, const Axis& x, double y, SvgText& svg) {
   svg.text(x.at(before) + 6, y + 4, fmt::format("{:.3g} ms", mean.whole_ms), kSmall);
 }
 
-double draw_time(const std::vector<RunLog>& logs, const Words& words, const Area& area, SvgText& svg) {
-  constexpr double kRow = 38, kTotal = 76;  // room for the words behind a bar
+double draw_time(const std::vector<RunLog>& logs, const RunLabels& words, const Area& area, SvgText& svg) {
+  constexpr double kRow = 38, kTotal = 76;  // kTotal: width of the text behind a bar
   std::vector<std::pair<std::size_t, MeanStep>> bars;
   double most_ms = 0;
   for (std::size_t i = 0; i < logs.size(); ++i) {
@@ -323,21 +330,22 @@ double draw_time(const std::vector<RunLog>& logs, const Words& words, const Area
   Axis x = round_axis({0, most_ms});
   x.from = area.x, x.to = area.x + area.width - kTotal;
   svg.text(area.x, area.y + 12, "Where the time of a step goes", kHead);
-  const double top = area.y + kTitleRoom, bottom = top + kRow * static_cast<double>(bars.size()) + 4;
+  const double top = area.y + kTitleHeight, bottom = top + kRow * static_cast<double>(bars.size()) + 4;
   draw_level_axis(x, top, bottom, "ms, mean of all steps but the first", svg);
   double y = top;
   for (const auto& [log, mean] : bars) {
     svg.chip(area.x + 5, y + 10, 4, "", colour_of(log));
-    svg.text(area.x + 14, y + 14, tool::cut(words.labels[log], static_cast<std::size_t>(area.width / kLetter)), kSmall);
+    const auto room = static_cast<std::size_t>(area.width / kLetter);
+    svg.text(area.x + 14, y + 14, tool::shorten(words.labels[log], room), kSmall);
     draw_bar(mean, x, y + 28, svg);
     y += kRow;
   }
-  std::vector<Entry> entries;
-  for (const Part& part : kParts) entries.push_back({std::string(part.name), std::string(part.colour), {}});
-  return bottom - area.y + kTickRoom + draw_legend(entries, {area.x, bottom + kTickRoom, area.width}, svg);
+  std::vector<LegendEntry> entries;
+  for (const TimePart& part : kParts) entries.push_back({std::string(part.name), std::string(part.colour), {}});
+  return bottom - area.y + kTickHeight + draw_legend(entries, {area.x, bottom + kTickHeight, area.width}, svg);
 }
 
-// ---- all of it
+// ---- the whole drawing
 
 std::string group(std::string_view name, const SvgText& svg) {
   return fmt::format("<g id=\"{}\">\n{}</g>\n", name, svg.body());
@@ -348,7 +356,7 @@ Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorS
 constexpr std::string_view kNoData = "no log has a loss, an accuracy or the times of a second step";
 
 struct Panels {
-  bool loss = false, scaling = false, time = false;  // whether there is anything to draw in each
+  bool loss = false, scaling = false, time = false;  // whether there is data to draw in each panel
 
   bool any() const { return loss || scaling || time; }
 };
@@ -380,12 +388,12 @@ Result<RunLog> read_log(const std::string& path) {
 }  // namespace
 
 std::string draw(const std::vector<RunLog>& logs) {
-  const Words words = words_of(logs);
+  const RunLabels words = run_labels_of(logs);
   constexpr double kInner = kWidth - 2 * kMargin;
   SvgText head, loss, scaling, time;
   head.text(kMargin, 26, counted(logs.size(), "training run"),
             {.size = 16, .colour = kInk, .bold = true, .anchor = "start"});
-  head.text(kMargin, 45, tool::cut(words.common, static_cast<std::size_t>(kInner / kLetter)),
+  head.text(kMargin, 45, tool::shorten(words.common, static_cast<std::size_t>(kInner / kLetter)),
             {.size = 12, .colour = kPale, .anchor = "start"});
   const Panels panels = panels_of(logs);
   std::string body = head.body();
@@ -394,7 +402,7 @@ std::string draw(const std::vector<RunLog>& logs) {
     y += draw_loss(logs, words, {kMargin, y, kInner}, loss) + kPanelGap;
     body += group("loss", loss);
   }
-  const bool both = panels.scaling && panels.time;  // side by side
+  const bool both = panels.scaling && panels.time;  // then they are drawn side by side
   const double width = both ? (kInner - kPanelGap) / 2 : kInner;
   double lower = 0;
   if (panels.scaling) {

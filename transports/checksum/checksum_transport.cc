@@ -10,7 +10,7 @@
 namespace tutti {
 namespace {
 
-// What is summed behind the value.
+// The fields that the checksum covers in addition to the value.
 struct Summed {
   CallTag tag;
   std::uint64_t bytes = 0;
@@ -23,7 +23,8 @@ std::uint32_t check_of(const std::byte* value, std::uint64_t bytes, const CallTa
   return crc32c(&summed, sizeof(summed), crc32c(value, bytes));
 }
 
-// Counts the messages of each call; both ends alike, whatever was left behind by calls that failed.
+// Numbers the messages of each call. Both ends count in the same way, even if calls that failed have left messages
+// behind, because the counter restarts with each call.
 class Counter {
  public:
   std::uint32_t next(const CallTag& tag) {
@@ -38,32 +39,33 @@ class Counter {
   std::uint32_t count_ = 0;
 };
 
+// Adds the trailer to each message.
 class ChecksumSend final : public SendConnection {
  public:
-  explicit ChecksumSend(std::unique_ptr<SendConnection> under) : under_(std::move(under)) {}
+  explicit ChecksumSend(std::unique_ptr<SendConnection> inner) : inner_(std::move(inner)) {}
 
-  bool ready() override { return under_->ready(); }
-  std::byte* slot() override { return under_->slot(); }
+  bool ready() override { return inner_->ready(); }
+  std::byte* slot() override { return inner_->slot(); }
   void send_slot(std::uint64_t bytes, const CallTag& tag) override {
-    seal(under_->slot(), bytes, tag);
-    under_->send_slot(bytes + sizeof(ChecksumTrailer), tag);
+    seal(inner_->slot(), bytes, tag);
+    inner_->send_slot(bytes + sizeof(ChecksumTrailer), tag);
   }
   void send_published(const WindowRef&, std::uint64_t, const CallTag&) override {
-    TUTTI_ASSERT(false, "no memory is registered with a transport that sums");
+    TUTTI_ASSERT(false, "memory cannot be registered with a ChecksumTransport");
   }
   void send_delivered(std::uint64_t, const CallTag&) override {
-    TUTTI_ASSERT(false, "nobody can store into a peer's memory past a transport that sums");
+    TUTTI_ASSERT(false, "ranks cannot store into each other's memory with a ChecksumTransport");
   }
-  bool can_reply() const override { return under_->can_reply(); }
+  bool can_reply() const override { return inner_->can_reply(); }
   void send_reply(const Message& over, const CallTag& tag) override {
-    seal(const_cast<std::byte*>(over.data), over.bytes, tag);  // a slot, which the caller has written
+    seal(const_cast<std::byte*>(over.data), over.bytes, tag);  // this is a slot that the caller has written
     Message whole = over;
     whole.bytes += sizeof(ChecksumTrailer);
-    under_->send_reply(whole, tag);
+    inner_->send_reply(whole, tag);
   }
-  bool drained() override { return under_->drained(); }
-  bool handed_over() override { return under_->handed_over(); }
-  bool lingers() const override { return under_->lingers(); }
+  bool drained() override { return inner_->drained(); }
+  bool handed_over() override { return inner_->handed_over(); }
+  bool lingers() const override { return inner_->lingers(); }
 
  private:
   void seal(std::byte* value, std::uint64_t bytes, const CallTag& tag) {
@@ -73,37 +75,38 @@ class ChecksumSend final : public SendConnection {
     counter_.advance();
   }
 
-  std::unique_ptr<SendConnection> under_;
+  std::unique_ptr<SendConnection> inner_;
   Counter counter_;
 };
 
+// Checks and removes the trailer of each message.
 class ChecksumReceive final : public ReceiveConnection {
  public:
-  ChecksumReceive(std::unique_ptr<ReceiveConnection> under, std::string hop)
-      : under_(std::move(under)), hop_(std::move(hop)) {}
+  ChecksumReceive(std::unique_ptr<ReceiveConnection> inner, std::string hop)
+      : inner_(std::move(inner)), hop_(std::move(hop)) {}
 
-  // No place is given on: the trailer would be stored there, too.
+  // `place` is not passed to the inner connection, because that would store the trailer there as well.
   Arrival arrival(const CallTag& call, std::span<std::byte>) override {
-    const Arrival arrival = under_->arrival(call);
-    if (arrival != Arrival::kMessage || looked_at_ == call) return arrival;
-    const Message message = under_->front();
+    const Arrival arrival = inner_->arrival(call);
+    if (arrival != Arrival::kMessage || checked_call_ == call) return arrival;
+    const Message message = inner_->front();
     const bool in_slot = message.carrier == Carrier::kSlot || message.carrier == Carrier::kReplied;
     if (!in_slot || message.bytes < sizeof(ChecksumTrailer)) return Arrival::kCorrupt;
     if (!is_whole(message, call)) return Arrival::kDamaged;
-    looked_at_ = call;
+    checked_call_ = call;
     return arrival;
   }
-  bool may_bring_more() override { return under_->may_bring_more(); }
-  CallTag mismatched_tag() const override { return under_->mismatched_tag(); }
+  bool may_bring_more() override { return inner_->may_bring_more(); }
+  CallTag mismatched_tag() const override { return inner_->mismatched_tag(); }
   Message front() override {
-    Message message = under_->front();
+    Message message = inner_->front();
     message.bytes -= sizeof(ChecksumTrailer);
     return message;
   }
   void release() override {
-    looked_at_.reset();
+    checked_call_.reset();
     counter_.advance();
-    under_->release();
+    inner_->release();
   }
   std::string damage() const override { return damage_; }
 
@@ -117,40 +120,41 @@ class ChecksumReceive final : public ReceiveConnection {
     if (check == trailer.check && trailer.number == expected) return true;
     const std::string what = fmt::format("message {} ({} bytes) {}", std::uint64_t{expected} + 1, bytes, hop_);
     damage_ = check != trailer.check
-                  ? fmt::format("the checksum of {} is wrong: what came gives {:08x}, what came with it is {:08x}",
+                  ? fmt::format("the checksum of {} is wrong: the received data has {:08x}, its trailer has {:08x}",
                                 what, check, trailer.check)
-                  : fmt::format("in place of {} came message {}", what, std::uint64_t{trailer.number} + 1);
+                  : fmt::format("message {1} arrived in place of {0}", what, std::uint64_t{trailer.number} + 1);
     return false;
   }
 
-  std::unique_ptr<ReceiveConnection> under_;
-  const std::string hop_;             // "from rank 1 to rank 2 over tcp, 10.0.0.7:4711"
-  std::optional<CallTag> looked_at_;  // the call as whose message the one in front was found whole
+  std::unique_ptr<ReceiveConnection> inner_;
+  const std::string hop_;  // for example "from rank 1 to rank 2 over tcp, 10.0.0.7:4711"
+  // The call for which the message at the front was found intact; empty: it was not checked yet.
+  std::optional<CallTag> checked_call_;
   Counter counter_;
   std::string damage_;
 };
 
 }  // namespace
 
-ChecksumTransport::ChecksumTransport(std::unique_ptr<Transport> under, std::uint32_t rank,
-                                     std::vector<std::string> ways)
-    : under_(std::move(under)), rank_(rank), ways_(std::move(ways)) {
-  TUTTI_ASSERT(under_->slot_bytes() > kChecksumRoom);
+ChecksumTransport::ChecksumTransport(std::unique_ptr<Transport> inner, std::uint32_t rank,
+                                     std::vector<std::string> paths)
+    : inner_(std::move(inner)), rank_(rank), paths_(std::move(paths)) {
+  TUTTI_ASSERT(inner_->slot_bytes() > kChecksumSlotBytes);
 }
 
 Result<std::unique_ptr<SendConnection>> ChecksumTransport::open_send(std::uint32_t peer, std::uint16_t lane) {
-  auto under = under_->open_send(peer, lane);
-  if (!under) return under.error();
-  return std::unique_ptr<SendConnection>(std::make_unique<ChecksumSend>(std::move(*under)));
+  auto inner = inner_->open_send(peer, lane);
+  if (!inner) return inner.error();
+  return std::unique_ptr<SendConnection>(std::make_unique<ChecksumSend>(std::move(*inner)));
 }
 
 Result<std::unique_ptr<ReceiveConnection>> ChecksumTransport::open_receive(std::uint32_t peer, std::uint16_t lane) {
-  auto under = under_->open_receive(peer, lane);
-  if (!under) return under.error();
-  const std::string device = under_->peer_way(peer);
-  std::string hop = fmt::format("from rank {} to rank {} over {}{}", peer, rank_, ways_.at(peer),
+  auto inner = inner_->open_receive(peer, lane);
+  if (!inner) return inner.error();
+  const std::string device = inner_->peer_path(peer);
+  std::string hop = fmt::format("from rank {} to rank {} over {}{}", peer, rank_, paths_.at(peer),
                                 device.empty() ? "" : fmt::format(" ({})", device));
-  return std::unique_ptr<ReceiveConnection>(std::make_unique<ChecksumReceive>(std::move(*under), std::move(hop)));
+  return std::unique_ptr<ReceiveConnection>(std::make_unique<ChecksumReceive>(std::move(*inner), std::move(hop)));
 }
 
 }  // namespace tutti

@@ -11,10 +11,12 @@
 namespace tutti {
 namespace {
 
-// To a peer that cannot read this rank's windows: what would be published is sent.
+// A connection to a peer that cannot read this rank's windows. Messages that would be published are sent from the
+// window instead.
 class RemoteSendConnection final : public SendConnection {
  public:
-  // `local` knows the windows and outlives the connection, as the communicator's transport does.
+  // `local` has the table of windows. It must outlive the connection, which is the case because the transport of the
+  // communicator owns it.
   RemoteSendConnection(std::unique_ptr<SendConnection> remote, const ShmTransport& local)
       : remote_(std::move(remote)), local_(local) {}
   bool ready() override { return remote_->ready(); }
@@ -34,7 +36,7 @@ class RemoteSendConnection final : public SendConnection {
                    const CallTag& tag) override {
     remote_->send_pinned(whole, data, bytes, tag);
   }
-  std::uint64_t least_aimed() const override { return remote_->least_aimed(); }
+  std::uint64_t min_aimed_bytes() const override { return remote_->min_aimed_bytes(); }
   bool aim(const CallTag& call, std::uint64_t output_bytes, std::uint64_t offset) override {
     return remote_->aim(call, output_bytes, offset);
   }
@@ -54,7 +56,8 @@ class RemoteSendConnection final : public SendConnection {
   const ShmTransport& local_;
 };
 
-// "mixed" is shared memory and TCP; a rank that is alone on its machine has the remote transport only.
+// Returns "mixed" if the remote transport is TCP, and otherwise for example "shm+verbs". If this rank has no other rank
+// on its machine, the result is the name of the remote transport, because only that one is used.
 std::string name_of(const MixedOptions& options, std::string_view remote) {
   const auto local = std::count_if(options.local_index.begin(), options.local_index.end(),
                                    [](std::int32_t index) { return index >= 0; });
@@ -62,12 +65,12 @@ std::string name_of(const MixedOptions& options, std::string_view remote) {
   return remote == "tcp" ? "mixed" : fmt::format("shm+{}", remote);
 }
 
-// A window that the remote transport may remember.
-class RememberedWindow final : public Window {
+// A window about which the remote transport may cache data. The cached data is dropped before the window ends.
+class CachedWindow final : public Window {
  public:
-  RememberedWindow(std::unique_ptr<Window> window, MemoryForgetter forget)
+  CachedWindow(std::unique_ptr<Window> window, MemoryReleaseCallback forget)
       : window_(std::move(window)), forget_(std::move(forget)) {}
-  ~RememberedWindow() override {
+  ~CachedWindow() override {
     runs_through([this] { forget_(data(), size()); });
   }
   std::byte* data() const override { return window_->data(); }
@@ -75,14 +78,14 @@ class RememberedWindow final : public Window {
 
  private:
   std::unique_ptr<Window> window_;
-  MemoryForgetter forget_;
+  MemoryReleaseCallback forget_;
 };
 
 }  // namespace
 
 void MixedTransport::BothDoorbell::arm() {
-  // In this order: the remote one may forget what its sources had to tell so far, and a forgotten poke would be the
-  // only one of this sleep.
+  // The order matters. Arming the remote doorbell may discard earlier events of its descriptors. If the local
+  // doorbell were armed first, a wake-up could be discarded, and a local peer sends only one for each sleep.
   remote_.arm();
   local_->arm();
 }
@@ -98,13 +101,13 @@ void MixedTransport::BothDoorbell::sleep(std::int64_t timeout_ns) {
 }
 
 MixedTransport::MixedTransport(MixedOptions options, std::unique_ptr<ShmTransport> local,
-                               std::unique_ptr<Transport> remote, std::unique_ptr<PokeBell> bell,
+                               std::unique_ptr<Transport> remote, std::unique_ptr<DescriptorDoorbell> local_doorbell,
                                PollDoorbell& remote_doorbell)
     : options_(std::move(options)),
       name_(name_of(options_, remote->name())),
       local_(std::move(local)),
       remote_(std::move(remote)),
-      doorbell_(std::move(bell), remote_doorbell) {}
+      doorbell_(std::move(local_doorbell), remote_doorbell) {}
 
 Result<std::unique_ptr<MixedTransport>> MixedTransport::create(MixedOptions options,
                                                                std::unique_ptr<ShmTransport> local,
@@ -113,11 +116,12 @@ Result<std::unique_ptr<MixedTransport>> MixedTransport::create(MixedOptions opti
   TUTTI_ASSERT(options.rank < options.ranks && options.local_index.size() == options.ranks);
   TUTTI_ASSERT(options.local_index[options.rank] >= 0);
   TUTTI_ASSERT(&remote->doorbell() == &remote_doorbell && local->slot_bytes() == remote->slot_bytes());
-  auto bell = local->create_poke_bell();
-  if (!bell) return bell.error();
-  for (const int fd : (*bell)->descriptors()) TUTTI_TRY(remote_doorbell.add_wait_source(fd));
+  auto local_doorbell = local->create_descriptor_doorbell();
+  if (!local_doorbell) return local_doorbell.error();
+  for (const int fd : (*local_doorbell)->descriptors()) TUTTI_TRY(remote_doorbell.add_wait_source(fd));
   return std::unique_ptr<MixedTransport>(new MixedTransport(std::move(options), std::move(local), std::move(remote),
-                                                            std::move(*bell), remote_doorbell));  // private constructor
+                                                            // The constructor is private.
+                                                            std::move(*local_doorbell), remote_doorbell));
 }
 
 MixedTransport::Route MixedTransport::route(std::uint32_t peer) const {
@@ -144,7 +148,7 @@ Result<std::unique_ptr<ReceiveConnection>> MixedTransport::open_receive(std::uin
 
 void MixedTransport::enter_call(const CallTag& tag, const WindowRef& output) {
   local_->enter_call(tag, output);
-  remote_->enter_call(tag, {});  // no remote peer can store there
+  remote_->enter_call(tag, {});  // remote peers cannot store into the output
 }
 
 void MixedTransport::leave_call(const CallTag& tag, const std::optional<CallFailure>& failure) {
@@ -173,25 +177,25 @@ bool MixedTransport::peer_has_left(std::uint32_t peer, std::uint64_t sequence) {
 }
 
 std::optional<std::byte*> MixedTransport::peer_output(std::uint32_t peer, std::uint64_t sequence, std::uint64_t bytes) {
-  if (options_.local_index[peer] < 0) return nullptr;  // never offered
+  if (options_.local_index[peer] < 0) return nullptr;  // RDMA writes into outputs by aim()
   const auto [transport, index] = route(peer);
   return transport.peer_output(index, sequence, bytes);
 }
 
 Result<std::unique_ptr<Window>> MixedTransport::allocate_window(std::size_t bytes) {
-  return remembered(local_->allocate_window(bytes));
+  return wrap_window(local_->allocate_window(bytes));
 }
 
-// Adopting replaces the memory's pages.
+// Adopting replaces the pages of the memory, so cached data about them must be dropped first.
 Result<std::unique_ptr<Window>> MixedTransport::adopt_window(void* data, std::size_t bytes) {
-  if (const MemoryForgetter forget = remote_->memory_forgetter()) forget(data, bytes);
-  return remembered(local_->adopt_window(data, bytes));
+  if (const MemoryReleaseCallback forget = remote_->memory_release_callback()) forget(data, bytes);
+  return wrap_window(local_->adopt_window(data, bytes));
 }
 
-Result<std::unique_ptr<Window>> MixedTransport::remembered(Result<std::unique_ptr<Window>> window) {
-  MemoryForgetter forget = remote_->memory_forgetter();
+Result<std::unique_ptr<Window>> MixedTransport::wrap_window(Result<std::unique_ptr<Window>> window) {
+  MemoryReleaseCallback forget = remote_->memory_release_callback();
   if (!window || !forget) return window;
-  return std::unique_ptr<Window>(std::make_unique<RememberedWindow>(std::move(*window), std::move(forget)));
+  return std::unique_ptr<Window>(std::make_unique<CachedWindow>(std::move(*window), std::move(forget)));
 }
 
 void MixedTransport::pump() {
@@ -200,7 +204,7 @@ void MixedTransport::pump() {
 }
 
 bool MixedTransport::flush() {
-  const bool local_done = local_->flush();  // both, whatever the first says
+  const bool local_done = local_->flush();  // both transports must be flushed, whatever the first one returns
   return remote_->flush() && local_done;
 }
 

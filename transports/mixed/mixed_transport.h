@@ -1,12 +1,13 @@
-// MixedTransport: one communicator over two transports: shared memory to the ranks of this rank's machine, another one
-// to all others. It decides nothing but the way: every function goes to the transport that serves the peer, or to both.
-// Thread-safety as in transport.h.
+// MixedTransport: one communicator over two transports. It uses shared memory for the ranks of this machine and
+// another transport for all other ranks. It only selects the transport: every function is forwarded to the transport
+// that serves the peer, or to both. Thread-safety: see transport.h.
 //
-// Memory is registered with the local transport only. A local peer reads it in place, to a remote one it is sent: a
-// published message to a remote peer leaves from the window's memory.
+// Memory is registered with the local transport only. Local peers read it in place. If a message is published to a
+// remote peer, it is sent from the memory of the window.
 //
-// Sleeping: the rank sleeps in the remote transport's doorbell, which also watches the descriptors of the shared-memory
-// poke bell; local peers see that the rank wants a poke instead of a futex.
+// The rank sleeps in the doorbell of the remote transport, which also watches the descriptors of the shared-memory
+// doorbell (DescriptorDoorbell). The state of that doorbell tells local peers to wake the rank through a descriptor
+// instead of a futex.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +24,16 @@ namespace tutti {
 struct MixedOptions {
   std::uint32_t rank = 0;
   std::uint32_t ranks = 1;
-  // By rank: its rank in the local transport, or -1 where it lives on another machine. This rank has one too.
+  // Indexed by rank: the number of the rank in the local transport, or -1 if it is on another machine. This rank has
+  // one too.
   std::vector<std::int32_t> local_index;
 };
 
 class MixedTransport final : public Transport {
  public:
-  // `local` connects the ranks with a local index; `remote` names its peers by rank and is asked for remote ones only.
-  // `remote_doorbell` is remote->doorbell(). Both transports have the same slot_bytes(). Errors: kSystem.
+  // `local` connects the ranks that have a local index. `remote` identifies its peers by rank, and is only used for
+  // ranks on other machines. `remote_doorbell` is remote->doorbell(). Both transports must have the same
+  // slot_bytes(). Errors: kSystem.
   static Result<std::unique_ptr<MixedTransport>> create(MixedOptions options, std::unique_ptr<ShmTransport> local,
                                                         std::unique_ptr<Transport> remote,
                                                         PollDoorbell& remote_doorbell);
@@ -55,8 +58,8 @@ class MixedTransport final : public Transport {
   void pump() override;
   bool flush() override;
   std::string troubles() override { return remote_->troubles(); }
-  std::string peer_way(std::uint32_t peer) override {
-    return options_.local_index[peer] < 0 ? remote_->peer_way(peer) : std::string();
+  std::string peer_path(std::uint32_t peer) override {
+    return options_.local_index[peer] < 0 ? remote_->peer_path(peer) : std::string();
   }
   std::string peer_trouble(std::uint32_t peer) override {
     return options_.local_index[peer] < 0 ? remote_->peer_trouble(peer) : std::string();
@@ -68,28 +71,30 @@ class MixedTransport final : public Transport {
   void announce_abort() override;
 
  private:
-  // Sleeps for both.
+  // Sleeps on the doorbells of both transports.
   class BothDoorbell final : public Doorbell {
    public:
-    BothDoorbell(std::unique_ptr<PokeBell> local, PollDoorbell& remote) : local_(std::move(local)), remote_(remote) {}
+    BothDoorbell(std::unique_ptr<DescriptorDoorbell> local, PollDoorbell& remote)
+        : local_(std::move(local)), remote_(remote) {}
     void arm() override;
     void disarm() override;
     void sleep(std::int64_t timeout_ns) override;
     void ring() override { remote_.ring(); }
 
    private:
-    std::unique_ptr<PokeBell> local_;
+    std::unique_ptr<DescriptorDoorbell> local_;
     PollDoorbell& remote_;
   };
+  // The transport that serves a peer.
   struct Route {
     Transport& transport;
-    std::uint32_t peer;  // the peer's rank there
+    std::uint32_t peer;  // the number of the peer in that transport
   };
 
   MixedTransport(MixedOptions options, std::unique_ptr<ShmTransport> local, std::unique_ptr<Transport> remote,
-                 std::unique_ptr<PokeBell> bell, PollDoorbell& remote_doorbell);
+                 std::unique_ptr<DescriptorDoorbell> local_doorbell, PollDoorbell& remote_doorbell);
   Route route(std::uint32_t peer) const;
-  Result<std::unique_ptr<Window>> remembered(Result<std::unique_ptr<Window>> window);
+  Result<std::unique_ptr<Window>> wrap_window(Result<std::unique_ptr<Window>> window);
 
   MixedOptions options_;
   std::string name_;

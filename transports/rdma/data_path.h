@@ -1,7 +1,9 @@
-// DataPath: what carries messages to peers on other machines in place of TCP: verbs, UCX. Boards, goodbyes and the
-// knowledge that a process has ended stay with TcpTransport; OffloadTransport puts the two together.
+// DataPath: transfers messages to peers on other machines in place of TCP. There are two: verbs and UCX. Status
+// boards, close notifications, and the detection that a process has ended remain the task of TcpTransport.
+// OffloadTransport combines the two.
 //
-// One per transport, used by the thread that drives progress. Connections may outlive it, as those of a Transport.
+// There is one DataPath for each transport, used by the thread that drives progress. Connections may outlive it,
+// like those of a Transport.
 #pragma once
 
 #include <cstddef>
@@ -12,63 +14,69 @@
 #include <string_view>
 #include <vector>
 
-#include "transports/rdma/introductions.h"
+#include "transports/rdma/handshake_channel.h"
 #include "transports/tcp/links.h"
 #include "transports/transport.h"
 
 namespace tutti {
 
-// What a data path is told when it is made.
+// The parameters of a new data path.
 struct DataPathOptions {
   std::uint32_t rank = 0;
   std::uint32_t ranks = 1;
   std::uint32_t slots = 4;
   std::uint32_t slot_bytes = 128 * 1024;
   std::uint32_t lanes = 8;
-  // By rank: what that rank's data path has said of itself at set-up; empty for this rank and for those that it does
-  // not serve. A peer's words: nothing in them is trusted.
+  // Indexed by rank: the text in which the data path of that rank described itself at set-up (see
+  // DataPathMaker::offer()). Empty for this rank and for ranks that the data path does not serve. It comes from
+  // peers, so do not trust it.
   std::vector<std::string> offers;
 };
 
 class DataPath {
  public:
   virtual ~DataPath() = default;
-  virtual std::string_view name() const = 0;  // "verbs", "ucx"
+  virtual std::string_view name() const = 0;  // "verbs" or "ucx"
   virtual bool reaches(std::uint32_t peer) const = 0;
-  // As Transport's. Only to peers that it reaches. Errors: kSystem, with the device.
+  // Like the functions of Transport. Only for peers that it reaches. Errors: kSystem, with the name of the device.
   virtual Result<std::unique_ptr<SendConnection>> open_send(std::uint32_t peer, std::uint16_t lane) = 0;
   virtual Result<std::unique_ptr<ReceiveConnection>> open_receive(std::uint32_t peer, std::uint16_t lane) = 0;
-  // Takes what has come and sends what waits. Never blocks.
+  // Processes everything that has arrived, and sends everything that waits. Never blocks.
   virtual void pump() = 0;
-  // True when nothing that was sent is left in this process.
+  // True if everything that was sent has left this process.
   virtual bool flush() = 0;
-  virtual std::string way(std::uint32_t /*peer*/) { return {}; }  // as Transport::peer_way()
-  // Why messages to and from the peer can no longer pass, with device, port and queue pair; nothing while they can.
+  // The devices and ports that connect this rank to the peer. See Transport::peer_path().
+  virtual std::string describe_path(std::uint32_t /*peer*/) { return {}; }
+  // The reason why messages to or from the peer cannot pass any more, with device, port and queue pair. Empty as
+  // long as they can.
   virtual std::optional<std::string> broken(std::uint32_t peer) = 0;
-  // The peer itself has said so: even if it has left since, in good order.
-  virtual bool told_broken(std::uint32_t /*peer*/) { return false; }
-  // Waits until what was sent has arrived, as far as it can, for at most `patience_ns`. Before the end.
-  virtual void drain(std::int64_t patience_ns) = 0;
-  virtual MemoryForgetter memory_forgetter() { return {}; }  // as Transport's
-  virtual std::uint64_t sends_told() const { return 0; }     // times that the network has said that it is done, ever
-  // What has gone wrong, for the message of a wait that has lasted too long; empty: nothing.
+  // True if the peer itself has reported that messages cannot pass. That counts even if the peer has since left
+  // properly.
+  virtual bool peer_reported_broken(std::uint32_t /*peer*/) { return false; }
+  // Waits until everything that was sent has arrived, as far as that is possible, but for at most `timeout_ns`.
+  // Call it before the path ends.
+  virtual void drain(std::int64_t timeout_ns) = 0;
+  virtual MemoryReleaseCallback memory_release_callback() { return {}; }  // like Transport's
+  // Number of send completions that the network has reported so far.
+  virtual std::uint64_t send_completions() const { return 0; }
+  // Problems to report in the message of a wait that has timed out; empty if there are none.
   virtual std::string troubles() = 0;
 };
 
-// What a data path may use of the transport that it belongs to; all of it outlives the path.
+// The parts of its transport that a data path may use. They outlive the path.
 struct DataPathHost {
-  Introductions& introductions;
-  TcpLinks& links;  // doorbell, boards
+  HandshakeChannel& handshake_channel;
+  TcpLinks& links;  // for the doorbell and the status boards
 };
 
-// Makes the data paths of a rank's communicators. One per rank of a job; thread-safe.
+// Makes the data paths of the communicators of one rank. There is one per rank of a job. Thread-safe.
 class DataPathMaker {
  public:
   virtual ~DataPathMaker() = default;
-  virtual std::string_view name() const = 0;  // as the paths'
-  // What peers must know of this rank to say whether the two reach each other: printable, without '|'.
+  virtual std::string_view name() const = 0;  // like DataPath::name()
+  // A description of this rank with which peers decide whether the two can reach each other. Printable, without '|'.
   virtual std::string offer() const = 0;
-  // Errors: kSystem (resources), kRefused (an offer that cannot be read, with the rank).
+  // Errors: kSystem (resources), kRefused (the offer of a rank cannot be read; the error contains the rank).
   virtual Result<std::unique_ptr<DataPath>> make(const DataPathHost& host, const DataPathOptions& options) = 0;
 };
 

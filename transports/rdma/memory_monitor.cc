@@ -24,17 +24,18 @@ constexpr int UFFD_USER_MODE_ONLY = 1;
 constexpr int kYields = 100;
 constexpr timespec kPause{.tv_sec = 0, .tv_nsec = 50'000};
 
-// Between two looks at what the monitor's thread has to do. A thread of a real-time class (SCHED_FIFO) that yields goes
-// on at once if the monitor's thread has a lower priority, and could wait for it for ever on its core: it must sleep.
-void give_way(int& looks) {
-  if (++looks <= kYields) {
+// Waits between two checks of the progress of the monitor's thread. Yielding alone is not enough: if a thread of a
+// real-time class (SCHED_FIFO) yields, and the monitor's thread has a lower priority on the same core, then the
+// yielding thread continues at once and could wait forever. So it sleeps after a few checks.
+void back_off(int& checks) {
+  if (++checks <= kYields) {
     sched_yield();
   } else {
     nanosleep(&kPause, nullptr);
   }
 }
 
-// A descriptor that tells of unmapping, moving and discarding; -1 where there is none.
+// Returns a descriptor that reports unmapping, moving and discarding of memory; -1 if that is not supported.
 int open_descriptor() {
   int fd = static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY));
   if (fd < 0) fd = static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK));  // before Linux 5.11
@@ -51,7 +52,7 @@ int open_descriptor() {
 
 std::shared_ptr<MemoryMonitor> MemoryMonitor::shared() {
   static const pid_t process = getpid();
-  // Never destroyed: without its thread a process that gives watched memory back would wait for ever.
+  // Never destroyed: without the monitor's thread, a thread that returns watched memory would wait forever.
   static auto& monitor = *new std::shared_ptr<MemoryMonitor>([]() -> std::shared_ptr<MemoryMonitor> {
     const int fd = open_descriptor();
     if (fd < 0) return nullptr;
@@ -64,12 +65,13 @@ std::shared_ptr<MemoryMonitor> MemoryMonitor::shared() {
     }
     return made;
   }());
-  return getpid() == process ? monitor : nullptr;  // a forked child has no such thread, and its memory is not watched
+  // A forked child does not have the monitor's thread, and its memory is not watched.
+  return getpid() == process ? monitor : nullptr;
 }
 
 MemoryMonitor::MemoryMonitor(int fd) : fd_(fd), process_(getpid()) {}
 
-// Makes `at` a key.
+// Makes `at` a key, so that a range begins there.
 MemoryMonitor::Watches::iterator MemoryMonitor::split(std::uintptr_t at) {
   const auto next = watches_.upper_bound(at);
   const std::uint32_t before = next == watches_.begin() ? 0 : std::prev(next)->second;
@@ -79,7 +81,8 @@ MemoryMonitor::Watches::iterator MemoryMonitor::split(std::uintptr_t at) {
 bool MemoryMonitor::watch(std::uintptr_t begin, std::uintptr_t end) {
   uffdio_register range{};
   range.range = {.start = begin, .len = end - begin};
-  // Write protection, of which use is never made: this alone makes no access fault.
+  // Write protection is requested because the mode must not be empty, but no page is ever protected. This mode alone
+  // does not cause page faults.
   range.mode = UFFDIO_REGISTER_MODE_WP;
   const std::scoped_lock lock(mutex_);
   if (ioctl(fd_, UFFDIO_REGISTER, &range) != 0) return false;
@@ -89,16 +92,16 @@ bool MemoryMonitor::watch(std::uintptr_t begin, std::uintptr_t end) {
 }
 
 void MemoryMonitor::unwatch(std::uintptr_t begin, std::uintptr_t end) {
-  if (getpid() != process_) return;  // a forked child's descriptor is of its parent's memory
+  if (getpid() != process_) return;  // the descriptor of a forked child refers to the memory of its parent
   const std::scoped_lock lock(mutex_);
   auto part = split(begin);
   const auto last = split(end);
   for (; part != last; ++part) {
     if (part->second == 0 || --part->second > 0) continue;
     uffdio_range range{.start = part->first, .len = std::next(part)->first - part->first};
-    static_cast<void>(ioctl(fd_, UFFDIO_UNREGISTER, &range));  // it may have gone meanwhile
+    static_cast<void>(ioctl(fd_, UFFDIO_UNREGISTER, &range));  // fails if the memory was unmapped meanwhile
   }
-  // Keys that divide nothing go.
+  // Remove keys that separate two ranges with equal counts.
   auto key = watches_.lower_bound(begin);
   while (key != watches_.end() && key->first <= end) {
     const std::uint32_t before = key == watches_.begin() ? 0 : std::prev(key)->second;
@@ -108,31 +111,32 @@ void MemoryMonitor::unwatch(std::uintptr_t begin, std::uintptr_t end) {
 
 bool MemoryMonitor::gone_since(Cursor& cursor,
                                const std::function<void(std::uintptr_t begin, std::uintptr_t end)>& gone) {
-  // Memory may have gone, and been mapped anew by another thread, before the thread has read of it: the kernel refuses
-  // to protect anything as long as there is something that was not read. What was read is told when it is not reading.
+  // Memory may have been unmapped, and even mapped again by another thread, before the monitor's thread has read the
+  // event. The kernel refuses to protect anything (EAGAIN) while it has unread events, so the first loop waits until
+  // all events are read. The second loop waits until the events that were read are recorded.
   uffdio_writeprotect nothing{};
-  int looks = 0;
-  while (ioctl(fd_, UFFDIO_WRITEPROTECT, &nothing) != 0 && errno == EAGAIN) give_way(looks);
-  while (reading_.load(std::memory_order_seq_cst)) give_way(looks);
+  int checks = 0;
+  while (ioctl(fd_, UFFDIO_WRITEPROTECT, &nothing) != 0 && errno == EAGAIN) back_off(checks);
+  while (reading_.load(std::memory_order_seq_cst)) back_off(checks);
   const Cursor last = now();
-  if (last - cursor > kRemembered / 2) {
+  if (last - cursor > kMaxRecorded / 2) {
     cursor = last;
     return false;
   }
   const Cursor first = cursor;
   for (; cursor < last; ++cursor) {
-    const Range& range = ranges_[cursor % kRemembered];
+    const Range& range = ranges_[cursor % kMaxRecorded];
     gone(range.begin.load(std::memory_order_relaxed), range.end.load(std::memory_order_relaxed));
   }
-  std::atomic_thread_fence(std::memory_order_acquire);  // the ranges were read before
-  return now() - first < kRemembered;                   // none of them was written over meanwhile
+  std::atomic_thread_fence(std::memory_order_acquire);  // the ranges were read before this line
+  return now() - first < kMaxRecorded;                  // true if none of them was overwritten meanwhile
 }
 
-void MemoryMonitor::tell(std::uintptr_t begin, std::uintptr_t end) {
-  const Cursor number = told_.load(std::memory_order_relaxed);
-  ranges_[number % kRemembered].begin.store(begin, std::memory_order_relaxed);
-  ranges_[number % kRemembered].end.store(end, std::memory_order_relaxed);
-  told_.store(number + 1, std::memory_order_release);
+void MemoryMonitor::record(std::uintptr_t begin, std::uintptr_t end) {
+  const Cursor number = recorded_.load(std::memory_order_relaxed);
+  ranges_[number % kMaxRecorded].begin.store(begin, std::memory_order_relaxed);
+  ranges_[number % kMaxRecorded].end.store(end, std::memory_order_relaxed);
+  recorded_.store(number + 1, std::memory_order_release);
 }
 
 void MemoryMonitor::run() {
@@ -144,9 +148,9 @@ void MemoryMonitor::run() {
     uffd_msg message{};
     while (read(fd_, &message, sizeof(message)) == static_cast<ssize_t>(sizeof(message))) {
       if (message.event == UFFD_EVENT_UNMAP || message.event == UFFD_EVENT_REMOVE) {
-        tell(message.arg.remove.start, message.arg.remove.end);
+        record(message.arg.remove.start, message.arg.remove.end);
       } else if (message.event == UFFD_EVENT_REMAP) {
-        tell(message.arg.remap.from, message.arg.remap.from + message.arg.remap.len);
+        record(message.arg.remap.from, message.arg.remap.from + message.arg.remap.len);
       }
     }
     reading_.store(false, std::memory_order_release);

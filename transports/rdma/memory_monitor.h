@@ -1,9 +1,11 @@
-// MemoryMonitor: tells when memory of this process is given back to the system or gets other pages (munmap, mremap,
-// madvise, a heap that shrinks), whoever does it, before the call that does so returns. For what is remembered of
-// memory by its address, such as registrations with a network card.
+// MemoryMonitor: reports when memory of this process is returned to the operating system or gets different pages
+// (munmap, mremap, madvise, a heap that shrinks), whichever code does it, and before the system call that does it
+// returns. It is needed by caches that identify memory by its address, for example those of registrations with a
+// network card.
 //
-// By userfaultfd: the kernel holds such a call until this monitor's thread has read of it. The thread takes no lock and
-// never allocates, so that it can't wait for who waits for it. One per process, which lives as long as the process.
+// It is implemented with userfaultfd: the kernel delays such a system call until the thread of this monitor has read
+// the event. The thread takes no lock and never allocates memory. Otherwise it could wait for a thread that waits
+// for it. There is one monitor per process. It exists until the process ends.
 #pragma once
 
 #include <sys/types.h>
@@ -23,18 +25,20 @@ class MemoryMonitor {
  public:
   using Cursor = std::uint64_t;
 
-  // Null where the system has none or does not permit it (seccomp in some containers). Thread-safe.
+  // Returns null if the system does not support userfaultfd or does not permit it (seccomp in some containers).
+  // Thread-safe.
   static std::shared_ptr<MemoryMonitor> shared();
 
-  // From now on the end of memory in [begin, end), whole pages, is told. False: of this kind of memory it cannot be.
-  // Thread-safe.
+  // Starts to report when memory in [begin, end) ends. Both must be page boundaries. Returns false if this type of
+  // memory cannot be watched. Thread-safe.
   bool watch(std::uintptr_t begin, std::uintptr_t end);
-  // Takes one watch() of that very range back: what no other one covers is told of no longer, and costs the system no
-  // more. Also of memory that has gone meanwhile. Thread-safe.
+  // Revokes one call of watch() with the same range. Memory that no other watch() covers is not reported any more
+  // and causes no more cost in the kernel. The memory may already be unmapped. Thread-safe.
   void unwatch(std::uintptr_t begin, std::uintptr_t end);
-  Cursor now() const { return told_.load(std::memory_order_acquire); }
-  // Calls `gone` for what has ended since `cursor`, which moves on. What has ended before this call was made is among
-  // it. False: so much has that not all can be told. Thread-safe.
+  Cursor now() const { return recorded_.load(std::memory_order_acquire); }
+  // Calls `gone` for each range that ended since `cursor`, and advances the cursor. Everything that ended before
+  // this call is included. Returns false if ranges were lost because too many have ended; then any memory may have
+  // ended. Thread-safe.
   bool gone_since(Cursor& cursor, const std::function<void(std::uintptr_t begin, std::uintptr_t end)>& gone);
 
  private:
@@ -42,23 +46,25 @@ class MemoryMonitor {
     std::atomic<std::uintptr_t> begin;
     std::atomic<std::uintptr_t> end;
   };
-  static constexpr std::size_t kRemembered = 4096;
+  static constexpr std::size_t kMaxRecorded = 4096;
 
-  // Of [the key, next]: how many watches cover it. What no key is at or before has none.
+  // Each key begins a range that extends to the next key. The value is the number of watches that cover the range.
+  // Addresses before the first key are covered by none.
   using Watches = std::map<std::uintptr_t, std::uint32_t>;
 
   explicit MemoryMonitor(int fd);
   void run();
-  void tell(std::uintptr_t begin, std::uintptr_t end);
+  void record(std::uintptr_t begin, std::uintptr_t end);
   Watches::iterator split(std::uintptr_t at);
 
   const int fd_;
   const pid_t process_;
-  std::mutex mutex_;                   // never taken by the thread, which all wait for who give memory back
-  Watches watches_;                    // guarded by it
-  std::atomic<bool> reading_ = false;  // something may have been read that is not told yet
-  std::atomic<Cursor> told_ = 0;       // ranges, ever
-  std::array<Range, kRemembered> ranges_{};
+  // Never taken by the monitor's thread, because all threads that return memory wait for that thread.
+  std::mutex mutex_;
+  Watches watches_;                    // guarded by mutex_
+  std::atomic<bool> reading_ = false;  // events may have been read that are not recorded yet
+  std::atomic<Cursor> recorded_ = 0;   // number of ranges recorded so far
+  std::array<Range, kMaxRecorded> ranges_{};
 };
 
 }  // namespace tutti

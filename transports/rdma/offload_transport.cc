@@ -9,13 +9,14 @@
 namespace tutti {
 namespace {
 
-constexpr std::int64_t kDrainNs = 2'000'000'000;  // what was sent may take so long to arrive, at the end
+// How long data that was sent may take to arrive when the transport ends.
+constexpr std::int64_t kDrainNs = 2'000'000'000;
 
 }  // namespace
 
 OffloadTransport::OffloadTransport(std::unique_ptr<TcpTransport> tcp)
     : tcp_(std::move(tcp)),
-      introductions_(
+      handshake_channel_(
           [this](std::uint32_t peer) { return tcp_->open_send(peer, static_cast<std::uint16_t>(lanes())); },
           [this](std::uint32_t peer) { return tcp_->open_receive(peer, static_cast<std::uint16_t>(lanes())); },
           tcp_->slot_bytes()) {}
@@ -28,7 +29,7 @@ Result<std::unique_ptr<OffloadTransport>> OffloadTransport::create(TcpTransportO
   auto tcp = TcpTransport::create(options, std::move(endpoint), addresses);
   if (!tcp) return tcp.error();
   std::unique_ptr<OffloadTransport> transport(new OffloadTransport(std::move(*tcp)));  // private constructor
-  auto path = make_path({.introductions = transport->introductions_, .links = transport->tcp_->links()});
+  auto path = make_path({.handshake_channel = transport->handshake_channel_, .links = transport->tcp_->links()});
   if (!path) return path.error();
   transport->path_ = std::move(*path);
   return transport;
@@ -36,7 +37,8 @@ Result<std::unique_ptr<OffloadTransport>> OffloadTransport::create(TcpTransportO
 
 OffloadTransport::~OffloadTransport() {
   if (path_ == nullptr || !tcp_->links().own_process()) return;
-  runs_through([this] { announce_leave(); });  // if this ends early, the destructor of tcp_ still says goodbye
+  // If this throws, the destructor of tcp_ still sends the close notification.
+  runs_through([this] { announce_leave(); });
 }
 
 Result<std::unique_ptr<SendConnection>> OffloadTransport::open_send(std::uint32_t peer, std::uint16_t lane) {
@@ -53,7 +55,7 @@ PeerStatus OffloadTransport::peer_status(std::uint32_t peer) {
   PeerStatus status = tcp_->peer_status(peer);
   const bool live = status.life == PeerLife::kLive && !tcp_->links().is_probing(peer);
   if (live && path_->broken(peer)) unreachable_.insert(peer);
-  if (status.life == PeerLife::kLeft && path_->told_broken(peer)) unreachable_.insert(peer);
+  if (status.life == PeerLife::kLeft && path_->peer_reported_broken(peer)) unreachable_.insert(peer);
   const bool parted = status.life == PeerLife::kLive || status.life == PeerLife::kLeft;
   if (parted && unreachable_.contains(peer)) {
     status.life = PeerLife::kUnreachable;
@@ -69,7 +71,7 @@ std::string OffloadTransport::peer_trouble(std::uint32_t peer) {
 
 void OffloadTransport::pump() {
   tcp_->pump();
-  introductions_.pump();
+  handshake_channel_.pump();
   path_->pump();
 }
 
@@ -80,13 +82,13 @@ bool OffloadTransport::flush() {
 
 std::string OffloadTransport::troubles() {
   std::string text = tcp_->troubles();
-  for (const std::string& more : {path_->troubles(), introductions_.trouble()}) {
+  for (const std::string& more : {path_->troubles(), handshake_channel_.trouble()}) {
     if (!more.empty()) text += (text.empty() ? "" : "; ") + more;
   }
   return text;
 }
 
-// The goodbye comes last, so that who has read it has everything.
+// The close notification is sent last, so a peer that has received it has received everything before it.
 void OffloadTransport::announce_leave() {
   if (std::exchange(left_, true)) return;
   path_->drain(kDrainNs);

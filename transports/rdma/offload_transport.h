@@ -1,8 +1,9 @@
-// OffloadTransport: a TcpTransport whose messages go another way, to the peers that a DataPath reaches. Boards,
-// goodbyes and what tells that a process has ended stay on TCP: one connection each way between two ranks that talk,
-// over which the data path's ends introduce themselves.
+// OffloadTransport: a TcpTransport that sends its messages over a DataPath to the peers that the DataPath reaches.
+// Status boards, close notifications, and the detection that a process has ended remain on TCP: there is one
+// connection in each direction between two ranks that exchange messages. It also carries the handshake of the data
+// path.
 //
-// Thread-safety as in transport.h.
+// Thread safety as in transport.h.
 #pragma once
 
 #include <functional>
@@ -12,7 +13,7 @@
 #include <vector>
 
 #include "transports/rdma/data_path.h"
-#include "transports/rdma/introductions.h"
+#include "transports/rdma/handshake_channel.h"
 #include "transports/tcp/tcp_transport.h"
 
 namespace tutti {
@@ -21,8 +22,8 @@ class OffloadTransport final : public Transport {
  public:
   using MakePath = std::function<Result<std::unique_ptr<DataPath>>(const DataPathHost& host)>;
 
-  // As TcpTransport::create(), with the lanes that plans and transfers use; one more is taken for introductions. Errors
-  // also those of `make_path`.
+  // Like TcpTransport::create(), with the lanes that plans and transfers use. One more lane is added for the
+  // handshake. Errors: in addition those of `make_path`.
   static Result<std::unique_ptr<OffloadTransport>> create(TcpTransportOptions options,
                                                           std::shared_ptr<TcpEndpoint> endpoint,
                                                           const std::vector<std::string>& addresses,
@@ -51,7 +52,7 @@ class OffloadTransport final : public Transport {
   bool peer_has_left(std::uint32_t peer, std::uint64_t sequence) override {
     return tcp_->peer_has_left(peer, sequence);
   }
-  std::string peer_way(std::uint32_t peer) override { return path_->way(peer); }
+  std::string peer_path(std::uint32_t peer) override { return path_->describe_path(peer); }
   std::string peer_trouble(std::uint32_t peer) override;
   std::string peer_loss(std::uint32_t peer) override { return tcp_->peer_loss(peer); }
   std::optional<std::byte*> peer_output(std::uint32_t, std::uint64_t, std::uint64_t) override { return nullptr; }
@@ -60,8 +61,8 @@ class OffloadTransport final : public Transport {
   Result<std::unique_ptr<Window>> adopt_window(void* data, std::size_t bytes) override {
     return tcp_->adopt_window(data, bytes);
   }
-  MemoryForgetter memory_forgetter() override { return path_->memory_forgetter(); }
-  std::uint64_t sends_told() const { return path_->sends_told(); }  // as DataPath's
+  MemoryReleaseCallback memory_release_callback() override { return path_->memory_release_callback(); }
+  std::uint64_t send_completions() const { return path_->send_completions(); }  // as in DataPath
   void pump() override;
   bool flush() override;
   std::string troubles() override;
@@ -72,10 +73,11 @@ class OffloadTransport final : public Transport {
   explicit OffloadTransport(std::unique_ptr<TcpTransport> tcp);
 
   std::unique_ptr<TcpTransport> tcp_;
-  Introductions introductions_;
+  HandshakeChannel handshake_channel_;
   std::unique_ptr<DataPath> path_;
   bool left_ = false;
-  std::set<std::uint32_t> unreachable_;  // the way had broken before they left: that is why they did
+  // Peers that could not be reached any more before they left, which is the reason why they left.
+  std::set<std::uint32_t> unreachable_;
 };
 
 }  // namespace tutti

@@ -10,6 +10,7 @@ namespace {
 
 using Transfer = ssize_t (*)(pid_t, const iovec*, unsigned long, const iovec*, unsigned long, unsigned long);
 
+// Whether this process can read one byte of `process` at that address.
 bool is_readable(pid_t process, std::uint64_t address) {
   std::byte byte{};
   const iovec local{.iov_base = &byte, .iov_len = 1};
@@ -17,8 +18,8 @@ bool is_readable(pid_t process, std::uint64_t address) {
   return process_vm_readv(process, &local, 1, &remote, 1, 0) == 1;
 }
 
-// Nothing at all was moved: why. The kernel says EFAULT for either side's memory, so the byte at which it stopped is
-// looked at where it would have come from.
+// Determines why not even one byte was moved. The kernel reports EFAULT for the memory of either side. This function
+// therefore tests whether the source of the first byte that was not moved is readable.
 MemoryAccess refusal(Transfer transfer, pid_t process, std::uint64_t address, const std::byte* here) {
   if (errno == ESRCH) return MemoryAccess::kGone;
   if (errno != EFAULT) return MemoryAccess::kForbidden;
@@ -27,7 +28,7 @@ MemoryAccess refusal(Transfer transfer, pid_t process, std::uint64_t address, co
   return own ? MemoryAccess::kOwnRefused : MemoryAccess::kRefused;
 }
 
-// The kernel may move less than was asked for.
+// Repeats the system call, because the kernel may move fewer bytes than requested.
 MemoryAccess move(Transfer transfer, pid_t process, std::uint64_t address, std::byte* here, std::size_t bytes) {
   while (bytes > 0) {
     const iovec local{.iov_base = here, .iov_len = bytes};
@@ -50,7 +51,7 @@ bool can_attach(pid_t process, const SegmentHeader& header) {
   if (process <= 0 || header.nonce == there.nonce) return false;
   const MemoryAccess access = read_process(process, header.address, reinterpret_cast<std::byte*>(&there), sizeof there);
   if (access != MemoryAccess::kDone || there != header) return false;
-  return process_vm_writev(process, nullptr, 0, nullptr, 0, 0) == 0;  // a filter may forbid this call alone
+  return process_vm_writev(process, nullptr, 0, nullptr, 0, 0) == 0;  // a system call filter may forbid only this call
 }
 
 MemoryAccess read_process(pid_t process, std::uint64_t address, std::byte* to, std::size_t bytes) {

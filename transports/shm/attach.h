@@ -1,10 +1,11 @@
-// Cross-memory attach: another process's memory, read and written by system calls (process_vm_readv,
-// process_vm_writev). The kernel lets a process do so where it might also debug the other one: the same user, and
-// nothing in between that forbids it (Yama's ptrace_scope, a container's system call filter). Whether it does is tried,
-// not guessed.
+// Cross-memory attach: reading and writing the memory of another process by system calls (process_vm_readv,
+// process_vm_writev). The kernel permits them if this process could also debug the other one: both processes have the
+// same user, and neither Yama's ptrace_scope nor a system call filter of a container forbids it. The only reliable
+// way to find out is to try, see can_attach().
 //
-// A process number may be given to another process once the first has ended; the caller looks whether it lives before
-// its calls (SegmentExchange::peer_gone); numbers come round only after all others, so no call meets a stranger.
+// When a process has exited, the kernel may give its process number to another process. The caller therefore checks
+// that the process is alive before each call (SegmentExchange::peer_gone). The kernel reuses a number only after all
+// other numbers, so a call never accesses the memory of an unrelated process.
 #pragma once
 
 #include <sys/types.h>
@@ -17,11 +18,12 @@
 
 namespace tutti {
 
-// Whether this process can attach to that one, the owner of the segment whose header is given. It says where the owner
-// has mapped the segment: what stands there must be this header.
+// Whether this process can attach to `process`. That process owns the segment with this `header`, which contains the
+// address at which the owner has mapped the segment. The test reads that address in the other process and expects the
+// same header there. It also tests whether writing is permitted.
 bool can_attach(pid_t process, const SegmentHeader& header);
 
-// Thread-safe. `address` as the other process sees it.
+// Copy `bytes` bytes from or to `address`, an address in the other process. Thread-safe.
 MemoryAccess read_process(pid_t process, std::uint64_t address, std::byte* to, std::size_t bytes);
 MemoryAccess write_process(pid_t process, std::uint64_t address, const std::byte* from, std::size_t bytes);
 

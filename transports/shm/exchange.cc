@@ -11,15 +11,15 @@
 namespace tutti {
 namespace {
 
-constexpr std::chrono::microseconds kLookEvery{200};  // while mappings are under way during set-up
+constexpr std::chrono::microseconds kPollInterval{200};  // polling interval while mappings are in transit during set-up
 
-std::uint64_t poke_key(std::uint32_t rank, std::uint32_t segment) { return std::uint64_t{rank} << 32 | segment; }
+std::uint64_t wake_key(std::uint32_t rank, std::uint32_t segment) { return std::uint64_t{rank} << 32 | segment; }
 
-class InProcessPokes final : public PokeReceiver {
+class InProcessWakeReceiver final : public WakeReceiver {
  public:
-  InProcessPokes(std::shared_ptr<InProcessRelay> relay, std::uint64_t key, int event)
+  InProcessWakeReceiver(std::shared_ptr<InProcessRelay> relay, std::uint64_t key, int event)
       : relay_(std::move(relay)), key_(key), event_(event) {}
-  ~InProcessPokes() override { relay_->pokes().close(key_); }
+  ~InProcessWakeReceiver() override { relay_->wake_table().close(key_); }
   std::vector<int> descriptors() const override { return {event_}; }
   void drain() override { clear_event(event_); }
 
@@ -45,10 +45,12 @@ Result<std::vector<Offer>> collect_offers(SegmentExchange& exchange, std::uint32
     for (std::uint32_t peer = 0; peer < ids.size(); ++peer) {
       std::shared_ptr<Mapping>& mapping = offers[peer].mapping;
       if (mapping != nullptr) continue;
-      const bool gone = exchange.peer_gone(peer);  // before the look: what it sent before its end still counts
+      // Checked before find(), because a mapping that the peer sent before its exit is still valid.
+      const bool gone = exchange.peer_gone(peer);
       mapping = exchange.find(peer, ids[peer]);
       if (mapping != nullptr) continue;
-      // Not shared again: a peer that has all it needs pumps no more.
+      // The loss is final. The peer is not asked to share the mapping again, because a peer that has all that it
+      // needs no longer calls pump().
       if (const auto loss = exchange.loss(peer, ids[peer])) {
         return error_of(*loss, ErrorScope::kCommunicator, peer, rank);
       }
@@ -62,37 +64,37 @@ Result<std::vector<Offer>> collect_offers(SegmentExchange& exchange, std::uint32
     if (clock.now_ns() >= deadline_ns) {
       return Error{ErrorCode::kTimeout, ErrorScope::kCommunicator, missing,
                    missing >= 0 ? fmt::format("set-up deadline passed: no shared memory from rank {}", missing)
-                                : "set-up deadline passed: a peer does not take this rank's shared memory"};
+                                : "set-up deadline passed: a peer does not receive the shared memory of this rank"};
     }
-    std::this_thread::sleep_for(kLookEvery);
+    std::this_thread::sleep_for(kPollInterval);
   }
 }
 
 SubExchange::SubExchange(std::shared_ptr<SegmentExchange> parent, std::vector<std::uint32_t> members)
     : parent_(std::move(parent)), members_(std::move(members)) {
-  TUTTI_ASSERT(!members_.empty());  // an empty audience would mean all of the parent's peers
+  TUTTI_ASSERT(!members_.empty());  // for the parent, an empty audience means all of its peers
 }
 
 std::span<const std::uint32_t> SubExchange::translate(std::span<const std::uint32_t> audience,
-                                                      std::vector<std::uint32_t>& room) const {
+                                                      std::vector<std::uint32_t>& storage) const {
   if (audience.empty()) return members_;
-  for (const std::uint32_t peer : audience) room.push_back(members_.at(peer));
-  return room;
+  for (const std::uint32_t peer : audience) storage.push_back(members_.at(peer));
+  return storage;
 }
 
 std::uint32_t SubExchange::share(const std::shared_ptr<Mapping>& mapping, std::span<const std::uint32_t> audience) {
-  std::vector<std::uint32_t> room;
-  return parent_->share(mapping, translate(audience, room));
+  std::vector<std::uint32_t> storage;
+  return parent_->share(mapping, translate(audience, storage));
 }
 
 void SubExchange::unshare(std::uint32_t id, std::span<const std::uint32_t> audience) {
-  std::vector<std::uint32_t> room;
-  parent_->unshare(id, translate(audience, room));
+  std::vector<std::uint32_t> storage;
+  parent_->unshare(id, translate(audience, storage));
 }
 
 bool SubExchange::all_sent_to(std::span<const std::uint32_t> peers) {
-  std::vector<std::uint32_t> room;
-  return parent_->all_sent_to(translate(peers, room));
+  std::vector<std::uint32_t> storage;
+  return parent_->all_sent_to(translate(peers, storage));
 }
 
 std::shared_ptr<Mapping> SubExchange::find(std::uint32_t peer, std::uint32_t id) {
@@ -109,10 +111,12 @@ std::optional<MemoryLoss> SubExchange::take_loss(std::uint32_t peer, std::uint32
 
 bool SubExchange::peer_gone(std::uint32_t peer) { return parent_->peer_gone(members_.at(peer)); }
 pid_t SubExchange::process_of(std::uint32_t peer) { return parent_->process_of(members_.at(peer)); }
-void SubExchange::poke(std::uint32_t peer, std::uint32_t segment) { parent_->poke(members_.at(peer), segment); }
+void SubExchange::wake_peer(std::uint32_t peer, std::uint32_t segment) {
+  parent_->wake_peer(members_.at(peer), segment);
+}
 
-Result<std::unique_ptr<PokeReceiver>> SubExchange::receive_pokes(std::uint32_t segment) {
-  return parent_->receive_pokes(segment);
+Result<std::unique_ptr<WakeReceiver>> SubExchange::create_wake_receiver(std::uint32_t segment) {
+  return parent_->create_wake_receiver(segment);
 }
 
 bool SubExchange::pump() {
@@ -134,7 +138,7 @@ void InProcessRelay::insert(std::uint32_t rank, std::uint32_t id, std::shared_pt
 }
 
 void InProcessRelay::erase(std::uint32_t rank, std::uint32_t id) {
-  std::shared_ptr<Mapping> last;  // unmapped after the lock is gone
+  std::shared_ptr<Mapping> last;  // unmapped after the lock is released
   const std::scoped_lock lock(mutex_);
   const auto found = mappings_.find({rank, id});
   if (found == mappings_.end()) return;
@@ -171,8 +175,8 @@ std::uint32_t InProcessExchange::share(const std::shared_ptr<Mapping>& mapping, 
   return id;
 }
 
-// Memory from our allocator is one mapping for all ranks of the process. Adopted memory is its owner's: it may be freed
-// while a peer still looks, so each peer has a view of its own.
+// Memory from our allocator is one mapping for all ranks of the process. Adopted memory belongs to the user, who may
+// free it while a peer still reads it. Each peer therefore gets its own view of adopted memory.
 std::shared_ptr<Mapping> InProcessExchange::find(std::uint32_t peer, std::uint32_t id) {
   auto mapping = relay_->find(peer, id);
   const std::scoped_lock lock(mutex_);
@@ -194,14 +198,14 @@ std::optional<MemoryLoss> InProcessExchange::loss(std::uint32_t peer, std::uint3
   return lost == lost_.end() ? std::nullopt : std::optional(lost->second);
 }
 
-// The next find() tries again by itself.
+// The next find() tries to map the memory again by itself.
 std::optional<MemoryLoss> InProcessExchange::take_loss(std::uint32_t peer, std::uint32_t id) {
   const std::scoped_lock lock(mutex_);
   const auto lost = lost_.extract({peer, id});
   return lost.empty() ? std::nullopt : std::optional(std::move(lost.mapped()));
 }
 
-// Lets go of views whose memory was taken back: nobody asks for their numbers again.
+// Drops views of memory that was withdrawn, because no caller asks for their numbers again.
 bool InProcessExchange::pump() {
   const std::scoped_lock lock(mutex_);
   const auto taken_back = [this](const auto& entry) {
@@ -212,15 +216,15 @@ bool InProcessExchange::pump() {
   return true;
 }
 
-void InProcessExchange::poke(std::uint32_t peer, std::uint32_t segment) {
-  relay_->pokes().signal(poke_key(peer, segment));
+void InProcessExchange::wake_peer(std::uint32_t peer, std::uint32_t segment) {
+  relay_->wake_table().signal(wake_key(peer, segment));
 }
 
-Result<std::unique_ptr<PokeReceiver>> InProcessExchange::receive_pokes(std::uint32_t segment) {
-  const std::uint64_t key = poke_key(rank_, segment);
-  auto event = relay_->pokes().open(key);
+Result<std::unique_ptr<WakeReceiver>> InProcessExchange::create_wake_receiver(std::uint32_t segment) {
+  const std::uint64_t key = wake_key(rank_, segment);
+  auto event = relay_->wake_table().open(key);
   if (!event) return event.error();
-  return std::unique_ptr<PokeReceiver>(std::make_unique<InProcessPokes>(relay_, key, *event));
+  return std::unique_ptr<WakeReceiver>(std::make_unique<InProcessWakeReceiver>(relay_, key, *event));
 }
 
 }  // namespace tutti

@@ -1,11 +1,14 @@
-// SegmentExchange: how the ranks of one machine get at each other's shared memory, how they wake each other where a
-// futex does not do, and how they pass datagrams (transports/oob_datagrams.h). The seam between the shared-memory
-// transport and the world: UnixExchange passes descriptors between processes, InProcessExchange hands over pointers
-// between threads, SubExchange lets a further communicator of the same processes use an exchange that is there already.
+// SegmentExchange: how the ranks of one machine obtain each other's shared memory, wake each other if a futex is not
+// sufficient, and send each other datagrams (transports/oob_datagrams.h). It separates the shared-memory transport
+// from the operating system and has several implementations:
 //
-// A rank's exchange serves all communicators that the rank has on these peers. Every shared mapping has a number that
-// its owner's exchange never gives twice (1, 2, ...; 0 is none), whichever communicator it belongs to. All functions
-// are thread-safe and never block.
+//   UnixExchange       passes file descriptors between processes
+//   InProcessExchange  passes pointers between threads of one process
+//   SubExchange        lets another communicator of the same processes use an existing exchange
+//
+// The exchange of a rank serves all communicators that the rank has with these peers. Every shared mapping has a
+// number (1, 2, ...; 0 is never used). The exchange of the owner never assigns a number twice, even for different
+// communicators. All functions are thread-safe and never block.
 #pragma once
 
 #include <sys/types.h>
@@ -26,7 +29,7 @@
 #include "transports/memory_loss.h"
 #include "transports/oob_datagrams.h"
 #include "transports/shm/mapping.h"
-#include "transports/shm/pokes.h"
+#include "transports/shm/wake_table.h"
 #include "tutti/result.h"
 
 namespace tutti {
@@ -34,47 +37,55 @@ namespace tutti {
 class SegmentExchange {
  public:
   virtual ~SegmentExchange() = default;
-  // Offers `mapping` to the peers in `audience` (empty: to all) and returns its number. Taken back with the same
-  // audience; peers that have mapped it keep it until they notice.
+  // share() offers `mapping` to the peers in `audience` (empty: all peers) and returns its number. unshare()
+  // withdraws the offer; pass the same audience. Peers that have mapped the memory keep their mapping until they
+  // receive the withdrawal.
   virtual std::uint32_t share(const std::shared_ptr<Mapping>& mapping, std::span<const std::uint32_t> audience) = 0;
   virtual void unshare(std::uint32_t id, std::span<const std::uint32_t> audience) = 0;
-  // The peer's mapping, or null while it has not arrived (ask again), was lost (take_loss()), or was taken back.
+  // Returns the mapping of the peer. Null if it has not arrived yet (ask again later), was lost (see take_loss()), or
+  // was withdrawn.
   virtual std::shared_ptr<Mapping> find(std::uint32_t peer, std::uint32_t id) = 0;
-  // Open files, for memory that only a device's driver can map: passed on as they are, to be taken once by each peer of
-  // the audience. share_file() takes the descriptor, returns a number as share() does; unshare() takes the offer back.
-  // take_file() gives the descriptor to the caller; -1: it has not arrived (ask again), or was taken or taken back.
-  // Between processes only: 0 and -1 elsewhere, since threads of one process need not pass anything.
+  // Transfer of open files, for memory that only the driver of a device can map. Each peer of the audience can take
+  // the file once. share_file() takes ownership of the descriptor and returns a number as share() does; unshare()
+  // withdraws the offer. take_file() gives the descriptor to the caller, or returns -1 if it has not arrived yet (ask
+  // again later), was already taken, or was withdrawn. Only UnixExchange implements them. The other exchanges return
+  // 0 and -1, because threads of one process need not pass files.
   virtual std::uint32_t share_file(int fd, std::span<const std::uint32_t> audience) {
     static_cast<void>(audience);
     close(fd);
     return 0;
   }
   virtual int take_file(std::uint32_t /*peer*/, std::uint32_t /*id*/) { return -1; }
-  // Why the peer's mapping or file `id` was lost on its way: this process could not receive or map it. Nothing if it
-  // was not lost, as far as is known here.
+  // The reason why mapping or file `id` of the peer was lost: this process could not receive or map it. Empty if this
+  // rank knows of no loss.
   virtual std::optional<MemoryLoss> loss(std::uint32_t /*peer*/, std::uint32_t /*id*/) { return std::nullopt; }
-  // The same for a caller whose peer answers, because it pumps: asks the peer to share a lost mapping again, and
-  // reports a loss only if that was in vain. Reports it once, and asks anew from then on.
+  // The same for a caller whose peer still calls pump() and therefore answers. The first call asks the peer to share
+  // a lost mapping again. A later call reports the loss if the second attempt failed as well. Each loss is reported
+  // once; the next call then starts again by asking the peer.
   virtual std::optional<MemoryLoss> take_loss(std::uint32_t /*peer*/, std::uint32_t /*id*/) { return std::nullopt; }
-  // Moves what is queued in both directions; true when nothing is left to send. Called now and then by a rank that
-  // waits.
+  // Sends and receives what is queued. Returns true if nothing remains to be sent. A waiting rank calls it from time
+  // to time.
   virtual bool pump() = 0;
-  // Whether nothing is left to send to these peers, whatever others leave lying: a stopped process takes nothing.
+  // Whether nothing remains to be sent to these peers. Other peers do not matter, because a stopped process may never
+  // receive what is queued for it.
   virtual bool all_sent_to(std::span<const std::uint32_t> peers) = 0;
-  // True once the peer's process has ended or closed its end.
+  // True once the process of the peer has exited, or has closed its end.
   virtual bool peer_gone(std::uint32_t peer) = 0;
-  // The number of the peer's process as seen from here; 0: none can be seen.
+  // The process number of the peer as this process sees it; 0 if this process cannot see it.
   virtual pid_t process_of(std::uint32_t peer) = 0;
-  // Wakes `peer` if it sleeps, by its PokeReceiver, in the communicator whose segment it shares as `segment`.
-  virtual void poke(std::uint32_t peer, std::uint32_t segment) = 0;
-  // For pokes of this rank's communicator with the segment `segment`; one at a time. The exchange must outlive it.
-  virtual Result<std::unique_ptr<PokeReceiver>> receive_pokes(std::uint32_t segment) = 0;
-  // A datagram of at most kMostDatagramBytes to `peer`, not this rank; lost where the peer has ended.
+  // Wakes `peer` if it sleeps in the communicator that uses segment `segment` of that peer. Has no effect if the peer
+  // has no WakeReceiver for that segment.
+  virtual void wake_peer(std::uint32_t peer, std::uint32_t segment) = 0;
+  // Creates the receiver of wake-ups for this rank's communicator with the segment `segment`. Only one may exist at a
+  // time, and the exchange must outlive it.
+  virtual Result<std::unique_ptr<WakeReceiver>> create_wake_receiver(std::uint32_t segment) = 0;
+  // post() queues a datagram of at most kMostDatagramBytes to `peer`, which must not be this rank. The datagram is
+  // lost if the peer has exited. take_datagram() returns the oldest one from `peer` on that channel, if there is any.
   virtual void post(std::uint32_t peer, std::uint64_t channel, const std::string& datagram) = 0;
   virtual std::optional<std::string> take_datagram(std::uint32_t peer, std::uint64_t channel) = 0;
 };
 
-// A mapping that is offered to peers as long as this lives.
+// A mapping that is offered to all peers as long as this object exists.
 class Share {
  public:
   Share(std::shared_ptr<SegmentExchange> exchange, const std::shared_ptr<Mapping>& mapping)
@@ -87,25 +98,25 @@ class Share {
   std::uint32_t id() const { return id_; }
 
  private:
-  std::shared_ptr<SegmentExchange> exchange_;  // shared with all that use it, which end in any order
+  std::shared_ptr<SegmentExchange> exchange_;  // shared by all users, which are destroyed in any order
   std::uint32_t id_;
 };
 
-// A mapping as some rank offers it. Holding it keeps it, even when its owner takes the offer back.
+// A mapping that a rank offers. This object keeps the mapping alive, even if the owner withdraws the offer.
 struct Offer {
   std::uint32_t id = 0;
   std::shared_ptr<Mapping> mapping;
 };
 
-// Waits until the mapping ids[r] of every rank r has arrived and all that this rank has shared is on its way. Returns
-// them by rank; `own` stands for this rank's. Errors: kTimeout and kPeerLost name a rank; kSystem: this rank could not
-// receive or map one; kRefused: a peer shared something unusable.
+// Waits until the mapping ids[r] of every rank r has arrived and everything that this rank has shared was sent.
+// Returns the mappings indexed by rank, with `own` as the mapping of this rank. Errors: kTimeout and kPeerLost name a
+// rank; kSystem: this rank could not receive or map a mapping; kRefused: the mapping that a peer shared is unusable.
 Result<std::vector<Offer>> collect_offers(SegmentExchange& exchange, std::uint32_t rank,
                                           const std::vector<std::uint32_t>& ids, const std::shared_ptr<Mapping>& own,
                                           Clock& clock, std::int64_t deadline_ns);
 
-// Some peers of `parent`, in an order of their own: rank i of a further communicator is the parent's peer members[i].
-// It brings no socket and no descriptor of its own; parent and view end in any order.
+// A subset of the peers of `parent`, with numbers of its own: rank i of the new communicator is peer members[i] of
+// the parent. It needs no socket and no other descriptor. The parent and this object may be destroyed in any order.
 class SubExchange final : public SegmentExchange {
  public:
   SubExchange(std::shared_ptr<SegmentExchange> parent, std::vector<std::uint32_t> members);
@@ -114,44 +125,45 @@ class SubExchange final : public SegmentExchange {
   std::shared_ptr<Mapping> find(std::uint32_t peer, std::uint32_t id) override;
   std::optional<MemoryLoss> loss(std::uint32_t peer, std::uint32_t id) override;
   std::optional<MemoryLoss> take_loss(std::uint32_t peer, std::uint32_t id) override;
-  bool pump() override;  // tells of its own peers
+  bool pump() override;  // the result only concerns its own peers
   bool all_sent_to(std::span<const std::uint32_t> peers) override;
   bool peer_gone(std::uint32_t peer) override;
   pid_t process_of(std::uint32_t peer) override;
-  void poke(std::uint32_t peer, std::uint32_t segment) override;
-  Result<std::unique_ptr<PokeReceiver>> receive_pokes(std::uint32_t segment) override;
+  void wake_peer(std::uint32_t peer, std::uint32_t segment) override;
+  Result<std::unique_ptr<WakeReceiver>> create_wake_receiver(std::uint32_t segment) override;
   void post(std::uint32_t peer, std::uint64_t channel, const std::string& datagram) override;
   std::optional<std::string> take_datagram(std::uint32_t peer, std::uint64_t channel) override;
 
  private:
-  // The parent's numbers of these peers; in `room` unless all are meant, so that this case needs no memory.
+  // Returns the numbers that these peers have in the parent. The result is stored in `storage`, except if all peers
+  // are meant, so that this case needs no memory allocation.
   std::span<const std::uint32_t> translate(std::span<const std::uint32_t> audience,
-                                           std::vector<std::uint32_t>& room) const;
+                                           std::vector<std::uint32_t>& storage) const;
 
   std::shared_ptr<SegmentExchange> parent_;  // shared with the other communicators
   std::vector<std::uint32_t> members_;
 };
 
-// The mappings and datagrams of all ranks of one process, shared by their exchanges.
+// The mappings and datagrams of all ranks of one process. Their exchanges share it. Thread-safe.
 class InProcessRelay {
  public:
   void insert(std::uint32_t rank, std::uint32_t id, std::shared_ptr<Mapping> mapping);
   void erase(std::uint32_t rank, std::uint32_t id);
   std::shared_ptr<Mapping> find(std::uint32_t rank, std::uint32_t id) const;
-  PokeTable& pokes() { return pokes_; }
+  WakeTable& wake_table() { return wake_table_; }
   void post(std::uint32_t from, std::uint32_t to, std::uint64_t channel, const std::string& datagram);
   std::optional<std::string> take_datagram(std::uint32_t from, std::uint32_t to, std::uint64_t channel);
 
  private:
   mutable std::mutex mutex_;
-  std::map<std::pair<std::uint32_t, std::uint32_t>, OobDatagramQueue> datagrams_;  // by sender and receiver
+  std::map<std::pair<std::uint32_t, std::uint32_t>, OobDatagramQueue> datagrams_;  // indexed by sender and receiver
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::shared_ptr<Mapping>> mappings_;
-  PokeTable pokes_;  // by rank and segment
+  WakeTable wake_table_;  // indexed by rank and segment
 };
 
 class InProcessExchange final : public SegmentExchange {
  public:
-  // The relay is shared by the ranks of one process, which end in any order.
+  // `relay` is shared by the ranks of one process, which are destroyed in any order.
   InProcessExchange(std::shared_ptr<InProcessRelay> relay, std::uint32_t rank)
       : relay_(std::move(relay)), rank_(rank) {}
 
@@ -162,10 +174,10 @@ class InProcessExchange final : public SegmentExchange {
   std::optional<MemoryLoss> take_loss(std::uint32_t peer, std::uint32_t id) override;
   bool pump() override;
   bool all_sent_to(std::span<const std::uint32_t>) override { return true; }
-  bool peer_gone(std::uint32_t) override { return false; }  // a thread does not die alone
+  bool peer_gone(std::uint32_t) override { return false; }  // threads do not exit on their own
   pid_t process_of(std::uint32_t) override { return getpid(); }
-  void poke(std::uint32_t peer, std::uint32_t segment) override;
-  Result<std::unique_ptr<PokeReceiver>> receive_pokes(std::uint32_t segment) override;
+  void wake_peer(std::uint32_t peer, std::uint32_t segment) override;
+  Result<std::unique_ptr<WakeReceiver>> create_wake_receiver(std::uint32_t segment) override;
   void post(std::uint32_t peer, std::uint64_t channel, const std::string& datagram) override {
     relay_->post(rank_, peer, channel, datagram);
   }
@@ -178,7 +190,8 @@ class InProcessExchange final : public SegmentExchange {
   std::uint32_t rank_;
   std::mutex mutex_;
   std::uint32_t last_id_ = 0;
-  std::map<std::pair<std::uint32_t, std::uint32_t>, std::shared_ptr<Mapping>> adopted_;  // own views of peers' memory
+  // This rank's own views of adopted memory of peers.
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::shared_ptr<Mapping>> adopted_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, MemoryLoss> lost_;  // views that could not be mapped
 };
 

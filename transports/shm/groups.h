@@ -1,4 +1,5 @@
-// Which ranks share memory. A pure function of what all ranks have told each other, so that all decide alike.
+// Determines which ranks share memory. It is a pure function of data that all ranks have exchanged, so all ranks get
+// the same result.
 #pragma once
 
 #include <cstdint>
@@ -6,10 +7,11 @@
 
 namespace tutti {
 
-// reaches[a][b]: rank a has found that it reaches rank b. Returns for every rank the lowest rank of its group. In a
-// group every rank reaches every other one, both ways, whatever a rank claims about itself. Where that does not
-// divide the ranks by itself (a reaches b, b reaches c, but a does not reach c), each rank in turn joins the group with
-// the lowest ranks that takes it. Missing entries count as "does not reach".
+// reaches[a][b] is true if rank a has found that it can reach rank b; missing elements count as false. Returns for
+// every rank the lowest rank of its group. Within a group, every rank reaches every other one in both directions; the
+// entry of a rank for itself does not matter. The relation need not divide the ranks into groups by itself: for
+// example, a reaches b and b reaches c, but a does not reach c. So the ranks are assigned in ascending order, and
+// each rank joins the first group in which it and all members reach each other.
 std::vector<std::uint32_t> local_groups(const std::vector<std::vector<bool>>& reaches);
 
 }  // namespace tutti

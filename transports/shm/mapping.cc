@@ -20,10 +20,12 @@ namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-// A rank reads the first page of every peer's segment: header, status and doorbell. The segments of hundreds of ranks
-// are so large that each of these pages would need page tables of its own, 8 KiB for each pair of ranks, or 8 GiB for
-// 1,024 ranks. So mappings of at least this size, which segments of about 120 ranks have, get a second view of their
-// first page. The kernel puts such small mappings side by side, and 512 pages share a page table.
+// Mappings of at least this size get a second view of their first page.
+//
+// A rank reads the first page of every peer's segment, which contains the header, the status board and the doorbell.
+// With hundreds of ranks, segments are so large that each of these pages would need page tables of its own: 8 KiB for
+// each pair of ranks, which is 8 GiB for 1,024 ranks. The kernel places the small second views next to each other, so
+// that 512 of these pages share one page table. Segments reach this size with about 120 ranks.
 constexpr std::size_t kLarge = std::size_t{512} << 20;
 
 Error system_error(const char* call, std::size_t bytes, const std::string& advice) {
@@ -31,9 +33,10 @@ Error system_error(const char* call, std::size_t bytes, const std::string& advic
           fmt::format("{} for {} bytes of shared memory failed: {}; {}", call, bytes, std::strerror(errno), advice)};
 }
 
-// What to do when mmap() fails. The kernel has one error (ENOMEM) for two limits, so the number of mappings is told.
+// Returns the remedy if mmap() fails. The kernel reports the same error (ENOMEM) for two different limits, so the
+// text includes the number of mappings.
 std::string more_mappings() {
-  const int error = errno;  // which the caller is about to report
+  const int error = errno;  // preserved, because the caller is about to report it
   std::ifstream maps("/proc/self/maps");
   std::ifstream limit("/proc/sys/vm/max_map_count");
   std::size_t count = 0;
@@ -64,7 +67,8 @@ class Descriptor {
   int fd_;
 };
 
-// Whether a system call failed because it is forbidden or missing. Nothing that the user can free or raise helps then.
+// Whether a system call failed because it is forbidden or not implemented. In that case freeing memory or raising a
+// limit does not help.
 bool is_forbidden(int error) { return error == EPERM || error == EACCES || error == ENOSYS; }
 
 int open_memfd() { return above_standard(memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING)); }
@@ -79,7 +83,7 @@ const char* advice_for_memfd(int error) {
 Result<int> create_memfd(std::size_t bytes) {
   if (Mapping::refusal()) {
     Error error = *Mapping::refusal();
-    error.scope = ErrorScope::kCall;  // a communicator that works without shared memory goes on
+    error.scope = ErrorScope::kCall;  // a communicator that works without shared memory can continue
     return error;
   }
   Descriptor fd(open_memfd());
@@ -87,15 +91,15 @@ Result<int> create_memfd(std::size_t bytes) {
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     return system_error("ftruncate", bytes, "ask for less memory");
   }
-  // A peer that shrank the file would kill us with SIGBUS.
+  // Otherwise a peer could shrink the file, and an access beyond its end would kill this process with SIGBUS.
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return system_error("sealing a memfd", bytes, "is this kernel older than 3.17?");
   }
   return fd.release();
 }
 
-// Maps at an address that is a multiple of 2 MiB where the mapping is that large, so that huge pages can be used.
-// `fd`: -1 for memory without a file.
+// Maps memory. If the mapping is at least 2 MiB long, its address is a multiple of 2 MiB, so that the kernel can use
+// huge pages. `fd`: -1 for memory without a file.
 std::byte* map_aligned(int fd, std::size_t bytes) {
   const int flags = fd < 0 ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED;
   if (bytes < kHugePage) {
@@ -117,13 +121,14 @@ std::byte* map_aligned(int fd, std::size_t bytes) {
   return static_cast<std::byte*>(mapped);
 }
 
-// Whether the kernel's list of this process's mappings shows [data, data+bytes) as private, writable and of no file.
-// Remapping anything else would cut it off from what it is shared with.
+// Whether the kernel's list of this process's mappings shows all of [data, data+bytes) as private, writable memory
+// without a file. Any other memory must not be remapped, because that would separate it from the file or the
+// processes with which it is shared.
 bool is_private_memory(const void* data, std::size_t bytes) {
   auto next = reinterpret_cast<std::uintptr_t>(data);
   const std::uintptr_t end = next + bytes;
   std::ifstream maps("/proc/self/maps");
-  for (std::string line; next < end && std::getline(maps, line);) {  // in the order of addresses
+  for (std::string line; next < end && std::getline(maps, line);) {  // the lines are in ascending order of addresses
     std::uintptr_t from = 0;
     std::uintptr_t to = 0;
     char kind[5] = {};
@@ -170,8 +175,8 @@ Result<std::shared_ptr<Mapping>> Mapping::create(std::size_t bytes, bool huge) {
   }
   std::byte* data = map_aligned(fd.get(), bytes);
   if (data == nullptr) return system_error("mmap", bytes, "ask for less, or " + more_mappings());
-  if (huge) madvise(data, bytes, MADV_HUGEPAGE);  // refused by some kernels: then small pages it is
-  return std::shared_ptr<Mapping>(new Mapping(fd.release(), data, bytes, false));  // private constructor
+  if (huge) madvise(data, bytes, MADV_HUGEPAGE);  // some kernels refuse; small pages are used then
+  return std::shared_ptr<Mapping>(new Mapping(fd.release(), data, bytes, false));  // the constructor is private
 }
 
 Result<std::shared_ptr<Mapping>> Mapping::map(int received_fd) {
@@ -183,19 +188,20 @@ Result<std::shared_ptr<Mapping>> Mapping::map_again(const Mapping& mapping) { re
 
 Result<std::shared_ptr<Mapping>> Mapping::map_open(int fd) {
   struct stat status {};
-  if (fstat(fd, &status) != 0) return system_error("fstat", 0, "the peer sent a descriptor that is none");
+  if (fstat(fd, &status) != 0) return system_error("fstat", 0, "the peer sent an invalid descriptor");
   const auto bytes = static_cast<std::size_t>(status.st_size);
   const int seals = fcntl(fd, F_GET_SEALS);
   if (bytes == 0 || seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, -1,
-                 "a peer shared a file that is not a sealed memfd: is it a Tutti of another version?"};
+                 "a peer shared a file that is not a sealed memfd: does it run another version of Tutti?"};
   }
   std::byte* data = map_aligned(fd, bytes);
   if (data == nullptr) return system_error("mmap", bytes, more_mappings());
-  std::shared_ptr<Mapping> mapping(new Mapping(-1, data, bytes, false));  // it outlives the descriptor
+  // The mapping remains valid after the descriptor is closed.
+  std::shared_ptr<Mapping> mapping(new Mapping(-1, data, bytes, false));
   if (bytes >= kLarge) {
     void* const page = mmap(nullptr, page_size(), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (page != MAP_FAILED) mapping->first_page_ = static_cast<std::byte*>(page);  // else data() serves
+    if (page != MAP_FAILED) mapping->first_page_ = static_cast<std::byte*>(page);  // otherwise data() is used
   }
   return mapping;
 }
@@ -212,8 +218,8 @@ Result<std::shared_ptr<Mapping>> Mapping::adopt(void* data, std::size_t bytes) {
   auto memfd = create_memfd(bytes);
   if (!memfd) return memfd.error();
   Descriptor fd(*memfd);
-  for (std::size_t done = 0;
-       done < bytes;) {  // write() faults pages in and reports bad memory as EFAULT, not as a signal
+  // write() loads missing pages, and reports invalid memory as EFAULT instead of a signal.
+  for (std::size_t done = 0; done < bytes;) {
     const auto written = pwrite(fd.get(), static_cast<std::byte*>(data) + done, bytes - done, static_cast<off_t>(done));
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0)
@@ -229,13 +235,13 @@ Result<std::shared_ptr<Mapping>> Mapping::adopt(void* data, std::size_t bytes) {
 void Mapping::retire() {
   if (std::exchange(retired_, true)) return;
   if (!adopted_) {
-    // Peers keep the mapping for a while; its pages need not wait for them.
+    // Peers may keep the mapping for a while. The pages can be freed immediately.
     if (fd_ >= 0) fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes_));
     return;
   }
-  // The contents move to private pages, which then take the place of the shared ones in one step.
+  // Copies the contents to private pages, which then replace the shared pages in one step.
   void* copy = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (copy == MAP_FAILED) return;  // the pages stay shared, with the same contents: nothing is lost
+  if (copy == MAP_FAILED) return;  // The pages stay shared, with the same contents; no data is lost.
   std::memcpy(copy, data_, bytes_);
   if (mremap(copy, bytes_, bytes_, MREMAP_MAYMOVE | MREMAP_FIXED, data_) == MAP_FAILED) munmap(copy, bytes_);
 }

@@ -1,5 +1,5 @@
-// OwnedDescriptor: a file descriptor that is closed with its owner, also if an exception ends the function that holds
-// it. A resource.
+// OwnedDescriptor: a file descriptor that is closed when its owner is destroyed, also if an exception ends the
+// function that holds it. A resource.
 #pragma once
 
 #include <unistd.h>
@@ -21,7 +21,7 @@ class OwnedDescriptor {
 
   int get() const { return fd_; }
   bool is_open() const { return fd_ >= 0; }
-  int release() { return std::exchange(fd_, -1); }  // the caller's from now on
+  int release() { return std::exchange(fd_, -1); }  // the caller must close it
   void reset(int fd = -1) {
     if (fd_ >= 0) close(fd_);
     fd_ = fd;

@@ -1,8 +1,8 @@
-// ProcessWatch: notices the end of another process of this machine.
+// ProcessWatch: detects that another process of this machine has exited.
 //
-// By a pidfd. If the system gives none, for example because descriptors have run out, each look asks for the process by
-// its number instead. The number may have been given to a new process meanwhile, so the time when the process started
-// is compared as well. One thread at a time.
+// It uses a pidfd. If the system provides none, for example because all descriptors are in use, it looks for the
+// process by its number on each call. The kernel may have given the number to a new process meanwhile, so the start
+// time of the process is compared as well. Only one thread at a time may use it.
 #pragma once
 
 #include <sys/types.h>
@@ -13,20 +13,20 @@ namespace tutti {
 
 class ProcessWatch {
  public:
-  // `process`: 0 for one of another PID namespace, whose end is not noticed.
+  // `process`: the process number. 0 means a process of another PID namespace; its exit is not detected.
   explicit ProcessWatch(pid_t process = 0);
   ~ProcessWatch();
   ProcessWatch(ProcessWatch&& other) noexcept;
   ProcessWatch& operator=(ProcessWatch&& other) noexcept;
 
   pid_t process() const { return process_; }
-  int fd() const { return fd_; }  // becomes readable when the process ends; -1: there is none
-  bool has_ended() const;         // also while the parent of the process has not waited for it
+  int fd() const { return fd_; }  // becomes readable when the process exits; -1: there is none
+  bool has_ended() const;         // also true for a zombie, for which the parent process has not waited yet
 
  private:
   pid_t process_;
   int fd_ = -1;
-  std::uint64_t start_ = 0;  // if there is no pidfd; 0: not known
+  std::uint64_t start_ = 0;  // start time of the process, only used without a pidfd; 0: unknown
 };
 
 }  // namespace tutti

@@ -10,29 +10,29 @@
 namespace tutti {
 namespace {
 
-constexpr std::size_t kHeaderBytes = 4096;  // header, board and bell share the first page
+constexpr std::size_t kHeaderBytes = 4096;  // header, status board and doorbell share the first page
 constexpr std::size_t kBoardOffset = kLine;
-constexpr std::size_t kBellOffset = kBoardOffset + sizeof(Board);
-static_assert(kBellOffset + sizeof(Bell) <= kHeaderBytes);
-constexpr std::size_t kRoomsOffset = kHeaderBytes;
-constexpr std::size_t kLongRoomsOffset = kRoomsOffset + kMailboxes * kMailboxBytes;
-constexpr std::size_t kCommonsOffset = kLongRoomsOffset + kLongRooms * kLongRoomBytes;
-constexpr std::size_t kMarksOffset = kCommonsOffset + sizeof(Commons);
+constexpr std::size_t kDoorbellOffset = kBoardOffset + sizeof(Board);
+static_assert(kDoorbellOffset + sizeof(SharedDoorbell) <= kHeaderBytes);
+constexpr std::size_t kPayloadOffset = kHeaderBytes;
+constexpr std::size_t kLongPayloadOffset = kPayloadOffset + kMailboxes * kMailboxBytes;
+constexpr std::size_t kCommonCountersOffset = kLongPayloadOffset + kLongPayloadBuffers * kLongPayloadBytes;
+constexpr std::size_t kMarksOffset = kCommonCountersOffset + sizeof(CommonCounters);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
 
 constexpr std::size_t whole_pages(std::size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
-std::size_t control_bytes(std::uint32_t slots) {  // descriptors and the consumed line
+std::size_t control_bytes(std::uint32_t slots) {  // descriptors and the Consumed counter
   return whole_pages(slots * sizeof(Descriptor) + sizeof(Consumed));
 }
 
+// Returns the object at that offset. Zero bytes are a valid initial state of all these types.
 template <class T>
 T* at(const std::shared_ptr<Mapping>& mapping, std::size_t offset) {
-  return std::launder(
-      reinterpret_cast<T*>(mapping->data() + offset));  // zeroed memory is a valid initial state of all of these
+  return std::launder(reinterpret_cast<T*>(mapping->data() + offset));
 }
 
-// The same for what lies in the first page.
+// The same for objects in the first page.
 template <class T>
 T* in_first_page(const std::shared_ptr<Mapping>& mapping, std::size_t offset) {
   TUTTI_ASSERT(offset + sizeof(T) <= kHeaderBytes);
@@ -44,14 +44,14 @@ T* in_first_page(const std::shared_ptr<Mapping>& mapping, std::size_t offset) {
 void AtomicTag::store(const CallTag& tag) {
   sequence.store(tag.sequence, std::memory_order_relaxed);
   count.store(tag.count, std::memory_order_relaxed);
-  words.store(std::uint64_t{tag.kind} | std::uint64_t{tag.type} << 8 | std::uint64_t{tag.op} << 16 |
-                  std::uint64_t{tag.algorithm} << 24 | std::uint64_t{tag.tile_bytes} << 32,
-              std::memory_order_relaxed);
+  packed_fields.store(std::uint64_t{tag.kind} | std::uint64_t{tag.type} << 8 | std::uint64_t{tag.op} << 16 |
+                          std::uint64_t{tag.algorithm} << 24 | std::uint64_t{tag.tile_bytes} << 32,
+                      std::memory_order_relaxed);
   more.store(std::uint64_t{tag.root} | std::uint64_t{tag.digest} << 32, std::memory_order_relaxed);
 }
 
 CallTag AtomicTag::load() const {
-  const std::uint64_t packed = words.load(std::memory_order_acquire);
+  const std::uint64_t packed = packed_fields.load(std::memory_order_acquire);
   const std::uint64_t rest = more.load(std::memory_order_acquire);
   return {.sequence = sequence.load(std::memory_order_acquire),
           .count = count.load(std::memory_order_acquire),
@@ -84,7 +84,7 @@ Result<Segment> Segment::create(const SegmentShape& shape, std::uint32_t rank) {
              .bytes = shape.bytes(),
              .address = reinterpret_cast<std::uintptr_t>((*mapping)->data()),
              .nonce = {}};
-  // Without random numbers all headers have none, and no peer attaches: see can_attach().
+  // If no random numbers are available, the nonce of every header is zero, and peers do not attach: see can_attach().
   static_cast<void>(getrandom(header->nonce.data(), sizeof(header->nonce), 0));
   return Segment(std::move(*mapping), shape);
 }
@@ -114,13 +114,13 @@ Result<Segment> Segment::open(std::shared_ptr<Mapping> mapping, const SegmentSha
 
 const SegmentHeader& Segment::header() const { return *in_first_page<SegmentHeader>(mapping_, 0); }
 Board& Segment::board() const { return *in_first_page<Board>(mapping_, kBoardOffset); }
-Bell& Segment::bell() const { return *in_first_page<Bell>(mapping_, kBellOffset); }
-Commons& Segment::commons() const { return *at<Commons>(mapping_, kCommonsOffset); }
-std::byte* Segment::room(std::size_t mailbox) const {
-  return mapping_->data() + kRoomsOffset + mailbox * kMailboxBytes;
+SharedDoorbell& Segment::doorbell() const { return *in_first_page<SharedDoorbell>(mapping_, kDoorbellOffset); }
+CommonCounters& Segment::common_counters() const { return *at<CommonCounters>(mapping_, kCommonCountersOffset); }
+std::byte* Segment::payload_buffer(std::size_t mailbox) const {
+  return mapping_->data() + kPayloadOffset + mailbox * kMailboxBytes;
 }
-std::byte* Segment::long_room(std::size_t which) const {
-  return mapping_->data() + kLongRoomsOffset + which * kLongRoomBytes;
+std::byte* Segment::long_payload_buffer(std::size_t which) const {
+  return mapping_->data() + kLongPayloadOffset + which * kLongPayloadBytes;
 }
 MailboxMark* Segment::marks(std::size_t mailbox) const {
   return at<MailboxMark>(mapping_, kMarksOffset + mailbox * shape_.ranks * sizeof(MailboxMark));

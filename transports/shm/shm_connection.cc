@@ -21,6 +21,7 @@ void ShmSendConnection::send_reply(const Message& over, const CallTag& tag) {
 
 std::byte* ShmSendConnection::slot() { return inbox_.slots + (sent_ % shape_.slots) * std::size_t{shape_.slot_bytes}; }
 
+// Writes the descriptor of the next message and wakes the receiver.
 void ShmSendConnection::post(Carrier carrier, const WindowRef& place, std::uint64_t bytes, const CallTag& tag) {
   Descriptor& descriptor = inbox_.descriptors[sent_ % shape_.slots];
   descriptor.tag.store(tag);
@@ -29,8 +30,8 @@ void ShmSendConnection::post(Carrier carrier, const WindowRef& place, std::uint6
   descriptor.window.store(place.window, std::memory_order_relaxed);
   descriptor.carrier.store(static_cast<std::uint32_t>(carrier), std::memory_order_relaxed);
   ++sent_;
-  descriptor.number.store(sent_,
-                          std::memory_order_seq_cst);  // hands over all of the above and the bytes; pairs with Ringer
+  // Publishes all of the above and the bytes of the message. Pairs with Ringer: see doorbell.h.
+  descriptor.number.store(sent_, std::memory_order_seq_cst);
   ringer_.ring();
 }
 
@@ -62,10 +63,11 @@ ShmReceiveConnection::ShmReceiveConnection(Segment receiver, Segment sender, Rin
       peer_(peer),
       inbox_(segment_.inbox(peer, lane)),
       sender_(std::move(sender)),
-      way_back_(sender_.inbox(rank, lane).slots),
+      reply_slots_(sender_.inbox(rank, lane).slots),
       ringer_(std::move(ringer)),
       exchange_(std::move(exchange)) {}
 
+// Checks the next message and describes it in front_.
 Arrival ShmReceiveConnection::look(Descriptor& descriptor) {
   const auto carrier = descriptor.carrier.load(std::memory_order_relaxed);
   const std::uint64_t bytes = descriptor.bytes.load(std::memory_order_relaxed);
@@ -77,7 +79,7 @@ Arrival ShmReceiveConnection::look(Descriptor& descriptor) {
   } else if (front_.carrier == Carrier::kReplied) {
     const std::uint64_t slot = descriptor.offset.load(std::memory_order_relaxed);
     if (slot >= shape_.slots) return Arrival::kCorrupt;
-    front_.data = way_back_ + slot * shape_.slot_bytes;
+    front_.data = reply_slots_ + slot * shape_.slot_bytes;
   } else if (front_.carrier == Carrier::kPublished) {
     const std::uint32_t id = descriptor.window.load(std::memory_order_relaxed);
     const std::uint64_t offset = descriptor.offset.load(std::memory_order_relaxed);
@@ -87,7 +89,7 @@ Arrival ShmReceiveConnection::look(Descriptor& descriptor) {
     }
     if (window_ == nullptr) {
       auto loss = exchange_->take_loss(peer_, id);
-      if (!loss) return Arrival::kNothing;  // the descriptor of the memory is still under way
+      if (!loss) return Arrival::kNothing;  // the descriptor of the memory is still in transit
       loss_ = *std::move(loss);
       return Arrival::kUnmapped;
     }
@@ -100,33 +102,35 @@ Arrival ShmReceiveConnection::look(Descriptor& descriptor) {
 }
 
 Arrival ShmReceiveConnection::arrival(const CallTag& call, std::span<std::byte>) {
-  if (looked_at_ == call.sequence) return Arrival::kMessage;
-  if (lost_at_ == call.sequence) return Arrival::kUnmapped;
+  if (front_call_ == call.sequence) return Arrival::kMessage;
+  if (unmapped_call_ == call.sequence) return Arrival::kUnmapped;
   while (true) {
     Descriptor& descriptor = inbox_.descriptors[received_ % shape_.slots];
     if (descriptor.number.load(std::memory_order_seq_cst) != received_ + 1) return Arrival::kNothing;
     const std::uint64_t sequence = descriptor.tag.sequence.load(std::memory_order_relaxed);
-    if (sequence < call.sequence) {  // left behind by a call that failed
+    if (sequence < call.sequence) {  // a message of an earlier call that failed
       release();
       continue;
     }
-    if (sequence > call.sequence) return Arrival::kNothing;  // the peer has given this call up: its board says why
+    // The peer has given this call up; its board contains the reason.
+    if (sequence > call.sequence) return Arrival::kNothing;
     const CallTag tag = descriptor.tag.load();
     if (tag != call) {
       mismatched_ = tag;
       return Arrival::kMismatch;
     }
     const Arrival arrival = look(descriptor);
-    if (arrival == Arrival::kMessage) looked_at_ = call.sequence;
-    if (arrival == Arrival::kUnmapped) lost_at_ = call.sequence;
+    if (arrival == Arrival::kMessage) front_call_ = call.sequence;
+    if (arrival == Arrival::kUnmapped) unmapped_call_ = call.sequence;
     return arrival;
   }
 }
 
 void ShmReceiveConnection::release() {
-  looked_at_ = 0;
+  front_call_ = 0;
   ++received_;
-  inbox_.consumed->count.store(received_, std::memory_order_seq_cst);  // hands the slot back; pairs with Ringer
+  // Returns the slot to the sender. Pairs with Ringer: see doorbell.h.
+  inbox_.consumed->count.store(received_, std::memory_order_seq_cst);
   ringer_.ring();
 }
 

@@ -1,10 +1,10 @@
-// The two ends of a shared-memory connection: a ring of descriptors and slots in the receiver's segment, see segment.h.
-// Each end belongs to the thread that drives its rank's progress.
+// The two ends of a shared-memory connection. A connection is a ring of descriptors and slots in the segment of the
+// receiver, see segment.h. Each end belongs to the thread that drives the progress of its rank.
 #pragma once
 
 #include <memory>
 
-#include "transports/shm/bell.h"
+#include "transports/shm/doorbell.h"
 #include "transports/shm/exchange.h"
 #include "transports/shm/segment.h"
 #include "transports/transport.h"
@@ -13,7 +13,7 @@ namespace tutti {
 
 class ShmSendConnection final : public SendConnection {
  public:
-  // `receiver` is the peer's segment and `ringer` rings its bell; `sender` is this rank.
+  // `receiver` is the segment of the peer, and `ringer` rings the doorbell of the peer. `sender` is this rank.
   ShmSendConnection(Segment receiver, Ringer ringer, const SegmentShape& shape, std::uint32_t sender,
                     std::uint16_t lane);
   bool ready() override;
@@ -24,7 +24,7 @@ class ShmSendConnection final : public SendConnection {
   bool can_reply() const override { return true; }
   void send_reply(const Message& over, const CallTag& tag) override;
   bool drained() override;
-  bool handed_over() override { return true; }  // it is in shared memory
+  bool handed_over() override { return true; }  // sent messages are already in shared memory
 
  private:
   void post(Carrier carrier, const WindowRef& place, std::uint64_t bytes, const CallTag& tag);
@@ -34,13 +34,13 @@ class ShmSendConnection final : public SendConnection {
   Inbox inbox_;
   Ringer ringer_;
   std::uint64_t sent_ = 0;
-  std::uint64_t consumed_ = 0;  // as last seen
+  std::uint64_t consumed_ = 0;  // the number of released messages when it was read last
 };
 
 class ShmReceiveConnection final : public ReceiveConnection {
  public:
-  // `receiver` is this rank's own segment, `sender` the peer's, where slots of the way back lie; `ringer` rings the
-  // sender's bell.
+  // `receiver` is the segment of this rank. `sender` is the segment of the peer; the slots of the connection in the
+  // opposite direction are there. `ringer` rings the doorbell of the peer.
   ShmReceiveConnection(Segment receiver, Segment sender, Ringer ringer, const SegmentShape& shape, std::uint32_t rank,
                        std::uint32_t peer, std::uint16_t lane, std::shared_ptr<SegmentExchange> exchange);
   Arrival arrival(const CallTag& call, std::span<std::byte> place) override;
@@ -57,19 +57,20 @@ class ShmReceiveConnection final : public ReceiveConnection {
   std::uint32_t peer_;
   Inbox inbox_;
   Segment sender_;
-  std::byte* way_back_;                        // the slots of the connection to the peer, in its segment
-  Ringer ringer_;                              // of the sender, which may wait for a credit
+  std::byte* reply_slots_;                     // the slots of the connection to the peer, in the segment of the peer
+  Ringer ringer_;                              // rings the sender, which may wait for a credit
   std::shared_ptr<SegmentExchange> exchange_;  // shared with the transport
   std::uint64_t received_ = 0;
-  std::uint64_t looked_at_ = 0;  // the call as whose message front_ describes message `received_`; 0: none
+  std::uint64_t front_call_ = 0;  // the call for which front_ describes message number `received_`; 0: none
   Message front_;
   CallTag mismatched_;
   MemoryLoss loss_;
-  // Number of the call that failed because of loss_, or 0: arrival() says kUnmapped for it again, since take_loss()
-  // reports once.
-  std::uint64_t lost_at_ = 0;
-  std::uint32_t window_id_ = 0;      // the window that `window_` maps
-  std::shared_ptr<Mapping> window_;  // kept while its messages come: the peer may take it back meanwhile
+  // Sequence number of the call that failed because of loss_, or 0. arrival() returns kUnmapped for that call again,
+  // because take_loss() reports a loss only once.
+  std::uint64_t unmapped_call_ = 0;
+  std::uint32_t window_id_ = 0;  // the window that `window_` maps
+  // Kept while messages in this window arrive, because the peer may withdraw it meanwhile.
+  std::shared_ptr<Mapping> window_;
 };
 
 }  // namespace tutti

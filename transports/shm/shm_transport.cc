@@ -16,21 +16,22 @@ class ShmWindow final : public Window {
   ShmWindow(std::shared_ptr<WindowTable> table, std::shared_ptr<Mapping> mapping)
       : process_(getpid()), table_(std::move(table)), mapping_(std::move(mapping)), id_(table_->insert(mapping_)) {}
   ~ShmWindow() override {
-    if (getpid() != process_) return;  // a forked copy must not free the rank's pages
+    if (getpid() != process_) return;  // a copy in a forked child must not free the pages of the rank
     runs_through([this] { table_->erase(id_); });
-    mapping_->retire();  // peers may hold the mapping for a while yet
+    mapping_->retire();  // peers may keep their mapping for a while
   }
   std::byte* data() const override { return mapping_->data(); }
   std::size_t size() const override { return mapping_->size(); }
 
  private:
   pid_t process_;
-  std::shared_ptr<WindowTable> table_;  // shared: a window may outlive its transport
-  std::shared_ptr<Mapping> mapping_;    // shared with in-process peers
+  std::shared_ptr<WindowTable> table_;  // shared, because a window may outlive its transport
+  std::shared_ptr<Mapping> mapping_;    // shared with peers in the same process
   std::uint32_t id_;
 };
 
-// What a board says of its owner. An enumerator that no sound rank writes means that the owner has ended.
+// The state of a rank according to its board. If the value is not one that a correct rank writes, the rank is treated
+// as lost.
 PeerLife life_on(const Board& board) {
   const std::uint32_t life = board.life.load(std::memory_order_seq_cst);
   return life <= static_cast<std::uint32_t>(PeerLife::kAborted) ? static_cast<PeerLife>(life) : PeerLife::kLost;
@@ -59,7 +60,7 @@ void WindowTable::erase(std::uint32_t id) {
     windows_.erase(addresses_.at(id));
     addresses_.erase(id);
   }
-  runs_through([&] { exchange_->unshare(id, {}); });  // from destructors
+  runs_through([&] { exchange_->unshare(id, {}); });  // called from destructors, so no exception may escape
 }
 
 WindowRef WindowTable::find(const std::byte* data, std::size_t bytes) const {
@@ -119,7 +120,8 @@ Result<std::unique_ptr<ShmTransport>> ShmTransport::create(std::uint32_t rank, c
                                                            OwnSegment own, const std::vector<Offer>& offers,
                                                            const std::shared_ptr<SegmentExchange>& exchange) {
   TUTTI_ASSERT(offers.size() == shape.ranks && rank < shape.ranks);
-  std::unique_ptr<ShmTransport> transport(new ShmTransport(rank, shape, std::move(own), exchange));  // private
+  // The constructor is private.
+  std::unique_ptr<ShmTransport> transport(new ShmTransport(rank, shape, std::move(own), exchange));
   for (std::uint32_t peer = 0; peer < shape.ranks; ++peer) {
     auto opened = Segment::open(offers[peer].mapping, shape, peer);
     if (!opened) return opened.error();
@@ -131,24 +133,24 @@ Result<std::unique_ptr<ShmTransport>> ShmTransport::create(std::uint32_t rank, c
   for (std::size_t mailbox = 0; mailbox < kMailboxes; ++mailbox) {
     transport->mailboxes_.marks[mailbox] = transport->segments_[0].marks(mailbox);
     for (const Segment& segment : transport->segments_)
-      transport->mailboxes_.rooms[mailbox].push_back(segment.room(mailbox));
+      transport->mailboxes_.payload_buffers[mailbox].push_back(segment.payload_buffer(mailbox));
   }
-  for (std::size_t which = 0; which < kLongRooms; ++which) {
+  for (std::size_t which = 0; which < kLongPayloadBuffers; ++which) {
     for (const Segment& segment : transport->segments_) {
-      transport->mailboxes_.long_rooms[which].push_back(segment.long_room(which));
+      transport->mailboxes_.long_payload_buffers[which].push_back(segment.long_payload_buffer(which));
     }
   }
-  transport->doorbell_.count_in(transport->segments_[0]);
+  transport->doorbell_.count_sleepers_in(transport->segments_[0]);
   for (std::uint32_t peer = 0; peer < shape.ranks; ++peer) {
     transport->processes_.push_back(peer == rank ? transport->process_ : exchange->process_of(peer));
   }
   return transport;
 }
 
-Result<std::unique_ptr<PokeBell>> ShmTransport::create_poke_bell() {
-  auto pokes = exchange_->receive_pokes(own_.id());
-  if (!pokes) return pokes.error();
-  return std::make_unique<PokeBell>(own_.segment(), exchange_, std::move(*pokes));
+Result<std::unique_ptr<DescriptorDoorbell>> ShmTransport::create_descriptor_doorbell() {
+  auto receiver = exchange_->create_wake_receiver(own_.id());
+  if (!receiver) return receiver.error();
+  return std::make_unique<DescriptorDoorbell>(own_.segment(), exchange_, std::move(*receiver));
 }
 
 const std::byte* ShmTransport::window_address(const WindowRef& place, std::size_t bytes) const {
@@ -160,7 +162,8 @@ std::span<const std::byte> ShmTransport::window_memory(const WindowRef& place) c
 }
 
 ShmTransport::~ShmTransport() {
-  if (segments_.size() != shape_.ranks || getpid() != process_) return;  // set-up failed half-way, or a forked copy
+  // Set-up failed half-way, or this is a copy in a forked child.
+  if (segments_.size() != shape_.ranks || getpid() != process_) return;
   runs_through([this] { announce_leave(); });
 }
 
@@ -183,12 +186,12 @@ Result<std::unique_ptr<ReceiveConnection>> ShmTransport::open_receive(std::uint3
 }
 
 void ShmTransport::ring_sleepers(std::uint32_t rank) {
-  if (segments_[0].commons().sleepers.load(std::memory_order_seq_cst) == 0) return;
+  if (segments_[0].common_counters().sleepers.load(std::memory_order_seq_cst) == 0) return;
   for (const Ringer& peer : peers_) peer.ring_for_mailbox(rank);
 }
 
 void ShmTransport::await_mailbox(std::uint32_t rank) {
-  segments_[rank_].bell().awaited.store(rank == kAnyRank ? 0 : rank + 1, std::memory_order_relaxed);
+  segments_[rank_].doorbell().awaited.store(rank == kAnyRank ? 0 : rank + 1, std::memory_order_relaxed);
 }
 
 void ShmTransport::ring_peers() {
@@ -200,11 +203,13 @@ void ShmTransport::set_life(PeerLife life) {
   ring_peers();
 }
 
+// The sequence number of the record is zero while its other fields change, so that peer_call() never returns a
+// mixture of two calls.
 void ShmTransport::enter_call(const CallTag& tag, const WindowRef& output) {
   Board& board = segments_[rank_].board();
   AtomicTag& record = board.calls[tag.sequence % kCallRecords];
-  record.sequence.store(0, std::memory_order_relaxed);  // no call, while it changes
-#if defined(__SANITIZE_THREAD__)                        // which does not know fences
+  record.sequence.store(0, std::memory_order_relaxed);  // marks the record as invalid while it changes
+#if defined(__SANITIZE_THREAD__)                        // the thread sanitizer does not support fences
   record.sequence.exchange(0, std::memory_order_acq_rel);
 #else
   std::atomic_thread_fence(std::memory_order_release);
@@ -214,14 +219,14 @@ void ShmTransport::enter_call(const CallTag& tag, const WindowRef& output) {
   record.store(unpublished);
   record.sequence.store(tag.sequence, std::memory_order_release);
   offers_ = output.window != 0;
-  if (!offers_) {  // and none stands there since the last call
+  if (!offers_) {  // and no offer remains from the previous call
     board.entered.store(tag.sequence, std::memory_order_release);
     return;
   }
   board.changing.store(tag.sequence, std::memory_order_seq_cst);
   board.output_offset.store(output.offset, std::memory_order_relaxed);
   board.output_window.store(output.window, std::memory_order_relaxed);
-  board.entered.store(tag.sequence, std::memory_order_seq_cst);  // pairs with leave_call(): see there
+  board.entered.store(tag.sequence, std::memory_order_seq_cst);  // pairs with leave_call(), see there
 }
 
 void ShmTransport::leave_call(const CallTag& tag, const std::optional<CallFailure>& failure) {
@@ -230,16 +235,17 @@ void ShmTransport::leave_call(const CallTag& tag, const std::optional<CallFailur
     board.left.store(tag.sequence, std::memory_order_release);
     return;
   }
-  // A peer that enters the call from now on finds no offer; one that has entered it is waited for by the caller before
-  // the buffers go back to the user. Both sides store first and load then, all seq_cst, so one of the two sees the
-  // other.
+  // A peer that enters the call from now on finds no offer. If a peer has already entered the call, the caller waits
+  // for it before it returns the buffers to the user. Both sides first store and then load, all with seq_cst, so at
+  // least one of the two sees what the other has stored.
   board.output_window.store(0, std::memory_order_seq_cst);
   if (failure) {
     FailureRecord& record = board.failures[tag.sequence % kFailureRecords];
-    record.sequence.store(0, std::memory_order_release);  // invalid while it changes
-    record.words.store(static_cast<std::uint64_t>(failure->code) | static_cast<std::uint64_t>(failure->argument) << 8 |
-                           static_cast<std::uint64_t>(static_cast<std::uint32_t>(failure->culprit)) << 32,
-                       std::memory_order_release);
+    record.sequence.store(0, std::memory_order_release);  // marks the record as invalid while it changes
+    record.packed_fields.store(static_cast<std::uint64_t>(failure->code) |
+                                   static_cast<std::uint64_t>(failure->argument) << 8 |
+                                   static_cast<std::uint64_t>(static_cast<std::uint32_t>(failure->culprit)) << 32,
+                               std::memory_order_release);
     record.sequence.store(tag.sequence, std::memory_order_seq_cst);
   }
   board.left.store(tag.sequence, std::memory_order_seq_cst);
@@ -249,12 +255,13 @@ void ShmTransport::leave_call(const CallTag& tag, const std::optional<CallFailur
 PeerStatus ShmTransport::peer_status(std::uint32_t peer) {
   const Board& board = segments_.at(peer).board();
   PeerStatus status;
-  // First: a peer that has gone had left its last call before, and that must be seen then.
+  // `life` must be read first. A peer that is no longer live has left its last call before, and this rank must then
+  // see that it has left.
   status.life = life_on(board);
   status.left = board.left.load(std::memory_order_seq_cst);
   status.entered = board.entered.load(std::memory_order_seq_cst);
   if (peer != rank_ && status.life == PeerLife::kLive && exchange_->peer_gone(peer)) {
-    // It may have said goodbye, or finished the call, between our two looks.
+    // The peer may have left properly, or finished the call, between the two reads.
     status.life = life_on(board);
     status.left = board.left.load(std::memory_order_seq_cst);
     if (status.life == PeerLife::kLive) status.life = PeerLife::kLost;
@@ -265,7 +272,8 @@ PeerStatus ShmTransport::peer_status(std::uint32_t peer) {
 std::optional<CallTag> ShmTransport::peer_call(std::uint32_t peer, std::uint64_t sequence) {
   const AtomicTag& record = segments_.at(peer).board().calls[sequence % kCallRecords];
   const CallTag tag = record.load();
-  // `tag.sequence` may have been read after the other fields: both looks must agree.
+  // `tag.sequence` may have been read after the other fields. So the record is read again, and both reads must be
+  // equal.
   if (record.sequence.load(std::memory_order_seq_cst) != sequence || tag.sequence != sequence || sequence == 0)
     return std::nullopt;
   const CallTag again = record.load();
@@ -275,16 +283,16 @@ std::optional<CallTag> ShmTransport::peer_call(std::uint32_t peer, std::uint64_t
 std::optional<CallFailure> ShmTransport::peer_failure(std::uint32_t peer, std::uint64_t sequence) {
   const FailureRecord& record = segments_.at(peer).board().failures[sequence % kFailureRecords];
   if (record.sequence.load(std::memory_order_seq_cst) != sequence || sequence == 0) return std::nullopt;
-  const std::uint64_t words = record.words.load(std::memory_order_acquire);
+  const std::uint64_t packed_fields = record.packed_fields.load(std::memory_order_acquire);
   if (record.sequence.load(std::memory_order_acquire) != sequence) return std::nullopt;
-  const std::uint64_t code = words & 0xff;
-  const std::uint64_t argument = words >> 8 & 0xff;
+  const std::uint64_t code = packed_fields & 0xff;
+  const std::uint64_t argument = packed_fields >> 8 & 0xff;
+  // A correct rank never writes such values. All that is known is that the call failed.
   if (code > static_cast<std::uint64_t>(kLastErrorCode) || argument > static_cast<std::uint64_t>(kLastCallArgument)) {
-    return CallFailure{.code =
-                           ErrorCode::kRefused};  // no sound rank writes this, so it tells only that the call failed
+    return CallFailure{.code = ErrorCode::kRefused};
   }
   return CallFailure{.code = static_cast<ErrorCode>(code),
-                     .culprit = static_cast<std::int32_t>(static_cast<std::uint32_t>(words >> 32)),
+                     .culprit = static_cast<std::int32_t>(static_cast<std::uint32_t>(packed_fields >> 32)),
                      .argument = static_cast<CallArgument>(argument)};
 }
 
@@ -295,7 +303,7 @@ bool ShmTransport::peer_has_left(std::uint32_t peer, std::uint64_t sequence) {
 std::optional<std::byte*> ShmTransport::peer_output(std::uint32_t peer, std::uint64_t sequence, std::uint64_t bytes) {
   PeerOutput& known = outputs_.at(peer);
   if (known.sequence == sequence) {
-    // The offer is looked at before every store: a peer that has given the call up has its memory back.
+    // The offer is checked before every store. If a peer has given the call up, its memory belongs to its user again.
     if (known.data != nullptr && segments_[peer].board().output_window.load(std::memory_order_seq_cst) == 0) {
       known.data = nullptr;
     }
@@ -304,8 +312,8 @@ std::optional<std::byte*> ShmTransport::peer_output(std::uint32_t peer, std::uin
   const Board& board = segments_[peer].board();
   const std::uint64_t entered = board.entered.load(std::memory_order_seq_cst);
   if (entered < sequence) return std::nullopt;
-  // Without an offer of our own we have entered by a plain store, which must be seen before we look at the peer's: see
-  // leave_call().
+  // If this rank offers no output, it has entered the call by a store without seq_cst. Its peers must see that store
+  // before this rank reads their offers, see leave_call(). So the store is repeated here with seq_cst.
   std::atomic<std::uint64_t>& own_entered = segments_[rank_].board().entered;
   own_entered.store(own_entered.load(std::memory_order_relaxed), std::memory_order_seq_cst);
   const auto window = static_cast<std::uint32_t>(board.output_window.load(std::memory_order_seq_cst));
@@ -313,13 +321,14 @@ std::optional<std::byte*> ShmTransport::peer_output(std::uint32_t peer, std::uin
   std::shared_ptr<Mapping> mapping;
   if (entered == sequence && window != 0) {
     mapping = exchange_->find(peer, window);
-    // If the peer's output cannot be mapped, this call sends by slots; the next call looks for it again.
+    // If the output of the peer cannot be mapped, this call sends through slots. The next call tries again.
     if (mapping == nullptr && !exchange_->take_loss(peer, window)) return std::nullopt;
     if (mapping != nullptr && (offset > mapping->size() || bytes > mapping->size() - offset)) {
-      mapping = nullptr;  // not what a sound peer offers
+      mapping = nullptr;  // a correct peer does not offer such a range
     }
   }
-  // An output that changes hands while we look belongs to a call that the peer has given up; ours then fails too.
+  // If the output changes during this function, the peer has given the call up, and the call of this rank fails as
+  // well.
   if (board.changing.load(std::memory_order_seq_cst) != sequence) mapping = nullptr;
   known = {.sequence = sequence, .data = mapping == nullptr ? nullptr : mapping->data() + offset, .mapping = mapping};
   return known.data;

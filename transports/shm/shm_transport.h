@@ -1,7 +1,8 @@
-// ShmTransport: the ranks of one machine, over shared memory segments. See segment.h for who writes what.
+// ShmTransport: connections between the ranks of one machine through shared memory. segment.h describes the memory
+// and its writers.
 //
-// Thread-safety as in transport.h. What peers write is never trusted further than its own message: sizes, windows and
-// offsets are checked before use.
+// Thread-safety: see transport.h. A peer can only damage its own messages, because this rank checks all sizes,
+// windows and offsets that a peer has written before it uses them.
 #pragma once
 
 #include <sys/types.h>
@@ -13,14 +14,14 @@
 #include <mutex>
 #include <vector>
 
-#include "transports/shm/bell.h"
+#include "transports/shm/doorbell.h"
 #include "transports/shm/exchange.h"
 #include "transports/shm/segment.h"
 #include "transports/transport.h"
 
 namespace tutti {
 
-// The windows of one rank; outlives the transport as long as a Window exists.
+// The registered windows of one rank. It outlives the transport as long as a Window exists. Thread-safe.
 class WindowTable {
  public:
   explicit WindowTable(std::shared_ptr<SegmentExchange> exchange) : exchange_(std::move(exchange)) {}
@@ -32,26 +33,27 @@ class WindowTable {
   bool overlaps(const std::byte* data, std::size_t bytes) const;
 
  private:
-  struct Entry {
+  struct RegisteredWindow {
     std::uint32_t id;
     std::size_t bytes;
   };
   mutable std::mutex mutex_;
-  std::map<const std::byte*, Entry> windows_;            // by start address; they do not overlap
-  std::map<std::uint32_t, const std::byte*> addresses_;  // start by number
-  std::shared_ptr<SegmentExchange> exchange_;            // shared with the transport, which may end first
+  std::map<const std::byte*, RegisteredWindow> windows_;  // indexed by start address; windows do not overlap
+  std::map<std::uint32_t, const std::byte*> addresses_;   // start addresses, indexed by window number
+  std::shared_ptr<SegmentExchange> exchange_;             // shared with the transport, which may be destroyed first
 };
 
-// This rank's own segment, offered to the ranks of its communicator. The first step of set-up; the next is to tell them
-// id() and to collect_offers().
+// This rank's own segment, offered to the ranks of its communicator. Creating it is the first step of set-up. The
+// next steps are to send id() to the other ranks and to call collect_offers().
 class OwnSegment {
  public:
   static Result<OwnSegment> create(std::uint32_t rank, const SegmentShape& shape,
                                    const std::shared_ptr<SegmentExchange>& exchange);
   const Segment& segment() const { return segment_; }
   std::uint32_t id() const { return share_->id(); }
-  // The offer lasts as long as somebody holds this. A rank whose set-up fails keeps it until the others know of the
-  // failure, because they would wait for the segment until their deadline.
+  // The offer is valid as long as a copy of this pointer exists. If set-up fails on a rank, it keeps the pointer
+  // until the other ranks have learned of the failure. Otherwise they would wait for the segment until their
+  // deadline.
   std::shared_ptr<const Share> offer() const { return share_; }
 
  private:
@@ -64,8 +66,8 @@ class OwnSegment {
 
 class ShmTransport final : public Transport {
  public:
-  // `offers`: the segments of all ranks, by rank; the peers of `exchange` are the ranks. Errors: kRefused, kMismatch,
-  // naming the peer.
+  // `offers`: the segments of all ranks, indexed by rank. The peers of `exchange` are the ranks. Errors: kRefused and
+  // kMismatch, both with the rank of the peer.
   static Result<std::unique_ptr<ShmTransport>> create(std::uint32_t rank, const SegmentShape& shape, OwnSegment own,
                                                       const std::vector<Offer>& offers,
                                                       const std::shared_ptr<SegmentExchange>& exchange);
@@ -105,19 +107,22 @@ class ShmTransport final : public Transport {
   MemoryAccess write_memory(std::uint32_t peer, std::uint64_t address, const std::byte* from,
                             std::size_t bytes) override;
 
-  // Set-up. What this rank finds that it can do with all others; and what all have found that they can.
+  // For set-up. find_attachment() returns the accesses that this rank can make to the memory of all other ranks.
+  // set_attachment() sets the value on which all ranks have agreed.
   Attachment find_attachment() const;
   void set_attachment(Attachment agreed) { attachment_ = agreed; }
 
-  // For a rank that does not sleep by doorbell(), but on descriptors: one of the two is armed at a time. One exists at
-  // most.
-  Result<std::unique_ptr<PokeBell>> create_poke_bell();
-  // Where `place`, in one of this rank's windows, lies; null if `bytes` from there are not in it. Thread-safe.
+  // Creates the doorbell for a rank that sleeps on descriptors instead of in doorbell(). Only one of the two may be
+  // armed at a time, and only one such object may exist.
+  Result<std::unique_ptr<DescriptorDoorbell>> create_descriptor_doorbell();
+  // The address of `place`, which must be in a window of this rank. Null if fewer than `bytes` bytes follow there in
+  // the window. Thread-safe.
   const std::byte* window_address(const WindowRef& place, std::size_t bytes) const;
-  std::span<const std::byte> window_memory(const WindowRef& place) const;  // the whole window; empty: there is none
+  std::span<const std::byte> window_memory(const WindowRef& place) const;  // the whole window; empty if there is none
 
  private:
-  struct PeerOutput {  // what peer_output() found for the call `sequence`; keeps the mapping alive until the next one
+  // The result of peer_output() for the call `sequence`. It keeps the mapping alive until the next call.
+  struct PeerOutput {
     std::uint64_t sequence = 0;
     std::byte* data = nullptr;
     std::shared_ptr<Mapping> mapping;
@@ -128,26 +133,26 @@ class ShmTransport final : public Transport {
   void set_life(PeerLife life);
   void ring_peers();
 
-  pid_t process_;  // of the rank: a forked child that destroys its copy must not speak for the rank
+  pid_t process_;  // process of the rank; a forked child that destroys its copy must not change the state of the rank
   std::uint32_t rank_;
   SegmentShape shape_;
   OwnSegment own_;
-  std::vector<Segment> segments_;           // by rank
-  std::vector<std::uint32_t> segment_ids_;  // by rank, as their owners offer them
+  std::vector<Segment> segments_;           // indexed by rank
+  std::vector<std::uint32_t> segment_ids_;  // indexed by rank; the numbers under which the owners share their segments
   ShmMailboxes mailboxes_;
   struct PeerWindow {
     std::uint32_t id = 0;
-    std::shared_ptr<Mapping> mapping;  // kept alive as long as it is the one asked for
+    std::shared_ptr<Mapping> mapping;  // kept alive as long as it is the mapping that was requested last
   };
-  std::vector<std::array<PeerWindow, 2>> windows_of_;  // by rank
-  std::vector<Ringer> peers_;                          // all but this rank
+  std::vector<std::array<PeerWindow, 2>> windows_of_;  // indexed by rank
+  std::vector<Ringer> peers_;                          // all ranks except this one
   Attachment attachment_ = Attachment::kNone;
-  std::vector<pid_t> processes_;               // by rank
-  bool offers_ = false;                        // an output, in the call that this rank is in
-  std::vector<PeerOutput> outputs_;            // by rank
+  std::vector<pid_t> processes_;               // indexed by rank
+  bool offers_ = false;                        // this rank offers an output in its current call
+  std::vector<PeerOutput> outputs_;            // indexed by rank
   std::shared_ptr<SegmentExchange> exchange_;  // shared with the windows, which may outlive the transport
-  std::shared_ptr<WindowTable> windows_;       // likewise
-  BellDoorbell doorbell_;
+  std::shared_ptr<WindowTable> windows_;       // shared in the same way
+  FutexDoorbell doorbell_;
 };
 
 }  // namespace tutti

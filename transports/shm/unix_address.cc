@@ -37,7 +37,7 @@ int new_socket() { return above_standard(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_C
 
 Error unix_socket_error(const char* call, std::int32_t rank) {
   return {ErrorCode::kSystem, ErrorScope::kCommunicator, rank,
-          fmt::format("{} on a Unix socket failed: {}", call, words_of_errno(errno))};
+          fmt::format("{} on a Unix socket failed: {}", call, describe_errno(errno))};
 }
 
 Result<UnixAddress> UnixAddress::random() {
@@ -85,7 +85,7 @@ Result<int> listen_at(const UnixAddress& address, std::uint32_t backlog) {
   return error;
 }
 
-Dialled dial(const UnixAddress& address) {
+DialResult dial(const UnixAddress& address) {
   const int fd = new_socket();
   if (fd < 0) return {.reach = Reach::kFailed, .error = errno};
   sockaddr_un where{};
@@ -102,15 +102,15 @@ Dialled dial(const UnixAddress& address) {
   return {.reach = Reach::kOtherUser, .error = EPERM};
 }
 
-Dialled wait_and_dial(const UnixAddress& address, Clock& clock, std::int64_t deadline_ns) {
+DialResult wait_and_dial(const UnixAddress& address, Clock& clock, std::int64_t deadline_ns) {
   while (true) {
-    const Dialled dialled = dial(address);
+    const DialResult dialled = dial(address);
     if (dialled.error != EAGAIN || clock.now_ns() >= deadline_ns) return dialled;
     std::this_thread::sleep_for(kOverrunPause);
   }
 }
 
-Error unreachable(std::uint32_t rank, const Dialled& dialled) {
+Error unreachable(std::uint32_t rank, const DialResult& dialled) {
   const auto error = [rank](ErrorCode code, std::string why) {
     return Error{code, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank), std::move(why)};
   };
@@ -124,9 +124,10 @@ Error unreachable(std::uint32_t rank, const Dialled& dialled) {
                              rank, std::strerror(dialled.error)));
   }
   if (dialled.error == EAGAIN) {
-    return error(ErrorCode::kTimeout, fmt::format("set-up deadline passed: rank {} took no connection on this machine, "
-                                                  "and its queue is full",
-                                                  rank));
+    return error(ErrorCode::kTimeout,
+                 fmt::format("set-up deadline passed: rank {} accepted no connection on this machine, "
+                             "and its queue is full",
+                             rank));
   }
   errno = dialled.error;
   return unix_socket_error("connecting", static_cast<std::int32_t>(rank));

@@ -25,22 +25,22 @@ namespace {
 
 constexpr std::size_t kMaxMappingsPerPeer = 1 << 16;
 constexpr std::size_t kMaxFilesPerPeer = 256;
-// So few packets never fill a socket: the kernel counts 768 bytes for each, and the least buffer has 4,608. (The usual
-// buffer takes 279, measured.)
-constexpr std::uint32_t kNeverFull = 4;
-constexpr std::size_t kMostSilent = 64;  // connections that have said nothing, beside two for each rank
-constexpr std::int64_t kLookEveryMs = 100;
+// A socket never becomes full with so few packets. The kernel counts 768 bytes for each packet, and the smallest
+// buffer has 4,608 bytes. (Measured: a buffer of the usual size takes 279 packets.)
+constexpr std::uint32_t kAlwaysFits = 4;
+constexpr std::size_t kMaxPending = 64;  // connections without a first packet, in addition to two for each rank
+constexpr std::int64_t kPollIntervalMs = 100;
 
 }  // namespace
 
-class UnixExchange::Pokes final : public PokeReceiver {
+class UnixExchange::UnixWakeReceiver final : public WakeReceiver {
  public:
-  Pokes(UnixExchange& exchange, std::uint32_t segment, int event)
+  UnixWakeReceiver(UnixExchange& exchange, std::uint32_t segment, int event)
       : exchange_(exchange), segment_(segment), event_(event) {}
-  ~Pokes() override { exchange_.pokes_.close(segment_); }
-  std::vector<int> descriptors() const override { return {event_, exchange_.news_}; }
+  ~UnixWakeReceiver() override { exchange_.wake_table_.close(segment_); }
+  std::vector<int> descriptors() const override { return {event_, exchange_.socket_events_}; }
   void drain() override {
-    exchange_.receive_news();
+    exchange_.receive_ready();
     clear_event(event_);
   }
 
@@ -54,10 +54,11 @@ UnixExchange::UnixExchange(std::uint32_t rank, std::uint32_t ranks) : process_(g
 
 Result<std::unique_ptr<UnixExchange>> UnixExchange::listen(std::uint32_t rank, std::uint32_t ranks) {
   TUTTI_ASSERT(rank < ranks);
-  std::unique_ptr<UnixExchange> exchange(new UnixExchange(rank, ranks));  // private constructor
+  std::unique_ptr<UnixExchange> exchange(new UnixExchange(rank, ranks));  // the constructor is private
   auto address = UnixAddress::random();
   if (!address) return address.error();
-  auto listener = listen_at(*address, 2 * ranks + 16);  // a probe and a connection of each, and some strangers
+  // A probe and a connection of each rank, and some unrelated connections.
+  auto listener = listen_at(*address, 2 * ranks + 16);
   if (!listener) return listener.error();
   exchange->address_ = std::move(*address);
   exchange->listener_ = *listener;
@@ -67,32 +68,34 @@ Result<std::unique_ptr<UnixExchange>> UnixExchange::listen(std::uint32_t rank, s
 
 UnixExchange::File::~File() { close(fd); }
 
-int UnixExchange::Notice::fd() const {
+int UnixExchange::QueuedPacket::fd() const {
   if (mapping != nullptr) return mapping->fd();
   return file == nullptr ? -1 : file->fd;
 }
 
 UnixExchange::~UnixExchange() {
   forget_in_children(listener_);
-  forget_in_children(news_);
+  forget_in_children(socket_events_);
   for (const Peer& peer : peers_) forget_in_children(peer.socket);
   if (listener_ >= 0) close(listener_);
-  if (news_ >= 0) close(news_);
+  if (socket_events_ >= 0) close(socket_events_);
   for (const Peer& peer : peers_) {
     if (peer.socket >= 0) close(peer.socket);
   }
 }
 
-// No rank accepts before all have probed, so a full queue of a listener stays full: to wait would be in vain. On a
-// kernel that limits the queue (net.core.somaxconn) to fewer connections than there are ranks, some probes find that.
+// No rank accepts connections before all ranks have probed, so a queue that is full stays full, and waiting would be
+// useless. This happens if the kernel limits the queue (net.core.somaxconn) to fewer connections than there are
+// ranks.
 Result<std::vector<Reach>> UnixExchange::probe(const std::vector<std::string>& addresses) const {
   std::vector<Reach> reaches;
   for (std::uint32_t peer = 0; peer < addresses.size(); ++peer) {
     reaches.push_back(peer == rank_ ? Reach::kReached : Reach::kNotTried);
     if (peer == rank_ || addresses[peer].empty()) continue;
     const std::optional<UnixAddress> address = UnixAddress::parse(addresses[peer]);
-    const Dialled dialled = address ? dial(*address) : Dialled{};
-    if (dialled.fd >= 0) close(dialled.fd);  // the listener finds a connection that says nothing, and drops it
+    const DialResult dialled = address ? dial(*address) : DialResult{};
+    // The listener sees a connection that closes without a packet, and drops it.
+    if (dialled.fd >= 0) close(dialled.fd);
     reaches.back() = dialled.error == EAGAIN ? Reach::kReached : dialled.reach;
     errno = dialled.error;
     if (reaches.back() == Reach::kFailed && is_shortage(errno)) return unix_socket_error("connecting");
@@ -108,8 +111,9 @@ Status UnixExchange::connect_to(std::uint32_t peer, const std::string& text, Clo
                  fmt::format("rank {} published an address that cannot be read", peer)};
   }
   const UnixPacket hello{.operation = UnixOperation::kHello, .id = rank_, .nonce = address->nonce};
-  Dialled dialled = wait_and_dial(*address, clock, deadline_ns);
-  // The listener may drop a connection that has not said hello, to make room (UnixGreetings): dial again.
+  DialResult dialled = wait_and_dial(*address, clock, deadline_ns);
+  // The listener may drop a connection that has not sent its hello yet, because it needs the descriptor
+  // (UnixGreetings). So connect again.
   while (dialled.reach == Reach::kReached && send(dialled.fd, &hello, sizeof(hello), MSG_NOSIGNAL) < 0) {
     const bool dropped = errno == EPIPE || errno == ECONNRESET;
     const Error error = unix_socket_error("send", rank);
@@ -125,7 +129,7 @@ Status UnixExchange::connect_to(std::uint32_t peer, const std::string& text, Clo
   return {};
 }
 
-// Takes a connection's first packet. False: it is not the hello of a peer that is awaited.
+// Handles the first packet of a connection. Returns false if it is not the hello of an expected peer.
 bool UnixExchange::admit(int fd, pid_t process, std::span<const std::byte> packet) {
   UnixPacket hello;
   if (packet.size() != sizeof(hello)) return false;
@@ -145,11 +149,11 @@ bool UnixExchange::admit(int fd, pid_t process, std::span<const std::byte> packe
 
 Status UnixExchange::accept_awaited(Clock& clock, std::int64_t deadline_ns) {
   UnixGreetings greetings(
-      listener_, 2 * peers_.size() + kMostSilent, sizeof(UnixPacket),
+      listener_, 2 * peers_.size() + kMaxPending, sizeof(UnixPacket),
       [this](int fd, pid_t process, std::span<const std::byte> packet) { return admit(fd, process, packet); });
   while (true) {
     TUTTI_TRY(greetings.accept_some());
-    greetings.hear();
+    greetings.receive_packets();
     const std::vector<std::uint32_t> missing = awaited();
     if (missing.empty()) return {};
     const std::int64_t left_ns = deadline_ns - clock.now_ns();
@@ -158,7 +162,7 @@ Status UnixExchange::accept_awaited(Clock& clock, std::int64_t deadline_ns) {
           ErrorCode::kTimeout, ErrorScope::kCommunicator, static_cast<std::int32_t>(missing.front()),
           fmt::format("set-up deadline passed: rank(s) {} did not connect on this machine", fmt::join(missing, ", "))};
     }
-    greetings.wait(static_cast<int>(std::min<std::int64_t>(left_ns / 1'000'000 + 1, kLookEveryMs)));
+    greetings.wait(static_cast<int>(std::min<std::int64_t>(left_ns / 1'000'000 + 1, kPollIntervalMs)));
   }
 }
 
@@ -184,16 +188,16 @@ Status UnixExchange::connect(const std::vector<std::string>& addresses, const st
   return {};
 }
 
-void UnixExchange::queue(const Notice& notice, std::span<const std::uint32_t> audience) {
-  const auto tell = [&](Peer& peer) {
+void UnixExchange::queue(const QueuedPacket& queued, std::span<const std::uint32_t> audience) {
+  const auto enqueue = [&](Peer& peer) {
     if (peer.socket < 0 || peer.gone) return;
-    peer.outbox.push_back(notice);
+    peer.outbox.push_back(queued);
     send_pending(peer);
   };
   if (audience.empty()) {
-    for (Peer& peer : peers_) tell(peer);
+    for (Peer& peer : peers_) enqueue(peer);
   } else {
-    for (const std::uint32_t peer : audience) tell(peers_.at(peer));
+    for (const std::uint32_t peer : audience) enqueue(peers_.at(peer));
   }
 }
 
@@ -233,32 +237,32 @@ void UnixExchange::unshare(std::uint32_t id, std::span<const std::uint32_t> audi
 
 void UnixExchange::send_pending(Peer& peer) {
   while (!peer.gone && !peer.outbox.empty()) {
-    const Notice& notice = peer.outbox.front();
-    const UnixPacket packet{.operation = notice.operation, .id = notice.id, .channel = notice.channel};
-    const UnixTransfer sent = send_packet(peer.socket, packet, notice.datagram, notice.fd());
-    if (sent == UnixTransfer::kLater) return;  // the next pump tries again
+    const QueuedPacket& queued = peer.outbox.front();
+    const UnixPacket packet{.operation = queued.operation, .id = queued.id, .channel = queued.channel};
+    const UnixTransfer sent = send_packet(peer.socket, packet, queued.datagram, queued.fd());
+    if (sent == UnixTransfer::kLater) return;  // the next pump() tries again
     if (sent == UnixTransfer::kEnd) {
-      receive_pending(peer);  // what it sent before its end
-      return lose(peer);
+      receive_pending(peer);  // receives the packets that the peer sent before it exited
+      return mark_gone(peer);
     }
     peer.outbox.pop_front();
   }
 }
 
-void UnixExchange::note_loss(Peer& peer, std::uint32_t id, MemoryLoss why, bool can_ask) {
+void UnixExchange::record_loss(Peer& peer, std::uint32_t id, MemoryLoss why, bool can_ask) {
   if (peer.lost.size() >= kMaxMappingsPerPeer) return;
-  Lost& lost = peer.lost[id];
+  LossRecord& lost = peer.lost[id];
   lost = {.why = std::move(why), .asked = false, .report = lost.asked || !can_ask};
 }
 
-// Without a descriptor: it was lost. True if sleepers must look again.
+// `fd` is closed if the descriptor was lost. Returns true if sleepers must check again.
 bool UnixExchange::receive_mapping(Peer& peer, std::uint32_t id, OwnedDescriptor fd) {
   if (!fd.is_open()) {
-    note_loss(peer, id, lost_descriptor(spare_.restore()), true);
+    record_loss(peer, id, lost_descriptor(spare_.restore()), true);
     return true;
   }
   if (peer.mappings.size() >= kMaxMappingsPerPeer) {
-    note_loss(peer, id, {.why = fmt::format("it shares more than {} registrations", kMaxMappingsPerPeer)}, true);
+    record_loss(peer, id, {.why = fmt::format("it shares more than {} registrations", kMaxMappingsPerPeer)}, true);
     return true;
   }
   auto mapping = Mapping::map(fd.release());
@@ -266,31 +270,32 @@ bool UnixExchange::receive_mapping(Peer& peer, std::uint32_t id, OwnedDescriptor
     peer.mappings[id] = std::move(*mapping);
     peer.lost.erase(id);
   } else {
-    note_loss(peer, id, lost_mapping(mapping.error()), true);
+    record_loss(peer, id, lost_mapping(mapping.error()), true);
   }
   return true;
 }
 
 bool UnixExchange::receive_file(Peer& peer, std::uint32_t id, OwnedDescriptor fd) {
   if (!fd.is_open()) {
-    note_loss(peer, id, lost_descriptor(spare_.restore()), false);
+    record_loss(peer, id, lost_descriptor(spare_.restore()), false);
   } else if (peer.files.size() >= kMaxFilesPerPeer) {
-    note_loss(peer, id, {.why = fmt::format("{} files of it wait to be taken already", kMaxFilesPerPeer)}, false);
+    record_loss(peer, id, {.why = fmt::format("{} of its files already wait to be taken", kMaxFilesPerPeer)}, false);
   } else {
     peer.files.try_emplace(id, std::move(fd));
   }
   return false;
 }
 
-// A peer has lost a mapping of this rank. One packet of it under way is enough, however often the peer asks.
+// A peer has lost a mapping of this rank. If the packet with that mapping is already queued, it is not queued again,
+// so a peer cannot fill the queue.
 void UnixExchange::share_again(Peer& peer, std::uint32_t id) {
   const auto found = shared_.find(id);
   if (found == shared_.end()) return;
   const auto number = static_cast<std::uint32_t>(&peer - peers_.data());
   const std::vector<std::uint32_t>& audience = found->second.audience;
   const bool invited = audience.empty() || std::find(audience.begin(), audience.end(), number) != audience.end();
-  const bool waits = std::any_of(peer.outbox.begin(), peer.outbox.end(), [&](const Notice& notice) {
-    return notice.operation == UnixOperation::kShare && notice.id == id;
+  const bool waits = std::any_of(peer.outbox.begin(), peer.outbox.end(), [&](const QueuedPacket& queued) {
+    return queued.operation == UnixOperation::kShare && queued.id == id;
   });
   auto mapping = found->second.mapping.lock();
   if (!invited || waits || mapping == nullptr) return;
@@ -304,13 +309,14 @@ std::optional<MemoryLoss> UnixExchange::loss(std::uint32_t peer, std::uint32_t i
   return found == lost.end() ? std::nullopt : std::optional(found->second.why);
 }
 
-// What was lost some time ago may well arrive now, so it is asked for before the loss is reported.
+// A second attempt may succeed, because conditions may have changed since the loss. So the peer is asked to share the
+// mapping again before the loss is reported.
 std::optional<MemoryLoss> UnixExchange::take_loss(std::uint32_t peer, std::uint32_t id) {
   const std::scoped_lock lock(mutex_);
   auto& losses = peers_.at(peer).lost;
   const auto found = losses.find(id);
   if (found == losses.end()) return std::nullopt;
-  Lost& lost = found->second;
+  LossRecord& lost = found->second;
   if (std::exchange(lost.report, false)) return lost.why;
   if (!std::exchange(lost.asked, true) && getpid() == process_) {
     queue({.operation = UnixOperation::kShareAgain, .id = id}, std::span(&peer, 1));
@@ -318,7 +324,8 @@ std::optional<MemoryLoss> UnixExchange::take_loss(std::uint32_t peer, std::uint3
   return std::nullopt;
 }
 
-// Handles one packet and owns its descriptor. True if a mapping came or was lost, so that sleepers must look again.
+// Handles one packet and takes ownership of its descriptor. Returns true if a mapping arrived or was lost, so that
+// sleepers must check again.
 bool UnixExchange::receive_one(Peer& peer, ReceivedPacket& received) {
   const std::uint32_t id = received.packet.id;
   OwnedDescriptor fd = std::move(received.fd);
@@ -335,9 +342,9 @@ bool UnixExchange::receive_one(Peer& peer, ReceivedPacket& received) {
       peer.files.erase(id);
       break;
     case UnixOperation::kDatagram: peer.datagrams.put(received.packet.channel, std::move(received.datagram)); break;
-    case UnixOperation::kPoke: pokes_.signal(id); break;
+    case UnixOperation::kWake: wake_table_.signal(id); break;
     case UnixOperation::kShareAgain: share_again(peer, id); break;
-    default: break;  // a hello that comes twice
+    default: break;  // a repeated hello
   }
   return false;
 }
@@ -351,27 +358,29 @@ void UnixExchange::receive_pending(Peer& peer) {
     if (taken == UnixTransfer::kLater) break;
     ++packets;
     if (taken == UnixTransfer::kEnd) {
-      lose(peer);
+      mark_gone(peer);
       break;
     }
-    if (received.packet.operation == UnixOperation::kDatagram) packets += kNeverFull;  // it is larger than the others
+    // It is larger than other packets.
+    if (received.packet.operation == UnixOperation::kDatagram) packets += kAlwaysFits;
     const bool with_descriptor = received.fd.is_open() || received.fd_lost;
     arrived |= receive_one(peer, received);
-    // Mapping::map() has closed the descriptor it received, so its number can be held in reserve again.
+    // Mapping::map() has closed the descriptor that it received, so a number can be reserved again.
     if (with_descriptor) spare_.restore();
   }
-  // Whoever sleeps may wait for this mapping; and a poke that found the socket full was dropped.
-  if (arrived || packets > kNeverFull) pokes_.signal_all();
+  // Sleepers may wait for this mapping. A full socket may also have caused a wake-up to be dropped, so all sleepers
+  // are woken in this case too.
+  if (arrived || packets > kAlwaysFits) wake_table_.signal_all();
 }
 
-void UnixExchange::lose(Peer& peer) {
+void UnixExchange::mark_gone(Peer& peer) {
   if (std::exchange(peer.gone, true)) return;
   peer.outbox.clear();
-  if (news_ >= 0) {  // what has ended stays readable for ever
-    epoll_ctl(news_, EPOLL_CTL_DEL, peer.socket, nullptr);
-    if (peer.watch.fd() >= 0) epoll_ctl(news_, EPOLL_CTL_DEL, peer.watch.fd(), nullptr);
+  if (socket_events_ >= 0) {  // the descriptors of a process that has exited stay readable for ever
+    epoll_ctl(socket_events_, EPOLL_CTL_DEL, peer.socket, nullptr);
+    if (peer.watch.fd() >= 0) epoll_ctl(socket_events_, EPOLL_CTL_DEL, peer.watch.fd(), nullptr);
   }
-  pokes_.signal_all();
+  wake_table_.signal_all();
 }
 
 bool UnixExchange::pump() {
@@ -417,10 +426,11 @@ std::shared_ptr<Mapping> UnixExchange::find(std::uint32_t peer, std::uint32_t id
 bool UnixExchange::peer_gone(std::uint32_t peer) {
   const std::scoped_lock lock(mutex_);
   Peer& from = peers_.at(peer);
-  // A dead rank's sockets stay open as long as a child that it forked lives: the process itself is asked too.
+  // If a rank has forked a child, its sockets stay open as long as the child runs. So the process itself is checked
+  // as well.
   const bool ended = from.watch.has_ended();
-  if (from.socket >= 0) receive_pending(from);  // what it sent before its end
-  if (ended) lose(from);
+  if (from.socket >= 0) receive_pending(from);  // receives the packets that the peer sent before it exited
+  if (ended) mark_gone(from);
   return from.gone;
 }
 
@@ -429,51 +439,53 @@ pid_t UnixExchange::process_of(std::uint32_t peer) {
   return peer == rank_ ? process_ : peers_.at(peer).watch.process();
 }
 
-// Without the lock: a ringer must not wait for somebody who maps memory. Sockets do not change after set-up. A poke
-// that does not fit is dropped: the full socket is readable, and whoever empties it wakes all (receive_pending).
-void UnixExchange::poke(std::uint32_t peer, std::uint32_t segment) {
-  if (peer == rank_) return pokes_.signal(segment);
-  const UnixPacket packet{.operation = UnixOperation::kPoke, .id = segment};
+// Does not lock the mutex, because the caller must not wait while another thread maps memory. That is safe, because
+// sockets do not change after set-up. A wake-up that does not fit into the socket is dropped. That is safe too: the
+// full socket is readable, and the thread that empties it wakes all sleepers (receive_pending).
+void UnixExchange::wake_peer(std::uint32_t peer, std::uint32_t segment) {
+  if (peer == rank_) return wake_table_.signal(segment);
+  const UnixPacket packet{.operation = UnixOperation::kWake, .id = segment};
   [[maybe_unused]] const ssize_t sent = send(peers_[peer].socket, &packet, sizeof(packet), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-Status UnixExchange::watch_news() {
+Status UnixExchange::watch_sockets() {
   const std::scoped_lock lock(mutex_);
-  if (news_ >= 0) return {};
-  const int news = above_standard(epoll_create1(EPOLL_CLOEXEC));
-  if (news < 0) return unix_socket_error("epoll_create1");
+  if (socket_events_ >= 0) return {};
+  const int epoll = above_standard(epoll_create1(EPOLL_CLOEXEC));
+  if (epoll < 0) return unix_socket_error("epoll_create1");
   for (std::uint32_t peer = 0; peer < peers_.size(); ++peer) {
     for (const int fd : {peers_[peer].socket, peers_[peer].watch.fd()}) {
       if (fd < 0 || peers_[peer].gone) continue;
       epoll_event event{.events = EPOLLIN, .data = {.u32 = peer}};
-      if (epoll_ctl(news, EPOLL_CTL_ADD, fd, &event) == 0) continue;
+      if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0) continue;
       Error error = unix_socket_error("epoll_ctl");
-      close(news);
+      close(epoll);
       return error;
     }
   }
-  news_ = news;
-  close_in_children(news_);  // a child that removed a peer's process from it would remove it for this process
+  socket_events_ = epoll;
+  // If a child removed the process of a peer from the epoll set, it would be removed for this process as well.
+  close_in_children(socket_events_);
   return {};
 }
 
-void UnixExchange::receive_news() {
+void UnixExchange::receive_ready() {
   const std::scoped_lock lock(mutex_);
-  std::array<epoll_event, 64> events{};  // what does not fit ends the next sleep
-  const int count = epoll_wait(news_, events.data(), static_cast<int>(events.size()), 0);
+  std::array<epoll_event, 64> events{};  // further events end the next sleep
+  const int count = epoll_wait(socket_events_, events.data(), static_cast<int>(events.size()), 0);
   for (int i = 0; i < count; ++i) {
     Peer& peer = peers_[events[static_cast<std::size_t>(i)].data.u32];
     const bool ended = peer.watch.has_ended();
     receive_pending(peer);
-    if (ended) lose(peer);
+    if (ended) mark_gone(peer);
   }
 }
 
-Result<std::unique_ptr<PokeReceiver>> UnixExchange::receive_pokes(std::uint32_t segment) {
-  TUTTI_TRY(watch_news());
-  auto event = pokes_.open(segment);
+Result<std::unique_ptr<WakeReceiver>> UnixExchange::create_wake_receiver(std::uint32_t segment) {
+  TUTTI_TRY(watch_sockets());
+  auto event = wake_table_.open(segment);
   if (!event) return event.error();
-  return std::unique_ptr<PokeReceiver>(std::make_unique<Pokes>(*this, segment, *event));
+  return std::unique_ptr<WakeReceiver>(std::make_unique<UnixWakeReceiver>(*this, segment, *event));
 }
 
 }  // namespace tutti

@@ -1,10 +1,12 @@
-// UnixExchange: passes memfd descriptors, and datagrams, between the processes of one machine over Unix sockets
-// (SOCK_SEQPACKET, abstract addresses: no file, nothing left behind). One socket per pair of ranks; its closing tells
-// of a peer's death. All communicators of a process that reach the same peers share it, through SubExchange.
+// UnixExchange: transfers memfd descriptors and datagrams between the processes of one machine.
 //
-// Admission: the kernel's peer credentials must name this user, and the connecting rank must present the nonce that the
-// listening rank published through the bootstrap. Everything received is length-checked. A forked child's copy says
-// nothing to anybody.
+// It uses Unix sockets (SOCK_SEQPACKET) with abstract addresses, so it creates no files, and nothing remains when the
+// processes exit. There is one socket for each pair of ranks; when a peer dies, its socket closes. All communicators
+// of a process that reach the same peers share one exchange, through SubExchange.
+//
+// Authentication: according to the kernel, the peer must belong to the same user. The connecting rank must also
+// present the nonce that the listening rank has published through the bootstrap. The length of everything received is
+// checked. The copy in a forked child sends nothing.
 #pragma once
 
 #include <sys/types.h>
@@ -29,17 +31,19 @@ namespace tutti {
 
 class UnixExchange final : public SegmentExchange {
  public:
-  // Step 1: listen. address() then goes to all peers through the bootstrap.
+  // Step 1: listen. The caller then sends address() to all peers through the bootstrap.
   static Result<std::unique_ptr<UnixExchange>> listen(std::uint32_t rank, std::uint32_t ranks);
-  // Opaque, printable, below 128 bytes.
+  // opaque and printable, below 128 bytes
   std::string address() const { return address_.text(); }
-  // Step 2, where it is not known that all peers can be reached: tries every address that is not empty, by rank, and
-  // says nothing to whoever listens there. All ranks may do so at once, when all listen; any number of times. Never
-  // waits. This rank itself counts as reached, and so does a listener that is overrun, whoever it belongs to.
+  // Step 2, only needed if some peers may be unreachable: tries to connect to every address that is not empty, and
+  // sends nothing. `addresses` is indexed by rank, and so is the result. All ranks may probe at the same time once
+  // all ranks listen, and as often as they like. It never waits. This rank counts as reached. A listener with a full
+  // queue also counts as reached, whichever user it belongs to.
   Result<std::vector<Reach>> probe(const std::vector<std::string>& addresses) const;
-  // Step 3: connect to all lower ranks of `group`, accept all higher ones. `group` is ascending, the same on all its
-  // members, this rank among them; `addresses` are by rank. Ranks outside stay unknown. Errors: kTimeout and kPeerLost
-  // name the ranks; kRefused: another user.
+  // Step 3: connect to all lower ranks of `group`, and accept connections of all higher ones. `group` is in ascending
+  // order and is the same on all its members, one of which is this rank. `addresses` is indexed by rank. This rank
+  // gets no connection to ranks outside the group. Errors: kTimeout and kPeerLost name the ranks; kRefused: the peer
+  // belongs to another user.
   Status connect(const std::vector<std::string>& addresses, const std::vector<std::uint32_t>& group, Clock& clock,
                  std::int64_t deadline_ns);
 
@@ -55,47 +59,50 @@ class UnixExchange final : public SegmentExchange {
   bool all_sent_to(std::span<const std::uint32_t> peers) override;
   bool peer_gone(std::uint32_t peer) override;
   pid_t process_of(std::uint32_t peer) override;
-  void poke(std::uint32_t peer, std::uint32_t segment) override;
-  Result<std::unique_ptr<PokeReceiver>> receive_pokes(std::uint32_t segment) override;
+  void wake_peer(std::uint32_t peer, std::uint32_t segment) override;
+  Result<std::unique_ptr<WakeReceiver>> create_wake_receiver(std::uint32_t segment) override;
   void post(std::uint32_t peer, std::uint64_t channel, const std::string& datagram) override;
   std::optional<std::string> take_datagram(std::uint32_t peer, std::uint64_t channel) override;
 
  private:
-  class Pokes;   // PokeReceiver
-  struct File {  // a descriptor, closed at the end
+  class UnixWakeReceiver;  // a WakeReceiver
+  struct File {            // a descriptor that is closed with this object
     explicit File(int given) : fd(given) {}
     ~File();
     File(const File&) = delete;
     File& operator=(const File&) = delete;
     const int fd;
   };
-  struct Notice {  // a packet still to be sent; mapping or file keep their descriptor open
+  struct QueuedPacket {  // a packet in an outbox; mapping or file keep its descriptor open
     UnixOperation operation;
     std::uint32_t id;
     std::shared_ptr<Mapping> mapping{};
-    std::shared_ptr<File> file{};  // shared by the notices to several peers
-    std::uint64_t channel = 0;     // of a datagram
+    std::shared_ptr<File> file{};  // shared by the queued packets to several peers
+    std::uint64_t channel = 0;     // channel of a datagram
     std::string datagram{};
-    int fd() const;  // that goes with it, or -1
+    int fd() const;  // the descriptor that is sent with the packet, or -1
   };
-  struct Lost {
+  // A mapping or file that did not arrive.
+  struct LossRecord {
     MemoryLoss why;
-    bool asked = false;   // its owner has been asked to share it again, and it has not come since
-    bool report = false;  // it was, and was lost again; of a file, which is not shared again: it was lost
+    bool asked = false;  // its owner was asked to share it again, and it has not arrived since
+    // take_loss() must report it, because it was lost again after the owner was asked; or because it is a file, which
+    // is never shared again.
+    bool report = false;
   };
   struct Peer {
     int socket = -1;
     ProcessWatch watch;
     bool awaited = false;  // belongs to the group and has not connected yet
     bool gone = false;
-    std::deque<Notice> outbox;
+    std::deque<QueuedPacket> outbox;
     std::map<std::uint32_t, std::shared_ptr<Mapping>> mappings;
     OobDatagramQueue datagrams;
-    std::map<std::uint32_t, OwnedDescriptor> files;  // that nobody has taken yet
-    std::map<std::uint32_t, Lost> lost;              // mappings and files that did not arrive
+    std::map<std::uint32_t, OwnedDescriptor> files;  // not taken yet
+    std::map<std::uint32_t, LossRecord> lost;        // mappings and files that did not arrive
   };
-  struct Shared {                         // a mapping of this rank, as long as it is shared
-    std::weak_ptr<Mapping> mapping;       // weak: its owner decides how long it lives
+  struct SharedMapping {                  // a mapping that this rank shares
+    std::weak_ptr<Mapping> mapping;       // weak, because its owner determines its lifetime
     std::vector<std::uint32_t> audience;  // empty: all peers
   };
 
@@ -107,25 +114,27 @@ class UnixExchange final : public SegmentExchange {
   void send_pending(Peer& peer);
   void receive_pending(Peer& peer);
   bool receive_one(Peer& peer, ReceivedPacket& received);
-  static void note_loss(Peer& peer, std::uint32_t id, MemoryLoss why, bool can_ask);
+  static void record_loss(Peer& peer, std::uint32_t id, MemoryLoss why, bool can_ask);
   bool receive_mapping(Peer& peer, std::uint32_t id, OwnedDescriptor fd);
   bool receive_file(Peer& peer, std::uint32_t id, OwnedDescriptor fd);
   void share_again(Peer& peer, std::uint32_t id);
-  void lose(Peer& peer);
-  void receive_news();
-  Status watch_news();
-  void queue(const Notice& notice, std::span<const std::uint32_t> audience);
+  void mark_gone(Peer& peer);
+  void receive_ready();
+  Status watch_sockets();
+  void queue(const QueuedPacket& queued, std::span<const std::uint32_t> audience);
 
   pid_t process_;
   std::uint32_t rank_;
   int listener_ = -1;
   UnixAddress address_;
-  PokeTable pokes_;   // by segment
-  std::mutex mutex_;  // guards what follows; the peers' sockets change during set-up only
+  WakeTable wake_table_;  // the key is the segment
+  std::mutex mutex_;      // guards the members below; the sockets of peers change during set-up only
   std::uint32_t last_id_ = 0;
-  int news_ = -1;  // epoll over the peers' sockets and pidfds, from the first receive_pokes() on; not for children
+  // Epoll set of the sockets and pidfds of all peers; created by the first create_wake_receiver(), not inherited by
+  // children.
+  int socket_events_ = -1;
   std::vector<Peer> peers_;
-  std::map<std::uint32_t, Shared> shared_;  // by number
+  std::map<std::uint32_t, SharedMapping> shared_;  // indexed by number
   SpareDescriptor spare_;
 };
 

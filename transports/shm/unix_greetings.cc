@@ -31,42 +31,46 @@ Status UnixGreetings::accept_some() {
       return error;
     }
     const std::optional<pid_t> process = peer_process(fd.get());
-    if (process) silent_.push_back({.fd = std::move(fd), .process = *process});
+    if (process) pending_.push_back({.fd = std::move(fd), .process = *process});
   }
   return {};
 }
 
-bool UnixGreetings::hear_one(Silent& silent) {
+// Returns true if the connection is no longer pending.
+bool UnixGreetings::receive_packet(PendingConnection& pending) {
   std::vector<std::byte> packet(longest_ + 1);
-  const ssize_t bytes = recv(silent.fd.get(), packet.data(), packet.size(), MSG_DONTWAIT);
+  const ssize_t bytes = recv(pending.fd.get(), packet.data(), packet.size(), MSG_DONTWAIT);
   if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-  if (bytes <= 0 || static_cast<std::size_t>(bytes) > longest_) return true;  // closed by the other end, or a stranger
+  // The other end has closed it, or it is not a Tutti rank.
+  if (bytes <= 0 || static_cast<std::size_t>(bytes) > longest_) return true;
   packet.resize(static_cast<std::size_t>(bytes));
-  if (admit_(silent.fd.get(), silent.process, packet)) silent.fd.release();
+  if (admit_(pending.fd.get(), pending.process, packet)) pending.fd.release();
   return true;
 }
 
-// A peer whose packet has come since the last look must not lose its connection: it could not tell that it has.
+// The packet of a peer may have arrived since the last check. It must be handled before the connection is closed,
+// because the peer has sent it successfully and would not notice the loss.
 void UnixGreetings::drop_oldest() {
-  hear_one(silent_.front());
-  silent_.pop_front();
+  receive_packet(pending_.front());
+  pending_.pop_front();
 }
 
-// True if a connection was closed, or taken by `admit`.
+// True if a connection was closed, or taken over by `admit`.
 bool UnixGreetings::make_room() {
-  if (silent_.empty()) return false;
+  if (pending_.empty()) return false;
   drop_oldest();
   return true;
 }
 
-void UnixGreetings::hear() {
-  silent_.remove_if([&](Silent& silent) { return hear_one(silent); });
-  while (silent_.size() > most_silent_) drop_oldest();
+void UnixGreetings::receive_packets() {
+  pending_.remove_if([&](PendingConnection& pending) { return receive_packet(pending); });
+  while (pending_.size() > max_pending_) drop_oldest();
 }
 
 void UnixGreetings::wait(int timeout_ms) const {
   std::vector<pollfd> waiting{{.fd = listener_, .events = POLLIN, .revents = 0}};
-  for (const Silent& silent : silent_) waiting.push_back({.fd = silent.fd.get(), .events = POLLIN, .revents = 0});
+  for (const PendingConnection& pending : pending_)
+    waiting.push_back({.fd = pending.fd.get(), .events = POLLIN, .revents = 0});
   poll(waiting.data(), waiting.size(), timeout_ms);
 }
 

@@ -1,8 +1,9 @@
-// UnixGreetings: the connections that a listening Unix socket accepts, from accept() to their first packet.
+// UnixGreetings: accepts connections on a listening Unix socket and receives the first packet of each.
 //
-// All of them are watched at once, so that a connection that stays silent holds up no other one. Connections of other
-// users are closed as soon as they are accepted. No call blocks except wait(), which has a time limit, and none loops
-// for as long as strangers connect: the caller's loop can look at its deadline on each turn.
+// It watches all connections together, so a connection that sends nothing does not delay the others. Connections of
+// other users are closed as soon as they are accepted. Only wait() blocks, for a limited time. No function runs as
+// long as unrelated processes keep connecting, so a caller that calls them in a loop can check its deadline in each
+// iteration.
 #pragma once
 
 #include <sys/types.h>
@@ -20,37 +21,39 @@ namespace tutti {
 
 class UnixGreetings {
  public:
-  // Gets a connection and its first packet. True: it takes the descriptor. False: the descriptor is closed.
+  // Receives a connection and its first packet. Return true to take ownership of the descriptor. If it returns false,
+  // the descriptor is closed.
   using Admit = std::function<bool(int fd, pid_t process, std::span<const std::byte> packet)>;
 
-  // `listener` is non-blocking and the caller's. `most_silent`: how many silent connections hear() keeps. `longest`: in
-  // bytes; longer packets are never admitted.
-  UnixGreetings(int listener, std::size_t most_silent, std::size_t longest, Admit admit)
-      : listener_(listener), most_silent_(most_silent), longest_(longest), admit_(std::move(admit)) {}
+  // `listener` must be non-blocking and stays the property of the caller. `max_pending`: the number of connections
+  // without a packet that receive_packets() keeps. `longest`: the length in bytes of the longest packet that is
+  // passed to `admit`; a connection with a longer packet is closed.
+  UnixGreetings(int listener, std::size_t max_pending, std::size_t longest, Admit admit)
+      : listener_(listener), max_pending_(max_pending), longest_(longest), admit_(std::move(admit)) {}
 
-  // If the system has no descriptor or no memory for a connection, the one that has been silent longest makes room.
-  // Errors: kSystem if there is none.
+  // Accepts connections. If the system has no descriptor or no memory for another connection, the connection that has
+  // waited longest is closed. Errors: kSystem if there is no connection to close.
   Status accept_some();
-  // Calls `admit` for each connection whose first packet is here. Then closes the connections that have been silent
-  // longest, until `most_silent` are left.
-  void hear();
-  // Until a connection or a packet arrives, or the time is over.
+  // Calls `admit` for each connection on which the first packet has arrived. Then it closes the connections that have
+  // waited longest, until `max_pending` are left.
+  void receive_packets();
+  // Waits until a connection or a packet arrives, or the time has passed.
   void wait(int timeout_ms) const;
 
  private:
-  struct Silent {
+  struct PendingConnection {
     OwnedDescriptor fd;
     pid_t process;
   };
-  bool hear_one(Silent& silent);
+  bool receive_packet(PendingConnection& pending);
   void drop_oldest();
   bool make_room();
 
   const int listener_;
-  const std::size_t most_silent_;
+  const std::size_t max_pending_;
   const std::size_t longest_;
   const Admit admit_;
-  std::list<Silent> silent_;  // the oldest first
+  std::list<PendingConnection> pending_;  // the oldest first
 };
 
 }  // namespace tutti

@@ -16,17 +16,18 @@
 namespace tutti {
 namespace {
 
-// For one descriptor. Because of its alignment two fit as well.
+// Buffer size for one descriptor. Because of alignment, two descriptors fit as well.
 constexpr std::size_t kControlBytes = CMSG_SPACE(sizeof(int));
 constexpr auto kWhole = static_cast<ssize_t>(sizeof(UnixPacket));
 
-// The state of the system, not of the peer: the socket is full or empty, too many descriptors are under way, or memory
-// is short.
+// Whether the error concerns the local system and not the peer, and can disappear: the socket is full or empty, too
+// many descriptors are in transit, or memory is short.
 bool is_passing(int error) {
   return error == EAGAIN || error == EINTR || error == ETOOMANYREFS || error == ENOBUFS || error == ENOMEM;
 }
 
-// The descriptor that came with a message, if any. A sound packet has one at most: of several, none is kept.
+// Returns the descriptor that arrived with a message, if any. A correct packet has at most one. If there are several,
+// all are closed.
 OwnedDescriptor descriptor_in(msghdr& message) {
   const cmsghdr* header = CMSG_FIRSTHDR(&message);
   if (header == nullptr || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) return {};
@@ -73,12 +74,12 @@ UnixTransfer send_packet(int socket, const UnixPacket& packet, const std::string
   return is_passing(errno) ? UnixTransfer::kLater : UnixTransfer::kEnd;
 }
 
-// A look with MSG_PEEK brings a descriptor as well, and leaves the packet on the socket if that fails. The second call
-// takes the packet off and lets the kernel drop its own copy of the descriptor.
+// A call with MSG_PEEK receives the descriptor as well, but leaves the packet on the socket, so that the receiver can
+// try again if that fails. The second call removes the packet, and the kernel drops its own copy of the descriptor.
 UnixTransfer receive_packet(int socket, SpareDescriptor& spare, ReceivedPacket& received) {
   received.fd.reset();
   received.fd_lost = false;
-  std::array<char, kMostDatagramBytes> datagram;  // written by the system as far as it is read
+  std::array<char, kMostDatagramBytes> datagram;  // not initialised, because the system writes all bytes that are read
   std::array<iovec, 2> parts{{{.iov_base = &received.packet, .iov_len = sizeof(received.packet)},
                               {.iov_base = datagram.data(), .iov_len = datagram.size()}}};
   ssize_t bytes = -1;
@@ -95,14 +96,14 @@ UnixTransfer receive_packet(int socket, SpareDescriptor& spare, ReceivedPacket& 
     if (bytes <= 0) return UnixTransfer::kEnd;
     received.fd = descriptor_in(message);
     received.fd_lost = (message.msg_flags & MSG_CTRUNC) != 0;
-    if ((message.msg_flags & MSG_TRUNC) != 0) bytes = -1;  // longer than any packet of ours
+    if ((message.msg_flags & MSG_TRUNC) != 0) bytes = -1;  // longer than any of our packets
     if (received.fd.is_open() || !received.fd_lost || !spare.release()) break;
   }
-  if (received.fd_lost) received.fd.reset();  // one of several
+  if (received.fd_lost) received.fd.reset();  // more than one descriptor was sent; keep none of them
   const UnixPacket& packet = received.packet;
   const bool sound = bytes >= kWhole && packet.magic == UnixPacket::kMagic &&
                      (packet.operation == UnixOperation::kDatagram || bytes == kWhole);
-  // Before the packet is taken off, so that exhausted memory leaves it where it is.
+  // This is done before the packet is removed from the socket, so that the packet is not lost if memory is exhausted.
   if (sound) received.datagram.assign(datagram.data(), static_cast<std::size_t>(bytes - kWhole));
   char byte = 0;
   while (recv(socket, &byte, sizeof(byte), MSG_DONTWAIT) < 0 && errno == EINTR) {

@@ -12,10 +12,11 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint64_t kMostGhostPauses = 1'000'000;  // of a dead rank; then its code would never have ended
+// Limit for a dead rank; its code is assumed to never end after that.
+constexpr std::uint64_t kMostGhostPauses = 1'000'000;
 
-thread_local SimEnvironment* current_world = nullptr;
-thread_local std::uint32_t current_world_rank = 0;
+thread_local SimEnvironment* current_environment = nullptr;
+thread_local std::uint32_t current_environment_rank = 0;
 
 std::int64_t later(std::int64_t time_ns, std::int64_t by_ns) {
   return by_ns >= kForeverNs - time_ns ? kForeverNs : time_ns + by_ns;
@@ -40,7 +41,7 @@ std::string describe(const SimFault& fault) {
                          lasting(fault.lasts_ns));
     case SimFaultKind::kJump: return fmt::format("{}: rank {}'s clock jumps by {} ms", when, fault.rank, amount_ms);
     case SimFaultKind::kCut:
-      return fmt::format("{}: nothing comes from rank {} to rank {}, {}", when, fault.rank, fault.peer,
+      return fmt::format("{}: nothing that rank {} sends reaches rank {}, {}", when, fault.rank, fault.peer,
                          lasting(fault.lasts_ns));
     case SimFaultKind::kReset:
       return fmt::format("{}: connections between ranks {} and {} are reset", when, fault.rank, fault.peer);
@@ -100,21 +101,21 @@ SimEnvironment::~SimEnvironment() = default;
 std::shared_ptr<Clock> SimEnvironment::clock(std::uint32_t rank) { return std::make_shared<SimClock>(*this, rank); }
 std::unique_ptr<Waiter> SimEnvironment::waiter(std::uint32_t rank) { return std::make_unique<SimWaiter>(*this, rank); }
 
-SimEnvironment* SimEnvironment::current() { return current_world; }
-std::uint32_t SimEnvironment::current_rank() { return current_world_rank; }
+SimEnvironment* SimEnvironment::current() { return current_environment; }
+std::uint32_t SimEnvironment::current_rank() { return current_environment_rank; }
 
 std::size_t SimEnvironment::open_windows() const { return network_->windows.size(); }
 std::size_t SimEnvironment::open_connections() const { return network_->connections; }
 std::size_t SimEnvironment::refused_writes() const { return network_->refused_writes; }
 std::size_t SimEnvironment::late_stores() const {
-  return static_cast<std::size_t>(
-      std::count_if(network_->ended.begin(), network_->ended.end(), [](const Network::Ended& each) {
+  return static_cast<std::size_t>(std::count_if(
+      network_->ended_windows.begin(), network_->ended_windows.end(), [](const Network::EndedWindow& each) {
         const auto written = [](std::byte byte) { return byte != kEndedMemory; };
         return each.watched && std::any_of(each.memory.begin(), each.memory.end(), written);
       }));
 }
 
-// By the clock of that rank.
+// The time according to the clock of that rank.
 std::int64_t SimEnvironment::now_ns(std::uint32_t rank) const {
   const Rank& own = ranks_[rank];
   std::int64_t time_ns = now_ns_ + own.ghost_ns + own.jumped_ns;
@@ -177,7 +178,7 @@ void SimEnvironment::kill(std::uint32_t rank) {
   if (own.dead) return;
   own.dead = true;
   own.stopped_until_ns = 0;
-  wake(rank);  // as a ghost
+  wake(rank);  // so that it continues as a ghost
   for (std::uint32_t observer = 0; observer < ranks_.size(); ++observer) {
     own.noticed_ns[observer] =
         now_ns_ + static_cast<std::int64_t>(draw(static_cast<std::uint64_t>(options_.max_notice_ns) + 1));
@@ -200,8 +201,8 @@ void SimEnvironment::step(std::uint32_t rank) {
   if (own.slow_until_ns > now_ns_) own.stopped_until_ns = std::max(own.stopped_until_ns, now_ns_ + own.slow_ns);
   if (own.stopped_until_ns <= now_ns_) return;
   std::unique_lock lock(mutex_);
-  hand_on();
-  give_turn(lock, rank);
+  pass_turn();
+  wait_for_turn(lock, rank);
 }
 
 void SimEnvironment::stop(std::uint32_t rank, std::int64_t lasts_ns) {
@@ -216,22 +217,23 @@ void SimEnvironment::pause(std::uint32_t rank, std::int64_t max_sleep_ns) {
     std::unique_lock lock(mutex_);
     own.state = State::kPaused;
     own.wake_at_ns = now_ns_ + std::max<std::int64_t>(max_sleep_ns, 1);
-    hand_on();
-    give_turn(lock, rank);
+    pass_turn();
+    wait_for_turn(lock, rank);
     return;
   }
   own.ghost_ns += std::max<std::int64_t>(max_sleep_ns, 1'000'000);
   TUTTI_ASSERT(++own.ghost_pauses < kMostGhostPauses, "seed {}: the code of rank {} never ends", options_.seed, rank);
 }
 
-// Waits until this rank has the turn.
-void SimEnvironment::give_turn(std::unique_lock<std::mutex>& lock, std::uint32_t rank) {
+// Waits until this rank has the turn and is ready.
+void SimEnvironment::wait_for_turn(std::unique_lock<std::mutex>& lock, std::uint32_t rank) {
   Rank& own = ranks_[rank];
   own.turn_changed.wait(lock, [&] { return turn_ == rank && own.state == State::kReady; });
 }
 
-// The next event, or the end of the shortest sleep. False: neither.
-bool SimEnvironment::let_time_pass(std::int64_t next_wake_ns) {
+// Advances the clock to the next event or to the end of the shortest sleep, whichever is earlier. Returns false if
+// there is neither.
+bool SimEnvironment::advance_time(std::int64_t next_wake_ns) {
   const bool event = !events_.empty() && events_.begin()->first.first <= next_wake_ns;
   if (!event && next_wake_ns == kForeverNs) return false;
   now_ns_ = std::max(now_ns_, event ? events_.begin()->first.first : next_wake_ns);
@@ -246,15 +248,15 @@ bool SimEnvironment::let_time_pass(std::int64_t next_wake_ns) {
   return true;
 }
 
-// Nobody else is left, or the time is over.
-void SimEnvironment::end_the_stopped() {
+// Kills all ranks that have not ended. Called if no rank can ever run again, or if the time limit has passed.
+void SimEnvironment::kill_remaining() {
   for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     if (ranks_[rank].state != State::kEnded) kill(rank);
   }
 }
 
-// Picks who runs next. When all are paused or stopped, time passes.
-void SimEnvironment::hand_on() {
+// Chooses the rank that runs next, at random. If all ranks are paused or stopped, it advances the clock.
+void SimEnvironment::pass_turn() {
   std::vector<std::uint32_t> ready;
   while (true) {
     std::int64_t next_wake_ns = kForeverNs;
@@ -271,12 +273,12 @@ void SimEnvironment::hand_on() {
     if (!ready.empty()) break;
     if (all_ended) return;
     if (next_wake_ns == kForeverNs) {
-      end_the_stopped();
+      kill_remaining();
     } else if (now_ns_ > options_.limit_ns) {
       overran_ = true;
-      end_the_stopped();
+      kill_remaining();
     } else {
-      let_time_pass(next_wake_ns);
+      advance_time(next_wake_ns);
     }
   }
   turn_ = ready[draw(ready.size())];
@@ -288,17 +290,17 @@ void SimEnvironment::run(const std::function<void(std::uint32_t rank)>& body) {
   turn_ = static_cast<std::uint32_t>(draw(ranks_.size()));
   for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     threads.push_back(start_thread([this, rank, &body] {
-      current_world = this;
-      current_world_rank = rank;
+      current_environment = this;
+      current_environment_rank = rank;
       {
         std::unique_lock lock(mutex_);
-        give_turn(lock, rank);
+        wait_for_turn(lock, rank);
       }
       body(rank);
       std::unique_lock lock(mutex_);
       ranks_[rank].state = State::kEnded;
-      wake_all();  // what it did last may be what the others wait for
-      hand_on();
+      wake_all();  // the last action of this rank may be the one for which the others wait
+      pass_turn();
     }));
   }
   for (std::thread& thread : threads) thread.join();

@@ -1,14 +1,16 @@
-// SimEnvironment: a machine with several ranks in one process under a simulated clock, from one seed. Ranks are threads
-// of which exactly one runs at a time; the environment hands the turn on when a rank pauses, so a run is a function of
-// the seed.
+// SimEnvironment: a simulated machine for tests, with several ranks in one process and a simulated clock. Everything
+// random comes from one seed.
 //
-// Time passes only in events and sleeps: when no rank can go on the clock jumps to the next of them. For tests;
-// production code runs on it unchanged through Clock, Waiter and Transport (sim_transport.cc, or a real transport over
-// a simulated kernel).
+// Each rank is a thread, but only the rank that has the turn runs. When it pauses, the environment passes the turn to
+// another rank. The whole run is therefore a function of the seed. Time only passes in events and sleeps: if all
+// ranks wait, the clock jumps to the next event or end of a sleep. Production code runs unchanged in this
+// environment, through the interfaces Clock, Waiter and Transport. The transport is the one in sim_transport.cc, or a
+// real transport over a simulated kernel.
 //
-// Faults are placed by time, or before a given step of a rank. A step is each pause and each thing a rank does that
-// another can see. A killed rank goes on as a ghost: its code runs to its end within its turn, on a clock of its own,
-// hears nothing and reaches nobody, so that everything is destroyed in order. Its peers see a dead process.
+// Faults happen at a given time, or before a given step of a rank. A step is a pause, or an action of the rank that
+// another rank can observe. When a rank is killed, its thread continues as a ghost, so that all objects are destroyed
+// in order: its code runs to the end within its turn, with a clock of its own, but receives no messages and has no
+// effect on other ranks. To its peers, its process is dead.
 #pragma once
 
 #include <condition_variable>
@@ -31,23 +33,24 @@
 namespace tutti {
 
 enum class SimFaultKind : std::uint8_t {
-  kKill,   // the rank's process ends
-  kStop,   // it takes no turn for `lasts_ns`, as after SIGSTOP
-  kSlow,   // for `lasts_ns` each of its steps takes `amount_ns` more
-  kJump,   // its clock goes forward by `amount_ns`
-  kCut,    // for `lasts_ns` nothing that it sends comes to `peer`; afterwards it does
-  kReset,  // its connections with `peer` break, and what is on its way is lost; where set_reset() says how
+  kKill,   // the process of the rank exits
+  kStop,   // it does not run for `lasts_ns`, as after SIGSTOP
+  kSlow,   // for `lasts_ns`, each of its steps takes `amount_ns` longer
+  kJump,   // its clock jumps forward by `amount_ns`
+  kCut,    // for `lasts_ns`, nothing that it sends reaches `peer`; it arrives afterwards
+  kReset,  // its connections with `peer` break, and data in transit is lost, if set_reset() has set a function for that
 };
 
 inline constexpr std::int64_t kForeverNs = INT64_MAX;
 
+// A fault to inject.
 struct SimFault {
   SimFaultKind kind = SimFaultKind::kKill;
   std::uint32_t rank = 0;
   std::uint32_t peer = 0;
-  std::uint64_t at_step = 0;  // before this step of the rank, from 1; 0: at `at_ns`
+  std::uint64_t at_step = 0;  // before this step of the rank, counted from 1; 0: at time `at_ns`
   std::int64_t at_ns = 0;
-  std::int64_t lasts_ns = 0;  // kForeverNs: until the environment ends
+  std::int64_t lasts_ns = 0;  // kForeverNs: until the environment is destroyed
   std::int64_t amount_ns = 0;
 };
 std::string describe(const SimFault& fault);
@@ -59,12 +62,13 @@ struct SimOptions {
   std::int64_t max_latency_ns = 100'000;
   std::uint32_t slots = 4;
   std::uint64_t slot_bytes = 4096;
-  bool writes_outputs = false;                      // the network does, where a receiver shows its own
-  std::size_t memory_bytes = std::size_t{1} << 30;  // of all windows together; then allocation fails
-  std::int64_t max_notice_ns = 100'000'000;         // until a peer sees that a process has ended
-  std::int64_t limit_ns = kForeverNs;            // of the run: ranks that have not ended then are killed, see overran()
-  std::vector<std::int64_t> clock_offsets_ns{};  // by rank; empty: all clocks say the same
-  std::vector<std::int32_t> clock_drifts_ppm{};  // likewise
+  bool writes_outputs = false;  // the network can write directly into an output that a receiver has advertised
+  std::size_t memory_bytes = std::size_t{1} << 30;  // for all windows together; allocation fails beyond that
+  std::int64_t max_notice_ns = 100'000'000;         // longest time until a peer detects that a process has exited
+  // Time limit of the run; ranks that have not ended then are killed, see overran().
+  std::int64_t limit_ns = kForeverNs;
+  std::vector<std::int64_t> clock_offsets_ns{};  // indexed by rank; empty: no offsets
+  std::vector<std::int32_t> clock_drifts_ppm{};  // indexed by rank; empty: no drift
   std::vector<SimFault> faults{};
 };
 
@@ -73,42 +77,42 @@ class SimEnvironment {
   explicit SimEnvironment(const SimOptions& options);
   ~SimEnvironment();
 
-  // Runs `body(rank)` for all ranks, each in a thread of its own, until all have returned. Once.
+  // Runs `body(rank)` for all ranks, each in its own thread, until all have returned. May be called once.
   void run(const std::function<void(std::uint32_t rank)>& body);
 
   std::shared_ptr<Clock> clock(std::uint32_t rank = 0);
   std::unique_ptr<Waiter> waiter(std::uint32_t rank);
-  std::unique_ptr<Transport> transport(std::uint32_t rank);  // as in shared memory, see sim_transport.cc
+  std::unique_ptr<Transport> transport(std::uint32_t rank);  // with shared memory, see sim_transport.cc
 
   const SimOptions& options() const { return options_; }
   std::int64_t now_ns() const { return now_ns_; }
-  // A number that differs when any decision or arrival of the run differed.
+  // A hash of all random decisions and their times. Two runs with different fingerprints were different.
   std::uint64_t fingerprint() const { return fingerprint_; }
 
-  // What has happened.
+  // The results of the run.
   bool dead(std::uint32_t rank) const { return ranks_[rank].dead; }
   std::uint64_t steps(std::uint32_t rank) const { return ranks_[rank].steps; }
-  bool fired(std::size_t fault) const { return fired_[fault]; }  // of the options' faults
+  bool fired(std::size_t fault) const { return fired_[fault]; }  // index into SimOptions::faults
   bool overran() const { return overran_; }
-  // What is left when all communicators have ended.
+  // Resources that remain when all communicators have been destroyed, and errors that the environment has detected.
   std::size_t open_windows() const;
   std::size_t open_connections() const;
-  std::size_t refused_writes() const;  // between live ranks, into outputs that were hidden
-  std::size_t late_stores() const;     // windows that somebody wrote to after their end
+  std::size_t refused_writes() const;  // writes between live ranks into outputs that had been withdrawn
+  std::size_t late_stores() const;     // number of windows into which a rank wrote after they had ended
 
-  // For what ranks run on. By the rank whose turn it is.
-  static SimEnvironment* current();  // of this thread; null: it is no rank
+  // For the simulated clock, transport and kernel. Only the rank that has the turn may call them.
+  static SimEnvironment* current();  // the environment of this thread; null: the thread is not a rank
   static std::uint32_t current_rank();
-  void step(std::uint32_t rank);  // may stop or kill it
+  void step(std::uint32_t rank);  // counts a step; its faults may stop or kill the rank
   void pause(std::uint32_t rank, std::int64_t max_sleep_ns);
   void wake(std::uint32_t rank);
   void wake_all();
   void at(std::int64_t time_ns, std::function<void()> happen);
   std::uint64_t draw(std::uint64_t bound);
-  // When what `from` sends to `to` now arrives; kForeverNs: never.
+  // The time at which data that `from` sends to `to` now will arrive; kForeverNs: never.
   std::int64_t arrival_ns(std::uint32_t from, std::uint32_t to);
   bool seen_dead(std::uint32_t observer, std::uint32_t rank) const;
-  void stop(std::uint32_t rank, std::int64_t lasts_ns);  // the rank whose turn it is
+  void stop(std::uint32_t rank, std::int64_t lasts_ns);  // `rank` must have the turn
   void kill(std::uint32_t rank);
   void on_kill(std::function<void(std::uint32_t rank)> killed) { killed_ = std::move(killed); }
   void set_reset(std::function<void(std::uint32_t rank, std::uint32_t peer)> reset) { reset_ = std::move(reset); }
@@ -119,38 +123,39 @@ class SimEnvironment {
   friend class SimWindow;
   friend class SimSend;
   friend class SimReceive;
-  friend struct SimEnd;
-  struct Network;  // what SimTransports share, see sim_transport.cc
+  friend struct SimConnectionEnd;
+  struct Network;  // shared by all SimTransports, see sim_network.h
 
   enum class State : std::uint8_t { kReady, kPaused, kEnded };
   struct Rank {
     State state = State::kReady;
     bool dead = false;
-    std::int64_t wake_at_ns = 0;  // paused
+    std::int64_t wake_at_ns = 0;  // while it is paused
     std::int64_t stopped_until_ns = 0;
     std::int64_t slow_until_ns = 0;
     std::int64_t slow_ns = 0;
     std::int64_t jumped_ns = 0;
-    std::int64_t ghost_ns = 0;  // its own time since its death
+    std::int64_t ghost_ns = 0;  // time since its death, according to its own clock
     std::uint64_t ghost_pauses = 0;
     std::uint64_t steps = 0;
-    std::vector<std::int64_t> noticed_ns;    // by observer
-    std::vector<std::int64_t> cut_until_ns;  // by receiver
+    std::vector<std::int64_t> noticed_ns;    // when each rank detects its death; indexed by the observing rank
+    std::vector<std::int64_t> cut_until_ns;  // indexed by receiver
     std::condition_variable turn_changed;
   };
 
   std::int64_t now_ns(std::uint32_t rank) const;
   void happen(const SimFault& fault);
-  void hand_on();
-  void give_turn(std::unique_lock<std::mutex>& lock, std::uint32_t rank);
-  bool let_time_pass(std::int64_t next_wake_ns);
-  void end_the_stopped();
+  void pass_turn();
+  void wait_for_turn(std::unique_lock<std::mutex>& lock, std::uint32_t rank);
+  bool advance_time(std::int64_t next_wake_ns);
+  void kill_remaining();
 
   SimOptions options_;
   std::mt19937_64 random_;
   std::uint64_t fingerprint_ = 0;
   std::int64_t now_ns_ = 0;
-  std::map<std::pair<std::int64_t, std::uint64_t>, std::function<void()>> events_;  // by time, then order
+  // Indexed by time, then by order of creation.
+  std::map<std::pair<std::int64_t, std::uint64_t>, std::function<void()>> events_;
   std::uint64_t next_order_ = 0;
   std::vector<bool> fired_;
   bool overran_ = false;
@@ -158,7 +163,8 @@ class SimEnvironment {
   std::function<void(std::uint32_t, std::uint32_t)> reset_;
   std::unique_ptr<Network> network_;
 
-  std::mutex mutex_;  // hands the turn over; everything above and `ranks_` belong to the rank that has it
+  // Used to pass the turn. All members above and `ranks_` may only be used by the rank that has the turn.
+  std::mutex mutex_;
   std::uint32_t turn_ = 0;
   std::deque<Rank> ranks_;
 };

@@ -1,4 +1,5 @@
-// What SimTransports share: connections, boards and windows of all ranks. Internal to transports/sim.
+// SimEnvironment::Network: the connections, status boards and windows of all ranks, shared by all SimTransports.
+// Internal to transports/sim. Only the rank that has the turn uses it.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,7 @@
 
 namespace tutti {
 
-inline constexpr std::byte kEndedMemory{0xdd};  // what stands in a window that has ended
+inline constexpr std::byte kEndedMemory{0xdd};  // memory of an ended window is filled with this value
 
 struct SimEnvironment::Network {
   struct Packet {
@@ -21,25 +22,26 @@ struct SimEnvironment::Network {
     Carrier carrier = Carrier::kSlot;
     std::uint64_t bytes = 0;
     std::vector<std::byte> slot;
-    const std::byte* published = nullptr;    // in the sender's memory: read there when the receiver gets to it
-    std::optional<std::uint64_t> landing{};  // as Message's
+    const std::byte* published = nullptr;          // memory of the sender, read when the receiver handles the message
+    std::optional<std::uint64_t> output_offset{};  // see Message
   };
-  // A receiver's output of a call, for the network to write messages into.
-  struct Shown {
+  // A receiver's output of a call into which the network may write messages.
+  struct AdvertisedOutput {
     CallTag call;
     std::byte* output = nullptr;
     std::uint64_t bytes = 0;
-    std::uint64_t number = 0;  // from 1; 0: nothing is shown
+    std::uint64_t number = 0;  // counted from 1; 0: nothing is advertised
   };
-  // One directed connection: in flight, then arrived, then released.
+  // One directed connection. A packet is first in flight, then in `arrived`, and is then released.
   struct Wire {
-    Shown shown;  // by the receiver
-    Shown seen;   // by the sender, a while later
-    std::uint64_t last_shown = 0;
-    std::uint64_t asked_back = 0;  // the last that the receiver has recalled
-    std::uint64_t given_back = 0;  // likewise, and the sender has agreed
+    AdvertisedOutput advertised;       // the receiver's current advertisement
+    AdvertisedOutput received_advert;  // the advertisement that the sender has received; it arrives after a latency
+    std::uint64_t last_advertised = 0;
+    std::uint64_t revoke_requested = 0;  // the last advertisement that the receiver has asked the sender to give up
+    std::uint64_t revoke_confirmed = 0;  // the last one that the sender has confirmed to have given up
     std::deque<Packet> arrived;
-    std::int64_t last_arrival_ns = 0;  // a connection keeps the order
+    // Arrival time of the last packet; later packets do not arrive earlier, because a connection keeps the order.
+    std::int64_t last_arrival_ns = 0;
     std::int64_t last_credit_ns = 0;
     std::uint64_t sent = 0;
     std::uint64_t released = 0;
@@ -49,22 +51,22 @@ struct SimEnvironment::Network {
     std::uint64_t entered = 0;
     std::uint64_t left = 0;
     PeerLife life = PeerLife::kLive;
-    std::byte* output = nullptr;  // on offer for call `entered`
+    std::byte* output = nullptr;  // output that is offered for call `entered`; null: none
     std::map<std::uint64_t, CallFailure> failures;
   };
-  struct Ended {
+  struct EndedWindow {
     std::vector<std::byte> memory;
-    bool watched = true;  // nobody may write to it any more
+    bool watched = true;  // any later write to it is an error
   };
-  using WireKey = std::tuple<std::uint32_t, std::uint32_t, std::uint16_t>;  // from, to, lane
+  using WireKey = std::tuple<std::uint32_t, std::uint32_t, std::uint16_t>;  // (sender, receiver, lane)
 
   std::map<WireKey, Wire> wires;
   std::vector<Board> boards;
-  std::map<const std::byte*, std::size_t> windows;  // all ranks' registered memory: start, bytes
-  std::vector<Ended> ended;                         // windows
-  std::size_t memory_left = 0;                      // for windows
-  std::size_t connections = 0;                      // open ends
-  std::size_t refused_writes = 0;                   // into outputs that were hidden
+  std::map<const std::byte*, std::size_t> windows;  // registered memory of all ranks: start address and length in bytes
+  std::vector<EndedWindow> ended_windows;           // windows that have ended
+  std::size_t memory_left = 0;                      // bytes left for windows
+  std::size_t connections = 0;                      // number of open ends of connections
+  std::size_t refused_writes = 0;                   // writes into outputs that had been withdrawn
 };
 
 }  // namespace tutti

@@ -1,7 +1,9 @@
-// The transport of a simulated machine with shared memory. Registered memory is reached in place: what a peer publishes
-// is read when the receiver gets to it, and what is pushed is there at once; so are the boards. Messages and their
-// credits take a random time, and longer where the environment's faults say so; a dead process is noticed after a
-// while.
+// SimTransport: the transport of a simulated machine with shared memory.
+//
+// Ranks access registered memory of their peers in place. A published message is read when the receiver handles it,
+// and a direct store into the output of a peer is visible immediately, as are changes of the status boards. Messages
+// and credits arrive after a random time, or later if a fault of the environment delays them. A peer detects a dead
+// process after a random time.
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -14,7 +16,7 @@
 
 namespace tutti {
 
-// The turn is the doorbell: what a rank waits for wakes it by itself.
+// A doorbell without function, because a paused rank is woken by the events themselves.
 class SimDoorbell final : public Doorbell {
  public:
   void arm() override {}
@@ -23,13 +25,15 @@ class SimDoorbell final : public Doorbell {
   void ring() override {}
 };
 
-// Where a transport's own rank, its peer and the way between them meet.
-struct SimEnd {
+// One end of a connection: the rank that uses it, its peer, and the simulated connection between them.
+struct SimConnectionEnd {
   SimEnvironment& environment;
   SimEnvironment::Network::Wire& wire;
   std::uint32_t rank;
   std::uint32_t peer;
 
+  // Schedules `happen` for the time when data that this rank sends now arrives at the peer, and wakes the peer then.
+  // `last_ns`: the arrival time of the previous data in this direction; it is updated.
   void after_latency(std::int64_t& last_ns, std::function<void()> happen) const {
     last_ns = std::max(last_ns, environment.arrival_ns(rank, peer));
     environment.at(last_ns, [environment = &environment, peer = peer, happen = std::move(happen)] {
@@ -41,7 +45,7 @@ struct SimEnd {
 
 namespace {
 
-// NOLINTBEGIN(performance-no-int-to-ptr): here a place is named by its address
+// NOLINTBEGIN(performance-no-int-to-ptr): the simulated transport identifies memory by its address
 std::byte* memory_of(const WindowRef& place) {
   return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(place.offset));
 }
@@ -51,7 +55,7 @@ std::byte* memory_of(const WindowRef& place) {
 
 class SimSend final : public SendConnection {
  public:
-  explicit SimSend(const SimEnd& end) : end_(end), slot_(end.environment.options().slot_bytes) {
+  explicit SimSend(const SimConnectionEnd& end) : end_(end), slot_(end.environment.options().slot_bytes) {
     ++end_.environment.network_->connections;
   }
   ~SimSend() override { --end_.environment.network_->connections; }
@@ -73,16 +77,17 @@ class SimSend final : public SendConnection {
   void send_delivered(std::uint64_t bytes, const CallTag& tag) override {
     send({.tag = tag, .carrier = Carrier::kDelivered, .bytes = bytes, .slot = {}, .published = nullptr});
   }
-  std::uint64_t least_aimed() const override {
-    return end_.environment.options().writes_outputs ? 1 : SendConnection::least_aimed();
+  std::uint64_t min_aimed_bytes() const override {
+    return end_.environment.options().writes_outputs ? 1 : SendConnection::min_aimed_bytes();
   }
   bool aim(const CallTag& call, std::uint64_t output_bytes, std::uint64_t offset) override {
-    const SimEnvironment::Network::Shown& seen = end_.wire.seen;
-    if (seen.number == 0 || seen.call != call || seen.bytes != output_bytes) return false;
-    landing_ = {seen, offset};
+    const SimEnvironment::Network::AdvertisedOutput& received_advert = end_.wire.received_advert;
+    if (received_advert.number == 0 || received_advert.call != call || received_advert.bytes != output_bytes)
+      return false;
+    landing_ = {received_advert, offset};
     return true;
   }
-  // Of a length by chance: receivers take any.
+  // The length of the message is random, because receivers must accept any length.
   std::uint64_t send_aimed(std::span<const std::byte>, const std::byte* data, std::uint64_t bytes,
                            const CallTag& tag) override {
     const std::uint64_t least = std::min(bytes, end_.environment.options().slot_bytes);
@@ -99,77 +104,82 @@ class SimSend final : public SendConnection {
     if (end_.environment.dead(end_.rank)) return;
     TUTTI_ASSERT(ready());
     ++end_.wire.sent;
-    if (const auto landing = std::exchange(landing_, std::nullopt); landing && packet.carrier != Carrier::kDelivered) {
-      return write(std::move(packet), landing->first, landing->second);
+    if (const auto output_offset = std::exchange(landing_, std::nullopt);
+        output_offset && packet.carrier != Carrier::kDelivered) {
+      return write(std::move(packet), output_offset->first, output_offset->second);
     }
     end_.after_latency(end_.wire.last_arrival_ns,
                        [wire = &end_.wire, packet = std::move(packet)] { wire->arrived.push_back(packet); });
   }
 
-  // Some time before the message arrives, its bytes are where they are wanted. What was published is read then.
-  void write(SimEnvironment::Network::Packet packet, const SimEnvironment::Network::Shown& seen,
-             std::uint64_t landing) {
-    SimEnvironment::Network::Packet told{.tag = packet.tag,
-                                         .carrier = Carrier::kDelivered,
-                                         .bytes = packet.bytes,
-                                         .slot = {},
-                                         .published = nullptr,
-                                         .landing = landing};
-    TUTTI_ASSERT(landing + packet.bytes <= seen.bytes);
+  // Writes the bytes of the message into the output at a random time before the message arrives. If the message is
+  // published, its memory is read at that time.
+  void write(SimEnvironment::Network::Packet packet, const SimEnvironment::Network::AdvertisedOutput& received_advert,
+             std::uint64_t output_offset) {
+    SimEnvironment::Network::Packet notification{.tag = packet.tag,
+                                                 .carrier = Carrier::kDelivered,
+                                                 .bytes = packet.bytes,
+                                                 .slot = {},
+                                                 .published = nullptr,
+                                                 .output_offset = output_offset};
+    TUTTI_ASSERT(output_offset + packet.bytes <= received_advert.bytes);
     const std::int64_t now_ns = end_.environment.now_ns();
-    end_.after_latency(end_.wire.last_arrival_ns, [wire = &end_.wire, told] { wire->arrived.push_back(told); });
+    end_.after_latency(end_.wire.last_arrival_ns,
+                       [wire = &end_.wire, notification] { wire->arrived.push_back(notification); });
     const std::int64_t arrives_ns = end_.wire.last_arrival_ns;
     if (arrives_ns == kForeverNs) return;
     const std::int64_t writes_ns =
         now_ns + static_cast<std::int64_t>(
                      end_.environment.draw(static_cast<std::uint64_t>(std::max<std::int64_t>(arrives_ns - now_ns, 1))));
-    end_.environment.at(writes_ns, [end = end_, packet = std::move(packet), seen, landing] {
-      if (end.wire.shown.number != seen.number) {  // the card refuses
+    end_.environment.at(writes_ns, [end = end_, packet = std::move(packet), received_advert, output_offset] {
+      if (end.wire.advertised.number != received_advert.number) {  // reject the write, as a network card would
         if (!end.environment.dead(end.rank) && !end.environment.dead(end.peer))
           ++end.environment.network_->refused_writes;
         return;
       }
       if (packet.bytes == 0) return;
       const std::byte* const data = packet.carrier == Carrier::kSlot ? packet.slot.data() : packet.published;
-      std::memcpy(seen.output + landing, data, packet.bytes);
+      std::memcpy(received_advert.output + output_offset, data, packet.bytes);
     });
   }
 
-  SimEnd end_;
+  SimConnectionEnd end_;
   std::vector<std::byte> slot_;
-  std::optional<std::pair<SimEnvironment::Network::Shown, std::uint64_t>> landing_;  // of the next message
+  std::optional<std::pair<SimEnvironment::Network::AdvertisedOutput, std::uint64_t>> landing_;  // for the next message
 };
 
 class SimReceive final : public ReceiveConnection {
  public:
-  explicit SimReceive(const SimEnd& end) : end_(end) { ++end_.environment.network_->connections; }
+  explicit SimReceive(const SimConnectionEnd& end) : end_(end) { ++end_.environment.network_->connections; }
   ~SimReceive() override {
-    end_.wire.shown = {};
+    end_.wire.advertised = {};
     --end_.environment.network_->connections;
   }
-  std::uint64_t least_aimed() const override {
-    return end_.environment.options().writes_outputs ? 1 : ReceiveConnection::least_aimed();
+  std::uint64_t min_aimed_bytes() const override {
+    return end_.environment.options().writes_outputs ? 1 : ReceiveConnection::min_aimed_bytes();
   }
-  bool show_output(const CallTag& call, std::span<std::byte> output) override {
+  bool advertise_output(const CallTag& call, std::span<std::byte> output) override {
     if (end_.environment.dead(end_.rank)) return false;
-    end_.wire.shown = {.call = call, .output = output.data(), .bytes = output.size(), .number = ++end_.wire.last_shown};
-    end_.after_latency(end_.wire.last_credit_ns, [wire = &end_.wire, shown = end_.wire.shown] { wire->seen = shown; });
+    end_.wire.advertised = {
+        .call = call, .output = output.data(), .bytes = output.size(), .number = ++end_.wire.last_advertised};
+    end_.after_latency(end_.wire.last_credit_ns,
+                       [wire = &end_.wire, advertised = end_.wire.advertised] { wire->received_advert = advertised; });
     return true;
   }
-  bool recall_output() override {
+  bool revoke_output() override {
     SimEnvironment::Network::Wire& wire = end_.wire;
-    const std::uint64_t number = wire.shown.number;
+    const std::uint64_t number = wire.advertised.number;
     if (number == 0 || end_.environment.dead(end_.rank)) return true;
-    if (std::exchange(wire.asked_back, number) == number) return wire.given_back == number;
+    if (std::exchange(wire.revoke_requested, number) == number) return wire.revoke_confirmed == number;
     end_.after_latency(wire.last_credit_ns, [end = end_, number] {
-      if (end.wire.seen.number == number) end.wire.seen = {};
+      if (end.wire.received_advert.number == number) end.wire.received_advert = {};
       if (end.environment.dead(end.peer)) return;
-      const SimEnd back{.environment = end.environment, .wire = end.wire, .rank = end.peer, .peer = end.rank};
-      back.after_latency(end.wire.last_arrival_ns, [wire = &end.wire, number] { wire->given_back = number; });
+      const SimConnectionEnd back{.environment = end.environment, .wire = end.wire, .rank = end.peer, .peer = end.rank};
+      back.after_latency(end.wire.last_arrival_ns, [wire = &end.wire, number] { wire->revoke_confirmed = number; });
     });
     return false;
   }
-  void hide_output(bool) override { end_.wire.shown = {}; }
+  void withdraw_output(bool) override { end_.wire.advertised = {}; }
   Arrival arrival(const CallTag& call, std::span<std::byte>) override {
     if (end_.environment.dead(end_.rank)) return Arrival::kNothing;
     std::deque<SimEnvironment::Network::Packet>& arrived = end_.wire.arrived;
@@ -183,7 +193,7 @@ class SimReceive final : public ReceiveConnection {
   Message front() override {
     const SimEnvironment::Network::Packet& packet = end_.wire.arrived.front();
     const std::byte* data = packet.carrier == Carrier::kSlot ? packet.slot.data() : packet.published;
-    return {.carrier = packet.carrier, .data = data, .bytes = packet.bytes, .landing = packet.landing};
+    return {.carrier = packet.carrier, .data = data, .bytes = packet.bytes, .output_offset = packet.output_offset};
   }
   void release() override {
     end_.environment.step(end_.rank);
@@ -193,7 +203,7 @@ class SimReceive final : public ReceiveConnection {
   }
 
  private:
-  SimEnd end_;
+  SimConnectionEnd end_;
 };
 
 class SimWindow final : public Window {
@@ -203,20 +213,20 @@ class SimWindow final : public Window {
     network_.memory_left -= bytes;
     network_.windows[data()] = bytes;
   }
-  // Also memory of the caller's own: everything is in one process here.
+  // Registers memory that belongs to the caller. That needs no conversion, because all ranks are in one process.
   SimWindow(SimEnvironment& environment, std::uint32_t rank, std::byte* data, std::size_t bytes)
       : environment_(environment), network_(*environment.network_), rank_(rank), bytes_(bytes), adopted_(data) {
     network_.windows[data] = bytes;
   }
-  // Its memory stays, so that what peers do with it afterwards is seen; a dead process' is theirs as long as they map
-  // it.
+  // The memory is kept, so that late writes of peers are detected (late_stores()). If the process is dead, peers may
+  // still write to the memory as long as they map it.
   ~SimWindow() override {
     network_.windows.erase(data());
     network_.memory_left += memory_.size();
     if (memory_.empty()) return;
     const bool dead = environment_.dead(rank_);
     if (!dead) std::fill(memory_.begin(), memory_.end(), kEndedMemory);
-    network_.ended.push_back({.memory = std::move(memory_), .watched = !dead});
+    network_.ended_windows.push_back({.memory = std::move(memory_), .watched = !dead});
   }
   std::byte* data() const override { return adopted_ != nullptr ? adopted_ : const_cast<std::byte*>(memory_.data()); }
   std::size_t size() const override { return bytes_; }
@@ -243,17 +253,17 @@ class SimTransport final : public Transport {
   std::uint32_t lanes() const override { return 8; }
   Result<std::unique_ptr<SendConnection>> open_send(std::uint32_t peer, std::uint16_t lane) override {
     return std::unique_ptr<SendConnection>(
-        std::make_unique<SimSend>(SimEnd{.environment = environment_,
-                                         .wire = environment_.network_->wires[{rank_, peer, lane}],
-                                         .rank = rank_,
-                                         .peer = peer}));
+        std::make_unique<SimSend>(SimConnectionEnd{.environment = environment_,
+                                                   .wire = environment_.network_->wires[{rank_, peer, lane}],
+                                                   .rank = rank_,
+                                                   .peer = peer}));
   }
   Result<std::unique_ptr<ReceiveConnection>> open_receive(std::uint32_t peer, std::uint16_t lane) override {
     return std::unique_ptr<ReceiveConnection>(
-        std::make_unique<SimReceive>(SimEnd{.environment = environment_,
-                                            .wire = environment_.network_->wires[{peer, rank_, lane}],
-                                            .rank = rank_,
-                                            .peer = peer}));
+        std::make_unique<SimReceive>(SimConnectionEnd{.environment = environment_,
+                                                      .wire = environment_.network_->wires[{peer, rank_, lane}],
+                                                      .rank = rank_,
+                                                      .peer = peer}));
   }
   Doorbell& doorbell() override { return doorbell_; }
   void enter_call(const CallTag& tag, const WindowRef& output) override {
@@ -296,7 +306,7 @@ class SimTransport final : public Transport {
     const bool offered = theirs.entered == sequence && theirs.output != nullptr;
     return offered && find_window(theirs.output, bytes).window != 0 ? theirs.output : nullptr;
   }
-  // A place is named by its address: all ranks live in one process.
+  // A location is identified by its address, because all ranks are in one process.
   WindowRef find_window(const void* data, std::size_t bytes) override {
     const auto& windows = environment_.network_->windows;
     const auto* start = static_cast<const std::byte*>(data);
@@ -328,7 +338,7 @@ class SimTransport final : public Transport {
   }
 
  private:
-  // Whether what this rank does now is seen.
+  // Counts a step. Returns whether the actions of this rank still have an effect on others.
   bool acts() {
     environment_.step(rank_);
     return !environment_.dead(rank_);

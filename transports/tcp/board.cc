@@ -12,10 +12,11 @@
 namespace tutti {
 namespace {
 
-constexpr std::int64_t kLateNs = 50'000'000;     // a call that lasts longer is told of
-constexpr std::int64_t kSettleNs = 100'000'000;  // longest wait until a failure has left this process
-constexpr std::int64_t kAgainNs = 100'000'000;   // between two tries to connect to a peer
-constexpr std::size_t kMaxPendingBytes = 16384;  // per peer; what comes beyond is dropped: newer states follow
+constexpr std::int64_t kLateNs = 50'000'000;            // the state of a call that lasts longer is sent to the peers
+constexpr std::int64_t kFlushLimitNs = 100'000'000;     // time limit for sending a failure report
+constexpr std::int64_t kRetryIntervalNs = 100'000'000;  // between two attempts to connect to a peer
+// For each peer; later states are dropped if the queue is longer, because newer ones follow.
+constexpr std::size_t kMaxPendingBytes = 16384;
 
 template <class T>
 void put(std::vector<std::byte>& to, const T& value) {
@@ -26,13 +27,13 @@ void put(std::vector<std::byte>& to, const T& value) {
 }  // namespace
 
 StatePusher::StatePusher(const Preamble& mine, std::vector<std::optional<PeerAddress>> addresses, TcpEndpoint& endpoint,
-                         EpollDoorbell& bell, Clock& clock)
+                         EpollDoorbell& doorbell, Clock& clock)
     : mine_(mine),
       addresses_(std::move(addresses)),
       endpoint_(endpoint),
-      bell_(bell),
+      doorbell_(doorbell),
       clock_(clock),
-      lines_(addresses_.size()) {
+      connections_(addresses_.size()) {
   record_.life = static_cast<std::uint32_t>(PeerLife::kLive);
 }
 
@@ -41,7 +42,7 @@ void StatePusher::enter(const CallTag& tag) {
   call_ = tag;
   record_.entered = tag.sequence;
   inside_ = true;
-  told_ = false;
+  state_sent_ = false;
   waits_since_ns_ = 0;
 }
 
@@ -55,9 +56,9 @@ void StatePusher::leave(const CallTag& tag, const std::optional<CallFailure>& fa
     record_.culprit = failure->culprit;
     record_.argument = static_cast<std::uint32_t>(failure->argument);
     push();
-    settle();
-  } else if (told_) {
-    push();  // peers that know us inside a long call also learn that we have finished it
+    flush_with_limit();
+  } else if (state_sent_) {
+    push();  // peers that know that this rank is in a long call also learn that it has finished the call
   }
 }
 
@@ -66,23 +67,23 @@ void StatePusher::abort() {
   if (record_.life == static_cast<std::uint32_t>(PeerLife::kAborted)) return;
   record_.life = static_cast<std::uint32_t>(PeerLife::kAborted);
   push();
-  settle();
+  flush_with_limit();
 }
 
-void StatePusher::goodbye() {
+void StatePusher::send_close() {
   const std::scoped_lock lock(mutex_);
   if (record_.life == static_cast<std::uint32_t>(PeerLife::kLive)) {
     record_.life = static_cast<std::uint32_t>(PeerLife::kLeft);
   }
-  for (Line& line : lines_) {
-    if (line.socket.is_open() && !line.closed) runs_through([&] { append(line); });
+  for (ControlConnection& connection : connections_) {
+    if (connection.socket.is_open() && !connection.closed) runs_through([&] { append(connection); });
   }
   runs_through([this] { flush_locked(); });
 }
 
 void StatePusher::push_if_late() {
   const std::scoped_lock lock(mutex_);
-  if (!inside_ || told_) return;
+  if (!inside_ || state_sent_) return;
   const std::int64_t now_ns = clock_.now_ns();
   if (waits_since_ns_ == 0) waits_since_ns_ = now_ns;
   if (now_ns - waits_since_ns_ >= kLateNs) push();
@@ -90,7 +91,7 @@ void StatePusher::push_if_late() {
 
 void StatePusher::push_now() {
   const std::scoped_lock lock(mutex_);
-  if (inside_ && !told_) push();
+  if (inside_ && !state_sent_) push();
 }
 
 void StatePusher::connect(std::uint32_t peer) {
@@ -110,24 +111,25 @@ StateRecord StatePusher::record() const {
 
 std::string StatePusher::trouble() const {
   const std::scoped_lock lock(mutex_);
-  for (const Line& line : lines_) {
-    if (!line.trouble.empty()) return line.trouble;
+  for (const ControlConnection& connection : connections_) {
+    if (!connection.trouble.empty()) return connection.trouble;
   }
   return {};
 }
 
 void StatePusher::push() {
-  told_ = true;
-  for (std::uint32_t peer = 0; peer < lines_.size(); ++peer) lines_[peer].owes = addresses_[peer].has_value();
+  state_sent_ = true;
+  for (std::uint32_t peer = 0; peer < connections_.size(); ++peer)
+    connections_[peer].state_due = addresses_[peer].has_value();
   flush_locked();
 }
 
 bool StatePusher::open(std::uint32_t peer) {
-  Line& line = lines_[peer];
-  if (line.closed || line.socket.is_open()) return !line.closed;
+  ControlConnection& connection = connections_[peer];
+  if (connection.closed || connection.socket.is_open()) return !connection.closed;
   const std::int64_t now_ns = clock_.now_ns();
-  if (now_ns < line.again_ns) return false;
-  line.again_ns = now_ns + kAgainNs;
+  if (now_ns < connection.retry_ns) return false;
+  connection.retry_ns = now_ns + kRetryIntervalNs;
   int error = 0;
   Socket socket = try_to_connect(addresses_[peer]->socket, error);
   if (error != 0) {
@@ -135,7 +137,7 @@ bool StatePusher::open(std::uint32_t peer) {
     return false;
   }
   tune(socket.get(), 0);
-  bell_.watch(socket.get());
+  doorbell_.watch(socket.get());
   Preamble preamble = mine_;
   preamble.kind = TcpLinkKind::kControl;
   preamble.nonce = addresses_[peer]->nonce;
@@ -143,117 +145,123 @@ bool StatePusher::open(std::uint32_t peer) {
   endpoint_.sign(preamble);
   auto stream = endpoint_.begin(std::move(socket), preamble);
   if (!stream) {
-    line.trouble = stream.error().message;
+    connection.trouble = stream.error().message;
     return false;
   }
-  line.socket = std::move(*stream);
-  line.begun = line.socket.is_encrypted();  // which sends by itself
-  if (!line.begun) put(line.pending, preamble);
+  connection.socket = std::move(*stream);
+  connection.begun = connection.socket.is_encrypted();  // an encrypted stream sends data by itself
+  if (!connection.begun) put(connection.pending, preamble);
   return true;
 }
 
-// Only a peer's own system refuses a connection. A network that has no way to it, or a system here that is short of
-// descriptors, does not prove that its process has ended, and may recover: then open() tries again.
+// Records that no connection to `peer` could be made. Only the operating system of the peer refuses a connection. Two
+// other errors do not prove that the process of the peer has exited: the network has no route to it, or this system
+// is short of descriptors. These errors may disappear, so open() tries again later.
 void StatePusher::note_failure(std::uint32_t peer, int error) {
-  Line& line = lines_[peer];
+  ControlConnection& connection = connections_[peer];
   const Error failure = connect_error(addresses_[peer]->socket, error, static_cast<std::int32_t>(peer));
-  line.trouble = failure.message;
-  line.closed = failure.code == ErrorCode::kPeerLost && !is_network_error(error);
-  if (line.closed) line.ended = Reply{.kind = Reply::Kind::kEnded, .error = error};
+  connection.trouble = failure.message;
+  connection.closed = failure.code == ErrorCode::kPeerLost && !is_network_error(error);
+  if (connection.closed) connection.ended = Reply{.kind = Reply::Kind::kEnded, .error = error};
 }
 
-// True if the connection failed before it was made, because of the network: then open() makes another one.
+// Returns true if the connection failed before it was established, because of the network. open() then makes a new
+// connection.
 bool StatePusher::try_again(std::uint32_t peer, int error) {
-  Line& line = lines_[peer];
-  if (line.begun || !is_network_error(error)) return false;
-  line.socket.close();
-  line.replies = ReplyReader();
-  line.pending.clear();
-  line.sent = 0;
-  line.owes = true;
+  ControlConnection& connection = connections_[peer];
+  if (connection.begun || !is_network_error(error)) return false;
+  connection.socket.close();
+  connection.replies = ReplyReader();
+  connection.pending.clear();
+  connection.sent = 0;
+  connection.state_due = true;
   note_failure(peer, error);
   return true;
 }
 
-void StatePusher::append(Line& line) {
-  if (line.pending.size() > kMaxPendingBytes) return;
-  put(line.pending, FrameHeader{.kind = FrameKind::kState, .bytes = sizeof(StateRecord), .tag = call_});
-  put(line.pending, record_);
+// Queues the current state.
+void StatePusher::append(ControlConnection& connection) {
+  if (connection.pending.size() > kMaxPendingBytes) return;
+  put(connection.pending, FrameHeader{.kind = FrameKind::kState, .bytes = sizeof(StateRecord), .tag = call_});
+  put(connection.pending, record_);
 }
 
-// True when there is nothing more to send to `peer` on the connection that there is.
+// Sends the queued bytes to `peer`. Returns true if nothing more can be sent on the current connection.
 bool StatePusher::send(std::uint32_t peer) {
-  Line& line = lines_[peer];
-  while (!line.closed && line.sent < line.pending.size()) {
-    iovec part{.iov_base = line.pending.data() + line.sent, .iov_len = line.pending.size() - line.sent};
-    const Moved moved = line.socket.send({&part, 1});
+  ControlConnection& connection = connections_[peer];
+  while (!connection.closed && connection.sent < connection.pending.size()) {
+    iovec part{.iov_base = connection.pending.data() + connection.sent,
+               .iov_len = connection.pending.size() - connection.sent};
+    const Moved moved = connection.socket.send({&part, 1});
     if (moved.ended) {
-      const Reply reply = line.replies.read(line.socket);  // it may have said why
-      const bool said = reply.kind == Reply::Kind::kGoodbye || reply.kind == Reply::Kind::kRefused;
+      // The peer may have sent a close frame or a refusal.
+      const Reply reply = connection.replies.read(connection.socket);
+      const bool said = reply.kind == Reply::Kind::kClose || reply.kind == Reply::Kind::kRefused;
       if (!said && try_again(peer, moved.error)) return true;
-      line.ended = said ? reply : Reply{.kind = Reply::Kind::kEnded, .error = moved.error};
-      line.closed = true;
+      connection.ended = said ? reply : Reply{.kind = Reply::Kind::kEnded, .error = moved.error};
+      connection.closed = true;
     } else if (moved.bytes == 0) {
       return false;
     } else {
-      line.begun = true;
-      line.trouble.clear();
+      connection.begun = true;
+      connection.trouble.clear();
     }
-    line.sent += moved.bytes;
+    connection.sent += moved.bytes;
   }
-  line.pending.clear();
-  line.sent = 0;
+  connection.pending.clear();
+  connection.sent = 0;
   return true;
 }
 
 bool StatePusher::flush_locked() {
   bool empty = true;
-  for (std::uint32_t peer = 0; peer < lines_.size(); ++peer) {
-    Line& line = lines_[peer];
-    if (line.owes && open(peer)) {
-      append(line);
-      line.owes = false;
+  for (std::uint32_t peer = 0; peer < connections_.size(); ++peer) {
+    ControlConnection& connection = connections_[peer];
+    if (connection.state_due && open(peer)) {
+      append(connection);
+      connection.state_due = false;
     }
-    if (!line.pending.empty()) empty &= send(peer);
+    if (!connection.pending.empty()) empty &= send(peer);
   }
   return empty;
 }
 
-// Connections that were opened just now send nothing before the peer's machine has answered, and nobody may drive this
-// rank once its call has failed: so this waits, within a bound.
-void StatePusher::settle() {
-  const std::int64_t latest_ns = clock_.now_ns() + kSettleNs;
+// Waits, for a limited time, until the queued states have been sent. This is necessary because a new connection can
+// only send after the peer's machine has answered, and no thread may drive this rank any more once its call has
+// failed.
+void StatePusher::flush_with_limit() {
+  const std::int64_t latest_ns = clock_.now_ns() + kFlushLimitNs;
   std::vector<pollfd> waiting;
   while (!flush_locked() && clock_.now_ns() < latest_ns) {
-    if (endpoint_.encrypts()) endpoint_.service();  // peers may wait for us likewise
+    if (endpoint_.encrypts()) endpoint_.service();  // peers may wait for this rank in the same way
     waiting.clear();
-    for (const Line& line : lines_) {
-      if (!line.pending.empty()) {
-        waiting.push_back({.fd = line.socket.get(), .events = line.socket.wait_events(), .revents = 0});
+    for (const ControlConnection& connection : connections_) {
+      if (!connection.pending.empty()) {
+        waiting.push_back({.fd = connection.socket.get(), .events = connection.socket.wait_events(), .revents = 0});
       }
     }
     poll(waiting.data(), waiting.size(), endpoint_.encrypts() ? 1 : 10);
   }
 }
 
-std::vector<StatePusher::News> StatePusher::news() {
-  std::vector<News> found;
+std::vector<StatePusher::PeerEvent> StatePusher::take_events() {
+  std::vector<PeerEvent> found;
   const std::scoped_lock lock(mutex_);
-  for (std::uint32_t peer = 0; peer < lines_.size(); ++peer) {
-    Line& line = lines_[peer];
-    if (line.socket.is_open() && !line.closed) {
-      const Reply reply = line.replies.read(line.socket);
+  for (std::uint32_t peer = 0; peer < connections_.size(); ++peer) {
+    ControlConnection& connection = connections_[peer];
+    if (connection.socket.is_open() && !connection.closed) {
+      const Reply reply = connection.replies.read(connection.socket);
       const bool ended = reply.kind == Reply::Kind::kEnded;
       if (reply.kind != Reply::Kind::kNothing && !(ended && try_again(peer, reply.error))) {
-        line.ended = reply;
-        line.closed = true;
+        connection.ended = reply;
+        connection.closed = true;
       }
     }
-    if (!line.ended) continue;
-    found.push_back({.peer = peer, .reply = *line.ended});
-    line.ended.reset();
-    line.pending.clear();
-    line.sent = 0;
+    if (!connection.ended) continue;
+    found.push_back({.peer = peer, .reply = *connection.ended});
+    connection.ended.reset();
+    connection.pending.clear();
+    connection.sent = 0;
   }
   return found;
 }
@@ -312,7 +320,7 @@ void PeerBoard::note_call(const CallTag& tag) {
   note_progress(tag.sequence, 0);
 }
 
-// A rank is in one call at a time, so who has entered one has left all before it.
+// A rank is in one call at a time. If it has entered a call, it has therefore left all earlier calls.
 void PeerBoard::note_progress(std::uint64_t entered, std::uint64_t left) {
   status_.entered = std::max(status_.entered, entered);
   status_.left = std::max({status_.left, left, entered > 0 ? entered - 1 : 0});

@@ -1,7 +1,9 @@
-// The status boards over TCP. There is no memory that all can see, so a rank tells its peers of itself, on control
-// connections that are opened when there is something to tell: at once when it fails a call or aborts, and once when a
-// call has lasted for kLateNs. Calls that go well say nothing. A rank that waits for a peer to which it has no
-// connection opens one as well, because only a connection shows that the peer's process has ended.
+// The status boards over TCP. There is no memory that all ranks can read, so each rank sends its state to its peers.
+//
+// It sends the state on control connections, which it opens when they are needed: immediately when a call fails or
+// the rank aborts, and once when a call has lasted for kLateNs. For calls that succeed in less time nothing is sent.
+// A rank that waits for a peer to which it has no connection opens one as well, because only a connection shows that
+// the process of the peer has exited.
 #pragma once
 
 #include <array>
@@ -20,73 +22,77 @@
 
 namespace tutti {
 
-// This rank's own state, and the control connections to its peers. Thread-safe.
+// Sends this rank's state on the control connections to its peers. Thread-safe.
 class StatePusher {
  public:
-  struct News {
+  // A reply that a peer has sent on a control connection, or the end of that connection.
+  struct PeerEvent {
     std::uint32_t peer;
     Reply reply;
   };
 
-  // `mine`: what all preambles of this rank have in common. Addresses by rank; nothing for those not reached by TCP.
+  // `mine`: the fields that are the same in all preambles of this rank. `addresses`: indexed by rank; empty for ranks
+  // that are not reached by TCP.
   StatePusher(const Preamble& mine, std::vector<std::optional<PeerAddress>> addresses, TcpEndpoint& endpoint,
-              EpollDoorbell& bell, Clock& clock);
+              EpollDoorbell& doorbell, Clock& clock);
   void enter(const CallTag& tag);
   void leave(const CallTag& tag, const std::optional<CallFailure>& failure);
   void abort();
-  void goodbye();            // on the connections that exist; before the end
-  void push_if_late();       // the call's state, once, when it has lasted for long
-  void push_now();           // the call's state, unless it was told already
-  bool flush();              // true when nothing is queued any more
-  std::vector<News> news();  // what peers said or did on our connections since the last time
+  void send_close();    // sends a close frame on the existing connections; call it before the destructor
+  void push_if_late();  // sends the state of the call, once, if the call has lasted for kLateNs
+  void push_now();      // sends the state of the call, unless it was already sent
+  bool flush();         // returns true if nothing is queued any more
+  std::vector<PeerEvent> take_events();  // replies of peers, and ends of our connections, since the last call
   StateRecord record() const;
-  std::string trouble() const;  // why a peer could not be told; empty: all could
-  // Opens the control connection to `peer` if there was none yet. Its end then shows that the peer's process has ended.
+  std::string trouble() const;  // why the state could not be sent to some peer; empty if there is no problem
+  // Opens the control connection to `peer` if there is none. If that connection ends, the process of the peer has
+  // exited.
   void connect(std::uint32_t peer);
 
  private:
-  struct Line {  // to one peer
+  struct ControlConnection {  // the connection to one peer
     TcpStream socket;
     ReplyReader replies;
     std::vector<std::byte> pending;
-    std::size_t sent = 0;        // of `pending`
-    bool begun = false;          // the peer may have got something on this connection
-    bool owes = false;           // the peer is to be told the state, once there is a connection
-    std::int64_t again_ns = 0;   // no other try before this time
-    bool closed = false;         // the connection has ended, or nobody listens there: never tried again
-    std::string trouble{};       // why there was no connection at the last try; empty: there was
-    std::optional<Reply> ended;  // for news()
+    std::size_t sent = 0;        // number of bytes of `pending` that were sent
+    bool begun = false;          // the peer may have received bytes on this connection
+    bool state_due = false;      // the state must be sent to the peer as soon as there is a connection
+    std::int64_t retry_ns = 0;   // no other attempt to connect before this time
+    bool closed = false;         // the connection has ended, or no process listens there; never tried again
+    std::string trouble{};       // why the last attempt to connect failed; empty if it succeeded
+    std::optional<Reply> ended;  // not yet returned by take_events()
   };
   void push();
-  void append(Line& line);
+  void append(ControlConnection& connection);
   bool send(std::uint32_t peer);
   bool open(std::uint32_t peer);
   void note_failure(std::uint32_t peer, int error);
   bool try_again(std::uint32_t peer, int error);
   bool flush_locked();
-  void settle();
+  void flush_with_limit();
 
   const Preamble mine_;
   const std::vector<std::optional<PeerAddress>> addresses_;
   TcpEndpoint& endpoint_;
-  EpollDoorbell& bell_;
+  EpollDoorbell& doorbell_;
   Clock& clock_;
-  mutable std::mutex mutex_;  // guards all below
-  std::vector<Line> lines_;
+  mutable std::mutex mutex_;  // guards all members below
+  std::vector<ControlConnection> connections_;
   StateRecord record_;
   CallTag call_;
-  bool inside_ = false;              // of call_
-  bool told_ = false;                // ... whose state the peers have been told
+  bool inside_ = false;              // this rank is in call_
+  bool state_sent_ = false;          // the state of call_ was sent to the peers
   std::int64_t waits_since_ns_ = 0;  // when push_if_late() first saw call_; 0: not yet
 };
 
-// What one peer has told of itself. Belongs to the thread that drives progress.
+// The state of one peer, as the peer has reported it. Belongs to the thread that drives progress.
 class PeerBoard {
  public:
   void accept(TcpStream socket) { socket_ = std::move(socket); }
   bool connected() const { return socket_.is_open(); }
   TcpStream& socket() { return socket_; }
-  // Reads what has come. True if that was anything. `ended` is set when the connection is over.
+  // Reads the data that has arrived. Returns true if it contained a state. Sets `ended` if the connection has ended
+  // or is not valid.
   bool receive(bool& ended);
   void note_call(const CallTag& tag);
   void note_progress(std::uint64_t entered, std::uint64_t left);
@@ -100,7 +106,8 @@ class PeerBoard {
 
  private:
   static constexpr std::size_t kFrameBytes = kHeaderBytes + sizeof(StateRecord);
-  static constexpr std::size_t kCalls = 2 * kMailboxes;  // remembered, as on the boards in shared memory
+  // Number of calls that are remembered, the same as on boards in shared memory.
+  static constexpr std::size_t kCalls = 2 * kMailboxes;
   static constexpr std::size_t kFailures = 8;
   struct Failure {
     std::uint64_t sequence = 0;
@@ -112,8 +119,8 @@ class PeerBoard {
   std::array<std::byte, 16 * kFrameBytes> bytes_{};
   std::size_t have_ = 0;
   PeerStatus status_;
-  std::array<CallTag, kCalls> calls_{};        // by sequence number modulo their count
-  std::array<Failure, kFailures> failures_{};  // likewise
+  std::array<CallTag, kCalls> calls_{};        // indexed by sequence number modulo the array size
+  std::array<Failure, kFailures> failures_{};  // indexed in the same way
 };
 
 }  // namespace tutti

@@ -16,14 +16,16 @@
 namespace tutti {
 namespace {
 
-constexpr std::size_t kMaxGreetings = 256;              // connections that have not said yet who they are
-constexpr std::int64_t kLeastPatienceNs = 250'000'000;  // that each of them has, however many others come
-constexpr std::size_t kMaxDepartures = 1024;            // communicators that ended here, remembered for late callers
-constexpr int kAcceptsAtOnce = 64;                      // per look
-constexpr int kLooksAtOnce = 4;                         // per service()
-constexpr std::int64_t kAcceptPauseNs = 50'000'000;     // after the system refused a descriptor
+constexpr std::size_t kMaxPendingPreambles = 256;  // connections with an incomplete preamble
+// Minimum time that each of them gets, even if many others arrive.
+constexpr std::int64_t kMinPreambleTimeNs = 250'000'000;
+// Mailboxes of destroyed communicators, remembered for peers that connect later.
+constexpr std::size_t kMaxClosedMailboxes = 1024;
+constexpr int kAcceptsAtOnce = 64;                   // in each call of accept_some()
+constexpr int kLooksAtOnce = 4;                      // calls of epoll_wait() in each service()
+constexpr std::int64_t kAcceptPauseNs = 50'000'000;  // after the system had no descriptor for a connection
 
-// The first port of the range that can be had.
+// Listens on the first free port of the range.
 Result<Socket> listen_in_range(SocketAddress& address, const TcpEndpointOptions& options) {
   if (options.first_port > options.last_port) {
     return Error{ErrorCode::kConfig, ErrorScope::kCommunicator, -1,
@@ -37,13 +39,14 @@ Result<Socket> listen_in_range(SocketAddress& address, const TcpEndpointOptions&
   }
   if (options.last_port == 0) return made;
   return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1,
-               fmt::format("no free port in {}..{} (at the last: {}); widen the range or end what listens there",
+               fmt::format("no free port in {}..{} (error at the last one: {}); use a larger range, or end the "
+                           "programs that listen there",
                            options.first_port, options.last_port, made.error().message)};
 }
 
 }  // namespace
 
-bool TcpEndpoint::Come::first_time(std::uint64_t serial) {
+bool TcpEndpoint::SeenSerials::first_time(std::uint64_t serial) {
   if (serial == 0 || serial + kWindow <= highest) return false;
   if (serial > highest) {
     const std::uint64_t fresh = std::min<std::uint64_t>(serial - highest, kWindow);
@@ -55,15 +58,15 @@ bool TcpEndpoint::Come::first_time(std::uint64_t serial) {
   return true;
 }
 
-Refusal TcpEndpoint::fault_of(const Preamble& preamble) {
+Refusal TcpEndpoint::check_preamble(const Preamble& preamble) {
   if (preamble.magic != kWireMagic) return Refusal::kProtocol;
   if (preamble.version != kWireVersion) return Refusal::kVersion;
   if (preamble.nonce != address_.nonce) return Refusal::kNonce;
   const Tag proof = proof_of(preamble, options_.key);
   if (!equal_in_constant_time(bytes_of(proof), bytes_of(preamble.proof))) return Refusal::kProof;
-  if (preamble.kind < TcpLinkKind::kData || preamble.kind > TcpLinkKind::kNotes) return Refusal::kProtocol;
+  if (preamble.kind < TcpLinkKind::kData || preamble.kind > TcpLinkKind::kDatagrams) return Refusal::kProtocol;
   if (preamble.encrypted != (options_.encrypt ? 1 : 0)) return Refusal::kEncryption;
-  return come_[preamble.source].first_time(preamble.serial) ? Refusal::kNone : Refusal::kReplay;
+  return seen_serials_[preamble.source].first_time(preamble.serial) ? Refusal::kNone : Refusal::kReplay;
 }
 
 void TcpEndpoint::sign(Preamble& preamble) {
@@ -82,12 +85,12 @@ Result<TcpStream> TcpEndpoint::begin(Socket socket, const Preamble& preamble) co
                               std::as_bytes(std::span(&preamble, 1)));
 }
 
-// Before there is a TLS session. What is no refusal is proved.
+// Sends a frame in clear, before there is a TLS session. It is followed by a proof, except if it is a refusal.
 void TcpEndpoint::answer(const Preamble& preamble, const Socket& socket, const FrameHeader& frame) const {
-  FrameHeader said = frame;
+  FrameHeader sent_frame = frame;
   Tag proof{};
   std::array<iovec, 2> parts{
-      {{.iov_base = &said, .iov_len = sizeof(said)}, {.iov_base = &proof, .iov_len = sizeof(proof)}}};
+      {{.iov_base = &sent_frame, .iov_len = sizeof(sent_frame)}, {.iov_base = &proof, .iov_len = sizeof(proof)}}};
   const bool proved = options_.encrypt && frame.kind != FrameKind::kRefusal;
   if (proved) proof = answer_proof(key_of_connection(preamble, options_.key), frame);
   send_some(socket.get(), std::span(parts).first(proved ? 2 : 1));
@@ -103,19 +106,19 @@ Result<std::shared_ptr<TcpEndpoint>> TcpEndpoint::listen(const TcpEndpointOption
   if (!host) return host.error();
   if (host->is_wildcard()) {
     return Error{ErrorCode::kConfig, ErrorScope::kCommunicator, -1,
-                 fmt::format("{} is no address that peers can reach; name one of this machine's", options.address)};
+                 fmt::format("peers cannot reach the address {}; use an address of this machine", options.address)};
   }
   if (options.encrypt) {
     auto tls = TlsLibrary::open();
     if (!tls) return tls.error();
   }
-  std::shared_ptr<TcpEndpoint> endpoint(new TcpEndpoint(options));  // private constructor
+  std::shared_ptr<TcpEndpoint> endpoint(new TcpEndpoint(options));  // the constructor is private
   auto listener = listen_in_range(*host, options);
   if (!listener) return listener.error();
   endpoint->listener_ = std::move(*listener);
   endpoint->address_.socket = local_address(endpoint->listener_.get());
   WireNonce& nonce = endpoint->address_.nonce;
-  TUTTI_ASSERT(options.key != Key{}, "an endpoint without a key");
+  TUTTI_ASSERT(options.key != Key{}, "an endpoint needs a key");
   std::array<std::uint8_t, 8> source{};
   if (!random_bytes(nonce) || !random_bytes(source)) return socket_error("getrandom", errno);
   std::memcpy(&endpoint->source_, source.data(), source.size());
@@ -131,8 +134,9 @@ Status TcpEndpoint::watch(int fd) {
   return watched ? Status() : socket_error("epoll_ctl", errno);
 }
 
-std::shared_ptr<TcpMailbox> TcpEndpoint::attach(std::uint64_t communicator, std::uint32_t rank, Doorbell& bell) {
-  auto mailbox = std::make_shared<TcpMailbox>(communicator, rank, bell);
+std::shared_ptr<TcpMailbox> TcpEndpoint::attach(std::uint64_t communicator, std::uint32_t rank,
+                                                Doorbell& owner_doorbell) {
+  auto mailbox = std::make_shared<TcpMailbox>(communicator, rank, owner_doorbell);
   const std::scoped_lock lock(mutex_);
   auto& entry = mailboxes_[{communicator, rank}];
   TUTTI_ASSERT(entry.expired(), "rank {} of communicator {} is attached twice", rank, communicator);
@@ -141,17 +145,19 @@ std::shared_ptr<TcpMailbox> TcpEndpoint::attach(std::uint64_t communicator, std:
   return mailbox;
 }
 
-void TcpEndpoint::detach(const TcpMailbox& mailbox, const FrameHeader& goodbye) {
+void TcpEndpoint::detach(const TcpMailbox& mailbox, const FrameHeader& close_frame) {
   const std::scoped_lock lock(mutex_);
   const auto found = mailboxes_.find({mailbox.communicator, mailbox.rank});
   TUTTI_ASSERT(found != mailboxes_.end());
   const std::shared_ptr<TcpMailbox> own = found->second.lock();
   mailboxes_.erase(found);
-  // Without memory for it, who connects later is parked, as if the communicator were still to come.
-  runs_through([&] { departures_.push_back({.key = {mailbox.communicator, mailbox.rank}, .goodbye = goodbye}); });
-  if (departures_.size() > kMaxDepartures) departures_.pop_front();
+  // If there is no memory for this entry, later connections are parked, as if the communicator did not exist yet.
+  runs_through([&] {
+    closed_mailboxes_.push_back({.key = {mailbox.communicator, mailbox.rank}, .close_frame = close_frame});
+  });
+  if (closed_mailboxes_.size() > kMaxClosedMailboxes) closed_mailboxes_.pop_front();
   if (own == nullptr) return;
-  for (auto& link : own->links) route(std::move(link));  // which says goodbye to them
+  for (auto& link : own->links) route(std::move(link));  // sends the close frame to them
   own->links.clear();
 }
 
@@ -169,28 +175,31 @@ void TcpEndpoint::service() {
   if (accept_again_ns_ != 0 && now_ns >= accept_again_ns_) {
     accept_again_ns_ = watch(listener_.get()).ok() ? 0 : now_ns + kAcceptPauseNs;
   }
-  // Who could not be heard, because nobody has listened, gets the time anew.
-  if (now_ns - std::exchange(serviced_ns_, now_ns) > options_.patience_ns / 2) {
-    for (auto& [fd, greeting] : greetings_) greeting.since_ns = now_ns;
+  // If service() was not called for a long time, preambles could not be read. So each pending connection gets its
+  // full time again.
+  if (now_ns - std::exchange(serviced_ns_, now_ns) > options_.preamble_timeout_ns / 2) {
+    for (auto& [fd, pending] : pending_preambles_) pending.since_ns = now_ns;
   }
   evict(now_ns);
-  look_at_unwatched();
-  for (int look = 0; look < kLooksAtOnce; ++look) {  // no longer, however many connect: our own calls wait behind
+  poll_unwatched();
+  // Limited, even if many connections arrive, because the calls of this process wait meanwhile.
+  for (int look = 0; look < kLooksAtOnce; ++look) {
     const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
     for (int i = 0; i < count; ++i) {
       const int fd = events[static_cast<std::size_t>(i)].data.fd;
       if (fd == listener_.get()) {
         accept_some(now_ns);
       } else {
-        greet(fd);
-        shake(fd);
+        read_preamble(fd);
+        advance_handshake(fd);
       }
     }
     if (count <= 0) return;
   }
 }
 
-// What is not accepted stays in the kernel's queue; sleepers must not be woken by it again and again.
+// Stops accepting for a while. The connections stay in the queue of the kernel. The listener is removed from the
+// epoll set, because otherwise it would wake sleeping ranks again and again.
 void TcpEndpoint::pause_accepting(std::int64_t now_ns) {
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
   accept_again_ns_ = now_ns + kAcceptPauseNs;
@@ -198,7 +207,7 @@ void TcpEndpoint::pause_accepting(std::int64_t now_ns) {
 
 void TcpEndpoint::accept_some(std::int64_t now_ns) {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
-    if (greetings_.size() >= kMaxGreetings && !evict_oldest(now_ns)) return pause_accepting(now_ns);
+    if (pending_preambles_.size() >= kMaxPendingPreambles && !evict_oldest(now_ns)) return pause_accepting(now_ns);
     Socket socket(above_standard(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)));
     if (!socket.is_open()) {
       const bool starved = is_shortage(errno);
@@ -209,124 +218,129 @@ void TcpEndpoint::accept_some(std::int64_t now_ns) {
     }
     refusals_.trouble.clear();
     const int fd = socket.get();
-    // The connection may be a rank's, and closing it would look like this process's end: so it is kept.
+    // The connection may be one of a rank. If it were closed, that rank would conclude that this process has exited.
+    // So it is kept, even though it cannot be watched.
     if (!watch(fd).ok()) unwatched_.push_back(fd);
-    Greeting& greeting = greetings_[fd];
-    greeting.socket = std::move(socket);
-    greeting.since_ns = now_ns;
-    greet(fd);  // the preamble mostly is there already
+    PendingPreamble& pending = pending_preambles_[fd];
+    pending.socket = std::move(socket);
+    pending.since_ns = now_ns;
+    read_preamble(fd);  // usually the preamble has already arrived
   }
 }
 
-// What could not be watched, because the system was short of memory or of watches.
-void TcpEndpoint::look_at_unwatched() {
+// Handles connections that epoll_ctl() refused to watch, because the system was short of memory or of watches.
+void TcpEndpoint::poll_unwatched() {
   for (const int fd : std::exchange(unwatched_, {})) {
-    if (!greetings_.contains(fd) && !shaking_.contains(fd)) continue;
+    if (!pending_preambles_.contains(fd) && !handshakes_.contains(fd)) continue;
     if (!watch(fd).ok()) unwatched_.push_back(fd);
-    greet(fd);
-    shake(fd);
+    read_preamble(fd);
+    advance_handshake(fd);
   }
 }
 
-// Ends the greetings that have lasted too long.
+// Closes connections if their preamble did not arrive in time.
 void TcpEndpoint::evict(std::int64_t now_ns) {
-  const auto silent = [&](const auto& one) { return now_ns - one.second.since_ns > options_.patience_ns; };
-  while (std::any_of(greetings_.begin(), greetings_.end(), silent)) evict_oldest(now_ns);
+  const auto silent = [&](const auto& one) { return now_ns - one.second.since_ns > options_.preamble_timeout_ns; };
+  while (std::any_of(pending_preambles_.begin(), pending_preambles_.end(), silent)) evict_oldest(now_ns);
 }
 
-// Makes room. False: all have come just now, and may be ours on a slow way.
+// Closes the connection that has waited longest for its preamble, to make space for others. Returns false if all are
+// very recent, because they may be connections of ranks over a slow network.
 bool TcpEndpoint::evict_oldest(std::int64_t now_ns) {
-  const auto oldest = std::min_element(greetings_.begin(), greetings_.end(), [](const auto& a, const auto& b) {
-    return a.second.since_ns < b.second.since_ns;
-  });
-  const std::int64_t least_ns = std::min(kLeastPatienceNs, options_.patience_ns);
-  if (oldest == greetings_.end() || now_ns - oldest->second.since_ns < least_ns) return false;
+  const auto oldest =
+      std::min_element(pending_preambles_.begin(), pending_preambles_.end(),
+                       [](const auto& a, const auto& b) { return a.second.since_ns < b.second.since_ns; });
+  const std::int64_t least_ns = std::min(kMinPreambleTimeNs, options_.preamble_timeout_ns);
+  if (oldest == pending_preambles_.end() || now_ns - oldest->second.since_ns < least_ns) return false;
   Socket socket = std::move(oldest->second.socket);
-  greetings_.erase(oldest);
+  pending_preambles_.erase(oldest);
   refuse_locked({.preamble = {}, .socket = TcpStream(std::move(socket))}, Refusal::kSilence);
   return true;
 }
 
-void TcpEndpoint::greet(int fd) {
-  const auto found = greetings_.find(fd);
-  if (found == greetings_.end()) return;
-  Greeting& greeting = found->second;
-  const Moved moved = receive_some(fd, greeting.bytes.data() + greeting.have, greeting.bytes.size() - greeting.have);
-  greeting.have += moved.bytes;
+void TcpEndpoint::read_preamble(int fd) {
+  const auto found = pending_preambles_.find(fd);
+  if (found == pending_preambles_.end()) return;
+  PendingPreamble& pending = found->second;
+  const Moved moved = receive_some(fd, pending.bytes.data() + pending.have, pending.bytes.size() - pending.have);
+  pending.have += moved.bytes;
   Preamble preamble;
-  std::memcpy(&preamble, greeting.bytes.data(), sizeof(preamble));
+  std::memcpy(&preamble, pending.bytes.data(), sizeof(preamble));
   const bool wrong_start =
-      std::memcmp(&preamble, &kWireMagic, std::min(greeting.have, sizeof(kWireMagic))) != 0;  // refused at once
-  const bool whole = greeting.have == greeting.bytes.size();
+      // Such a connection is refused at once.
+      std::memcmp(&preamble, &kWireMagic, std::min(pending.have, sizeof(kWireMagic))) != 0;
+  const bool whole = pending.have == pending.bytes.size();
   if (!whole && !moved.ended && !wrong_start) return;
-  Socket socket = std::move(greeting.socket);
-  const bool probe = moved.ended && greeting.have == 0;  // a peer's PeerProbe, which says nothing
-  greetings_.erase(found);
+  Socket socket = std::move(pending.socket);
+  const bool probe = moved.ended && pending.have == 0;  // the PeerProbe of a peer, which sends nothing
+  pending_preambles_.erase(found);
   if (probe) {
-    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);  // a forked child may keep a copy of the socket open
+    // Necessary because a forked child may have a copy of the socket that stays open.
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
     return;
   }
-  const Refusal fault = wrong_start ? Refusal::kProtocol : !whole ? Refusal::kSilence : fault_of(preamble);
+  const Refusal fault = wrong_start ? Refusal::kProtocol : !whole ? Refusal::kSilence : check_preamble(preamble);
   if (fault != Refusal::kNone) {
     epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
     return refuse_locked({.preamble = preamble, .socket = TcpStream(std::move(socket))}, fault);
   }
   tune(fd, 0);
-  welcome(preamble, std::move(socket));
+  handle_authenticated(preamble, std::move(socket));
 }
 
-// Who has shown the key.
-void TcpEndpoint::welcome(const Preamble& preamble, Socket socket) {
+// Handles a connection after its preamble has proved that the other end has the key of the job.
+void TcpEndpoint::handle_authenticated(const Preamble& preamble, Socket socket) {
   const int fd = socket.get();
   if (!options_.encrypt) {
     epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
     return route({.preamble = preamble, .socket = TcpStream(std::move(socket))});
   }
-  if (const Departure* departed = departure_of(preamble)) return answer(preamble, socket, departed->goodbye);
+  if (const ClosedMailbox* closed = closed_mailbox_of(preamble)) return answer(preamble, socket, closed->close_frame);
   auto stream =
       TcpStream::encrypted(std::move(socket), TlsSession::End::kServer, key_of_connection(preamble, options_.key));
-  if (!stream) return;  // no memory: it is closed, which the other end takes for our end
-  shaking_[fd] = {.preamble = preamble, .socket = std::move(*stream)};
-  shake(fd);
+  if (!stream) return;  // no memory; the socket is closed, and the other end concludes that this process has exited
+  handshakes_[fd] = {.preamble = preamble, .socket = std::move(*stream)};
+  advance_handshake(fd);
 }
 
-// Its TLS session goes on. Where it fails, its receiver is to know, too.
-void TcpEndpoint::shake(int fd) {
-  const auto found = shaking_.find(fd);
-  if (found == shaking_.end()) return;
+// Continues the TLS handshake. When it has ended, the connection goes to the mailbox of its receiver. This also happens
+// if the handshake failed, so that the receiver learns of the failure.
+void TcpEndpoint::advance_handshake(int fd) {
+  const auto found = handshakes_.find(fd);
+  if (found == handshakes_.end()) return;
   found->second.socket.advance();
   if (!found->second.socket.ready() && !found->second.socket.over()) return;
   AcceptedLink link = std::move(found->second);
-  shaking_.erase(found);
+  handshakes_.erase(found);
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
   route(std::move(link));
 }
 
-const TcpEndpoint::Departure* TcpEndpoint::departure_of(const Preamble& preamble) const {
-  const Place key{preamble.communicator, preamble.receiver};
+const TcpEndpoint::ClosedMailbox* TcpEndpoint::closed_mailbox_of(const Preamble& preamble) const {
+  const MailboxKey key{preamble.communicator, preamble.receiver};
   if (const auto found = mailboxes_.find(key); found != mailboxes_.end() && !found->second.expired()) return nullptr;
-  const auto departed =
-      std::find_if(departures_.begin(), departures_.end(), [&](const Departure& d) { return d.key == key; });
-  return departed == departures_.end() ? nullptr : &*departed;
+  const auto closed = std::find_if(closed_mailboxes_.begin(), closed_mailboxes_.end(),
+                                   [&](const ClosedMailbox& d) { return d.key == key; });
+  return closed == closed_mailboxes_.end() ? nullptr : &*closed;
 }
 
 void TcpEndpoint::route(AcceptedLink link) {
-  const Place key{link.preamble.communicator, link.preamble.receiver};
+  const MailboxKey key{link.preamble.communicator, link.preamble.receiver};
   const auto found = mailboxes_.find(key);
   const std::shared_ptr<TcpMailbox> mailbox = found == mailboxes_.end() ? nullptr : found->second.lock();
   if (mailbox != nullptr) {
     mailbox->links.push_back(std::move(link));
     mailbox->filled.store(true, std::memory_order_release);
-    mailbox->bell.ring();
+    mailbox->owner_doorbell.ring();
     return;
   }
-  const Departure* const departed = departure_of(link.preamble);
-  if (departed == nullptr) return park(std::move(link));
-  link.socket.say(departed->goodbye);
+  const ClosedMailbox* const closed = closed_mailbox_of(link.preamble);
+  if (closed == nullptr) return park(std::move(link));
+  link.socket.send_frame(closed->close_frame);
 }
 
 void TcpEndpoint::park(AcceptedLink link) {
-  if (parked_.size() >= options_.most_parked) {  // those whose other end has gone make room
+  if (parked_.size() >= options_.most_parked) {  // drop connections that the other end has closed
     std::erase_if(parked_, [](const AcceptedLink& parked) { return remote_has_closed(parked.socket.get()); });
   }
   if (parked_.size() >= options_.most_parked) return refuse_locked(std::move(link), Refusal::kFull);
@@ -341,8 +355,8 @@ void TcpEndpoint::refuse(AcceptedLink link, Refusal refusal) {
 void TcpEndpoint::refuse_locked(AcceptedLink link, Refusal refusal) {
   ++refusals_.count;
   refusals_.last = fmt::format("{}: {}", remote_address(link.socket.get()).text(), to_string(refusal));
-  if (link.preamble.magic != kWireMagic) return;  // strangers get no answer
-  link.socket.say(refusal_frame(refusal));
+  if (link.preamble.magic != kWireMagic) return;  // processes that do not use this protocol get no answer
+  link.socket.send_frame(refusal_frame(refusal));
 }
 
 TcpEndpoint::Refusals TcpEndpoint::refusals() {

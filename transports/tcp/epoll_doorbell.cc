@@ -15,8 +15,10 @@
 namespace tutti {
 namespace {
 constexpr int kEventsAtOnce = 64;
-constexpr int kLooks = 64;    // system calls after which arm() gives up forgetting: a needless wake is harmless
-constexpr int kBlindMs = 10;  // longest sleep while there is a socket that cannot be watched
+// Maximum number of system calls in which arm() discards old events. If some remain, the next sleep ends early, which
+// does no harm.
+constexpr int kMaxDiscardCalls = 64;
+constexpr int kUnwatchedPollMs = 10;  // longest sleep while there is a socket that cannot be watched
 enum Source : std::uint64_t { kSocket = 0, kRing = 1, kServiced = 2 };
 }  // namespace
 
@@ -27,7 +29,8 @@ Result<std::unique_ptr<EpollDoorbell>> EpollDoorbell::create() {
   if (!event.is_open()) return socket_error("eventfd", errno);
   epoll_event ring{.events = EPOLLIN | EPOLLET, .data = {.u64 = kRing}};
   if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, event.get(), &ring) != 0) return socket_error("epoll_ctl", errno);
-  return std::unique_ptr<EpollDoorbell>(new EpollDoorbell(std::move(epoll), std::move(event)));  // private constructor
+  // The constructor is private.
+  return std::unique_ptr<EpollDoorbell>(new EpollDoorbell(std::move(epoll), std::move(event)));
 }
 
 bool EpollDoorbell::try_to_watch(int fd) {
@@ -39,7 +42,7 @@ void EpollDoorbell::watch(int fd) {
   if (try_to_watch(fd)) return;
   const std::scoped_lock lock(mutex_);
   unwatched_.push_back(file_of(fd));
-  sees_less_.store(true, std::memory_order_relaxed);
+  has_unwatched_.store(true, std::memory_order_relaxed);
 }
 
 EpollDoorbell::Unwatched EpollDoorbell::file_of(int fd) {
@@ -51,9 +54,9 @@ EpollDoorbell::Unwatched EpollDoorbell::file_of(int fd) {
 void EpollDoorbell::watch_again() {
   const std::scoped_lock lock(mutex_);
   std::erase_if(unwatched_, [this](const Unwatched& socket) {
-    return file_of(socket.fd) != socket || try_to_watch(socket.fd);  // closed since, or watched now
+    return file_of(socket.fd) != socket || try_to_watch(socket.fd);  // closed meanwhile, or watched now
   });
-  sees_less_.store(!unwatched_.empty(), std::memory_order_relaxed);
+  has_unwatched_.store(!unwatched_.empty(), std::memory_order_relaxed);
 }
 
 Status EpollDoorbell::add_wait_source(int fd) {
@@ -67,31 +70,33 @@ Status EpollDoorbell::add_serviced(int fd, std::function<void()> service) {
   return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0 ? Status() : socket_error("epoll_ctl", errno);
 }
 
-void EpollDoorbell::look(int timeout_ms) {
+// Waits for events and consumes them. Calls the service function if its source is ready.
+void EpollDoorbell::wait_and_consume(int timeout_ms) {
   std::array<epoll_event, kEventsAtOnce> events{};
   bool service = false;
   int count = epoll_wait(epoll_.get(), events.data(), kEventsAtOnce, timeout_ms);
   for (int looks = 1; count > 0; ++looks) {
     service |= std::any_of(events.begin(), events.begin() + count,
                            [](const epoll_event& event) { return event.data.u64 == kServiced; });
-    if (count < kEventsAtOnce || looks == kLooks) break;
+    if (count < kEventsAtOnce || looks == kMaxDiscardCalls) break;
     count = epoll_wait(epoll_.get(), events.data(), kEventsAtOnce, 0);
   }
   if (service && service_) service_();
 }
 
 void EpollDoorbell::arm() {
-  if (sees_less_.load(std::memory_order_relaxed)) watch_again();
-  look(0);
+  if (has_unwatched_.load(std::memory_order_relaxed)) watch_again();
+  wait_and_consume(0);
   for (const auto& arm : armed_too_) arm();
-  armed_.store(true, std::memory_order_seq_cst);  // pairs with ring(): one of the two sees the other
+  armed_.store(true, std::memory_order_seq_cst);  // pairs with ring(): at least one of the two sees the other
 }
 
 void EpollDoorbell::disarm() { armed_.store(false, std::memory_order_relaxed); }
 
 void EpollDoorbell::sleep(std::int64_t timeout_ns) {
   const auto timeout_ms = static_cast<int>((std::max<std::int64_t>(timeout_ns, 0) + 999'999) / 1'000'000);
-  look(sees_less_.load(std::memory_order_relaxed) ? std::min(timeout_ms, kBlindMs) : timeout_ms);
+  wait_and_consume(has_unwatched_.load(std::memory_order_relaxed) ? std::min(timeout_ms, kUnwatchedPollMs)
+                                                                  : timeout_ms);
   armed_.store(false, std::memory_order_relaxed);
 }
 
@@ -101,7 +106,7 @@ void EpollDoorbell::ring() {
 
 void EpollDoorbell::stay_awake() {
   const std::uint64_t one = 1;
-  // A full counter has rung already.
+  // If the counter is full, the descriptor is readable already.
   [[maybe_unused]] const ssize_t written = write(event_.get(), &one, sizeof(one));
 }
 

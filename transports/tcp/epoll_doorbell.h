@@ -1,8 +1,8 @@
-// EpollDoorbell: sleeping until one of many sockets has something new, or somebody rings.
+// EpollDoorbell: sleeps until one of many sockets has new events, or until a thread rings.
 //
-// Sockets are watched edge-triggered and once for all, so a wait costs no set-up. arm() forgets the edges of the past,
-// whose data the caller then polls once more; what comes later is an edge that sleep() returns at. That holds as long
-// as a poll reads a socket until it is empty or its caller has what it wanted.
+// Sockets are watched edge-triggered and are registered once, so a sleep needs no set-up. arm() discards the events
+// up to now, and the caller then polls the sockets once more. Any later event ends sleep(). This only works if the
+// caller reads a socket until it is empty, or until it has found the data that it needs.
 #pragma once
 
 #include <sys/types.h>
@@ -28,20 +28,21 @@ class EpollDoorbell final : public PollDoorbell {
   void disarm() override;
   void sleep(std::int64_t timeout_ns) override;
   void ring() override;
-  void stay_awake();  // by what add_armed() has named: the next sleep() ends at once
+  void stay_awake();  // makes the next sleep() end at once; for functions that were passed to add_armed()
 
-  // Watches the socket `fd` from now on, until it is closed. If the system is short of memory or of watches, arm()
-  // tries again, and until then sleep() returns early, so that the caller looks at the socket by itself. Thread-safe.
+  // Watches the socket `fd` from now on, until it is closed. If the system has not enough memory or watches, arm()
+  // tries again. Until that succeeds, sleep() returns early, so that the caller polls the socket itself. Thread-safe.
   void watch(int fd);
-  // One more thing that ends a sleep: `fd` is watched until it is closed.
+  // Adds another descriptor that ends a sleep. It is watched until it is closed.
   Status add_wait_source(int fd) override;
-  // A source that stays ready until `service` has been called, which sleep() does before it returns.
+  // Adds a descriptor that stays readable until `service` is called. sleep() and arm() call `service` before they
+  // return.
   Status add_serviced(int fd, std::function<void()> service);
-  // Called by every arm(): for sources that must be armed themselves, or forget what they had to tell so far.
+  // `arm` is called by every arm(). For sources that must be armed themselves, or that must discard earlier events.
   void add_armed(std::function<void()> arm) { armed_too_.push_back(std::move(arm)); }
 
  private:
-  struct Unwatched {  // a socket; its number may be another file's by now
+  struct Unwatched {  // a socket; the same number may belong to another file by now, so the inode is compared
     int fd;
     dev_t device;
     ino_t inode;
@@ -49,7 +50,7 @@ class EpollDoorbell final : public PollDoorbell {
   };
 
   EpollDoorbell(Socket epoll, Socket event) : epoll_(std::move(epoll)), event_(std::move(event)) {}
-  void look(int timeout_ms);
+  void wait_and_consume(int timeout_ms);
   bool try_to_watch(int fd);
   void watch_again();
   static Unwatched file_of(int fd);
@@ -59,9 +60,9 @@ class EpollDoorbell final : public PollDoorbell {
   std::atomic<bool> armed_ = false;
   std::function<void()> service_;
   std::vector<std::function<void()>> armed_too_;
-  std::mutex mutex_;                     // guards unwatched_
-  std::vector<Unwatched> unwatched_;     // sockets that the system has refused to watch
-  std::atomic<bool> sees_less_ = false;  // there are some
+  std::mutex mutex_;                         // guards unwatched_
+  std::vector<Unwatched> unwatched_;         // sockets that the system has refused to watch
+  std::atomic<bool> has_unwatched_ = false;  // unwatched_ is not empty
 };
 
 }  // namespace tutti

@@ -13,13 +13,15 @@
 namespace tutti {
 namespace {
 
-constexpr std::int64_t kPumpEveryNs = 1'000'000;  // status() looks at the sockets again after this time
-constexpr std::int64_t kGoodbyeNs = 500'000'000;  // longest wait for room for goodbyes
-constexpr std::int64_t kReadOnNs = 500'000'000;   // what a dead peer has sent may be read for this long
-// A receive that has waited so long without any connection to the peer makes this rank connect.
+constexpr std::int64_t kPumpEveryNs = 1'000'000;     // status() checks the sockets again after this time
+constexpr std::int64_t kCloseLimitNs = 500'000'000;  // longest time to wait until all close frames could be sent
+// Data that a dead peer sent before its end may still be read during this time.
+constexpr std::int64_t kReadOnNs = 500'000'000;
+// If a receive has waited for this time while there is no connection to the peer, this rank connects to it.
 constexpr std::int64_t kAbsentNs = 50'000'000;
 
-// What `step` returns; true if memory was exhausted in it, so that nothing waits for what it did not do.
+// Returns the result of `step`. Returns true if `step` ran out of memory, so that no caller waits for something that
+// will not happen.
 template <class Step>
 bool unless_starved(Step&& step) {
   bool done = true;
@@ -27,11 +29,11 @@ bool unless_starved(Step&& step) {
   return done;
 }
 
-// False: there is no room.
-bool say(TcpStream& stream, const FrameHeader& frame) {
+// Sends a frame. Returns false if the socket cannot take it now.
+bool send_frame(TcpStream& stream, const FrameHeader& frame) {
   if (!stream.is_open()) return true;
   return unless_starved([&] {
-    const Moved moved = stream.say(frame);
+    const Moved moved = stream.send_frame(frame);
     return moved.bytes > 0 || moved.ended;
   });
 }
@@ -50,7 +52,7 @@ Result<std::shared_ptr<TcpLinks>> TcpLinks::create(const TcpTransportOptions& op
                                                    const std::vector<std::string>& addresses) {
   TUTTI_ASSERT(options.rank < options.ranks && addresses.size() == options.ranks && options.slots > 0 &&
                options.slot_bytes > 0 && options.lanes > 0 && options.lanes <= 65535);
-  std::shared_ptr<TcpLinks> links(new TcpLinks(options, std::move(endpoint)));  // private constructor
+  std::shared_ptr<TcpLinks> links(new TcpLinks(options, std::move(endpoint)));  // the constructor is private
   for (std::uint32_t peer = 0; peer < options.ranks; ++peer) {
     links->addresses_.emplace_back();
     if (peer == options.rank || addresses[peer].empty()) continue;
@@ -91,8 +93,8 @@ Result<Socket> TcpLinks::connect(std::uint32_t peer) {
 }
 
 void TcpLinks::add(TcpLink& link) {
-  // The destructor of a link moves up to two sockets into orphans_, to send a goodbye on them. It must not allocate, so
-  // the space for the sockets of all links is reserved here.
+  // The destructor of a link moves up to two sockets into orphans_, so that a close frame can be sent on them later.
+  // A destructor must not allocate memory, so the space for the sockets of all links is reserved here.
   const std::size_t room = orphans_.size() + 2 * (links_.size() + 1);
   if (room > orphans_.capacity()) orphans_.reserve(2 * room);
   links_.push_back(&link);
@@ -103,8 +105,9 @@ void TcpLinks::remove(TcpLink& link) {
   std::erase(dirty_, &link);
 }
 
-void TcpLinks::keep_for_goodbye(Orphan orphan) {
-  if (mailbox_ == nullptr || !orphan.socket->socket.is_open() || !own_process()) return;  // the transport has ended
+void TcpLinks::keep_for_close(Orphan orphan) {
+  // The transport was already closed.
+  if (mailbox_ == nullptr || !orphan.socket->socket.is_open() || !own_process()) return;
   orphans_.push_back(std::move(orphan));
 }
 
@@ -131,7 +134,7 @@ void TcpLinks::admit() {
 void TcpLinks::admit(AcceptedLink link) {
   const Preamble& from = link.preamble;
   if (from.ranks != options_.ranks || from.slot_bytes != options_.slot_bytes || from.lane >= options_.lanes ||
-      from.sender >= options_.ranks || from.sender == options_.rank || from.kind == TcpLinkKind::kNotes) {
+      from.sender >= options_.ranks || from.sender == options_.rank || from.kind == TcpLinkKind::kDatagrams) {
     return endpoint_->refuse(std::move(link), Refusal::kShape);
   }
   const LaneKey lane = key(from.sender, from.lane);
@@ -148,11 +151,12 @@ void TcpLinks::admit(AcceptedLink link) {
   }
 }
 
+// Records a close frame of a peer, or that one of its connections ended without one.
 void TcpLinks::note_reply(std::uint32_t peer, const Reply& reply) {
   Peer& known = peers_[peer];
   if (reply.kind == Reply::Kind::kNothing) return;
-  if (reply.kind == Reply::Kind::kGoodbye) {
-    known.goodbye = true;
+  if (reply.kind == Reply::Kind::kClose) {
+    known.close_received = true;
     known.board.note_progress(reply.entered, reply.left);
     if (reply.failure) known.board.note_failure(reply.left, *reply.failure);
     return;
@@ -166,33 +170,38 @@ void TcpLinks::describe_end(std::uint32_t peer, const Reply& reply) {
   if (reply.kind == Reply::Kind::kRefused) {
     known.refused = true;
     known.trouble = fmt::format("rank {} refused a connection of this rank: {}", peer, to_string(reply.refusal));
-    if (reply.refusal != Refusal::kNonce) known.tampering = known.trouble;  // that is another process, in its place
+    // If the nonce is wrong, another process has the address of the peer now; that is not tampering.
+    if (reply.refusal != Refusal::kNonce) known.tampering = known.trouble;
     return;
   }
-  const std::string words = fmt::format("a connection to rank {} ended: {}", peer, words_of_end(reply.error));
-  if (known.trouble.empty()) known.trouble = words;
-  if (known.tampering.empty() && is_tampering(reply.error)) known.tampering = words;
+  const std::string text = fmt::format("a connection to rank {} ended: {}", peer, describe_end_error(reply.error));
+  if (known.trouble.empty()) known.trouble = text;
+  if (known.tampering.empty() && is_tampering(reply.error)) known.tampering = text;
 }
 
-// On a connection that this rank has opened. One that had not been accepted when its listener ended well brings no
-// goodbye, so one on another connection, and other ranks' words, are given time.
+// Records the end of a connection that this rank has opened. If the connection had not been accepted when the peer
+// closed its endpoint properly, it ends without a close frame. The peer may still report its state on another
+// connection, and other ranks may report it, so this rank waits before it draws conclusions.
 void TcpLinks::note_answer(std::uint32_t peer, const Reply& reply) {
   if (reply.kind != Reply::Kind::kEnded || is_tampering(reply.error)) return note_reply(peer, reply);
-  if (peers_[peer].silent_since_ns == 0) peers_[peer].silent_since_ns = std::max<std::int64_t>(clock_.now_ns(), 1);
+  if (peers_[peer].unanswered_since_ns == 0)
+    peers_[peer].unanswered_since_ns = std::max<std::int64_t>(clock_.now_ns(), 1);
   describe_end(peer, reply);
 }
 
-// A process that has ended takes no connection, however it has ended. That it died follows only where it still owes
-// this rank something; if a connection to it is open, the end of that connection will show it. A network error does not
-// prove that the peer's process has ended.
-void TcpLinks::note_deaf(std::uint32_t peer, const Reply& reply) {
+// Records the end of a control connection that this rank has opened. A process that has exited accepts no connection,
+// whether it ended properly or not. It is only lost if it still owes something to this rank. If there is another open
+// connection to it, the end of that connection will show that. A network error does not prove that the process of the
+// peer has exited.
+void TcpLinks::note_control_end(std::uint32_t peer, const Reply& reply) {
   if (reply.kind != Reply::Kind::kEnded) return note_reply(peer, reply);
   if (is_network_error(reply.error)) return describe_end(peer, reply);
-  if (peers_[peer].deaf_since_ns == 0) peers_[peer].deaf_since_ns = std::max<std::int64_t>(clock_.now_ns(), 1);
+  if (peers_[peer].rejects_since_ns == 0) peers_[peer].rejects_since_ns = std::max<std::int64_t>(clock_.now_ns(), 1);
   describe_end(peer, reply);
 }
 
-bool TcpLinks::misses(std::uint32_t peer) const {
+// Whether a link waits for a connection that the peer must open.
+bool TcpLinks::awaits_connection(std::uint32_t peer) const {
   return std::any_of(links_.begin(), links_.end(),
                      [=](const TcpLink* link) { return link->peer() == peer && link->missing(); });
 }
@@ -210,17 +219,17 @@ void TcpLinks::look() {
   for (TcpLink* link : links_) link->look();
   std::erase_if(orphans_, [this](Orphan& orphan) {
     TcpStream& stream = orphan.socket->socket;
-    const Reply reply = orphan.brings_answer ? orphan.replies.read(stream) : stream.last_words(orphan.stashed);
+    const Reply reply = orphan.brings_answer ? orphan.replies.read(stream) : stream.final_reply(orphan.stashed);
     note_reply(orphan.peer, reply);
     return reply.kind != Reply::Kind::kNothing;
   });
   for (auto& [lane, waiting] : waiting_) {
     if (waiting.ended) continue;
-    const Reply reply = waiting.socket.last_words({});
+    const Reply reply = waiting.socket.final_reply({});
     waiting.ended = reply.kind != Reply::Kind::kNothing;
     note_reply(static_cast<std::uint32_t>(lane >> 16), reply);
   }
-  for (const StatePusher::News& news : pusher_->news()) note_deaf(news.peer, news.reply);
+  for (const StatePusher::PeerEvent& event : pusher_->take_events()) note_control_end(event.peer, event.reply);
 }
 
 void TcpLinks::listen_to_boards() {
@@ -232,11 +241,12 @@ void TcpLinks::listen_to_boards() {
     heard |= board.receive(ended);
     if (ended && board.status().life != PeerLife::kLeft) note_reply(peer, {.kind = Reply::Kind::kEnded});
   }
-  if (heard) pusher_->push_now();  // who tells of a call wants to know of us
+  if (heard) pusher_->push_now();  // a peer that reports its call also needs the state of this rank
 }
 
-// Connections are opened by their senders, so a rank that only receives from a peer has none until the first message.
-// If the peer's process has ended, that message never comes, and nothing would tell: so this rank connects.
+// Connections are opened by their senders. So if a rank only receives from a peer, there is no connection before the
+// first message. If the process of the peer has exited, that message never arrives, and this rank would not notice.
+// For this reason it connects to the peer itself.
 void TcpLinks::connect_to_absent(std::int64_t now_ns) {
   std::vector<bool> waited(peers_.size());
   std::vector<bool> connected(peers_.size());
@@ -256,10 +266,10 @@ void TcpLinks::connect_to_absent(std::int64_t now_ns) {
 void TcpLinks::pump() {
   const std::int64_t now_ns = clock_.now_ns();
   const std::int64_t away_ns = now_ns - std::exchange(pumped_ns_, now_ns);
-  if (away_ns > kReadOnNs / 2) {  // what came meanwhile could not be read
+  if (away_ns > kReadOnNs / 2) {  // data that arrived meanwhile could not be read, so the time does not count
     for (Peer& peer : peers_) {
       if (peer.ended_since_ns != 0) peer.ended_since_ns += away_ns;
-      if (peer.deaf_since_ns != 0) peer.deaf_since_ns += away_ns;
+      if (peer.rejects_since_ns != 0) peer.rejects_since_ns += away_ns;
     }
   }
   admit();
@@ -271,9 +281,9 @@ void TcpLinks::pump() {
   pusher_->flush();
 }
 
-// Decides what is reported of a peer whose connections ended without a goodbye. Until the probe answers: kLive, with
-// `cut`.
-void TcpLinks::judge(std::uint32_t peer, PeerStatus& status) {
+// Decides how to report a peer if its connections ended without a close frame. Until the probe has a result, the peer
+// is kLive, with `cut`.
+void TcpLinks::classify_end(std::uint32_t peer, PeerStatus& status) {
   Peer& known = peers_[peer];
   if (!known.tampering.empty()) {
     status.life = PeerLife::kUnreachable;
@@ -295,7 +305,7 @@ bool TcpLinks::is_probing(std::uint32_t peer) const {
 
 std::string TcpLinks::loss(std::uint32_t peer) const {
   const Peer& known = peers_[peer];
-  const std::string cause = words_of(known.finding);
+  const std::string cause = describe_finding(known.finding);
   return cause.empty() ? cause : fmt::format("{}, {}", known.trouble, cause);
 }
 
@@ -305,11 +315,11 @@ PeerStatus TcpLinks::status(std::uint32_t peer) {
   const Peer& known = peers_.at(peer);
   PeerStatus status = known.board.status();
   if (status.life != PeerLife::kLive) return status;
-  if (known.goodbye) {
+  if (known.close_received) {
     status.life = PeerLife::kLeft;
   } else if (known.ended_since_ns != 0) {
-    // What it sent before it ended is still good, and may be all that this rank's call wants of it. And while more of
-    // it comes, its own kernel still has some, and maybe a goodbye behind it.
+    // Data that the peer sent before its end is still valid, and may be all that the call of this rank needs. While
+    // more of it arrives, the kernel of the peer still has data to send, possibly followed by a close frame.
     bool wait = false;
     for (const TcpLink* link : links_) {
       if (link->peer() != peer) continue;
@@ -317,14 +327,15 @@ PeerStatus TcpLinks::status(std::uint32_t peer) {
       wait |= unread == TcpLink::Unread::kMore ||
               (unread == TcpLink::Unread::kSome && now_ns - known.ended_since_ns < kReadOnNs);
     }
-    if (!wait) judge(peer, status);
-  } else if (known.silent_since_ns != 0 && now_ns - known.silent_since_ns >= kReadOnNs) {
-    judge(peer, status);
-  } else if (known.silent_since_ns != 0 || known.deaf_since_ns != 0) {
-    // Its connection may be here, and the first words on it under way.
-    const bool late = known.deaf_since_ns != 0 && now_ns - known.deaf_since_ns >= kReadOnNs;
-    if (late && misses(peer)) judge(peer, status);
-    // The peer never connected, so it may have said goodbye to nobody: next_sender() must not count it as dead.
+    if (!wait) classify_end(peer, status);
+  } else if (known.unanswered_since_ns != 0 && now_ns - known.unanswered_since_ns >= kReadOnNs) {
+    classify_end(peer, status);
+  } else if (known.unanswered_since_ns != 0 || known.rejects_since_ns != 0) {
+    // A connection of the peer may have arrived already, with its first bytes in transit.
+    const bool late = known.rejects_since_ns != 0 && now_ns - known.rejects_since_ns >= kReadOnNs;
+    if (late && awaits_connection(peer)) classify_end(peer, status);
+    // The peer never connected, so it may have had no connection on which it could send a close frame. So
+    // next_sender() must not count it as dead.
     status.ended = status.life != PeerLife::kUnreachable;
     status.cut = false;
   }
@@ -345,30 +356,31 @@ std::string TcpLinks::troubles() {
   add(refusals.trouble);
   add(pusher_->trouble());
   for (const Peer& peer : peers_) {
-    if (!peer.goodbye) add(peer.trouble);
+    if (!peer.close_received) add(peer.trouble);
   }
   return text;
 }
 
-bool TcpLinks::tell_orphans(const FrameHeader& goodbye) {
+bool TcpLinks::send_close_to_orphans(const FrameHeader& close_frame) {
   for (Orphan& orphan : orphans_) {
-    if (!orphan.told) orphan.told = say(orphan.socket->socket, goodbye);
+    if (!orphan.close_sent) orphan.close_sent = send_frame(orphan.socket->socket, close_frame);
   }
-  return std::all_of(orphans_.begin(), orphans_.end(), [](const Orphan& orphan) { return orphan.told; });
+  return std::all_of(orphans_.begin(), orphans_.end(), [](const Orphan& orphan) { return orphan.close_sent; });
 }
 
-bool TcpLinks::tell_links(const FrameHeader& goodbye) {
+bool TcpLinks::send_close_to_links(const FrameHeader& close_frame) {
   for (TcpLink* link : links_) {
-    if (!link->told_) link->told_ = unless_starved([&] { return link->say_goodbye(goodbye); });
+    if (!link->close_sent_) link->close_sent_ = unless_starved([&] { return link->send_close(close_frame); });
   }
-  return std::all_of(links_.begin(), links_.end(), [](const TcpLink* link) { return link->told_; });
+  return std::all_of(links_.begin(), links_.end(), [](const TcpLink* link) { return link->close_sent_; });
 }
 
-// A destructor calls this, perhaps after memory has run out: each step goes on without those before it.
-void TcpLinks::say_goodbye() {
-  if (mailbox_ == nullptr) return;  // said already
+// Sends close frames to all peers and closes all connections. A destructor calls this function, perhaps after memory
+// has run out. So each step is executed even if the steps before it have failed.
+void TcpLinks::send_close() {
+  if (mailbox_ == nullptr) return;  // already closed
   runs_through([this] { flush(); });
-  pusher_->goodbye();
+  pusher_->send_close();
   const StateRecord record = pusher_->record();
   std::optional<CallFailure> failure;
   if (record.failed != 0 && record.failed == record.left) {
@@ -376,21 +388,24 @@ void TcpLinks::say_goodbye() {
                .culprit = record.culprit,
                .argument = static_cast<CallArgument>(record.argument)};
   }
-  const FrameHeader goodbye = goodbye_frame(record.entered, record.left, failure);
+  const FrameHeader close_frame = make_close_frame(record.entered, record.left, failure);
   runs_through([this] { admit(); });
-  // All are told before any is closed: a peer that finds one closed finds the goodbye on another.
-  tell_orphans(goodbye);
-  for (auto& [lane, waiting] : waiting_) say(waiting.socket, goodbye);
-  for (Peer& peer : peers_) say(peer.board.socket(), goodbye);
-  // Encrypted, it may wait for a handshake or for room: that is given a moment, since without a goodbye the peer would
-  // take us for dead.
-  const std::int64_t latest_ns = clock_.now_ns() + kGoodbyeNs;
+  // Close frames are sent on all connections before any of them is closed. If a peer then finds one connection
+  // closed, it finds the close frame on another one.
+  send_close_to_orphans(close_frame);
+  for (auto& [lane, waiting] : waiting_) send_frame(waiting.socket, close_frame);
+  for (Peer& peer : peers_) send_frame(peer.board.socket(), close_frame);
+  // An encrypted connection may have to wait for a handshake, or until the socket can take more data. The time for
+  // this is limited. It is necessary because a peer that gets no close frame would conclude that this process has
+  // died.
+  const std::int64_t latest_ns = clock_.now_ns() + kCloseLimitNs;
   while (true) {
-    const bool links_told = tell_links(goodbye);
+    const bool links_told = send_close_to_links(close_frame);
     if (!endpoint_->encrypts()) break;
-    runs_through([this] { endpoint_->service(); });  // peers that set up connections may be in the same place
+    // Peers that are still setting up connections may wait in the same loop.
+    runs_through([this] { endpoint_->service(); });
     const bool pushed = unless_starved([this] { return pusher_->flush(); });
-    if (tell_orphans(goodbye) && links_told && pushed) break;
+    if (send_close_to_orphans(close_frame) && links_told && pushed) break;
     if (clock_.now_ns() >= latest_ns) break;
     poll(nullptr, 0, 1);
   }
@@ -399,7 +414,7 @@ void TcpLinks::say_goodbye() {
   orphans_.clear();
   waiting_.clear();
   for (auto& [key, lane] : lanes_) lane.common.reset();
-  endpoint_->detach(*mailbox_, goodbye);
+  endpoint_->detach(*mailbox_, close_frame);
   mailbox_ = nullptr;
 }
 

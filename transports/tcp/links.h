@@ -1,8 +1,8 @@
-// TcpLinks: what a rank's connections and its transport share: the peers' addresses and fates, the doorbell, the
-// boards, and the lists of connections that have something to send or may have died.
+// TcpLinks: the state that a rank's connections and its transport share: addresses and states of the peers, the
+// doorbell, the status boards, and the lists of connections that have something to send or may have ended.
 //
-// Everything belongs to the thread that drives the rank's progress, except pusher(), which is thread-safe. Shared
-// ownership: connections may outlive their transport.
+// Everything belongs to the thread that drives the rank's progress, except pusher(), which is thread-safe. Ownership
+// is shared, because connections may outlive their transport.
 #pragma once
 
 #include <unistd.h>
@@ -27,31 +27,32 @@ namespace tutti {
 struct TcpTransportOptions {
   std::uint32_t rank = 0;
   std::uint32_t ranks = 1;
-  std::uint64_t communicator = 0;  // agreed by all ranks, unique among those that their endpoints serve
-  std::uint32_t slots = 4;         // messages that a connection holds in this process, beside what the kernel holds
+  std::uint64_t communicator = 0;  // the same on all ranks; unique among the communicators that their endpoints serve
+  std::uint32_t slots = 4;  // messages that a connection can hold in this process, in addition to those in the kernel
   std::uint32_t slot_bytes = 128 * 1024;
   std::uint32_t lanes = 8;
-  std::uint32_t socket_buffer_bytes = 0;  // 0: the kernel tunes them
-  Clock* clock = nullptr;                 // null: the system's
+  std::uint32_t socket_buffer_bytes = 0;  // 0: the kernel chooses the size
+  Clock* clock = nullptr;                 // null: the clock of the system
 };
 
 class TcpLink;
 
-// The socket of a data connection. Shared by the sending and the receiving connection of a lane, either of which may
-// end first, and by the lane.
+// The socket of a data connection. It is shared by the lane and by the sending and the receiving connection of the
+// lane, either of which may be destroyed first.
 struct LaneSocket {
   TcpStream socket;
-  bool sender = false;        // a sending connection uses it, and it alone knows where a frame ends
+  bool sender = false;        // A sending connection uses it. Only that connection knows where a frame ends.
   TcpLink* reader = nullptr;  // the receiving connection that reads it
-  bool torn = false;          // a sending connection has ended within a frame: nothing may follow
+  bool torn = false;  // a sending connection was destroyed in the middle of a frame, so nothing more may be sent
 
   void end() { socket.end(); }
 };
 
-// What this rank's two connections of one (peer, lane) know of each other.
+// The state that is shared by this rank's two connections of one (peer, lane).
 struct TcpLane {
-  // The one that the lower rank has connected and both directions may use; null before it is there. Short messages that
-  // go both ways on one socket acknowledge each other, which spares a packet for each.
+  // The socket that the lower rank has connected and that both directions may use; null before it exists. If short
+  // messages in both directions use one socket, each also carries the TCP acknowledgment for the other direction,
+  // which saves one packet for each message.
   std::shared_ptr<LaneSocket> common;
 };
 
@@ -61,24 +62,26 @@ class TcpLink {
   explicit TcpLink(std::uint32_t peer) : peer_(peer) {}
   virtual ~TcpLink() = default;
   std::uint32_t peer() const { return peer_; }
-  // Looks for the end of the connection and for a goodbye, and tells TcpLinks. Takes no payload.
+  // Checks whether the connection has ended or a close frame has arrived, and reports that to TcpLinks. Does not read
+  // payload.
   virtual void look() = 0;
-  // What the peer has sent and its owner has not had yet; after kSome the connection's end has come, without a goodbye.
+  // Whether the peer has sent data that the owner of the connection has not received yet. kSome: there is such data,
+  // but the connection has ended without a close frame. kMore: there is such data, and more may arrive.
   enum class Unread : std::uint8_t { kNone, kSome, kMore };
   virtual Unread unread() const { return Unread::kNone; }
-  // The peer would have to make the connection, and has not.
+  // The peer would have to open the connection, but has not done so.
   virtual bool missing() const { return false; }
-  // Sends what is left; true when nothing is.
+  // Sends what is queued. Returns true if nothing is left.
   virtual bool push() { return true; }
-  // Says goodbye where that can be said. False: it could not be yet.
-  virtual bool say_goodbye(const FrameHeader& goodbye) = 0;
-  // After that: closes. Nothing is sent or received from then on.
+  // Sends the close frame if that is possible. Returns false if it must be tried again later.
+  virtual bool send_close(const FrameHeader& close_frame) = 0;
+  // Closes the connection after the close frame. Nothing is sent or received afterwards.
   virtual void end() = 0;
 
  private:
   friend class TcpLinks;
-  bool dirty_ = false;  // in its list of those that have something to send
-  bool told_ = false;   // it has said goodbye
+  bool dirty_ = false;       // it is in the list of links that have something to send
+  bool close_sent_ = false;  // it has sent the close frame
   const std::uint32_t peer_;
 };
 
@@ -91,79 +94,88 @@ class TcpLinks {
   const TcpTransportOptions& options() const { return options_; }
   EpollDoorbell& doorbell() { return *doorbell_; }
   StatePusher& pusher() { return *pusher_; }
-  // False in a child that was forked: its copy must neither send nor say goodbye.
+  // False in a forked child: its copy must send neither data nor close frames.
   bool own_process() const { return getpid() == process_; }
   bool reaches(std::uint32_t peer) const { return peer < addresses_.size() && addresses_[peer].has_value(); }
 
-  // For the connections.
+  // The following functions are for the connections.
   Result<Socket> connect(std::uint32_t peer);
-  Preamble preamble(std::uint32_t peer, std::uint16_t lane) const;  // of one new connection
+  Preamble preamble(std::uint32_t peer, std::uint16_t lane) const;  // the preamble of a new connection
   Result<TcpStream> begin(Socket socket, const Preamble& preamble) const {
     return endpoint_->begin(std::move(socket), preamble);
   }
   void add(TcpLink& link);
   void remove(TcpLink& link);
-  // The connection that `peer` has opened; a closed socket if it has not come.
+  // Returns the connection that `peer` has opened, or a closed socket if it has not arrived.
   TcpStream claim(std::uint32_t peer, std::uint16_t lane);
-  TcpLane& lane(std::uint32_t peer, std::uint16_t lane) { return lanes_[key(peer, lane)]; }  // stays where it is
-  // Whether the connections that this rank makes to `peer` are those that both directions use.
-  bool hosts(std::uint32_t peer) const { return options_.rank < peer; }
-  // A socket that no connection uses any more: goodbye is said, and listened for, when the transport ends.
+  // The reference stays valid.
+  TcpLane& lane(std::uint32_t peer, std::uint16_t lane) { return lanes_[key(peer, lane)]; }
+  // Whether this rank makes the common socket, which both directions may use. That is the case if it is the lower
+  // rank.
+  bool makes_common_socket(std::uint32_t peer) const { return options_.rank < peer; }
+  // A socket that no connection uses any more. It is kept open until the transport is closed, because a close frame
+  // must be sent on it, and one may arrive on it.
   struct Orphan {
     std::shared_ptr<LaneSocket> socket;
     std::uint32_t peer = 0;
-    bool brings_answer = false;      // a frame at most; else it may bring data
-    std::vector<std::byte> stashed;  // of the data, what was read
-    ReplyReader replies;             // what was read of the answer
-    bool told = false;               // goodbye was said
+    bool brings_answer = false;      // at most one frame can arrive on it; otherwise data can arrive
+    std::vector<std::byte> stashed;  // if data can arrive: the data that was already read
+    ReplyReader replies;             // if only one frame can arrive: the part that was already read
+    bool close_sent = false;         // the close frame was sent on it
   };
-  void keep_for_goodbye(Orphan orphan);
-  void take_back(const LaneSocket& socket);  // it is used again
+  void keep_for_close(Orphan orphan);
+  void take_back(const LaneSocket& socket);  // removes it from the list, because a connection uses it again
   void mark_dirty(TcpLink& link) {
     if (!link.dirty_) dirty_.push_back(&link);
     link.dirty_ = unsent_ = true;
   }
-  // Before a rank looks for an answer: what it has queued since the last flush goes out first.
+  // Sends everything that was queued since the last flush. Call it before waiting for an answer, because the answer
+  // may depend on it.
   void send_first() {
     if (unsent_) flush();
   }
   void note_call(std::uint32_t peer, const CallTag& tag) { peers_[peer].board.note_call(tag); }
   void note_reply(std::uint32_t peer, const Reply& reply);
   void note_answer(std::uint32_t peer, const Reply& reply);
-  void note_deaf(std::uint32_t peer, const Reply& reply);
+  void note_control_end(std::uint32_t peer, const Reply& reply);
 
-  // For the transport.
+  // The following functions are for the transport.
   bool flush();
   void pump();
   PeerStatus status(std::uint32_t peer);
   PeerBoard& board(std::uint32_t peer) { return peers_[peer].board; }
   std::string troubles();
   const std::string& tampering(std::uint32_t peer) const { return peers_[peer].tampering; }
-  // Of a peer that is kLost: how its connection ended, if its process need not have ended; empty if it has.
+  // For a kLost peer: how its connection ended, if that does not prove that its process has exited. Empty if the
+  // process has exited.
   std::string loss(std::uint32_t peer) const;
-  // Its connections have ended, and whether its process has is being found out.
+  // Its connections have ended, and it is not known yet whether its process has exited.
   bool is_probing(std::uint32_t peer) const;
-  void say_goodbye();
+  void send_close();
 
  private:
   struct Peer {
     PeerBoard board;
-    bool goodbye = false;
-    std::int64_t ended_since_ns = 0;   // when the first of its connections ended without a goodbye; 0: none has
-    std::int64_t silent_since_ns = 0;  // a connection to it ended without an answer: perhaps before it was accepted
-    std::int64_t deaf_since_ns = 0;    // it takes no state: it may also have ended well, and had no way to say so
+    bool close_received = false;
+    std::int64_t ended_since_ns = 0;  // when the first of its connections ended without a close frame; 0: none has
+    // When a connection to it ended without an answer, possibly before it was accepted; 0: none has.
+    std::int64_t unanswered_since_ns = 0;
+    // When it accepted no control connection; 0: it always did. It may also have ended properly, without a connection
+    // on which it could report that.
+    std::int64_t rejects_since_ns = 0;
     // The time at which this rank first saw that a receive link waits for a connection from the peer while no link to
     // the peer has a socket. 0 if that is not the case.
     std::int64_t absent_since_ns = 0;
-    std::string trouble;             // why, in words
-    std::string tampering;           // the same where it is no rank's doing
-    bool refused = false;            // whoever listens at the peer's address has answered with a refusal
-    std::optional<PeerProbe> probe;  // from the end of its connections on
+    std::string trouble;             // a description of the reason
+    std::string tampering;           // the reason, if it is something that a rank never does
+    bool refused = false;            // the process that listens at the address of the peer has refused a connection
+    std::optional<PeerProbe> probe;  // created after its connections have ended
     PeerProbe::Finding finding = PeerProbe::Finding::kNone;
   };
+  // A connection of a peer that no receiving connection has claimed yet.
   struct Waiting {
     TcpStream socket;
-    bool ended = false;  // and its peer's fate is noted
+    bool ended = false;  // it has ended, and that was recorded
   };
   using LaneKey = std::uint64_t;
 
@@ -175,10 +187,10 @@ class TcpLinks {
   void listen_to_boards();
   void connect_to_absent(std::int64_t now_ns);
   void describe_end(std::uint32_t peer, const Reply& reply);
-  bool tell_orphans(const FrameHeader& goodbye);
-  bool tell_links(const FrameHeader& goodbye);
-  bool misses(std::uint32_t peer) const;
-  void judge(std::uint32_t peer, PeerStatus& status);
+  bool send_close_to_orphans(const FrameHeader& close_frame);
+  bool send_close_to_links(const FrameHeader& close_frame);
+  bool awaits_connection(std::uint32_t peer) const;
+  void classify_end(std::uint32_t peer, PeerStatus& status);
 
   const pid_t process_;
   TcpTransportOptions options_;
@@ -188,14 +200,14 @@ class TcpLinks {
   std::vector<std::optional<PeerAddress>> addresses_;
   std::unique_ptr<EpollDoorbell> doorbell_;
   std::unique_ptr<StatePusher> pusher_;
-  std::shared_ptr<TcpMailbox> mailbox_;  // shared with the endpoint
+  std::shared_ptr<TcpMailbox> mailbox_;  // shared with the endpoint; null after the transport was closed
   std::vector<Peer> peers_;
-  std::map<LaneKey, Waiting> waiting_;  // admitted, and not claimed yet
-  std::map<LaneKey, bool> claimed_;     // lanes that have had their connection
+  std::map<LaneKey, Waiting> waiting_;  // accepted, but not claimed yet
+  std::map<LaneKey, bool> claimed_;     // lanes for which the connection was claimed
   std::map<LaneKey, TcpLane> lanes_;
   std::vector<TcpLink*> links_;
   std::vector<TcpLink*> dirty_;
-  bool unsent_ = false;  // some of them have queued something that no flush has tried to send
+  bool unsent_ = false;  // a link of dirty_ has queued data that no flush() has tried to send
   std::vector<Orphan> orphans_;
   std::int64_t pumped_ns_ = 0;
 };

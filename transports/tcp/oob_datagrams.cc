@@ -12,7 +12,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::size_t kReadBytes = 16384;  // at once
+constexpr std::size_t kReadBytes = 16384;  // for each system call
 
 }  // namespace
 
@@ -23,29 +23,29 @@ TcpOobDatagrams::TcpOobDatagrams(std::shared_ptr<TcpEndpoint> endpoint, std::uin
       channel_(channel),
       rank_(rank),
       addresses_(std::move(addresses)),
-      mailbox_(endpoint_->attach(channel, rank, bell_)),
-      lines_(addresses_.size()) {}
+      mailbox_(endpoint_->attach(channel, rank, doorbell_)),
+      connections_(addresses_.size()) {}
 
 TcpOobDatagrams::~TcpOobDatagrams() {
   if (getpid() != process_) return;
   runs_through([this] {
-    for (std::uint32_t peer = 0; peer < lines_.size(); ++peer) hang_up(peer);
+    for (std::uint32_t peer = 0; peer < connections_.size(); ++peer) hang_up(peer);
   });
-  runs_through([this] { endpoint_->detach(*mailbox_, goodbye_frame(0, 0)); });
+  runs_through([this] { endpoint_->detach(*mailbox_, make_close_frame(0, 0)); });
 }
 
 void TcpOobDatagrams::dial(std::uint32_t peer) {
-  Line& line = lines_.at(peer);
+  PeerConnection& connection = connections_.at(peer);
   auto address = PeerAddress::parse(addresses_[peer], static_cast<std::int32_t>(peer));
   auto socket =
       address ? connect_to(address->socket, 0, static_cast<std::int32_t>(peer)) : Result<Socket>(address.error());
-  line.ended = !socket.ok();
+  connection.ended = !socket.ok();
   if (!socket) {
-    line.trouble = socket.error().message;
+    connection.trouble = socket.error().message;
     return;
   }
   Preamble preamble;
-  preamble.kind = TcpLinkKind::kNotes;
+  preamble.kind = TcpLinkKind::kDatagrams;
   preamble.nonce = address->nonce;
   preamble.communicator = channel_;
   preamble.sender = rank_;
@@ -53,92 +53,94 @@ void TcpOobDatagrams::dial(std::uint32_t peer) {
   preamble.ranks = static_cast<std::uint32_t>(addresses_.size());
   endpoint_->sign(preamble);
   auto stream = endpoint_->begin(std::move(*socket), preamble);
-  line.ended = !stream.ok();
+  connection.ended = !stream.ok();
   if (!stream) {
-    line.trouble = stream.error().message;
+    connection.trouble = stream.error().message;
     return;
   }
-  line.socket = std::move(*stream);
-  if (!line.socket.is_encrypted()) line.unsent.assign(reinterpret_cast<const char*>(&preamble), sizeof(preamble));
+  connection.socket = std::move(*stream);
+  if (!connection.socket.is_encrypted())
+    connection.unsent.assign(reinterpret_cast<const char*>(&preamble), sizeof(preamble));
 }
 
 void TcpOobDatagrams::post(std::uint32_t peer, const std::string& datagram) {
   TUTTI_ASSERT(peer != rank_ && datagram.size() <= kMostDatagramBytes);
-  Line& line = lines_.at(peer);
-  if (!line.socket.is_open() && !line.ended) dial(peer);
-  if (line.ended) return;
+  PeerConnection& connection = connections_.at(peer);
+  if (!connection.socket.is_open() && !connection.ended) dial(peer);
+  if (connection.ended) return;
   const FrameHeader header{.kind = FrameKind::kDatagram, .bytes = datagram.size()};
-  line.unsent.append(reinterpret_cast<const char*>(&header), sizeof(header)).append(datagram);
-  send_pending(line);
+  connection.unsent.append(reinterpret_cast<const char*>(&header), sizeof(header)).append(datagram);
+  send_pending(connection);
 }
 
 std::optional<std::string> TcpOobDatagrams::take(std::uint32_t peer) {
-  Line& line = lines_.at(peer);
-  if (line.socket.is_open()) receive_pending(line);
-  return line.datagrams.take(channel_);
+  PeerConnection& connection = connections_.at(peer);
+  if (connection.socket.is_open()) receive_pending(connection);
+  return connection.datagrams.take(channel_);
 }
 
 bool TcpOobDatagrams::all_sent_to(std::uint32_t peer) const {
-  return lines_.at(peer).ended || lines_.at(peer).unsent.empty();
+  return connections_.at(peer).ended || connections_.at(peer).unsent.empty();
 }
 
 void TcpOobDatagrams::pump() {
   endpoint_->service();
   for (AcceptedLink& link : endpoint_->take(*mailbox_)) {
     const Preamble& preamble = link.preamble;
-    if (preamble.kind != TcpLinkKind::kNotes || preamble.sender >= lines_.size() || preamble.sender == rank_) {
+    if (preamble.kind != TcpLinkKind::kDatagrams || preamble.sender >= connections_.size() ||
+        preamble.sender == rank_) {
       endpoint_->refuse(std::move(link), Refusal::kShape);
       continue;
     }
-    Line line;  // the peer dials anew when it is through with the line before
-    line.socket = std::move(link.socket);
-    lines_[preamble.sender] = std::move(line);
+    PeerConnection connection;  // if the peer connects again, it does not use the previous connection any more
+    connection.socket = std::move(link.socket);
+    connections_[preamble.sender] = std::move(connection);
   }
-  for (Line& line : lines_) {
-    if (!line.socket.is_open()) continue;
-    send_pending(line);
-    receive_pending(line);
+  for (PeerConnection& connection : connections_) {
+    if (!connection.socket.is_open()) continue;
+    send_pending(connection);
+    receive_pending(connection);
   }
 }
 
-void TcpOobDatagrams::send_pending(Line& line) {
-  while (!line.ended && !line.unsent.empty()) {
-    iovec part{.iov_base = line.unsent.data(), .iov_len = line.unsent.size()};
-    const Moved moved = line.socket.send({&part, 1});
-    line.unsent.erase(0, moved.bytes);
-    if (moved.ended) receive_pending(line);  // what the peer said before its end
-    line.ended |= moved.ended;
+void TcpOobDatagrams::send_pending(PeerConnection& connection) {
+  while (!connection.ended && !connection.unsent.empty()) {
+    iovec part{.iov_base = connection.unsent.data(), .iov_len = connection.unsent.size()};
+    const Moved moved = connection.socket.send({&part, 1});
+    connection.unsent.erase(0, moved.bytes);
+    if (moved.ended) receive_pending(connection);  // receives the datagrams that the peer sent before it ended
+    connection.ended |= moved.ended;
     if (moved.bytes == 0) return;
   }
 }
 
-void TcpOobDatagrams::receive_pending(Line& line) {
+void TcpOobDatagrams::receive_pending(PeerConnection& connection) {
   std::array<std::byte, kReadBytes> bytes;
-  while (!line.ended) {
-    const Moved moved = line.socket.receive(bytes.data(), bytes.size());
-    line.unread.append(reinterpret_cast<const char*>(bytes.data()), moved.bytes);
-    while (line.unread.size() >= sizeof(FrameHeader)) {
+  while (!connection.ended) {
+    const Moved moved = connection.socket.receive(bytes.data(), bytes.size());
+    connection.unread.append(reinterpret_cast<const char*>(bytes.data()), moved.bytes);
+    while (connection.unread.size() >= sizeof(FrameHeader)) {
       FrameHeader header;
-      std::memcpy(&header, line.unread.data(), sizeof(header));
+      std::memcpy(&header, connection.unread.data(), sizeof(header));
       const bool sound =
           header.magic == kFrameMagic && header.kind == FrameKind::kDatagram && header.bytes <= kMostDatagramBytes;
-      if (!sound) {  // a goodbye, a refusal, or a stranger
-        line.ended = true;
+      if (!sound) {  // a close frame, a refusal, or not a Tutti rank
+        connection.ended = true;
         return;
       }
-      if (line.unread.size() < sizeof(header) + header.bytes) break;
-      line.datagrams.put(channel_, line.unread.substr(sizeof(header), header.bytes));
-      line.unread.erase(0, sizeof(header) + header.bytes);
+      if (connection.unread.size() < sizeof(header) + header.bytes) break;
+      connection.datagrams.put(channel_, connection.unread.substr(sizeof(header), header.bytes));
+      connection.unread.erase(0, sizeof(header) + header.bytes);
     }
-    line.ended |= moved.ended;
+    connection.ended |= moved.ended;
     if (moved.bytes == 0) return;
   }
 }
 
 void TcpOobDatagrams::hang_up(std::uint32_t peer) {
-  Line& line = lines_.at(peer);
-  line.socket.end();
-  line = Line();
+  PeerConnection& connection = connections_.at(peer);
+  connection.socket.end();
+  connection = PeerConnection();
 }
 
 }  // namespace tutti

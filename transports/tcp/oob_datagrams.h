@@ -1,9 +1,10 @@
-// TcpOobDatagrams: passes datagrams (transports/oob_datagrams.h) between ranks that reach each other by TCP, on lines
-// of their own: one connection between two ranks that speak, made by the one that speaks first, good for both ways
-// until either hangs up.
+// TcpOobDatagrams: transfers datagrams (transports/oob_datagrams.h) between ranks that reach each other by TCP.
 //
-// Who waits calls pump() now and then; nothing blocks. For one thread at a time. What comes is length-checked; a line
-// that says anything else than datagrams is ended.
+// It uses connections of its own: one between each two ranks that exchange datagrams. The rank that first posts one
+// opens the connection. Both ranks may use it in both directions until one of them closes it.
+//
+// A waiting rank calls pump() from time to time; no function blocks. Only one thread at a time may use it. The length
+// of everything received is checked. If anything other than a datagram arrives, the connection is ended.
 #pragma once
 
 #include <cstdint>
@@ -19,54 +20,58 @@ namespace tutti {
 
 class TcpOobDatagrams {
  public:
-  // `channel`: a number for TcpEndpoint::attach(), the same on all ranks. `addresses` by rank, as their endpoints gave
-  // them; empty for those that are never spoken to.
+  // `channel`: a number for TcpEndpoint::attach(), the same on all ranks. `addresses`: indexed by rank, as the
+  // endpoints of the ranks returned them; empty for ranks to which nothing is ever posted.
   TcpOobDatagrams(std::shared_ptr<TcpEndpoint> endpoint, std::uint64_t channel, std::uint32_t rank,
                   std::vector<std::string> addresses);
   ~TcpOobDatagrams();
   TcpOobDatagrams(const TcpOobDatagrams&) = delete;
   TcpOobDatagrams& operator=(const TcpOobDatagrams&) = delete;
 
-  // At most kMostDatagramBytes. Dials where there is no line. Lost where the line has ended.
+  // Queues a datagram of at most kMostDatagramBytes. Opens a connection if there is none. The datagram is lost if the
+  // connection has ended.
   void post(std::uint32_t peer, const std::string& datagram);
+  // Removes and returns the oldest datagram of that peer, if there is any.
   std::optional<std::string> take(std::uint32_t peer);
   void pump();
   bool all_sent_to(std::uint32_t peer) const;
-  // The peer has hung up or its process has ended (what it said before may still be taken), or it cannot be reached.
-  bool gone(std::uint32_t peer) const { return lines_.at(peer).ended; }
-  // Why it cannot be reached; empty: it can, or was.
-  const std::string& trouble(std::uint32_t peer) const { return lines_.at(peer).trouble; }
-  // Ends the line; what was sent arrives. The next post() dials anew.
+  // The peer has closed the connection, its process has exited, or it cannot be reached. Datagrams that it sent
+  // before can still be taken.
+  bool gone(std::uint32_t peer) const { return connections_.at(peer).ended; }
+  // The reason why this rank could not connect to the peer. Empty if it could connect or has not tried, also if the
+  // connection ended later.
+  const std::string& trouble(std::uint32_t peer) const { return connections_.at(peer).trouble; }
+  // Closes the connection. Datagrams that were sent still arrive. The next post() opens a new connection.
   void hang_up(std::uint32_t peer);
 
  private:
-  class SilentBell final : public Doorbell {  // nobody sleeps here
+  class NullDoorbell final : public Doorbell {  // no thread sleeps on it
    public:
     void arm() override {}
     void disarm() override {}
     void sleep(std::int64_t) override {}
     void ring() override {}
   };
-  struct Line {
+  struct PeerConnection {
     TcpStream socket;
     bool ended = false;
     std::string trouble{};
     std::string unsent{};
-    std::string unread{};  // what is no whole frame yet
+    std::string unread{};  // an incomplete frame
     OobDatagramQueue datagrams;
   };
   void dial(std::uint32_t peer);
-  void send_pending(Line& line);
-  void receive_pending(Line& line);
+  void send_pending(PeerConnection& connection);
+  void receive_pending(PeerConnection& connection);
 
   const pid_t process_;
-  std::shared_ptr<TcpEndpoint> endpoint_;  // shared by all of the process
+  std::shared_ptr<TcpEndpoint> endpoint_;  // shared by all ranks and communicators of the process
   const std::uint64_t channel_;
   const std::uint32_t rank_;
   const std::vector<std::string> addresses_;
-  SilentBell bell_;
-  std::shared_ptr<TcpMailbox> mailbox_;  // shared with the endpoint
-  std::vector<Line> lines_;              // by rank
+  NullDoorbell doorbell_;
+  std::shared_ptr<TcpMailbox> mailbox_;      // shared with the endpoint
+  std::vector<PeerConnection> connections_;  // indexed by rank
 };
 
 }  // namespace tutti

@@ -8,11 +8,12 @@
 namespace tutti {
 namespace {
 
-// Longest wait for an answer. Linux repeats the first packet of a connection after 1 s, so that this includes the
-// answer to a second one: a single packet that was lost does not look like a machine that is switched off.
+// Longest time to wait for an answer. Linux repeats the first packet of a connection after 1 s, so this time includes
+// the answer to the second packet. If a single packet is lost, the machine is therefore not mistaken for one that is
+// switched off.
 constexpr std::int64_t kAnswerNs = 3'000'000'000;
-// How long a new connection must stay open. A process that ends closes its listener within this time of its
-// connections, and the kernel resets what the listener had not accepted.
+// Time for which a new connection must stay open. When a process exits, its listener is closed within this time after
+// its connections, and the kernel resets connections that the listener had not accepted.
 constexpr std::int64_t kOpenNs = 100'000'000;
 
 }  // namespace
@@ -20,7 +21,7 @@ constexpr std::int64_t kOpenNs = 100'000'000;
 PeerProbe::PeerProbe(const SocketAddress& listener, std::int64_t now_ns) : since_ns_(now_ns) {
   int error = 0;
   socket_ = try_to_connect(listener, error);
-  // Without a socket, for want of descriptors, the usual cause is assumed.
+  // If there is no socket because descriptors have run out, assume the usual cause, that the process has exited.
   if (error != 0) settle(is_network_error(error) ? Finding::kSilence : Finding::kEnded);
 }
 
@@ -33,11 +34,11 @@ PeerProbe::Finding PeerProbe::look(std::int64_t now_ns) {
     const Moved moved = peek_some(socket_.get(), &byte, 1);
     if (moved.ended) settle(is_network_error(moved.error) ? Finding::kSilence : Finding::kEnded);
   }
-  const bool connected = (state.revents & (POLLIN | POLLOUT)) != 0;  // a listener may speak first
+  const bool connected = (state.revents & (POLLIN | POLLOUT)) != 0;  // a listener may send data first
   if (finding_ == Finding::kNone && connected && connected_ns_ == 0) connected_ns_ = std::max<std::int64_t>(now_ns, 1);
-  if (finding_ == Finding::kNone && connected_ns_ != 0 && now_ns - connected_ns_ >= kOpenNs) settle(Finding::kLives);
+  if (finding_ == Finding::kNone && connected_ns_ != 0 && now_ns - connected_ns_ >= kOpenNs) settle(Finding::kAccepts);
   if (finding_ == Finding::kNone && now_ns - since_ns_ >= kAnswerNs) {
-    settle(connected_ns_ != 0 ? Finding::kLives : Finding::kSilence);
+    settle(connected_ns_ != 0 ? Finding::kAccepts : Finding::kSilence);
   }
   return finding_;
 }
@@ -47,9 +48,9 @@ void PeerProbe::settle(Finding finding) {
   socket_.close();
 }
 
-std::string words_of(PeerProbe::Finding finding) {
+std::string describe_finding(PeerProbe::Finding finding) {
   switch (finding) {
-    case PeerProbe::Finding::kLives:
+    case PeerProbe::Finding::kAccepts:
       return "but something still takes connections at its port: if that is its process, a firewall or another device "
              "between the machines cuts or resets connections, perhaps those that were idle";
     case PeerProbe::Finding::kSilence:

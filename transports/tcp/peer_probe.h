@@ -1,9 +1,10 @@
-// PeerProbe: asks why the connections to a peer ended without a goodbye.
+// PeerProbe: finds out why the connections to a peer ended without a close frame.
 //
-// The kernel closes a dead process's connections, but a firewall, a proxy or a broken network can end them as well, and
-// the end looks the same. So one more connection is made to the peer's listener, and nothing is sent on it. If it is
-// refused, nobody listens any more: the process has ended. If it stays open, somebody listens: the process lives,
-// unless another one has got its port since. One thread; nothing blocks.
+// The kernel closes the connections of a dead process. But a firewall, a proxy or a broken network can also end
+// connections, which looks the same. So the probe makes one more connection to the listener of the peer and sends
+// nothing on it. If it is refused, no process listens there, so the process of the peer has exited. If it stays open,
+// a process listens there. That is the process of the peer, unless another process has taken its port. Only one
+// thread may use it; no function blocks.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +18,14 @@ class PeerProbe {
  public:
   enum class Finding : std::uint8_t {
     kNone,     // not known yet
-    kEnded,    // nobody listens there
-    kLives,    // a connection was made and stays open, whoever has taken it
-    kSilence,  // no answer, or the network says that there is no way
+    kEnded,    // no process listens there
+    kAccepts,  // a connection was made and stays open; another process may have accepted it
+    kSilence,  // no answer, or the network reports that there is no route
   };
 
   PeerProbe(const SocketAddress& listener, std::int64_t now_ns);
-  // The finding, which does not change any more once there is one: after 0.1 s if the peer's machine answers, at most
-  // 3 s after the start otherwise.
+  // Returns the finding. Once it is not kNone, it does not change any more. That takes 0.1 s if the machine of the
+  // peer answers, and at most 3 s otherwise.
   Finding look(std::int64_t now_ns);
 
  private:
@@ -36,7 +37,7 @@ class PeerProbe {
   Finding finding_ = Finding::kNone;
 };
 
-// The cause, for a sentence about a connection that has ended; empty if the process has ended.
-std::string words_of(PeerProbe::Finding finding);
+// Describes the finding, for a sentence about a connection that has ended. Empty if the process has exited.
+std::string describe_finding(PeerProbe::Finding finding);
 
 }  // namespace tutti

@@ -11,7 +11,8 @@ namespace tutti {
 namespace {
 
 constexpr std::size_t kStashBytes = 16384;
-constexpr std::size_t kLongBytes = kStashBytes / 2;  // a message from here on is better read to where it belongs
+// Messages of at least this length are read directly into their final place.
+constexpr std::size_t kLongBytes = kStashBytes / 2;
 
 }  // namespace
 
@@ -19,27 +20,27 @@ TcpReceiveConnection::TcpReceiveConnection(std::shared_ptr<TcpLinks> links, std:
     : TcpLink(peer),
       links_(std::move(links)),
       lane_(lane),
-      both_(links_->lane(peer, lane)),
+      lane_state_(links_->lane(peer, lane)),
       slot_(make_page_bytes(links_->options().slot_bytes)),
-      side_{.socket = nullptr, .stash = make_page_bytes(kStashBytes)} {
+      active_{.socket = nullptr, .stash = make_page_bytes(kStashBytes)} {
   links_->add(*this);
 }
 
 TcpReceiveConnection::~TcpReceiveConnection() {
   links_->remove(*this);
-  for (const Side* side : {&side_, &other_}) {
+  for (const BufferedSocket* side : {&active_, &inactive_}) {
     if (side->socket == nullptr) continue;
     side->socket->reader = nullptr;
     if (side->socket->sender) continue;
     if (side->socket->torn) {
-      both_.common.reset();
+      lane_state_.common.reset();
     } else {
       runs_through([&] {
-        links_->keep_for_goodbye({.socket = side->socket,
-                                  .peer = peer(),
-                                  .brings_answer = false,
-                                  .stashed = side->stashed(),
-                                  .replies = {}});
+        links_->keep_for_close({.socket = side->socket,
+                                .peer = peer(),
+                                .brings_answer = false,
+                                .stashed = side->stashed(),
+                                .replies = {}});
       });
     }
   }
@@ -50,56 +51,62 @@ Arrival TcpReceiveConnection::arrival(const CallTag& call, std::span<std::byte> 
   while (!corrupt_) {
     if (stage_ == Stage::kHeader && !read_header()) break;
     const std::uint64_t sequence = header_.tag.sequence;
-    if (sequence > call.sequence) return Arrival::kNothing;  // the peer has given this call up: its board says why
-    if (sequence < call.sequence) {                          // left behind by a call that failed
+    // The peer has given this call up; its board contains the reason.
+    if (sequence > call.sequence) return Arrival::kNothing;
+    if (sequence < call.sequence) {  // a message of an earlier call that failed
       if (!skip()) return Arrival::kNothing;
       continue;
     }
     if (header_.tag != call) {
       mismatched_ = header_.tag;
-      links_->pusher().push_now();  // both sides say best who differs when both know
+      links_->pusher().push_now();  // the error message is best if both sides know that the calls differ
       return Arrival::kMismatch;
     }
     decide(place);
     if (received_ == header_.bytes) return Arrival::kMessage;
-    return read_payload(where_ == Where::kPlace ? place_.data() : slot_.get()) ? Arrival::kMessage : Arrival::kNothing;
+    return read_payload(target_ == PayloadTarget::kCallerBuffer ? caller_buffer_.data() : slot_.get())
+               ? Arrival::kMessage
+               : Arrival::kNothing;
   }
   return corrupt_ ? Arrival::kCorrupt : Arrival::kNothing;
 }
 
-// True once the peer's connection has come.
+// Takes the connection of the peer from TcpLinks if necessary. Returns true once it has arrived.
 bool TcpReceiveConnection::claim() {
-  if (side_.socket != nullptr || ended_) return true;
+  if (active_.socket != nullptr || ended_) return true;
   TcpStream socket = links_->claim(peer(), lane_);
   if (!socket.is_open()) return false;
-  side_.socket = std::make_shared<LaneSocket>();  // see LaneSocket
-  side_.socket->socket = std::move(socket);
-  side_.socket->reader = this;
-  if (!links_->hosts(peer())) both_.common = side_.socket;
+  active_.socket = std::make_shared<LaneSocket>();  // shared ownership, see LaneSocket
+  active_.socket->socket = std::move(socket);
+  active_.socket->reader = this;
+  if (!links_->makes_common_socket(peer())) lane_state_.common = active_.socket;
   return true;
 }
 
-// The peer's next messages come on the way back of this rank's own connection, or on its own again. False where that
-// cannot be.
-bool TcpReceiveConnection::follow() {
-  if (!links_->hosts(peer())) return false;
-  if (other_.socket == nullptr) {
-    other_.socket = both_.common;
-    if (other_.socket == nullptr) {  // its sender has ended before it could send all
+// Switches to the other socket, because the peer has sent kMoved: its next messages arrive on the common socket, or
+// on the socket of the peer again. Returns false if this lane has no common socket that this rank made, so the frame
+// is invalid.
+bool TcpReceiveConnection::switch_socket() {
+  if (!links_->makes_common_socket(peer())) return false;
+  if (inactive_.socket == nullptr) {
+    inactive_.socket = lane_state_.common;
+    if (inactive_.socket == nullptr) {
+      // The sending connection of this rank was destroyed before it had sent everything.
       note_end(0);
       return true;
     }
-    other_.stash = make_page_bytes(kStashBytes);
-    other_.socket->reader = this;
-    links_->take_back(*other_.socket);
+    inactive_.stash = make_page_bytes(kStashBytes);
+    inactive_.socket->reader = this;
+    links_->take_back(*inactive_.socket);
   }
-  std::swap(side_, other_);
+  std::swap(active_, inactive_);
   return true;
 }
 
 Message TcpReceiveConnection::front() {
   TUTTI_ASSERT(stage_ == Stage::kPayload && received_ == header_.bytes);
-  if (where_ == Where::kPlace) return {.carrier = Carrier::kDelivered, .data = nullptr, .bytes = header_.bytes};
+  if (target_ == PayloadTarget::kCallerBuffer)
+    return {.carrier = Carrier::kDelivered, .data = nullptr, .bytes = header_.bytes};
   return {.carrier = Carrier::kSlot, .data = slot_.get(), .bytes = header_.bytes};
 }
 
@@ -108,97 +115,101 @@ void TcpReceiveConnection::release() {
   stage_ = Stage::kHeader;
 }
 
-// Where the payload goes. The caller may name another place than before, or none: what has come is then taken from the
-// old place, which belongs to the same call and so to us still.
+// Decides where the payload goes. The caller may pass another `place` than in the previous call, or none. The part
+// that has arrived is then copied from the old place. That is safe, because the old place belongs to the same call.
 void TcpReceiveConnection::decide(std::span<std::byte> place) {
   const bool fits = header_.bytes > 0 && place.size() == header_.bytes;
-  if (where_ == Where::kUndecided) {
-    where_ = fits ? Where::kPlace : Where::kSlot;
-    place_ = place;
-  } else if (where_ == Where::kPlace && (!fits || place.data() != place_.data())) {
-    std::memcpy(slot_.get(), place_.data(), received_);
-    where_ = Where::kSlot;
+  if (target_ == PayloadTarget::kUndecided) {
+    target_ = fits ? PayloadTarget::kCallerBuffer : PayloadTarget::kSlot;
+    caller_buffer_ = place;
+  } else if (target_ == PayloadTarget::kCallerBuffer && (!fits || place.data() != caller_buffer_.data())) {
+    std::memcpy(slot_.get(), caller_buffer_.data(), received_);
+    target_ = PayloadTarget::kSlot;
   }
 }
 
-// True when there is a message's header in header_. False when there is nothing, or the connection is at its end.
+// Returns true if header_ contains the header of a message. Returns false if none has arrived, or if the connection
+// has ended.
 bool TcpReceiveConnection::read_header() {
   while (!ended_) {
     while (stashed() >= kHeaderBytes) {
       if (take_header()) return true;
       if (corrupt_) return false;
     }
-    std::memmove(side_.stash.get(), side_.stash.get() + side_.begin, stashed());
-    side_.end = stashed();
-    side_.begin = 0;
-    const std::size_t wanted = (long_messages_ ? kHeaderBytes : kStashBytes) - side_.end;
+    std::memmove(active_.stash.get(), active_.stash.get() + active_.begin, stashed());
+    active_.end = stashed();
+    active_.begin = 0;
+    const std::size_t wanted = (long_messages_ ? kHeaderBytes : kStashBytes) - active_.end;
     links_->send_first();
-    const Moved moved = stream().receive(side_.stash.get() + side_.end, wanted);
+    const Moved moved = stream().receive(active_.stash.get() + active_.end, wanted);
     if (moved.ended) note_end(moved.error);
     if (moved.bytes == 0) return false;
-    side_.end += moved.bytes;
+    active_.end += moved.bytes;
   }
   return false;
 }
 
-// Takes one frame's header off the stash; true if a message follows.
+// Takes the header of one frame from the read-ahead buffer. Returns true if it is the header of a message.
 bool TcpReceiveConnection::take_header() {
-  std::memcpy(&header_, side_.stash.get() + side_.begin, kHeaderBytes);
-  side_.begin += kHeaderBytes;
-  if (header_.magic == kFrameMagic && header_.kind == FrameKind::kGoodbye && header_.bytes == 0) {
-    goodbye_ = true;
+  std::memcpy(&header_, active_.stash.get() + active_.begin, kHeaderBytes);
+  active_.begin += kHeaderBytes;
+  if (header_.magic == kFrameMagic && header_.kind == FrameKind::kClose && header_.bytes == 0) {
+    close_received_ = true;
     links_->note_reply(peer(), reply_of(header_));
     return false;
   }
-  if (header_.magic == kFrameMagic && header_.kind == FrameKind::kMoved && header_.bytes == 0 && follow()) return false;
+  if (header_.magic == kFrameMagic && header_.kind == FrameKind::kMoved && header_.bytes == 0 && switch_socket())
+    return false;
   if (header_.magic != kFrameMagic || header_.kind != FrameKind::kMessage ||
       header_.bytes > links_->options().slot_bytes || header_.tag.sequence == 0) {
     corrupt_ = true;
     return false;
   }
-  if (header_.tag.sequence != noted_) {
-    noted_ = header_.tag.sequence;
-    if (lane_ < kPointToPointLane) links_->note_call(peer(), header_.tag);  // beyond it: introductions
+  if (header_.tag.sequence != last_noted_call_) {
+    last_noted_call_ = header_.tag.sequence;
+    // On the point-to-point lane and above, sequence numbers do not count collectives, so the board must not record
+    // them.
+    if (lane_ < kPointToPointLane) links_->note_call(peer(), header_.tag);
   }
   stage_ = Stage::kPayload;
-  where_ = Where::kUndecided;
+  target_ = PayloadTarget::kUndecided;
   received_ = 0;
   long_messages_ = header_.bytes >= kLongBytes;
   return true;
 }
 
-// One system call at most: up to `bytes` more of the payload to `to`, and what comes after it to the stash, which is
-// empty. True when the payload is complete.
+// Reads with at most one system call: up to `bytes` more bytes of the payload into `to`, and the bytes behind it into
+// the read-ahead buffer, which must be empty. Returns true if the payload is complete.
 bool TcpReceiveConnection::fill(std::byte* to, std::size_t bytes) {
-  side_.begin = 0;
-  side_.end = 0;
+  active_.begin = 0;
+  active_.end = 0;
   const std::size_t ahead = bytes == rest() ? (long_messages_ ? kHeaderBytes : kStashBytes) : 0;
-  std::array<iovec, 2> parts{{{.iov_base = to, .iov_len = bytes}, {.iov_base = side_.stash.get(), .iov_len = ahead}}};
+  std::array<iovec, 2> parts{{{.iov_base = to, .iov_len = bytes}, {.iov_base = active_.stash.get(), .iov_len = ahead}}};
   links_->send_first();
   const Moved moved = stream().receive(parts);
   if (moved.ended) note_end(moved.error);
   const std::size_t own = std::min(moved.bytes, bytes);
   received_ += own;
-  side_.end = moved.bytes - own;
+  active_.end = moved.bytes - own;
   return rest() == 0;
 }
 
 bool TcpReceiveConnection::read_payload(std::byte* to) {
   const std::size_t have = std::min(rest(), stashed());
   if (have > 0) {
-    std::memcpy(to + received_, side_.stash.get() + side_.begin, have);
-    side_.begin += have;
+    std::memcpy(to + received_, active_.stash.get() + active_.begin, have);
+    active_.begin += have;
     received_ += have;
   }
   if (rest() == 0) return true;
   return !ended_ && fill(to + received_, rest());
 }
 
-// Reads the rest of the payload and forgets it. True when it was all there.
+// Reads the rest of the payload and discards it. Returns true if all of it has arrived.
 bool TcpReceiveConnection::skip() {
   while (rest() > 0) {
     const std::size_t have = std::min(rest(), stashed());
-    side_.begin += have;
+    active_.begin += have;
     received_ += have;
     if (rest() == 0) break;
     const std::size_t before = received_;
@@ -208,50 +219,53 @@ bool TcpReceiveConnection::skip() {
   return true;
 }
 
+// Records that the connection has ended.
 void TcpReceiveConnection::note_end(int error) {
   ended_ = true;
-  if (!goodbye_) links_->note_reply(peer(), {.kind = Reply::Kind::kEnded, .error = error});
+  if (!close_received_) links_->note_reply(peer(), {.kind = Reply::Kind::kEnded, .error = error});
 }
 
 TcpLink::Unread TcpReceiveConnection::unread() const {
   if (ended_ || !open() || stage_ == Stage::kHeader) return Unread::kNone;
-  return tail_seen_ ? Unread::kSome : Unread::kMore;
+  return end_seen_ ? Unread::kSome : Unread::kMore;
 }
 
 void TcpReceiveConnection::look() {
-  if (ended_ || corrupt_ || goodbye_ || tail_seen_ || !claim()) return;
-  look_at_other();
+  if (ended_ || corrupt_ || close_received_ || end_seen_ || !claim()) return;
+  check_inactive();
   if (stage_ == Stage::kHeader && !read_header()) return;
-  // There is a message to be read first. Once the peer has closed, the last bytes say whether it said goodbye.
-  const Reply reply = stream().last_words({side_.stash.get() + side_.begin, stashed()});
+  // A message must be read first. If the peer has closed the connection, the last bytes show whether it sent a close
+  // frame.
+  const Reply reply = stream().final_reply({active_.stash.get() + active_.begin, stashed()});
   if (reply.kind == Reply::Kind::kNothing) return;
-  tail_seen_ = true;
-  goodbye_ = reply.kind == Reply::Kind::kGoodbye;
+  end_seen_ = true;
+  close_received_ = reply.kind == Reply::Kind::kClose;
   links_->note_reply(peer(), reply);
 }
 
-// Nothing comes there before the peer moves to it; once it is over, it may tell why.
-void TcpReceiveConnection::look_at_other() {
-  if (other_seen_ || other_.socket == nullptr || !other_.socket->socket.is_open()) return;
-  const Reply reply = other_.socket->socket.last_words(other_.stashed());
-  other_seen_ = reply.kind != Reply::Kind::kNothing;
+// Checks the inactive socket. No message arrives there before the peer switches to it, but its end may contain a
+// close frame.
+void TcpReceiveConnection::check_inactive() {
+  if (inactive_end_seen_ || inactive_.socket == nullptr || !inactive_.socket->socket.is_open()) return;
+  const Reply reply = inactive_.socket->socket.final_reply(inactive_.stashed());
+  inactive_end_seen_ = reply.kind != Reply::Kind::kNothing;
   links_->note_reply(peer(), reply);
 }
 
-bool TcpReceiveConnection::say_goodbye(const FrameHeader& goodbye) {
+bool TcpReceiveConnection::send_close(const FrameHeader& close_frame) {
   if (ended_) return true;
-  for (const Side* side : {&side_, &other_}) {
+  for (const BufferedSocket* side : {&active_, &inactive_}) {
     LaneSocket* const socket = side->socket.get();
     if (socket == nullptr || !socket->socket.is_open() || socket->sender || socket->torn)
-      continue;  // the sender says it
-    socket->socket.say(goodbye);
+      continue;  // the sending connection sends the close frame there
+    socket->socket.send_frame(close_frame);
   }
   return true;
 }
 
 void TcpReceiveConnection::end() {
   ended_ = true;
-  for (const Side* side : {&side_, &other_}) {
+  for (const BufferedSocket* side : {&active_, &inactive_}) {
     if (side->socket != nullptr) side->socket->end();
   }
 }

@@ -10,11 +10,12 @@ namespace tutti {
 namespace {
 
 constexpr std::uint64_t kCoalescedBytes = 4096;
-constexpr std::uint64_t kShortBytes = 16384;  // better off on the common socket. Measured: 8 KiB are, 32 KiB are not
-constexpr std::uint32_t kMoveAfter = 4;       // messages in a row that are out of place
-constexpr std::size_t kHeaderPlace = 64;      // bytes before a slot's payload; the header takes the last of them
-constexpr std::size_t kMostParts = 32;        // frames handed to one system call
-static_assert(kHeaderPlace >= kHeaderBytes);
+// Messages of up to this length use the common socket. Measured: 8 KiB are faster there, 32 KiB are not.
+constexpr std::uint64_t kShortBytes = 16384;
+constexpr std::uint32_t kMoveAfter = 4;  // consecutive messages on the wrong socket after which the connection switches
+constexpr std::size_t kHeaderSpace = 64;  // bytes before the payload of a slot; the header is at the end of them
+constexpr std::size_t kMostParts = 32;    // maximum number of frames for one system call
+static_assert(kHeaderSpace >= kHeaderBytes);
 
 }  // namespace
 
@@ -26,11 +27,11 @@ TcpSendConnection::TcpSendConnection(std::shared_ptr<TcpLinks> links, std::uint3
       own_(std::make_shared<LaneSocket>()),
       socket_(own_),
       preamble_(preamble),
-      preamble_sent_(stream.is_encrypted() ? sizeof(Preamble) : 0),  // by TLS it is the stream's
+      preamble_sent_(stream.is_encrypted() ? sizeof(Preamble) : 0),  // with TLS, the stream sends the preamble
       slots_(links_->options().slots) {
   socket_->socket = std::move(stream);
   socket_->sender = true;
-  if (links_->hosts(peer)) lane_.common = socket_;
+  if (links_->makes_common_socket(peer)) lane_.common = socket_;
   links_->add(*this);
 }
 
@@ -42,7 +43,7 @@ Result<std::unique_ptr<TcpSendConnection>> TcpSendConnection::open(std::shared_p
   auto stream = links->begin(std::move(*socket), preamble);
   if (!stream) return stream.error();
   stream->advance();
-  std::unique_ptr<TcpSendConnection> connection(  // private constructor
+  std::unique_ptr<TcpSendConnection> connection(  // the constructor is private
       new TcpSendConnection(std::move(links), peer, lane, preamble, std::move(*stream)));
   if (!connection->push()) connection->links_->mark_dirty(*connection);
   return connection;
@@ -57,26 +58,26 @@ TcpSendConnection::~TcpSendConnection() {
   } else if (pending() || over_) {
     if (lane_.common == socket_) lane_.common.reset();
   } else {
-    keep_for_goodbye(socket_);
+    keep_for_close(socket_);
   }
   if (borrowed_ == nullptr) return;
   const std::shared_ptr<LaneSocket>& other = socket_ == own_ ? borrowed_ : own_;
   other->sender = false;
-  if (other->reader == nullptr) keep_for_goodbye(other);
+  if (other->reader == nullptr) keep_for_close(other);
 }
 
-void TcpSendConnection::keep_for_goodbye(const std::shared_ptr<LaneSocket>& socket) {
-  const bool answer = socket == own_ && !links_->hosts(peer());
+void TcpSendConnection::keep_for_close(const std::shared_ptr<LaneSocket>& socket) {
+  const bool answer = socket == own_ && !links_->makes_common_socket(peer());
   runs_through([&] {
-    links_->keep_for_goodbye(
+    links_->keep_for_close(
         {.socket = socket, .peer = peer(), .brings_answer = answer, .stashed = {}, .replies = replies_});
   });
 }
 
 std::byte* TcpSendConnection::payload(std::size_t slot) {
   PageBytes& memory = slots_[slot].memory;
-  if (memory == nullptr) memory = make_page_bytes(kHeaderPlace + links_->options().slot_bytes);
-  return memory.get() + kHeaderPlace;
+  if (memory == nullptr) memory = make_page_bytes(kHeaderSpace + links_->options().slot_bytes);
+  return memory.get() + kHeaderSpace;
 }
 
 bool TcpSendConnection::ready() {
@@ -85,11 +86,11 @@ bool TcpSendConnection::ready() {
 }
 
 void TcpSendConnection::send_published(const WindowRef&, std::uint64_t, const CallTag&) {
-  TUTTI_ASSERT(false, "no memory is registered with the TCP transport");
+  TUTTI_ASSERT(false, "memory cannot be registered with the TCP transport");
 }
 
 void TcpSendConnection::send_delivered(std::uint64_t, const CallTag&) {
-  TUTTI_ASSERT(false, "nobody can store into a peer's memory over TCP");
+  TUTTI_ASSERT(false, "ranks cannot store into each other's memory over TCP");
 }
 
 void TcpSendConnection::send(const std::byte* data, std::uint64_t bytes, const CallTag& tag) {
@@ -97,7 +98,7 @@ void TcpSendConnection::send(const std::byte* data, std::uint64_t bytes, const C
   lost_ |= over_;
   if (over_) return;
   const FrameHeader header{.kind = FrameKind::kMessage, .bytes = bytes, .tag = tag};
-  if (lane_.common != nullptr && lane_.common != own_) consider_moving(bytes);
+  if (lane_.common != nullptr && lane_.common != own_) switch_if_better(bytes);
   std::size_t sent = 0;
   if (bytes > kCoalescedBytes && count_ + 3 <= kMostParts) sent = transmit(&header, data);
   lost_ |= over_;
@@ -112,13 +113,13 @@ void TcpSendConnection::enqueue(const FrameHeader& header, const std::byte* data
   const std::size_t gone = already_sent > kHeaderBytes ? already_sent - kHeaderBytes : 0;
   if (data != to && header.bytes > gone) std::memcpy(to + gone, data + gone, header.bytes - gone);
   slots_[index].bytes = kHeaderBytes + header.bytes;
-  if (count_ == 0) first_sent_ = already_sent;  // else nothing of it can have gone
+  if (count_ == 0) first_sent_ = already_sent;  // otherwise nothing of this message can have been sent
   ++count_;
   links_->mark_dirty(*this);
 }
 
-// One system call for what is queued and, if given, one more message behind it. Returns how many bytes of that message
-// have gone.
+// Sends the queue and, if `header` is not null, one more message behind it, with one system call. Returns the number
+// of bytes of that message that were sent.
 std::size_t TcpSendConnection::transmit(const FrameHeader* header, const std::byte* data) {
   if (moving_ && !move()) return 0;
   std::array<iovec, kMostParts> parts;
@@ -157,7 +158,7 @@ std::size_t TcpSendConnection::transmit(const FrameHeader* header, const std::by
     --count_;
   }
   if (count_ == 0) {
-    first_ = 0;  // so that a queue that empties every time stays in one slot, and in the cache
+    first_ = 0;  // a queue that becomes empty every time then stays in one slot, and in the cache
     return moved.bytes > before ? moved.bytes - before : 0;
   }
   first_sent_ += left;
@@ -173,13 +174,15 @@ bool TcpSendConnection::push() {
   return true;
 }
 
-void TcpSendConnection::consider_moving(std::uint64_t bytes) {
+// Switches to the other socket if several consecutive messages are better sent there.
+void TcpSendConnection::switch_if_better(std::uint64_t bytes) {
   const bool in_place = (bytes <= kShortBytes) == (socket_ != own_);
   out_of_place_ = in_place ? 0 : out_of_place_ + 1;
   if (out_of_place_ >= kMoveAfter && !pending()) moving_ = true;
 }
 
-// All that came before is with the system: says behind it that the rest comes on the other socket.
+// Switches to the other socket. Everything before it was passed to the operating system. The kMoved frame tells the
+// receiver that the next messages arrive on the other socket.
 bool TcpSendConnection::move() {
   FrameHeader frame{.kind = FrameKind::kMoved};
   while (move_sent_ < kHeaderBytes) {
@@ -201,14 +204,15 @@ bool TcpSendConnection::move() {
   return true;
 }
 
+// Handles an error of a send.
 void TcpSendConnection::fail(const Moved& moved) {
   if (socket_->reader != nullptr) {
     close_queue();
-    return socket_->reader->look();  // there may be data before the reason
+    return socket_->reader->look();  // data may have arrived before the reason of the failure
   }
   TcpStream& stream = socket_->socket;
-  Reply reply = brings_answer() ? replies_.read(stream) : stream.last_words({});  // it may have said why
-  if (reply.kind != Reply::Kind::kGoodbye && reply.kind != Reply::Kind::kRefused) {
+  Reply reply = brings_answer() ? replies_.read(stream) : stream.final_reply({});  // the peer may have sent the reason
+  if (reply.kind != Reply::Kind::kClose && reply.kind != Reply::Kind::kRefused) {
     reply = {.kind = Reply::Kind::kEnded, .error = moved.error};
   }
   give_up(reply);
@@ -216,10 +220,11 @@ void TcpSendConnection::fail(const Moved& moved) {
 
 void TcpSendConnection::look() {
   for (const auto& socket : {own_, borrowed_}) {
-    if (over_ || socket == nullptr || !socket->socket.is_open() || socket->reader != nullptr) continue;  // it looks
+    // The receiving connection checks this socket.
+    if (over_ || socket == nullptr || !socket->socket.is_open() || socket->reader != nullptr) continue;
     TcpStream& stream = socket->socket;
-    const bool answer = socket == own_ && !links_->hosts(peer());
-    const Reply reply = answer ? replies_.read(stream) : stream.last_words({});
+    const bool answer = socket == own_ && !links_->makes_common_socket(peer());
+    const Reply reply = answer ? replies_.read(stream) : stream.final_reply({});
     if (reply.kind != Reply::Kind::kNothing) give_up(reply);
   }
 }
@@ -235,16 +240,16 @@ void TcpSendConnection::close_queue() {
   count_ = 0;
 }
 
-// With messages of a call that has failed before it there is no waiting for its turn.
-bool TcpSendConnection::say_goodbye(const FrameHeader& goodbye) {
+// If messages of a failed call are still queued and cannot be sent, there is no reason to wait until they can.
+bool TcpSendConnection::send_close(const FrameHeader& close_frame) {
   if (over_ || !push()) return true;
-  bool told = true;
+  bool all_sent = true;
   for (const auto& socket : {own_, borrowed_}) {
     if (socket == nullptr || !socket->socket.is_open()) continue;
-    const Moved moved = socket->socket.say(goodbye);
-    told &= moved.bytes > 0 || moved.ended || socket != socket_;
+    const Moved moved = socket->socket.send_frame(close_frame);
+    all_sent &= moved.bytes > 0 || moved.ended || socket != socket_;
   }
-  return told;
+  return all_sent;
 }
 
 void TcpSendConnection::end() {

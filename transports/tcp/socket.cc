@@ -19,16 +19,19 @@
 namespace tutti {
 namespace {
 
-constexpr int kBacklog = 4096;        // connections that the kernel holds for us; it caps this at somaxconn
-constexpr int kKeepIdleSeconds = 10;  // a machine that lost its power sends no end of file: probe after this silence,
-constexpr int kKeepEverySeconds = 5;  // this often,
-constexpr int kKeepProbes = 3;        // this many times
+constexpr int kBacklog = 4096;  // length of the kernel's queue of new connections; the kernel limits it to somaxconn
+// A machine that loses its power sends no end of file. So the kernel sends keep-alive probes: the first one after a
+// connection was silent for kKeepIdleSeconds, the next ones every kKeepEverySeconds, and it closes the connection
+// after kKeepProbes probes without an answer.
+constexpr int kKeepIdleSeconds = 10;
+constexpr int kKeepEverySeconds = 5;
+constexpr int kKeepProbes = 3;
 constexpr std::size_t kDiscardBytes = 16384;
-constexpr int kMostDiscards = 4096;  // of these; more than kernels hold
+constexpr int kMostDiscards = 4096;  // maximum number of reads of that size; more than a kernel buffers
 
-// What travels through a socket orders memory between the ranks of one process, too, and the thread sanitizer does not
-// see it: in its builds every transfer takes a lock, so that whoever receives comes after whoever has sent. Nothing
-// elsewhere.
+// Data in a socket also orders memory accesses of the ranks of one process, but the thread sanitizer does not see
+// that. So in its builds every transfer takes a lock, and a receive is ordered after the send. In other builds this
+// class does nothing.
 class SeenBySanitizer {
  public:
 #if defined(__SANITIZE_THREAD__)
@@ -41,7 +44,7 @@ class SeenBySanitizer {
   }
   std::scoped_lock<std::mutex> lock_;
 #else
-  SeenBySanitizer() {}  // NOLINT(modernize-use-equals-default): an unused variable would be warned of
+  SeenBySanitizer() {}  // NOLINT(modernize-use-equals-default): otherwise the compiler warns about an unused variable
 #endif
 };
 
@@ -53,7 +56,7 @@ Result<Socket> new_socket(int family) {
   return made;
 }
 
-// From the return value of a system call.
+// Converts the return value of a system call.
 Moved moved(ssize_t result, bool reading) {
   if (result > 0) return {.bytes = static_cast<std::size_t>(result)};
   if (result == 0) return {.ended = reading};
@@ -100,7 +103,7 @@ Result<SocketAddress> parse_host(const std::string& host) {
   addrinfo* found = nullptr;
   if (host.empty() || getaddrinfo(host.c_str(), "0", &hints, &found) != 0 || found == nullptr) {
     return Error{ErrorCode::kConfig, ErrorScope::kCommunicator, -1,
-                 fmt::format("'{}' is no numeric IPv4 or IPv6 address", host)};
+                 fmt::format("'{}' is not a numeric IPv4 or IPv6 address", host)};
   }
   SocketAddress address;
   std::memcpy(&address.storage, found->ai_addr, found->ai_addrlen);
@@ -141,7 +144,7 @@ SocketAddress remote_address(int fd) {
 
 Error socket_error(const char* call, int error, std::int32_t rank) {
   return {ErrorCode::kSystem, ErrorScope::kCommunicator, rank,
-          fmt::format("{} on a TCP socket failed: {}{}", call, words_of_errno(error),
+          fmt::format("{} on a TCP socket failed: {}{}", call, describe_errno(error),
                       error == EADDRNOTAVAIL ? "; does this machine have that address, and local ports left?" : "")};
 }
 
@@ -159,7 +162,7 @@ void tune(int fd, std::uint32_t buffer_bytes) {
 Result<Socket> listen_on(const SocketAddress& address) {
   auto made = new_socket(address.family());
   if (!made) return made.error();
-  set(made->get(), SOL_SOCKET, SO_REUSEADDR, 1);  // a port of a job that ended just now is free
+  set(made->get(), SOL_SOCKET, SO_REUSEADDR, 1);  // allows the use of a port that a recently ended job has used
   if (address.family() == AF_INET6) set(made->get(), IPPROTO_IPV6, IPV6_V6ONLY, 1);
   if (bind(made->get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) != 0) {
     return socket_error("bind", errno);
@@ -184,7 +187,7 @@ Error connect_error(const SocketAddress& address, int error, std::int32_t peer) 
   return {ErrorCode::kPeerLost, ErrorScope::kCommunicator, peer,
           fmt::format("rank {} cannot be reached at {} ({}): {}", peer, address.text(), std::strerror(error),
                       is_network_error(error) ? "is there a route from this machine to that one?"
-                                              : "has it ended, or does a firewall stand between?")};
+                                              : "has it ended, or does a firewall block the connection?")};
 }
 
 Socket try_to_connect(const SocketAddress& address, int& error) {
@@ -210,7 +213,7 @@ Moved send_some(int fd, std::span<iovec> parts) {
   const SeenBySanitizer seen;
   ssize_t result = -1;
   do {
-    result = parts.size() == 1  // a short message mostly: less for the kernel to read
+    result = parts.size() == 1  // the usual case for short messages; the kernel has less to read
                  ? ::send(fd, parts[0].iov_base, parts[0].iov_len, MSG_DONTWAIT | MSG_NOSIGNAL)
                  : sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   } while (result < 0 && errno == EINTR);

@@ -1,7 +1,8 @@
-// Socket: an owned TCP descriptor, and the few system calls on it that the transport makes. Everything is non-blocking,
-// close-on-exec and not kept by forked children (inherited.h), and has a number above those of the standard streams.
-// Values and resources without state of their
-// own; any thread.
+// Socket: an owned TCP descriptor, and the system calls on it that the transport needs.
+//
+// All sockets are non-blocking and close-on-exec, are not kept by forked children (inherited.h), and have a number
+// above those of the standard streams. The types are values or resources without shared state, so any thread may use
+// them.
 #pragma once
 
 #include <netinet/in.h>
@@ -51,50 +52,54 @@ struct SocketAddress {
   std::uint16_t port() const;
   void set_port(std::uint16_t port);
   bool is_wildcard() const;
-  std::string text() const;  // "127.0.0.1:4711", "[::1]:4711"
+  std::string text() const;  // for example "127.0.0.1:4711" or "[::1]:4711"
 };
 
-// `host` without a port, numeric. kConfig if it is none.
+// Parses a numeric address without a port. Errors: kConfig if it is invalid.
 Result<SocketAddress> parse_host(const std::string& host);
-// What SocketAddress::text() prints. kRefused: it comes from a peer.
+// Parses the output of SocketAddress::text(). Errors: kRefused, because the text comes from a peer.
 Result<SocketAddress> parse_address(const std::string& text);
 SocketAddress local_address(int fd);
 SocketAddress remote_address(int fd);
 
-// "<call> failed: <errno's text>", with what to do where that is known.
+// "<call> failed: <description of errno>", with a remedy if one is known.
 Error socket_error(const char* call, int error, std::int32_t rank = -1);
 
-// Both make a descriptor; kSystem, and for connect_to() also kPeerLost, where the system refuses at once. A connection
-// that connect_to() returned may still be under way: the first send tells.
+// listen_on() creates a listener. connect_to() starts a connection, which may not be established yet when it returns;
+// the first send reports a failure. Errors: kSystem; for connect_to() also kPeerLost if the system reports a failure
+// immediately.
 Result<Socket> listen_on(const SocketAddress& address);
 Result<Socket> connect_to(const SocketAddress& address, std::uint32_t buffer_bytes, std::int32_t peer);
-// Starts a connection, without tune(). `error`: 0, or the errno of a failure, and then the socket is closed.
+// Starts a connection, without tune(). `error` is set to 0, or to the errno of a failure; in that case the returned
+// socket is closed.
 Socket try_to_connect(const SocketAddress& address, int& error);
-// The same error as connect_to()'s, for such an errno.
+// The error that connect_to() returns for this errno.
 Error connect_error(const SocketAddress& address, int error, std::int32_t peer);
-// Whether a connection failed because of the network or of this machine's routes, for example because a cable is out or
-// a route is missing. Such an error does not prove that the peer's process has ended, and it may pass.
+// Whether a connection failed because of the network or of the routes of this machine, for example because a cable is
+// unplugged or a route is missing. Such an error does not prove that the process of the peer has exited, and it may
+// disappear.
 bool is_network_error(int error);
-// No delay, keep-alive; `buffer_bytes` 0 leaves the buffers to the kernel, which tunes them.
+// Sets TCP_NODELAY and keep-alive. `buffer_bytes`: size of the socket buffers; 0: the kernel chooses and adapts it.
 void tune(int fd, std::uint32_t buffer_bytes);
 
-// What one system call did: bytes > 0 moved, or 0 and why not.
+// The result of one system call: the number of bytes moved, or the reason why none were.
 struct Moved {
   std::size_t bytes = 0;
-  bool ended = false;  // end of file or an error: nothing will ever move again
-  int error = 0;       // errno, 0 for end of file
+  bool ended = false;  // end of file or an error; nothing can be moved any more
+  int error = 0;       // errno; 0 for end of file
 };
+// These functions make one non-blocking system call each. peek_some() leaves the data in the socket.
 Moved send_some(int fd, std::span<iovec> parts);
 Moved receive_some(int fd, std::span<iovec> parts);
 Moved receive_some(int fd, std::byte* data, std::size_t bytes);
 Moved peek_some(int fd, std::byte* data, std::size_t bytes);
-// Forgets what has come, up to a bound. A socket that is closed with something unread resets the connection, and takes
-// back what it has sent and the peer's system has not taken yet.
+// Reads and discards what has arrived, up to a limit. Call it before closing a socket: if there is unread data,
+// closing resets the connection, and the kernel then discards sent data that the peer's system has not received yet.
 void discard_unread(int fd);
-// The peer has closed its side, though bytes may still be unread.
+// The peer has closed its side. There may still be unread data.
 bool remote_has_closed(int fd);
 
-// Uninitialised memory at a multiple of 4096.
+// Uninitialised memory, aligned to 4096 bytes.
 struct PageDelete {
   void operator()(std::byte* data) const { ::operator delete[](data, std::align_val_t{4096}); }
 };

@@ -9,16 +9,18 @@
 namespace tutti {
 namespace {
 
-constexpr std::size_t kMaxUnreadBytes = 64 * 1024 * 1024;  // in which a goodbye is looked for; more than kernels hold
-constexpr std::size_t kAheadBytes = 64 * 1024;             // decrypted at once
+// Limit of the unread data that is searched for a close frame; more than a kernel buffers.
+constexpr std::size_t kMaxUnreadBytes = 64 * 1024 * 1024;
+constexpr std::size_t kAheadBytes = 64 * 1024;  // for each read
 
-// Of all that has come and will: the last frame's, or how it ended.
+// Returns the reply in the last frame of `all`, which must be everything that has arrived and will arrive. If there
+// is none, returns how the connection ended.
 Reply reply_at_end(std::span<const std::byte> all, int error) {
   const Reply ended{.kind = Reply::Kind::kEnded, .error = error};
   if (all.size() < kHeaderBytes) return ended;
   FrameHeader frame;
   std::memcpy(&frame, all.data() + all.size() - kHeaderBytes, sizeof(frame));
-  const bool answer = frame.kind == FrameKind::kGoodbye || frame.kind == FrameKind::kRefusal;
+  const bool answer = frame.kind == FrameKind::kClose || frame.kind == FrameKind::kRefusal;
   return frame.magic == kFrameMagic && answer && frame.bytes == 0 ? reply_of(frame) : ended;
 }
 
@@ -33,127 +35,130 @@ Result<TcpStream> TcpStream::encrypted(Socket socket, TlsSession::End end, const
   auto tls = TlsSession::create({.end = end, .key = key, .greeting = greeting});
   if (!tls) return tls.error();
   TcpStream stream(std::move(socket));
-  stream.secret_ = std::make_unique<Secret>();
-  stream.secret_->tls = std::move(*tls);
-  stream.secret_->key = key;
-  stream.secret_->listens_for_answer = end == TlsSession::End::kClient;
+  stream.encryption_ = std::make_unique<Encryption>();
+  stream.encryption_->tls = std::move(*tls);
+  stream.encryption_->key = key;
+  stream.encryption_->awaits_answer = end == TlsSession::End::kClient;
   return stream;
 }
 
 void TcpStream::end() {
   if (!socket_.is_open()) return;
-  if (secret_ != nullptr) secret_->tls->say_end(socket_.get());
+  if (encryption_ != nullptr) encryption_->tls->send_close_notify(socket_.get());
   discard_unread(socket_.get());
   socket_.close();
 }
 
 short TcpStream::wait_events() const { return ready() || unsent() ? POLLOUT : POLLIN; }
 
-Moved TcpStream::send_secret(std::span<iovec> parts) {
-  if (!advance_secret()) return {};
-  return secret_->end.ended ? secret_->end : secret_->tls->send(socket_.get(), parts);
+Moved TcpStream::send_encrypted(std::span<iovec> parts) {
+  if (!advance_handshake()) return {};
+  return encryption_->end.ended ? encryption_->end : encryption_->tls->send(socket_.get(), parts);
 }
 
 Moved TcpStream::finish() {
-  if (secret_ == nullptr || !advance_secret()) return {};
-  return secret_->end.ended ? secret_->end : secret_->tls->send_end();
+  if (encryption_ == nullptr || !advance_handshake()) return {};
+  return encryption_->end.ended ? encryption_->end : encryption_->tls->send_end();
 }
 
-Moved TcpStream::receive_secret(std::span<iovec> parts) {
-  Secret& secret = *secret_;
-  if (!advance_secret()) return {};
+Moved TcpStream::receive_encrypted(std::span<iovec> parts) {
+  Encryption& encryption = *encryption_;
+  if (!advance_handshake()) return {};
   Moved moved;
   for (iovec& part : parts) {
-    const std::size_t bytes = std::min(part.iov_len, secret.ahead.size() - secret.ahead_begin);
-    if (bytes > 0) std::memcpy(part.iov_base, secret.ahead.data() + secret.ahead_begin, bytes);
-    secret.ahead_begin += bytes;
+    const std::size_t bytes = std::min(part.iov_len, encryption.ahead.size() - encryption.ahead_begin);
+    if (bytes > 0) std::memcpy(part.iov_base, encryption.ahead.data() + encryption.ahead_begin, bytes);
+    encryption.ahead_begin += bytes;
     moved.bytes += bytes;
     part = {.iov_base = static_cast<std::byte*>(part.iov_base) + bytes, .iov_len = part.iov_len - bytes};
     if (part.iov_len > 0) break;
   }
-  if (secret.ahead_begin < secret.ahead.size()) return moved;
-  secret.ahead.clear();
-  secret.ahead_begin = 0;
-  if (secret.end.ended) return moved.bytes > 0 ? moved : secret.end;
-  const Moved more = secret.tls->receive(socket_.get(), parts);
-  if (more.ended) secret.end = more;
+  if (encryption.ahead_begin < encryption.ahead.size()) return moved;
+  encryption.ahead.clear();
+  encryption.ahead_begin = 0;
+  if (encryption.end.ended) return moved.bytes > 0 ? moved : encryption.end;
+  const Moved more = encryption.tls->receive(socket_.get(), parts);
+  if (more.ended) encryption.end = more;
   if (moved.bytes == 0) return more;
   moved.bytes += more.bytes;
   return moved;
 }
 
-// False: nothing of the caller's can move yet.
-bool TcpStream::advance_secret() {
-  if (secret_->end.ended) return true;
-  if (secret_->listens_for_answer) {
-    const Heard heard = hear_answer();
-    if (heard == Heard::kNothing) secret_->tls->begin(socket_.get());
-    if (heard != Heard::kTls) return secret_->end.ended;
+// Continues the handshake. Returns false if no data of the caller can be moved yet.
+bool TcpStream::advance_handshake() {
+  if (encryption_->end.ended) return true;
+  if (encryption_->awaits_answer) {
+    const AnswerState answer_state = peek_answer();
+    if (answer_state == AnswerState::kNothing) encryption_->tls->begin(socket_.get());
+    if (answer_state != AnswerState::kTls) return encryption_->end.ended;
   }
-  if (!ready() || unsent()) secret_->tls->advance(socket_.get());
+  if (!ready() || unsent()) encryption_->tls->advance(socket_.get());
   return true;
 }
 
-// What the one that was connected to says first; nothing is taken from the system.
-TcpStream::Heard TcpStream::hear_answer() {
-  Secret& secret = *secret_;
+// Checks whether the other end has answered in clear. Reads with peek_some(), so that the data stays in the socket
+// for TLS.
+TcpStream::AnswerState TcpStream::peek_answer() {
+  Encryption& encryption = *encryption_;
   std::array<std::byte, kAnswerBytes> bytes{};
   const Moved moved = peek_some(socket_.get(), bytes.data(), bytes.size());
   if (moved.ended) {
-    const int why = moved.error != 0 ? moved.error : secret.tls->send_end().error;
-    secret.end = {.ended = true, .error = why != 0 ? why : tls_end::kCut};
+    const int why = moved.error != 0 ? moved.error : encryption.tls->send_end().error;
+    encryption.end = {.ended = true, .error = why != 0 ? why : tls_end::kCut};
   }
-  if (moved.bytes == 0) return moved.ended ? Heard::kAnswer : Heard::kNothing;
+  if (moved.bytes == 0) return moved.ended ? AnswerState::kAnswer : AnswerState::kNothing;
   if (std::memcmp(bytes.data(), &kFrameMagic, std::min(moved.bytes, sizeof(kFrameMagic))) != 0) {
-    secret.listens_for_answer = false;
-    return Heard::kTls;
+    encryption.awaits_answer = false;
+    return AnswerState::kTls;
   }
   FrameHeader frame;
   std::memcpy(&frame, bytes.data(), sizeof(frame));
   const bool refusal = moved.bytes >= kHeaderBytes && frame.kind == FrameKind::kRefusal;
   if (!refusal && moved.bytes < kAnswerBytes) {
-    if (remote_has_closed(socket_.get())) secret.end = {.ended = true, .error = tls_end::kCut};
-    return Heard::kAnswer;
+    if (remote_has_closed(socket_.get())) encryption.end = {.ended = true, .error = tls_end::kCut};
+    return AnswerState::kAnswer;
   }
   Tag proof{};
   std::memcpy(&proof, bytes.data() + kHeaderBytes, sizeof(proof));
-  const bool proved = equal_in_constant_time(bytes_of(proof), bytes_of(answer_proof(secret.key, frame)));
-  if (refusal || proved) secret.ahead.assign(bytes.data(), bytes.data() + kHeaderBytes);
-  secret.end = {.ended = true, .error = refusal || proved ? 0 : tls_end::kRefused};
-  return Heard::kAnswer;
+  const bool proved = equal_in_constant_time(bytes_of(proof), bytes_of(answer_proof(encryption.key, frame)));
+  if (refusal || proved) encryption.ahead.assign(bytes.data(), bytes.data() + kHeaderBytes);
+  encryption.end = {.ended = true, .error = refusal || proved ? 0 : tls_end::kRefused};
+  return AnswerState::kAnswer;
 }
 
+// Decrypts everything that has arrived.
 void TcpStream::read_ahead() {
-  Secret& secret = *secret_;
-  secret.ahead.erase(secret.ahead.begin(), secret.ahead.begin() + static_cast<std::ptrdiff_t>(secret.ahead_begin));
-  secret.ahead_begin = 0;
-  while (!secret.end.ended && secret.ahead.size() < kMaxUnreadBytes) {
-    const std::size_t had = secret.ahead.size();
-    secret.ahead.resize(had + kAheadBytes);
-    iovec part{.iov_base = secret.ahead.data() + had, .iov_len = kAheadBytes};
-    const Moved moved = secret.tls->receive(socket_.get(), {&part, 1});
-    secret.ahead.resize(had + moved.bytes);
-    if (moved.ended) secret.end = moved;
+  Encryption& encryption = *encryption_;
+  encryption.ahead.erase(encryption.ahead.begin(),
+                         encryption.ahead.begin() + static_cast<std::ptrdiff_t>(encryption.ahead_begin));
+  encryption.ahead_begin = 0;
+  while (!encryption.end.ended && encryption.ahead.size() < kMaxUnreadBytes) {
+    const std::size_t had = encryption.ahead.size();
+    encryption.ahead.resize(had + kAheadBytes);
+    iovec part{.iov_base = encryption.ahead.data() + had, .iov_len = kAheadBytes};
+    const Moved moved = encryption.tls->receive(socket_.get(), {&part, 1});
+    encryption.ahead.resize(had + moved.bytes);
+    if (moved.ended) encryption.end = moved;
     if (moved.bytes == 0) break;
   }
 }
 
-Reply TcpStream::last_words(std::span<const std::byte> stashed) {
-  if (secret_ != nullptr) {
+Reply TcpStream::final_reply(std::span<const std::byte> stashed) {
+  if (encryption_ != nullptr) {
     advance();
     if (!over() && !remote_has_closed(socket_.get())) return {};
     read_ahead();
     std::vector<std::byte> all(stashed.begin(), stashed.end());
-    const auto unread = std::span(secret_->ahead).subspan(secret_->ahead_begin);
+    const auto unread = std::span(encryption_->ahead).subspan(encryption_->ahead_begin);
     all.insert(all.end(), unread.begin(), unread.end());
-    return reply_at_end(all, secret_->end.error);
+    return reply_at_end(all, encryption_->end.error);
   }
   const int fd = socket_.get();
   if (!remote_has_closed(fd)) return {};
   int unread_bytes = 0;
   if (ioctl(fd, FIONREAD, &unread_bytes) != 0 || unread_bytes < 0) unread_bytes = 0;
   std::vector<std::byte> all(stashed.begin(), stashed.end());
-  // One byte more than there is, so that a connection that has ended by an error says by which.
+  // One byte more than there is, so that the read also returns the error with which the connection ended.
   all.resize(stashed.size() + std::min(static_cast<std::size_t>(unread_bytes), kMaxUnreadBytes) + 1);
   const Moved moved = peek_some(fd, all.data() + stashed.size(), all.size() - stashed.size());
   all.resize(stashed.size() + moved.bytes);

@@ -1,12 +1,14 @@
-// TcpStream: what goes over one connection, in clear or by TLS, and the few calls on it that the transport makes. In
-// clear they are those of socket.h, behind one branch. By TLS (tls.h) they never block either; the handshake goes on
-// inside them, and nothing of the caller's moves before it is through.
+// TcpStream: the data of one connection, either in clear or encrypted with TLS, and the operations that the transport
+// needs.
 //
-// Who was connected to may say no, or goodbye, before there is a TLS session: to one who connects too late, or is not
-// let in. That frame goes in clear with a proof behind it, by the connection's key; a refusal is believed without, as
-// it may be the key that is wrong.
+// In clear, the operations are those of socket.h, plus one branch. With TLS (tls.h) they do not block either. They
+// also continue the handshake, and no data of the caller is moved before the handshake is complete.
 //
-// One thread at a time.
+// The listening end may send a refusal or a close frame before there is a TLS session, if the other end connects too
+// late or is not accepted. That frame is sent in clear. It is followed by a proof that is computed with the key of
+// the connection. Only a refusal is accepted without a proof, because the reason for it may be that the keys differ.
+//
+// Only one thread at a time may use a stream.
 #pragma once
 
 #include <array>
@@ -26,74 +28,77 @@ class TcpStream {
  public:
   TcpStream() = default;
   explicit TcpStream(Socket socket) : socket_(std::move(socket)) {}
-  // By TLS. `key`: of this connection. `greeting` goes out first, in clear.
+  // Starts a stream with TLS. `key`: the key of this connection. `greeting` is sent first, in clear.
   static Result<TcpStream> encrypted(Socket socket, TlsSession::End end, const Key& key,
                                      std::span<const std::byte> greeting = {});
 
   int get() const { return socket_.get(); }
   bool is_open() const { return socket_.is_open(); }
-  // Tells the peer that it is the end, forgets what is unread, closes.
+  // Informs the peer that this is the end (only with TLS), discards unread data, and closes the socket.
   void end();
   void close() { socket_.close(); }
 
-  // As send_some() and receive_some(). What was offered and not sent must be offered again, first.
+  // Like send_some() and receive_some(). If not everything was sent, the next send must begin with the rest.
   Moved send(std::span<iovec> parts) {
-    return secret_ == nullptr ? send_some(socket_.get(), parts) : send_secret(parts);
+    return encryption_ == nullptr ? send_some(socket_.get(), parts) : send_encrypted(parts);
   }
   Moved receive(std::span<iovec> parts) {
-    return secret_ == nullptr ? receive_some(socket_.get(), parts) : receive_secret(parts);
+    return encryption_ == nullptr ? receive_some(socket_.get(), parts) : receive_encrypted(parts);
   }
   Moved receive(std::byte* data, std::size_t bytes) {
-    if (secret_ == nullptr) return receive_some(socket_.get(), data, bytes);
+    if (encryption_ == nullptr) return receive_some(socket_.get(), data, bytes);
     iovec part{.iov_base = data, .iov_len = bytes};
-    return receive_secret({&part, 1});
+    return receive_encrypted({&part, 1});
   }
-  Moved say(FrameHeader frame) {  // as send()
+  Moved send_frame(FrameHeader frame) {  // like send()
     iovec part{.iov_base = &frame, .iov_len = sizeof(frame)};
     return send({&part, 1});
   }
 
-  // The handshake goes on, and what the system has not taken of it. Nothing in clear.
+  // Continues the handshake, and sends the part of it that the system has not taken yet. No effect without TLS.
   void advance() {
-    if (secret_ != nullptr) static_cast<void>(advance_secret());
+    if (encryption_ != nullptr) static_cast<void>(advance_handshake());
   }
-  // The same for a sender that has nothing to offer: whether it could.
+  // The same for a sender that has no data. The result tells whether it could send data.
   Moved finish();
-  bool is_encrypted() const { return secret_ != nullptr; }
-  bool ready() const { return secret_ == nullptr || secret_->tls->established(); }  // for the caller's bytes
-  bool unsent() const { return secret_ != nullptr && secret_->tls->unsent(); }      // of TLS's own, and what it holds
-  bool over() const { return secret_ != nullptr && (secret_->end.ended || secret_->tls->over()); }
-  short wait_events() const;  // for poll(), until more can be sent
+  bool is_encrypted() const { return encryption_ != nullptr; }
+  // Whether data of the caller can be moved.
+  bool ready() const { return encryption_ == nullptr || encryption_->tls->established(); }
+  // Whether encrypted data is waiting to be sent.
+  bool unsent() const { return encryption_ != nullptr && encryption_->tls->unsent(); }
+  bool over() const { return encryption_ != nullptr && (encryption_->end.ended || encryption_->tls->over()); }
+  short wait_events() const;  // the events for poll() until more can be sent
 
-  // What a connection that may carry data to us ends with, though none of it has been read yet but `stashed`: kNothing
-  // while it is open, else what its last frame is. Looks at all that is unread, so ask once after an answer.
-  Reply last_words(std::span<const std::byte> stashed);
+  // Returns how a connection on which data can arrive has ended: kNothing while it is open, otherwise the meaning of
+  // its last frame. It does not consume data. `stashed`: data that the caller has already read. It inspects all
+  // unread data, which is slow, so call it only once after the connection has ended.
+  Reply final_reply(std::span<const std::byte> stashed);
 
  private:
   static constexpr std::size_t kAnswerBytes = kHeaderBytes + sizeof(Tag);
-  struct Secret {
+  struct Encryption {
     std::unique_ptr<TlsSession> tls;
     Key key{};
-    bool listens_for_answer = false;  // in clear, in place of the peer's side of the handshake
-    std::vector<std::byte> ahead;     // decrypted, or that answer; not received yet
+    bool awaits_answer = false;    // the other end may answer in clear, instead of its part of the handshake
+    std::vector<std::byte> ahead;  // data that was decrypted but not received yet, or the answer in clear
     std::size_t ahead_begin = 0;
-    Moved end;  // once all has come that is to come
+    Moved end;  // set once everything that can arrive has arrived
   };
-  Moved send_secret(std::span<iovec> parts);
-  Moved receive_secret(std::span<iovec> parts);
-  enum class Heard : std::uint8_t { kNothing, kTls, kAnswer };
-  Heard hear_answer();
-  bool advance_secret();
+  Moved send_encrypted(std::span<iovec> parts);
+  Moved receive_encrypted(std::span<iovec> parts);
+  enum class AnswerState : std::uint8_t { kNothing, kTls, kAnswer };
+  AnswerState peek_answer();
+  bool advance_handshake();
   void read_ahead();
 
   Socket socket_;
-  std::unique_ptr<Secret> secret_;  // null: in clear
+  std::unique_ptr<Encryption> encryption_;  // null: in clear
 };
 
-// The proof behind a frame in clear on a connection that has that key.
+// Returns the proof behind a frame that is sent in clear on a connection with this key.
 Tag answer_proof(const Key& key, const FrameHeader& frame);
 
-// Collects a Reply from the way back of a connection, which may come in pieces.
+// Collects a Reply from a connection on which only one frame can arrive. The frame may arrive in several parts.
 class ReplyReader {
  public:
   Reply read(TcpStream& stream);

@@ -15,7 +15,7 @@
 namespace tutti {
 namespace {
 
-// Memory that is only this rank's; peers get copies.
+// Memory that only this rank uses, because peers get copies of the data.
 class PlainWindow final : public Window {
  public:
   PlainWindow(std::byte* data, std::size_t bytes) : data_(data), bytes_(bytes) {}
@@ -25,7 +25,7 @@ class PlainWindow final : public Window {
   std::size_t size() const override { return bytes_; }
 
  private:
-  std::shared_ptr<Mapping> mapping_;  // as Mapping::create() gives it; null for adopted memory
+  std::shared_ptr<Mapping> mapping_;  // the result of Mapping::create(); null for adopted memory
   std::byte* data_;
   std::size_t bytes_;
 };
@@ -37,11 +37,11 @@ Result<std::unique_ptr<TcpTransport>> TcpTransport::create(const TcpTransportOpt
                                                            const std::vector<std::string>& addresses) {
   auto links = TcpLinks::create(options, std::move(endpoint), addresses);
   if (!links) return links.error();
-  return std::unique_ptr<TcpTransport>(new TcpTransport(std::move(*links)));  // private constructor
+  return std::unique_ptr<TcpTransport>(new TcpTransport(std::move(*links)));  // the constructor is private
 }
 
 TcpTransport::~TcpTransport() {
-  if (links_->own_process()) runs_through([this] { links_->say_goodbye(); });
+  if (links_->own_process()) runs_through([this] { links_->send_close(); });
 }
 
 Result<std::unique_ptr<SendConnection>> TcpTransport::open_send(std::uint32_t peer, std::uint16_t lane) {

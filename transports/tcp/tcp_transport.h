@@ -1,8 +1,10 @@
-// TcpTransport: ranks that reach each other by TCP, on one machine or on many. See docs/decisions/0009-tcp.md.
+// TcpTransport: connections over TCP between ranks of one machine or of several machines. See
+// docs/decisions/0009-tcp.md.
 //
-// Thread-safety as in transport.h. Messages are slots or delivered, never published: there is no memory that both ends
-// see, so windows are plain memory and are never found. Ranks that were given no address here are reached otherwise;
-// their status is "live" and nothing may be opened to them.
+// Thread-safety: see transport.h. Messages are in slots or delivered, never published, because there is no memory
+// that both ends can access. For the same reason windows are plain memory, and find_window() never finds them. If a
+// rank has no address here, another transport serves it: its status is always "live", and no connection may be opened
+// to it.
 #pragma once
 
 #include <memory>
@@ -17,8 +19,8 @@ namespace tutti {
 
 class TcpTransport final : public Transport {
  public:
-  // `addresses` by rank, as their endpoints gave them; empty for this rank and for those reached otherwise. Errors:
-  // kRefused (an address that cannot be read), kSystem.
+  // `addresses`: indexed by rank, as the endpoints of the ranks returned them; empty for this rank and for ranks that
+  // another transport serves. Errors: kRefused (an address is invalid), kSystem.
   static Result<std::unique_ptr<TcpTransport>> create(const TcpTransportOptions& options,
                                                       std::shared_ptr<TcpEndpoint> endpoint,
                                                       const std::vector<std::string>& addresses);
@@ -44,13 +46,13 @@ class TcpTransport final : public Transport {
   Result<std::unique_ptr<Window>> adopt_window(void* data, std::size_t bytes) override;
   void pump() override { links_->pump(); }
   bool flush() override { return links_->flush(); }
-  void announce_leave() override { links_->say_goodbye(); }
+  void announce_leave() override { links_->send_close(); }
   void announce_abort() override { links_->pusher().abort(); }
 
   std::string troubles() override { return links_->troubles(); }
   std::string peer_trouble(std::uint32_t peer) override { return links_->tampering(peer); }
   std::string peer_loss(std::uint32_t peer) override { return links_->loss(peer); }
-  TcpLinks& links() { return *links_; }  // for what carries messages in its place
+  TcpLinks& links() { return *links_; }  // for transports that replace the data connections by their own
 
  private:
   explicit TcpTransport(std::shared_ptr<TcpLinks> links) : links_(std::move(links)) {}

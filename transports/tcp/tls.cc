@@ -16,23 +16,23 @@
 namespace tutti {
 namespace {
 
-constexpr std::size_t kRecordBytes = 16384;         // TLS 1.3's most
-constexpr std::size_t kReadBytes = 64 * 1024;       // at once
-constexpr std::size_t kMostUnsent = 256 * 1024;     // encrypted ahead of the system
-constexpr std::size_t kGatherBytes = kRecordBytes;  // parts below that share a record
+constexpr std::size_t kRecordBytes = 16384;         // maximum in TLS 1.3
+constexpr std::size_t kReadBytes = 64 * 1024;       // for each system call
+constexpr std::size_t kMostUnsent = 256 * 1024;     // maximum of encrypted data that the system has not taken yet
+constexpr std::size_t kGatherBytes = kRecordBytes;  // parts that are shorter than this share a record
 
-// OpenSSL's numbers.
+// Constants of OpenSSL.
 constexpr int kWantRead = 2, kZeroReturn = 6;
 constexpr int kSetMode = 33, kSetSessionCache = 44, kSetGroups = 92, kSetLeastVersion = 123, kSetMostVersion = 124;
 constexpr long kVersion13 = 0x0304, kPartialWrites = 1, kMovingBuffer = 2;
 constexpr int kVerifyPeer = 1;
-constexpr int kPipeType = 0x0400 | 120;  // BIO_TYPE_SOURCE_SINK, and a number of ours
+constexpr int kPipeType = 0x0400 | 120;  // BIO_TYPE_SOURCE_SINK and a number of our own
 constexpr int kPipeFlush = 11;
 constexpr int kShouldRetryRead = 0x01 | 0x08;
-constexpr unsigned long kFirstAlertReason = 1000;  // reasons from here on: the peer has sent that alert
-constexpr unsigned char kIdentity[] = "tutti";     // no secret: the key belongs to one connection
+constexpr unsigned long kFirstAlertReason = 1000;  // errors from this number on: the peer has sent that alert
+constexpr unsigned char kIdentity[] = "tutti";     // not secret, because each connection has its own key
 
-// Whether this processor encrypts AES in instructions of its own.
+// Whether this processor has instructions for AES.
 bool has_aes() {
 #if defined(__x86_64__) || defined(__i386__)
   return __builtin_cpu_supports("aes") && __builtin_cpu_supports("pclmul");
@@ -44,22 +44,23 @@ bool has_aes() {
 #endif
 }
 
+// Handles control commands of the library; only a flush succeeds.
 long answer_nothing(OpenSslPipe*, int command, long, void*) { return command == kPipeFlush ? 1 : 0; }
 
 }  // namespace
 
-struct TlsSession::Side {
+struct TlsSession::EndSettings {
   OpenSslContext* context = nullptr;
   OpenSslPipeMethod* pipe = nullptr;
 };
 
-const TlsSession::Side& TlsSession::side(const TlsLibrary& tls, End end) {
+const TlsSession::EndSettings& TlsSession::settings_of(const TlsLibrary& tls, End end) {
   const auto make = [&tls](End which) {
-    Side made;
+    EndSettings made;
     made.context = tls.context_new(which == End::kClient ? tls.client_method() : tls.server_method());
     made.pipe = tls.meth_new(kPipeType, "tutti");
-    if (made.context == nullptr || made.pipe == nullptr) return Side();
-    // Nobody is believed for a certificate: the client's checks every one, and trusts none.
+    if (made.context == nullptr || made.pipe == nullptr) return EndSettings();
+    // No certificate is ever accepted: the client checks every certificate, and trusts none.
     if (which == End::kClient) tls.context_set_verify(made.context, kVerifyPeer, nullptr);
     char groups[] = "X25519:P-256";
     const char* const suites = has_aes() ? "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256"
@@ -71,15 +72,15 @@ const TlsSession::Side& TlsSession::side(const TlsLibrary& tls, End end) {
                        tls.context_set_num_tickets(made.context, 0) == 1 &&
                        tls.meth_set_write(made.pipe, write_out) == 1 && tls.meth_set_read(made.pipe, read_in) == 1 &&
                        tls.meth_set_ctrl(made.pipe, answer_nothing) == 1;
-    if (!ready) return Side();
+    if (!ready) return EndSettings();
     tls.context_ctrl(made.context, kSetSessionCache, 0, nullptr);
     tls.context_ctrl(made.context, kSetMode, kPartialWrites | kMovingBuffer, nullptr);
     if (which == End::kClient) tls.context_set_psk_use_session_callback(made.context, use_session);
     if (which == End::kServer) tls.context_set_psk_find_session_callback(made.context, find_session);
     return made;
   };
-  static const Side client = make(End::kClient);  // for all of the process, never freed
-  static const Side server = make(End::kServer);
+  static const EndSettings client = make(End::kClient);  // for the whole process; never freed
+  static const EndSettings server = make(End::kServer);
   return end == End::kClient ? client : server;
 }
 
@@ -87,9 +88,9 @@ Result<std::unique_ptr<TlsSession>> TlsSession::create(const Options& options) {
   auto tls = TlsLibrary::open();
   if (!tls) return tls.error();
   const Error failed{ErrorCode::kSystem, ErrorScope::kCommunicator, -1,
-                     "libssl.so.3 makes no TLS 1.3 connection: does its configuration forbid that?"};
+                     "libssl.so.3 cannot create a TLS 1.3 connection: does its configuration forbid that?"};
   (*tls)->err_clear_error();
-  const Side& shared = side(**tls, options.end);
+  const EndSettings& shared = settings_of(**tls, options.end);
   if (shared.context == nullptr) return failed;
   OpenSsl* const ssl = (*tls)->ssl_new(shared.context);
   OpenSslPipe* const pipe = ssl == nullptr ? nullptr : (*tls)->bio_new(shared.pipe);
@@ -97,10 +98,10 @@ Result<std::unique_ptr<TlsSession>> TlsSession::create(const Options& options) {
     if (ssl != nullptr) (*tls)->ssl_free(ssl);
     return failed;
   }
-  std::unique_ptr<TlsSession> made(new TlsSession(**tls, ssl, options));  // private constructor
+  std::unique_ptr<TlsSession> made(new TlsSession(**tls, ssl, options));  // the constructor is private
   (*tls)->bio_set_data(pipe, made.get());
   (*tls)->bio_set_init(pipe, 1);
-  (*tls)->set_bio(ssl, pipe, pipe);  // which owns it now
+  (*tls)->set_bio(ssl, pipe, pipe);  // `ssl` owns the pipe now
   (*tls)->set_ex_data(ssl, 0, made.get());
   if (options.end == End::kClient) (*tls)->set_connect_state(ssl);
   if (options.end == End::kServer) (*tls)->set_accept_state(ssl);
@@ -119,7 +120,7 @@ TlsSession::TlsSession(const TlsLibrary& tls, OpenSsl* ssl, const Options& optio
 TlsSession::~TlsSession() { tls_.ssl_free(ssl_); }
 
 OpenSslSession* TlsSession::make_session() const {
-  constexpr unsigned char kSuite[2] = {0x13, 0x01};  // its hash counts, and both suites have the same
+  constexpr unsigned char kSuite[2] = {0x13, 0x01};  // only its hash matters, which is the same for both cipher suites
   OpenSslSession* const session = tls_.session_new();
   if (session == nullptr) return nullptr;
   const OpenSslCipher* const cipher = tls_.cipher_find(ssl_, kSuite);
@@ -144,7 +145,8 @@ int TlsSession::use_session(OpenSsl* ssl, const OpenSslDigest*, const unsigned c
 int TlsSession::find_session(OpenSsl* ssl, const unsigned char* identity, std::size_t bytes, OpenSslSession** session) {
   const TlsLibrary& tls = **TlsLibrary::open();
   *session = nullptr;
-  if (bytes != sizeof(kIdentity) || std::memcmp(identity, kIdentity, bytes) != 0) return 1;  // none of that name
+  // There is no session with that name.
+  if (bytes != sizeof(kIdentity) || std::memcmp(identity, kIdentity, bytes) != 0) return 1;
   *session = static_cast<TlsSession*>(tls.get_ex_data(ssl, 0))->make_session();
   return *session == nullptr ? 0 : 1;
 }
@@ -171,7 +173,7 @@ int TlsSession::read_in(OpenSslPipe* pipe, char* to, int bytes) {
   return static_cast<int>(count);
 }
 
-// What was encrypted goes to the system. False: it does not take all of it now, or ever.
+// Passes encrypted data to the system. Returns false if the system did not take all of it.
 bool TlsSession::flush(int fd) {
   while (unsent() && !send_end_.ended) {
     iovec part{.iov_base = out_.data() + out_begin_, .iov_len = out_.size() - out_begin_};
@@ -189,7 +191,8 @@ bool TlsSession::flush(int fd) {
   return true;
 }
 
-// One system call for more of what is encrypted, once all before it was used. False: there is none now.
+// Reads more encrypted data with one system call. All previous data must have been used. Returns false if there is
+// none now, or if the connection has ended.
 bool TlsSession::fill(int fd) {
   if (receive_end_.ended) return false;
   TUTTI_ASSERT(in_begin_ == in_end_);
@@ -203,31 +206,33 @@ bool TlsSession::fill(int fd) {
   return moved.bytes > 0;
 }
 
-// After an error of the library: nothing more is read or sent, but for what tells the peer why.
+// Handles an error of the library. After that, nothing more is read or sent, except for the alert that tells the peer
+// the reason.
 void TlsSession::fail(int fd) {
   const unsigned long reason = tls_.err_get_error() & 0x7fffff;
   const bool of_peer = reason >= kFirstAlertReason && reason < kFirstAlertReason + 256;
   tls_.err_clear_error();
   const int error = !established_ ? tls_end::kRefused : of_peer ? tls_end::kPeerRefused : tls_end::kAltered;
   flush(fd);
-  shutdown(fd, SHUT_WR);  // the peer sees that there is something to be read
+  shutdown(fd, SHUT_WR);  // so that the peer notices that there is data to read
   dead_ = true;
   receive_end_ = send_end_ = {.ended = true, .error = error};
 }
 
-// True: it wants to hear more.
-bool TlsSession::shake_once(int fd) {
+// Executes one step of the handshake. Returns true if it needs more data from the peer.
+bool TlsSession::handshake_step(int fd) {
   tls_.err_clear_error();
   const int result = tls_.do_handshake(ssl_);
   if (result != 1 && tls_.get_error(ssl_, result) == kWantRead) return true;
-  // Without the key a peer could only have shown a certificate, and none is trusted; this says so once more.
+  // Without the key, the peer could only have presented a certificate, and no certificate is trusted. This check
+  // makes sure once more that the key was used.
   established_ = result == 1 && tls_.session_reused(ssl_) == 1;
   if (!established_) fail(fd);
   return false;
 }
 
-bool TlsSession::shake(int fd) {
-  while (!established_ && !receive_end_.ended && shake_once(fd)) {
+bool TlsSession::run_handshake(int fd) {
+  while (!established_ && !receive_end_.ended && handshake_step(fd)) {
     flush(fd);
     if (!fill(fd)) break;
   }
@@ -235,16 +240,17 @@ bool TlsSession::shake(int fd) {
 }
 
 void TlsSession::begin(int fd) {
-  if (!established_ && !receive_end_.ended) shake_once(fd);
+  if (!established_ && !receive_end_.ended) handshake_step(fd);
   flush(fd);
 }
 
 void TlsSession::advance(int fd) {
-  if (!established_) shake(fd);
+  if (!established_) run_handshake(fd);
   flush(fd);
 }
 
-// Encrypts `parts`, less what is encrypted already, as far as there is room. True: all of it.
+// Encrypts `parts`, except for the beginning that was encrypted in an earlier call, as long as there is space.
+// Returns true if all of it is encrypted.
 bool TlsSession::seal(std::span<iovec> parts) {
   std::size_t skip = sealed_;
   gathered_.clear();
@@ -284,11 +290,11 @@ bool TlsSession::seal(std::span<iovec> parts) {
       left -= bytes;
     }
   }
-  TUTTI_ASSERT(skip == 0, "{} bytes that were not sent are not offered again", skip);
+  TUTTI_ASSERT(skip == 0, "the caller must offer the {} bytes again that were not sent", skip);
   return put_gathered();
 }
 
-// After an exception nobody knows how much of `parts` has gone, so that nothing can be sent behind it any more.
+// After an exception it is unknown how much of `parts` was sent, so nothing more can be sent on this connection.
 Moved TlsSession::send(int fd, std::span<iovec> parts) {
   try {
     return send_sealed(fd, parts);
@@ -299,7 +305,7 @@ Moved TlsSession::send(int fd, std::span<iovec> parts) {
 }
 
 Moved TlsSession::send_sealed(int fd, std::span<iovec> parts) {
-  if (!established_ && !shake(fd)) flush(fd);
+  if (!established_ && !run_handshake(fd)) flush(fd);
   Moved moved;
   while (established_ && !send_end_.ended) {
     const bool all = seal(parts);
@@ -313,7 +319,7 @@ Moved TlsSession::send_sealed(int fd, std::span<iovec> parts) {
     sealed_ -= gone;
     moved.bytes += gone;
     if (all || !flushed) break;
-    // What has gone is not looked at again.
+    // The next call of seal() skips the part that was sent.
     for (iovec& part : parts) {
       const std::size_t bytes = std::min(gone, part.iov_len);
       part = {.iov_base = static_cast<std::byte*>(part.iov_base) + bytes, .iov_len = part.iov_len - bytes};
@@ -326,7 +332,7 @@ Moved TlsSession::send_sealed(int fd, std::span<iovec> parts) {
   return moved;
 }
 
-// False: there is nothing more now.
+// Fills one part with decrypted data. Returns false if there is no more data now.
 bool TlsSession::read_part(int fd, iovec part, Moved& moved) {
   std::size_t have = 0;
   while (have < part.iov_len) {
@@ -365,7 +371,7 @@ Moved TlsSession::receive(int fd, std::span<iovec> parts) {
   return receive_end_;
 }
 
-void TlsSession::say_end(int fd) {
+void TlsSession::send_close_notify(int fd) {
   if (!established_ || send_end_.ended) return;
   tls_.err_clear_error();
   tls_.shutdown(ssl_);
@@ -376,12 +382,13 @@ bool is_tampering(int error) {
   return error == tls_end::kRefused || error == tls_end::kAltered || error == tls_end::kPeerRefused;
 }
 
-std::string words_of_end(int error) {
+std::string describe_end_error(int error) {
   if (error == 0) return "end of file";
-  if (error == tls_end::kRefused) return "TLS: the other end does not have this connection's key, or was altered";
-  if (error == tls_end::kAltered) return "TLS: what came was altered on its way";
-  if (error == tls_end::kPeerRefused) return "TLS: it says that what came to it was altered on its way";
-  if (error == tls_end::kCut) return "TLS: end of file without a word";
+  if (error == tls_end::kRefused)
+    return "TLS: the other end does not have this connection's key, or data was altered in transit";
+  if (error == tls_end::kAltered) return "TLS: received data was altered in transit";
+  if (error == tls_end::kPeerRefused) return "TLS: the other end reports that data was altered in transit";
+  if (error == tls_end::kCut) return "TLS: end of file without a close notification";
   return std::strerror(error);
 }
 

@@ -1,9 +1,11 @@
-// TlsSession: TLS 1.3 on one connection, by a key that both ends have (an external PSK, with a Diffie-Hellman exchange
-// of its own: who learns the key later reads nothing of what has passed). No certificates, tickets or early data. It
-// makes the same system calls as a plain connection, on a socket that its owner holds, and never blocks: the handshake
-// goes on inside send(), receive() and advance().
+// TlsSession: TLS 1.3 on one connection, with a key that both ends already have.
 //
-// One thread at a time. The library's list of errors of the calling thread is cleared.
+// The key is used as an external PSK together with a Diffie-Hellman exchange. Even if the key becomes known later,
+// recorded data can therefore not be decrypted. There are no certificates, tickets or early data. The session makes
+// the same system calls as a plain connection, on a socket that its owner holds, and never blocks. The handshake
+// continues inside send(), receive() and advance().
+//
+// Only one thread at a time may use a session. Its functions clear the error queue of OpenSSL for the calling thread.
 #pragma once
 
 #include <cerrno>
@@ -15,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "base/hmac.h"
+#include "base/crypto/hmac.h"
 #include "transports/tcp/socket.h"
 #include "transports/tcp/tls_library.h"
 
@@ -26,49 +28,52 @@ class TlsSession {
   enum class End : std::uint8_t { kClient, kServer };
   struct Options {
     End end = End::kClient;
-    Key key{};                                 // of this connection, and of no other
-    std::span<const std::byte> greeting{};     // sent in clear, before the handshake
-    std::uint64_t records_per_key = 1u << 23;  // then a new one is made; TLS 1.3 allows 2^24.5 with AES-GCM
+    Key key{};                              // must not be used for any other connection
+    std::span<const std::byte> greeting{};  // sent in clear, before the handshake
+    // The key is renewed after this number of records; TLS 1.3 permits 2^24.5 with AES-GCM.
+    std::uint64_t records_per_key = 1u << 23;
   };
-  // Errors: those of TlsLibrary::open(), kSystem.
+  // Errors: those of TlsLibrary::open(), and kSystem.
   static Result<std::unique_ptr<TlsSession>> create(const Options& options);
   ~TlsSession();
   TlsSession(const TlsSession&) = delete;
   TlsSession& operator=(const TlsSession&) = delete;
 
-  // As the functions of socket.h. `moved` is what the system has taken, encrypted; what it has not must be offered
-  // again, first: some of it may be encrypted already. Before the handshake is through nothing moves.
+  // Like send_some() in socket.h. Moved::bytes counts the bytes that were encrypted and taken by the system. If some
+  // were not taken, the next call must begin with them, because part of them may already be encrypted. Before the
+  // handshake is complete, nothing is moved.
   Moved send(int fd, std::span<iovec> parts);
-  // Gives what was checked, and nothing else. Where it comes to less than `parts` have room for, the system has no
-  // more.
+  // Like receive_some(). Returns only data that was authenticated. If it is less than `parts` can hold, the system
+  // has no more data now.
   Moved receive(int fd, std::span<iovec> parts);
-  // The first words of the handshake; reads nothing.
+  // Sends the first message of the handshake; reads nothing.
   void begin(int fd);
-  // The handshake, as far as it comes now, and what was left unsent of it.
+  // Continues the handshake as far as possible now, and sends the rest of its messages.
   void advance(int fd);
-  // Tells the peer that this is the end, if there is room for that: what it read until then is all.
-  void say_end(int fd);
+  // Sends the close notification of TLS, if the system takes it. It proves to the peer that all data has arrived.
+  void send_close_notify(int fd);
 
   bool established() const { return established_; }
-  bool over() const { return receive_end_.ended; }          // nothing more comes from the system
-  const Moved& send_end() const { return send_end_; }       // `ended` once the system takes nothing more
-  bool unsent() const { return out_begin_ < out_.size(); }  // encrypted, and not with the system yet
+  bool over() const { return receive_end_.ended; }          // nothing more arrives from the system
+  const Moved& send_end() const { return send_end_; }       // `ended` is set once the system takes nothing more
+  bool unsent() const { return out_begin_ < out_.size(); }  // there is encrypted data that the system has not taken
 
  private:
+  // A TLS record that the system has not taken completely.
   struct Record {
-    std::size_t bytes;   // of the caller's
-    std::uint64_t upto;  // of all that was produced, where it ends
+    std::size_t bytes;   // length of the caller's data
+    std::uint64_t upto;  // end of the record, as a position in everything that was produced
   };
-  struct Side;  // what all sessions of one end share
+  struct EndSettings;  // settings that all sessions of one end share
   TlsSession(const TlsLibrary& tls, OpenSsl* ssl, const Options& options);
-  static const Side& side(const TlsLibrary& tls, End end);
+  static const EndSettings& settings_of(const TlsLibrary& tls, End end);
   static int use_session(OpenSsl*, const OpenSslDigest*, const unsigned char**, std::size_t*, OpenSslSession**);
   static int find_session(OpenSsl*, const unsigned char*, std::size_t, OpenSslSession**);
   static int write_out(OpenSslPipe*, const char* from, int bytes);
   static int read_in(OpenSslPipe*, char* to, int bytes);
   OpenSslSession* make_session() const;
-  bool shake(int fd);
-  bool shake_once(int fd);
+  bool run_handshake(int fd);
+  bool handshake_step(int fd);
   Moved send_sealed(int fd, std::span<iovec> parts);
   bool seal(std::span<iovec> parts);
   bool flush(int fd);
@@ -81,31 +86,32 @@ class TlsSession {
   const Key key_;
   const std::uint64_t records_per_key_;
   bool established_ = false;
-  bool dead_ = false;          // the library takes and gives nothing more
-  Moved receive_end_;          // `ended` once nothing more can come
-  Moved send_end_;             // ... or be sent
-  std::vector<std::byte> in_;  // encrypted, as it came
+  bool dead_ = false;          // the library must not be used any more
+  Moved receive_end_;          // `ended` is set once nothing more can arrive
+  Moved send_end_;             // `ended` is set once nothing more can be sent
+  std::vector<std::byte> in_;  // encrypted data, as it arrived
   std::size_t in_begin_ = 0, in_end_ = 0;
-  std::vector<std::byte> out_;  // encrypted, to be sent
+  std::vector<std::byte> out_;  // encrypted data to be sent
   std::size_t out_begin_ = 0;
-  std::uint64_t produced_ = 0;  // encrypted bytes, of all time
-  std::deque<Record> records_;  // encrypted, not all of it with the system
-  std::size_t sealed_ = 0;      // bytes of the caller's in them
+  std::uint64_t produced_ = 0;  // total number of encrypted bytes
+  std::deque<Record> records_;  // records that the system has not taken completely
+  std::size_t sealed_ = 0;      // bytes of the caller's data in records_
   std::uint64_t records_of_key_ = 0;
   std::vector<std::byte> gathered_;
 };
 
-// What a Moved of a TlsSession ended with, beside the system's numbers, which these are borrowed from.
+// Errors in the Moved of a TlsSession, in addition to those of the system. These constants are errno values with a
+// meaning of their own.
 namespace tls_end {
-inline constexpr int kRefused = EKEYREJECTED;   // the handshake: the other end has another key, or is no rank
-inline constexpr int kAltered = EBADMSG;        // what came is not what the peer has sent
-inline constexpr int kPeerRefused = EREMOTEIO;  // the peer says kAltered or the like
-inline constexpr int kCut = ECONNABORTED;       // the end came without the peer's word for it
+inline constexpr int kRefused = EKEYREJECTED;   // in the handshake: the other end has another key, or is not a rank
+inline constexpr int kAltered = EBADMSG;        // received data differs from what the peer sent
+inline constexpr int kPeerRefused = EREMOTEIO;  // the peer reports kAltered or a similar error
+inline constexpr int kCut = ECONNABORTED;       // the connection ended without the close notification of TLS
 }  // namespace tls_end
 
-// Whether somebody between the ends, or at one of them, has done what no rank does.
+// Whether the error shows that a process between the ends, or at one of them, did something that a rank never does.
 bool is_tampering(int error);
-// "end of file", strerror()'s words, or those above in full.
-std::string words_of_end(int error);
+// "end of file", the text of strerror(), or a description of the errors above.
+std::string describe_end_error(int error);
 
 }  // namespace tutti

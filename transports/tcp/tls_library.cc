@@ -11,7 +11,8 @@ namespace tutti {
 namespace {
 
 constexpr const char* kFile = "libssl.so.3";
-constexpr std::uint64_t kNoCleanupAtExit = 0x00080000;  // OPENSSL_INIT_NO_ATEXIT: threads may still be calling then
+// OPENSSL_INIT_NO_ATEXIT: other threads may still call the library at exit.
+constexpr std::uint64_t kNoCleanupAtExit = 0x00080000;
 
 Error missing(const std::string& why) {
   return {ErrorCode::kConfig, ErrorScope::kCommunicator, -1,
@@ -71,8 +72,9 @@ Result<const TlsLibrary*> load() {
   alignas(TlsLibrary) static std::byte memory[sizeof(TlsLibrary)];  // never destroyed
   auto* const tls = new (memory) TlsLibrary();
   find_all(*library, *tls);
-  if (library->missing() != nullptr) return missing(fmt::format("it has no {}", library->missing()));
-  if (tls->init(kNoCleanupAtExit, nullptr) != 1) return missing("it does not start: is its configuration file sound?");
+  if (library->missing() != nullptr) return missing(fmt::format("it lacks the function {}", library->missing()));
+  if (tls->init(kNoCleanupAtExit, nullptr) != 1)
+    return missing("its initialisation failed: is its configuration file valid?");
   return static_cast<const TlsLibrary*>(tls);
 }
 

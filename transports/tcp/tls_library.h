@@ -1,5 +1,7 @@
-// OpenSSL's libssl.so.3, opened when it is first needed; nothing of it is linked, or needed to build. The few
-// prototypes are written out here; names and values were compared with the headers of OpenSSL 3.0. Any thread.
+// TlsLibrary: OpenSSL's libssl.so.3, opened with dlopen() when it is first needed.
+//
+// The program is not linked with OpenSSL, and its headers are not needed for the build. The few prototypes are
+// declared here; names and values were compared with the headers of OpenSSL 3.0. Any thread may use it.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +11,7 @@
 
 namespace tutti {
 
-// OpenSSL's types, of which only pointers are used.
+// Types of OpenSSL of which only pointers are used.
 struct OpenSslContext;     // SSL_CTX
 struct OpenSsl;            // SSL
 struct OpenSslSession;     // SSL_SESSION
@@ -20,7 +22,8 @@ struct OpenSslPipe;        // BIO
 struct OpenSslPipeMethod;  // BIO_METHOD
 
 struct TlsLibrary {
-  // Of libssl, and of libcrypto, which comes with it. The members' names are the functions' less their prefixes.
+  // Functions of libssl, and of libcrypto, which is loaded with it. The names of the members are those of the
+  // functions without their prefixes.
   int (*init)(std::uint64_t options, const void* settings) = nullptr;
   const OpenSslMethod* (*client_method)() = nullptr;
   const OpenSslMethod* (*server_method)() = nullptr;
@@ -67,7 +70,8 @@ struct TlsLibrary {
   unsigned long (*err_get_error)() = nullptr;
   void (*err_clear_error)() = nullptr;
 
-  // The process's. kConfig, with the name of the package, where it cannot be opened.
+  // Returns the library, which is opened once for the process. Errors: kConfig if it cannot be opened; the message
+  // names the package to install.
   static Result<const TlsLibrary*> open();
 };
 

@@ -12,13 +12,14 @@ std::string_view to_string(Refusal refusal) {
   switch (refusal) {
     case Refusal::kProtocol: return "it speaks another protocol";
     case Refusal::kVersion: return "it speaks another version of the protocol";
-    case Refusal::kNonce: return "it does not know this endpoint's nonce: another job, or an address of an earlier one";
-    case Refusal::kProof: return "it does not have the job's key, or was altered on its way";
+    case Refusal::kNonce:
+      return "it does not have this endpoint's nonce: it belongs to another job, or has the address of an earlier one";
+    case Refusal::kProof: return "it does not have the job's key, or was altered in transit";
     case Refusal::kReplay: return "it is a copy of an earlier connection";
-    case Refusal::kShape: return "it has another number of ranks, lanes or slot bytes";
-    case Refusal::kDuplicate: return "that connection is there already";
+    case Refusal::kShape: return "its number of ranks, lanes or slot bytes is different";
+    case Refusal::kDuplicate: return "that connection exists already";
     case Refusal::kFull: return "too many connections wait for communicators that do not exist here";
-    case Refusal::kSilence: return "it did not say who it is";
+    case Refusal::kSilence: return "it did not send a complete preamble in time";
     case Refusal::kEncryption: return "one end encrypts, and the other does not: give all the same TUTTI_ENCRYPT";
     case Refusal::kNone: break;
   }
@@ -34,8 +35,8 @@ Key key_of_connection(const Preamble& preamble, const Key& key) {
   return derive_key(key, "tutti tls", bytes_of(preamble));
 }
 
-FrameHeader goodbye_frame(std::uint64_t entered, std::uint64_t left, const std::optional<CallFailure>& failure) {
-  FrameHeader frame{.kind = FrameKind::kGoodbye};
+FrameHeader make_close_frame(std::uint64_t entered, std::uint64_t left, const std::optional<CallFailure>& failure) {
+  FrameHeader frame{.kind = FrameKind::kClose};
   frame.tag.sequence = entered;
   frame.tag.count = left;
   if (failure) {
@@ -53,8 +54,8 @@ FrameHeader refusal_frame(Refusal refusal) {
 }
 
 Reply reply_of(const FrameHeader& frame) {
-  if (frame.magic == kFrameMagic && frame.kind == FrameKind::kGoodbye) {
-    Reply reply{.kind = Reply::Kind::kGoodbye, .entered = frame.tag.sequence, .left = frame.tag.count};
+  if (frame.magic == kFrameMagic && frame.kind == FrameKind::kClose) {
+    Reply reply{.kind = Reply::Kind::kClose, .entered = frame.tag.sequence, .left = frame.tag.count};
     const CallTag& tag = frame.tag;
     if (tag.type > 0 && tag.type - 1 <= static_cast<int>(kLastErrorCode) &&
         tag.op <= static_cast<std::uint8_t>(kLastCallArgument)) {

@@ -1,12 +1,18 @@
-// What travels on a TCP connection: one preamble, by which the one that connects shows that it has the job's key and
-// that this is no copy of an earlier connection; then frames. A connection carries data from who connected. The other
-// way it carries at most one frame, a goodbye or a refusal, unless the lower one of two ranks has connected: then the
-// higher one may send its data there, too, and a goodbye behind them. It says so by a kMoved frame on the connection
-// that it had made for that lane, and by another one there when it goes back. Control connections carry kState frames.
-// Connections for datagrams carry kDatagram frames both ways.
+// The data on a TCP connection: one preamble, followed by frames.
 //
-// All integers are little-endian at fixed offsets, so a frame is a struct's bytes. Nothing that is read is trusted:
-// kinds, lengths and enumerators are checked before use.
+// With the preamble, the rank that connects proves that it has the key of the job, and that the connection is not a
+// copy of an earlier one. There are three types of connections:
+//
+//   data       Frames with messages, sent by the rank that has connected. In the other direction at most one frame is
+//              sent, a close frame or a refusal. Exception: if the lower of the two ranks has connected, the higher
+//              rank may send its messages on this connection too, followed by a close frame. It then first sends a
+//              kMoved frame on the connection that it has made itself for that lane. If it switches back, it sends
+//              another kMoved frame on this connection.
+//   control    kState frames.
+//   datagrams  kDatagram frames in both directions.
+//
+// All integers are little-endian at fixed offsets, so a frame consists of the bytes of a struct. Received data is not
+// trusted: types, lengths and enumerators are checked before use.
 #pragma once
 
 #include <array>
@@ -18,7 +24,7 @@
 #include <string_view>
 
 #include "base/call_tag.h"
-#include "base/hmac.h"
+#include "base/crypto/hmac.h"
 #include "transports/tcp/socket.h"
 #include "transports/transport.h"
 
@@ -31,17 +37,19 @@ inline constexpr std::uint32_t kWireMagic = 0x49545554;   // "TUTI"
 inline constexpr std::uint32_t kFrameMagic = 0x4d524654;  // "TFRM"
 inline constexpr std::uint16_t kWireVersion = 3;
 
-using WireNonce = std::array<std::uint8_t, 16>;  // drawn by the listener, told by the bootstrap; no secret
+// Random number of the listener, sent through the bootstrap; not secret.
+using WireNonce = std::array<std::uint8_t, 16>;
 
-enum class TcpLinkKind : std::uint8_t { kData = 1, kControl = 2, kNotes = 3 };
+enum class TcpLinkKind : std::uint8_t { kData = 1, kControl = 2, kDatagrams = 3 };
 
-// The first bytes of a connection. magic and version keep their places in all versions.
+// The first bytes of a connection. magic and version have the same offset in all versions.
 struct Preamble {
   std::uint32_t magic = kWireMagic;
   std::uint16_t version = kWireVersion;
   TcpLinkKind kind = TcpLinkKind::kData;
-  std::uint8_t encrypted = 0;  // 1: TLS follows; nothing else does so far
-  WireNonce nonce{};           // the receiver's
+  // 1: TLS follows. 0: the connection is not encrypted. The receiver refuses a value that differs from its own setting.
+  std::uint8_t encrypted = 0;
+  WireNonce nonce{};  // nonce of the receiver
   std::uint64_t communicator = 0;
   std::uint32_t sender = 0;
   std::uint32_t receiver = 0;
@@ -49,26 +57,28 @@ struct Preamble {
   std::uint32_t slot_bytes = 0;
   std::uint16_t lane = 0;
   std::array<std::uint16_t, 3> reserved_too{};
-  std::uint64_t source = 0;  // random: the endpoint that connects
-  std::uint64_t serial = 0;  // its connections to this listener are counted from 1 on
-  Tag proof{};               // proof_of()
+  std::uint64_t source = 0;  // random number that identifies the endpoint that connects
+  std::uint64_t serial = 0;  // number of this connection among those of the source to this listener, starting from 1
+  Tag proof{};               // see proof_of()
 };
 static_assert(sizeof(Preamble) == 88 && alignof(Preamble) == 8);
 
-// HMAC-SHA-256 over all that stands before it; the listener's nonce among it.
+// HMAC-SHA-256 of all fields before `proof`, including the nonce of the listener.
 Tag proof_of(const Preamble& preamble, const Key& key);
-// Of the one connection that begins so: `key` is the job's.
+// Derives the key of the connection that begins with this preamble. `key` is the key of the job.
 Key key_of_connection(const Preamble& preamble, const Key& key);
 
 enum class FrameKind : std::uint32_t {
-  kMessage = 1,   // `bytes` of payload follow
-  kGoodbye = 2,   // the other end has destroyed its communicator; tag: see goodbye_frame()
-  kRefusal = 3,   // the preamble was not accepted; tag.kind: Refusal
-  kState = 4,     // a StateRecord follows; tag: the call entered last
-  kMoved = 5,     // the next message of this lane comes on the other connection that the higher rank may use for it
-  kDatagram = 6,  // `bytes` of a datagram follow
+  kMessage = 1,  // `bytes` bytes of payload follow
+  kClose = 2,    // the other end has destroyed its communicator; tag: see make_close_frame()
+  kRefusal = 3,  // the preamble was not accepted; tag.kind: the Refusal
+  kState = 4,    // a StateRecord follows; tag: the last call that was entered
+  // The next message of this lane arrives on the other connection that the higher rank may use for it.
+  kMoved = 5,
+  kDatagram = 6,  // `bytes` bytes of a datagram follow
 };
 
+// Why a connection was refused; to_string() describes each value.
 enum class Refusal : std::uint8_t {
   kNone = 0,
   kProtocol,
@@ -84,6 +94,7 @@ enum class Refusal : std::uint8_t {
 };
 std::string_view to_string(Refusal refusal);
 
+// The beginning of each frame. The meaning of `bytes` and `tag` depends on `kind`.
 struct FrameHeader {
   std::uint32_t magic = kFrameMagic;
   FrameKind kind = FrameKind::kMessage;
@@ -93,24 +104,25 @@ struct FrameHeader {
 static_assert(sizeof(FrameHeader) == 48 && alignof(FrameHeader) == 8);
 inline constexpr std::size_t kHeaderBytes = sizeof(FrameHeader);
 
-// A rank's own status, told to its peers.
+// The status of a rank, as it reports it to its peers.
 struct StateRecord {
   std::uint64_t entered = 0;
   std::uint64_t left = 0;
-  std::uint64_t failed = 0;  // sequence number of the call that failed last; 0: none
+  std::uint64_t failed = 0;  // sequence number of the last call that failed; 0: none
   std::uint32_t code = 0;    // ErrorCode of that failure
   std::int32_t culprit = -1;
-  std::uint32_t argument = 0;  // CallArgument
-  std::uint32_t life = 0;      // PeerLife
+  std::uint32_t argument = 0;  // a CallArgument
+  std::uint32_t life = 0;      // a PeerLife
 };
 static_assert(sizeof(StateRecord) == 40 && alignof(StateRecord) == 8);
 
-// tag.sequence: call entered last; tag.count: left last. How that one failed, if it did: tag.type: ErrorCode and one,
-// tag.op: CallArgument, tag.root: the culprit.
-FrameHeader goodbye_frame(std::uint64_t entered, std::uint64_t left, const std::optional<CallFailure>& failure = {});
+// Creates a close frame. tag.sequence is the last call that was entered, and tag.count is the last call that was
+// left. If that call failed, tag.type is the ErrorCode plus one, tag.op the CallArgument, and tag.root the culprit.
+FrameHeader make_close_frame(std::uint64_t entered, std::uint64_t left, const std::optional<CallFailure>& failure = {});
 FrameHeader refusal_frame(Refusal refusal);
 
-// Where a rank listens and how it knows that it was meant: what TcpEndpoint::address() prints. A value.
+// The address at which a rank listens, and the nonce that identifies its listener: the output of
+// TcpEndpoint::address(). A value.
 struct PeerAddress {
   SocketAddress socket;
   WireNonce nonce{};
@@ -119,17 +131,17 @@ struct PeerAddress {
   static Result<PeerAddress> parse(const std::string& text, std::int32_t peer);
 };
 
-// What the other end says to one that only sends.
+// What the other end has sent on a connection on which it sends no data, or how the connection ended.
 struct Reply {
-  enum class Kind : std::uint8_t { kNothing, kGoodbye, kRefused, kEnded } kind = Kind::kNothing;
+  enum class Kind : std::uint8_t { kNothing, kClose, kRefused, kEnded } kind = Kind::kNothing;
   std::uint64_t entered = 0;
   std::uint64_t left = 0;
-  std::optional<CallFailure> failure{};  // of that call
+  std::optional<CallFailure> failure{};  // failure of the call `left`
   Refusal refusal = Refusal::kNone;
-  int error = 0;  // kEnded: errno, 0 for end of file
+  int error = 0;  // for kEnded: errno, or 0 for end of file
 };
 
-// Of a goodbye or a refusal.
+// Decodes a close frame or a refusal.
 Reply reply_of(const FrameHeader& frame);
 
 }  // namespace tutti

@@ -5,7 +5,8 @@
 namespace tutti {
 namespace {
 
-constexpr std::int64_t kMoreNs = 1'000'000'000;  // what a peer that has gone has sent may take so long to come
+// How long a message of a peer that has left or is lost may still be in transit.
+constexpr std::int64_t kMoreNs = 1'000'000'000;
 
 }  // namespace
 
@@ -26,15 +27,17 @@ Arrival UcxReceiveConnection::arrival(const CallTag& call, std::span<std::byte>)
       noted_ = tag.sequence;
       if (lane_.number < kPointToPointLane) worker_->note_call(*lane_.peer, tag);
     }
-    if (tag.sequence > call.sequence) return Arrival::kNothing;  // the peer has given this call up: its board says why
+    // The peer has given this call up and is in a later one. Its status board contains the reason.
+    if (tag.sequence > call.sequence) return Arrival::kNothing;
     if (tag.sequence == call.sequence && tag != call) {
       mismatched_ = tag;
-      worker_->tell_of_mismatch();  // both sides say best who differs when both know
+      // Send this rank's status board now: only when both sides know both tags can they report which rank differs.
+      worker_->push_status();
       return Arrival::kMismatch;
     }
-    if (message->state != UcxArrived::State::kHere) return Arrival::kNothing;
+    if (message->state != UcxArrived::State::kComplete) return Arrival::kNothing;
     if (tag.sequence == call.sequence) return Arrival::kMessage;
-    worker_->release(lane_, *message);  // left behind by a call that failed
+    worker_->release(lane_, *message);  // a message of an earlier call that failed
   }
 }
 
@@ -43,13 +46,13 @@ bool UcxReceiveConnection::may_bring_more() {
   const std::int64_t now_ns = worker_->now_ns();
   if (more_asked_ns_ == 0) more_asked_ns_ = now_ns;
   const UcxArrived* message = worker_->next(lane_);
-  const bool coming = message != nullptr && message->state != UcxArrived::State::kHere;
+  const bool coming = message != nullptr && message->state != UcxArrived::State::kComplete;
   return (coming || !lane_.peer->left) && now_ns - more_asked_ns_ < kMoreNs;
 }
 
 Message UcxReceiveConnection::front() {
   const UcxArrived* message = worker_->next(lane_);
-  TUTTI_ASSERT(message != nullptr && message->state == UcxArrived::State::kHere);
+  TUTTI_ASSERT(message != nullptr && message->state == UcxArrived::State::kComplete);
   return {.carrier = Carrier::kSlot, .data = message->data, .bytes = message->header.bytes};
 }
 

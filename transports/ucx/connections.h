@@ -1,4 +1,5 @@
-// The two ends of a connection over UCX. Thread of the driver.
+// UcxSendConnection and UcxReceiveConnection: the sending end and the receiving end of one connection over UCX. Both
+// are thin wrappers of a UcxLane that apply the rules of transport.h. Use them in the thread that drives progress.
 #pragma once
 
 #include <memory>
@@ -22,8 +23,8 @@ class UcxSendConnection final : public SendConnection {
   bool handed_over() override { return worker_->handed_over(lane_); }
 
  private:
-  std::shared_ptr<UcxWorker> worker_;  // shared with the path, which may end first
-  UcxLane& lane_;                      // the worker's
+  std::shared_ptr<UcxWorker> worker_;  // shared with the UcxPath, which may be destroyed first
+  UcxLane& lane_;                      // belongs to the worker
 };
 
 class UcxReceiveConnection final : public ReceiveConnection {
@@ -36,11 +37,11 @@ class UcxReceiveConnection final : public ReceiveConnection {
   void release() override;
 
  private:
-  std::shared_ptr<UcxWorker> worker_;  // shared with the path, which may end first
-  UcxLane& lane_;                      // the worker's
+  std::shared_ptr<UcxWorker> worker_;  // shared with the UcxPath, which may be destroyed first
+  UcxLane& lane_;                      // belongs to the worker
   CallTag mismatched_;
-  std::uint64_t noted_ = 0;         // the call that the board was told of last
-  std::int64_t more_asked_ns_ = 0;  // when may_bring_more() was first asked; 0: never
+  std::uint64_t noted_ = 0;         // sequence number of the call that was last recorded with note_call()
+  std::int64_t more_asked_ns_ = 0;  // time of the first call of may_bring_more(); 0: not called yet
 };
 
 }  // namespace tutti

@@ -12,8 +12,8 @@
 
 #include "base/shared_library.h"
 #include "base/thread.h"
+#include "transports/ucx/resources.h"
 #include "transports/ucx/slots.h"
-#include "transports/ucx/ways.h"
 
 namespace tutti {
 namespace {
@@ -84,21 +84,23 @@ Result<UcxLibrary> load_library() {
   return ucx;
 }
 
-// A process has one UCX, as it has one of each library; its contexts are costly, so that all ranks share one.
-struct Kept {
+// A worker that could not be destroyed.
+struct RetainedWorker {
   std::shared_ptr<UcxContext> context;
   ucp_worker_h worker;
   std::vector<std::unique_ptr<UcxSlots>> slots;
 };
 
+// The state of UCX in this process. There is one, because a process has one copy of the library. All ranks share one
+// context, because contexts are expensive.
 struct Process {
-  std::mutex mutex;  // guards all below
+  std::mutex mutex;  // guards all members below
   std::optional<UcxLibrary> opened;
   std::weak_ptr<UcxContext> context;
-  std::vector<Kept> kept;
+  std::vector<RetainedWorker> retained;
 };
 
-// Never destroyed: threads may still be calling when the process ends.
+// Never destroyed, because threads may still use it while the process ends.
 Process& process() {
   alignas(Process) static std::byte memory[sizeof(Process)];
   static auto* const made = new (memory) Process();
@@ -112,28 +114,31 @@ Result<ucp_context_h> make_context(const UcxLibrary& ucx, bool puts) {
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP | (puts ? UCP_FEATURE_RMA : 0);
-  params.mt_workers_shared = 1;  // ranks may be threads
+  params.mt_workers_shared = 1;  // ranks may be threads of one process
   ucp_context_h context = nullptr;
-  const SignalsBlocked blocked;  // UCX may start a thread of its own
+  const SignalsBlocked blocked;  // UCX may start a thread, which must not receive signals
   status = ucx.init_version(kMajor, kLeastMinor, &params, config, &context);
   ucx.config_release(config);
   if (status != UCS_OK) return ucx_error(ucx, "starting it (are UCX_TLS and UCX_NET_DEVICES right?)", status);
   return context;
 }
 
+// Creates a context that permits remote writes if `puts` requires them, or if UCX uses a NIC that can execute them.
+// Whether it does is only known after a context was created.
 Result<ucp_context_h> make_context(const UcxLibrary& ucx, UcxPuts puts) {
   const bool cards = puts == UcxPuts::kByCards && access("/sys/class/infiniband", F_OK) == 0;
   auto made = make_context(ucx, cards || puts == UcxPuts::kAlways);
-  if (!made || !cards || names_card(ucx_words([&](std::FILE* file) { ucx.context_print_info(*made, file); }))) {
+  if (!made || !cards ||
+      contains_nic_write_transport(capture_output([&](std::FILE* file) { ucx.context_print_info(*made, file); }))) {
     return made;
   }
   ucx.cleanup(*made);
-  return make_context(ucx, false);  // UCX uses no card
+  return make_context(ucx, false);  // UCX uses no such NIC
 }
 
 }  // namespace
 
-std::string ucx_words(const std::function<void(std::FILE* file)>& write) {
+std::string capture_output(const std::function<void(std::FILE* file)>& write) {
   char* text = nullptr;
   std::size_t bytes = 0;
   std::FILE* const file = open_memstream(&text, &bytes);
@@ -175,11 +180,11 @@ Result<std::shared_ptr<UcxContext>> UcxContext::shared(UcxPuts puts) {
   return context;
 }
 
-void UcxContext::keep(std::shared_ptr<UcxContext> context, ucp_worker_h worker,
-                      std::vector<std::unique_ptr<UcxSlots>> slots) {
+void UcxContext::retain(std::shared_ptr<UcxContext> context, ucp_worker_h worker,
+                        std::vector<std::unique_ptr<UcxSlots>> slots) {
   Process& own = process();
   const std::lock_guard lock(own.mutex);
-  own.kept.push_back({.context = std::move(context), .worker = worker, .slots = std::move(slots)});
+  own.retained.push_back({.context = std::move(context), .worker = worker, .slots = std::move(slots)});
 }
 
 UcxContext::UcxContext(const UcxLibrary& library, ucp_context_h handle, UcxPuts puts)

@@ -1,4 +1,5 @@
-// UCX's functions, found in libucp.so.0 at run time. Only what UCX 1.13 has is called, whatever the headers' version.
+// UcxLibrary and UcxContext: access to UCX. Its library libucp.so.0 is opened at run time, so that one build of Tutti
+// also works on machines without it. Only functions that UCX 1.13 has are called, whatever the version of the headers.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -47,22 +48,24 @@ struct UcxLibrary {
   decltype(&::ucp_request_check_status) request_check_status = nullptr;
   decltype(&::ucp_request_free) request_free = nullptr;
   decltype(&::ucs_status_string) status_string = nullptr;
-  std::string version;  // "1.13.1"
+  std::string version;  // for example "1.13.1"
 
-  // Opened once in a process and never closed. Errors: kUnsupported, with what to install. Thread-safe.
+  // Opens the library once per process; it is never closed. Errors: kUnsupported, with the package to install.
+  // Thread-safe.
   static Result<const UcxLibrary*> open();
 };
 
-// What UCX holds for a whole process: devices, registrations. One for all ranks and communicators of the process.
+// The resources of UCX that a whole process needs once: devices and registrations. All ranks and communicators of
+// the process share one object, because it is expensive to create.
 class UcxContext {
  public:
-  // That of this process; made when nobody has it. A forked child gets its own. Errors: kUnsupported, kSystem.
-  // Thread-safe.
+  // Returns the object of this process, and creates one if none exists. A forked child gets an object of its own.
+  // Errors: kUnsupported, kSystem. Thread-safe.
   static Result<std::shared_ptr<UcxContext>> shared(UcxPuts puts = UcxPuts::kByCards);
-  // For a worker that cannot be destroyed: it, its context and what peers may still write to stay until the process
-  // ends. Thread-safe.
-  static void keep(std::shared_ptr<UcxContext> context, ucp_worker_h worker,
-                   std::vector<std::unique_ptr<class UcxSlots>> slots);
+  // Keeps a worker that cannot be destroyed until the process ends, with its context and the memory that peers may
+  // still write to. Thread-safe.
+  static void retain(std::shared_ptr<UcxContext> context, ucp_worker_h worker,
+                     std::vector<std::unique_ptr<class UcxSlots>> slots);
   ~UcxContext();
   UcxContext(const UcxContext&) = delete;
   UcxContext& operator=(const UcxContext&) = delete;
@@ -70,11 +73,11 @@ class UcxContext {
   const UcxLibrary& library() const { return library_; }
   ucp_context_h handle() const { return handle_; }
   UcxPuts puts() const { return puts_; }
-  // Whether endpoints tell of their peers' ends, as far as has been seen. UCX prints an error where one is asked for
-  // that cannot, so that it is asked for once.
-  bool tells_of_ends() const { return tells_of_ends_.load(std::memory_order_relaxed); }
-  void tells_of_no_ends() { tells_of_ends_.store(false, std::memory_order_relaxed); }
-  bool own_process() const;  // false in a child that was forked: its copy may not be used
+  // True unless it has been found that endpoints cannot detect the failure of a peer. UCX prints an error each time
+  // such an endpoint is requested but impossible, so it is not requested again.
+  bool detects_failures() const { return detects_failures_.load(std::memory_order_relaxed); }
+  void set_no_failure_detection() { detects_failures_.store(false, std::memory_order_relaxed); }
+  bool own_process() const;  // false in a forked child, which must not use its copy
 
  private:
   UcxContext(const UcxLibrary& library, ucp_context_h handle, UcxPuts puts);
@@ -82,13 +85,14 @@ class UcxContext {
   const ucp_context_h handle_;
   const UcxPuts puts_;
   const int process_;
-  std::atomic<bool> tells_of_ends_ = true;
+  std::atomic<bool> detects_failures_ = true;
 };
 
-// "making a worker: Out of memory", for a person. `doing`: "making a worker".
+// An error with the version of UCX and its message, for example "UCX 1.13.1: making a worker: Out of memory".
+// `doing`: "making a worker".
 Error ucx_error(const UcxLibrary& library, const std::string& doing, ucs_status_t status);
 
-// What `write` writes.
-std::string ucx_words(const std::function<void(std::FILE* file)>& write);
+// Returns the text that `write` prints into the file.
+std::string capture_output(const std::function<void(std::FILE* file)>& write);
 
 }  // namespace tutti

@@ -1,4 +1,5 @@
-// In place of the rest of this folder where UCX's headers were not there when this was built.
+// Replaces the other files of this folder if the headers of UCX were not available when Tutti was built. All
+// functions return kUnsupported.
 #include "transports/ucx/ucx_maker.h"
 
 namespace tutti {

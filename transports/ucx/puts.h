@@ -1,15 +1,16 @@
-// Whether long messages over UCX are written into the receiver's memory (ucp_put_nbx).
+// UcxPuts: whether long messages over UCX are written directly into the memory of the receiver (ucp_put_nbx).
 #pragma once
 
 #include <cstdint>
 
 namespace tutti {
 
-// Where no card writes into memory, UCX emulates it by messages; and once it is told that memory is to be written, it
-// writes for whoever reaches its TCP ports, wherever they say. So that is not asked of it without a card.
+// If no NIC can write into the memory of a peer, UCX emulates such writes with messages. A UCX context that permits
+// remote writes also executes write requests of anybody who can connect to its TCP ports, to any address. Therefore
+// remote writes are not enabled unless a NIC executes them.
 enum class UcxPuts : std::uint8_t {
-  kByCards,  // where ways.h says that a card writes
-  kAlways,   // for tests: what UCX emulates, too
+  kByCards,  // only if a NIC executes them; see is_nic_write_transport()
+  kAlways,   // for tests: also if UCX emulates them
 };
 
 }  // namespace tutti

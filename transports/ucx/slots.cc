@@ -10,7 +10,8 @@ UcxSlots::UcxSlots(std::shared_ptr<UcxContext> context, std::uint32_t count, std
 Result<std::unique_ptr<UcxSlots>> UcxSlots::create(std::shared_ptr<UcxContext> context, std::uint32_t count,
                                                    std::uint32_t bytes) {
   const UcxLibrary& ucx = context->library();
-  std::unique_ptr<UcxSlots> slots(new UcxSlots(std::move(context), count, ucx_slot_stride(bytes)));  // private
+  // private constructor
+  std::unique_ptr<UcxSlots> slots(new UcxSlots(std::move(context), count, ucx_slot_stride(bytes)));
   ucp_mem_map_params_t params{};
   params.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_PROT |
                       UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE;
@@ -28,7 +29,7 @@ Result<std::unique_ptr<UcxSlots>> UcxSlots::create(std::shared_ptr<UcxContext> c
   std::size_t key_bytes = 0;
   status = ucx.rkey_pack(handle, slots->handle_, &key, &key_bytes);
   if (status != UCS_OK) return ucx_error(ucx, "making a key of slots", status);
-  const UcxOffer offer{.address = reinterpret_cast<std::uintptr_t>(slots->memory_.get())};
+  const UcxSlotsOffer offer{.address = reinterpret_cast<std::uintptr_t>(slots->memory_.get())};
   slots->offer_.assign(reinterpret_cast<const char*>(&offer), sizeof(offer));
   slots->offer_.append(static_cast<const char*>(key), key_bytes);
   ucx.rkey_buffer_release(key);
@@ -36,7 +37,7 @@ Result<std::unique_ptr<UcxSlots>> UcxSlots::create(std::shared_ptr<UcxContext> c
   return slots;
 }
 
-// A forked child has a copy of the memory, and nothing of the registration.
+// A forked child has a copy of the memory, but the registration belongs to the parent.
 UcxSlots::~UcxSlots() {
   if (handle_ != nullptr && context_->own_process()) context_->library().mem_unmap(context_->handle(), handle_);
 }

@@ -1,6 +1,8 @@
-// UcxSlots: memory of this rank's into which one peer writes the long messages of one lane, by UCX's puts.
+// UcxSlots: registered memory of this rank into which one peer writes the long messages of one lane, with
+// ucp_put_nbx.
 //
-// Registered from its making until its end, which comes after that of the worker: nobody writes any more then.
+// The memory remains registered as long as this object exists. Destroy it after the worker, because peers cannot
+// write into it any more then.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +16,8 @@ namespace tutti {
 
 class UcxSlots {
  public:
-  // `count` slots of `bytes`. Errors: kSystem, with UCX's words: the limit of locked memory, mostly.
+  // `count` slots of `bytes` bytes each. Errors: kSystem, with the message of UCX; the usual cause is the limit of
+  // locked memory.
   static Result<std::unique_ptr<UcxSlots>> create(std::shared_ptr<UcxContext> context, std::uint32_t count,
                                                   std::uint32_t bytes);
   ~UcxSlots();
@@ -22,12 +25,13 @@ class UcxSlots {
   UcxSlots& operator=(const UcxSlots&) = delete;
 
   const std::byte* slot(std::uint64_t number) const { return memory_.get() + number % count_ * stride_; }
-  const std::string& offer() const { return offer_; }  // what the peer needs to write: a UcxOffer and a key
+  // The data that the peer needs to write into the slots: a UcxSlotsOffer, followed by the packed key.
+  const std::string& offer() const { return offer_; }
 
  private:
   UcxSlots(std::shared_ptr<UcxContext> context, std::uint32_t count, std::uint64_t stride);
 
-  const std::shared_ptr<UcxContext> context_;  // shared by all of the process
+  const std::shared_ptr<UcxContext> context_;  // shared by all users in the process
   const std::uint32_t count_;
   const std::uint64_t stride_;
   const PageBytes memory_;

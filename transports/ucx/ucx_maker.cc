@@ -12,8 +12,11 @@
 namespace tutti {
 namespace {
 
-constexpr std::string_view kWire = "ucx2.";  // of what ranks say to each other, and of UCX's major version
+// The version of the protocol between ranks and the major version of UCX. The offer of a rank is this text and the
+// other parts of the version of UCX.
+constexpr std::string_view kWire = "ucx2.";
 
+// The DataPath over UCX. It forwards all calls to its worker.
 class UcxPath final : public DataPath {
  public:
   explicit UcxPath(std::shared_ptr<UcxWorker> worker) : worker_(std::move(worker)) {}
@@ -35,15 +38,16 @@ class UcxPath final : public DataPath {
   }
   void pump() override { worker_->pump(); }
   bool flush() override { return worker_->flush(); }
-  std::string way(std::uint32_t peer) override { return worker_->way(peer); }
+  std::string describe_path(std::uint32_t peer) override { return worker_->describe_path(peer); }
   std::optional<std::string> broken(std::uint32_t peer) override { return worker_->broken(peer); }
-  void drain(std::int64_t patience_ns) override { worker_->drain(patience_ns); }
+  void drain(std::int64_t timeout_ns) override { worker_->drain(timeout_ns); }
   std::string troubles() override { return worker_->troubles(); }
 
  private:
   std::shared_ptr<UcxWorker> worker_;  // shared with the connections, which may outlive the path
 };
 
+// Makes the UcxPaths of one rank.
 class UcxMaker final : public DataPathMaker {
  public:
   explicit UcxMaker(std::shared_ptr<UcxContext> context) : context_(std::move(context)) {}

@@ -1,5 +1,5 @@
-// The data path by UCX (openucx.org), opened at run time. UCX chooses among what it knows by its own settings (UCX_TLS,
-// UCX_NET_DEVICES ...).
+// The data path over UCX (openucx.org). Its library is opened at run time. UCX selects transports and devices according
+// to its own settings (UCX_TLS, UCX_NET_DEVICES, ...).
 #pragma once
 
 #include <memory>
@@ -10,10 +10,11 @@
 
 namespace tutti {
 
-// "UCX 1.13.1". Errors: kUnsupported: this build or this machine has none. Thread-safe.
+// Returns the version, for example "UCX 1.13.1". Errors: kUnsupported if this build was made without UCX, or if the
+// library is missing on this machine. Thread-safe.
 Result<std::string> find_ucx();
 
-// Errors: kUnsupported, kSystem (with UCX's words).
+// Errors: kUnsupported, kSystem (with the message of UCX).
 Result<std::shared_ptr<DataPathMaker>> make_ucx_maker(UcxPuts puts = UcxPuts::kByCards);
 
 }  // namespace tutti

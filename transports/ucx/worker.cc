@@ -9,19 +9,24 @@
 
 #include "base/assert.h"
 #include "base/thread.h"
-#include "transports/ucx/ways.h"
+#include "transports/ucx/resources.h"
 
 namespace tutti {
 namespace {
 
-constexpr unsigned kMessageId = 1;  // of UCX's active messages
-// What UCX has done with may still wait in this process for room in a socket, and to ask UCX (a flush) takes the peer's
-// help. So bytes count as gone when the peer has told to have released them, up to those that a socket holds at least.
-// Receivers tell of so many that what is left untold on all lanes that plans use, and between two ranks, is less.
+constexpr unsigned kMessageId = 1;  // id of our active messages in UCX
+// When UCX reports that a send is complete, its data may still wait in this process for space in a socket, and a UCX
+// flush would need the cooperation of the peer. So handed_over() counts the bytes that the peer has not reported as
+// released. If they are at most as many as a socket buffer certainly holds (kSystemTakes), the operating system has
+// all of them. Receivers report releases at least every kReportBytes bytes, so the unreported bytes of all lanes
+// between two ranks, which plans and sends use, stay below that limit.
 constexpr std::uint64_t kSystemTakes = 64 * 1024;
-constexpr std::uint64_t kBusyLanes = 2;  // whose calls end at the same time: a collective's, and that of sends
-constexpr std::uint64_t kToldBytes = kSystemTakes / (kPointToPointLane + 2);
-constexpr std::int64_t kErrorRestsNs = 300'000'000;  // a peer that has gone is better named by its TCP connections
+// Lanes with calls that can end at the same time: one of a collective, and the lane of sends.
+constexpr std::uint64_t kBusyLanes = 2;
+constexpr std::uint64_t kReportBytes = kSystemTakes / (kPointToPointLane + 2);
+// Delay before an error of UCX is reported. If the peer has died, its TCP connections usually show that within this
+// time, with a more precise reason.
+constexpr std::int64_t kErrorDelayNs = 300'000'000;
 
 }  // namespace
 
@@ -29,7 +34,7 @@ UcxWorker::UcxWorker(std::shared_ptr<UcxContext> context, const DataPathHost& ho
     : context_(std::move(context)),
       ucx_(context_->library()),
       options_(options),
-      introductions_(&host.introductions),
+      handshake_channel_(&host.handshake_channel),
       links_(&host.links),
       peers_(options.ranks) {
   for (std::uint32_t rank = 0; rank < options.ranks; ++rank) {
@@ -44,7 +49,7 @@ Result<std::shared_ptr<UcxWorker>> UcxWorker::create(std::shared_ptr<UcxContext>
   TUTTI_TRY(worker->set_up());
   int wake = -1;
   const ucs_status_t status = worker->ucx_.worker_get_efd(worker->worker_, &wake);
-  if (status != UCS_OK) return ucx_error(worker->ucx_, "asking for what wakes a sleeper", status);
+  if (status != UCS_OK) return ucx_error(worker->ucx_, "getting the descriptor that wakes a sleeping thread", status);
   TUTTI_TRY(host.links.doorbell().add_wait_source(wake));
   host.links.doorbell().add_armed([weak = std::weak_ptr(worker)] {
     const auto living = weak.lock();
@@ -59,7 +64,7 @@ Status UcxWorker::set_up() {
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE | UCP_WORKER_PARAM_FIELD_AM_ALIGNMENT;
   params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
   params.am_alignment = 64;
-  const SignalsBlocked blocked;  // UCX starts a thread of its own
+  const SignalsBlocked blocked;  // UCX starts a thread, which must not receive signals
   ucs_status_t status = ucx_.worker_create(context_->handle(), &params, &worker_);
   if (status != UCS_OK) {
     worker_ = nullptr;
@@ -78,11 +83,11 @@ Status UcxWorker::set_up() {
   std::size_t address_bytes = 0;
   status = ucx_.worker_get_address(worker_, &address, &address_bytes);
   if (status != UCS_OK) return ucx_error(ucx_, "asking for the worker's address", status);
-  const UcxIntroduction mine{.key = key_, .slots = options_.slots, .slot_bytes = options_.slot_bytes};
-  introduction_.assign(reinterpret_cast<const char*>(&mine), sizeof(mine));
-  introduction_.append(reinterpret_cast<const char*>(address), address_bytes);
+  const UcxHandshake mine{.key = key_, .slots = options_.slots, .slot_bytes = options_.slot_bytes};
+  handshake_message_.assign(reinterpret_cast<const char*>(&mine), sizeof(mine));
+  handshake_message_.append(reinterpret_cast<const char*>(address), address_bytes);
   ucx_.worker_release_address(worker_, address);
-  if (introduction_.size() <= Introductions::kMostIntroduction) return {};
+  if (handshake_message_.size() <= HandshakeChannel::kMaxMessageBytes) return {};
   return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1,
                fmt::format("UCX {}: this rank's address has {} bytes: name fewer devices in UCX_NET_DEVICES",
                            ucx_.version, address_bytes)};
@@ -98,7 +103,7 @@ Result<UcxLane*> UcxWorker::open(std::uint32_t rank, std::uint16_t lane) {
   UcxLane& opened = peer.lanes[lane];
   use(opened);
   if (!peer.introduced && !over()) {
-    TUTTI_TRY(introductions_->introduce(rank, 0, introduction_));
+    TUTTI_TRY(handshake_channel_->send(rank, 0, handshake_message_));
     peer.introduced = true;
     unconnected_.push_back(&peer);
   }
@@ -122,20 +127,21 @@ void UcxWorker::use(UcxLane& lane) {
   for (UcxArrived& arrived : lane.arrivals) arrived.lane = &lane;
 }
 
-// Once the peer has introduced itself. True when it has, whatever came of it.
+// Makes the endpoint when the handshake message of the peer has arrived. Returns true if it has arrived, whether or
+// not the endpoint works.
 bool UcxWorker::connect(UcxPeer& peer) {
-  const std::optional<std::string> text = introductions_->take(peer.rank, 0);
-  if (!text && introductions_->corrupt(peer.rank)) {
-    peer.error_words = introductions_->trouble();
+  const std::optional<std::string> text = handshake_channel_->take(peer.rank, 0);
+  if (!text && handshake_channel_->corrupt(peer.rank)) {
+    peer.error_words = handshake_channel_->trouble();
     fail(peer, UCS_ERR_INVALID_ADDR, "");
     return true;
   }
   if (!text) return false;
-  UcxIntroduction theirs;
+  UcxHandshake theirs;
   if (text->size() > sizeof(theirs)) std::memcpy(&theirs, text->data(), sizeof(theirs));
-  if (text->size() <= sizeof(theirs) || theirs.magic != kUcxMagic || theirs.version != UcxIntroduction().version ||
+  if (text->size() <= sizeof(theirs) || theirs.magic != kUcxMagic || theirs.version != UcxHandshake().version ||
       theirs.slots != options_.slots || theirs.slot_bytes != options_.slot_bytes) {
-    peer.error_words = "it has introduced itself as no rank of this version does";
+    peer.error_words = "its handshake message is malformed, or from a rank with another version or other settings";
     fail(peer, UCS_ERR_INVALID_ADDR, "");
     return true;
   }
@@ -146,10 +152,12 @@ bool UcxWorker::connect(UcxPeer& peer) {
     fail(peer, status, "making an endpoint (are UCX_TLS and UCX_NET_DEVICES the same on both ranks?)");
     return true;
   }
-  const std::vector<UcxWay> ways = ways_of(ucx_, peer.endpoint);
-  peer.way = describe(ways);
-  const bool by_card = !no_failures_ && std::any_of(ways.begin(), ways.end(),
-                                                    [](const UcxWay& way) { return writes_by_card(way.transport); });
+  const std::vector<UcxResource> resources = resources_of(ucx_, peer.endpoint);
+  peer.resources = describe(resources);
+  const bool by_card =
+      !no_failure_detection_ && std::any_of(resources.begin(), resources.end(), [](const UcxResource& resource) {
+        return is_nic_write_transport(resource.transport);
+      });
   peer.writes = by_card || context_->puts() == UcxPuts::kAlways;
   peer.connected = true;
   for (UcxLane& lane : peer.lanes) start(lane);
@@ -163,15 +171,15 @@ ucs_status_t UcxWorker::make_endpoint(UcxPeer& peer, const void* address) {
   params.address = static_cast<const ucp_address_t*>(address);
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = {.cb = &UcxWorker::on_error, .arg = &peer};
-  if (context_->tells_of_ends()) {
+  if (context_->detects_failures()) {
     const ucs_status_t status = ucx_.ep_create(worker_, &params, &peer.endpoint);
     if (status == UCS_OK) return status;
   }
-  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS;  // not every transport can tell of a peer's end
+  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS;  // not every transport can detect the failure of a peer
   const ucs_status_t status = ucx_.ep_create(worker_, &params, &peer.endpoint);
   if (status != UCS_OK) return status;
-  context_->tells_of_no_ends();
-  no_failures_ = true;
+  context_->set_no_failure_detection();
+  no_failure_detection_ = true;
   return UCS_OK;
 }
 
@@ -182,7 +190,8 @@ void UcxWorker::fail(UcxPeer& peer, ucs_status_t status, std::string_view doing)
   if (peer.error_words.empty()) {
     peer.error_words = fmt::format("{}{}{}", ucx_.status_string(status), doing.empty() ? "" : ", ", doing);
   }
-  for (UcxLane& lane : peer.lanes) {  // what UCX has not had, it will not have
+  // Messages that were not passed to UCX are dropped.
+  for (UcxLane& lane : peer.lanes) {
     unfinished_ -= lane.sent - lane.started;
     lane.started = lane.sent;
   }
@@ -203,10 +212,10 @@ void UcxWorker::close(UcxPeer& peer) {
   if (UCS_PTR_IS_PTR(request)) closing_.push_back(request);
 }
 
-// Not within UCX's own callbacks.
+// Closes the endpoints of peers that have failed. UCX does not permit that within its own callbacks.
 void UcxWorker::close_failed() {
   for (UcxPeer* peer : failed_) {
-    if (!no_failures_) close(*peer);
+    if (!no_failure_detection_) close(*peer);
   }
   failed_.clear();
   std::erase_if(closing_, [this](void* request) {
@@ -218,8 +227,9 @@ void UcxWorker::close_failed() {
 
 std::optional<std::string> UcxWorker::broken(std::uint32_t rank) {
   const UcxPeer& peer = peers_[rank];
-  if (!peer.dead() || peer.left || clock_.now_ns() - peer.error_ns < kErrorRestsNs) return std::nullopt;
-  return fmt::format("UCX {}{}: {}", ucx_.version, peer.way.empty() ? "" : " by " + peer.way, peer.error_words);
+  if (!peer.dead() || peer.left || clock_.now_ns() - peer.error_ns < kErrorDelayNs) return std::nullopt;
+  return fmt::format("UCX {}{}: {}", ucx_.version, peer.resources.empty() ? "" : " by " + peer.resources,
+                     peer.error_words);
 }
 
 std::string UcxWorker::troubles() const {
@@ -229,20 +239,21 @@ std::string UcxWorker::troubles() const {
     text += fmt::format("{}UCX to rank {}: {}", text.empty() ? "" : "; ", peer.rank, peer.error_words);
   }
   for (const UcxPeer* peer : unconnected_) {
-    text += fmt::format("{}rank {} has not told its UCX address", text.empty() ? "" : "; ", peer->rank);
+    text += fmt::format("{}rank {} has not sent its UCX address yet", text.empty() ? "" : "; ", peer->rank);
   }
-  if (no_failures_) {
-    text += fmt::format("{}UCX does not tell of a peer's end over the transports that UCX_TLS leaves it",
+  if (no_failure_detection_) {
+    text += fmt::format("{}UCX cannot detect the failure of a peer with the transports that UCX_TLS permits",
                         text.empty() ? "" : "; ");
   }
   if (!no_slots_.empty()) text += (text.empty() ? "" : "; ") + no_slots_;
-  if (refused_ > 0) text += fmt::format("{}refused {} messages of strangers", text.empty() ? "" : "; ", refused_);
+  if (refused_ > 0)
+    text += fmt::format("{}refused {} messages that no peer has sent", text.empty() ? "" : "; ", refused_);
   return text;
 }
 
 // ---- sending ----
 
-UcxHeader UcxWorker::header_to(const UcxPeer& peer, UcxKind kind) const {
+UcxHeader UcxWorker::header_to(const UcxPeer& peer, UcxMessageType kind) const {
   UcxHeader header;
   header.kind = kind;
   header.key = peer.key;
@@ -250,7 +261,8 @@ UcxHeader UcxWorker::header_to(const UcxPeer& peer, UcxKind kind) const {
   return header;
 }
 
-// One active message; what comes back is UCX's. The header and the data stay as they are until `done` is called.
+// Sends one active message. Returns the request of UCX. The header and the data must remain unchanged until `done`
+// is called.
 void* UcxWorker::post(UcxPeer& peer, const UcxHeader& header, std::string_view data, ucp_send_nbx_callback_t done,
                       void* user) {
   const ucp_request_param_t param = ucx_request_param(done, user);
@@ -289,7 +301,7 @@ void UcxWorker::send(UcxLane& lane, std::uint64_t bytes, const CallTag& tag) {
   if (lane.peer->connected) start(lane);
 }
 
-// Gives UCX what it has not had.
+// Passes the messages to UCX that it has not received yet.
 void UcxWorker::start(UcxLane& lane) {
   UcxPeer& peer = *lane.peer;
   while (lane.started < lane.sent && !peer.dead()) {
@@ -306,14 +318,14 @@ void UcxWorker::start(UcxLane& lane) {
   }
 }
 
-// The active message, with the payload or without.
+// Sends the active message, with the payload, or without it if the payload was put into a slot of the receiver.
 void UcxWorker::start_message(UcxSend& message) {
   UcxLane& lane = *message.lane;
   if (lane.peer->dead()) return finish(message);
   message.header.released = static_cast<std::uint32_t>(lane.released);
-  lane.told = lane.released;
-  lane.untold_bytes = 0;
-  const bool written = message.header.kind == UcxKind::kWritten;
+  lane.reported = lane.released;
+  lane.unreported_bytes = 0;
+  const bool written = message.header.kind == UcxMessageType::kWritten;
   const std::string_view data(reinterpret_cast<const char*>(message.memory.get()), written ? 0 : message.header.bytes);
   void* request = post(*lane.peer, message.header, data, &UcxWorker::on_sent, &message);
   if (UCS_PTR_IS_PTR(request)) return;
@@ -344,7 +356,7 @@ bool UcxWorker::delivered(UcxLane& lane) {
   return done();
 }
 
-// Of messages that the peer has not told to have released.
+// Bytes of the messages that the peer has not reported as released.
 std::uint64_t UcxWorker::unconfirmed_bytes(const UcxLane& lane) const {
   std::uint64_t bytes = 0;
   for (std::uint64_t number = lane.credited; number < lane.started; ++number) {
@@ -353,65 +365,68 @@ std::uint64_t UcxWorker::unconfirmed_bytes(const UcxLane& lane) const {
   return bytes;
 }
 
-// Of this lane alone: what another call has sent, and nobody reads yet, holds up nobody here. Never to a peer whose
-// endpoint is broken, unless it left by itself: who waits learns that it cannot be reached.
-bool UcxWorker::gone(const UcxLane& lane) const {
+// True if the operating system or the peer has all messages of this lane. Only this lane counts, because unread
+// messages of another call must not delay this one. If the endpoint of the peer is broken, the result is true only
+// if the peer has left properly. Otherwise the waiting caller finds that the peer is unreachable.
+bool UcxWorker::is_handed_over(const UcxLane& lane) const {
   if (lane.peer->dead()) return lane.peer->left;
   return unconfirmed_bytes(lane) <= kSystemTakes / kBusyLanes;
 }
 
 bool UcxWorker::handed_over(UcxLane& lane) {
   if (!delivered(lane)) return false;
-  if (over() || gone(lane)) return true;
+  if (over() || is_handed_over(lane)) return true;
   progress();
-  return gone(lane);
+  return is_handed_over(lane);
 }
 
 // ---- credits ----
 
-// Queues the lane to tell what it has released, where the sender needs to know.
-void UcxWorker::owe(UcxLane& lane) {
-  const std::uint64_t untold = lane.released - lane.told;
-  if (lane.owes || untold == 0) return;
-  if (2 * untold < options_.slots && lane.seen - lane.told < options_.slots && lane.untold_bytes < kToldBytes) return;
-  lane.owes = true;
-  owing_.push_back(&lane);
+// Queues the lane for a report of its released messages, if the sender needs that report.
+void UcxWorker::queue_report(UcxLane& lane) {
+  const std::uint64_t unreported = lane.released - lane.reported;
+  if (lane.report_queued || unreported == 0) return;
+  if (2 * unreported < options_.slots && lane.seen - lane.reported < options_.slots &&
+      lane.unreported_bytes < kReportBytes)
+    return;
+  lane.report_queued = true;
+  reports_queue_.push_back(&lane);
 }
 
-void UcxWorker::tell(UcxLane& lane) {
+void UcxWorker::report_released(UcxLane& lane) {
   UcxPeer& peer = *lane.peer;
-  lane.credit = header_to(peer, UcxKind::kCredit);
+  lane.credit = header_to(peer, UcxMessageType::kCredit);
   lane.credit.lane = lane.number;
   lane.credit.released = static_cast<std::uint32_t>(lane.released);
-  lane.told = lane.released;
-  lane.untold_bytes = 0;
-  void* request = post(peer, lane.credit, {}, &UcxWorker::on_told, &lane);
+  lane.reported = lane.released;
+  lane.unreported_bytes = 0;
+  void* request = post(peer, lane.credit, {}, &UcxWorker::on_reported, &lane);
   lane.credit_going = UCS_PTR_IS_PTR(request);
   if (UCS_PTR_IS_ERR(request)) fail(peer, UCS_PTR_STATUS(request), "sending");
 }
 
-void UcxWorker::on_told(void* request, ucs_status_t status, void* lane) {
-  UcxLane& told = *static_cast<UcxLane*>(lane);
-  told.peer->worker->in_callback([&] {
-    told.credit_going = false;
-    told.peer->worker->ucx_.request_free(request);
-    if (status != UCS_OK) told.peer->worker->fail(*told.peer, status, "sending");
+void UcxWorker::on_reported(void* request, ucs_status_t status, void* lane) {
+  UcxLane& reported = *static_cast<UcxLane*>(lane);
+  reported.peer->worker->in_callback([&] {
+    reported.credit_going = false;
+    reported.peer->worker->ucx_.request_free(request);
+    if (status != UCS_OK) reported.peer->worker->fail(*reported.peer, status, "sending");
   });
 }
 
 bool UcxWorker::flush() {
   if (over()) return true;
-  std::erase_if(owing_, [this](UcxLane* lane) {
+  std::erase_if(reports_queue_, [this](UcxLane* lane) {
     const UcxPeer& peer = *lane->peer;
-    if (!peer.dead() && lane->released != lane->told) {
+    if (!peer.dead() && lane->released != lane->reported) {
       if (!peer.connected || lane->credit_going) return false;
-      tell(*lane);
+      report_released(*lane);
     }
-    lane->owes = false;
+    lane->report_queued = false;
     return true;
   });
   if (unfinished_ > 0) progress();
-  return unfinished_ == 0 && owing_.empty();
+  return unfinished_ == 0 && reports_queue_.empty();
 }
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// The part of UcxWorker that writes long messages into the receiver's slots.
+// The part of UcxWorker that writes long messages into the slots of the receiver with ucp_put_nbx.
 #include <array>
 #include <cstring>
 #include <utility>
@@ -8,16 +8,16 @@
 
 namespace tutti {
 
-// ---- the receiver's slots ----
+// ---- slots of the receiver ----
 
-// Within UCX's callbacks: the rest is settle()'s.
+// Runs within callbacks of UCX, so it only queues the lane. settle() does the rest.
 void UcxWorker::wants_slots(UcxLane& lane) {
   if (lane.offers) return;
   lane.offers = true;
   offering_.push_back(&lane);
 }
 
-// True when nothing is left to do for it.
+// Creates the slots of a lane and advertises them. Returns true if nothing more must be done for this lane.
 bool UcxWorker::offer_slots(UcxLane& lane) {
   UcxPeer& peer = *lane.peer;
   if (peer.dead()) return true;
@@ -28,7 +28,7 @@ bool UcxWorker::offer_slots(UcxLane& lane) {
     return true;
   }
   lane.slots = std::move(*slots);
-  lane.offer = header_to(peer, UcxKind::kOffer);
+  lane.offer = header_to(peer, UcxMessageType::kOffer);
   lane.offer.lane = lane.number;
   lane.offer.bytes = static_cast<std::uint32_t>(lane.slots->offer().size());
   lane.offer.released = static_cast<std::uint32_t>(lane.released);
@@ -39,19 +39,20 @@ bool UcxWorker::offer_slots(UcxLane& lane) {
 }
 
 void UcxWorker::on_offered(void* request, ucs_status_t status, void* lane) {
-  UcxLane& told = *static_cast<UcxLane*>(lane);
-  told.peer->worker->in_callback([&] {
-    told.offer_going = false;
-    told.peer->worker->ucx_.request_free(request);
-    if (status != UCS_OK) told.peer->worker->fail(*told.peer, status, "sending");
+  UcxLane& reported = *static_cast<UcxLane*>(lane);
+  reported.peer->worker->in_callback([&] {
+    reported.offer_going = false;
+    reported.peer->worker->ucx_.request_free(request);
+    if (status != UCS_OK) reported.peer->worker->fail(*reported.peer, status, "sending");
   });
 }
 
-// A second one, or one that is none, is no sound peer's. What only announces its words (UCX_RNDV_THRESH) is left alone:
-// messages stay active ones.
+// A correct peer sends one well-formed advertisement for each lane. If UCX only announces its data (rendezvous,
+// because of UCX_RNDV_THRESH), it is ignored, and messages remain active messages.
 ucs_status_t UcxWorker::take_offer(UcxLane& lane, const void* data, std::size_t bytes, std::uint64_t how) {
   const bool first = lane.key == nullptr && lane.offered.empty();
-  if (!first || bytes <= sizeof(UcxOffer) || bytes > sizeof(UcxOffer) + kMostUcxKey || !lane.peer->connected) {
+  if (!first || bytes <= sizeof(UcxSlotsOffer) || bytes > sizeof(UcxSlotsOffer) + kMostUcxKey ||
+      !lane.peer->connected) {
     lane.corrupt = true;
     return UCS_OK;
   }
@@ -63,9 +64,10 @@ ucs_status_t UcxWorker::take_offer(UcxLane& lane, const void* data, std::size_t 
 
 void UcxWorker::read_offer(UcxLane& lane) {
   if (lane.peer->dead()) return;
-  UcxOffer offer;
+  UcxSlotsOffer offer;
   std::memcpy(&offer, lane.offered.data(), sizeof(offer));
-  // UCX reads a key to its own end, which it is not told: a key that lies reads zeros.
+  // ucp_ep_rkey_unpack() does not receive the length of the key, but reads as far as the key itself demands. So the
+  // key is copied into a longer buffer of zeros: if a malformed key demands too much, UCX reads zeros.
   std::array<char, kMostUcxKey * 8> key{};
   std::memcpy(key.data(), lane.offered.data() + sizeof(offer), lane.offered.size() - sizeof(offer));
   const ucs_status_t status = ucx_.ep_rkey_unpack(lane.peer->endpoint, key.data(), &lane.key);
@@ -77,7 +79,7 @@ void UcxWorker::read_offer(UcxLane& lane) {
   lane.remote_slots = offer.address;
 }
 
-// When nothing that uses them is left.
+// Call it when no request uses the keys any more.
 void UcxWorker::release_keys(UcxPeer& peer) {
   for (UcxLane& lane : peer.lanes) {
     if (lane.key != nullptr) ucx_.rkey_destroy(std::exchange(lane.key, nullptr));
@@ -90,21 +92,22 @@ bool UcxWorker::writes(const UcxLane& lane, const UcxHeader& header) const {
   return lane.key != nullptr && header.bytes >= kUcxPutFrom;
 }
 
-// UCX 1.13 keeps the order of a put and a message behind a fence only where both go by the same queue pair, so the
-// message waits for a flush: it has been written then. Both are asked for at once, so that it waits for no later one.
+// The announcement is sent after a flush, which confirms that the data has arrived. In UCX 1.13 a fence is not
+// enough, because it orders a put and a message only if both use the same queue pair. The put and the flush are
+// started together, so that the flush does not wait for later puts.
 void UcxWorker::write(UcxSend& message) {
   UcxLane& lane = *message.lane;
-  message.header.kind = UcxKind::kWritten;
+  message.header.kind = UcxMessageType::kWritten;
   const std::uint64_t slot = (lane.started - 1) % options_.slots;
   const std::uint64_t place = lane.remote_slots + slot * ucx_slot_stride(options_.slot_bytes);
   const ucp_request_param_t param = ucx_request_param(&UcxWorker::on_written, &message);
-  message.writing = 1;  // until both have been asked for
+  message.writing = 1;  // until both have been started
   void* put = ucx_.put_nbx(lane.peer->endpoint, message.memory.get(), message.header.bytes, place, lane.key, &param);
   if (await_written(message, put)) await_written(message, ucx_.ep_flush_nbx(lane.peer->endpoint, &param));
   if (--message.writing == 0) start_message(message);
 }
 
-// False where it has failed.
+// Counts a request that must complete before the announcement. Returns false if the request has failed.
 bool UcxWorker::await_written(UcxSend& message, void* request) {
   if (UCS_PTR_IS_PTR(request)) ++message.writing;
   if (!UCS_PTR_IS_ERR(request)) return true;

@@ -19,14 +19,16 @@ Arrival VerbsReceiveConnection::arrival(const CallTag& call, std::span<std::byte
       noted_ = sequence;
       if (number_ != kPointToPointLane) links_.note_call(peer_, header->tag);
     }
-    if (sequence > call.sequence) return Arrival::kNothing;  // the peer has given this call up: its board says why
+    // The peer has given this call up and is in a later one. Its status board contains the reason.
+    if (sequence > call.sequence) return Arrival::kNothing;
     if (sequence == call.sequence) {
-      if (header->tag == call) return lane_->front_is_placed() ? Arrival::kMessage : Arrival::kCorrupt;
+      if (header->tag == call) return lane_->front_is_in_bounds() ? Arrival::kMessage : Arrival::kCorrupt;
       mismatched_ = header->tag;
-      links_.pusher().push_now();  // both sides say best who differs when both know
+      // Send this rank's status board now: only when both sides know both tags can they report which rank differs.
+      links_.pusher().push_now();
       return Arrival::kMismatch;
     }
-    lane_->release();  // left behind by a call that failed
+    lane_->release();  // a message of an earlier call that failed
   }
   return lane_->corrupt() ? Arrival::kCorrupt : Arrival::kNothing;
 }
@@ -34,8 +36,8 @@ Arrival VerbsReceiveConnection::arrival(const CallTag& call, std::span<std::byte
 Message VerbsReceiveConnection::front() {
   const VerbsLane::Header* header = lane_->front();
   TUTTI_ASSERT(header != nullptr);
-  if (header->landing != Landings::kNowhere) {
-    return {.carrier = Carrier::kDelivered, .bytes = header->bytes, .landing = header->landing};
+  if (header->output_offset != ReceiveTargets::kInSlot) {
+    return {.carrier = Carrier::kDelivered, .bytes = header->bytes, .output_offset = header->output_offset};
   }
   return {.carrier = Carrier::kSlot, .data = lane_->payload(), .bytes = header->bytes};
 }

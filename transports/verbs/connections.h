@@ -1,5 +1,6 @@
-// The two ends of a connection by verbs: a VerbsLane's sending and receiving side, with the rules of transport.h about
-// calls. Belong to the thread that drives progress.
+// VerbsSendConnection and VerbsReceiveConnection: the sending end and the receiving end of one connection over
+// InfiniBand verbs. Both are thin wrappers of a VerbsLane that apply the rules of transport.h, for example that
+// messages of earlier calls are dropped. Use them in the thread that drives progress.
 #pragma once
 
 #include <memory>
@@ -20,7 +21,7 @@ class VerbsSendConnection final : public SendConnection {
                    const CallTag& tag) override {
     lane_->send_pinned(whole, data, bytes, tag);
   }
-  std::uint64_t least_aimed() const override { return kVerbsLeastAimed; }
+  std::uint64_t min_aimed_bytes() const override { return kVerbsMinDirectBytes; }
   bool aim(const CallTag& call, std::uint64_t output_bytes, std::uint64_t offset) override {
     return lane_->aim(call, output_bytes, offset);
   }
@@ -31,37 +32,38 @@ class VerbsSendConnection final : public SendConnection {
   void send_published(const WindowRef& place, std::uint64_t bytes, const CallTag& tag) override;
   void send_delivered(std::uint64_t bytes, const CallTag& tag) override;
   bool drained() override { return handed_over(); }
-  // The card sends by itself; only what it reads from memory that is not ours has to be waited for.
+  // The NIC sends without help from this process. Only data that it reads directly from the memory of the user must
+  // be waited for, because the user may change that memory afterwards.
   bool handed_over() override { return lane_->pins_done() || (lane_->pump(), lane_->pins_done()); }
 
  private:
-  std::shared_ptr<VerbsLane> lane_;  // shared by the two directions and the path
+  std::shared_ptr<VerbsLane> lane_;  // shared by the connections of both directions and by the VerbsPath
 };
 
 class VerbsReceiveConnection final : public ReceiveConnection {
  public:
-  // `links` outlives every use but the destruction.
+  // `links` must exist whenever a function is called, but may be destroyed before this object.
   VerbsReceiveConnection(std::shared_ptr<VerbsLane> lane, TcpLinks& links, std::uint32_t peer, std::uint16_t number)
       : lane_(std::move(lane)), links_(links), peer_(peer), number_(number) {}
   Arrival arrival(const CallTag& call, std::span<std::byte> place) override;
-  std::uint64_t least_aimed() const override {
-    return lane_->options().shows_outputs ? kVerbsLeastAimed : ReceiveConnection::least_aimed();
+  std::uint64_t min_aimed_bytes() const override {
+    return lane_->options().advertises_outputs ? kVerbsMinDirectBytes : ReceiveConnection::min_aimed_bytes();
   }
-  bool show_output(const CallTag& call, std::span<std::byte> output) override {
-    return lane_->show_output(call, output);
+  bool advertise_output(const CallTag& call, std::span<std::byte> output) override {
+    return lane_->advertise_output(call, output);
   }
-  bool recall_output() override { return lane_->recall_output(); }
-  void hide_output(bool gave_up) override { lane_->hide_output(gave_up); }
+  bool revoke_output() override { return lane_->revoke_output(); }
+  void withdraw_output(bool gave_up) override { lane_->withdraw_output(gave_up); }
   CallTag mismatched_tag() const override { return mismatched_; }
   Message front() override;
   void release() override { lane_->release(); }
 
  private:
-  std::shared_ptr<VerbsLane> lane_;  // as above
+  std::shared_ptr<VerbsLane> lane_;  // shared like that of VerbsSendConnection
   TcpLinks& links_;
   const std::uint32_t peer_;
   const std::uint16_t number_;
-  std::uint64_t noted_ = 0;  // the call that the board was told of last
+  std::uint64_t noted_ = 0;  // sequence number of the call that was last recorded in `links_`
   CallTag mismatched_;
 };
 

@@ -71,20 +71,22 @@ Status VerbsDevice::prepare(std::uint64_t cache_bytes) {
   return {};
 }
 
-std::shared_ptr<Registrations> VerbsDevice::make_registrations(MemoryUse use, std::uint64_t cache_bytes) {
-  return std::make_shared<Registrations>(  // shared with those who forget memory
-      [this, use](void* data, std::size_t bytes) -> std::optional<Registrations::Key> {
+std::shared_ptr<RegistrationCache> VerbsDevice::make_registrations(MemoryUse use, std::uint64_t cache_bytes) {
+  return std::make_shared<RegistrationCache>(  // shared with the callbacks of memory_release_callback()
+      [this, use](void* data, std::size_t bytes) -> std::optional<RegistrationCache::Key> {
         if (!library_.fork_is_harmless()) return std::nullopt;
         ibv_mr* const region = register_memory(data, bytes, use);
         if (region == nullptr) return std::nullopt;
-        return Registrations::Key{.handle = region, .local = region->lkey, .remote = region->rkey};
+        return RegistrationCache::Key{.handle = region, .local = region->lkey, .remote = region->rkey};
       },
-      [this](const Registrations::Key& key) { library_.dereg_mr(static_cast<ibv_mr*>(key.handle)); }, cache_bytes,
+      [this](const RegistrationCache::Key& key) { library_.dereg_mr(static_cast<ibv_mr*>(key.handle)); }, cache_bytes,
       MemoryMonitor::shared());
 }
 
 VerbsDevice::~VerbsDevice() {
-  if (process_ != getpid()) {  // a forked copy: the kernel's objects are the parent's
+  // This is a copy in a forked child. The kernel objects belong to the parent, so the child must not free anything:
+  // the caches are moved to memory that is leaked intentionally.
+  if (process_ != getpid()) {
     static_cast<void>(new (std::nothrow) auto(std::move(sources_)));
     static_cast<void>(new (std::nothrow) auto(std::move(targets_)));
     return;
@@ -99,7 +101,7 @@ VerbsDevice::~VerbsDevice() {
 ibv_mr* VerbsDevice::register_memory(void* data, std::size_t bytes, MemoryUse use) const {
   const unsigned access = use == MemoryUse::kWrittenByPeers ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : 0u;
   if (library_.reg_mr_iova2 == nullptr) return library_.reg_mr(domain_, data, bytes, static_cast<int>(access));
-  // Relaxed ordering: what arrives is looked at after its completion only.
+  // Relaxed ordering lets the NIC write in any order. That is safe because data is only read after its completion.
   return library_.reg_mr_iova2(domain_, data, bytes, reinterpret_cast<std::uintptr_t>(data),
                                access | IBV_ACCESS_RELAXED_ORDERING);
 }

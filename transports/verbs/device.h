@@ -1,5 +1,6 @@
-// VerbsDevice: an opened device: its context, protection domain, registered memory and what it reports of itself. One
-// per device and process, shared by all ranks and communicators in it. Thread-safe.
+// VerbsDevice: an opened RDMA device. It owns the verbs context, the protection domain, the caches of registered
+// memory, and the reports that the device sends about its own state. There is one object for each device and
+// process, which all ranks and communicators of the process share. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +9,15 @@
 #include <vector>
 
 #include "transports/verbs/library.h"
-#include "transports/verbs/registrations.h"
+#include "transports/verbs/registration_cache.h"
 #include "transports/verbs/reports.h"
 
 namespace tutti {
 
 class VerbsDevice : public std::enable_shared_from_this<VerbsDevice> {
  public:
-  // The one of this name, opened if it is not yet. `cache_bytes`: of the first who opens it. Errors: kSystem.
+  // Returns the device called `name`, and opens it if no object for it exists. `cache_bytes` is the size of each
+  // registration cache; only the call that opens the device determines it. Errors: kSystem.
   static Result<std::shared_ptr<VerbsDevice>> open(const std::string& name, std::uint64_t cache_bytes);
   ~VerbsDevice();
   VerbsDevice(const VerbsDevice&) = delete;
@@ -26,22 +28,24 @@ class VerbsDevice : public std::enable_shared_from_this<VerbsDevice> {
   ibv_context* context() const { return context_; }
   ibv_pd* domain() const { return domain_; }
   const ibv_device_attr& limits() const { return limits_; }
-  enum class MemoryUse : std::uint8_t { kReadByUs, kWrittenByPeers };  // sent from; received into
-  // Users' memory. One cache for each use: memory that is sent from need not be writable, and peers have no key to it.
-  std::shared_ptr<Registrations> registrations(MemoryUse use) const {
+  // kReadByUs: memory that this rank sends from. kWrittenByPeers: memory that peers write into.
+  enum class MemoryUse : std::uint8_t { kReadByUs, kWrittenByPeers };
+  // Registered memory of users. Each use has its own cache, because memory that is only sent from need not be
+  // writable, and peers must not get a key with which they could write to it.
+  std::shared_ptr<RegistrationCache> registrations(MemoryUse use) const {
     return use == MemoryUse::kReadByUs ? sources_ : targets_;
   }
-  // Null, with errno, where the system refuses.
+  // Registers memory with the device. Returns null and sets errno if the operating system refuses.
   ibv_mr* register_memory(void* data, std::size_t bytes, MemoryUse use) const;
 
-  // Reads what the device has reported of itself into reports(). Never blocks.
+  // Reads the asynchronous events of the device into reports(). Never blocks.
   void pump();
   DeviceReports& reports() { return reports_; }
 
  private:
   VerbsDevice(const VerbsLibrary& library, std::string name, ibv_context* context);
   Status prepare(std::uint64_t cache_bytes);
-  std::shared_ptr<Registrations> make_registrations(MemoryUse use, std::uint64_t cache_bytes);
+  std::shared_ptr<RegistrationCache> make_registrations(MemoryUse use, std::uint64_t cache_bytes);
 
   const VerbsLibrary& library_;
   const std::string name_;
@@ -49,8 +53,9 @@ class VerbsDevice : public std::enable_shared_from_this<VerbsDevice> {
   const pid_t process_;
   ibv_pd* domain_ = nullptr;
   ibv_device_attr limits_{};
-  std::shared_ptr<Registrations> sources_;  // shared with those who forget memory, as
-  std::shared_ptr<Registrations> targets_;
+  // Both are shared with the callbacks of memory_release_callback(), which may run after the device was closed.
+  std::shared_ptr<RegistrationCache> sources_;
+  std::shared_ptr<RegistrationCache> targets_;
   DeviceReports reports_;
 };
 

@@ -8,7 +8,7 @@
 namespace tutti {
 namespace {
 
-// The lower the better.
+// Preference of a RoCE address; lower is better. The result is an index into kReasons.
 int rank_of(const GidEntry& entry) {
   if (entry.type == GidType::kRoceV1) return 3;
   if (is_ipv4(entry.gid)) return 0;
@@ -16,8 +16,9 @@ int rank_of(const GidEntry& entry) {
 }
 
 constexpr std::array<std::string_view, 4> kReasons = {
-    "the first RoCE v2 address of IPv4", "the first routable RoCE v2 address of IPv6, there being none of IPv4",
-    "the first RoCE v2 address of a link, there being no other", "the first RoCE v1 address, there being none of v2"};
+    "the first RoCE v2 address of IPv4", "the first routable RoCE v2 address of IPv6, because there is none of IPv4",
+    "the first link-local RoCE v2 address, because there is no other",
+    "the first RoCE v1 address, because there is none of v2"};
 
 }  // namespace
 
@@ -60,7 +61,7 @@ std::optional<GidChoice> choose_gid(const std::vector<GidEntry>& entries, bool e
         ethernet ? "it has no GID: give its network interface an address" : "it has no GID: is a subnet manager up?";
     return std::nullopt;
   }
-  if (!ethernet) return GidChoice{.entry = entries.front(), .reason = "InfiniBand's first"};
+  if (!ethernet) return GidChoice{.entry = entries.front(), .reason = "the first GID of the InfiniBand port"};
   const auto best = std::min_element(entries.begin(), entries.end(), [](const GidEntry& a, const GidEntry& b) {
     return std::pair(rank_of(a), a.index) < std::pair(rank_of(b), b.index);
   });

@@ -1,5 +1,6 @@
-// Which of a RoCE port's addresses (GIDs) a queue pair speaks from. By rule, with the reason for the log: the field's
-// most common fault is a wrong guess. Pure functions.
+// Selects the address (GID) of a port that its queue pairs use as their source address. A wrong GID is the most
+// common configuration error of RoCE, so the selection follows fixed rules and returns its reason for the log. All
+// functions are pure.
 #pragma once
 
 #include <array>
@@ -32,14 +33,22 @@ bool is_link_local(const Gid& gid);  // fe80::/64
 std::string text_of(const Gid& gid);
 std::string_view to_string(GidType type);
 
-// `entries`: those of one port that are in use. `wanted`: the user's index. In order: the user's; RoCE v2 of IPv4; RoCE
-// v2 of IPv6 that is routable; RoCE v2 of a link-local address; RoCE v1; on InfiniBand the first. Of several that are
-// equal the one with the lowest index. Nothing where there is none; `reason` then says why.
+// `entries`: the GIDs of one port that are in use. `wanted`: the index that the user has configured, if any. The
+// order of preference is:
+//
+//   1. the GID with the index that the user has configured
+//   2. RoCE v2 with an IPv4 address
+//   3. RoCE v2 with a routable IPv6 address
+//   4. RoCE v2 with a link-local address
+//   5. RoCE v1
+//
+// On InfiniBand the first GID is used, unless the user has configured one. If several GIDs are equally good, the one
+// with the lowest index is used. Returns nothing if no GID qualifies; `reason` then contains the explanation.
 std::optional<GidChoice> choose_gid(const std::vector<GidEntry>& entries, bool ethernet,
                                     std::optional<std::int32_t> wanted, std::string& reason);
 
-// Whether queue pairs at these two can speak to each other, as far as addresses tell: both RoCE of one IP family, or
-// both InfiniBand of one subnet.
+// True if queue pairs with these two source addresses can reach each other, as far as the addresses show. That is
+// the case if both are RoCE addresses of the same IP family, or both are InfiniBand addresses of the same subnet.
 bool same_family(const Gid& a, bool a_ethernet, const Gid& b, bool b_ethernet);
 
 }  // namespace tutti

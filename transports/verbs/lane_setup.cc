@@ -1,5 +1,5 @@
-// VerbsLane's beginning and end: memory, queue pairs, how the two ends learn of each other, and that a queue pair has
-// broken.
+// Set-up and end of a VerbsLane: its memory and its queue pairs, the handshake of the two ends, and reports to the
+// peer that a queue pair has broken.
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -15,20 +15,23 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint16_t kReadyLane = 0x8000;   // beside a lane's number: "my queue pairs receive now"
-constexpr std::uint16_t kBrokenLane = 0x4000;  // likewise: "it has broken", which queue pair, and why
-constexpr std::size_t kMostBrokenWords = 256;
-constexpr std::uint32_t kIntroductionMagic = 0x32425654;  // "TVB2"
+// Set in the lane number of a handshake message: "my queue pairs are ready to receive".
+constexpr std::uint16_t kReadyFlag = 0x8000;
+// Set in the lane number of a handshake message: "this lane has broken". The message contains the index of the queue
+// pair and the reason.
+constexpr std::uint16_t kBrokenFlag = 0x4000;
+constexpr std::size_t kMaxReasonBytes = 256;
+constexpr std::uint32_t kHandshakeMagic = 0x32425654;  // "TVB2"
 
-struct Greeting {
-  std::uint32_t magic = kIntroductionMagic;
+struct HandshakeHeader {
+  std::uint32_t magic = kHandshakeMagic;
   std::uint32_t pairs = 0;
   std::uint32_t slots = 0;
   std::uint32_t slot_bytes = 0;
   std::uint64_t address = 0;
 };
 
-struct GreetingPair {
+struct HandshakePair {
   std::uint32_t number = 0;
   std::uint32_t packet_number = 0;
   std::uint32_t key = 0;
@@ -36,14 +39,17 @@ struct GreetingPair {
 
 }  // namespace
 
-VerbsLane::VerbsLane(const VerbsLaneOptions& options, Introductions& introductions)
-    : options_(options), introductions_(introductions), parts_(options.slots, 0), whole_(options.slots, false) {}
+VerbsLane::VerbsLane(const VerbsLaneOptions& options, HandshakeChannel& handshake_channel)
+    : options_(options),
+      handshake_channel_(handshake_channel),
+      parts_(options.slots, 0),
+      whole_(options.slots, false) {}
 
 Result<std::shared_ptr<VerbsLane>> VerbsLane::open(const VerbsLaneOptions& options, const std::vector<Rail>& rails,
-                                                   Introductions& introductions) {
-  std::shared_ptr<VerbsLane> lane(new VerbsLane(options, introductions));  // private constructor
+                                                   HandshakeChannel& handshake_channel) {
+  std::shared_ptr<VerbsLane> lane(new VerbsLane(options, handshake_channel));  // private constructor
   TUTTI_TRY(lane->prepare(rails));
-  TUTTI_TRY(introductions.introduce(options.peer, options.lane, lane->introduction()));
+  TUTTI_TRY(handshake_channel.send(options.peer, options.lane, lane->handshake_message()));
   return lane;
 }
 
@@ -56,7 +62,8 @@ Status VerbsLane::prepare(const std::vector<Rail>& rails) {
                  fmt::format("no memory for a connection to rank {}: {}", options_.peer, std::strerror(errno))};
   }
   memory_ = static_cast<std::byte*>(mapped);
-  // A child that is forked has none of it: pages that are shared with one would be copied away from the card.
+  // A forked child does not get this memory. Otherwise fork() would mark the pages copy-on-write, and the next write
+  // of this process would go to a copy that the NIC does not see.
   static_cast<void>(madvise(mapped, 2 * half, MADV_DONTFORK));
   for (const Rail& rail : rails) {
     using Use = VerbsDevice::MemoryUse;
@@ -80,11 +87,12 @@ Status VerbsLane::prepare(const std::vector<Rail>& rails) {
       pairs_.back().pair = pair->pair;
       pairs_.back().most_inline = pair->most_inline;
       std::uint32_t number = 0;
-      static_cast<void>(getrandom(&number, sizeof(number), 0));  // any will do
+      // Any starting number works, so an error of getrandom() is ignored.
+      static_cast<void>(getrandom(&number, sizeof(number), 0));
       pairs_.back().packet_number = number & 0xffffff;
     }
   }
-  if (std::ranges::count(weights_, 0u) > 0) weights_.clear();  // of some it is not known
+  if (std::ranges::count(weights_, 0u) > 0) weights_.clear();  // the speed of some port is unknown
   return {};
 }
 
@@ -107,33 +115,34 @@ void VerbsLane::close() {
   regions_.clear();
 }
 
-std::string VerbsLane::introduction() const {
-  const Greeting greeting{.pairs = static_cast<std::uint32_t>(pairs_.size()),
-                          .slots = options_.slots,
-                          .slot_bytes = options_.slot_bytes,
-                          .address = reinterpret_cast<std::uintptr_t>(receive_slot(0))};
-  std::string text(reinterpret_cast<const char*>(&greeting), sizeof(greeting));
+std::string VerbsLane::handshake_message() const {
+  const HandshakeHeader header{.pairs = static_cast<std::uint32_t>(pairs_.size()),
+                               .slots = options_.slots,
+                               .slot_bytes = options_.slot_bytes,
+                               .address = reinterpret_cast<std::uintptr_t>(receive_slot(0))};
+  std::string text(reinterpret_cast<const char*>(&header), sizeof(header));
   for (const Pair& pair : pairs_) {
-    const GreetingPair one{.number = pair.pair->qp_num, .packet_number = pair.packet_number, .key = pair.target->rkey};
+    const HandshakePair one{.number = pair.pair->qp_num, .packet_number = pair.packet_number, .key = pair.target->rkey};
     text.append(reinterpret_cast<const char*>(&one), sizeof(one));
   }
   return text;
 }
 
-// False where it is none, or does not fit ours.
-bool VerbsLane::accept(const std::string& text) {
-  Greeting greeting;
-  if (text.size() < sizeof(greeting)) return false;
-  std::memcpy(&greeting, text.data(), sizeof(greeting));
-  if (greeting.magic != kIntroductionMagic || greeting.pairs != pairs_.size() || greeting.slots != options_.slots ||
-      greeting.slot_bytes != options_.slot_bytes ||
-      text.size() != sizeof(greeting) + pairs_.size() * sizeof(GreetingPair)) {
+// Connects the queue pairs to those in the handshake message of the peer. Returns false if the message cannot be
+// read, or if its options differ from those of this rank.
+bool VerbsLane::accept_handshake(const std::string& text) {
+  HandshakeHeader header;
+  if (text.size() < sizeof(header)) return false;
+  std::memcpy(&header, text.data(), sizeof(header));
+  if (header.magic != kHandshakeMagic || header.pairs != pairs_.size() || header.slots != options_.slots ||
+      header.slot_bytes != options_.slot_bytes ||
+      text.size() != sizeof(header) + pairs_.size() * sizeof(HandshakePair)) {
     return false;
   }
-  remote_slots_ = greeting.address;
+  remote_slots_ = header.address;
   for (std::size_t i = 0; i < pairs_.size(); ++i) {
-    GreetingPair one;
-    std::memcpy(&one, text.data() + sizeof(greeting) + i * sizeof(one), sizeof(one));
+    HandshakePair one;
+    std::memcpy(&one, text.data() + sizeof(header) + i * sizeof(one), sizeof(one));
     Pair& pair = pairs_[i];
     pair.remote_number = one.number;
     pair.remote_key = one.key;
@@ -145,26 +154,27 @@ bool VerbsLane::accept(const std::string& text) {
   return true;
 }
 
-// A write that arrives at a queue pair which does not receive yet is lost until its time runs out. So each side says
-// when its own do, and sends when it has heard that of the other.
+// A write that reaches a queue pair before it is ready to receive is lost, and is only sent again after a timeout.
+// Therefore each side reports when its own queue pairs are ready, and sends only after the report of the other side
+// has arrived.
 void VerbsLane::connect() {
   if (!broken_.empty()) return;
-  if (stage_ == Stage::kIntroduced) {
-    const auto text = introductions_.take(options_.peer, options_.lane);
-    if (!text && introductions_.corrupt(options_.peer)) fail(introductions_.trouble());
+  if (stage_ == Stage::kHandshakeSent) {
+    const auto text = handshake_channel_.take(options_.peer, options_.lane);
+    if (!text && handshake_channel_.corrupt(options_.peer)) fail(handshake_channel_.trouble());
     if (!text) return;
-    if (!accept(*text)) {
+    if (!accept_handshake(*text)) {
       fail(
-          fmt::format("rank {} introduced its queue pairs otherwise than this rank: have all ranks the same "
-                      "TUTTI_RDMA_QUEUE_PAIRS and version?",
+          fmt::format("the queue pairs of rank {} do not match those of this rank: use the same "
+                      "TUTTI_RDMA_QUEUE_PAIRS and the same build of Tutti on all ranks",
                       options_.peer));
     }
     if (!broken_.empty()) return;
-    const Status told = introductions_.introduce(options_.peer, options_.lane | kReadyLane, "");
-    if (!told.ok()) return fail(told.error().message);
-    stage_ = Stage::kAnswered;
+    const Status sent = handshake_channel_.send(options_.peer, options_.lane | kReadyFlag, "");
+    if (!sent.ok()) return fail(sent.error().message);
+    stage_ = Stage::kReadySent;
   }
-  if (stage_ == Stage::kAnswered && introductions_.take(options_.peer, options_.lane | kReadyLane)) {
+  if (stage_ == Stage::kReadySent && handshake_channel_.take(options_.peer, options_.lane | kReadyFlag)) {
     stage_ = Stage::kConnected;
   }
 }
@@ -179,7 +189,7 @@ void VerbsLane::note_reports() {
 
 void VerbsLane::probe() {
   if (stage_ != Stage::kConnected || !broken_.empty()) return;
-  poll();  // a completion says more
+  poll();  // a completion has a more precise reason
   for (std::size_t i = 0; i < pairs_.size() && broken_.empty(); ++i) {
     ibv_qp_attr state{};
     ibv_qp_init_attr made{};
@@ -189,26 +199,28 @@ void VerbsLane::probe() {
   }
 }
 
-// The peer may have nothing to learn it from: its own queue pair may work, and it may only receive.
-void VerbsLane::tell_broken(std::size_t index, const std::string& words) {
+// Informs the peer, because it may not notice by itself: its own queue pair may still work, and it may only be
+// receiving.
+void VerbsLane::report_broken(std::size_t index, const std::string& words) {
   const auto number = static_cast<std::uint32_t>(index);
   std::string text(reinterpret_cast<const char*>(&number), sizeof(number));
-  text += words.substr(0, kMostBrokenWords);
+  text += words.substr(0, kMaxReasonBytes);
   static_cast<void>(
-      introductions_.introduce(options_.peer, options_.lane | kBrokenLane, text));  // it has failed anyway
+      // Errors are ignored, because the lane has failed already.
+      handshake_channel_.send(options_.peer, options_.lane | kBrokenFlag, text));
 }
 
-void VerbsLane::hear() {
-  if (stage_ == Stage::kClosed || told_broken_ || !connected()) return;
-  const auto text = introductions_.take(options_.peer, options_.lane | kBrokenLane);
+void VerbsLane::receive_broken_report() {
+  if (stage_ == Stage::kClosed || peer_reported_broken_ || !connected()) return;
+  const auto text = handshake_channel_.take(options_.peer, options_.lane | kBrokenFlag);
   std::uint32_t number = 0;
   if (!text || text->size() < sizeof(number)) return;
   std::memcpy(&number, text->data(), sizeof(number));
-  told_broken_ = true;
-  std::string words = text->substr(sizeof(number), kMostBrokenWords);
-  for (char& c : words) c = c >= ' ' && c <= '~' ? c : '?';  // a peer's
+  peer_reported_broken_ = true;
+  std::string words = text->substr(sizeof(number), kMaxReasonBytes);
+  for (char& c : words) c = c >= ' ' && c <= '~' ? c : '?';  // sent by a peer, so it may contain anything
   const Pair& pair = pairs_[std::min<std::size_t>(number, pairs_.size() - 1)];
-  fail(fmt::format("{}: rank {} says: {}", way_of(pair), options_.peer, words));
+  fail(fmt::format("{}: rank {} says: {}", describe_pair(pair), options_.peer, words));
 }
 
 }  // namespace tutti

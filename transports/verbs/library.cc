@@ -61,7 +61,8 @@ Result<const VerbsLibrary*> open() {
 }  // namespace
 
 Result<const VerbsLibrary*> VerbsLibrary::load() {
-  static const Result<const VerbsLibrary*> loaded = open();  // stays open: threads may use it while the process ends
+  // The library is never closed, because threads may still use it while the process ends.
+  static const Result<const VerbsLibrary*> loaded = open();
   return loaded;
 }
 

@@ -1,12 +1,13 @@
-// libibverbs, opened at run time: the functions that are not inline in its header. What is inline (post, poll, arm)
-// goes through the tables of an opened device and needs no symbol.
+// VerbsLibrary: the functions of libibverbs that are not inline in its header. The library is opened at run time, so
+// that one build of Tutti also works on machines without it. The inline functions (post, poll, arm) need no symbol
+// of the library, because they use the function table of an opened device.
 #pragma once
 
 #include <infiniband/verbs.h>
 
 #include "tutti/result.h"
 
-// Of the header: macros over functions of the same names, which would ask for symbols.
+// The header defines macros over these two functions. The macros would require symbols at link time.
 #undef ibv_query_port
 #undef ibv_reg_mr
 
@@ -42,15 +43,16 @@ struct VerbsLibrary {
   decltype(&::ibv_wc_status_str) wc_status_str = nullptr;
   decltype(&::ibv_port_state_str) port_state_str = nullptr;
   decltype(&::ibv_event_type_str) event_type_str = nullptr;
-  // Absent before rdma-core 28: then no access flag beyond the old ones is asked for.
+  // Null before rdma-core 28. In that case no access flags are used that older versions do not have.
   ibv_mr* (*reg_mr_iova2)(ibv_pd*, void*, std::size_t, std::uint64_t, unsigned) = nullptr;
 
-  decltype(&::ibv_is_fork_initialized) is_fork_initialized = nullptr;  // absent before rdma-core 36
-  // Whether a fork leaves pinned pages to this process (Linux 5.12); else what it writes next goes to copies that no
-  // card sees, so that users' memory cannot be pinned.
+  decltype(&::ibv_is_fork_initialized) is_fork_initialized = nullptr;  // null before rdma-core 36
+  // True if fork() leaves pinned pages to the parent process (since Linux 5.12). If not, then after a fork the next
+  // write of this process goes to a copy of the page, which the NIC does not see. In that case memory of users must
+  // not be pinned.
   bool fork_is_harmless() const { return is_fork_initialized != nullptr && is_fork_initialized() == IBV_FORK_UNNEEDED; }
 
-  // Opened once per process. Thread-safe. Errors: kUnsupported.
+  // Opens the library once per process. Thread-safe. Errors: kUnsupported.
   static Result<const VerbsLibrary*> load();
 };
 

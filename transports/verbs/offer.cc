@@ -10,19 +10,19 @@
 namespace tutti {
 namespace {
 
-constexpr std::string_view kHead = "verbs2";  // the number: of the version
+constexpr std::string_view kHead = "verbs2";  // the number at the end is the version of the format
 constexpr std::size_t kFields = 8;
 constexpr std::size_t kLongestName = 64;
 
 Error unreadable(const std::string& text) {
   return {ErrorCode::kRefused, ErrorScope::kCommunicator, -1,
-          fmt::format("\"{}\" is no list of RDMA ports", text.substr(0, 64))};
+          fmt::format("\"{}\" is not a list of RDMA ports", text.substr(0, 64))};
 }
 
 Error of_another_version(std::string_view head) {
   return {
       ErrorCode::kRefused, ErrorScope::kCommunicator, -1,
-      fmt::format("its offer of RDMA ports is of version {}, this rank's {}: have all ranks the same build of Tutti",
+      fmt::format("its offer of RDMA ports has version {}, this rank's {}: use the same build of Tutti on all ranks",
                   head, kHead)};
 }
 
@@ -72,7 +72,7 @@ bool parse_port(std::string_view text, VerbsPort& port) {
 
 std::string print_offer(const std::vector<VerbsPort>& ports) {
   std::string text(kHead);
-  for (std::size_t i = 0; i < std::min(ports.size(), kMostPorts); ++i) {
+  for (std::size_t i = 0; i < std::min(ports.size(), kMaxPorts); ++i) {
     const VerbsPort& port = ports[i];
     text += fmt::format(";{},{},{},{},{},{},", port.device, port.number,
                         port.ethernet ? (port.first_version ? '1' : '2') : 'i', port.mbps, port.mtu, port.lid);
@@ -87,7 +87,7 @@ Result<std::vector<VerbsPort>> parse_offer(const std::string& text) {
   if (text.empty()) return ports;
   const std::vector<std::string_view> parts = split(text, ';');
   if (parts.front() != kHead && is_version(parts.front())) return of_another_version(parts.front());
-  if (parts.front() != kHead || parts.size() > kMostPorts + 1) return unreadable(text);
+  if (parts.front() != kHead || parts.size() > kMaxPorts + 1) return unreadable(text);
   for (std::size_t i = 1; i < parts.size(); ++i) {
     if (!parse_port(parts[i], ports.emplace_back())) return unreadable(text);
     if (i > 1 && ports[i - 1].rail <= ports[i - 2].rail) return unreadable(text);

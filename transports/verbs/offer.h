@@ -1,5 +1,6 @@
-// What a rank tells its peers at set-up of its ports, and which of two ranks' ports speak to each other. Pure
-// functions; what is parsed is a peer's and is not trusted.
+// The offer: the text in which a rank describes its ports to its peers during set-up. This file also selects which
+// ports of two ranks are connected to each other. All functions are pure. An offer that is parsed comes from a peer,
+// so it is checked.
 #pragma once
 
 #include <string>
@@ -10,16 +11,20 @@
 
 namespace tutti {
 
-// "verbs2;rxe0,1,2,1000,3,0,00..01,0;..." (2: RoCE v2, 1: v1, i: InfiniBand; last the rail): printable, without '|'.
-// `ports`: by rail.
+// The offer of a rank, printable and without '|', for example "verbs2;rxe0,1,2,1000,3,0,00..01,0;...". "verbs2" is
+// the format with its version. Then each port has these fields: device, port number, link type (2: RoCE v2, 1: RoCE
+// v1, i: InfiniBand), speed in Mbit/s, MTU (ibv_mtu), LID, GID in hexadecimal digits, rail. `ports` must be sorted
+// by rail.
 std::string print_offer(const std::vector<VerbsPort>& ports);
-// By rail, each once. Errors: kRefused: it is no such text, of another version (a job's ranks have one build), or has
-// more ports than kMostPorts. An empty one has no ports.
+// Returns the ports sorted by rail, with each rail at most once. An empty text means no ports. Errors: kRefused if
+// the text is not an offer, is of another version (all ranks of a job need the same build), or has more than
+// kMaxPorts ports.
 Result<std::vector<VerbsPort>> parse_offer(const std::string& text);
-inline constexpr std::size_t kMostPorts = 32;
+inline constexpr std::size_t kMaxPorts = 32;
 
-// Pairs of indexes, ours and theirs: ports of the same rail where these can speak, so that rails stay apart. Each
-// side's by rail. Both ranks find the same. Empty: no way.
+// Returns pairs of indexes into `ours` and `theirs`: ports of the same rail that can reach each other. Different
+// rails are never connected, because their networks may be separate. Both lists must be sorted by rail. Both ranks
+// compute the same pairs. The result is empty if the two ranks cannot reach each other over any rail.
 std::vector<std::pair<std::size_t, std::size_t>> match_rails(const std::vector<VerbsPort>& ours,
                                                              const std::vector<VerbsPort>& theirs);
 

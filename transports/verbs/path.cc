@@ -16,15 +16,16 @@
 namespace tutti {
 namespace {
 
-constexpr std::int64_t kProbeEveryNs = 10'000'000;  // a question takes a card some ten microseconds (guessed)
+// Time between two queries of a queue pair. A query is estimated to take about 10 microseconds.
+constexpr std::int64_t kProbeEveryNs = 10'000'000;
 
-// How long a packet is sent again before the way counts as broken.
+// How long the device retransmits a packet before it reports the queue pair as broken.
 std::int64_t tries_last_ns(const VerbsSettings& settings) {
   constexpr std::int64_t kUnitNs = 4096;
   return (kUnitNs << settings.timeout) * (settings.retries + 1);
 }
 
-// Of a rank: its ports and their devices.
+// The maker of the VerbsPaths of one rank. It owns the ports of the rank and keeps their devices open.
 class VerbsMaker final : public DataPathMaker {
  public:
   VerbsMaker(VerbsSettings settings, std::vector<VerbsPort> ports, std::vector<std::shared_ptr<VerbsDevice>> devices)
@@ -40,7 +41,7 @@ class VerbsMaker final : public DataPathMaker {
  private:
   const VerbsSettings settings_;
   const std::vector<VerbsPort> ports_;
-  const std::vector<std::shared_ptr<VerbsDevice>> devices_;  // of the ports; shared by the process
+  const std::vector<std::shared_ptr<VerbsDevice>> devices_;  // one for each port; shared by the process
 };
 
 std::string names_of(const std::vector<VerbsPort>& ports) {
@@ -103,9 +104,9 @@ Result<std::unique_ptr<VerbsPath>> VerbsPath::create(const DataPathHost& host, c
     if (settings.required && !theirs->empty() && path->peers_[peer].empty()) {
       return Error{
           ErrorCode::kConfig, ErrorScope::kCommunicator, static_cast<std::int32_t>(peer),
-          fmt::format("no RDMA port of this rank ({}) speaks to one of rank {} ({}): have ports of the same rail "
-                      "up with addresses of the same kind, say by TUTTI_RDMA_DEVICES which ports speak to "
-                      "each other (the i-th to the i-th), or set TUTTI_TRANSPORT=tcp",
+          fmt::format("no RDMA port of this rank ({}) reaches one of rank {} ({}): bring up ports of the same rail "
+                      "with addresses of the same type, or set TUTTI_RDMA_DEVICES so that the i-th port of each "
+                      "rank is in the same network, or set TUTTI_TRANSPORT=tcp",
                       names_of(ports), peer, names_of(*theirs))};
     }
   }
@@ -113,7 +114,8 @@ Result<std::unique_ptr<VerbsPath>> VerbsPath::create(const DataPathHost& host, c
 }
 
 VerbsPath::~VerbsPath() {
-  if (getpid() != process_) {  // a forked copy: all of it is the parent's
+  // This is a copy in a forked child. All resources belong to the parent, so they are leaked intentionally.
+  if (getpid() != process_) {
     static_cast<void>(new (std::nothrow) auto(std::move(lanes_)));
     static_cast<void>(new (std::nothrow) auto(std::move(rails_)));
     return;
@@ -130,8 +132,8 @@ Result<std::shared_ptr<VerbsLane>> VerbsPath::lane(std::uint32_t peer, std::uint
                                  .slots = options_.slots,
                                  .slot_bytes = options_.slot_bytes,
                                  .queue_pairs = settings_.queue_pairs,
-                                 .shows_outputs = settings_.write_outputs},
-                                peers_[peer], host_.introductions);
+                                 .advertises_outputs = settings_.write_outputs},
+                                peers_[peer], host_.handshake_channel);
     if (!made) return made.error();
     known = lanes_.emplace(Key{peer, number}, std::move(*made)).first;
   }
@@ -151,8 +153,9 @@ Result<std::unique_ptr<ReceiveConnection>> VerbsPath::open_receive(std::uint32_t
       std::make_unique<VerbsReceiveConnection>(std::move(*opened), host_.links, peer, number));
 }
 
-// After every round: also a rank that waits for others takes what has come, since a peer may wait for a credit or an
-// answer to its introduction, and one notice is all that ends a sleep.
+// Called after every round of progress. A rank that waits for others must process its completions, too, because a
+// peer may wait for a credit or for an answer to its handshake, and a sleep ends only once for all completions that
+// have arrived.
 bool VerbsPath::flush() {
   for (const auto& rail : rails_) {
     if (rail != nullptr) rail->poll();
@@ -173,12 +176,13 @@ void VerbsPath::pump() {
   for (auto& [key, lane] : lanes_) {
     lane->pump();
     if (reported) lane->note_reports();
-    lane->hear();
+    lane->receive_broken_report();
   }
   probe_next();
 }
 
-// A queue pair that shares its receives gets no completion when it breaks, and not every device reports that.
+// Queries one lane after the other. This is necessary because a queue pair with a shared receive queue gets no
+// completion when it breaks, and because some devices do not report it as an event either.
 void VerbsPath::probe_next() {
   const std::int64_t now_ns = SteadyClock().now_ns();
   if (lanes_.empty() || now_ns - probed_ns_ < kProbeEveryNs) return;
@@ -189,10 +193,10 @@ void VerbsPath::probe_next() {
   next->second->probe();
 }
 
-// Of several lanes, which go the same way, the first.
-std::string VerbsPath::way(std::uint32_t peer) {
+// All lanes to a peer use the same ports, so the first lane stands for all of them.
+std::string VerbsPath::describe_path(std::uint32_t peer) {
   const auto found = lanes_.lower_bound({peer, 0});
-  return found != lanes_.end() && found->first.first == peer ? found->second->way() : std::string();
+  return found != lanes_.end() && found->first.first == peer ? found->second->describe_path() : std::string();
 }
 
 std::optional<std::string> VerbsPath::broken(std::uint32_t peer) {
@@ -200,11 +204,12 @@ std::optional<std::string> VerbsPath::broken(std::uint32_t peer) {
     if (std::string why = rail.rail->failure(); !why.empty()) return why;
     if (const auto since_ns = rail.rail->device().reports().down_since_ns(rail.rail->port().number)) {
       const std::int64_t down_ns = SteadyClock().now_ns() - *since_ns;
-      // What is sent meanwhile would have been given up by now; who only receives knows by this.
+      // After this time every packet sent meanwhile would have been given up. A rank that only receives cannot notice
+      // the failure otherwise.
       if (down_ns > tries_last_ns(settings_) && lanes_.lower_bound({peer, 0}) != lanes_.upper_bound({peer, 0xffff})) {
-        return fmt::format("{} port {} has been down for {:.1f} s, longer than packets are sent again: {}",
+        return fmt::format("{} port {} has been down for {:.1f} s, longer than packets are retransmitted: {}",
                            rail.rail->port().device, rail.rail->port().number, static_cast<double>(down_ns) / 1e9,
-                           way(peer));
+                           describe_path(peer));
       }
     }
     DeviceReports& reports = rail.rail->device().reports();
@@ -216,19 +221,20 @@ std::optional<std::string> VerbsPath::broken(std::uint32_t peer) {
   return std::nullopt;
 }
 
-// Who has read a peer's goodbye has all that it said before, though maybe not looked at it.
-bool VerbsPath::told_broken(std::uint32_t peer) {
+// If this rank has received the close frame of a peer, then it also has received everything that the peer sent
+// before, but may not have processed it.
+bool VerbsPath::peer_reported_broken(std::uint32_t peer) {
   bool told = false;
   for (auto found = lanes_.lower_bound({peer, 0}); found != lanes_.end() && found->first.first == peer; ++found) {
-    found->second->hear();
-    told |= found->second->told_broken();
+    found->second->receive_broken_report();
+    told |= found->second->peer_reported_broken();
   }
   return told;
 }
 
-// Of peers that have gone nothing can be expected any more.
-void VerbsPath::drain(std::int64_t patience_ns) {
-  const std::int64_t deadline_ns = SteadyClock().now_ns() + patience_ns;
+// Waits only for live peers, because nothing can arrive at a peer that has left or is lost.
+void VerbsPath::drain(std::int64_t timeout_ns) {
+  const std::int64_t deadline_ns = SteadyClock().now_ns() + timeout_ns;
   bool waits = true;
   while (waits && SteadyClock().now_ns() < deadline_ns) {
     waits = false;
@@ -241,8 +247,8 @@ void VerbsPath::drain(std::int64_t patience_ns) {
   }
 }
 
-MemoryForgetter VerbsPath::memory_forgetter() {
-  std::vector<std::weak_ptr<Registrations>> all;
+MemoryReleaseCallback VerbsPath::memory_release_callback() {
+  std::vector<std::weak_ptr<RegistrationCache>> all;
   for (const auto& rail : rails_) {
     if (rail == nullptr) continue;
     all.push_back(rail->device().registrations(VerbsDevice::MemoryUse::kReadByUs));
@@ -255,10 +261,10 @@ MemoryForgetter VerbsPath::memory_forgetter() {
   };
 }
 
-std::uint64_t VerbsPath::sends_told() const {
+std::uint64_t VerbsPath::send_completions() const {
   std::uint64_t told = 0;
   for (const auto& rail : rails_) {
-    if (rail != nullptr) told += rail->sends_told();
+    if (rail != nullptr) told += rail->send_completions();
   }
   return told;
 }

@@ -1,4 +1,5 @@
-// VerbsPath: one transport's lanes, and the ports that they go over. docs/decisions/0019-verbs.md.
+// VerbsPath: the DataPath over InfiniBand verbs. It owns the lanes of one transport and the ports that they use. The
+// design is explained in docs/decisions/0019-verbs.md. Use it in the thread that drives progress.
 #pragma once
 
 #include <unistd.h>
@@ -18,9 +19,9 @@ namespace tutti {
 
 class VerbsPath final : public DataPath {
  public:
-  // `devices` and `ports`, in the same order, are what this rank has offered. Errors: kSystem, with the device;
-  // kRefused (an offer that cannot be read); kConfig (settings.required, and a peer that has offered
-  // something has no port that ours reach).
+  // `devices` and `ports`, which have the same order, are the ones that this rank has offered. Errors: kSystem, with
+  // the name of the device; kRefused if an offer cannot be read; kConfig if settings.required is set and a peer that
+  // has offered ports has none that a port of this rank can reach.
   static Result<std::unique_ptr<VerbsPath>> create(const DataPathHost& host, const DataPathOptions& options,
                                                    const std::vector<std::shared_ptr<VerbsDevice>>& devices,
                                                    const std::vector<VerbsPort>& ports, const VerbsSettings& settings);
@@ -31,13 +32,14 @@ class VerbsPath final : public DataPath {
   Result<std::unique_ptr<SendConnection>> open_send(std::uint32_t peer, std::uint16_t lane) override;
   Result<std::unique_ptr<ReceiveConnection>> open_receive(std::uint32_t peer, std::uint16_t lane) override;
   void pump() override;
-  bool flush() override;  // true: the cards send by themselves
-  std::string way(std::uint32_t peer) override;
+  // Always true, because the NICs send without help from this process.
+  bool flush() override;
+  std::string describe_path(std::uint32_t peer) override;
   std::optional<std::string> broken(std::uint32_t peer) override;
-  bool told_broken(std::uint32_t peer) override;
-  void drain(std::int64_t patience_ns) override;
-  MemoryForgetter memory_forgetter() override;
-  std::uint64_t sends_told() const override;
+  bool peer_reported_broken(std::uint32_t peer) override;
+  void drain(std::int64_t timeout_ns) override;
+  MemoryReleaseCallback memory_release_callback() override;
+  std::uint64_t send_completions() const override;
   std::string troubles() override;
 
  private:
@@ -52,11 +54,14 @@ class VerbsPath final : public DataPath {
   const DataPathHost host_;
   const DataPathOptions options_;
   const VerbsSettings settings_;
-  std::vector<std::shared_ptr<VerbsRail>> rails_;    // by our port; shared with nobody, watched by the doorbell
-  std::vector<std::vector<VerbsLane::Rail>> peers_;  // by rank; empty: not reached
+  // One rail for each port of this rank, null if it reaches no peer. They are shared pointers only so that the
+  // doorbell can hold weak pointers to them.
+  std::vector<std::shared_ptr<VerbsRail>> rails_;
+  std::vector<std::vector<VerbsLane::Rail>> peers_;  // indexed by rank; empty: not reached
   std::map<Key, std::shared_ptr<VerbsLane>> lanes_;  // shared with their connections
-  Key probed_{};                                     // the lane whose queue pairs were asked last
-  std::int64_t probed_ns_ = 0;                       // when
+  // The lane whose queue pairs were queried last, and the time of that query.
+  Key probed_{};
+  std::int64_t probed_ns_ = 0;
 };
 
 }  // namespace tutti

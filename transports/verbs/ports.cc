@@ -1,20 +1,22 @@
-// Which ports of this machine's RDMA devices can be used, and why the others cannot.
+// Finds the ports of this machine's RDMA devices that can be used, and the reasons why others cannot be used.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <fstream>
 
+#include "transports/verbs/device_filter.h"
 #include "transports/verbs/gid.h"
 #include "transports/verbs/library.h"
 #include "transports/verbs/verbs_maker.h"
-#include "transports/verbs/wanted.h"
 
 namespace tutti {
 namespace {
 
-constexpr std::array<std::uint32_t, 2> kSoftwareVendors = {0xffffff, 0x626d74};  // as rdma_rxe and siw name themselves
-constexpr int kMostGids = 256;  // looked at; a card has room for up to 1024, and most are empty
+// The vendor ids of the software devices rdma_rxe and siw.
+constexpr std::array<std::uint32_t, 2> kSoftwareVendors = {0xffffff, 0x626d74};
+// Number of table entries that are read. A NIC has space for up to 1024 GIDs, of which most are empty.
+constexpr int kMostGids = 256;
 
 std::string first_line(const std::string& path) {
   std::ifstream file(path);
@@ -63,7 +65,7 @@ class PortFinder {
     ibv_device_attr limits{};
     if (library_.query_device(context, &limits) != 0) {
       count_unseen(device, name);
-      refuse(fmt::format("{} does not say what it has", name));
+      refuse(fmt::format("{}: ibv_query_device has failed", name));
     } else {
       for (int port = 1; port <= limits.phys_port_cnt; ++port) {
         look(context, name, static_cast<std::uint8_t>(port), limits);
@@ -72,9 +74,11 @@ class PortFinder {
     library_.close_device(context);
   }
 
-  // Of all that was looked at: also a port that is down has its rail, so that no other meets its peers.
+  // Gives a rail to each port that TUTTI_RDMA_DEVICES accepts, even if the port is down or cannot be used for another
+  // reason. Otherwise the other ports would move to lower rails, and would be connected to the wrong ports of the
+  // peers.
   void number_rails() {
-    const std::vector<std::size_t> rails = rails_of(settings_.devices, seen_);
+    const std::vector<std::size_t> rails = assign_rails(settings_.devices, seen_);
     for (VerbsPort& port : found_.usable) {
       const auto is_it = [&](const PortName& one) { return one.device == port.device && one.number == port.number; };
       const auto place = std::find_if(seen_.begin(), seen_.end(), is_it) - seen_.begin();
@@ -87,7 +91,7 @@ class PortFinder {
  private:
   void refuse(std::string why) { found_.refused.push_back(std::move(why)); }
 
-  // The ports of a device that says nothing have their rails, too.
+  // Adds the ports of a device that cannot be opened or queried, so that they keep their rails, too.
   void count_unseen(const ibv_device* device, const std::string& name) {
     for (const std::uint8_t number : listed_ports(device->ibdev_path)) {
       seen_.push_back({.device = name, .number = number});
@@ -97,12 +101,12 @@ class PortFinder {
   void look(ibv_context* context, const std::string& device, std::uint8_t number, const ibv_device_attr& limits) {
     const std::string place = fmt::format("{} port {}", device, number);
     seen_.push_back({.device = device, .number = number, .software = is_software(limits)});
-    if (!is_wanted(settings_.devices, device, number)) {
+    if (!is_port_accepted(settings_.devices, device, number)) {
       return refuse(fmt::format("{}: not among TUTTI_RDMA_DEVICES={}", place, settings_.devices));
     }
     ibv_port_attr attributes{};
     if (library_.query_port(context, number, &attributes) != 0) {
-      return refuse(fmt::format("{}: does not say how it is", place));
+      return refuse(fmt::format("{}: ibv_query_port has failed", place));
     }
     if (attributes.state != IBV_PORT_ACTIVE) {
       return refuse(fmt::format("{}: not active (its state is {})", place, library_.port_state_str(attributes.state)));
@@ -150,15 +154,16 @@ class PortFinder {
   std::vector<PortName> seen_;
 };
 
-// Beside cards, devices of software are used only by name: a message that is spread over both waits for the slower.
+// If there are NICs, software devices are used only if the user has named them. Otherwise a message would be divided
+// between both, and would take as long as the part on the slower device.
 void leave_out_software(const VerbsSettings& settings, VerbsPorts& found) {
   const auto is_card = [](const VerbsPort& port) { return !port.software; };
   if (!settings.devices.empty() || std::none_of(found.usable.begin(), found.usable.end(), is_card)) return;
   for (const VerbsPort& port : found.usable) {
     if (!port.software) continue;
     found.refused.push_back(
-        fmt::format("{} port {}: a device of software, and there are cards: TUTTI_RDMA_DEVICES can "
-                    "name it",
+        fmt::format("{} port {}: a software device, which is used beside NICs only if TUTTI_RDMA_DEVICES "
+                    "names it",
                     port.device, port.number));
   }
   std::erase_if(found.usable, [](const VerbsPort& port) { return port.software; });

@@ -13,12 +13,13 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint32_t kReceives = 1024;       // posted at most, for all peers together
-constexpr std::uint32_t kCompletions = 16384;   // held at most
-constexpr std::uint32_t kRefillAt = 64;         // receives posted at once
-constexpr std::uint32_t kInline = 256;          // bytes asked for
-constexpr std::uint8_t kReceiverNotReady = 12;  // 0.64 ms until the next try
-constexpr std::uint8_t kTriesForReceiver = 7;   // for ever: the peer's process is alive, or TCP says that it is not
+constexpr std::uint32_t kReceives = 1024;       // maximum number of posted receive requests, for all peers together
+constexpr std::uint32_t kCompletions = 16384;   // capacity of the completion queue
+constexpr std::uint32_t kRefillAt = 64;         // receive requests that are posted together
+constexpr std::uint32_t kInline = 256;          // size of inline messages to request from the device, in bytes
+constexpr std::uint8_t kReceiverNotReady = 12;  // code of the time until the next try: 0.64 ms
+// 7 means without limit. If the process of the peer has died, the TCP connection detects that.
+constexpr std::uint8_t kTriesForReceiver = 7;
 constexpr std::uint8_t kHopLimit = 64;
 
 }  // namespace
@@ -74,7 +75,7 @@ VerbsRail::~VerbsRail() {
   if (channel_ != nullptr) library().destroy_comp_channel(channel_);
 }
 
-// Requests without memory: an arrival takes one, and says where it lies by its immediate data.
+// Posts receive requests without memory. Each arrival consumes one. Its immediate data contains where the data is.
 void VerbsRail::refill() {
   std::array<ibv_recv_wr, kRefillAt> requests{};
   while (missing_receives_ > 0) {
@@ -89,7 +90,7 @@ void VerbsRail::refill() {
   }
 }
 
-Result<VerbsRail::PairMade> VerbsRail::create_pair(VerbsUser& user, std::size_t pair, std::uint32_t depth) {
+Result<VerbsRail::CreatedPair> VerbsRail::create_pair(CompletionHandler& user, std::size_t pair, std::uint32_t depth) {
   ibv_qp_init_attr wanted{};
   wanted.send_cq = queue_;
   wanted.recv_cq = queue_;
@@ -99,7 +100,8 @@ Result<VerbsRail::PairMade> VerbsRail::create_pair(VerbsUser& user, std::size_t 
   wanted.cap.max_send_sge = 2;
   wanted.cap.max_inline_data = kInline;
   ibv_qp* made = library().create_qp(device_->domain(), &wanted);
-  if (made == nullptr) {  // some devices refuse what they have no room for
+  // Some devices refuse more inline data than they support, so try without.
+  if (made == nullptr) {
     wanted.cap.max_inline_data = 0;
     made = library().create_qp(device_->domain(), &wanted);
   }
@@ -117,17 +119,18 @@ Result<VerbsRail::PairMade> VerbsRail::create_pair(VerbsUser& user, std::size_t 
     return error_of("a queue pair cannot be initialised", error);
   }
   device_->reports().watch(made);
-  places_[made->qp_num] = {.user = &user, .pair = pair};
-  return PairMade{.pair = made, .most_inline = most_inline};
+  owners_[made->qp_num] = {.user = &user, .pair = pair};
+  return CreatedPair{.pair = made, .most_inline = most_inline};
 }
 
 void VerbsRail::destroy_pair(ibv_qp* pair) {
-  places_.erase(pair->qp_num);
+  owners_.erase(pair->qp_num);
   device_->reports().unwatch(pair);
   library().destroy_qp(pair);
 }
 
-Status VerbsRail::connect(ibv_qp* pair, const VerbsRemote& remote, std::uint32_t packet_number, std::uint32_t peer) {
+Status VerbsRail::connect(ibv_qp* pair, const RemoteQueuePair& remote, std::uint32_t packet_number,
+                          std::uint32_t peer) {
   ibv_qp_attr receive{};
   receive.qp_state = IBV_QPS_RTR;
   receive.path_mtu = static_cast<ibv_mtu>(std::min(port_.mtu, remote.port.mtu));
@@ -150,7 +153,7 @@ Status VerbsRail::connect(ibv_qp* pair, const VerbsRemote& remote, std::uint32_t
     Error told = error_of(fmt::format("queue pair {} cannot be made {} to queue pair {} of rank {} ({} port {})",
                                       pair->qp_num, state, remote.number, peer, remote.port.device, remote.port.number),
                           error);
-    told.message += "; do the two ports' networks reach each other? TUTTI_TRANSPORT=tcp does without";
+    told.message += "; check that the networks of the two ports are connected, or set TUTTI_TRANSPORT=tcp";
     told.rank = static_cast<std::int32_t>(peer);
     return told;
   };
@@ -179,20 +182,20 @@ bool VerbsRail::poll() {
     count = ibv_poll_cq(queue_, static_cast<int>(completions.size()), completions.data());
     for (int i = 0; i < count; ++i) {
       const ibv_wc& completion = completions[static_cast<std::size_t>(i)];
-      const auto place = places_.find(completion.qp_num);
-      const bool known = place != places_.end();
+      const auto owner = owners_.find(completion.qp_num);
+      const bool known = owner != owners_.end();
       if (completion.status != IBV_WC_SUCCESS) {
         if (known) {
-          place->second.user->on_failure(
-              place->second.pair,
+          owner->second.user->on_failure(
+              owner->second.pair,
               fmt::format("{} ({})", library().wc_status_str(completion.status), static_cast<int>(completion.status)));
         }
       } else if ((completion.opcode & IBV_WC_RECV) != 0) {
         ++missing_receives_;
-        if (known) place->second.user->on_arrival(place->second.pair, be32toh(completion.imm_data));
+        if (known) owner->second.user->on_arrival(owner->second.pair, be32toh(completion.imm_data));
       } else if (known) {
-        ++sends_told_;
-        place->second.user->on_done(place->second.pair, completion.wr_id);
+        ++send_completions_;
+        owner->second.user->on_done(owner->second.pair, completion.wr_id);
       }
     }
     any |= count > 0;
@@ -203,7 +206,7 @@ bool VerbsRail::poll() {
 }
 
 std::string VerbsRail::failure() {
-  std::string words = unreadable_ ? "its completions cannot be had any more" : "";
+  std::string words = unreadable_ ? "its completion queue cannot be read any more" : "";
   for (const void* queue : {static_cast<const void*>(queue_), static_cast<const void*>(receives_)}) {
     if (const std::string why = device_->reports().failure(queue); words.empty() && !why.empty()) {
       words = fmt::format("its {} has failed: {}", queue == queue_ ? "completion queue" : "receive queue", why);

@@ -1,8 +1,10 @@
-// VerbsRail: one port of this machine as one transport uses it: a completion queue with its channel, which ends sleeps,
-// a shared receive queue, and the queue pairs that lead over it. Thread of the driver.
+// VerbsRail: one port of this machine as one transport uses it. It owns a completion queue with its channel, which
+// wakes a sleeping thread, a shared receive queue, and the queue pairs that use this port. Use it in the thread that
+// drives progress.
 //
-// What arrives is a write with immediate data into memory that the peer was told, so receive requests carry no memory:
-// they are only counted off, all queue pairs share them, and a peer that finds none is told to try again.
+// Everything that arrives is an RDMA write with immediate data, into memory whose address was sent to the peer
+// before. Therefore receive requests have no memory of their own: each arrival only consumes one of them. All queue
+// pairs share them. If none is left, the device asks the sender to try again later (receiver not ready).
 #pragma once
 
 #include <array>
@@ -17,26 +19,26 @@
 
 namespace tutti {
 
-// Whom completions are for. `pair`: which of its queue pairs.
-class VerbsUser {
+// Receives the completions of queue pairs. `pair` is the index that was given to create_pair().
+class CompletionHandler {
  public:
-  virtual ~VerbsUser() = default;
+  virtual ~CompletionHandler() = default;
   virtual void on_arrival(std::size_t pair, std::uint32_t immediate) = 0;
-  // All requests of this queue pair up to the number have been done.
+  // All requests of this queue pair up to `number` are complete.
   virtual void on_done(std::size_t pair, std::uint64_t number) = 0;
   virtual void on_failure(std::size_t pair, const std::string& words) = 0;
 };
 
-// What one queue pair is told of its peer's, to connect.
-struct VerbsRemote {
-  std::uint32_t number = 0;         // of the queue pair
-  std::uint32_t packet_number = 0;  // its first
+// The queue pair of a peer to which a queue pair of this rank is connected.
+struct RemoteQueuePair {
+  std::uint32_t number = 0;         // number of the queue pair
+  std::uint32_t packet_number = 0;  // packet sequence number of the first packet
   VerbsPort port;
 };
 
 class VerbsRail {
  public:
-  // Errors: kSystem, with the device.
+  // Errors: kSystem, with the name of the device.
   static Result<std::unique_ptr<VerbsRail>> create(std::shared_ptr<VerbsDevice> device, VerbsPort port,
                                                    const VerbsSettings& settings);
   ~VerbsRail();
@@ -48,27 +50,30 @@ class VerbsRail {
   const VerbsLibrary& library() const { return device_->library(); }
   int wait_fd() const { return channel_->fd; }
   std::uint64_t longest_message() const { return longest_message_; }
-  // Why nothing arrives over this port's queues any more; empty: it does.
+  // The reason why nothing arrives over the queues of this port any more; empty if they work.
   std::string failure();
-  std::uint64_t sends_told() const { return sends_told_; }  // completions of requests, ever
+  std::uint64_t send_completions() const { return send_completions_; }  // send completions so far
 
-  // A queue pair whose completions go to `user` until it is destroyed. It holds `depth` requests. Errors: kSystem.
-  struct PairMade {
+  struct CreatedPair {
     ibv_qp* pair = nullptr;
-    std::uint32_t most_inline = 0;  // bytes of a message that need no registered memory
+    // The longest message, in bytes, that can be sent inline, which needs no registered memory.
+    std::uint32_t most_inline = 0;
   };
-  Result<PairMade> create_pair(VerbsUser& user, std::size_t pair, std::uint32_t depth);
+  // Creates a queue pair with space for `depth` send requests. Its completions go to `user` until it is destroyed.
+  // Errors: kSystem.
+  Result<CreatedPair> create_pair(CompletionHandler& user, std::size_t pair, std::uint32_t depth);
   void destroy_pair(ibv_qp* pair);
-  // From then on it receives, and sends once the peer's does. `peer`: its rank, for errors. Errors: kSystem.
-  Status connect(ibv_qp* pair, const VerbsRemote& remote, std::uint32_t packet_number, std::uint32_t peer);
+  // Connects the queue pair. It can receive from now on, and can send as soon as the peer has connected its end.
+  // `peer`: rank of the peer, for error messages. Errors: kSystem.
+  Status connect(ibv_qp* pair, const RemoteQueuePair& remote, std::uint32_t packet_number, std::uint32_t peer);
 
-  // Takes what has come; true if anything had.
+  // Processes all completions; returns true if there were any.
   bool poll();
-  void arm();  // the next completion ends a sleep
+  void arm();  // requests that the next completion wakes a sleeping thread
 
  private:
-  struct Place {
-    VerbsUser* user = nullptr;
+  struct PairOwner {
+    CompletionHandler* user = nullptr;
     std::size_t pair = 0;
   };
   VerbsRail(std::shared_ptr<VerbsDevice> device, VerbsPort port, const VerbsSettings& settings)
@@ -81,15 +86,15 @@ class VerbsRail {
   const VerbsPort port_;
   const VerbsSettings settings_;
   std::uint64_t longest_message_ = 0;
-  bool needs_route_ = false;  // every packet must say where it comes from and goes to
-  bool unreadable_ = false;   // its completions cannot be had any more
-  std::uint64_t sends_told_ = 0;
+  bool needs_route_ = false;  // every packet needs a global routing header (source and destination GID)
+  bool unreadable_ = false;   // reading the completion queue has failed
+  std::uint64_t send_completions_ = 0;
   ibv_comp_channel* channel_ = nullptr;
   ibv_cq* queue_ = nullptr;
   ibv_srq* receives_ = nullptr;
   std::uint32_t most_receives_ = 0;
-  std::uint32_t missing_receives_ = 0;               // to be posted anew
-  std::unordered_map<std::uint32_t, Place> places_;  // by number of the queue pair
+  std::uint32_t missing_receives_ = 0;                   // receive requests that must be posted again
+  std::unordered_map<std::uint32_t, PairOwner> owners_;  // indexed by queue pair number
 };
 
 }  // namespace tutti

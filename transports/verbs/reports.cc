@@ -6,7 +6,7 @@
 
 namespace tutti {
 
-// The event's element is a union: of what, its type says.
+// event.element is a union. The type of the event determines which member is valid.
 void DeviceReports::take(const ibv_async_event& event, const std::string& words) {
   const auto port = [&] { return static_cast<std::uint8_t>(event.element.port_num); };
   const std::scoped_lock lock(mutex_);
@@ -27,8 +27,9 @@ void DeviceReports::take(const ibv_async_event& event, const std::string& words)
     case IBV_EVENT_QP_FATAL:
     case IBV_EVENT_QP_REQ_ERR:
     case IBV_EVENT_QP_ACCESS_ERR:
-    // One that shares its receive queue has left its working state: where it has sent nothing this alone tells it. We
-    // never have one do so.
+    // A queue pair with a shared receive queue has left the working state. If it has sent nothing, this event is the
+    // only report of its failure. Tutti never moves a queue pair out of that state itself, so the event always means
+    // a failure.
     case IBV_EVENT_QP_LAST_WQE_REACHED: note_failure(event.element.qp, words); break;
     case IBV_EVENT_CQ_ERR: note_failure(event.element.cq, words); break;
     case IBV_EVENT_SRQ_ERR: note_failure(event.element.srq, words); break;
@@ -36,7 +37,7 @@ void DeviceReports::take(const ibv_async_event& event, const std::string& words)
       troubles_[0] = fmt::format("{} has failed: {}", device_, words);
       dead_.store(true, std::memory_order_release);
       break;
-    default: break;  // of no consequence here
+    default: break;  // other events need no action
   }
 }
 

@@ -1,4 +1,4 @@
-// How a message is shared out among the ports that carry parts of it. A pure function.
+// Divides a message into the parts that different ports transfer. A pure function.
 #pragma once
 
 #include <algorithm>
@@ -8,10 +8,11 @@
 
 namespace tutti {
 
-// Where part number `part` of `parts` ends, in bytes; it begins where the one before ended, and the last ends at
-// `bytes`. By the weights of the parts' ways, each at least 1, or evenly where there are none; at multiples of 64, so a
-// part of a slow way may be empty. parts >= 1, part < parts, weights.size() == 0 or >= parts; bytes and the sum of the
-// weights below 2^31 each.
+// Returns the offset at which part number `part` of `parts` ends, in bytes. A part begins at the end of the part
+// before it, and the last part ends at `bytes`. The lengths are proportional to `weights`, each of which is at least
+// 1, or equal if `weights` is empty. All ends but the last are multiples of 64, so a part with a small weight can be
+// empty. Requires parts >= 1, part < parts, and weights.size() == 0 or >= parts. `bytes` and the sum of the weights
+// must each be below 2^31, so that their product fits into 64 bits.
 inline std::uint64_t stripe_end(std::uint64_t bytes, std::size_t parts, std::span<const std::uint32_t> weights,
                                 std::size_t part) {
   constexpr std::uint64_t kUnit = 64;

@@ -1,5 +1,5 @@
-// The data path by verbs (libibverbs), opened at run time: our own, over InfiniBand and RoCE, of cards and
-// of software. docs/rdma.md says how it works.
+// The data path over InfiniBand verbs: our own implementation on top of libibverbs, which is opened at run time. It
+// works over InfiniBand and RoCE, with NICs and with software devices. The design is explained in docs/rdma.md.
 #pragma once
 
 #include <array>
@@ -14,46 +14,52 @@
 namespace tutti {
 
 struct VerbsSettings {
-  bool required = false;                  // verbs was asked for by name: no peer goes by TCP for want of a common port
-  std::int32_t rank = 0;                  // of this rank: spreads interrupts over cores
-  std::string devices;                    // as is_wanted() reads it; empty: all
-  std::optional<std::int32_t> gid_index;  // of every port; nothing: by the rule of gid.h
-  std::uint32_t queue_pairs = 1;          // per connection and port
-  std::uint8_t timeout = 17;              // of an acknowledgement: 4.096 us * 2^timeout
-  std::uint8_t retries = 6;               // 7 is for ever on some devices
+  // The user has selected verbs by name. A peer without a common port is then an error, and TCP is not used instead.
+  bool required = false;
+  std::int32_t rank = 0;                  // this rank; distributes interrupts over cores
+  std::string devices;                    // list for is_port_accepted(); empty: all
+  std::optional<std::int32_t> gid_index;  // of every port; empty: selected by choose_gid()
+  std::uint32_t queue_pairs = 1;          // for each connection and port
+  std::uint8_t timeout = 17;              // for an acknowledgement: 4.096 us * 2^timeout
+  std::uint8_t retries = 6;               // 7 means without limit on some devices
   std::uint8_t traffic_class = 0;
   std::uint8_t service_level = 0;
-  std::uint64_t cache_bytes = std::uint64_t{1} << 30;  // of users' memory that stays registered, each way
-  bool write_outputs = true;                           // peers write messages into the output where they are wanted
+  // Size of each of the two registration caches of a device.
+  std::uint64_t cache_bytes = std::uint64_t{1} << 30;
+  bool write_outputs = true;  // peers may write messages directly into outputs
 };
 
-// A port that can be used, with what peers must know of it. A value.
+// A port that can be used, with the properties that peers need. A value type.
 struct VerbsPort {
   std::string device;
   std::uint8_t number = 1;
-  std::uint16_t rail = 0;  // as rails_of() counts; speaks to the peers' ports of the same one
+  // The number that assign_rails() gives to the port. The port is connected to the peers' ports of the same rail.
+  std::uint16_t rail = 0;
   bool ethernet = true;
   bool software = false;
-  bool first_version = false;  // of RoCE, whose packets are not IP's
+  bool first_version = false;  // RoCE v1, whose packets are not IP packets
   std::uint32_t mbps = 0;
-  std::uint8_t mtu = 3;  // of the path, as the field's enumeration: 1..5 are 256..4096 bytes
+  std::uint8_t mtu = 3;  // of the path, as ibv_mtu: 1..5 are 256..4096 bytes
   std::uint16_t lid = 0;
   std::int32_t gid_index = 0;
   std::array<std::uint8_t, 16> gid{};
-  std::string gid_reason;  // why this one
-  std::string interface;   // "eth0"; empty: not known
+  std::string gid_reason;  // why this GID was selected
+  std::string interface;   // for example "eth0"; empty: unknown
 };
-// "rxe0 port 1: rail 0, 1000 Mbit/s, RoCE, MTU 1024, GID 1 (::ffff:10.0.0.1): the first RoCE v2 address of IPv4"
+// A description for logs, for example "rxe0 port 1: rail 0, 1000 Mbit/s, RoCE, MTU 1024, GID 1 (::ffff:10.0.0.1):
+// the first RoCE v2 address of IPv4".
 std::string describe(const VerbsPort& port);
 
 struct VerbsPorts {
-  std::vector<VerbsPort> usable;     // by rail
-  std::vector<std::string> refused;  // "mlx5_1 port 1: down (its state is POLLING)"
+  std::vector<VerbsPort> usable;  // sorted by rail
+  // one reason for each refused device or port, for example "mlx5_1 port 1: not active (its state is PORT_DOWN)"
+  std::vector<std::string> refused;
 };
-// Errors: kUnsupported: this build or this machine has no libibverbs. Thread-safe.
+// Errors: kUnsupported if this build was made without libibverbs, or if the library is missing on this machine.
+// Thread-safe.
 Result<VerbsPorts> find_verbs_ports(const VerbsSettings& settings);
 
-// Errors: as above, kConfig (no port is usable), kSystem.
+// Errors: those of find_verbs_ports(), kConfig (no port can be used), kSystem.
 Result<std::shared_ptr<DataPathMaker>> make_verbs_maker(const VerbsSettings& settings);
 
 }  // namespace tutti

@@ -1,7 +1,8 @@
 """Tutti as a backend of torch.distributed: init_process_group("tutti").
 
-torch 2.14 and later find the backend by its name, 2.5 and later register it on `import torch`; before that, or with
-TORCH_DEVICE_BACKEND_AUTOLOAD=0, `import tutti.torch` does. docs/pytorch.md says what works.
+torch 2.14 and later find the backend by its name; 2.5 and later register it at `import torch`. With older versions, or
+with TORCH_DEVICE_BACKEND_AUTOLOAD=0, `import tutti.torch` registers it. docs/pytorch.md describes the supported
+functions.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Optional
 def autoload() -> None:
     """For the entry point `torch.backends`, which torch calls at the end of its own import.
 
-    Stands before that import: where this module is what imports torch, torch calls while it is half read, and
-    register() follows at its end.
+    This function is defined before the import of torch below. If this module is the first to import torch, torch calls
+    autoload() while the rest of this module does not exist yet. In this case register() is called at its end.
     """
     if "register" in globals():
         register()
@@ -33,7 +34,7 @@ _NAME = "tutti"
 
 
 def _create(group: Any, options: Optional[Any] = None) -> Any:
-    """What torch calls for each process group; `group` is torch's _DistributedBackendOptions."""
+    """torch calls this for each process group. `group` is torch's _DistributedBackendOptions."""
     from .process_group import ProcessGroupTutti
 
     return ProcessGroupTutti(
@@ -47,7 +48,7 @@ def _create(group: Any, options: Optional[Any] = None) -> Any:
 
 
 def register() -> None:
-    """Makes "tutti" a name that torch.distributed knows. May be called again."""
+    """Registers the backend "tutti" with torch.distributed. May be called repeatedly."""
     if not dist.is_available() or _NAME.upper() in getattr(dist.Backend, "_plugins", {}):
         return
     known = inspect.signature(dist.Backend.register_backend).parameters
@@ -63,7 +64,8 @@ def register() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    # Late, so that `import torch`, which registers the backend, does not load what only its users need.
+    # These names are imported on first use, so that `import torch`, which registers the backend, stays fast for
+    # programs that do not use it.
     if name == "ProcessGroupTutti":
         from .process_group import ProcessGroupTutti
 

@@ -1,4 +1,5 @@
-"""What the calls of a process group share: running them now, in the background, in a CUDA stream or in a batch."""
+"""Base: the common part of all calls of a process group. It runs a call at once, in the background, in a CUDA stream,
+or as part of a batch."""
 
 from __future__ import annotations
 
@@ -13,35 +14,37 @@ from torch._C import _distributed_c10d as c10d
 
 from .. import _core
 from ..errors import Error
-from .errors import for_torch, refused
+from .errors import for_torch, invalid
 from .events import profiling, recorded
 from .rendezvous import milliseconds
-from .work import CudaWork, DoneWork, FutureThread, HostWork, Kept, PollThread
+from .work import CudaWork, DoneWork, FutureThread, HostWork, KeptWorks, PollThread
 
-# torch 2.8 and later say whether the caller waits at once; before that every call starts in the background.
+# Since torch 2.8 the options of a call tell whether the caller waits at once. With older versions every call starts in
+# the background.
 SAYS_WHETHER_ASYNC = hasattr(c10d.AllreduceOptions(), "asyncOp")
 _KEPT = 0 if SAYS_WHETHER_ASYNC else 1024
 
 Tensors = List[torch.Tensor]
-_GRACE_S = 1.0  # for receives that nobody has sent to, when the group ends
+_GRACE_S = 1.0  # grace period for receives without a message when the group ends, in seconds
 _DESTROYED = "this process group has been destroyed: make a new one"
 
 
 class Batch:
-    """Calls that start as one: between _start_coalescing() and _end_coalescing(), or one call's on many tensors."""
+    """Calls that start together: those between _start_coalescing() and _end_coalescing(), or the parts of one call on
+    many tensors."""
 
     def __init__(self) -> None:
         self.group = _core.Group()
         self.outputs: Tensors = []
         self.held: List[Any] = []
         self.finishes: List[Callable[[], None]] = []
-        self.tensor: Optional[torch.Tensor] = None  # one of them: where they lie
-        self.transfers = False  # holds sends or receives that the user has named
-        self.sources: List[int] = []  # of receives that the user has named
+        self.tensor: Optional[torch.Tensor] = None  # one of the tensors, which all are on the same device
+        self.transfers = False  # whether the user called send() or recv() in it
+        self.sources: List[int] = []  # source ranks of the user's recv() calls
 
-    def note(self, tensor: torch.Tensor, outputs: Tensors, held: Any, finish: Optional[Callable[[], None]]) -> None:
+    def add_buffers(self, tensor: torch.Tensor, outputs: Tensors, held: Any, finish: Optional[Callable[[], None]]) -> None:
         if self.tensor is not None and self.tensor.device != tensor.device:
-            raise refused(f"a batch takes tensors of one device, not {self.tensor.device} and {tensor.device}")
+            raise invalid(f"a batch takes tensors of one device, not {self.tensor.device} and {tensor.device}")
         self.tensor = tensor
         self.outputs.extend(outputs)
         self.held.append(held)
@@ -53,72 +56,74 @@ class Batch:
             each()
 
 
-class Late:
-    """Failures of calls in streams that became known when the calls had returned. The communicator keeps the first one
-    since it was asked, whosever it is; a Work asks its own handle."""
+class StreamErrors:
+    """Reports failures of calls in CUDA streams that happened after the calls had returned. Each failure is reported
+    once: by the Work of the call, or by check(). The communicator's async_status() returns the first failure of any
+    call; a Work gets its own failure from its handle."""
 
     def __init__(self, communicator: Optional[Any]):
-        self._communicator = communicator  # None: the group has ended, and asks no more
-        self._unheard: Optional[Error] = None
+        self._communicator = communicator  # None: the group has ended, and check() is not called any more
+        self._unreported: Optional[Error] = None
 
-    def heard(self, error: Error) -> None:
-        """A Work tells this one, so the next check() need not."""
-        if self._unheard is not None and str(self._unheard) == str(error):
-            self._unheard = None
+    def mark_reported(self, error: Error) -> None:
+        """Called when a Work reports `error`, so that the next check() does not report it again."""
+        if self._unreported is not None and str(self._unreported) == str(error):
+            self._unreported = None
         try:
             self._communicator.async_status()
         except Error as first:
             if str(first) != str(error):
-                self._unheard = self._unheard or first
+                self._unreported = self._unreported or first
 
     def check(self) -> None:
-        """Raises what no Work has told."""
-        unheard, self._unheard = self._unheard, None
-        if unheard is not None:
-            raise unheard
+        """Raises a failure that no Work has reported."""
+        unreported, self._unreported = self._unreported, None
+        if unreported is not None:
+            raise unreported
         self._communicator.async_status()
 
 
 class Base:
-    """One rank of one group. Any thread may call; calls of several threads need an order that all ranks share."""
+    """One rank of a process group. May be called from any thread. If several threads make calls, the program ensures
+    that the order of the calls is the same on all ranks."""
 
     def __init__(self, communicator: Any, timeout: timedelta, global_ranks: Sequence[int]):
         self.communicator: Optional[Any] = communicator
-        self._whole: Optional[Any] = communicator  # also while it ends
+        self._whole: Optional[Any] = communicator  # the same, but also valid while the group is being destroyed
         self._run = communicator.run
         self._rank: int = communicator.rank
         self._size: int = communicator.size
         self._global_ranks = list(global_ranks)
-        # Not a method: works hold it, and a group must go with its last user.
-        self._tell: Callable[[Error], Exception] = functools.partial(for_torch, global_ranks=self._global_ranks)
-        self._timeout_ms = 0  # the communicator's own
+        # Converts an Error for torch. This is not a method, because works keep it: a method would keep the group alive.
+        self._convert_error: Callable[[Error], Exception] = functools.partial(for_torch, global_ranks=self._global_ranks)
+        self._timeout_ms = 0  # 0: the communicator's timeout
         self._done = DoneWork()
         self._futures = FutureThread()
         self._transfer_futures = PollThread()
-        self._under_way: Dict[int, HostWork] = {}  # by id(); works take themselves out
-        self._kept = Kept(_KEPT)
+        self._in_progress: Dict[int, HostWork] = {}  # works in progress by id(); a work removes itself when it ends
+        self._kept = KeptWorks(_KEPT)
         self._lock = threading.Lock()
-        self._batches: Dict[int, Batch] = {}  # that are open, by thread
-        # Receives are called with the lock, then counted by their source: one from any source sees by that whether the
-        # message that it has found was taken.
+        self._batches: Dict[int, Batch] = {}  # open batches, by thread id
+        # Receives are started with this lock and then counted by source. If a receive from any source has found a
+        # message, the counter shows whether another receive has taken it in the meantime.
         self._receiving = threading.RLock()
         self._received: Dict[int, int] = {}
         self._side_streams: Dict[torch.device, Any] = {}
-        self._late = Late(communicator)
+        self._stream_errors = StreamErrors(communicator)
         self._sequence = 0
 
     # ---- small things
 
     def _open(self) -> Any:
-        """The communicator. InvalidArgumentError after destroy_process_group()."""
+        """Returns the communicator. Raises InvalidArgumentError after destroy_process_group()."""
         communicator = self.communicator
         if communicator is None:
-            raise refused(_DESTROYED)
+            raise invalid(_DESTROYED)
         return communicator
 
     def _timeout_of(self, opts: Any) -> int:
         timeout = getattr(opts, "timeout", None)
-        if timeout is None or timeout.days < 0:  # torch's word for none is -1 ms
+        if timeout is None or timeout.days < 0:  # -1 ms is torch's value for "no timeout given"
             return self._timeout_ms
         return milliseconds(timeout) if timeout else self._timeout_ms
 
@@ -127,7 +132,7 @@ class Base:
 
     # ---- one call
 
-    def _go(
+    def _collective(
         self,
         opts: Any,
         tensor: torch.Tensor,
@@ -145,9 +150,9 @@ class Base:
         finish: Optional[Callable[[], None]] = None,
         held: Any = None,
     ) -> Any:
-        """Carries out one collective. `tensor` says where the buffers at `source` and `target` lie, `outputs` is the
-        value of the future, `finish` runs after the call, `held` lives until then. `counts`: of input and output, then
-        their displacements."""
+        """Runs one collective. The buffers at the addresses `source` and `target` are on the device of `tensor`.
+        `outputs` is the value of the future. `finish` runs after the call, and `held` is kept alive until then.
+        `counts`: counts of input and output, then displacements of input and output."""
         limit = self._timeout_of(opts)
         call = [kind, source, target, count, dtype, op, root, 0, limit, scale, None, *counts, reduction]
         batch = self._open_batch()
@@ -170,15 +175,15 @@ class Base:
                 if finish is not None:
                     finish()
                 return self._done
-            return self._under(communicator.start(*call), tensor, outputs, finish, held)
+            return self._track(communicator.start(*call), tensor, outputs, finish, held)
         except Error as error:
-            raise self._tell(error) from None
+            raise self._convert_error(error) from None
 
     def _start_in(self, call: List[Any], stream: Any) -> Any:
         call[10] = stream.cuda_stream
         return self._open().start(*call)
 
-    def _under(
+    def _track(
         self,
         started: Any,
         tensor: torch.Tensor,
@@ -186,37 +191,40 @@ class Base:
         finish: Any,
         held: Any,
         transfers: bool = False,
-        may_stay: bool = False,
+        may_never_end: bool = False,
     ) -> HostWork:
-        """A Work of what has started. The group holds it as long as it runs: its buffers must live."""
-        under_way = self._under_way
+        """Creates the HostWork of an operation that has started. The group keeps it until the operation has ended,
+        because it keeps the buffers alive."""
+        in_progress = self._in_progress
         futures = self._transfer_futures if transfers else self._futures
-        work = HostWork(started, outputs, self._tell, futures, finish, (tensor, held), under_way, may_stay)
-        if under_way:
-            self._look_at_some()
-        under_way[id(work)] = work
+        work = HostWork(started, outputs, self._convert_error, futures, finish, (tensor, held), in_progress, may_never_end)
+        if in_progress:
+            self._remove_some_ended()
+        in_progress[id(work)] = work
         if _KEPT:
             work.kept = self._kept
             self._kept.append(work)
         return work
 
-    def _look_at_some(self) -> None:
-        """Lets works go that nobody waits for. Two for each new one, in turn: then a long one keeps no others."""
-        under_way = self._under_way
+    def _remove_some_ended(self) -> None:
+        """Removes works that have ended without a call of wait(). Each new work checks two others in turn, so that one
+        long operation does not keep the others in the table."""
+        in_progress = self._in_progress
         with self._lock:
             for _ in range(2):
                 try:
-                    number = next(iter(under_way))
-                except (StopIteration, RuntimeError):  # the last one has gone; or one just now, in another thread
+                    number = next(iter(in_progress))
+                # The table is empty, or another thread has just changed it.
+                except (StopIteration, RuntimeError):
                     return
-                work = under_way.get(number)
+                work = in_progress.get(number)
                 if work is None or work.is_completed():
-                    under_way.pop(number, None)
+                    in_progress.pop(number, None)
                     continue
-                under_way.pop(number, None)
-                under_way[number] = work
-                if work.has_ended():  # meanwhile, in another thread
-                    under_way.pop(number, None)
+                in_progress.pop(number, None)
+                in_progress[number] = work
+                if work.has_ended():  # another thread has ended it in the meantime
+                    in_progress.pop(number, None)
 
     # ---- CUDA streams
 
@@ -229,8 +237,8 @@ class Base:
     def _in_stream(
         self, opts: Any, tensor: torch.Tensor, outputs: Tensors, finish: Any, held: Any, start: Callable[[Any], Any]
     ) -> Any:
-        """Puts a call into the current stream, or, if nobody waits for it at once, into one beside it. `start` does so
-        and gives its _core.Work."""
+        """Queues a call on the current stream or, if the caller does not wait for it at once, on the group's side
+        stream. `start` queues the call and returns its _core.Work."""
         current = torch.cuda.current_stream(tensor.device)
         stream = current
         if not self._waits(opts):
@@ -245,16 +253,16 @@ class Base:
             return self._done
         for used in _tensors_in((tensor, outputs, held)):
             if used.is_cuda:
-                used.record_stream(stream)  # else its memory could be given away before the stream is through
+                used.record_stream(stream)  # so that its memory is not reused before the stream has completed the call
         event = torch.cuda.Event()
         event.record(stream)
-        work = CudaWork(started, event, stream, outputs, self._tell, self._late.heard, self._futures)
+        work = CudaWork(started, event, stream, outputs, self._convert_error, self._stream_errors.mark_reported, self._futures)
         work.kept = self._kept
         self._kept.append(work)
         return work
 
     def _synchronize(self, device: torch.device) -> None:
-        """Waits for what has been put into the current stream of the device and into the one beside it."""
+        """Waits for all work on the current stream of the device and on the group's side stream."""
         if device.index is None:
             device = torch.device(device.type, torch.cuda.current_device())
         torch.cuda.current_stream(device).synchronize()
@@ -265,36 +273,36 @@ class Base:
     def _check_streams(self) -> None:
         try:
             self._open()
-            self._late.check()
+            self._stream_errors.check()
         except Error as error:
-            raise self._tell(error) from None
+            raise self._convert_error(error) from None
 
-    # ---- batches: a thread's calls go into its own
+    # ---- batches: each thread has its own open batch
 
     def _open_batch(self) -> Optional[Batch]:
         return self._batches.get(threading.get_ident()) if self._batches else None
 
-    def _forget(self, batch: Batch) -> None:
-        """A call that was to go into it has failed: nothing of it has been sent, and nothing will be."""
+    def _discard(self, batch: Batch) -> None:
+        """Discards the batch, because a call could not be added to it. No call of the batch has started."""
         if self._open_batch() is batch:
             self._batches.pop(threading.get_ident(), None)
-        batch.group.drop()  # now: the error's traceback may keep the batch
+        batch.group.drop()  # explicitly, because the traceback of the error may keep the batch alive
 
     def _into_batch(
         self, batch: Batch, tensor: torch.Tensor, outputs: Tensors, finish: Any, held: Any, call: List[Any]
     ) -> Any:
         try:
-            batch.note(tensor, outputs, (tensor, held), finish)
+            batch.add_buffers(tensor, outputs, (tensor, held), finish)
             if not tensor.is_cpu:
                 call[10] = self._side_stream(tensor.device).cuda_stream
             batch.group.add(self._open(), *call)
         except Exception as error:
-            self._forget(batch)
-            raise (self._tell(error) if isinstance(error, Error) else error) from None
+            self._discard(batch)
+            raise (self._convert_error(error) if isinstance(error, Error) else error) from None
         return self._done
 
     def _launch(self, batch: Batch, waits: bool) -> Any:
-        """Starts what the batch holds. `waits`: the caller would wait at once."""
+        """Starts the calls of the batch. `waits`: the caller waits at once."""
         tensor = batch.tensor
         if tensor is None:
             return self._done
@@ -315,11 +323,11 @@ class Base:
                 batch.finish()
                 return self._done
             started = self._start_batch(batch)
-            return self._under(
+            return self._track(
                 started, tensor, batch.outputs, batch.finish, batch, batch.transfers, bool(batch.sources)
             )
         except Error as error:
-            raise self._tell(error) from None
+            raise self._convert_error(error) from None
 
     def _start_batch(self, batch: Batch) -> Any:
         if not batch.sources:
@@ -327,16 +335,17 @@ class Base:
         return self._calling(batch.sources, batch.group.start)
 
     def _calling(self, sources: Sequence[int], start: Callable[..., Any], *arguments: Any) -> Any:
-        """start(*arguments), which calls receives from these ranks."""
+        """Runs start(*arguments), which starts receives from the ranks `sources`, and counts these receives."""
         with self._receiving:
             try:
                 return start(*arguments)
-            finally:  # not ahead of it: who has read the numbers before it began must see another one
+            # The counters change after the start: a receive from any source that read them before must see a change.
+            finally:
                 for source in sources:
                     self._received[source] = self._received.get(source, 0) + 1
 
     def _together(self, opts: Any, function: Callable[[], None]) -> Any:
-        """What `function` calls, as one: in a batch of its own, or in the one that is open."""
+        """Starts the calls that `function` makes together, as one batch. If a batch is open, they are added to it."""
         if self._open_batch() is not None:
             function()
             return self._done
@@ -344,7 +353,7 @@ class Base:
         try:
             function()
         except Exception:
-            self._forget(batch)
+            self._discard(batch)
             raise
         finally:
             self._batches.pop(threading.get_ident(), None)
@@ -352,18 +361,18 @@ class Base:
 
     def _start_coalescing(self, device: Optional[torch.device] = None) -> None:
         if self._open_batch() is not None:
-            raise refused("calls are being coalesced already: end that first")
+            raise invalid("calls are being coalesced already: end that first")
         self._batches[threading.get_ident()] = Batch()
 
     def _end_coalescing(self, *arguments: Any) -> Any:
-        """`arguments`: nothing, the device, or before torch 2.1 the works of the calls, which then become that of all
-        of them: those torch waits for."""
+        """Starts the open batch. `arguments` is empty or the device. Before torch 2.1 it is the list of the works of
+        the calls, for which torch then waits: each of them is replaced by the work of the batch."""
         works = next((argument for argument in arguments if isinstance(argument, list)), None)
         batch = self._batches.pop(threading.get_ident(), None)
         if batch is None:
             if works is not None:
-                return self._done  # the end of a `with` that a call has failed in: that error goes on
-            raise refused("no calls are being coalesced")
+                return self._done  # the end of a `with` block in which a call has failed; its error is propagated
+            raise invalid("no calls are being coalesced")
         work = self._launch(batch, False)
         if works is not None:
             works[:] = [work] * len(works)
@@ -371,19 +380,21 @@ class Base:
 
     # ---- the end
 
-    def _unfinished(self, may_stay: bool) -> List[HostWork]:
-        """The works under way; without `may_stay`, those that end by themselves: a receive may wait for ever."""
-        works = list(self._under_way.values())
-        return [work for work in works if (may_stay or not work.may_stay) and not work.is_completed()]
+    def _unfinished(self, may_never_end: bool) -> List[HostWork]:
+        """Returns the works in progress. Without `may_never_end`, only those that are sure to end; a receive may wait for
+        ever."""
+        works = list(self._in_progress.values())
+        return [work for work in works if (may_never_end or not work.may_never_end) and not work.is_completed()]
 
-    def _settle(self, patience_s: Optional[float]) -> None:
-        """Waits for the works under way, at most `patience_s`, and for receives a moment only, then aborts."""
+    def _wait_or_abort(self, patience_s: Optional[float]) -> None:
+        """Waits for the works in progress, at most `patience_s` seconds, and for receives at most _GRACE_S seconds. If
+        some have not ended by then, aborts the group."""
         limit = float("inf") if patience_s is None else time.monotonic() + patience_s
         pause = 1e-4
         while self._unfinished(False) and time.monotonic() < limit:
             time.sleep(pause)
             pause = min(2 * pause, 5e-3)
-        self._end_own()  # nobody else can
+        self._end_self_messages()  # only this rank can end them
         limit = min(limit, time.monotonic() + _GRACE_S)
         while self._unfinished(True):
             if time.monotonic() >= limit:
@@ -391,36 +402,36 @@ class Base:
                 return
             time.sleep(5e-3)
 
-    def _end_own(self) -> None:
-        """Ends what this rank has left of messages to itself."""
+    def _end_self_messages(self) -> None:
+        """Ends the pending messages of this rank to itself."""
 
     def _abort(self) -> None:
-        self._end_own()
+        self._end_self_messages()
         whole = self._whole
         if whole is not None:
             whole.abort()
 
     def _end(self) -> None:
-        """Waits for what is under way, then leaves. The group takes no calls afterwards."""
+        """Waits for the operations in progress, then leaves the communicator. The group refuses calls afterwards."""
         communicator, self.communicator = self.communicator, None
         if communicator is None:
             return
         self._run = _refuse
         self._kept.clear()
-        self._settle(None)
+        self._wait_or_abort(None)
         try:
             communicator.finalize()
         except Error:
-            pass  # it is broken; the calls that found that have told it
+            pass  # the communicator is broken, and a call has already reported this
         self._unfinished(True)
         self._futures.stop()
         self._transfer_futures.stop()
         self._whole = None
-        self._late = Late(None)
+        self._stream_errors = StreamErrors(None)
 
 
 def _refuse(*arguments: Any) -> None:
-    raise refused(_DESTROYED)
+    raise invalid(_DESTROYED)
 
 
 def _tensors_in(held: Any) -> Tensors:

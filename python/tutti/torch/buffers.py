@@ -1,4 +1,5 @@
-"""Where the tensors of a call lie, and how several of them become one buffer. Nothing here communicates."""
+"""Checks the memory layout of the tensors of a call, and treats several tensors as one buffer. This module does not
+communicate."""
 
 from __future__ import annotations
 
@@ -6,29 +7,29 @@ from typing import Callable, List, Optional, Sequence, Tuple
 
 import torch
 
-from .errors import refused
+from .errors import invalid
 
 Finish = Callable[[], None]
 
 
 def explain(tensor: torch.Tensor, call: str) -> Exception:
-    """Why the tensor, which is not a contiguous one of host or CUDA memory, cannot be part of `call`."""
+    """Returns the error that states why `call` cannot use the tensor, which is not contiguous host or CUDA memory."""
     if not isinstance(tensor, torch.Tensor):
-        return refused(f"{call} takes tensors, not {type(tensor).__name__}")
+        return invalid(f"{call} takes tensors, not {type(tensor).__name__}")
     if tensor.layout is not torch.strided:
-        return refused(f"{call} takes dense tensors, this one's layout is {tensor.layout}: call .to_dense()")
+        return invalid(f"{call} takes dense tensors, this one's layout is {tensor.layout}: call .to_dense()")
     if tensor.device.type not in ("cpu", "cuda"):
-        return refused(f"{call} takes tensors of host or CUDA memory, this one is on {tensor.device}")
-    # Their memory holds other numbers than the tensor has.
+        return invalid(f"{call} takes tensors of host or CUDA memory, this one is on {tensor.device}")
+    # The memory of these tensors does not contain the values of the tensor.
     if tensor.is_neg():
-        return refused(f"{call} takes tensors as they lie in memory, this one is negated: call .resolve_neg()")
+        return invalid(f"{call} takes tensors that store their values, this one is negated: call .resolve_neg()")
     if tensor.is_conj():
-        return refused(f"{call} takes tensors as they lie in memory, this one is conjugated: call .resolve_conj()")
-    return refused(f"{call} takes contiguous tensors, one of shape {tuple(tensor.shape)} is not: call .contiguous()")
+        return invalid(f"{call} takes tensors that store their values, this one is conjugated: call .resolve_conj()")
+    return invalid(f"{call} takes contiguous tensors, one of shape {tuple(tensor.shape)} is not: call .contiguous()")
 
 
 def is_whole(tensor: torch.Tensor) -> bool:
-    """Whether the tensor is one piece of host or CUDA memory, and that memory holds its values."""
+    """Whether the tensor is contiguous host or CUDA memory, and that memory contains its values."""
     try:
         return (
             tensor.layout is torch.strided
@@ -44,8 +45,8 @@ _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the tensor is whole, or would be with its dimensions in the order of channels_last: enough where all
-    ranks' tensors lie alike."""
+    """Whether the tensor is whole, or is contiguous in the order channels_last. This is sufficient for calls that do
+    not split the tensor, if the tensors of all ranks have the same layout."""
     return is_whole(tensor) or (
         isinstance(tensor, torch.Tensor)
         and tensor.layout is torch.strided
@@ -56,7 +57,7 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 def as_row(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements of a dense tensor as they follow each other in memory."""
+    """Returns the elements of a dense tensor in the order of the memory, as a tensor with one dimension."""
     return tensor if tensor.is_contiguous() else tensor.detach().as_strided((tensor.numel(),), (1,))
 
 
@@ -65,24 +66,25 @@ def is_sparse(tensor: torch.Tensor) -> bool:
 
 
 def check(tensors: Sequence[torch.Tensor], call: str) -> None:
-    """Raises InvalidArgumentError unless all are contiguous, of one device and one type. At least one."""
+    """Raises InvalidArgumentError unless there is at least one tensor, and all are contiguous and have the same device
+    and type."""
     if not tensors:
-        raise refused(f"{call} takes at least one tensor")
+        raise invalid(f"{call} takes at least one tensor")
     first = tensors[0]
     for tensor in tensors:
         if not is_whole(tensor):
             raise explain(tensor, call)
         if tensor.dtype is not first.dtype:
-            raise refused(f"{call} takes tensors of one type, not {first.dtype} and {tensor.dtype}")
+            raise invalid(f"{call} takes tensors of one type, not {first.dtype} and {tensor.dtype}")
         if tensor.device != first.device:
-            raise refused(f"{call} takes tensors of one device, not {first.device} and {tensor.device}")
+            raise invalid(f"{call} takes tensors of one device, not {first.device} and {tensor.device}")
 
 
 class Row:
-    """The tensors of a list, one for each rank, as one buffer: as they lie in memory, or through a flat copy.
+    """The tensors of a list, one for each rank, as one buffer: either the tensors themselves, or a flat copy of them.
 
-    `address` and `displacements` (in units; None where one follows the other) are the buffer's, `counts` the lengths of
-    the blocks in units. A unit is `unit` bytes.
+    `address` is the start of the buffer. `displacements` are the offsets of the tensors, or None if they are
+    contiguous. `counts` are their lengths. Both are in units of `unit` bytes.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], multiplier: int):
@@ -92,8 +94,8 @@ class Row:
         self.address = 0
         self.displacements: Optional[List[int]] = None
 
-    def lies_in_a_row(self) -> bool:
-        """Whether each tensor starts where the one before it ends."""
+    def is_contiguous_row(self) -> bool:
+        """Whether each tensor starts at the end of the previous one. If so, sets `address`."""
         start: Optional[int] = None
         for tensor in self.tensors:
             if tensor.numel() == 0:
@@ -105,24 +107,24 @@ class Row:
             start = tensor.data_ptr() + bytes_of(tensor)
         return True
 
-    def is_apart(self) -> bool:
-        """Whether no two tensors share memory."""
+    def is_disjoint(self) -> bool:
+        """Whether the tensors do not overlap."""
         ends = sorted(extent(tensor) for tensor in self.tensors if tensor.numel())
         return all(one[1] <= other[0] for one, other in zip(ends, ends[1:]))
 
     def spread(self, unit: int) -> None:
-        """Describes the tensors where they are, by displacements from the one with the lowest address."""
+        """Uses the tensors themselves as the buffer, with displacements from the one with the lowest address."""
         places = [tensor.data_ptr() for tensor in self.tensors]
         self.address = min((p for p, count in zip(places, self.counts) if count), default=0)
         self.displacements = [(p - self.address) // unit if n else 0 for p, n in zip(places, self.counts)]
 
     def extent(self) -> Tuple[int, int]:
-        """The addresses of the first byte and behind the last."""
+        """Returns the address of the first byte, and the address after the last byte."""
         ends = [(tensor.data_ptr(), tensor.data_ptr() + bytes_of(tensor)) for tensor in self.tensors if tensor.numel()]
         return (min(e[0] for e in ends), max(e[1] for e in ends)) if ends else (0, 0)
 
     def flatten(self, fill: bool) -> None:
-        """Takes a new buffer in place of the tensors; with `fill`, their values go into it."""
+        """Uses a new buffer instead of the tensors. With `fill`, copies their values to it."""
         first = self.tensors[0]
         total = sum(tensor.numel() for tensor in self.tensors)
         self.flat = torch.empty(total, dtype=first.dtype, device=first.device)
@@ -135,15 +137,16 @@ class Row:
         assert self.flat is not None
         return self.flat.split([tensor.numel() for tensor in self.tensors])
 
-    def give_back(self) -> None:
-        """Copies what the flat buffer holds to the tensors."""
+    def copy_back(self) -> None:
+        """Copies the contents of the flat buffer to the tensors."""
         if self.flat is not None:
             for part, tensor in zip(self._parts(), self.tensors):
                 copy(tensor, part)
 
 
 def copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    """As copy_(), element by element, whatever the shapes, and also to where the user could only in inference mode."""
+    """Like copy_(), element by element and for different shapes. Also writes to inference tensors, which copy_() allows
+    only in inference mode."""
     if target.is_inference() and not torch.is_inference_mode_enabled():
         with torch.inference_mode():
             target.view(-1).copy_(source.view(-1))

@@ -1,4 +1,4 @@
-"""The collectives whose tensors are one buffer each."""
+"""Collectives: the calls whose input and output are one tensor each."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any, List, Optional, Tuple
 
 import torch
 import torch.distributed as dist
-from torch._C import _distributed_c10d as c10d  # the module in Python lacks some options in older releases
+from torch._C import _distributed_c10d as c10d  # torch.distributed itself lacks some options in older releases
 
 from ..errors import Error
 from .base import SAYS_WHETHER_ASYNC, Base, Tensors
 from .buffers import bytes_of, check, explain, extent, is_dense, is_sparse, overlap
-from .errors import refused
+from .errors import invalid
 from .events import profiling, recorded
 from .sparse import all_reduce_sparse
 from .tables import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BARRIER, BROADCAST, MOVED, REDUCE, REDUCE_SCATTER
@@ -23,7 +23,8 @@ _ALL_REDUCE_OPTIONS = (c10d.AllreduceOptions, c10d.AllreduceCoalescedOptions)
 
 
 def options_of(kind: Any, opts: Any, timeout: Optional[timedelta], **fields: Any) -> Any:
-    """The options of a call in torch's other form, which names a reduction or a root instead of options."""
+    """Returns the options of a call. torch has a second form of calls, which passes a reduction or a root in place of
+    the options object; for these calls this creates the object."""
     if isinstance(opts, kind):
         return opts
     made = kind[0]() if isinstance(kind, tuple) else kind()
@@ -36,7 +37,8 @@ def options_of(kind: Any, opts: Any, timeout: Optional[timedelta], **fields: Any
 
 class Collectives(Base):
     def _reduction(self, opts: Any, dtype: torch.dtype) -> Tuple[int, int, int, int, Any]:
-        """Tutti's type, its multiplier, operation, user reduction and factor for the call."""
+        """Returns the type, its multiplier, the operation, the user reduction and the factor that Tutti uses for the
+        call."""
         operation = opts.reduceOp
         number, multiplier, op, reduction, factored = REDUCTIONS[dtype, hash(operation)]
         return number, multiplier, op, reduction, factor_of(operation, dtype) if factored else None
@@ -60,10 +62,11 @@ class Collectives(Base):
         dtype, multiplier, op, reduction, scale = self._reduction(opts, tensor.dtype)
         address = tensor.data_ptr()
         count = tensor.numel() * multiplier
-        return self._go(opts, tensor, tensors, ALL_REDUCE, address, address, count, dtype, op, 0, scale, reduction)
+        return self._collective(opts, tensor, tensors, ALL_REDUCE, address, address, count, dtype, op, 0, scale, reduction)
 
     def _all_reduce_now(self, tensor: torch.Tensor, opts: Any) -> Any:
-        """What _go() comes to where the caller waits for a host tensor: for short messages every call counts."""
+        """A fast version of _collective() for a caller that waits for a host tensor. For short messages every Python call
+        matters."""
         operation = opts.reduceOp
         timeout = opts.timeout
         dtype, multiplier, op, reduction, factored = REDUCTIONS[tensor.dtype, hash(operation)]
@@ -78,7 +81,7 @@ class Collectives(Base):
             else:
                 self._run(ALL_REDUCE, address, address, tensor.numel() * multiplier, dtype, op, 0, 0, limit)
         except Error as error:
-            raise self._tell(error) from None
+            raise self._convert_error(error) from None
         return self._done
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Any:
@@ -97,14 +100,14 @@ class Collectives(Base):
             opts = options_of(c10d.BroadcastOptions, opts, timeout, rootRank=root)
             tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         if len(tensors) != 1:
-            raise refused(f"broadcast takes one tensor, not {len(tensors)}")
+            raise invalid(f"broadcast takes one tensor, not {len(tensors)}")
         tensor = tensors[0]
         if not is_dense(tensor):
             raise explain(tensor, "broadcast")
         dtype, multiplier = MOVED[tensor.dtype]
         address = tensor.data_ptr()
         count = tensor.numel() * multiplier
-        return self._go(opts, tensor, tensors, BROADCAST, address, address, count, dtype, 0, opts.rootRank)
+        return self._collective(opts, tensor, tensors, BROADCAST, address, address, count, dtype, 0, opts.rootRank)
 
     def reduce(
         self, tensors: Any, opts: Any = None, op: Any = _SUM, timeout: Optional[timedelta] = None, root: int = 0
@@ -114,7 +117,7 @@ class Collectives(Base):
             opts = options_of(c10d.ReduceOptions, opts, timeout, reduceOp=op, rootRank=root)
             tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         if len(tensors) != 1:
-            raise refused(f"reduce takes one tensor, not {len(tensors)}")
+            raise invalid(f"reduce takes one tensor, not {len(tensors)}")
         tensor = tensors[0]
         if not is_dense(tensor):
             raise explain(tensor, "reduce")
@@ -122,17 +125,17 @@ class Collectives(Base):
         address = tensor.data_ptr()
         target = address if opts.rootRank == self._rank else 0
         count = tensor.numel() * multiplier
-        return self._go(
+        return self._collective(
             opts, tensor, tensors, REDUCE, address, target, count, dtype, op, opts.rootRank, scale, reduction
         )
 
-    # ---- one tensor in, one out; torch 2.13 calls the first three *_single
+    # ---- one input and one output tensor; torch 2.13 calls the first three *_single
 
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
         opts = options_of(c10d.AllgatherOptions, opts, None) if opts is None else opts
         check((output, input), "all_gather")
         if output.numel() != input.numel() * self._size:
-            raise refused(
+            raise invalid(
                 f"all_gather of {input.numel()} elements from {self._size} ranks gives {input.numel() * self._size}, "
                 f"but the output has {output.numel()}"
             )
@@ -141,9 +144,9 @@ class Collectives(Base):
         target = output.data_ptr()
         held: Any = input
         if overlap(extent(input), extent(output)) and source != target + self._rank * bytes_of(input):
-            held = input.clone()  # it lies across blocks of others
+            held = input.clone()  # the input overlaps output blocks of other ranks
             source = held.data_ptr()
-        return self._go(
+        return self._collective(
             opts, output, [output], ALL_GATHER, source, target, input.numel() * multiplier, dtype, held=(input, held)
         )
 
@@ -151,7 +154,7 @@ class Collectives(Base):
         opts = options_of(c10d.ReduceScatterOptions, opts, None) if opts is None else opts
         check((output, input), "reduce_scatter")
         if input.numel() != output.numel() * self._size:
-            raise refused(
+            raise invalid(
                 f"reduce_scatter of {input.numel()} elements over {self._size} ranks does not give the "
                 f"{output.numel()} that the output has"
             )
@@ -161,7 +164,7 @@ class Collectives(Base):
         if overlap(extent(input), extent(output)) and output.data_ptr() != source + self._rank * bytes_of(output):
             held = input.clone()
             source = held.data_ptr()
-        return self._go(
+        return self._collective(
             opts, output, [output], REDUCE_SCATTER, source, output.data_ptr(), output.numel() * multiplier, dtype, op,
             0, scale, reduction, held=(input, held),
         )  # fmt: skip
@@ -186,31 +189,32 @@ class Collectives(Base):
         if not output_split_sizes and not input_split_sizes:
             rows = input.size(0) if input.dim() else 1
             if input.numel() != output.numel() or rows % self._size:
-                raise refused(
+                raise invalid(
                     f"all_to_all without split sizes takes tensors of equal length, a multiple of {self._size} along "
                     f"the first dimension, not shapes {tuple(input.shape)} and {tuple(output.shape)}"
                 )
             count = input.numel() // self._size * multiplier
-            return self._go(opts, output, [output], ALL_TO_ALL, source, target, count, dtype, held=(input, held))
+            return self._collective(opts, output, [output], ALL_TO_ALL, source, target, count, dtype, held=(input, held))
         counts = (
             self._split(input, input_split_sizes, multiplier, "input"),
             self._split(output, output_split_sizes, multiplier, "output"),
             None,
             None,
         )
-        return self._go(
+        return self._collective(
             opts, output, [output], ALL_TO_ALL, source, target, 0, dtype, counts=counts, held=(input, held)
         )
 
     def _split(self, tensor: torch.Tensor, sizes: Optional[List[int]], multiplier: int, name: str) -> List[int]:
-        """Lengths of the blocks, in Tutti's elements, from lengths along the first dimension; none: equal ones."""
+        """Returns the lengths of the blocks in elements of Tutti. `sizes` are lengths along the first dimension;
+        without them all blocks have the same length."""
         rows = tensor.size(0) if tensor.dim() else 1
         if not sizes:
             if rows % self._size:
-                raise refused(f"all_to_all: {rows} rows of the {name} are no multiple of {self._size}: pass splits")
+                raise invalid(f"all_to_all: {rows} rows of the {name} are no multiple of {self._size}: pass splits")
             sizes = [rows // self._size] * self._size
         if len(sizes) != self._size or sum(sizes) != rows or min(sizes) < 0:
-            raise refused(
+            raise invalid(
                 f"all_to_all takes {self._size} {name} split sizes of together {rows} (rows of the {name}), not {sizes}"
             )
         row = tensor.numel() // rows * multiplier if rows else 0
@@ -250,25 +254,24 @@ class Collectives(Base):
         opts = options_of(c10d.BarrierOptions, opts, timeout) if opts is None else opts
         device = getattr(opts, "device", None)
         if device is not None and device.type == "cuda":
-            self._synchronize(device)  # what was called before has then ended, too
-        return self._go(opts, _NOTHING, [], BARRIER, 0, 0, 0, 0)
+            self._synchronize(device)  # so that earlier calls have ended as well
+        return self._collective(opts, _NOTHING, [], BARRIER, 0, 0, 0, 0)
 
     def monitored_barrier(self, timeout: Optional[timedelta] = None, wait_all_ranks: bool = False) -> None:
-        """A barrier whose DeadlineError names the ranks that have not come. They all are named, whatever
-        `wait_all_ranks`."""
+        """A barrier whose DeadlineError names all ranks that have not called it, even if `wait_all_ranks` is False."""
         opts = options_of(c10d.BarrierOptions, None, timeout)
         if SAYS_WHETHER_ASYNC:
             opts.asyncOp = False
-        self._go(opts, _NOTHING, [], BARRIER, 0, 0, 0, 0).wait()
+        self._collective(opts, _NOTHING, [], BARRIER, 0, 0, 0, 0).wait()
 
 
 _NOTHING = torch.empty(0)
 
 
 def check_each(tensors: Tensors, call: str) -> None:
-    """All of a batch before the first of them: half a batch would be no call at all."""
+    """Checks all tensors of a batch before the first call is added, because a partial batch must not start."""
     if not tensors:
-        raise refused(f"{call} takes at least one tensor")
+        raise invalid(f"{call} takes at least one tensor")
     for tensor in tensors:
         if not is_dense(tensor):
             raise explain(tensor, call)

@@ -1,7 +1,7 @@
-"""Keeps torch.compile out of the backend's own functions.
+"""Excludes the functions of the backend from torch.compile.
 
-A group's methods are called by torch's C++ in the middle of compiled programs. They have nothing to compile, and what
-Dynamo would make of them is wrong: a plan of one moment's addresses.
+torch's C++ code calls the methods of a process group inside compiled programs. Compiling them has no benefit and would
+be wrong, because Dynamo would treat the addresses of one call as constants.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def _functions(module: types.ModuleType) -> Iterable[Any]:
 
 
 def _find_skip() -> Optional[Callable[[types.CodeType], None]]:
-    """Dynamo's own switch; without importing Dynamo, which takes seconds."""
+    """Returns Dynamo's function that excludes a code object. Does not import Dynamo itself, because that takes
+    seconds."""
     try:
         from torch._C._dynamo import eval_frame
     except ImportError:  # torch < 2.0 has no torch.compile
@@ -39,7 +40,7 @@ def _find_skip() -> Optional[Callable[[types.CodeType], None]]:
 
 
 def leave_alone(modules: Iterable[types.ModuleType]) -> None:
-    """Marks every function of the modules as one that is not to be compiled. Costs nothing when they are called."""
+    """Excludes every function of the modules from compilation. This adds no cost to their calls."""
     skip = _find_skip()
     if skip is None:
         return

@@ -1,4 +1,4 @@
-"""How the runtime's errors reach users of torch: as what they are and as torch.distributed.DistBackendError."""
+"""Converts Tutti's exceptions for users of torch: they are also instances of torch.distributed.DistBackendError."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from ..errors import Error, InvalidArgumentError
 
-# torch has the class since 2.0.
+# The class exists since torch 2.0.
 _TORCH_ERROR: Type[Exception] = getattr(dist, "DistBackendError", RuntimeError)
 _CLASSES: Dict[Type[Error], Type[Error]] = {}
 
@@ -19,7 +19,7 @@ def _remake(kind: Type[Error], words: Dict[str, Any]) -> Error:
 
 def _reduce(self: Error) -> Any:
     words = {"message": self.message, "code": self.code, "scope": self.scope, "rank": self.rank}
-    return _remake, (type(self)._kind, words)  # type: ignore[attr-defined]  # which pickle finds by its name
+    return _remake, (type(self)._kind, words)  # type: ignore[attr-defined]  # pickle can find this class by its name
 
 
 def _class_for(kind: Type[Error]) -> Type[Error]:
@@ -35,18 +35,19 @@ def _class_for(kind: Type[Error]) -> Type[Error]:
 
 
 def for_torch(error: Error, global_ranks: Optional[Sequence[int]] = None) -> Error:
-    """The same failure as an exception that is also a DistBackendError.
+    """Returns the same failure as an exception that is also a DistBackendError.
 
-    `global_ranks`: of a sub-group, the rank in the default group by rank in this one; the message then tells both.
+    `global_ranks`: for a sub-group, the rank in the default group of each rank in this group. The message then states
+    both rank numbers.
     """
     message = error.message
     rank = error.rank
     if global_ranks and rank is not None and rank < len(global_ranks) and global_ranks[rank] != rank:
         message += f" (rank {rank} of this group is global rank {global_ranks[rank]})"
-    told = _class_for(type(error))(message, code=error.code, scope=error.scope, rank=rank)
-    return told.with_traceback(error.__traceback__)
+    converted = _class_for(type(error))(message, code=error.code, scope=error.scope, rank=rank)
+    return converted.with_traceback(error.__traceback__)
 
 
-def refused(words: str) -> InvalidArgumentError:
-    """What this rank passed cannot be right; nothing has been sent."""
+def invalid(words: str) -> InvalidArgumentError:
+    """The error for a wrong argument of this rank. Nothing has been sent."""
     return InvalidArgumentError(words)

@@ -1,7 +1,8 @@
-"""The collectives that take a tensor for each rank.
+"""Lists: the collectives that take a list with one tensor for each rank.
 
-The tensors are read and written where they are, as blocks with displacements: quicker than through one flat buffer, at
-any length. A flat buffer is taken where that cannot be, which is each rank's own affair.
+The tensors are read and written in place, as blocks with displacements. This is faster than a copy through one flat
+buffer, at any length. A flat buffer is used if the tensors overlap in a way that in-place access does not allow. Each
+rank decides this for itself.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ from torch._C import _distributed_c10d as c10d
 from .base import Tensors
 from .buffers import Row, check, extent, overlap, share_memory, unit_bytes
 from .collectives import Collectives, options_of
-from .errors import refused
+from .errors import invalid
 from .tables import ALL_GATHER, ALL_TO_ALL, GATHER, MOVED, REDUCE_SCATTER, SCATTER
 
-# Of who is not the root: the lengths of the others are its affair.
+# The counts of a rank that is not the root. Only the root passes the lengths of all ranks.
 _OF_THE_ROOT: Sequence[Optional[List[int]]] = ([], None, None, None)
 
 
 def _only(lists: Any, call: str) -> Any:
-    """The one list or tensor in a list of one: torch's form from when a process had several GPUs."""
+    """Returns the only element of a list. torch passes lists of lists, because a process could formerly have several
+    GPUs."""
     if len(lists) != 1:
-        raise refused(f"{call} takes one list of tensors for one tensor, not {len(lists)}")
+        raise invalid(f"{call} takes one list of tensors for one tensor, not {len(lists)}")
     return lists[0]
 
 
@@ -34,10 +36,10 @@ class Lists(Collectives):
     def _row(self, tensors: Tensors, one: torch.Tensor, multiplier: int, call: str, same_length: bool) -> Row:
         check([one, *tensors], call)
         if len(tensors) != self._size:
-            raise refused(f"{call} of {self._size} ranks takes a list of {self._size} tensors, not of {len(tensors)}")
+            raise invalid(f"{call} of {self._size} ranks takes a list of {self._size} tensors, not of {len(tensors)}")
         mine = tensors[self._rank]
         if same_length and mine.numel() != one.numel():
-            raise refused(
+            raise invalid(
                 f"{call}: this rank's tensor has {one.numel()} elements, but the tensor for it in the list "
                 f"(number {self._rank}) has {mine.numel()}"
             )
@@ -52,10 +54,10 @@ class Lists(Collectives):
         row = self._row(targets, input, multiplier, "all_gather", True)
         own = targets[self._rank].data_ptr() == input.data_ptr()
         clear = own or not overlap(extent(input), row.extent())
-        self._place(row, clear, unit_bytes(input, multiplier), False)
-        finish = row.give_back if row.flat is not None else None
+        self._choose_buffer(row, clear, unit_bytes(input, multiplier), False)
+        finish = row.copy_back if row.flat is not None else None
         counts = (None, row.counts, None, row.displacements)
-        return self._go(
+        return self._collective(
             opts, input, list(targets), ALL_GATHER, input.data_ptr(), row.address, 0, dtype, counts=counts,
             finish=finish, held=[input, row.flat],
         )  # fmt: skip
@@ -72,19 +74,20 @@ class Lists(Collectives):
         row = self._row(sources, output, multiplier, "reduce_scatter", True)
         own = sources[self._rank].data_ptr() == output.data_ptr()
         clear = own or not overlap(extent(output), row.extent())
-        self._place(row, clear, unit_bytes(output, multiplier), True)
+        self._choose_buffer(row, clear, unit_bytes(output, multiplier), True)
         counts = (row.counts, None, row.displacements, None)
-        return self._go(
+        return self._collective(
             opts, output, [output], REDUCE_SCATTER, row.address, output.data_ptr(), 0, dtype, op, 0, scale, reduction,
             counts=counts, held=[list(sources), row.flat],
         )  # fmt: skip
 
-    def _place(self, row: Row, clear: bool, unit: int, fill: bool) -> None:
-        """Decides where the row's buffer is: where the tensors are if they are `clear` of the call's other buffer, and
-        none of them is written twice. `fill`: the row is what goes in."""
-        if not clear or not (fill or row.is_apart()):
+    def _choose_buffer(self, row: Row, clear: bool, unit: int, fill: bool) -> None:
+        """Chooses the buffer of the row. It is the tensors themselves if they are `clear`, which means that they do not
+        overlap the call's other buffer, and if no memory is written twice. Otherwise it is a flat copy. `fill`: the row
+        is the input of the call."""
+        if not clear or not (fill or row.is_disjoint()):
             row.flatten(fill)
-        elif not row.lies_in_a_row():
+        elif not row.is_contiguous_row():
             row.spread(unit)
 
     def allgather_coalesced(self, outputs: List[Tensors], inputs: Tensors, opts: Any = None) -> Any:
@@ -96,27 +99,27 @@ class Lists(Collectives):
 
         return self._together(opts, add)
 
-    # ---- a message for each pair of ranks, from and to where the tensors are
+    # ---- one message for each pair of ranks
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None, timeout: Any = None) -> Any:
         opts = options_of(c10d.AllToAllOptions, opts, timeout)
         check([*outputs, *inputs], "all_to_all")
         if len(outputs) != self._size or len(inputs) != self._size:
-            raise refused(
+            raise invalid(
                 f"all_to_all among {self._size} ranks takes lists of {self._size} tensors, not of {len(inputs)} and "
                 f"{len(outputs)}"
             )
         mine, own = outputs[self._rank], inputs[self._rank]
         if mine.numel() != own.numel():
-            raise refused(f"all_to_all: this rank has {own.numel()} elements for itself, but expects {mine.numel()}")
+            raise invalid(f"all_to_all: this rank has {own.numel()} elements for itself, but expects {mine.numel()}")
         dtype, multiplier = MOVED[mine.dtype]
         unit = unit_bytes(mine, multiplier)
         targets, sources = Row(outputs, multiplier), Row(inputs, multiplier)
-        self._place(targets, True, unit, False)
-        self._place(sources, not share_memory(inputs, outputs), unit, True)
+        self._choose_buffer(targets, True, unit, False)
+        self._choose_buffer(sources, not share_memory(inputs, outputs), unit, True)
         counts = (sources.counts, targets.counts, sources.displacements, targets.displacements)
-        finish = targets.give_back if targets.flat is not None else None
-        return self._go(
+        finish = targets.copy_back if targets.flat is not None else None
+        return self._collective(
             opts, mine, list(outputs), ALL_TO_ALL, sources.address, targets.address, 0, dtype, counts=counts,
             finish=finish, held=[list(inputs), sources.flat, targets.flat],
         )  # fmt: skip
@@ -132,7 +135,7 @@ class Lists(Collectives):
             check([input], "gather")
             dtype, multiplier = MOVED[input.dtype]
             count = input.numel() * multiplier
-            return self._go(
+            return self._collective(
                 opts, input, [], GATHER, input.data_ptr(), 0, count, dtype, root=root, counts=_OF_THE_ROOT
             )  # fmt: skip
         targets = _only(outputs, "gather")
@@ -140,9 +143,9 @@ class Lists(Collectives):
         row = self._row(targets, input, multiplier, "gather", True)
         own = targets[root].data_ptr() == input.data_ptr()
         others = [tensor for number, tensor in enumerate(targets) if not own or number != root]
-        self._place(row, not share_memory([input], others), unit_bytes(input, multiplier), False)
-        finish = row.give_back if row.flat is not None else None
-        return self._go(
+        self._choose_buffer(row, not share_memory([input], others), unit_bytes(input, multiplier), False)
+        finish = row.copy_back if row.flat is not None else None
+        return self._collective(
             opts, input, list(targets), GATHER, input.data_ptr(), row.address, input.numel() * multiplier, dtype,
             root=root, counts=(None, row.counts, None, row.displacements), finish=finish, held=[input, row.flat],
         )  # fmt: skip
@@ -158,7 +161,7 @@ class Lists(Collectives):
             check([output], "scatter")
             dtype, multiplier = MOVED[output.dtype]
             count = output.numel() * multiplier
-            return self._go(
+            return self._collective(
                 opts, output, [output], SCATTER, 0, output.data_ptr(), count, dtype, root=root, counts=_OF_THE_ROOT
             )  # fmt: skip
         sources = _only(inputs, "scatter")
@@ -166,12 +169,12 @@ class Lists(Collectives):
         row = self._row(sources, output, multiplier, "scatter", True)
         own = sources[root].data_ptr() == output.data_ptr()
         others = [tensor for number, tensor in enumerate(sources) if not own or number != root]
-        self._place(row, not share_memory([output], others), unit_bytes(output, multiplier), True)
-        return self._go(
+        self._choose_buffer(row, not share_memory([output], others), unit_bytes(output, multiplier), True)
+        return self._collective(
             opts, output, [output], SCATTER, row.address, output.data_ptr(), output.numel() * multiplier, dtype,
             root=root, counts=(row.counts, None, row.displacements, None), held=[list(sources), row.flat],
         )  # fmt: skip
 
     def _check_root(self, root: int, call: str) -> None:
         if not 0 <= root < self._size:
-            raise refused(f"{call}: root {root} is outside 0..{self._size - 1}")
+            raise invalid(f"{call}: root {root} is outside 0..{self._size - 1}")

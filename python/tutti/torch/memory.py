@@ -1,4 +1,5 @@
-"""Tensors in memory that the other ranks of the machine reach in place: collectives on them need no copy."""
+"""empty(): creates tensors in memory that the other ranks of the machine can access directly, so that collectives on
+them avoid a copy."""
 
 from __future__ import annotations
 
@@ -8,23 +9,23 @@ from typing import Any, Optional
 import torch
 import torch.distributed as dist
 
-from .errors import refused
+from .errors import invalid
 
 
 def empty(*size: Any, dtype: Optional[torch.dtype] = None, group: Optional[dist.ProcessGroup] = None) -> torch.Tensor:
-    """A new host tensor of registered memory, zeroed. Local call.
+    """Creates a zeroed host tensor in registered memory. Local call.
 
-    `size` as of torch.empty; `group`: one of backend "tutti", default: the default group. The memory lives as long as
-    a tensor that uses it, and belongs to the group: do not use it after destroy_process_group().
+    `size`: as for torch.empty(). `group`: a process group of backend "tutti"; default: the default group. The memory is
+    freed with the last tensor that uses it. It belongs to the group, so do not use it after destroy_process_group().
     """
     shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
     dtype = dtype if dtype is not None else torch.get_default_dtype()
     of = group if group is not None else dist.distributed_c10d._get_default_group()
     communicator = getattr(of, "communicator", None)
     if communicator is None:
-        raise refused("tutti.torch.empty() takes a process group of backend tutti that has not been destroyed")
+        raise invalid("tutti.torch.empty() takes a process group of backend tutti that has not been destroyed")
     count = math.prod(shape)
     if count == 0:
         return torch.empty(shape, dtype=dtype)
     memory = communicator.allocate(count * torch.empty(0, dtype=dtype).element_size())
-    return torch.frombuffer(memory, dtype=dtype, count=count).view(shape)  # it holds the memory
+    return torch.frombuffer(memory, dtype=dtype, count=count).view(shape)  # the tensor keeps the memory alive

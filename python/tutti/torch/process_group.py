@@ -1,7 +1,8 @@
-"""The process group of backend "tutti": a subclass of torch's in Python, so that one build serves every torch.
+"""ProcessGroupTutti: the process group of backend "tutti". It is a subclass of torch's ProcessGroup, written in
+Python, so that one build works with all versions of torch.
 
-torch's C++ calls it through its trampolines (DDP's reducer, functional collectives), torch's Python directly. One
-object serves host and CUDA tensors.
+torch's C++ code (DDP's reducer, functional collectives) calls it through trampolines, and torch's Python code calls it
+directly. One object is used for host and CUDA tensors.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch.distributed as dist
 
 from ..errors import Error
 from .dynamo import leave_alone
-from .errors import for_torch, refused
+from .errors import for_torch, invalid
 from .rendezvous import Options, join, milliseconds
 from .transfers import Transfers
 
@@ -28,10 +29,11 @@ _alive: "weakref.WeakSet[ProcessGroupTutti]" = weakref.WeakSet()
 
 
 class ProcessGroupTutti(Transfers, dist.ProcessGroup):  # type: ignore[misc]
-    """A communicator of Tutti as torch's ProcessGroup. Made by init_process_group() and new_group().
+    """A communicator of Tutti as a ProcessGroup of torch. Created by init_process_group() and new_group().
 
-    Errors: tutti's exceptions, which are also torch.distributed.DistBackendError but for InvalidArgumentError: then
-    nothing has been sent, and the group works on. Their words name the rank to blame, as its rank in this group.
+    Errors: tutti's exceptions. All except InvalidArgumentError are also torch.distributed.DistBackendError. After an
+    InvalidArgumentError nothing has been sent, and the group stays usable. Messages name ranks by their numbers in this
+    group.
     """
 
     def __init__(
@@ -44,12 +46,12 @@ class ProcessGroupTutti(Transfers, dist.ProcessGroup):  # type: ignore[misc]
         global_ranks: Sequence[int] = (),
     ):
         if options is not None and not isinstance(options, Options):
-            raise refused(f"pg_options of backend tutti is a tutti.torch.Options, not a {type(options).__name__}")
+            raise invalid(f"pg_options of backend tutti is a tutti.torch.Options, not a {type(options).__name__}")
         try:
             dist.ProcessGroup.__init__(self, store, rank, size)
         except TypeError:  # older releases
             dist.ProcessGroup.__init__(self, rank, size)  # type: ignore[call-arg, arg-type]
-        # A copy: torch notes in it what it knows of the group.
+        # A copy, because torch stores attributes of the group in it.
         self.options = dataclasses.replace(options) if options is not None else Options()
         self.options._timeout = timeout
         self._name = ""
@@ -62,7 +64,7 @@ class ProcessGroupTutti(Transfers, dist.ProcessGroup):  # type: ignore[misc]
         self._prepare_transfers()
         _alive.add(self)
 
-    # ---- what torch asks a group about itself
+    # ---- attributes of a group that torch reads
 
     def rank(self) -> int:
         return self._rank
@@ -96,7 +98,7 @@ class ProcessGroupTutti(Transfers, dist.ProcessGroup):  # type: ignore[misc]
         return [cpu, torch.device("cuda")] if torch.cuda.is_available() else [cpu]
 
     def _get_backend(self, device: torch.device) -> "ProcessGroupTutti":  # type: ignore[override]
-        """For every device the group itself: it is its own backend."""
+        """Returns the group itself for every device, because it is its own backend."""
         return self
 
     def _get_backend_name(self) -> str:
@@ -117,49 +119,51 @@ class ProcessGroupTutti(Transfers, dist.ProcessGroup):  # type: ignore[misc]
         return self._sequence
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
-        """How long a later call may make no progress."""
+        """Sets how long a later call may make no progress."""
         self._timeout_ms = milliseconds(timeout)
         self.options._timeout = timeout
 
     set_timeout = _set_default_timeout
 
     def eager_connect_single_device(self, device: Optional[torch.device] = None) -> None:
-        """Nothing: all ranks are connected when the group is made."""
+        """Does nothing, because all ranks are already connected when the group has been created."""
 
     # ---- the end
 
     def shutdown(self) -> None:
-        """What destroy_process_group() calls: waits for the calls under way, then leaves.
+        """Waits for the calls in progress, then leaves the group. destroy_process_group() calls it.
 
-        Local, but for receives whose message does not come within a second after all else has ended: nobody is left to
-        send it, so they end with an error, which aborts the group on all ranks.
+        Local call, with one exception: if a receive gets no message within one second after all other calls have
+        ended, it ends with an error, which aborts the group on all ranks.
         """
         _alive.discard(self)
         self._end()
-        if self._from_any is not None:
-            self._from_any.stop()
+        if self._any_source is not None:
+            self._any_source.stop()
 
-    # All that destroy_process_group() comes to before torch 2.0. At exit the module's names may be None already.
+    # Before torch 2.0, destroy_process_group() only destroys the object. At the exit of the interpreter the names of
+    # this module may already be None.
     def __del__(self, is_finalizing: Any = sys.is_finalizing) -> None:
         if getattr(self, "communicator", None) is not None and is_finalizing is not None and not is_finalizing():
             self.shutdown()
 
     def abort(self) -> None:
-        """Ends every call under way with an error, on all ranks; the group takes no more calls. From any thread."""
+        """Ends every call in progress with an error, on all ranks. The group refuses calls afterwards. May be called
+        from any thread."""
         self._abort()
 
 
 def _at_exit() -> None:
-    """Calls that nobody has waited for may end; what has not after a while is aborted, since no thread of ours may come
-    back to an interpreter that has ended."""
+    """Waits at most _LAST_WAIT_S seconds for calls in progress, and then aborts the rest, because a thread must not
+    return to an interpreter that has ended."""
     deadline = time.monotonic() + _LAST_WAIT_S
     for group in list(_alive):
         try:
             if group.communicator is not None:
-                group._settle(max(0.0, deadline - time.monotonic()))
+                group._wait_or_abort(max(0.0, deadline - time.monotonic()))
             group._futures.stop()
             group._transfer_futures.stop()
-        except Exception:  # the process ends; there is nobody to tell
+        except Exception:  # the process is exiting, so an error cannot be reported any more
             pass
 
 

@@ -1,4 +1,4 @@
-"""How the ranks of a process group find each other: through torch's store, which all of them share already."""
+"""Set-up: the ranks of a process group find each other through torch's store, which they already share."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _LONGEST_MS = 2**31 - 1
 
 @dataclasses.dataclass
 class Options:
-    """Of one process group: init_process_group(..., pg_options=tutti.torch.Options(...)). Fields left alone: Tutti's
-    environment variables (docs/config.md), then the defaults.
+    """Options of one process group: init_process_group(..., pg_options=tutti.torch.Options(...)). For a field that is
+    not set, Tutti's environment variables (docs/config.md) and then the defaults apply.
 
-    interface   network interface (name, subnet or address) of this rank's data, and of rank 0 for meeting
+    interface   network interface (name, subnet or address) for this rank's data, and on rank 0 also for set-up
     transport   "auto", "shm" or "tcp"
     device      number of this rank's GPU; default: the current device
-    encrypt     whether what goes between machines is encrypted (the same on all ranks)
-    uniform     whether collectives end alike on all ranks (the same on all ranks)
+    encrypt     whether data between machines is encrypted (the same on all ranks)
+    uniform     whether a collective has the same outcome on all ranks (the same on all ranks)
     checksum    whether messages carry checksums (the same on all ranks)
     """
 
@@ -38,18 +38,19 @@ class Options:
     encrypt: Optional[bool] = None
     uniform: Optional[bool] = None
     checksum: Optional[bool] = None
-    _timeout: Optional[timedelta] = dataclasses.field(default=None, repr=False)  # torch's, under torch's name
+    _timeout: Optional[timedelta] = dataclasses.field(default=None, repr=False)  # torch reads this attribute
 
 
 def milliseconds(timeout: timedelta) -> int:
-    """At least 1. torch's C++ turns the longest times into negative ones; they are as long as can be, too."""
+    """Returns the timeout in milliseconds, at least 1. A negative value is treated as the longest timeout, because
+    torch's C++ code turns very long times into negative ones."""
     if timeout.days < 0:
         return _LONGEST_MS
     return max(1, min(_LONGEST_MS, timeout // timedelta(milliseconds=1)))
 
 
 def _first_line(path: str) -> str:
-    """Empty if the file cannot be read."""
+    """Returns the first line of a file, or an empty text if the file cannot be read."""
     try:
         with open(path) as file:
             return file.readline().strip()
@@ -61,10 +62,11 @@ _NO_BOOT_ID = "unknown boot of "
 
 
 def _machine() -> str:
-    """The name of this machine and its network. If it begins with the kernel's boot id, processes with equal names
-    reach each other over the loopback interface. Some sandboxes hide the boot id (gVisor, a container that masks parts
-    of /proc). The name then begins with "unknown boot of HOST": equal on all processes of one machine, but not proof
-    that two processes share a machine, because two sandboxes may have the same host name and machine id."""
+    """Returns a name of this machine and its network namespace. If it begins with the kernel's boot id, processes with
+    equal names reach each other over the loopback interface. Some sandboxes hide the boot id (for example gVisor, or a
+    container that masks parts of /proc). The name then begins with "unknown boot of HOST". It is the same for all
+    processes of one machine, but does not prove that two processes share a machine, because two sandboxes may have the
+    same host name and machine id."""
     boot = _first_line("/proc/sys/kernel/random/boot_id")
     if not boot:
         boot = f"{_NO_BOOT_ID}{socket.gethostname()} {_first_line('/etc/machine-id')}"
@@ -76,7 +78,7 @@ def _machine() -> str:
 
 
 def _is_here(address: str) -> bool:
-    """Whether the address is one of this machine's."""
+    """Whether the address belongs to this machine."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -93,7 +95,8 @@ def _is_outward(address: str) -> bool:
 
 
 def _addresses(host: str) -> List[str]:
-    """The numeric addresses of a name on this machine, each once; none if it cannot be resolved."""
+    """Returns the numeric addresses to which this machine resolves a name, without duplicates. Returns an empty list if
+    the name cannot be resolved."""
     try:
         found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     except OSError:
@@ -102,7 +105,7 @@ def _addresses(host: str) -> List[str]:
 
 
 def _source_towards(address: str) -> Optional[str]:
-    """The address of this machine from which it reaches another one. Sends nothing."""
+    """Returns the local address that the route to another address uses. Sends nothing."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -113,7 +116,7 @@ def _source_towards(address: str) -> Optional[str]:
 
 
 def _interface_addresses() -> List[str]:
-    """The addresses of this machine's interfaces, IPv4 first."""
+    """Returns the addresses of this machine's interfaces, IPv4 first."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
@@ -132,22 +135,22 @@ def _interface_addresses() -> List[str]:
 
 
 def _store_host(store: Any) -> str:
-    """The host of torch's store, as this rank was told; this machine's name if the store is a file."""
+    """Returns the host of torch's store as this rank has it, or the name of this machine if the store is a file."""
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
     return str(getattr(store, "host", "")) or os.environ.get("MASTER_ADDR") or socket.gethostname()
 
 
 def _outward_address(host: str, seen_by_others: List[str]) -> Optional[str]:
-    """The address of this machine, rank 0's, where ranks on other machines meet it. A name may be a loopback address
-    on the machine that has this name (127.0.1.1 in the hosts file of some distributions), so the addresses that the
-    others resolve it to count as well. The name may also be missing, as with a store in a file. Then this takes the
-    address on the default route, or else that of any interface."""
+    """Called on rank 0. Returns the address of this machine that ranks on other machines can reach. A machine may
+    resolve its own name to a loopback address (127.0.1.1 in the hosts file of some distributions). So the addresses to
+    which the other ranks resolve the name are considered as well. If there is no name, for example with a store in a
+    file, this returns the address on the default route, or the address of any interface."""
     own = _addresses(host)
     for address in own + seen_by_others:
         if _is_outward(address) and _is_here(address):
             return address
-    # Addresses for use in documents, which belong to nobody: the route to them is the default one.
+    # These addresses are reserved for documentation and not in use, so the route to them is the default route.
     routes = [_source_towards(address) for address in own + ["198.51.100.1", "2001:db8::1"]]
     for source in routes + _interface_addresses():
         if source is not None and _is_outward(source) and _is_here(source):
@@ -155,12 +158,13 @@ def _outward_address(host: str, seen_by_others: List[str]) -> Optional[str]:
     return None
 
 
-def _meeting_interface(options: Options, host: str, ranks: List[str]) -> str:
-    """`ranks`: what _introduction() gave on each rank."""
+def _rendezvous_interface(options: Options, host: str, ranks: List[str]) -> str:
+    """Called on rank 0. Returns the interface for set-up. `ranks`: the results of _machine_and_addresses() on all
+    ranks."""
     if options.interface:
         return options.interface
     if os.environ.get("TUTTI_INTERFACE"):
-        return ""  # the runtime reads it
+        return ""  # Tutti reads the variable itself
     machines = [rank.split("|")[0] for rank in ranks]
     same_name = machines.count(machines[0]) == len(machines)
     is_proof = not machines[0].startswith(_NO_BOOT_ID)
@@ -170,17 +174,17 @@ def _meeting_interface(options: Options, host: str, ranks: List[str]) -> str:
     seen = [address for rank in others for address in rank.split("|")[1].split(",") if address]
     address = _outward_address(host, list(dict.fromkeys(seen)))
     if address is None and same_name:
-        return "lo"  # the ranks can meet nowhere else, and most likely they do share a machine
+        return "lo"  # there is no other address, and the ranks most likely share a machine
     if address is None:
         raise _config(
-            f"the ranks are on several machines, but rank 0 finds no address that others reach ({host} is "
-            f"{', '.join(_addresses(host)) or 'unknown'} here): set TUTTI_INTERFACE to the network interface that they do"
+            f"the ranks are on several machines, but rank 0 has no address that the others can reach ({host} is "
+            f"{', '.join(_addresses(host)) or 'unknown'} here): set TUTTI_INTERFACE to an interface that they can reach"
         )
     return address
 
 
-def _introduction(host: str) -> str:
-    """This rank's machine, and the addresses that it resolves the store's host to."""
+def _machine_and_addresses(host: str) -> str:
+    """Returns the name of this rank's machine, and the addresses to which it resolves the host of the store."""
     return f"{_machine()}|{','.join(_addresses(host))}"
 
 
@@ -190,16 +194,17 @@ def _config(words: str) -> Error:
     return ConfigError(words, code="configuration", scope="communicator")
 
 
-class Meeting:
-    """The keys of one group in the store. A group that is made again, in the same store, takes new ones: torch gives
-    groups of other sizes the same names, too."""
+class GroupStore:
+    """The keys of one group in the store. Each group uses new keys, because a group may be created again in the same
+    store, and because torch gives groups of different sizes the same name."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta):
         self._store = store
         self._rank = rank
         self._size = size
         self._timeout = timedelta(milliseconds=milliseconds(timeout))
-        # Nobody has left a group's set-up before all have come, so the first `size` calls are of the first group.
+        # A rank leaves the set-up of a group only after all ranks have joined. So the first `size` increments belong
+        # to the first group, the next `size` to the second one, and so on.
         self._round = (store.add(self._joined(), 1) - 1) // size
 
     def _joined(self) -> str:
@@ -212,23 +217,23 @@ class Meeting:
         return _store_host(self._store)
 
     def leave(self) -> None:
-        """Not all have come: those that try again are the first of this round anew."""
+        """Called if not all ranks have joined. Ranks that try again then belong to the same round."""
         self._store.add(self._joined(), -1)
 
-    def tell(self, name: str, value: str) -> None:
+    def publish(self, name: str, value: str) -> None:
         self._store.set(self._key(name), value)
 
     def _has(self, key: str) -> bool:
         if hasattr(self._store, "check"):
             return bool(self._store.check([key]))
-        try:  # torch 1.13 can only wait
+        try:  # torch 1.13 has no check()
             self._store.wait([key], timedelta(milliseconds=10))
         except RuntimeError:
             return False
         return True
 
-    def hear(self, names: List[str]) -> List[str]:
-        """The values, when all are there; else DeadlineError naming what is missing."""
+    def wait_for(self, names: List[str]) -> List[str]:
+        """Waits for the values of all names, and returns them. Raises DeadlineError that states the missing ones."""
         keys = [self._key(name) for name in names]
         try:
             self._store.wait(keys, self._timeout)
@@ -239,27 +244,28 @@ class Meeting:
         return [self._store.get(key).decode() for key in keys]
 
 
-def _unique_id(meeting: Meeting, rank: int, size: int, timeout: timedelta, options: Options) -> bytes:
-    host = meeting.host()
+def _unique_id(group_store: GroupStore, rank: int, size: int, timeout: timedelta, options: Options) -> bytes:
+    host = group_store.host()
     if rank > 0:
-        meeting.tell(f"rank {rank}", _introduction(host))
-        (text,) = meeting.hear(["word of rank 0"])
+        group_store.publish(f"rank {rank}", _machine_and_addresses(host))
+        (text,) = group_store.wait_for(["unique id of rank 0"])
         if text.startswith("!"):
-            raise _config(f"rank 0 could not open a place to meet: {text[1:]}")
+            raise _config(f"rank 0 could not start the rendezvous server: {text[1:]}")
         return _core.unique_id_from_text(text)
-    ranks = [_introduction(host)] + meeting.hear([f"rank {other}" for other in range(1, size)])
+    ranks = [_machine_and_addresses(host)] + group_store.wait_for([f"rank {other}" for other in range(1, size)])
     try:
-        interface = _meeting_interface(options, host, ranks)
-        unique_id = _core.create_unique_id(interface=interface, patience_ms=min(milliseconds(timeout), 86_400_000))
-    except Exception as error:  # whatever it is, the others would wait until their deadline
-        meeting.tell("word of rank 0", f"!{getattr(error, 'message', str(error))}")
+        interface = _rendezvous_interface(options, host, ranks)
+        unique_id = _core.create_unique_id(interface=interface, timeout_ms=min(milliseconds(timeout), 86_400_000))
+    except Exception as error:  # any error is reported, because the other ranks would wait until their deadline
+        group_store.publish("unique id of rank 0", f"!{getattr(error, 'message', str(error))}")
         raise
-    meeting.tell("word of rank 0", _core.unique_id_to_text(unique_id))
+    group_store.publish("unique id of rank 0", _core.unique_id_to_text(unique_id))
     return unique_id
 
 
 def _device(options: Options) -> Optional[int]:
-    """The GPU of this rank: the one named, else the current one, or before there is one that of the local rank."""
+    """Returns the GPU of this rank: the one in the options, otherwise the current device. If CUDA is not initialized
+    yet, or the current device is 0, the device with the number of the local rank."""
     if options.device is not None or not torch.cuda.is_available():
         return options.device
     if torch.cuda.is_initialized() and torch.cuda.current_device() > 0:
@@ -269,15 +275,15 @@ def _device(options: Options) -> Optional[int]:
 
 
 def join(store: Any, rank: int, size: int, timeout: timedelta, options: Options) -> Any:
-    """A new communicator of all ranks that share the store's prefix. Collective; at most about `timeout`.
+    """Creates a communicator of all ranks that share the store's prefix. Collective; takes at most about `timeout`.
 
-    Errors: as tutti's Communicator(); DeadlineError naming the ranks that have not come to the store.
+    Errors: those of tutti.Communicator(), and DeadlineError that names the ranks that have not joined.
     """
-    meeting = Meeting(store, rank, size, timeout)
+    group_store = GroupStore(store, rank, size, timeout)
     try:
-        unique_id = _unique_id(meeting, rank, size, timeout, options)
+        unique_id = _unique_id(group_store, rank, size, timeout, options)
     except DeadlineError:
-        meeting.leave()
+        group_store.leave()
         raise
     return _core.Communicator.create(
         rank=rank,

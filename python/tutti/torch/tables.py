@@ -1,4 +1,4 @@
-"""What torch's element types and reductions are called in Tutti. Tables, made once; nothing here communicates."""
+"""Tables that map torch's element types and reductions to Tutti's. This module does not communicate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BARRIER = _core.collectives["barrier"]
 
 INT64 = _core.data_types["int64"]
 _UINT8 = _core.data_types["uint8"]
-_TWO_BYTES = _core.data_types["float16"]  # for user reductions, which look at its size only
+_TWO_BYTES = _core.data_types["float16"]  # for user reductions, which use only the size of the type
 
 _SAME = {
     "int8": "int8",
@@ -38,18 +38,19 @@ _SAME = {
     "float8_e4m3fn": "float8_e4m3",
     "float8_e5m2": "float8_e5m2",
 }
-# torch's type -> Tutti's, where both have it.
+# torch's type -> Tutti's type, for the types that both have.
 _NATIVE: Dict[torch.dtype, int] = {
     getattr(torch, theirs): _core.data_types[ours] for theirs, ours in _SAME.items() if hasattr(torch, theirs)
 }
-# A complex number is two of these; only sums keep that sense.
+# A complex number is handled as two of these numbers, which is correct only for sums.
 _COMPLEX = {torch.complex64: _core.data_types["float32"], torch.complex128: _core.data_types["float64"]}
 _INTEGERS = {dtype for dtype in _NATIVE if not dtype.is_floating_point}
 _SIXTEEN_BITS = {getattr(torch, name): name for name in ("int16", "uint16") if hasattr(torch, name)}
 
 
 class _Moved(dict):
-    """torch.dtype -> (Tutti's type, how many of it one element is), for calls that only move elements: any type."""
+    """torch.dtype -> (Tutti's type, number of its elements in one element), for calls that only move elements. Contains
+    all types."""
 
     def __missing__(self, dtype: torch.dtype) -> Tuple[int, int]:
         if dtype in _NATIVE:
@@ -64,7 +65,7 @@ class _Moved(dict):
 
 MOVED = _Moved()
 
-# (Tutti's type, how many of it one element is, operation, user reduction or 0, whether the operation has a factor)
+# (Tutti's type, number of its elements in one element, operation, user reduction or 0, whether there is a factor)
 Reduction = Tuple[int, int, int, int, bool]
 
 _PLAIN = {"SUM": "sum", "PRODUCT": "prod", "MIN": "min", "MAX": "max", "AVG": "avg", "PREMUL_SUM": "premulsum"}
@@ -74,7 +75,7 @@ _LINEAR = ("SUM", "AVG", "PREMUL_SUM")
 
 
 def _numbered_operations() -> Dict[int, str]:
-    """The number of a ReduceOp, which is its hash in every release from 1.13 on, -> its name."""
+    """Number of a ReduceOp -> its name. The number is equal to the hash of the ReduceOp in all releases since 1.13."""
     kinds: Any = getattr(ReduceOp, "RedOpType", ReduceOp)
     return {int(kind): name for name, kind in kinds.__members__.items()}
 
@@ -109,7 +110,7 @@ class _Reductions(dict):
         dtype, number = key
         name = _OPERATIONS.get(number)
         if name is None or (name not in _PLAIN and name not in _BITS):
-            raise InvalidArgumentError(f"reduction {name or number} is none of torch.distributed.ReduceOp's")
+            raise InvalidArgumentError(f"reduction {name or number} is not in torch.distributed.ReduceOp")
         found = _find(dtype, name)
         if found is None:
             raise UnsupportedError(
@@ -124,10 +125,11 @@ REDUCTIONS = _Reductions()
 
 
 def factor_of(operation: ReduceOp, dtype: torch.dtype) -> float:
-    """The factor of a PREMUL_SUM, as a number. Integer types take whole factors only: else InvalidArgumentError."""
+    """Returns the factor of a PREMUL_SUM as a number. Raises InvalidArgumentError if the type is an integer type and
+    the factor is not a whole number."""
     state: Any = None if hasattr(operation, "factor") else operation.__getstate__()
     if state is None and not hasattr(operation, "factor"):
-        words = "this torch does not tell the factor of a PREMUL_SUM: multiply first"
+        words = "this version of torch does not expose the factor of a PREMUL_SUM: multiply before the call"
         raise UnsupportedError(words, code="unsupported")
     factor = operation.factor if state is None else state[1]
     if isinstance(factor, torch.Tensor):

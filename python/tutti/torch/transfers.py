@@ -1,7 +1,8 @@
-"""Sends and receives between two ranks.
+"""Transfers: sends and receives between two ranks.
 
-Between two ranks messages arrive in the order in which they are sent. Tag 0 costs nothing; another tag travels in a
-message of its own ahead of the tensor, and the receiver compares: it does not look for a tag among later messages.
+Between two ranks messages arrive in the order in which they are sent. Tag 0 adds no cost. Any other tag is sent in a
+header message before the tensor. The receiver compares the tags, and an unequal tag is an error: it does not search for
+the tag among later messages.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ import torch
 from ..errors import AbortedError, Error, MismatchError, UnsupportedError
 from .base import Batch, Tensors
 from .buffers import as_row, bytes_of, copy, explain, is_dense
-from .errors import refused
+from .errors import invalid
 from .events import profiling, recorded
 from .lists import Lists
 from .tables import INT64, MOVED
 from .work import HostWork
 
-_MARK = 0x7475747469746167  # "tuttitag": what follows is a tag
-_SELF_OVER = "this group has been aborted or destroyed: a message of this rank to itself cannot be had any more"
-_HEADER = 3  # mark, tag, bytes of the tensor
+_MARK = 0x7475747469746167  # "tuttitag": identifies a header message
+_SELF_OVER = "this group has been aborted or destroyed: this rank's message to itself was discarded"
+_HEADER = 3  # number of values in a header: mark, tag, bytes of the tensor
 
 
-class Waiting:
-    """Something that ends when set() is called: has wait() and test() as _core.Work does."""
+class ManualOperation:
+    """An operation that ends when set() is called. Has wait() and test(), like _core.Work."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -47,9 +48,9 @@ class Waiting:
         return self._event.is_set()
 
 
-class FromAny:
-    """Receives from whoever sends next, one after the other, in a thread of their own: such a receive blocks until
-    something comes. Started when first needed."""
+class AnySourceReceiver:
+    """Carries out receives from any source, one after the other, in its own thread, because such a receive blocks
+    until a message arrives. Created when it is first needed."""
 
     def __init__(self, group: "Transfers"):
         self._group = group
@@ -57,7 +58,7 @@ class FromAny:
         self._thread = threading.Thread(target=self._run, name="tutti receives", daemon=True)
         self._thread.start()
 
-    def add(self, tensor: torch.Tensor, tag: int, waiting: Waiting, work: List[HostWork]) -> None:
+    def add(self, tensor: torch.Tensor, tag: int, waiting: ManualOperation, work: List[HostWork]) -> None:
         self._asked.put((tensor, tag, waiting, work))
 
     def stop(self) -> None:
@@ -78,7 +79,8 @@ class FromAny:
             del asked, tensor, work
 
     def _receive(self, tensor: torch.Tensor, tag: int) -> Tuple[Any, int]:
-        """The receive of the next message, and its sender. Until that is called, others may take the message."""
+        """Starts the receive of the next message, and returns it with its sender. Before the receive starts, another
+        receive may take the message; in this case waits for the next one."""
         group = self._group
         communicator = group._open()
         while True:
@@ -90,35 +92,35 @@ class FromAny:
 
 
 class Transfers(Lists):
-    _from_any: Optional[FromAny] = None
-    _to_self: Deque[Tuple[torch.Tensor, int, Waiting]]
-    _by_self: Deque[Tuple[torch.Tensor, int, Waiting]]
+    _any_source: Optional[AnySourceReceiver] = None
+    _to_self: Deque[Tuple[torch.Tensor, int, ManualOperation]]
+    _from_self: Deque[Tuple[torch.Tensor, int, ManualOperation]]
 
     def _prepare_transfers(self) -> None:
-        self._to_self = collections.deque()  # sends of this rank to itself that no receive has met
-        self._by_self = collections.deque()  # and receives
+        self._to_self = collections.deque()  # sends of this rank to itself that have no receive yet
+        self._from_self = collections.deque()  # receives of this rank from itself that have no send yet
         self._self_lock = threading.Lock()
-        self._self_over = False  # by abort() or the group's end
-        self._from_any_lock = threading.Lock()
+        self._self_over = False  # set by abort() and when the group ends
+        self._any_source_lock = threading.Lock()
 
-    def _end_own(self) -> None:
+    def _end_self_messages(self) -> None:
         with self._self_lock:
             self._self_over = True
-            left = [*self._to_self, *self._by_self]
+            left = [*self._to_self, *self._from_self]
             self._to_self.clear()
-            self._by_self.clear()
+            self._from_self.clear()
         for _, _, waiting in left:
-            waiting.set(self._tell(AbortedError(_SELF_OVER, code="aborted", scope="communicator")))
+            waiting.set(self._convert_error(AbortedError(_SELF_OVER, code="aborted", scope="communicator")))
 
     def _one(self, tensors: Any, peer: int, call: str) -> torch.Tensor:
         if isinstance(tensors, torch.Tensor):
             tensors = [tensors]
         if len(tensors) != 1:
-            raise refused(f"{call} takes one tensor, not {len(tensors)}")
+            raise invalid(f"{call} takes one tensor, not {len(tensors)}")
         if not is_dense(tensors[0]):
             raise explain(tensors[0], call)
         if not 0 <= peer < self._size:
-            raise refused(f"{call}: rank {peer} is outside 0..{self._size - 1}")
+            raise invalid(f"{call}: rank {peer} is outside 0..{self._size - 1}")
         return tensors[0]
 
     def send(self, tensors: Tensors, dst: int, tag: int = 0) -> Any:
@@ -134,15 +136,15 @@ class Transfers(Lists):
         if not hasattr(self._open(), "next_sender"):
             raise UnsupportedError("this build of tutti cannot receive from any source", code="unsupported")
         if self._open_batch() is not None or not tensor.is_cpu:
-            raise refused("a receive from any source is for host memory, and not for a batch: name the source")
-        waiting = Waiting()
+            raise invalid("a receive from any source is for host memory, and not for a batch: name the source")
+        waiting = ManualOperation()
         work: List[HostWork] = []
-        made = self._under(waiting, tensor, [tensor], None, None, True, True)
+        made = self._track(waiting, tensor, [tensor], None, None, True, True)
         work.append(made)
-        with self._from_any_lock:
-            if self._from_any is None:
-                self._from_any = FromAny(self)
-        self._from_any.add(tensor, tag, waiting, work)
+        with self._any_source_lock:
+            if self._any_source is None:
+                self._any_source = AnySourceReceiver(self)
+        self._any_source.add(tensor, tag, waiting, work)
         return made
 
     def _transfer(self, tensor: torch.Tensor, peer: int, tag: int, sends: bool) -> Any:
@@ -162,12 +164,12 @@ class Transfers(Lists):
                     started = communicator.start_send(*message)
                 else:
                     started = self._calling((peer,), communicator.start_receive, *message)
-                work = self._under(started, tensor, [tensor], None, None, True, not sends)
+                work = self._track(started, tensor, [tensor], None, None, True, not sends)
                 work.source = peer
                 return work
             return self._send(tensor, peer, tag) if sends else self._receive(tensor, peer, tag)
         except Error as error:
-            raise self._tell(error) from None
+            raise self._convert_error(error) from None
 
     def _send(self, tensor: torch.Tensor, peer: int, tag: int) -> Any:
         header = torch.tensor([_MARK, tag, bytes_of(tensor)], dtype=torch.int64) if tag != 0 else None
@@ -182,7 +184,7 @@ class Transfers(Lists):
             mark, got, size = header.tolist()
             if mark != _MARK or got != tag:
                 what = f"tag {got}" if mark == _MARK else "no tag"
-                raise self._tell(
+                raise self._convert_error(
                     MismatchError(
                         f"a receive from rank {peer} with tag {tag} met a message with {what}: messages between two "
                         "ranks arrive in the order in which they are sent, so receive them in that order",
@@ -194,11 +196,12 @@ class Transfers(Lists):
         return self._with_header(tensor, peer, header, compare, False)
 
     def _with_header(self, tensor: torch.Tensor, peer: int, header: Any, finish: Any, sends: bool) -> Any:
-        """The header, if there is one, and the tensor as one batch, or as part of the open one."""
+        """Sends or receives the header, if there is one, and the tensor as one batch, or adds them to the open
+        batch."""
         opened = self._open_batch()
         batch = opened or Batch()
         try:
-            batch.note(tensor, [tensor], (tensor, header), finish)
+            batch.add_buffers(tensor, [tensor], (tensor, header), finish)
             batch.transfers = True
             if not sends:
                 batch.sources.append(peer)
@@ -208,7 +211,7 @@ class Transfers(Lists):
                 add(self._open(), header.data_ptr(), _HEADER, INT64, peer, self._timeout_ms)
             self._message(batch, tensor, peer, sends)
         except Exception:
-            self._forget(batch)
+            self._discard(batch)
             raise
         if opened is not None:
             return self._done
@@ -225,17 +228,17 @@ class Transfers(Lists):
 
     def _check_header(self, tensor: torch.Tensor) -> None:
         if not tensor.is_cpu:
-            raise refused("tags are for host memory: send tensors of CUDA memory with tag 0")
+            raise invalid("tags are for host memory: send tensors of CUDA memory with tag 0")
 
     def _with_self(self, tensor: torch.Tensor, tag: int, sends: bool) -> Any:
-        """A rank's message to itself: whichever of the two comes second copies."""
+        """A message of this rank to itself. The second of the two calls, send or receive, copies the tensor."""
         self._open()
-        mine, others = (self._to_self, self._by_self) if sends else (self._by_self, self._to_self)
-        waiting = Waiting()
+        mine, others = (self._to_self, self._from_self) if sends else (self._from_self, self._to_self)
+        waiting = ManualOperation()
         with self._self_lock:
             if self._self_over:
-                raise self._tell(AbortedError(_SELF_OVER, code="aborted", scope="communicator"))
-            work = self._under(waiting, tensor, [tensor], None, None, True, True)
+                raise self._convert_error(AbortedError(_SELF_OVER, code="aborted", scope="communicator"))
+            work = self._track(waiting, tensor, [tensor], None, None, True, True)
             work.source = self._rank
             if not others:
                 mine.append((tensor, tag, waiting))
@@ -244,7 +247,7 @@ class Transfers(Lists):
         target, source = (other, tensor) if sends else (tensor, other)
         error: Optional[Exception] = None
         if tag != other_tag or target.dtype is not source.dtype or target.numel() != source.numel():
-            error = self._tell(
+            error = self._convert_error(
                 MismatchError(
                     f"rank {self._rank} sends itself {source.numel()} {source.dtype} and receives {target.numel()} "
                     f"{target.dtype}; tags {other_tag} and {tag}",

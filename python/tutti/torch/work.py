@@ -1,4 +1,4 @@
-"""Works: calls under way, as torch sees them, and the thread that completes their futures."""
+"""Works: the handles of calls in progress for torch, and the threads that complete their futures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from datetime import timedelta
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional
 
 import torch
 import torch.distributed as dist
@@ -16,16 +16,16 @@ from torch.futures import Future
 from ..errors import DeadlineError, Error
 
 Finish = Callable[[], None]
-# Raises an exception as one of the group's. Given to each Work by its group.
-Tell = Callable[[Error], Exception]
-# Between looks at works that end in any order.
+# Converts an Error to an exception for torch. Each Work gets this function from its group.
+ErrorConverter = Callable[[Error], Exception]
+# Pauses of PollThread between two checks of its works.
 _SHORTEST_PAUSE_S = 1e-5
 _LONGEST_PAUSE_S = 2e-3
-_making_future = threading.Lock()  # one for all: it is held for a moment
+_making_future = threading.Lock()  # shared by all works, because it is held only for a short time
 
 
 class DoneWork(dist.Work):
-    """Of a call that has ended well before it returned. One object serves all such calls of a group."""
+    """The work of a call that has succeeded before it returned. One object is used for all such calls of a group."""
 
     def wait(self, timeout: Optional[timedelta] = None) -> bool:
         return True
@@ -52,7 +52,7 @@ class DoneWork(dist.Work):
 
 
 class EndedWork(DoneWork):
-    """As that, with outputs to tell."""
+    """A DoneWork with outputs."""
 
     def __init__(self, tensors: List[torch.Tensor]):
         super().__init__()
@@ -68,12 +68,13 @@ class EndedWork(DoneWork):
 
 
 class FutureThread:
-    """Waits for works in the order of their calls and completes their futures. Started when first needed.
+    """Waits for works in the order of their calls and completes their futures. The thread starts when it is first
+    needed.
 
-    For collectives: none of a group's ends before those called earlier."""
+    Used for collectives, because the collectives of a group end in the order of their calls."""
 
     def __init__(self) -> None:
-        self._works: "queue.SimpleQueue[Any]" = queue.SimpleQueue()  # of HostWork and CudaWork; None: the end
+        self._works: "queue.SimpleQueue[Any]" = queue.SimpleQueue()  # HostWork or CudaWork; None ends the thread
         self._thread: Optional[threading.Thread] = None
         self._lock = threading.Lock()
 
@@ -86,11 +87,11 @@ class FutureThread:
         self._works.put(work)
 
     def would_wait_for_itself(self) -> bool:
-        """Whether the caller, a callback, is what the next future would wait for."""
+        """Whether the caller is a callback in this thread. The thread would then wait for itself."""
         return threading.current_thread() is self._thread
 
     def stop(self) -> None:
-        """When all works have ended. Not from a future's own callback."""
+        """Ends the thread after all its works have ended."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._works.put(None)
@@ -103,14 +104,14 @@ class FutureThread:
             if work is None:
                 return
             work.complete()
-            del work  # else its tensors would live until the next one comes
+            del work  # otherwise its tensors would stay alive until the next work
 
 
 class PollThread(FutureThread):
-    """The same for sends and receives, which end in any order, or never."""
+    """Like FutureThread, but for sends and receives, which end in any order, or never."""
 
     def would_wait_for_itself(self) -> bool:
-        return False  # one that listens may ask for its next message's future, and must not wait for the message
+        return False  # a callback may request the future of the next message, and must not wait for that message
 
     def _run(self) -> None:
         pending: List[HostWork] = []
@@ -125,9 +126,9 @@ class PollThread(FutureThread):
                     break
                 pending.append(work)
                 pause = _SHORTEST_PAUSE_S
-            work = None  # else its tensors would live until the next one comes
+            work = None  # otherwise its tensors would stay alive until the next work
             ended: List[HostWork] = []
-            for _ in range(len(pending)):  # each is asked once: it may end between two looks
+            for _ in range(len(pending)):  # check each work once, because it may end between two checks
                 pending.append(pending.pop(0))
                 if pending[-1].is_completed():
                     ended.append(pending.pop())
@@ -139,9 +140,9 @@ class PollThread(FutureThread):
             each.complete()
 
 
-class Kept:
-    """The last `limit` works that nobody has waited for. torch's C++ before 2.8 does not hold the Python half of a
-    Work, without which it waits for ever."""
+class KeptWorks:
+    """Keeps the last `limit` works for which wait() has not been called. Before torch 2.8, torch's C++ code does not
+    keep the Python part of a Work alive, and without it a wait never ends."""
 
     def __init__(self, limit: int):
         self._limit = limit
@@ -163,36 +164,36 @@ class Kept:
 class HostWork(dist.Work):
     """A call on host memory that runs in the background.
 
-    Holds the tensors until the call has ended. Any thread may use it. Its future has the outputs as value; a failure
-    is raised where a Python or a C++ caller waits, with the runtime's words.
+    Keeps the tensors alive until the call has ended. May be used from any thread. The value of its future is the
+    outputs. A failure is raised in the Python or C++ code that waits for the work, with Tutti's message.
     """
 
     def __init__(
         self,
         started: Any,
         tensors: List[torch.Tensor],
-        tell: Tell,
+        convert_error: ErrorConverter,
         thread: FutureThread,
         finish: Optional[Finish] = None,
         held: Any = None,
-        under_way: Optional[Dict[int, "HostWork"]] = None,
-        may_stay: bool = False,
+        in_progress: Optional[Dict[int, "HostWork"]] = None,
+        may_never_end: bool = False,
     ):
         super().__init__()
-        self._started = started  # a _core.Work, or whatever has its wait() and test()
+        self._started = started  # a _core.Work, or another object with wait() and test()
         self._tensors = tensors
-        self._tell = tell
+        self._convert_error = convert_error
         self._thread = thread
-        self._finish = finish  # copies results from where the call has put them; runs once
+        self._finish = finish  # copies results from a temporary buffer to the outputs; runs once
         self._held = held  # other buffers of the call
-        self.kept: Optional[Kept] = None  # where it is until somebody has its end: its tensors live as long
-        self._under_way = under_way  # it stands there until it has ended
-        self.may_stay = may_stay  # is a receive: perhaps nobody ever sends
-        self.source = -1  # of a receive from any rank, when it has ended
+        self.kept: Optional[KeptWorks] = None  # the table that keeps this work until its end has been reported
+        self._in_progress = in_progress  # the table that keeps this work until the call has ended
+        self.may_never_end = may_never_end  # a receive, which may never end
+        self.source = -1  # for a receive: the source rank; valid after its end if the source was any rank
         self._lock = threading.Lock()
         self._ended = False
         self._error: Optional[Exception] = None
-        self._told: Optional[Future] = None  # completed at the end of the call, before anybody who waits goes on
+        self._end_future: Optional[Future] = None  # completed at the end of the call, before wait() returns
         self._ready: Optional[Future] = None
         self._future: Optional[Future] = None
 
@@ -200,7 +201,7 @@ class HostWork(dist.Work):
         if not self._ended:
             if timeout is not None and timeout > timedelta(0):
                 self._wait_until(time.monotonic() + timeout.total_seconds(), timeout)
-            else:  # never for the thread of futures: that may be in a callback which waits for this
+            else:  # this must not wait for the thread of futures, which may be in a callback that waits for this work
                 self._end()
         if self.kept is not None:
             self.kept.drop(self)
@@ -212,13 +213,13 @@ class HostWork(dist.Work):
         pause = 1e-5
         while not self.is_completed():
             if time.monotonic() > deadline:
-                words = f"the call has not ended within {timeout.total_seconds():g} s; it goes on"
-                raise self._tell(DeadlineError(words, code="timeout"))
+                words = f"the call has not ended within {timeout.total_seconds():g} s; it continues"
+                raise self._convert_error(DeadlineError(words, code="timeout"))
             time.sleep(pause)
             pause = min(2 * pause, 1e-3)
 
     def _end(self) -> None:
-        """Waits for the call and what comes after it. Several threads may come."""
+        """Waits for the call and runs `finish`. May be called by several threads at the same time."""
         with self._lock:
             if self._ended:
                 return
@@ -227,41 +228,41 @@ class HostWork(dist.Work):
                 if self._finish is not None:
                     self._finish()
             except Error as error:
-                self._error = self._tell(error)
+                self._error = self._convert_error(error)
             except Exception as error:
                 self._error = error
             self._started = self._finish = self._held = None
-            told, self._told = self._told, None
-            if told is not None:
-                told.set_result(None)
+            end_future, self._end_future = self._end_future, None
+            if end_future is not None:
+                end_future.set_result(None)
             self._ended = True
-            if self._under_way is not None:
-                self._under_way.pop(id(self), None)
+            if self._in_progress is not None:
+                self._in_progress.pop(id(self), None)
 
     def is_completed(self) -> bool:
         if self._ended:
             return True
         if not self._lock.acquire(blocking=False):
-            return False  # a thread waits for it
+            return False  # another thread is waiting for the call
         try:
             over = self._ended or self._started.test()
         except Error:
-            over = True  # _end() will hear it again
+            over = True  # _end() gets the error again
         finally:
             self._lock.release()
         if over:
             self._end()
         return over
 
-    def tell_end(self, told: Future) -> None:
+    def set_end_future(self, end_future: Future) -> None:
         with self._lock:
             if not self._ended:
-                self._told = told
+                self._end_future = end_future
                 return
-        told.set_result(None)
+        end_future.set_result(None)
 
     def has_ended(self) -> bool:
-        """is_completed() as it was last heard of."""
+        """Whether the end is known already. Unlike is_completed(), it does not check the call."""
         return self._ended
 
     def is_success(self) -> bool:
@@ -289,7 +290,7 @@ class HostWork(dist.Work):
             if self._future is not None:
                 return self._future
             ready: Future = Future()
-            # A failure that a callback raises is one for C++, too; one that set_exception() stores is not.
+            # The error is raised in a callback, because C++ code does not see an error that set_exception() stores.
             self._future = future = ready.then(self._value)
             ended = self._ended
             self._ready = ready
@@ -307,7 +308,7 @@ class HostWork(dist.Work):
         return self._tensors
 
     def complete(self) -> None:
-        """Ends the work and completes the future, with its callbacks."""
+        """Waits for the end of the work and completes the future, which runs its callbacks."""
         self._end()
         ready, self._ready = self._ready, None
         assert ready is not None
@@ -315,10 +316,11 @@ class HostWork(dist.Work):
 
 
 class CudaWork(dist.Work):
-    """A call that has been put into a stream: ended when what was put in front of `event` has, and its own C++ Work.
+    """A call that is queued on a CUDA stream. It has ended when the stream has reached `event` and its C++ Work has
+    ended.
 
-    Any thread may use it. Its future is completed by the thread of futures once the call has ended, so that it can tell
-    a failure.
+    May be used from any thread. The thread of futures completes its future after the call has ended, so that the future
+    can report a failure.
     """
 
     def __init__(
@@ -327,27 +329,27 @@ class CudaWork(dist.Work):
         event: Any,
         stream: Any,
         tensors: List[torch.Tensor],
-        tell: Tell,
-        heard: Callable[[Error], None],
+        convert_error: ErrorConverter,
+        mark_reported: Callable[[Error], None],
         thread: FutureThread,
     ):
         super().__init__()
-        self._started = started  # a _core.Work; None when its end is known
+        self._started = started  # a _core.Work; None after its end is known
         self._event = event
         self._stream = stream
         self._tensors = tensors
-        self._tell = tell
-        self._heard = heard  # the group's: called once, where the call's failure is told
-        self._untold: Optional[Error] = None
+        self._convert_error = convert_error
+        self._mark_reported = mark_reported  # a function of the group; called once, when a failure of the call is reported
+        self._unreported: Optional[Error] = None
         self._thread = thread
-        self.kept: Optional[Kept] = None
+        self.kept: Optional[KeptWorks] = None
         self._lock = threading.Lock()
         self._error: Optional[Exception] = None
         self._ready: Optional[Future] = None
         self._future: Optional[Future] = None
 
     def _ended(self) -> bool:
-        """Whether the call has; then its failure is known."""
+        """Whether the call has ended. After that a failure is known."""
         with self._lock:
             started = self._started
             if started is not None and started.test():
@@ -355,24 +357,25 @@ class CudaWork(dist.Work):
             return self._started is None
 
     def _learn(self, started: Any) -> None:
-        """With the lock."""
+        """Stores the result of the call. Called with the lock held."""
         try:
             started.wait()
         except Error as error:
-            self._error, self._untold = self._tell(error), error
+            self._error, self._unreported = self._convert_error(error), error
         self._started = None
 
     def _failure(self) -> Optional[Exception]:
-        """What is known of it, to be told."""
+        """Returns the failure of the call if it is known, and marks it as reported."""
         self._ended()
         with self._lock:
-            untold, self._untold = self._untold, None
-        if untold is not None:
-            self._heard(untold)
+            unreported, self._unreported = self._unreported, None
+        if unreported is not None:
+            self._mark_reported(unreported)
         return self._error
 
     def wait(self, timeout: Optional[timedelta] = None) -> bool:
-        """Lets the current stream wait; the host goes on. Raises what has become known of the call until now."""
+        """Makes the current stream wait for the call; the host does not block. Raises a failure that is already
+        known."""
         error = self._failure()
         if self.kept is not None:
             self.kept.drop(self)
@@ -417,27 +420,13 @@ class CudaWork(dist.Work):
         return self._tensors
 
     def complete(self) -> None:
-        """Waits for the call and completes the future, with its callbacks."""
+        """Waits for the call and completes the future, which runs its callbacks."""
         while not self._ended():
             started = self._started
             if started is not None:
-                with contextlib.suppress(Error):  # _ended() hears it again
+                with contextlib.suppress(Error):  # _ended() gets the error again
                     started.wait()
         ready, self._ready = self._ready, None
         assert ready is not None
         with torch.cuda.stream(self._stream):
             ready.set_result(self._tensors)
-
-
-class Joined:
-    """Several of what has wait() and test() as one."""
-
-    def __init__(self, parts: Tuple[Any, ...]):
-        self._parts = parts
-
-    def wait(self) -> None:
-        for part in self._parts:
-            part.wait()
-
-    def test(self) -> bool:
-        return all(part.test() for part in self._parts)

@@ -1,3 +1,4 @@
+// BlockBudget: one table of devices for the whole process, guarded by a mutex.
 #include "device/native/block_budget.h"
 
 #include <algorithm>
@@ -12,12 +13,13 @@
 namespace tutti::detail {
 namespace {
 
+// What the communicators of this process have taken on one GPU.
 struct Device {
   cuda::CUuuid uuid;
-  std::uint32_t staying = 0;          // blocks, of all
-  std::multiset<std::uint32_t> ends;  // blocks, of each
+  std::uint32_t staying = 0;          // sum of the blocks of all communicators that stay
+  std::multiset<std::uint32_t> ends;  // blocks of each communicator that ends
 
-  // At least one, for launches that fit in whatever there is (those of calls in rounds).
+  // At least one block, for launches that need only one block at a time (those of calls in rounds).
   std::uint32_t largest_end() const { return ends.empty() ? 1 : std::max(1u, *ends.rbegin()); }
   std::uint32_t left_to_stay(std::uint32_t capacity) const {
     const std::uint32_t taken = staying + largest_end();
@@ -28,9 +30,10 @@ struct Device {
 
 std::mutex mutex;
 
-// Guarded by the mutex.
+// Returns the entry of a device. Hold the mutex.
 Device& find(const cuda::CUuuid& uuid) {
-  static auto& all = *new std::vector<Device>;  // not destroyed at exit: communicators may end there
+  // Not destroyed at exit, because communicators may be destroyed during exit.
+  static auto& all = *new std::vector<Device>;
   for (Device& one : all) {
     if (one.uuid == uuid) return one;
   }

@@ -1,12 +1,16 @@
-// BlockBudget: which share of a GPU's blocks each communicator of this process may launch at once, so that several on
-// one GPU never keep each other from running for good (docs/decisions/0013, "Several communicators on one GPU").
+// BlockBudget: how many thread blocks each communicator of this process may launch at once on a GPU, so that several
+// communicators on one GPU never prevent each other from running (docs/decisions/0013, "Several communicators on one
+// GPU").
 //
-// Kernels that wait for a kernel of another GPU *stay* until that has run; kernels whose ranks are all in their own
-// launch *end* by themselves. GPUs begin launches in the order in which they come, so one that finds no room holds up
-// all behind it. Hence what is kept here: the blocks of all that stay, and those of the largest that ends, fit on the
-// device together. Then whatever is in front finds room, at once or when others have ended.
+// There are two types of launches. Kernels that wait for a kernel of another GPU *stay* on the GPU until that kernel
+// has run. Kernels *end* by themselves if all ranks that they wait for are in the same launch. A GPU begins launches
+// in the order in which they were submitted, so a launch for which there are not enough free blocks delays all
+// launches behind it. This class therefore keeps one invariant: the blocks of all communicators that stay, plus the
+// blocks of the largest one that ends, fit on the device together. Then the launch in front always gets its blocks,
+// either at once or when others have ended.
 //
-// Of this process alone: GPUs divide their time among processes. (Under MPS they do not: there two jobs are.)
+// The budget covers this process only, because a GPU divides its time among processes. (Under MPS it does not:
+// there, two processes may still prevent each other from running.)
 #pragma once
 
 #include <cstdint>
@@ -17,13 +21,13 @@ namespace tutti::detail {
 
 enum class Launches : std::uint8_t { kStay, kEnd };
 
-// What one communicator's ranks of this process have on one GPU, or one of these ranks. Given back at its end.
-// Different ones by different threads.
+// The blocks that one communicator has taken on one GPU, for all of its ranks in this process or for one of them.
+// The destructor returns them. Different objects may be used by different threads at the same time.
 class BlockBudget {
  public:
-  // How much is left on a GPU on which `capacity` blocks of our kernels run at once.
+  // How many blocks are available on a GPU on which `capacity` blocks of our kernels can be resident at once.
   struct Left {
-    std::uint32_t to_stay = 0;  // half of what could be had, so that there is some for later ones
+    std::uint32_t to_stay = 0;  // half of the available blocks, so that some are left for later communicators
     std::uint32_t to_end = 0;
   };
   static Left left(const cuda::CUuuid& device, std::uint32_t capacity);
@@ -33,7 +37,7 @@ class BlockBudget {
   BlockBudget& operator=(BlockBudget&& other) noexcept;
   ~BlockBudget();
 
-  // False, and nothing is taken: there is less, since others have taken some meanwhile.
+  // Takes blocks. Returns false, and takes nothing, if fewer are available because others have taken some meanwhile.
   bool take(const cuda::CUuuid& device, std::uint32_t capacity, Launches launches, std::uint32_t blocks);
 
  private:
@@ -41,7 +45,7 @@ class BlockBudget {
 
   cuda::CUuuid device_{};
   Launches launches_ = Launches::kEnd;
-  std::uint32_t blocks_ = 0;  // 0: nothing was taken
+  std::uint32_t blocks_ = 0;  // 0: none were taken
 };
 
 }  // namespace tutti::detail

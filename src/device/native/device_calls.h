@@ -1,5 +1,6 @@
-// Which calls a rank's GPU has carried out, for those who measure or test: a call may be the host's although
-// Communicator::runs_on_devices(), and nothing in its result shows it. Any thread.
+// calls_on_device(): counts the calls that a rank's GPU has carried out, for benchmarks and tests. Even if
+// Communicator::runs_on_devices() is true, the host may carry out a single call, and the result does not show that.
+// May be called by any thread.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,8 @@
 
 namespace tutti::detail {
 
-// How many calls of this rank have been given to its GPU so far; a captured one counts once, whatever its replays.
+// Returns how many calls of this rank were submitted to its GPU so far. A captured call counts once, however often
+// it is replayed.
 std::uint64_t calls_on_device(const Communicator& communicator);
 
 }  // namespace tutti::detail

@@ -1,3 +1,4 @@
+// DeviceExecutor: checks the buffers and the stream of a call, chooses protocol and slices, and prepares the launch.
 #include "device/native/device_executor.h"
 
 #include <fmt/format.h>
@@ -18,17 +19,20 @@
 namespace tutti::detail {
 namespace {
 
-// Up to here a message and its flag travel together. Reasoned, not measured yet: half the bandwidth, no fence.
+// Up to this length a message and its flag are stored together (protocol LL). This halves the bandwidth, but needs
+// no memory fence. Estimated, not measured yet.
 constexpr std::uint64_t kLlBytes = 16 * 1024;
-// A slice has at least so many bytes of every chunk: below, a block more costs more than it moves. Reasoned.
+// The least number of bytes of every chunk in a slice. For less, an additional block costs more time than it saves.
+// Estimated.
 constexpr std::uint64_t kLeastSliceBytes = 4 * 1024;
-constexpr std::uint32_t kShortThreads = 128;  // of a block, for what LL carries
-// What a stream takes before the driver waits for room in it (about 1,024 operations, as far as is known): a call in
-// rounds may not fill it, since the streams of peers that are to let it go on are filled by the same threads.
+constexpr std::uint32_t kShortThreads = 128;  // threads per block for the LL protocols, which carry short messages
+// The largest number of operations that a call in rounds may put into a stream. The driver blocks the caller when a
+// stream is full (at about 1,024 operations, according to experience). A call must not fill the stream, because the
+// same thread may have to fill the streams of the peers that let this one continue.
 constexpr std::uint64_t kMostStreamOperations = 512;
 constexpr std::uint64_t kMostScratchBytes = std::uint64_t{256} << 20;
 
-// Of what all ranks of a call have alike; never 0.
+// A hash of the arguments that must be the same on all ranks of a call; never 0.
 std::uint32_t digest_of(const CallTag& tag) {
   std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
   const auto add = [&](std::uint64_t value) {
@@ -62,7 +66,7 @@ DeviceExecutor::DeviceExecutor(std::unique_ptr<DeviceResources> resources, std::
 
 DeviceExecutor::~DeviceExecutor() {
   if (resources_->end()) return;
-  leak_until_exit(std::move(plans_));  // kernels may still use them
+  leak_until_exit(std::move(plans_));  // kernels may still use the plans
 }
 
 Result<bool> DeviceExecutor::takes(const CheckedCall& checked) {
@@ -115,7 +119,8 @@ Result<std::unique_ptr<DeviceExecutor::Plan>> DeviceExecutor::make_plan(const Ge
   const PlanShape& shape = generator.shape;
   std::uint32_t channels = 1;
   std::optional<DeviceProgram> own;
-  for (std::uint32_t r = 0; r < ranks_; ++r) {  // what one rank cannot run goes by the host on all
+  // A plan that one rank cannot run is carried out by the host on all ranks.
+  for (std::uint32_t r = 0; r < ranks_; ++r) {
     auto packed = pack_program(generator, r);
     if (!packed) return std::unique_ptr<Plan>();
     channels = std::max(channels, packed->header().channel_count);
@@ -173,21 +178,24 @@ Result<DeviceExecutor::Plan*> DeviceExecutor::plan_for(const Generator& generato
   const auto found = plans_.find(key);
   if (found != plans_.end()) return found->second.get();
   auto made = make_plan(generator, protocol);
-  // Where the driver refuses, the peers may have made the call already, and it cannot be made again behind it.
+  // If the driver refuses, the peers may already have launched the call. It cannot be repeated then, so the
+  // communicator is broken.
   if (!made) return made.error().code == ErrorCode::kDevice ? broken_error(made.error()) : made.error();
   return plans_.emplace(key, std::move(*made)).first->second.get();
 }
 
 std::uint64_t DeviceExecutor::rounds_of(const Plan& plan, const device::Call& call, std::uint32_t slices) const {
   if (!plan.rounds) return 0;
-  // One more than is needed: a launch may see late what was posted before the meeting in front of it.
+  // One more than the plan needs, because a launch may see messages late that were posted before the barrier in
+  // front of it.
   return plan.rounds->of(device::tiles_of_slice(call.geometry.tiles, 0, slices), Draining::kPublished) + 1;
 }
 
 std::uint64_t DeviceExecutor::most_rounds() const { return kMostStreamOperations / (3 * (ranks_ - 1) + 1); }
 
 device::Protocol DeviceExecutor::choose_protocol(std::uint64_t bytes) const {
-  if (resources_->in_rounds()) return device::Protocol::kSimple;  // the others wait for data in the middle of a step
+  // The other protocols wait for data in the middle of a step, where a block cannot stop.
+  if (resources_->in_rounds()) return device::Protocol::kSimple;
   switch (resources_->protocol()) {
     case DeviceProtocol::kSimple: return device::Protocol::kSimple;
     case DeviceProtocol::kLl: return device::Protocol::kLl;
@@ -197,7 +205,8 @@ device::Protocol DeviceExecutor::choose_protocol(std::uint64_t bytes) const {
   return bytes <= kLlBytes ? device::Protocol::kLl : device::Protocol::kSimple;
 }
 
-// As many slices as blocks and connections allow and the length is worth; every slice gets as many tiles as the others.
+// Uses as many slices as the blocks, the connections and the length of the call permit. All slices have about the
+// same number of tiles.
 DeviceExecutor::Segmentation DeviceExecutor::cut(const Plan& plan, device::Protocol protocol,
                                                  std::uint64_t bytes) const {
   const DeviceConnections& connections = resources_->arena().connections(protocol);
@@ -226,17 +235,17 @@ Status DeviceExecutor::check_stream(cuda::CUstream stream) {
   return {};
 }
 
-// A buffer that ranks of this process may read or write in place is a window of them all, the one that begins at
-// address 0; one that is registered is a window of all ranks.
+// Sets the windows of input and output. A registered buffer is in a window that all ranks know. Any other buffer
+// that ranks of this process may access in place is in window 0, which begins at address 0 and covers all memory.
 void DeviceExecutor::place_windows(const CheckedCall& checked, device::Call& call) const {
-  const auto place = [&](const void* data, std::size_t bytes) -> DeviceWindows::Place {
+  const auto place = [&](const void* data, std::size_t bytes) -> DeviceWindows::WindowLocation {
     if (const auto found = resources_->windows()->find(data, bytes)) return *found;
     return {windows_ ? 0 : device::kNoWindow, reinterpret_cast<std::uintptr_t>(data)};
   };
-  const DeviceWindows::Place input = place(call.input, checked.input_bytes);
+  const DeviceWindows::WindowLocation input = place(call.input, checked.input_bytes);
   call.input_window = input.window;
   call.input_offset = input.offset;
-  const DeviceWindows::Place output = place(call.output, checked.output_bytes);
+  const DeviceWindows::WindowLocation output = place(call.output, checked.output_bytes);
   call.output_window = output.window;
   call.output_offset = output.offset;
 }
@@ -244,7 +253,7 @@ void DeviceExecutor::place_windows(const CheckedCall& checked, device::Call& cal
 Result<std::shared_ptr<DeviceCall>> DeviceExecutor::begin_call(const CheckedCall& checked, const CallOptions& options,
                                                                std::int64_t timeout_ns) {
   if (auto failed = failure(false)) return *std::move(failed);
-  auto made = std::make_shared<DeviceCall>();  // shared by the operation and the team
+  auto made = std::make_shared<DeviceCall>();  // shared by the operation and the LaunchGroup
   made->tag = checked.call.tag;
   made->timeout_ns = timeout_ns;
   longest_ns_ = std::max(longest_ns_.load(), timeout_ns);
@@ -261,7 +270,7 @@ Result<std::shared_ptr<DeviceCall>> DeviceExecutor::prepare(const CheckedCall& c
                                                             std::uint32_t digest, const CallOptions& options,
                                                             std::int64_t timeout_ns) {
   const bool by_copies = may_copy(checked, options);
-  if (by_copies && resources_->copy_way() == CopyMethod::kWindows) {
+  if (by_copies && resources_->copy_method() == CopyMethod::kWindows) {
     auto copied = prepare_copies(checked, options, timeout_ns);
     if (!copied || *copied != nullptr) return copied;
   }
@@ -270,7 +279,8 @@ Result<std::shared_ptr<DeviceCall>> DeviceExecutor::prepare(const CheckedCall& c
   std::shared_ptr<DeviceCall> made = std::move(*begun);
   const Call& call = checked.call;
   const bool variable = !call.lengths.counts.empty();
-  const std::uint64_t bytes = call.tag.count / (variable ? ranks_ : 1) * call.element_bytes;  // of a block, about
+  // Approximate length of a block.
+  const std::uint64_t bytes = call.tag.count / (variable ? ranks_ : 1) * call.element_bytes;
   const device::Protocol protocol = choose_protocol(bytes);
   auto plan = plan_for(generator, digest, protocol);
   if (!plan) return plan.error();
@@ -298,24 +308,24 @@ Result<std::shared_ptr<DeviceCall>> DeviceExecutor::prepare(const CheckedCall& c
   to.arithmetic = {
       .type = call.type, .op = call.op, .scale_real = call.scale.real, .scale_integer = call.scale.integer};
   place_windows(checked, to);
-  if (!call.lengths.displacements.empty()) to.output_window = device::kNoWindow;  // peers take it for contiguous
+  if (!call.lengths.displacements.empty()) to.output_window = device::kNoWindow;  // peers assume a contiguous output
   to.in_place = call.in_place ? 1 : 0;
   made->launch.rounds = rounds_of(**plan, to, segmentation.slices);
-  if (resources_->in_rounds()) to.patience_ns = 0;
+  if (resources_->in_rounds()) to.stop_after_ns = 0;
   if (made->launch.rounds > most_rounds()) return std::shared_ptr<DeviceCall>();
-  if (by_copies && resources_->copy_way() == CopyMethod::kTeam) {
+  if (by_copies && resources_->copy_method() == CopyMethod::kLaunchGroup) {
     made->copies.emplace(DeviceCopies{.copies = block_copies(checked.collective, rank_, bytes), .inputs = {}});
   }
   return made;
 }
 
 Status DeviceExecutor::submit(const std::shared_ptr<DeviceCall>& call) {
-  return resources_->team().submit(rank_, call);
+  return resources_->launch_group().submit(rank_, call);
 }
 
 Status DeviceExecutor::finish() {
   const auto limit = std::chrono::milliseconds(longest_ns_.load() / 1'000'000 + 1000);
-  const bool ended = resources_->team().drain(rank_, limit);
+  const bool ended = resources_->launch_group().drain(rank_, limit);
   if (auto failed = failure(true)) return *std::move(failed);
   if (ended) return {};
   return Error{ErrorCode::kTimeout, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_),
@@ -324,9 +334,10 @@ Status DeviceExecutor::finish() {
 }
 
 void DeviceExecutor::abort() {
-  std::atomic_ref<std::uint64_t>(resources_->words().status.abort).store(1, std::memory_order_release);
-  resources_->team().fail(error_with([&] { return fmt::format("rank {} called abort()", rank_); }, ErrorCode::kAborted,
-                                     ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_)));
+  std::atomic_ref<std::uint64_t>(resources_->flags().status.abort).store(1, std::memory_order_release);
+  resources_->launch_group().fail(error_with([&] { return fmt::format("rank {} called abort()", rank_); },
+                                             ErrorCode::kAborted, ErrorScope::kCommunicator,
+                                             static_cast<std::int32_t>(rank_)));
 }
 
 }  // namespace tutti::detail

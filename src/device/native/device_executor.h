@@ -1,6 +1,6 @@
-// DeviceExecutor: calls of one rank that its GPU carries out (docs/decisions/0013): the same plans as on the host,
-// packed and kept in device memory, one launch of the evaluator for each call. Used under the communicator's submission
-// mutex, but for failure() and abort().
+// DeviceExecutor: carries out calls of one rank on its GPU (docs/decisions/0013). It uses the same plans as the
+// host. They are packed and kept in device memory, and each call launches the evaluator kernel once. Hold the
+// communicator's submission mutex, except for failure(), abort(), fail() and finish().
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@ namespace tutti::detail {
 
 class DeviceExecutor {
  public:
-  // `plan_cache` outlives it.
+  // `plan_cache` must outlive this object.
   DeviceExecutor(std::unique_ptr<DeviceResources> resources, std::uint32_t rank, std::uint32_t ranks,
                  VerifiedPlanCache& plan_cache);
 
@@ -32,41 +32,48 @@ class DeviceExecutor {
   DeviceExecutor(const DeviceExecutor&) = delete;
   DeviceExecutor& operator=(const DeviceExecutor&) = delete;
 
-  // Whether the call's buffers are memory of this rank's GPU; false: host memory, or nothing. Errors: kInvalidArgument
-  // (of another GPU or context, or some here and some there).
+  // Whether the call's buffers are memory of this rank's GPU. False: they are host memory, or the call has no
+  // buffers. Errors: kInvalidArgument (memory of another GPU or context, or one buffer on the GPU and one on the
+  // host).
   Result<bool> takes(const CheckedCall& checked);
-  // Ready to be submitted; null: devices cannot run this plan on any rank, the host carries the call out. `digest`: of
-  // the caller's plan, else 0. checked.call.tag is complete. Errors: kInvalidArgument (the stream), those that broke
-  // this way before, the driver's.
+  // Returns a call that is ready to be submitted. Null: the devices cannot run this plan on some rank, so the host
+  // has to carry out the call; the answer is the same on all ranks. `digest`: digest of a caller's plan, otherwise
+  // 0. checked.call.tag must be complete. Errors: kInvalidArgument (the stream), the error that broke this executor
+  // before, those of the driver.
   Result<std::shared_ptr<DeviceCall>> prepare(const CheckedCall& checked, const Generator& generator,
                                               std::uint32_t digest, const CallOptions& options,
                                               std::int64_t timeout_ns);
   Status submit(const std::shared_ptr<DeviceCall>& call);
   DeviceResources& resources() const { return *resources_; }
 
-  std::optional<Error> failure(bool asks_driver) { return resources_->team().failure(rank_, asks_driver); }
+  // See LaunchGroup::failure().
+  std::optional<Error> failure(bool asks_driver) { return resources_->launch_group().failure(rank_, asks_driver); }
   void abort();
-  // This rank takes part no more: ends what waits for it in this process, and tells those that tell() named.
-  void fail(const Error& error) noexcept { resources_->team().fail(error); }
-  void tell(LaunchGroup::Tell tell) { resources_->team().tell(rank_, std::move(tell)); }
-  // Waits for what was launched, as long as a call may take. Errors: those that broke this way.
+  // This rank cannot take part any more: ends all calls in this process that wait for it, and calls the functions
+  // that were registered with on_failure().
+  void fail(const Error& error) noexcept { resources_->launch_group().fail(error); }
+  void on_failure(LaunchGroup::FailureCallback on_failure) {
+    resources_->launch_group().on_failure(rank_, std::move(on_failure));
+  }
+  // Waits until all launched calls have ended, for as long as a call may take. Errors: the error that broke this
+  // executor, kTimeout.
   Status finish();
 
  private:
-  // One plan in device memory.
+  // A plan in device memory.
   struct Plan {
     PlanShape shape;
-    std::uint32_t channels = 1;  // of the rank that has most
+    std::uint32_t channels = 1;  // the largest number of channels of any rank
     cuda::DeviceMemory program;
     cuda::DeviceMemory states;
-    std::optional<cuda::DeviceMemory> scratch;  // of all slices
+    std::optional<cuda::DeviceMemory> scratch;  // scratch memory of all slices
     std::optional<cuda::DeviceMemory> scratch_bytes;
-    std::optional<DeviceRounds> rounds{};  // where kernels may not wait
-    std::uint64_t scratch_room = 0;        // bytes of `scratch` for each of its chunks
+    std::optional<DeviceRounds> rounds{};  // set if kernels must not wait for each other
+    std::uint64_t scratch_room = 0;        // bytes of `scratch` per scratch chunk
   };
-  // Kind, algorithm, root, digest, protocol.
+  // Collective, algorithm, root, digest, protocol.
   using PlanKey = std::tuple<CollectiveKind, Algorithm, std::uint32_t, std::uint32_t, device::Protocol>;
-  // How a call is cut.
+  // How a call is divided: into slices that run in parallel, and each slice into chunks of limited length.
   struct Segmentation {
     std::uint32_t slices = 1;
     std::uint64_t max_chunk_bytes = 0;
@@ -74,14 +81,17 @@ class DeviceExecutor {
 
   Result<Plan*> plan_for(const Generator& generator, std::uint32_t digest, device::Protocol protocol);
   Result<std::unique_ptr<Plan>> make_plan(const Generator& generator, device::Protocol protocol);
+  // Launches that a call needs if kernels must not wait; 0 if they may wait.
   std::uint64_t rounds_of(const Plan& plan, const device::Call& call, std::uint32_t slices) const;
   std::uint64_t most_rounds() const;
   device::Protocol choose_protocol(std::uint64_t bytes) const;
   Segmentation cut(const Plan& plan, device::Protocol protocol, std::uint64_t bytes) const;
-  // Whether it may go by copy engines: it only moves blocks, and TUTTI_DEVICE_COPIES says so of their length.
+  // Whether copy engines may carry out the call: it only moves blocks, and these have the length that
+  // TUTTI_DEVICE_COPIES requires.
   bool may_copy(const CheckedCall& checked, const CallOptions& options) const;
-  // A call by copies between meetings; null: its ranks' inputs cannot be found, since they lie in no registered memory,
-  // or in some that is not as long on all ranks, or have no like places.
+  // Prepares a call as copies between two stream barriers. Returns null if this rank cannot compute the addresses of
+  // the peers' inputs: they are not in registered memory, or the registration has different lengths on different
+  // ranks, or the offset of an input is not the same on all ranks.
   Result<std::shared_ptr<DeviceCall>> prepare_copies(const CheckedCall& checked, const CallOptions& options,
                                                      std::int64_t timeout_ns);
   Result<std::shared_ptr<DeviceCall>> begin_call(const CheckedCall& checked, const CallOptions& options,
@@ -93,10 +103,11 @@ class DeviceExecutor {
   const std::uint32_t rank_;
   const std::uint32_t ranks_;
   VerifiedPlanCache& plan_cache_;
-  std::map<PlanKey, std::unique_ptr<Plan>> plans_;  // null: devices cannot run it
-  std::uint64_t copied_calls_ = 0;                  // between meetings
-  bool windows_ = true;                             // peers may use the buffers looked at last in place
-  std::atomic<std::int64_t> longest_ns_ = 0;        // timeout of any call so far; finish() is not under the mutex
+  std::map<PlanKey, std::unique_ptr<Plan>> plans_;  // null: the devices cannot run the plan
+  std::uint64_t copied_calls_ = 0;                  // number of calls so far that are copies between stream barriers
+  bool windows_ = true;                             // whether peers may access the buffers of the last call in place
+  // The longest timeout of all calls so far; atomic, because finish() does not hold the mutex.
+  std::atomic<std::int64_t> longest_ns_ = 0;
 };
 
 }  // namespace tutti::detail

@@ -1,3 +1,4 @@
+// Error messages for failures on a GPU.
 #include "device/native/device_failure.h"
 
 #include <fmt/format.h>
@@ -17,8 +18,8 @@ Error broken_error(Error error) noexcept {
 Error lost_error(Error error, std::uint32_t rank, const CallTag* tag) noexcept {
   if (error.code != ErrorCode::kDevice) return broken_error(std::move(error));
   error.rank = static_cast<std::int32_t>(rank);
-  runs_through([&] {  // without memory the message is the error's own
-    error.message = fmt::format("{}: rank {} can take part no more: {}",
+  runs_through([&] {  // if there is no memory, the message stays as it is
+    error.message = fmt::format("{}: rank {} cannot take part any more: {}",
                                 tag == nullptr ? "a call on device memory" : describe(*tag), rank, error.message);
   });
   return broken_error(std::move(error));
@@ -68,7 +69,7 @@ Error device_failure(const device::FailureWord& failure, std::uint32_t rank, con
                   failure.peer);
     case device::Failure::kNone: break;
   }
-  return told(ErrorCode::kSystem, "the device's words cannot be read", rank);
+  return told(ErrorCode::kSystem, "the device has recorded a failure that cannot be decoded", rank);
 }
 
 }  // namespace tutti::detail

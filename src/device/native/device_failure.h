@@ -1,4 +1,4 @@
-// What a device has found wrong, in words. A pure function.
+// device_failure() and related functions: turn a failure on a GPU into an Error. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -10,21 +10,25 @@
 
 namespace tutti::detail {
 
-// What to do where ranks wait in vain since GPUs carry out the calls of some, and the host the same calls of others.
+// Advice for the case that ranks time out because GPUs carry out the calls of some ranks, while the host carries out
+// the same calls of others.
 inline constexpr std::string_view kOneKindOfMemory = "pass memory of one kind on all ranks";
 
-// `rank`: whose call it was; `tag` is null where the call is not known, timeout_ns 0 likewise.
+// Describes the failure that a kernel has recorded. `rank`: the rank whose call failed. `tag`: null if the call is
+// not known. `timeout_ns`: 0 if it is not known.
 Error device_failure(const device::FailureWord& failure, std::uint32_t rank, const CallTag* tag,
                      std::int64_t timeout_ns);
 
-// The same with the scope of a whole communicator: one of its devices' state is not known any more.
+// Returns the error with the scope of the communicator, because the state of one of its devices is not known any
+// more.
 Error broken_error(Error error) noexcept;
 
-// The same; where the driver refused, `rank` is named, which takes part no more. `tag`: of its call, or null.
+// Like broken_error(). If the driver has refused an operation, the error also names `rank`, which cannot take part
+// any more. `tag`: the tag of its call, or null.
 Error lost_error(Error error, std::uint32_t rank, const CallTag* tag) noexcept;
 
-// Whether the peers of a rank that fails so see why by themselves: their own devices and watchdogs find out, and name
-// who is to blame better than this rank could.
+// Whether the peers of a rank that fails with this code detect the failure by themselves. Their own devices and
+// watchdogs then find it, and name the responsible rank more precisely than this rank could.
 bool peers_see(ErrorCode code);
 
 }  // namespace tutti::detail

@@ -1,3 +1,4 @@
+// DeviceResources: the shared objects of a process, and the orderly end of a rank's GPU resources.
 #include "device/native/device_resources.h"
 
 #include <fmt/format.h>
@@ -20,7 +21,8 @@ constexpr std::chrono::milliseconds kPoll{1};
 
 }  // namespace
 
-// One registry for the process: ranks that were made apart, each by a thread of its own, meet nowhere else.
+// One registry for the process, because ranks may be created independently, each by a thread of its own, and have no
+// other object in common.
 std::shared_ptr<DeviceProcess> DeviceProcess::of(std::uint64_t communicator) {
   static std::mutex mutex;
   static auto& all =
@@ -44,12 +46,12 @@ DeviceProcess::Share DeviceProcess::of_rank(std::uint32_t rank) {
   return found == shares_.end() ? Share{} : found->second;
 }
 
-std::shared_ptr<LaunchGroup> DeviceProcess::team(const std::shared_ptr<RankDevice>& device,
-                                                 const std::vector<std::uint32_t>& ranks, bool whole) {
+std::shared_ptr<LaunchGroup> DeviceProcess::launch_group(const std::shared_ptr<RankDevice>& device,
+                                                         const std::vector<std::uint32_t>& ranks, bool whole) {
   const std::scoped_lock lock(mutex_);
-  std::shared_ptr<LaunchGroup>& team = teams_[ranks.front()];
-  if (team == nullptr) team = std::make_shared<LaunchGroup>(device, ranks, whole);
-  return team;
+  std::shared_ptr<LaunchGroup>& launch_group = launch_groups_[ranks.front()];
+  if (launch_group == nullptr) launch_group = std::make_shared<LaunchGroup>(device, ranks, whole);
+  return launch_group;
 }
 
 device::Link* DeviceResources::links(device::Protocol protocol) const {
@@ -62,48 +64,49 @@ device::RankStatus* DeviceResources::status() const {
 }
 
 bool DeviceResources::end() {
-  if (std::exchange(ended_, true) || team_ == nullptr) return idle_;
-  team_->leave(rank_);
-  idle_ = team_->drain(rank_, kDraining);
+  if (std::exchange(ended_, true) || launch_group_ == nullptr) return idle_;
+  launch_group_->leave(rank_);
+  idle_ = launch_group_->drain(rank_, kDraining);
   if (!idle_) {
-    std::atomic_ref<std::uint64_t>(words_->status.abort).store(1, std::memory_order_release);
-    team_->fail(error_with([&] { return fmt::format("rank {} ended its communicator", rank_); }, ErrorCode::kAborted,
-                           ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_)));
-    idle_ = team_->drain(rank_, kDraining);
+    std::atomic_ref<std::uint64_t>(flags_->status.abort).store(1, std::memory_order_release);
+    launch_group_->fail(error_with([&] { return fmt::format("rank {} ended its communicator", rank_); },
+                                   ErrorCode::kAborted, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_)));
+    idle_ = launch_group_->drain(rank_, kDraining);
   }
-  team_->forget(rank_);
+  launch_group_->forget(rank_);
   return idle_;
 }
 
 DeviceResources::~DeviceResources() {
   const bool idle = end();
   const auto scope = cuda::ContextScope::try_enter(device_->driver(), device_->context());
-  if (windows_ != nullptr) windows_->end(idle);  // before peers are told that nothing of theirs is used any more
+  // Before peers are notified that this rank does not use their memory any more.
+  if (windows_ != nullptr) windows_->end(idle);
   bool closed = false;
-  runs_through([&] {  // without memory the peers do not hear of it, and are not waited for
+  runs_through([&] {  // if there is no memory, the peers are not notified, and this rank does not wait for them
     if (idle) close_peers();
     closed = idle && scope && peers_have_closed(kClosing);
   });
   if (closed) return;
-  log_.write(LogLevel::kWarn, "a communicator ends {}: its memory on device {} is not given back",
+  log_.write(LogLevel::kWarn, "a communicator ends {}: its memory on device {} is never freed",
              idle ? "before its peers" : "while calls of it still run", device_->number());
-  leak_until_exit(std::move(own_arena_));  // peers may write in it
+  leak_until_exit(std::move(own_arena_));  // peers may still write to it
   if (idle) return;
-  leak_until_exit(std::move(opened_));  // kernels may still use these
+  leak_until_exit(std::move(opened_));  // kernels may still use these and the following
   leak_until_exit(std::move(links_));
-  leak_until_exit(std::move(room_));
-  leak_until_exit(std::move(process_));  // the peers' arenas, and what the team's launches read in host memory
+  leak_until_exit(std::move(block_budget_));
+  leak_until_exit(std::move(process_));  // the peers' arenas, and host memory that launches of the group read
   leak_until_exit(std::move(pinned_));
 }
 
-// Tells every peer elsewhere that its memory is not used from here any more.
+// Notifies every peer in another process that this rank does not use its memory any more.
 void DeviceResources::close_peers() {
   if (opened_.empty()) return;
   const cuda::Driver& driver = device_->driver();
   auto stream = cuda::Stream::create(driver);
   if (stream.ok()) {
     for (const Opened& one : opened_) {
-      static_cast<void>(driver.api().memset_d8_async(one.memory.address() + DeviceArena::closed_word(rank_), 1,
+      static_cast<void>(driver.api().memset_d8_async(one.memory.address() + DeviceArena::closed_flag(rank_), 1,
                                                      sizeof(std::uint32_t), stream->handle()));
     }
     static_cast<void>(stream->synchronize());
@@ -111,23 +114,25 @@ void DeviceResources::close_peers() {
   opened_.clear();
 }
 
+// Waits until every peer in another process has stopped using this rank's memory or has exited. Returns false after
+// `limit`, or if the device cannot be read.
 bool DeviceResources::peers_have_closed(std::chrono::milliseconds limit) {
-  if (elsewhere_.empty()) return true;
+  if (remote_ranks_.empty()) return true;
   const cuda::Driver& driver = device_->driver();
   auto stream = cuda::Stream::create(driver);
   if (!stream) return false;
   const auto deadline = std::chrono::steady_clock::now() + limit;
   for (;;) {
     std::array<std::uint32_t, kMostDeviceRanks> words{};
-    const bool read = driver.api().memcpy_dtoh_async(words.data(), own_arena_->address() + DeviceArena::closed_word(0),
+    const bool read = driver.api().memcpy_dtoh_async(words.data(), own_arena_->address() + DeviceArena::closed_flag(0),
                                                      sizeof(words), stream->handle()) == cuda::CUresult::kSuccess &&
                       stream->synchronize().ok();
     if (!read) return false;
     exchange_->pump();
-    const auto has_closed = [&](const Elsewhere& peer) {
+    const auto has_closed = [&](const RemoteRank& peer) {
       return words[peer.rank] != 0 || exchange_->peer_gone(peer.job_rank);
     };
-    if (std::all_of(elsewhere_.begin(), elsewhere_.end(), has_closed)) return true;
+    if (std::all_of(remote_ranks_.begin(), remote_ranks_.end(), has_closed)) return true;
     if (std::chrono::steady_clock::now() >= deadline) return false;
     std::this_thread::sleep_for(kPoll);
   }

@@ -1,9 +1,11 @@
-// DeviceResources: what one rank needs to run calls on its GPU: arenas that all ranks reach, connections, the team.
-// Made in rounds over the communicator's ranks, in which they agree on whether their calls go by the devices at all:
-// each has a GPU of the same machine, and every rank reaches every other's memory. Kept as long as the communicator.
-// Where a GPU has ranks of several processes, a kernel may keep the one that it waits for from running: then calls run
-// in rounds (executor/device_rounds.h). So they do where other communicators of the process leave it no room
-// (block_budget.h).
+// DeviceResources: the GPU resources of one rank of one communicator: arenas that all ranks can access, connections,
+// and the LaunchGroup. It is made in set-up rounds over the ranks of the communicator. In these rounds the ranks
+// agree whether their calls run on the GPUs at all. That requires that every rank has a GPU of the same machine, and
+// that every rank can access the memory of every other rank. The object exists as long as the communicator.
+//
+// If ranks of several processes share a GPU, a kernel may keep the kernel that it waits for from running. Calls then
+// run in rounds (executor/device_rounds.h). The same is done if other communicators of the process have taken too
+// many blocks of the GPU (block_budget.h).
 #pragma once
 
 #include <array>
@@ -27,30 +29,36 @@
 
 namespace tutti::detail {
 
-// How calls by copy engines find the peers' inputs (docs/decisions/0013): not at all; in the calls of the ranks, which
-// are all on one GPU and in one process; in registered memory, since no two ranks of a process share a GPU.
-enum class CopyMethod : std::uint8_t { kNone, kTeam, kWindows };
+// How calls by copy engines find the inputs of the peers (docs/decisions/0013). kNone: there are no such calls.
+// kLaunchGroup: the addresses are in the calls of the ranks, which are all on one GPU and in one process. kWindows:
+// the inputs are in registered memory; this requires that no two ranks of a process share a GPU.
+enum class CopyMethod : std::uint8_t { kNone, kLaunchGroup, kWindows };
 
-// What the ranks of one communicator in one process share; found by the communicator's number. Thread-safe.
+// The objects that the ranks of one communicator in one process share. It is found by the number of the
+// communicator. Thread-safe.
 class DeviceProcess {
  public:
-  // The one of that communicator; made by the first rank that asks, gone with the last.
+  // Returns the object of that communicator. The first rank that calls this makes it, and it is destroyed with its
+  // last user.
   static std::shared_ptr<DeviceProcess> of(std::uint64_t communicator);
 
   struct Share {
-    std::shared_ptr<RankDevice> device;         // ends after the arena
-    std::shared_ptr<cuda::DeviceMemory> arena;  // shared by all ranks here: peers write in it until they all end
+    std::shared_ptr<RankDevice> device;  // must be destroyed after the arena
+    // Shared by all ranks of this process, because peers write to it until they have all ended.
+    std::shared_ptr<cuda::DeviceMemory> arena;
   };
   void give(std::uint32_t rank, Share share);
   Share of_rank(std::uint32_t rank);
-  // The team of these ranks, on one device.
-  std::shared_ptr<LaunchGroup> team(const std::shared_ptr<RankDevice>& device, const std::vector<std::uint32_t>& ranks,
-                                    bool whole);
+  // Returns the LaunchGroup of these ranks, which are on one device. `whole`: they are all ranks of the
+  // communicator.
+  std::shared_ptr<LaunchGroup> launch_group(const std::shared_ptr<RankDevice>& device,
+                                            const std::vector<std::uint32_t>& ranks, bool whole);
 
  private:
   std::mutex mutex_;
   std::map<std::uint32_t, Share> shares_;
-  std::map<std::uint32_t, std::shared_ptr<LaunchGroup>> teams_;  // by first rank; shared by its ranks
+  // Indexed by the first rank of the group; shared by its ranks.
+  std::map<std::uint32_t, std::shared_ptr<LaunchGroup>> launch_groups_;
 };
 
 class DeviceResources {
@@ -60,25 +68,28 @@ class DeviceResources {
   DeviceResources& operator=(const DeviceResources&) = delete;
 
   RankDevice& device() const { return *device_; }
-  LaunchGroup& team() const { return *team_; }
+  LaunchGroup& launch_group() const { return *launch_group_; }
   const std::shared_ptr<DeviceWindows>& windows() const { return windows_; }
   const DeviceArena& arena() const { return arena_; }
   cuda::CUfunction evaluator(device::Protocol protocol) const {
     return code_.evaluate[static_cast<std::size_t>(protocol)];
   }
-  device::Link* links(device::Protocol protocol) const;  // device memory
-  device::RankStatus* status() const;                    // as the device sees it
-  RankFlags& words() const { return *words_; }
-  std::uint32_t blocks() const { return blocks_; }  // of one rank at most; the same on all; as BlockBudget has room
+  device::Link* links(device::Protocol protocol) const;  // in device memory
+  device::RankStatus* status() const;                    // address on the device
+  RankFlags& flags() const { return *flags_; }
+  // Largest number of blocks of one rank; the same on all ranks, and within the BlockBudget.
+  std::uint32_t blocks() const { return blocks_; }
   std::uint32_t threads() const { return threads_; }
-  bool in_rounds() const { return in_rounds_; }               // kernels may not wait for other ranks'
-  CopyMethod copy_way() const { return copy_way_; }           // the same on all ranks
-  std::uint64_t copies_from() const { return copies_from_; }  // bytes of a block
-  // Nothing of this rank runs from here on; true. False: something does, what it uses must stay. The destructor does
-  // it, too.
+  bool in_rounds() const { return in_rounds_; }            // kernels must not wait for kernels of other ranks
+  CopyMethod copy_method() const { return copy_method_; }  // the same on all ranks
+  // Least length of a block, in bytes, for calls by copy engines.
+  std::uint64_t copies_from() const { return copies_from_; }
+  // Ends all launches of this rank. Returns true if nothing of this rank runs any more. False: something still runs,
+  // so the memory that it uses must be kept. The destructor calls this function, too.
   bool end();
-  std::uint64_t memory_bytes() const { return arena_.bytes() + (links_ ? links_->bytes() : 0); }  // of the device
-  bool one_device() const { return one_device_; }  // all ranks have the same
+  // Bytes of device memory.
+  std::uint64_t memory_bytes() const { return arena_.bytes() + (links_ ? links_->bytes() : 0); }
+  bool one_device() const { return one_device_; }  // all ranks use the same device
   DeviceProtocol protocol() const { return protocol_; }
 
  private:
@@ -93,29 +104,29 @@ class DeviceResources {
     cuda::PeerMemory memory;
   };
   const std::uint32_t rank_;
-  const std::shared_ptr<RankDevice> device_;  // shared with the job_context; ends last
+  const std::shared_ptr<RankDevice> device_;  // shared with the job_context; destroyed last
   const DeviceArena arena_;
   const Log log_;
   RankDevice::Code code_;
   std::shared_ptr<DeviceProcess> process_;         // shared with the other ranks of the process
-  std::shared_ptr<LaunchGroup> team_;              // likewise
-  std::shared_ptr<cuda::DeviceMemory> own_arena_;  // likewise
-  struct Elsewhere {
+  std::shared_ptr<LaunchGroup> launch_group_;      // shared with the other ranks of the group
+  std::shared_ptr<cuda::DeviceMemory> own_arena_;  // shared with the other ranks of the process, see DeviceProcess
+  struct RemoteRank {
     std::uint32_t rank;
     std::uint32_t job_rank;
   };
-  std::vector<Elsewhere> elsewhere_;           // ranks of other processes
-  std::shared_ptr<SegmentExchange> exchange_;  // shared with the job_context: tells who has ended
+  std::vector<RemoteRank> remote_ranks_;       // the ranks of other processes
+  std::shared_ptr<SegmentExchange> exchange_;  // shared with the job_context; reports which processes have exited
   std::vector<Opened> opened_;
-  std::shared_ptr<DeviceWindows> windows_;  // shared with registrations, which may end later
-  BlockBudget room_;
-  std::optional<cuda::DeviceMemory> links_;  // of all protocols
+  std::shared_ptr<DeviceWindows> windows_;  // shared with registrations, which may be destroyed later
+  BlockBudget block_budget_;
+  std::optional<cuda::DeviceMemory> links_;  // links of all protocols
   std::array<std::uint64_t, kDeviceProtocols> links_at_{};
   std::optional<cuda::PinnedMemory> pinned_;
-  RankFlags* words_ = nullptr;
-  StreamBarrier meeting_;  // no arenas: neither rounds nor copies between meetings
+  RankFlags* flags_ = nullptr;
+  StreamBarrier barrier_;  // no arenas: the communicator uses neither rounds nor copies between barriers
   bool in_rounds_ = false;
-  CopyMethod copy_way_ = CopyMethod::kNone;
+  CopyMethod copy_method_ = CopyMethod::kNone;
   std::uint64_t copies_from_ = 0;
   std::uint32_t blocks_ = 1;
   std::uint32_t threads_ = 32;
@@ -125,12 +136,13 @@ class DeviceResources {
   DeviceProtocol protocol_ = DeviceProtocol::kAuto;
 };
 
-// Rounds that make_device_resources() takes, whatever happens in them.
+// Number of rounds that make_device_resources() takes, also if it fails.
 inline constexpr int kDeviceRounds = 3;
 
-// The device resources of `rank` among the job ranks `members`, whose resources this is; null: the host carries out
-// calls on device memory. Rounds over the members, where JobContext::devices. The resources's transport outlives it.
-// Errors: those of a rank whose device has too little memory, told to all.
+// Makes the device resources of `rank` in a communicator. `members`: element i is the job rank of rank i.
+// `resources`: the environment of that communicator; its transport must outlive the result. Returns null if the host
+// has to carry out calls on device memory. Takes kDeviceRounds rounds over the members if JobContext::devices is
+// set, and none otherwise. Errors: the same on all ranks, for example if a device has too little memory.
 Result<std::unique_ptr<DeviceResources>> make_device_resources(const JobContext& job_context,
                                                                const std::vector<std::uint32_t>& members,
                                                                std::uint32_t rank, std::uint64_t communicator,

@@ -1,4 +1,5 @@
-// The making of a DeviceResources: what ranks say of their GPUs, and what they agree on.
+// make_device_resources(): the ranks exchange descriptions of their GPUs, agree on how to run calls, and open each
+// other's memory.
 #include <fmt/format.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -19,12 +20,13 @@ namespace tutti::detail {
 namespace {
 
 constexpr std::uint64_t kMostArenaBytes = std::uint64_t{64} << 20;
-constexpr std::string_view kHasRoom = "+";
-constexpr std::string_view kHasNone = "-";
-constexpr const char* kNoRoom =
-    "some GPU has no room for the kernels of all its ranks at once, beside those of other communicators";
+constexpr std::string_view kHasBlocks = "+";
+constexpr std::string_view kHasNoBlocks = "-";
+constexpr const char* kTooFewBlocks =
+    "some GPU has too few free blocks for the kernels of all its ranks, because other communicators use the rest";
 
-// Not guessed by another process of the same number (in another container, or after a fork).
+// A random number that identifies this process. A process with the same process id, in another container or after a
+// fork, has another one.
 std::uint64_t process_nonce() {
   static const std::uint64_t nonce = [] {
     std::uint64_t value = 0;
@@ -52,11 +54,11 @@ bool from_hex(std::string_view text, std::span<std::byte> bytes) {
   return true;
 }
 
-// What a rank says of itself in the first round. Ranks of one job run the same build.
+// What each rank contributes to the first round. Ranks of one job run the same build.
 struct Offer {
   cuda::CUuuid uuid;
   std::uint64_t process = 0;
-  std::uint64_t context = 0;  // compared within a process only
+  std::uint64_t context = 0;  // address of the CUDA context; it has no meaning in another process
   std::uint32_t blocks_at_once = 0;
   BlockBudget::Left left;
   std::uint32_t blocks = 0;
@@ -83,7 +85,7 @@ std::optional<T> unpack(std::string_view text) {
 
 }  // namespace
 
-// The making of one.
+// Makes one DeviceResources, in kDeviceRounds rounds.
 class DeviceResourcesMaker {
  public:
   DeviceResourcesMaker(const JobContext& job_context, const std::vector<std::uint32_t>& members, std::uint32_t rank,
@@ -105,7 +107,7 @@ class DeviceResourcesMaker {
     if (agreed_) {
       const Status made = allocate();
       if (!made) allocated = made.error();
-      if (made) allocated = std::string(has_room_ ? kHasRoom : kHasNone) + handle_;
+      if (made) allocated = std::string(has_blocks_ ? kHasBlocks : kHasNoBlocks) + handle_;
     }
     auto handles = round(allocated);
     if (!handles) return skip(1, handles.error());
@@ -129,8 +131,8 @@ class DeviceResourcesMaker {
   }
 
  private:
-  // "1": every peer's memory is open. "0": the GPUs do not reach each other, and nothing is open. The same after an
-  // error, which is an exception's.
+  // Returns "1" if every peer's memory was opened. Returns "0" if the GPUs cannot all access each other; nothing
+  // stays open then, nor after an error, which comes from an exception.
   Result<std::string> try_to_connect(const std::vector<std::string>& handles) {
     try {
       const Status connected = connect(handles);
@@ -144,21 +146,24 @@ class DeviceResourcesMaker {
     }
   }
 
-  // At its end this rank's resources waits until no peer has its memory open. This peer will not say so, for it has not
-  // opened it.
+  // When they end, the resources of this rank wait until all peers have closed its memory. This peer will not report
+  // that, because it has not opened the memory, so do not wait for it.
   void has_nothing_open(std::uint32_t peer) {
     if (resources_ == nullptr) return;
-    std::erase_if(resources_->elsewhere_, [peer](const DeviceResources::Elsewhere& one) { return one.rank == peer; });
+    std::erase_if(resources_->remote_ranks_,
+                  [peer](const DeviceResources::RemoteRank& one) { return one.rank == peer; });
   }
 
   Result<std::vector<std::string>> round(const Result<std::string>& result) { return gather_or_fail(gather_, result); }
 
-  // The other communicators that are made beside this one count on every round.
+  // Takes part in the remaining rounds with a failure, because the ranks of other communicators that are made at the
+  // same time expect this rank in every round.
   Error skip(int rounds, Error error) {
     for (int i = 0; i < rounds; ++i) static_cast<void>(gather_("!"));
     return error;
   }
 
+  // The contribution to the first round: an Offer, or "-" if this rank's calls cannot run on a GPU.
   std::string introduce() {
     const Config& config = job_context_.config;
     if (job_context_.device == nullptr || config.device_calls == DevicePolicy::kStaged || config.checksum ||
@@ -183,7 +188,8 @@ class DeviceResourcesMaker {
                       .copies = config.device_copies});
   }
 
-  // From what all say: whether to go by the devices, the same on all ranks.
+  // Decides from all offers whether calls run on the GPUs, and with how many blocks. The result is the same on all
+  // ranks.
   Status agree(const std::vector<std::string>& blobs) {
     agreed_ = false;
     for (const std::string& blob : blobs) {
@@ -193,7 +199,7 @@ class DeviceResourcesMaker {
       const auto offer = unpack<Offer>(blobs[r]);
       if (!offer) {
         return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(r),
-                     fmt::format("rank {} said something of its GPU that cannot be read", r)};
+                     fmt::format("rank {} sent a malformed description of its GPU", r)};
       }
       offers_.push_back(*offer);
       const Offer& first = offers_.front();
@@ -222,7 +228,7 @@ class DeviceResourcesMaker {
       end = std::min(end, one.left.to_end / here);
     }
     if (offers_.front().copies > 0 && ranks_ > 1) {
-      copy_way_ = one_team ? CopyMethod::kTeam : shared_ ? CopyMethod::kNone : CopyMethod::kWindows;
+      copy_method_ = one_team ? CopyMethod::kLaunchGroup : shared_ ? CopyMethod::kNone : CopyMethod::kWindows;
     }
     if (one_team) {
       launches_ = Launches::kEnd;
@@ -231,41 +237,44 @@ class DeviceResourcesMaker {
       launches_ = Launches::kStay;
       blocks = std::min(blocks, stay);
     } else if (!in_rounds_) {
-      blocks = can_do_without_room() ? blocks : 0;
+      blocks = can_run_in_rounds() ? blocks : 0;
     }
     agreed_ = blocks > 0;
     blocks_ = blocks;
-    if (!agreed_) log_.write(LogLevel::kInfo, "calls on device memory are carried out by the host: {}", kNoRoom);
+    if (!agreed_) log_.write(LogLevel::kInfo, "calls on device memory are carried out by the host: {}", kTooFewBlocks);
     return {};
   }
 
-  // Kernels that end whatever the peers' do need no room of their own. But several ranks of one process would have to
-  // have a stream each.
-  bool can_do_without_room() {
+  // Runs calls in rounds: their kernels end without waiting for peers, and so need no blocks of their own. Returns
+  // false if that is not possible because several ranks of one process share a GPU, which would need a stream for
+  // each rank.
+  bool can_run_in_rounds() {
     in_rounds_ = true;
     return !shared_;
   }
 
+  // The second step: allocates this rank's arena and flags, and takes blocks from the budget.
   Status allocate() {
     const cuda::Driver& driver = job_context_.device->driver();
     auto scope = cuda::ContextScope::enter(driver, job_context_.device->context());
     if (!scope) return scope.error();
     const DeviceArena arena(
         ranks_, device_connections(ranks_, blocks_, job_context_.config.device_slot_bytes, kMostArenaBytes));
-    resources_.reset(new DeviceResources(rank_, job_context_.device, arena, log_));  // private constructor
+    // make_unique cannot call the private constructor.
+    resources_.reset(new DeviceResources(rank_, job_context_.device, arena, log_));
     resources_->code_ = code_;
     resources_->exchange_ = job_context_.exchange;
     resources_->blocks_ = blocks_;
     resources_->threads_ = job_context_.config.device_threads;
     resources_->protocol_ = job_context_.config.device_protocol;
     resources_->in_rounds_ = in_rounds_;
-    resources_->copy_way_ = copy_way_;
+    resources_->copy_method_ = copy_method_;
     resources_->copies_from_ = job_context_.config.device_copies;
     auto memory = cuda::DeviceMemory::allocate(driver, arena.bytes());
     if (!memory) return too_little(memory.error(), arena.bytes());
     auto pinned = cuda::PinnedMemory::allocate(driver, sizeof(RankFlags));
     if (!pinned) return pinned.error();
-    resources_->words_ = new (pinned->bytes().data()) RankFlags;  // placed in it
+    resources_->flags_ = new (pinned->bytes().data()) RankFlags;  // constructed in the pinned memory
     resources_->pinned_.emplace(std::move(*pinned));
     TUTTI_TRY(zero(*memory));
     resources_->own_arena_ = std::make_shared<cuda::DeviceMemory>(std::move(*memory));
@@ -273,7 +282,8 @@ class DeviceResourcesMaker {
     resources_->process_->give(rank_, {.device = job_context_.device, .arena = resources_->own_arena_});
     if (launches_) {
       const std::uint32_t blocks = blocks_ * (launches_ == Launches::kEnd ? ranks_ : 1);
-      has_room_ = resources_->room_.take(job_context_.device->uuid(), code_.blocks_at_once, *launches_, blocks);
+      has_blocks_ =
+          resources_->block_budget_.take(job_context_.device->uuid(), code_.blocks_at_once, *launches_, blocks);
     }
     bool alone = true;
     for (const Offer& other : offers_) {
@@ -303,67 +313,68 @@ class DeviceResourcesMaker {
     return stream->synchronize();
   }
 
-  static std::string_view behind_room(std::string_view blob) {
-    return blob.substr(std::min(blob.size(), kHasRoom.size()));
+  static std::string_view after_budget_mark(std::string_view blob) {
+    return blob.substr(std::min(blob.size(), kHasBlocks.size()));
   }
 
-  // What was left when the ranks agreed may have been taken since.
-  Status look_at_room(const std::vector<std::string>& handles) {
-    const auto has_room = [](const std::string& blob) { return blob.starts_with(kHasRoom); };
-    if (std::all_of(handles.begin(), handles.end(), has_room)) return {};
-    if (!can_do_without_room()) return Error{ErrorCode::kUnsupported, ErrorScope::kCommunicator, -1, kNoRoom};
-    resources_->room_ = {};
+  // Handles the case that blocks that were available when the ranks agreed have been taken since, on some rank.
+  Status check_budget(const std::vector<std::string>& handles) {
+    const auto has_blocks = [](const std::string& blob) { return blob.starts_with(kHasBlocks); };
+    if (std::all_of(handles.begin(), handles.end(), has_blocks)) return {};
+    if (!can_run_in_rounds()) return Error{ErrorCode::kUnsupported, ErrorScope::kCommunicator, -1, kTooFewBlocks};
+    resources_->block_budget_ = {};
     resources_->in_rounds_ = true;
     return {};
   }
 
-  // Finds every peer's arena, and lays out the connections.
+  // Finds the arena of every peer and computes the connections.
   Status connect(const std::vector<std::string>& handles) {
-    TUTTI_TRY(look_at_room(handles));
+    TUTTI_TRY(check_budget(handles));
     const cuda::Driver& driver = job_context_.device->driver();
     auto scope = cuda::ContextScope::enter(driver, job_context_.device->context());
     if (!scope) return scope.error();
-    std::vector<DeviceArena::Peer> peers(ranks_);
-    resources_->elsewhere_.reserve(ranks_);
+    std::vector<DeviceArena::ArenaPeer> peers(ranks_);
+    resources_->remote_ranks_.reserve(ranks_);
     resources_->opened_.reserve(ranks_);
     DevicePeers others{.reach = {}, .job_ranks = members_, .exchange = job_context_.exchange};
-    std::vector<std::uint32_t> team;
+    std::vector<std::uint32_t> launch_group;
     for (std::uint32_t r = 0; r < ranks_; ++r) {
       others.reach.push_back(reach_of(r));
       if (offers_[r].same_process(offers_[rank_])) {
         TUTTI_TRY(reach_here(r, peers[r]));
-        if (offers_[r].same_device(offers_[rank_]) && (!in_rounds_ || r == rank_)) team.push_back(r);
+        if (offers_[r].same_device(offers_[rank_]) && (!in_rounds_ || r == rank_)) launch_group.push_back(r);
         continue;
       }
-      const auto handle = unpack<cuda::CUipcMemHandle>(behind_room(handles[r]));
+      const auto handle = unpack<cuda::CUipcMemHandle>(after_budget_mark(handles[r]));
       if (!handle) return invalid_argument(fmt::format("the memory of rank {} cannot be shared", r));
       auto opened = cuda::PeerMemory::open(driver, *handle);
       if (!opened) return opened.error();
       peers[r].arena = opened->address();
-      resources_->elsewhere_.push_back({.rank = r, .job_rank = members_[r]});
+      resources_->remote_ranks_.push_back({.rank = r, .job_rank = members_[r]});
       resources_->opened_.push_back({.rank = r, .memory = std::move(*opened)});
     }
     auto windows =
         DeviceWindows::make(job_context_.device, rank_, std::move(others), resources_->own_arena_->address());
     if (!windows) return windows.error();
     resources_->windows_ = std::move(*windows);
-    resources_->team_ =
-        resources_->process_->team(resources_->process_->of_rank(team.front()).device, team, team.size() == ranks_);
-    const bool meets = in_rounds_ || copy_way_ == CopyMethod::kWindows;
+    resources_->launch_group_ = resources_->process_->launch_group(
+        resources_->process_->of_rank(launch_group.front()).device, launch_group, launch_group.size() == ranks_);
+    const bool meets = in_rounds_ || copy_method_ == CopyMethod::kWindows;
     if (meets) {
-      resources_->meeting_.rank = rank_;
-      for (const DeviceArena::Peer& peer : peers) resources_->meeting_.arenas.push_back(peer.arena);
+      resources_->barrier_.rank = rank_;
+      for (const DeviceArena::ArenaPeer& peer : peers) resources_->barrier_.arenas.push_back(peer.arena);
     }
-    TUTTI_TRY(resources_->team_->take_seat({.rank = rank_,
-                                            .ranks = ranks_,
-                                            .life = life_of_peers(),
-                                            .meeting = meets ? &resources_->meeting_ : nullptr,
-                                            .words = resources_->words_,
-                                            .words_on_device = resources_->pinned_->device_address()}));
+    TUTTI_TRY(resources_->launch_group_->add_member({.rank = rank_,
+                                                     .ranks = ranks_,
+                                                     .life = life_of_peers(),
+                                                     .barrier = meets ? &resources_->barrier_ : nullptr,
+                                                     .flags = resources_->flags_,
+                                                     .flags_on_device = resources_->pinned_->device_address()}));
     return write_links(peers);
   }
 
-  // The boards of shared memory can be read by any thread.
+  // Returns a function that reports whether a peer is alive. Only the status boards of the shared-memory transport
+  // can be read by any thread; with other transports the function is empty.
   std::function<PeerLife(std::uint32_t)> life_of_peers() const {
     Transport* transport = host_environment_.transport.get();
     if (transport->name() != "shm") return {};
@@ -371,12 +382,13 @@ class DeviceResourcesMaker {
   }
 
   DeviceWindows::Reach reach_of(std::uint32_t peer) const {
-    if (!offers_[peer].same_process(offers_[rank_])) return DeviceWindows::Reach::kElsewhere;
+    if (!offers_[peer].same_process(offers_[rank_])) return DeviceWindows::Reach::kOtherProcess;
     return offers_[peer].same_device(offers_[rank_]) ? DeviceWindows::Reach::kSameDevice
                                                      : DeviceWindows::Reach::kSameProcess;
   }
 
-  Status reach_here(std::uint32_t peer, DeviceArena::Peer& found) {
+  // Finds the arena of a peer in this process and enables access from this device to that peer's device.
+  Status reach_here(std::uint32_t peer, DeviceArena::ArenaPeer& found) {
     const DeviceProcess::Share share = resources_->process_->of_rank(peer);
     if (share.arena == nullptr) return invalid_argument(fmt::format("rank {} of this process has no memory", peer));
     found = {.arena = share.arena->address(), .all_of_memory = true};
@@ -388,7 +400,7 @@ class DeviceResourcesMaker {
                                             job_context_.device->number()));
   }
 
-  Status write_links(const std::vector<DeviceArena::Peer>& peers) {
+  Status write_links(const std::vector<DeviceArena::ArenaPeer>& peers) {
     const cuda::Driver& driver = job_context_.device->driver();
     std::vector<device::Link> all;
     for (std::size_t p = 0; p < kDeviceProtocols; ++p) {
@@ -417,13 +429,14 @@ class DeviceResourcesMaker {
   const Gather& gather_;
   const Log log_;
   RankDevice::Code code_;
-  std::vector<Offer> offers_;  // by rank
+  std::vector<Offer> offers_;  // indexed by rank
   bool agreed_ = false;
-  bool shared_ = false;     // some process has several ranks on one GPU
-  bool in_rounds_ = false;  // some GPU has ranks of several processes, or no room for kernels that wait for others
-  std::optional<Launches> launches_{};  // nothing: in rounds, which need no room
-  bool has_room_ = true;
-  CopyMethod copy_way_ = CopyMethod::kNone;
+  bool shared_ = false;  // some process has several ranks on one GPU
+  // Some GPU has ranks of several processes, or too few free blocks for kernels that wait for others.
+  bool in_rounds_ = false;
+  std::optional<Launches> launches_{};  // empty if calls run in rounds, which take nothing from the budget
+  bool has_blocks_ = true;
+  CopyMethod copy_method_ = CopyMethod::kNone;
   std::uint32_t blocks_ = 1;
   std::string handle_;
   std::unique_ptr<DeviceResources> resources_;

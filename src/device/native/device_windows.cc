@@ -1,3 +1,4 @@
+// DeviceWindows: the rounds of a registration, and the table of windows in the arena.
 #include "device/native/device_windows.h"
 
 #include <fmt/format.h>
@@ -18,19 +19,21 @@
 
 namespace tutti::detail {
 
-// What a rank says of its memory. Ranks of one job run the same build.
+// What each rank contributes to the first round of a registration. Ranks of one job run the same build.
 struct DeviceWindows::Offer {
-  std::uint64_t taken = 0;  // bit n - 1: window n
+  std::uint64_t taken = 0;  // bit n - 1 is set if window n is in use on this rank
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t offset = 0;     // from the start of what the handle stands for, or of the first part
-  ExportRounds::Said mapped{};  // no parts: the handle counts
+  // From the start of the allocation of the handle or, for mapped memory, of the first part.
+  std::uint64_t offset = 0;
+  ExportRounds::ExportedSize mapped{};  // no parts: `handle` is used instead
   cuda::CUipcMemHandle handle{};
 };
 
 namespace {
 
-// Nothing here has to do with a capture that is under way, which would forbid some of it.
+// Sets the relaxed capture mode for this thread. The driver calls here do not belong to a graph that may be captured
+// at the moment, and other modes would forbid some of them.
 class Relaxed {
  public:
   explicit Relaxed(const cuda::Driver& driver) : api_(driver.api()) { swap(); }
@@ -51,14 +54,14 @@ static_assert(kMostDeviceWindows <= 64, "numbers are bits of a word");
 Result<std::shared_ptr<DeviceWindows>> DeviceWindows::make(std::shared_ptr<RankDevice> device, std::uint32_t rank,
                                                            DevicePeers peers, cuda::CUdeviceptr arena) {
   std::shared_ptr<DeviceWindows> made(
-      new DeviceWindows(std::move(device), rank, std::move(peers), arena));  // private constructor
+      new DeviceWindows(std::move(device), rank, std::move(peers), arena));  // the constructor is private
   const cuda::Driver& driver = made->device_->driver();
   const auto ranks = static_cast<std::uint32_t>(made->peers_.reach.size());
   const std::uint64_t first = DeviceArena::window_word(0, 0);
   const std::uint64_t bytes = DeviceArena::window_word(ranks - 1, kMostDeviceWindows) + sizeof(std::uint64_t) - first;
   std::vector<std::uint64_t> words(bytes / sizeof(std::uint64_t), device::kNoWindowBase);
   for (std::uint32_t peer = 0; peer < ranks; ++peer) {
-    if (made->peers_.reach[peer] == Reach::kElsewhere) continue;
+    if (made->peers_.reach[peer] == Reach::kOtherProcess) continue;
     words[(DeviceArena::window_word(peer, 0) - first) / sizeof(std::uint64_t)] = 0;
   }
   auto stream = cuda::Stream::create(driver);
@@ -73,26 +76,26 @@ Result<std::uint32_t> DeviceWindows::add(const void* data, std::size_t bytes, co
   const cuda::Driver& driver = device_->driver();
   const Relaxed relaxed(driver);
   auto scope = cuda::ContextScope::enter(driver, device_->context());
-  ExportedMemory piece;
-  auto blobs = gather_or_fail(gather, scope ? offer(data, bytes, piece) : scope.error());
+  ExportedMemory exported;
+  auto blobs = gather_or_fail(gather, scope ? offer(data, bytes, exported) : scope.error());
   if (!blobs) return blobs.error();
   auto offers = read(*blobs);
   if (!offers) return offers.error();
   std::uint64_t taken = 0;
-  std::vector<ExportRounds::Said> said;
+  std::vector<ExportRounds::ExportedSize> sizes;
   for (const Offer& theirs : *offers) {
     taken |= theirs.taken;
-    said.push_back(theirs.mapped);
+    sizes.push_back(theirs.mapped);
   }
   const auto number = static_cast<std::uint32_t>(std::countr_one(taken)) + 1;
   if (number > kMostDeviceWindows) {
     return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
                  fmt::format("{} registrations of device memory have not ended on all ranks, and a communicator has no "
-                             "more: release some on all ranks, or register longer pieces",
+                             "more: release some on all ranks, or register fewer, longer buffers",
                              kMostDeviceWindows)};
   }
   try {
-    ExportRounds parts(*device_, peers_, piece, said);
+    ExportRounds parts(*device_, peers_, exported, sizes);
     TUTTI_TRY(exchange(number, *offers, parts, gather));
   } catch (...) {
     const std::scoped_lock lock(mutex_);
@@ -103,18 +106,18 @@ Result<std::uint32_t> DeviceWindows::add(const void* data, std::size_t bytes, co
   windows_[number].taken = true;
   windows_[number].begin = reinterpret_cast<std::uintptr_t>(data);
   windows_[number].bytes = bytes;
-  windows_[number].even = std::ranges::all_of(*offers, [&](const Offer& theirs) { return theirs.bytes == bytes; });
+  windows_[number].symmetric = std::ranges::all_of(*offers, [&](const Offer& theirs) { return theirs.bytes == bytes; });
   last_ = std::max(last_, number);
   return number;
 }
 
-// Opens the peers' memory as window `number`. If that fails anywhere, it is closed again.
+// Opens the peers' memory as window `number`. If that fails on any rank, all ranks close it again.
 Status DeviceWindows::exchange(std::uint32_t number, const std::vector<Offer>& offers, ExportRounds& parts,
                                const Gather& gather) {
   Status opened;
   TUTTI_TRY(parts.run(gather, opened));
   if (opened.ok()) opened = open(number, offers, parts);
-  // Nobody uses the window before everybody has it.
+  // A last round, so that the window is used only if all ranks have opened it.
   auto all = gather_or_fail(gather, opened ? Result<std::string>("+") : opened.error());
   if (all) return {};
   const std::scoped_lock lock(mutex_);
@@ -122,16 +125,16 @@ Status DeviceWindows::exchange(std::uint32_t number, const std::vector<Offer>& o
   return all.error();
 }
 
-Result<std::string> DeviceWindows::offer(const void* data, std::size_t bytes, ExportedMemory& piece) const {
-  auto found = look_at_piece(*device_, data, bytes, *std::ranges::max_element(peers_.reach));
+Result<std::string> DeviceWindows::offer(const void* data, std::size_t bytes, ExportedMemory& exported) const {
+  auto found = find_exported_memory(*device_, data, bytes, *std::ranges::max_element(peers_.reach));
   if (!found) return found.error();
-  piece = std::move(*found);
+  exported = std::move(*found);
   Offer own;
   own.address = reinterpret_cast<std::uintptr_t>(data);
   own.bytes = bytes;
-  own.offset = piece.offset;
-  own.mapped = {.parts = piece.parts.size(), .mapped_bytes = piece.mapped_bytes};
-  own.handle = piece.handle.value_or(cuda::CUipcMemHandle{});
+  own.offset = exported.offset;
+  own.mapped = {.parts = exported.parts.size(), .mapped_bytes = exported.mapped_bytes};
+  own.handle = exported.handle.value_or(cuda::CUipcMemHandle{});
   {
     const std::scoped_lock lock(mutex_);
     for (std::uint32_t n = 1; n <= last_; ++n) own.taken |= std::uint64_t{windows_[n].taken ? 1u : 0u} << (n - 1);
@@ -147,12 +150,12 @@ Result<std::vector<DeviceWindows::Offer>> DeviceWindows::read(const std::vector<
     if (blobs[r].size() == sizeof(theirs)) std::memcpy(&theirs, blobs[r].data(), sizeof(theirs));
     if (blobs[r].size() == sizeof(theirs) && theirs.mapped.parts <= kMostDeviceParts) continue;
     return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(r),
-                 fmt::format("rank {} said something of its memory that cannot be read", r)};
+                 fmt::format("rank {} sent a malformed description of its memory", r)};
   }
   return offers;
 }
 
-// Maps the peers' memory as window `number`, which is nobody's yet.
+// Maps the peers' memory as window `number`, which is not in use yet, and writes the table.
 Status DeviceWindows::open(std::uint32_t number, const std::vector<Offer>& offers, ExportRounds& parts) {
   std::vector<std::uint64_t> bases(offers.size(), device::kNoWindowBase);
   const std::scoped_lock lock(mutex_);
@@ -169,7 +172,7 @@ Status DeviceWindows::open(std::uint32_t number, const std::vector<Offer>& offer
   return write_bases(number, bases);
 }
 
-// Where the peer's piece begins, as this rank's GPU sees it.
+// Returns the address of the peer's memory as this rank's GPU sees it.
 Result<std::uint64_t> DeviceWindows::map_peer(std::uint32_t peer, const Offer& offer, ExportRounds& parts,
                                               Window& window) const {
   const Reach reach = peers_.reach[peer];
@@ -180,7 +183,8 @@ Result<std::uint64_t> DeviceWindows::map_peer(std::uint32_t peer, const Offer& o
     if (!opened) return opened.error();
     return window.opened.emplace_back(std::move(*opened)).address() + offer.offset;
   }
-  // Who may use virtual memory is its owner's affair, so a GPU that is to use a peer's has it at addresses of its own.
+  // The owner of virtual memory decides which GPUs may access a mapping. To use the memory of a peer on another GPU,
+  // this rank therefore maps it once more, at addresses of its own.
   if (reach == Reach::kSameProcess) {
     auto mapped = map_again(*device_, offer.address, offer.bytes);
     if (!mapped) return mapped.error();
@@ -201,7 +205,8 @@ Status DeviceWindows::write_bases(std::uint32_t number, std::span<const std::uin
   return stream->synchronize();
 }
 
-// A call that still uses the window fails: its kernel reads these bases. Called by destructors, so it needs no memory.
+// Frees window `number`. A call that still uses it fails, because its kernel then reads invalid addresses from the
+// table. Allocates nothing, because destructors call it.
 void DeviceWindows::close(std::uint32_t number) noexcept {
   std::array<std::uint64_t, kMostDeviceRanks> none{};
   none.fill(device::kNoWindowBase);
@@ -224,28 +229,29 @@ std::size_t DeviceWindows::used() const {
       std::count_if(windows_.begin(), windows_.end(), [](const Window& window) { return window.taken; }));
 }
 
-std::optional<DeviceWindows::Place> DeviceWindows::find_locked(const void* data, std::size_t bytes,
-                                                               Wanted wanted) const {
+std::optional<DeviceWindows::WindowLocation> DeviceWindows::find_locked(const void* data, std::size_t bytes,
+                                                                        WindowFilter wanted) const {
   const auto begin = reinterpret_cast<std::uintptr_t>(data);
   for (std::uint32_t n = 1; n <= last_; ++n) {
     const Window& window = windows_[n];
     if (!window.taken || begin < window.begin || begin - window.begin > window.bytes) continue;
-    if (wanted == Wanted::kEven && !window.even) continue;
-    if (bytes <= window.bytes - (begin - window.begin)) return Place{n, begin - window.begin};
+    if (wanted == WindowFilter::kSymmetric && !window.symmetric) continue;
+    if (bytes <= window.bytes - (begin - window.begin)) return WindowLocation{n, begin - window.begin};
   }
   return std::nullopt;
 }
 
-std::optional<DeviceWindows::Place> DeviceWindows::find(const void* data, std::size_t bytes) const {
+std::optional<DeviceWindows::WindowLocation> DeviceWindows::find(const void* data, std::size_t bytes) const {
   const std::scoped_lock lock(mutex_);
-  return find_locked(data, bytes, Wanted::kAny);
+  return find_locked(data, bytes, WindowFilter::kAny);
 }
 
-std::optional<DeviceWindows::EvenPlace> DeviceWindows::find_even(const void* data, std::size_t bytes) const {
+std::optional<DeviceWindows::SymmetricLocation> DeviceWindows::find_symmetric(const void* data,
+                                                                              std::size_t bytes) const {
   const std::scoped_lock lock(mutex_);
-  const auto place = find_locked(data, bytes, Wanted::kEven);
+  const auto place = find_locked(data, bytes, WindowFilter::kSymmetric);
   if (!place) return std::nullopt;
-  EvenPlace found{.place = *place, .addresses = windows_[place->window].bases};
+  SymmetricLocation found{.place = *place, .addresses = windows_[place->window].bases};
   for (std::uint64_t& address : found.addresses) address += place->offset;
   return found;
 }

@@ -1,3 +1,4 @@
+// ExportedMemory and ExportRounds: finds the allocations of a range, and passes them between processes as files.
 #include "device/native/exported_memory.h"
 
 #include <fmt/format.h>
@@ -16,10 +17,11 @@
 namespace tutti::detail {
 namespace {
 
-// Files of one rank that may be open here and there in one round, of all its peers: few beside the 1,024 that a process
-// may have open by default.
+// Largest number of files that a rank has open in one round, of its own and of all its peers. It is small compared
+// to the default limit of 1,024 open files per process.
 constexpr std::uint64_t kMostFiles = 128;
-// A file is on its way before its owner ends the round; only a full socket or a lack of descriptors holds it up.
+// How long to wait for a file. Its owner sends it before the owner's round ends, so only a full socket or a lack of
+// file descriptors can delay it.
 constexpr std::chrono::seconds kArrival{10};
 constexpr std::chrono::microseconds kLookEvery{200};
 
@@ -30,7 +32,7 @@ Error from_rank(std::uint32_t rank, Error error) {
   return error;
 }
 
-// Whether one end of the piece is memory of this GPU, of whatever kind.
+// Checks that one end of the range is memory of this GPU, of any type.
 Status check_end(const RankDevice& device, const void* data, std::size_t bytes, const std::byte* at) {
   auto where = cuda::classify(device.driver(), at);
   if (!where) return where.error();
@@ -50,7 +52,7 @@ Status check_end(const RankDevice& device, const void* data, std::size_t bytes, 
   return {};
 }
 
-// The piece in the one allocation of cuMemAlloc's that it begins in.
+// Finds the allocation of cuMemAlloc that contains the range.
 Result<ExportedMemory> plain_piece(const RankDevice& device, const void* data, std::size_t bytes) {
   const cuda::Driver& driver = device.driver();
   const auto address = reinterpret_cast<std::uintptr_t>(data);
@@ -58,15 +60,16 @@ Result<ExportedMemory> plain_piece(const RankDevice& device, const void* data, s
   std::size_t length = 0;
   TUTTI_TRY(driver.check(driver.api().mem_get_address_range(&base, &length, address),
                          "finding the allocation that registered memory lies in"));
-  ExportedMemory piece{.offset = address - base, .handle = cuda::CUipcMemHandle{}, .parts = {}};
-  if (bytes > length - piece.offset) {
+  ExportedMemory exported{.offset = address - base, .handle = cuda::CUipcMemHandle{}, .parts = {}};
+  if (bytes > length - exported.offset) {
     return invalid_argument(fmt::format("{} bytes at {} reach past the end of their allocation", bytes, data));
   }
-  TUTTI_TRY(driver.check(driver.api().ipc_get_mem_handle(&*piece.handle, base), "sharing registered memory"));
-  return piece;
+  TUTTI_TRY(driver.check(driver.api().ipc_get_mem_handle(&*exported.handle, base), "sharing registered memory"));
+  return exported;
 }
 
-// Nothing where other memory begins there.
+// Returns the mapped allocation at address `at`, and its start in `base`. Returns nothing if the memory there is of
+// another type.
 Result<std::optional<ExportedPart>> part_at(const cuda::Driver& driver, cuda::CUdeviceptr at, cuda::CUdeviceptr& base) {
   auto memory = cuda::PhysicalMemory::behind(driver, at);
   if (!memory) return memory.error();
@@ -77,37 +80,38 @@ Result<std::optional<ExportedPart>> part_at(const cuda::Driver& driver, cuda::CU
   return std::optional<ExportedPart>(ExportedPart{.memory = std::move(**memory), .bytes = length});
 }
 
-// The piece in mapped memory; no parts: it begins in other memory.
+// Finds the mapped allocations that contain the range. Returns no parts if the range does not begin in mapped
+// memory.
 Result<ExportedMemory> mapped_piece(const cuda::Driver& driver, std::uint64_t address, std::uint64_t bytes) {
-  ExportedMemory piece;
+  ExportedMemory exported;
   for (std::uint64_t at = address; at < address + bytes;) {
     cuda::CUdeviceptr base = 0;
     auto part = part_at(driver, at, base);
     if (!part) return part.error();
-    if (!*part && piece.parts.empty()) return piece;
+    if (!*part && exported.parts.empty()) return exported;
     if (!*part) {
       return invalid_argument(fmt::format(
           "{} bytes at {:#x} begin in mapped virtual memory and do not all lie in such: nothing of the kind is mapped "
           "at {:#x}",
           bytes, address, at));
     }
-    if (piece.parts.empty()) piece.offset = address - base;
-    if (piece.parts.size() == kMostDeviceParts) {
+    if (exported.parts.empty()) exported.offset = address - base;
+    if (exported.parts.size() == kMostDeviceParts) {
       return unsupported(
           fmt::format("{} bytes at {:#x} lie in more than {} allocations: register shorter pieces, or create longer "
                       "allocations",
                       bytes, address, kMostDeviceParts));
     }
     at = base + (*part)->bytes;
-    piece.mapped_bytes += (*part)->bytes;
-    piece.parts.push_back(std::move(**part));
+    exported.mapped_bytes += (*part)->bytes;
+    exported.parts.push_back(std::move(**part));
   }
-  return piece;
+  return exported;
 }
 
-Status check_parts(const RankDevice& device, const void* data, std::size_t bytes, const ExportedMemory& piece,
+Status check_parts(const RankDevice& device, const void* data, std::size_t bytes, const ExportedMemory& exported,
                    DeviceReach farthest) {
-  for (const ExportedPart& part : piece.parts) {
+  for (const ExportedPart& part : exported.parts) {
     const auto its = part.memory.properties();
     if (!its) return its.error();
     if (its->device != device.number()) {
@@ -115,7 +119,7 @@ Status check_parts(const RankDevice& device, const void* data, std::size_t bytes
           fmt::format("{} bytes at {} are partly memory of GPU {}, but this communicator's rank has GPU {}", bytes,
                       data, its->device, device.number()));
     }
-    if (its->shareable || farthest != DeviceReach::kElsewhere) continue;
+    if (its->shareable || farthest != DeviceReach::kOtherProcess) continue;
     return unsupported(fmt::format(
         "{} bytes at {} lie in virtual memory that was created without a handle type that other processes can map: "
         "give cuMemCreate CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR in requestedHandleTypes, or use cuMemAlloc",
@@ -138,54 +142,54 @@ Error of_other_kind(const cuda::Driver& driver, const void* data, std::size_t by
 
 }  // namespace
 
-Result<ExportedMemory> look_at_piece(const RankDevice& device, const void* data, std::size_t bytes,
-                                     DeviceReach farthest) {
+Result<ExportedMemory> find_exported_memory(const RankDevice& device, const void* data, std::size_t bytes,
+                                            DeviceReach farthest) {
   const auto* begin = static_cast<const std::byte*>(data);
   TUTTI_TRY(check_end(device, data, bytes, begin));
   TUTTI_TRY(check_end(device, data, bytes, begin + (bytes - 1)));
   if (farthest == DeviceReach::kSameDevice) return ExportedMemory{};
   auto plain = cuda::is_plain_device_memory(device.driver(), data);
   if (!plain) return plain.error();
-  if (*plain) return farthest == DeviceReach::kElsewhere ? plain_piece(device, data, bytes) : ExportedMemory{};
-  auto piece = mapped_piece(device.driver(), reinterpret_cast<std::uintptr_t>(data), bytes);
-  if (!piece) return piece.error();
-  if (piece->parts.empty()) return of_other_kind(device.driver(), data, bytes);
-  TUTTI_TRY(check_parts(device, data, bytes, *piece, farthest));
-  return piece;
+  if (*plain) return farthest == DeviceReach::kOtherProcess ? plain_piece(device, data, bytes) : ExportedMemory{};
+  auto exported = mapped_piece(device.driver(), reinterpret_cast<std::uintptr_t>(data), bytes);
+  if (!exported) return exported.error();
+  if (exported->parts.empty()) return of_other_kind(device.driver(), data, bytes);
+  TUTTI_TRY(check_parts(device, data, bytes, *exported, farthest));
+  return exported;
 }
 
 Result<cuda::MappedMemory> map_again(const RankDevice& device, std::uint64_t address, std::uint64_t bytes) {
-  auto piece = mapped_piece(device.driver(), address, bytes);
-  if (!piece) return piece.error();
-  auto mapped = cuda::MappedMemory::reserve(device.driver(), piece->mapped_bytes);
+  auto exported = mapped_piece(device.driver(), address, bytes);
+  if (!exported) return exported.error();
+  auto mapped = cuda::MappedMemory::reserve(device.driver(), exported->mapped_bytes);
   if (!mapped) return mapped.error();
-  for (const ExportedPart& part : piece->parts) TUTTI_TRY(mapped->map(part.memory, part.bytes));
+  for (const ExportedPart& part : exported->parts) TUTTI_TRY(mapped->map(part.memory, part.bytes));
   const std::array own = {device.number()};
   TUTTI_TRY(mapped->allow(own));
   return mapped;
 }
 
-// Of one part, in a round's blob. Ranks of one job run the same build.
-struct ExportRounds::Entry {
+// Describes one part in the blob of a round. Ranks of one job run the same build.
+struct ExportRounds::PartHeader {
   std::uint64_t bytes = 0;
   std::uint32_t id = 0;
   std::uint32_t reserved = 0;
 };
 
-class ExportRounds::Shown {
+class ExportRounds::SharedFiles {
  public:
-  explicit Shown(const DevicePeers& peers) : exchange_(*peers.exchange) {
+  explicit SharedFiles(const DevicePeers& peers) : exchange_(*peers.exchange) {
     for (std::size_t r = 0; r < peers.reach.size(); ++r) {
-      if (peers.reach[r] == DeviceReach::kElsewhere) audience_.push_back(peers.job_ranks[r]);
+      if (peers.reach[r] == DeviceReach::kOtherProcess) audience_.push_back(peers.job_ranks[r]);
     }
   }
-  ~Shown() {
+  ~SharedFiles() {
     for (const std::uint32_t id : ids_) runs_through([&] { exchange_.unshare(id, audience_); });
   }
-  Shown(const Shown&) = delete;
-  Shown& operator=(const Shown&) = delete;
+  SharedFiles(const SharedFiles&) = delete;
+  SharedFiles& operator=(const SharedFiles&) = delete;
 
-  std::uint32_t add(cuda::File file) {
+  std::uint32_t add(cuda::FileDescriptor file) {
     const std::uint32_t id = exchange_.share_file(file.release(), audience_);
     TUTTI_ASSERT(id != 0, "ranks of other processes, and no way for files to them");
     return ids_.emplace_back(id);
@@ -198,20 +202,23 @@ class ExportRounds::Shown {
 };
 
 std::uint64_t ExportRounds::parts_of(std::uint32_t rank) const {
-  return peers_.reach[rank] == DeviceReach::kElsewhere ? said_[rank].parts : 0;
+  return peers_.reach[rank] == DeviceReach::kOtherProcess ? sizes_[rank].parts : 0;
 }
 
 Status ExportRounds::run(const Gather& gather, Status& own) {
   std::uint64_t most = 0;
-  for (const Said& said : said_) most = std::max(most, said.parts);
-  // Every communicator of several processes has ranks elsewhere for all of its ranks, so all count the same rounds.
-  if (std::ranges::count(peers_.reach, DeviceReach::kElsewhere) == 0) most = 0;
-  const std::uint64_t count = std::max<std::uint64_t>(1, kMostFiles / said_.size());
+  for (const ExportedSize& sizes : sizes_) most = std::max(most, sizes.parts);
+  // All ranks must run the same number of rounds. If the communicator has several processes, every rank has peers in
+  // other processes, so all ranks compute the same number. Otherwise there are no rounds.
+  if (std::ranges::count(peers_.reach, DeviceReach::kOtherProcess) == 0) most = 0;
+  const std::uint64_t count = std::max<std::uint64_t>(1, kMostFiles / sizes_.size());
   own = reserve();
   for (std::uint64_t first = 0; first < most; first += count) {
-    std::shared_ptr<Shown> shown;  // shared by this round and the next
-    auto blobs = gather_or_fail(gather, own.ok() ? show(first, count, shown) : own.error());
-    last_shown_ = std::move(shown);
+    // The files that this rank gives to its peers in this round. They are kept until the gather of the next round has
+    // ended, because only then all peers have received them.
+    std::shared_ptr<SharedFiles> shared_files;
+    auto blobs = gather_or_fail(gather, own.ok() ? show(first, count, shared_files) : own.error());
+    last_shared_files_ = std::move(shared_files);
     if (!blobs) return blobs.error();
     own = map(first, count, *blobs);
   }
@@ -220,38 +227,39 @@ Status ExportRounds::run(const Gather& gather, Status& own) {
 }
 
 Status ExportRounds::reserve() {
-  for (std::uint32_t r = 0; r < said_.size(); ++r) {
+  for (std::uint32_t r = 0; r < sizes_.size(); ++r) {
     if (parts_of(r) == 0) continue;
-    auto memory = cuda::MappedMemory::reserve(device_.driver(), said_[r].mapped_bytes);
+    auto memory = cuda::MappedMemory::reserve(device_.driver(), sizes_[r].mapped_bytes);
     if (!memory) return from_rank(r, memory.error());
-    arriving_.push_back({.rank = r, .memory = std::move(*memory)});
+    imported_.push_back({.rank = r, .memory = std::move(*memory)});
   }
   return {};
 }
 
-Result<std::string> ExportRounds::show(std::uint64_t first, std::uint64_t count, std::shared_ptr<Shown>& shown) const {
+Result<std::string> ExportRounds::show(std::uint64_t first, std::uint64_t count,
+                                       std::shared_ptr<SharedFiles>& shared_files) const {
   std::string blob;
-  shown = std::make_shared<Shown>(peers_);
+  shared_files = std::make_shared<SharedFiles>(peers_);
   for (std::uint64_t i = first; i < std::min<std::uint64_t>(first + count, own_.parts.size()); ++i) {
     auto file = own_.parts[i].memory.share();
     if (!file) return file.error();
-    const Entry entry{.bytes = own_.parts[i].bytes, .id = shown->add(std::move(*file))};
+    const PartHeader entry{.bytes = own_.parts[i].bytes, .id = shared_files->add(std::move(*file))};
     blob.append(reinterpret_cast<const char*>(&entry), sizeof(entry));
   }
   return blob;
 }
 
 Status ExportRounds::map(std::uint64_t first, std::uint64_t count, const std::vector<std::string>& blobs) {
-  for (Arriving& from : arriving_) {
-    const std::uint64_t parts = said_[from.rank].parts;
+  for (ImportedMemory& from : imported_) {
+    const std::uint64_t parts = sizes_[from.rank].parts;
     const std::uint64_t expected = first < parts ? std::min(count, parts - first) : 0;
     const std::string& blob = blobs[from.rank];
-    if (blob.size() != expected * sizeof(Entry)) {
+    if (blob.size() != expected * sizeof(PartHeader)) {
       return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(from.rank),
-                   fmt::format("rank {} said something of its memory that cannot be read", from.rank)};
+                   fmt::format("rank {} sent a malformed description of its memory", from.rank)};
     }
     for (std::uint64_t i = 0; i < expected; ++i) {
-      Entry part;
+      PartHeader part;
       std::memcpy(&part, blob.data() + i * sizeof(part), sizeof(part));
       if (const Status mapped = map_part(from, part); !mapped) return from_rank(from.rank, mapped.error());
     }
@@ -259,10 +267,10 @@ Status ExportRounds::map(std::uint64_t first, std::uint64_t count, const std::ve
   return {};
 }
 
-Status ExportRounds::map_part(Arriving& from, const Entry& part) const {
+Status ExportRounds::map_part(ImportedMemory& from, const PartHeader& part) const {
   if (part.bytes == 0 || part.bytes > from.memory.bytes() - from.memory.mapped()) {
     return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(from.rank),
-                 "its parts are longer than it said"};
+                 "its parts are longer than it announced"};
   }
   auto file = receive(from.rank, part.id);
   if (!file) return file.error();
@@ -271,19 +279,20 @@ Status ExportRounds::map_part(Arriving& from, const Entry& part) const {
   return from.memory.map(*memory, part.bytes);
 }
 
-Result<cuda::File> ExportRounds::receive(std::uint32_t rank, std::uint32_t id) const {
+Result<cuda::FileDescriptor> ExportRounds::receive(std::uint32_t rank, std::uint32_t id) const {
   const std::uint32_t peer = peers_.job_ranks[rank];
   const auto deadline = std::chrono::steady_clock::now() + kArrival;
   for (;;) {
-    const bool gone = peers_.exchange->peer_gone(peer);  // before the look: what it sent before its end still counts
-    if (const int fd = peers_.exchange->take_file(peer, id); fd >= 0) return cuda::File(fd);
+    // Checked before take_file(), because files that the peer sent before it exited still count.
+    const bool gone = peers_.exchange->peer_gone(peer);
+    if (const int fd = peers_.exchange->take_file(peer, id); fd >= 0) return cuda::FileDescriptor(fd);
     if (const auto loss = peers_.exchange->take_loss(peer, id)) {
       return Error{ErrorCode::kSystem, ErrorScope::kCall, -1,
-                   fmt::format("a file of the memory of rank {} is not to be had here: {}", rank, loss->why)};
+                   fmt::format("a file of the memory of rank {} could not be received: {}", rank, loss->why)};
     }
     if (gone) {
       return Error{ErrorCode::kPeerLost, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank),
-                   fmt::format("rank {} has ended", rank)};
+                   fmt::format("the process of rank {} has exited", rank)};
     }
     if (std::chrono::steady_clock::now() >= deadline) {
       return Error{ErrorCode::kTimeout, ErrorScope::kCall, static_cast<std::int32_t>(rank),
@@ -298,10 +307,10 @@ Result<cuda::File> ExportRounds::receive(std::uint32_t rank, std::uint32_t id) c
 
 Status ExportRounds::allow() const {
   const std::array own = {device_.number()};
-  for (const Arriving& from : arriving_) {
+  for (const ImportedMemory& from : imported_) {
     if (from.memory.mapped() != from.memory.bytes()) {
       return from_rank(from.rank, {ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(from.rank),
-                                   "its parts are shorter than it said"});
+                                   "its parts are shorter than it announced"});
     }
     if (const Status allowed = from.memory.allow(own); !allowed) return from_rank(from.rank, allowed.error());
   }
@@ -309,7 +318,7 @@ Status ExportRounds::allow() const {
 }
 
 std::optional<cuda::MappedMemory> ExportRounds::take(std::uint32_t rank) {
-  for (Arriving& from : arriving_) {
+  for (ImportedMemory& from : imported_) {
     if (from.rank == rank) return std::move(from.memory);
   }
   return std::nullopt;

@@ -1,11 +1,13 @@
-// A piece of device memory that is being registered (device_windows.h): what it lies in, and how that comes to the
-// ranks of other GPUs and processes. Memory of cuMemAlloc travels as a handle of CUDA IPC, in the rank's offer. Mapped
-// virtual memory (cuMemCreate, cuMemMap) is as many allocations as lie under the piece, side by side; each travels as
-// an open file, by the exchange through which the ranks' shared memory comes, and is mapped again in the same order.
-// (The other way to a file of a peer, pidfd_getfd, needs the right to trace it, which containers and hardened systems
-// do not give.)
+// ExportedMemory: device memory that is being registered (device_windows.h), and how ranks on other GPUs and in
+// other processes get access to it.
 //
-// By the thread that registers. With a current context of the device.
+// Memory of cuMemAlloc is described by a CUDA IPC handle, which is part of the rank's contribution to the first
+// round. Mapped virtual memory (cuMemCreate, cuMemMap) consists of all allocations that are mapped side by side in
+// the range. Each allocation is passed as a file descriptor, through the same exchange as the ranks' shared memory,
+// and the receiver maps the allocations again in the same order. (The alternative, pidfd_getfd, needs the right to
+// trace the peer, which containers and hardened systems do not grant.)
+//
+// Used by the thread that registers the memory, with a current context of the device.
 #pragma once
 
 #include <cstdint>
@@ -22,88 +24,93 @@
 
 namespace tutti::detail {
 
-// What a rank is to another, by distance.
+// The distance between two ranks, in ascending order.
 enum class DeviceReach : std::uint8_t {
-  kSameDevice,   // in this process, on this GPU
-  kSameProcess,  // in this process, on another GPU
-  kElsewhere,    // in another process
+  kSameDevice,    // same process, same GPU
+  kSameProcess,   // same process, another GPU
+  kOtherProcess,  // another process
 };
 
-// One allocation of mapped memory, all of which is mapped.
+// One allocation of memory that was mapped with cuMemMap. Peers map the whole allocation, also if the exported range
+// is only a part of it.
 struct ExportedPart {
   cuda::PhysicalMemory memory;
   std::uint64_t bytes = 0;
 };
 
+// The allocation or allocations that contain a range of memory.
 struct ExportedMemory {
-  std::uint64_t offset = 0;  // of its first byte in what it lies in
-  // Either of both: what CUDA IPC calls the allocation, where a rank elsewhere needs it, or the allocations.
+  std::uint64_t offset = 0;  // offset of the range from the start of the (first) allocation
+  // Exactly one is set: an IPC handle (needed if some rank is in another process) or the list of mapped allocations.
+  // If no rank needs access from another GPU or process, neither is set.
   std::optional<cuda::CUipcMemHandle> handle;
   std::vector<ExportedPart> parts;
-  std::uint64_t mapped_bytes = 0;  // of all parts
+  std::uint64_t mapped_bytes = 0;  // sum of the lengths of all parts
 };
 
-// So many allocations under one piece at most: 80 GiB of those that PyTorch makes.
+// Largest number of allocations in one range; enough for 80 GiB of the allocations that PyTorch makes.
 inline constexpr std::size_t kMostDeviceParts = 4096;
 
-// What [data, data + bytes) lies in. `farthest`: of the ranks that are to reach it. Errors: kInvalidArgument (not all
-// of it is memory of this GPU and context), kUnsupported (managed memory, of a pool, or made without a handle that can
-// be shared; too many parts), the driver's.
-Result<ExportedMemory> look_at_piece(const RankDevice& device, const void* data, std::size_t bytes,
-                                     DeviceReach farthest);
+// Finds the allocations that contain [data, data + bytes). `farthest`: the greatest distance of a rank that needs
+// access. Errors: kInvalidArgument (not all of it is memory of this GPU and context), kUnsupported (managed memory,
+// memory of a pool, or memory that was created without a handle type that can be shared; too many parts), those of
+// the driver.
+Result<ExportedMemory> find_exported_memory(const RankDevice& device, const void* data, std::size_t bytes,
+                                            DeviceReach farthest);
 
-// The parts of that piece of this process's, mapped once more for `device`.
+// Maps the allocations of a range of this process once more, for access by `device`.
 Result<cuda::MappedMemory> map_again(const RankDevice& device, std::uint64_t address, std::uint64_t bytes);
 
-// Who passes parts to whom.
+// The ranks between which allocations are passed.
 struct DevicePeers {
-  std::vector<DeviceReach> reach;             // by rank
-  std::vector<std::uint32_t> job_ranks;       // by rank, as the exchange counts
+  std::vector<DeviceReach> reach;             // indexed by rank
+  std::vector<std::uint32_t> job_ranks;       // indexed by rank: the job rank, as the exchange counts ranks
   std::shared_ptr<SegmentExchange> exchange;  // shared with the job_context
 };
 
-// The parts of all ranks' pieces on their way to ranks of other processes, in rounds: each rank shows a few of its own,
-// and takes its peers'. What it has shown it takes back one round later, or when this ends: then all have it.
+// Passes the allocations of all ranks to ranks of other processes, in rounds. In each round every rank shares some
+// of its own and receives those of its peers. A rank stops sharing a file one round later, or at the end, because
+// all peers have received it by then.
 class ExportRounds {
  public:
-  // What a rank said of its piece.
-  struct Said {
+  // The size of the memory that a rank exports.
+  struct ExportedSize {
     std::uint64_t parts = 0;
     std::uint64_t mapped_bytes = 0;
   };
-  // `said`: by rank. All of these outlive it.
+  // `sizes`: indexed by rank. All arguments must outlive this object.
   ExportRounds(const RankDevice& device, const DevicePeers& peers, const ExportedMemory& own,
-               std::span<const Said> said)
-      : device_(device), peers_(peers), own_(own), said_(said) {}
+               std::span<const ExportedSize> sizes)
+      : device_(device), peers_(peers), own_(own), sizes_(sizes) {}
 
-  // Errors: those of a round, known to all ranks, which ends the rounds on all of them. What fails here after the last
-  // round is in `own`, and nobody else knows it yet.
+  // Runs all rounds. Returns the error of a round, which ends the rounds on all ranks. A failure after the last
+  // round is stored in `own`; the other ranks do not know about it yet.
   Status run(const Gather& gather, Status& own);
-  // The rank's memory, all of it; nothing: it is not mapped by files. After a run that has gone well.
+  // Returns the mapped memory of a rank, or nothing if it is not passed as files. Call it after run() has succeeded.
   std::optional<cuda::MappedMemory> take(std::uint32_t rank);
 
  private:
-  // Files that peers may take.
-  class Shown;
-  struct Entry;
-  struct Arriving {
+  // Files that are shared with the peers until this object is destroyed.
+  class SharedFiles;
+  struct PartHeader;
+  struct ImportedMemory {
     std::uint32_t rank;
     cuda::MappedMemory memory;
   };
   std::uint64_t parts_of(std::uint32_t rank) const;
   Status reserve();
-  Result<std::string> show(std::uint64_t first, std::uint64_t count, std::shared_ptr<Shown>& shown) const;
+  Result<std::string> show(std::uint64_t first, std::uint64_t count, std::shared_ptr<SharedFiles>& shared_files) const;
   Status map(std::uint64_t first, std::uint64_t count, const std::vector<std::string>& blobs);
-  Status map_part(Arriving& from, const Entry& part) const;
-  Result<cuda::File> receive(std::uint32_t rank, std::uint32_t id) const;
+  Status map_part(ImportedMemory& from, const PartHeader& part) const;
+  Result<cuda::FileDescriptor> receive(std::uint32_t rank, std::uint32_t id) const;
   Status allow() const;
 
   const RankDevice& device_;
   const DevicePeers& peers_;
   const ExportedMemory& own_;
-  const std::span<const Said> said_;
-  std::vector<Arriving> arriving_;
-  std::shared_ptr<Shown> last_shown_;
+  const std::span<const ExportedSize> sizes_;
+  std::vector<ImportedMemory> imported_;
+  std::shared_ptr<SharedFiles> last_shared_files_;
 };
 
 }  // namespace tutti::detail

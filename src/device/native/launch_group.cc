@@ -1,3 +1,4 @@
+// LaunchGroup: joining, submitting calls, and making their streams wait.
 #include "device/native/launch_group.h"
 
 #include <fmt/format.h>
@@ -24,23 +25,23 @@ bool is_default_stream(cuda::CUstream stream) {
 
 }  // namespace
 
-bool DeviceCall::finished() { return team_ == nullptr || team_->look(*this).has_value(); }
+bool DeviceCall::finished() { return launch_group_ == nullptr || launch_group_->look(*this).has_value(); }
 
 Status DeviceCall::outcome() {
-  if (team_ == nullptr) return {};
-  return team_->look(*this).value_or(Status());
+  if (launch_group_ == nullptr) return {};
+  return launch_group_->look(*this).value_or(Status());
 }
 
 Status DeviceCall::settle() {
-  TUTTI_ASSERT(team_ != nullptr);
-  return team_->settle(*this);
+  TUTTI_ASSERT(launch_group_ != nullptr);
+  return launch_group_->settle(*this);
 }
 
 LaunchGroup::LaunchGroup(std::shared_ptr<RankDevice> device, const std::vector<std::uint32_t>& ranks, bool whole)
     : device_(std::move(device)), whole_(whole) {
   for (const std::uint32_t rank : ranks) {
     members_.emplace_back();
-    members_.back().seat.rank = rank;
+    members_.back().options.rank = rank;
   }
 }
 
@@ -48,17 +49,17 @@ LaunchGroup::~LaunchGroup() { TUTTI_ASSERT(!watchdog_.joinable(), "ranks have no
 
 LaunchGroup::Member& LaunchGroup::member(std::uint32_t rank) {
   const auto found =
-      std::find_if(members_.begin(), members_.end(), [&](const Member& m) { return m.seat.rank == rank; });
-  TUTTI_ASSERT(found != members_.end(), "rank {} has no seat", rank);
+      std::find_if(members_.begin(), members_.end(), [&](const Member& m) { return m.options.rank == rank; });
+  TUTTI_ASSERT(found != members_.end(), "rank {} is not a member of this group", rank);
   return *found;
 }
 
-Status LaunchGroup::take_seat(const Seat& seat) {
+Status LaunchGroup::add_member(const MemberOptions& options) {
   const std::scoped_lock lock(mutex_);
-  Member& taken = member(seat.rank);
-  taken.seat = seat;
+  Member& taken = member(options.rank);
+  taken.options = options;
   taken.here = true;
-  return lend_first(seat.ranks);
+  return preallocate_launch_buffers(options.ranks);
 }
 
 Result<std::shared_ptr<cuda::Event>> LaunchGroup::take_event() {
@@ -88,7 +89,7 @@ Result<std::shared_ptr<cuda::Event>> LaunchGroup::take_event() {
 
 Status LaunchGroup::submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>& call) {
   const cuda::RelaxedCapture relaxed(device_->driver());
-  const Hold hold(*this);
+  const NotifyingLock hold(*this);
   if (broken_) return copy_of(*broken_);
   try {
     Status taken = take_call(member(rank), call);
@@ -100,29 +101,31 @@ Status LaunchGroup::submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>
   }
 }
 
-// Called in a catch block. A call may have been taken or launched in part, so the team cannot go on.
+// Called in a catch block. A call may have been partly taken or launched, so the group cannot continue.
 Status LaunchGroup::fail_by_exception(std::uint32_t rank) noexcept {
   const auto culprit = static_cast<std::int32_t>(rank);
   fail_locked(error_of_exception(ErrorScope::kCommunicator, culprit, "a call on device memory"));
   return copy_of(*broken_);
 }
 
+// Queues the call, and launches as long as each rank has a waiting call.
 Status LaunchGroup::take_call(Member& caller, const std::shared_ptr<DeviceCall>& call) {
   auto scope = cuda::ContextScope::enter(device_->driver(), device_->context());
   if (!scope) return scope.error();
   if (caller.waiting.size() >= kMostWaiting) {
     return call_error(
         ErrorCode::kUnsupported,
-        fmt::format("{} calls of rank {} wait for the other ranks of its process already: call on those too",
-                    kMostWaiting, caller.seat.rank));
+        fmt::format(
+            "{} calls of rank {} already wait for the other ranks of its process: make the calls of those ranks, too",
+            kMostWaiting, caller.options.rank));
   }
   for (const Member& other : members_) {
     if (!other.left) continue;
-    return Error{ErrorCode::kPeerLost, ErrorScope::kCommunicator, static_cast<std::int32_t>(other.seat.rank),
-                 fmt::format("rank {}, of this process and GPU, has left the communicator", other.seat.rank)};
+    return Error{ErrorCode::kPeerLost, ErrorScope::kCommunicator, static_cast<std::int32_t>(other.options.rank),
+                 fmt::format("rank {}, of this process and GPU, has left the communicator", other.options.rank)};
   }
   TUTTI_TRY(look_at_stream(*call));
-  TUTTI_TRY(check_word_waits(caller, *call));
+  TUTTI_TRY(check_flag_waits(caller, *call));
   if (members_.size() > 1 || call->launch.rounds > 0) {
     auto ready = take_event();
     if (!ready) return broken_error(ready.error());
@@ -130,8 +133,8 @@ Status LaunchGroup::take_call(Member& caller, const std::shared_ptr<DeviceCall>&
     if (!recorded) return call->capture_ == 0 ? broken_error(recorded.error()) : recorded.error();
     call->ready_ = std::move(*ready);
   }
-  call->team_ = shared_from_this();
-  call->seat_ = static_cast<std::size_t>(&caller - members_.data());
+  call->launch_group_ = shared_from_this();
+  call->member_index_ = static_cast<std::size_t>(&caller - members_.data());
   call->number_ = ++caller.numbers;
   caller.caller = std::this_thread::get_id();
   call->deadline_ = Clock::now() + std::chrono::nanoseconds(call->timeout_ns);
@@ -143,6 +146,7 @@ Status LaunchGroup::take_call(Member& caller, const std::shared_ptr<DeviceCall>&
   return {};
 }
 
+// Finds out whether the stream is being captured, and whether it may wait for a flag.
 Status LaunchGroup::look_at_stream(DeviceCall& call) {
   const cuda::Driver& driver = device_->driver();
   const cuda::DriverApi& api = driver.api();
@@ -158,19 +162,19 @@ Status LaunchGroup::look_at_stream(DeviceCall& call) {
   return {};
 }
 
-// Where another rank's call waits in the same stream, the two would wait for each other. (Of the caller's own calls the
-// later ones may stand behind.)
-Status LaunchGroup::check_word_waits(const Member& caller, const DeviceCall& call) {
+// Fails the group if a call of another rank already waits for a flag in the same stream, because the two calls would
+// wait for each other. (Later calls of the same rank may wait behind its earlier ones.)
+Status LaunchGroup::check_flag_waits(const Member& caller, const DeviceCall& call) {
   for (const Member& other : members_) {
     if (&other == &caller) continue;
     for (const auto& waiting : other.waiting) {
-      if (!waiting->by_word_ || waiting->stream != call.stream) continue;
+      if (!waiting->waits_for_flag_ || waiting->stream != call.stream) continue;
       const Error error = broken_error(call_error(
           ErrorCode::kUnsupported,
           fmt::format(
               "{}: a call of rank {} waits in this very stream for the other ranks of its process and GPU: make "
               "the calls of all of them in a Group, or give each rank a stream of its own",
-              describe(call.tag), other.seat.rank)));
+              describe(call.tag), other.options.rank)));
       fail_locked(error);
       return error;
     }
@@ -178,17 +182,19 @@ Status LaunchGroup::check_word_waits(const Member& caller, const DeviceCall& cal
   return {};
 }
 
-cuda::CUdeviceptr LaunchGroup::word_on_device(const DeviceCall& call) const {
+cuda::CUdeviceptr LaunchGroup::flag_address(const DeviceCall& call) const {
   const std::size_t at = offsetof(RankFlags, passed) + call.number_ % RankFlags::kWords * sizeof(std::uint32_t);
-  return members_[call.seat_].seat.words_on_device + at;
+  return members_[call.member_index_].options.flags_on_device + at;
 }
 
-void LaunchGroup::let_go(const DeviceCall& call) {
-  std::uint32_t& word = members_[call.seat_].seat.words->passed[call.number_ % RankFlags::kWords];
+// Sets the flag of a call from the host, so that its stream continues.
+void LaunchGroup::release_stream(const DeviceCall& call) {
+  std::uint32_t& word = members_[call.member_index_].options.flags->passed[call.number_ % RankFlags::kWords];
   std::atomic_ref<std::uint32_t>(word).store(call.number_, std::memory_order_release);
 }
 
-// The first that differs from the first rank's.
+// Checks that the waiting calls of all ranks agree. Returns the first difference to the call of the first rank as an
+// error.
 Status LaunchGroup::check_front() const {
   const DeviceCall& first = *members_.front().waiting.front();
   for (const Member& other : members_) {
@@ -198,14 +204,15 @@ Status LaunchGroup::check_front() const {
     const std::string differs = what == CallArgument::kNone
                                     ? "other settings"
                                     : fmt::format("{}, rank {} has {}", describe(call.tag, what),
-                                                  members_.front().seat.rank, describe(first.tag, what));
+                                                  members_.front().options.rank, describe(first.tag, what));
     return call_error(ErrorCode::kMismatch,
-                      fmt::format("{}: rank {} has {}", describe(first.tag), other.seat.rank, differs),
-                      static_cast<std::int32_t>(other.seat.rank));
+                      fmt::format("{}: rank {} has {}", describe(first.tag), other.options.rank, differs),
+                      static_cast<std::int32_t>(other.options.rank));
   }
   return {};
 }
 
+// Launches the first waiting call of every rank.
 Status LaunchGroup::launch_front(const Member& caller) {
   const Status alike = check_front();
   std::vector<std::shared_ptr<DeviceCall>> calls;
@@ -214,39 +221,41 @@ Status LaunchGroup::launch_front(const Member& caller) {
     calls.push_back(std::move(each.waiting.front()));
     each.waiting.pop_front();
   }
-  // From here on nothing but this function knows the calls: each gets an outcome, whatever happens.
+  // From here on only this function has these calls, so it must set an outcome for each of them in any case.
   Error error;
   try {
     const Status launched = alike.ok() ? launch(calls) : alike;
     if (launched) return {};
     error = copy_of(launched.error());
   } catch (...) {
-    error = error_of_exception(ErrorScope::kCommunicator, static_cast<std::int32_t>(caller.seat.rank),
+    error = error_of_exception(ErrorScope::kCommunicator, static_cast<std::int32_t>(caller.options.rank),
                                "launching a call on device memory");
   }
-  // Ranks elsewhere may have launched their part.
-  if (alike.ok() || !whole_) error = lost_error(std::move(error), caller.seat.rank, &calls.front()->tag);
+  // Ranks outside of this group may already have launched their part, so the communicator is broken.
+  if (alike.ok() || !whole_) error = lost_error(std::move(error), caller.options.rank, &calls.front()->tag);
   for (const auto& call : calls) {
     call->outcome_ = copy_of(error);
-    members_[call->seat_].told_later = copy_of(error);
-    let_go(*call);
+    members_[call->member_index_].late_error = copy_of(error);
+    release_stream(*call);
   }
   launched_.notify_all();
   if (error.scope == ErrorScope::kCommunicator) fail_locked(error);
   return error;
 }
 
-bool LaunchGroup::others_serve_the_rest() const {
+// Whether other threads make the calls of all missing ranks.
+bool LaunchGroup::missing_served_by_others() const {
   return std::none_of(members_.begin(), members_.end(),
                       [](const Member& m) { return m.waiting.empty() && m.caller == std::this_thread::get_id(); });
 }
 
-// A stream that other streams of the caller's wait for, or that stands for several, may not wait for a word: the launch
-// that writes it could stand behind. Then the host waits, as long as the call may take.
+// A stream must not wait for a flag if other streams of the caller implicitly wait for it, or if its handle stands
+// for several streams: the launch that writes the flag could be queued behind the wait. In this case the host waits,
+// for as long as the call may take. Returns false if neither is possible.
 bool LaunchGroup::wait_for_others(std::unique_lock<std::mutex>& lock, DeviceCall& call) {
   const auto over = [&] { return call.launched_ || call.outcome_; };
   if (over() || call.capture_ != 0) return true;
-  const bool served_elsewhere = others_serve_the_rest();
+  const bool served_elsewhere = missing_served_by_others();
   if (call.non_blocking_) {
     if (served_elsewhere) launched_.wait_for(lock, kWaitForOthers, over);
     return true;
@@ -255,18 +264,18 @@ bool LaunchGroup::wait_for_others(std::unique_lock<std::mutex>& lock, DeviceCall
 }
 
 Status LaunchGroup::settle(DeviceCall& call) {
-  Hold hold(*this);
+  NotifyingLock hold(*this);
   try {
     Status waits = make_wait(hold.lock, call);
     if (waits || call.outcome_) return waits;
     fail_locked(broken_error(std::move(waits).error()));
     return copy_of(*broken_);
   } catch (...) {
-    return fail_by_exception(members_[call.seat_].seat.rank);
+    return fail_by_exception(members_[call.member_index_].options.rank);
   }
 }
 
-// Errors: the call's outcome; those after which the team cannot go on.
+// Errors: the outcome of the call, or an error after which the group cannot continue.
 Status LaunchGroup::make_wait(std::unique_lock<std::mutex>& lock, DeviceCall& call) {
   const bool may_wait = wait_for_others(lock, call);
   if (call.outcome_) return *call.outcome_;
@@ -283,7 +292,7 @@ Status LaunchGroup::make_wait(std::unique_lock<std::mutex>& lock, DeviceCall& ca
         "the stream is capturing, and not all ranks of this process and GPU have made the call: capture the calls of "
         "all of them in one graph, from one thread, in a Group");
   }
-  if (!may_wait && others_serve_the_rest()) return missing(call);
+  if (!may_wait && missing_served_by_others()) return missing(call);
   if (!may_wait) {
     return call_error(
         ErrorCode::kUnsupported,
@@ -291,9 +300,9 @@ Status LaunchGroup::make_wait(std::unique_lock<std::mutex>& lock, DeviceCall& ca
         "in a Group, or give each rank a stream made with CU_STREAM_NON_BLOCKING");
   }
   TUTTI_TRY(driver.check(
-      driver.api().stream_wait_value32(call.stream, word_on_device(call), call.number_, cuda::kWaitGreaterEqual),
+      driver.api().stream_wait_value32(call.stream, flag_address(call), call.number_, cuda::kWaitGreaterEqual),
       "making the stream wait for the other ranks"));
-  call.by_word_ = true;
+  call.waits_for_flag_ = true;
   return start_watchdog();
 }
 

@@ -1,4 +1,4 @@
-// Of a team: what has become of its calls, who is told of it, and its end.
+// LaunchGroup: the outcome of calls, reporting failures, and the end of the group.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,77 +18,77 @@ constexpr std::chrono::microseconds kPoll{50};
 
 }  // namespace
 
-void LaunchGroup::tell(std::uint32_t rank, Tell tell) {
-  auto shared = std::make_shared<const Tell>(std::move(tell));  // shared with a thread that calls it
+void LaunchGroup::on_failure(std::uint32_t rank, FailureCallback on_failure) {
+  auto shared = std::make_shared<const FailureCallback>(std::move(on_failure));  // shared with a thread that calls it
   const std::scoped_lock lock(mutex_);
-  member(rank).tell = std::move(shared);
+  member(rank).on_failure = std::move(shared);
 }
 
-void LaunchGroup::tell_others(std::unique_lock<std::mutex>& lock) noexcept {
+void LaunchGroup::notify_members(std::unique_lock<std::mutex>& lock) noexcept {
   for (Member& each : members_) {
-    if (!std::exchange(each.untold, false) || each.tell == nullptr) continue;
-    const std::shared_ptr<const Tell> tell = each.tell;
+    if (!std::exchange(each.failure_unreported, false) || each.on_failure == nullptr) continue;
+    const std::shared_ptr<const FailureCallback> on_failure = each.on_failure;
     const Error error = copy_of(*broken_);
     lock.unlock();
-    (*tell)(error);
+    (*on_failure)(error);
     lock.lock();
   }
 }
 
 void LaunchGroup::fail(const Error& error) noexcept {
-  const Hold hold(*this);
+  const NotifyingLock hold(*this);
   fail_locked(error);
 }
 
-// Needs no memory: it is the end of a call that had none.
+// Allocates nothing, because it also handles failed allocations.
 void LaunchGroup::fail_locked(const Error& error) noexcept {
   if (!broken_) {
     broken_ = copy_of(error);
-    for (Member& each : members_) each.untold = !peers_see(error.code);
+    for (Member& each : members_) each.failure_unreported = !peers_see(error.code);
   }
   for (Member& each : members_) {
     for (const auto& call : each.waiting) {
       call->outcome_ = copy_of(*broken_);
-      if (each.here) let_go(*call);
+      if (each.here) release_stream(*call);
     }
     each.waiting.clear();
   }
   launched_.notify_all();
-  changed_.notify_all();  // the watchdog lets streams go
+  changed_.notify_all();  // wakes the watchdog, which releases the streams
 }
 
 std::uint64_t LaunchGroup::failure_word(const Member& its) {
   if (!its.here) return its.failure;
-  return std::atomic_ref<const std::uint64_t>(its.seat.words->status.failure).load(std::memory_order_acquire);
+  return std::atomic_ref<const std::uint64_t>(its.options.flags->status.failure).load(std::memory_order_acquire);
 }
 
 std::optional<Status> LaunchGroup::look(DeviceCall& call) noexcept {
   const cuda::RelaxedCapture relaxed(device_->driver());
-  const Hold hold(*this);
+  const NotifyingLock hold(*this);
   try {
     return find_outcome(call);
   } catch (...) {
-    if (!call.outcome_) call.outcome_ = fail_by_exception(members_[call.seat_].seat.rank);
+    if (!call.outcome_) call.outcome_ = fail_by_exception(members_[call.member_index_].options.rank);
     return call.outcome_->ok() ? Status() : Status(copy_of(call.outcome_->error()));
   }
 }
 
-// Nothing, as long as the call has not ended.
+// Returns nothing while the call has not ended.
 std::optional<Status> LaunchGroup::find_outcome(DeviceCall& call) {
   if (call.outcome_) return call.outcome_;
   if (!call.launched_) return std::nullopt;
-  if (call.capture_ != 0) return Status();  // it runs when the graph does
+  if (call.capture_ != 0) return Status();  // it runs when the graph is launched
   const Result<bool> finished = call.done_->finished();
   if (finished.ok() && !*finished) return std::nullopt;
   Status outcome = finished.ok() ? Status() : Status(lost(call, finished.error()));
-  const Member& its = members_[call.seat_];
+  const Member& its = members_[call.member_index_];
   const std::uint64_t failure = failure_word(its);
   if (finished.ok() && failure != 0) {
     const auto found = device::FailureWord::of(failure);
     const bool ended_here = found.cause == device::Failure::kAborted && broken_;
-    outcome = ended_here ? *broken_ : device_failure(found, its.seat.rank, &call.tag, call.timeout_ns);
+    outcome = ended_here ? *broken_ : device_failure(found, its.options.rank, &call.tag, call.timeout_ns);
   }
-  if (broken_ && call.launch.rounds > 0) outcome = *broken_;  // its stream was let go
+  if (broken_ && call.launch.rounds > 0) outcome = *broken_;  // its barriers were released, so the result is invalid
   call.outcome_ = std::move(outcome);
   if (!call.outcome_->ok()) fail_locked(call.outcome_->error());
   return call.outcome_;
@@ -96,9 +96,9 @@ std::optional<Status> LaunchGroup::find_outcome(DeviceCall& call) {
 
 std::optional<Error> LaunchGroup::failure(std::uint32_t rank, bool asks_driver) {
   const cuda::RelaxedCapture relaxed(device_->driver());
-  const Hold hold(*this);
+  const NotifyingLock hold(*this);
   if (broken_) return broken_;
-  if (asks_driver && member(rank).told_later) return std::exchange(member(rank).told_later, std::nullopt);
+  if (asks_driver && member(rank).late_error) return std::exchange(member(rank).late_error, std::nullopt);
   std::optional<Error> failed;
   if (const std::uint64_t word = failure_word(member(rank)); word != 0) {
     failed = device_failure(device::FailureWord::of(word), rank, nullptr, 0);
@@ -118,7 +118,9 @@ bool LaunchGroup::drain(std::uint32_t rank, std::chrono::milliseconds limit) noe
     {
       const std::scoped_lock lock(mutex_);
       bool ended = true;
-      runs_through([&] {  // without memory for the driver's error: what a lost context held does not run either
+      // If there is no memory for the error of the driver, the launch counts as ended: nothing runs in a lost
+      // context.
+      runs_through([&] {
         const auto finished = last_plain_done_ == nullptr ? Result<bool>(true) : last_plain_done_->finished();
         ended = !finished.ok() || *finished;
       });
@@ -130,7 +132,7 @@ bool LaunchGroup::drain(std::uint32_t rank, std::chrono::milliseconds limit) noe
 }
 
 void LaunchGroup::leave(std::uint32_t rank) noexcept {
-  const Hold hold(*this);
+  const NotifyingLock hold(*this);
   member(rank).left = true;
   if (std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.waiting.empty(); })) return;
   const auto text = [&] { return fmt::format("rank {}, of this process and GPU, has left the communicator", rank); };
@@ -143,10 +145,10 @@ void LaunchGroup::forget(std::uint32_t rank) {
     Member& its = member(rank);
     its.failure = failure_word(its);
     its.here = false;
-    its.tell = nullptr;
+    its.on_failure = nullptr;
     if (std::any_of(members_.begin(), members_.end(), [](const Member& m) { return m.here; })) return;
     ending_ = true;
-    underway_.clear();  // their calls hold the team
+    pending_launches_.clear();  // their calls keep the group alive
     changed_.notify_all();
   }
   if (watchdog_.joinable()) watchdog_.join();

@@ -1,4 +1,4 @@
-// Of a team: calls in rounds; and the watchdog, which ends what waits for ranks that do not come.
+// LaunchGroup: calls in rounds, and the watchdog thread, which ends calls that wait for missing ranks.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,19 +21,21 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kLooking{20};  // at launches that wait for ranks elsewhere
-constexpr std::chrono::milliseconds kGrace{200};   // for a peer that has gone
+constexpr std::chrono::milliseconds kLooking{20};  // interval of the watchdog
+constexpr std::chrono::milliseconds kGrace{200};   // grace period after a peer has gone
+// Interval of the watchdog while it releases barriers.
 constexpr std::chrono::milliseconds kReleasing{1};
-// What a rank that calls abort(), and one whose device is lost, have in common.
-constexpr const char* kAborted = "called abort(), or can take part no more: then its own error says why";
+// PeerLife::kAborted covers both a rank that called abort() and a rank that has lost its device.
+constexpr const char* kAborted = "called abort(), or cannot take part any more: see the error of that rank";
 
 }  // namespace
 
-// Kernels that do not wait, and meetings between them. An even number of them, so that every call begins with the same
-// parity, and a captured one can be replayed.
+// Puts a call in rounds into the stream: in each round a barrier, then a kernel that does not wait for peers. Barriers
+// use two sets of flags in turn. The number of rounds is even, so that every call begins with the same set and a
+// captured call can be replayed.
 Status LaunchGroup::put_rounds(const DeviceCall& call, cuda::CUstream stream) {
   const cuda::Driver& driver = device_->driver();
-  const StreamBarrier& meeting = *members_[call.seat_].seat.meeting;
+  const StreamBarrier& barrier = *members_[call.member_index_].options.barrier;
   const DeviceLaunch& how = call.launch;
   device::Launch launch;
   launch.call_count = 1;
@@ -42,7 +44,7 @@ Status LaunchGroup::put_rounds(const DeviceCall& call, cuda::CUstream stream) {
   launch.inline_calls[0] = call.call;
   const std::uint64_t rounds = how.rounds + how.rounds % 2;
   for (std::uint64_t round = 0; round < rounds; ++round) {
-    TUTTI_TRY(meet(meeting, static_cast<std::uint32_t>(round % 2), call.meeting_word, stream));
+    TUTTI_TRY(put_barrier(barrier, static_cast<std::uint32_t>(round % 2), call.barrier_value, stream));
     launch.resume = round > 0 ? 1 : 0;
     launch.last = round + 1 >= how.rounds ? 1 : 0;
     void* parameters[] = {&launch};
@@ -53,28 +55,29 @@ Status LaunchGroup::put_rounds(const DeviceCall& call, cuda::CUstream stream) {
   return {};
 }
 
-// A rank takes its words of one parity back before it sets those of the next, and no peer comes to the one after that
-// before: so nobody sets a word that is still to be taken back.
-Status LaunchGroup::meet(const StreamBarrier& meeting, std::uint32_t parity, std::uint32_t word,
-                         cuda::CUstream stream) {
+// Puts a stream barrier into the stream. A rank resets its own flags of this parity before it writes the flags of
+// the next barrier, which has the other parity. A peer cannot reach the barrier after the next one before that, so a
+// flag is never written before it was reset.
+Status LaunchGroup::put_barrier(const StreamBarrier& barrier, std::uint32_t parity, std::uint32_t word,
+                                cuda::CUstream stream) {
   const cuda::Driver& driver = device_->driver();
   const cuda::DriverApi& api = driver.api();
   const auto for_each_peer = [&](auto visit) -> Status {
-    for (std::uint32_t peer = 0; peer < meeting.arenas.size(); ++peer) {
-      if (peer != meeting.rank) TUTTI_TRY(driver.check(visit(peer), "meeting the other ranks in a stream"));
+    for (std::uint32_t peer = 0; peer < barrier.arenas.size(); ++peer) {
+      if (peer != barrier.rank) TUTTI_TRY(driver.check(visit(peer), "putting a barrier of all ranks into a stream"));
     }
     return {};
   };
-  const std::uint64_t own = meeting.arenas[meeting.rank];
+  const std::uint64_t own = barrier.arenas[barrier.rank];
   TUTTI_TRY(for_each_peer([&](std::uint32_t peer) {
-    return api.stream_write_value32(stream, meeting.arenas[peer] + DeviceArena::met_word(meeting.rank, parity), word,
-                                    cuda::kWriteDefault);
+    return api.stream_write_value32(stream, barrier.arenas[peer] + DeviceArena::barrier_flag(barrier.rank, parity),
+                                    word, cuda::kWriteDefault);
   }));
   TUTTI_TRY(for_each_peer([&](std::uint32_t peer) {
-    return api.stream_wait_value32(stream, own + DeviceArena::met_word(peer, parity), word, cuda::kWaitEqual);
+    return api.stream_wait_value32(stream, own + DeviceArena::barrier_flag(peer, parity), word, cuda::kWaitEqual);
   }));
   return for_each_peer([&](std::uint32_t peer) {
-    return api.stream_write_value32(stream, own + DeviceArena::met_word(peer, parity), 0, cuda::kWriteDefault);
+    return api.stream_write_value32(stream, own + DeviceArena::barrier_flag(peer, parity), 0, cuda::kWriteDefault);
   });
 }
 
@@ -85,43 +88,45 @@ Status LaunchGroup::start_watchdog() {
     watchdog_ = start_thread([this] { watch(); });
     return {};
   } catch (const std::system_error& error) {
-    const Error failed = broken_error(call_error(ErrorCode::kSystem, words_of_unstarted_thread(error)));
+    const Error failed = broken_error(call_error(ErrorCode::kSystem, describe_thread_start_error(error)));
     fail_locked(failed);
     return failed;
   }
 }
 
+// The error of a call that has waited too long for ranks of this process and GPU.
 Error LaunchGroup::missing(const DeviceCall& call) const {
   std::string absent;
   std::int32_t first = -1;
   for (const Member& other : members_) {
     if (!other.waiting.empty()) continue;
-    absent += fmt::format("{}{}", absent.empty() ? "" : ", ", other.seat.rank);
-    if (first < 0) first = static_cast<std::int32_t>(other.seat.rank);
+    absent += fmt::format("{}{}", absent.empty() ? "" : ", ", other.options.rank);
+    if (first < 0) first = static_cast<std::int32_t>(other.options.rank);
   }
   return broken_error(call_error(
       ErrorCode::kTimeout,
-      fmt::format("{}: waited {} ms for ranks {} of this process and GPU, which have not made the call, or not on "
-                  "device memory: {}",
-                  describe(call.tag), call.timeout_ns / 1'000'000, absent, kOneKindOfMemory),
+      fmt::format(
+          "{}: waited {} ms for ranks {} of this process and GPU, which have not made the call, or have made it on "
+          "host memory: {}",
+          describe(call.tag), call.timeout_ns / 1'000'000, absent, kOneKindOfMemory),
       first));
 }
 
 Error LaunchGroup::lost(const DeviceCall& call, const Error& error) const {
-  return lost_error(error, members_[call.seat_].seat.rank, &call.tag);
+  return lost_error(error, members_[call.member_index_].options.rank, &call.tag);
 }
 
-// A peer that has called abort() ends the call; one that has left or died too, unless it had done its part before: then
-// the call ends by itself, soon.
-void LaunchGroup::look_at_peers(const DeviceCall& call) {
-  const Seat& seat = members_[call.seat_].seat;
-  if (!seat.life) return;
+// If a peer has called abort(), the call fails. If a peer has left or exited, the call fails after a grace period:
+// the peer may have done its part before, and then the call ends by itself soon.
+void LaunchGroup::check_peers(const DeviceCall& call) {
+  const MemberOptions& options = members_[call.member_index_].options;
+  if (!options.life) return;
   const auto ends = [&](ErrorCode code, std::uint32_t peer, const char* what) {
     fail_locked(broken_error(call_error(code, fmt::format("{}: rank {} {}", describe(call.tag), peer, what),
                                         static_cast<std::int32_t>(peer))));
   };
-  for (std::uint32_t peer = 0; peer < seat.ranks; ++peer) {
-    const PeerLife life = peer == seat.rank ? PeerLife::kLive : seat.life(peer);
+  for (std::uint32_t peer = 0; peer < options.ranks; ++peer) {
+    const PeerLife life = peer == options.rank ? PeerLife::kLive : options.life(peer);
     if (life == PeerLife::kLive) continue;
     if (life == PeerLife::kAborted) return ends(ErrorCode::kAborted, peer, kAborted);
     const auto now = Clock::now();
@@ -131,41 +136,45 @@ void LaunchGroup::look_at_peers(const DeviceCall& call) {
   }
 }
 
-// Forgets launches that have ended. One that cannot end is ended.
-void LaunchGroup::look_at_underway() {
-  while (!underway_.empty()) {
-    const auto finished = underway_.front().done->finished();
+// Removes launches that have ended. If the context of a launch is lost, the launch cannot end by itself, so it is
+// ended here.
+void LaunchGroup::check_pending_launches() {
+  while (!pending_launches_.empty()) {
+    const auto finished = pending_launches_.front().done->finished();
     if (finished.ok() && !*finished) break;
     if (!finished.ok()) {
-      fail_locked(lost(*underway_.front().call, finished.error()));
+      fail_locked(lost(*pending_launches_.front().call, finished.error()));
       end_kernels();
     }
-    underway_.pop_front();
+    pending_launches_.pop_front();
   }
-  if (underway_.empty()) return gone_since_.reset();
-  Underway& first = underway_.front();
+  if (pending_launches_.empty()) return gone_since_.reset();
+  PendingLaunch& first = pending_launches_.front();
   const auto begun = first.begun->finished();
   if (!first.since && begun.ok() && *begun) first.since = Clock::now();
-  if (!broken_ && first.since) look_at_peers(*first.call);
-  if (first.call->launch.rounds > 0) look_at_rounds(first);
+  if (!broken_ && first.since) check_peers(*first.call);
+  if (first.call->launch.rounds > 0) check_round_timeout(first);
 }
 
-// Ends kernels and meetings. Once in each look, because a stream must find the word of its meeting for a whole look.
-// The first call makes a stream. If that throws, the next look ends the meetings.
-void LaunchGroup::let_streams_go() noexcept {
-  if (!underway_.empty()) end_kernels();
-  const bool in_rounds = !underway_.empty() && underway_.front().call->launch.rounds > 0;
+// Ends kernels and releases barriers, once per interval of the watchdog, because a stream must see the value of its
+// barrier for a whole interval. The first call creates a stream; if that throws, the next interval releases the
+// barriers.
+void LaunchGroup::release_streams() noexcept {
+  if (!pending_launches_.empty()) end_kernels();
+  const bool in_rounds = !pending_launches_.empty() && pending_launches_.front().call->launch.rounds > 0;
   if (in_rounds || captured_rounds_) static_cast<void>(runs_through([&] { release_rounds(); }));
 }
 
+// Sets the abort flags that running kernels poll.
 void LaunchGroup::end_kernels() noexcept {
   for (Member& each : members_) {
-    if (each.here) std::atomic_ref<std::uint64_t>(each.seat.words->status.abort).store(1, std::memory_order_release);
+    if (each.here) std::atomic_ref<std::uint64_t>(each.options.flags->status.abort).store(1, std::memory_order_release);
   }
 }
 
-// Calls that wait for ranks of this process, in a context that is lost meanwhile: no stream tells.
-void LaunchGroup::look_at_waiting() {
+// Fails the group if the context of a waiting call was lost: no stream reports that, so the "ready" event is
+// queried.
+void LaunchGroup::check_waiting_calls() {
   for (const Member& each : members_) {
     if (each.waiting.empty()) continue;
     const DeviceCall& call = *each.waiting.front();
@@ -175,38 +184,39 @@ void LaunchGroup::look_at_waiting() {
   }
 }
 
-// Streams wait without an end: the time is taken here.
-void LaunchGroup::look_at_rounds(Underway& first) {
+// Checks the timeout of a call in rounds. Streams wait without a time limit, so the watchdog measures the time.
+void LaunchGroup::check_round_timeout(PendingLaunch& first) {
   const auto now = Clock::now();
   if (broken_ || !first.since || now - *first.since < std::chrono::nanoseconds(first.call->timeout_ns)) return;
-  fail_locked(not_met(*first.call));
+  fail_locked(barrier_timeout_error(*first.call));
 }
 
-// Sets all words that the streams wait for: again and again, since each meeting takes them back.
+// Sets all flags for which the streams of the barriers wait. This is repeated, because each barrier resets them.
 void LaunchGroup::release_rounds() {
   const cuda::DriverApi& api = device_->driver().api();
   auto scope = cuda::ContextScope::enter(device_->driver(), device_->context());
-  if (!scope) return underway_.clear();
+  if (!scope) return pending_launches_.clear();
   if (!release_stream_) {
     auto made = cuda::Stream::create(device_->driver());
-    if (!made) return underway_.clear();
+    if (!made) return pending_launches_.clear();
     release_stream_.emplace(std::move(*made));
   }
-  say_given_up();
-  // One of them each time, for as long as a stream may take to look.
-  const std::size_t words = captured_words_.size() + (underway_.empty() ? 0 : 1);
-  if (words == 0) return;
-  const std::size_t turn = release_turns_++ % words;
-  const std::uint32_t word = turn < captured_words_.size()
-                                 ? *std::next(captured_words_.begin(), static_cast<std::ptrdiff_t>(turn))
-                                 : underway_.front().call->meeting_word;
+  write_given_up();
+  // Each call of this function writes one of the values for which barriers wait: those of the captured calls, and that
+  // of the first pending launch. The value stays until the next call, so that a stream has time to see it.
+  const std::size_t flags = captured_barrier_values_.size() + (pending_launches_.empty() ? 0 : 1);
+  if (flags == 0) return;
+  const std::size_t turn = release_turns_++ % flags;
+  const std::uint32_t word = turn < captured_barrier_values_.size()
+                                 ? *std::next(captured_barrier_values_.begin(), static_cast<std::ptrdiff_t>(turn))
+                                 : pending_launches_.front().call->barrier_value;
   for (const Member& each : members_) {
-    if (each.seat.meeting == nullptr) continue;
-    const StreamBarrier& meeting = *each.seat.meeting;
-    for (std::uint32_t peer = 0; peer < meeting.arenas.size(); ++peer) {
-      if (peer == meeting.rank) continue;
+    if (each.options.barrier == nullptr) continue;
+    const StreamBarrier& barrier = *each.options.barrier;
+    for (std::uint32_t peer = 0; peer < barrier.arenas.size(); ++peer) {
+      if (peer == barrier.rank) continue;
       for (const std::uint32_t parity : {0u, 1u}) {
-        const std::uint64_t at = meeting.arenas[meeting.rank] + DeviceArena::met_word(peer, parity);
+        const std::uint64_t at = barrier.arenas[barrier.rank] + DeviceArena::barrier_flag(peer, parity);
         static_cast<void>(api.stream_write_value32(release_stream_->handle(), at, word, cuda::kWriteDefault));
       }
     }
@@ -214,11 +224,12 @@ void LaunchGroup::release_rounds() {
   static_cast<void>(release_stream_->synchronize());
 }
 
-// Replays of graphs are not seen; where a peer has gone, or this rank gave up, their streams go on.
-void LaunchGroup::look_at_replays() {
-  const Seat& seat = members_.front().seat;
-  for (std::uint32_t peer = 0; !broken_ && seat.life && peer < seat.ranks; ++peer) {
-    const PeerLife life = peer == seat.rank ? PeerLife::kLive : seat.life(peer);
+// The group cannot see replays of graphs. If a peer has gone, or this rank has given up, the group fails, so that
+// the streams of replays are released.
+void LaunchGroup::check_replays() {
+  const MemberOptions& options = members_.front().options;
+  for (std::uint32_t peer = 0; !broken_ && options.life && peer < options.ranks; ++peer) {
+    const PeerLife life = peer == options.rank ? PeerLife::kLive : options.life(peer);
     if (life != PeerLife::kAborted && life != PeerLife::kLost) continue;
     fail_locked(
         broken_error(call_error(life == PeerLife::kLost ? ErrorCode::kPeerLost : ErrorCode::kAborted,
@@ -227,7 +238,7 @@ void LaunchGroup::look_at_replays() {
   }
 }
 
-// The call that may wait for ranks of this process the shortest; null: none waits.
+// Returns the waiting call with the earliest deadline, or null if no call waits.
 const DeviceCall* LaunchGroup::first_to_expire() const {
   const DeviceCall* first = nullptr;
   for (const Member& each : members_) {
@@ -238,40 +249,41 @@ const DeviceCall* LaunchGroup::first_to_expire() const {
   return first;
 }
 
-// Ends calls for which some rank does not come.
+// The body of the watchdog thread: ends calls for which some rank is missing.
 void LaunchGroup::watch() noexcept {
   const cuda::RelaxedCapture relaxed(device_->driver());
   std::unique_lock lock(mutex_);
   while (!ending_) {
     try {
-      look_at_all();
+      check_all();
     } catch (...) {
-      static_cast<void>(fail_by_exception(members_.front().seat.rank));
+      static_cast<void>(fail_by_exception(members_.front().options.rank));
     }
-    if (broken_) let_streams_go();
-    tell_others(lock);
-    if (!ending_) wait_to_look(lock);
+    if (broken_) release_streams();
+    notify_members(lock);
+    if (!ending_) wait_for_next_check(lock);
   }
 }
 
-void LaunchGroup::look_at_all() {
-  look_at_waiting();
+void LaunchGroup::check_all() {
+  check_waiting_calls();
   const DeviceCall* first = first_to_expire();
   if (first != nullptr && Clock::now() >= first->deadline_) fail_locked(missing(*first));
-  look_at_underway();
-  if (captured_rounds_) look_at_replays();
+  check_pending_launches();
+  if (captured_rounds_) check_replays();
 }
 
-// Until something has changed, or may have.
-void LaunchGroup::wait_to_look(std::unique_lock<std::mutex>& lock) {
+// Waits until something has changed, or until it is time for the next check.
+void LaunchGroup::wait_for_next_check(std::unique_lock<std::mutex>& lock) {
   const DeviceCall* first = first_to_expire();
-  if (!underway_.empty() || captured_rounds_) {
-    const bool releasing = broken_ && !underway_.empty() && underway_.front().call->launch.rounds > 0;
+  if (!pending_launches_.empty() || captured_rounds_) {
+    const bool releasing = broken_ && !pending_launches_.empty() && pending_launches_.front().call->launch.rounds > 0;
     changed_.wait_for(lock, releasing ? kReleasing : kLooking);
   } else if (first == nullptr) {
     changed_.wait(lock);
   } else {
-    const auto until = std::min(first->deadline_, Clock::now() + kLooking);  // the call may end while this sleeps
+    // A copy, because the call may be destroyed during the wait.
+    const auto until = std::min(first->deadline_, Clock::now() + kLooking);
     changed_.wait_until(lock, until);
   }
 }

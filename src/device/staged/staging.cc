@@ -1,3 +1,4 @@
+// StagedCall: puts the copies of a call into streams, and handles their callbacks and lost contexts.
 #include "device/staged/staging.h"
 
 #include <fmt/format.h>
@@ -11,13 +12,16 @@
 namespace tutti::detail {
 namespace {
 
-constexpr std::size_t kPieceAlignment = 4096;  // peers of the machine reach pieces in place, by whole lines
+constexpr std::size_t kBufferAlignment = 4096;  // peers on this machine access buffers in place, by whole cache lines
+// The value of the flag that releases the streams.
 constexpr std::uint32_t kGoOn = 1;
-constexpr std::uint32_t kLooks = 64;  // every so many questions whether it has finished are one to the driver
+// Only one in kLooks calls of finished() queries the driver.
+constexpr std::uint32_t kLooks = 64;
 
-std::size_t aligned(std::size_t bytes) { return (bytes + kPieceAlignment - 1) / kPieceAlignment * kPieceAlignment; }
+std::size_t aligned(std::size_t bytes) { return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment; }
 
-// An event's answer that is final. Handles of a context that is gone may have been forgotten.
+// Whether the result of a query means that the context is lost. The driver may have forgotten the handles of a
+// context that is gone, so invalid handles count as well.
 bool says_lost(cuda::CUresult result) {
   return cuda::is_lost(result) || result == cuda::CUresult::kInvalidContext || result == cuda::CUresult::kInvalidHandle;
 }
@@ -37,9 +41,10 @@ StagedCall::~StagedCall() {
   retires_ ? pool_->retire(std::move(block_)) : pool_->give_back(std::move(block_));
 }
 
+// Returns the part for a stream and a context. Adds it if it does not exist yet.
 Result<std::size_t> StagedCall::part_of(const cuda::PointerInfo& where, cuda::CUstream stream) {
   cuda::CUcontext context = where.context;
-  if (context == nullptr) {  // mapped virtual memory: any context of its device serves
+  if (context == nullptr) {  // mapped virtual memory belongs to no context: any context of its device will do
     TUTTI_TRY(driver_.check(driver_.api().ctx_get_current(&context), "finding the current context"));
     if (context == nullptr) {
       return invalid_argument(fmt::format(
@@ -77,27 +82,28 @@ Result<std::size_t> StagedCall::part_of(const cuda::PointerInfo& where, cuda::CU
 Result<std::size_t> StagedCall::add(const cuda::PointerInfo& where, void* stream, const void* data, std::size_t bytes) {
   auto part = part_of(where, static_cast<cuda::CUstream>(stream));
   if (!part) return part.error();
-  const std::size_t offset = pieces_.empty() ? kPieceAlignment : aligned(pieces_.back().offset + pieces_.back().bytes);
-  pieces_.push_back(
+  const std::size_t offset =
+      buffers_.empty() ? kBufferAlignment : aligned(buffers_.back().offset + buffers_.back().bytes);
+  buffers_.push_back(
       {.device = reinterpret_cast<std::uintptr_t>(data), .offset = offset, .bytes = bytes, .part = *part});
-  return pieces_.size() - 1;
+  return buffers_.size() - 1;
 }
 
-void StagedCall::copy_in(std::size_t piece, std::size_t offset, std::size_t bytes) {
-  if (bytes > 0) copies_in_.push_back({.piece = piece, .offset = offset, .bytes = bytes});
+void StagedCall::copy_in(std::size_t buffer, std::size_t offset, std::size_t bytes) {
+  if (bytes > 0) copies_in_.push_back({.buffer = buffer, .offset = offset, .bytes = bytes});
 }
 
-void StagedCall::copy_out(std::size_t piece, std::size_t offset, std::size_t bytes) {
-  if (bytes > 0) copies_out_.push_back({.piece = piece, .offset = offset, .bytes = bytes});
+void StagedCall::copy_out(std::size_t buffer, std::size_t offset, std::size_t bytes) {
+  if (bytes > 0) copies_out_.push_back({.buffer = buffer, .offset = offset, .bytes = bytes});
 }
 
-// The word stands before the pieces.
+// The flag is at the start of the block, before the buffers.
 Status StagedCall::allocate() {
   const cuda::RelaxedCapture relaxed(driver_);
-  auto block = pool_->take(pieces_.back().offset + pieces_.back().bytes, parts_.front().device);
+  auto block = pool_->take(buffers_.back().offset + buffers_.back().bytes, parts_.front().device);
   if (!block) return block.error();
   block_ = std::move(*block);
-  word_ = new (block_.window->data()) std::atomic<std::uint32_t>(0);  // placed in the block
+  word_ = new (block_.window->data()) std::atomic<std::uint32_t>(0);  // constructed in the block
   return {};
 }
 
@@ -113,7 +119,7 @@ Status StagedCall::enqueue() {
     const auto take_back = [&] {
       retires_ = true;
       forget();
-      let_streams_go();
+      release_streams();
     };
     try {
       Status queued = enqueue(part);
@@ -135,7 +141,7 @@ Status StagedCall::enqueue(std::size_t number) {
   auto event = pool_->take_event(part.context);
   if (!event) return event.error();
   part.event.emplace(std::move(*event));
-  TUTTI_TRY(copy(Way::kIn, number, part.stream));
+  TUTTI_TRY(copy(CopyDirection::kIn, number, part.stream));
   auto ticket = call_back(number, part.stream, on_staged);
   if (!ticket) return ticket.error();
   part.staged = *ticket;
@@ -144,9 +150,10 @@ Status StagedCall::enqueue(std::size_t number) {
   return enqueue_output(number, *stream);
 }
 
-// The driver's documentation asks that work which is ordered by words be ordered by events, too, as far as it is a
-// device's own, since streams may share a queue of the device. So the copies out wait for the copies in by an event; it
-// also keeps them behind whatever the caller's stream does with the output before the call.
+// Returns the stream of the copies out. The documentation of the driver requires that work that is ordered by memory
+// flags is also ordered by events if it runs on one device, because streams may share a hardware queue. Therefore
+// the copies out wait for the copies in by an event. This also orders them behind everything that the caller's
+// stream does with the output before the call.
 Result<cuda::CUstream> StagedCall::stream_of_output(Part& part) {
   if (part.out == nullptr) return part.stream;
   auto fork = pool_->take_event(part.context);
@@ -163,7 +170,7 @@ Status StagedCall::enqueue_output(std::size_t number, cuda::CUstream stream) {
   const cuda::CUdeviceptr word = block_.pin->device_address();
   TUTTI_TRY(driver_.check(driver_.api().stream_wait_value32(stream, word, kGoOn, cuda::kWaitEqual),
                           "making the stream wait for the ranks"));
-  TUTTI_TRY(copy(Way::kOut, number, stream));
+  TUTTI_TRY(copy(CopyDirection::kOut, number, stream));
   auto ticket = call_back(number, stream, on_finished);
   if (!ticket) return ticket.error();
   part.finished = *ticket;
@@ -172,7 +179,7 @@ Status StagedCall::enqueue_output(std::size_t number, cuda::CUstream stream) {
                        "recording an event in each replay");
 }
 
-Status StagedCall::part_ways() {
+Status StagedCall::use_own_output_stream() {
   if (parts_.size() != 1 || submits_itself()) return {};
   Part& part = parts_.front();
   auto scope = cuda::ContextScope::enter(driver_, part.context);
@@ -183,7 +190,7 @@ Status StagedCall::part_ways() {
   return {};
 }
 
-// The event anew, since a call that could not be put into the streams as a whole did not come to it.
+// Records the event again, because an enqueue() that failed may not have recorded it.
 Status StagedCall::join() {
   const Part& part = parts_.front();
   if (part.out == nullptr || !part.event) return {};
@@ -194,13 +201,13 @@ Status StagedCall::join() {
                        "making the stream wait for its output");
 }
 
-Status StagedCall::copy(Way way, std::size_t part, cuda::CUstream stream) {
-  const bool in = way == Way::kIn;
+Status StagedCall::copy(CopyDirection direction, std::size_t part, cuda::CUstream stream) {
+  const bool in = direction == CopyDirection::kIn;
   for (const Copy& copy : in ? copies_in_ : copies_out_) {
-    const Piece& piece = pieces_[copy.piece];
-    if (piece.part != part) continue;
-    std::byte* host = staged(copy.piece) + copy.offset;
-    const cuda::CUdeviceptr device = piece.device + copy.offset;
+    const StagedBuffer& buffer = buffers_[copy.buffer];
+    if (buffer.part != part) continue;
+    std::byte* host = staged(copy.buffer) + copy.offset;
+    const cuda::CUdeviceptr device = buffer.device + copy.offset;
     const cuda::CUresult result = in ? driver_.api().memcpy_dtoh_async(host, device, copy.bytes, stream)
                                      : driver_.api().memcpy_htod_async(device, host, copy.bytes, stream);
     TUTTI_TRY(driver_.check(result, in ? "copying a call's input from the device" : "copying its output back"));
@@ -232,18 +239,19 @@ void StagedCall::on_finished(void* user_data) {
   std::shared_ptr<StagedCall> call = StagingPool::use(ticket);
   if (call == nullptr) return;
   if (call->captured_) {
-    call->word_->store(0, std::memory_order_release);  // for the next replay
+    call->word_->store(0, std::memory_order_release);  // reset for the next replay
   } else {
     call->to_finish_.fetch_sub(1, std::memory_order_acq_rel);
   }
-  call.reset();  // gives the block back, unless the operation still has it
+  call.reset();  // returns the block to the pool, unless the operation still holds this call
   StagingPool::spent(ticket);
 }
 
-// The engine has the operation already, or gets it now. The driver calls this, so that an exception may not leave it.
+// Called when the input is staged. If the engine already has the operation, wakes the engine; otherwise submits the
+// operation. The driver calls this function, so no exception may leave it.
 void StagedCall::submit() noexcept {
   std::shared_ptr<EngineHandle> handle;
-  std::shared_ptr<Operation> operation;  // shared as in the engine's queue
+  std::shared_ptr<Operation> operation;  // shared with the engine's queue
   Error failed;
   try {
     {
@@ -252,7 +260,8 @@ void StagedCall::submit() noexcept {
       if (operation_ != nullptr) operation = captured_ ? operation_->again() : std::exchange(operation_, nullptr);
     }
     if (handle == nullptr) return pool_->ring();
-    if (operation == nullptr) return let_streams_go();  // it failed when it was made, or its communicator has ended
+    // The call failed when it was made, or its communicator has ended.
+    if (operation == nullptr) return release_streams();
     const Status submitted = handle->submit(operation);
     if (submitted.ok()) return;
     failed = copy_of(submitted.error());
@@ -267,11 +276,12 @@ void StagedCall::submit() noexcept {
 }
 
 void StagedCall::forget() {
-  std::shared_ptr<Operation> operation;  // after the lock: it may be the last that keeps this
+  std::shared_ptr<Operation> operation;  // destroyed after unlocking, because it may be the last owner of this call
   const std::scoped_lock lock(mutex_);
   operation = std::exchange(operation_, nullptr);
 }
 
+// Queries the event of a part.
 cuda::CUresult StagedCall::ask(const Part& part) const {
   const cuda::DriverApi& api = driver_.api();
   cuda::CUresult result = api.ctx_push_current(part.context);
@@ -288,13 +298,14 @@ cuda::CUresult StagedCall::ask(const Part& part) const {
 void StagedCall::look() {
   const std::scoped_lock lock(looking_);
   for (const Part& part : parts_) {
-    if (!part.event || part.staged == 0) continue;  // nothing of it has been put into its stream
+    if (!part.event || part.staged == 0) continue;  // nothing of it was put into the stream
     const cuda::CUresult answer = ask(part);
     if (says_lost(answer)) give_up(part, answer);
   }
 }
 
-// Host functions do not run in a context that is lost; what was before that stands. With looking_ held.
+// Gives up the work in one stream after its context was lost: its callbacks do not run any more. Results of earlier
+// callbacks stay valid. Hold looking_.
 void StagedCall::give_up(const Part& part, cuda::CUresult why) {
   const bool not_staged = pool_->cut(part.staged);
   const bool not_finished = part.finished != 0 && pool_->cut(part.finished);
@@ -322,14 +333,14 @@ void StagedCall::give_up(const Part& part, cuda::CUresult why) {
   if (not_finished) to_finish_.fetch_sub(1, std::memory_order_acq_rel);
 }
 
-// With mutex_ held.
+// Hold mutex_.
 void StagedCall::report(const Error& error) noexcept {
   if (captured_ || !std::exchange(reported_, true)) pool_->report(error);
 }
 
-void StagedCall::let_streams_go() { word_->store(kGoOn, std::memory_order_release); }
+void StagedCall::release_streams() { word_->store(kGoOn, std::memory_order_release); }
 
-void StagedCall::cancel() { let_streams_go(); }
+void StagedCall::cancel() { release_streams(); }
 
 std::optional<Error> StagedCall::lost() {
   look();
@@ -346,7 +357,7 @@ void StagedCall::ended(const Status& result) noexcept {
     if (!result.ok()) error = &result.error();
     if (error != nullptr) report(*error);
   }
-  let_streams_go();
+  release_streams();
 }
 
 void StagedCall::dropped() noexcept {
@@ -354,7 +365,7 @@ void StagedCall::dropped() noexcept {
     const std::scoped_lock lock(mutex_);
     ended_ = true;
   }
-  let_streams_go();
+  release_streams();
 }
 
 bool StagedCall::finished() {

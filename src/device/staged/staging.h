@@ -1,25 +1,26 @@
-// Staging: calls on device memory that the host carries out (docs/decisions/0013). The input is copied to pinned host
-// memory in the caller's stream; the engine runs the call there; the stream, which waits for that, copies the result
-// back and goes on. Nobody waits in a host callback, and no thread waits for a stream.
+// StagedCall: a call on device memory that the host carries out (docs/decisions/0013). The input is copied to pinned
+// host memory in the caller's stream. The engine runs the call there. The stream waits for the engine, copies the
+// result back, and continues. No thread waits for a stream, and no host callback waits for anything.
 //
-//   stream   copy out of the device | say "staged" | wait for the word | copy to the device | say "finished"
-//   engine                            run the call    set the word
+//   stream   copy out of the device | report "staged" | wait for the flag | copy to the device | report "finished"
+//   engine                                      run the call, set the flag
 //
-// A stream whose context is lost (a kernel failed, it was destroyed) says nothing more. So an event behind all that is
-// asked now and then: by the engine's driver while the input is missing, by whoever waits for the end after that, by
-// async_status(), and when the communicator ends.
+// If the context of a stream is lost (a kernel failed, or the context was destroyed), its callbacks do not run any
+// more. Therefore an event is recorded behind all work of the call and queried now and then: by the engine's driver
+// while the input is missing, then by the threads that wait for the end, by async_status(), and when the
+// communicator ends.
 //
-// The pieces of a call that is cut (pieces.h) are a StagedCall each. Their copies out, and the waits before them, go by
-// a stream of the communicator's own, so that they do not wait behind the copies in of later pieces; the caller's
-// stream goes on when all are done.
+// Each segment of a call that is cut (engine/segments.h) is a StagedCall. The copies out of host memory, and the
+// waits before them, use a stream of the communicator's own, so that they are not queued behind the input copies of
+// later segments. The caller's stream continues when all segments are done:
 //
-//   caller's stream   copy in 0 | "staged" | copy in 1 | "staged" | copy in 2 | "staged"        wait for copy out 2 |
-//   own stream                   wait for word 0 | copy out 0 | wait for word 1 | copy out 1 | wait for word 2 | copy
-//   out 2
+//   caller's stream  copy in 0 | "staged" | copy in 1 | "staged" | copy in 2 | "staged" | wait for copy out 2
+//   own stream           wait for flag 0 | copy out 0 | wait for flag 1 | copy out 1 | wait for flag 2 | copy out 2
 //
-// A call that is captured in a graph is submitted anew in each replay, by the callback that says "staged", and so takes
-// its place among the communicator's calls when the stream comes to it. So do, for the sake of their order, all calls
-// on device memory that follow a captured one on its communicator.
+// A call that is captured in a graph is submitted anew by each replay, in the callback that reports "staged". It
+// therefore takes its position among the communicator's calls when the stream reaches it. To preserve their order,
+// all calls on device memory that follow a captured call on the same communicator are submitted by their callbacks,
+// too.
 #pragma once
 
 #include <atomic>
@@ -38,36 +39,40 @@
 
 namespace tutti::detail {
 
-// One call's copies and its start_condition. Made and filled in by the caller's thread; kept alive by the operation and
-// by what it has put into streams.
+// The copies of one call, and its start condition. Made and filled in by the caller's thread. Kept alive by the
+// operation and by the callbacks in streams.
 class StagedCall final : public StartCondition, public std::enable_shared_from_this<StagedCall> {
  public:
   StagedCall(const cuda::Driver& driver, std::shared_ptr<StagingPool> pool);
   ~StagedCall() override;
 
-  // A piece of device memory that the call uses, in the order of `stream` (null: the default one of that memory's
-  // context); gives its number. Errors: kInvalidArgument (a stream of another context), kUnsupported (a captured call
-  // of several contexts).
+  // Adds a buffer of device memory that the call uses, in the order of `stream` (null: the default stream of that
+  // memory's context). Returns the number of the buffer. Errors: kInvalidArgument (a stream of another context),
+  // kUnsupported (a captured call that uses several contexts).
   Result<std::size_t> add(const cuda::PointerInfo& where, void* stream, const void* data, std::size_t bytes);
-  // Bytes [offset, offset + bytes) of a piece are copied before the call, or after it.
-  void copy_in(std::size_t piece, std::size_t offset, std::size_t bytes);
-  void copy_out(std::size_t piece, std::size_t offset, std::size_t bytes);
-  // Once, when all pieces are known. Errors: kSystem.
+  // Bytes [offset, offset + bytes) of a buffer are copied to host memory before the call, or back to the device
+  // after it.
+  void copy_in(std::size_t buffer, std::size_t offset, std::size_t bytes);
+  void copy_out(std::size_t buffer, std::size_t offset, std::size_t bytes);
+  // Allocates the host memory. Call it once, after all buffers were added. Errors: kSystem.
   Status allocate();
-  std::byte* staged(std::size_t piece) const { return block_.window->data() + pieces_[piece].offset; }
+  std::byte* staged(std::size_t buffer) const { return block_.window->data() + buffers_[buffer].offset; }
 
-  // The streams submit the call when they come to it, and nobody else does.
+  // captured(): the call is captured in a graph. submits_itself(): the streams submit the call when they reach it,
+  // and the caller must not submit it.
   bool captured() const { return captured_; }
   bool submits_itself() { return captured_ || pool_->has_graphs(); }
   void submit_later(std::shared_ptr<EngineHandle> handle, std::shared_ptr<Operation> operation);
-  // Of a piece, before enqueue(), which it makes put the copies out into the communicator's own stream; then, whether
-  // or not that went well, join() makes the caller's stream wait for them. Both do nothing where the streams submit the
-  // call, or several take part: then pieces go in turn.
-  Status part_ways();
+  // For a segment. use_own_output_stream() must be called before enqueue(); the copies out then go into the
+  // communicator's own stream. Afterwards call join(), also if enqueue() failed: it makes the caller's stream wait
+  // for these copies. Both do nothing if the streams submit the call, or if the call uses several streams; the
+  // segments then run one after another.
+  Status use_own_output_stream();
   Status join();
-  // Puts everything into the streams, once. On an error the streams go on and nothing will be staged.
+  // Puts all copies, waits and callbacks into the streams. Call it once. After an error the streams continue, and
+  // nothing is staged.
   Status enqueue();
-  // The operation will not be submitted: lets the streams go on.
+  // Releases the streams, because the operation will not be submitted.
   void cancel();
 
   bool open() const override { return captured_ || to_stage_.load(std::memory_order_acquire) == 0; }
@@ -77,31 +82,33 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
   bool finished() override;
   Status outcome() override;
 
-  // From any thread. Gives up the parts whose contexts are lost.
+  // Checks whether contexts were lost, and gives up the work in their streams. May be called by any thread.
   void look();
-  // Of a captured call: its communicator ends, replays find nothing to submit any more.
+  // Call it for a captured call when its communicator ends. Later replays then submit no operation, and only release
+  // their streams.
   void forget();
 
  private:
-  struct Piece {
-    std::uint64_t device = 0;  // address
-    std::size_t offset = 0;    // in the block
+  // One buffer of device memory that the call uses, and its copy in the block.
+  struct StagedBuffer {
+    std::uint64_t device = 0;  // device address
+    std::size_t offset = 0;    // offset of the copy in the block
     std::size_t bytes = 0;
-    std::size_t part = 0;
+    std::size_t part = 0;  // index into parts_
   };
   struct Copy {
-    std::size_t piece = 0;
-    std::size_t offset = 0;  // in the piece
+    std::size_t buffer = 0;
+    std::size_t offset = 0;  // offset in the buffer
     std::size_t bytes = 0;
   };
-  struct Part {  // of one stream
+  struct Part {  // the work of the call in one stream
     cuda::CUstream stream = nullptr;
     cuda::CUcontext context = nullptr;
     int device = 0;
-    std::optional<cuda::Event> event{};  // behind all of the call
-    cuda::CUstream out = nullptr;        // of the copies out, where that is another stream
-    std::optional<cuda::Event> fork{};   // then: behind what goes by `stream`
-    // Tickets of its callbacks; 0: none was handed out.
+    std::optional<cuda::Event> event{};  // recorded behind all work of the call in this stream
+    cuda::CUstream out = nullptr;        // stream of the copies out if it is another one, otherwise null
+    std::optional<cuda::Event> fork{};   // recorded in `stream` if `out` is set; `out` waits for it
+    // Ticket numbers of its callbacks; 0: none was issued.
     std::uint64_t staged = 0;
     std::uint64_t finished = 0;
   };
@@ -109,34 +116,36 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
   Status enqueue(std::size_t part);
   Result<cuda::CUstream> stream_of_output(Part& part);
   Status enqueue_output(std::size_t part, cuda::CUstream stream);
-  enum class Way : std::uint8_t { kIn, kOut };
-  Status copy(Way way, std::size_t part, cuda::CUstream stream);
+  enum class CopyDirection : std::uint8_t { kIn, kOut };
+  Status copy(CopyDirection direction, std::size_t part, cuda::CUstream stream);
   Result<std::uint64_t> call_back(std::size_t part, cuda::CUstream stream, cuda::CUhostFn function);
   cuda::CUresult ask(const Part& part) const;
   void give_up(const Part& part, cuda::CUresult why);
   void report(const Error& error) noexcept;
   void submit() noexcept;
-  void let_streams_go();
+  void release_streams();
   static void on_staged(void* self);
   static void on_finished(void* self);
 
   const cuda::Driver& driver_;
-  const std::shared_ptr<StagingPool> pool_;  // shared by all calls: streams may outlive the communicator
+  const std::shared_ptr<StagingPool> pool_;  // shared by all calls, because streams may outlive the communicator
   std::vector<Part> parts_;
-  std::vector<Piece> pieces_;
+  std::vector<StagedBuffer> buffers_;
   std::vector<Copy> copies_in_;
   std::vector<Copy> copies_out_;
   StagingPool::Block block_;
-  std::atomic<std::uint32_t>* word_ = nullptr;  // in the block: what the streams wait for
-  std::atomic<std::size_t> to_stage_{0};        // parts
+  std::atomic<std::uint32_t>* word_ = nullptr;  // the flag for which the streams wait; at the start of the block
+  std::atomic<std::size_t> to_stage_{0};        // number of parts that have not copied their input yet
   std::atomic<std::size_t> to_finish_{0};
-  std::atomic<std::uint32_t> asked_{0};  // finished(), so many times
+  std::atomic<std::uint32_t> asked_{0};  // number of calls of finished()
   bool captured_ = false;
-  bool retires_ = false;  // not all of it could be put into the streams, or they will not come to it
-  std::mutex looking_;    // one looks at a time
-  std::mutex mutex_;      // guards what follows; not held while the driver is called, for callbacks take it
+  bool retires_ = false;  // not all of the call could be put into the streams, or the streams will not reach it
+  std::mutex looking_;    // only one thread at a time runs look()
+  // Guards the members below. Not held while the driver is called, because callbacks lock it.
+  std::mutex mutex_;
   std::shared_ptr<EngineHandle> handle_;  // shared by the communicator's calls
-  std::shared_ptr<Operation> operation_;  // that the streams submit; of a captured call, its model
+  // The operation that the streams submit; of a captured call, the model that each replay copies.
+  std::shared_ptr<Operation> operation_;
   bool ended_ = false;
   bool reported_ = false;
   std::optional<Error> lost_;

@@ -1,3 +1,4 @@
+// StagingPool: blocks, events and tickets, and their end.
 #include "device/staged/staging_pool.h"
 
 #include <algorithm>
@@ -12,7 +13,7 @@ namespace tutti::detail {
 namespace {
 
 constexpr std::size_t kLeastBlock = 64 * 1024;
-constexpr std::chrono::milliseconds kLookEvery{5};  // while the end waits
+constexpr std::chrono::milliseconds kLookEvery{5};  // interval at which close() looks for lost contexts
 
 }  // namespace
 
@@ -57,7 +58,7 @@ void StagingPool::give_back(Block block) {
   if (block.window == nullptr) return;
   const std::scoped_lock lock(mutex_);
   if (!closed_) return resources_.free[block.size_class].push_back(std::move(block));
-  leak_until_exit(std::move(block));  // its transport has ended
+  leak_until_exit(std::move(block));  // its transport was destroyed
 }
 
 void StagingPool::retire(Block block) {
@@ -67,7 +68,7 @@ void StagingPool::retire(Block block) {
   leak_until_exit(std::move(block));
 }
 
-// It waits for nothing that the caller's own default stream does: see StreamOptions.
+// The stream does not wait for the caller's default stream: see StreamOptions.
 Result<cuda::CUstream> StagingPool::stream_for(cuda::CUcontext context) {
   const std::scoped_lock lock(mutex_);
   const auto found = resources_.streams.find(context);
@@ -93,7 +94,7 @@ Result<cuda::Event> StagingPool::take_event(cuda::CUcontext context) {
   return cuda::Event::create(driver_);
 }
 
-// May be a callback's thread, which must not call the driver: nothing is destroyed here.
+// May run in the thread of a callback, which must not call the driver, so nothing is destroyed here.
 void StagingPool::give_back(cuda::CUcontext context, cuda::Event event) {
   const std::scoped_lock lock(mutex_);
   if (!closed_) return resources_.free_events[context].push_back(std::move(event));
@@ -124,18 +125,18 @@ std::shared_ptr<StagedCall> StagingPool::use(Ticket& ticket) {
 
 void StagingPool::spent(Ticket& ticket) {
   if (ticket.lasting) return;
-  const std::shared_ptr<StagingPool> pool = ticket.pool;  // perhaps the last that keeps it
+  const std::shared_ptr<StagingPool> pool = ticket.pool;  // the ticket may be the last owner of the pool
   pool->end(ticket.number);
 }
 
 void StagingPool::not_handed_out(Ticket& ticket) {
-  if (ticket.lasting) return;  // ends with the others of its call
+  if (ticket.lasting) return;  // it ends together with the other tickets of its call
   use(ticket).reset();
   end(ticket.number);
 }
 
 void StagingPool::end(std::uint64_t number) {
-  std::unique_ptr<Ticket> ended;  // after the lock
+  std::unique_ptr<Ticket> ended;  // destroyed after unlocking
   const std::scoped_lock lock(mutex_);
   const auto found = out_.find(number);
   ended = std::move(found->second);
@@ -143,7 +144,8 @@ void StagingPool::end(std::uint64_t number) {
   if (out_.empty()) none_out_.notify_all();
 }
 
-// A callback that began before the context was lost may still be on its way to the ticket, and finds no call in it.
+// A callback that began before the context was lost may still be about to use the ticket, so the ticket is leaked.
+// The callback then finds no call in it.
 bool StagingPool::cut(std::uint64_t number) {
   std::shared_ptr<StagedCall> call;  // after the lock
   const std::scoped_lock lock(mutex_);
@@ -195,7 +197,7 @@ bool StagingPool::close(std::chrono::milliseconds limit) {
   std::unique_lock lock(mutex_);
   for (std::int64_t round = 0; round < rounds && !out_.empty(); ++round) {
     lock.unlock();
-    runs_through([this] { look(); });  // what a lost context has will not come back
+    runs_through([this] { look(); });  // tickets in a lost context will not come back
     lock.lock();
     none_out_.wait_for(lock, kLookEvery, [this] { return out_.empty(); });
   }
@@ -203,12 +205,12 @@ bool StagingPool::close(std::chrono::milliseconds limit) {
   closed_ = true;
   std::vector<std::unique_ptr<Ticket>> graphs = std::exchange(lasting_, {});
   Resources resources = std::exchange(resources_, {});
-  lock.unlock();  // the driver may wait below for streams, and these for their callbacks
+  lock.unlock();  // below, the driver may wait for streams, and these for their callbacks, which lock the mutex
   for (const std::unique_ptr<Ticket>& ticket : graphs) ticket->call->forget();
   if (!all_back) {
-    leak_until_exit(std::move(resources));  // to unpin would wait for the device's work
+    leak_until_exit(std::move(resources));  // unpinning would wait for the work of the device
   } else if (!graphs.empty() && resources.context) {
-    leak_until_exit(*std::move(resources.context));  // in whose name their blocks are pinned
+    leak_until_exit(*std::move(resources.context));  // the blocks of graphs are pinned in this context
   }
   if (!graphs.empty()) leak_until_exit(std::move(graphs));
   return all_back;

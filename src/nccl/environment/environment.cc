@@ -21,17 +21,18 @@ namespace {
 constexpr std::int64_t kMostCtas = 64;
 constexpr std::int64_t kLeastThreads = 64, kMostThreads = 512, kWarp = 32;
 constexpr std::int64_t kLeastSlot = 4096, kMostSlot = 16 << 20;
-constexpr std::size_t kLongestInterfaces = 256, kLongestNodeId = 64;  // of TUTTI_INTERFACE, TUTTI_NODE_ID
+constexpr std::size_t kLongestInterfaces = 256, kLongestNodeId = 64;  // limits of TUTTI_INTERFACE, TUTTI_NODE_ID
 
-// The words of NCCL_ALGO and NCCL_PROTO, by bit.
+// The words of NCCL_ALGO and NCCL_PROTO. The index of a word is the number of its bit in parse_allowed_values().
 constexpr std::array<std::string_view, 7> kAlgorithmWords = {
     "Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT"};
 constexpr std::array<std::string_view, 3> kProtocolWords = {"LL", "LL128", "Simple"};
 enum ProtocolBit : std::uint32_t { kLlBit = 1, kLl128Bit = 2, kSimpleBit = 4, kAllProtocols = 7 };
 
-// Where NCCL has a choice that Tutti has, too. A broadcast and a reduce have rings alone in NCCL: nothing to choose.
+// The algorithms of NCCL that Tutti has as well. Broadcast and reduce are absent, because NCCL has only rings for
+// them, so there is nothing to select.
 struct Counterpart {
-  std::size_t function;  // of kFunctionNames
+  std::size_t function;  // index into kFunctionNames
   CollectiveKind kind;
   std::uint32_t bit;
   Algorithm algorithm;
@@ -45,7 +46,7 @@ constexpr auto kCounterparts = std::to_array<Counterpart>({
     {3, CollectiveKind::kReduceScatter, 1u << 6, Algorithm::kCirculant},
 });
 
-// As TUTTI_RDMA_* bounds them.
+// The limits of the TUTTI_RDMA_* variables.
 constexpr std::int64_t kMostGids = 255;
 constexpr std::int64_t kMostQueuePairs = 8;
 constexpr std::int64_t kMostTimeout = 31;
@@ -53,7 +54,8 @@ constexpr std::int64_t kMostRetries = 7;
 constexpr std::int64_t kMostServiceLevel = 15;
 constexpr std::int64_t kMostTrafficClass = 255;
 
-std::string hexadecimal_hash(std::string_view text) {  // FNV-1a: two names that differ shall not meet by chance
+// FNV-1a with 64 bits, so that different names do not get the same hash.
+std::string hexadecimal_hash(std::string_view text) {
   std::uint64_t hash = 14695981039346656037u;
   for (const char c : text) hash = (hash ^ static_cast<std::uint8_t>(c)) * 1099511628211u;
   return fmt::format("{:016x}", hash);
@@ -61,32 +63,33 @@ std::string hexadecimal_hash(std::string_view text) {  // FNV-1a: two names that
 
 class Reader {
  public:
-  Reader(const EnvironmentVariables& environment, const Surroundings& surroundings)
-      : environment_(environment), surroundings_(surroundings) {}
+  Reader(const EnvironmentVariables& environment, const SystemAccess& host_access)
+      : environment_(environment), host_access_(host_access) {}
 
   Result<EnvironmentSettings> read() {
-    gather();
+    collect();
     TUTTI_TRY(read_own());
     read_debug();
     TUTTI_TRY(read_interfaces());
-    TUTTI_TRY(read_place());
+    TUTTI_TRY(read_root_address());
     TUTTI_TRY(read_algorithms());
     TUTTI_TRY(read_protocols());
     read_transports();
     read_sizes();
     read_ctas();
     read_others();
-    report_the_rest();
+    report_ignored();
     return std::move(settings_);
   }
 
  private:
-  struct Given {
+  struct GivenVariable {
     std::string value;
-    std::string file;  // empty: the environment
+    std::string file;  // empty: from the environment
   };
 
-  void gather() {
+  // Collects the variables in given_. The first source that sets a name takes precedence.
+  void collect() {
     for (const auto& [name, value] : environment_) add(name, value, {});
     const auto named = environment_.find("NCCL_CONF_FILE");
     const auto home = environment_.find("HOME");
@@ -100,24 +103,23 @@ class Reader {
   }
 
   bool add_file(const std::string& path) {
-    const auto text = surroundings_.read_file(path);
+    const auto text = host_access_.read_file(path);
     if (!text) return false;
     for (const auto& [name, value] : parse_conf(*text)) {
       if (name.starts_with("NCCL_")) {
         add(name, value, path);
       } else {
-        warn("{} sets {}, which is no variable of NCCL: it is left out", path, name);
+        warn("{} sets {}, which does not begin with NCCL_: it is ignored", path, name);
       }
     }
     return true;
   }
 
-  // The first that says something of a name counts.
   void add(const std::string& name, const std::string& value, const std::string& file) {
-    if (name.starts_with("NCCL_") && !value.empty()) given_.try_emplace(name, Given{value, file});
+    if (name.starts_with("NCCL_") && !value.empty()) given_.try_emplace(name, GivenVariable{value, file});
   }
 
-  // What is set for a mapped name.
+  // Removes a variable (one of mapped_names()) from given_ and returns its value, if it is set.
   std::optional<std::string> take(std::string_view name) {
     TUTTI_ASSERT(std::any_of(mapped_names().begin(), mapped_names().end(),
                              [&](const MappedName& mapped) { return mapped.name == name; }));
@@ -132,26 +134,26 @@ class Reader {
   void warn(fmt::format_string<Args...> format, Args&&... args) {
     settings_.warnings.push_back(fmt::format(format, std::forward<Args>(args)...));
   }
-  void lay(std::string name, std::string value) { settings_.overlay.emplace_back(std::move(name), std::move(value)); }
-  void keep(std::string_view name, std::string text) {
+  void set(std::string name, std::string value) { settings_.overlay.emplace_back(std::move(name), std::move(value)); }
+  void record(std::string_view name, std::string text) {
     settings_.taken.push_back({std::string(name), std::move(text), {}});
   }
-  void keep(std::string_view name, std::int64_t number) {
+  void record(std::string_view name, std::int64_t number) {
     settings_.taken.push_back({std::string(name), std::to_string(number), number});
   }
 
-  // A number from `low` to `high`, moved to the nearer of them where it is outside.
+  // A number outside `low` to `high` is replaced by the nearer limit, with a warning.
   std::optional<std::int64_t> take_number(std::string_view name, std::int64_t low, std::int64_t high) {
     const auto text = take(name);
     if (!text) return std::nullopt;
     const auto number = parse_number(*text);
     if (!number) {
-      warn("{}=\"{}\" is no whole number: the default is taken", name, *text);
+      warn("{}=\"{}\" is not an integer: the default is taken", name, *text);
       return std::nullopt;
     }
     const std::int64_t taken = std::clamp(*number, low, high);
     if (taken != *number) warn("{}={} is outside {} to {}: {} is taken", name, *text, low, high, taken);
-    keep(name, taken);
+    record(name, taken);
     return taken;
   }
 
@@ -160,11 +162,11 @@ class Reader {
     if (!text) return false;
     const bool on = *text == "1";
     if (!on && *text != "0") warn("{}=\"{}\" is neither 0 nor 1: 0 is taken", name, *text);
-    keep(name, on ? 1 : 0);
+    record(name, on ? 1 : 0);
     return on;
   }
 
-  // TUTTI_* variables that the meaning of others hangs on.
+  // Reads the TUTTI_* variables on which the meaning of NCCL_* variables depends.
   Status read_own() {
     Variables own;
     for (const std::string_view name : {"TUTTI_NCCL_VERSION", "TUTTI_SLOTS"}) {
@@ -189,12 +191,12 @@ class Reader {
                                                                          {"TRACE", "debug"}}};
     for (const auto& [word, level] : kLevels) {
       if (!same_word(*text, word)) continue;
-      lay("TUTTI_LOG", std::string(level));
-      keep("NCCL_DEBUG", std::string(word));
-      settings_.says_version = word != "NONE";
+      set("TUTTI_LOG", std::string(level));
+      record("NCCL_DEBUG", std::string(word));
+      settings_.prints_version = word != "NONE";
       return;
     }
-    warn("NCCL_DEBUG=\"{}\" is none of NONE, VERSION, WARN, INFO, ABORT, TRACE: Tutti's level, warn, stays", *text);
+    warn("NCCL_DEBUG=\"{}\" is none of NONE, VERSION, WARN, INFO, ABORT, TRACE: the default level, warn, stays", *text);
   }
 
   Status read_interfaces() {
@@ -205,15 +207,15 @@ class Reader {
       if (family == SocketFamily::kAny) {
         warn("NCCL_SOCKET_FAMILY=\"{}\" is neither AF_INET nor AF_INET6: both are used", *text);
       } else {
-        keep("NCCL_SOCKET_FAMILY", *text);
+        record("NCCL_SOCKET_FAMILY", *text);
       }
     }
     auto pattern = take("NCCL_SOCKET_IFNAME");
-    if (pattern) keep("NCCL_SOCKET_IFNAME", *pattern);
+    if (pattern) record("NCCL_SOCKET_IFNAME", *pattern);
     if (!pattern && family == SocketFamily::kAny) return {};
-    const auto there = surroundings_.interfaces();
+    const auto there = host_access_.interfaces();
     if (!there) return there.error();
-    // A family alone narrows what NCCL takes of itself, loopback and docker's bridges last.
+    // If only the family is given, loopback is used only if no other interface has it, as in NCCL.
     const std::string_view wanted = pattern ? std::string_view(*pattern) : "^docker,lo,virbr";
     auto found = filter_interfaces(wanted, family, *there);
     if (found.empty() && !pattern) found = filter_interfaces("lo", family, *there);
@@ -221,35 +223,36 @@ class Reader {
       std::vector<std::string> names;
       for (const InterfaceAddress& one : *there) names.push_back(fmt::format("{} ({})", one.name, one.address));
       return Error{ErrorCode::kConfig, ErrorScope::kCall, -1,
-                   fmt::format("{}: no network interface that is up fits; there are: {}",
+                   fmt::format("{}: it matches no network interface that is up; there are: {}",
                                pattern ? fmt::format("NCCL_SOCKET_IFNAME=\"{}\"", *pattern)
                                        : std::string("NCCL_SOCKET_FAMILY=AF_INET6"),
                                fmt::join(names, ", "))};
     }
     std::string list;
     for (const InterfaceAddress& one : found) {
-      if (list.size() + 1 + one.address.size() > kLongestInterfaces) break;  // only the first that fits is ever taken
+      // the rest may be dropped, because only the first one that works is used
+      if (list.size() + 1 + one.address.size() > kLongestInterfaces) break;
       list += (list.empty() ? "" : ",") + one.address;
     }
-    lay("TUTTI_INTERFACE", std::move(list));
+    set("TUTTI_INTERFACE", std::move(list));
     return {};
   }
 
-  Status read_place() {
+  Status read_root_address() {
     const auto text = take("NCCL_COMM_ID");
     if (!text) return {};
-    TUTTI_TRY(check_place(*text));
+    TUTTI_TRY(check_root_address(*text));
     settings_.root = *text;
-    keep("NCCL_COMM_ID", *text);
+    record("NCCL_COMM_ID", *text);
     return {};
   }
 
   Status read_algorithms() {
     const auto text = take("NCCL_ALGO");
     if (!text) return {};
-    const auto choice = parse_choice("NCCL_ALGO", *text, kAlgorithmWords);
+    const auto choice = parse_allowed_values("NCCL_ALGO", *text, kAlgorithmWords);
     if (!choice) return choice.error();
-    keep("NCCL_ALGO", *text);
+    record("NCCL_ALGO", *text);
     bool none_at_all = true;
     for (std::size_t function = 0; function < kListedFunctions; ++function) {
       std::size_t there = 0;
@@ -265,7 +268,7 @@ class Reader {
         warn("NCCL_ALGO=\"{}\" leaves {} with no algorithm that Tutti has: Tutti chooses", *text,
              kFunctionNames[function]);
       }
-      // With all left that Tutti has, it goes on choosing, from those too that NCCL knows nothing of.
+      // If all algorithms that Tutti has are allowed, it selects as usual, also ones that NCCL does not have.
       none_at_all &= there == 0 || left.empty();
     }
     if (none_at_all) warn("NCCL_ALGO=\"{}\" leaves no algorithm that Tutti has: Tutti chooses", *text);
@@ -275,9 +278,9 @@ class Reader {
   Status read_protocols() {
     const auto text = take("NCCL_PROTO");
     if (!text) return {};
-    const auto choice = parse_choice("NCCL_PROTO", *text, kProtocolWords);
+    const auto choice = parse_allowed_values("NCCL_PROTO", *text, kProtocolWords);
     if (!choice) return choice.error();
-    keep("NCCL_PROTO", *text);
+    record("NCCL_PROTO", *text);
     std::uint32_t left = kAllProtocols;
     for (const std::uint32_t allowed : choice->allowed) left &= allowed;
     const bool alike = std::all_of(choice->allowed.begin(), choice->allowed.end(),
@@ -290,89 +293,90 @@ class Reader {
           *text);
       return {};
     }
-    // Tutti can be told one protocol, or to choose among all, which would take one that is excluded.
+    // Leaving the selection to Tutti could select an excluded protocol, so one protocol is named.
     const std::string word = (left & kSimpleBit) != 0 ? "simple" : (left & kLl128Bit) != 0 ? "ll128" : "ll";
     if (!alike || std::popcount(left) > 1) {
-      warn("NCCL_PROTO=\"{}\" leaves more than one protocol: Tutti holds to one, {}", *text, word);
+      warn("NCCL_PROTO=\"{}\" allows several protocols: Tutti holds to one, {}", *text, word);
     }
-    lay("TUTTI_DEVICE_PROTOCOL", word);
+    set("TUTTI_DEVICE_PROTOCOL", word);
     return {};
   }
 
   void read_transports() {
-    if (take_switch("NCCL_SHM_DISABLE")) lay("TUTTI_TRANSPORT", "tcp");
-    bool apart = take_switch("NCCL_P2P_DISABLE");
+    if (take_switch("NCCL_SHM_DISABLE")) set("TUTTI_TRANSPORT", "tcp");
+    bool staged = take_switch("NCCL_P2P_DISABLE");
     if (const auto text = take("NCCL_P2P_LEVEL")) {
       constexpr std::array<std::string_view, 11> kLevels = {"NVL", "NVB", "C2C", "PIX", "PXB", "P2C",
                                                             "PXN", "PHB", "SYS", "NET", "DIS"};
       const auto number = parse_number(*text);
       if (*text == "LOC" || (number && *number <= 0)) {
-        apart = true;
-        keep("NCCL_P2P_LEVEL", *text);
+        staged = true;
+        record("NCCL_P2P_LEVEL", *text);
       } else if (number || std::find(kLevels.begin(), kLevels.end(), *text) != kLevels.end()) {
         settings_.ignored.push_back(fmt::format(
-            "NCCL_P2P_LEVEL={} has no effect: Tutti asks the driver which GPUs reach each other, and knows LOC, never, "
-            "besides",
+            "NCCL_P2P_LEVEL={} has no effect: Tutti asks the driver which GPUs reach each other, and only LOC (never) "
+            "is supported besides",
             *text));
       } else {
         warn("NCCL_P2P_LEVEL=\"{}\" is none of LOC, {}: the default is taken", *text, fmt::join(kLevels, ", "));
       }
     }
-    if (apart) lay("TUTTI_DEVICE_CALLS", "staged");
+    if (staged) set("TUTTI_DEVICE_CALLS", "staged");
     read_networks();
   }
 
-  // Cards are used where there are some, unless they are switched off or the sockets are asked for.
+  // RDMA NICs are used if there are any, unless the variables disable them or request sockets.
   void read_networks() {
-    bool cards = !take_switch("NCCL_IB_DISABLE");
+    bool use_rdma = !take_switch("NCCL_IB_DISABLE");
     if (const auto text = take("NCCL_NET")) {
       if (same_word(*text, "Socket")) {
-        cards = false;
-        keep("NCCL_NET", "Socket");
+        use_rdma = false;
+        record("NCCL_NET", "Socket");
       } else if (same_word(*text, "IB")) {
-        keep("NCCL_NET", "IB");
+        record("NCCL_NET", "IB");
       } else {
-        warn("NCCL_NET=\"{}\": Tutti has no such network, only IB and Socket (TCP): it chooses of these", *text);
+        warn("NCCL_NET=\"{}\": Tutti does not have this network, only IB and Socket (TCP): it selects one of these",
+             *text);
       }
     }
     const auto devices = take("NCCL_IB_HCA");
-    if (!cards) lay("TUTTI_RDMA_DEVICES", "none");
-    if (cards && devices) {
-      lay("TUTTI_RDMA_DEVICES", device_list(*devices));
-      keep("NCCL_IB_HCA", *devices);
+    if (!use_rdma) set("TUTTI_RDMA_DEVICES", "none");
+    if (use_rdma && devices) {
+      set("TUTTI_RDMA_DEVICES", device_list(*devices));
+      record("NCCL_IB_HCA", *devices);
     }
-    // -1 and the like: by rule.
+    // A negative value selects the GID by rule, as in NCCL.
     if (const auto index = take_number("NCCL_IB_GID_INDEX", -1, kMostGids); index && *index >= 0) {
-      lay("TUTTI_RDMA_GID_INDEX", std::to_string(*index));
+      set("TUTTI_RDMA_GID_INDEX", std::to_string(*index));
     }
-    lay_number("NCCL_IB_QPS_PER_CONNECTION", 1, kMostQueuePairs, "TUTTI_RDMA_QUEUE_PAIRS");
-    lay_number("NCCL_IB_TIMEOUT", 1, kMostTimeout, "TUTTI_RDMA_TIMEOUT");
-    lay_number("NCCL_IB_RETRY_CNT", 0, kMostRetries, "TUTTI_RDMA_RETRIES");
-    lay_number("NCCL_IB_SL", 0, kMostServiceLevel, "TUTTI_RDMA_SERVICE_LEVEL");
-    lay_number("NCCL_IB_TC", 0, kMostTrafficClass, "TUTTI_RDMA_TRAFFIC_CLASS");
+    set_number("NCCL_IB_QPS_PER_CONNECTION", 1, kMostQueuePairs, "TUTTI_RDMA_QUEUE_PAIRS");
+    set_number("NCCL_IB_TIMEOUT", 1, kMostTimeout, "TUTTI_RDMA_TIMEOUT");
+    set_number("NCCL_IB_RETRY_CNT", 0, kMostRetries, "TUTTI_RDMA_RETRIES");
+    set_number("NCCL_IB_SL", 0, kMostServiceLevel, "TUTTI_RDMA_SERVICE_LEVEL");
+    set_number("NCCL_IB_TC", 0, kMostTrafficClass, "TUTTI_RDMA_TRAFFIC_CLASS");
   }
 
-  void lay_number(std::string_view name, std::int64_t low, std::int64_t high, std::string own) {
-    if (const auto number = take_number(name, low, high)) lay(std::move(own), std::to_string(*number));
+  void set_number(std::string_view name, std::int64_t low, std::int64_t high, std::string own) {
+    if (const auto number = take_number(name, low, high)) set(std::move(own), std::to_string(*number));
   }
 
   void read_sizes() {
     if (const auto threads = take_number("NCCL_NTHREADS", kLeastThreads, kMostThreads)) {
       const std::int64_t taken = *threads % kWarp == 0 ? *threads : kMostThreads;
       if (taken != *threads) {
-        warn("NCCL_NTHREADS={} is no multiple of {}: {} is taken", *threads, kWarp, taken);
+        warn("NCCL_NTHREADS={} is not a multiple of {}: {} is taken", *threads, kWarp, taken);
         settings_.taken.back() = {"NCCL_NTHREADS", std::to_string(taken), taken};
       }
-      lay("TUTTI_DEVICE_THREADS", std::to_string(taken));
+      set("TUTTI_DEVICE_THREADS", std::to_string(taken));
     }
     if (const auto bytes = take_number("NCCL_BUFFSIZE", slots_ * kLeastSlot, slots_ * kMostSlot)) {
       const std::string slot = std::to_string(*bytes / slots_ / kLeastSlot * kLeastSlot);
-      lay("TUTTI_SLOT_BYTES", slot);
-      lay("TUTTI_DEVICE_SLOT_BYTES", slot);
+      set("TUTTI_SLOT_BYTES", slot);
+      set("TUTTI_DEVICE_SLOT_BYTES", slot);
     }
   }
 
-  // Of a variable and its older names, the most restrictive; the oldest only where the one before it is not set.
+  // Takes a limit for thread blocks: the stricter of the first two names. names[2] is used if names[1] is not set.
   std::optional<std::int32_t> take_ctas(const std::array<std::string_view, 3>& names,
                                         const std::int64_t& (*stricter)(const std::int64_t&, const std::int64_t&)) {
     auto taken = take_number(names[0], 1, kMostCtas);
@@ -391,15 +395,15 @@ class Reader {
     auto& most = settings_.max_ctas;
     auto& least = settings_.min_ctas;
     if (most && least && *least > *most) {
-      warn("the least number of CTAs asked for is {}, the most {}: neither is taken", *least, *most);
+      warn("the minimum number of CTAs, {}, is more than the maximum, {}: neither is taken", *least, *most);
       most.reset();
       least.reset();
     }
     const std::int32_t usual = static_cast<std::int32_t>(Config().device_blocks);
     if (most) {
-      lay("TUTTI_DEVICE_BLOCKS", std::to_string(*most));
+      set("TUTTI_DEVICE_BLOCKS", std::to_string(*most));
     } else if (least && *least > usual) {
-      lay("TUTTI_DEVICE_BLOCKS", std::to_string(*least));
+      set("TUTTI_DEVICE_BLOCKS", std::to_string(*least));
     }
   }
 
@@ -407,25 +411,25 @@ class Reader {
     if (const auto text = take("NCCL_COMM_BLOCKING")) {
       if (*text == "0" || *text == "1") {
         settings_.blocking = *text == "1";
-        keep("NCCL_COMM_BLOCKING", *text == "1" ? 1 : 0);
+        record("NCCL_COMM_BLOCKING", *text == "1" ? 1 : 0);
       } else {
         warn("NCCL_COMM_BLOCKING=\"{}\" is neither 0 nor 1: each communicator's own configuration counts", *text);
       }
     }
     if (const auto text = take("NCCL_HOSTID")) {
-      keep("NCCL_HOSTID", *text);
-      lay("TUTTI_NODE_ID", text->size() <= kLongestNodeId ? *text : hexadecimal_hash(*text));
+      record("NCCL_HOSTID", *text);
+      set("TUTTI_NODE_ID", text->size() <= kLongestNodeId ? *text : hexadecimal_hash(*text));
     }
-    if (const auto text = take("NCCL_CONF_FILE")) keep("NCCL_CONF_FILE", *text);
+    if (const auto text = take("NCCL_CONF_FILE")) record("NCCL_CONF_FILE", *text);
     if (const auto text = take("NCCL_PARAM_DUMP_ALL")) {
       settings_.all_parameters = *text == "1" || same_word(*text, "T") || same_word(*text, "TRUE");
       const bool no = *text == "0" || same_word(*text, "F") || same_word(*text, "FALSE");
-      if (!settings_.all_parameters && !no) warn("NCCL_PARAM_DUMP_ALL=\"{}\" is no yes or no: no is taken", *text);
-      keep("NCCL_PARAM_DUMP_ALL", settings_.all_parameters ? 1 : 0);
+      if (!settings_.all_parameters && !no) warn("NCCL_PARAM_DUMP_ALL=\"{}\" is not a boolean: 0 is taken", *text);
+      record("NCCL_PARAM_DUMP_ALL", settings_.all_parameters ? 1 : 0);
     }
   }
 
-  void report_the_rest() {
+  void report_ignored() {
     for (const auto& [name, given] : given_) {
       if (is_foreign(name)) continue;
       const std::string why = why_ignored(name, given.value);
@@ -436,13 +440,13 @@ class Reader {
   }
 
   const EnvironmentVariables& environment_;
-  const Surroundings& surroundings_;
-  std::map<std::string, Given, std::less<>> given_;  // what is set and not taken yet
-  std::int64_t slots_ = 0;                           // of a connection
+  const SystemAccess& host_access_;
+  std::map<std::string, GivenVariable, std::less<>> given_;  // variables that are set and were not taken yet
+  std::int64_t slots_ = 0;                                   // slots of a connection, TUTTI_SLOTS
   EnvironmentSettings settings_;
 };
 
-// 22809 is 2.28.9; up to 2.8 the minor version had one digit.
+// The text of a version number: 22809 is "2.28.9". Up to 2.8 the minor version had one digit.
 std::string version_text(std::int32_t version) {
   const std::int32_t major = version / (version < 10'000 ? 1000 : 10'000);
   const std::int32_t minor = version / 100 % (version < 10'000 ? 10 : 100);
@@ -461,14 +465,15 @@ std::optional<std::string> read_conf_file(const std::string& path) {
 
 }  // namespace
 
-Surroundings this_machine() { return {.read_file = read_conf_file, .interfaces = interface_addresses}; }
+SystemAccess this_machine() { return {.read_file = read_conf_file, .interfaces = interface_addresses}; }
 
-Result<EnvironmentSettings> read_settings(const EnvironmentVariables& environment, const Surroundings& surroundings) {
-  return Reader(environment, surroundings).read();
+Result<EnvironmentSettings> read_settings(const EnvironmentVariables& environment, const SystemAccess& host_access) {
+  return Reader(environment, host_access).read();
 }
 
 void report(const EnvironmentSettings& settings, const Log& log) {
-  if (settings.says_version) {  // whatever the level: NCCL_DEBUG=VERSION asks for this alone
+  // printed at any level: NCCL_DEBUG=VERSION requests only this
+  if (settings.prints_version) {
     std::fputs(fmt::format("tutti: NCCL's interface {}, Tutti {}\n", version_text(settings.version), version()).c_str(),
                stderr);
   }
@@ -477,15 +482,16 @@ void report(const EnvironmentSettings& settings, const Log& log) {
   std::vector<std::string> names;
   for (const std::string& sentence : settings.ignored) names.push_back(sentence.substr(0, sentence.find('=')));
   log.write(LogLevel::kWarn, "without effect in Tutti: {}{}", fmt::join(names, ", "),
-            log.enabled(LogLevel::kInfo) ? "" : " (NCCL_DEBUG=INFO tells why)");
-  for (const std::string& sentence : settings.ignored) {  // a slip of the hand is worth its sentence at any level
+            log.enabled(LogLevel::kInfo) ? "" : " (NCCL_DEBUG=INFO shows the reasons)");
+  // a probable typing error is a warning
+  for (const std::string& sentence : settings.ignored) {
     const bool slip = sentence.find("did you mean") != std::string::npos;
     log.write(slip ? LogLevel::kWarn : LogLevel::kInfo, "{}", sentence);
   }
 }
 
 const Result<EnvironmentSettings>& process_settings() {
-  // Never destroyed: threads may ask while the process ends.
+  // Never destroyed, because threads may ask for it while the process exits.
   static const auto& settings = *new Result<EnvironmentSettings>(read_settings(process_environment(), this_machine()));
   return settings;
 }

@@ -48,13 +48,13 @@ constexpr auto kMapped = std::to_array<MappedName>({
 });
 
 constexpr auto kForeign = std::to_array<std::string_view>({
-    // PyTorch's, under the names that they had before they became TORCH_NCCL_*
+    // Read by PyTorch. These are old names; the present ones begin with TORCH_NCCL_.
     "NCCL_ASYNC_ERROR_HANDLING",
     "NCCL_BLOCKING_WAIT",
     "NCCL_DESYNC_DEBUG",
     "NCCL_ENABLE_TIMING",
     "NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK",
-    // where it is installed, for build systems; its version, in images
+    // Read by build systems (where NCCL is installed) and by container images (its version).
     "NCCL_DIR",
     "NCCL_HOME",
     "NCCL_INCLUDE",
@@ -71,58 +71,60 @@ constexpr auto kForeign = std::to_array<std::string_view>({
     "NCCL_VERSION",
 });
 
-// Why a whole family has no effect; of several that fit, the first.
+// The reason why variables with a common prefix have no effect. If several prefixes match, the first in the list
+// applies.
 struct Family {
-  std::string_view start;  // after NCCL_
+  std::string_view start;  // the name without NCCL_
   std::string_view reason;
 };
 
 constexpr auto kFamilies = std::to_array<Family>({
-    {"IB_", "Tutti's verbs transport settles it by itself; docs/rdma.md has what can be set"},
-    {"IBVERBS_", "libibverbs.so.1 is opened where the system's loader finds it"},
-    {"GDR", "it is for network cards that reach GPU memory: Tutti takes that through the host's memory"},
-    {"NET_GDR_", "it is for network cards that reach GPU memory: Tutti takes that through the host's memory"},
-    {"DMABUF_", "it is for network cards that reach GPU memory: Tutti takes that through the host's memory"},
-    {"PXN_", "it is for network cards that reach GPU memory: Tutti takes that through the host's memory"},
-    {"GIN_", "networks that GPUs drive themselves have no place in Tutti yet"},
-    {"GDAKI_", "networks that GPUs drive themselves have no place in Tutti yet"},
-    {"RMA_", "networks that GPUs drive themselves have no place in Tutti yet"},
+    {"IB_", "Tutti's verbs transport chooses this setting by itself; docs/rdma.md lists the settings that exist"},
+    {"IBVERBS_", "libibverbs.so.1 is always loaded from the system's library path"},
+    {"GDR", "Tutti sends GPU memory to network cards through host memory"},
+    {"NET_GDR_", "Tutti sends GPU memory to network cards through host memory"},
+    {"DMABUF_", "Tutti sends GPU memory to network cards through host memory"},
+    {"PXN_", "Tutti sends GPU memory to network cards through host memory"},
+    {"GIN_", "Tutti does not support network operations that GPUs start themselves yet"},
+    {"GDAKI_", "Tutti does not support network operations that GPUs start themselves yet"},
+    {"RMA_", "Tutti does not support network operations that GPUs start themselves yet"},
     {"NET_PLUGIN", "Tutti loads no plugins of NCCL"},
     {"TUNER_PLUGIN", "Tutti loads no plugins of NCCL"},
     {"PROFILER_PLUGIN", "Tutti loads no plugins of NCCL"},
     {"ENV_PLUGIN", "Tutti loads no plugins of NCCL"},
-    {"NET", "it is about NCCL's networks: Tutti has its own, which TUTTI_TRANSPORT chooses"},
-    {"SOCKET_", "Tutti's TCP transport settles its sockets and threads by itself"},
-    {"NSOCKS_", "Tutti's TCP transport settles its sockets and threads by itself"},
+    {"NET", "it configures NCCL's networks: Tutti has its own, which TUTTI_TRANSPORT selects"},
+    {"SOCKET_", "Tutti's TCP transport chooses its sockets and threads by itself"},
+    {"NSOCKS_", "Tutti's TCP transport chooses its sockets and threads by itself"},
     {"OOB_NET_", "communicators are set up over the interface of NCCL_SOCKET_IFNAME, or TUTTI_INTERFACE"},
-    {"UID_STAGGER_", "set-up takes all ranks at once and needs no staggering"},
+    {"UID_STAGGER_", "all ranks of a communicator can connect at the same time, so no staggering is needed"},
     {"COLLNET_", "Tutti uses no reductions inside the network"},
     {"NVLS", "Tutti uses no reductions inside NVSwitch"},
     {"MNNVL_", "GPUs of several machines are not joined over NVLink yet"},
     {"SYM_", "Tutti has no kernels for symmetric memory"},
     {"WIN_", "windows need no setting"},
-    {"RAS_", "Tutti has no such service"},
-    {"TOPO_", "Tutti's NCCL interface takes no topology from a file yet and writes none"},
+    {"RAS_", "Tutti does not have NCCL's RAS service"},
+    {"TOPO_", "Tutti's NCCL interface does not read or write topology files yet"},
     {"GRAPH_DUMP", "Tutti writes its plans with `tutti plan`"},
-    {"GRAPH_FILE", "Tutti's NCCL interface takes no rings and trees from a file: it plans by itself"},
+    {"GRAPH_FILE", "Tutti's NCCL interface does not read rings and trees from a file: it plans them by itself"},
     {"GRAPH_", "captured graphs need no setting"},
     {"CUMEM_", "Tutti chooses how memory is shared by itself"},
     {"DEBUG_FILE", "log lines go to standard error"},
     {"DEBUG_", "log lines have one form and are chosen by level, NCCL_DEBUG"},
     {"CHECK", "Tutti checks arguments and the agreement of the ranks in every call"},
-    {"P2P_", "how GPUs that reach each other pass on data is Tutti's choice"},
+    {"P2P_", "Tutti chooses by itself how GPUs exchange data"},
     {"LL", "Tutti sizes its protocols by itself; NCCL_PROTO and NCCL_BUFFSIZE have an effect"},
     {"PROXY_", "Tutti has no proxy threads to set"},
-    {"LAUNCH_", "Tutti launches the kernels of ranks that share a process together where it has to"},
+    {"LAUNCH_", "Tutti launches the kernels of ranks that share a process together if this is necessary"},
 });
 
-// Others, and values with which Tutti does just that: nothing to report.
-struct Known {
-  std::string_view name;  // after NCCL_
-  std::string_view done;  // values, a comma between several
+// Further variables that Tutti knows. `done` lists the values that request something that Tutti does in any case, so
+// that they need no report.
+struct KnownVariable {
+  std::string_view name;  // the name without NCCL_
+  std::string_view done;  // the values, separated by commas
 };
 
-constexpr auto kKnown = std::to_array<Known>({
+constexpr auto kKnown = std::to_array<KnownVariable>({
     {"ALLOC_P2P_NET_LL_BUFFERS", "0"},
     {"CGA_CLUSTER_SIZE", "0"},
     {"CHECKS_DISABLE", "0"},
@@ -250,7 +252,7 @@ constexpr auto kKnown = std::to_array<Known>({
     {"WORK_FIFO_BYTES", ""},
 });
 
-// The rest of NCCL 2.30's, which nobody should take for a slip.
+// The other variables of NCCL 2.30. They are listed so that they are not reported as typing errors.
 constexpr auto kRare = std::to_array<std::string_view>({"ALLGATHERV_ENABLE",
                                                         "CONNECT_ROUND_MAX_PEERS",
                                                         "DEV_API_JIT",
@@ -356,11 +358,12 @@ bool is_one_of(std::string_view value, std::string_view list) {
   return false;
 }
 
-// Without NCCL_, which all have in common and which would make any two look alike.
+// The known name that is most similar to `end`, or an empty string. Names are compared without the prefix NCCL_,
+// because with it any two names would look similar.
 std::string_view nearest(std::string_view end) {
   std::vector<std::string_view> names;
   for (const MappedName& mapped : kMapped) names.push_back(mapped.name.substr(kPrefix.size()));
-  for (const Known& known : kKnown) names.push_back(known.name);
+  for (const KnownVariable& known : kKnown) names.push_back(known.name);
   return nearest_name(end, names);
 }
 
@@ -370,7 +373,7 @@ std::span<const MappedName> mapped_names() { return kMapped; }
 
 std::string device_list(std::string_view hca) {
   std::string list;
-  if (hca.starts_with('^')) {  // all but these
+  if (hca.starts_with('^')) {  // the list excludes these devices
     list = "^";
     hca.remove_prefix(1);
   }
@@ -393,7 +396,8 @@ bool is_foreign(std::string_view name) {
 
 std::string why_ignored(std::string_view name, std::string_view value) {
   const std::string_view end = name.substr(std::min(name.size(), kPrefix.size()));
-  const auto known = std::find_if(kKnown.begin(), kKnown.end(), [&](const Known& one) { return one.name == end; });
+  const auto known =
+      std::find_if(kKnown.begin(), kKnown.end(), [&](const KnownVariable& one) { return one.name == end; });
   const bool is_known = known != kKnown.end() || std::find(kRare.begin(), kRare.end(), end) != kRare.end();
   if (!is_known) {
     if (const std::string_view near = nearest(end); !near.empty()) {

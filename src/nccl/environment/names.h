@@ -1,5 +1,6 @@
-// The names of NCCL's variables: those that Tutti maps, those that it knows and has nothing for, and those that begin
-// with NCCL_ but are read by others. Constants. Any thread.
+// The names of NCCL's variables: those that Tutti maps to settings, those that it knows but that have no effect, and
+// those that begin with NCCL_ but are read by other software. All data is constant. All functions may be called from
+// any thread.
 #pragma once
 
 #include <span>
@@ -8,23 +9,25 @@
 
 namespace tutti::nccl {
 
-// One that environment.cc has a meaning for.
+// A variable for which environment.cc has a meaning.
 struct MappedName {
   std::string_view name;
   bool is_number = false;
 };
 
-// Sorted by name.
+// The mapped variables, sorted by name.
 std::span<const MappedName> mapped_names();
 
-// Read by PyTorch, nccl-tests, build systems, images: not NCCL's, and none of Tutti's business.
+// Whether `name` is read by other software (PyTorch, nccl-tests, build systems, container images) and not by NCCL.
+// Such variables are not reported.
 bool is_foreign(std::string_view name);
 
-// Why `name`, which is none of mapped_names(), has no effect, as the end of a sentence that begins with the name.
-// Empty: with this value Tutti does what is asked for anyway.
+// The reason why `name`, which must not be in mapped_names(), has no effect. The text completes the sentence
+// "NAME=VALUE has no effect: ...". Empty if Tutti does in any case what this value requests.
 std::string why_ignored(std::string_view name, std::string_view value);
 
-// NCCL_IB_HCA as TUTTI_RDMA_DEVICES: NCCL's names are beginnings of names, unless "=" stands in front of the list.
+// The value of TUTTI_RDMA_DEVICES that corresponds to `hca`, a value of NCCL_IB_HCA. NCCL's names are prefixes of
+// device names, unless "=" precedes the list.
 std::string device_list(std::string_view hca);
 
 }  // namespace tutti::nccl

@@ -27,7 +27,7 @@ Result<Parameters> make_parameters() {
   const auto& settings = process_settings();
   if (!settings) return settings.error();
   Variables variables = settings->overlay;
-  for (auto& own : environment_variables()) variables.push_back(std::move(own));  // later ones win
+  for (auto& own : environment_variables()) variables.push_back(std::move(own));  // later ones take precedence
   const auto config = parse_config(variables);
   if (!config) return config.error();
   return Parameters(*settings, *config);
@@ -42,7 +42,7 @@ Parameters::Parameters(const EnvironmentSettings& settings, const Config& config
   }
   std::sort(all_.begin(), all_.end(), [](const Parameter& a, const Parameter& b) { return a.name < b.name; });
   for (const Parameter& one : all_) {
-    if (one.is_published || settings.all_parameters) shown_.push_back(&one);
+    if (one.is_published || settings.all_parameters) listed_.push_back(&one);
   }
 }
 
@@ -59,10 +59,10 @@ bool Parameters::holds(const Parameter* parameter) const {
 Result<std::int64_t> number_between(const Parameter& parameter, std::int64_t low, std::int64_t high) {
   if (!parameter.number) {
     return invalid(parameter.text.empty() ? fmt::format("{} is not set: Tutti decides", parameter.name)
-                                          : fmt::format("{}=\"{}\" is no number", parameter.name, parameter.text));
+                                          : fmt::format("{}=\"{}\" is not a number", parameter.name, parameter.text));
   }
   if (*parameter.number < low || *parameter.number > high) {
-    return invalid(fmt::format("{}={} is outside {} to {}, which the type holds: read it as a wider one",
+    return invalid(fmt::format("{}={} is outside {} to {}, the range of the type: read it with a wider type",
                                parameter.name, *parameter.number, low, high));
   }
   return *parameter.number;
@@ -77,7 +77,7 @@ std::string bytes_of(const Parameter& parameter) {
 
 std::string dump(const Parameters& parameters) {
   std::string text;
-  for (const Parameter* one : parameters.shown()) {
+  for (const Parameter* one : parameters.listed()) {
     text += one->text.empty() ? fmt::format("tutti: {} is not set\n", one->name)
                               : fmt::format("tutti: {}={}\n", one->name, one->text);
   }

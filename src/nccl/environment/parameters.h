@@ -1,5 +1,5 @@
-// The settings in effect as NCCL's parameter functions show them: the NCCL_* variables that Tutti maps, and all
-// TUTTI_* ones. Values, in one table that never changes. Any thread.
+// The settings in effect, for NCCL's parameter functions: the NCCL_* variables that Tutti maps, and all TUTTI_*
+// variables. They are values in one table that never changes. All functions may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -18,39 +18,40 @@ namespace tutti::nccl {
 struct Parameter {
   std::string name;
   std::string text;                    // empty: not set, Tutti decides
-  std::optional<std::int64_t> number;  // of those that are numbers, and set
+  std::optional<std::int64_t> number;  // if it is set and a number
   bool is_published = false;           // shown without NCCL_PARAM_DUMP_ALL
 };
 
 class Parameters {
  public:
   Parameters(const EnvironmentSettings& settings, const Config& config);
-  Parameters(Parameters&&) = default;  // a copy's pointers would be the original's
+  Parameters(Parameters&&) = default;  // movable only: the pointers in listed_ of a copy would point into the original
   Parameters& operator=(Parameters&&) = default;
 
-  // Null where there is no such name.
+  // Returns null if there is no such name.
   const Parameter* find(std::string_view name) const;
-  // Whether the pointer is one that find() has given.
+  // Whether find() can have returned this pointer.
   bool holds(const Parameter* parameter) const;
-  // Sorted by name; the published ones alone where NCCL_PARAM_DUMP_ALL is not set.
-  std::span<const Parameter* const> shown() const { return shown_; }
+  // The parameters to list, sorted by name. Without NCCL_PARAM_DUMP_ALL these are only the published ones.
+  std::span<const Parameter* const> listed() const { return listed_; }
 
  private:
   std::vector<Parameter> all_;  // sorted by name
-  std::vector<const Parameter*> shown_;
+  std::vector<const Parameter*> listed_;
 };
 
-// The value between two bounds. Errors (kInvalidArgument): a text, not set, outside.
+// The value, which must be from `low` to `high`. Errors (kInvalidArgument): the parameter is not set, is not a number,
+// or is out of range.
 Result<std::int64_t> number_between(const Parameter& parameter, std::int64_t low, std::int64_t high);
 
-// The value's bytes: those of a number as std::int64_t; of a text its characters and a zero; of what is not set a zero.
+// The bytes of the value: a number as std::int64_t; a text with a terminating zero; a single zero if it is not set.
 std::string bytes_of(const Parameter& parameter);
 
-// What ncclParamDumpAll() writes: a line for each that is shown.
+// The text that ncclParamDumpAll() prints: a line for each parameter in listed().
 std::string dump(const Parameters& parameters);
 
-// Of this process, from process_settings() and what its TUTTI_* variables say over it; made at the first call, for the
-// reason that stands there. Errors: as process_settings() and parse_config().
+// The parameters of this process: process_settings(), overridden by its TUTTI_* variables. Created at the first call,
+// because all functions must use the same values. Errors: as process_settings() and parse_config().
 const Result<Parameters>& process_parameters();
 
 }  // namespace tutti::nccl

@@ -1,5 +1,6 @@
-// NCCL's parameter functions over parameters.h. A handle is the address of a Parameter of this process, and lives as
-// long as it does. What is handed out as text belongs to the calling thread until its next call of the same function.
+// NCCL's parameter functions, on top of parameters.h. A handle is the address of a Parameter of this process, and is
+// valid until the process exits. A text that a function returns belongs to the calling thread and is valid until its
+// next call of the same function.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,8 +22,8 @@ ncclResult_t find(const char* function, const char* key, const Parameter** param
   if (!parameters) return fail(parameters.error());
   *parameter = parameters->find(key);
   if (*parameter != nullptr) return ncclSuccess;
-  return fail(ncclInvalidArgument, fmt::format("{}: there is no parameter {}: ncclParamGetAllParameterKeys() has them "
-                                               "all where NCCL_PARAM_DUMP_ALL=1 is set",
+  return fail(ncclInvalidArgument, fmt::format("{}: there is no parameter {}: ncclParamGetAllParameterKeys() lists "
+                                               "all if NCCL_PARAM_DUMP_ALL=1 is set",
                                                function, key));
 }
 
@@ -32,7 +33,7 @@ ncclResult_t check(const char* function, ncclParamHandle_t handle, const void* o
   if (!parameters) return fail(parameters.error());
   *parameter = reinterpret_cast<const Parameter*>(handle);
   if (parameters->holds(*parameter)) return ncclSuccess;
-  return fail(ncclInvalidArgument, fmt::format("{}: the handle is none that ncclParamBind() has given", function));
+  return fail(ncclInvalidArgument, fmt::format("{}: the handle is none that ncclParamBind() returned", function));
 }
 
 template <class Number>
@@ -57,7 +58,7 @@ TUTTI_NCCL(ncclResult_t, ParamBind, ncclParamHandle_t* out, const char* key) {
     if (out == nullptr) return fail(ncclInvalidArgument, "ncclParamBind: the place for the handle is null");
     const Parameter* parameter = nullptr;
     if (const ncclResult_t right = find("ncclParamBind", key, &parameter); right != ncclSuccess) return right;
-    // The interface has no const; nothing is ever written through it.
+    // The handle type has no const, but nothing is ever written through a handle.
     *out = reinterpret_cast<ncclParamHandle_t>(const_cast<Parameter*>(parameter));
     return ncclSuccess;
   });
@@ -142,7 +143,7 @@ TUTTI_NCCL(ncclResult_t, ParamGetAllParameterKeys, const char*** table, int* tab
     const auto& parameters = process_parameters();
     if (!parameters) return fail(parameters.error());
     keys.clear();
-    for (const Parameter* one : parameters->shown()) keys.push_back(one->name.c_str());
+    for (const Parameter* one : parameters->listed()) keys.push_back(one->name.c_str());
     *table = keys.data();
     *tableLen = static_cast<int>(keys.size());
     return ncclSuccess;

@@ -15,7 +15,8 @@ namespace {
 
 Error config_error(std::string message) { return {ErrorCode::kConfig, ErrorScope::kCall, -1, std::move(message)}; }
 
-// Takes the part before the first `separator` off `rest`, with the separator; nothing when `rest` is used up.
+// Removes the part before the first `separator` from `rest`, together with the separator, and returns the part.
+// Returns nothing if `rest` has been consumed.
 std::optional<std::string_view> take_part(std::optional<std::string_view>& rest, char separator) {
   if (!rest) return std::nullopt;
   const std::size_t at = rest->find(separator);
@@ -33,7 +34,7 @@ std::optional<std::size_t> find_word(std::string_view word, std::span<const std:
 
 std::string listed(std::span<const std::string_view> words) { return fmt::format("{}", fmt::join(words, ", ")); }
 
-// "ring,tree" or "^nvls" as bits.
+// Parses one entry, such as "ring,tree" or "^nvls", into bits.
 Result<std::uint32_t> parse_words(std::string_view variable, std::string_view text,
                                   std::span<const std::string_view> words) {
   const std::uint32_t all = (1u << words.size()) - 1;
@@ -75,9 +76,10 @@ bool same_word(std::string_view a, std::string_view b) {
   return a.size() == b.size() && strncasecmp(a.data(), b.data(), a.size()) == 0;
 }
 
-Result<Choice> parse_choice(std::string_view variable, std::string_view text, std::span<const std::string_view> words) {
+Result<AllowedValues> parse_allowed_values(std::string_view variable, std::string_view text,
+                                           std::span<const std::string_view> words) {
   TUTTI_ASSERT(!words.empty() && words.size() < 32);
-  Choice choice;
+  AllowedValues choice;
   choice.allowed.fill((1u << words.size()) - 1);
   std::optional<std::string_view> rest = text;
   bool first = true;
@@ -118,7 +120,7 @@ std::vector<InterfaceAddress> filter_interfaces(std::string_view pattern, Socket
   const auto fits = [&](std::string_view name) {
     std::optional<std::string_view> rest = pattern;
     while (const auto one = take_part(rest, ',')) {
-      // A port after a colon is for cards, not for interfaces.
+      // NCCL allows ":PORT" after the name of an RDMA device. It means nothing for an interface, so it is cut off.
       const std::string_view wanted = one->substr(0, one->find(':'));
       if (!wanted.empty() && (exact ? name == wanted : name.starts_with(wanted))) return true;
     }
@@ -134,7 +136,7 @@ std::vector<InterfaceAddress> filter_interfaces(std::string_view pattern, Socket
   return found;
 }
 
-Status check_place(std::string_view text) {
+Status check_root_address(std::string_view text) {
   const std::size_t colon = text.rfind(':');
   const bool bracketed = text.starts_with('[');
   const auto port = colon == std::string_view::npos ? std::nullopt : parse_number(text.substr(colon + 1));
@@ -143,7 +145,7 @@ Status check_place(std::string_view text) {
       bracketed ? host.size() > 2 && host.ends_with(']') : !host.empty() && host.find(':') == std::string_view::npos;
   if (!port || *port < 1 || *port > 65535 || !host_fits) {
     return config_error(fmt::format(
-        "NCCL_COMM_ID=\"{}\" is no place to meet: give host:port, address:port or [v6 address]:port", text));
+        "NCCL_COMM_ID=\"{}\" is not a valid address: give host:port, address:port or [v6 address]:port", text));
   }
   return {};
 }

@@ -1,4 +1,4 @@
-// The forms that values of NCCL's variables have. Pure; any thread.
+// Parsers for the values of NCCL's variables. The functions have no state, and may be called from any thread.
 #pragma once
 
 #include <array>
@@ -15,38 +15,41 @@
 
 namespace tutti::nccl {
 
-// A whole number, decimal, 0x... or 0...; nothing for anything else.
+// Parses an integer: decimal, hexadecimal (0x...) or octal (0...). Returns nothing for any other text.
 std::optional<std::int64_t> parse_number(std::string_view text);
 
-bool same_word(std::string_view a, std::string_view b);  // upper and lower case alike
+bool same_word(std::string_view a, std::string_view b);  // compares without regard to case
 
-// For which collectives NCCL_ALGO and NCCL_PROTO can say something; the others have no choice in NCCL.
+// The collectives to which NCCL_ALGO and NCCL_PROTO apply. For the others NCCL has no choice.
 inline constexpr std::size_t kListedFunctions = 5;
 inline constexpr std::array<std::string_view, kListedFunctions> kFunctionNames = {"Broadcast", "Reduce", "AllGather",
                                                                                   "ReduceScatter", "AllReduce"};
 
-// What such a list leaves: bit i of allowed[f] is set where words[i] may serve kFunctionNames[f].
-struct Choice {
+// The result of such a list: bit i of allowed[f] is set if words[i] may be used for kFunctionNames[f].
+struct AllowedValues {
   std::array<std::uint32_t, kListedFunctions> allowed{};
-  std::array<bool, kListedFunctions> named{};  // the function has an entry of its own
+  std::array<bool, kListedFunctions> named{};  // whether the list has an entry for this function
 };
 
-// "ring,tree", "^nvls", "allreduce:tree,ring;allgather:ring", "^LL128;allreduce:LL128": entries with a semicolon
-// between, the first without a function for all of them; a later entry replaces what an earlier one said. Errors:
-// kConfig (a word, a function that there is not; a later entry without a function).
-Result<Choice> parse_choice(std::string_view variable, std::string_view text, std::span<const std::string_view> words);
+// Parses a list such as "ring,tree", "^nvls" (all except nvls), "allreduce:tree,ring;allgather:ring" or
+// "^LL128;allreduce:LL128". Entries are separated by semicolons. Only the first entry may have no function; it then
+// applies to all functions. A later entry replaces an earlier one for the same function. Errors: kConfig (an unknown
+// word or function; a later entry without a function).
+Result<AllowedValues> parse_allowed_values(std::string_view variable, std::string_view text,
+                                           std::span<const std::string_view> words);
 
 enum class SocketFamily : std::uint8_t { kAny, kIpv4, kIpv6 };
 
-// NCCL_SOCKET_IFNAME: "eth,ib": interfaces whose names begin so; "=eth0,eth1": with just these names; "^docker",
-// "^=docker0": all but those. Of `there`, in its order, without link-local addresses of IPv6.
+// The interfaces in `there` that match NCCL_SOCKET_IFNAME, in the same order. "eth,ib" matches names with these
+// prefixes; "=eth0,eth1" matches exactly these names; "^docker" and "^=docker0" match all others. Link-local IPv6
+// addresses are left out.
 std::vector<InterfaceAddress> filter_interfaces(std::string_view pattern, SocketFamily family,
                                                 std::span<const InterfaceAddress> there);
 
-// NCCL_COMM_ID: "host:port", "address:port" or "[v6]:port". Errors: kConfig.
-Status check_place(std::string_view text);
+// Checks the form of NCCL_COMM_ID: "host:port", "address:port" or "[v6]:port". Errors: kConfig.
+Status check_root_address(std::string_view text);
 
-// The NAME=VALUE lines of a file of settings; lines that begin with # and those without = are left out, as NCCL does.
+// The NAME=VALUE lines of a configuration file. Lines that begin with # and lines without = are skipped, as in NCCL.
 std::vector<std::pair<std::string, std::string>> parse_conf(std::string_view text);
 
 }  // namespace tutti::nccl

@@ -1,3 +1,4 @@
+// A minimal encoder of protobuf messages, and the conversion of operations to Chakra nodes.
 #include "plan/formats/chakra.h"
 
 #include <fmt/format.h>
@@ -8,29 +9,30 @@
 namespace tutti {
 namespace {
 
-// One protobuf message, field by field.
-class Message {
+// A protobuf message, encoded field by field.
+class ProtobufMessage {
  public:
-  Message& number(std::uint32_t field, std::uint64_t value) {
+  ProtobufMessage& number(std::uint32_t field, std::uint64_t value) {
     varint(bytes_, std::uint64_t{field} << 3 | kVarint);
     varint(bytes_, value);
     return *this;
   }
-  Message& text(std::uint32_t field, std::string_view value) {
+  ProtobufMessage& text(std::uint32_t field, std::string_view value) {
     varint(bytes_, std::uint64_t{field} << 3 | kLength);
     varint(bytes_, value.size());
     bytes_ += value;
     return *this;
   }
-  Message& numbers(std::uint32_t field, const std::vector<std::uint32_t>& values) {  // packed
+  // A packed repeated field.
+  ProtobufMessage& numbers(std::uint32_t field, const std::vector<std::uint32_t>& values) {
     if (values.empty()) return *this;
     std::string packed;
     for (const std::uint32_t value : values) varint(packed, value);
     return text(field, packed);
   }
-  Message& message(std::uint32_t field, const Message& value) { return text(field, value.bytes_); }
+  ProtobufMessage& message(std::uint32_t field, const ProtobufMessage& value) { return text(field, value.bytes_); }
 
-  // As one of a row of messages.
+  // Appends this message, preceded by its length, to a sequence of messages.
   void append_to(std::string& file) const {
     varint(file, bytes_.size());
     file += bytes_;
@@ -47,19 +49,19 @@ class Message {
   std::string bytes_;
 };
 
-// Field numbers of et_def.proto, and of its enumeration NodeType.
+// Field numbers of et_def.proto, and values of its enumeration NodeType.
 constexpr std::uint32_t kMetadataVersion = 1;
 constexpr std::uint32_t kNodeId = 1, kNodeName = 2, kNodeType = 3, kNodeDataDeps = 5, kNodeAttr = 10;
 constexpr std::uint32_t kAttrName = 1, kAttrInt32 = 7, kAttrInt64 = 9, kAttrUint64 = 13, kAttrBool = 27;
 constexpr std::uint64_t kComp = 4, kCommSend = 5, kCommRecv = 6;
 
-void add_attribute(Message& node, std::string_view name, std::uint32_t type, std::uint64_t value) {
-  node.message(kNodeAttr, Message().text(kAttrName, name).number(type, value));
+void add_attribute(ProtobufMessage& node, std::string_view name, std::uint32_t type, std::uint64_t value) {
+  node.message(kNodeAttr, ProtobufMessage().text(kAttrName, name).number(type, value));
 }
 
-Message node_of(std::uint32_t rank, std::uint32_t id, const Operation& operation) {
+ProtobufMessage node_of(std::uint32_t rank, std::uint32_t id, const Operation& operation) {
   const bool sends = operation.kind == OperationKind::kSend;
-  Message node;
+  ProtobufMessage node;
   node.number(kNodeId, id);
   if (operation.kind == OperationKind::kStep) {
     node.text(kNodeName, fmt::format("step {}", id)).number(kNodeType, kComp);
@@ -83,7 +85,7 @@ Message node_of(std::uint32_t rank, std::uint32_t id, const Operation& operation
 
 std::string to_chakra(std::uint32_t rank, const std::vector<Operation>& operations) {
   std::string file;
-  Message().text(kMetadataVersion, "0.0.4").append_to(file);
+  ProtobufMessage().text(kMetadataVersion, "0.0.4").append_to(file);
   for (std::size_t i = 0; i < operations.size(); ++i) {
     node_of(rank, static_cast<std::uint32_t>(i), operations[i]).append_to(file);
   }

@@ -1,3 +1,4 @@
+// Writes each operation as a line with a label, and then the dependencies between the labels.
 #include "plan/formats/goal.h"
 
 #include <fmt/format.h>

@@ -1,7 +1,9 @@
-// A plan as GOAL, the text that LogGOPSim, ATLAHS and their kin simulate (T. Hoefler, T. Schneider, A. Lumsdaine,
-// "LogGOPSim: simulating large-scale applications in the LogGOPS model", 2010). Pure functions.
+// Exports a plan as GOAL, the text format that LogGOPSim, ATLAHS and similar simulators read (T. Hoefler, T.
+// Schneider, A. Lumsdaine, "LogGOPSim: simulating large-scale applications in the LogGOPS model", 2010). Pure
+// functions.
 //
-// Steps are `calc 0`: what a plan adds and copies costs nothing there. An empty message is written as one byte long.
+// A step is written as `calc 0`, so the plan's additions and copies take no time in the simulation. An empty
+// message is written with a length of one byte.
 #pragma once
 
 #include <string>
@@ -10,7 +12,7 @@
 
 namespace tutti {
 
-// The line before the ranks, and one rank's program.
+// The first line of the file, and the program of one rank.
 std::string goal_header(std::uint32_t ranks);
 std::string to_goal(std::uint32_t rank, const std::vector<Operation>& operations);
 

@@ -1,4 +1,4 @@
-// The writer; json_parse.cc is the reader.
+// Writes plan files. json_parse.cc reads them.
 #include "plan/formats/json.h"
 
 #include <fmt/format.h>
@@ -37,7 +37,7 @@ void write_ends(Out& out, const Channel& channel, std::span<const std::uint16_t>
   }
 }
 
-// The fields of one step, in one line.
+// Writes the fields of one step in one line.
 class StepWriter {
  public:
   explicit StepWriter(Out& out) : out_(out) {}
@@ -93,7 +93,8 @@ class StepWriter {
   bool first_ = true;
 };
 
-// True where a reader that numbers ports by their first use gets the same numbers.
+// True if a reader that numbers the ports in the order of their first use obtains the same numbers. Otherwise the
+// file must list the ports.
 bool ports_follow_use(const Channel& channel) {
   std::size_t next = 0;
   for (const Step& step : channel.steps) {

@@ -1,4 +1,5 @@
-// Plans as text for people and programs: the format "tutti_plan" 1, told in docs/plan-json.md. Pure functions.
+// Reads and writes plans as JSON: version 1 of the format "tutti_plan", described in docs/plan-json.md. Pure
+// functions.
 #pragma once
 
 #include <string>
@@ -9,28 +10,29 @@
 
 namespace tutti {
 
-// A plan and what a file says beside it.
+// The contents of a plan file: the plan, and labels for people.
 struct PlanFile {
   Plan plan;
-  std::string name{};     // for people, see is_label()
-  std::string comment{};  // the same
-  // False: the text did not say whether PlanShape::windows_in_place, and the plan has the default.
+  std::string name{};     // must satisfy is_label()
+  std::string comment{};  // must satisfy is_label()
+  // False: the text has no field "windows_in_place", and the plan has the default of PlanShape::windows_in_place.
   bool says_windows_in_place = true;
 
   bool operator==(const PlanFile&) const = default;
 };
 
-// UTF-8 without control characters and characters that change the direction of text, at most `most_bytes` long.
+// True if the text is UTF-8 of at most `most_bytes` bytes, without control characters and without characters that
+// change the direction of text.
 bool is_label(std::string_view text, std::size_t most_bytes);
 
-// One line for each step. name and comment must be labels. Every plan whose channels came from ChannelBuilder is read
-// back as an equal one; others as one that does the same.
+// Writes one line for each step. name and comment must be labels. If the plan's channels were built with
+// ChannelBuilder, the plan that is read back is equal to it. Otherwise the plan that is read back does the same.
 std::string to_json(const PlanFile& file);
 
-// Reads and checks the text, not the plan: verify() is left to the caller. Every error names its place: "line 3, column
-// 7: ..." where the text is not JSON, "ranks[2].channels[0].steps[5].receive[0].peer: ..." where it is. Memory stays
-// within some 10 times the text. Errors: kInvalidPlan; kUnsupported for another version and for more than PlanLimits
-// (tutti/plan.h).
+// Reads and checks the text. It does not verify the plan: the caller calls verify(). Every error contains its
+// position: "line 3, column 7: ..." if the text is not JSON, and "ranks[2].channels[0].steps[5].receive[0].peer:
+// ..." if it is. Uses at most about 10 times as much memory as the text. Errors: kInvalidPlan; kUnsupported if the
+// version is unknown or if the plan exceeds PlanLimits (tutti/plan.h).
 Result<PlanFile> parse_plan(std::string_view text);
 
 }  // namespace tutti

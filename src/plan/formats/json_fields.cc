@@ -1,3 +1,4 @@
+// The table of fields, from the innermost objects to the outermost one, and the functions that store their values.
 #include "plan/formats/json_fields.h"
 
 #include <fmt/format.h>
@@ -12,7 +13,7 @@ namespace tutti::json_fields {
 namespace {
 
 constexpr std::uint64_t kMost32 = std::numeric_limits<std::uint32_t>::max();
-// Sends and receives to and from every other rank on every lane.
+// One send and one receive port for every other rank and every lane.
 constexpr std::uint64_t kMostPorts = std::uint64_t{2} * (PlanLimits::kRanks - 1) * PlanLimits::kLanes;
 
 std::string too_many(std::string_view what, std::uint64_t most) {
@@ -37,7 +38,7 @@ std::string set_label(std::string& label, const std::string& word, std::size_t m
   return "";
 }
 
-std::string set_collective(Reading& reading, const std::string& word) {
+std::string set_collective(ReaderState& reading, const std::string& word) {
   const auto kind = parse_collective(word);
   if (!kind || *kind == CollectiveKind::kSendReceive) {
     std::string known;
@@ -50,14 +51,15 @@ std::string set_collective(Reading& reading, const std::string& word) {
   return "";
 }
 
-std::string set_algorithm(Reading& reading, const std::string& word) {
+std::string set_algorithm(ReaderState& reading, const std::string& word) {
   const auto algorithm = parse_algorithm(word);
-  if (!algorithm || *algorithm == Algorithm::kAuto) return "is no algorithm that a plan may name; leave it out";
+  if (!algorithm || *algorithm == Algorithm::kAuto)
+    return "is not an algorithm that a plan may name; leave the field out";
   reading.file.plan.shape.algorithm = *algorithm;
   return "";
 }
 
-std::string set_order(Reading& reading, const std::string& word) {
+std::string set_order(ReaderState& reading, const std::string& word) {
   for (const Order order : {Order::kAny, Order::kByRank, Order::kCyclic}) {
     if (word != order_word(order)) continue;
     reading.file.plan.shape.order = order;
@@ -66,7 +68,7 @@ std::string set_order(Reading& reading, const std::string& word) {
   return R"(should be "any", "by_rank" or "cyclic")";
 }
 
-std::string set_direction(Reading& reading, const std::string& word) {
+std::string set_direction(ReaderState& reading, const std::string& word) {
   for (const Direction direction : {Direction::kReceive, Direction::kSend}) {
     if (word != direction_word(direction)) continue;
     reading.end.direction = direction;
@@ -75,23 +77,23 @@ std::string set_direction(Reading& reading, const std::string& word) {
   return R"(should be "send" or "receive")";
 }
 
-std::string begin_end(Reading& reading) {
+std::string begin_end(ReaderState& reading) {
   reading.end = {};
   return ++reading.messages > 2 * std::uint64_t{PlanLimits::kMessages}
              ? too_many("sends and receives", 2 * std::uint64_t{PlanLimits::kMessages})
              : "";
 }
 
-std::string end_port(Reading& reading) {
-  if (reading.channel.steps() > 0) return "the ports should stand before \"steps\"";
+std::string end_port(ReaderState& reading) {
+  if (reading.channel.steps() > 0) return "the ports must be before \"steps\"";
   const Port& end = reading.end;
   const bool sends = end.direction == Direction::kSend;
   const std::uint16_t port =
       sends ? reading.channel.send_to(end.peer, end.lane) : reading.channel.receive_from(end.peer, end.lane);
-  return port == reading.ports++ ? "" : fmt::format("is port {} once more", port);
+  return port == reading.ports++ ? "" : fmt::format("is the same as port {}", port);
 }
 
-std::string begin_step(Reading& reading) {
+std::string begin_step(ReaderState& reading) {
   reading.source = reading.sink = {};
   reading.position = 0;
   reading.receives.clear();
@@ -101,7 +103,7 @@ std::string begin_step(Reading& reading) {
   return ++reading.steps > PlanLimits::kSteps ? too_many("steps", PlanLimits::kSteps) : "";
 }
 
-std::string end_step(Reading& reading) {
+std::string end_step(ReaderState& reading) {
   if (reading.position > reading.receives.size()) {
     return fmt::format("local.position is {}, but the step receives {}", reading.position, reading.receives.size());
   }
@@ -127,76 +129,76 @@ constexpr Field kEndFields[] = {
      .content = C::kNumber,
      .required = true,
      .most = PlanLimits::kRanks - 1,
-     .number = [](Reading& r, std::uint64_t n) { r.end.peer = static_cast<std::uint32_t>(n); }},
+     .number = [](ReaderState& r, std::uint64_t n) { r.end.peer = static_cast<std::uint32_t>(n); }},
     {.name = "lane",
      .content = C::kNumber,
      .most = PlanLimits::kLanes - 1,
-     .number = [](Reading& r, std::uint64_t n) { r.end.lane = static_cast<std::uint16_t>(n); }},
+     .number = [](ReaderState& r, std::uint64_t n) { r.end.lane = static_cast<std::uint16_t>(n); }},
 };
 constexpr Field kPortFields[] = {
     kEndFields[0],
     kEndFields[1],
-    {.name = "direction", .content = C::kWord, .required = true, .word = set_direction},
+    {.name = "direction", .content = C::kString, .required = true, .word = set_direction},
 };
 constexpr Field kLocalFields[] = {
     {.name = "space",
-     .content = C::kWord,
+     .content = C::kString,
      .required = true,
-     .word = [](Reading& r, const std::string& word) { return set_space(r.source, word, true); }},
+     .word = [](ReaderState& r, const std::string& word) { return set_space(r.source, word, true); }},
     {.name = "chunk",
      .content = C::kNumber,
      .required = true,
      .most = kMost32,
-     .number = [](Reading& r, std::uint64_t n) { r.source.chunk = static_cast<std::uint32_t>(n); }},
+     .number = [](ReaderState& r, std::uint64_t n) { r.source.chunk = static_cast<std::uint32_t>(n); }},
     {.name = "position",
      .content = C::kNumber,
      .most = PlanLimits::kOperands,
-     .number = [](Reading& r, std::uint64_t n) { r.position = static_cast<std::uint32_t>(n); }},
+     .number = [](ReaderState& r, std::uint64_t n) { r.position = static_cast<std::uint32_t>(n); }},
 };
 constexpr Field kStoreFields[] = {
     {.name = "space",
-     .content = C::kWord,
+     .content = C::kString,
      .required = true,
-     .word = [](Reading& r, const std::string& word) { return set_space(r.sink, word, false); }},
+     .word = [](ReaderState& r, const std::string& word) { return set_space(r.sink, word, false); }},
     {.name = "chunk",
      .content = C::kNumber,
      .required = true,
      .most = kMost32,
-     .number = [](Reading& r, std::uint64_t n) { r.sink.chunk = static_cast<std::uint32_t>(n); }},
+     .number = [](ReaderState& r, std::uint64_t n) { r.sink.chunk = static_cast<std::uint32_t>(n); }},
 };
 constexpr Field kAfterFields[] = {
     {.name = "channel",
      .content = C::kNumber,
      .required = true,
      .most = PlanLimits::kChannels - 1,
-     .number = [](Reading& r, std::uint64_t n) { r.wait.other_channel = static_cast<std::uint16_t>(n); }},
+     .number = [](ReaderState& r, std::uint64_t n) { r.wait.other_channel = static_cast<std::uint16_t>(n); }},
     {.name = "step",
      .content = C::kNumber,
      .required = true,
      .most = PlanLimits::kSteps - 1,
-     .number = [](Reading& r, std::uint64_t n) { r.wait.other_step = static_cast<std::uint32_t>(n); }},
+     .number = [](ReaderState& r, std::uint64_t n) { r.wait.other_step = static_cast<std::uint32_t>(n); }},
     {.name = "tiles_before",
      .content = C::kNumber,
      .most = 1,
-     .number = [](Reading& r, std::uint64_t n) { r.wait.tiles_before = static_cast<std::uint16_t>(n); }},
+     .number = [](ReaderState& r, std::uint64_t n) { r.wait.tiles_before = static_cast<std::uint16_t>(n); }},
 };
 
 constexpr Field kReceive = {.begin = begin_end,
-                            .end = [](Reading& r) { return r.receives.push_back(r.end), std::string(); },
+                            .end = [](ReaderState& r) { return r.receives.push_back(r.end), std::string(); },
                             .inside = kEndFields};
 constexpr Field kSend = {.begin = begin_end,
-                         .end = [](Reading& r) { return r.sends.push_back(r.end), std::string(); },
+                         .end = [](ReaderState& r) { return r.sends.push_back(r.end), std::string(); },
                          .inside = kEndFields};
 constexpr Field kAfter = {.begin =
-                              [](Reading& r) {
+                              [](ReaderState& r) {
                                 r.wait = {};
                                 return ++r.waits > PlanLimits::kMessages ? too_many("waits", PlanLimits::kMessages)
                                                                          : std::string();
                               },
-                          .end = [](Reading& r) { return r.after.push_back(r.wait), std::string(); },
+                          .end = [](ReaderState& r) { return r.after.push_back(r.wait), std::string(); },
                           .inside = kAfterFields};
 constexpr Field kPort = {
-    .begin = [](Reading& r) { return r.end = {}, std::string(); }, .end = end_port, .inside = kPortFields};
+    .begin = [](ReaderState& r) { return r.end = {}, std::string(); }, .end = end_port, .inside = kPortFields};
 
 constexpr Field kStepFields[] = {
     {.name = "receive", .content = C::kArray, .most = PlanLimits::kOperands, .inside = {&kReceive, 1}},
@@ -204,8 +206,8 @@ constexpr Field kStepFields[] = {
     {.name = "store", .content = C::kObject, .inside = kStoreFields},
     {.name = "send", .content = C::kArray, .most = PlanLimits::kOperands, .inside = {&kSend, 1}},
     {.name = "completes",
-     .content = C::kTruth,
-     .number = [](Reading& r, std::uint64_t truth) { r.completes = truth != 0; }},
+     .content = C::kBoolean,
+     .number = [](ReaderState& r, std::uint64_t truth) { r.completes = truth != 0; }},
     {.name = "after", .content = C::kArray, .most = PlanLimits::kMessages, .inside = {&kAfter, 1}},
 };
 constexpr Field kStep = {.begin = begin_step, .end = end_step, .inside = kStepFields};
@@ -215,13 +217,13 @@ constexpr Field kChannelFields[] = {
     {.name = "steps", .content = C::kArray, .required = true, .most = PlanLimits::kSteps, .inside = {&kStep, 1}},
 };
 constexpr Field kChannel = {.begin =
-                                [](Reading& r) {
+                                [](ReaderState& r) {
                                   r.channel = {};
                                   r.ports = 0;
                                   return std::string();
                                 },
                             .end =
-                                [](Reading& r) {
+                                [](ReaderState& r) {
                                   r.file.plan.ranks.back().channels.push_back(std::move(r.channel).build());
                                   return std::string();
                                 },
@@ -233,10 +235,10 @@ constexpr Field kRankFields[] = {
      .most = PlanLimits::kChannels,
      .inside = {&kChannel, 1}},
 };
-constexpr Field kRank = {.begin = [](Reading& r) { return r.file.plan.ranks.emplace_back(), std::string(); },
+constexpr Field kRank = {.begin = [](ReaderState& r) { return r.file.plan.ranks.emplace_back(), std::string(); },
                          .inside = kRankFields};
 constexpr Field kNode = {
-    .content = C::kNumber, .most = PlanLimits::kRanks - 1, .number = [](Reading& r, std::uint64_t n) {
+    .content = C::kNumber, .most = PlanLimits::kRanks - 1, .number = [](ReaderState& r, std::uint64_t n) {
       r.file.plan.shape.collective.nodes.push_back(static_cast<std::uint32_t>(n));
     }};
 
@@ -245,47 +247,50 @@ constexpr Field kTopFields[] = {
      .content = C::kNumber,
      .required = true,
      .most = kMost32,
-     .number = [](Reading& r, std::uint64_t n) { r.format = n; }},
+     .number = [](ReaderState& r, std::uint64_t n) { r.format = n; }},
     {.name = "name",
-     .content = C::kWord,
-     .word = [](Reading& r, const std::string& w) { return set_label(r.file.name, w, PlanLimits::kNameBytes); }},
+     .content = C::kString,
+     .word = [](ReaderState& r, const std::string& w) { return set_label(r.file.name, w, PlanLimits::kNameBytes); }},
     {.name = "comment",
-     .content = C::kWord,
-     .word = [](Reading& r, const std::string& w) { return set_label(r.file.comment, w, PlanLimits::kCommentBytes); }},
-    {.name = "collective", .content = C::kWord, .required = true, .word = set_collective},
-    {.name = "algorithm", .content = C::kWord, .word = set_algorithm},
+     .content = C::kString,
+     .word = [](ReaderState& r,
+                const std::string& w) { return set_label(r.file.comment, w, PlanLimits::kCommentBytes); }},
+    {.name = "collective", .content = C::kString, .required = true, .word = set_collective},
+    {.name = "algorithm", .content = C::kString, .word = set_algorithm},
     {.name = "root",
      .content = C::kNumber,
      .most = PlanLimits::kRanks - 1,
-     .number = [](Reading& r, std::uint64_t n) { r.file.plan.shape.collective.root = static_cast<std::uint32_t>(n); }},
+     .number = [](ReaderState& r,
+                  std::uint64_t n) { r.file.plan.shape.collective.root = static_cast<std::uint32_t>(n); }},
     {.name = "nodes", .content = C::kArray, .most = PlanLimits::kRanks, .inside = {&kNode, 1}},
     {.name = "chunks",
      .content = C::kNumber,
      .least = 1,
      .most = kMost32,
-     .number = [](Reading& r, std::uint64_t n) { r.file.plan.shape.chunks = static_cast<std::uint32_t>(n); }},
+     .number = [](ReaderState& r, std::uint64_t n) { r.file.plan.shape.chunks = static_cast<std::uint32_t>(n); }},
     {.name = "scratch_chunks",
      .content = C::kNumber,
      .most = kMost32,
-     .number = [](Reading& r, std::uint64_t n) { r.file.plan.shape.scratch_chunks = static_cast<std::uint32_t>(n); }},
+     .number = [](ReaderState& r,
+                  std::uint64_t n) { r.file.plan.shape.scratch_chunks = static_cast<std::uint32_t>(n); }},
     {.name = "slots",
      .content = C::kNumber,
      .least = 1,
      .most = PlanLimits::kSlots,
-     .number = [](Reading& r, std::uint64_t n) { r.file.plan.shape.slots = static_cast<std::uint16_t>(n); }},
+     .number = [](ReaderState& r, std::uint64_t n) { r.file.plan.shape.slots = static_cast<std::uint16_t>(n); }},
     {.name = "lanes",
      .content = C::kNumber,
      .least = 1,
      .most = PlanLimits::kLanes,
-     .number = [](Reading& r, std::uint64_t n) { r.file.plan.shape.lanes = static_cast<std::uint16_t>(n); }},
+     .number = [](ReaderState& r, std::uint64_t n) { r.file.plan.shape.lanes = static_cast<std::uint16_t>(n); }},
     {.name = "windows_in_place",
-     .content = C::kTruth,
+     .content = C::kBoolean,
      .number =
-         [](Reading& r, std::uint64_t truth) {
+         [](ReaderState& r, std::uint64_t truth) {
            r.file.plan.shape.windows_in_place = truth != 0;
            r.file.says_windows_in_place = true;
          }},
-    {.name = "order", .content = C::kWord, .word = set_order},
+    {.name = "order", .content = C::kString, .word = set_order},
     {.name = "ranks", .content = C::kArray, .required = true, .most = PlanLimits::kRanks, .inside = {&kRank, 1}},
 };
 constexpr Field kTop = {.name = "plan", .inside = kTopFields};

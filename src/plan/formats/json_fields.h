@@ -1,5 +1,5 @@
-// The table of the plan format: every field, what it may hold, and what is done with it. Internal to the reader
-// (json_parse.cc). docs/plan-json.md is the same table for people.
+// The fields of the plan format as a table: the name, type and range of each field, and how its value is stored.
+// Used only by the reader (json_parse.cc). docs/plan-json.md describes the same fields for people.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,18 @@
 
 namespace tutti::json_fields {
 
-// What has been read so far, and the step, the end and the slice that are being read.
-struct Reading {
+// The state of the reader: the plan so far, and the step, port, wait and slices that are being read.
+struct ReaderState {
   PlanFile& file;
-  std::uint64_t format = kPlanFormat;  // as the text says
-  std::uint64_t steps = 0;             // of all ranks
-  std::uint64_t messages = 0;          // sent and received, of all ranks
-  std::uint64_t waits = 0;             // of all ranks
+  std::uint64_t format = kPlanFormat;  // the version in the text
+  std::uint64_t steps = 0;             // number of steps of all ranks
+  std::uint64_t messages = 0;          // number of sends and receives of all ranks
+  std::uint64_t waits = 0;             // number of waits of all ranks
   ChannelBuilder channel{};
-  std::uint16_t ports = 0;  // of the channel, as listed
+  std::uint16_t ports = 0;  // number of ports of the channel that were listed so far
   Slice source{};
   Slice sink{};
-  std::uint32_t position = 0;  // of the source
+  std::uint32_t position = 0;  // position of the source among the operands
   std::vector<Port> receives{};
   std::vector<Port> sends{};
   std::vector<After> after{};
@@ -33,20 +33,23 @@ struct Reading {
   After wait{};
 };
 
-enum class Content : std::uint8_t { kNumber, kWord, kTruth, kObject, kArray };
+enum class Content : std::uint8_t { kNumber, kString, kBoolean, kObject, kArray };
 
-// Functions return what is wrong, or an empty string.
+// Describes one field, and how its value is stored. The functions that return a string return an error message, or
+// an empty string for success.
 struct Field {
   const char* name = "";
   Content content = Content::kObject;
   bool required = false;
-  std::uint64_t least = 0;                                           // of a number
-  std::uint64_t most = 0;                                            // of a number; elements of an array
-  void (*number)(Reading& reading, std::uint64_t number) = nullptr;  // also true (1) and false (0)
-  std::string (*word)(Reading& reading, const std::string& word) = nullptr;
-  std::string (*begin)(Reading& reading) = nullptr;  // of an object or array; may be null
-  std::string (*end)(Reading& reading) = nullptr;    // of an object; may be null
-  std::span<const Field> inside{};                   // fields of an object; the one element of an array
+  std::uint64_t least = 0;  // smallest value of a number
+  // largest value of a number; for an array, the largest number of elements
+  std::uint64_t most = 0;
+  void (*number)(ReaderState& reading, std::uint64_t number) = nullptr;  // also for booleans, as 1 and 0
+  std::string (*word)(ReaderState& reading, const std::string& word) = nullptr;
+  std::string (*begin)(ReaderState& reading) = nullptr;  // called at the start of an object or array; may be null
+  std::string (*end)(ReaderState& reading) = nullptr;    // called at the end of an object; may be null
+  // for an object its fields; for an array a single entry that describes its elements
+  std::span<const Field> inside{};
 };
 
 const Field& top();

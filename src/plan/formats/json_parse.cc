@@ -1,5 +1,6 @@
-// The reader of plan files: events of a JSON parser drive a table of the format's fields, so nothing that the table
-// does not know is ever kept, nesting ends where the table ends, and every event knows its place.
+// Reads plan files. The events of a JSON parser (SAX) drive a table of the format's fields (json_fields.h). So
+// data that the table does not contain is never stored, nesting is limited by the depth of the table, and each
+// error can report its position.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 #include <utility>
 
 #include "base/config.h"
-#include "base/file_kind.h"
+#include "base/file_format.h"
 #include "plan/formats/json.h"
 #include "plan/formats/json_fields.h"
 #include "tutti/plan.h"
@@ -19,29 +20,30 @@ namespace {
 
 using json_fields::Content;
 using json_fields::Field;
-using json_fields::Reading;
+using json_fields::ReaderState;
 
-constexpr std::size_t kShownToken = 24;  // characters of the text that an error repeats
+constexpr std::size_t kShownToken = 24;  // characters of the text that an error message repeats
 
 std::string_view to_string(Content content) {
   switch (content) {
     case Content::kNumber: return "a whole number";
-    case Content::kWord: return "a string";
-    case Content::kTruth: return "true or false";
+    case Content::kString: return "a string";
+    case Content::kBoolean: return "true or false";
     case Content::kObject: return "an object";
     case Content::kArray: return "an array";
   }
   return "something else";
 }
 
-// Text of a stranger, made fit for an error message.
-std::string shown(std::string_view text) {
+// Makes text from an untrusted file safe to print in an error message: shortens it, and replaces every character
+// that is not printable ASCII by '?'.
+std::string sanitized(std::string_view text) {
   std::string result;
   for (const char c : text.substr(0, kShownToken)) result += c >= 0x20 && c < 0x7f ? c : '?';
   return text.size() > kShownToken ? result + "..." : result;
 }
 
-// Receives the events. Each returns false, which ends the parsing, once there is an error.
+// Receives the parser's events. A handler returns false after an error, which ends the parsing.
 class PlanReader {
  public:
   PlanReader(std::string_view text, PlanFile& file) : text_(text), reading_{.file = file} {}
@@ -67,13 +69,13 @@ class PlanReader {
                 ErrorCode::kUnsupported);
   }
   bool boolean(bool truth) {
-    const Field* field = begin_value(Content::kTruth, "true or false");
+    const Field* field = begin_value(Content::kBoolean, "true or false");
     if (field == nullptr) return false;
     field->number(reading_, truth ? 1 : 0);
     return true;
   }
   bool string(const std::string& word) {
-    const Field* field = begin_value(Content::kWord, "a string");
+    const Field* field = begin_value(Content::kString, "a string");
     if (field == nullptr) return false;
     const std::string fault = field->word(reading_, word);
     return fault.empty() || fail(fault);
@@ -83,38 +85,40 @@ class PlanReader {
   bool key(const std::string& name);
   bool end_object();
   bool end_array() {
-    places_.pop_back();
+    open_.pop_back();
     return true;
   }
   bool parse_error(std::size_t position, const std::string& token, const nlohmann::json::exception& error);
 
  private:
-  // Where the reader stands in one object or array that is open.
-  struct Place {
+  // The position of the reader in an object or array that has not ended yet.
+  struct OpenValue {
     const Field* what = nullptr;
-    const Field* field = nullptr;  // of an object: the one whose value comes next; of an array: its elements
-    std::uint64_t elements = 0;    // begun, of an array
-    std::uint32_t seen = 0;        // a bit for each field of an object
+    // In an object: the field of the next value. In an array: the description of its elements.
+    const Field* field = nullptr;
+    std::uint64_t elements = 0;  // in an array: number of elements that have begun
+    std::uint32_t seen = 0;      // in an object: a bit for each field that was read
   };
 
   const Field* begin_value(Content content, std::string_view had);
   bool start(Content content);
   bool wrong_content(std::string_view had) {
-    begin_value(Content::kObject, had);  // where an object is wanted, the name tells that it is none
+    // Reports the error, unless an object is expected here.
+    begin_value(Content::kObject, had);
     return error_ || fail(fmt::format("should be {}, not {}", "an object", had));
   }
   std::string path() const;
   bool fail(const std::string& what, ErrorCode code = ErrorCode::kInvalidPlan);
 
   std::string_view text_;
-  Reading reading_;
-  std::vector<Place> places_;
+  ReaderState reading_;
+  std::vector<OpenValue> open_;
   std::optional<Error> error_;
 };
 
 std::string PlanReader::path() const {
   std::string path;
-  for (const Place& place : places_) {
+  for (const OpenValue& place : open_) {
     if (place.what->content == Content::kArray) {
       if (place.elements > 0) path += fmt::format("[{}]", place.elements - 1);
     } else if (place.field != nullptr) {
@@ -134,11 +138,12 @@ bool PlanReader::fail(const std::string& what, ErrorCode code) {
   return false;
 }
 
-// The field whose value begins here; none where it must not be `content`.
+// Returns the field of the value that begins here. If the field does not have the type `content`, reports an error
+// and returns null.
 const Field* PlanReader::begin_value(Content content, std::string_view had) {
   const Field* field = &json_fields::top();
-  if (!places_.empty()) {
-    Place& place = places_.back();
+  if (!open_.empty()) {
+    OpenValue& place = open_.back();
     field = place.field;
     if (place.what->content == Content::kArray && ++place.elements > place.what->most) {
       fail(fmt::format("there are more than {}", place.what->most), ErrorCode::kUnsupported);
@@ -156,12 +161,12 @@ bool PlanReader::start(Content content) {
   if (field->begin != nullptr) {
     if (const std::string fault = field->begin(reading_); !fault.empty()) return fail(fault, ErrorCode::kUnsupported);
   }
-  places_.push_back({.what = field, .field = content == Content::kArray ? field->inside.data() : nullptr});
+  open_.push_back({.what = field, .field = content == Content::kArray ? field->inside.data() : nullptr});
   return true;
 }
 
 bool PlanReader::key(const std::string& name) {
-  Place& place = places_.back();
+  OpenValue& place = open_.back();
   place.field = nullptr;
   const std::span<const Field> fields = place.what->inside;
   const auto found = std::find_if(fields.begin(), fields.end(), [&](const Field& field) { return field.name == name; });
@@ -170,20 +175,20 @@ bool PlanReader::key(const std::string& name) {
     known.reserve(fields.size());
     for (const Field& field : fields) known.emplace_back(field.name);
     const std::string_view nearest = nearest_name(std::string_view(name).substr(0, kShownToken), known);
-    return fail(fmt::format("has an unknown field \"{}\"; {}", shown(name),
+    return fail(fmt::format("has an unknown field \"{}\"; {}", sanitized(name),
                             nearest.empty() ? fmt::format("known are {}", fmt::join(known, ", "))
                                             : fmt::format("did you mean \"{}\"?", nearest)));
   }
   const std::uint32_t bit = 1u << (found - fields.begin());
   place.field = &*found;
-  if ((place.seen & bit) != 0) return fail("stands here a second time");
+  if ((place.seen & bit) != 0) return fail("occurs twice");
   place.seen |= bit;
   return true;
 }
 
 bool PlanReader::end_object() {
-  const Place place = places_.back();
-  places_.back().field = nullptr;
+  const OpenValue place = open_.back();
+  open_.back().field = nullptr;
   for (std::size_t i = 0; i < place.what->inside.size(); ++i) {
     const Field& field = place.what->inside[i];
     if (field.required && (place.seen & (1u << i)) == 0) return fail(fmt::format("has no \"{}\"", field.name));
@@ -191,7 +196,7 @@ bool PlanReader::end_object() {
   if (place.what->end != nullptr) {
     if (const std::string fault = place.what->end(reading_); !fault.empty()) return fail(fault);
   }
-  places_.pop_back();
+  open_.pop_back();
   return true;
 }
 
@@ -203,30 +208,33 @@ bool PlanReader::parse_error(std::size_t position, const std::string& token, con
   const std::size_t column = before.size() - (newline == std::string_view::npos ? 0 : newline + 1) + 1;
   const std::string where = path();
   const bool ended = position > text_.size();
-  fail("");  // knows the rank
+  // Sets the rank and the scope of the error.
+  fail("");
   error_->message = fmt::format("line {}, column {}{}{}: this is not JSON: {}", line, column, where.empty() ? "" : ", ",
-                                where, ended ? "the text ends too early" : fmt::format("at \"{}\"", shown(token)));
+                                where, ended ? "the text ends too early" : fmt::format("at \"{}\"", sanitized(token)));
   return false;
 }
 
-// Files that are taken for plans. Empty: it is none of these.
-std::string_view words_of_other_file(FileKind kind) {
+// Names the other file formats that users might pass by mistake. Empty: the text has none of these formats.
+std::string_view name_of_other_format(FileFormat kind) {
   switch (kind) {
-    case FileKind::kMscclAlgorithm: return "an algorithm of MSCCL in XML";
-    case FileKind::kMscclppPlan: return "an execution plan of MSCCL++";
-    case FileKind::kNcclGraphs: return "a file of rings and trees of NCCL (NCCL_GRAPH_FILE)";
-    case FileKind::kNcclTopology: return "a topology file of NCCL";
-    case FileKind::kHwlocTopology: return "a topology of hwloc (lstopo)";
-    case FileKind::kXml: return "XML";
-    case FileKind::kJsonAlgorithm:  // perhaps a plan that is not right; the reader tells
-    case FileKind::kTuttiPlan:
-    case FileKind::kJson:
-    case FileKind::kUnknown: break;
+    case FileFormat::kMscclAlgorithm: return "an algorithm of MSCCL in XML";
+    case FileFormat::kMscclppPlan: return "an execution plan of MSCCL++";
+    case FileFormat::kNcclGraphs: return "a file of rings and trees of NCCL (NCCL_GRAPH_FILE)";
+    case FileFormat::kNcclTopology: return "a topology file of NCCL";
+    case FileFormat::kHwlocTopology: return "a topology of hwloc (lstopo)";
+    case FileFormat::kXml: return "XML";
+    // A JSON file may be a plan with errors. The reader reports them.
+    case FileFormat::kJsonAlgorithm:
+    case FileFormat::kTuttiPlan:
+    case FileFormat::kJson:
+    case FileFormat::kUnknown: break;
   }
   return {};
 }
 
-// Peers can be checked only when all ranks are there.
+// Checks the peers and lanes of all ports. This is possible only after the last rank was read, because the number
+// of ranks is not known before.
 Status check_peers(const Plan& plan) {
   for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
     for (std::size_t c = 0; c < plan.ranks[rank].channels.size(); ++c) {
@@ -258,7 +266,7 @@ Status check_peers(const Plan& plan) {
 }  // namespace
 
 Result<PlanFile> parse_plan(std::string_view text) {
-  if (const std::string_view other = words_of_other_file(file_kind(text)); !other.empty()) {
+  if (const std::string_view other = name_of_other_format(file_format(text)); !other.empty()) {
     return Error{.code = ErrorCode::kInvalidPlan,
                  .message = fmt::format("this is {}; give a plan in the format of docs/plan-json.md, as "
                                         "`tutti plan --json FILE` writes it",
@@ -266,8 +274,8 @@ Result<PlanFile> parse_plan(std::string_view text) {
   }
   if (text.size() > PlanLimits::kJsonBytes) {
     return Error{.code = ErrorCode::kUnsupported,
-                 .message = fmt::format("the plan is too large: {} bytes of text, at most {} are taken", text.size(),
-                                        PlanLimits::kJsonBytes)};
+                 .message = fmt::format("the plan is too large: {} bytes of text, at most {} are supported",
+                                        text.size(), PlanLimits::kJsonBytes)};
   }
   PlanFile file;
   file.says_windows_in_place = false;
@@ -275,7 +283,7 @@ Result<PlanFile> parse_plan(std::string_view text) {
   PlanReader reader(text, file);
   const bool read = nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
   if (auto error = reader.take_error()) return *std::move(error);
-  if (!read) return Error{.code = ErrorCode::kInvalidPlan, .message = "the text is no JSON"};
+  if (!read) return Error{.code = ErrorCode::kInvalidPlan, .message = "the text is not JSON"};
   file.plan.shape.collective.ranks = static_cast<std::uint32_t>(file.plan.ranks.size());
   if (auto peers = check_peers(file.plan); !peers) return peers.error();
   return file;

@@ -1,4 +1,4 @@
-// Words of the plan format that are the format's own: its reader and its writer share them. Internal to this folder.
+// Keywords of the plan format that its reader and its writer share. Internal to this folder.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,5 @@
+// Runs the plan twice with lengths as values, for a full tile and for the last tile, and then lists the operations
+// of any rank on request.
 #include "plan/formats/operations.h"
 
 #include <fmt/format.h>
@@ -20,10 +22,11 @@ Error refusal(ErrorCode code, std::string message) {
   return {.code = code, .scope = ErrorScope::kCall, .rank = -1, .message = std::move(message)};
 }
 
-// The evaluator's domain in which a value is its length: one tile, credits without end.
+// A domain of the evaluator (plan/evaluate.h). Its values are lengths. Runs one tile, with an unlimited number of
+// credits.
 class Lengths1Tile {
  public:
-  using ByStep = std::vector<std::vector<std::vector<std::uint64_t>>>;  // rank, channel, step
+  using ByStep = std::vector<std::vector<std::vector<std::uint64_t>>>;  // indexed by rank, channel, step
 
   Lengths1Tile(const Plan& plan, const CallSize& size, std::uint64_t tile) : plan_(plan), size_(size), tile_(tile) {
     for (const RankPlan& rank : plan.ranks) {
@@ -34,7 +37,7 @@ class Lengths1Tile {
     }
   }
 
-  // Empty where some step can never run.
+  // Returns nothing if some step can never run.
   std::optional<ByStep> run() && {
     for (bool ran = true; ran;) {
       ran = false;
@@ -82,7 +85,8 @@ class Lengths1Tile {
     }
     return 0;
   }
-  // At most 2^16 lanes and 2^24 ranks (algorithms/generators.h).
+  // The key has 24 bits for each rank and 16 for the lane, because there are at most 2^24 ranks
+  // (algorithms/generators.h) and 2^16 lanes.
   std::deque<std::uint64_t>& queue(std::uint16_t port) {
     const Port& end = plan_.ranks[rank_].channels[channel_].ports[port];
     const bool sends = end.direction == Direction::kSend;
@@ -97,12 +101,12 @@ class Lengths1Tile {
   std::uint32_t channel_ = 0;
   std::optional<Layout> layout_;
   std::vector<std::vector<Cursor>> cursors_;
-  std::vector<std::vector<std::uint64_t>> scratch_;  // rank, chunk
+  std::vector<std::vector<std::uint64_t>> scratch_;  // indexed by rank, chunk
   ByStep lengths_;
   std::unordered_map<std::uint64_t, std::deque<std::uint64_t>> queues_;
 };
 
-// Writes out one rank, tile by tile, channel by channel, step by step.
+// Lists the operations of one rank: tile by tile, channel by channel, step by step.
 class RankWriter {
  public:
   RankWriter(const PlanShape& shape, const RankPlan& plan) : shape_(shape), plan_(plan) {
@@ -112,7 +116,8 @@ class RankWriter {
     }
   }
 
-  // The step's own operation and its messages. Those of other channels that it waits for may come later: see close().
+  // Adds the operation of a step and those of its messages. Its waits for other channels are added by end_tile(),
+  // because the steps that it waits for may be added later.
   void add(std::uint32_t c, std::uint32_t s, std::uint64_t bytes) {
     const Channel& channel = plan_.channels[c];
     const Step& step = channel.steps[s];
@@ -137,7 +142,7 @@ class RankWriter {
     before_ = steps_;
     last_.resize(plan_.channels.size(), kNone);
   }
-  // All steps of the tile are there: those that wait for steps of other channels are told which.
+  // Call this after all steps of the tile were added. Adds the waits for steps of other channels.
   void end_tile() {
     for (std::size_t c = 0; c < plan_.channels.size(); ++c) {
       for (const After& after : plan_.channels[c].after) {
@@ -165,10 +170,10 @@ class RankWriter {
   const PlanShape& shape_;
   const RankPlan& plan_;
   std::vector<Operation> operations_;
-  std::vector<std::vector<std::uint32_t>> steps_;    // of this tile: channel, step -> operation
-  std::vector<std::vector<std::uint32_t>> before_;   // of the tile before
-  std::vector<std::uint32_t> last_;                  // of each channel: its last step's operation
-  std::vector<std::vector<std::uint32_t>> numbers_;  // channel, port -> messages so far
+  std::vector<std::vector<std::uint32_t>> steps_;    // operations of this tile, indexed by channel, step
+  std::vector<std::vector<std::uint32_t>> before_;   // operations of the previous tile
+  std::vector<std::uint32_t> last_;                  // the operation of the last step, indexed by channel
+  std::vector<std::vector<std::uint32_t>> numbers_;  // number of messages so far, indexed by channel, port
 };
 
 }  // namespace
@@ -196,7 +201,9 @@ Result<CallOperations> CallOperations::create(const Plan& plan, const CallSize& 
 
 Status CallOperations::count_operations() {
   std::uint64_t of_tile = 0;
-  std::uint64_t most_messages = 0;  // of one channel, hence of one connection
+  // The largest number for one channel. It is an upper bound for one connection, because only one channel uses a
+  // connection.
+  std::uint64_t most_messages = 0;
   for (const RankPlan& rank : plan_->ranks) {
     for (const Channel& channel : rank.channels) {
       std::uint64_t messages = 0;
@@ -214,7 +221,7 @@ Status CallOperations::count_operations() {
   count_ = tiles_ * of_tile;
   constexpr std::uint64_t kMostTags = std::numeric_limits<std::int32_t>::max();
   if (most_messages * tiles_ >= kMostTags / plan_->shape.lanes) {
-    return refusal(ErrorCode::kUnsupported, "more messages on one connection than tags tell apart; choose fewer bytes");
+    return refusal(ErrorCode::kUnsupported, "more messages on one connection than there are tags; choose fewer bytes");
   }
   return {};
 }

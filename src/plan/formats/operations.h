@@ -1,11 +1,12 @@
-// What a plan does in one call, message by message: the form in which other simulators take it (goal.h, chakra.h).
+// Converts one call of a plan to a list of operations (sends, receives and steps), which is the form that other
+// simulators read (goal.h, chakra.h).
 //
-// Each step, in each tile, becomes a receive for each message that it takes, the step itself, and a send for each
-// message that it makes. The step waits for its receives, for the step before it in its channel and for its `after`s;
-// its sends wait for it. Receives wait for nothing: credits are left out, as if every connection held any number of
-// messages. All lengths are exact, worked out by one run of the plan in which a value is its length; so tiles and
-// short last chunks are what the runtime would send. Empty messages are there too: their receivers wait for them. Pure
-// functions; for tools, tests.
+// In each tile, each step becomes a receive for each message that it receives, the step itself, and a send for
+// each message that it sends. The step waits for its receives, for the previous step of its channel, and for the
+// steps in its `after`s. Its sends wait for the step. Receives wait for nothing, because credits are left out: a
+// connection is assumed to hold any number of messages. All lengths are exact. They are computed by running the
+// plan with values that are lengths, so the tiles and the short last chunks are those that the runtime would send.
+// Empty messages are included, because their receivers wait for them. Pure functions, used by tools and tests.
 #pragma once
 
 #include <array>
@@ -18,18 +19,21 @@
 
 namespace tutti {
 
-// Operations of a whole call, all ranks: what can be written to files of a few gigabytes, and read by those others.
+// Limit on the operations of a whole call of all ranks. It keeps the files at a few gigabytes, which the other
+// simulators can read.
 inline constexpr std::uint64_t kMostOperations = 20'000'000;
 
 enum class OperationKind : std::uint8_t { kStep, kSend, kReceive };
 
 struct Operation {
   OperationKind kind = OperationKind::kStep;
-  std::uint32_t peer = 0;              // of kSend and kReceive
-  std::uint32_t tag = 0;               // no two messages from one rank to another have the same
-  std::uint64_t bytes = 0;             // of the message, or of the step's value
-  std::uint32_t additions = 0;         // of kStep: values added to the first one
-  std::vector<std::uint32_t> after{};  // operations of this rank, by index; of other channels also later ones
+  std::uint32_t peer = 0;       // the other rank of a kSend or kReceive
+  std::uint32_t tag = 0;        // different for every message from one rank to another
+  std::uint64_t bytes = 0;      // length of the message, or of the step's value
+  std::uint32_t additions = 0;  // for kStep: number of values that are added to the first one
+  // Operations of this rank that must end before this one, as indices. Those of other channels can have larger
+  // indices.
+  std::vector<std::uint32_t> after{};
 
   bool operator==(const Operation&) const = default;
 };
@@ -42,16 +46,16 @@ struct CallSize {
 
 class CallOperations {
  public:
-  // The plan must outlive it, and be one that is proved. Errors: kInvalidPlan where it can not be run to its end;
-  // kUnsupported for more than kMostOperations or for numbers that tags do not hold.
+  // The plan must outlive the object, and must be valid (see verify()). Errors: kInvalidPlan if the plan does not
+  // run to its end; kUnsupported if there are more than kMostOperations, or more messages than there are tags.
   static Result<CallOperations> create(const Plan& plan, const CallSize& size);
 
   std::uint64_t tiles() const { return tiles_; }
-  std::uint64_t count() const { return count_; }  // of all ranks
+  std::uint64_t count() const { return count_; }  // number of operations of all ranks
   std::vector<Operation> of_rank(std::uint32_t rank) const;
 
  private:
-  // Elements of a step's value in every tile but the last, and in the last.
+  // Elements of a step's value: in every tile except the last, and in the last tile.
   using StepLengths = std::array<std::uint64_t, 2>;
 
   CallOperations(const Plan& plan, const CallSize& size) : plan_(&plan), size_(size) {}
@@ -61,7 +65,7 @@ class CallOperations {
   CallSize size_;
   std::uint64_t tiles_ = 1;
   std::uint64_t count_ = 0;
-  std::vector<std::vector<std::vector<StepLengths>>> lengths_;  // rank, channel, step
+  std::vector<std::vector<std::vector<StepLengths>>> lengths_;  // indexed by rank, channel, step
 };
 
 }  // namespace tutti

@@ -1,3 +1,5 @@
+// Draws in two stages: Schedule runs one tile of the plan and computes the time of each step, and Drawing places
+// the boxes and lines and writes the SVG elements.
 #include "plan/formats/svg.h"
 
 #include <fmt/format.h>
@@ -18,22 +20,22 @@
 namespace tutti {
 namespace {
 
-// ---- when what happens: a domain whose values are times ----
+// ---- Schedule: a domain with times as values, which computes when each step runs. ----
 
 struct Box {
   std::uint32_t rank = 0;
   std::uint32_t channel = 0;
   std::uint32_t time = 0;
   std::uint32_t chunk = 0;        // the datum, see collective.h
-  std::uint32_t contributor = 0;  // whose it is, where nothing is added
+  std::uint32_t contributor = 0;  // the rank whose data it is, if nothing is added
   bool adds = false;
   bool completes = false;
   bool complete = false;  // the value holds every contribution
-  bool stores = false;    // to output
+  bool stores = false;    // the step stores to output
 };
 
-struct Line {
-  std::size_t from = 0;  // boxes
+struct MessageLine {
+  std::size_t from = 0;  // indices into Schedule::boxes
   std::size_t to = 0;
 };
 
@@ -41,7 +43,7 @@ class Schedule {
  public:
   explicit Schedule(const Plan& plan) : plan_(plan) {}
 
-  bool run();  // false: the plan does not end
+  bool run();  // false: the plan does not run to its end
 
   bool receive_ready(std::uint16_t port) { return !queue(port).empty(); }
   bool send_ready(std::uint16_t) const { return true; }
@@ -51,7 +53,7 @@ class Schedule {
   void apply(const Channel& channel, const Step& step, std::uint64_t tile);
 
   std::vector<Box> boxes;
-  std::vector<Line> lines;
+  std::vector<MessageLine> lines;
   std::uint32_t times = 0;
 
  private:
@@ -62,9 +64,10 @@ class Schedule {
   }
 
   const Plan& plan_;
-  std::map<Key, std::deque<std::size_t>> queues_;                   // boxes that sent
-  std::vector<std::vector<std::vector<std::size_t>>> done_;         // rank, channel, step -> box
-  std::map<std::pair<std::uint32_t, std::uint32_t>, Box> scratch_;  // rank, chunk -> the box that stored
+  std::map<Key, std::deque<std::size_t>> queues_;  // indices of the boxes that sent
+  // indices of boxes, indexed by rank, channel, step
+  std::vector<std::vector<std::vector<std::size_t>>> done_;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, Box> scratch_;  // (rank, chunk) -> the box that stored it
   std::uint32_t rank_ = 0;
   std::uint32_t channel_ = 0;
   const Channel* program_ = nullptr;
@@ -82,7 +85,7 @@ void Schedule::apply(const Channel& channel, const Step& step, std::uint64_t) {
     box.chunk = step.source.chunk;
     box.contributor = rank_;
   } else if (step.source.space == Space::kOutput) {
-    const Wanted known = wanted(plan_.shape, rank_, step.source.chunk);
+    const ExpectedOutput known = expected_output(plan_.shape, rank_, step.source.chunk);
     box.chunk = known.datum;
     box.contributor = known.contributor;
     box.complete = true;
@@ -135,9 +138,9 @@ bool Schedule::run() {
   return true;
 }
 
-// ---- where it stands and what it looks like ----
+// ---- Drawing: positions and appearance. ----
 
-// Of text in UTF-8.
+// Returns the number of characters of a UTF-8 text.
 std::size_t letters(const std::string& text) {
   return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
@@ -145,13 +148,13 @@ std::size_t letters(const std::string& text) {
 constexpr int kMargin = 28;
 constexpr int kLabelWidth = 64;
 constexpr int kHeaderHeight = 118;
-constexpr int kRowHeight = 30;  // of a channel
+constexpr int kRowHeight = 30;  // height of a channel's row
 constexpr int kBoxHeight = 22;
 constexpr int kRankGap = 10;
 constexpr int kLegendBoxWidth = 40;
-constexpr int kLabelSize = 12;         // of a label's letters, where the boxes are wide enough
-constexpr int kSmallestLabelSize = 8;  // narrower boxes are made wider
-constexpr int kLabelGap = 6;           // left and right of a label together
+constexpr int kLabelSize = 12;         // font size of a label if the boxes are wide enough
+constexpr int kSmallestLabelSize = 8;  // if a label needs a smaller font, the boxes are made wider
+constexpr int kLabelGap = 6;           // space to the left and right of a label, both together
 constexpr std::uint32_t kLinesBesideARow = 3;
 constexpr int kMinWidth = 840;
 constexpr const char* kInk = "#1f2933";
@@ -168,29 +171,29 @@ class Drawing {
   void draw_header();
   void draw_legend(int x, int y);
   void draw_grid();
-  void draw_line(const Line& line);
+  void draw_line(const MessageLine& line);
   std::string label_of(const Box& box) const;
   void draw_box(const Box& box);
-  struct Place {
+  struct BoxRect {
     int x;
     int y;
     int width;
   };
-  void draw_box_at(Place at, const Box& box, const std::string& label);
+  void draw_box_at(BoxRect at, const Box& box, const std::string& label);
 
   template <class... Args>
   void add(fmt::format_string<Args...> format, Args&&... args) {
     fmt::format_to(std::back_inserter(svg_), format, std::forward<Args>(args)...);
     svg_ += '\n';
   }
-  // Evenly spaced hues; neighbouring chunks differ in lightness as well.
+  // Hues are evenly spaced. Neighbouring chunks also differ in lightness.
   std::string colour(const Box& box, bool strong) const {
     const std::uint32_t chunk = by_rank_ ? box.contributor : box.chunk;
     const std::uint32_t hue = chunk % colours_ * 360 / colours_;
     return rgb(hue, strong ? 0.62 : 0.70, strong ? (chunk % 2 == 0 ? 0.50 : 0.42) : 0.88);
   }
   static std::string rgb(std::uint32_t hue, double saturation, double lightness);
-  // About what a label takes in a sans-serif font: digits have 0.56 of its size.
+  // Approximate width of a label in a sans-serif font: a digit is 0.56 times as wide as the font size.
   static int text_width(std::size_t letters, int size) { return static_cast<int>(letters) * size * 3 / 5; }
   int x_of(std::uint32_t time) const { return kMargin + kLabelWidth + static_cast<int>(time) * pitch_; }
   int y_of(const Box& box) const { return rows_.at({box.rank, box.channel}); }
@@ -200,11 +203,11 @@ class Drawing {
   int pitch_ = 0;
   int box_width_ = 0;
   int label_size_ = kLabelSize;
-  bool by_rank_ = false;  // colours and labels tell whose data travels
+  bool by_rank_ = false;  // colours and labels show the rank whose data travels
   std::uint32_t colours_ = 1;
   int bottom_ = 0;
   int width_ = 0;
-  std::map<std::pair<std::uint32_t, std::uint32_t>, int> rows_;  // rank, channel -> top of its boxes
+  std::map<std::pair<std::uint32_t, std::uint32_t>, int> rows_;  // (rank, channel) -> top of its boxes
   std::string svg_;
 };
 
@@ -217,7 +220,7 @@ Drawing::Drawing(const Plan& plan, const Schedule& schedule) : plan_(plan), sche
   width_ = std::max(x_of(schedule.times), kMinWidth) + kMargin;
 }
 
-// Boxes as wide as the page allows, and as the longest label needs.
+// Makes the boxes as wide as the page allows, and at least as wide as the longest label needs.
 void Drawing::choose_widths() {
   std::size_t longest = 0;
   for (const Box& box : schedule_.boxes) longest = std::max(longest, letters(label_of(box)));
@@ -227,13 +230,13 @@ void Drawing::choose_widths() {
   while (label_size_ > kSmallestLabelSize && text_width(longest, label_size_) + kLabelGap > box_width_) --label_size_;
 }
 
-// Channels of a rank share a row where no two of their steps fall on the same time.
+// Channels of a rank share a row if none of their steps run at the same time.
 void Drawing::place_rows() {
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<std::uint32_t>> times;
   for (const Box& box : schedule_.boxes) times[{box.rank, box.channel}].push_back(box.time);
   int y = kHeaderHeight;
   for (std::uint32_t rank = 0; rank < plan_.ranks.size(); ++rank) {
-    std::vector<std::set<std::uint32_t>> taken(1);  // of each row
+    std::vector<std::set<std::uint32_t>> taken(1);  // times that are taken, indexed by row
     for (std::uint32_t c = 0; c < plan_.ranks[rank].channels.size(); ++c) {
       const std::vector<std::uint32_t>& own = times[{rank, c}];
       if (own.empty()) continue;
@@ -249,11 +252,13 @@ void Drawing::place_rows() {
   bottom_ = y;
 }
 
-// HSL to #rrggbb, since not every viewer knows hsl().
+// Converts HSL to #rrggbb, because not every viewer supports hsl().
 std::string Drawing::rgb(std::uint32_t hue, double saturation, double lightness) {
   const double chroma = (1 - std::max(2 * lightness - 1, 1 - 2 * lightness)) * saturation;
   const auto part = [&](std::uint32_t offset) {
-    const double at = static_cast<double>((hue + offset) % 360) / 60;  // 0..6: up, full, full, down, none, none
+    // 0..6. A channel rises in the first sixth, is full in the next two, falls in the fourth, and is zero in the
+    // last two.
+    const double at = static_cast<double>((hue + offset) % 360) / 60;
     const double share = std::clamp(std::min(at, 4 - at), 0.0, 1.0);
     return static_cast<int>(std::lround(255 * (lightness - chroma / 2 + chroma * share)));
   };
@@ -302,7 +307,8 @@ void Drawing::draw_legend(int x, int y) {
 }
 
 void Drawing::draw_grid() {
-  std::map<int, std::uint32_t> lines;  // y -> rank; a row stands there once, whatever number of channels it has
+  // y -> rank. A row that several channels share is in the map once.
+  std::map<int, std::uint32_t> lines;
   for (const auto& [place, y] : rows_) lines[y + kBoxHeight / 2] = place.first;
   std::uint32_t last_rank = ~std::uint32_t{0};
   for (const auto& [y, rank] : lines) {
@@ -321,7 +327,7 @@ void Drawing::draw_grid() {
   add("<text x='{}' y='{}' font-size='10' fill='{}'>time</text>", kMargin, bottom_ + 8, kFaintInk);
 }
 
-void Drawing::draw_line(const Line& line) {
+void Drawing::draw_line(const MessageLine& line) {
   const Box& from = schedule_.boxes[line.from];
   const Box& to = schedule_.boxes[line.to];
   const int x1 = x_of(from.time) + box_width_;
@@ -338,7 +344,8 @@ void Drawing::draw_line(const Line& line) {
     x = to_x;
     y = to_y;
   };
-  if (to.time > from.time + 1) {  // past the boxes of the times between: along the side of the receiver's row
+  // The line passes the boxes of the times in between, so it runs along the edge of the receiver's row.
+  if (to.time > from.time + 1) {
     const int aside = kBoxHeight / 2 + 3 + 2 * static_cast<int>(from.rank % kLinesBesideARow);
     curve_to(x_of(from.time + 1), y1 < y2 ? y2 - aside : y2 + aside);
     x = x_of(to.time - 1) + box_width_;
@@ -361,10 +368,11 @@ void Drawing::draw_box(const Box& box) {
   draw_box_at({.x = x_of(box.time), .y = y_of(box), .width = box_width_}, box, label_of(box));
 }
 
-void Drawing::draw_box_at(Place at, const Box& box, const std::string& label) {
+void Drawing::draw_box_at(BoxRect at, const Box& box, const std::string& label) {
   add("<rect x='{}' y='{}' width='{}' height='{}' rx='4' fill='{}' stroke='{}' stroke-width='{}'/>", at.x, at.y,
       at.width, kBoxHeight, colour(box, box.complete), colour(box, true), box.completes ? "0" : "1.2");
-  if (box.stores) {  // a bar under what stands in output from now on
+  // A bar marks a box that stores to output.
+  if (box.stores) {
     add("<rect x='{}' y='{}' width='{}' height='3' rx='1' fill='{}'/>", at.x + 3, at.y + kBoxHeight - 5, at.width - 6,
         box.completes ? kInk : "#ffffff");
   }
@@ -382,7 +390,7 @@ std::string Drawing::text() && {
   add("<rect width='{}' height='{}' fill='#ffffff'/>", width_, height);
   draw_header();
   draw_grid();
-  for (const Line& line : schedule_.lines) draw_line(line);
+  for (const MessageLine& line : schedule_.lines) draw_line(line);
   for (const Box& box : schedule_.boxes) draw_box(box);
   add("</svg>");
   return std::move(svg_);
@@ -393,7 +401,7 @@ std::string Drawing::text() && {
 Result<std::string> to_svg(const Plan& plan) {
   if (plan.ranks.size() > kMaxDrawnRanks) {
     return Error{.code = ErrorCode::kUnsupported,
-                 .message = fmt::format("a picture of {} ranks could not be read; draw at most {}", plan.ranks.size(),
+                 .message = fmt::format("a picture of {} ranks would be unreadable; draw at most {}", plan.ranks.size(),
                                         kMaxDrawnRanks)};
   }
   Schedule schedule(plan);

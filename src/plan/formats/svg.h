@@ -1,5 +1,5 @@
-// A plan as a picture: time from left to right, a row for each rank and channel, a box for each step, a line for each
-// message.
+// Draws a plan as an SVG picture: time runs from left to right, each rank and channel has a row, each step is a
+// box, and each message is a line.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@
 
 namespace tutti {
 
-// More ranks than this are refused: nobody could read the picture.
+// Larger plans are refused, because the picture would be unreadable.
 inline constexpr std::uint32_t kMaxDrawnRanks = 64;
 
-// One tile of the plan as an SVG document. Every step takes one unit of time and starts as soon as its operands are
-// there; connections hold any number of messages. kUnsupported for more than kMaxDrawnRanks, kInvalidPlan for a plan
-// that does not end.
+// Draws one tile of the plan. Every step takes one unit of time and starts as soon as its operands are available.
+// Connections hold any number of messages. Errors: kUnsupported for more than kMaxDrawnRanks; kInvalidPlan if the
+// plan does not run to its end.
 Result<std::string> to_svg(const Plan& plan);
 
 }  // namespace tutti

@@ -1,3 +1,4 @@
+// Prints equations in the notation of plan.h.
 #include "plan/formats/text.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Plans for people to read: one line per step.
+// Prints plans for people, one line per step.
 #pragma once
 
 #include <string>
@@ -7,14 +7,16 @@
 
 namespace tutti {
 
-// "out[1] = recv(1) + in[1] ; send 3": operands in their order, then the sends. A lane other than 0 stands behind its
-// peer: "recv(1/2)". A step that completes a value is marked "(complete)".
+// For example "out[1] = recv(1) + in[1] ; send 3": the operands in their order, then the sends. A lane other than
+// 0 follows its peer: "recv(1/2)". A step that completes a value is marked "(complete)".
 std::string to_text(const Channel& channel, const Step& step);
 
-// Lines "rank 2 channel 0: 3: ...", with "after channel:step" where a step waits. Channels without steps get no line.
+// Lines of the form "rank 2 channel 0: 3: ...", with "after channel:step" if the step waits for another channel.
+// Channels without steps have no line.
 std::string to_text(const RankPlan& plan, std::uint32_t rank);
 
-// A line about the shape, then all ranks.
+// The first function prints one line about the shape. The second prints that line, and then the steps of all
+// ranks.
 std::string to_text(const PlanShape& shape);
 std::string to_text(const Plan& plan);
 

@@ -1,3 +1,5 @@
+// Additions of runs and sets of ranks. Runs that follow each other need no set. All other sums are looked up in
+// the cache of unions first.
 #include "plan/verify/contributions.h"
 
 #include <fmt/format.h>
@@ -8,12 +10,15 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint32_t kNobody = ~std::uint32_t{0};
-constexpr std::size_t kUnionsPerRank = 16;  // remembered: ranks are at different rounds of the same plan
+constexpr std::uint32_t kNoRank = ~std::uint32_t{0};
+// Size of the cache of unions. It needs several entries per rank, because the ranks are in different rounds of the
+// same plan.
+constexpr std::size_t kUnionsPerRank = 16;
 
 }  // namespace
 
-// A strong 64-bit mix (the finaliser of SplitMix64): expressions that differ have the same hash with a chance of 2^-64.
+// A strong 64-bit mix (the finalizer of SplitMix64). Two different expressions have the same hash with probability
+// 2^-64.
 std::uint64_t Contributions::mix(std::uint64_t hash, std::uint64_t operand) {
   std::uint64_t x = (hash + 0x9e3779b97f4a7c15u) * 0xd1342543de82ef95u ^ operand;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -39,7 +44,7 @@ void Contributions::list(const Value& value, std::vector<Interval>& intervals) c
   intervals.push_back({.begin = value.first, .end = std::min(end, ranks_)});
 }
 
-// Merges left_ and right_ into merged_. Returns the first rank that both hold, or kNobody.
+// Merges left_ and right_ into merged_. Returns the first rank that is in both, or kNoRank.
 std::uint32_t Contributions::merge() {
   merged_.clear();
   std::size_t l = 0;
@@ -54,23 +59,24 @@ std::uint32_t Contributions::merge() {
       merged_.push_back(next);
     }
   }
-  return kNobody;
+  return kNoRank;
 }
 
-// A rank that both runs hold, or kNobody.
+// Returns a rank that is in both runs, or kNoRank.
 std::uint32_t Contributions::shared_by_runs(const Value& a, const Value& b) const {
   if (distance(a.first, b.first) < a.count) return b.first;
   if (distance(b.first, a.first) < b.count) return a.first;
-  return kNobody;
+  return kNoRank;
 }
 
-// Different for different sets of the pool and for different runs; never 0, as no run is empty.
+// Different sets of the pool and different runs have different keys. A key is never 0, because a run is never
+// empty.
 std::uint64_t Contributions::key_of(const Value& value) {
   if (value.set != 0) return (std::uint64_t{1} << 63) | value.set;
   return (std::uint64_t{value.first} << 32) | value.count;
 }
 
-// The pool's number for merged_.
+// Returns the pool's number of the set in merged_, and adds the set if it is new.
 std::uint32_t Contributions::intern() {
   std::uint64_t hash = 0;
   for (const Interval& each : merged_) hash = mix(hash, (std::uint64_t{each.begin} << 32) | each.end);
@@ -78,7 +84,8 @@ std::uint32_t Contributions::intern() {
   if (!added && std::ranges::equal(intervals_of(sets_[entry->second - 1]), merged_)) return entry->second;
   sets_.push_back({.first = intervals_.size(), .count = merged_.size()});
   intervals_.insert(intervals_.end(), merged_.begin(), merged_.end());
-  return static_cast<std::uint32_t>(sets_.size());  // kept twice where another set has the same hash
+  // If another set has the same hash, this set is not found again and may be stored more than once.
+  return static_cast<std::uint32_t>(sets_.size());
 }
 
 const Contributions::Union& Contributions::unite(const Value& a, const Value& b) {
@@ -90,7 +97,7 @@ const Contributions::Union& Contributions::unite(const Value& a, const Value& b)
   list(a, left_);
   list(b, right_);
   const std::uint32_t shared = merge();
-  known = {.left = left, .right = right, .shared = shared, .set = shared == kNobody ? intern() : 0};
+  known = {.left = left, .right = right, .shared = shared, .set = shared == kNoRank ? intern() : 0};
   return known;
 }
 
@@ -103,11 +110,11 @@ std::string Contributions::add(Value& sum, const Value& right) {
   };
   const bool runs = sum.set == 0 && right.set == 0;
   if (runs) {
-    if (const std::uint32_t rank = shared_by_runs(sum, right); rank != kNobody) return twice(rank);
+    if (const std::uint32_t rank = shared_by_runs(sum, right); rank != kNoRank) return twice(rank);
   }
   if (!runs || (sum.first + sum.count) % ranks_ != right.first) {
     const Union& both = unite(sum, right);
-    if (both.shared != kNobody) return twice(both.shared);
+    if (both.shared != kNoRank) return twice(both.shared);
     sum.set = both.set;
   }
   sum.count += right.count;

@@ -1,10 +1,11 @@
-// The value domain of the verifier: what a value of a plan is a sum of. Internal to this folder.
+// The value domain of the verifier: a value of a plan is represented by the set of the ranks that contributed to
+// it. Internal to this folder.
 //
-// Most values that a sensible plan makes are sums over ranks that stand side by side, in rank order, perhaps wrapping
-// round from the last rank to the first. Such a run is two numbers. Any other set of ranks is a row of intervals in a
-// pool, and its order is then known only through the hash of the expression. Equal sets are kept once, and unions that
-// were made lately are remembered: plans of thousands of ranks and millions of sums have far fewer sets. The pool's
-// bound is the number of different sets.
+// Most values of a sensible plan are sums over consecutive ranks, in rank order, perhaps wrapping around from the
+// last rank to the first. Such a *run* is stored as two numbers. Any other set of ranks is stored as a list of
+// intervals in a pool. The order of its additions is then recorded only in the hash of the expression. Equal sets
+// are stored once, and the results of recent unions are cached, because a plan of thousands of ranks and millions
+// of sums has far fewer different sets. The size of the pool is limited only by the number of different sets.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +17,14 @@
 namespace tutti {
 
 struct Value {
-  std::uint64_t expression = 0;  // hash of the exact additions: operands, order, grouping
+  std::uint64_t expression = 0;  // hash of the exact additions: operands, order and grouping
   std::uint32_t chunk = 0;
-  std::uint32_t generation = 0;  // which tile of which call it belongs to; 0: nothing was ever written
-  std::uint32_t first = 0;       // a run: first, first + 1, ..., modulo the ranks
-  std::uint32_t count = 0;       // how many ranks contributed
-  std::uint32_t set = 0;         // 0: a run; else 1 + index into the pool
-  bool complete = false;         // a step marked it as holding every rank's contribution
+  // The tile and call that the value belongs to. 0: the memory was never written.
+  std::uint32_t generation = 0;
+  std::uint32_t first = 0;  // a run: the ranks first, first + 1, ..., modulo the number of ranks
+  std::uint32_t count = 0;  // number of ranks that contributed
+  std::uint32_t set = 0;    // 0: a run; otherwise 1 + index into the pool
+  bool complete = false;    // a step has marked the value as the sum over all ranks
 };
 static_assert(sizeof(Value) == 32);
 
@@ -32,11 +34,12 @@ class Contributions {
 
   Value input(std::uint32_t rank, std::uint32_t chunk, std::uint32_t generation) const;
 
-  // Adds `right` behind `sum`, whose expression is left as it was. Empty when that is a proper sum, else what is wrong
-  // with it.
+  // Appends `right` to `sum`, but leaves sum.expression unchanged. Returns an empty string if the sum is valid,
+  // and otherwise an error message.
   std::string add(Value& sum, const Value& right);
 
-  // True when the ranks were added in the order first, first + 1, ... modulo the ranks.
+  // True if the ranks in the value were added in the order first, first + 1, ..., modulo the number of ranks. A value
+  // of one rank is in every order, so the result is then true for any `first`.
   bool in_order_from(const Value& value, std::uint32_t first) const {
     return value.set == 0 && (value.count == 1 || value.first == first);
   }
@@ -52,18 +55,18 @@ class Contributions {
     bool operator==(const Interval&) const = default;
   };
   struct Set {
-    std::size_t first = 0;  // into intervals_, ascending, none touching the next one
+    std::size_t first = 0;  // index into intervals_; the intervals are ascending, with gaps between them
     std::size_t count = 0;
   };
   std::uint32_t distance(std::uint32_t from, std::uint32_t to) const {
     return to >= from ? to - from : to + ranks_ - from;
   }
-  // What adding two sets of ranks gives.
+  // A cached result: the union of two sets of ranks.
   struct Union {
-    std::uint64_t left = 0;  // who was added, see key_of(); 0: nothing yet
+    std::uint64_t left = 0;  // the two sets, see key_of(); 0: this entry is empty
     std::uint64_t right = 0;
-    std::uint32_t shared = 0;  // a rank that both hold, or kNobody
-    std::uint32_t set = 0;     // where none is shared
+    std::uint32_t shared = 0;  // a rank that is in both sets, or kNoRank
+    std::uint32_t set = 0;     // the union, if no rank is in both sets
   };
   static std::uint64_t key_of(const Value& value);
   std::uint32_t shared_by_runs(const Value& a, const Value& b) const;
@@ -78,11 +81,13 @@ class Contributions {
   std::uint32_t ranks_;
   std::vector<Interval> intervals_;
   std::vector<Set> sets_;
-  std::vector<Interval> left_;  // what unite() works on
+  // The operands and the result of merge().
+  std::vector<Interval> left_;
   std::vector<Interval> right_;
   std::vector<Interval> merged_;
   std::unordered_map<std::uint64_t, std::uint32_t> set_of_hash_;
-  std::vector<Union> unions_;  // by the hash of both keys, a later one in the place of an earlier one
+  // A cache, indexed by the hash of both keys. A new entry replaces the old one at the same index.
+  std::vector<Union> unions_;
 };
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// What one step does to values, and everything that can be wrong with it.
+// The effect of one step on values, and all the checks of a step.
 #include <fmt/format.h>
 
 #include "plan/verify/run.h"
@@ -6,7 +6,7 @@
 namespace tutti {
 
 void Run::fail_here(const Step& step, const std::string& what) {
-  fail(plan_error(rank_, fmt::format("{}: {}", place_name(wiring_, thread_, step_index(step)), what)));
+  fail(plan_error(rank_, fmt::format("{}: {}", step_name(wiring_, thread_, step_index(step)), what)));
 }
 
 Value Run::receive(std::uint16_t port) {
@@ -52,8 +52,8 @@ std::optional<Value> Run::load(const Step& step) {
     }
     case Space::kOutput:
       if (written(tile, chunk) == generation_) {
-        // What stands in output is known: store_output() takes nothing else.
-        const Wanted known = wanted(shape, rank_, chunk);
+        // The contents of an output are known, because store_output() accepts only the expected value.
+        const ExpectedOutput known = expected_output(shape, rank_, chunk);
         if (known.contributor != kEveryRank) return contributions_.input(known.contributor, known.datum, generation_);
         return Value{.expression = expressions_[known.datum],
                      .chunk = known.datum,
@@ -150,10 +150,11 @@ void Run::store(const Step& step, const Value& value, std::uint64_t tile) {
   }
 }
 
-// What is wrong with `value` in out[chunk] of this rank; empty when it is what the collective wants there.
+// Checks `value` as the contents of out[chunk] of this rank. Returns an error message, or an empty string if the
+// value is what the collective requires there.
 std::string Run::output_fault(const Value& value, std::uint32_t chunk) {
   const PlanShape& shape = wiring_.plan->shape;
-  const Wanted want = wanted(shape, rank_, chunk);
+  const ExpectedOutput want = expected_output(shape, rank_, chunk);
   if (value.chunk != want.datum && want.datum == chunk)
     return fmt::format("stores chunk {} to out[{}]", value.chunk, chunk);
   if (value.chunk != want.datum) {
@@ -195,7 +196,8 @@ void Run::apply(const Channel& channel, const Step& step, std::uint64_t tile) {
   if (!value) return;
   store(step, *value, tile);
   for (std::uint16_t port : channel.sends(step)) send(port, *value);
-  for (std::uint32_t sender : drained_) end_call_if_done(sender);  // its call may have waited for this alone
+  // The sender's call may have waited for this message only.
+  for (std::uint32_t sender : drained_) end_call_if_done(sender);
   drained_.clear();
 }
 

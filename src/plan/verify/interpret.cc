@@ -1,3 +1,4 @@
+// Runs all channels in a random order, a few steps at a time, with real values in buffers and queues.
 #include "plan/verify/interpret.h"
 
 #include <fmt/format.h>
@@ -19,17 +20,17 @@
 namespace tutti {
 namespace {
 
-constexpr std::size_t kElements = 3;  // of each chunk
+constexpr std::size_t kElements = 3;  // elements of each chunk
 struct Elements {
   std::array<float, kElements> values{};
-  std::vector<std::uint32_t> ranks{};  // whose inputs were added, in that order
+  std::vector<std::uint32_t> ranks{};  // ranks whose inputs were added, in that order
 };
 constexpr float kUnset = std::numeric_limits<float>::quiet_NaN();
 const Elements kUnwritten{.values = {kUnset, kUnset, kUnset}};
 
 Error failure(std::string message) { return {.code = ErrorCode::kInvalidPlan, .message = std::move(message)}; }
 
-// Some number that has many bits set and lies between 2^-8 and 2^8, so that sums of them round.
+// A number between 2^-8 and 2^8 with many mantissa bits set, so that sums of such numbers are rounded.
 float input_element(std::uint32_t call, std::uint32_t rank, std::uint64_t tile, std::uint32_t chunk,
                     std::size_t element) {
   std::uint64_t x = call;
@@ -43,12 +44,13 @@ float input_element(std::uint32_t call, std::uint32_t rank, std::uint64_t tile, 
 }
 
 struct Buffers {
-  std::vector<Elements> input;  // tile x chunk; in place, chunks that have an output of their own are not used
+  // tile x chunk. In an in-place call, the chunks that share memory with an output are not used.
+  std::vector<Elements> input;
   std::vector<Elements> output;
   std::vector<Elements> scratch;
 };
 
-// Sound enough to be run without touching memory that is not there.
+// True if the channel can run without access to memory that does not exist.
 bool runnable(const Plan& plan, std::uint32_t rank, const Channel& channel) {
   const auto inside = [&](const Slice& slice) {
     switch (slice.space) {
@@ -109,7 +111,7 @@ class Interpreter {
   std::vector<std::vector<Cursor>> cursors_;
   std::vector<std::uint32_t> calls_;
   std::map<Key, std::deque<Elements>> queues_;
-  std::vector<std::vector<float>> results_;  // of each rank, call after call
+  std::vector<std::vector<float>> results_;  // indexed by rank; the results of its calls, one call after the other
   bool broken_ = false;
 
   std::uint32_t rank_ = 0;
@@ -184,7 +186,8 @@ void Interpreter::apply(const Channel& channel, const Step& step, std::uint64_t 
     value.ranks.insert(value.ranks.end(), operand.ranks.begin(), operand.ranks.end());
   }
   if (step.completes != 0) {
-    for (float& element : value.values) element /= static_cast<float>(plan_.ranks.size()) + 0.5f;  // not a power of two
+    // The divisor is not a power of two, so that a division changes the mantissa.
+    for (float& element : value.values) element /= static_cast<float>(plan_.ranks.size()) + 0.5f;
   }
   if (step.sink.space != Space::kNone) memory(step.sink, tile) = value;
   for (std::uint16_t port : channel.sends(step)) queue(port).push_back(value);

@@ -1,3 +1,4 @@
+// Generates mutants, verifies each of them, and judges the accepted ones with the interpreter.
 #include "plan/verify/mutate.h"
 
 #include <fmt/format.h>
@@ -16,10 +17,10 @@ namespace tutti {
 namespace {
 
 constexpr std::uint64_t kInterleavings = 3;
-constexpr float kRounding = 1e-4F;  // relative; of sums of a few float32 of one sign
+constexpr float kRounding = 1e-4F;  // relative error allowed for sums of a few float32 values of one sign
 
-// Walks through the mutants of one channel. `channel_` belongs to the plan that is shown to `visit`, and is put back
-// after each.
+// Generates the mutants of one channel. `channel_` is part of the plan that is passed to `visit`. It is restored
+// after each mutant.
 class ChannelMutator {
  public:
   ChannelMutator(const Plan& plan, Channel& channel, std::string place,
@@ -34,7 +35,7 @@ class ChannelMutator {
     visit_(plan_, fmt::format("{} step {}: {}", place_, s, what));
     channel_ = original_;
   }
-  // Sets a field of step `s` to each of the values that it does not have.
+  // Sets a field of step `s` to each of the values that differ from its current value.
   template <class Field, class Member>
   void set_field(std::uint32_t s, const std::string& name, Member member, std::initializer_list<std::int64_t> values) {
     for (const std::int64_t value : values) {
@@ -145,7 +146,7 @@ bool gives(const Plan& plan, bool in_place, const std::vector<float>& expected) 
   return true;
 }
 
-// The ranks of one sum, each once, in an order that the plan promises.
+// True if the sum contains each rank exactly once, in an order that the plan promises.
 bool keeps_promise(Order order, std::uint32_t ranks, const std::vector<std::uint32_t>& added) {
   if (added.size() != ranks) return false;
   std::vector<bool> seen(ranks);
@@ -158,8 +159,9 @@ bool keeps_promise(Order order, std::uint32_t ranks, const std::vector<std::uint
   return true;
 }
 
-// Where only one rank gets a sum, a mutant may add in another order that the plan's promise leaves open: the same sums
-// up to rounding, which for positive numbers is far less than what a wrong operand would make.
+// If only one rank receives a sum, a mutant may add in another order that the plan's promise allows. Its sums are
+// then the same except for rounding. For positive numbers, rounding is much smaller than the error of a wrong
+// operand.
 bool gives_in_another_order(const Plan& plan, bool in_place, const std::vector<float>& expected) {
   const CollectiveKind kind = plan.shape.collective.kind;
   if (kind != CollectiveKind::kReduce && kind != CollectiveKind::kReduceScatter) return false;

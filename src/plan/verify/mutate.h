@@ -1,5 +1,5 @@
-// Mutation testing of the verifier: every single-field change of every step of a plan must be refused, or else be
-// harmless by the judgement of the independent interpreter (plan/interpret.h).
+// Mutation testing of the verifier. Changes one field of one step of a plan at a time. The verifier must refuse
+// each mutant, unless the independent interpreter (plan/verify/interpret.h) shows that the change is harmless.
 #pragma once
 
 #include <cstdint>
@@ -11,24 +11,26 @@
 
 namespace tutti {
 
-// Calls `visit` with each mutant and its name ("rank 2 channel 0 step 3: sink chunk 1 -> 2"). Mutates: space and chunk
-// of source and sink, each port of the step, the counts, list_begin, source_position, completes, the reserved fields;
-// swaps neighbouring steps, deletes and repeats steps, deletes entries of Channel::after and moves them by a tile.
+// Calls `visit` with each mutant and its name, for example "rank 2 channel 0 step 3: sink chunk 1 -> 2". Changes:
+// space and chunk of source and sink, each port of the step, the counts, list_begin, source_position, completes,
+// and the reserved fields. Also swaps neighbouring steps, deletes and repeats steps, deletes entries of
+// Channel::after, and moves them by one tile.
 void for_each_mutant(const Plan& plan, const std::function<void(const Plan& mutant, const std::string& name)>& visit);
 
 struct MutationCount {
   std::uint64_t tried = 0;
-  std::uint64_t refused = 0;  // by the verifier
-  // Accepted, and bit for bit the unmutated result on all ranks in several interleavings; or, where only one rank gets
-  // a sum, the same sum in another order that the shape's promise leaves open.
+  std::uint64_t refused = 0;  // refused by the verifier
+  // The verifier accepted the mutant, and in several interleavings its results are bit for bit those of the
+  // original plan on all ranks. If only one rank receives a sum, it may also be the same sum in another order that
+  // PlanShape::order allows.
   std::uint64_t harmless = 0;
-  std::uint64_t missed = 0;  // accepted, and neither of the two
+  std::uint64_t missed = 0;  // the verifier accepted the mutant, but it is not harmless
   std::vector<std::string> missed_names;
 
   MutationCount& operator+=(const MutationCount& other);
 };
 
-// All mutants of a plan that verifies, each out of place and in place.
+// Tests all mutants of a valid plan, each of them out of place and in place.
 MutationCount count_mutations(const Plan& plan);
 
 }  // namespace tutti

@@ -1,12 +1,14 @@
-// Vector clocks as wide as one rank has channels, rank after rank: a run of its channels in which messages never make
-// anybody wait. Fewer edges than there are, so what is ordered here is ordered in every run.
+// For each rank, runs the channels of that rank alone, with vector clocks that have one entry per channel of the
+// rank. In this run, messages never make a channel wait. So it has fewer happens-before edges than a real run, and
+// two accesses that are ordered here are ordered in every real run.
 //
-// In place that is not enough for an input that one channel reads and another overwrites with the result. There the
-// value itself is the order. If a rank reads in[c] in one step only, whatever holds this rank's contribution to c came
-// from that step; whatever replaces in[c] is the result (every store to an output is proved to be) and holds it, so it
-// was stored later. The way from
-// the read to the store leads through messages, program order and memory that is handed from step to step, and the
-// latter is checked here by waits alone: nothing is concluded from itself.
+// In an in-place call this is not enough for an input chunk that one channel reads and another channel overwrites
+// with the result. In that case the data gives the order. If a rank reads in[c] in one step only, every value that
+// holds this rank's contribution to c comes from that step. The value that replaces in[c] is the result (every
+// store to an output is proved to be the result), and the result holds that contribution. So the store runs after
+// the read. The dependency from the read to the store consists of messages, program order, and memory that one
+// step writes and another reads. This class checks the accesses to such memory by waits only, so the argument is
+// not circular.
 #include "plan/verify/own_order.h"
 
 #include <algorithm>
@@ -23,7 +25,7 @@ namespace {
 
 constexpr std::uint32_t kNoChannel = std::numeric_limits<std::uint32_t>::max();
 
-// One rank at a time; the domain of evaluate.h.
+// Checks one rank at a time. It is a domain of evaluate.h.
 class OwnOrder {
  public:
   OwnOrder(const Plan& plan, const VerifyOptions& options) : plan_(plan), options_(options) {}
@@ -86,10 +88,10 @@ class OwnOrder {
       }
     }
     clocks_.resize(first_clock_.back());
-    const std::size_t places = place_count(plan_.shape, rank, options_.tiles);
-    writer_.assign(places, kNoChannel);
-    written_.assign(places, 0);
-    reads_.assign(places * width_, 0);
+    const std::size_t locations = location_count(plan_.shape, rank, options_.tiles);
+    writer_.assign(locations, kNoChannel);
+    written_.assign(locations, 0);
+    reads_.assign(locations * width_, 0);
   }
 
   std::span<std::uint32_t> clock(std::uint32_t channel, std::uint64_t tile, std::uint32_t step) {
@@ -97,15 +99,16 @@ class OwnOrder {
     return std::span(clocks_).subspan(first_clock_[channel] + index * width_, width_);
   }
   std::size_t place(const Slice& slice, std::uint64_t tile) const {
-    return place_of(plan_.shape, options_.in_place, rank_, slice, {.tile = tile, .tiles = options_.tiles});
+    return location_of(plan_.shape, options_.in_place, rank_, slice, {.tile = tile, .tiles = options_.tiles});
   }
 
-  // The input that this is, read once, is part of what replaces it.
+  // True if this is an input chunk that exactly one step reads, and if its value is part of the result that
+  // replaces it. The read is then ordered before the store, see above.
   bool read_before_its_result(const Slice& slice) const {
     if (!options_.in_place || slice.space != Space::kInput || input_reads_[slice.chunk] != 1) return false;
     const std::uint32_t alias = output_alias(plan_.shape, rank_, slice.chunk);
     if (alias == kNoChunk) return false;
-    const Wanted result = wanted(plan_.shape, rank_, alias);
+    const ExpectedOutput result = expected_output(plan_.shape, rank_, alias);
     return result.datum == slice.chunk && (result.contributor == kEveryRank || result.contributor == rank_);
   }
 
@@ -129,32 +132,32 @@ class OwnOrder {
   const VerifyOptions& options_;
   std::uint32_t rank_ = 0;
   std::uint32_t width_ = 0;
-  std::uint32_t channel_ = 0;  // that is being advanced
+  std::uint32_t channel_ = 0;  // the channel that is being advanced
   bool ordered_ = true;
   std::vector<Cursor> cursors_;
-  std::vector<std::size_t> first_clock_;  // of each channel
+  std::vector<std::size_t> first_clock_;  // indexed by channel: index of its first clock in clocks_
   std::vector<std::uint32_t> clocks_;     // channel x tile x step x channel
   std::vector<std::uint32_t> input_reads_;
-  std::vector<std::uint32_t> writer_;  // of each place: the channel of the last write
+  std::vector<std::uint32_t> writer_;  // indexed by location: the channel of the last write, or kNoChannel
   std::vector<std::uint32_t> written_;
-  std::vector<std::uint32_t> reads_;  // place x channel: the last read
+  std::vector<std::uint32_t> reads_;  // location x channel: the last read
 };
 
 }  // namespace
 
 bool channels_share_memory(const Plan& plan, const VerifyOptions& options) {
-  std::vector<std::uint32_t> toucher;
+  std::vector<std::uint32_t> accessing_channel;
   for (std::uint32_t rank = 0; rank < plan.ranks.size(); ++rank) {
     const std::vector<Channel>& channels = plan.ranks[rank].channels;
     if (channels.size() < 2) continue;
-    toucher.assign(place_count(plan.shape, rank, 1), kNoChannel);
+    accessing_channel.assign(location_count(plan.shape, rank, 1), kNoChannel);
     for (std::uint32_t c = 0; c < channels.size(); ++c) {
       for (const Step& step : channels[c].steps) {
         for (const Slice& slice : {step.source, step.sink}) {
           if (slice.space == Space::kNone) continue;
-          const std::size_t place = place_of(plan.shape, options.in_place, rank, slice, {.tile = 0, .tiles = 1});
-          if (toucher[place] != kNoChannel && toucher[place] != c) return true;
-          toucher[place] = c;
+          const std::size_t place = location_of(plan.shape, options.in_place, rank, slice, {.tile = 0, .tiles = 1});
+          if (accessing_channel[place] != kNoChannel && accessing_channel[place] != c) return true;
+          accessing_channel[place] = c;
         }
       }
     }

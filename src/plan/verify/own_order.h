@@ -1,5 +1,5 @@
-// The cheap half of the search for races: the order that the channels of one rank keep among themselves. Internal to
-// this folder. Pure functions, called by the run of a verification before it starts.
+// A cheap search for races, which uses only the order among the channels of one rank. Internal to this folder.
+// Pure functions, called before the run of a verification starts.
 #pragma once
 
 #include "plan/plan.h"
@@ -7,15 +7,17 @@
 
 namespace tutti {
 
-// True when no memory of any rank is touched by more than one channel: then program order is all the order that is
-// needed.
+// True if on some rank more than one channel accesses the same memory. If it is false, program order is all the
+// order that is needed.
 bool channels_share_memory(const Plan& plan, const VerifyOptions& options);
 
-// True when, staged, every two accesses to the same memory of a rank are ordered by what that rank alone does: program
-// order, its waits (After), and the one thing that needs no wait: a complete value cannot be stored before this rank's
-// input has gone into it. False says nothing: messages may order what is left, which only vector clocks see
-// (plan/races.h). Counts on all else that verify() proves, which is why it may be asked first. Time: steps x channels
-// of a rank; memory: that of one rank.
+// For plans without windows. True if every two accesses to the same memory of a rank are ordered by that rank alone:
+// by program order, by its waits (After), or, in place, by the data. The data orders an input chunk that only one step
+// reads, because the result that replaces the chunk contains the value that was read. False does not prove a race,
+// because messages may give the missing order; only the vector clocks in plan/verify/races.h detect that. The result
+// assumes that the other properties hold that verify() proves. It may still be computed first, because verify()
+// refuses a plan if one of them does not hold.
+// Time: steps x channels of a rank. Memory: that of one rank.
 bool own_order_suffices(const Plan& plan, const VerifyOptions& options);
 
 }  // namespace tutti

@@ -1,5 +1,6 @@
-// FastTrack-like race detection: a write is remembered by one epoch, a read by one epoch as long as reads are ordered.
-// Source: C. Flanagan, S. N. Freund, "FastTrack: efficient and precise dynamic race detection", PLDI 2009.
+// Race detection similar to FastTrack: the last write is stored as one epoch. The last read is also stored as one
+// epoch, as long as all reads are ordered. Source: C. Flanagan, S. N. Freund, "FastTrack: efficient and precise
+// dynamic race detection", PLDI 2009.
 #include "plan/verify/races.h"
 
 #include <fmt/format.h>
@@ -23,11 +24,11 @@ void join_clock(std::span<std::uint32_t> into, std::span<const std::uint32_t> ot
 
 }  // namespace
 
-std::size_t place_count(const PlanShape& shape, std::uint32_t rank, std::uint32_t tiles) {
+std::size_t location_count(const PlanShape& shape, std::uint32_t rank, std::uint32_t tiles) {
   return (std::size_t{input_chunks(shape, rank)} + output_chunks(shape, rank)) * tiles + shape.scratch_chunks;
 }
 
-std::size_t place_of(const PlanShape& shape, bool in_place, std::uint32_t rank, const Slice& slice, TileOf at) {
+std::size_t location_of(const PlanShape& shape, bool in_place, std::uint32_t rank, const Slice& slice, TileIndex at) {
   const std::size_t outputs = output_chunks(shape, rank);
   const std::size_t inputs = input_chunks(shape, rank);
   if (slice.space == Space::kScratch) return (outputs + inputs) * at.tiles + slice.chunk;
@@ -75,7 +76,7 @@ Races::Races(const Wiring& wiring, std::span<const std::uint8_t> rules, const Ve
   for (std::uint32_t t = 0; t < width_; ++t) clock(t)[t] = 1;
   begin_clocks_.assign(plan.ranks.size() * width_, 0);
   drain_clocks_.assign(plan.ranks.size() * width_, 0);
-  pool_.emplace_back();  // index 0 is "none"
+  pool_.emplace_back();  // index 0 stands for "no snapshot"
   uses_.push_back(0);
   queues_.resize(wiring.connections.size());
   messages_.assign(wiring.connections.size() * slots, 0);
@@ -90,7 +91,7 @@ Races::Races(const Wiring& wiring, std::span<const std::uint8_t> rules, const Ve
   }
   first_location_.push_back(0);
   for (std::uint32_t rank = 0; rank < plan.ranks.size(); ++rank) {
-    first_location_.push_back(first_location_.back() + place_count(plan.shape, rank, options.tiles));
+    first_location_.push_back(first_location_.back() + location_count(plan.shape, rank, options.tiles));
   }
   locations_.resize(first_location_.back());
 }
@@ -125,14 +126,14 @@ std::optional<Error> Races::between_calls(std::uint32_t rank) {
   for (std::uint32_t t = first + 1; t < last; ++t) join_clock(user, clock(t));
   join_clock(user, drained);
   ++user[first];
-  const Access access{.thread = first, .epoch = user[first], .step = 0, .kind = Kind::kUser};
+  const Access access{.thread = first, .epoch = user[first], .step = 0, .kind = AccessType::kUser};
   const PlanShape& shape = wiring_->plan->shape;
   for (std::uint64_t tile = 0; tile < options_.tiles; ++tile) {
     for (const Space space : {Space::kInput, Space::kOutput}) {
       const std::uint32_t chunks = space == Space::kInput ? input_chunks(shape, rank) : output_chunks(shape, rank);
       for (std::uint32_t chunk = 0; chunk < chunks; ++chunk) {
         const bool shared = space == Space::kInput && options_.in_place && output_alias(shape, rank, chunk) != kNoChunk;
-        if (shared) continue;  // written as output
+        if (shared) continue;  // this memory is written as an output
         if (auto error = write(rank, {.space = space, .chunk = chunk}, tile, access)) return error;
       }
     }
@@ -146,7 +147,7 @@ std::optional<Error> Races::between_calls(std::uint32_t rank) {
   return std::nullopt;
 }
 
-// What the step waits for in the same rank's other channels.
+// Joins the clocks of the steps that this step waits for (After) in other channels of the same rank.
 void Races::join_after(std::uint32_t thread, std::uint32_t step_index, std::uint64_t tile) {
   const ThreadInfo& info = wiring_->threads[thread];
   const std::vector<After>& after = info.program->after;
@@ -159,7 +160,7 @@ void Races::join_after(std::uint32_t thread, std::uint32_t step_index, std::uint
   }
 }
 
-// A push waits until its receiver has entered the call.
+// A push waits until its receiver has entered the call, so it joins the clock of that event.
 void Races::join_push_grants(std::uint32_t thread, const Step& step) {
   const ThreadInfo& info = wiring_->threads[thread];
   for (std::uint16_t port : info.program->sends(step)) {
@@ -172,7 +173,7 @@ void Races::join_push_grants(std::uint32_t thread, const Step& step) {
   }
 }
 
-// Everything that happens before this step: program order is in the clock already.
+// Joins the clocks of all events that happen before this step. Program order is already in the thread's clock.
 void Races::join_order(std::uint32_t thread, const Step& step, std::uint32_t step_index, std::uint64_t tile) {
   const ThreadInfo& info = wiring_->threads[thread];
   for (std::uint16_t port : info.program->receives(step)) {
@@ -190,7 +191,7 @@ void Races::join_order(std::uint32_t thread, const Step& step, std::uint32_t ste
   if (!info.program->after.empty()) join_after(thread, step_index, tile);
 }
 
-// Gives what this step has done to all that may wait for it.
+// Stores the clock of this step wherever a later step may wait for it: messages, credits and waits (After).
 void Races::hand_out(std::uint32_t thread, const Step& step, std::uint32_t step_index, std::uint64_t tile) {
   const ThreadInfo& info = wiring_->threads[thread];
   const auto awaited = awaited_.empty() ? awaited_.end() : awaited_.find(step_key(thread, step_index));
@@ -232,7 +233,7 @@ std::optional<Error> Races::step(std::uint32_t thread, std::uint32_t step_index,
   const Step& step = wiring_->threads[thread].program->steps[step_index];
   join_order(thread, step, step_index, tile);
   const std::uint32_t epoch = ++clock(thread)[thread];
-  const Access access{.thread = thread, .epoch = epoch, .step = step_index, .kind = Kind::kRead};
+  const Access access{.thread = thread, .epoch = epoch, .step = step_index, .kind = AccessType::kRead};
   if (options_.windows) {
     if (auto error = check_remote(thread, step, access, tile)) return error;
   }
@@ -252,17 +253,17 @@ std::optional<Error> Races::check_local(std::uint32_t thread, const Step& step, 
   const std::uint32_t rank = wiring_->threads[thread].rank;
   Access local = access;
   if (step.source.space != Space::kNone) {
-    local.kind = Kind::kRead;
+    local.kind = AccessType::kRead;
     if (auto error = read(rank, step.source, tile, local)) return error;
   }
   if (step.sink.space != Space::kNone) {
-    local.kind = Kind::kWrite;
+    local.kind = AccessType::kWrite;
     if (auto error = write(rank, step.sink, tile, local)) return error;
   }
   return std::nullopt;
 }
 
-// Reads of slices that peers published, and stores into peers' sinks.
+// Checks the reads of slices that peers have published, and the stores into the sinks of peers.
 std::optional<Error> Races::check_remote(std::uint32_t thread, const Step& step, const Access& access,
                                          std::uint64_t tile) {
   const ThreadInfo& info = wiring_->threads[thread];
@@ -274,7 +275,7 @@ std::optional<Error> Races::check_remote(std::uint32_t thread, const Step& step,
         connection.first_message + static_cast<std::uint32_t>(queues_[c].received % connection.messages);
     if ((rules_[message] & kMayPublish) == 0) continue;
     const ThreadInfo& sender = wiring_->threads[connection.sender];
-    remote.kind = Kind::kPublishedRead;
+    remote.kind = AccessType::kPublishedRead;
     const Slice& slice = sender.program->steps[wiring_->sender_step[message]].source;
     const std::size_t slot = c * std::size_t{slots_} + queues_[c].received % slots_;
     if (auto error = read(sender.rank, slice, tile, remote)) return error;
@@ -286,7 +287,7 @@ std::optional<Error> Races::check_remote(std::uint32_t thread, const Step& step,
     const auto message = connection.first_message + static_cast<std::uint32_t>(queues_[c].sent % connection.messages);
     if ((rules_[message] & kMayPush) == 0) continue;
     const ThreadInfo& receiver = wiring_->threads[connection.receiver];
-    remote.kind = Kind::kPush;
+    remote.kind = AccessType::kPush;
     const Slice& slice = receiver.program->steps[wiring_->receiver_step[message]].sink;
     if (auto error = write(receiver.rank, slice, tile, remote)) return error;
   }
@@ -295,7 +296,7 @@ std::optional<Error> Races::check_remote(std::uint32_t thread, const Step& step,
 
 std::size_t Races::location(std::uint32_t rank, const Slice& slice, std::uint64_t tile) const {
   return first_location_[rank] +
-         place_of(wiring_->plan->shape, options_.in_place, rank, slice, {.tile = tile, .tiles = options_.tiles});
+         location_of(wiring_->plan->shape, options_.in_place, rank, slice, {.tile = tile, .tiles = options_.tiles});
 }
 
 bool Races::ordered(const Access& earlier, std::uint32_t thread) {
@@ -303,8 +304,8 @@ bool Races::ordered(const Access& earlier, std::uint32_t thread) {
   return clock(thread)[earlier.thread] >= earlier.epoch;
 }
 
-// What is read of a published slice is what stood there when it was published: order alone does not say so, for the
-// write in between may come before this read by way of other messages.
+// Checks that the published slice was not written between the publish and this read. Order alone does not prove
+// that, because other messages can order the write before this read.
 std::optional<Error> Races::check_unchanged(std::uint32_t rank, const Slice& slice, std::uint64_t tile,
                                             std::size_t slot, const Access& access) const {
   const Location& place = locations_[location(rank, slice, tile)];
@@ -317,7 +318,8 @@ std::optional<Error> Races::check_unchanged(std::uint32_t rank, const Slice& sli
 std::optional<Error> Races::read(std::uint32_t rank, const Slice& slice, std::uint64_t tile, const Access& access) {
   Location& place = locations_[location(rank, slice, tile)];
   if (!ordered(place.write, access.thread)) return race(rank, slice, tile, place.write, access);
-  if (place.write.kind == Kind::kPush) {  // the receiver's own step would write it once more
+  // The step that receives the pushed value may also write it itself, if the push is not possible at run time.
+  if (place.write.kind == AccessType::kPush) {
     return plan_error(rank,
                       fmt::format("{} of rank {} in tile {}: {} comes after {} and before the step that receives it",
                                   to_string(slice), rank, tile, describe(access), describe(place.write)));
@@ -354,15 +356,15 @@ std::optional<Error> Races::write(std::uint32_t rank, const Slice& slice, std::u
 }
 
 std::string Races::describe(const Access& access) const {
-  if (access.kind == Kind::kUser)
+  if (access.kind == AccessType::kUser)
     return fmt::format("the caller of rank {} between two calls", wiring_->threads[access.thread].rank);
-  std::string place = place_name(*wiring_, access.thread, access.step);
+  std::string place = step_name(*wiring_, access.thread, access.step);
   switch (access.kind) {
-    case Kind::kRead: return place + " (a read)";
-    case Kind::kWrite: return place + " (a write)";
-    case Kind::kPublishedRead: return place + " (a read of what was published to it)";
-    case Kind::kPush: return place + " (a write into its receiver's sink)";
-    case Kind::kUser: break;
+    case AccessType::kRead: return place + " (a read)";
+    case AccessType::kWrite: return place + " (a write)";
+    case AccessType::kPublishedRead: return place + " (a read of what was published to it)";
+    case AccessType::kPush: return place + " (a write into its receiver's sink)";
+    case AccessType::kUser: break;
   }
   return place;
 }

@@ -1,6 +1,7 @@
-// The race domain of the verifier: vector clocks over the channels of all ranks. Internal to this folder;
-// docs/verifier.md tells the rules. The caller runs the plan in any order in which its steps can run and reports each
-// step and call boundary here; happens-before does not depend on which order that is.
+// The race detection of the verifier: vector clocks over the channels of all ranks. Internal to this folder.
+// docs/verifier.md explains the rules. The caller runs the plan in any order in which its steps can run, and
+// reports each step and each call boundary to this class. The happens-before relation does not depend on which
+// order that is.
 #pragma once
 
 #include <cstdint>
@@ -15,50 +16,53 @@
 
 namespace tutti {
 
-// What the steps of a message allow through windows, for each message of a tile: bits.
+// The window rules (plan/windows.h) that are possible for each message of a tile, as bits.
 enum MessageRule : std::uint8_t { kMayPublish = 1, kMayPush = 2 };
 std::vector<std::uint8_t> message_rules(const Wiring& wiring, const VerifyOptions& options);
 
-// Places of one rank's memory: outputs and inputs of every tile, then scratch. An input that is the same memory as an
-// output has the output's place.
-struct TileOf {
+// The number of memory locations of one rank, and the index of one of them: first the outputs and inputs of every
+// tile, then scratch. An input that shares memory with an output has the output's location.
+struct TileIndex {
   std::uint64_t tile = 0;
   std::uint32_t tiles = 1;
 };
-std::size_t place_count(const PlanShape& shape, std::uint32_t rank, std::uint32_t tiles);
-std::size_t place_of(const PlanShape& shape, bool in_place, std::uint32_t rank, const Slice& slice, TileOf at);
+std::size_t location_count(const PlanShape& shape, std::uint32_t rank, std::uint32_t tiles);
+std::size_t location_of(const PlanShape& shape, bool in_place, std::uint32_t rank, const Slice& slice, TileIndex at);
 
 class Races {
  public:
-  // `slots` is what connections hold. Borrows `wiring` and `rules`. kUnsupported when the clocks would take too much
-  // memory.
+  // `slots` is the number of messages that a connection holds. Keeps references to `wiring` and `rules`. Errors:
+  // kUnsupported if the clocks would take too much memory.
   static Result<Races> create(const Wiring& wiring, std::span<const std::uint8_t> rules, const VerifyOptions& options,
                               std::uint32_t slots);
 
-  // The user writes all of the rank's memory between two calls, before the first and after the last.
+  // Reports that the user may write all of the rank's memory: before the first call, between two calls, and after
+  // the last.
   std::optional<Error> between_calls(std::uint32_t rank);
-  // One step; its messages are the next ones of their connections.
+  // Reports one step. Its messages are the next ones of their connections.
   std::optional<Error> step(std::uint32_t thread, std::uint32_t step, std::uint64_t tile);
 
   std::uint64_t checks() const { return checks_; }
 
  private:
-  enum class Kind : std::uint8_t { kUser, kRead, kWrite, kPublishedRead, kPush };
+  enum class AccessType : std::uint8_t { kUser, kRead, kWrite, kPublishedRead, kPush };
   struct Access {
     std::uint32_t thread = 0;
-    std::uint32_t epoch = 0;  // 0: none
+    std::uint32_t epoch = 0;  // 0: no access
     std::uint32_t step = 0;
-    Kind kind = Kind::kUser;
+    AccessType kind = AccessType::kUser;
   };
   struct Location {
     Access write;
-    Access read;             // the latest read, or, with `many`, unused
-    std::uint32_t many = 0;  // 1 + index into read_sets_ when reads are not ordered among each other
+    Access read;  // the latest read; unused if `many` is not 0
+    // 1 + index into read_sets_ if several reads are not ordered among each other; otherwise 0
+    std::uint32_t many = 0;
     std::uint32_t writes = 0;
   };
-  // A snapshot of a clock, shared by all messages and credits of one step.
-  using Snapshot = std::uint32_t;  // 0: none; else index into the pool
-  struct Queue {                   // of one connection; message k stands at k % slots
+  // A copy of a clock, shared by all messages and credits of one step.
+  using Snapshot = std::uint32_t;  // 0: none; otherwise index into pool_
+  // The messages of one connection. Message k is at index k % slots.
+  struct Queue {
     std::uint64_t sent = 0;
     std::uint64_t received = 0;
   };
@@ -93,22 +97,25 @@ class Races {
   std::span<const std::uint8_t> rules_;
   VerifyOptions options_;
   std::uint32_t slots_;
-  std::uint32_t width_;  // number of threads
+  std::uint32_t width_;  // number of threads; a thread is one channel of one rank (structure.h)
 
   std::vector<std::uint32_t> clocks_;        // thread x thread
   std::vector<std::uint32_t> begin_clocks_;  // rank x thread: the clock with which the rank entered its call
-  std::vector<std::uint32_t> drain_clocks_;  // rank x thread: what the receivers of its published messages had done
-  std::vector<std::vector<std::uint32_t>> pool_;  // snapshots
+  // rank x thread: the clocks of the receivers of its published messages, joined
+  std::vector<std::uint32_t> drain_clocks_;
+  std::vector<std::vector<std::uint32_t>> pool_;  // the snapshots; index 0 is unused
   std::vector<std::uint32_t> uses_;
   std::vector<Snapshot> free_;
 
   std::vector<Queue> queues_;
-  std::vector<Snapshot> messages_;        // connection x slots
-  std::vector<std::uint32_t> published_;  // connection x slots: the writes to what was published, when it was
-  std::vector<Snapshot> credits_;         // connection x slots: the receive that made room for the next message there
-  std::unordered_map<std::uint64_t, std::vector<Snapshot>> awaited_;  // (thread, step) named by an After -> per tile
+  std::vector<Snapshot> messages_;  // connection x slots: the clock of the step that sent the message
+  // connection x slots: the number of writes to the published location at the time of the publish
+  std::vector<std::uint32_t> published_;
+  std::vector<Snapshot> credits_;  // connection x slots: the clock of the receive that freed the slot
+  // (thread, step) that is named by an After -> its snapshot, indexed by tile
+  std::unordered_map<std::uint64_t, std::vector<Snapshot>> awaited_;
 
-  std::vector<std::size_t> first_location_;  // by rank
+  std::vector<std::size_t> first_location_;  // indexed by rank
   std::vector<Location> locations_;
   std::vector<std::vector<Access>> read_sets_;
   std::uint64_t checks_ = 0;

@@ -1,4 +1,5 @@
-// Scheduling of a verification run, and the failures that only the whole shows: deadlock, missing output.
+// Schedules a verification run, and detects the errors that only appear in the whole run: deadlock and missing
+// output.
 #include "plan/verify/run.h"
 
 #include <fmt/format.h>
@@ -14,7 +15,8 @@ namespace tutti {
 Run::Run(const Wiring& wiring, const VerifyOptions& options, ExpressionLog* log)
     : wiring_(wiring), options_(options), log_(log), contributions_(wiring.plan->shape.collective.ranks) {
   const PlanShape& shape = wiring.plan->shape;
-  std::uint32_t most_messages = 1;  // that one connection can ever hold
+  // The largest number of messages that one connection can ever hold.
+  std::uint32_t most_messages = 1;
   for (const ConnectionInfo& connection : wiring.connections) {
     most_messages = std::max(most_messages, connection.messages * options.tiles * options.calls);
   }
@@ -40,7 +42,8 @@ void Run::prepare_waiters() {
     for (const After& after : info.program->after) {
       waiters_.resize(wiring_.threads.size());
       std::vector<std::uint32_t>& waiters = waiters_[wiring_.first_thread[info.rank] + after.other_channel];
-      if (waiters.empty() || waiters.back() != t) waiters.push_back(t);  // once, however many of its steps wait
+      // A thread is listed once, even if several of its steps wait for that channel.
+      if (waiters.empty() || waiters.back() != t) waiters.push_back(t);
     }
   }
 }
@@ -63,12 +66,13 @@ void Run::begin_call(std::uint32_t rank) {
   state.outputs_written = 0;
   for (std::uint32_t t = wiring_.first_thread[rank]; t < wiring_.first_thread[rank + 1]; ++t) {
     threads_[t].cursor = {};
-    threads_[t].receives_there = 0;
+    threads_[t].receives_arrived = 0;
     threads_[t].finished = false;
     wake(t);
     if (!options_.windows) continue;
     const ThreadInfo& info = wiring_.threads[t];
-    for (std::uint32_t i = 0; i < info.program->ports.size(); ++i) {  // they may wait for this call to push
+    // These senders may be waiting for the receiver to enter this call before they push.
+    for (std::uint32_t i = 0; i < info.program->ports.size(); ++i) {
       wake(wiring_.connections[wiring_.port_connection[info.first_port + i]].sender);
     }
   }
@@ -103,12 +107,14 @@ void Run::end_call_if_done(std::uint32_t rank) {
   if (++state.call < options_.calls) begin_call(rank);
 }
 
-// Asked before a thread is advanced, as one step may wait for a thousand messages and is woken by each.
-bool Run::receives_there(Thread& state) {
+// Checked before a thread is advanced. One step may wait for a thousand messages and is woken by each of them, so
+// each message is checked only once.
+bool Run::receives_arrived(Thread& state) {
   if (program_->steps.empty()) return true;
   const std::span<const std::uint16_t> ports = program_->receives(program_->steps[state.cursor.step]);
-  while (state.receives_there < ports.size() && receive_ready(ports[state.receives_there])) ++state.receives_there;
-  return state.receives_there == ports.size();
+  while (state.receives_arrived < ports.size() && receive_ready(ports[state.receives_arrived]))
+    ++state.receives_arrived;
+  return state.receives_arrived == ports.size();
 }
 
 void Run::run_thread(std::uint32_t thread) {
@@ -120,11 +126,11 @@ void Run::run_thread(std::uint32_t thread) {
   rank_ = info.rank;
   first_port_ = info.first_port;
   program_ = info.program;
-  if (!receives_there(state)) return;
+  if (!receives_arrived(state)) return;
   generation_base_ = 1 + ranks_[rank_].call * options_.tiles;
   const std::uint64_t ran = advance(*info.program, state.cursor, options_.tiles, ~std::uint64_t{0}, *this);
   counts_.steps += ran;
-  if (ran > 0) state.receives_there = 0;
+  if (ran > 0) state.receives_arrived = 0;
   if (ran > 0 && !waiters_.empty()) {
     for (std::uint32_t waiter : waiters_[thread]) wake(waiter);
   }
@@ -134,7 +140,7 @@ void Run::run_thread(std::uint32_t thread) {
   end_call_if_done(info.rank);
 }
 
-Result<Report> Run::to_the_end() {
+Result<Report> Run::run_all_calls() {
   TUTTI_TRY(start());
   while (!ready_.empty() && !error_) {
     const std::uint32_t thread = ready_.back();
@@ -162,7 +168,7 @@ Error Run::missing_output(std::uint32_t rank) const {
   return {};
 }
 
-std::string Run::what_it_waits_for(std::uint32_t thread) {
+std::string Run::describe_wait(std::uint32_t thread) {
   const ThreadInfo& info = wiring_.threads[thread];
   const Cursor& cursor = threads_[thread].cursor;
   rank_ = info.rank;
@@ -192,15 +198,16 @@ std::string Run::what_it_waits_for(std::uint32_t thread) {
 }
 
 Error Run::deadlock() const {
-  Run asked = *this;  // what_it_waits_for() binds threads
+  // A copy, because describe_wait() changes the members that bind a thread.
+  Run asked = *this;
   std::size_t blocked = 0;
   std::optional<Error> first;
   for (std::uint32_t t = 0; t < threads_.size(); ++t) {
     if (threads_[t].finished) continue;
     if (++blocked > 1) continue;
     first = plan_error(wiring_.threads[t].rank,
-                       fmt::format("deadlock: {} waits for {}", place_name(wiring_, t, threads_[t].cursor.step),
-                                   asked.what_it_waits_for(t)));
+                       fmt::format("deadlock: {} waits for {}", step_name(wiring_, t, threads_[t].cursor.step),
+                                   asked.describe_wait(t)));
   }
   if (!first) return {.code = ErrorCode::kInvalidPlan, .message = "deadlock: published messages are never received"};
   if (blocked > 1) first->message += fmt::format("; {} more channels wait", blocked - 1);

@@ -1,5 +1,5 @@
-// One verification run: a plan evaluated over the domain of contributions, with the race domain beside it. Internal to
-// this folder; run.cc schedules, equation.cc says what a step does to values.
+// One verification run: evaluates a plan over the domain of contributions, together with the race detection.
+// Internal to this folder. run.cc schedules the steps, and equation.cc defines the effect of a step on values.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,21 @@
 
 namespace tutti {
 
-// Operands behind each expression: filled for addition_order() only.
+// The operands of each expression. Filled only for addition_order().
 using ExpressionLog = std::unordered_map<std::uint64_t, std::vector<std::uint64_t>>;
 
 struct Report {
   VerifyReport counts;
-  std::vector<std::uint64_t> expressions;  // of each datum, where data are added
+  std::vector<std::uint64_t> expressions;  // indexed by datum; only in collectives that add
 };
 
-// The state of one verification. It is the domain of evaluate.h, bound to one thread at a time.
+// The state of one verification. It is a domain of evaluate.h that is bound to one thread at a time. A thread is
+// one channel of one rank (structure.h).
 class Run {
  public:
   Run(const Wiring& wiring, const VerifyOptions& options, ExpressionLog* log);
 
-  Result<Report> to_the_end();
+  Result<Report> run_all_calls();
 
   bool receive_ready(std::uint16_t port) const {
     const Fifo& fifo = fifos_[connection_of(port)];
@@ -50,20 +51,22 @@ class Run {
  private:
   struct Thread {
     Cursor cursor;
-    std::uint32_t receives_there = 0;  // of the step to run next, from the first on: found once, not at each message
+    // How many of the next step's receives have arrived, counted from the first one. It is kept, so that a message
+    // does not cause all of them to be checked again.
+    std::uint32_t receives_arrived = 0;
     bool queued = false;
-    bool finished = false;  // this call
+    bool finished = false;  // finished the current call
   };
   struct Rank {
     std::uint32_t call = 0;
-    std::uint32_t channels_left = 0;  // that have not finished this call
-    std::uint32_t published = 0;      // messages that read this rank's memory and were not received yet
+    std::uint32_t channels_left = 0;  // channels that have not finished the current call
+    std::uint32_t published = 0;      // messages that were published by this rank and not yet received
     std::uint64_t outputs_written = 0;
   };
   struct Fifo {
     std::uint32_t sent = 0;
     std::uint32_t received = 0;
-    std::uint32_t next_send = 0;  // received and sent, modulo slots
+    std::uint32_t next_send = 0;  // sent and received, modulo slots
     std::uint32_t next_receive = 0;
   };
 
@@ -79,13 +82,13 @@ class Run {
 
   void prepare_waiters();
   Status start();
-  bool receives_there(Thread& state);
+  bool receives_arrived(Thread& state);
   void run_thread(std::uint32_t thread);
   void end_call_if_done(std::uint32_t rank);
   void begin_call(std::uint32_t rank);
   Error missing_output(std::uint32_t rank) const;
   Error deadlock() const;
-  std::string what_it_waits_for(std::uint32_t thread);
+  std::string describe_wait(std::uint32_t thread);
 
   std::optional<Value> evaluate(const Channel& channel, const Step& step);
   bool add_operand(const Step& step, const Value& operand, std::uint32_t index, Value& sum);
@@ -105,21 +108,23 @@ class Run {
   ExpressionLog* log_;
   std::uint32_t slots_ = 1;
   Contributions contributions_;
-  std::vector<std::uint8_t> rules_;  // of each message of a tile, see races.h
+  std::vector<std::uint8_t> rules_;  // indexed by message of a tile, see message_rules()
   std::optional<Races> races_;
 
   std::vector<Thread> threads_;
   std::vector<Rank> ranks_;
   std::vector<Fifo> fifos_;
-  std::vector<Value> values_;               // connection x slots
-  std::vector<Value> scratch_;              // rank x chunk
-  std::vector<std::size_t> first_output_;   // by rank: output chunks of all ranks before it
-  std::vector<std::uint32_t> written_;      // rank x tile x output chunk: generation of the last write
-  std::vector<std::uint64_t> expressions_;  // of each datum, where data are added; 0: not written yet
+  std::vector<Value> values_;              // connection x slots
+  std::vector<Value> scratch_;             // rank x chunk
+  std::vector<std::size_t> first_output_;  // indexed by rank: number of output chunks of all ranks before it
+  std::vector<std::uint32_t> written_;     // rank x tile x output chunk: generation of the last write
+  // indexed by datum; only in collectives that add. 0: not written yet.
+  std::vector<std::uint64_t> expressions_;
   std::vector<std::vector<std::uint32_t>>
-      waiters_;                         // threads that name this thread in an After; empty where no one does
+      // For each thread, the threads that name it in an After. Empty if there are none in the whole plan.
+      waiters_;
   std::vector<std::uint32_t> ready_;    // threads to run, last in first out
-  std::vector<std::uint32_t> drained_;  // ranks whose last published message this step received
+  std::vector<std::uint32_t> drained_;  // ranks whose last published message was received by this step
   std::optional<Error> error_;
   VerifyReport counts_;
 

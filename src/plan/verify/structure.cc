@@ -1,4 +1,4 @@
-// Static checks of a plan: fields in bounds, ports paired, messages counted.
+// Static checks of a plan: fields are in bounds, ports are paired, and the numbers of messages match.
 #include "plan/verify/structure.h"
 
 #include <fmt/format.h>
@@ -15,9 +15,10 @@ namespace tutti {
 namespace {
 
 constexpr std::uint32_t kNoConnection = ~std::uint32_t{0};
-constexpr std::uint64_t kMostChunks = std::uint64_t{1} << 31;  // of one buffer: they are numbered in 32 bits
+// Limit on the chunks of one buffer, which are numbered with 32 bits.
+constexpr std::uint64_t kMostChunks = std::uint64_t{1} << 31;
 
-// Everything wrong with one slice, or nothing.
+// Returns an error message for the slice, or an empty string.
 std::string slice_fault(const PlanShape& shape, std::uint32_t rank, const Slice& slice) {
   if (slice.reserved[0] != 0 || slice.reserved[1] != 0 || slice.reserved[2] != 0)
     return "has a reserved byte that is not 0";
@@ -34,7 +35,8 @@ std::string slice_fault(const PlanShape& shape, std::uint32_t rank, const Slice&
   return fmt::format("{} is out of bounds: there are {} chunks", to_string(slice), chunks);
 }
 
-// Everything wrong with a step's list of ports, or nothing. `used` is a mark per port, all 0 before and after.
+// Returns an error message for a step's list of ports, or an empty string. `used` has a mark per port. All marks
+// are 0 before and after the call.
 std::string list_fault(const Channel& channel, const Step& step, std::vector<std::uint8_t>& used) {
   const std::uint64_t end = std::uint64_t{step.list_begin} + step.receive_count + step.send_count;
   if (end > channel.lists.size()) {
@@ -130,7 +132,7 @@ Status check_shape(const Plan& plan) {
     fault = fmt::format("root {} is outside", collective.root);
   }
   if (!collective.nodes.empty() && collective.nodes.size() != collective.ranks) {
-    fault = fmt::format("it knows the machines of {} ranks", collective.nodes.size());
+    fault = fmt::format("nodes has {} entries instead of one per rank", collective.nodes.size());
   }
   if (shape.collective.ranks != plan.ranks.size()) {
     fault = fmt::format("it is for {} ranks but holds {}", shape.collective.ranks, plan.ranks.size());
@@ -177,24 +179,24 @@ void list_threads(const Plan& plan, Wiring& wiring) {
   wiring.port_connection.assign(ports, kNoConnection);
 }
 
-// One end of a connection, sorted so that both ends stand beside each other.
-struct End {
-  std::uint32_t sender;  // ranks
+// One end of a connection. Ends are sorted so that the two ends of a connection are next to each other.
+struct ConnectionEnd {
+  std::uint32_t sender;  // sender and receiver are ranks
   std::uint32_t receiver;
   std::uint16_t lane;
   Direction direction;
   std::uint32_t thread;
-  std::uint32_t port;  // into Wiring::port_connection
+  std::uint32_t port;  // index into Wiring::port_connection
 
   auto key() const { return std::tuple(sender, receiver, lane); }
-  bool operator<(const End& other) const {
+  bool operator<(const ConnectionEnd& other) const {
     return std::tuple(sender, receiver, lane, direction) <
            std::tuple(other.sender, other.receiver, other.lane, other.direction);
   }
 };
 
-std::vector<End> list_ends(const Wiring& wiring) {
-  std::vector<End> ends;
+std::vector<ConnectionEnd> list_ends(const Wiring& wiring) {
+  std::vector<ConnectionEnd> ends;
   ends.reserve(wiring.port_connection.size());
   for (std::uint32_t thread = 0; thread < wiring.threads.size(); ++thread) {
     const ThreadInfo& info = wiring.threads[thread];
@@ -213,7 +215,7 @@ std::vector<End> list_ends(const Wiring& wiring) {
   return ends;
 }
 
-// " step 3": the first step of the thread that uses the port; nothing where none does.
+// Returns the first step of the thread that uses the port, for example " step 3". Empty if the port is not used.
 std::string first_use(const ThreadInfo& info, std::uint32_t port) {
   for (std::size_t s = 0; s < info.program->steps.size(); ++s) {
     const Step& step = info.program->steps[s];
@@ -225,7 +227,7 @@ std::string first_use(const ThreadInfo& info, std::uint32_t port) {
 }
 
 Status connect(Wiring& wiring) {
-  const std::vector<End> ends = list_ends(wiring);
+  const std::vector<ConnectionEnd> ends = list_ends(wiring);
   wiring.connections.reserve(ends.size() / 2);
   for (std::size_t i = 0; i < ends.size();) {
     std::size_t last = i;
@@ -233,8 +235,8 @@ Status connect(Wiring& wiring) {
     const bool paired = last - i == 2 && ends[i].direction != ends[i + 1].direction;
     if (!paired) {
       const auto sending = std::count_if(&ends[i], &ends[i] + (last - i),
-                                         [](const End& each) { return each.direction == Direction::kSend; });
-      const End& end = ends[last - 1];
+                                         [](const ConnectionEnd& each) { return each.direction == Direction::kSend; });
+      const ConnectionEnd& end = ends[last - 1];
       const ThreadInfo& info = wiring.threads[end.thread];
       return plan_error(
           info.rank,
@@ -253,7 +255,7 @@ Status connect(Wiring& wiring) {
   return {};
 }
 
-// Calls visit(connection, step) for every receive or every send of every thread, in program order.
+// Calls visit(connection, step) for every receive, or for every send, of every thread, in program order.
 template <class Visit>
 void for_each_message(const Wiring& wiring, Direction direction, Visit visit) {
   for (const ThreadInfo& info : wiring.threads) {
@@ -267,7 +269,7 @@ void for_each_message(const Wiring& wiring, Direction direction, Visit visit) {
   }
 }
 
-// The step of the message number `wanted` of one end of a connection.
+// Returns the step that sends or receives message number `wanted` of a connection.
 std::uint32_t step_of_message(const Wiring& wiring, std::uint32_t connection, Direction direction,
                               std::uint32_t wanted) {
   std::uint32_t found = 0;
@@ -278,7 +280,8 @@ std::uint32_t step_of_message(const Wiring& wiring, std::uint32_t connection, Di
   return found;
 }
 
-// The two ends of a connection disagree on the number of messages: names the first step that has no partner.
+// Reports that the two ends of a connection disagree on the number of messages. Names the first step without a
+// partner.
 Error unmatched_message(const Wiring& wiring, std::uint32_t index, std::uint32_t received) {
   const ConnectionInfo& connection = wiring.connections[index];
   const bool more_sent = connection.messages > received;
@@ -291,7 +294,7 @@ Error unmatched_message(const Wiring& wiring, std::uint32_t index, std::uint32_t
       fmt::format("rank {} channel {} sends {} messages per tile to rank {}, lane {}, but channel {} "
                   "there receives {}: {} {} the first that has no partner",
                   sender.rank, sender.channel, connection.messages, receiver.rank, connection.lane, receiver.channel,
-                  received, place_name(wiring, more_sent ? connection.sender : connection.receiver, step),
+                  received, step_name(wiring, more_sent ? connection.sender : connection.receiver, step),
                   more_sent ? "sends" : "receives"));
 }
 
@@ -332,7 +335,7 @@ std::string to_string(const Slice& slice) {
   return slice.space == Space::kNone ? "none" : fmt::format("{}[{}]", to_string(slice.space), slice.chunk);
 }
 
-std::string place_name(const Wiring& wiring, std::uint32_t thread, std::uint32_t step) {
+std::string step_name(const Wiring& wiring, std::uint32_t thread, std::uint32_t step) {
   return fmt::format("rank {} channel {} step {}", wiring.threads[thread].rank, wiring.threads[thread].channel, step);
 }
 

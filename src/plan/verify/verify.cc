@@ -1,4 +1,4 @@
-// The verifier's public face; run.h does the work. docs/verifier.md tells the whole story.
+// The public functions of the verifier. Run (run.h) does the work. docs/verifier.md explains the method.
 #include "plan/verify/verify.h"
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@ Result<Report> run(const Plan& plan, const VerifyOptions& options, ExpressionLog
   TUTTI_ASSERT(!options.own_order_only || !options.windows, "through windows peers touch a rank's memory too");
   const Result<Wiring> wiring = check_structure(plan);
   if (!wiring.ok()) return wiring.error();
-  return Run(*wiring, options, log).to_the_end();
+  return Run(*wiring, options, log).run_all_calls();
 }
 
 std::string print_expression(const ExpressionLog& log, std::uint64_t expression) {

@@ -1,3 +1,4 @@
+// Fibers with Boost.Context, and the annotations for AddressSanitizer and ThreadSanitizer: see fiber.h.
 #include "tests/device/emulator/fiber.h"
 
 #include <sys/mman.h>
@@ -23,7 +24,8 @@ namespace {
 
 constexpr std::size_t kStacksPerSlab = 64;
 
-// Of frames that were never left: a finished thread's last ones, and all of a thread that was given up as stuck.
+// Removes AddressSanitizer's marks of stack frames that were never left. These are the last frames of a finished fiber,
+// and all frames of a fiber that was stuck and never finished.
 void forget_frames([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) {
 #if defined(__SANITIZE_ADDRESS__)
   __asan_unpoison_memory_region(memory, bytes);
@@ -64,7 +66,7 @@ Context::Context() : is_thread_(true) {
 #endif
 }
 
-// `colour` shifts the stack's top: stacks that lie 2^n bytes apart would fight for one cache set.
+// The first frame begins `colour` bytes below the top of the stack, see fiber.h.
 Context::Context(Stack stack, std::size_t colour, void (*entry)()) : stack_(stack), entry_(entry) {
   context_ = boost::context::detail::make_fcontext(stack.memory + stack.bytes - colour, stack.bytes - colour, &enter);
 #if defined(__SANITIZE_THREAD__)
@@ -81,7 +83,8 @@ Context::~Context() = default;
 #endif
 
 namespace {
-// What a switch hands over to the other side. One switch is under way at a time in a thread.
+// The argument that a switch passes to the context that it switches to. It can be on the stack, because a thread
+// performs only one switch at a time.
 struct Handover {
   Context* from;
   Context* to;
@@ -113,9 +116,9 @@ void switch_contexts(Context& from, Context& to, bool from_is_finished) {
   if (&from == &to) return;
   Handover handover{&from, &to};
 #if defined(__SANITIZE_THREAD__)
-  // Ordered by the switch: ThreadSanitizer sees what worlds, streams and the program do to each other. Between fibers
-  // of one world it would need every access of the scheduler hidden from it; there the weak memory finds what is
-  // missing.
+  // Flag 0: the switch orders the two fibers for ThreadSanitizer, so it does not report races between fibers of one
+  // emulator. Without this order every access of the scheduler would have to be hidden from it. It still reports races
+  // between emulators, streams and the program. Races between fibers are found by the weak memory model instead.
   __tsan_switch_to_fiber(to.tsan_fiber_, 0);
 #endif
 #if defined(__SANITIZE_ADDRESS__)
@@ -132,21 +135,21 @@ void switch_contexts(Context& from, Context& to, bool from_is_finished) {
 }
 
 #if defined(__SANITIZE_THREAD__)
-Unwatched::Unwatched() {
+TsanIgnoreScope::TsanIgnoreScope() {
   AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
   AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
 }
-Unwatched::~Unwatched() {
+TsanIgnoreScope::~TsanIgnoreScope() {
   AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
   AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
 }
-void released(void* at) { __tsan_release(at); }
-void acquired(void* at) { __tsan_acquire(at); }
+void annotate_release(void* at) { __tsan_release(at); }
+void annotate_acquire(void* at) { __tsan_acquire(at); }
 #else
-Unwatched::Unwatched() = default;
-Unwatched::~Unwatched() = default;
-void released(void*) {}
-void acquired(void*) {}
+TsanIgnoreScope::TsanIgnoreScope() = default;
+TsanIgnoreScope::~TsanIgnoreScope() = default;
+void annotate_release(void*) {}
+void annotate_acquire(void*) {}
 #endif
 
 }  // namespace tutti::emu

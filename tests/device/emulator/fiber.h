@@ -1,7 +1,8 @@
-// A stackful fiber: one emulated GPU thread, by Boost.Context, and what the sanitizers need to know of it.
+// Stacks and contexts of fibers. Each emulated GPU thread is a fiber with a stack of its own. Boost.Context switches
+// between them; this file adds the calls that inform the sanitizers about the switches.
 //
-// Fibers of a world run in the one thread that runs the world; switch_fibers() is called by the fiber that runs. A
-// fiber that has said `finished` is never switched to again.
+// All fibers of an emulator run in the one operating system thread that runs the emulator. switch_contexts() must be
+// called from the context that is running. After a call with `from_is_finished`, do not switch to `from` again.
 #pragma once
 
 #include <boost/context/detail/fcontext.hpp>
@@ -16,7 +17,7 @@ struct Stack {
   std::size_t bytes = 0;
 };
 
-// Stacks that fibers have left behind serve later ones.
+// A pool of stacks. The stack of a finished fiber is used again for a later one.
 class Stacks {
  public:
   explicit Stacks(std::size_t stack_bytes) : stack_bytes_(stack_bytes) {}
@@ -33,11 +34,15 @@ class Stacks {
   std::vector<Stack> free_;
 };
 
+// The saved state of a fiber, or of the thread that runs the fibers, while another one runs.
 class Context {
  public:
-  Context();  // of the thread that runs now
+  Context();  // the context of the calling thread
+  // A new fiber that will call `entry`, which must not return. `colour` is the number of bytes by which the first frame
+  // is moved down from the top of the stack. Use different values for different fibers: without them, stacks that are
+  // 2^n bytes apart would compete for the same cache sets.
   Context(Stack stack, std::size_t colour, void (*entry)());
-  ~Context();  // NOLINT(performance-trivially-destructible): not so under the thread sanitizer
+  ~Context();  // NOLINT(performance-trivially-destructible): it is not trivial under ThreadSanitizer
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
@@ -50,7 +55,7 @@ class Context {
   boost::context::detail::fcontext_t context_ = nullptr;
   Stack stack_;
   void (*entry_)() = nullptr;
-  // What the sanitizers know of it, where there are any.
+  // State for the sanitizers; used only in builds with the sanitizer.
   [[maybe_unused]] void* tsan_fiber_ = nullptr;
   [[maybe_unused]] void* asan_fake_stack_ = nullptr;
   [[maybe_unused]] bool is_thread_ = false;
@@ -58,17 +63,19 @@ class Context {
 
 void switch_contexts(Context& from, Context& to, bool from_is_finished);
 
-// Keeps ThreadSanitizer from looking at the scheduler's own state, which fibers share without any order that it knows.
-class Unwatched {
+// A scope in which ThreadSanitizer ignores memory accesses. The scheduler needs it for its own state, because fibers
+// share this state and ThreadSanitizer does not see what orders their accesses.
+class TsanIgnoreScope {
  public:
-  Unwatched();
-  ~Unwatched();  // NOLINT(performance-trivially-destructible): likewise
-  Unwatched(const Unwatched&) = delete;
-  Unwatched& operator=(const Unwatched&) = delete;
+  TsanIgnoreScope();
+  ~TsanIgnoreScope();  // NOLINT(performance-trivially-destructible): it is not trivial under ThreadSanitizer
+  TsanIgnoreScope(const TsanIgnoreScope&) = delete;
+  TsanIgnoreScope& operator=(const TsanIgnoreScope&) = delete;
 };
 
-// Tells ThreadSanitizer that what happened before released(at) happens before what follows acquired(at).
-void released(void* at);
-void acquired(void* at);
+// Informs ThreadSanitizer of an order: accesses before annotate_release(at) happen before accesses after a later
+// annotate_acquire(at).
+void annotate_release(void* at);
+void annotate_acquire(void* at);
 
 }  // namespace tutti::emu

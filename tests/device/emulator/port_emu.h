@@ -1,5 +1,6 @@
-// The primitives of kernels/device/port.h on emulated GPUs (world.h): what one instruction does, plus the chance that
-// another thread runs before it. port.h includes this for every compiler but nvcc; only tests build device code so.
+// The primitives of kernels/device/port.h for emulated GPUs (emulator.h). Each function does what one GPU instruction
+// does, and may first let another emulated thread run. port.h includes this file if the compiler is not nvcc. Only
+// tests compile device code in this way.
 #pragma once
 
 #include <atomic>
@@ -12,20 +13,20 @@
 #include "kernels/cpu/float16.h"
 #include "kernels/device/port.h"
 #include "kernels/float8.h"
-#include "tests/device/emulator/world.h"
+#include "tests/device/emulator/emulator.h"
 
 #define TUTTI_DEVICE inline
 #define TUTTI_DEVICE_APART inline
 #define TUTTI_SHARED(Type, name) \
-  Type& name = *static_cast<Type*>(::tutti::emu::World::current().shared_memory(__LINE__, sizeof(Type)))
+  Type& name = *static_cast<Type*>(::tutti::emu::Emulator::current().shared_memory(__LINE__, sizeof(Type)))
 #define TUTTI_UNROLL
 
 namespace tutti::device::port {
 
-using emu::Here;
+using emu::Site;
 
-inline emu::World& world() { return emu::World::current(); }
-inline emu::Fiber& self() { return emu::World::self(); }
+inline emu::Emulator& emulator() { return emu::Emulator::current(); }
+inline emu::Fiber& self() { return emu::Emulator::self(); }
 
 inline unsigned thread() { return self().thread; }
 inline unsigned threads() { return self().block.threads; }
@@ -33,11 +34,13 @@ inline unsigned block() { return self().block.index; }
 inline unsigned anew(unsigned value) { return value; }
 inline unsigned blocks() { return self().block.count; }
 
-inline void block_barrier(Here here = Here::current()) { world().arrive(self().block.whole, threads(), here, nullptr); }
-inline void warp_barrier(Here here = Here::current()) {
-  world().arrive(self().block.warps[thread() / 32], 32, here, nullptr);
+inline void block_barrier(Site here = Site::current()) {
+  emulator().arrive(self().block.whole, threads(), here, nullptr);
 }
-inline bool warp_any(bool vote, Here here = Here::current()) {
+inline void warp_barrier(Site here = Site::current()) {
+  emulator().arrive(self().block.warps[thread() / 32], 32, here, nullptr);
+}
+inline bool warp_any(bool vote, Site here = Site::current()) {
   auto& lanes = self().block.lanes;
   const unsigned first = thread() / 32 * 32;
   lanes[thread()].vote = vote ? 1 : 0;
@@ -52,97 +55,101 @@ inline std::atomic_ref<std::uint64_t> atomic(const std::uint64_t* word) {
   return std::atomic_ref<std::uint64_t>(*const_cast<std::uint64_t*>(word));
 }
 
-inline std::uint64_t load_acquire(const std::uint64_t* from, Here here = Here::current()) {
-  world().access(here);
+inline std::uint64_t load_acquire(const std::uint64_t* from, Site here = Site::current()) {
+  emulator().access(here);
   const std::uint64_t value = atomic(from).load(std::memory_order_acquire);
-  if (world().options().weak) self().block.memory.acquire();
+  if (emulator().options().weak) self().block.memory.acquire();
   return value;
 }
-inline std::uint64_t load_relaxed(const std::uint64_t* from, Here here = Here::current()) {
-  world().access(here);
+inline std::uint64_t load_relaxed(const std::uint64_t* from, Site here = Site::current()) {
+  emulator().access(here);
   return atomic(from).load(std::memory_order_relaxed);
 }
-inline void store_release(std::uint64_t* to, std::uint64_t value, Here here = Here::current()) {
-  world().access(here);
-  if (world().options().weak) self().block.memory.release(self());
+inline void store_release(std::uint64_t* to, std::uint64_t value, Site here = Site::current()) {
+  emulator().access(here);
+  if (emulator().options().weak) self().block.memory.release(self());
   atomic(to).store(value, std::memory_order_release);
-  world().stored();
+  emulator().stored();
 }
-inline void store_relaxed(std::uint64_t* to, std::uint64_t value, Here here = Here::current()) {
-  world().access(here);
+inline void store_relaxed(std::uint64_t* to, std::uint64_t value, Site here = Site::current()) {
+  emulator().access(here);
   atomic(to).store(value, std::memory_order_relaxed);
-  world().stored();
+  emulator().stored();
 }
 inline void store_together(std::uint32_t* to, std::uint32_t value) {
   std::atomic_ref<std::uint32_t>(*to).store(value, std::memory_order_relaxed);
 }
 inline std::uint64_t compare_and_swap(std::uint64_t* at, std::uint64_t expected, std::uint64_t wanted,
-                                      Here here = Here::current()) {
-  world().access(here);
+                                      Site here = Site::current()) {
+  emulator().access(here);
   atomic(at).compare_exchange_strong(expected, wanted, std::memory_order_relaxed);
-  world().stored();
-  return expected;  // what was there
+  emulator().stored();
+  return expected;  // the value before the operation
 }
 
 template <class T>
-T load_value(const void* from, Here here) {
-  world().access(here);
+T load_value(const void* from, Site here) {
+  emulator().access(here);
   T value;
-  if (world().options().weak)
+  if (emulator().options().weak)
     self().block.memory.load(self(), from, &value, sizeof(T));
   else
     std::memcpy(&value, from, sizeof(T));
   return value;
 }
 template <class T>
-void store_value(void* to, const T& value, Here here) {
-  world().access(here);
-  if (world().options().weak)
+void store_value(void* to, const T& value, Site here) {
+  emulator().access(here);
+  if (emulator().options().weak)
     self().block.memory.store(self(), to, &value, sizeof(T));
   else
     std::memcpy(to, &value, sizeof(T));
-  world().stored();
+  emulator().stored();
 }
 
-inline Word16 load16(const void* from, Here here = Here::current()) { return load_value<Word16>(from, here); }
-inline void store16(void* to, Word16 word, Here here = Here::current()) { store_value(to, word, here); }
+inline Word16 load16(const void* from, Site here = Site::current()) { return load_value<Word16>(from, here); }
+inline void store16(void* to, Word16 word, Site here = Site::current()) { store_value(to, word, here); }
 template <class T>
-T load(const T* from, Here here = Here::current()) {
+T load(const T* from, Site here = Site::current()) {
   return load_value<T>(from, here);
 }
 template <class T>
-void store(T* to, T value, Here here = Here::current()) {
+void store(T* to, T value, Site here = Site::current()) {
   store_value(to, value, here);
 }
 
-// Two halves, each moved as one, and another thread between them: what a GPU promises for LL.
-inline Word16 load16_volatile(const void* from, Here here = Here::current()) {
+// Moves the two 8-byte halves separately, and another thread may run in between. This is all that the LL protocol needs
+// from a GPU: each half is atomic, but the 16 bytes together are not.
+inline Word16 load16_volatile(const void* from, Site here = Site::current()) {
   const auto* halves = static_cast<const std::uint64_t*>(from);
   std::uint64_t values[2];
   for (int i = 0; i < 2; ++i) {
-    world().access(here);
+    emulator().access(here);
     values[i] = atomic(halves + i).load(std::memory_order_relaxed);
   }
   Word16 word;
   std::memcpy(&word, values, sizeof(word));
   return word;
 }
-inline void store16_volatile(void* to, Word16 word, Here here = Here::current()) {
+inline void store16_volatile(void* to, Word16 word, Site here = Site::current()) {
   auto* halves = static_cast<std::uint64_t*>(to);
   std::uint64_t values[2];
   std::memcpy(values, &word, sizeof(word));
   for (int i = 0; i < 2; ++i) {
-    world().access(here);
+    emulator().access(here);
     atomic(halves + i).store(values[i], std::memory_order_relaxed);
   }
-  world().stored();
+  emulator().stored();
 }
 
-// The last of 8 lanes to come moves the whole line for all. In one world nobody comes between; where several share
-// memory (Clock::kReal), stores go upwards and loads downwards, so that whoever sees a word of a line sees all below
-// it: less than a GPU promises, and enough where the flag is the line's last word.
+// Moves one line of 128 bytes, 16 bytes for each of 8 lanes. The last lane to arrive moves the whole line for all, so
+// that the move is atomic within one emulator.
+//
+// If several emulators share memory (Clock::kReal), stores go through the line upwards and loads go downwards. A load
+// that sees a new 64-bit word then also sees the new values of all lower words. A GPU guarantees more (the whole line
+// is atomic), but this is enough for LL128, because the flag is the last word of a line.
 enum class LineMove : std::uint8_t { kLoad, kStore };
-inline void move_line(void* memory, Word16& word, LineMove direction, Here here) {
+inline void move_line(void* memory, Word16& word, LineMove direction, Site here) {
   emu::Block& block = self().block;
   const unsigned group = thread() / 8;
   block.lanes[thread()].memory = memory;
@@ -163,21 +170,21 @@ inline void move_line(void* memory, Word16& word, LineMove direction, Here here)
       }
     }
   };
-  world().access(here);
-  world().arrive(block.groups[group], 8, here, move_all);
-  if (direction == LineMove::kStore) world().stored();
+  emulator().access(here);
+  emulator().arrive(block.groups[group], 8, here, move_all);
+  if (direction == LineMove::kStore) emulator().stored();
 }
-inline Word16 load_line(const void* from, Here here = Here::current()) {
+inline Word16 load_line(const void* from, Site here = Site::current()) {
   Word16 word{};
   move_line(const_cast<void*>(from), word, LineMove::kLoad, here);
   return word;
 }
-inline void store_line(void* to, Word16 word, Here here = Here::current()) {
+inline void store_line(void* to, Word16 word, Site here = Site::current()) {
   move_line(to, word, LineMove::kStore, here);
 }
 
-inline std::uint64_t now_ns() { return world().now_ns(); }
-inline void pause(Here here = Here::current()) { world().pause(here); }
+inline std::uint64_t now_ns() { return emulator().now_ns(); }
+inline void pause(Site here = Site::current()) { emulator().pause(here); }
 
 inline float add(float a, float b) { return a + b; }
 inline float multiply(float a, float b) { return a * b; }

@@ -1,3 +1,4 @@
+// The model of weakly ordered memory: see weak_memory.h.
 #include "tests/device/emulator/weak_memory.h"
 
 #include <algorithm>
@@ -9,7 +10,8 @@
 namespace tutti::emu {
 namespace {
 
-// The line may reach past the end of what the program asked for: that is the cache's doing, not the program's.
+// Reads a cache line from memory. The line may extend beyond the object that the program loads from. That is no error
+// of the program, because a real cache does the same, so the sanitizers must not check this function.
 #if defined(__GNUC__) && !defined(__clang__)
 __attribute__((noinline, no_sanitize_address, no_sanitize_thread))
 #endif
@@ -21,14 +23,15 @@ void read_line(std::uintptr_t start, unsigned char* line) {
 }  // namespace
 
 WeakMemory::~WeakMemory() {
-  if (neighbours_ != nullptr) std::erase(neighbours_->all, this);
+  if (block_memories_ != nullptr) std::erase(block_memories_->all, this);
 }
 
-void WeakMemory::join(Neighbours& neighbours) {
-  neighbours_ = &neighbours;
-  neighbours.all.push_back(this);
+void WeakMemory::join(BlockMemories& block_memories) {
+  block_memories_ = &block_memories;
+  block_memories.all.push_back(this);
 }
 
+// Whether a load from an address in [at, at + bytes) may still be in progress.
 bool WeakMemory::may_be_loading(std::uintptr_t at, std::size_t bytes) const {
   for (auto it = loaded_.lower_bound(at - std::min<std::uintptr_t>(at, kWidest)); it != loaded_.end(); ++it) {
     if (it->first >= at + bytes) return false;
@@ -37,11 +40,12 @@ bool WeakMemory::may_be_loading(std::uintptr_t at, std::size_t bytes) const {
   return false;
 }
 
-// To memory, and so that this block's cache does not hide it from the block: a GPU's first level is written through.
-void WeakMemory::write_out(const Pending& store) {
-  if (neighbours_ != nullptr) {
-    neighbours_->overtaking +=
-        static_cast<std::uint64_t>(std::ranges::count_if(neighbours_->all, [&](const WeakMemory* other) {
+// Writes a store to memory and drops the line from this block's cache, so that the block's later loads see the new
+// value. (The first-level cache of a GPU writes through.)
+void WeakMemory::write_out(const PendingStore& store) {
+  if (block_memories_ != nullptr) {
+    block_memories_->overtaking +=
+        static_cast<std::uint64_t>(std::ranges::count_if(block_memories_->all, [&](const WeakMemory* other) {
           return other != this && other->may_be_loading(store.at, store.bytes);
         }));
   }
@@ -50,9 +54,10 @@ void WeakMemory::write_out(const Pending& store) {
 }
 
 void WeakMemory::store(const Fiber& owner, void* to, const void* value, std::size_t bytes) {
-  const Unwatched unwatched;
+  const TsanIgnoreScope ignore_scope;
   const auto at = reinterpret_cast<std::uintptr_t>(to);
-  std::erase_if(pending_, [&](const Pending& other) {  // what it overlaps comes before it
+  // Older stores that overlap this one must reach memory before it.
+  std::erase_if(pending_, [&](const PendingStore& other) {
     const bool overlaps = other.at < at + bytes && at < other.at + other.bytes;
     if (overlaps) write_out(other);
     return overlaps;
@@ -61,7 +66,7 @@ void WeakMemory::store(const Fiber& owner, void* to, const void* value, std::siz
     write_out(pending_.front());
     pending_.erase(pending_.begin());
   }
-  Pending& store = pending_.emplace_back();
+  PendingStore& store = pending_.emplace_back();
   store.at = at;
   store.bytes = bytes;
   std::memcpy(store.value.data(), value, bytes);
@@ -71,38 +76,38 @@ void WeakMemory::store(const Fiber& owner, void* to, const void* value, std::siz
 }
 
 void WeakMemory::load(const Fiber& owner, const void* from, void* value, std::size_t bytes) {
-  const Unwatched unwatched;
+  const TsanIgnoreScope ignore_scope;
   const auto at = reinterpret_cast<std::uintptr_t>(from);
   const std::uintptr_t start = at / kWidest * kWidest;
   auto line = cache_.find(start);
   if (line == cache_.end()) {
-    line = cache_.emplace(start, Line{}).first;
+    line = cache_.emplace(start, CacheLine{}).first;
     read_line(start, line->second.data());
   }
-  Line seen = line->second;
-  for (const Pending& store : pending_) {
+  CacheLine seen = line->second;
+  for (const PendingStore& store : pending_) {
     if (store.at < start || store.at >= start + kWidest) continue;
     if (store.known_to_block || store.owner == &owner)
       std::memcpy(seen.data() + (store.at - start), store.value.data(), store.bytes);
   }
   std::memcpy(value, seen.data() + (at - start), bytes);
-  loaded_.insert_or_assign(at, Loaded{.bytes = bytes, .owner = &owner, .known_to_block = false});
+  loaded_.insert_or_assign(at, OutstandingLoad{.bytes = bytes, .owner = &owner, .known_to_block = false});
 }
 
 void WeakMemory::barrier() {
-  const Unwatched unwatched;
-  for (Pending& store : pending_) store.known_to_block = true;
+  const TsanIgnoreScope ignore_scope;
+  for (PendingStore& store : pending_) store.known_to_block = true;
   for (auto& [at, load] : loaded_) load.known_to_block = true;
 }
 
 void WeakMemory::acquire() {
-  const Unwatched unwatched;
+  const TsanIgnoreScope ignore_scope;
   cache_.clear();
 }
 
 void WeakMemory::release(const Fiber& owner) {
-  const Unwatched unwatched;
-  std::erase_if(pending_, [&](const Pending& store) {
+  const TsanIgnoreScope ignore_scope;
+  std::erase_if(pending_, [&](const PendingStore& store) {
     const bool covered = store.known_to_block || store.owner == &owner;
     if (covered) write_out(store);
     return covered;
@@ -110,8 +115,8 @@ void WeakMemory::release(const Fiber& owner) {
   std::erase_if(loaded_, [&](const auto& load) { return load.second.known_to_block || load.second.owner == &owner; });
 }
 
-void WeakMemory::drift(std::uint64_t random) {
-  const Unwatched unwatched;
+void WeakMemory::step_at_random(std::uint64_t random) {
+  const TsanIgnoreScope ignore_scope;
   if (!pending_.empty() && random % 8 == 0) {
     const std::size_t index = random / 8 % pending_.size();
     write_out(pending_[index]);
@@ -121,8 +126,8 @@ void WeakMemory::drift(std::uint64_t random) {
 }
 
 void WeakMemory::write_all() {
-  const Unwatched unwatched;
-  for (const Pending& store : pending_) write_out(store);
+  const TsanIgnoreScope ignore_scope;
+  for (const PendingStore& store : pending_) write_out(store);
   pending_.clear();
   loaded_.clear();
 }

@@ -1,16 +1,19 @@
-// A model of one block's weakly ordered memory accesses: stores that others see late and in any order, and loads that
-// an old copy answers. Written from the PTX memory model as we read it; a model, not the machine.
+// WeakMemory: a model of the weakly ordered memory accesses of one block. Other blocks can see its stores late and in
+// any order, and its loads can return old values. The model follows our reading of the PTX memory model; it does not
+// imitate a particular GPU.
 //
-// Ordinary stores wait in the block's store buffer, ordinary loads may be answered by its first-level cache. A release
-// writes out the thread's own stores and those that it has been told of by a barrier; an acquire empties the cache; a
-// barrier makes stores known inside the block only.
+// - Ordinary stores wait in the store buffer of the block.
+// - Ordinary loads can be answered by the first-level cache of the block.
+// - A release writes out the thread's own stores, and all stores that the block made before its last barrier.
+// - An acquire empties the cache.
+// - A barrier makes stores visible inside the block only.
 //
-// A load that no release has covered may still be under way, however early its place: what another block writes there
-// meanwhile is a value that it may see. The model answers loads at once, so it counts such stores instead:
-// `overtaking`.
+// On a GPU, a load can still be in progress long after its place in the program, until a release covers it. If another
+// block stores to the same address before that release, the load may return the new value. The model executes every
+// load at once, so it cannot show that error. Instead it counts such stores: see `overtaking`.
 //
-// Belongs to the thread that runs the world. ThreadSanitizer sees
-// nothing of what is done here, neither to the model's own state nor to the program's memory.
+// An object belongs to the thread that runs the emulator. ThreadSanitizer ignores all accesses made by this class, both
+// to the model's state and to the program's memory.
 #pragma once
 
 #include <array>
@@ -24,10 +27,11 @@ namespace tutti::emu {
 class Fiber;
 class WeakMemory;
 
-// The memories of all blocks that run in a world.
-struct Neighbours {
+// The memory models of all blocks that run in an emulator.
+struct BlockMemories {
   std::vector<WeakMemory*> all;
-  std::uint64_t overtaking = 0;  // stores of one block where another's loads may be under way
+  // Number of stores of one block to addresses that a load of another block may still be reading.
+  std::uint64_t overtaking = 0;
 };
 
 class WeakMemory {
@@ -37,43 +41,48 @@ class WeakMemory {
   WeakMemory(const WeakMemory&) = delete;
   WeakMemory& operator=(const WeakMemory&) = delete;
 
-  void join(Neighbours& neighbours);  // before the first access
+  void join(BlockMemories& block_memories);  // call this before the first access
 
-  static constexpr std::size_t kWidest = 16;        // bytes of one access, which lies in one line of as many
-  static constexpr std::size_t kMostPending = 256;  // stores of a block; then the oldest is written out
+  // The largest access in bytes, and the size of a cache line. An access must not cross the boundary of a line.
+  static constexpr std::size_t kWidest = 16;
+  // Capacity of a block's store buffer. If it is full, the oldest store is written to memory.
+  static constexpr std::size_t kMostPending = 256;
 
   void store(const Fiber& owner, void* to, const void* value, std::size_t bytes);
   void load(const Fiber& owner, const void* from, void* value, std::size_t bytes);
   void barrier();
   void release(const Fiber& owner);
   void acquire();
-  // Now and then something happens by itself; `random` decides.
-  void drift(std::uint64_t random);
-  void write_all();
+  // Does what a GPU may do at any time: sometimes writes one store to memory, or drops one line of the cache. The value
+  // of `random` decides.
+  void step_at_random(std::uint64_t random);
+  void write_all();  // writes all stores to memory, when the block has finished
 
  private:
-  struct Pending {
+  // A store that is not yet written to memory.
+  struct PendingStore {
     std::uintptr_t at;
     std::size_t bytes;
     std::array<unsigned char, kWidest> value;
     const Fiber* owner;
     bool known_to_block;
   };
-  using Line = std::array<unsigned char, kWidest>;
+  using CacheLine = std::array<unsigned char, kWidest>;
 
-  struct Loaded {
+  // A load that no release has covered yet.
+  struct OutstandingLoad {
     std::size_t bytes;
     const Fiber* owner;
     bool known_to_block;
   };
 
-  void write_out(const Pending& store);
+  void write_out(const PendingStore& store);
   bool may_be_loading(std::uintptr_t at, std::size_t bytes) const;
 
-  std::vector<Pending> pending_;  // no two overlap
-  std::map<std::uintptr_t, Line> cache_;
-  std::map<std::uintptr_t, Loaded> loaded_;  // and covered by no release
-  Neighbours* neighbours_ = nullptr;
+  std::vector<PendingStore> pending_;                 // the store buffer, oldest first; the stores do not overlap
+  std::map<std::uintptr_t, CacheLine> cache_;         // the key is the address of the line
+  std::map<std::uintptr_t, OutstandingLoad> loaded_;  // the key is the address that was loaded
+  BlockMemories* block_memories_ = nullptr;
 };
 
 }  // namespace tutti::emu

@@ -1,56 +1,57 @@
+// Control of the fake driver by tests: see control.h.
 #include "control.h"
 
+#include "driver_state.h"
 #include "hooks.h"
-#include "world.h"
 
 namespace tutti::cuda::fake {
 namespace {
 
 void register_kernel(FakeKernel kernel) {
-  const std::lock_guard lock(world().mutex);
+  const std::lock_guard lock(driver_state().mutex);
   std::string name = kernel.name;
-  world().kernels.insert_or_assign(std::move(name), std::move(kernel));
+  driver_state().kernels.insert_or_assign(std::move(name), std::move(kernel));
 }
 
 void set_memory_limit(int device, std::size_t bytes) {
-  const std::lock_guard lock(world().mutex);
-  world().devices.at(static_cast<std::size_t>(device)).limit_bytes = bytes;
+  const std::lock_guard lock(driver_state().mutex);
+  driver_state().devices.at(static_cast<std::size_t>(device)).limit_bytes = bytes;
 }
 
 void set_peer_access(int device, int peer, bool can) {
-  const std::lock_guard lock(world().mutex);
+  const std::lock_guard lock(driver_state().mutex);
   if (can) {
-    world().unreachable.erase({device, peer});
+    driver_state().unreachable.erase({device, peer});
   } else {
-    world().unreachable.insert({device, peer});
+    driver_state().unreachable.insert({device, peer});
   }
 }
 
 CUcontext create_context(int device) {
-  const std::lock_guard lock(world().mutex);
-  return as_handle<CUcontext>(world().contexts.handle_of(make_context(device).get()));
+  const std::lock_guard lock(driver_state().mutex);
+  return as_handle<CUcontext>(driver_state().contexts.handle_of(make_context(device).get()));
 }
 
 void destroy_context(CUcontext handle) {
   std::shared_ptr<Context> context;
   {
-    const std::lock_guard lock(world().mutex);
-    context = world().contexts.find(handle);
+    const std::lock_guard lock(driver_state().mutex);
+    context = driver_state().contexts.find(handle);
     if (context == nullptr || !context->alive) return;
     if (context->primary) {
-      Device& device = world().devices[static_cast<std::size_t>(context->device)];
+      Device& device = driver_state().devices[static_cast<std::size_t>(context->device)];
       device.primary.reset();
       device.retained = 0;
     }
   }
   CUresult alive = CUresult::kSuccess;
-  context->lost->compare_exchange_strong(alive, CUresult::kContextIsDestroyed);  // what has not begun never runs
+  context->lost->compare_exchange_strong(alive, CUresult::kContextIsDestroyed);  // work that has not started never runs
   wait_for_device(context->device, context.get(), "the end of a context");
-  const std::lock_guard lock(world().mutex);
+  const std::lock_guard lock(driver_state().mutex);
   end_context(context);
 }
 
-void set_deinitialized(bool gone) { world().gone = gone; }
+void set_deinitialized(bool deinitialized) { driver_state().deinitialized = deinitialized; }
 
 }  // namespace
 }  // namespace tutti::cuda::fake
@@ -73,7 +74,7 @@ extern "C" __attribute__((visibility("default"))) const tutti::cuda::fake::Contr
       .set_deinitialized = set_deinitialized,
       .allocate_from_pool = allocate_from_pool,
       .leaks = leaks,
-      .watch_threads = [](void (*watcher)(int by)) { Inside::watcher = watcher; },
+      .watch_threads = [](void (*watcher)(int by)) { DriverScope::watcher = watcher; },
   };
   return &control;
 }

@@ -1,22 +1,30 @@
-// What a test asks of the double beyond the driver's own functions: kernels to run, faults to inject, limits to set,
-// leaks to report. The double is a libcuda.so.1 of its own; a test reaches it through control() and links nothing.
+// Control: the functions by which a test controls the fake CUDA driver. A test can register kernels, inject faults, set
+// limits and ask for leaks. The fake driver is a shared library with the name libcuda.so.1; a test finds it at run time
+// with control() and does not link it.
 //
-// Any thread. Set things up before the calls that they are to meet.
+// Any thread may call these functions. Change a setting before the driver calls that it should affect.
 //
-// The environment says what machine it is; the names do not begin with TUTTI_, since unknown ones that do are refused:
-//   FAKE_CUDA_DEVICES (2)      how many devices, the same in every process of a test
-//   FAKE_CUDA_BYTES (1 GiB)    memory of each, as one process may use it
-//   FAKE_CUDA_P2P (1)          whether they reach each other
-//   FAKE_CUDA_BLOCKS (16)      blocks that run at once on a device, of the launches of one process
-//   FAKE_CUDA_VMM (1)          whether it has virtual memory
-//   FAKE_CUDA_VERSION (13000)  of the driver; it has no functions that are newer
-//   FAKE_CUDA_INIT (0), FAKE_CUDA_WITHOUT, FAKE_CUDA_STUB   see hooks.cc
-//   FAKE_CUDA_FAIL             "cuMemAlloc:3:2": the third call of cuMemAlloc fails with 2
-//   FAKE_CUDA_STUCK_MS (60000) after which a wait gives up; FAKE_CUDA_LEAKS (0) whether to report leaks at exit
+// Environment variables describe the fake machine; defaults are in parentheses. Their names do not begin with TUTTI_,
+// because the library rejects unknown TUTTI_ variables.
+//   FAKE_CUDA_DEVICES (2)       number of devices; must be the same in every process of a test
+//   FAKE_CUDA_BYTES (1 GiB)     memory of each device that one process can use
+//   FAKE_CUDA_P2P (1)           1 if the devices can access each other's memory
+//   FAKE_CUDA_BLOCKS (16)       blocks that a device can run at once, for all launches of one process
+//   FAKE_CUDA_VMM (1)           1 if the devices support virtual memory management (cuMemCreate ...)
+//   FAKE_CUDA_VERSION (13000)   version of the driver; functions that are newer than this version are missing
+//   FAKE_CUDA_INIT (0)          the result of cuInit
+//   FAKE_CUDA_WITHOUT           name of a function that is missing
+//   FAKE_CUDA_STUB (0)          1 to behave as the stub library of the CUDA toolkit
+//   FAKE_CUDA_FAIL              for example "cuMemAlloc:3:2": the third call of cuMemAlloc fails with result 2
+//   FAKE_CUDA_STUCK_MS (60000)  timeout of every wait inside the fake driver, in ms
+//   FAKE_CUDA_LEAKS (0)         1 to report leaks on stderr when the process exits
 //
-// What it does not have: device memory that the host cannot touch (a wrong host access is not noticed here), a segment
-// fault caught as an illegal address (the process dies), order between processes of one device, managed memory that
-// moves.
+// Differences from a real driver:
+// - The host can access device memory, so a wrong access from the host is not detected.
+// - If a kernel uses an invalid address, the process crashes; the context does not get kIllegalAddress.
+// - The limits of a device and the order of work apply within one process. Processes that use the same device do not
+//   compete for its blocks or memory.
+// - Managed memory does not migrate.
 #pragma once
 
 #include <dlfcn.h>
@@ -31,67 +39,74 @@
 
 namespace tutti::cuda::fake {
 
-// One launch of a kernel. `arguments` points to copies that were taken when it was launched.
+// One launch of a kernel. `arguments` points to copies of the arguments, made when the kernel was launched.
 struct FakeLaunch {
   int device = 0;
   std::array<unsigned, 3> grid{};
   std::array<unsigned, 3> block{};
   unsigned shared_bytes = 0;
   void** arguments = nullptr;
-  unsigned resident_blocks = 0;  // how many of its blocks have room on the device at once
+  unsigned resident_blocks = 0;  // how many blocks of the launch the device can run at once
 };
 
-// A kernel: a function that runs the whole launch, all blocks and threads of it, and returns when they have ended; its
-// result becomes the context's (kSuccess, kIllegalAddress, kLaunchTimeout ...). It is called by a thread of the stream,
-// at the same time as the other launches of the device that fit beside it (FAKE_CUDA_BLOCKS), so kernels may wait for
-// each other exactly as far as they could on a device. Device pointers are addresses that it can use as they are.
+// A kernel. `run` executes a whole launch, with all of its blocks and threads, and returns when they have finished. If
+// the result is not kSuccess (for example kIllegalAddress or kLaunchTimeout), it becomes the error of the context.
+//
+// A thread of the stream calls `run`. Other launches run on the device at the same time if there are enough blocks for
+// them (FAKE_CUDA_BLOCKS). Therefore kernels can wait for each other under the same conditions as on a real device.
+// Device pointers are ordinary addresses of the process.
 struct FakeKernel {
   std::string name;
-  std::vector<std::size_t> argument_bytes;  // of each argument
+  std::vector<std::size_t> argument_bytes;  // size of each argument
   std::function<CUresult(const FakeLaunch&)> run;
-  unsigned most_threads = 1024;  // of a block; a launch of more is refused
+  unsigned max_threads = 1024;  // maximum number of threads in a block; a launch with more threads fails
 };
 
 struct Control {
-  void (*register_kernel)(FakeKernel kernel);  // known from then on to every module; of one name, the last counts
+  // Makes a kernel available in every module. A kernel that is registered later replaces one of the same name.
+  void (*register_kernel)(FakeKernel kernel);
 
-  void (*fail)(const char* function, unsigned nth, CUresult result);  // its nth call from now, 1 the next, fails so
-  void (*forget_faults)();
-  unsigned (*calls)(const char* function);  // so far
+  // Makes the nth call of `function` from now on (1 is the next call) fail with `result`.
+  void (*fail)(const char* function, unsigned nth, CUresult result);
+  void (*forget_faults)();                  // cancels all injected faults that have not happened yet
+  unsigned (*calls)(const char* function);  // number of calls of `function` so far
 
-  // Copies, by the function that was called for them. One at a time is held: the nth from now, 1 the next; its stream
-  // waits for release().
+  // Holds back one copy: the nth call of `function` from now on (1 is the next call). `function` is one of the
+  // asynchronous copy functions, for example "cuMemcpyHtoDAsync". The stream of the copy waits until release() is
+  // called. Each function has at most one copy that is held back; release() releases those of all functions.
   void (*hold_copy)(const char* function, unsigned nth);
   void (*release)();
-  unsigned (*copies_done)(const char* function);  // so far
+  unsigned (*copies_done)(const char* function);  // number of copies by `function` that have finished so far
 
   void (*set_memory_limit)(int device, std::size_t bytes);
-  void (*set_peer_access)(int device, int peer, bool can);  // one direction
-  void (*set_stuck_ms)(unsigned milliseconds);              // after which a wait gives up and says so
+  void (*set_peer_access)(int device, int peer, bool can);  // whether `device` can access `peer`; not the reverse
+  // Sets the timeout of waits inside the fake driver. A wait that times out prints a message and fails.
+  void (*set_stuck_ms)(unsigned milliseconds);
 
-  // Contexts that are not the primary one. Destroying one ends all that was made in it, as a reset of the device does;
-  // what its streams have not begun never runs.
+  // create_context() makes a context that is not the primary one. destroy_context() destroys any context, with all
+  // objects that were made in it, as a reset of the device does. Work that its streams have not started never runs.
   CUcontext (*create_context)(int device);
   void (*destroy_context)(CUcontext context);
-  void (*set_deinitialized)(bool gone);  // every call fails as it does while a process ends
+  void (*set_deinitialized)(bool gone);  // if true, calls fail with kDeinitialized, as while a process exits
 
-  // Device memory that has no handle of its own, as cuMemAllocAsync gives: of the current context's device, freed by
-  // cuMemFree. 0: there is not enough.
+  // Allocates device memory for which IPC handles are not supported, like memory of cuMemAllocAsync. The memory belongs
+  // to the device of the current context, and cuMemFree() frees it. Returns 0 if there is not enough memory.
   CUdeviceptr (*allocate_from_pool)(std::size_t bytes);
 
-  // What was handed out and not given back, a line each; empty: nothing. What went with a primary context that was
-  // released counts, and is told once.
+  // Describes the objects that were created and not released, one line for each; empty if there are none. Objects that
+  // were destroyed together with a primary context count as leaks, too, but only one call of leaks() reports them.
   std::string (*leaks)();
 
-  // Has watcher(1) called when a thread begins to run the double's own code, and watcher(-1) when it ends that. A host
-  // function is the caller's code: watcher(-1) is called before it, and watcher(1) after it. Call this before any work
-  // is in a stream.
+  // Registers a function that is called with 1 when a thread enters the code of the fake driver, and with -1 when the
+  // thread leaves it. A host function of a stream is code of the program: the fake driver calls watcher(-1) before it
+  // and watcher(1) after it. Call watch_threads() before any work is submitted to a stream.
   void (*watch_threads)(void (*watcher)(int by));
 };
 
 using GetControl = const Control* (*)();
 
-// The double's; null where libcuda.so.1 is another library or there is none. Loads it.
+// Loads libcuda.so.1 and returns the controls of the fake driver. Returns null if libcuda.so.1 cannot be loaded or is
+// not the fake driver.
 inline const Control* control() {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return nullptr;

@@ -1,16 +1,18 @@
-// Devices and contexts.
+// The fake driver's functions for devices and contexts, and for versions and error texts.
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
 
+#include "driver_state.h"
 #include "hooks.h"
-#include "world.h"
 
 namespace tutti::cuda::fake {
 namespace {
 
+// Limits of the fake devices. The numbers of threads and of shared memory are those of an H100 (compute capability
+// 9.0).
 constexpr unsigned kBlocksPerMultiprocessor = 2;
 constexpr int kMaxThreadsPerBlock = 1024;
 constexpr int kMaxSharedBytes = 227 * 1024;
@@ -20,16 +22,16 @@ std::vector<std::uintptr_t>& context_stack() {
   return stack;
 }
 
-CUresult known_context(CUcontext handle) {
-  const auto context = world().contexts.find(handle);
+CUresult check_context(CUcontext handle) {
+  const auto context = driver_state().contexts.find(handle);
   if (context == nullptr) return CUresult::kInvalidContext;
   return context->alive ? CUresult::kSuccess : CUresult::kContextIsDestroyed;
 }
 
 CUresult init(unsigned flags) {
-  World& own = world();
+  DriverState& own = driver_state();
   if (flags != 0) return CUresult::kInvalidValue;
-  if (own.gone) return CUresult::kDeinitialized;
+  if (own.deinitialized) return CUresult::kDeinitialized;
   if (const std::uint64_t failure = setting("FAKE_CUDA_INIT", 0); failure != 0) return static_cast<CUresult>(failure);
   if (own.devices.empty()) return CUresult::kNoDevice;
   pid_t none = 0;
@@ -39,7 +41,7 @@ CUresult init(unsigned flags) {
 
 CUresult driver_get_version(int* version) {
   if (version == nullptr) return CUresult::kInvalidValue;
-  *version = world().version;
+  *version = driver_state().version;
   return CUresult::kSuccess;
 }
 
@@ -100,14 +102,14 @@ CUresult get_error_string(CUresult result, const char** text) {
 
 CUresult device_get(CUdevice* device, int ordinal) {
   if (device == nullptr) return CUresult::kInvalidValue;
-  if (!world().has_device(ordinal)) return CUresult::kInvalidDevice;
+  if (!driver_state().has_device(ordinal)) return CUresult::kInvalidDevice;
   *device = ordinal;
   return CUresult::kSuccess;
 }
 
 CUresult device_get_count(int* count) {
   if (count == nullptr) return CUresult::kInvalidValue;
-  *count = static_cast<int>(world().devices.size());
+  *count = static_cast<int>(driver_state().devices.size());
   return CUresult::kSuccess;
 }
 
@@ -118,7 +120,7 @@ CUresult copy_text(const std::string& text, char* out, int bytes) {
 }
 
 CUresult device_get_name(char* name, int bytes, CUdevice device) {
-  if (!world().has_device(device)) return CUresult::kInvalidDevice;
+  if (!driver_state().has_device(device)) return CUresult::kInvalidDevice;
   return copy_text("Pretend GPU", name, bytes);
 }
 
@@ -130,7 +132,7 @@ int attribute_of(DeviceAttribute attribute, CUdevice device) {
     case DeviceAttribute::kMaxSharedMemoryPerMultiprocessor: return kMaxSharedBytes;
     case DeviceAttribute::kWarpSize: return 32;
     case DeviceAttribute::kMultiprocessorCount:
-      return static_cast<int>(std::max(1U, world().blocks / kBlocksPerMultiprocessor));
+      return static_cast<int>(std::max(1U, driver_state().blocks / kBlocksPerMultiprocessor));
     case DeviceAttribute::kMaxBlocksPerMultiprocessor: return kBlocksPerMultiprocessor;
     case DeviceAttribute::kMaxThreadsPerMultiprocessor:
       return kMaxThreadsPerBlock * static_cast<int>(kBlocksPerMultiprocessor);
@@ -146,20 +148,20 @@ int attribute_of(DeviceAttribute attribute, CUdevice device) {
     case DeviceAttribute::kAsyncEngineCount: return 2;
     case DeviceAttribute::kVirtualMemoryManagementSupported:
     case DeviceAttribute::kPosixFdHandleSupported: return setting("FAKE_CUDA_VMM", 1) != 0 ? 1 : 0;
-    default: return 1;  // yes: it can
+    default: return 1;  // the other attributes are capabilities, and the fake device has them
   }
 }
 
 CUresult device_get_attribute(int* value, DeviceAttribute attribute, CUdevice device) {
   if (value == nullptr) return CUresult::kInvalidValue;
-  if (!world().has_device(device)) return CUresult::kInvalidDevice;
+  if (!driver_state().has_device(device)) return CUresult::kInvalidDevice;
   *value = attribute_of(attribute, device);
   return CUresult::kSuccess;
 }
 
 CUresult device_get_uuid(CUuuid* uuid, CUdevice device) {
   if (uuid == nullptr) return CUresult::kInvalidValue;
-  if (!world().has_device(device)) return CUresult::kInvalidDevice;
+  if (!driver_state().has_device(device)) return CUresult::kInvalidDevice;
   *uuid = {};
   uuid->bytes[0] = 0xFA;
   uuid->bytes[15] = static_cast<std::uint8_t>(device);
@@ -167,7 +169,7 @@ CUresult device_get_uuid(CUuuid* uuid, CUdevice device) {
 }
 
 CUresult device_get_pci_bus_id(char* id, int bytes, CUdevice device) {
-  if (!world().has_device(device)) return CUresult::kInvalidDevice;
+  if (!driver_state().has_device(device)) return CUresult::kInvalidDevice;
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "0000:%02X:00.0", 0x10 + static_cast<unsigned>(device));
   return copy_text(text.data(), id, bytes);
@@ -175,17 +177,17 @@ CUresult device_get_pci_bus_id(char* id, int bytes, CUdevice device) {
 
 CUresult device_total_mem(std::size_t* bytes, CUdevice device) {
   if (bytes == nullptr) return CUresult::kInvalidValue;
-  if (!world().has_device(device)) return CUresult::kInvalidDevice;
-  const std::lock_guard lock(world().mutex);
-  *bytes = world().devices[static_cast<std::size_t>(device)].limit_bytes;
+  if (!driver_state().has_device(device)) return CUresult::kInvalidDevice;
+  const std::lock_guard lock(driver_state().mutex);
+  *bytes = driver_state().devices[static_cast<std::size_t>(device)].limit_bytes;
   return CUresult::kSuccess;
 }
 
 CUresult device_can_access_peer(int* can, CUdevice device, CUdevice peer) {
   if (can == nullptr) return CUresult::kInvalidValue;
-  if (!world().has_device(device) || !world().has_device(peer)) return CUresult::kInvalidDevice;
-  const std::lock_guard lock(world().mutex);
-  *can = device != peer && world().reaches(device, peer) ? 1 : 0;
+  if (!driver_state().has_device(device) || !driver_state().has_device(peer)) return CUresult::kInvalidDevice;
+  const std::lock_guard lock(driver_state().mutex);
+  *can = device != peer && driver_state().reaches(device, peer) ? 1 : 0;
   return CUresult::kSuccess;
 }
 
@@ -199,7 +201,7 @@ CUresult device_get_p2p_attribute(int* value, P2pAttribute attribute, CUdevice s
 }
 
 CUresult primary_retain(CUcontext* context, CUdevice device) {
-  World& own = world();
+  DriverState& own = driver_state();
   if (context == nullptr) return CUresult::kInvalidValue;
   if (!own.has_device(device)) return CUresult::kInvalidDevice;
   const std::lock_guard lock(own.mutex);
@@ -214,7 +216,7 @@ CUresult primary_retain(CUcontext* context, CUdevice device) {
 }
 
 CUresult primary_release(CUdevice device) {
-  World& own = world();
+  DriverState& own = driver_state();
   if (!own.has_device(device)) return CUresult::kInvalidDevice;
   std::shared_ptr<Context> ending;
   {
@@ -224,19 +226,20 @@ CUresult primary_release(CUdevice device) {
     if (--its.retained > 0) return CUresult::kSuccess;
     ending = std::move(its.primary);
   }
+  // The last release destroys the context. Objects that still exist in it are leaks of the program.
   wait_for_device(device, ending.get(), "cuDevicePrimaryCtxRelease");
   const std::lock_guard lock(own.mutex);
-  own.swept_away += held_in(ending.get());
+  own.leaked_with_context += describe_unreleased(ending.get());
   end_context(ending);
   return CUresult::kSuccess;
 }
 
 CUresult primary_get_state(CUdevice device, unsigned* flags, int* active) {
   if (flags == nullptr || active == nullptr) return CUresult::kInvalidValue;
-  if (!world().has_device(device)) return CUresult::kInvalidDevice;
-  const std::lock_guard lock(world().mutex);
+  if (!driver_state().has_device(device)) return CUresult::kInvalidDevice;
+  const std::lock_guard lock(driver_state().mutex);
   *flags = 0;
-  *active = world().devices[static_cast<std::size_t>(device)].retained > 0 ? 1 : 0;
+  *active = driver_state().devices[static_cast<std::size_t>(device)].retained > 0 ? 1 : 0;
   return CUresult::kSuccess;
 }
 
@@ -249,8 +252,8 @@ CUresult ctx_get_current(CUcontext* context) {
 CUresult ctx_set_current(CUcontext context) {
   auto& stack = context_stack();
   if (context != nullptr) {
-    const std::lock_guard lock(world().mutex);
-    if (const CUresult result = known_context(context); result != CUresult::kSuccess) return result;
+    const std::lock_guard lock(driver_state().mutex);
+    if (const CUresult result = check_context(context); result != CUresult::kSuccess) return result;
   }
   if (!stack.empty()) stack.pop_back();
   if (context != nullptr) stack.push_back(reinterpret_cast<std::uintptr_t>(context));
@@ -258,8 +261,8 @@ CUresult ctx_set_current(CUcontext context) {
 }
 
 CUresult ctx_push_current(CUcontext context) {
-  const std::lock_guard lock(world().mutex);
-  if (const CUresult result = known_context(context); result != CUresult::kSuccess) return result;
+  const std::lock_guard lock(driver_state().mutex);
+  if (const CUresult result = check_context(context); result != CUresult::kSuccess) return result;
   context_stack().push_back(reinterpret_cast<std::uintptr_t>(context));
   return CUresult::kSuccess;
 }
@@ -274,7 +277,7 @@ CUresult ctx_pop_current(CUcontext* context) {
 
 CUresult ctx_get_device(CUdevice* device) {
   if (device == nullptr) return CUresult::kInvalidValue;
-  const std::lock_guard lock(world().mutex);
+  const std::lock_guard lock(driver_state().mutex);
   std::shared_ptr<Context> context;
   if (const CUresult result = current_context(context); result != CUresult::kSuccess) return result;
   *device = context->device;
@@ -284,7 +287,7 @@ CUresult ctx_get_device(CUdevice* device) {
 CUresult ctx_synchronize() {
   std::shared_ptr<Context> context;
   {
-    const std::lock_guard lock(world().mutex);
+    const std::lock_guard lock(driver_state().mutex);
     if (const CUresult result = current_context(context); result != CUresult::kSuccess) return result;
     if (const CUresult result = refuse_in_capture(); result != CUresult::kSuccess) return result;
   }
@@ -298,11 +301,11 @@ CUresult ctx_get_stream_priority_range(int* least, int* greatest) {
 }
 
 CUresult ctx_enable_peer_access(CUcontext peer, unsigned flags) {
-  World& own = world();
+  DriverState& own = driver_state();
   const std::lock_guard lock(own.mutex);
   std::shared_ptr<Context> context;
   if (const CUresult result = current_context(context); result != CUresult::kSuccess) return result;
-  if (const CUresult result = known_context(peer); result != CUresult::kSuccess) return result;
+  if (const CUresult result = check_context(peer); result != CUresult::kSuccess) return result;
   if (flags != 0) return CUresult::kInvalidValue;
   const int device = own.contexts.find(peer)->device;
   if (device == context->device) return CUresult::kInvalidContext;
@@ -315,7 +318,7 @@ CUresult ctx_enable_peer_access(CUcontext peer, unsigned flags) {
 
 CUresult current_context(std::shared_ptr<Context>& context) {
   if (context_stack().empty()) return CUresult::kInvalidContext;
-  context = world().contexts.find(context_stack().back());
+  context = driver_state().contexts.find(context_stack().back());
   return context->alive ? CUresult::kSuccess : CUresult::kContextIsDestroyed;
 }
 

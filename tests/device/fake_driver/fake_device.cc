@@ -1,4 +1,5 @@
-// Kernels as the double wants them: a launch is run by a world until all of its threads have ended.
+// The fake device: registers kernels with the fake driver. Each launch runs in an emulator until all of its threads
+// have finished.
 #include "tests/device/fake_driver/fake_device.h"
 
 #include <atomic>
@@ -22,11 +23,11 @@ using cuda::fake::FakeKernel;
 using cuda::fake::FakeLaunch;
 using device::Protocol;
 
-constexpr unsigned kMostThreads = 512;  // of a block, as entry.cu builds them
+constexpr unsigned kMaxThreads = 512;  // maximum number of threads in a block, as compiled in entry.cu
 constexpr unsigned kWarp = 32;
 
 [[noreturn]] void refuse(const char* name, const char* value) {
-  std::fprintf(stderr, "device double: %s is '%s', which it does not know\n", name, value);
+  std::fprintf(stderr, "fake device: the environment variable %s has the invalid value '%s'\n", name, value);
   std::abort();
 }
 
@@ -39,35 +40,36 @@ std::uint64_t number(const char* name, std::uint64_t otherwise) {
   return value;
 }
 
-// What the kernels of one registration share. Any thread: streams run at once.
+// The state that the kernels of one registration share. Any thread may call run(), because streams run at the same
+// time.
 struct Runner {
-  const DeviceDoubleOptions options;
+  const FakeDeviceOptions options;
   std::atomic<std::uint64_t> launches{0};
 
-  explicit Runner(const DeviceDoubleOptions& its_options) : options(its_options) {}
+  explicit Runner(const FakeDeviceOptions& its_options) : options(its_options) {}
 
   emu::Options options_of(const FakeLaunch& launch) {
-    emu::Options world;
-    world.seed = options.seed + launches.fetch_add(1, std::memory_order_relaxed);
-    world.policy = options.policy;
-    world.yield_log2 = options.policy == emu::Policy::kRoundRobin ? 64 : options.yield_log2;
-    world.weak = options.weak;
-    world.clock = emu::Clock::kReal;
-    world.stall_ms = options.stall_ms;
-    world.resident_blocks = launch.resident_blocks;
-    return world;
+    emu::Options emulator;
+    emulator.seed = options.seed + launches.fetch_add(1, std::memory_order_relaxed);
+    emulator.policy = options.policy;
+    emulator.yield_log2 = options.policy == emu::Policy::kRoundRobin ? 64 : options.yield_log2;
+    emulator.weak = options.weak;
+    emulator.clock = emu::Clock::kReal;
+    emulator.stall_ms = options.stall_ms;
+    emulator.resident_blocks = launch.resident_blocks;
+    return emulator;
   }
 
   CUresult run(const char* name, const FakeLaunch& launch, std::function<void()> body) {
     const bool flat = launch.grid[1] * launch.grid[2] * launch.block[1] * launch.block[2] == 1;
     if (!flat || launch.block[0] % kWarp != 0) {
-      std::fprintf(stderr, "device double: %s was launched with blocks that entry.cu does not allow\n", name);
+      std::fprintf(stderr, "fake device: %s: blocks must be one-dimensional, with a multiple of 32 threads\n", name);
       return CUresult::kLaunchFailed;
     }
-    emu::World world(options_of(launch));
-    world.launch(launch.device, launch.grid[0], launch.block[0], std::move(body));
-    if (world.run() == emu::World::End::kIdle) return CUresult::kSuccess;
-    std::fprintf(stderr, "device double: %s: %s\n", name, world.report().c_str());
+    emu::Emulator emulator(options_of(launch));
+    emulator.launch(launch.device, launch.grid[0], launch.block[0], std::move(body));
+    if (emulator.run() == emu::Emulator::RunResult::kIdle) return CUresult::kSuccess;
+    std::fprintf(stderr, "fake device: %s: %s\n", name, emulator.report().c_str());
     return CUresult::kLaunchTimeout;
   }
 };
@@ -80,13 +82,13 @@ FakeKernel make_kernel(const std::shared_ptr<Runner>& runner, const char* name, 
             const auto& argument = *static_cast<const Argument*>(launch.arguments[0]);
             return runner->run(name, launch, [&argument, body] { body(argument); });
           },
-          kMostThreads};
+          kMaxThreads};
 }
 
 }  // namespace
 
-DeviceDoubleOptions DeviceDoubleOptions::from_environment() {
-  DeviceDoubleOptions options;
+FakeDeviceOptions FakeDeviceOptions::from_environment() {
+  FakeDeviceOptions options;
   options.seed = number("FAKE_CUDA_SEED", options.seed);
   options.weak = number("FAKE_CUDA_WEAK", options.weak ? 1 : 0) != 0;
   options.stall_ms = number("FAKE_CUDA_STALL_MS", options.stall_ms);
@@ -105,8 +107,9 @@ DeviceDoubleOptions DeviceDoubleOptions::from_environment() {
   return options;
 }
 
-void register_device_kernels(const cuda::fake::Control& control, const DeviceDoubleOptions& options) {
-  const auto runner = std::make_shared<Runner>(options);  // shared: the double keeps the kernels, each its own copy
+void register_device_kernels(const cuda::fake::Control& control, const FakeDeviceOptions& options) {
+  // A shared_ptr, because the fake driver keeps a copy of each kernel.
+  const auto runner = std::make_shared<Runner>(options);
   const auto add = [&]<class Argument>(const char* name, void (*body)(const Argument&)) {
     control.register_kernel(make_kernel(runner, name, body));
   };
@@ -117,7 +120,7 @@ void register_device_kernels(const cuda::fake::Control& control, const DeviceDou
   add("tutti_fill", &device::fill);
   add("tutti_copy", &device::copy);
   const auto empty = [runner](const FakeLaunch& launch) { return runner->run("tutti_empty", launch, [] {}); };
-  control.register_kernel({"tutti_empty", {}, empty, kMostThreads});
+  control.register_kernel({"tutti_empty", {}, empty, kMaxThreads});
 }
 
 }  // namespace tutti::testing

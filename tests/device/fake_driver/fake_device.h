@@ -1,44 +1,48 @@
-// The library's kernels for the fake driver: launches run in the emulator (tests/device/emulator). With this and the
-// fake libcuda.so.1 a program goes the whole way from the driver's functions to device code, without a GPU.
+// The fake device: the library's kernels for the fake driver. Launches run in the emulator. With the fake device and
+// the fake driver, a program runs all code from the driver's functions to the device code on a machine without a GPU.
 //
-// Each launch is a world of its own, run by the double's thread of the stream that it is in. Launches of several
-// streams, devices and processes run at once and may wait for each other through memory, as far as the double finds
-// room for them (FAKE_CUDA_BLOCKS). A launch of which nothing is stored for too long ends as kLaunchTimeout, and stderr
-// says where its threads stood.
+// Each launch has an emulator of its own, and the thread of its stream runs it. Launches of several streams, devices
+// and processes run at the same time and can wait for each other through memory, if the fake driver has enough free
+// blocks for them (FAKE_CUDA_BLOCKS). If a launch stores nothing for too long, it ends with kLaunchTimeout, and the
+// source locations of its threads are printed on stderr.
 //
-// A program that links tutti_fake_device has "fake device code" for kernels::device_image(), whatever the build: the
-// double loads that as a module and finds the kernels below in it.
+// In a program that links tutti_fake_device, kernels::device_image() is the text "fake device code", even if the build
+// has real device code. The fake driver loads this text as a module that contains the kernels below.
 #pragma once
 
 #include <cstdint>
 
-#include "tests/device/emulator/world.h"
+#include "tests/device/emulator/emulator.h"
 #include "tests/device/fake_driver/control.h"
 
 namespace tutti::testing {
 
-// By how much large launches are made smaller: a fiber costs ThreadSanitizer milliseconds.
+// Tests divide the size of large launches by this number. It is larger with sanitizers, because for example every fiber
+// takes ThreadSanitizer milliseconds.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-inline constexpr unsigned kThinner = 4;
+inline constexpr unsigned kSizeDivisor = 4;
 #else
-inline constexpr unsigned kThinner = 1;
+inline constexpr unsigned kSizeDivisor = 1;
 #endif
 
-struct DeviceDoubleOptions {
-  std::uint64_t seed = 1;  // the first launch's, each later one's is one more
+struct FakeDeviceOptions {
+  std::uint64_t seed = 1;  // seed of the first launch; each later launch has the next number
   emu::Policy policy = emu::Policy::kRoundRobin;
-  unsigned yield_log2 = 6;  // of the policies that draw: see emu::Options
-  // Stores that others see late. Right between worlds as well: a block's buffer holds bytes of its own stores only and
-  // gives them away before the release that announces them, and what it has read is forgotten at each acquire.
+  unsigned yield_log2 = 6;  // for the random policies only, see emu::Options
+  // Whether memory is weakly ordered. The model also works between emulators: the store buffer of a block has only
+  // bytes of its own stores, they are written to memory before the release that announces them, and each acquire
+  // empties the block's cache.
   bool weak = false;
   std::uint64_t stall_ms = 60'000;
 
-  // FAKE_CUDA_SEED, FAKE_CUDA_POLICY (round-robin, random, priority), FAKE_CUDA_WEAK (0 or 1), FAKE_CUDA_STALL_MS; what
-  // is not set stays as above. Ends the process where one is not understood: it is a test's mistake.
-  static DeviceDoubleOptions from_environment();
+  // Reads FAKE_CUDA_SEED, FAKE_CUDA_POLICY (round-robin, random or priority), FAKE_CUDA_WEAK (0 or 1) and
+  // FAKE_CUDA_STALL_MS. Options whose variable is not set have the defaults above. Aborts the process if a value is
+  // invalid, because that is an error of the test.
+  static FakeDeviceOptions from_environment();
 };
 
-// Makes the kernels of kernels/device/entry.cu known, under the same names. Before modules are asked for them.
-void register_device_kernels(const cuda::fake::Control& control, const DeviceDoubleOptions& options);
+// Registers the kernels of kernels/device/entry.cu under the same names. Call it before looking up functions in a
+// module.
+void register_device_kernels(const cuda::fake::Control& control, const FakeDeviceOptions& options);
 
 }  // namespace tutti::testing

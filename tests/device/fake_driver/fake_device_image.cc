@@ -1,5 +1,5 @@
-// The library's device code for programs over the double: text that its loader takes for device code. The linker finds
-// these definitions before it looks into tutti_kernels, so those there stay out.
+// The device code of programs that use the fake driver: a text that the fake driver accepts as a module. The linker
+// uses these definitions instead of those in the library tutti_kernels, because it finds them first.
 #include <array>
 #include <span>
 #include <string_view>
@@ -13,7 +13,7 @@ std::span<const std::byte> device_image() {
   return std::as_bytes(std::span(kText));
 }
 
-// The double's devices have it.
+// The compute capability of the fake driver's devices, 9.0.
 std::span<const int> device_architectures() {
   static constexpr std::array kArchitectures = {90};
   return kArchitectures;

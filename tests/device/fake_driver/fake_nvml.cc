@@ -1,6 +1,8 @@
-// A libnvidia-ml.so.1 for the pretend devices: FAKE_CUDA_DEVICES of them, two NVLinks from each to the next one round a
-// ring and one to a switch, MIG on the last; FAKE_NVML_INIT makes nvmlInit_v2 fail with that number. Constant, so any
-// thread may call.
+// A fake NVML library, libnvidia-ml.so.1, for the devices of the fake driver (FAKE_CUDA_DEVICES).
+//
+// Every device has four NVLinks. Links 0 and 1 lead to the next device in a ring, link 2 is down, and link 3 leads to a
+// switch. MIG is enabled on the last device. If FAKE_NVML_INIT is set, nvmlInit_v2 fails with that number. Nothing
+// changes at run time, so any thread may call the functions.
 #include <bit>
 #include <cstdint>
 #include <cstdio>
@@ -29,7 +31,7 @@ std::uint32_t number(const char* name, std::uint32_t otherwise) {
 
 std::uint32_t count() { return number("FAKE_CUDA_DEVICES", 2); }
 
-// A device's handle is its number, plus one.
+// The handle of a device is its index plus one, because a handle must not be null.
 std::uint32_t index_of(const void* device) {
   return static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(device)) - 1;
 }
@@ -76,7 +78,7 @@ int nvmlDeviceGetName(void*, char* name, std::uint32_t bytes) {
 int nvmlDeviceGetNvLinkState(void*, std::uint32_t link, std::int32_t* active) {
   constexpr std::uint32_t kLinks = 4;
   if (link >= kLinks) return kInvalidArgument;
-  *active = link == 2 ? 0 : 1;  // one of them is down
+  *active = link == 2 ? 0 : 1;  // link 2 is down
   return kSuccess;
 }
 
@@ -92,7 +94,7 @@ int nvmlDeviceGetNvLinkRemoteDeviceType(void*, std::uint32_t link, std::int32_t*
 }
 
 int nvmlDeviceGetNvLinkVersion(void*, std::uint32_t link, std::uint32_t* version) {
-  *version = link == 0 ? 7 : 6;  // 5.0 and 4.0
+  *version = link == 0 ? 7 : 6;  // NVLink 5.0 and NVLink 4.0
   return kSuccess;
 }
 

@@ -1,23 +1,26 @@
-// Capture of streams into graphs, and their replay. What a stream would have run becomes a node; events recorded and
-// waited for become edges. A replay runs what is not ordered by edges at the same time.
+// The fake driver's functions for stream capture and graphs.
+//
+// While a stream is capturing, work becomes a node of the graph instead of being run. Waits for events that were
+// recorded in the same capture become edges. A replay runs nodes at the same time if no path of edges orders them.
 #include <algorithm>
 #include <atomic>
 #include <thread>
 #include <utility>
 
+#include "driver_state.h"
 #include "hooks.h"
-#include "world.h"
 
 namespace tutti::cuda::fake {
 namespace {
 
-// A node's handle: its graph's and its number. No driver function of the double's takes one.
+// Makes the handle of a node from the handle of its graph and its index. The fake driver has no function that takes the
+// handle of a node.
 CUgraphNode node_handle(std::uintptr_t graph, std::size_t index) {
   return as_handle<CUgraphNode>((graph << 16U) + index + 1);
 }
 
 CUresult stream_begin_capture(CUstream handle, CaptureMode mode) {
-  World& own = world();
+  DriverState& own = driver_state();
   const std::lock_guard lock(own.mutex);
   std::shared_ptr<Stream> stream;
   if (const CUresult result = find_stream(handle, stream); result != CUresult::kSuccess) return result;
@@ -35,7 +38,7 @@ CUresult stream_begin_capture(CUstream handle, CaptureMode mode) {
   return CUresult::kSuccess;
 }
 
-// Marks a node and all that it follows.
+// Marks a node and all nodes that it depends on, directly or indirectly.
 void mark_before(const Graph& graph, std::size_t node, std::vector<bool>& marked) {
   std::vector<std::size_t> left = {node};
   while (!left.empty()) {
@@ -47,15 +50,17 @@ void mark_before(const Graph& graph, std::size_t node, std::vector<bool>& marked
   }
 }
 
-// Whether the origin has waited for all that other streams did in the capture.
+// Whether the stream that began the capture has waited for all nodes of the other streams in the capture. CUDA requires
+// that (the streams must be joined) before the capture ends.
 bool all_joined(const Capture& capture, const Stream& origin) {
   std::vector<bool> marked(capture.graph->nodes.size());
   for (const std::size_t node : origin.tail) mark_before(*capture.graph, node, marked);
   return std::find(marked.begin(), marked.end(), false) == marked.end();
 }
 
+// Ends the capture in all streams that belong to it.
 void end_capture(const std::shared_ptr<Capture>& capture) {
-  World& own = world();
+  DriverState& own = driver_state();
   own.captures.erase(capture);
   capture->status = CaptureStatus::kNone;
   const auto forget = [&](Stream& stream) {
@@ -72,7 +77,7 @@ void end_capture(const std::shared_ptr<Capture>& capture) {
 CUresult stream_end_capture(CUstream handle, CUgraph* out) {
   if (out == nullptr) return CUresult::kInvalidValue;
   *out = nullptr;
-  World& own = world();
+  DriverState& own = driver_state();
   const std::lock_guard lock(own.mutex);
   std::shared_ptr<Stream> stream;
   if (const CUresult result = find_stream(handle, stream); result != CUresult::kSuccess) return result;
@@ -98,7 +103,7 @@ CUresult stream_end_capture(CUstream handle, CUgraph* out) {
 
 CUresult stream_is_capturing(CUstream handle, CaptureStatus* status) {
   if (status == nullptr) return CUresult::kInvalidValue;
-  const std::lock_guard lock(world().mutex);
+  const std::lock_guard lock(driver_state().mutex);
   std::shared_ptr<Stream> stream;
   if (const CUresult result = find_stream(handle, stream); result != CUresult::kSuccess) return result;
   *status = stream->capture == nullptr ? CaptureStatus::kNone : stream->capture->status;
@@ -108,7 +113,7 @@ CUresult stream_is_capturing(CUstream handle, CaptureStatus* status) {
 CUresult stream_get_capture_info(CUstream handle, CaptureStatus* status, std::uint64_t* id, CUgraph* graph,
                                  const CUgraphNode** dependencies, std::size_t* count) {
   if (status == nullptr) return CUresult::kInvalidValue;
-  World& own = world();
+  DriverState& own = driver_state();
   const std::lock_guard lock(own.mutex);
   std::shared_ptr<Stream> stream;
   if (const CUresult result = find_stream(handle, stream); result != CUresult::kSuccess) return result;
@@ -132,45 +137,47 @@ CUresult thread_exchange_capture_mode(CaptureMode* mode) {
   return CUresult::kSuccess;
 }
 
-// Chains of nodes: each goes on with the chain whose last node it follows, else begins one.
-std::vector<std::vector<std::size_t>> lanes_of(const Graph& graph) {
-  std::vector<std::vector<std::size_t>> lanes;
+// Divides the nodes into chains. A node is added to a chain if it depends on the last node of that chain; otherwise it
+// starts a new chain.
+std::vector<std::vector<std::size_t>> chains_of(const Graph& graph) {
+  std::vector<std::vector<std::size_t>> chains;
   for (std::size_t node = 0; node < graph.nodes.size(); ++node) {
     const auto& after = graph.nodes[node].after;
-    const auto fits = [&](const std::vector<std::size_t>& lane) {
-      return std::find(after.begin(), after.end(), lane.back()) != after.end();
+    const auto fits = [&](const std::vector<std::size_t>& chain) {
+      return std::find(after.begin(), after.end(), chain.back()) != after.end();
     };
-    const auto lane = std::find_if(lanes.begin(), lanes.end(), fits);
-    if (lane != lanes.end()) {
-      lane->push_back(node);
+    const auto chain = std::find_if(chains.begin(), chains.end(), fits);
+    if (chain != chains.end()) {
+      chain->push_back(node);
     } else {
-      lanes.push_back({node});
+      chains.push_back({node});
     }
   }
-  return lanes;
+  return chains;
 }
 
-// One replay; returns when every node has run.
+// One replay of an executable graph. run() returns when every node has run or was skipped because of an error. The
+// first chain runs on the calling thread, and each other chain on a thread of its own.
 class Replay {
  public:
   explicit Replay(const GraphExec& executable) : executable_(executable), done_(executable.graph->nodes.size()) {}
 
   CUresult run() {
     std::vector<std::thread> threads;
-    for (std::size_t lane = 1; lane < executable_.lanes.size(); ++lane) {
-      threads.emplace_back([this, lane] {
-        const Inside inside(1);
-        run_lane(executable_.lanes[lane]);
+    for (std::size_t chain = 1; chain < executable_.chains.size(); ++chain) {
+      threads.emplace_back([this, chain] {
+        const DriverScope inside(1);
+        run_chain(executable_.chains[chain]);
       });
     }
-    if (!executable_.lanes.empty()) run_lane(executable_.lanes.front());
+    if (!executable_.chains.empty()) run_chain(executable_.chains.front());
     for (std::thread& thread : threads) thread.join();
     return result_.load();
   }
 
  private:
-  void run_lane(const std::vector<std::size_t>& lane) {
-    for (const std::size_t index : lane) {
+  void run_chain(const std::vector<std::size_t>& chain) {
+    for (const std::size_t index : chain) {
       const Node& node = executable_.graph->nodes[index];
       for (const std::size_t before : node.after) {
         if (!wait_until([&] { return done_[before].load(std::memory_order_acquire); }, node.what)) {
@@ -193,19 +200,19 @@ class Replay {
 
 CUresult graph_instantiate(CUgraphExec* out, CUgraph handle, unsigned long long flags) {
   if (out == nullptr || flags != 0) return CUresult::kInvalidValue;
-  World& own = world();
+  DriverState& own = driver_state();
   const std::lock_guard lock(own.mutex);
   const auto graph = own.graphs.find(handle);
   if (graph == nullptr) return CUresult::kInvalidHandle;
   auto executable = std::make_shared<GraphExec>();
   executable->graph = std::make_shared<Graph>(*graph);
-  executable->lanes = lanes_of(*graph);
+  executable->chains = chains_of(*graph);
   *out = as_handle<CUgraphExec>(own.executables.add(std::move(executable)));
   return CUresult::kSuccess;
 }
 
 CUresult graph_launch(CUgraphExec handle, CUstream stream_handle) {
-  World& own = world();
+  DriverState& own = driver_state();
   const std::lock_guard lock(own.mutex);
   const auto executable = own.executables.find(handle);
   if (executable == nullptr) return CUresult::kInvalidHandle;
@@ -215,31 +222,31 @@ CUresult graph_launch(CUgraphExec handle, CUstream stream_handle) {
   if (executable->last) work.after.push_back(*executable->last);
   std::uint64_t ticket = 0;
   const CUresult result = submit(stream, std::move(work), &ticket);
-  if (result == CUresult::kSuccess && ticket != 0) executable->last = After{stream->queue, ticket};
+  if (result == CUresult::kSuccess && ticket != 0) executable->last = QueuePosition{stream->queue, ticket};
   return result;
 }
 
 CUresult graph_get_nodes(CUgraph handle, CUgraphNode* nodes, std::size_t* count) {
   if (count == nullptr) return CUresult::kInvalidValue;
-  const std::lock_guard lock(world().mutex);
-  const auto graph = world().graphs.find(handle);
+  const std::lock_guard lock(driver_state().mutex);
+  const auto graph = driver_state().graphs.find(handle);
   if (graph == nullptr) return CUresult::kInvalidHandle;
-  const std::size_t room = *count;
+  const std::size_t capacity = *count;
   *count = graph->nodes.size();
   if (nodes == nullptr) return CUresult::kSuccess;
-  *count = std::min(room, graph->nodes.size());
+  *count = std::min(capacity, graph->nodes.size());
   for (std::size_t i = 0; i < *count; ++i) nodes[i] = node_handle(reinterpret_cast<std::uintptr_t>(handle), i);
   return CUresult::kSuccess;
 }
 
 CUresult graph_exec_destroy(CUgraphExec handle) {
-  const std::lock_guard lock(world().mutex);
-  return world().executables.erase(handle) ? CUresult::kSuccess : CUresult::kInvalidHandle;
+  const std::lock_guard lock(driver_state().mutex);
+  return driver_state().executables.erase(handle) ? CUresult::kSuccess : CUresult::kInvalidHandle;
 }
 
 CUresult graph_destroy(CUgraph handle) {
-  const std::lock_guard lock(world().mutex);
-  return world().graphs.erase(handle) ? CUresult::kSuccess : CUresult::kInvalidHandle;
+  const std::lock_guard lock(driver_state().mutex);
+  return driver_state().graphs.erase(handle) ? CUresult::kSuccess : CUresult::kInvalidHandle;
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
-// The table of the double's functions, and the few symbols that its library has.
+// The table of the fake driver's functions, the hook that runs before each of them, and cuGetProcAddress_v2. The
+// library exports only that function and fake_cuda_control() (control.cc), because the product looks up all others
+// through it.
 #include "hooks.h"
 
 #include <unistd.h>
@@ -11,18 +13,18 @@
 #include <utility>
 #include <vector>
 
-#include "world.h"
+#include "driver_state.h"
 
 namespace tutti::cuda::fake {
 namespace {
 
 struct Fault {
   std::string function;
-  unsigned at = 0;  // the call's number
+  unsigned at = 0;  // number of the call that fails; the first call has number 1
   CUresult result = CUresult::kSuccess;
 };
 
-// Written while the table is filled; faults under the mutex.
+// `all` is written only while the table is filled. The mutex guards `faults`.
 struct Hooks {
   std::vector<std::pair<void*, HookState*>> all;
   std::mutex mutex;
@@ -31,7 +33,7 @@ struct Hooks {
 };
 
 Hooks& hooks() {
-  static Hooks& hooks = *std::make_unique<Hooks>().release();  // as long as the World
+  static Hooks& hooks = *std::make_unique<Hooks>().release();  // never destroyed, for the same reason as DriverState
   return hooks;
 }
 
@@ -44,7 +46,7 @@ bool works_when_lost(std::string_view name) {
          name.starts_with("cuCtxPush") || name.starts_with("cuCtxPop");
 }
 
-// FAKE_CUDA_FAIL: one fault from outside, "function:nth:result".
+// Reads one fault from FAKE_CUDA_FAIL, which has the form "function:nth:result".
 void take_fault_from_environment() {
   const char* text = std::getenv("FAKE_CUDA_FAIL");
   if (text == nullptr) return;
@@ -53,7 +55,7 @@ void take_fault_from_environment() {
   char* rest = nullptr;
   const unsigned long nth = colon == all.npos ? 0 : std::strtoul(text + colon + 1, &rest, 10);
   if (nth == 0 || *rest != ':') {
-    std::fprintf(stderr, "fake cuda: FAKE_CUDA_FAIL is '%s' and must be function:nth:result\n", text);
+    std::fprintf(stderr, "fake driver: FAKE_CUDA_FAIL is '%s' and must be function:nth:result\n", text);
     std::abort();
   }
   const auto result = static_cast<CUresult>(std::strtol(rest + 1, nullptr, 10));
@@ -80,7 +82,8 @@ DriverApi make_table() {
       found = true;
     }
     if (!found) {
-      std::fprintf(stderr, "fake cuda: %s is in the table of functions and is not there\n", name);
+      std::fprintf(stderr, "fake driver: the driver's table has the function %s, which the fake does not implement\n",
+                   name);
       std::abort();
     }
   });
@@ -109,7 +112,7 @@ std::optional<CUresult> take_fault(const char* name, unsigned call) {
 
 void report_leaks() {
   const std::string lines = leaks();
-  if (!lines.empty()) std::fprintf(stderr, "fake cuda: not given back:\n%s", lines.c_str());
+  if (!lines.empty()) std::fprintf(stderr, "fake driver: not given back:\n%s", lines.c_str());
 }
 
 }  // namespace
@@ -120,14 +123,15 @@ std::optional<CUresult> HookState::enter() {
   const unsigned call = calls.fetch_add(1) + 1;
   if (const auto fault = take_fault(name, call)) return fault;
   if (anywhere) return std::nullopt;
-  World& own = world();
-  if (own.gone) return CUresult::kDeinitialized;
+  DriverState& own = driver_state();
+  if (own.deinitialized) return CUresult::kDeinitialized;
   if (own.process.load() != getpid()) return CUresult::kNotInitialized;
   if (in_host_function()) return CUresult::kNotPermitted;
   if (works_when_lost(name)) return std::nullopt;
   const std::lock_guard lock(own.mutex);
   std::shared_ptr<Context> context;
-  if (current_context(context) != CUresult::kSuccess) return std::nullopt;  // the function says what that means to it
+  // Without a current context the function itself decides whether that is an error.
+  if (current_context(context) != CUresult::kSuccess) return std::nullopt;
   const CUresult lost = context->lost->load();
   if (lost != CUresult::kSuccess) return lost;
   return std::nullopt;
@@ -152,12 +156,13 @@ unsigned calls_of(const char* function) {
   for (const auto& [address, state] : hooks().all) {
     if (std::string_view(state->name) == function) return state->calls.load();
   }
-  std::fprintf(stderr, "fake cuda: there is no function %s\n", function);
+  std::fprintf(stderr, "fake driver: there is no driver function '%s'\n", function);
   std::abort();
 }
 
-// cuGetProcAddress_v2 of the double. A version is refused that this driver is too old for, so FAKE_CUDA_VERSION makes
-// old drivers; FAKE_CUDA_WITHOUT names a function that is missing, FAKE_CUDA_STUB=1 makes the toolkit's stub.
+// cuGetProcAddress_v2 of the fake driver. A function is not found if it is newer than `version` or newer than the
+// driver, so FAKE_CUDA_VERSION simulates an old driver. FAKE_CUDA_WITHOUT names a function that is missing, and with
+// FAKE_CUDA_STUB=1 the library behaves as the stub library of the CUDA toolkit.
 CUresult get_proc_address(const char* name, void** function, int version, std::uint64_t, int* status) {
   constexpr int kFound = 0;
   constexpr int kUnknownSymbol = 1;
@@ -165,10 +170,10 @@ CUresult get_proc_address(const char* name, void** function, int version, std::u
   *function = nullptr;
   if (setting("FAKE_CUDA_STUB", 0) != 0) return CUresult::kStubLibrary;
   const char* without = std::getenv("FAKE_CUDA_WITHOUT");
-  for_each_function(table(), [&](const char* known, int since, const auto& place) {
-    if (std::strcmp(name, known) != 0 || version < since || world().version < since) return;
+  for_each_function(table(), [&](const char* known, int since, const auto& function_pointer) {
+    if (std::strcmp(name, known) != 0 || version < since || driver_state().version < since) return;
     if (without != nullptr && std::strcmp(name, without) == 0) return;
-    *function = reinterpret_cast<void*>(place);
+    *function = reinterpret_cast<void*>(function_pointer);
   });
   if (status != nullptr) *status = *function != nullptr ? kFound : kUnknownSymbol;
   if (*function == nullptr) return CUresult::kNotFound;
@@ -181,6 +186,6 @@ CUresult get_proc_address(const char* name, void** function, int version, std::u
 
 extern "C" __attribute__((visibility("default"))) tutti::cuda::CUresult cuGetProcAddress_v2(
     const char* name, void** function, int version, std::uint64_t flags, int* status) {
-  const tutti::cuda::fake::Inside inside(1);
+  const tutti::cuda::fake::DriverScope inside(1);
   return tutti::cuda::fake::get_proc_address(name, function, version, flags, status);
 }

@@ -1,5 +1,6 @@
-// What every function of the double does before its own work: counts the call, fails it if a test wants that, refuses
-// it before cuInit, after a fork, in a host function and in a context that is lost. Filled once, before the first call.
+// Hooks: the code that runs before each function of the fake driver. It counts the call and returns an injected fault
+// if there is one. It also returns an error if the program has not called cuInit, in a forked child, in a host function
+// of a stream, and if the current context has failed. The table of functions is filled once, before the first call.
 #pragma once
 
 #include <atomic>
@@ -9,18 +10,19 @@
 
 namespace tutti::cuda::fake {
 
-// Tells the test (Control::watch_threads) that the calling thread is in the double's own code (`by` is 1). From within
-// that code a host function is called with `by` -1, because it is the caller's. The end of the scope takes it back.
-class Inside {
+// A scope in which the calling thread runs code of the fake driver (`by` is 1), or code of the program that the fake
+// driver calls, i.e. a host function (`by` is -1). The watcher of Control::watch_threads is called with `by` at the
+// begin of the scope and with -`by` at its end.
+class DriverScope {
  public:
-  explicit Inside(int by) : watcher_(watcher.load()), by_(by) {
+  explicit DriverScope(int by) : watcher_(watcher.load()), by_(by) {
     if (watcher_ != nullptr) watcher_(by_);
   }
-  ~Inside() {
+  ~DriverScope() {
     if (watcher_ != nullptr) watcher_(-by_);
   }
-  Inside(const Inside&) = delete;
-  Inside& operator=(const Inside&) = delete;
+  DriverScope(const DriverScope&) = delete;
+  DriverScope& operator=(const DriverScope&) = delete;
 
   using Watcher = void (*)(int by);
   inline static std::atomic<Watcher> watcher = nullptr;
@@ -32,10 +34,11 @@ class Inside {
 
 struct HookState {
   const char* name = "";
-  bool anywhere = false;  // before cuInit and in a lost context too
+  bool anywhere = false;  // the function also works before cuInit and in a context that has failed
   std::atomic<unsigned> calls{0};
 
-  std::optional<CUresult> enter();  // what the call returns instead of doing its work
+  // Counts the call. If the call must fail, returns its result; otherwise the function must be executed.
+  std::optional<CUresult> enter();
 };
 
 void add_hook(void* function, HookState& state);
@@ -47,20 +50,20 @@ template <class... Arguments, CUresult (*kFunction)(Arguments...)>
 struct Hook<kFunction> {
   inline static HookState state;
   static CUresult call(Arguments... arguments) {
-    const Inside inside(1);
+    const DriverScope inside(1);
     if (const auto result = state.enter()) return *result;
     return kFunction(arguments...);
   }
 };
 
-// Puts a function into its place in the table.
-template <auto kFunction, class Place>
-void bind(Place& place) {
-  place = &Hook<kFunction>::call;
-  add_hook(reinterpret_cast<void*>(place), Hook<kFunction>::state);
+// Puts a function, with its hook, into the table of driver functions.
+template <auto kFunction, class FunctionPointer>
+void bind(FunctionPointer& function_pointer) {
+  function_pointer = &Hook<kFunction>::call;
+  add_hook(reinterpret_cast<void*>(function_pointer), Hook<kFunction>::state);
 }
 
-// The groups of functions, a file each.
+// Each file of the fake driver has a group of functions and puts them into the table.
 void bind_devices(DriverApi& api);
 void bind_memory(DriverApi& api);
 void bind_streams(DriverApi& api);
@@ -70,11 +73,12 @@ void bind_graphs(DriverApi& api);
 void bind_shared(DriverApi& api);
 void bind_mappings(DriverApi& api);
 
+// The functions of Control, see control.h.
 void inject_fault(const char* function, unsigned nth, CUresult result);
 void forget_faults();
 unsigned calls_of(const char* function);
 
-// See control.h; in work.cc.
+// Functions of Control that are in work.cc, see control.h.
 void hold_copy(const char* function, unsigned nth);
 void release_copy();
 unsigned copies_done(const char* function);

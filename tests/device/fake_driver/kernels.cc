@@ -1,16 +1,17 @@
-// Modules and kernels: what is loaded, and how launches run beside each other on a device.
+// The fake driver's functions for modules and kernels. Launches on a device run at the same time if the device has
+// enough free blocks for them.
 #include <algorithm>
 #include <cstring>
 #include <string_view>
 
+#include "driver_state.h"
 #include "hooks.h"
-#include "world.h"
 
 namespace tutti::cuda::fake {
 namespace {
 
-// Images that a driver would take for device code: fatbins (with and without their wrapper), cubins, PTX. Text that
-// begins with "fake" stands for the device code of a build that has none.
+// Whether a real driver would accept the image as device code: a fatbin (with or without its wrapper), a cubin (an ELF
+// file), or PTX. An image that begins with "fake" is accepted too; it replaces the device code in builds without nvcc.
 bool is_image(const void* image) {
   std::array<unsigned char, 4> head{};
   std::memcpy(head.data(), image, head.size());
@@ -25,7 +26,7 @@ bool is_image(const void* image) {
 
 CUresult module_load_data(CUmodule* out, const void* image) {
   if (out == nullptr || image == nullptr) return CUresult::kInvalidValue;
-  World& own = world();
+  DriverState& own = driver_state();
   const std::lock_guard lock(own.mutex);
   auto module = std::make_shared<Module>();
   if (const CUresult result = current_context(module->context); result != CUresult::kSuccess) return result;
@@ -35,17 +36,17 @@ CUresult module_load_data(CUmodule* out, const void* image) {
 }
 
 CUresult module_unload(CUmodule handle) {
-  const std::lock_guard lock(world().mutex);
-  const auto module = world().modules.find(handle);
+  const std::lock_guard lock(driver_state().mutex);
+  const auto module = driver_state().modules.find(handle);
   if (module == nullptr) return CUresult::kInvalidHandle;
   if (!module->context->alive) return CUresult::kContextIsDestroyed;
-  world().modules.erase(handle);
+  driver_state().modules.erase(handle);
   return CUresult::kSuccess;
 }
 
 CUresult module_get_function(CUfunction* out, CUmodule handle, const char* name) {
   if (out == nullptr || name == nullptr) return CUresult::kInvalidValue;
-  World& own = world();
+  DriverState& own = driver_state();
   const std::lock_guard lock(own.mutex);
   const auto module = own.modules.find(handle);
   if (module == nullptr) return CUresult::kInvalidHandle;
@@ -66,18 +67,18 @@ CUresult module_get_function(CUfunction* out, CUmodule handle, const char* name)
 }
 
 CUresult find_function(CUfunction handle, std::shared_ptr<Function>& function) {
-  function = world().functions.find(handle);
+  function = driver_state().functions.find(handle);
   if (function == nullptr || function->module.expired()) return CUresult::kInvalidHandle;
   return function->context->alive ? CUresult::kSuccess : CUresult::kContextIsDestroyed;
 }
 
 CUresult func_get_attribute(int* value, FunctionAttribute attribute, CUfunction handle) {
   if (value == nullptr) return CUresult::kInvalidValue;
-  const std::lock_guard lock(world().mutex);
+  const std::lock_guard lock(driver_state().mutex);
   std::shared_ptr<Function> function;
   if (const CUresult result = find_function(handle, function); result != CUresult::kSuccess) return result;
   switch (attribute) {
-    case FunctionAttribute::kMaxThreadsPerBlock: *value = static_cast<int>(function->kernel.most_threads); break;
+    case FunctionAttribute::kMaxThreadsPerBlock: *value = static_cast<int>(function->kernel.max_threads); break;
     case FunctionAttribute::kMaxDynamicSharedBytes: *value = function->dynamic_shared_bytes; break;
     case FunctionAttribute::kRegisters: *value = 32; break;
     case FunctionAttribute::kBinaryVersion: *value = 90; break;
@@ -88,7 +89,7 @@ CUresult func_get_attribute(int* value, FunctionAttribute attribute, CUfunction 
 
 CUresult func_set_attribute(CUfunction handle, FunctionAttribute attribute, int value) {
   constexpr int kMostSharedBytes = 227 * 1024;
-  const std::lock_guard lock(world().mutex);
+  const std::lock_guard lock(driver_state().mutex);
   std::shared_ptr<Function> function;
   if (const CUresult result = find_function(handle, function); result != CUresult::kSuccess) return result;
   if (attribute != FunctionAttribute::kMaxDynamicSharedBytes) return CUresult::kInvalidValue;
@@ -99,44 +100,46 @@ CUresult func_set_attribute(CUfunction handle, FunctionAttribute attribute, int 
 
 CUresult occupancy(int* blocks, CUfunction handle, int block_threads, std::size_t dynamic_shared_bytes) {
   if (blocks == nullptr || block_threads <= 0) return CUresult::kInvalidValue;
-  const std::lock_guard lock(world().mutex);
+  const std::lock_guard lock(driver_state().mutex);
   std::shared_ptr<Function> function;
   if (const CUresult result = find_function(handle, function); result != CUresult::kSuccess) return result;
-  const bool fits = static_cast<unsigned>(block_threads) <= function->kernel.most_threads &&
+  const bool fits = static_cast<unsigned>(block_threads) <= function->kernel.max_threads &&
                     dynamic_shared_bytes <= static_cast<std::size_t>(function->dynamic_shared_bytes);
-  *blocks = fits ? static_cast<int>(std::min(world().blocks, 2U)) : 0;
+  *blocks = fits ? static_cast<int>(std::min(driver_state().blocks, 2U)) : 0;
   return CUresult::kSuccess;
 }
 
-// Runs a launch when the device has room for its blocks; one of more blocks than the device has waits for all of it.
-CUresult run_launch(Room& room, unsigned blocks, const FakeKernel& kernel, const FakeLaunch& launch) {
+// Waits until the device has enough free blocks for the launch and then runs it. The caller has limited `blocks` to the
+// number that the device has, so a larger launch waits until the whole device is free.
+CUresult run_launch(BlockSlots& block_slots, unsigned blocks, const FakeKernel& kernel, const FakeLaunch& launch) {
   std::uint64_t number = 0;
   {
-    const std::lock_guard lock(room.mutex);
-    number = room.next++;
-    room.waiting.push_back(number);
+    const std::lock_guard lock(block_slots.mutex);
+    number = block_slots.next++;
+    block_slots.waiting.push_back(number);
   }
   const bool entered = wait_until(
       [&] {
-        const std::lock_guard lock(room.mutex);
-        if (room.waiting.front() != number || room.free_blocks < blocks) return false;
-        room.waiting.pop_front();
-        room.free_blocks -= blocks;
+        const std::lock_guard lock(block_slots.mutex);
+        if (block_slots.waiting.front() != number || block_slots.free_blocks < blocks) return false;
+        block_slots.waiting.pop_front();
+        block_slots.free_blocks -= blocks;
         return true;
       },
-      "a kernel that finds no room on its device");
+      "a kernel that waits for free blocks on its device");
   if (!entered) {
-    const std::lock_guard lock(room.mutex);
-    std::erase(room.waiting, number);
+    const std::lock_guard lock(block_slots.mutex);
+    std::erase(block_slots.waiting, number);
     return CUresult::kLaunchTimeout;
   }
   const CUresult result = kernel.run(launch);
-  const std::lock_guard lock(room.mutex);
-  room.free_blocks += blocks;
+  const std::lock_guard lock(block_slots.mutex);
+  block_slots.free_blocks += blocks;
   return result;
 }
 
-// A launch's arguments, copied: what cuLaunchKernel was given may be gone when it runs.
+// Copies of the arguments of a launch. Copies are needed because the caller of cuLaunchKernel may change or free its
+// arguments before the kernel runs.
 struct Arguments {
   std::vector<std::vector<std::uint64_t>> copies;
   std::vector<void*> pointers;
@@ -153,7 +156,7 @@ struct Arguments {
 CUresult launch_kernel(CUfunction function_handle, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                        unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream_handle,
                        void** parameters, void** extra) {
-  const std::lock_guard lock(world().mutex);
+  const std::lock_guard lock(driver_state().mutex);
   std::shared_ptr<Context> context;
   if (const CUresult result = current_context(context); result != CUresult::kSuccess) return result;
   std::shared_ptr<Function> function;
@@ -163,27 +166,27 @@ CUresult launch_kernel(CUfunction function_handle, unsigned grid_x, unsigned gri
   if (function->context != stream->context) return CUresult::kInvalidHandle;
   const std::uint64_t grid = std::uint64_t{grid_x} * grid_y * grid_z;
   const std::uint64_t threads = std::uint64_t{block_x} * block_y * block_z;
-  if (grid == 0 || threads == 0 || threads > function->kernel.most_threads) return CUresult::kInvalidValue;
+  if (grid == 0 || threads == 0 || threads > function->kernel.max_threads) return CUresult::kInvalidValue;
   if (shared_bytes > static_cast<unsigned>(function->dynamic_shared_bytes)) return CUresult::kInvalidValue;
-  if (extra != nullptr) return CUresult::kNotSupported;  // arguments as one buffer: a real driver would take them
+  if (extra != nullptr) return CUresult::kNotSupported;  // a real driver would accept arguments as one buffer
   if (parameters == nullptr && !function->kernel.argument_bytes.empty()) return CUresult::kInvalidValue;
   const auto arguments = std::make_shared<Arguments>(function->kernel, parameters);
-  const auto room = world().devices[static_cast<std::size_t>(stream->context->device)].room;
-  const auto blocks = static_cast<unsigned>(std::min<std::uint64_t>(grid, world().blocks));
+  const auto block_slots = driver_state().devices[static_cast<std::size_t>(stream->context->device)].block_slots;
+  const auto blocks = static_cast<unsigned>(std::min<std::uint64_t>(grid, driver_state().blocks));
   FakeLaunch launch{
       stream->context->device, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, nullptr, blocks};
-  const auto run = [launch, arguments, function, room, blocks]() mutable {
+  const auto run = [launch, arguments, function, block_slots, blocks]() mutable {
     launch.arguments = arguments->pointers.data();
-    return run_launch(*room, blocks, function->kernel, launch);
+    return run_launch(*block_slots, blocks, function->kernel, launch);
   };
   return submit(stream, {"cuLaunchKernel", run, {}});
 }
 
-// All blocks at once, or an error.
+// A cooperative launch needs all of its blocks resident at once, so it fails if the device has fewer.
 CUresult launch_cooperative(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                             unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream,
                             void** parameters) {
-  if (std::uint64_t{grid_x} * grid_y * grid_z > world().blocks) return CUresult::kCooperativeLaunchTooLarge;
+  if (std::uint64_t{grid_x} * grid_y * grid_z > driver_state().blocks) return CUresult::kCooperativeLaunchTooLarge;
   return launch_kernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters,
                        nullptr);
 }

@@ -1,5 +1,8 @@
-// Virtual memory: physical memory is a file, a range of addresses is reserved, mapping puts one into the other. What is
-// exported is the file's descriptor, so it works between processes for real; whose device it is stands in its name.
+// The fake driver's functions for virtual memory management (cuMemCreate, cuMemMap ...).
+//
+// Physical memory is a file in memory (memfd). A reservation is a range of addresses without access, and cuMemMap maps
+// the file into it. An exported handle is a descriptor of that file, so that sharing really works between processes.
+// The name of the file contains the number of the device, because the importing process needs it.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -11,21 +14,21 @@
 #include <string>
 #include <vector>
 
+#include "driver_state.h"
 #include "hooks.h"
-#include "world.h"
 
 namespace tutti::cuda::fake {
 namespace {
 
-constexpr std::size_t kGranularity = std::size_t{2} << 20U;  // what drivers have
+constexpr std::size_t kGranularity = std::size_t{2} << 20U;  // 2 MiB, as real drivers have
 constexpr std::string_view kFileName = "fake-cuda-physical-";
 
 bool is_valid(const CUmemAllocationProp* properties) {
   return properties != nullptr && properties->type == MemAllocationType::kPinned &&
-         properties->location.type == MemLocationType::kDevice && world().has_device(properties->location.id);
+         properties->location.type == MemLocationType::kDevice && driver_state().has_device(properties->location.id);
 }
 
-// One kind of handle, or none.
+// Whether the requested handle types are supported: none, or a POSIX file descriptor.
 bool has_handle_types(const CUmemAllocationProp& properties) {
   return properties.requested_handle_types == MemHandleType::kNone ||
          properties.requested_handle_types == MemHandleType::kPosixFd;
@@ -43,7 +46,7 @@ CUresult mem_create(CUmemGenericAllocationHandle* handle, std::size_t bytes, con
                     unsigned long long flags) {
   if (handle == nullptr || flags != 0 || !is_valid(properties) || !is_whole(bytes)) return CUresult::kInvalidValue;
   if (setting("FAKE_CUDA_VMM", 1) == 0 || !has_handle_types(*properties)) return CUresult::kNotSupported;
-  World& own = world();
+  DriverState& own = driver_state();
   const std::lock_guard lock(own.mutex);
   Device& device = own.devices[static_cast<std::size_t>(properties->location.id)];
   if (bytes > device.limit_bytes || device.used_bytes > device.limit_bytes - bytes) return CUresult::kOutOfMemory;
@@ -59,36 +62,36 @@ CUresult mem_create(CUmemGenericAllocationHandle* handle, std::size_t bytes, con
   return CUresult::kSuccess;
 }
 
-// Takes physical memory off the device's account where nobody but the caller holds it any more.
-void settle(const std::shared_ptr<Physical>& physical) {
+// Subtracts the physical memory from the used memory of its device, if the caller holds the last reference to it.
+void uncount_if_last(const std::shared_ptr<Physical>& physical) {
   if (physical->own && physical.use_count() == 1) {
-    world().devices[static_cast<std::size_t>(physical->device)].used_bytes -= physical->bytes;
+    driver_state().devices[static_cast<std::size_t>(physical->device)].used_bytes -= physical->bytes;
   }
 }
 
 CUresult mem_release(CUmemGenericAllocationHandle handle) {
-  World& own = world();
+  DriverState& own = driver_state();
   const std::lock_guard lock(own.mutex);
   auto physical = own.physicals.find(handle);
   if (physical == nullptr) return CUresult::kInvalidValue;
   own.physicals.erase(handle);
-  settle(physical);
+  uncount_if_last(physical);
   return CUresult::kSuccess;
 }
 
 CUresult mem_retain(CUmemGenericAllocationHandle* handle, void* address) {
   if (handle == nullptr) return CUresult::kInvalidValue;
-  World& own = world();
+  DriverState& own = driver_state();
   const std::lock_guard lock(own.mutex);
   const auto memory = own.find_memory(reinterpret_cast<CUdeviceptr>(address), 1);
-  if (memory == nullptr || memory->kind != MemKind::kMapped) return CUresult::kInvalidValue;
+  if (memory == nullptr || memory->category != MemoryCategory::kMapped) return CUresult::kInvalidValue;
   *handle = own.physicals.add(memory->physical);
   return CUresult::kSuccess;
 }
 
 CUresult get_properties(CUmemAllocationProp* properties, CUmemGenericAllocationHandle handle) {
-  const std::lock_guard lock(world().mutex);
-  const auto physical = world().physicals.find(handle);
+  const std::lock_guard lock(driver_state().mutex);
+  const auto physical = driver_state().physicals.find(handle);
   if (properties == nullptr || physical == nullptr) return CUresult::kInvalidValue;
   *properties = {.requested_handle_types = physical->handle_types,
                  .location = {MemLocationType::kDevice, physical->device}};
@@ -100,16 +103,16 @@ CUresult mem_address_reserve(CUdeviceptr* address, std::size_t bytes, std::size_
   const std::size_t aligned = std::max(alignment, kGranularity);
   const bool power = (aligned & (aligned - 1)) == 0;
   if (address == nullptr || flags != 0 || !is_whole(bytes) || !power) return CUresult::kInvalidValue;
-  World& own = world();
+  DriverState& own = driver_state();
   const std::lock_guard lock(own.mutex);
-  const std::size_t room_bytes = bytes + aligned;
-  void* room = mmap(nullptr, room_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (room == MAP_FAILED) return CUresult::kOutOfMemory;
-  const auto begin = reinterpret_cast<std::uintptr_t>(room);
+  const std::size_t mapping_bytes = bytes + aligned;
+  void* mapping = mmap(nullptr, mapping_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapping == MAP_FAILED) return CUresult::kOutOfMemory;
+  const auto begin = reinterpret_cast<std::uintptr_t>(mapping);
   const std::uintptr_t base = (begin + aligned - 1) & ~(aligned - 1);
-  if (base > begin) munmap(room, base - begin);
-  if (begin + room_bytes > base + bytes) {
-    munmap(std::bit_cast<void*>(base + bytes), begin + room_bytes - base - bytes);
+  if (base > begin) munmap(mapping, base - begin);
+  if (begin + mapping_bytes > base + bytes) {
+    munmap(std::bit_cast<void*>(base + bytes), begin + mapping_bytes - base - bytes);
   }
   own.reservations.emplace(base, bytes);
   *address = base;
@@ -117,13 +120,13 @@ CUresult mem_address_reserve(CUdeviceptr* address, std::size_t bytes, std::size_
 }
 
 bool has_mapping(CUdeviceptr address, std::size_t bytes) {
-  const auto next = world().memory.lower_bound(address);
-  const bool begins_inside = next != world().memory.end() && next->first < address + bytes;
-  return begins_inside || world().find_memory(address, 1) != nullptr;
+  const auto next = driver_state().memory.lower_bound(address);
+  const bool begins_inside = next != driver_state().memory.end() && next->first < address + bytes;
+  return begins_inside || driver_state().find_memory(address, 1) != nullptr;
 }
 
 CUresult mem_address_free(CUdeviceptr address, std::size_t bytes) {
-  World& own = world();
+  DriverState& own = driver_state();
   const std::lock_guard lock(own.mutex);
   const auto found = own.reservations.find(address);
   if (found == own.reservations.end() || found->second != bytes || has_mapping(address, bytes)) {
@@ -135,8 +138,8 @@ CUresult mem_address_free(CUdeviceptr address, std::size_t bytes) {
 }
 
 bool is_reserved(CUdeviceptr address, std::size_t bytes) {
-  auto found = world().reservations.upper_bound(address);
-  if (found == world().reservations.begin()) return false;
+  auto found = driver_state().reservations.upper_bound(address);
+  if (found == driver_state().reservations.begin()) return false;
   --found;
   const std::uint64_t offset = address - found->first;
   return offset < found->second && bytes <= found->second - offset;
@@ -144,18 +147,18 @@ bool is_reserved(CUdeviceptr address, std::size_t bytes) {
 
 CUresult mem_map(CUdeviceptr address, std::size_t bytes, std::size_t offset, CUmemGenericAllocationHandle handle,
                  unsigned long long flags) {
-  World& own = world();
+  DriverState& own = driver_state();
   const std::lock_guard lock(own.mutex);
   const auto physical = own.physicals.find(handle);
   if (physical == nullptr || flags != 0 || offset != 0 || !is_whole(bytes) || bytes > physical->bytes) {
     return CUresult::kInvalidValue;
   }
   if (!is_reserved(address, bytes) || has_mapping(address, bytes)) return CUresult::kInvalidValue;
-  // Nobody may use it yet: that is what cuMemSetAccess is for.
-  void* room = mmap(std::bit_cast<void*>(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, physical->fd, 0);
-  if (room == MAP_FAILED) return CUresult::kMapFailed;
+  // The memory cannot be accessed until cuMemSetAccess() is called.
+  void* mapping = mmap(std::bit_cast<void*>(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, physical->fd, 0);
+  if (mapping == MAP_FAILED) return CUresult::kMapFailed;
   auto memory = std::make_shared<Memory>();
-  memory->kind = MemKind::kMapped;
+  memory->category = MemoryCategory::kMapped;
   memory->base = address;
   memory->bytes = bytes;
   memory->device = physical->device;
@@ -166,44 +169,46 @@ CUresult mem_map(CUdeviceptr address, std::size_t bytes, std::size_t offset, CUm
 }
 
 std::shared_ptr<Memory> find_mapping(CUdeviceptr address, std::size_t bytes) {
-  const auto found = world().memory.find(address);
-  if (found == world().memory.end() || found->second->kind != MemKind::kMapped) return nullptr;
+  const auto found = driver_state().memory.find(address);
+  if (found == driver_state().memory.end() || found->second->category != MemoryCategory::kMapped) return nullptr;
   return found->second->bytes == bytes ? found->second : nullptr;
 }
 
-// Whole mappings that lie side by side and are all of that; else empty.
+// Returns the mappings that cover the range [address, address + bytes), if they are adjacent and the range begins and
+// ends at the boundary of a mapping. Otherwise the result is empty.
 std::vector<std::shared_ptr<Memory>> find_mappings(CUdeviceptr address, std::size_t bytes) {
-  auto span = world().find_span(address, bytes);
-  const bool whole = !span.empty() && span.front()->kind == MemKind::kMapped && span.front()->base == address &&
-                     span.back()->base + span.back()->bytes == address + bytes;
+  auto span = driver_state().find_span(address, bytes);
+  const bool whole = !span.empty() && span.front()->category == MemoryCategory::kMapped &&
+                     span.front()->base == address && span.back()->base + span.back()->bytes == address + bytes;
   return whole ? span : std::vector<std::shared_ptr<Memory>>();
 }
 
 CUresult mem_unmap(CUdeviceptr address, std::size_t bytes) {
-  World& own = world();
+  DriverState& own = driver_state();
   std::shared_ptr<Memory> memory;
   {
     const std::lock_guard lock(own.mutex);
     memory = find_mapping(address, bytes);
     if (memory == nullptr) return CUresult::kInvalidValue;
   }
+  // Work in progress may still use the memory. Wait for it without the mutex.
   for (const int device : memory->accesses) {
     const CUresult waited = wait_for_device(device, nullptr, "cuMemUnmap");
     if (waited != CUresult::kSuccess) return waited;
   }
   const std::lock_guard lock(own.mutex);
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
-  void* room = mmap(std::bit_cast<void*>(address), bytes, PROT_NONE, kFlags, -1, 0);
-  if (room == MAP_FAILED) return CUresult::kUnknown;
+  void* mapping = mmap(std::bit_cast<void*>(address), bytes, PROT_NONE, kFlags, -1, 0);
+  if (mapping == MAP_FAILED) return CUresult::kUnknown;
   own.memory.erase(address);
   const auto physical = std::move(memory->physical);
-  settle(physical);
+  uncount_if_last(physical);
   return CUresult::kSuccess;
 }
 
 CUresult mem_set_access(CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* accesses, std::size_t count) {
   if (accesses == nullptr || count == 0) return CUresult::kInvalidValue;
-  World& own = world();
+  DriverState& own = driver_state();
   const std::lock_guard lock(own.mutex);
   const auto mapped = find_mappings(address, bytes);
   if (mapped.empty()) return CUresult::kInvalidValue;
@@ -234,8 +239,8 @@ CUresult mem_export(void* shareable, CUmemGenericAllocationHandle handle, MemHan
                     unsigned long long flags) {
   if (shareable == nullptr || flags != 0) return CUresult::kInvalidValue;
   if (type != MemHandleType::kPosixFd) return CUresult::kNotSupported;
-  const std::lock_guard lock(world().mutex);
-  const auto physical = world().physicals.find(handle);
+  const std::lock_guard lock(driver_state().mutex);
+  const auto physical = driver_state().physicals.find(handle);
   if (physical == nullptr || physical->handle_types == MemHandleType::kNone) return CUresult::kInvalidValue;
   const int fd = fcntl(physical->fd, F_DUPFD_CLOEXEC, 0);
   if (fd < 0) return CUresult::kOperatingSystem;
@@ -243,7 +248,7 @@ CUresult mem_export(void* shareable, CUmemGenericAllocationHandle handle, MemHan
   return CUresult::kSuccess;
 }
 
-// The device whose memory the file is, or -1 where it is none.
+// Returns the device of the physical memory in this file, or -1 if the file is not physical memory of the fake driver.
 int device_of(int fd) {
   std::array<char, 256> target{};
   const std::string link = "/proc/self/fd/" + std::to_string(fd);
@@ -259,7 +264,7 @@ CUresult mem_import(CUmemGenericAllocationHandle* handle, void* shareable, MemHa
   if (type != MemHandleType::kPosixFd) return CUresult::kNotSupported;
   const auto given = static_cast<int>(reinterpret_cast<std::intptr_t>(shareable));
   struct stat about {};
-  World& own = world();
+  DriverState& own = driver_state();
   const std::lock_guard lock(own.mutex);
   auto physical = std::make_shared<Physical>();
   physical->device = device_of(given);

@@ -1,4 +1,4 @@
-// A libcuda.so.1 as old as before CUDA 12: it has no cuGetProcAddress_v2, and says its version.
+// A libcuda.so.1 older than CUDA 12. It has no cuGetProcAddress_v2; its only function returns its version, 11.4.
 extern "C" __attribute__((visibility("default"))) int cuDriverGetVersion(int* version) {
   *version = 11040;
   return 0;

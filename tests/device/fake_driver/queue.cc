@@ -1,3 +1,4 @@
+// Queues of the fake driver's streams, and wait_until(): see queue.h.
 #include "queue.h"
 
 #include <chrono>
@@ -28,7 +29,7 @@ bool& in_host_function() {
 }
 
 bool wait_until(const std::function<bool()>& condition, const char* what) {
-  constexpr int kYields = 64;  // then sleep: ranks and their streams outnumber the cores
+  constexpr int kYields = 64;  // afterwards it sleeps, because there are more ranks and streams than cores
   const auto start = std::chrono::steady_clock::now();
   for (int round = 0; !condition(); ++round) {
     if (round < kYields) {
@@ -37,7 +38,7 @@ bool wait_until(const std::function<bool()>& condition, const char* what) {
     }
     std::this_thread::sleep_for(std::chrono::microseconds(50));
     if (std::chrono::steady_clock::now() - start > std::chrono::milliseconds(stuck_ms())) {
-      std::fprintf(stderr, "fake cuda: %s is stuck: what it waits for has not come in %u ms\n", what,
+      std::fprintf(stderr, "fake driver: %s is stuck: it has waited for %u ms, probably because of a deadlock\n", what,
                    stuck_ms().load());
       return false;
     }
@@ -68,7 +69,7 @@ void Queue::close() {
 }
 
 void Queue::run_all() {
-  const Inside inside(1);
+  const DriverScope inside(1);
   for (;;) {
     Work work;
     {
@@ -79,13 +80,13 @@ void Queue::run_all() {
       works_.pop_front();
     }
     run_one(work);
-    work = {};  // what it holds goes before its waiters go on
+    work = {};  // release the objects that the work holds before threads that wait for it continue
     completed_.fetch_add(1, std::memory_order_release);
   }
 }
 
 void Queue::run_one(Work& work) {
-  for (const After& after : work.after) {
+  for (const QueuePosition& after : work.after) {
     if (!wait_until([&] { return after.queue->done(after.ticket); }, work.what)) *lost_ = CUresult::kLaunchTimeout;
   }
   if (lost_->load() != CUresult::kSuccess && !work.always) return;

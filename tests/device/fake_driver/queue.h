@@ -1,5 +1,5 @@
-// Work in order, done by a thread of its own: what is behind every stream. And the one way in which anything in the
-// double waits.
+// Queue: executes work in order on a thread of its own. Every stream has one. Also wait_until(), the only function of
+// the fake driver that waits.
 #pragma once
 
 #include <atomic>
@@ -15,8 +15,8 @@
 
 namespace tutti::cuda::fake {
 
-// Polls until condition() holds. False where it does not within the stuck limit (FAKE_CUDA_STUCK_MS): a deadlock, of
-// which it then tells on stderr; `what` is waiting.
+// Polls until condition() is true. If that takes longer than FAKE_CUDA_STUCK_MS, there is probably a deadlock: prints
+// a message on stderr and returns false. `what` names the waiting operation in the message.
 bool wait_until(const std::function<bool()>& condition, const char* what);
 void set_stuck_ms(unsigned milliseconds);
 
@@ -25,8 +25,8 @@ bool& in_host_function();
 
 class Queue;
 
-// Until `queue` has done `ticket` things.
-struct After {
+// A position in a queue. It is reached when `queue` has finished its first `ticket` work items.
+struct QueuePosition {
   std::shared_ptr<Queue> queue;
   std::uint64_t ticket = 0;
 };
@@ -34,22 +34,21 @@ struct After {
 struct Work {
   const char* what = "";
   std::function<CUresult()> run;
-  std::vector<After> after;
-  bool always = false;  // runs in a lost context too: others may wait for it
+  std::vector<QueuePosition> after;
+  bool always = false;  // also runs in a context that has failed, because others may wait for it
 };
 
-// Any thread may submit; one thread of the queue's own, started by the first work, runs. Work that fails makes all
-// later work of the context be skipped. The queue is as long as its callers make it: a double has no room to run out
-// of.
+// Any thread may submit work. The queue's own thread, which the first submit() starts, runs it. If work fails, all
+// later work of the context is skipped. The length of the queue is not limited, because it is only used in tests.
 class Queue : public std::enable_shared_from_this<Queue> {
  public:
-  // `lost` is the context's: kSuccess until something in it has failed.
+  // `lost` is the error of the context, which all of its queues share: kSuccess until some work has failed.
   explicit Queue(std::shared_ptr<std::atomic<CUresult>> lost) : lost_(std::move(lost)) {}
 
-  std::uint64_t submit(Work work);  // returns its ticket
+  std::uint64_t submit(Work work);  // returns the ticket: the number of this work, 1 for the first
   std::uint64_t submitted() const;
   bool done(std::uint64_t ticket) const { return completed_.load(std::memory_order_acquire) >= ticket; }
-  void close();  // the thread ends when all is done
+  void close();  // the thread ends when all submitted work is done
 
  private:
   void run_all();
@@ -62,7 +61,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   std::uint64_t submitted_ = 0;
   bool closing_ = false;
   bool started_ = false;
-  std::atomic<std::uint64_t> completed_{0};  // release after the work's effects
+  std::atomic<std::uint64_t> completed_{0};  // stored with release order, after the effects of the work
 };
 
 }  // namespace tutti::cuda::fake

@@ -1,5 +1,6 @@
-// Memory and events of other processes. A handle says which file of which process carries what it stands for, and is
-// opened through /proc, so it works between processes for real, as long as the owner lives and keeps it.
+// CUDA IPC: memory and events of other processes. A handle contains a process id and a file descriptor of that process.
+// The file is opened through /proc, so sharing really works between processes, as long as the owner is running and has
+// not freed the memory or destroyed the event.
 #include "shared.h"
 
 #include <fcntl.h>
@@ -21,10 +22,11 @@ constexpr std::uint64_t kMemoryMagic = 0x46414B454D454D31;
 constexpr std::uint64_t kEventMagic = 0x46414B4545565431;
 constexpr std::size_t kPage = 4096;
 
-struct MemoryTicket {
+// The contents of a CUipcMemHandle.
+struct MemoryHandleData {
   std::uint64_t magic = kMemoryMagic;
   std::uint64_t inode = 0;
-  std::uint64_t offset = 0;  // of the first byte in the file
+  std::uint64_t offset = 0;  // of the memory's first byte in the file
   std::uint64_t bytes = 0;
   std::uint64_t file_bytes = 0;
   std::int32_t owner = 0;
@@ -32,93 +34,98 @@ struct MemoryTicket {
   std::int32_t device = 0;
   std::int32_t padding = 0;
 };
-static_assert(sizeof(MemoryTicket) == 56);
+static_assert(sizeof(MemoryHandleData) == 56);
 
-struct EventTicket {
+// The contents of a CUipcEventHandle.
+struct EventHandleData {
   std::uint64_t magic = kEventMagic;
   std::uint64_t inode = 0;
   std::int32_t owner = 0;
   std::int32_t fd = 0;
 };
 
-template <class Handle, class Ticket>
-Handle pack(const Ticket& ticket) {
-  static_assert(sizeof(Ticket) <= sizeof(Handle) && std::is_trivially_copyable_v<Ticket>);
+template <class Handle, class HandleData>
+Handle pack(const HandleData& handle_data) {
+  static_assert(sizeof(HandleData) <= sizeof(Handle) && std::is_trivially_copyable_v<HandleData>);
   Handle handle;
-  std::memcpy(handle.reserved.data(), &ticket, sizeof(ticket));
+  std::memcpy(handle.reserved.data(), &handle_data, sizeof(handle_data));
   return handle;
 }
 
-template <class Ticket, class Handle>
-Ticket unpack(const Handle& handle) {
-  Ticket ticket;
-  std::memcpy(&ticket, handle.reserved.data(), sizeof(ticket));
-  return ticket;
+template <class HandleData, class Handle>
+HandleData unpack(const Handle& handle) {
+  HandleData handle_data;
+  std::memcpy(&handle_data, handle.reserved.data(), sizeof(handle_data));
+  return handle_data;
 }
 
 std::shared_ptr<EventState> map_state(int fd, bool fresh) {
-  void* room = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (room == MAP_FAILED) return nullptr;
-  auto* state = fresh ? new (room) EventState : std::launder(static_cast<EventState*>(room));  // in the shared page
-  return {state, [room](EventState*) { munmap(room, kPage); }};
+  void* mapping = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (mapping == MAP_FAILED) return nullptr;
+  // The state is in the shared page. Only the process that made the event constructs it.
+  auto* state = fresh ? new (mapping) EventState : std::launder(static_cast<EventState*>(mapping));
+  return {state, [mapping](EventState*) { munmap(mapping, kPage); }};
 }
 
 CUresult ipc_get_mem_handle(CUipcMemHandle* out, CUdeviceptr address) {
   if (out == nullptr) return CUresult::kInvalidValue;
-  const std::lock_guard lock(world().mutex);
-  const auto memory = world().find_memory(address, 1);
-  if (memory == nullptr || memory->kind != MemKind::kDevice) return CUresult::kInvalidValue;
-  MemoryTicket ticket;
-  ticket.inode = inode_of(memory->fd);
-  ticket.offset = memory->base - memory->map;
-  ticket.bytes = memory->bytes;
-  ticket.file_bytes = memory->map_bytes - kPage;
-  ticket.owner = getpid();
-  ticket.fd = memory->fd;
-  ticket.device = memory->device;
-  *out = pack<CUipcMemHandle>(ticket);
+  const std::lock_guard lock(driver_state().mutex);
+  const auto memory = driver_state().find_memory(address, 1);
+  if (memory == nullptr || memory->category != MemoryCategory::kDevice) return CUresult::kInvalidValue;
+  MemoryHandleData handle_data;
+  handle_data.inode = inode_of(memory->fd);
+  handle_data.offset = memory->base - memory->map;
+  handle_data.bytes = memory->bytes;
+  handle_data.file_bytes = memory->map_bytes - kPage;
+  handle_data.owner = getpid();
+  handle_data.fd = memory->fd;
+  handle_data.device = memory->device;
+  *out = pack<CUipcMemHandle>(handle_data);
   return CUresult::kSuccess;
 }
 
-// Opens what the ticket stands for; null where the owner is gone or has given it back.
-std::shared_ptr<Memory> map_ticket(const MemoryTicket& ticket) {
+// Maps the memory that a handle describes. Returns null if the owner has exited or has freed the memory.
+std::shared_ptr<Memory> map_handle(const MemoryHandleData& handle_data) {
   auto memory = std::make_shared<Memory>();
-  memory->fd = open_file_of(ticket.owner, ticket.fd, ticket.inode);
+  memory->fd = open_file_of(handle_data.owner, handle_data.fd, handle_data.inode);
   if (memory->fd < 0) return nullptr;
   struct stat about {};
-  if (fstat(memory->fd, &about) != 0 || static_cast<std::uint64_t>(about.st_size) != ticket.file_bytes) return nullptr;
-  if (ticket.offset > ticket.file_bytes || ticket.bytes > ticket.file_bytes - ticket.offset) return nullptr;
-  void* room = mmap(nullptr, ticket.file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory->fd, 0);
-  if (room == MAP_FAILED) return nullptr;
-  memory->kind = MemKind::kOpened;
-  memory->map = reinterpret_cast<std::uintptr_t>(room);
-  memory->map_bytes = ticket.file_bytes;
-  memory->base = memory->map + ticket.offset;
-  memory->bytes = ticket.bytes;
-  memory->device = ticket.device;
-  memory->id = ticket.inode;
-  memory->owner = ticket.owner;
+  if (fstat(memory->fd, &about) != 0 || static_cast<std::uint64_t>(about.st_size) != handle_data.file_bytes)
+    return nullptr;
+  if (handle_data.offset > handle_data.file_bytes || handle_data.bytes > handle_data.file_bytes - handle_data.offset)
+    return nullptr;
+  void* mapping = mmap(nullptr, handle_data.file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory->fd, 0);
+  if (mapping == MAP_FAILED) return nullptr;
+  memory->category = MemoryCategory::kOpened;
+  memory->map = reinterpret_cast<std::uintptr_t>(mapping);
+  memory->map_bytes = handle_data.file_bytes;
+  memory->base = memory->map + handle_data.offset;
+  memory->bytes = handle_data.bytes;
+  memory->device = handle_data.device;
+  memory->id = handle_data.inode;
+  memory->owner = handle_data.owner;
   return memory;
 }
 
 CUresult ipc_open_mem_handle(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
   if (address == nullptr || flags != kIpcLazyPeerAccess) return CUresult::kInvalidValue;
-  World& own = world();
+  DriverState& own = driver_state();
   const std::lock_guard lock(own.mutex);
   std::shared_ptr<Context> context;
   if (const CUresult result = current_context(context); result != CUresult::kSuccess) return result;
-  const auto ticket = unpack<MemoryTicket>(handle);
-  if (ticket.magic != kMemoryMagic || !own.has_device(ticket.device)) return CUresult::kInvalidHandle;
-  if (ticket.owner == getpid()) return CUresult::kInvalidContext;  // its own memory: a driver refuses that, too
-  if (!own.reaches(context->device, ticket.device)) return CUresult::kPeerAccessUnsupported;
+  const auto handle_data = unpack<MemoryHandleData>(handle);
+  if (handle_data.magic != kMemoryMagic || !own.has_device(handle_data.device)) return CUresult::kInvalidHandle;
+  if (handle_data.owner == getpid())
+    return CUresult::kInvalidContext;  // a real driver also rejects the process's own memory
+  if (!own.reaches(context->device, handle_data.device)) return CUresult::kPeerAccessUnsupported;
   for (const auto& [base, memory] : own.memory) {
-    const bool opened = memory->kind == MemKind::kOpened && memory->context == context;
-    if (!opened || memory->owner != ticket.owner || memory->id != ticket.inode) continue;
+    const bool opened = memory->category == MemoryCategory::kOpened && memory->context == context;
+    if (!opened || memory->owner != handle_data.owner || memory->id != handle_data.inode) continue;
     ++memory->references;
     *address = base;
     return CUresult::kSuccess;
   }
-  auto memory = map_ticket(ticket);
+  auto memory = map_handle(handle_data);
   if (memory == nullptr) return CUresult::kMapFailed;
   memory->context = context;
   *address = memory->base;
@@ -127,12 +134,12 @@ CUresult ipc_open_mem_handle(CUdeviceptr* address, CUipcMemHandle handle, unsign
 }
 
 CUresult ipc_close_mem_handle(CUdeviceptr address) {
-  World& own = world();
+  DriverState& own = driver_state();
   std::shared_ptr<Memory> memory;
   {
     const std::lock_guard lock(own.mutex);
     const auto found = own.memory.find(address);
-    if (found == own.memory.end() || found->second->kind != MemKind::kOpened) return CUresult::kInvalidValue;
+    if (found == own.memory.end() || found->second->category != MemoryCategory::kOpened) return CUresult::kInvalidValue;
     memory = found->second;
   }
   const int device = memory->context->device;
@@ -145,28 +152,28 @@ CUresult ipc_close_mem_handle(CUdeviceptr address) {
 
 CUresult ipc_get_event_handle(CUipcEventHandle* out, CUevent handle) {
   if (out == nullptr) return CUresult::kInvalidValue;
-  const std::lock_guard lock(world().mutex);
+  const std::lock_guard lock(driver_state().mutex);
   std::shared_ptr<Event> event;
   if (const CUresult result = find_event(handle, event); result != CUresult::kSuccess) return result;
   if ((event->flags & kEventInterprocess) == 0 || event->opened) return CUresult::kInvalidHandle;
-  EventTicket ticket;
-  ticket.inode = inode_of(event->fd);
-  ticket.owner = getpid();
-  ticket.fd = event->fd;
-  *out = pack<CUipcEventHandle>(ticket);
+  EventHandleData handle_data;
+  handle_data.inode = inode_of(event->fd);
+  handle_data.owner = getpid();
+  handle_data.fd = event->fd;
+  *out = pack<CUipcEventHandle>(handle_data);
   return CUresult::kSuccess;
 }
 
 CUresult ipc_open_event_handle(CUevent* out, CUipcEventHandle handle) {
   if (out == nullptr) return CUresult::kInvalidValue;
-  World& own = world();
+  DriverState& own = driver_state();
   const std::lock_guard lock(own.mutex);
   auto event = std::make_shared<Event>();
   if (const CUresult result = current_context(event->context); result != CUresult::kSuccess) return result;
-  const auto ticket = unpack<EventTicket>(handle);
-  if (ticket.magic != kEventMagic) return CUresult::kInvalidHandle;
-  if (ticket.owner == getpid()) return CUresult::kInvalidContext;
-  event->fd = open_file_of(ticket.owner, ticket.fd, ticket.inode);
+  const auto handle_data = unpack<EventHandleData>(handle);
+  if (handle_data.magic != kEventMagic) return CUresult::kInvalidHandle;
+  if (handle_data.owner == getpid()) return CUresult::kInvalidContext;
+  event->fd = open_file_of(handle_data.owner, handle_data.fd, handle_data.inode);
   if (event->fd >= 0) event->state = map_state(event->fd, false);
   if (event->state == nullptr) return CUresult::kMapFailed;
   event->flags = kEventInterprocess | kEventDisableTiming;

@@ -1,4 +1,5 @@
-// Files of one process opened by another: what carries memory and events between processes here.
+// Shared memory files (memfd) by which the fake driver shares memory and events between processes. One process opens
+// the file of another through /proc.
 #pragma once
 
 #include <sys/types.h>
@@ -6,15 +7,16 @@
 #include <cstdint>
 #include <memory>
 
-#include "world.h"
+#include "driver_state.h"
 
 namespace tutti::cuda::fake {
 
-// State of an event in memory that other processes can open; `fd` names it. Null: the system refuses.
+// Makes the state of an event in a file that other processes can open. Sets `fd` to that file. Returns null if the
+// operating system cannot provide it.
 std::shared_ptr<EventState> make_shared_state(int& fd);
 
-// The file that `fd` is in process `owner`, if it still is the one with that inode; else -1. The process must belong to
-// the same user.
+// Opens the file that has the descriptor `fd` in the process `owner`. Returns -1 if the process has exited, or if that
+// descriptor is no longer the file with this inode. The process must belong to the same user.
 int open_file_of(pid_t owner, int fd, std::uint64_t inode);
 std::uint64_t inode_of(int fd);
 

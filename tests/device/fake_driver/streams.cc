@@ -1,11 +1,11 @@
-// Streams and events.
+// The fake driver's functions for streams and events.
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
+#include "driver_state.h"
 #include "hooks.h"
 #include "shared.h"
-#include "world.h"
 
 namespace tutti::cuda::fake {
 namespace {
@@ -14,7 +14,7 @@ std::int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch
 
 CUresult stream_create_with_priority(CUstream* out, unsigned flags, int) {
   if (out == nullptr || flags > kStreamNonBlocking) return CUresult::kInvalidValue;
-  World& own = world();
+  DriverState& own = driver_state();
   const std::lock_guard lock(own.mutex);
   auto stream = std::make_shared<Stream>();
   if (const CUresult result = current_context(stream->context); result != CUresult::kSuccess) return result;
@@ -27,21 +27,23 @@ CUresult stream_create_with_priority(CUstream* out, unsigned flags, int) {
 CUresult stream_create(CUstream* out, unsigned flags) { return stream_create_with_priority(out, flags, 0); }
 
 CUresult stream_destroy(CUstream handle) {
-  World& own = world();
+  DriverState& own = driver_state();
   const std::lock_guard lock(own.mutex);
   const auto stream = own.streams.find(handle);
   if (stream == nullptr) return CUresult::kInvalidHandle;
   if (!stream->context->alive) return CUresult::kContextIsDestroyed;
   if (stream->capture != nullptr) stream->capture->status = CaptureStatus::kInvalidated;
-  stream->queue->close();  // what is under way ends first, and is waited for as before
+  // The work in the queue still runs, and `draining` lets wait_for_device() wait for it.
+  stream->queue->close();
   std::erase_if(own.draining, [](const auto& left) { return left.second.queue->done(left.second.ticket); });
-  own.draining.emplace_back(stream->context, After{stream->queue, stream->queue->submitted()});
+  own.draining.emplace_back(stream->context, QueuePosition{stream->queue, stream->queue->submitted()});
   own.streams.erase(handle);
   return CUresult::kSuccess;
 }
 
-// The stream, where it may be asked how far it is: one that captures may not, and its capture is lost.
-CUresult find_idle(CUstream handle, std::shared_ptr<Stream>& stream) {
+// Finds a stream for a call that asks about its progress. A stream that is capturing cannot be asked: the call fails
+// and invalidates the capture.
+CUresult find_queryable_stream(CUstream handle, std::shared_ptr<Stream>& stream) {
   if (const CUresult result = find_stream(handle, stream); result != CUresult::kSuccess) return result;
   if (stream->capture == nullptr) return stream->context->lost->load();
   stream->capture->status = CaptureStatus::kInvalidated;
@@ -52,10 +54,10 @@ CUresult stream_synchronize(CUstream handle) {
   std::shared_ptr<Stream> stream;
   std::uint64_t ticket = 0;
   {
-    const std::lock_guard lock(world().mutex);
-    if (const CUresult result = find_idle(handle, stream); result != CUresult::kSuccess) return result;
+    const std::lock_guard lock(driver_state().mutex);
+    if (const CUresult result = find_queryable_stream(handle, stream); result != CUresult::kSuccess) return result;
     ticket = stream->queue->submitted();
-    if (stream->legacy) {  // its end is that of all blocking streams
+    if (stream->legacy) {  // it also waits for all blocking streams, so submit work that does so
       const Work nothing{"cuStreamSynchronize", [] { return CUresult::kSuccess; }, {}};
       if (const CUresult result = submit(stream, nothing, &ticket); result != CUresult::kSuccess) return result;
     }
@@ -64,31 +66,32 @@ CUresult stream_synchronize(CUstream handle) {
 }
 
 CUresult stream_query(CUstream handle) {
-  const std::lock_guard lock(world().mutex);
+  const std::lock_guard lock(driver_state().mutex);
   std::shared_ptr<Stream> stream;
-  if (const CUresult result = find_idle(handle, stream); result != CUresult::kSuccess) return result;
+  if (const CUresult result = find_queryable_stream(handle, stream); result != CUresult::kSuccess) return result;
   return stream->queue->done(stream->queue->submitted()) ? stream->context->lost->load() : CUresult::kNotReady;
 }
 
 CUresult stream_get_ctx(CUstream handle, CUcontext* context) {
   if (context == nullptr) return CUresult::kInvalidValue;
-  const std::lock_guard lock(world().mutex);
+  const std::lock_guard lock(driver_state().mutex);
   std::shared_ptr<Stream> stream;
   if (const CUresult result = find_stream(handle, stream); result != CUresult::kSuccess) return result;
-  *context = as_handle<CUcontext>(world().contexts.handle_of(stream->context.get()));
+  *context = as_handle<CUcontext>(driver_state().contexts.handle_of(stream->context.get()));
   return CUresult::kSuccess;
 }
 
 CUresult stream_get_flags(CUstream handle, unsigned* flags) {
   if (flags == nullptr) return CUresult::kInvalidValue;
-  const std::lock_guard lock(world().mutex);
+  const std::lock_guard lock(driver_state().mutex);
   std::shared_ptr<Stream> stream;
   if (const CUresult result = find_stream(handle, stream); result != CUresult::kSuccess) return result;
   *flags = stream->flags;
   return CUresult::kSuccess;
 }
 
-// Makes the stream part of the capture in which the event was recorded, or goes on in it.
+// Adds the stream to the capture in which the event was recorded, if it is not already part of it. The stream's next
+// node then depends on the nodes that precede the event.
 CUresult join_capture(Stream& stream, const Event& event) {
   if (event.capture->status == CaptureStatus::kNone) return CUresult::kCapturedEvent;
   if (event.capture->status == CaptureStatus::kInvalidated) return CUresult::kStreamCaptureInvalidated;
@@ -107,7 +110,7 @@ CUresult join_capture(Stream& stream, const Event& event) {
 
 CUresult stream_wait_event(CUstream stream_handle, CUevent event_handle, unsigned flags) {
   if (flags > kEventExternal) return CUresult::kInvalidValue;
-  const std::lock_guard lock(world().mutex);
+  const std::lock_guard lock(driver_state().mutex);
   std::shared_ptr<Stream> stream;
   if (const CUresult result = find_stream(stream_handle, stream); result != CUresult::kSuccess) return result;
   std::shared_ptr<Event> event;
@@ -119,7 +122,8 @@ CUresult stream_wait_event(CUstream stream_handle, CUevent event_handle, unsigne
     return CUresult::kStreamCaptureIsolation;
   }
   const auto state = event->state;
-  // In a stream, what was recorded by now counts; a graph's node asks each time that it runs.
+  // A wait in a stream is for the recordings made before this call. A node of a graph (an external event) waits each
+  // time that it runs for the recordings made before that time.
   const std::uint64_t now = state->recorded.load();
   const auto wait = [state, now, external] {
     const std::uint64_t wanted = external ? state->recorded.load() : now;
@@ -135,7 +139,7 @@ CUresult event_create(CUevent* out, unsigned flags) {
   if (out == nullptr || (flags & ~kKnown) != 0) return CUresult::kInvalidValue;
   const bool interprocess = (flags & kEventInterprocess) != 0;
   if (interprocess && (flags & kEventDisableTiming) == 0) return CUresult::kInvalidValue;
-  World& own = world();
+  DriverState& own = driver_state();
   const std::lock_guard lock(own.mutex);
   auto event = std::make_shared<Event>();
   if (const CUresult result = current_context(event->context); result != CUresult::kSuccess) return result;
@@ -146,6 +150,8 @@ CUresult event_create(CUevent* out, unsigned flags) {
   return CUresult::kSuccess;
 }
 
+// Marks recording `number` of an event as complete. Recordings on different streams can complete out of order, so
+// `completed` never decreases.
 void complete(EventState& state, std::uint64_t number) {
   state.time_ns = now_ns();
   std::uint64_t before = state.completed.load();
@@ -155,7 +161,7 @@ void complete(EventState& state, std::uint64_t number) {
 
 CUresult event_record_with_flags(CUevent event_handle, CUstream stream_handle, unsigned flags) {
   if (flags > kEventExternal) return CUresult::kInvalidValue;
-  const std::lock_guard lock(world().mutex);
+  const std::lock_guard lock(driver_state().mutex);
   std::shared_ptr<Stream> stream;
   if (const CUresult result = find_stream(stream_handle, stream); result != CUresult::kSuccess) return result;
   std::shared_ptr<Event> event;
@@ -182,14 +188,16 @@ CUresult event_record_with_flags(CUevent event_handle, CUstream stream_handle, u
     return CUresult::kSuccess;
   };
   const CUresult result = submit(stream, {"cuEventRecord", record, {}, true});
-  if (result != CUresult::kSuccess) complete(*state, number);  // nothing will: waiters must not hang
+  // If the work was not submitted, complete the recording at once, so that waits for it do not hang.
+  if (result != CUresult::kSuccess) complete(*state, number);
   return result;
 }
 
 CUresult event_record(CUevent event, CUstream stream) { return event_record_with_flags(event, stream, 0); }
 
-// The event, where it may be asked: one that belongs to a capture may not.
-CUresult find_askable(CUevent handle, std::shared_ptr<Event>& event) {
+// Finds an event for a call that asks about its progress. An event that was last recorded in a capture cannot be asked:
+// the call fails and invalidates the capture.
+CUresult find_queryable_event(CUevent handle, std::shared_ptr<Event>& event) {
   if (const CUresult result = find_event(handle, event); result != CUresult::kSuccess) return result;
   if (event->capture != nullptr) {
     if (event->capture->status == CaptureStatus::kActive) event->capture->status = CaptureStatus::kInvalidated;
@@ -203,9 +211,9 @@ bool is_complete(const EventState& state) {
 }
 
 CUresult event_query(CUevent handle) {
-  const std::lock_guard lock(world().mutex);
+  const std::lock_guard lock(driver_state().mutex);
   std::shared_ptr<Event> event;
-  if (const CUresult result = find_askable(handle, event); result != CUresult::kSuccess) return result;
+  if (const CUresult result = find_queryable_event(handle, event); result != CUresult::kSuccess) return result;
   if (const CUresult result = refuse_in_capture(); result != CUresult::kSuccess) return result;
   return is_complete(*event->state) ? CUresult::kSuccess : CUresult::kNotReady;
 }
@@ -213,8 +221,8 @@ CUresult event_query(CUevent handle) {
 CUresult event_synchronize(CUevent handle) {
   std::shared_ptr<Event> event;
   {
-    const std::lock_guard lock(world().mutex);
-    if (const CUresult result = find_askable(handle, event); result != CUresult::kSuccess) return result;
+    const std::lock_guard lock(driver_state().mutex);
+    if (const CUresult result = find_queryable_event(handle, event); result != CUresult::kSuccess) return result;
   }
   const std::uint64_t wanted = event->state->recorded.load();
   const bool came = wait_until([&] { return event->state->completed.load(std::memory_order_acquire) >= wanted; },
@@ -224,10 +232,10 @@ CUresult event_synchronize(CUevent handle) {
 
 CUresult event_elapsed_time(float* milliseconds, CUevent start, CUevent end) {
   if (milliseconds == nullptr) return CUresult::kInvalidValue;
-  const std::lock_guard lock(world().mutex);
+  const std::lock_guard lock(driver_state().mutex);
   std::array<std::shared_ptr<Event>, 2> events;
   for (const auto& [event, handle] : {std::pair{&events[0], start}, std::pair{&events[1], end}}) {
-    if (const CUresult result = find_askable(handle, *event); result != CUresult::kSuccess) return result;
+    if (const CUresult result = find_queryable_event(handle, *event); result != CUresult::kSuccess) return result;
     const bool timed = ((*event)->flags & kEventDisableTiming) == 0;
     if (!timed || (*event)->state->recorded.load() == 0) return CUresult::kInvalidHandle;
     if (!is_complete(*(*event)->state)) return CUresult::kNotReady;
@@ -238,10 +246,10 @@ CUresult event_elapsed_time(float* milliseconds, CUevent start, CUevent end) {
 }
 
 CUresult event_destroy(CUevent handle) {
-  const std::lock_guard lock(world().mutex);
+  const std::lock_guard lock(driver_state().mutex);
   std::shared_ptr<Event> event;
   if (const CUresult result = find_event(handle, event); result != CUresult::kSuccess) return result;
-  world().events.erase(handle);
+  driver_state().events.erase(handle);
   return CUresult::kSuccess;
 }
 

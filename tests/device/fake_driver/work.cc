@@ -1,4 +1,5 @@
-// What runs in streams, but kernels: copies, sets, waits and writes of words, host functions.
+// The fake driver's functions for work in streams, except kernels: copies, memset, waiting for and writing a value in
+// memory, and host functions.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -6,47 +7,52 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "driver_state.h"
 #include "hooks.h"
-#include "world.h"
 
 namespace tutti::cuda::fake {
 namespace {
 
-enum class Place : std::uint8_t { kAny, kHost, kDevice };
+// Which memory a function accepts: any memory, only host memory, or only device memory.
+enum class RequiredMemory : std::uint8_t { kAny, kHost, kDevice };
 
-// One end of a copy. Memory that the driver does not know is the host's, and pageable.
-struct End {
+// The source or the target of a copy. If `memory` is empty, it is pageable host memory, which the driver does not
+// manage.
+struct CopyEndpoint {
   std::vector<std::weak_ptr<Memory>> memory;
   bool known() const { return !memory.empty(); }
 };
 
-CUresult check_end(const Context& context, CUdeviceptr address, std::size_t bytes, Place place, End& end) {
-  const World& own = world();
+// Checks that [address, address + bytes) is memory as required, and finds the memory that contains it.
+CUresult check_endpoint(const Context& context, CUdeviceptr address, std::size_t bytes, RequiredMemory required,
+                        CopyEndpoint& end) {
+  const DriverState& own = driver_state();
   if (address == 0) return CUresult::kInvalidValue;
   const auto span = own.find_span(address, bytes);
   if (span.empty()) {
     const bool overruns = own.find_memory(address, 1) != nullptr;
-    return overruns || place == Place::kDevice ? CUresult::kInvalidValue : CUresult::kSuccess;
+    return overruns || required == RequiredMemory::kDevice ? CUresult::kInvalidValue : CUresult::kSuccess;
   }
   for (const auto& memory : span) {
-    if (place == Place::kHost && memory->on_device()) return CUresult::kInvalidValue;
-    if (memory->kind == MemKind::kMapped && !may_use(context, *memory)) return CUresult::kInvalidValue;
+    if (required == RequiredMemory::kHost && memory->on_device()) return CUresult::kInvalidValue;
+    if (memory->category == MemoryCategory::kMapped && !may_use(context, *memory)) return CUresult::kInvalidValue;
   }
   end.memory.assign(span.begin(), span.end());
   return CUresult::kSuccess;
 }
 
-// Memory that was given back before a replayed graph used it again is what a device would trip over, too.
-bool is_gone(const End& end) {
+// Whether some of the memory has been freed since the copy was submitted. This happens if a graph is replayed after its
+// memory was freed; the work then fails with kIllegalAddress, as on a real device.
+bool is_gone(const CopyEndpoint& end) {
   return std::any_of(end.memory.begin(), end.memory.end(), [](const auto& memory) { return memory.expired(); });
 }
 
-// The copies that one function was called for, in the order of the calls.
+// Counters for the copies that one driver function makes. Copies are numbered from 1 in the order of the calls.
 struct Copies {
   const char* name;
   std::atomic<unsigned> begun{0};
-  std::atomic<unsigned> done{0};  // release after the copy
-  std::atomic<unsigned> held{0};  // which waits for release_copy(); 0: none
+  std::atomic<unsigned> done{0};  // stored with release order, after the copy
+  std::atomic<unsigned> held{0};  // number of the copy that waits for release_copy(); 0 if there is none
 };
 std::array<Copies, 4> all_copies = {Copies{"cuMemcpyAsync"}, Copies{"cuMemcpyHtoDAsync"}, Copies{"cuMemcpyDtoHAsync"},
                                     Copies{"cuMemcpyDtoDAsync"}};
@@ -55,29 +61,31 @@ Copies& copies_of(const char* function) {
   for (Copies& copies : all_copies) {
     if (std::strcmp(copies.name, function) == 0) return copies;
   }
-  std::fprintf(stderr, "fake cuda: %s copies nothing\n", function);
+  std::fprintf(stderr, "fake driver: '%s' is not an asynchronous copy function\n", function);
   std::abort();
 }
 
-CUresult copy(CUdeviceptr target, Place target_place, CUdeviceptr source, Place source_place, std::size_t bytes,
-              CUstream handle, const char* what) {
+CUresult copy(CUdeviceptr target, RequiredMemory target_memory, CUdeviceptr source, RequiredMemory source_memory,
+              std::size_t bytes, CUstream handle, const char* what) {
   Copies& copies = copies_of(what);
   const unsigned number = copies.begun.fetch_add(1) + 1;
   std::shared_ptr<Stream> stream;
   std::uint64_t ticket = 0;
   bool pageable = false;
   {
-    const std::lock_guard lock(world().mutex);
+    const std::lock_guard lock(driver_state().mutex);
     std::shared_ptr<Context> context;
     if (const CUresult result = current_context(context); result != CUresult::kSuccess) return result;
     if (const CUresult result = find_stream(handle, stream); result != CUresult::kSuccess) return result;
     if (bytes == 0) return CUresult::kSuccess;
-    End to;
-    if (const CUresult result = check_end(*context, target, bytes, target_place, to); result != CUresult::kSuccess) {
+    CopyEndpoint to;
+    if (const CUresult result = check_endpoint(*context, target, bytes, target_memory, to);
+        result != CUresult::kSuccess) {
       return result;
     }
-    End from;
-    if (const CUresult result = check_end(*context, source, bytes, source_place, from); result != CUresult::kSuccess) {
+    CopyEndpoint from;
+    if (const CUresult result = check_endpoint(*context, source, bytes, source_memory, from);
+        result != CUresult::kSuccess) {
       return result;
     }
     pageable = !to.known() || !from.known();
@@ -90,33 +98,33 @@ CUresult copy(CUdeviceptr target, Place target_place, CUdeviceptr source, Place 
     };
     if (const CUresult result = submit(stream, {what, run, {}}, &ticket); result != CUresult::kSuccess) return result;
   }
-  // Pageable memory is not copied behind the caller's back: it returns when that is over.
+  // A copy from or to pageable memory is synchronous: the function returns when it is finished.
   return pageable && ticket != 0 ? wait_for(stream, ticket, what) : CUresult::kSuccess;
 }
 
 CUresult memcpy_async(CUdeviceptr target, CUdeviceptr source, std::size_t bytes, CUstream stream) {
-  return copy(target, Place::kAny, source, Place::kAny, bytes, stream, "cuMemcpyAsync");
+  return copy(target, RequiredMemory::kAny, source, RequiredMemory::kAny, bytes, stream, "cuMemcpyAsync");
 }
 
 CUresult memcpy_htod_async(CUdeviceptr target, const void* source, std::size_t bytes, CUstream stream) {
-  return copy(target, Place::kDevice, reinterpret_cast<CUdeviceptr>(source), Place::kHost, bytes, stream,
-              "cuMemcpyHtoDAsync");
+  return copy(target, RequiredMemory::kDevice, reinterpret_cast<CUdeviceptr>(source), RequiredMemory::kHost, bytes,
+              stream, "cuMemcpyHtoDAsync");
 }
 
 CUresult memcpy_dtoh_async(void* target, CUdeviceptr source, std::size_t bytes, CUstream stream) {
-  return copy(reinterpret_cast<CUdeviceptr>(target), Place::kHost, source, Place::kDevice, bytes, stream,
-              "cuMemcpyDtoHAsync");
+  return copy(reinterpret_cast<CUdeviceptr>(target), RequiredMemory::kHost, source, RequiredMemory::kDevice, bytes,
+              stream, "cuMemcpyDtoHAsync");
 }
 
 CUresult memcpy_dtod_async(CUdeviceptr target, CUdeviceptr source, std::size_t bytes, CUstream stream) {
-  return copy(target, Place::kDevice, source, Place::kDevice, bytes, stream, "cuMemcpyDtoDAsync");
+  return copy(target, RequiredMemory::kDevice, source, RequiredMemory::kDevice, bytes, stream, "cuMemcpyDtoDAsync");
 }
 
-// The stream, and memory at `address` that its device may use.
+// Finds the stream, and checks that [address, address + bytes) is memory that the stream's device may use.
 CUresult find_target(CUstream handle, CUdeviceptr address, std::size_t bytes, std::shared_ptr<Stream>& stream,
-                     End& end) {
+                     CopyEndpoint& end) {
   if (const CUresult result = find_stream(handle, stream); result != CUresult::kSuccess) return result;
-  const CUresult result = check_end(*stream->context, address, bytes, Place::kDevice, end);
+  const CUresult result = check_endpoint(*stream->context, address, bytes, RequiredMemory::kDevice, end);
   if (result != CUresult::kSuccess) return result;
   const auto usable = [&](const auto& memory) { return may_use(*stream->context, *memory.lock()); };
   return std::all_of(end.memory.begin(), end.memory.end(), usable) ? CUresult::kSuccess : CUresult::kInvalidValue;
@@ -124,9 +132,9 @@ CUresult find_target(CUstream handle, CUdeviceptr address, std::size_t bytes, st
 
 CUresult memset_d8_async(CUdeviceptr target, unsigned char value, std::size_t bytes, CUstream handle) {
   if (bytes == 0) return CUresult::kSuccess;
-  const std::lock_guard lock(world().mutex);
+  const std::lock_guard lock(driver_state().mutex);
   std::shared_ptr<Stream> stream;
-  End end;
+  CopyEndpoint end;
   if (const CUresult result = find_target(handle, target, bytes, stream, end); result != CUresult::kSuccess) {
     return result;
   }
@@ -138,6 +146,8 @@ CUresult memset_d8_async(CUdeviceptr target, unsigned char value, std::size_t by
   return submit(stream, {"cuMemsetD8Async", run, {}});
 }
 
+// Whether the condition of cuStreamWaitValue is true for the value `found`. kWaitGreaterEqual compares the signed
+// difference, so that counters may wrap around.
 template <class Word>
 bool holds(Word found, Word wanted, unsigned flags) {
   switch (flags & 3U) {
@@ -152,14 +162,15 @@ template <class Word>
 CUresult wait_value(CUstream handle, CUdeviceptr address, Word value, unsigned flags) {
   constexpr unsigned kFlush = 1U << 30U;
   if (address % sizeof(Word) != 0 || (flags & ~(kFlush | 3U)) != 0) return CUresult::kInvalidValue;
-  const std::lock_guard lock(world().mutex);
+  const std::lock_guard lock(driver_state().mutex);
   std::shared_ptr<Stream> stream;
-  End end;
+  CopyEndpoint end;
   if (const CUresult result = find_target(handle, address, sizeof(Word), stream, end); result != CUresult::kSuccess) {
     return result;
   }
   const auto run = [=, lost = stream->context->lost] {
-    const auto memory = end.memory.front().lock();  // a word lies in one
+    // Keeps the memory while this work waits. An aligned value cannot cross from one mapping to the next.
+    const auto memory = end.memory.front().lock();
     if (memory == nullptr) return CUresult::kIllegalAddress;
     const std::atomic_ref<Word> word(*std::bit_cast<Word*>(address));
     const auto over = [&] {
@@ -174,9 +185,9 @@ CUresult wait_value(CUstream handle, CUdeviceptr address, Word value, unsigned f
 template <class Word>
 CUresult write_value(CUstream handle, CUdeviceptr address, Word value, unsigned flags) {
   if (address % sizeof(Word) != 0 || flags > 1) return CUresult::kInvalidValue;
-  const std::lock_guard lock(world().mutex);
+  const std::lock_guard lock(driver_state().mutex);
   std::shared_ptr<Stream> stream;
-  End end;
+  CopyEndpoint end;
   if (const CUresult result = find_target(handle, address, sizeof(Word), stream, end); result != CUresult::kSuccess) {
     return result;
   }
@@ -190,11 +201,11 @@ CUresult write_value(CUstream handle, CUdeviceptr address, Word value, unsigned 
 
 CUresult launch_host_func(CUstream handle, CUhostFn function, void* user_data) {
   if (function == nullptr) return CUresult::kInvalidValue;
-  const std::lock_guard lock(world().mutex);
+  const std::lock_guard lock(driver_state().mutex);
   std::shared_ptr<Stream> stream;
   if (const CUresult result = find_stream(handle, stream); result != CUresult::kSuccess) return result;
   const auto run = [=] {
-    const Inside outside(-1);
+    const DriverScope outside(-1);
     in_host_function() = true;
     function(user_data);
     in_host_function() = false;

@@ -1,5 +1,6 @@
-// Collectives on device memory by the public API, several ranks on one GPU in this process: results by each
-// collective's definition, the order of streams, and arguments that are refused.
+// Tests of collectives on device memory through the public API, with several ranks of this process on one GPU. They
+// check the results by the definition of each collective, the order of work in streams, and the rejection of wrong
+// arguments.
 #include <algorithm>
 #include <functional>
 #include <optional>
@@ -19,9 +20,9 @@ std::size_t bytes_of(const Case& each, std::int32_t ranks) {
   return 2 * static_cast<std::size_t>(ranks) * each.count * size_of(each.type) + kGuardBytes;
 }
 
-// As run_case() of the conformance suite, on device memory: one buffer, the output's blocks first, the input's behind
-// them or, in place, where the collective has them.
-void run_on_device(Communicator& rank, const Seat& seat, const Case& each) {
+// Runs a case like run_case() of the conformance suite, but on device memory. There is one buffer, which has the output
+// and then the input. If the call is in place, the input is at the position in the output that the collective defines.
+void run_on_device(Communicator& rank, const RankResources& resources, const Case& each) {
   const CaseShape shape = shape_of(each, rank.rank(), rank.size());
   const std::size_t width = size_of(each.type);
   const std::size_t block = each.count * width;
@@ -32,19 +33,19 @@ void run_on_device(Communicator& rank, const Seat& seat, const Case& each) {
   std::vector<std::byte> bytes(blocks * block + kGuardBytes, kUntouched);
   for (std::size_t i = 0; i < shape.in * each.count; ++i)
     put(bytes.data() + input_at + i * width, each.type, given(rank.rank(), i, each.type, each.op));
-  seat.put(seat.memory(), bytes);
-  CallOptions options = seat.options(each.algorithm);
+  resources.put(resources.memory(), bytes);
+  CallOptions options = resources.options(each.algorithm);
   options.scale = {.real = static_cast<double>(factor_of(rank.rank())), .integer = factor_of(rank.rank())};
   const Status status = rank.run({.kind = each.kind,
-                                  .input = shape.in > 0 ? seat.data() + input_at : nullptr,
-                                  .output = shape.out > 0 ? seat.data() + output_at : nullptr,
+                                  .input = shape.in > 0 ? resources.data() + input_at : nullptr,
+                                  .output = shape.out > 0 ? resources.data() + output_at : nullptr,
                                   .count = each.count,
                                   .type = each.type,
                                   .op = each.op,
                                   .root = each.root},
                                  options);
   ASSERT_TRUE(status.ok()) << to_string(each) << ": " << tutti::to_string(status.error());
-  bytes = seat.get(seat.memory(), bytes.size());
+  bytes = resources.get(resources.memory(), bytes.size());
   const Status later = rank.async_status();
   ASSERT_TRUE(later.ok()) << to_string(each) << ": " << tutti::to_string(later.error());
   check_output(rank, each, bytes.data() + output_at, shape.out);
@@ -58,9 +59,9 @@ class GpuCollectives : public GpuCalls {
   void run_all(std::int32_t ranks, const std::vector<Case>& cases) {
     std::size_t bytes = 0;
     for (const Case& each : cases) bytes = std::max(bytes, bytes_of(each, ranks));
-    on_every_seat(ranks, bytes, [&](Communicator& rank, const Seat& seat) {
+    run_with_resources(ranks, bytes, [&](Communicator& rank, const RankResources& resources) {
       for (const Case& each : cases) {
-        run_on_device(rank, seat, each);
+        run_on_device(rank, resources, each);
         if (HasFatalFailure()) return;
       }
     });
@@ -113,47 +114,49 @@ TEST_F(GpuCollectives, TakeEveryTypeAndOperation) {
   run_all(3, cases);
 }
 
-// All ranks in a group, by one thread.
+// One thread makes the calls of all ranks, in a Group.
 TEST_F(GpuCollectives, OneThreadServesAllRanks) {
   constexpr std::size_t kCount = 10'000;
   Communicators all = make_ranks(4);
-  const std::vector<Seat> seats = seats_for(all, kCount);
+  const std::vector<RankResources> all_resources = make_resources(all, kCount);
   for (int round = 1; round <= 5; ++round) {
     Group group;
     for (std::size_t i = 0; i < all.size(); ++i) {
-      seats[i].put(seats[i].memory(), std::vector<std::byte>(kCount, std::byte(round * 10 + int(i))));
-      const CollectiveCall call{
-          .input = seats[i].data(), .output = seats[i].data(), .count = kCount, .type = DataType::kUint8};
-      ASSERT_TRUE(group.add(*all[i], call, seats[i].options()).ok());
+      all_resources[i].put(all_resources[i].memory(), std::vector<std::byte>(kCount, std::byte(round * 10 + int(i))));
+      const CollectiveCall call{.input = all_resources[i].data(),
+                                .output = all_resources[i].data(),
+                                .count = kCount,
+                                .type = DataType::kUint8};
+      ASSERT_TRUE(group.add(*all[i], call, all_resources[i].options()).ok());
     }
     const Status status = group.run();
     ASSERT_TRUE(status.ok()) << to_string(status.error());
-    for (const Seat& seat : seats) {
-      EXPECT_EQ(seat.get(seat.memory(), kCount), std::vector<std::byte>(kCount, std::byte(round * 40 + 6)))
+    for (const RankResources& resources : all_resources) {
+      EXPECT_EQ(resources.get(resources.memory(), kCount), std::vector<std::byte>(kCount, std::byte(round * 40 + 6)))
           << "round " << round;
     }
   }
   all.clear();
 }
 
-// What the stream writes before a call is what the call takes, and what it copies after it is what the call gave; the
-// host waits for nothing in between.
+// A call must use the data that the stream writes before it, and a copy after the call must see its result. The host
+// does not wait in between.
 TEST_F(GpuCollectives, KeepTheOrderOfTheStream) {
   constexpr std::size_t kBytes = 1 << 20;
-  on_every_seat(2, kBytes, [](Communicator& rank, const Seat& seat) {
+  run_with_resources(2, kBytes, [](Communicator& rank, const RankResources& resources) {
     for (int round = 0; round < 10; ++round) {
       const auto start = static_cast<unsigned char>(1 + round);
-      const cuda::CUdeviceptr data = seat.memory().address();
-      ASSERT_EQ(seat.api().memset_d8_async(data, start, kBytes, seat.stream()), cuda::CUresult::kSuccess);
+      const cuda::CUdeviceptr data = resources.memory().address();
+      ASSERT_EQ(resources.api().memset_d8_async(data, start, kBytes, resources.stream()), cuda::CUresult::kSuccess);
       for (int call = 0; call < 3; ++call) {
-        const Status status =
-            rank.all_reduce(seat.data(), seat.data(), kBytes, DataType::kUint8, ReduceOp::kSum, seat.options());
+        const Status status = rank.all_reduce(resources.data(), resources.data(), kBytes, DataType::kUint8,
+                                              ReduceOp::kSum, resources.options());
         ASSERT_TRUE(status.ok()) << to_string(status.error());
       }
-      ASSERT_EQ(seat.api().memcpy_dtod_async(seat.other().address(), data, kBytes, seat.stream()),
+      ASSERT_EQ(resources.api().memcpy_dtod_async(resources.other().address(), data, kBytes, resources.stream()),
                 cuda::CUresult::kSuccess);
-      ASSERT_EQ(seat.api().memset_d8_async(data, 0xEE, kBytes, seat.stream()), cuda::CUresult::kSuccess);
-      EXPECT_EQ(seat.get(seat.other(), kBytes), std::vector<std::byte>(kBytes, std::byte(8 * start)))
+      ASSERT_EQ(resources.api().memset_d8_async(data, 0xEE, kBytes, resources.stream()), cuda::CUresult::kSuccess);
+      EXPECT_EQ(resources.get(resources.other(), kBytes), std::vector<std::byte>(kBytes, std::byte(8 * start)))
           << "round " << round;
     }
     EXPECT_TRUE(rank.async_status().ok());
@@ -162,48 +165,49 @@ TEST_F(GpuCollectives, KeepTheOrderOfTheStream) {
 
 TEST_F(GpuCollectives, SendAndReceiveRoundARing) {
   constexpr std::size_t kBytes = 70'000;
-  on_every_seat(3, kBytes, [](Communicator& rank, const Seat& seat) {
-    seat.put(seat.memory(), std::vector<std::byte>(kBytes, std::byte(rank.rank() + 1)));
+  run_with_resources(3, kBytes, [](Communicator& rank, const RankResources& resources) {
+    resources.put(resources.memory(), std::vector<std::byte>(kBytes, std::byte(rank.rank() + 1)));
     const std::int32_t next = (rank.rank() + 1) % 3;
     const std::int32_t before = (rank.rank() + 2) % 3;
-    std::byte* const target = bench::pointer_to(seat.other());
+    std::byte* const target = bench::pointer_to(resources.other());
     Group group;
-    ASSERT_TRUE(group.send(rank, seat.data(), kBytes, DataType::kUint8, next, seat.options()).ok());
-    ASSERT_TRUE(group.receive(rank, target, kBytes, DataType::kUint8, before, seat.options()).ok());
+    ASSERT_TRUE(group.send(rank, resources.data(), kBytes, DataType::kUint8, next, resources.options()).ok());
+    ASSERT_TRUE(group.receive(rank, target, kBytes, DataType::kUint8, before, resources.options()).ok());
     const Status status = group.run();
     ASSERT_TRUE(status.ok()) << to_string(status.error());
-    EXPECT_EQ(seat.get(seat.other(), kBytes), std::vector<std::byte>(kBytes, std::byte(before + 1)));
+    EXPECT_EQ(resources.get(resources.other(), kBytes), std::vector<std::byte>(kBytes, std::byte(before + 1)));
   });
 }
 
 TEST_F(GpuCollectives, RefuseWhatTheyCannotTake) {
-  on_every_seat(1, 4096, [](Communicator& rank, const Seat& seat) {
+  run_with_resources(1, 4096, [](Communicator& rank, const RankResources& resources) {
     float host[16] = {};
     const auto code = [&](const void* input, void* output) {
-      const Status status = rank.all_reduce(input, output, 16, DataType::kFloat32, ReduceOp::kSum, seat.options());
+      const Status status = rank.all_reduce(input, output, 16, DataType::kFloat32, ReduceOp::kSum, resources.options());
       return status.ok() ? std::nullopt : std::optional(status.error().code);
     };
-    std::byte* const data = seat.data();
+    std::byte* const data = resources.data();
     EXPECT_EQ(code(data, host), ErrorCode::kInvalidArgument);
     EXPECT_EQ(code(host, data), ErrorCode::kInvalidArgument);
     EXPECT_EQ(code(nullptr, data), ErrorCode::kInvalidArgument);
     EXPECT_EQ(code(data + 2, data + 2), ErrorCode::kInvalidArgument) << "not aligned to the element";
-    EXPECT_EQ(code(data, data), std::nullopt) << "and works on";
-    static_cast<void>(seat.get(seat.memory(), 4096));
+    EXPECT_EQ(code(data, data), std::nullopt) << "the communicator must still work";
+    static_cast<void>(resources.get(resources.memory(), 4096));
     EXPECT_TRUE(rank.async_status().ok());
   });
 }
 
-// Ranks that disagree are told, and the GPU goes on.
+// If ranks disagree, both must report an error, and the GPU must continue.
 TEST_F(GpuCollectives, RanksThatDisagreeAreTold) {
-  on_every_seat(2, 4096, [](Communicator& rank, const Seat& seat) {
+  run_with_resources(2, 4096, [](Communicator& rank, const RankResources& resources) {
     const std::size_t count = rank.rank() == 0 ? 100 : 200;
-    Status status = rank.all_reduce(seat.data(), seat.data(), count, DataType::kInt32, ReduceOp::kSum, seat.options());
-    static_cast<void>(seat.get(seat.memory(), 4096));
+    Status status = rank.all_reduce(resources.data(), resources.data(), count, DataType::kInt32, ReduceOp::kSum,
+                                    resources.options());
+    static_cast<void>(resources.get(resources.memory(), 4096));
     if (status.ok()) status = rank.async_status();
     ASSERT_FALSE(status.ok());
     EXPECT_EQ(status.error().code, ErrorCode::kMismatch) << to_string(status.error());
-    EXPECT_TRUE(sum_is_right(rank, 1000)) << "the communicator works on";
+    EXPECT_TRUE(sum_is_right(rank, 1000)) << "the communicator must still work";
   });
 }
 

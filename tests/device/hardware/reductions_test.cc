@@ -1,4 +1,4 @@
-// The library's reduction kernel on a GPU, against the host's reference, bit for bit.
+// Tests of the library's reduction kernel on a GPU. The results must be equal bit by bit to the host's reference.
 #include <algorithm>
 #include <cstdint>
 #include <random>
@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::byte kUntouched{0xA5};
 constexpr std::size_t kMostCount = 3000;
-constexpr std::size_t kStride = kMostCount * 8 + 1024;  // of one buffer in the slab, with room for a shift and a guard
+// Distance between two buffers in the slab, in bytes. It includes space for the shift and for guard bytes.
+constexpr std::size_t kStride = kMostCount * 8 + 1024;
 
 class GpuReductions : public GpuTest {
  protected:
@@ -22,7 +23,7 @@ class GpuReductions : public GpuTest {
     GpuTest::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     const auto kernel = gpu().kernel("tutti_reduce");
-    if (!kernel && has_no_kernels()) GTEST_SKIP() << "not run: " << to_string(kernel.error());
+    if (!kernel && may_lack_kernels()) GTEST_SKIP() << "not run: " << to_string(kernel.error());
     ASSERT_TRUE(kernel.ok()) << to_string(kernel.error());
     kernel_ = *kernel;
   }
@@ -35,14 +36,14 @@ struct Trial {
   std::size_t destinations = 1;
   std::size_t count = 0;
   bool staggered = false;  // every buffer at another distance from an aligned address
-  device::Rung rung = device::Rung::kFast;
+  device::ReduceMode rung = device::ReduceMode::kFast;
   std::uint64_t seed = 1;
 
   std::size_t shift(std::size_t buffer) const { return staggered ? buffer % 5 * size_of(reduction.type) : 0; }
   std::size_t offset(std::size_t buffer) const { return buffer * kStride + shift(buffer); }
 };
 
-// All buffers side by side, sources first; as they are before.
+// Makes the slab: all buffers one after another, first the sources. The sources are filled, the rest is kUntouched.
 std::vector<std::byte> slab_of(const Trial& trial) {
   std::vector<std::byte> slab((trial.sources + trial.destinations) * kStride, kUntouched);
   std::mt19937_64 random(trial.seed);
@@ -53,7 +54,7 @@ std::vector<std::byte> slab_of(const Trial& trial) {
   return slab;
 }
 
-// The slab as the host's reference leaves it.
+// Returns the slab after the reduction by the host's reference.
 std::vector<std::byte> reference_of(const Trial& trial, std::vector<std::byte> slab) {
   std::vector<const std::byte*> sources;
   std::vector<std::byte*> destinations;
@@ -77,7 +78,7 @@ device::PlainWork work_of(const Trial& trial, std::byte* slab) {
               .divisor = trial.reduction.divisor,
               .scale_real = trial.reduction.scale.real,
               .scale_integer = trial.reduction.scale.integer};
-  work.rung = trial.rung;
+  work.mode = trial.rung;
   return work;
 }
 
@@ -104,7 +105,7 @@ Trial trial_of(DataType type, ReduceOp op, std::size_t sources, std::size_t coun
               .destinations = 1 + seed % 3,
               .count = count,
               .staggered = seed % 2 == 0,
-              .rung = seed % 5 == 0 ? device::Rung::kSimple : device::Rung::kFast,
+              .rung = seed % 5 == 0 ? device::ReduceMode::kSimple : device::ReduceMode::kFast,
               .seed = seed};
   trial.reduction.type = type;
   trial.reduction.op = op;

@@ -1,4 +1,5 @@
-// What the tests on a GPU share: the GPU, or the reason why there is none to test on; ranks that share it.
+// Fixtures of the tests on a real GPU. A test is skipped, with the reason, if there is no GPU. Also has ranks that
+// share the GPU.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,8 +28,8 @@ class GpuTest : public testing::Test {
 
   bench::Gpu& gpu() { return *gpu_; }
 
-  // Whether a kernel that is not found is no failure: in a build without nvcc, and over the double of the driver.
-  static bool has_no_kernels() {
+  // Whether kernels may be missing. This is the case in a build without nvcc, and with the fake driver.
+  static bool may_lack_kernels() {
     return kernels::device_image().empty() || (cuda::Driver::loaded() != nullptr && cuda::fake::control() != nullptr);
   }
 
@@ -36,18 +37,20 @@ class GpuTest : public testing::Test {
   std::unique_ptr<bench::Gpu> gpu_;
 };
 
-// One rank's stream and device memory. Made and given back by the test's own thread, before the ranks' first call and
-// after their last: the driver waits for the whole device when memory is given back (and may when it is taken), and so
-// for calls of other ranks that wait for this one.
-class Seat {
+// The stream and the device memory of one rank.
+//
+// The thread of the test creates it before the ranks' first call and destroys it after their last call. The reason is
+// that the driver waits for the whole device when memory is freed, and may do so when it is allocated. A rank that did
+// this between calls could wait for calls of other ranks that wait for this rank, a deadlock.
+class RankResources {
  public:
-  Seat(const bench::Gpu& gpu, std::size_t bytes)
+  RankResources(const bench::Gpu& gpu, std::size_t bytes)
       : gpu_(&gpu),
         stream_(*cuda::Stream::create(gpu.driver())),
         memory_(*gpu.allocate(bytes)),
         other_(*gpu.allocate(bytes)) {}
 
-  // Makes the context the calling thread's own.
+  // Makes the context current on the calling thread.
   cuda::ContextScope enter() const { return *cuda::ContextScope::enter(gpu_->driver(), gpu_->context()); }
 
   CallOptions options(Algorithm algorithm = Algorithm::kAuto) const {
@@ -82,7 +85,7 @@ class Seat {
   cuda::DeviceMemory other_;
 };
 
-// Calls of several ranks in this process on the one GPU.
+// The fixture for calls of several ranks of this process that share the GPU.
 class GpuCalls : public GpuTest {
  protected:
   void SetUp() override {
@@ -90,29 +93,30 @@ class GpuCalls : public GpuTest {
     if (!IsSkipped() && !HasFatalFailure()) has_evaluator_ = gpu().kernel("tutti_evaluate_simple").ok();
   }
 
-  std::vector<Seat> seats_for(const Communicators& ranks, std::size_t bytes) {
-    std::vector<Seat> seats;
-    for (std::size_t i = 0; i < ranks.size(); ++i) seats.emplace_back(gpu(), bytes);
-    return seats;
+  std::vector<RankResources> make_resources(const Communicators& ranks, std::size_t bytes) {
+    std::vector<RankResources> all_resources;
+    for (std::size_t i = 0; i < ranks.size(); ++i) all_resources.emplace_back(gpu(), bytes);
+    return all_resources;
   }
 
-  // body(communicator, seat), one thread per rank.
-  void on_every_seat(std::int32_t ranks, std::size_t bytes,
-                     const std::function<void(Communicator&, const Seat&)>& body) {
+  // Creates ranks and calls body(communicator, resources) for each of them, in a thread of its own.
+  void run_with_resources(std::int32_t ranks, std::size_t bytes,
+                          const std::function<void(Communicator&, const RankResources&)>& body) {
     Communicators all = make_ranks(ranks);
-    const std::vector<Seat> seats = seats_for(all, bytes);
+    const std::vector<RankResources> all_resources = make_resources(all, bytes);
     on_every_rank(all, [&](Communicator& rank) {
-      const Seat& seat = seats[static_cast<std::size_t>(rank.rank())];
-      const auto scope = seat.enter();
-      body(rank, seat);
+      const RankResources& resources = all_resources[static_cast<std::size_t>(rank.rank())];
+      const auto scope = resources.enter();
+      body(rank, resources);
     });
-    all.clear();  // before the streams that it may still use
+    all.clear();  // destroy the communicators before the streams that they may still use
   }
 
-  // That the GPU has carried out all of `calls` calls of this rank. Without device code the host does.
+  // Checks that the GPU has carried out all `calls` calls of this rank or, in a build without device code, that the
+  // host has carried out all of them.
   void expect_on_the_gpu(const Communicator& rank, std::uint64_t calls) const {
     EXPECT_EQ(rank.runs_on_devices(), has_evaluator_);
-    EXPECT_EQ(detail::calls_on_device(rank), rank.runs_on_devices() ? calls : 0) << "by the host";
+    EXPECT_EQ(detail::calls_on_device(rank), rank.runs_on_devices() ? calls : 0) << "calls carried out by the GPU";
   }
 
  private:

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Stock PyTorch on Tutti's libnccl.so.2: collectives, split groups, CUDA graphs, and DDP beside one process.
+"""Tests an unmodified PyTorch with Tutti's libnccl.so.2: collectives, groups, CUDA graphs, and DDP.
 
     LD_PRELOAD=build/release/lib/libnccl.so.2 tests/device/hardware/torch_nccl.py --ranks 4
 
-Starts its ranks by itself, all on GPU rank % number of GPUs. Prints a line for each check; exit status 1 if one fails,
-77 if there is no GPU. --backend gloo --device cpu runs the same checks, but for graphs, without one.
+Starts the ranks by itself; rank r uses GPU r % (number of GPUs). Prints a line for each check. The exit status is 1 if
+a check fails, and 77 if there is no GPU. With --backend gloo --device cpu, it runs the same checks on a machine without
+a GPU, except the check of CUDA graphs. DDP is compared with training in a single process.
 """
 
 import argparse
@@ -65,7 +66,7 @@ def check_graphs(rank, ranks, device):
     value = torch.ones(1000, device=device)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        dist.all_reduce(value)  # makes the communicator
+        dist.all_reduce(value)  # creates the communicator before the capture
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):

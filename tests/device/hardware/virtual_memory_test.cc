@@ -1,6 +1,7 @@
-// What registering mapped memory takes for granted of a driver (runtime/exported_memory.h), asked of the one that is
-// there: of a mapping its own range and allocation are found, a file stands for the allocation, and what is mapped
-// twice is one memory. In one process: between several a file is no other.
+// Tests of the driver of this machine: the assumptions about virtual memory on which the registration of mapped memory
+// depends (device/native/exported_memory.h). The driver must find the range and the allocation of a mapping from an
+// address, a file descriptor must represent the allocation, and two mappings of one allocation must be the same memory.
+// The test uses one process, because a descriptor works in the same way between processes.
 #include "cuda/virtual_memory.h"
 
 #include <array>
@@ -34,7 +35,7 @@ class GpuVirtualMemory : public GpuTest {
   }
   static void good(const Status& status) { EXPECT_TRUE(status.ok()) << to_string(status.error()); }
 
-  // One allocation for each, of that many granules.
+  // Maps the allocations `parts` one after another. granules[i] is the size of part i, in granules.
   cuda::MappedMemory map(const std::vector<cuda::PhysicalMemory>& parts, const std::vector<std::size_t>& granules) {
     std::size_t bytes = 0;
     for (const std::size_t one : granules) bytes += one * granule_;
@@ -48,7 +49,7 @@ class GpuVirtualMemory : public GpuTest {
   std::size_t granule_ = 0;
 };
 
-// From both sides of the cut between the two allocations.
+// The data that is written and read crosses the boundary between the two allocations.
 TEST_F(GpuVirtualMemory, AFileBringsTheSameMemoryToOtherAddresses) {
   const cuda::Driver& driver = gpu().driver();
   const auto scope = good(cuda::ContextScope::enter(driver, gpu().context()));

@@ -1,5 +1,6 @@
-// Our prototypes, structures and values beside those of the toolkit's cuda.h. Compiled where there is one; all of it is
-// checked by the compiler, and at run time nothing is left to do but to say so.
+// Compares our prototypes, structures and enumerators of the CUDA driver with those in the toolkit's cuda.h. This file
+// is compiled only if the toolkit is installed. The compiler makes all checks (static_assert), except for the handles
+// of the special streams, which the test compares at run time.
 #include <cuda.h>
 #include <gtest/gtest.h>
 
@@ -11,8 +12,9 @@
 namespace tutti::cuda {
 namespace {
 
-// Whether two types are passed alike: both pointers, both integers of one size (enumerations too), both floating, or
-// both structures of one size and alignment.
+// Whether arguments of the two types are passed in the same way. That holds for two pointers, for two integers or
+// enumerations of the same size, for the same floating-point type, and for two structures of the same size and
+// alignment.
 template <class A, class B>
 constexpr bool same_argument() {
   if constexpr (std::is_pointer_v<A> || std::is_pointer_v<B>) {
@@ -37,7 +39,8 @@ constexpr bool same_call() {
   return SameCall<A, B>::value;
 }
 
-// The form of version 11.3, which the header calls by its number no more; written out from cudaTypedefs.h.
+// The prototype of cuStreamGetCaptureInfo in version 11.3, copied from cudaTypedefs.h. The header cuda.h no longer
+// declares this version.
 using CaptureInfo = ::CUresult (*)(::CUstream, ::CUstreamCaptureStatus*, cuuint64_t*, ::CUgraph*, const ::CUgraphNode**,
                                    std::size_t*);
 

@@ -1,4 +1,5 @@
-// Several communicators on the same GPUs, whose calls come to each GPU in another order.
+// Tests of BlockBudget: how communicators on the same GPUs share the resident blocks, so that their calls can reach the
+// GPUs in different orders without a deadlock.
 #include "device/native/block_budget.h"
 
 #include <chrono>
@@ -22,8 +23,8 @@ TEST(DeviceRooms, LeaveRoomForWhatEnds) {
   const cuda::CUuuid device = uuid_of(1);
   BlockBudget ends;
   ASSERT_TRUE(ends.take(device, 32, Launches::kEnd, 24));
-  EXPECT_EQ(BlockBudget::left(device, 32).to_end, 32u) << "what ends waits for what ends";
-  EXPECT_EQ(BlockBudget::left(device, 32).to_stay, 4u) << "half of 8";
+  EXPECT_EQ(BlockBudget::left(device, 32).to_end, 32u) << "launches that end can wait for other launches that end";
+  EXPECT_EQ(BlockBudget::left(device, 32).to_stay, 4u) << "half of the remaining 8 blocks";
   BlockBudget stays;
   EXPECT_FALSE(stays.take(device, 32, Launches::kStay, 9));
   ASSERT_TRUE(stays.take(device, 32, Launches::kStay, 8));
@@ -55,9 +56,9 @@ TEST(DeviceRooms, KeepOneBlockForWhatNeedsNone) {
   EXPECT_EQ(all.size(), 6u) << "16, 8, 4, 2, 1, 1";
 }
 
-// Calls of `many` communicators over two GPUs, which come to one in ascending, to the other in descending order, each
-// in a stream of its own. Were every one given what it wants, the first ones would fill one GPU and the last ones the
-// other. By both ranks, in one process or in two.
+// Makes calls of `many` communicators over two GPUs, each in a stream of its own. One GPU gets the calls in ascending
+// order and the other in descending order. If every communicator got all the blocks that it wants, the first ones would
+// occupy one GPU and the last ones the other, a deadlock. Both ranks call this, in one process or in two.
 void call_crosswise(std::size_t many, Communicator& rank, int device) {
   constexpr std::size_t kCount = 16'384;
   std::vector<Gpu> gpus;
@@ -86,7 +87,7 @@ void call_crosswise(std::size_t many, Communicator& rank, int device) {
   }
   const unsigned launches =
       small_devices().calls("cuLaunchKernel") + small_devices().calls("cuLaunchCooperativeKernel");
-  must(launches >= 2 * many, "the host carried them out");
+  must(launches >= 2 * many, "the host carried out some of the calls");
 }
 
 TEST(DeviceRooms, ManyCommunicatorsOfOneProcessDoNotKeepEachOtherFromRunning) {
@@ -99,12 +100,13 @@ TEST(DeviceRooms, ManyCommunicatorsOfTwoProcessesDoNotKeepEachOtherFromRunning) 
                   .run([](Communicator& rank, const Gpu&) { call_crosswise(20, rank, rank.rank()); },
                        std::chrono::seconds(20)));
 }
-// Where nothing is left for two ranks of one process and GPU beside one elsewhere, the host carries the calls out.
+// Two ranks of the process share a GPU and a third rank has another GPU, so their calls cannot run in rounds. When no
+// blocks are left, the host must carry out the calls.
 TEST(DeviceRooms, RanksThatCannotGoInRoundsGoByTheHost) {
   const auto body = [](Communicator& rank, const Gpu& gpu) {
     Communicators communicators;
     for (int i = 0; i < 12; ++i) communicators.push_back(*rank.split(0, rank.rank()));
-    const cuda::DeviceMemory memory = gpu.allocate(4'096);  // giving it back waits for the other rank's calls, too
+    const cuda::DeviceMemory memory = gpu.allocate(4'096);  // freeing it also waits for the calls of the other rank
     for (const auto& each : communicators) {
       gpu.put(memory, Bytes(4'096, std::byte{1}));
       must(each->all_reduce(pointer(memory), pointer(memory), 4'096, DataType::kUint8, ReduceOp::kSum, gpu.options()));
@@ -114,8 +116,8 @@ TEST(DeviceRooms, RanksThatCannotGoInRoundsGoByTheHost) {
     const unsigned launches =
         small_devices().calls("cuLaunchKernel") + small_devices().calls("cuLaunchCooperativeKernel");
     must(rank.barrier());
-    must(launches > 0, "not even the first were by the GPUs");
-    must(launches < 2 * 12, "all were by the GPUs");
+    must(launches > 0, "the GPUs carried out no call, not even the first one");
+    must(launches < 2 * 12, "the GPUs carried out all calls");
   };
   EXPECT_TRUE(Job(std::vector<Devices>{{0, 0, 1}}).run(body, std::chrono::seconds(20)));
 }

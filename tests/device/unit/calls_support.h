@@ -1,5 +1,5 @@
-// Ranks with GPUs, for tests of calls that these carry out: communicators over the double of the driver, one rank's GPU
-// with its stream and memory, and a collective call with the bits that it must leave.
+// Helpers for tests of calls that GPUs carry out: communicators on the fake driver, the GPU of one rank with a stream
+// and memory, and collective calls whose results can be compared bit by bit with those of the host.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,7 +23,8 @@ namespace tutti::testing {
 using Bytes = std::vector<std::byte>;
 using Communicators = std::vector<std::unique_ptr<Communicator>>;
 
-// Small devices, so that launches of all ranks are quick to emulate and long calls have many tiles. Read once.
+// Sets up small devices, so that launches of all ranks are emulated quickly and long calls have many tiles. The
+// environment is read only once, when the fake driver is loaded.
 inline const cuda::fake::Control& small_devices() {
   static const cuda::fake::Control& control = [&]() -> const cuda::fake::Control& {
     setenv("FAKE_CUDA_BLOCKS", "32", 0);
@@ -32,8 +33,8 @@ inline const cuda::fake::Control& small_devices() {
     setenv("TUTTI_DEVICE_BLOCKS", "4", 0);
     setenv("TUTTI_DEVICE_SLOT_BYTES", "4096", 0);
     const cuda::fake::Control* found = cuda::fake::control();
-    EXPECT_NE(found, nullptr) << "libcuda.so.1 is not the double";
-    register_device_kernels(*found, DeviceDoubleOptions::from_environment());
+    EXPECT_NE(found, nullptr) << "libcuda.so.1 is not the fake driver";
+    register_device_kernels(*found, FakeDeviceOptions::from_environment());
     return *found;
   }();
   return control;
@@ -49,7 +50,7 @@ inline const cuda::Driver& driver() {
   return *opened;
 }
 
-// One thread's GPU, with a stream.
+// A GPU and a stream on it. The GPU's primary context is current on the constructing thread while this object exists.
 class Gpu {
  public:
   explicit Gpu(int device)
@@ -90,7 +91,7 @@ class Gpu {
 
 inline void* pointer(const cuda::DeviceMemory& memory) { return reinterpret_cast<void*>(memory.address()); }
 
-// Ranks in this process, rank i on devices[i]; kNoDevice for all: on the host.
+// Creates ranks in this process, rank i on devices[i]. If all devices are kNoDevice, the ranks have no GPUs.
 inline Communicators ranks_on(const std::vector<std::int32_t>& devices, CommunicatorOptions options = {}) {
   driver();
   options.devices = devices;
@@ -122,10 +123,10 @@ struct CallShape {
   Algorithm algorithm = Algorithm::kAuto;
 
   std::size_t block() const { return count * size_of(type); }
-  std::size_t bytes(std::size_t ranks) const { return 2 * ranks * block(); }  // of a rank's buffer: output, then input
+  std::size_t bytes(std::size_t ranks) const { return 2 * ranks * block(); }  // a rank's buffer: output, then input
 };
 
-// One rank's part of the call on `buffer`; the root is rank 1, or alone 0.
+// The call of one rank, with its input and output in `memory`. The root is rank 1, or rank 0 if there is only one rank.
 inline CollectiveCall call_of(const CallShape& shape, std::size_t rank, std::size_t ranks, void* memory) {
   using Kind = CollectiveKind;
   auto* buffer = static_cast<std::byte*>(memory);
@@ -135,7 +136,8 @@ inline CollectiveCall call_of(const CallShape& shape, std::size_t rank, std::siz
   std::byte* input = buffer + ranks * shape.block();
   std::byte* output = buffer;
   const bool rooted = shape.kind == Kind::kGather || shape.kind == Kind::kScatter;
-  if (shape.in_place && (!rooted || rank == (ranks > 1 ? 1 : 0))) {  // elsewhere there is no form of it
+  // For gather and scatter, only the root can work in place.
+  if (shape.in_place && (!rooted || rank == (ranks > 1 ? 1 : 0))) {
     input = buffer + (many_out && !many_in ? rank * shape.block() : 0);
     output = buffer + (many_in && !many_out ? rank * shape.block() : 0);
   }
@@ -148,7 +150,8 @@ inline CollectiveCall call_of(const CallShape& shape, std::size_t rank, std::siz
           .root = ranks > 1 ? 1 : 0};
 }
 
-// All ranks' buffers after the call, by ranks with GPUs (devices: by rank) or without (empty).
+// Runs the call and returns the buffers of all ranks after it. `devices` has the GPU of each rank; it is empty if the
+// ranks have no GPUs.
 inline std::vector<Bytes> outcome(Communicators& ranks, const CallShape& shape,
                                   const std::vector<std::int32_t>& devices) {
   std::vector<Bytes> buffers(ranks.size());

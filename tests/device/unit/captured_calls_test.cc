@@ -1,5 +1,6 @@
-// Calls on device memory that are captured in graphs, over the double: each replay is a call of its own, in the order
-// in which the streams come to it, also where peers, errors or the end of the communicator come between.
+// Tests of calls on device memory that are captured into graphs, with the fake driver. Each replay is a call of its
+// own. Calls and replays run in the order in which the streams reach them, even if peers, errors or the end of the
+// communicator interfere.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,10 +23,11 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kSoon{5};  // the communicators' timeouts are 20 s
 
-// What `calls` puts into the GPU's stream, as an executable graph.
+// An executable graph of the work that `calls` adds to the GPU's stream.
 class Captured {
  public:
-  // kGlobal: no thread may call what could end the capture, but for the library, which asks leave.
+  // With mode kGlobal, driver calls of any thread can invalidate the capture. The library still may make such calls,
+  // because it changes the capture mode of its threads before (cuThreadExchangeStreamCaptureMode).
   Captured(const Gpu& gpu, const std::function<void()>& calls, cuda::CaptureMode mode = cuda::CaptureMode::kThreadLocal)
       : stream_(static_cast<cuda::CUstream>(gpu.stream())) {
     const cuda::DriverApi& api = driver().api();
@@ -46,21 +48,21 @@ class Captured {
   cuda::CUgraphExec executable_ = nullptr;
 };
 
-// Holds the stream up until it is let go.
-class Hold {
+// Blocks a stream until release() is called.
+class BlockedStream {
  public:
-  explicit Hold(const Gpu& gpu)
+  explicit BlockedStream(const Gpu& gpu)
       : pinned_(*cuda::PinnedMemory::allocate(driver(), 64)),
-        word_(new (pinned_.bytes().data()) std::atomic<std::uint32_t>(0)) {
+        flag_(new (pinned_.bytes().data()) std::atomic<std::uint32_t>(0)) {
     EXPECT_EQ(driver().api().stream_wait_value32(static_cast<cuda::CUstream>(gpu.stream()), pinned_.device_address(), 1,
                                                  cuda::kWaitEqual),
               cuda::CUresult::kSuccess);
   }
-  void let_go() { word_->store(1); }
+  void release() { flag_->store(1); }
 
  private:
   cuda::PinnedMemory pinned_;
-  std::atomic<std::uint32_t>* word_;
+  std::atomic<std::uint32_t>* flag_;
 };
 
 std::byte byte(std::size_t value) { return static_cast<std::byte>(value); }
@@ -72,9 +74,9 @@ void sum(Communicator& rank, const Gpu& gpu, const cuda::DeviceMemory& from, con
 }
 
 TEST(CapturedCalls, EachReplayTakesItsOwnInput) {
-  for (const WorldKind& world : {kWorlds[0], kWorlds[1], kAttachedWorlds[0]}) {
-    SCOPED_TRACE(world.name);
-    Communicators ranks = make_world(world, 2);
+  for (const JobConfiguration& configuration : {kConfigurations[0], kConfigurations[1], kAttachedConfigurations[0]}) {
+    SCOPED_TRACE(configuration.name);
+    Communicators ranks = make_configured_ranks(configuration, 2);
     on_every_rank(ranks, [](Communicator& rank) {
       const auto me = static_cast<std::size_t>(rank.rank());
       const Gpu gpu(rank.rank());
@@ -84,7 +86,7 @@ TEST(CapturedCalls, EachReplayTakesItsOwnInput) {
       const cuda::DeviceMemory got = gpu.allocate(100'000);
       const Captured graph(gpu, [&] {
         sum(rank, gpu, input, output);
-        // What the stream does between two calls is between them in the graph.
+        // Work that the stream does between two calls must also run between them in the graph.
         EXPECT_EQ(driver().api().memset_d8_async(output.address(), 77, 1, static_cast<cuda::CUstream>(gpu.stream())),
                   cuda::CUresult::kSuccess);
         EXPECT_TRUE(rank.all_gather(pointer(output), pointer(all), 100'000, DataType::kUint8, on(gpu)).ok());
@@ -110,7 +112,7 @@ TEST(CapturedCalls, EachReplayTakesItsOwnInput) {
   }
 }
 
-// Many replays at once: the caller waits for none of them.
+// Several replays are submitted without waiting for them.
 TEST(CapturedCalls, ReplaysFollowEachOtherInTheStream) {
   Communicators ranks = make_ranks(3);
   on_every_rank(ranks, [](Communicator& rank) {
@@ -146,7 +148,8 @@ TEST(CapturedCalls, RanksWithoutADeviceMeetThem) {
   });
 }
 
-// Rank 0's stream comes to all of it later than rank 1's: what was called after a launch still follows the replay.
+// The stream of rank 0 runs everything later than that of rank 1. Calls that were made after the launch of a graph must
+// nevertheless run after the replay.
 TEST(CapturedCalls, OtherCallsKeepTheirPlaceBetweenReplays) {
   Communicators ranks = make_ranks(2);
   on_every_rank(ranks, [](Communicator& rank) {
@@ -155,7 +158,7 @@ TEST(CapturedCalls, OtherCallsKeepTheirPlaceBetweenReplays) {
     const cuda::DeviceMemory all = gpu.allocate(128);
     gpu.put(one, Bytes(64, byte(1)));
     const Captured graph(gpu, [&] { sum(rank, gpu, one, one); });
-    std::optional<Hold> hold;
+    std::optional<BlockedStream> hold;
     if (rank.rank() == 0) hold.emplace(gpu);
     std::vector<Work> works;
     for (int round = 0; round < 3; ++round) {
@@ -172,7 +175,7 @@ TEST(CapturedCalls, OtherCallsKeepTheirPlaceBetweenReplays) {
     if (hold) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       EXPECT_FALSE(works.back().test());
-      hold->let_go();
+      hold->release();
     }
     for (Work& work : works) EXPECT_TRUE(work.wait().ok());
     EXPECT_EQ(gpu.get(all), Bytes(128, byte(8)));
@@ -215,13 +218,13 @@ TEST(CapturedCalls, WhatAReplayMeetsIsToldAndTheStreamGoesOn) {
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kAborted);
   EXPECT_EQ(status.error().rank, 1);
-  graph.launch();  // is refused
+  graph.launch();  // the communicator is broken, so this replay does nothing
   gpu.synchronize();
   EXPECT_FALSE(ranks[0]->async_status().ok());
   EXPECT_LT(Clock::now() - start, kSoon);
 }
 
-// Its own rank aborts; a replay under way and a later one end.
+// The rank itself calls abort(). A replay in progress and a later replay must end.
 TEST(CapturedCalls, AnAbortEndsReplays) {
   Communicators ranks = make_ranks(2);
   const Gpu gpu(0);
@@ -252,13 +255,13 @@ TEST(CapturedCalls, AGraphMayOutliveItsCommunicator) {
                 cuda::CUresult::kSuccess);
     });
     const auto start = Clock::now();
-    if (running) graph->launch();  // waits for rank 1
+    if (running) graph->launch();  // this replay waits for rank 1, which makes no call
     ranks.clear();
     EXPECT_LT(Clock::now() - start, kSoon);
     for (int replay = 0; replay < 2; ++replay) {
       gpu.put(after, Bytes(64, byte(0)));
       graph->launch();
-      EXPECT_EQ(gpu.get(after), Bytes(64, byte(3))) << "the stream goes on";
+      EXPECT_EQ(gpu.get(after), Bytes(64, byte(3))) << "the stream did not continue";
     }
     EXPECT_LT(Clock::now() - start, kSoon);
   }
@@ -296,7 +299,7 @@ TEST(CapturedCalls, AContextThatIsLostInAReplayIsTold) {
       while ((status = rank.async_status()).ok() && Clock::now() - start < kSoon) std::this_thread::yield();
       ASSERT_FALSE(status.ok());
       EXPECT_THAT(status.error().message, HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
-      EXPECT_TRUE(rank.async_status().ok()) << "told once";
+      EXPECT_TRUE(rank.async_status().ok()) << "the error was reported twice";
       fake().destroy_context(own);
     }
   });

@@ -1,5 +1,6 @@
-// Calls by the GPUs' copy engines (TUTTI_DEVICE_COPIES): right, in no kernel, in order with those that are; where some
-// rank cannot, by kernels as ever; and what becomes of ranks that do not come, or come for something else.
+// Tests of calls by the GPUs' copy engines (TUTTI_DEVICE_COPIES). The results must be right, no kernel may be launched,
+// and the calls must keep their order with calls by kernels. If some rank cannot use copies, kernels must carry out the
+// call. Also tests ranks that do not make the call, or make a different one.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -19,7 +20,7 @@ namespace {
 
 using Kind = CollectiveKind;
 
-constexpr std::size_t kFrom = 16 * 1024;  // bytes of a block that go by copies
+constexpr std::size_t kFrom = 16 * 1024;  // the smallest block, in bytes, that copy engines transfer
 
 unsigned launches() {
   return small_devices().calls("cuLaunchKernel") + small_devices().calls("cuLaunchCooperativeKernel");
@@ -31,13 +32,16 @@ bool run(const std::vector<Devices>& processes, const Job::Body& body,
   return Job(processes).run(body, timeout, [] { setenv("TUTTI_DEVICE_COPIES", std::to_string(kFrom).c_str(), 1); });
 }
 
-// A value for each element of what a rank gives to another.
-std::int32_t given(std::int32_t from, std::int32_t to, std::size_t i) { return value(from, i) + 100'000 * (to + 1); }
+// The value of element i of the block that rank `from` sends to rank `to`.
+std::int32_t block_value(std::int32_t from, std::int32_t to, std::size_t i) {
+  return value(from, i) + 100'000 * (to + 1);
+}
 
+// The number of input and output blocks of each rank.
 struct Blocks {
-  std::int32_t inputs = 1;  // of each rank
+  std::int32_t inputs = 1;
   std::int32_t outputs = 1;
-  bool personal = false;  // another block for each receiver
+  bool personal = false;  // whether each receiver gets a different block
 };
 Blocks blocks_of(Kind kind, std::int32_t ranks) {
   switch (kind) {
@@ -49,13 +53,13 @@ Blocks blocks_of(Kind kind, std::int32_t ranks) {
   }
 }
 
-// One call, its result checked. `out` follows `in`.
+// Makes one call and checks its result.
 void check_call(Communicator& rank, const Gpu& gpu, Kind kind, std::byte* in, std::byte* out, std::int32_t root) {
   const std::int32_t me = rank.rank();
   const Blocks blocks = blocks_of(kind, rank.size());
   std::vector<std::int32_t> values;
   for (std::int32_t b = 0; b < blocks.inputs; ++b) {
-    for (std::size_t i = 0; i < kCount; ++i) values.push_back(given(me, blocks.personal ? b : 0, i));
+    for (std::size_t i = 0; i < kCount; ++i) values.push_back(block_value(me, blocks.personal ? b : 0, i));
   }
   const auto put = [&](std::byte* to, const std::vector<std::int32_t>& what) {
     must(driver().api().memcpy_htod_async(reinterpret_cast<cuda::CUdeviceptr>(to), what.data(), what.size() * 4,
@@ -72,13 +76,17 @@ void check_call(Communicator& rank, const Gpu& gpu, Kind kind, std::byte* in, st
   for (std::size_t at = 0; at < got.size(); ++at) {
     const auto block = static_cast<std::int32_t>(at / kCount);
     const bool of_root = kind == Kind::kBroadcast || kind == Kind::kScatter;
-    must(got[at] == given(of_root ? root : block, blocks.personal ? me : 0, at % kCount), std::string(to_string(kind)));
+    must(got[at] == block_value(of_root ? root : block, blocks.personal ? me : 0, at % kCount),
+         std::string(to_string(kind)));
   }
   must(rank.async_status());
 }
 
-std::size_t room(const Communicator& rank) { return 2 * static_cast<std::size_t>(rank.size()) * kBlock; }
-std::byte* output_in(const Communicator& rank, const cuda::DeviceMemory& memory) { return at(memory, room(rank) / 2); }
+// The size of a buffer for the input and the output of a call with one block for each rank.
+std::size_t buffer_bytes(const Communicator& rank) { return 2 * static_cast<std::size_t>(rank.size()) * kBlock; }
+std::byte* output_in(const Communicator& rank, const cuda::DeviceMemory& memory) {
+  return at(memory, buffer_bytes(rank) / 2);
+}
 
 const std::vector<std::vector<Devices>> kAlone = {{{0}, {1}, {2}}, {{0}, {0}, {0}}, {{0}, {0}, {1}}, {{0, 1}, {2}}};
 
@@ -86,7 +94,7 @@ TEST(DeviceCopiesOfJobs, AreRightAndNeedNoKernel) {
   for (const auto& processes : kAlone) {
     SCOPED_TRACE(name_of(processes));
     EXPECT_TRUE(run(processes, [](Communicator& rank, const Gpu& gpu) {
-      const cuda::DeviceMemory memory = gpu.allocate(room(rank));
+      const cuda::DeviceMemory memory = gpu.allocate(buffer_bytes(rank));
       const Memory window = registered(rank, at(memory), memory.bytes());
       must(rank.barrier());
       const unsigned before = launches();
@@ -106,7 +114,7 @@ TEST(DeviceCopiesOfJobs, AreRightAndNeedNoKernel) {
       must(rank.barrier());
       must(launches() == before, "a kernel was launched");
       must(copies() > copied, "nothing was copied");
-      // In turn with calls that kernels carry out, in two streams.
+      // Calls by copies and calls by kernels take turns, in two streams.
       const cuda::Stream other = *cuda::Stream::create(driver());
       CallOptions in_other;
       in_other.stream = other.handle();
@@ -126,8 +134,8 @@ TEST(DeviceCopiesOfJobs, AreRightAndNeedNoKernel) {
 
 TEST(DeviceCopiesOfJobs, AreNotMadeWhereTheyMayNot) {
   EXPECT_TRUE(run({{0}, {1}, {2}}, [](Communicator& rank, const Gpu& gpu) {
-    const cuda::DeviceMemory memory = gpu.allocate(room(rank));
-    const cuda::DeviceMemory uneven = gpu.allocate(room(rank) + static_cast<std::size_t>(rank.rank()));
+    const cuda::DeviceMemory memory = gpu.allocate(buffer_bytes(rank));
+    const cuda::DeviceMemory uneven = gpu.allocate(buffer_bytes(rank) + static_cast<std::size_t>(rank.rank()));
     const auto by_kernel = [&](const char* what, const auto& call) {
       must(rank.barrier());
       const unsigned before = launches();
@@ -138,16 +146,16 @@ TEST(DeviceCopiesOfJobs, AreNotMadeWhereTheyMayNot) {
     by_kernel("not registered",
               [&] { check_call(rank, gpu, Kind::kAllGather, at(memory), output_in(rank, memory), 0); });
     const Memory no_window = registered(rank, at(uneven), uneven.bytes());
-    by_kernel("not everywhere as long",
+    by_kernel("the registrations differ in length",
               [&] { check_call(rank, gpu, Kind::kAllGather, at(uneven), output_in(rank, uneven), 0); });
     const Memory window = registered(rank, at(memory), memory.bytes());
-    by_kernel("a scatter's input is the root's alone",
+    by_kernel("only the root has the input of a scatter",
               [&] { check_call(rank, gpu, Kind::kScatter, at(memory), output_in(rank, memory), 1); });
-    by_kernel("nor do all know where a gather's is",
+    by_kernel("only the root knows where the output of a gather is",
               [&] { check_call(rank, gpu, Kind::kGather, at(memory), output_in(rank, memory), 1); });
     by_kernel("another algorithm was asked for",
               [&] { gather(rank, gpu, at(memory), output_in(rank, memory), Algorithm::kRing); });
-    by_kernel("short", [&] {
+    by_kernel("the blocks are shorter than the limit", [&] {
       must(rank.all_gather(at(memory), output_in(rank, memory), 100, DataType::kInt32, gpu.options()));
     });
     by_kernel("all_to_all in place", [&] {
@@ -157,11 +165,11 @@ TEST(DeviceCopiesOfJobs, AreNotMadeWhereTheyMayNot) {
   }));
 }
 
-// All ranks of one GPU and process: no registration.
+// All ranks share one GPU in one process. Then copies need no registration.
 TEST(DeviceCopiesOfATeam, AreRightAndNeedNoKernel) {
   EXPECT_TRUE(run({{1, 1, 1}}, [](Communicator& rank, const Gpu& gpu) {
-    const cuda::DeviceMemory in = gpu.allocate(room(rank) / 2);
-    const cuda::DeviceMemory out = gpu.allocate(room(rank) / 2);
+    const cuda::DeviceMemory in = gpu.allocate(buffer_bytes(rank) / 2);
+    const cuda::DeviceMemory out = gpu.allocate(buffer_bytes(rank) / 2);
     must(rank.barrier());
     const unsigned before = launches();
     for (const Kind kind : {Kind::kAllGather, Kind::kAllToAll, Kind::kBroadcast, Kind::kScatter, Kind::kGather}) {
@@ -170,7 +178,7 @@ TEST(DeviceCopiesOfATeam, AreRightAndNeedNoKernel) {
     gather(rank, gpu, nullptr, at(out), Algorithm::kAuto);
     must(rank.barrier());
     must(launches() == before, "a kernel was launched");
-    // In place on one rank alone: by the kernel on all.
+    // If the call is in place on one rank only, the kernel carries it out for all ranks.
     must(rank.barrier());
     std::byte* input = rank.rank() == 1 ? at(out) : at(in);
     must(rank.run({.kind = Kind::kAllToAll, .input = input, .output = at(out), .count = kCount}, gpu.options()));
@@ -184,7 +192,7 @@ TEST(DeviceCopiesOfJobs, AreCapturedAndReplayed) {
     SCOPED_TRACE(name_of(processes));
     EXPECT_TRUE(run(processes, [](Communicator& rank, const Gpu& gpu) {
       const cuda::DriverApi& api = driver().api();
-      const cuda::DeviceMemory memory = gpu.allocate(room(rank));
+      const cuda::DeviceMemory memory = gpu.allocate(buffer_bytes(rank));
       const Memory window = registered(rank, at(memory), memory.bytes());
       std::byte* out = output_in(rank, memory);
       must(api.stream_begin_capture(gpu.stream(), cuda::CaptureMode::kThreadLocal) == cuda::CUresult::kSuccess,
@@ -201,7 +209,8 @@ TEST(DeviceCopiesOfJobs, AreCapturedAndReplayed) {
         must(api.graph_launch(executable, gpu.stream()) == cuda::CUresult::kSuccess, "launch");
         const auto got = get(gpu, out, kCount * 2);
         for (std::size_t i = 0; i < got.size(); ++i) {
-          const auto from = i < kCount ? std::int32_t{0} : std::int32_t{1};  // both ranks' first block is rank 0's
+          // The broadcast does not change block 0, because rank 1 sends its own block 0, which is the data of rank 0.
+          const auto from = i < kCount ? std::int32_t{0} : std::int32_t{1};
           must(got[i] == value(from + turn, i % kCount), "replay");
         }
         must(rank.barrier());
@@ -212,16 +221,16 @@ TEST(DeviceCopiesOfJobs, AreCapturedAndReplayed) {
   }
 }
 
-// Waits for the call on ranks other than 1, which does something else; returns how it ended.
-std::optional<Error> ended(Communicator& rank, const Gpu& gpu, std::byte* in, std::byte* out) {
+// Makes an all_gather call, waits for it, and returns its error, if there is one.
+std::optional<Error> call_error(Communicator& rank, const Gpu& gpu, std::byte* in, std::byte* out) {
   auto work = rank.start({.kind = Kind::kAllGather, .input = in, .output = out, .count = kCount}, gpu.options());
   must(work.ok(), "start");
   const Status status = work->wait();
-  gpu.synchronize();  // its stream goes on
+  gpu.synchronize();  // the stream must continue
   return status.ok() ? std::nullopt : std::optional(status.error());
 }
 
-void must_say(const std::optional<Error>& error, ErrorCode code, std::int32_t rank, const std::string& words) {
+void must_report(const std::optional<Error>& error, ErrorCode code, std::int32_t rank, const std::string& words) {
   must(error.has_value(), "no error");
   must(error->code == code && error->rank == rank && error->message.find(words) != std::string::npos,
        to_string(*error));
@@ -229,75 +238,79 @@ void must_say(const std::optional<Error>& error, ErrorCode code, std::int32_t ra
 
 TEST(DeviceCopiesOfJobs, ARankThatHasDiedIsNamed) {
   EXPECT_TRUE(run({{0}, {1}, {2}}, [](Communicator& rank, const Gpu& gpu) {
-    const cuda::DeviceMemory memory = gpu.allocate(room(rank));
+    const cuda::DeviceMemory memory = gpu.allocate(buffer_bytes(rank));
     const Memory window = registered(rank, at(memory), memory.bytes());
     if (rank.rank() == 1) _exit(0);
-    must_say(ended(rank, gpu, at(memory), output_in(rank, memory)), ErrorCode::kPeerLost, 1, "rank 1 has ended");
+    must_report(call_error(rank, gpu, at(memory), output_in(rank, memory)), ErrorCode::kPeerLost, 1,
+                "rank 1 has ended");
   }));
 }
 
-// Counts processes that have come to a place: whoever ends its communicator long before its peers leaves them memory.
-class Meeting {
+// Counts the processes that have reached a point of the test, in shared memory. With it, ranks destroy their
+// communicators at about the same time. Otherwise a rank that ends long before its peers has to leave memory that they
+// still map.
+class ProcessCounter {
  public:
-  Meeting() {
+  ProcessCounter() {
     void* shared = mmap(nullptr, sizeof(*count_), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     EXPECT_NE(shared, MAP_FAILED);
-    count_ = new (shared) std::atomic<int>(0);  // placed in it
+    count_ = new (shared) std::atomic<int>(0);  // in the shared page
   }
-  void come() const { count_->fetch_add(1); }
+  void arrive() const { count_->fetch_add(1); }
   void wait_for(int processes) const {
     for (int ms = 0; count_->load() < processes; ++ms) {
-      must(ms < 60'000, "the others do not come");
+      must(ms < 60'000, "the other processes did not reach this point within 60 s");
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
 
  private:
-  std::atomic<int>* count_ = nullptr;  // stays mapped
+  std::atomic<int>* count_ = nullptr;  // never unmapped
 };
 
 TEST(DeviceCopiesOfJobs, ARankThatDoesNotComeIsNamed) {
-  const Meeting over;
+  const ProcessCounter finished;
   EXPECT_TRUE(run(
       {{0}, {1}, {2}},
-      [&over](Communicator& rank, const Gpu& gpu) {
-        const cuda::DeviceMemory memory = gpu.allocate(room(rank));
+      [&finished](Communicator& rank, const Gpu& gpu) {
+        const cuda::DeviceMemory memory = gpu.allocate(buffer_bytes(rank));
         const Memory window = registered(rank, at(memory), memory.bytes());
-        if (rank.rank() == 1) return over.wait_for(2);
-        must_say(ended(rank, gpu, at(memory), output_in(rank, memory)), ErrorCode::kTimeout, 1,
-                 "for rank 1, which has not made the call");
-        over.come();
+        if (rank.rank() == 1) return finished.wait_for(2);
+        must_report(call_error(rank, gpu, at(memory), output_in(rank, memory)), ErrorCode::kTimeout, 1,
+                    "for rank 1, which has not made the call");
+        finished.arrive();
       },
       std::chrono::milliseconds(1500)));
 }
 
-// Who comes when the others have given up does not take for good what their streams say as they are let through.
+// A rank makes the call after the others have timed out. Their streams then continue and set the same flags as after a
+// completed call. The late rank must not take this for success.
 TEST(DeviceCopiesOfJobs, ALatecomerIsNotToldThatAllIsWell) {
-  const Meeting over;
+  const ProcessCounter finished;
   EXPECT_TRUE(run(
       {{0}, {1}, {2}},
-      [&over](Communicator& rank, const Gpu& gpu) {
-        const cuda::DeviceMemory memory = gpu.allocate(room(rank));
+      [&finished](Communicator& rank, const Gpu& gpu) {
+        const cuda::DeviceMemory memory = gpu.allocate(buffer_bytes(rank));
         const Memory window = registered(rank, at(memory), memory.bytes());
-        if (rank.rank() == 1) over.wait_for(2);
-        const auto error = ended(rank, gpu, at(memory), output_in(rank, memory));
-        must(error.has_value(), "it was told that all is well");
+        if (rank.rank() == 1) finished.wait_for(2);
+        const auto error = call_error(rank, gpu, at(memory), output_in(rank, memory));
+        must(error.has_value(), "the call of the late rank succeeded");
         must(error->code == ErrorCode::kTimeout, to_string(*error));
-        if (rank.rank() == 1) must_say(error, ErrorCode::kTimeout, 0, "for rank 0, 2, which has given it up");
-        over.come();
-        over.wait_for(3);
+        if (rank.rank() == 1) must_report(error, ErrorCode::kTimeout, 0, "for rank 0, 2, which has given it up");
+        finished.arrive();
+        finished.wait_for(3);
       },
       std::chrono::milliseconds(1500)));
 }
 
-// Nobody writes into another rank's memory, whatever the calls are.
+// If a rank makes a different call, the other ranks must not write into its memory.
 TEST(DeviceCopiesOfJobs, ARankThatMakesAnotherCallIsNamed) {
-  for (const bool elsewhere : {true, false}) {
-    const Meeting over;
+  for (const bool other_buffer : {true, false}) {
+    const ProcessCounter finished;
     EXPECT_TRUE(run(
         {{0}, {1}, {0}},
-        [&over, elsewhere](Communicator& rank, const Gpu& gpu) {
-          const cuda::DeviceMemory memory = gpu.allocate(room(rank) + 64);
+        [&finished, other_buffer](Communicator& rank, const Gpu& gpu) {
+          const cuda::DeviceMemory memory = gpu.allocate(buffer_bytes(rank) + 64);
           const Memory window = registered(rank, at(memory), memory.bytes());
           std::byte* out = output_in(rank, memory);
           std::vector<std::int32_t> untouched(kCount * static_cast<std::size_t>(rank.size()), -7);
@@ -307,21 +320,22 @@ TEST(DeviceCopiesOfJobs, ARankThatMakesAnotherCallIsNamed) {
           gpu.synchronize();
           must(rank.barrier());
           if (rank.rank() == 1) {
-            CallOptions longer = gpu.options();  // the others give up first
+            CallOptions longer = gpu.options();  // a longer timeout, so that the others time out first
             longer.timeout = std::chrono::seconds(4);
-            const Status other = elsewhere
+            const Status other = other_buffer
                                      ? rank.all_gather(at(memory, 64), out, kCount, DataType::kInt32, longer)
                                      : rank.broadcast(at(memory), at(memory), kCount, DataType::kInt32, 1, longer);
             gpu.synchronize();
             must(other.ok() || other.error().code == ErrorCode::kTimeout, "another error");
-            must(!rank.async_status().ok(), "it was forgotten");
-            over.wait_for(2);  // the others' streams have gone on
-            if (!elsewhere) must(get(gpu, out, untouched.size()) == untouched, "somebody has written here");
-            over.come();
+            must(!rank.async_status().ok(), "async_status() does not report the error");
+            finished.wait_for(2);  // until the streams of the others have continued
+            if (!other_buffer)
+              must(get(gpu, out, untouched.size()) == untouched, "another rank wrote into this buffer");
+            finished.arrive();
           } else {
-            must_say(ended(rank, gpu, at(memory), out), ErrorCode::kTimeout, 1, "rank 1 makes another call");
-            over.come();
-            over.wait_for(3);
+            must_report(call_error(rank, gpu, at(memory), out), ErrorCode::kTimeout, 1, "rank 1 makes another call");
+            finished.arrive();
+            finished.wait_for(3);
           }
         },
         std::chrono::milliseconds(1500)));

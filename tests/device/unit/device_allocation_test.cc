@@ -1,5 +1,6 @@
-// Every allocation of a call on the memory of GPUs fails once (runtime/allocation_sweep.h), over the double of the
-// driver. Its own allocations are spared: a driver that has no memory says so by a result, and never throws.
+// Tests of calls on GPU memory in which allocations fail, on the fake driver: each allocation of a call fails in one
+// trial (see support/allocation_sweep.h). Allocations of the fake driver itself never fail, because a real driver
+// reports a lack of memory by its result and does not throw.
 #include <pthread.h>
 #include <sys/mman.h>
 
@@ -20,53 +21,56 @@
 namespace tutti::testing {
 namespace {
 
-using namespace tutti::test;  // the sweep
+using namespace tutti::test;  // sweep() and the outcomes of a trial
 
-constexpr std::size_t kCount = 1'500;  // of int32, a rank's: several tiles of the small devices
+constexpr std::size_t kCount = 1'500;  // int32 elements of each rank: several tiles of the small devices
 constexpr std::size_t kBlock = kCount * sizeof(std::int32_t);
-constexpr std::size_t kLongCount = 2 * detail::kSegmentBytes / sizeof(std::int32_t);  // goes in pieces by the host
+constexpr std::size_t kLongCount =
+    2 * detail::kSegmentBytes / sizeof(std::int32_t);  // the host divides it into segments
 constexpr std::chrono::milliseconds kSetupTimeout{500};
 constexpr std::chrono::milliseconds kRegisterTimeout{2000};
-constexpr std::chrono::milliseconds kCallTimeout{300};  // short, because many calls end by it
+constexpr std::chrono::milliseconds kCallTimeout{300};  // short, because many trials end with a timeout
 
-struct GpuWorld {
+struct GpuSetup {
   const char* name;
-  std::vector<Devices> processes;  // of two ranks in all
-  bool reach = true;               // without it the host carries the calls out
+  std::vector<Devices> processes;  // the devices of the ranks in each process; two ranks in total
+  bool reach = true;               // whether the GPUs have peer access; otherwise the host carries out the calls
 };
 
-const GpuWorld kGpuWorlds[] = {{"OneProcessOneGpu", {{0, 0}}},
+const GpuSetup kGpuSetups[] = {{"OneProcessOneGpu", {{0, 0}}},
                                {"OneProcessTwoGpus", {{0, 1}}},
                                {"TwoProcessesOneGpu", {{0}, {0}}},
                                {"TwoProcessesTwoGpus", {{0}, {1}}},
                                {"ByTheHost", {{0}, {1}}, false}};
-constexpr std::int32_t kFirstToFail = TUTTI_EVERY_ALLOCATION ? 0 : 1;  // ranks from this one to 1 fail
+// Allocations fail on one rank at a time: on this rank and, if it is 0, also on rank 1.
+constexpr std::int32_t kFirstToFail = TUTTI_EVERY_ALLOCATION ? 0 : 1;
 
 std::int32_t value(std::int32_t rank, std::size_t i) { return (rank + 1) * 1000 + static_cast<std::int32_t>(i % 997); }
 
-// One rank's memory and what a call makes.
+// The memory of one rank and the objects that a call creates.
 struct GpuData {
   const Gpu& gpu;
-  std::size_t count = kCount;  // of a sum
+  std::size_t count = kCount;  // elements of an all_reduce
   CallOptions options = gpu.options();
   cuda::DeviceMemory input = gpu.allocate(count * sizeof(std::int32_t));
   cuda::DeviceMemory output = gpu.allocate(std::max(2 * kBlock, input.bytes()));
   Memory window{};
-  std::optional<Group> group{std::in_place};  // until it has run, or failed: then it would hold calls
+  std::optional<Group> group{std::in_place};  // destroyed after the call, because a group that failed still has calls
   cuda::CUgraphExec graph = nullptr;
 };
 
 struct GpuCall {
   const char* name;
   Status (*call)(Communicator& rank, GpuData& data);
-  std::int32_t (*expected)(Communicator& rank, std::size_t i);  // element i of the output
-  std::size_t count = kCount;                                   // of the output's elements; kLongCount: of the input's
-  bool in_background = false;  // threads of the library may carry it out: the allocations of all threads count
-  bool registers = false;      // memory
-  bool captures = false;       // a graph
+  std::int32_t (*expected)(Communicator& rank, std::size_t i);  // the expected value of element i of the output
+  std::size_t count = kCount;  // elements of the output; if it is kLongCount, also of the input
+  // Whether threads of the library may carry out the call. Then allocations of all threads can fail.
+  bool in_background = false;
+  bool registers = false;  // the call registers memory
+  bool captures = false;   // the call is captured into a graph
 
-  bool goes_in_pieces() const { return count == kLongCount; }
-  std::size_t input_count() const { return goes_in_pieces() ? kLongCount : kCount; }
+  bool is_segmented() const { return count == kLongCount; }
+  std::size_t input_count() const { return is_segmented() ? kLongCount : kCount; }
 };
 
 std::int32_t sum_of_both(Communicator&, std::size_t i) { return value(0, i) + value(1, i); }
@@ -111,12 +115,12 @@ Status register_input(Communicator& rank, GpuData& data) {
   return {};
 }
 
-// By kernels.
+// With registered memory; kernels carry it out.
 Status sum_in_window(Communicator& rank, GpuData& data) {
   TUTTI_TRY(register_input(rank, data));
   return sum(rank, data);
 }
-// By copies (TUTTI_DEVICE_COPIES).
+// With registered memory; copy engines carry it out (TUTTI_DEVICE_COPIES).
 Status gather_in_window(Communicator& rank, GpuData& data) {
   TUTTI_TRY(register_input(rank, data));
   return gather(rank, data);
@@ -153,14 +157,15 @@ constexpr GpuCall kCalls[] = {
     {"CapturedSum", captured_sum, sum_of_both, kCount, false, false, true},
     {"LongSum", sum, sum_of_both, kLongCount},
 };
-constexpr std::size_t kShortCalls = 4;  // the first ones, of the short program
+constexpr std::size_t kShortCalls = 4;  // the short program only tests the first 4 calls
 
-// What the processes of a trial share.
+// The state that the processes of a trial share, in shared memory.
 struct Shared {
   pthread_barrier_t meet;
   std::atomic<int> worst = kReached;
   std::atomic<std::int64_t> counted = 0;
-  std::array<std::atomic<ErrorScope>, 2> scopes{};  // by rank, of its call's error; kCall without one
+  // The scope of the error of each rank's call; kCall if the call succeeded.
+  std::array<std::atomic<ErrorScope>, 2> scopes{};
 };
 
 Shared& make_shared_state() {
@@ -181,25 +186,26 @@ bool copy(const Gpu& gpu, void* to, const void* from, std::size_t bytes) {
   return copied && driver().api().stream_synchronize(gpu.stream()) == cuda::CUresult::kSuccess;
 }
 
-// Whether no allocation fails in trial n: it has to go well.
-bool goes_well(std::int64_t n) { return n == 0 || n == INT64_MAX; }
+// Whether no allocation fails in trial n, so that the call must succeed.
+bool must_succeed(std::int64_t n) { return n == 0 || n == INT64_MAX; }
 
-// A call of a rank in which the n-th allocation fails, and one more, which comes back.
+// One trial of one rank: a call in which the n-th allocation fails on one rank, and then a second call, which must
+// return.
 class GpuTrial {
  public:
   GpuTrial(Shared& shared, const GpuCall& kind, std::int32_t fails_on, bool every_thread)
       : shared_(shared), kind_(kind), fails_on_(fails_on), every_thread_(every_thread) {}
 
-  // Both ranks come to every meeting, whatever they find.
+  // Both ranks pass every meet(), even if they find errors. Otherwise the other rank would wait forever.
   int run(Communicator& rank, GpuData& data, std::int64_t n) {
-    data.options.timeout = goes_well(n) ? patience() : kCallTimeout;
+    data.options.timeout = must_succeed(n) ? patience() : kCallTimeout;
     const bool begun = put_input(rank, data, 0);
     Status status = call(rank, data, n);
     const int outcome = begun ? judge(rank, data, n, status) : static_cast<int>(kBadTrial);
     const ErrorScope scope = status.ok() ? ErrorScope::kCall : status.error().scope;
     shared_.scopes.at(static_cast<std::size_t>(rank.rank())) = scope;
     meet();
-    const int next = goes_well(n) ? static_cast<int>(kReached) : run_next(rank, data, scope);
+    const int next = must_succeed(n) ? static_cast<int>(kReached) : run_next(rank, data, scope);
     return outcome != kReached ? outcome : next;
   }
 
@@ -229,13 +235,14 @@ class GpuTrial {
     return true;
   }
 
-  // `status`: of the call; afterwards that of the stream, too.
+  // Determines the outcome of a call. `status` is the status of the call; if that is ok, it is replaced with the
+  // communicator's asynchronous status.
   int judge(Communicator& rank, GpuData& data, std::int64_t n, Status& status) {
     if (!status.ok() && status.error().message.empty()) return kNoMessage;
-    // The stream goes on, whatever became of the call.
+    // The stream must continue, even if the call failed.
     if (driver().api().stream_synchronize(data.gpu.stream()) != cuda::CUresult::kSuccess) return kLostGpu;
     if (status.ok()) status = rank.async_status();
-    if (goes_well(n) && !status.ok()) {
+    if (must_succeed(n) && !status.ok()) {
       std::fprintf(stderr, "%s\n", to_string(status.error()).c_str());
       return kBadTrial;
     }
@@ -252,8 +259,8 @@ class GpuTrial {
     try {
       status = kind_.call(rank, data);
     } catch (const std::bad_alloc&) {
-      std::fprintf(stderr, "an exception leaves a public function\n");
-      std::abort();  // the other rank waits for this one
+      std::fprintf(stderr, "std::bad_alloc was thrown from a public function\n");
+      std::abort();  // end here, because the other rank waits for this one
     }
     meet();
     if (fails) failing_allocations::fail_after(0, false);
@@ -263,8 +270,8 @@ class GpuTrial {
     return status;
   }
 
-  // On other input, so that a rank that still waits in the first call does not take it for that. `scope`: of the error
-  // of this rank's first call.
+  // Runs the second call, with other input. If the other rank still waits in the first call and wrongly accepts the
+  // data of this call, the wrong result shows it. `scope` is the scope of the error of this rank's first call.
   int run_next(Communicator& rank, GpuData& data, ErrorScope scope) {
     constexpr std::int32_t kMore = 7;
     if (!put_input(rank, data, kMore)) return kLostGpu;
@@ -285,38 +292,38 @@ class GpuTrial {
   const bool every_thread_;
 };
 
-void begin_process(const GpuWorld& world) {
+void begin_process(const GpuSetup& setup) {
   const cuda::fake::Control& fake = small_devices();
-  fake.watch_threads(&failing_allocations::spare_this_thread);
-  fake.set_peer_access(0, 1, world.reach);
-  fake.set_peer_access(1, 0, world.reach);
+  fake.watch_threads(&failing_allocations::exempt_this_thread);
+  fake.set_peer_access(0, 1, setup.reach);
+  fake.set_peer_access(1, 0, setup.reach);
   alarm(static_cast<unsigned>(patience() / std::chrono::seconds(1)));
 }
 
 struct GpuCase {
-  GpuWorld world;
+  GpuSetup setup;
   GpuCall call;
   std::int32_t fails_on;
-  bool warm;   // after a call of the same kind
-  bool lasts;  // memory stays exhausted until the call is back
+  bool warm;   // run the same call once before, without failures
+  bool lasts;  // all later allocations of the call fail, too; otherwise only one fails
 };
 
 std::string name_of(const GpuCase& one) {
-  return std::string(one.world.name) + one.call.name + std::to_string(one.fails_on) + (one.warm ? "Repeated" : "First");
+  return std::string(one.setup.name) + one.call.name + std::to_string(one.fails_on) + (one.warm ? "Repeated" : "First");
 }
 std::ostream& operator<<(std::ostream& stream, const GpuCase& one) { return stream << name_of(one); }
 
 std::vector<GpuCase> cases(bool lasts) {
   std::vector<GpuCase> all;
-  for (const GpuWorld& world : kGpuWorlds) {
+  for (const GpuSetup& setup : kGpuSetups) {
     const bool shares_gpu =
-        world.processes.front().size() == 2 && world.processes.front()[0] == world.processes.front()[1];
+        setup.processes.front().size() == 2 && setup.processes.front()[0] == setup.processes.front()[1];
     for (const GpuCall& call : std::span(kCalls).first(TUTTI_EVERY_ALLOCATION ? std::size(kCalls) : kShortCalls)) {
-      if (call.registers && !world.reach) continue;  // refused there
-      if (call.goes_in_pieces() && world.reach) continue;
-      if (call.captures && shares_gpu) continue;  // has to be captured by one thread
+      if (call.registers && !setup.reach) continue;  // GPU memory cannot be registered without peer access
+      if (call.is_segmented() && setup.reach) continue;
+      if (call.captures && shares_gpu) continue;  // ranks that share a GPU must be captured by one thread
       for (std::int32_t fails_on = kFirstToFail; fails_on < 2; ++fails_on) {
-        for (const bool warm : {false, true}) all.push_back({world, call, fails_on, warm, lasts});
+        for (const bool warm : {false, true}) all.push_back({setup, call, fails_on, warm, lasts});
       }
     }
   }
@@ -327,8 +334,8 @@ int try_call(const GpuCase& one, std::int64_t n) {
   setenv("TUTTI_DEVICE_COPIES", "1024", 1);
   Shared& shared = make_shared_state();
   const auto body = [&](Communicator& rank, const Gpu& gpu) {
-    // The host carries calls out by threads of its own.
-    GpuTrial trial(shared, one.call, one.fails_on, one.call.in_background || !one.world.reach);
+    // If the host carries out the calls, threads of the library do so.
+    GpuTrial trial(shared, one.call, one.fails_on, one.call.in_background || !one.setup.reach);
     int outcome = kReached;
     if (one.warm) {
       GpuData first{.gpu = gpu, .count = one.call.input_count()};
@@ -341,14 +348,15 @@ int try_call(const GpuCase& one, std::int64_t n) {
     if (outcome != kReached) shared.worst = outcome;
     trial.end(data);
   };
-  Job job(one.world.processes);
-  if (one.call.captures && !one.world.reach) job.may_keep_memory();
-  // Registering memory has the communicator's timeout, also where it is a preparation that has to go well.
-  const auto timeout = goes_well(n) ? patience() : one.call.registers ? kRegisterTimeout : kCallTimeout;
-  const bool well = job.run(body, timeout, [&] { begin_process(one.world); });
+  Job job(one.setup.processes);
+  if (one.call.captures && !one.setup.reach) job.may_keep_memory();
+  // register_memory() uses the timeout of the communicator. A call that registers memory therefore gets a longer
+  // timeout, so that the registration succeeds in the warm-up call, which has the same communicator.
+  const auto timeout = must_succeed(n) ? patience() : one.call.registers ? kRegisterTimeout : kCallTimeout;
+  const bool well = job.run(body, timeout, [&] { begin_process(one.setup); });
   failing_allocations::set_counted(shared.counted);
   if (shared.worst != kReached) return shared.worst;
-  if (!well) std::abort();  // a process has crashed, or the driver's memory was not given back: its stderr says which
+  if (!well) std::abort();  // a process crashed or leaked objects of the driver; see its output on stderr
   return shared.counted < n ? kNotReached : kReached;
 }
 
@@ -359,8 +367,9 @@ TEST_P(GpuAllocationSweep, NoFailureHangsCrashesOrLies) {
   sweep(name_of(GetParam()), [&](std::int64_t n) { return try_call(GetParam(), n); });
 }
 
-// The set-up of one rank. A communicator that is made takes a call, which comes back.
-int try_to_create(const GpuWorld& world, std::int32_t fails_on, std::int64_t n) {
+// A trial in which the n-th allocation of one rank's set-up fails. If a communicator is created nevertheless, a call on
+// it must return.
+int try_to_create(const GpuSetup& setup, std::int32_t fails_on, std::int64_t n) {
   Shared& shared = make_shared_state();
   thread_local bool fails = false;
   const Job::Making making = {.begins =
@@ -374,28 +383,28 @@ int try_to_create(const GpuWorld& world, std::int32_t fails_on, std::int64_t n) 
                                     if (fails) failing_allocations::fail_after(0, false);
                                     if (fails) shared.counted = failing_allocations::counted();
                                     if (!made && made.error().message.empty()) shared.worst = kNoMessage;
-                                    if (!made && goes_well(n)) shared.worst = kBadTrial;
+                                    if (!made && must_succeed(n)) shared.worst = kBadTrial;
                                   }};
   const auto body = [&](Communicator& rank, const Gpu& gpu) {
     GpuData data{.gpu = gpu};
-    // Short, because a rank that could not be made waits until the other one ends.
+    // A short timeout: a rank that failed to set up waits for the other rank to finish, so this bounds the trial.
     CallOptions options = gpu.options();
     options.timeout = std::chrono::milliseconds(100);
     static_cast<void>(
         rank.all_reduce(pointer(data.input), pointer(data.output), kCount, DataType::kInt32, ReduceOp::kSum, options));
     if (driver().api().stream_synchronize(gpu.stream()) != cuda::CUresult::kSuccess) shared.worst = kLostGpu;
   };
-  const bool well = Job(world.processes)
+  const bool well = Job(setup.processes)
                         .run(
-                            body, goes_well(n) ? patience() : kSetupTimeout, [&] { begin_process(world); }, &making);
+                            body, must_succeed(n) ? patience() : kSetupTimeout, [&] { begin_process(setup); }, &making);
   failing_allocations::set_counted(shared.counted);
   if (shared.worst != kReached) return shared.worst;
   if (!well) std::abort();
   return shared.counted < n ? kNotReached : kReached;
 }
 
-// The end of both communicators, after a call.
-int try_to_end(const GpuWorld& world, std::int64_t n) {
+// A trial in which the n-th allocation fails while both communicators are destroyed, after a call.
+int try_to_end(const GpuSetup& setup, std::int64_t n) {
   Shared& shared = make_shared_state();
   const auto body = [&](Communicator& rank, const Gpu& gpu) {
     GpuData data{.gpu = gpu};
@@ -403,11 +412,11 @@ int try_to_end(const GpuWorld& world, std::int64_t n) {
     if (driver().api().stream_synchronize(gpu.stream()) != cuda::CUresult::kSuccess) shared.worst = kLostGpu;
   };
   const cuda::fake::Control& fake = small_devices();
-  begin_process(world);
+  begin_process(setup);
   {
-    Communicators ranks = ranks_on(world.processes.front());
+    Communicators ranks = ranks_on(setup.processes.front());
     on_every_rank(ranks, [&](Communicator& rank) {
-      body(rank, Gpu(world.processes.front().at(static_cast<std::size_t>(rank.rank()))));
+      body(rank, Gpu(setup.processes.front().at(static_cast<std::size_t>(rank.rank()))));
     });
     failing_allocations::fail_after(n, true);
     ranks.clear();
@@ -421,23 +430,23 @@ int try_to_end(const GpuWorld& world, std::int64_t n) {
   return failing_allocations::counted() < n ? kNotReached : kReached;
 }
 
-class GpuSetUpSweep : public ::testing::TestWithParam<std::tuple<GpuWorld, bool>> {};
+class GpuSetUpSweep : public ::testing::TestWithParam<std::tuple<GpuSetup, bool>> {};
 
 TEST_P(GpuSetUpSweep, NoFailureHangsOrCrashes) {
-  const auto& [world, lasts] = GetParam();
+  const auto& [setup, lasts] = GetParam();
   failing_allocations::set_lasting(lasts);
   for (std::int32_t fails_on = kFirstToFail; fails_on < 2; ++fails_on) {
-    sweep(std::string(world.name) + ", set-up",
-          [&, &world = world](std::int64_t n) { return try_to_create(world, fails_on, n); });
+    sweep(std::string(setup.name) + ", set-up",
+          [&, &setup = setup](std::int64_t n) { return try_to_create(setup, fails_on, n); });
   }
 }
 
 class GpuEndSweep : public GpuSetUpSweep {};
 
 TEST_P(GpuEndSweep, NoFailureHangsCrashesOrLeaks) {
-  const auto& [world, lasts] = GetParam();
+  const auto& [setup, lasts] = GetParam();
   failing_allocations::set_lasting(lasts);
-  sweep(std::string(world.name) + ", end", [&, &world = world](std::int64_t n) { return try_to_end(world, n); });
+  sweep(std::string(setup.name) + ", end", [&, &setup = setup](std::int64_t n) { return try_to_end(setup, n); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Once, GpuAllocationSweep, ::testing::ValuesIn(cases(false)),
@@ -449,12 +458,12 @@ std::string name_of_life(const ::testing::TestParamInfo<GpuSetUpSweep::ParamType
   return std::string(std::get<0>(info.param).name) + (std::get<1>(info.param) ? "Lasting" : "Once");
 }
 
-// Only those with both ranks in one process. With two processes, a rank that ends waits for the other rank.
+// The end is only tested with both ranks in one process: with two processes, a rank that ends waits for the other rank.
 INSTANTIATE_TEST_SUITE_P(Worlds, GpuEndSweep,
-                         ::testing::Combine(::testing::ValuesIn(kGpuWorlds, kGpuWorlds + 2), ::testing::Bool()),
+                         ::testing::Combine(::testing::ValuesIn(kGpuSetups, kGpuSetups + 2), ::testing::Bool()),
                          name_of_life);
 INSTANTIATE_TEST_SUITE_P(Worlds, GpuSetUpSweep,
-                         ::testing::Combine(::testing::ValuesIn(kGpuWorlds, kGpuWorlds + 4), ::testing::Bool()),
+                         ::testing::Combine(::testing::ValuesIn(kGpuSetups, kGpuSetups + 4), ::testing::Bool()),
                          name_of_life);
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Calls that the GPUs carry out, from the public API to the device code: over the double of the driver, with several
-// ranks on one pretend device, one each, and both. The bits are the host's; streams keep their order.
+// Tests of calls that the GPUs carry out, from the public API to the device code, on the fake driver. The ranks have
+// one fake GPU each, share one, or both. Results must be equal to those of the host bit by bit, and work in streams
+// must keep its order.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,22 +29,22 @@ unsigned launches() {
 
 class DeviceCalls : public ::testing::TestWithParam<Devices> {};
 
-// Sums of bfloat16 are rounded: they are the same only in the same order.
+// Sums of bfloat16 are rounded, so the results are equal only if the GPUs add in the same order as the host.
 TEST_P(DeviceCalls, GiveTheBitsOfTheHost) {
   const Devices& devices = GetParam();
   Communicators host = ranks_on(Devices(devices.size(), CommunicatorOptions::kNoDevice));
   Communicators gpus = ranks_on(devices);
   for (const Kind kind : kKinds) {
-    for (const std::size_t count : {std::size_t{1}, std::size_t{777}, std::size_t{20'001} / kThinner}) {
+    for (const std::size_t count : {std::size_t{1}, std::size_t{777}, std::size_t{20'001} / kSizeDivisor}) {
       for (const bool in_place : {false, true}) {
-        if (kind == Kind::kScatter && in_place) continue;  // only the root has a form of it
+        if (kind == Kind::kScatter && in_place) continue;  // only the root of a scatter can work in place
         CallShape shape{.kind = kind, .count = count, .in_place = in_place};
         if (count == 777) shape.type = DataType::kBfloat16;
         if (kind == Kind::kReduce) shape.algorithm = Algorithm::kDirect;
         const unsigned before = launches();
         EXPECT_EQ(outcome(gpus, shape, devices), outcome(host, shape, {}))
             << to_string(kind) << " " << count << (in_place ? " in place" : "");
-        EXPECT_GT(launches(), before) << "the host carried it out";
+        EXPECT_GT(launches(), before) << "no kernel was launched: the host carried out the call";
       }
     }
   }
@@ -59,7 +60,8 @@ INSTANTIATE_TEST_SUITE_P(Ranks, DeviceCalls,
                                            Devices{0, 1, 2, 3}, Devices{0, 0, 1, 1}, Devices{1, 0, 1}),
                          name_of);
 
-// Every algorithm that has a plan for devices, over both protocols' lengths; integers, whose sums have one value.
+// Every algorithm that GPUs can carry out, with lengths for both protocols. The elements are integers, so that the
+// order of the additions does not matter.
 TEST(DeviceCall, EveryAlgorithmIsRight) {
   const Devices devices = {0, 0, 1, 2};
   Communicators host = ranks_on(Devices(4, CommunicatorOptions::kNoDevice));
@@ -67,7 +69,7 @@ TEST(DeviceCall, EveryAlgorithmIsRight) {
   for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kDoubleTree, Algorithm::kHalvingDoubling,
                                     Algorithm::kRecursiveDoubling, Algorithm::kOneShot, Algorithm::kTwoShot}) {
     for (const std::size_t count :
-         {std::size_t{0}, std::size_t{5}, std::size_t{9'000}, std::size_t{70'000} / kThinner}) {
+         {std::size_t{0}, std::size_t{5}, std::size_t{9'000}, std::size_t{70'000} / kSizeDivisor}) {
       CallShape shape{.count = count, .algorithm = algorithm};
       EXPECT_EQ(outcome(gpus, shape, devices), outcome(host, shape, {})) << to_string(algorithm) << " " << count;
     }
@@ -98,18 +100,18 @@ TEST(DeviceCall, ScaledSumsAndAverages) {
   });
 }
 
-// A stream that waits until the host lets it go.
-class Held {
+// Blocks a stream until the host calls release().
+class BlockedStream {
  public:
-  explicit Held(cuda::CUstream stream) : word_(*cuda::PinnedMemory::allocate(driver(), 64)) {
-    flag_ = new (word_.bytes().data()) std::atomic<std::uint32_t>(0);
-    EXPECT_EQ(driver().api().stream_wait_value32(stream, word_.device_address(), 1, cuda::kWaitEqual),
+  explicit BlockedStream(cuda::CUstream stream) : flag_memory_(*cuda::PinnedMemory::allocate(driver(), 64)) {
+    flag_ = new (flag_memory_.bytes().data()) std::atomic<std::uint32_t>(0);
+    EXPECT_EQ(driver().api().stream_wait_value32(stream, flag_memory_.device_address(), 1, cuda::kWaitEqual),
               cuda::CUresult::kSuccess);
   }
-  void let_go() { flag_->store(1); }
+  void release() { flag_->store(1); }
 
  private:
-  cuda::PinnedMemory word_;
+  cuda::PinnedMemory flag_memory_;
   std::atomic<std::uint32_t>* flag_ = nullptr;
 };
 
@@ -121,9 +123,9 @@ TEST_P(DeviceStreams, CallsReturnBeforeTheyRanAndKeepTheOrderOfTheStream) {
     const Gpu gpu(GetParam()[static_cast<std::size_t>(rank.rank())]);
     const cuda::DeviceMemory memory = gpu.allocate(1024);
     const cuda::DeviceMemory later = gpu.allocate(1024);
-    Held held(gpu.stream());
+    BlockedStream held(gpu.stream());
     const cuda::DriverApi& api = driver().api();
-    // What the stream writes before the call is what the call takes; what it copies after it is what the call gave.
+    // The calls must use the value that the stream writes before them, and the copy after them must see their result.
     ASSERT_EQ(api.memset_d8_async(memory.address(), 3, 1024, gpu.stream()), cuda::CUresult::kSuccess);
     for (int call = 0; call < 3; ++call) {
       const Status status =
@@ -133,14 +135,14 @@ TEST_P(DeviceStreams, CallsReturnBeforeTheyRanAndKeepTheOrderOfTheStream) {
     ASSERT_EQ(api.memcpy_dtod_async(later.address(), memory.address(), 1024, gpu.stream()), cuda::CUresult::kSuccess);
     ASSERT_EQ(api.memset_d8_async(memory.address(), 9, 1024, gpu.stream()), cuda::CUresult::kSuccess);
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
-    EXPECT_EQ(api.stream_query(gpu.stream()), cuda::CUresult::kNotReady) << "it did not wait for the stream";
-    held.let_go();
+    EXPECT_EQ(api.stream_query(gpu.stream()), cuda::CUresult::kNotReady) << "the calls did not wait for the stream";
+    held.release();
     EXPECT_EQ(gpu.get(later), Bytes(1024, std::byte{24}));
     EXPECT_EQ(gpu.get(memory), Bytes(1024, std::byte{9}));
   });
 }
 
-// Each call in another stream than the one before, nothing but the communicator's order between them.
+// Consecutive calls use two streams in turn. Only the communicator orders the calls.
 TEST_P(DeviceStreams, CallsOfSeveralStreamsRunInTheirOrder) {
   Communicators ranks = ranks_on(GetParam());
   on_every_rank(ranks, [](Communicator& rank) {
@@ -148,7 +150,7 @@ TEST_P(DeviceStreams, CallsOfSeveralStreamsRunInTheirOrder) {
     auto other = *cuda::Stream::create(driver());
     const cuda::DeviceMemory memory = gpu.allocate(40'000);
     gpu.put(memory, Bytes(40'000, std::byte{1}));
-    Held held(gpu.stream());
+    BlockedStream held(gpu.stream());
     for (int call = 0; call < 6; ++call) {
       CallOptions options = gpu.options();
       if (call % 2 == 1) options.stream = other.handle();
@@ -156,7 +158,7 @@ TEST_P(DeviceStreams, CallsOfSeveralStreamsRunInTheirOrder) {
           rank.all_reduce(pointer(memory), pointer(memory), 40'000, DataType::kUint8, ReduceOp::kSum, options);
       ASSERT_TRUE(status.ok()) << to_string(status.error());
     }
-    held.let_go();
+    held.release();
     ASSERT_TRUE(other.synchronize().ok());
     EXPECT_EQ(gpu.get(memory), Bytes(40'000, std::byte{64}));
   });
@@ -168,15 +170,15 @@ TEST_P(DeviceStreams, AWorkWaitsForTheGpu) {
     const Gpu gpu(GetParam()[static_cast<std::size_t>(rank.rank())]);
     const cuda::DeviceMemory memory = gpu.allocate(100'000);
     gpu.put(memory, Bytes(100'000, std::byte{1}));
-    Held held(gpu.stream());
+    BlockedStream held(gpu.stream());
     auto work =
         rank.start({.input = pointer(memory), .output = pointer(memory), .count = 100'000, .type = DataType::kUint8},
                    gpu.options());
     ASSERT_TRUE(work.ok()) << to_string(work.error());
     EXPECT_FALSE(work->test());
-    held.let_go();
+    held.release();
     ASSERT_TRUE(work->wait().ok());
-    // The double's device memory is the process's: looked at without the stream.
+    // The host can read the fake driver's device memory, so check the result without the stream.
     const auto* results = static_cast<const std::byte*>(pointer(memory));
     EXPECT_TRUE(std::all_of(results, results + 100'000, [](std::byte b) { return b == std::byte{2}; }));
   });
@@ -184,7 +186,8 @@ TEST_P(DeviceStreams, AWorkWaitsForTheGpu) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, DeviceStreams, ::testing::Values(Devices{0, 0}, Devices{0, 1}), name_of);
 
-// All ranks by one thread, with and without a Group: nothing may wait for what that thread has yet to do.
+// One thread makes the calls of all ranks, with and without a Group. A call must not wait for calls that the thread has
+// still to make for other ranks.
 TEST(DeviceCall, OneThreadServesAllRanks) {
   for (const Devices& devices : {Devices{0, 0, 0, 0}, Devices{0, 1, 0, 1}}) {
     for (const bool grouped : {false, true}) {
@@ -211,12 +214,12 @@ TEST(DeviceCall, OneThreadServesAllRanks) {
         EXPECT_EQ(gpus[r]->get(memories[r]), Bytes(8192, std::byte{64})) << "rank " << r;
       }
       while (!memories.empty()) memories.pop_back();
-      while (!gpus.empty()) gpus.pop_back();  // contexts end in the order of a stack
+      while (!gpus.empty()) gpus.pop_back();  // contexts must be left in the reverse order
     }
   }
 }
 
-// A rank that is several calls ahead of another one on its GPU.
+// Rank 0 makes several calls before rank 1, which shares its GPU, makes its first.
 TEST(DeviceCall, ARankMayBeAhead) {
   Communicators ranks = ranks_on({0, 0});
   on_every_rank(ranks, [](Communicator& rank) {
@@ -235,7 +238,9 @@ TEST(DeviceCall, ARankMayBeAhead) {
   });
 }
 
-// The default stream of the context is all ranks' own. It may not wait for a word: the host waits, or says what to do.
+// All ranks of a GPU share the default stream of the context, so this stream must not wait for a rank's flag. Instead
+// the calling thread waits for the other ranks. If one thread makes the calls of all ranks, that would be a deadlock,
+// so the call fails with a message that recommends a Group.
 TEST(DeviceCall, TheDefaultStream) {
   const auto sum = [](Communicator& rank, const cuda::DeviceMemory& memory) {
     CallOptions options;
@@ -267,20 +272,21 @@ TEST(DeviceCall, TheDefaultStream) {
   };
   ASSERT_TRUE(add(*ranks[0], a).ok());
   ASSERT_TRUE(add(*ranks[1], b).ok());
-  ASSERT_TRUE(group.run().ok());  // and now this thread serves both
+  ASSERT_TRUE(group.run().ok());  // from now on this thread makes the calls of both ranks
   const Status alone = sum(*ranks[0], a);
   ASSERT_FALSE(alone.ok());
   EXPECT_THAT(alone.error().message, HasSubstr("in a Group"));
 }
 
-// More ranks than a kernel's parameters hold, and more blocks than there is room for if each took all that it may.
+// There are more ranks than fit into the parameters of a kernel. If each rank took as many blocks as it may, the GPU
+// would not have enough blocks.
 TEST(DeviceCall, TwelveRanksShareAGpu) {
   const Devices devices(12, 0);
   Communicators host = ranks_on(Devices(12, CommunicatorOptions::kNoDevice));
   Communicators gpus = ranks_on(devices);
   for (const std::size_t count : {std::size_t{3}, std::size_t{6'000}}) {
     const CallShape shape{.count = count};
-    for (unsigned round = 0; round < 3; round += kThinner) {
+    for (unsigned round = 0; round < 3; round += kSizeDivisor) {
       EXPECT_EQ(outcome(gpus, shape, devices), outcome(host, shape, {}));
     }
   }
@@ -323,7 +329,7 @@ TEST(DeviceCall, CommunicatorsThatAreSplitOff) {
   EXPECT_GT(launches(), before);
 }
 
-// The survivors' calls run on their GPUs, though the communicator that they come from is broken.
+// The calls of the survivors run on their GPUs, although the original communicator is broken.
 TEST(DeviceCall, CommunicatorsThatAreShrunk) {
   Communicators ranks = ranks_on({0, 0, 1, 1});
   ranks[3]->abort();
@@ -346,7 +352,7 @@ TEST(DeviceCall, CommunicatorsThatAreShrunk) {
   EXPECT_GT(launches(), before);
 }
 
-// Checksums cover messages of the host only, so the host carries out the calls of ranks that ask for them.
+// Checksums cover only messages that the host sends, so with checksums the host carries out the calls.
 TEST(DeviceCall, OfRanksWithChecksumsIsCarriedOutByTheHost) {
   CommunicatorOptions options;
   options.checksum = true;
@@ -359,7 +365,7 @@ TEST(DeviceCall, OfRanksWithChecksumsIsCarriedOutByTheHost) {
   EXPECT_EQ(launches(), before);
 }
 
-// Captured and replayed: each launch takes what the buffer holds then.
+// Calls are captured into a graph and replayed. Each replay uses the contents that the buffer has at that time.
 TEST(DeviceGraphs, AreReplayed) {
   Communicators ranks = ranks_on({0, 1});
   on_every_rank(ranks, [](Communicator& rank) {
@@ -367,7 +373,7 @@ TEST(DeviceGraphs, AreReplayed) {
     const cuda::DriverApi& api = driver().api();
     const cuda::DeviceMemory memory = gpu.allocate(30'000);
     gpu.put(memory, Bytes(30'000, std::byte{1}));
-    ASSERT_TRUE(rank.barrier().ok());  // while one thread captures, another may not allocate
+    ASSERT_TRUE(rank.barrier().ok());  // a thread must not allocate memory while another one captures
     const auto call = [&] {
       return rank.all_reduce(pointer(memory), pointer(memory), 30'000, DataType::kUint8, ReduceOp::kSum, gpu.options());
     };
@@ -381,10 +387,10 @@ TEST(DeviceGraphs, AreReplayed) {
     cuda::CUgraphExec executable = nullptr;
     ASSERT_EQ(api.graph_instantiate(&executable, graph, 0), cuda::CUresult::kSuccess);
     ASSERT_EQ(api.graph_destroy(graph), cuda::CUresult::kSuccess);
-    EXPECT_EQ(gpu.get(memory), Bytes(30'000, std::byte{1})) << "it ran while it was captured";
+    EXPECT_EQ(gpu.get(memory), Bytes(30'000, std::byte{1})) << "the calls ran while they were captured";
     for (int i = 0; i < 2; ++i) ASSERT_EQ(api.graph_launch(executable, gpu.stream()), cuda::CUresult::kSuccess);
     EXPECT_EQ(gpu.get(memory), Bytes(30'000, std::byte{16}));
-    ASSERT_TRUE(call().ok());  // between replays
+    ASSERT_TRUE(call().ok());  // a call between two replays
     ASSERT_EQ(api.graph_launch(executable, gpu.stream()), cuda::CUresult::kSuccess);
     EXPECT_EQ(gpu.get(memory), Bytes(30'000, std::byte{128}));
     EXPECT_EQ(api.graph_exec_destroy(executable), cuda::CUresult::kSuccess);
@@ -392,7 +398,7 @@ TEST(DeviceGraphs, AreReplayed) {
   });
 }
 
-// Ranks that share a GPU, each with its own stream, all in one graph of one thread.
+// Two ranks share a GPU and have a stream each. One thread captures the calls of both into one graph.
 TEST(DeviceGraphs, TakeAGroupOfRanksOnOneGpu) {
   Communicators ranks = ranks_on({0, 0});
   const Gpu gpu(0);
@@ -415,7 +421,7 @@ TEST(DeviceGraphs, TakeAGroupOfRanksOnOneGpu) {
     const Status status = group.run();
     EXPECT_TRUE(status.ok()) << to_string(status.error());
   };
-  both();  // plans may be made now
+  both();  // makes the plans before the capture
   ASSERT_EQ(api.stream_begin_capture(gpu.stream(), cuda::CaptureMode::kThreadLocal), cuda::CUresult::kSuccess);
   ASSERT_TRUE(fork.record(gpu.stream()).ok());
   ASSERT_EQ(api.stream_wait_event(second.stream(), fork.handle(), 0), cuda::CUresult::kSuccess);

@@ -1,4 +1,5 @@
-// What goes wrong with calls that the GPUs carry out is told, by name, on every rank, and nothing hangs or is left.
+// Tests of errors in calls that the GPUs carry out. Every rank must report the error and name its cause; the calls must
+// not hang, and no driver objects may be leaked.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -65,7 +66,7 @@ TEST(DeviceArguments, AreNamedWhereTheyAreWrong) {
     EXPECT_THAT(status.error().message, HasSubstr("another context of GPU 0"));
   }
   small_devices().destroy_context(own);
-  // None of these has happened: the next call is the first.
+  // The rejected calls have no effect, so the next call is the first one for both ranks.
   gpu.put(memory, Bytes(4096, std::byte{1}));
   on_every_rank(ranks, [&](Communicator& each) {
     const Gpu its(0);
@@ -89,7 +90,7 @@ TEST(DeviceArguments, ADeviceThatIsNotThere) {
   EXPECT_THAT(ranks.error().message, HasSubstr("1 devices are given for 2 ranks"));
 }
 
-// Of one GPU the ranks' calls meet before anything runs: nothing is lost.
+// The calls of ranks that share a GPU are compared before a kernel is launched, so the communicator remains usable.
 TEST(DeviceFaults, RanksThatDisagreeOnOneGpuGoOnAfterwards) {
   Communicators ranks = ranks_on({0, 0});
   on_every_rank(ranks, [](Communicator& rank) {
@@ -129,7 +130,7 @@ TEST(DeviceFaults, RanksThatDisagreeOnSeveralGpus) {
     gpu.synchronize();
     EXPECT_FALSE(rank.async_status().ok());
     const Status again = sum(rank, memory, gpu.options());
-    EXPECT_FALSE(again.ok()) << "what a GPU has lost count of is not used again";
+    EXPECT_FALSE(again.ok()) << "the counters of the GPUs differ after the error, so later calls must fail";
   });
 }
 
@@ -147,7 +148,7 @@ TEST_P(AMissingRank, IsNamedWithinTheTimeout) {
   EXPECT_EQ(status.error().rank, 1);
   EXPECT_THAT(status.error().message,
               AnyOf(HasSubstr("ranks 1 of this process and GPU"), HasSubstr("1000 ms for rank 1")));
-  gpu.synchronize();  // the stream goes on
+  gpu.synchronize();  // the stream must continue
   EXPECT_FALSE(ranks[0]->async_status().ok());
 }
 
@@ -158,7 +159,8 @@ TEST_P(AMissingRank, DoesNotHoldUpAnAbort) {
   auto work = ranks[0]->start({.input = pointer(memory), .output = pointer(memory), .count = 256}, gpu.options());
   ASSERT_TRUE(work.ok());
   std::thread other([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // mostly it waits by then; sooner is right as well
+    // By now the call usually waits. The test is also correct if it does not wait yet.
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
     ranks[0]->abort();
   });
   const Status status = work->wait();
@@ -182,7 +184,8 @@ TEST_P(AMissingRank, DoesNotHoldUpTheEndOfTheCommunicator) {
   gpu.synchronize();
 }
 
-// Host memory on one rank: each waits for the other elsewhere, and hears what the likely cause is.
+// One rank passes host memory and the other device memory. Then one rank waits on the GPU and the other on the host,
+// and the message of the timeout must name the likely cause.
 TEST_P(AMissingRank, MayHavePassedMemoryOfAnotherKind) {
   Communicators ranks = ranks_on(GetParam(), short_timeout());
   on_every_rank(ranks, [&](Communicator& rank) {
@@ -199,7 +202,7 @@ TEST_P(AMissingRank, MayHavePassedMemoryOfAnotherKind) {
   });
 }
 
-// Where no memory is passed, or all is of one kind, nothing is said of it.
+// The message must not mention the type of memory if the call has no memory arguments.
 TEST_P(AMissingRank, OfABarrierHasPassedNoMemory) {
   Communicators ranks = ranks_on(GetParam(), short_timeout());
   const Status status = ranks[0]->barrier();
@@ -211,7 +214,7 @@ TEST_P(AMissingRank, OfABarrierHasPassedNoMemory) {
 INSTANTIATE_TEST_SUITE_P(Ranks, AMissingRank, ::testing::Values(Devices{0, 0}, Devices{0, 1}),
                          [](const auto& ranks) { return ranks.param[1] == 0 ? "OnOneGpu" : "OnAnother"; });
 
-// No rank gets a communicator, all hear of it, and nothing is left of it.
+// If one rank has too little memory, set-up fails on all ranks, and no driver objects are leaked.
 TEST(DeviceFaults, TooLittleMemoryAtSetUp) {
   const cuda::fake::Control& fake = small_devices();
   driver();
@@ -240,8 +243,9 @@ TEST(DeviceFaults, NothingIsLeftBehind) {
   EXPECT_EQ(fake.leaks(), "");
 }
 
-// The end of a communicator waits for nothing but its own limits, and leaves what a call reads that stands behind work
-// of the caller's: its tables, and the arenas of the peers.
+// A communicator is destroyed while one of its calls has not begun, because work of the caller precedes the call in the
+// stream. Destroying it must not wait for the caller's work (only up to its own timeouts). The memory that the call
+// will read, i.e. its tables and the arenas of the peers, must remain.
 TEST(DeviceFaults, ACommunicatorEndsBeforeItsCallHasBegun) {
   const cuda::fake::Control& fake = small_devices();
   Communicators ranks = ranks_on({0, 1});
@@ -253,7 +257,7 @@ TEST(DeviceFaults, ACommunicatorEndsBeforeItsCallHasBegun) {
     EXPECT_TRUE(status.ok()) << to_string(status.error());
   };
   std::atomic<int> ended{0};
-  std::thread late;  // a stream that goes on when the communicators have ended, or have taken far too long
+  std::thread late;  // lets the stream continue after the communicators were destroyed, or after a long timeout
   std::barrier<> step(2);
   on_every_rank(ranks, [&](Communicator& rank) {
     const auto me = static_cast<std::size_t>(rank.rank());
@@ -262,7 +266,7 @@ TEST(DeviceFaults, ACommunicatorEndsBeforeItsCallHasBegun) {
     gather(rank, gpu, memory);
     gpu.synchronize();
     step.arrive_and_wait();
-    const auto pinned = *cuda::PinnedMemory::allocate(driver(), 64);  // of other memory the copy would be waited for
+    const auto pinned = *cuda::PinnedMemory::allocate(driver(), 64);  // a copy of pageable memory would be synchronous
     if (me == 0) {
       fake.hold_copy("cuMemcpyHtoDAsync", 1);
       const auto copied = driver().api().memcpy_htod_async(memory.address(), pinned.bytes().data(), 64, gpu.stream());
@@ -270,20 +274,20 @@ TEST(DeviceFaults, ACommunicatorEndsBeforeItsCallHasBegun) {
       gather(rank, gpu, memory);
       late = std::thread([&] {
         EXPECT_TRUE(test::eventually([&] { return ended == 2; }))
-            << "a communicator waits for what its caller's stream does";
+            << "destroying a communicator waits for work of the caller's stream";
         fake.release();
       });
     }
     step.arrive_and_wait();
     ranks[me].reset();
     ++ended;
-    gpu.synchronize();  // the call runs now, and ends
+    gpu.synchronize();  // the call runs now and must finish
     step.arrive_and_wait();
   });
   late.join();
 }
 
-// Where devices do not reach each other, the host carries the calls out: same result.
+// If the devices have no peer access, the host carries out the calls, with the same results.
 TEST(DeviceFaults, WithoutAccessBetweenDevicesTheHostDoesIt) {
   const cuda::fake::Control& fake = small_devices();
   driver();
@@ -297,7 +301,7 @@ TEST(DeviceFaults, WithoutAccessBetweenDevicesTheHostDoesIt) {
   EXPECT_EQ(fake.calls("cuLaunchKernel"), before);
 }
 
-// A launch that the driver refuses, and one that breaks the context.
+// The driver rejects the launch of one rank. Both ranks must then report an error.
 TEST(DeviceFaults, AFailingLaunch) {
   const cuda::fake::Control& fake = small_devices();
   Communicators ranks = ranks_on({0, 1}, short_timeout());
@@ -306,7 +310,8 @@ TEST(DeviceFaults, AFailingLaunch) {
     const Gpu gpu(rank.rank());
     const cuda::DeviceMemory memory = gpu.allocate(1024);
     if (rank.rank() == 1) fake.fail("cuLaunchKernel", 1, cuda::CUresult::kLaunchOutOfResources);
-    EXPECT_TRUE(rank.rank() == 1 || test::eventually([&] { return failed.load(); }));  // the failure is rank 1's
+    EXPECT_TRUE(rank.rank() == 1 ||
+                test::eventually([&] { return failed.load(); }));  // the launch of rank 1 is to fail
     const Status status = sum(rank, memory, gpu.options());
     if (rank.rank() == 1) {
       failed = true;

@@ -1,5 +1,5 @@
-// Calls that the GPUs carry out between processes: each with a GPU of its own, and several on one, where no kernel may
-// wait for another process's.
+// Tests of calls that the GPUs carry out between processes. The processes have one GPU each, or share GPUs. On a shared
+// GPU, a kernel must not wait for a kernel of another process.
 #include <sys/mman.h>
 
 #include <atomic>
@@ -15,7 +15,7 @@ namespace {
 
 unsigned launches() { return small_devices().calls("cuLaunchKernel"); }
 
-// What every rank's buffer must hold, by one rank's own arithmetic: int32 all_reduce and all_gather.
+// Runs all_gather and all_reduce of int32 and checks the results. Each rank computes the expected values itself.
 void check_calls(Communicator& rank, const Gpu& gpu) {
   const auto ranks = static_cast<std::size_t>(rank.size());
   const auto me = static_cast<std::size_t>(rank.rank());
@@ -32,7 +32,7 @@ void check_calls(Communicator& rank, const Gpu& gpu) {
     const unsigned before = launches();
     Status status = rank.all_gather(pointer(in), pointer(out), count, DataType::kInt32, gpu.options());
     must(status.ok(), status.ok() ? "" : to_string(status.error()));
-    must(launches() > before, "the host carried it out");
+    must(launches() > before, "no kernel was launched: the host carried out the call");
     Bytes got = gpu.get(out);
     std::vector<std::int32_t> all(count * ranks);
     std::memcpy(all.data(), got.data(), got.size());
@@ -86,7 +86,7 @@ void check_graphs(Communicator& rank, const Gpu& gpu) {
 TEST(DeviceJobs, GraphsOfProcessesWithGpusOfTheirOwn) { EXPECT_TRUE(Job({0, 1}).run(check_graphs)); }
 TEST(DeviceJobs, GraphsOfProcessesOnOneGpu) { EXPECT_TRUE(Job({0, 0}).run(check_graphs)); }
 
-// A rank that has died: the others' streams go on, and the error names what was waited for.
+// The process of rank 1 exits. The streams of the other ranks must continue, and the error must name rank 1.
 void check_missing(Communicator& rank, const Gpu& gpu) {
   if (rank.rank() == 1) _exit(0);
   const cuda::DeviceMemory memory = gpu.allocate(4'096);
@@ -96,21 +96,21 @@ void check_missing(Communicator& rank, const Gpu& gpu) {
   must(!status.ok() && status.error().code == ErrorCode::kPeerLost && status.error().rank == 1,
        status.ok() ? "no error" : to_string(status.error()));
   gpu.synchronize();
-  must(!rank.async_status().ok(), "it was forgotten");
+  must(!rank.async_status().ok(), "async_status() does not report the error");
 }
 
 TEST(DeviceJobs, AProcessThatDiedAmongThoseWithGpusOfTheirOwn) { EXPECT_TRUE(Job({0, 1, 2}).run(check_missing)); }
 TEST(DeviceJobs, AProcessThatDiedAmongThoseOnOneGpu) { EXPECT_TRUE(Job({0, 0, 0}).run(check_missing)); }
 
-// Ranks of a job that have seen what they were to see, in memory that all its processes share.
+// The number of ranks of a job that have finished their checks, in memory that all its processes share.
 std::atomic<int>& done =
     *new (mmap(nullptr, sizeof(done), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) std::atomic<int>{0};
 
 void wait_until_done(Communicator& rank) {
-  must(test::eventually([&] { return done == rank.size() - 1; }), "the others did not end");
+  must(test::eventually([&] { return done == rank.size() - 1; }), "the other ranks did not finish");
 }
 
-// A rank that lives and does not come.
+// Rank 1 is running but does not make the call, so the calls of the others time out.
 void check_late(Communicator& rank, const Gpu& gpu) {
   if (rank.rank() == 1) return wait_until_done(rank);
   const cuda::DeviceMemory memory = gpu.allocate(4'096);
@@ -130,10 +130,11 @@ TEST(DeviceJobs, AProcessThatDoesNotCome) {
   }
 }
 
-// An abort reaches GPUs that wait for the rank.
+// Rank 1 calls abort(). GPUs that wait for it must stop waiting.
 void check_abort(Communicator& rank, const Gpu& gpu) {
   if (rank.rank() == 1) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // mostly they wait by then; sooner is right as well
+    // By now the others usually wait. The test is also correct if they do not wait yet.
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
     rank.abort();
     return wait_until_done(rank);
   }
@@ -154,8 +155,8 @@ TEST(DeviceJobs, AnAbortEndsCallsOfThePeers) {
   }
 }
 
-// A rank whose driver refuses what its first call needs, and which goes on without having made it: its peers wait for
-// it in their streams already.
+// The driver refuses to allocate memory for the first call of rank 1, so this call fails, while the calls of its peers
+// already wait for rank 1 in their streams. The peers must report that rank 1 is lost.
 void check_refused(Communicator& rank, const Gpu& gpu) {
   const cuda::DeviceMemory memory = gpu.allocate(4'096);
   const CollectiveCall call{.input = pointer(memory), .output = pointer(memory), .count = 1'024};
@@ -183,8 +184,8 @@ TEST(DeviceJobs, ARankThatIsRefusedMemoryIsLostToItsPeers) {
   }
 }
 
-// A rank that cannot open its peer's memory: the host carries the calls out, and the memory that was for the GPUs is
-// given back, which the end of each process checks.
+// A rank cannot open the memory of its peer during set-up. Then the host carries out the calls, and the memory that was
+// allocated for calls by the GPUs must be freed; the Job checks for leaks at the end of each process.
 TEST(DeviceJobs, ARankThatCannotReachItsPeerLeavesNoMemoryBehind) {
   done = 0;
   const auto body = [](Communicator& rank, const Gpu& gpu) {
@@ -192,7 +193,7 @@ TEST(DeviceJobs, ARankThatCannotReachItsPeerLeavesNoMemoryBehind) {
     const unsigned before = launches();
     must(rank.run({.input = pointer(memory), .output = pointer(memory), .count = 1'024}, gpu.options()));
     gpu.synchronize();
-    must(launches() == before, "the host does not carry it out");
+    must(launches() == before, "a kernel was launched: the host did not carry out the call");
   };
   const auto begin = [] {
     if (done++ == 0) small_devices().fail("cuIpcOpenMemHandle", 1, cuda::CUresult::kInvalidValue);

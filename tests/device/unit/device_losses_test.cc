@@ -1,5 +1,5 @@
-// A rank whose GPU is lost to it (a kernel failed, the driver refuses) is lost to its peers, too: they hear of it soon,
-// by name, long before any deadline.
+// Tests of a rank that loses its GPU, because a kernel failed or the driver refuses an operation. The calls of its
+// peers must fail soon, long before their timeouts, and the error must name the rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,9 +20,9 @@ using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 using Devices = std::vector<std::int32_t>;
 
-constexpr std::chrono::seconds kSoon{10};  // on a busy machine; the communicators' timeouts are 60 s
+constexpr std::chrono::seconds kSoon{10};  // long enough for a busy machine; the communicators' timeouts are 60 s
 
-// A kernel that runs until it is told to, and then fails.
+// A kernel that runs until fail() is called, and then fails with kIllegalAddress.
 class BadKernel {
  public:
   BadKernel() {
@@ -47,12 +47,12 @@ CollectiveCall sum_of(const cuda::DeviceMemory& memory) {
   return {.input = pointer(memory), .output = pointer(memory), .count = memory.bytes() / 4, .type = DataType::kInt32};
 }
 
-Status started(Communicator& rank, const Gpu& gpu, const cuda::DeviceMemory& memory) {
+Status start_and_wait(Communicator& rank, const Gpu& gpu, const cuda::DeviceMemory& memory) {
   auto work = rank.start(sum_of(memory), gpu.options());
   return work.ok() ? work->wait() : Status(work.error());
 }
 
-// A thread that asks for nothing but the stream.
+// Waits until the context of the GPU has an error. It only asks the stream and makes no call of the library.
 void wait_until_lost(const Gpu& gpu) {
   const auto start = Clock::now();
   while (driver().api().stream_synchronize(gpu.stream()) == cuda::CUresult::kSuccess && Clock::now() - start < kSoon) {
@@ -60,8 +60,9 @@ void wait_until_lost(const Gpu& gpu) {
   }
 }
 
-// `rank` to blame, where that is one.
-void expect_told(const Status& status, Clock::time_point since, std::optional<std::int32_t> rank) {
+// Checks that the error was reported soon after `since` and is not a timeout. If `rank` is given, the error must name
+// it.
+void expect_reported(const Status& status, Clock::time_point since, std::optional<std::int32_t> rank) {
   ASSERT_FALSE(status.ok());
   EXPECT_LT(Clock::now() - since, kSoon);
   EXPECT_NE(status.error().code, ErrorCode::kTimeout);
@@ -71,17 +72,18 @@ void expect_told(const Status& status, Clock::time_point since, std::optional<st
   EXPECT_THAT(status.error().message, HasSubstr("rank " + std::to_string(*rank)));
 }
 
-// On host memory, too, the communicator has ended.
+// Checks that calls fail on host memory, too, because the whole communicator is broken.
 void expect_unusable(Communicator& rank) {
   std::vector<std::int32_t> host(4);
   EXPECT_FALSE(rank.all_reduce(host.data(), host.data(), 4, DataType::kInt32, ReduceOp::kSum).ok());
 }
 
-enum class When { kBefore, kIn, kBehind };
+// The time at which the context fails, relative to the call of rank 1: before it, during it, or after it.
+enum class LossTime { kBefore, kIn, kAfter };
 
 struct Loss {
   Devices devices;
-  When when;
+  LossTime when;
 };
 
 std::string name_of(const Loss& loss) {
@@ -94,7 +96,7 @@ void PrintTo(const Loss& loss, std::ostream* out) { *out << name_of(loss); }
 
 class ALostContext : public ::testing::TestWithParam<Loss> {};
 
-// Rank 1's; where the two share a GPU it is that of both, and rank 0 has called before.
+// The context of rank 1 fails. If the two ranks share a GPU, both of them use this context.
 TEST_P(ALostContext, IsToldToThePeers) {
   const auto& [devices, when] = GetParam();
   const bool shared = devices[0] == devices[1];
@@ -103,32 +105,32 @@ TEST_P(ALostContext, IsToldToThePeers) {
   on_every_rank(ranks, [&, devices = devices, when = when](Communicator& rank) {
     const Gpu gpu(devices[static_cast<std::size_t>(rank.rank())]);
     const cuda::DeviceMemory memory = gpu.allocate(4096);
-    EXPECT_TRUE(started(rank, gpu, memory).ok());
+    EXPECT_TRUE(start_and_wait(rank, gpu, memory).ok());
     step.arrive_and_wait();
     if (rank.rank() == 0) {
       const auto since = Clock::now();
-      if (when == When::kBehind) step.arrive_and_wait();
-      auto work = when == When::kBehind && shared ? Result<Work>(Work()) : rank.start(sum_of(memory), gpu.options());
-      if (when != When::kBehind) step.arrive_and_wait();
-      const Status told = when == When::kBehind && shared ? rank.async_status()
-                          : work.ok()                     ? work->wait()
-                                                          : Status(work.error());
-      expect_told(told, since, shared ? std::nullopt : std::optional(1));
+      if (when == LossTime::kAfter) step.arrive_and_wait();
+      auto work = when == LossTime::kAfter && shared ? Result<Work>(Work()) : rank.start(sum_of(memory), gpu.options());
+      if (when != LossTime::kAfter) step.arrive_and_wait();
+      const Status reported = when == LossTime::kAfter && shared ? rank.async_status()
+                              : work.ok()                        ? work->wait()
+                                                                 : Status(work.error());
+      expect_reported(reported, since, shared ? std::nullopt : std::optional(1));
       expect_unusable(rank);
     } else {
       const auto own = shared ? std::nullopt : std::optional(1);
       BadKernel bad;
       bad.launch(gpu.stream());
-      if (when == When::kIn) {
+      if (when == LossTime::kIn) {
         EXPECT_TRUE(rank.run(sum_of(memory), gpu.options()).ok());
       }
-      if (when != When::kBehind) step.arrive_and_wait();  // rank 0 has called
+      if (when != LossTime::kAfter) step.arrive_and_wait();  // rank 0 has called
       bad.fail();
       wait_until_lost(gpu);
       const auto since = Clock::now();
-      if (when == When::kBefore) expect_told(rank.run(sum_of(memory), gpu.options()), since, own);
-      if (when == When::kBehind) {
-        expect_told(rank.async_status(), since, own);
+      if (when == LossTime::kBefore) expect_reported(rank.run(sum_of(memory), gpu.options()), since, own);
+      if (when == LossTime::kAfter) {
+        expect_reported(rank.async_status(), since, own);
         step.arrive_and_wait();
       }
     }
@@ -138,12 +140,13 @@ TEST_P(ALostContext, IsToldToThePeers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Losses, ALostContext,
-                         ::testing::Values(Loss{{2, 2}, When::kBefore}, Loss{{2, 3}, When::kBefore},
-                                           Loss{{2, 2}, When::kIn}, Loss{{2, 3}, When::kIn},
-                                           Loss{{2, 2}, When::kBehind}, Loss{{2, 3}, When::kBehind}),
+                         ::testing::Values(Loss{{2, 2}, LossTime::kBefore}, Loss{{2, 3}, LossTime::kBefore},
+                                           Loss{{2, 2}, LossTime::kIn}, Loss{{2, 3}, LossTime::kIn},
+                                           Loss{{2, 2}, LossTime::kAfter}, Loss{{2, 3}, LossTime::kAfter}),
                          [](const auto& tested) { return name_of(tested.param); });
 
-// A call that waits for a rank of its own GPU: nobody calls anything, and still a rank elsewhere hears.
+// Rank 0 waits for rank 1, which shares its GPU, when their context fails. Although neither of them calls the library
+// any more, rank 2 on the other GPU must report an error.
 TEST(ALostContext, OfRanksThatWaitIsToldElsewhere) {
   const Devices devices = {2, 2, 3};
   Communicators ranks = ranks_on(devices);
@@ -151,7 +154,7 @@ TEST(ALostContext, OfRanksThatWaitIsToldElsewhere) {
   on_every_rank(ranks, [&](Communicator& rank) {
     const Gpu gpu(devices[static_cast<std::size_t>(rank.rank())]);
     const cuda::DeviceMemory memory = gpu.allocate(4096);
-    EXPECT_TRUE(started(rank, gpu, memory).ok());
+    EXPECT_TRUE(start_and_wait(rank, gpu, memory).ok());
     step.arrive_and_wait();
     if (rank.rank() == 0) {
       EXPECT_TRUE(rank.run(sum_of(memory), gpu.options()).ok());
@@ -162,17 +165,17 @@ TEST(ALostContext, OfRanksThatWaitIsToldElsewhere) {
       static_cast<void>(other.synchronize());
     } else if (rank.rank() == 2) {
       const auto since = Clock::now();
-      expect_told(started(rank, gpu, memory), since, std::nullopt);
+      expect_reported(start_and_wait(rank, gpu, memory), since, std::nullopt);
     }
     step.arrive_and_wait();
   });
 }
 
-// What the driver refuses at rank 1's call when rank 0 has made its own.
+// A driver function that fails during the call of rank 1, after rank 0 has made its call.
 struct Refusal {
   Devices devices;
   const char* function;
-  bool first_call;  // of the communicator
+  bool first_call;  // whether it fails in the first call of the communicator, or in a later one
 };
 
 std::string name_of(const Refusal& refusal) {
@@ -193,7 +196,7 @@ TEST_P(ARefusal, IsToldToThePeers) {
     const Gpu gpu(devices[static_cast<std::size_t>(rank.rank())]);
     const cuda::DeviceMemory memory = gpu.allocate(4096);
     if (!first_call) {
-      EXPECT_TRUE(started(rank, gpu, memory).ok());
+      EXPECT_TRUE(start_and_wait(rank, gpu, memory).ok());
     }
     step.arrive_and_wait();
     if (rank.rank() == 0) {
@@ -201,13 +204,13 @@ TEST_P(ARefusal, IsToldToThePeers) {
       auto work = rank.start(sum_of(memory), gpu.options());
       step.arrive_and_wait();
       ASSERT_TRUE(work.ok());
-      expect_told(work->wait(), since, 1);
+      expect_reported(work->wait(), since, 1);
       expect_unusable(rank);
     } else {
       step.arrive_and_wait();
       fake.fail(function, 1, cuda::CUresult::kOutOfMemory);
       const auto since = Clock::now();
-      expect_told(rank.run(sum_of(memory), gpu.options()), since, 1);
+      expect_reported(rank.run(sum_of(memory), gpu.options()), since, 1);
       fake.forget_faults();
       expect_unusable(rank);
     }

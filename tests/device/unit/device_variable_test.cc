@@ -1,4 +1,4 @@
-// Calls of blocks that differ in length, carried out by the GPUs: all_gather_v and reduce_scatter_v.
+// Tests of calls with blocks of different lengths, carried out by the GPUs: all_gather_v and reduce_scatter_v.
 #include <numeric>
 #include <string>
 #include <vector>
@@ -13,7 +13,9 @@ using Counts = std::vector<std::size_t>;
 struct VariableCall {
   CollectiveKind kind = CollectiveKind::kAllGather;
   Counts counts;
-  std::size_t gap = 0;  // elements before each block; with one there are displacements, the last block's comes first
+  // The number of unused elements before each block. If it is not 0, the call has displacements, and the blocks are in
+  // memory in reverse order.
+  std::size_t gap = 0;
   bool in_place = false;
 };
 
@@ -31,7 +33,7 @@ std::size_t elements_of(const VariableCall& call) {
   return std::accumulate(call.counts.begin(), call.counts.end(), call.counts.size() * call.gap);
 }
 
-// On `memory`, where the buffer of all blocks comes first and the one of the rank's own behind it.
+// Makes the call on `memory`, which first has the buffer for all blocks and then the buffer for this rank's own block.
 Status run(Communicator& rank, const VariableCall& call, void* memory, const CallOptions& options) {
   const auto me = static_cast<std::size_t>(rank.rank());
   auto* all = static_cast<std::int32_t*>(memory);
@@ -49,7 +51,7 @@ std::size_t bytes_of(const VariableCall& call) {
   return (elements_of(call) + *std::max_element(call.counts.begin(), call.counts.end()) + 4) * sizeof(std::int32_t);
 }
 
-// All ranks' buffers after the call.
+// Makes the call and returns the buffers of all ranks after it. `devices` is empty if the ranks have no GPUs.
 std::vector<Bytes> outcome_of(Communicators& ranks, const VariableCall& call, const Devices& devices) {
   std::vector<Bytes> buffers(ranks.size());
   on_every_rank(ranks, [&](Communicator& rank) {
@@ -95,7 +97,7 @@ TEST_P(DeviceVariableCalls, GiveTheBitsOfTheHost) {
               << to_string(kind) << " of " << counts[0] << ", " << counts[1] << " gap " << gap
               << (in_place ? " in place" : "");
           const bool any = std::accumulate(counts.begin(), counts.end(), std::size_t{0}) > 0;
-          EXPECT_EQ(launches() > before, any) << "the host carries out what is empty, and no more";
+          EXPECT_EQ(launches() > before, any) << "the host must carry out empty calls, and the GPUs all others";
         }
       }
     }
@@ -109,10 +111,10 @@ std::string name_of(const ::testing::TestParamInfo<Devices>& info) {
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, DeviceVariableCalls,
                          ::testing::Values(Devices{0, 0}, Devices{0, 1, 2}, Devices{0, 0, 1, 1},
-                                           Devices(9, 0)),  // more than a kernel's parameters hold
+                                           Devices(9, 0)),  // more ranks than fit into a kernel's parameters
                          name_of);
 
-// Also of a rank that is alone the one block lies where the caller says.
+// With a single rank, the displacement of its only block must be used, too.
 TEST(DeviceVariableCall, OfOneRankHasItsDisplacement) {
   for (const std::int32_t device : {CommunicatorOptions::kNoDevice, std::int32_t{0}}) {
     Communicators alone = ranks_on({device});
@@ -132,7 +134,8 @@ TEST(DeviceVariableCall, OfOneRankHasItsDisplacement) {
   }
 }
 
-// Processes with registered memory, of which only some give displacements: who does is not written to in place.
+// Processes with registered memory, of which only rank 1 passes displacements. Peers must not write directly into the
+// output buffer of rank 1 at the positions that they use themselves.
 void check_processes(Communicator& rank, const Gpu& gpu) {
   const Counts counts = {4'000, 7, 9'000};
   const VariableCall plain{.counts = counts};
@@ -150,7 +153,7 @@ void check_processes(Communicator& rank, const Gpu& gpu) {
     gpu.put(memory, bytes);
     const unsigned before = launches();
     must(run(rank, own, pointer(memory), gpu.options()));
-    must(launches() > before, "the host carried it out");
+    must(launches() > before, "no kernel was launched: the host carried out the call");
     const Bytes got = gpu.get(memory);
     must(rank.async_status());
     std::size_t start = 0;
@@ -162,13 +165,14 @@ void check_processes(Communicator& rank, const Gpu& gpu) {
       }
     }
   }
-  must(rank.barrier());  // before any of them is unmapped
+  must(rank.barrier());  // all ranks are done before any registration ends
 }
 
 TEST(DeviceVariableJobs, OneGpuForEachProcess) { EXPECT_TRUE(Job({0, 1, 2}).run(check_processes)); }
 TEST(DeviceVariableJobs, AllProcessesOnOneGpu) { EXPECT_TRUE(Job({0, 0, 0}).run(check_processes)); }
 
-// The tables of a captured call stay: later calls of other lengths, or that need none, do not free them.
+// The tables of lengths of a captured call must remain valid. Later calls with other lengths, or without tables, must
+// not free them.
 TEST(DeviceVariableCall, IsReplayed) {
   const Devices devices = {0, 1};
   Communicators ranks = ranks_on(devices);

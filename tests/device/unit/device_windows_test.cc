@@ -1,5 +1,6 @@
-// Registered device memory: what lies in it travels between processes past the connections' slots, or where it does
-// not, arrives all the same; registrations end and come again; what is wrong is told on all ranks.
+// Tests of registered device memory (windows). Data in registered memory goes directly between processes and not
+// through the slots of the connections. Buffers that are not registered must work, too. Registrations end and are made
+// again, and errors of a registration must be reported on all ranks.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -17,11 +18,11 @@ namespace {
 class DeviceWindows : public ::testing::TestWithParam<std::vector<Devices>> {
  protected:
   static bool run(const Job::Body& body) {
-    return Job(GetParam()).run(body, std::chrono::seconds(60), [] { Tap::begin(); });
+    return Job(GetParam()).run(body, std::chrono::seconds(60), [] { SlotInspector::begin(); });
   }
 };
 
-// Offsets that no allocation begins with; the ranks' windows have different lengths.
+// The buffers are not at the start of an allocation, and the windows of the ranks have different lengths.
 TEST_P(DeviceWindows, CarryCallsPastTheSlots) {
   EXPECT_TRUE(run([](Communicator& rank, const Gpu& gpu) {
     const auto ranks = static_cast<std::size_t>(rank.size());
@@ -32,15 +33,15 @@ TEST_P(DeviceWindows, CarryCallsPastTheSlots) {
     gather(rank, gpu, in, out);
     mark_slots(rank);
     gather(rank, gpu, in, out);
-    must(!all_untouched(rank), "without windows there is no other way between processes");
+    must(!all_untouched(rank), "without windows, data between processes must go through slots");
     const Memory window = registered(rank, at(memory, extra / 2), memory.bytes() - extra / 2);
     mark_slots(rank);
     gather(rank, gpu, in, out);
-    must(all_untouched(rank), "all_gather went by slots");
+    must(all_untouched(rank), "all_gather used slots");
     gather(rank, gpu, nullptr, out);
-    must(all_untouched(rank), "all_gather in place went by slots");
+    must(all_untouched(rank), "all_gather in place used slots");
     sum(rank, gpu, in, out, Algorithm::kOneShot);
-    must(all_untouched(rank), "all_reduce went by slots");
+    must(all_untouched(rank), "all_reduce used slots");
     for (const Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kRing,
                                       Algorithm::kDoubleTree, Algorithm::kRecursiveDoubling}) {
       sum(rank, gpu, in, out, algorithm);
@@ -50,7 +51,7 @@ TEST_P(DeviceWindows, CarryCallsPastTheSlots) {
   }));
 }
 
-// Buffers of odd ranks lie elsewhere, or only one of the two does.
+// Both buffers of odd ranks are outside the window, or only one of the two.
 TEST_P(DeviceWindows, MeetBuffersThatAreInNone) {
   EXPECT_TRUE(run([](Communicator& rank, const Gpu& gpu) {
     const auto ranks = static_cast<std::size_t>(rank.size());
@@ -63,14 +64,14 @@ TEST_P(DeviceWindows, MeetBuffersThatAreInNone) {
     gather(rank, gpu, at(odd ? other : memory), at(odd ? other : memory, kBlock));
     must(rank.barrier());
     for (std::int32_t peer = 0; peer < rank.size(); peer += 2) {
-      must(peer == rank.rank() || untouched(rank, peer), "what lies in a window went by slots");
+      must(peer == rank.rank() || untouched(rank, peer), "data in a window went through slots");
     }
     must(rank.barrier());
     for (const Algorithm algorithm : {Algorithm::kTwoShot, Algorithm::kRing, Algorithm::kDoubleTree}) {
       sum(rank, gpu, at(odd ? other : memory), at(odd ? memory : other, kBlock), algorithm);
       sum(rank, gpu, at(odd ? memory : other), at(odd ? memory : other), algorithm);
     }
-    // Not all of it lies in the window.
+    // Only part of the buffers is in a window.
     gather(rank, gpu, at(memory), at(other, kBlock));
     const cuda::DeviceMemory small = gpu.allocate(kBlock);
     const Memory half = registered(rank, at(small), kBlock / 2);
@@ -85,13 +86,13 @@ TEST_P(DeviceWindows, EndAndComeAgain) {
     const cuda::DeviceMemory out = gpu.allocate(ranks * kBlock);
     const Memory window_of_out = registered(rank, at(out), out.bytes());
     for (int round = 0; round < 3; ++round) {
-      // Another piece of the same allocation, too: mapped once more.
+      // Also register another part of the same allocation. It is then mapped a second time.
       Memory window_of_in = registered(rank, at(in), kBlock);
       const Memory again = registered(rank, at(out, 128), 1024);
       gather(rank, gpu, at(in), at(out));
       mark_slots(rank);
       gather(rank, gpu, at(in), at(out));
-      must(all_untouched(rank), "all_gather went by slots");
+      must(all_untouched(rank), "all_gather used slots");
       window_of_in = Memory();
       gather(rank, gpu, at(in), at(out), Algorithm::kRing);
       sum(rank, gpu, at(in), at(out), Algorithm::kTwoShot);
@@ -107,7 +108,7 @@ TEST_P(DeviceWindows, EndAndComeAgain) {
   }));
 }
 
-// A communicator may end before its registrations.
+// A communicator may be destroyed before its registrations.
 TEST_P(DeviceWindows, OutliveTheirCommunicator) {
   EXPECT_TRUE(run([](Communicator& rank, const Gpu& gpu) {
     const cuda::DeviceMemory memory = gpu.allocate(2 * kBlock);
@@ -117,7 +118,7 @@ TEST_P(DeviceWindows, OutliveTheirCommunicator) {
       must(child.ok(), "duplicate");
       window = registered(**child, at(memory), memory.bytes());
       sum(**child, gpu, at(memory), at(memory, kBlock), Algorithm::kOneShot);
-      must(rank.barrier());  // nobody leaves before all have looked
+      must(rank.barrier());  // no rank destroys its communicator before all have checked their results
     }
     must(rank.barrier());
     window = Memory();
@@ -168,7 +169,7 @@ TEST(DeviceWindowErrors, AreToldOnAllRanks) {
   }));
 }
 
-// Host memory is registered for calls on host memory, by each rank alone.
+// Host memory is registered for calls on host memory. This registration is local: the other rank need not register.
 TEST(DeviceWindowErrors, HostMemoryIsRegisteredAsEver) {
   EXPECT_TRUE(Job(Devices{0, 1}).run([](Communicator& rank, const Gpu& gpu) {
     const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
@@ -203,7 +204,7 @@ TEST(DeviceWindowErrors, TheTableIsFull) {
     windows[17] = registered(rank, at(memory), memory.bytes());
     sum(rank, gpu, at(memory), at(memory, kBlock), Algorithm::kOneShot);
     sum(rank, gpu, at(memory, kBlock), at(memory, kBlock), Algorithm::kTwoShot);
-    // Ended on one rank only: the number is not free, and there is one other.
+    // If a registration has ended on one rank only, its number is not free yet. One other number is free.
     if (rank.rank() == 0) windows[3] = Memory();
     windows[40] = registered(rank, at(memory), 256);
     must(refused(rank.register_memory(pointer(memory), 256), ErrorCode::kUnsupported, "64 registrations"), "again");
@@ -212,7 +213,8 @@ TEST(DeviceWindowErrors, TheTableIsFull) {
   }));
 }
 
-// One rank goes on using what another has released: that one says so, and nothing unmapped is touched.
+// Rank 1 uses a window that rank 0 has released. Rank 0 must report this as an error, and must not access unmapped
+// memory.
 TEST(DeviceWindowErrors, ARankThatReleasesBeforeTheOthersSaysSo) {
   EXPECT_TRUE(
       Job(Devices{0, 1})
@@ -249,7 +251,8 @@ TEST(DeviceWindowErrors, WhereTheHostCarriesCallsOut) {
   EXPECT_TRUE(Job(Devices{0, 0}).run(body, std::chrono::seconds(60), staged));
 }
 
-// Ranks of one process only: they read each other's memory without, and by the window's number with.
+// All ranks are in one process. Without a window they read each other's memory by its address; with a window they use
+// the number of the window.
 TEST(DeviceWindowsOfOneProcess, CarryCalls) {
   for (const Devices& devices : {Devices{0, 1, 2}, Devices{0, 0}}) {
     EXPECT_TRUE(Job(std::vector<Devices>{devices}).run([](Communicator& rank, const Gpu& gpu) {

@@ -1,5 +1,6 @@
-// Several processes: memory and events of one used by another, and what a forked process may do. The parent never
-// touches the driver: a process that has cannot be forked into one that may.
+// Tests of several processes with the fake driver: memory and events of one process are used by another, and a forked
+// process gets an error. The parent of the processes must not call the driver, because a forked child cannot use a
+// driver that its parent has initialized.
 #include <optional>
 
 #include "cuda/virtual_memory.h"
@@ -11,8 +12,8 @@ namespace {
 constexpr std::size_t kGranule = std::size_t{2} << 20U;
 
 TEST(CudaProcesses, MemoryOfOneIsReadAndWrittenByTheOther) {
-  const auto owner = [](Line line) {
-    const Own own = Own::on(0);
+  const auto owner = [](ProcessChannel channel) {
+    const DeviceSession own = DeviceSession::on(0);
     const auto memory = DeviceMemory::allocate(own.driver, 1000).value();
     const auto stream = Stream::create(own.driver).value();
     must(own.api.memset_d8_async(memory.address(), 5, 1000, stream.handle()) == CUresult::kSuccess);
@@ -20,15 +21,15 @@ TEST(CudaProcesses, MemoryOfOneIsReadAndWrittenByTheOther) {
     const CUipcMemHandle handle = memory.share().value();
     CUdeviceptr twice = 0;
     must(own.api.ipc_open_mem_handle(&twice, handle, kIpcLazyPeerAccess) == CUresult::kInvalidContext);
-    line.send(handle);
-    line.receive<char>();
+    channel.send(handle);
+    channel.receive<char>();
     std::uint8_t byte = 0;
     must(own.api.memcpy_dtoh_async(&byte, memory.address() + 999, 1, stream.handle()) == CUresult::kSuccess);
     must(byte == 6);
   };
-  const auto user = [](Line line) {
-    const Own own = Own::on(1);
-    const auto handle = line.receive<CUipcMemHandle>();
+  const auto user = [](ProcessChannel channel) {
+    const DeviceSession own = DeviceSession::on(1);
+    const auto handle = channel.receive<CUipcMemHandle>();
     {
       const auto memory = PeerMemory::open(own.driver, handle).value();
       const auto again = PeerMemory::open(own.driver, handle).value();
@@ -39,78 +40,78 @@ TEST(CudaProcesses, MemoryOfOneIsReadAndWrittenByTheOther) {
       must(byte == 5);
       must(own.api.memset_d8_async(memory.address() + 999, 6, 1, stream.handle()) == CUresult::kSuccess);
       must(own.api.memset_d8_async(memory.address() + 1000, 6, 1, stream.handle()) == CUresult::kInvalidValue);
-      must(own.api.mem_free(memory.address()) == CUresult::kInvalidValue);  // not its own
+      must(own.api.mem_free(memory.address()) == CUresult::kInvalidValue);  // memory of another process
       must(stream.synchronize().ok());
     }
-    line.send('x');
+    channel.send('x');
   };
-  run_two([&](Line line) { owner(line); }, [&](Line line) { user(line); });
+  run_two([&](ProcessChannel channel) { owner(channel); }, [&](ProcessChannel channel) { user(channel); });
 }
 
 TEST(CudaProcesses, AHandleOfMemoryThatIsGoneIsRefused) {
-  const auto owner = [](Line line) {
-    const Own own = Own::on(0);
+  const auto owner = [](ProcessChannel channel) {
+    const DeviceSession own = DeviceSession::on(0);
     auto memory = std::optional(DeviceMemory::allocate(own.driver, 1000).value());
     const CUipcMemHandle handle = memory->share().value();
     memory.reset();
-    const auto other = DeviceMemory::allocate(own.driver, 1000).value();  // in its place
-    line.send(handle);
-    line.receive<char>();
+    const auto other = DeviceMemory::allocate(own.driver, 1000).value();  // may reuse the file descriptor
+    channel.send(handle);
+    channel.receive<char>();
   };
-  const auto user = [](Line line) {
-    const Own own = Own::on(0);
-    const auto handle = line.receive<CUipcMemHandle>();
+  const auto user = [](ProcessChannel channel) {
+    const DeviceSession own = DeviceSession::on(0);
+    const auto handle = channel.receive<CUipcMemHandle>();
     const auto memory = PeerMemory::open(own.driver, handle);
     must(!memory.ok());
     must(memory.error().message.find("CUDA_ERROR_MAP_FAILED") != std::string::npos);
     must(!PeerMemory::open(own.driver, CUipcMemHandle{}).ok());
-    line.send('x');
+    channel.send('x');
   };
-  run_two([&](Line line) { owner(line); }, [&](Line line) { user(line); });
+  run_two([&](ProcessChannel channel) { owner(channel); }, [&](ProcessChannel channel) { user(channel); });
 }
 
 TEST(CudaProcesses, AStreamWaitsForTheOthersEvent) {
-  const auto recorder = [](Line line) {
-    const Own own = Own::on(0);
+  const auto recorder = [](ProcessChannel channel) {
+    const DeviceSession own = DeviceSession::on(0);
     const auto memory = DeviceMemory::allocate(own.driver, 8).value();
     const auto stream = Stream::create(own.driver).value();
     const auto event = Event::create(own.driver, {.flags = kEventInterprocess | kEventDisableTiming}).value();
-    must(!Event::create(own.driver).value().share().ok());  // not an interprocess one
+    must(!Event::create(own.driver).value().share().ok());  // not created for use between processes
     must(own.api.memset_d8_async(memory.address(), 0, 8, stream.handle()) == CUresult::kSuccess);
     Gate gate;
     gate.put(own.api, stream.handle());
     must(own.api.memset_d8_async(memory.address(), 9, 1, stream.handle()) == CUresult::kSuccess);
     must(event.record(stream.handle()).ok());
-    line.send(memory.share().value());
-    line.send(event.share().value());
-    line.receive<char>();  // it waits
+    channel.send(memory.share().value());
+    channel.send(event.share().value());
+    channel.receive<char>();  // the other process waits for the event now
     gate.open();
-    line.receive<char>();
+    channel.receive<char>();
     must(stream.synchronize().ok());
   };
-  const auto waiter = [](Line line) {
-    const Own own = Own::on(0);
+  const auto waiter = [](ProcessChannel channel) {
+    const DeviceSession own = DeviceSession::on(0);
     {
-      const auto memory = PeerMemory::open(own.driver, line.receive<CUipcMemHandle>()).value();
-      const auto event = Event::open(own.driver, line.receive<CUipcEventHandle>()).value();
+      const auto memory = PeerMemory::open(own.driver, channel.receive<CUipcMemHandle>()).value();
+      const auto event = Event::open(own.driver, channel.receive<CUipcEventHandle>()).value();
       const auto stream = Stream::create(own.driver).value();
       const auto pinned = PinnedMemory::allocate(own.driver, 1).value();
       must(stream.wait(event).ok());
       must(own.api.memcpy_dtoh_async(pinned.bytes().data(), memory.address(), 1, stream.handle()) ==
            CUresult::kSuccess);
       must(!stream.finished().value() && !event.finished().value());
-      line.send('x');
+      channel.send('x');
       must(stream.synchronize().ok());
       must(pinned.bytes()[0] == std::byte{9});
     }
-    line.send('x');
+    channel.send('x');
   };
-  run_two([&](Line line) { recorder(line); }, [&](Line line) { waiter(line); });
+  run_two([&](ProcessChannel channel) { recorder(channel); }, [&](ProcessChannel channel) { waiter(channel); });
 }
 
 TEST(CudaProcesses, PhysicalMemoryTravelsAsADescriptor) {
   constexpr std::size_t kBytes = std::size_t{2} << 20U;
-  const auto map = [](const Own& own, CUmemGenericAllocationHandle handle) {
+  const auto map = [](const DeviceSession& own, CUmemGenericAllocationHandle handle) {
     CUdeviceptr address = 0;
     const CUmemAccessDesc access{{MemLocationType::kDevice, own.primary.device()}, MemAccess::kReadWrite};
     must(own.api.mem_address_reserve(&address, kBytes, 0, 0, 0) == CUresult::kSuccess);
@@ -119,29 +120,29 @@ TEST(CudaProcesses, PhysicalMemoryTravelsAsADescriptor) {
     must(own.api.mem_release(handle) == CUresult::kSuccess);
     return address;
   };
-  const auto unmap = [](const Own& own, CUdeviceptr address) {
+  const auto unmap = [](const DeviceSession& own, CUdeviceptr address) {
     must(own.api.mem_unmap(address, kBytes) == CUresult::kSuccess);
     must(own.api.mem_address_free(address, kBytes) == CUresult::kSuccess);
   };
-  const auto owner = [&](Line line) {
-    const Own own = Own::on(0);
+  const auto owner = [&](ProcessChannel channel) {
+    const DeviceSession own = DeviceSession::on(0);
     const CUmemAllocationProp properties{};
     CUmemGenericAllocationHandle handle = 0;
     must(own.api.mem_create(&handle, kBytes, &properties, 0) == CUresult::kSuccess);
     int file = -1;
     must(own.api.mem_export_to_shareable_handle(&file, handle, MemHandleType::kPosixFd, 0) == CUresult::kSuccess);
-    line.send_file(file);
+    channel.send_file(file);
     close(file);
     const CUdeviceptr address = map(own, handle);
     const auto stream = Stream::create(own.driver).value();
     must(own.api.stream_wait_value32(stream.handle(), address, 77, kWaitEqual) == CUresult::kSuccess);
     must(stream.synchronize().ok());
-    line.send('x');
+    channel.send('x');
     unmap(own, address);
   };
-  const auto user = [&](Line line) {
-    const Own own = Own::on(1);
-    const int file = line.receive_file();
+  const auto user = [&](ProcessChannel channel) {
+    const DeviceSession own = DeviceSession::on(1);
+    const int file = channel.receive_file();
     CUmemGenericAllocationHandle handle = 0;
     must(own.api.mem_import_from_shareable_handle(&handle, std::bit_cast<void*>(std::intptr_t{file}),
                                                   MemHandleType::kPosixFd) == CUresult::kSuccess);
@@ -149,15 +150,15 @@ TEST(CudaProcesses, PhysicalMemoryTravelsAsADescriptor) {
     const CUdeviceptr address = map(own, handle);
     const auto stream = Stream::create(own.driver).value();
     must(own.api.stream_write_value32(stream.handle(), address, 77, 0) == CUresult::kSuccess);
-    line.receive<char>();
+    channel.receive<char>();
     unmap(own, address);
   };
-  run_two([&](Line line) { owner(line); }, [&](Line line) { user(line); });
+  run_two([&](ProcessChannel channel) { owner(channel); }, [&](ProcessChannel channel) { user(channel); });
 }
 
 TEST(CudaProcesses, AProcessThatWasForkedAfterUseIsToldSo) {
-  const auto parent = [](Line line) {
-    const Own own = Own::on(0);
+  const auto parent = [](ProcessChannel channel) {
+    const DeviceSession own = DeviceSession::on(0);
     const pid_t child = fork();
     if (child == 0) {
       const auto count = own.driver.device_count();
@@ -167,28 +168,28 @@ TEST(CudaProcesses, AProcessThatWasForkedAfterUseIsToldSo) {
     }
     int status = 0;
     must(waitpid(child, &status, 0) == child && status == 0);
-    line.send('x');
+    channel.send('x');
   };
-  run_two(parent, [](Line line) { line.receive<char>(); });
+  run_two(parent, [](ProcessChannel channel) { channel.receive<char>(); });
 }
 
 TEST(CudaProcesses, MapEachOthersVirtualMemory) {
   run_two(
-      [](Line line) {
-        const Own own = Own::on(0);
+      [](ProcessChannel channel) {
+        const DeviceSession own = DeviceSession::on(0);
         const auto memory = ShareableMemory::allocate(own.driver, 2 * kGranule).value();
         const auto physical = PhysicalMemory::behind(own.driver, memory.address());
         must(physical.ok() && physical->has_value());
-        line.send_file((*physical)->share().value().descriptor());
-        must(line.receive<int>() == 1);
+        channel.send_file((*physical)->share().value().descriptor());
+        must(channel.receive<int>() == 1);
         const auto stream = Stream::create(own.driver).value();
         int word = 0;
         must(own.api.memcpy_dtoh_async(&word, memory.address() + kGranule, 4, stream.handle()) == CUresult::kSuccess);
         must(stream.synchronize().ok() && word == 0x06060606);
       },
-      [](Line line) {
-        const Own own = Own::on(1);
-        const auto physical = PhysicalMemory::import(own.driver, File(line.receive_file()));
+      [](ProcessChannel channel) {
+        const DeviceSession own = DeviceSession::on(1);
+        const auto physical = PhysicalMemory::import(own.driver, FileDescriptor(channel.receive_file()));
         must(physical.ok());
         auto mapped = MappedMemory::reserve(own.driver, 2 * kGranule).value();
         must(mapped.map(*physical, 2 * kGranule).ok());
@@ -196,7 +197,7 @@ TEST(CudaProcesses, MapEachOthersVirtualMemory) {
         const auto stream = Stream::create(own.driver).value();
         must(own.api.memset_d8_async(mapped.address() + kGranule, 6, 4, stream.handle()) == CUresult::kSuccess);
         must(stream.synchronize().ok());
-        line.send(1);
+        channel.send(1);
       });
 }
 

@@ -1,4 +1,5 @@
-// What the tests over the double share: a driver, a device's context made current, and the demand that nothing is left.
+// CudaTest: the fixture of tests that use the fake driver. It opens the driver, makes the context of device 0 current,
+// and checks at the end of each test that no driver objects are leaked.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +22,7 @@ class CudaTest : public ::testing::Test {
  protected:
   void SetUp() override {
     fake_ = fake::control();
-    ASSERT_NE(fake_, nullptr) << "libcuda.so.1 is not the double: was the program linked with fake_driver?";
+    ASSERT_NE(fake_, nullptr) << "libcuda.so.1 is not the fake driver: was the program linked with fake_driver?";
     auto driver = Driver::open();
     ASSERT_TRUE(driver.ok()) << to_string(driver.error());
     driver_ = *driver;
@@ -36,7 +37,7 @@ class CudaTest : public ::testing::Test {
     EXPECT_EQ(fake_->leaks(), "");
   }
 
-  // Makes the device's primary context the current one, and that of the one before no longer.
+  // Makes the primary context of `device` current, and releases that of the previous device.
   void enter(int device) {
     leave();
     auto primary = PrimaryContext::retain(*driver_, device);
@@ -56,7 +57,7 @@ class CudaTest : public ::testing::Test {
   const fake::Control& fake() const { return *fake_; }
   CUcontext context() const { return primary_->context(); }
 
-  // A module of the kernels that are registered.
+  // Loads a module with the kernels that are registered.
   Module module() const {
     auto module = Module::load(*driver_, "fake image");
     EXPECT_TRUE(module.ok());
@@ -79,7 +80,7 @@ class CudaTest : public ::testing::Test {
   std::optional<ContextScope> scope_;
 };
 
-// Holds a stream up until it is opened: a host function, so nothing but the stream waits.
+// Blocks a stream until open() is called. It uses a host function, so that only the stream waits and not the caller.
 class Gate {
  public:
   void put(const DriverApi& api, CUstream stream) {

@@ -1,4 +1,4 @@
-// The driver, opened: what it says of itself and of errors; contexts.
+// Tests of Driver: its version and devices, the text of errors, and contexts.
 #include "cuda/driver.h"
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ TEST_F(DriverTest, HasEveryFunctionOfTheTable) {
     EXPECT_NE(function, nullptr) << name;
     ++functions;
   });
-  EXPECT_EQ(functions * sizeof(void*), sizeof(DriverApi));  // none is left out of the walk
+  EXPECT_EQ(functions * sizeof(void*), sizeof(DriverApi));  // for_each_function() visits every member
 }
 
 TEST_F(DriverTest, SaysWhichVersionIsNeeded) {

@@ -1,5 +1,5 @@
-// Launches of several processes, which wait for each other through memory that one has from the other; and what becomes
-// of launches that wait for one that finds no room, in a process whose devices have hardly any.
+// Tests of launches that wait for each other: in two processes, through device memory that each has opened from the
+// other, and in one process with devices that can run so few blocks that a launch may never start.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -15,9 +15,9 @@ namespace tutti::testing {
 namespace {
 
 using cuda::CUresult;
-using cuda::Line;
+using cuda::DeviceSession;
 using cuda::must;
-using cuda::Own;
+using cuda::ProcessChannel;
 using cuda::run_two;
 using device::Protocol;
 
@@ -27,7 +27,7 @@ Generator ring() {
   return find_generator({.kind = CollectiveKind::kAllReduce, .ranks = kRanks}, Algorithm::kRing).value();
 }
 
-// A rank's ends of connections, in memory that it shares: of each a mailbox, and room for envelopes and slots.
+// The memory of one rank that the other rank opens. For each connection it has a mailbox, envelopes and slots.
 struct Region {
   cuda::CUdeviceptr address = 0;
   GroupOptions options;
@@ -53,8 +53,9 @@ void connect(const DeviceGroup& group, const std::array<Region, kRanks>& regions
   }
 }
 
-// One rank's calls, in its own process and on its own device, each against what the host leaves.
-void run_calls(const Own& own, DeviceGroup& group, std::uint32_t rank, const GroupOptions& options) {
+// Makes the calls of one rank, in its own process and on its own device, and compares the results with those of the
+// host.
+void run_calls(const DeviceSession& own, DeviceGroup& group, std::uint32_t rank, const GroupOptions& options) {
   const auto module = cuda::Module::load(own.driver, kernels::device_image().data()).value();
   const auto stream = cuda::Stream::create(own.driver).value();
   for (std::uint64_t seed = 1; seed <= 3; ++seed) {
@@ -83,8 +84,8 @@ void run_calls(const Own& own, DeviceGroup& group, std::uint32_t rank, const Gro
 TEST(DeviceProcesses, LaunchesOfTwoProcessesMeetInMemoryOfBoth) {
   for (const Protocol protocol : {Protocol::kSimple, Protocol::kLl, Protocol::kLl128}) {
     SCOPED_TRACE(evaluator_of(protocol));
-    const auto rank_of = [protocol](std::uint32_t rank, Line line) {
-      const Own own = Own::on(static_cast<int>(rank));
+    const auto rank_of = [protocol](std::uint32_t rank, ProcessChannel channel) {
+      const DeviceSession own = DeviceSession::on(static_cast<int>(rank));
       register_device_kernels(*cuda::fake::control(), {.seed = rank, .policy = emu::Policy::kRandom, .weak = true});
       const GroupOptions options{.protocol = protocol, .threads = 64};
       DeviceGroup group(ring(), options);
@@ -95,28 +96,28 @@ TEST(DeviceProcesses, LaunchesOfTwoProcessesMeetInMemoryOfBoth) {
         const auto stream = cuda::Stream::create(own.driver).value();
         must(own.api.memset_d8_async(mine.address(), 0, bytes, stream.handle()) == CUresult::kSuccess);
         must(stream.synchronize().ok());
-        line.send(mine.share().value());
+        channel.send(mine.share().value());
         {
-          const auto other = cuda::PeerMemory::open(own.driver, line.receive<cuda::CUipcMemHandle>()).value();
+          const auto other = cuda::PeerMemory::open(own.driver, channel.receive<cuda::CUipcMemHandle>()).value();
           regions[rank].address = mine.address();
           regions[1 - rank].address = other.address();
           connect(group, regions);
           run_calls(own, group, rank, options);
         }
-        line.send('x');
-        line.receive<char>();  // the other has let go of it
+        channel.send('x');
+        channel.receive<char>();  // the other process has closed this process's memory
       }
     };
-    run_two([&](Line line) { rank_of(0, line); }, [&](Line line) { rank_of(1, line); });
+    run_two([&](ProcessChannel channel) { rank_of(0, channel); }, [&](ProcessChannel channel) { rank_of(1, channel); });
   }
 }
 
 enum class Launches : std::uint8_t { kOneEach, kOneForAll };
 
-// Two ranks that wait for each other on a device with room for so many blocks.
-void run_in_room(const char* blocks, Launches launches, device::Failure expected) {
+// Runs two ranks that wait for each other on a device that can run only `blocks` blocks at once.
+void run_with_blocks(const char* blocks, Launches launches, device::Failure expected) {
   must(setenv("FAKE_CUDA_BLOCKS", blocks, 1) == 0);
-  const Own own = Own::on(0);
+  const DeviceSession own = DeviceSession::on(0);
   register_device_kernels(*cuda::fake::control(), {});
   DeviceGroup group(ring(), {});
   CallOptions call;
@@ -142,8 +143,8 @@ void run_in_room(const char* blocks, Launches launches, device::Failure expected
 TEST(DeviceProcesses, LaunchesThatWaitForOneThatFindsNoRoomEndByTheirDeadline) {
   for (const Launches launches : {Launches::kOneEach, Launches::kOneForAll}) {
     SCOPED_TRACE(launches == Launches::kOneEach ? "one each" : "one for all");
-    run_two([&](Line) { run_in_room("1", launches, device::Failure::kTimedOut); },
-            [&](Line) { run_in_room("2", launches, device::Failure::kNone); });
+    run_two([&](ProcessChannel) { run_with_blocks("1", launches, device::Failure::kTimedOut); },
+            [&](ProcessChannel) { run_with_blocks("2", launches, device::Failure::kNone); });
   }
 }
 

@@ -1,4 +1,5 @@
-// What the tests of the device double share: the library's module, and its kernels launched by the driver.
+// Helpers for tests of the fake device: they load the library's module and launch its kernels with the driver's
+// functions.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -42,15 +43,16 @@ inline cuda::CUresult launch_evaluator(const cuda::Driver& driver, const cuda::M
   return launch_kernel(driver, module, evaluator_of(protocol), {device::blocks_of(launch), threads}, stream, launch);
 }
 
-class DeviceDoubleTest : public cuda::CudaTest {
+class FakeDeviceTest : public cuda::CudaTest {
  protected:
   void SetUp() override {
-    // Read once, when the double is first used: room for 8 ranks of 4 slices in one launch.
+    // Enough blocks for one launch of 8 ranks with 4 slices each. The fake driver reads the variable once, when it is
+    // first used.
     ASSERT_EQ(setenv("FAKE_CUDA_BLOCKS", "32", 1), 0);
     cuda::CudaTest::SetUp();
   }
 
-  // With the kernels as they were registered last.
+  // Loads the module, with the kernels that were registered last.
   cuda::Module load_module() const { return good(cuda::Module::load(driver(), kernels::device_image().data())); }
 
   void upload(const void* from, std::size_t bytes, cuda::CUdeviceptr to, const cuda::Stream& stream) const {

@@ -1,6 +1,7 @@
-// The evaluator launched by the driver: ranks on devices of their own, each in its stream and so in a world of its own,
-// and ranks that share a device and a launch; against the host executor. Buffers lie in device memory; what the ranks
-// share besides is DeviceGroup's, in host memory, which the double's kernels can use as well.
+// Tests of the evaluator kernels, launched by the fake driver. The ranks have one device each, with a stream and
+// therefore an emulator of its own, or they share one device and one launch. Results are compared with those of the
+// host executor. The buffers are in device memory. DeviceGroup has the other shared state in host memory, which kernels
+// of the fake driver can access, too.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -17,29 +18,29 @@ using cuda::CUresult;
 using device::Protocol;
 using emu::Policy;
 
-// Where a rank's part runs: members end in reverse.
-struct Seat {
+// The device resources of one rank. The order of the members matters, because they are destroyed in reverse order.
+struct RankDevice {
   cuda::PrimaryContext primary;
   cuda::Module module;
   cuda::Stream stream;
   cuda::DeviceMemory memory;
 };
 
-class DeviceRanks : public DeviceDoubleTest {
+class DeviceRanks : public FakeDeviceTest {
  protected:
   enum class Placement : std::uint8_t { kDeviceEach, kOneLaunch };
 
-  Seat sit(int device, const RankBuffers& buffers) {
+  RankDevice make_rank_device(int device, const RankBuffers& buffers) {
     auto primary = good(cuda::PrimaryContext::retain(driver(), device));
     const auto scope = good(cuda::ContextScope::enter(driver(), primary.context()));
-    Seat seat{std::move(primary), load_module(), good(cuda::Stream::create(driver())),
-              good(cuda::DeviceMemory::allocate(driver(), buffers.memory.size()))};
-    upload(buffers.memory.data(), buffers.memory.size(), seat.memory.address(), seat.stream);
-    EXPECT_TRUE(seat.stream.synchronize().ok());
-    return seat;
+    RankDevice rank_device{std::move(primary), load_module(), good(cuda::Stream::create(driver())),
+                           good(cuda::DeviceMemory::allocate(driver(), buffers.memory.size()))};
+    upload(buffers.memory.data(), buffers.memory.size(), rank_device.memory.address(), rank_device.stream);
+    EXPECT_TRUE(rank_device.stream.synchronize().ok());
+    return rank_device;
   }
 
-  // Runs the call on `ranks` ranks, and compares all of their memory with what the host leaves.
+  // Runs an all_reduce on `ranks` ranks, and compares all of their memory with that of ranks on the host.
   void run(std::uint32_t ranks, const GroupOptions& options, Placement placement, std::uint64_t count,
            std::uint64_t seed) {
     const Generator generator =
@@ -48,18 +49,20 @@ class DeviceRanks : public DeviceDoubleTest {
     CallOptions call;
     call.lengths.count = count;
     call.seed = seed;
-    for (int round = 0; round < 2; ++round, ++call.seed) {  // the second goes on with the first one's counters
+    for (int round = 0; round < 2; ++round, ++call.seed) {  // the second round continues with the counters of the first
       const std::vector<RankBuffers> host = run_on_host(generator, call, group.max_chunk_bytes());
       std::vector<RankBuffers> gpu = make_buffers(generator.shape, call);
       group.set_call(call, gpu);
-      std::vector<Seat> seats;
+      std::vector<RankDevice> rank_devices;
       for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-        seats.push_back(sit(placement == Placement::kDeviceEach ? static_cast<int>(rank) : 0, gpu[rank]));
-        group.call(rank).input = on_device(seats[rank].memory.address() + gpu[rank].input_at);
-        group.call(rank).output = on_device(seats[rank].memory.address() + gpu[rank].output_at);
+        rank_devices.push_back(
+            make_rank_device(placement == Placement::kDeviceEach ? static_cast<int>(rank) : 0, gpu[rank]));
+        group.call(rank).input = on_device(rank_devices[rank].memory.address() + gpu[rank].input_at);
+        group.call(rank).output = on_device(rank_devices[rank].memory.address() + gpu[rank].output_at);
       }
-      start(group, options, placement, seats);
-      for (std::uint32_t rank = 0; rank < ranks; ++rank) finish(group, rank, seats[rank], gpu[rank], seats[0].stream);
+      start(group, options, placement, rank_devices);
+      for (std::uint32_t rank = 0; rank < ranks; ++rank)
+        finish(group, rank, rank_devices[rank], gpu[rank], rank_devices[0].stream);
       for (std::uint32_t rank = 0; rank < ranks; ++rank) {
         EXPECT_TRUE(std::ranges::equal(gpu[rank].memory, host[rank].memory)) << "rank " << rank << ", seed " << seed;
       }
@@ -67,28 +70,30 @@ class DeviceRanks : public DeviceDoubleTest {
   }
 
  private:
-  void start(const DeviceGroup& group, const GroupOptions& options, Placement placement, std::vector<Seat>& seats) {
+  void start(const DeviceGroup& group, const GroupOptions& options, Placement placement,
+             std::vector<RankDevice>& rank_devices) {
     if (placement == Placement::kOneLaunch) {
-      ASSERT_EQ(launch_evaluator(driver(), seats[0].module, options.protocol, options.threads, seats[0].stream.handle(),
-                                 group.launch_of_all(DeviceGroup::Calls::kInline)),
+      ASSERT_EQ(launch_evaluator(driver(), rank_devices[0].module, options.protocol, options.threads,
+                                 rank_devices[0].stream.handle(), group.launch_of_all(DeviceGroup::Calls::kInline)),
                 CUresult::kSuccess);
       return;
     }
     for (std::uint32_t rank = 0; rank < group.ranks(); ++rank) {
-      const auto scope = good(cuda::ContextScope::enter(driver(), seats[rank].primary.context()));
-      ASSERT_EQ(launch_evaluator(driver(), seats[rank].module, options.protocol, options.threads,
-                                 seats[rank].stream.handle(), group.launch_of_rank(rank)),
+      const auto scope = good(cuda::ContextScope::enter(driver(), rank_devices[rank].primary.context()));
+      ASSERT_EQ(launch_evaluator(driver(), rank_devices[rank].module, options.protocol, options.threads,
+                                 rank_devices[rank].stream.handle(), group.launch_of_rank(rank)),
                 CUresult::kSuccess);
     }
   }
 
-  void finish(DeviceGroup& group, std::uint32_t rank, Seat& seat, RankBuffers& buffers, const cuda::Stream& launched) {
+  void finish(DeviceGroup& group, std::uint32_t rank, RankDevice& rank_device, RankBuffers& buffers,
+              const cuda::Stream& launched) {
     ASSERT_TRUE(launched.synchronize().ok());
-    const auto scope = good(cuda::ContextScope::enter(driver(), seat.primary.context()));
-    ASSERT_TRUE(seat.stream.synchronize().ok());
+    const auto scope = good(cuda::ContextScope::enter(driver(), rank_device.primary.context()));
+    ASSERT_TRUE(rank_device.stream.synchronize().ok());
     ASSERT_EQ(group.status(rank).failure, 0u) << "rank " << rank;
     ASSERT_TRUE(group.finished(rank)) << "rank " << rank;
-    download(seat.memory.address(), buffers.memory.data(), buffers.memory.size(), seat.stream);
+    download(rank_device.memory.address(), buffers.memory.data(), buffers.memory.size(), rank_device.stream);
   }
 };
 
@@ -112,18 +117,18 @@ TEST_F(DeviceRanks, RanksOfOneDeviceShareALaunch) {
   for (const Protocol protocol : {Protocol::kSimple, Protocol::kLl, Protocol::kLl128}) {
     SCOPED_TRACE(evaluator_of(protocol));
     register_device_kernels(fake(), {.policy = Policy::kRandom, .weak = true});
-    run(8, {.protocol = protocol, .slices = 4 / kThinner, .threads = 128 / kThinner}, Placement::kOneLaunch,
-        3'000 / kThinner, 5);
+    run(8, {.protocol = protocol, .slices = 4 / kSizeDivisor, .threads = 128 / kSizeDivisor}, Placement::kOneLaunch,
+        3'000 / kSizeDivisor, 5);
   }
 }
 
-// What the runtime will ask for most: few ranks, many threads.
+// The most frequent configuration of the runtime: few ranks with many threads.
 TEST_F(DeviceRanks, BlocksOf512Threads) {
-  register_device_kernels(fake(), DeviceDoubleOptions::from_environment());
+  register_device_kernels(fake(), FakeDeviceOptions::from_environment());
   run(2, {.slots = 4, .slot_bytes = 8192, .threads = 512}, Placement::kDeviceEach, 40'000, 9);
 }
 
-// One rank alone: it tells so by its own deadline, which the real clock counts.
+// Only one rank is launched. Its kernel must end with a timeout of its own, measured by the real clock.
 TEST_F(DeviceRanks, ARankWhosePeerNeverComesFailsByItsDeadline) {
   register_device_kernels(fake(), {});
   const Generator generator =
@@ -145,7 +150,8 @@ TEST_F(DeviceRanks, ARankWhosePeerNeverComesFailsByItsDeadline) {
   EXPECT_EQ(group.failure(0).peer, 1u);
 }
 
-// One without a deadline is ended by the double, and takes the context with it, as a real one would.
+// A kernel without a timeout that never finishes is ended by the fake device. The context then has an error, as with a
+// real driver.
 TEST_F(DeviceRanks, ALaunchThatIsStuckEndsAsATimeout) {
   register_device_kernels(fake(), {.stall_ms = 100});
   const Generator generator =

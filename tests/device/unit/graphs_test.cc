@@ -1,4 +1,4 @@
-// Capture of streams into graphs, and their replay.
+// Tests of the fake driver: capture of streams into graphs, and replay of graphs.
 #include <cstring>
 
 #include "tests/device/unit/driver_support.h"
@@ -41,7 +41,7 @@ class GraphsTest : public CudaTest {
     EXPECT_EQ(graph, nullptr);
     return result;
   }
-  // Replays it so many times in the stream, waits, and gives it back.
+  // Replays the graph `times` times in the stream, waits for the replays, and destroys the graph.
   void replay(CUgraph graph, int times) {
     CUgraphExec executable = nullptr;
     ASSERT_EQ(api().graph_instantiate(&executable, graph, 0), CUresult::kSuccess);
@@ -50,7 +50,7 @@ class GraphsTest : public CudaTest {
     EXPECT_EQ(api().graph_exec_destroy(executable), CUresult::kSuccess);
     EXPECT_EQ(api().graph_destroy(graph), CUresult::kSuccess);
   }
-  // The fork-and-join pattern: the other stream works between the two events.
+  // The pattern of fork and join: the other stream becomes part of the capture between the two events.
   void fork() {
     ASSERT_TRUE(event_->record(stream()).ok());
     ASSERT_TRUE(other_->wait(*event_).ok());
@@ -59,9 +59,9 @@ class GraphsTest : public CudaTest {
     ASSERT_TRUE(joined_->record(other()).ok());
     ASSERT_TRUE(stream_->wait(*joined_).ok());
   }
-  void count(CUstream where, std::atomic<int>& counter) {
+  void count(CUstream stream_handle, std::atomic<int>& counter) {
     const auto add = [](void* data) { ++*static_cast<std::atomic<int>*>(data); };
-    ASSERT_EQ(api().launch_host_func(where, add, &counter), CUresult::kSuccess);
+    ASSERT_EQ(api().launch_host_func(stream_handle, add, &counter), CUresult::kSuccess);
   }
 
   std::optional<Stream> stream_, other_;
@@ -118,7 +118,7 @@ TEST_F(GraphsTest, KernelsKeepTheArgumentsOfTheCapture) {
   EXPECT_EQ(sum, 20);
 }
 
-// The two branches wait for each other: they must run at the same time, in the graph as in the streams.
+// The two branches wait for each other, so a replay must run them at the same time.
 TEST_F(GraphsTest, BranchesRunBesideEachOther) {
   const CUdeviceptr word = memory_->address();
   const CUdeviceptr answer = word + 8;
@@ -141,7 +141,7 @@ TEST_F(GraphsTest, WhatWasNotJoinedIsRefused) {
   fork();
   count(other(), counter);
   EXPECT_EQ(end_result(), CUresult::kStreamCaptureUnjoined);
-  count(other(), counter);  // the other stream is free again
+  count(other(), counter);  // the other stream is no longer capturing
   EXPECT_TRUE(other_->synchronize().ok());
   EXPECT_EQ(counter, 1);
 }
@@ -153,7 +153,7 @@ TEST_F(GraphsTest, ExternalEventsAreNodesThatRunEachTime) {
   std::size_t nodes = 0;
   ASSERT_EQ(api().graph_get_nodes(graph, nullptr, &nodes), CUresult::kSuccess);
   EXPECT_EQ(nodes, 1U);
-  EXPECT_TRUE(*event_->finished());  // it may be asked: the capture did not take it
+  EXPECT_TRUE(*event_->finished());  // an external event does not belong to the capture, so it can be queried
   replay(graph, 2);
   EXPECT_TRUE(*event_->finished());
 }
@@ -171,7 +171,7 @@ TEST_F(GraphsTest, CallsThatCannotBeCapturedEndTheCapture) {
   EXPECT_EQ(api().event_query(event_->handle()), CUresult::kCapturedEvent);
   EXPECT_EQ(end_result(), CUresult::kStreamCaptureInvalidated);
   ASSERT_TRUE(event_->record(stream()).ok());
-  EXPECT_TRUE(event_->synchronize().ok());  // of use again
+  EXPECT_TRUE(event_->synchronize().ok());  // after a recording outside a capture, the event can be used again
   EXPECT_EQ(api().stream_begin_capture(nullptr, CaptureMode::kGlobal), CUresult::kStreamCaptureUnsupported);
 }
 

@@ -1,5 +1,6 @@
-// Jobs of several processes whose ranks have GPUs, for tests: every process is a fork of the test's, which never
-// touches the driver itself, and has one rank or several, each by a thread of its own.
+// Job: a test's job of several processes. Its ranks have GPUs. Every process is a fork of the test process and has one
+// or more ranks, each with a thread of its own. The test process itself must not call the driver, because a forked
+// child cannot use a driver that its parent has initialized.
 #pragma once
 
 #include <arpa/inet.h>
@@ -22,7 +23,7 @@ namespace tutti::testing {
 
 using Devices = std::vector<std::int32_t>;
 
-// Ends the process of a rank: what it found wrong has been printed.
+// If `holds` is false, prints `what` and ends the process of this rank with status 1.
 inline void must(bool holds, const std::string& what) {
   if (holds) return;
   fprintf(stderr, "rank failed: %s\n", what.c_str());
@@ -33,16 +34,17 @@ inline void must(const Status& status) { must(status.ok(), status.ok() ? "" : to
 class Job {
  public:
   using Body = std::function<void(Communicator& rank, const Gpu& gpu)>;
-  // Called by each rank before and after it is made. A rank that could not be made does nothing more; without these
-  // functions it ends its process.
+  // Functions that each rank calls before and after it creates its communicator. If these functions are given and the
+  // communicator cannot be created, the rank does nothing more. Without them, such a rank ends its process with an
+  // error.
   struct Making {
     std::function<void(std::int32_t rank)> begins;
     std::function<void(const Result<std::unique_ptr<Communicator>>& made)> ends;
   };
 
-  // One process for each.
+  // One process for each device, with one rank.
   explicit Job(const Devices& devices) : Job(each_alone(devices)) {}
-  // By process, the devices of its ranks.
+  // processes[i] has the devices of the ranks in process i.
   explicit Job(std::vector<Devices> processes)
       : processes_(std::move(processes)), listening_(socket(AF_INET, SOCK_STREAM, 0)) {
     sockaddr_in address{};
@@ -55,7 +57,8 @@ class Job {
     root_ = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
   }
 
-  // Runs `body` as every rank. `begin` is called in each process before its ranks are made. True: all have ended well.
+  // Runs `body` as every rank. `begin` is called in each process before its ranks are created. Returns true if all
+  // processes have exited with status 0.
   bool run(
       const Body& body, std::chrono::milliseconds timeout = std::chrono::seconds(60),
       const std::function<void()>& begin = [] {}, const Making* making = nullptr) {
@@ -68,7 +71,7 @@ class Job {
     }
     for (const Devices& devices : processes_) {
       const pid_t process = fork();
-      if (process == 0) be(first, devices, body, begin, making);
+      if (process == 0) run_process(first, devices, body, begin, making);
       processes.push_back(process);
       first += static_cast<std::int32_t>(devices.size());
     }
@@ -82,7 +85,8 @@ class Job {
     return all;
   }
 
-  // Calls that the host carries out in graphs keep what the graphs use for good.
+  // Allows the ranks to leak driver objects. Calls in graphs that the host carries out never free the memory that the
+  // graphs use.
   void may_keep_memory() { may_keep_memory_ = true; }
 
  private:
@@ -92,14 +96,16 @@ class Job {
     return processes;
   }
 
-  [[noreturn]] void be(std::int32_t first, const Devices& devices, const Body& body, const std::function<void()>& begin,
-                       const Making* making) {
+  [[noreturn]] void run_process(std::int32_t first, const Devices& devices, const Body& body,
+                                const std::function<void()>& begin, const Making* making) {
     setenv("TUTTI_ROOT", root_.c_str(), 1);
     setenv("TUTTI_JOB_ID", "device jobs", 1);
     if (first == 0) setenv("TUTTI_ROOT_FD", std::to_string(listening_).c_str(), 1);
     driver();
     begin();
-    std::vector<cuda::PrimaryContext> contexts;  // what ranks of a process share ends with the last of them
+    // Keep the primary contexts until all ranks of the process have finished. Otherwise the first rank to finish could
+    // destroy a context that others still use.
+    std::vector<cuda::PrimaryContext> contexts;
     for (const std::int32_t device : devices) contexts.push_back(*cuda::PrimaryContext::retain(driver(), device));
     std::barrier all_done(static_cast<std::ptrdiff_t>(devices.size()));
     std::vector<std::thread> ranks;
@@ -109,16 +115,19 @@ class Job {
         CommunicatorOptions options = options_;
         options.rank = first + static_cast<std::int32_t>(i);
         if (making != nullptr) making->begins(options.rank);
-        auto communicator = Communicator::create(options);  // the GPU is that of the current context
+        auto communicator = Communicator::create(options);  // uses the GPU of the current context
         if (making != nullptr) making->ends(communicator);
         if (making == nullptr) must(communicator.ok(), communicator.ok() ? "" : to_string(communicator.error()));
         if (communicator.ok()) body(**communicator, gpu);
-        all_done.arrive_and_wait();  // a rank that leaves is lost to those of its process and GPU
+        // Keep the communicator until all ranks of the process are done, because ranks that share its GPU would
+        // otherwise lose this rank as a peer.
+        all_done.arrive_and_wait();
       });
     }
     for (std::thread& rank : ranks) rank.join();
     contexts.clear();
-    // A rank whose set-up fails when its peers have opened its memory already keeps that, with a warning.
+    // With `making`, set-up may fail on purpose. If the peers of a rank have already opened its memory, it leaks this
+    // memory and logs a warning, so leaks are not checked.
     const std::string leaks = making == nullptr && !may_keep_memory_ ? small_devices().leaks() : "";
     must(leaks.empty(), leaks);
     _exit(0);

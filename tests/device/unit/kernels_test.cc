@@ -1,4 +1,5 @@
-// Launches: arguments are copied, kernels run beside each other as far as the device has room, failures stick.
+// Tests of the fake driver: launches of kernels. Arguments are copied, kernels run at the same time if the device has
+// enough free blocks, and a failed kernel breaks its context.
 #include <cstring>
 
 #include "tests/device/unit/driver_support.h"
@@ -45,7 +46,7 @@ TEST_F(KernelsTest, ArgumentsAreThoseOfTheTimeOfTheLaunch) {
   EXPECT_EQ(result, 3 * 2 * 32);
 }
 
-// Two kernels of which each waits for the other end only where both run at once.
+// Three kernels wait for each other, so they finish only if all of them run at the same time.
 TEST_F(KernelsTest, LaunchesOfSeveralStreamsAndDevicesRunAtOnce) {
   std::atomic<int> arrived{0};
   define("meet", {sizeof(int)}, [&arrived](const fake::FakeLaunch& launch) {
@@ -88,12 +89,13 @@ TEST_F(KernelsTest, AKernelThatFindsNoRoomWaitsForTheOneBeforeIt) {
   std::vector<Stream> streams;
   for (int i = 0; i < 4; ++i) streams.push_back(good(Stream::create(driver())));
   for (const Stream& stream : streams) {
-    ASSERT_EQ(launch(function("count"), stream.handle(), {}, 9), CUresult::kSuccess);  // 16 fit
+    ASSERT_EQ(launch(function("count"), stream.handle(), {}, 9), CUresult::kSuccess);  // the device has 16 blocks
   }
   for (const Stream& stream : streams) EXPECT_TRUE(stream.synchronize().ok());
   EXPECT_EQ(most, 1);
   most = 0;
-  ASSERT_EQ(launch(function("count"), streams[0].handle(), {}, 1000), CUresult::kSuccess);  // in waves
+  ASSERT_EQ(launch(function("count"), streams[0].handle(), {}, 1000),
+            CUresult::kSuccess);  // more blocks than the device has
   EXPECT_TRUE(streams[0].synchronize().ok());
   EXPECT_EQ(most, 1);
 }
@@ -111,9 +113,9 @@ TEST_F(KernelsTest, AFailedKernelLosesTheContextAndNothingElse) {
     ASSERT_FALSE(status.ok());
     EXPECT_EQ(status.error().scope, ErrorScope::kProcess);
     EXPECT_NE(status.error().message.find("CUDA_ERROR_ILLEGAL_ADDRESS"), std::string::npos);
-    EXPECT_FALSE(DeviceMemory::allocate(driver(), 64).ok());  // it sticks
+    EXPECT_FALSE(DeviceMemory::allocate(driver(), 64).ok());  // the context remains broken
   }
-  EXPECT_TRUE(DeviceMemory::allocate(driver(), 64).ok());  // in the other context
+  EXPECT_TRUE(DeviceMemory::allocate(driver(), 64).ok());  // the primary context still works
   fake().destroy_context(lent);
 }
 
@@ -141,7 +143,8 @@ TEST_F(KernelsTest, MisuseIsRefused) {
   {
     const auto scope = good(ContextScope::enter(driver(), primary.context()));
     const auto far = good(Stream::create(driver()));
-    EXPECT_EQ(launch(nothing, far.handle(), {&value}), CUresult::kInvalidHandle);  // a module of another context
+    EXPECT_EQ(launch(nothing, far.handle(), {&value}),
+              CUresult::kInvalidHandle);  // the module belongs to another context
   }
   module_.reset();
   EXPECT_EQ(with(1, 32, 0, arguments.data()), CUresult::kInvalidHandle);  // unloaded

@@ -1,6 +1,6 @@
-// Calls on device memory whose context is lost (a kernel failed, it was destroyed), over the double: a stream that will
-// never come to a call says nothing, and still the call ends, its rank is told why, and the peers hear whose fault it
-// is.
+// Tests of calls on device memory whose context is lost, because a kernel failed or the context was destroyed; with the
+// fake driver. Such a stream never reaches the call and does not report anything by itself. Nevertheless the call must
+// end, its rank must report the reason, and the errors of the peers must name that rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,30 +24,32 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kSoon{5};  // the communicators' timeouts are 20 s
 
-enum class Way { kKernel, kDestroyed };
+enum class LossCause { kKernel, kDestroyed };
 
-// How two ranks are put to devices, and how rank 0 loses its context, which is not rank 1's.
+// The configuration of two ranks, the number of their devices, and how rank 0 loses its context. Rank 1 has a context
+// of its own.
 struct Loss {
-  WorldKind world;
+  JobConfiguration configuration;
   int devices;
-  Way way;
+  LossCause cause;
   std::string name() const {
-    return std::string(world.name) + (devices == 1 ? " one device" : " two devices") +
-           (way == Way::kKernel ? " a kernel fails" : " it is destroyed");
+    return std::string(configuration.name) + (devices == 1 ? " one device" : " two devices") +
+           (cause == LossCause::kKernel ? " a kernel fails" : " it is destroyed");
   }
 };
 
 std::vector<Loss> losses() {
   std::vector<Loss> all;
-  for (const WorldKind& world : {kWorlds[0], kWorlds[1], kAttachedWorlds[0]}) {
+  for (const JobConfiguration& configuration : {kConfigurations[0], kConfigurations[1], kAttachedConfigurations[0]}) {
     for (const int devices : {1, 2}) {
-      for (const Way way : {Way::kKernel, Way::kDestroyed}) all.push_back({world, devices, way});
+      for (const LossCause cause : {LossCause::kKernel, LossCause::kDestroyed})
+        all.push_back({configuration, devices, cause});
     }
   }
   return all;
 }
 
-// A kernel that runs until it is told to, and then fails.
+// A kernel that runs until fail() is called, and then fails with kIllegalAddress.
 class BadKernel {
  public:
   explicit BadKernel(const Gpu& gpu) : stream_(static_cast<cuda::CUstream>(gpu.stream())) {
@@ -70,7 +72,7 @@ class BadKernel {
   std::optional<cuda::Module> module_;
 };
 
-// A context of its own on a device, destroyed at the end at the latest.
+// A context on a device that is not the primary one. The destructor destroys it, if destroy() was not called.
 class OwnContext {
  public:
   explicit OwnContext(int device) : context_(fake().create_context(device)) {}
@@ -92,7 +94,7 @@ CollectiveCall sum(const cuda::DeviceMemory& memory, std::size_t count = 1000) {
           .type = DataType::kInt32};
 }
 
-// The first error of the communicator that async_status() tells.
+// Waits until async_status() reports an error and returns that error, or returns success after a timeout.
 Status later_status(Communicator& rank) {
   const auto start = Clock::now();
   while (Clock::now() - start < 2 * kSoon) {
@@ -102,12 +104,13 @@ Status later_status(Communicator& rank) {
   return {};
 }
 
-void expect_this_rank_lost(const Status& status, Way way) {
+void expect_this_rank_lost(const Status& status, LossCause cause) {
   ASSERT_FALSE(status.ok());
   EXPECT_GE(status.error().scope, ErrorScope::kCommunicator);
-  EXPECT_THAT(status.error().message,
-              AllOf(HasSubstr("GPU 0"), HasSubstr("lost"),
-                    AnyOf(HasSubstr(way == Way::kKernel ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_CONTEXT"))));
+  EXPECT_THAT(
+      status.error().message,
+      AllOf(HasSubstr("GPU 0"), HasSubstr("lost"),
+            AnyOf(HasSubstr(cause == LossCause::kKernel ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_CONTEXT"))));
 }
 
 void expect_unusable(Communicator& rank) {
@@ -116,7 +119,7 @@ void expect_unusable(Communicator& rank) {
   EXPECT_FALSE(refused.ok());
 }
 
-// Rank 0's stream loses its context in front of the call.
+// The context of rank 0 is lost while its stream is still busy with work before the call.
 void lose_before_the_input(Communicator& rank, const Loss& loss) {
   OwnContext context(0);
   const Gpu gpu(0, context.handle());
@@ -127,20 +130,20 @@ void lose_before_the_input(Communicator& rank, const Loss& loss) {
   ASSERT_TRUE(work.ok()) << to_string(work.error());
   const auto start = Clock::now();
   std::thread other;
-  if (loss.way == Way::kKernel) kernel.fail();
-  if (loss.way == Way::kDestroyed) {  // which waits for the kernel
+  if (loss.cause == LossCause::kKernel) kernel.fail();
+  if (loss.cause == LossCause::kDestroyed) {  // destroy() waits for the kernel, so it needs a thread of its own
     other = std::thread([&] { context.destroy(); });
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     kernel.fail();
   }
   const Status status = work->wait();
   EXPECT_LT(Clock::now() - start, kSoon);
-  expect_this_rank_lost(status, loss.way);
+  expect_this_rank_lost(status, loss.cause);
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().rank, 0);
   EXPECT_THAT(status.error().message, AllOf(HasSubstr("all_reduce"), HasSubstr("before a call's input was copied")));
-  expect_this_rank_lost(rank.async_status(), loss.way);
-  EXPECT_TRUE(rank.async_status().ok()) << "told once";
+  expect_this_rank_lost(rank.async_status(), loss.cause);
+  EXPECT_TRUE(rank.async_status().ok()) << "the error was reported twice";
   expect_unusable(rank);
   if (other.joinable()) other.join();
 }
@@ -148,7 +151,7 @@ void lose_before_the_input(Communicator& rank, const Loss& loss) {
 TEST(LostContexts, BeforeTheInputWasCopiedAllRanksAreTold) {
   for (const Loss& loss : losses()) {
     SCOPED_TRACE(loss.name());
-    Communicators ranks = make_world(loss.world, 2);
+    Communicators ranks = make_configured_ranks(loss.configuration, 2);
     on_every_rank(ranks, [&](Communicator& rank) {
       if (rank.rank() == 0) return lose_before_the_input(rank, loss);
       const Gpu gpu(loss.devices - 1);
@@ -158,7 +161,7 @@ TEST(LostContexts, BeforeTheInputWasCopiedAllRanksAreTold) {
       ASSERT_TRUE(work.ok()) << to_string(work.error());
       const Status status = work->wait();
       EXPECT_LT(Clock::now() - start, kSoon);
-      gpu.synchronize();  // the stream goes on
+      gpu.synchronize();  // the stream must continue
       ASSERT_FALSE(status.ok());
       EXPECT_EQ(status.error().rank, 0) << to_string(status.error());
       EXPECT_EQ(status.error().scope, ErrorScope::kCommunicator) << to_string(status.error());
@@ -168,11 +171,11 @@ TEST(LostContexts, BeforeTheInputWasCopiedAllRanksAreTold) {
   }
 }
 
-// Where both ranks live in the context, each finds out by itself.
+// Both ranks use the context that is lost. Each must detect the loss by itself.
 TEST(LostContexts, RanksThatShareOneAreBothTold) {
-  for (const WorldKind& world : kWorlds) {
-    SCOPED_TRACE(world.name);
-    Communicators ranks = make_world(world, 2);
+  for (const JobConfiguration& configuration : kConfigurations) {
+    SCOPED_TRACE(configuration.name);
+    Communicators ranks = make_configured_ranks(configuration, 2);
     OwnContext context(0);
     const Gpu gpu(0, context.handle());
     BadKernel kernel(gpu);
@@ -194,7 +197,7 @@ TEST(LostContexts, RanksThatShareOneAreBothTold) {
   }
 }
 
-// Rank 0's input has been sent when its context goes; the result comes and cannot be copied back.
+// The context of rank 0 is lost after its input was sent. The result arrives but cannot be copied back to the device.
 void lose_before_the_output(Communicator& rank, const Loss& loss, std::atomic<bool>& lost,
                             const std::atomic<bool>& sent) {
   OwnContext context(0);
@@ -209,7 +212,7 @@ void lose_before_the_output(Communicator& rank, const Loss& loss, std::atomic<bo
   ASSERT_TRUE(work.ok()) << to_string(work.error());
   while (!sent) std::this_thread::yield();
   EXPECT_FALSE(work->test());
-  if (loss.way == Way::kKernel) {
+  if (loss.cause == LossCause::kKernel) {
     kernel.launch(second.handle());
     kernel.fail();
     EXPECT_FALSE(second.synchronize().ok());
@@ -220,18 +223,18 @@ void lose_before_the_output(Communicator& rank, const Loss& loss, std::atomic<bo
   const auto start = Clock::now();
   const Status status = work->wait();
   EXPECT_LT(Clock::now() - start, kSoon);
-  expect_this_rank_lost(status, loss.way);
+  expect_this_rank_lost(status, loss.cause);
   ASSERT_FALSE(status.ok());
   EXPECT_THAT(status.error().message, HasSubstr("before a call's output was copied back"));
-  expect_this_rank_lost(rank.async_status(), loss.way);
+  expect_this_rank_lost(rank.async_status(), loss.cause);
   expect_unusable(rank);
 }
 
 TEST(LostContexts, BeforeTheOutputWasCopiedTheWorkEnds) {
   for (const Loss& loss : losses()) {
-    if (loss.devices == 2) continue;  // rank 1 has none
+    if (loss.devices == 2) continue;  // in this test rank 1 has no device
     SCOPED_TRACE(loss.name());
-    Communicators ranks = make_world(loss.world, 2);
+    Communicators ranks = make_configured_ranks(loss.configuration, 2);
     std::atomic<bool> lost{false};
     std::atomic<bool> sent{false};
     on_every_rank(ranks, [&](Communicator& rank) {
@@ -246,8 +249,8 @@ TEST(LostContexts, BeforeTheOutputWasCopiedTheWorkEnds) {
   }
 }
 
-// Nobody waits for the call: async_status() finds out, and a call that comes too late says so at once; either way the
-// peers hear of it.
+// Rank 0 has no Work to wait for. Either async_status() reports the loss (`asks`), or the next call fails at once. In
+// both cases the peer must report an error that names rank 0.
 TEST(LostContexts, WithoutAWorkTheCommunicatorTells) {
   for (const bool asks : {false, true}) {
     Communicators ranks = make_ranks(2);
@@ -280,10 +283,11 @@ TEST(LostContexts, WithoutAWorkTheCommunicatorTells) {
   }
 }
 
-// Calls of which nobody has heard anything when the communicator ends.
+// The communicator is destroyed while calls are outstanding and their loss was not yet reported. This must not wait,
+// and must free all pinned memory.
 TEST(LostContexts, TheEndOfTheCommunicatorWaitsForNothingAndGivesAllBack) {
-  static_cast<void>(fake().leaks());  // what other tests' contexts took with them is told once
-  for (const Way way : {Way::kKernel, Way::kDestroyed}) {
+  static_cast<void>(fake().leaks());  // clears the leaks that other tests' contexts left
+  for (const LossCause cause : {LossCause::kKernel, LossCause::kDestroyed}) {
     Communicators ranks = make_ranks(2);
     OwnContext context(0);
     std::optional<Gpu> gpu(std::in_place, 0, context.handle());
@@ -294,7 +298,7 @@ TEST(LostContexts, TheEndOfTheCommunicatorWaitsForNothingAndGivesAllBack) {
     kernel->fail();
     EXPECT_EQ(driver().api().stream_synchronize(static_cast<cuda::CUstream>(gpu->stream())),
               cuda::CUresult::kIllegalAddress);
-    if (way == Way::kDestroyed) context.destroy();
+    if (cause == LossCause::kDestroyed) context.destroy();
     const auto start = Clock::now();
     ranks.clear();
     EXPECT_LT(Clock::now() - start, kSoon);
@@ -303,10 +307,10 @@ TEST(LostContexts, TheEndOfTheCommunicatorWaitsForNothingAndGivesAllBack) {
 }
 
 TEST(LostContexts, PeersThatGiveUpLetTheStreamGoOn) {
-  for (const WorldKind& world : kWorlds) {
+  for (const JobConfiguration& configuration : kConfigurations) {
     for (const bool held_up : {false, true}) {
-      SCOPED_TRACE(std::string(world.name) + (held_up ? " before the input" : " after it"));
-      Communicators ranks = make_world(world, 2);
+      SCOPED_TRACE(std::string(configuration.name) + (held_up ? " before the input" : " after it"));
+      Communicators ranks = make_configured_ranks(configuration, 2);
       const Gpu gpu(0);
       auto word = *cuda::PinnedMemory::allocate(driver(), 64);
       auto* held = new (word.bytes().data()) std::atomic<std::uint32_t>(held_up ? 0 : 1);
@@ -329,7 +333,8 @@ TEST(LostContexts, PeersThatGiveUpLetTheStreamGoOn) {
   }
 }
 
-// What asks the driver meanwhile must not end a capture that somebody has under way.
+// While a call is outstanding, the library regularly asks the driver for its state. This must not invalidate a capture
+// that the program has in progress.
 TEST(LostContexts, LookingDisturbsNoCapture) {
   Communicators ranks = make_ranks(1);
   const Gpu gpu(0);
@@ -345,7 +350,7 @@ TEST(LostContexts, LookingDisturbsNoCapture) {
   const unsigned before = fake().calls("cuEventQuery");
   const auto start = Clock::now();
   while (fake().calls("cuEventQuery") < before + 2 && Clock::now() - start < kSoon) std::this_thread::yield();
-  EXPECT_GE(fake().calls("cuEventQuery"), before + 2) << "nobody looks";
+  EXPECT_GE(fake().calls("cuEventQuery"), before + 2) << "the library does not ask the driver";
   cuda::CUgraph graph = nullptr;
   EXPECT_EQ(driver().api().stream_end_capture(other.handle(), &graph), cuda::CUresult::kSuccess);
   EXPECT_EQ(driver().api().graph_destroy(graph), cuda::CUresult::kSuccess);

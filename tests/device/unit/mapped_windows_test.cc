@@ -1,5 +1,6 @@
-// Mapped virtual memory, registered: one allocation or several side by side, between processes and GPUs; what cannot be
-// shared and what fails on the way is told on all ranks, and nothing of it is left.
+// Tests of registered memory that was mapped with the virtual memory functions (cuMemMap): one allocation or several
+// adjacent ones, between processes and between GPUs. Memory that cannot be shared, and failures during the
+// registration, must be reported on all ranks and must leak nothing.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -19,7 +20,8 @@ constexpr std::size_t kGranule = std::size_t{2} << 20;
 
 std::byte* byte_at(cuda::CUdeviceptr address) { return reinterpret_cast<std::byte*>(address); }
 
-// Allocations of so many granules, side by side, that `device` may use.
+// Maps adjacent allocations on `device`, with access for `device`. granules[i] is the size of allocation i, in
+// granules.
 cuda::MappedMemory mapped(int device, const std::vector<std::size_t>& granules) {
   std::size_t all = 0;
   for (const std::size_t one : granules) all += one;
@@ -46,11 +48,12 @@ std::ptrdiff_t open_files() {
 class MappedWindows : public ::testing::TestWithParam<std::vector<Devices>> {
  protected:
   static bool run(const Job::Body& body) {
-    return Job(GetParam()).run(body, std::chrono::seconds(60), [] { Tap::begin(); });
+    return Job(GetParam()).run(body, std::chrono::seconds(60), [] { SlotInspector::begin(); });
   }
 };
 
-// The ranks' memory is cut in different places, and every buffer lies across a cut of some rank.
+// The ranks' memory consists of allocations of different sizes, and every buffer crosses the boundary between two
+// allocations of some rank.
 TEST_P(MappedWindows, CarryCallsPastTheSlots) {
   EXPECT_TRUE(run([](Communicator& rank, const Gpu& gpu) {
     const auto ranks = static_cast<std::size_t>(rank.size());
@@ -66,11 +69,11 @@ TEST_P(MappedWindows, CarryCallsPastTheSlots) {
     {
       const Memory window = registered(rank, in - 64, (ranks + 2) * kBlock);
       gather(rank, gpu, in, out);
-      must(all_untouched(rank), "all_gather went by slots");
+      must(all_untouched(rank), "all_gather used slots");
       gather(rank, gpu, nullptr, in);
-      must(all_untouched(rank), "all_gather in place went by slots");
+      must(all_untouched(rank), "all_gather in place used slots");
       sum(rank, gpu, in, out, Algorithm::kOneShot);
-      must(all_untouched(rank), "all_reduce went by slots");
+      must(all_untouched(rank), "all_reduce used slots");
       for (const Algorithm algorithm : {Algorithm::kTwoShot, Algorithm::kRing, Algorithm::kDoubleTree}) {
         sum(rank, gpu, in, out, algorithm);
         sum(rank, gpu, out, out, algorithm);
@@ -82,7 +85,7 @@ TEST_P(MappedWindows, CarryCallsPastTheSlots) {
   }));
 }
 
-// Of one rank such memory, of the next what cuMemAlloc gave; from the allocator that makes memory to be shared.
+// Even ranks register mapped memory (from ShareableMemory), and odd ranks memory of cuMemAlloc.
 TEST_P(MappedWindows, MeetPlainOnes) {
   EXPECT_TRUE(run([](Communicator& rank, const Gpu& gpu) {
     const auto ranks = static_cast<std::size_t>(rank.size());
@@ -94,7 +97,7 @@ TEST_P(MappedWindows, MeetPlainOnes) {
       const Memory window = registered(rank, in, (ranks + 1) * kBlock);
       mark_slots(rank);
       gather(rank, gpu, in, in + kBlock);
-      must(all_untouched(rank), "all_gather went by slots");
+      must(all_untouched(rank), "all_gather used slots");
       sum(rank, gpu, in, in + kBlock, Algorithm::kTwoShot);
       must(rank.barrier());
     }
@@ -105,21 +108,23 @@ TEST_P(MappedWindows, MeetPlainOnes) {
 INSTANTIATE_TEST_SUITE_P(Processes, MappedWindows, ::testing::ValuesIn(kProcesses),
                          [](const auto& its) { return name_of(its.param); });
 
-// More than one round passes: 64 files at once of two ranks. No file stays open.
+// Two ranks exchange at most 64 file descriptors in a round, so this registration needs several rounds. No file may
+// stay open afterwards.
 TEST(MappedWindowsOfManyParts, AreMappedInOrder) {
   EXPECT_TRUE(Job(Devices{0, 1}).run([](Communicator& rank, const Gpu& gpu) {
     const std::size_t parts = rank.rank() == 0 ? 130 : 3;
     const cuda::MappedMemory memory = mapped(device_of_current(), std::vector<std::size_t>(parts, 1));
-    // A block across the last cut but some: where a part is not in its place, what arrives is wrong.
+    // The buffers cross boundaries near the begin and the end of the memory, so that the result is wrong if the parts
+    // are mapped in the wrong order.
     std::byte* in = byte_at(memory.address() + (parts - 1) * kGranule) - kBlock / 2;
     std::byte* out = byte_at(memory.address() + kGranule) - kBlock;
     sum(rank, gpu, in, out, Algorithm::kOneShot);
-    gather(rank, gpu, in, out);  // the plans, which are kept, have memory, too
+    gather(rank, gpu, in, out);  // makes the plans, which are kept and have memory (files) of their own
     const auto before = open_files();
     {
       const Memory window = registered(rank, byte_at(memory.address()), parts * kGranule);
       must(rank.barrier());
-      // The double keeps a file of its own for every mapping.
+      // The fake driver keeps one file open for every mapping.
       const auto peers = static_cast<std::ptrdiff_t>(rank.rank() == 0 ? 3 : 130);
       must(open_files() == before + peers, "files that stay open");
       sum(rank, gpu, in, out, Algorithm::kOneShot);
@@ -131,7 +136,7 @@ TEST(MappedWindowsOfManyParts, AreMappedInOrder) {
   }));
 }
 
-// GPUs of one process: each maps the others' at addresses of its own.
+// GPUs of one process. Each GPU maps the memory of the other GPUs at addresses of its own.
 TEST(MappedWindowsOfOneProcess, AreMappedForTheOtherGpus) {
   EXPECT_TRUE(Job(std::vector<Devices>{Devices{0, 1, 1}}).run([](Communicator& rank, const Gpu& gpu) {
     const cuda::MappedMemory memory = mapped(device_of_current(), {1, 1});
@@ -143,7 +148,8 @@ TEST(MappedWindowsOfOneProcess, AreMappedForTheOtherGpus) {
     {
       const Memory window = registered(rank, in, 4 * kBlock);
       must(rank.barrier());
-      // Rank 0 maps two pieces of two allocations, ranks 1 and 2 rank 0's; ranks 1 and 2 share a GPU.
+      // Rank 0 maps two parts of each of two allocations (4 mappings). Ranks 1 and 2 share a GPU; each of them maps the
+      // two parts of rank 0 (4 more).
       must(small_devices().calls("cuMemMap") == maps + 8, "mappings");
       must(rank.barrier());
       sum(rank, gpu, in, in + kBlock, Algorithm::kTwoShot);
@@ -186,7 +192,7 @@ TEST(MappedWindowErrors, AreToldOnAllRanks) {
       auto window = rank.register_memory(byte_at(partly.address() + kGranule) - 64, 128);
       must(refused(window, ErrorCode::kInvalidArgument, "memory of GPU"), "two GPUs");
     }
-    // Every step of the way, on one rank: nothing stays behind, which the end of the job checks.
+    // Each step of the registration fails once, on rank 2. The Job checks for leaks at its end.
     sum(rank, gpu, data, data + kGranule - 64, Algorithm::kOneShot);
     const auto before = open_files();
     for (const char* step : {"cuMemRetainAllocationHandle", "cuMemExportToShareableHandle", "cuMemAddressReserve",
@@ -201,7 +207,8 @@ TEST(MappedWindowErrors, AreToldOnAllRanks) {
       sum(rank, gpu, data, data + kGranule - 64, Algorithm::kOneShot);
       must(rank.barrier());
     }
-    must(open_files() == before, "files that stay open");  // untaken ones are closed when the next ones come
+    // Descriptors that a failed registration left unread are closed when the next ones arrive.
+    must(open_files() == before, "files that stay open");
     must(rank.barrier());
   }));
 }

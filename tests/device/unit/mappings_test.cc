@@ -1,4 +1,4 @@
-// Virtual memory of the double: physical memory, addresses, and who may use them.
+// Tests of the fake driver: virtual memory management, i.e. physical memory, reserved addresses, mappings and access.
 #include <unistd.h>
 
 #include "cuda/pointer.h"
@@ -23,7 +23,7 @@ class MappingsTest : public CudaTest {
     EXPECT_EQ(api().mem_address_reserve(&address, bytes, 0, 0, 0), CUresult::kSuccess);
     return address;
   }
-  CUresult let(CUdeviceptr address, int device) {
+  CUresult allow_access(CUdeviceptr address, int device) {
     const CUmemAccessDesc access{{MemLocationType::kDevice, device}, MemAccess::kReadWrite};
     return api().mem_set_access(address, kBytes, &access, 1);
   }
@@ -40,7 +40,7 @@ TEST_F(MappingsTest, MappedMemoryIsUsableOnceAccessIsGiven) {
   ASSERT_EQ(api().mem_map(address, kBytes, 0, handle, 0), CUresult::kSuccess);
   const auto stream = good(Stream::create(driver()));
   EXPECT_EQ(api().memset_d8_async(address, 1, 4, stream.handle()), CUresult::kInvalidValue);
-  ASSERT_EQ(let(address, 0), CUresult::kSuccess);
+  ASSERT_EQ(allow_access(address, 0), CUresult::kSuccess);
   ASSERT_EQ(api().memset_d8_async(address, 1, 4, stream.handle()), CUresult::kSuccess);
   std::uint32_t word = 0;
   ASSERT_EQ(api().memcpy_dtoh_async(&word, address, 4, stream.handle()), CUresult::kSuccess);
@@ -48,7 +48,7 @@ TEST_F(MappingsTest, MappedMemoryIsUsableOnceAccessIsGiven) {
   EXPECT_EQ(good(classify(driver(), std::bit_cast<void*>(address))), (PointerInfo{MemoryKind::kDevice, 0, nullptr}));
   CUipcMemHandle ipc;
   EXPECT_EQ(api().ipc_get_mem_handle(&ipc, address), CUresult::kInvalidValue);
-  EXPECT_EQ(api().mem_release(handle), CUresult::kSuccess);  // lives on while it is mapped
+  EXPECT_EQ(api().mem_release(handle), CUresult::kSuccess);  // the memory remains as long as it is mapped
   EXPECT_EQ(api().mem_address_free(address, kBytes), CUresult::kInvalidValue);
   EXPECT_EQ(api().mem_unmap(address, kBytes), CUresult::kSuccess);
   EXPECT_EQ(api().mem_address_free(address, kBytes), CUresult::kSuccess);
@@ -59,7 +59,7 @@ TEST_F(MappingsTest, OneMemoryMayLieAtSeveralAddresses) {
   const CUdeviceptr addresses = reserve(2 * kBytes);
   for (const CUdeviceptr address : {addresses, addresses + kBytes}) {
     ASSERT_EQ(api().mem_map(address, kBytes, 0, handle, 0), CUresult::kSuccess);
-    ASSERT_EQ(let(address, 0), CUresult::kSuccess);
+    ASSERT_EQ(allow_access(address, 0), CUresult::kSuccess);
   }
   const auto stream = good(Stream::create(driver()));
   ASSERT_EQ(api().memset_d8_async(addresses, 7, 4, stream.handle()), CUresult::kSuccess);
@@ -89,7 +89,7 @@ TEST_F(MappingsTest, AMappingIsTracedToItsMemory) {
   std::size_t bytes = 0;
   ASSERT_EQ(api().mem_map(address + kBytes, kBytes, 0, found, 0), CUresult::kSuccess);
   ASSERT_EQ(api().mem_get_address_range(&base, &bytes, address + kBytes + 1), CUresult::kSuccess);
-  EXPECT_EQ(base, address + kBytes) << "of one mapping, not of all that lie side by side";
+  EXPECT_EQ(base, address + kBytes) << "the range must be that of one mapping, not of all adjacent mappings";
   EXPECT_EQ(bytes, kBytes);
   const CUmemAccessDesc access{};
   EXPECT_EQ(api().mem_set_access(address, kBytes + 1, &access, 1), CUresult::kInvalidValue);
@@ -129,10 +129,10 @@ TEST_F(MappingsTest, MisuseIsRefused) {
   ASSERT_EQ(api().mem_map(address, kBytes, 0, handle, 0), CUresult::kSuccess);
   EXPECT_EQ(api().mem_map(address, kBytes, 0, handle, 0), CUresult::kInvalidValue);
   fake().set_peer_access(1, 0, false);
-  EXPECT_EQ(let(address, 1), CUresult::kInvalidDevice);
+  EXPECT_EQ(allow_access(address, 1), CUresult::kInvalidDevice);
   fake().set_peer_access(1, 0, true);
-  EXPECT_EQ(let(address, 1), CUresult::kSuccess);
-  EXPECT_EQ(let(address, 5), CUresult::kInvalidDevice);
+  EXPECT_EQ(allow_access(address, 1), CUresult::kSuccess);
+  EXPECT_EQ(allow_access(address, 5), CUresult::kInvalidDevice);
   EXPECT_EQ(api().mem_unmap(address, kBytes), CUresult::kSuccess);
   EXPECT_EQ(api().mem_unmap(address, kBytes), CUresult::kInvalidValue);
   EXPECT_EQ(api().mem_address_free(address, kBytes), CUresult::kSuccess);

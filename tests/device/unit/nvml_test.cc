@@ -1,4 +1,4 @@
-// NVML over its double.
+// Tests of Nvml, with the fake NVML library.
 #include "cuda/nvml.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ TEST(Nvml, TellsWhatGpusThereAreAndHowTheyAreConnected) {
                                      {3, NvLink::Remote::kSwitch, "0000:50:00.0", 40}};
   EXPECT_EQ(first->links, links);  // link 2 is down
   EXPECT_EQ(nvml->gpu(1)->mig_enabled, true);
-  EXPECT_EQ(*nvml->reach(0, 1), (PeerReach{.read = true, .write = true, .nvlink = true, .atomics = false}));
+  EXPECT_EQ(*nvml->reach(0, 1), (PeerAccess{.read = true, .write = true, .nvlink = true, .atomics = false}));
 }
 
 TEST(Nvml, RefusesAGpuThatIsNotThere) {

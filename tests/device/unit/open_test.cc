@@ -1,5 +1,5 @@
-// Opening the driver on machines of all kinds, by a program (probe.cc) that is started with the library that such a
-// machine has, or without any.
+// Tests of opening the driver on machines of different types. The test starts a program (probe.cc) with an environment
+// in which it finds a suitable driver library, or no library, and checks its output.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-// What the probe says with these assignments before its name, both outputs.
+// Runs the probe with these environment variables and returns its output (stdout and stderr).
 std::string probe(const std::string& environment, const std::string& mode = "") {
   const std::string command = "env " + environment + " " TUTTI_CUDA_PROBE " " + mode + " 2>&1";
   std::FILE* pipe = popen(command.c_str(), "r");

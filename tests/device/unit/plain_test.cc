@@ -1,4 +1,4 @@
-// The device double by kernels without connections: what the library's names do, by the driver's functions alone.
+// Tests of the fake device with kernels that use no connections, launched with the driver's functions only.
 #include "kernels/device/plain.h"
 
 #include <cstring>
@@ -12,18 +12,19 @@ namespace {
 
 using cuda::CUresult;
 
-class DevicePlain : public DeviceDoubleTest {
+class DevicePlain : public FakeDeviceTest {
  protected:
   void SetUp() override {
-    DeviceDoubleTest::SetUp();
-    register_device_kernels(fake(), DeviceDoubleOptions::from_environment());
+    FakeDeviceTest::SetUp();
+    register_device_kernels(fake(), FakeDeviceOptions::from_environment());
   }
 };
 
 TEST_F(DevicePlain, TheImageOfEveryBuildHasTheLibrarysKernels) {
   const auto image = kernels::device_image();
   ASSERT_GE(image.size(), 4u);
-  EXPECT_EQ(std::memcmp(image.data(), "fake", 4), 0) << "the library's own image was linked";
+  EXPECT_EQ(std::memcmp(image.data(), "fake", 4), 0)
+      << "the device code of the library was linked instead of the fake text";
   const cuda::Module module = load_module();
   for (const char* name : {"tutti_evaluate_simple", "tutti_evaluate_ll", "tutti_evaluate_ll128", "tutti_reduce",
                            "tutti_fill", "tutti_copy", "tutti_empty"})
@@ -31,7 +32,7 @@ TEST_F(DevicePlain, TheImageOfEveryBuildHasTheLibrarysKernels) {
   EXPECT_FALSE(module.function("tutti_evaluate").ok());
 }
 
-// More blocks than the device has room for (FAKE_CUDA_BLOCKS): they run one after another.
+// The launch has more blocks than can be resident (FAKE_CUDA_BLOCKS), so some of them run after others have finished.
 TEST_F(DevicePlain, FillAndCopyReachEveryWord) {
   constexpr std::uint64_t kWords = 64 * 512 + 7;
   constexpr std::uint64_t kBytes = kWords * 16;
@@ -41,8 +42,9 @@ TEST_F(DevicePlain, FillAndCopyReachEveryWord) {
   const auto to = good(cuda::DeviceMemory::allocate(driver(), kBytes + 16));
   constexpr std::uint64_t kPattern = 0x0123456789ABCDEF;
   const device::FillWork fill{on_device(from.address()), kWords, kPattern};
-  ASSERT_EQ(launch_kernel(driver(), module, "tutti_fill", {64, 512 / (kThinner * kThinner)}, stream.handle(), fill),
-            CUresult::kSuccess);
+  ASSERT_EQ(
+      launch_kernel(driver(), module, "tutti_fill", {64, 512 / (kSizeDivisor * kSizeDivisor)}, stream.handle(), fill),
+      CUresult::kSuccess);
   ASSERT_EQ(api().memset_d8_async(to.address(), 0, kBytes + 16, stream.handle()), CUresult::kSuccess);
   const device::CopyWork copy{on_device(from.address()), on_device(to.address()), kWords};
   ASSERT_EQ(launch_kernel(driver(), module, "tutti_copy", {3, 96}, stream.handle(), copy), CUresult::kSuccess);
@@ -72,7 +74,7 @@ TEST_F(DevicePlain, ReduceAddsItsSources) {
     work.destinations[work.destination_count++] = on_device(memory.back().address());
   }
   work.count = kCount;
-  work.rung = device::Rung::kFast;
+  work.mode = device::ReduceMode::kFast;
   ASSERT_EQ(launch_kernel(driver(), module, "tutti_reduce", {4, 128}, stream.handle(), work), CUresult::kSuccess);
   std::vector<float> expected(kCount);
   for (std::uint64_t i = 0; i < kCount; ++i) expected[i] = static_cast<float>(3 * i + 3000);
@@ -84,7 +86,7 @@ TEST_F(DevicePlain, ReduceAddsItsSources) {
 }
 
 TEST_F(DevicePlain, BlocksThatEntryCuDoesNotAllowAreRefused) {
-  cuda::CUcontext lent = fake().create_context(0);  // it is lost
+  cuda::CUcontext lent = fake().create_context(0);  // a context of its own, because the last launch breaks it
   {
     const auto scope = good(cuda::ContextScope::enter(driver(), lent));
     const cuda::Module module = load_module();
@@ -95,7 +97,7 @@ TEST_F(DevicePlain, BlocksThatEntryCuDoesNotAllowAreRefused) {
     EXPECT_EQ(fill(544), CUresult::kInvalidValue);
     EXPECT_EQ(fill(512), CUresult::kSuccess);
     EXPECT_TRUE(stream.synchronize().ok());
-    EXPECT_EQ(fill(33), CUresult::kSuccess);  // a device would run it, and wrongly
+    EXPECT_EQ(fill(33), CUresult::kSuccess);  // a real device would run the kernel, with a wrong result
     EXPECT_FALSE(stream.synchronize().ok());
   }
   fake().destroy_context(lent);

@@ -1,4 +1,4 @@
-// What a pointer points to.
+// Tests of classify(): which type of memory a pointer points to.
 #include "cuda/pointer.h"
 
 #include "tests/device/unit/driver_support.h"
@@ -28,7 +28,7 @@ TEST_F(PointerTest, DeviceMemoryNamesItsDeviceAndContext) {
   const auto scope = good(ContextScope::enter(driver(), other.context()));
   const auto far = good(DeviceMemory::allocate(driver(), 1024));
   EXPECT_EQ(good(classify(driver(), pointer(far.address()))), (PointerInfo{MemoryKind::kDevice, 1, other.context()}));
-  EXPECT_EQ(good(classify(driver(), pointer(memory.address()))), expected);  // whatever context is current
+  EXPECT_EQ(good(classify(driver(), pointer(memory.address()))), expected);  // independent of the current context
 }
 
 TEST_F(PointerTest, PinnedAndRegisteredMemoryArePinned) {

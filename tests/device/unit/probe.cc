@@ -1,5 +1,5 @@
-// Opens the driver and NVML as a program would on its machine, and tells what came of it, for open_test. `leak`: takes
-// memory and does not give it back.
+// The program that open_test.cc starts. It opens the driver and NVML as any program would, and prints the results.
+// With the argument `leak` it allocates memory and does not free it. With `behind` it first loads the driver by itself.
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -29,7 +29,7 @@ int main(int argc, char** argv) {
   const bool host = classify(&local).ok() && classify(&local)->kind == MemoryKind::kHost;
   std::printf("before: %s, host memory %s\n", Driver::loaded() == nullptr ? "not loaded" : "loaded",
               host ? "is the host's" : "is not the host's");
-  if (mode == "behind") {  // somebody else loads the driver: we notice
+  if (mode == "behind") {  // load the driver without the library, which must notice it
     void* library = dlopen(kDriverLibrary, RTLD_NOW | RTLD_LOCAL);
     std::printf("behind our back: %s\n", library != nullptr && Driver::loaded() != nullptr ? "noticed" : "not noticed");
   }

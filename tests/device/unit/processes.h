@@ -1,6 +1,6 @@
-// What tests of several processes over the double share: two children of a parent that never touches the driver (a
-// process that has cannot be forked into one that may), and a line between them. The functions end their process where
-// something is wrong, which the parent then tells.
+// Helpers for tests of several processes with the fake driver: two child processes, and a channel between them. The
+// parent must not call the driver, because a forked child cannot use a driver that its parent has initialized. If a
+// check fails, the child prints a message and exits, and the parent reports the failure.
 #pragma once
 
 #include <fcntl.h>
@@ -18,17 +18,17 @@
 
 namespace tutti::cuda {
 
-// Ends the process where something is not as it must be, and says where.
+// If `good` is false, prints the source location of the call and ends the process with status 1.
 inline void must(bool good, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   if (good) return;
-  std::fprintf(stderr, "%s:%d: not as it must be\n", file, line);
+  std::fprintf(stderr, "%s:%d: the check failed\n", file, line);
   _exit(1);
 }
 
-// One end of a line between two processes.
-class Line {
+// One end of a channel (a socket pair) between two processes. It carries values and file descriptors.
+class ProcessChannel {
  public:
-  explicit Line(int fd) : fd_(fd) {}
+  explicit ProcessChannel(int fd) : fd_(fd) {}
   template <class T>
   void send(const T& value) const {
     must(write(fd_, &value, sizeof(value)) == sizeof(value));
@@ -71,14 +71,14 @@ class Line {
   int fd_;
 };
 
-// A process with a driver and a context of a device.
-struct Own {
+// The driver in this process, with the primary context of a device, which is current.
+struct DeviceSession {
   const Driver& driver;
   const DriverApi& api;
   PrimaryContext primary;
   ContextScope scope;
 
-  static Own on(int device) {
+  static DeviceSession on(int device) {
     const Driver* driver = Driver::open().value();
     auto primary = PrimaryContext::retain(*driver, device).value();
     auto scope = ContextScope::enter(*driver, primary.context()).value();
@@ -86,8 +86,9 @@ struct Own {
   }
 };
 
-// Runs both in processes of their own; they must end well.
-inline void run_two(const std::function<void(Line)>& first, const std::function<void(Line)>& second) {
+// Runs `first` and `second` in a process each. Both must exit with status 0 and must not leak driver objects.
+inline void run_two(const std::function<void(ProcessChannel)>& first,
+                    const std::function<void(ProcessChannel)>& second) {
   std::array<int, 2> ends{};
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
   std::array<pid_t, 2> children{};
@@ -96,7 +97,7 @@ inline void run_two(const std::function<void(Line)>& first, const std::function<
     ASSERT_GE(children[i], 0);
     if (children[i] != 0) continue;
     alarm(30);
-    (i == 0 ? first : second)(Line(ends[i]));
+    (i == 0 ? first : second)(ProcessChannel(ends[i]));
     must(fake::control()->leaks().empty());
     _exit(0);
   }

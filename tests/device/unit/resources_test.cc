@@ -1,4 +1,5 @@
-// What is owned is given back: after success, after failure half way, and when the context or the driver went first.
+// Tests of the classes that own driver objects. They must release the objects after success, after a failure half way,
+// and must also work if the context or the driver ended before them.
 #include "cuda/resources.h"
 
 #include <gmock/gmock.h>
@@ -45,13 +46,14 @@ TEST_F(ResourcesTest, WhatGoesWithThePrimaryContextIsALeak) {
   const std::string lost = fake().leaks();
   EXPECT_THAT(lost, HasSubstr("device memory"));
   EXPECT_THAT(lost, HasSubstr("event"));
-  EXPECT_EQ(fake().leaks(), "");  // told once
+  EXPECT_EQ(fake().leaks(), "");  // each leak is reported once
 }
 
 TEST_F(ResourcesTest, EndInTheirContextWhereverTheyAreEnded) {
   auto stream = good(Stream::create(driver()));
   auto memory = good(DeviceMemory::allocate(driver(), 64));
-  std::thread([stream = std::move(stream), memory = std::move(memory)] {}).join();  // a thread without a context
+  std::thread([stream = std::move(stream), memory = std::move(memory)] {
+  }).join();  // destroys them in a thread without a context
   EXPECT_THAT(fake().leaks(), testing::Not(HasSubstr("stream")));
   EXPECT_THAT(fake().leaks(), testing::Not(HasSubstr("device memory")));
 }
@@ -124,12 +126,12 @@ TEST_F(ResourcesTest, OutliveTheDriver) {
   }
   EXPECT_FALSE(driver().device_count().ok());
   fake().set_deinitialized(false);
-  EXPECT_THAT(fake().leaks(), HasSubstr("device memory"));  // it could not be given back
+  EXPECT_THAT(fake().leaks(), HasSubstr("device memory"));  // it could not be freed
   fake().destroy_context(context());
 }
 
 TEST_F(ResourcesTest, ARefusalWithoutThatExcuseIsABug) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a process of its own, with a driver of its own
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // runs in a new process, so that it can initialize the driver
   EXPECT_DEATH(
       {
         const auto memory = good(DeviceMemory::allocate(driver(), 64));

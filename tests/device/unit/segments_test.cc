@@ -1,5 +1,6 @@
-// Calls that go in pieces (src/engine/segments.h), over the double of the CUDA driver: the bits of whole calls, copies
-// out before later copies in, failures in the midst of a call, captured calls.
+// Tests of calls that are divided into segments (src/engine/segments.h), with the fake driver. The results must be
+// equal bit by bit to those of undivided calls, and output is copied out before later input is copied in. Also tests
+// failures in the middle of a call, and captured calls.
 #include "engine/segments.h"
 
 #include <gmock/gmock.h>
@@ -24,20 +25,21 @@ using testing::HasSubstr;
 using Kind = CollectiveKind;
 
 constexpr std::chrono::seconds kLong{20};
-constexpr std::size_t kThree = 3 * kSegmentBytes;  // bytes that go in three pieces
+constexpr std::size_t kThree = 3 * kSegmentBytes;  // size of a call in bytes that has three segments
 
-// Ranks of one job, the first `with_gpu` of them with a device: their long calls go in pieces. With none, whole.
-Communicators make_mixed(const WorldKind& world, std::int32_t ranks, std::int32_t with_gpu,
+// Creates the ranks of a job. The first `with_gpu` ranks have a device. If at least one rank has a device, long calls
+// are divided into segments; otherwise they are not.
+Communicators make_mixed(const JobConfiguration& configuration, std::int32_t ranks, std::int32_t with_gpu,
                          std::chrono::milliseconds timeout = kLong) {
-  driver();  // loads it
+  driver();  // loads the driver before the communicators are created
   CommunicatorOptions options;
   options.timeout = timeout;
-  options.transport = world.transport;
-  options.attach = world.attach;
+  options.transport = configuration.transport;
+  options.attach = configuration.attach;
   for (std::int32_t rank = 0; rank < ranks; ++rank) {
     options.devices.push_back(rank < with_gpu ? rank % 2 : CommunicatorOptions::kNoDevice);
   }
-  auto made = Communicator::create_all(ranks, options, std::min(world.nodes, ranks));
+  auto made = Communicator::create_all(ranks, options, std::min(configuration.nodes, ranks));
   EXPECT_TRUE(made.ok()) << to_string(made.error());
   return std::move(*made);
 }
@@ -52,14 +54,14 @@ struct Shape {
   bool in_place;
 };
 
-// Numbers of many sizes, so that sums are rounded, and differently in another order.
+// Makes numbers of different magnitudes, so that sums are rounded and depend on the order of the additions.
 Bytes numbers(const Shape& shape, std::size_t count, std::uint32_t seed) {
   std::uint32_t state = seed;
   Bytes bytes(count * size_of(shape.type));
   const bool bfloat = shape.type == DataType::kBfloat16;
   for (std::size_t i = 0; i < bytes.size(); i += bfloat ? 2 : 4) {
     state = state * 1664525u + 1013904223u;
-    const std::uint32_t bits = (state & 0x80ffffffu) + 0x3e000000u;  // 2^-3 to 2^-1, of both signs
+    const std::uint32_t bits = (state & 0x80ffffffu) + 0x3e000000u;  // 2^-3 to 2^-1, positive or negative
     for (std::size_t byte = 0; byte < (bfloat ? 2u : 4u); ++byte) {
       bytes[i + byte] = static_cast<std::byte>(bits >> 8 * (byte + (bfloat ? 2 : 0)));
     }
@@ -67,7 +69,7 @@ Bytes numbers(const Shape& shape, std::size_t count, std::uint32_t seed) {
   return bytes;
 }
 
-// One rank's call on `buffer`: output, then input where it is not in place.
+// Makes the call of one rank. `buffer` has the output and then, if the call is not in place, the input.
 Status carry_out(Communicator& rank, const Shape& shape, std::byte* buffer, CallOptions options) {
   options.algorithm = shape.algorithm;
   return rank.run({.kind = shape.kind,
@@ -79,7 +81,7 @@ Status carry_out(Communicator& rank, const Shape& shape, std::byte* buffer, Call
                   options);
 }
 
-// The buffers of all ranks after the call.
+// Makes the call and returns the buffers of all ranks after it.
 std::vector<Bytes> outcome(Communicators& ranks, const Shape& shape, std::int32_t with_gpu) {
   std::vector<Bytes> buffers(ranks.size());
   on_every_rank(ranks, [&](Communicator& rank) {
@@ -101,86 +103,91 @@ std::vector<Bytes> outcome(Communicators& ranks, const Shape& shape, std::int32_
   return buffers;
 }
 
-// How many pieces the ranks with a GPU staged: each has two callbacks.
-std::size_t pieces_of(Communicators& ranks, const Shape& shape, std::int32_t with_gpu, std::vector<Bytes>& buffers) {
+// Makes the call and returns the number of segments that each rank with a GPU staged. A segment has two host functions
+// in the stream, so their number is counted.
+std::size_t segments_of(Communicators& ranks, const Shape& shape, std::int32_t with_gpu, std::vector<Bytes>& buffers) {
   const unsigned before = fake().calls("cuLaunchHostFunc");
   buffers = outcome(ranks, shape, with_gpu);
   const unsigned callbacks = fake().calls("cuLaunchHostFunc") - before;
   return callbacks / 2 / static_cast<unsigned>(with_gpu);
 }
 
-struct Way {
+struct AlgorithmCase {
   Kind kind;
   Algorithm algorithm;
 };
-constexpr Way kCutWays[] = {{Kind::kAllReduce, Algorithm::kTwoShot},
-                            {Kind::kAllReduce, Algorithm::kOneShot},
-                            {Kind::kAllReduce, Algorithm::kRecursiveDoubling},
-                            {Kind::kReduce, Algorithm::kDirect},
-                            {Kind::kReduce, Algorithm::kBinomial},
-                            {Kind::kReduce, Algorithm::kTree},
-                            {Kind::kReduce, Algorithm::kChain},
-                            {Kind::kBroadcast, Algorithm::kDirect},
-                            {Kind::kBroadcast, Algorithm::kBinomial},
-                            {Kind::kBroadcast, Algorithm::kDoubleTree},
-                            {Kind::kBroadcast, Algorithm::kRing},
-                            {Kind::kBroadcast, Algorithm::kChain},
-                            {Kind::kBroadcast, Algorithm::kTree}};
+constexpr AlgorithmCase kSegmentedCases[] = {{Kind::kAllReduce, Algorithm::kTwoShot},
+                                             {Kind::kAllReduce, Algorithm::kOneShot},
+                                             {Kind::kAllReduce, Algorithm::kRecursiveDoubling},
+                                             {Kind::kReduce, Algorithm::kDirect},
+                                             {Kind::kReduce, Algorithm::kBinomial},
+                                             {Kind::kReduce, Algorithm::kTree},
+                                             {Kind::kReduce, Algorithm::kChain},
+                                             {Kind::kBroadcast, Algorithm::kDirect},
+                                             {Kind::kBroadcast, Algorithm::kBinomial},
+                                             {Kind::kBroadcast, Algorithm::kDoubleTree},
+                                             {Kind::kBroadcast, Algorithm::kRing},
+                                             {Kind::kBroadcast, Algorithm::kChain},
+                                             {Kind::kBroadcast, Algorithm::kTree}};
 
-// Every way in one length, type and place; which, `turn` says.
-void expect_bits_of_the_whole(const WorldKind& world, std::int32_t ranks, std::int32_t with_gpu, int turn) {
-  Communicators whole = make_mixed(world, ranks, 0);
-  Communicators mixed = make_mixed(world, ranks, with_gpu);
-  for (const Way& way : kCutWays) {
+// Checks every case with one length and one data type, in place or not. `turn` selects the combination for each case.
+void expect_bits_of_the_whole(const JobConfiguration& configuration, std::int32_t ranks, std::int32_t with_gpu,
+                              int turn) {
+  Communicators whole = make_mixed(configuration, ranks, 0);
+  Communicators mixed = make_mixed(configuration, ranks, with_gpu);
+  for (const AlgorithmCase& tested : kSegmentedCases) {
     ++turn;
     const DataType type = turn % 2 == 0 ? DataType::kBfloat16 : DataType::kFloat32;
     const std::size_t border = 2 * kSegmentBytes / size_of(type);
     const std::size_t counts[] = {border - 1, border, border * 3 / 2 + 1};
-    const std::size_t pieces[] = {1, 2, 4};
-    const Shape shape{way.kind, way.algorithm, type, counts[turn % 3], turn / 2 % 2 == 0};
+    const std::size_t segment_counts[] = {1, 2, 4};
+    const Shape shape{tested.kind, tested.algorithm, type, counts[turn % 3], turn / 2 % 2 == 0};
     std::vector<Bytes> buffers;
-    EXPECT_EQ(pieces_of(mixed, shape, with_gpu, buffers), pieces[turn % 3]);
+    EXPECT_EQ(segments_of(mixed, shape, with_gpu, buffers), segment_counts[turn % 3]);
     EXPECT_TRUE(buffers == outcome(whole, shape, 0))
-        << world.name << " " << to_string(way.kind) << " " << to_string(way.algorithm) << " " << shape.count << " "
-        << to_string(type) << (shape.in_place ? " in place" : "");
+        << configuration.name << " " << to_string(tested.kind) << " " << to_string(tested.algorithm) << " "
+        << shape.count << " " << to_string(type) << (shape.in_place ? " in place" : "");
   }
 }
 
-// The turns let every way meet every length, both types and both places.
-TEST(PiecesOfCalls, GiveTheBitsOfTheWholeOverSharedMemory) { expect_bits_of_the_whole(kWorlds[0], 3, 2, 0); }
-TEST(PiecesOfCalls, GiveTheBitsOfTheWholeOverTcp) { expect_bits_of_the_whole(kWorlds[1], 2, 1, 1); }
-TEST(PiecesOfCalls, GiveTheBitsOfTheWholeOverMachines) { expect_bits_of_the_whole(kWorlds[2], 4, 4, 2); }
-TEST(PiecesOfCalls, GiveTheBitsOfTheWholeInAttachedMemory) { expect_bits_of_the_whole(kAttachedWorlds[0], 4, 1, 4); }
+// Together, the different values of `turn` cover every case with every length, with both types, in place and not.
+TEST(PiecesOfCalls, GiveTheBitsOfTheWholeOverSharedMemory) { expect_bits_of_the_whole(kConfigurations[0], 3, 2, 0); }
+TEST(PiecesOfCalls, GiveTheBitsOfTheWholeOverTcp) { expect_bits_of_the_whole(kConfigurations[1], 2, 1, 1); }
+TEST(PiecesOfCalls, GiveTheBitsOfTheWholeOverMachines) { expect_bits_of_the_whole(kConfigurations[2], 4, 4, 2); }
+TEST(PiecesOfCalls, GiveTheBitsOfTheWholeInAttachedMemory) {
+  expect_bits_of_the_whole(kAttachedConfigurations[0], 4, 1, 4);
+}
 
 TEST(PiecesOfCalls, PlansThatAddChunksInOrdersOfTheirOwnStayWhole) {
-  Communicators whole = make_mixed(kWorlds[0], 3, 0);
-  Communicators mixed = make_mixed(kWorlds[0], 3, 1);
+  Communicators whole = make_mixed(kConfigurations[0], 3, 0);
+  Communicators mixed = make_mixed(kConfigurations[0], 3, 1);
   for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kHalvingDoubling}) {
     const Shape shape{Kind::kAllReduce, algorithm, DataType::kFloat32, kThree / 4, false};
     std::vector<Bytes> buffers;
-    EXPECT_EQ(pieces_of(mixed, shape, 1, buffers), 1u) << to_string(algorithm);
+    EXPECT_EQ(segments_of(mixed, shape, 1, buffers), 1u) << to_string(algorithm);
     EXPECT_TRUE(buffers == outcome(whole, shape, 0)) << to_string(algorithm);
   }
 }
 
-// Rank 0's memory in the tests below, and the sum with rank 1, which has none: 1 + 2.
+// The call of the tests below. Rank 0 has device memory filled with 1 and rank 1 has host memory filled with 2, so the
+// sum is 3.
 constexpr CollectiveCall sum_of_bytes(void* data, std::size_t count) {
   return {.kind = Kind::kAllReduce, .input = data, .output = data, .count = count, .type = DataType::kUint8};
 }
 
-// Until condition() holds; a test failure where that does not come.
+// Waits until condition() is true. The test fails if that takes longer than kLong.
 template <class Condition>
 void await(const char* what, const Condition& condition) {
   const auto start = std::chrono::steady_clock::now();
   while (!condition()) {
-    ASSERT_LT(std::chrono::steady_clock::now() - start, kLong) << "in vain: " << what;
+    ASSERT_LT(std::chrono::steady_clock::now() - start, kLong) << "timeout while waiting for: " << what;
     std::this_thread::yield();
   }
 }
 
-// The last copy in is held up, and the first pieces are back on the device.
+// While the copy of the last segment's input is held back, the output of the first segments must reach the device.
 TEST(PiecesOfCalls, AreCopiedOutBeforeTheLastIsCopiedIn) {
-  Communicators ranks = make_mixed(kWorlds[0], 2, 1);
+  Communicators ranks = make_mixed(kConfigurations[0], 2, 1);
   on_every_rank(ranks, [](Communicator& rank) {
     if (rank.rank() == 1) {
       Bytes bytes(kThree, std::byte{2});
@@ -195,9 +202,9 @@ TEST(PiecesOfCalls, AreCopiedOutBeforeTheLastIsCopiedIn) {
     const unsigned in = fake().copies_done("cuMemcpyDtoHAsync");
     const unsigned out = fake().copies_done("cuMemcpyHtoDAsync");
     EXPECT_TRUE(rank.run(sum_of_bytes(pointer(memory), kThree), on(gpu)).ok());
-    await("two pieces copied out", [&] { return fake().copies_done("cuMemcpyHtoDAsync") == out + 2; });
+    await("two segments copied out", [&] { return fake().copies_done("cuMemcpyHtoDAsync") == out + 2; });
     EXPECT_EQ(fake().copies_done("cuMemcpyDtoHAsync"), in + 2);
-    const auto* now = static_cast<const std::byte*>(pointer(memory));  // the double's: looked at without the stream
+    const auto* now = static_cast<const std::byte*>(pointer(memory));  // the host can read the fake driver's memory
     EXPECT_TRUE(std::all_of(now, now + 2 * kSegmentBytes, [](std::byte b) { return b == std::byte{3}; }));
     EXPECT_EQ(driver().api().stream_query(static_cast<cuda::CUstream>(gpu.stream())), cuda::CUresult::kNotReady);
     fake().release();
@@ -205,9 +212,9 @@ TEST(PiecesOfCalls, AreCopiedOutBeforeTheLastIsCopiedIn) {
   });
 }
 
-// The first copy out is held up, and all pieces are copied in.
+// While the copy of the first segment's output is held back, the input of all segments must be copied.
 TEST(PiecesOfCalls, AreCopiedInBeforeTheFirstIsCopiedOut) {
-  Communicators ranks = make_mixed(kWorlds[0], 2, 1);
+  Communicators ranks = make_mixed(kConfigurations[0], 2, 1);
   on_every_rank(ranks, [](Communicator& rank) {
     if (rank.rank() == 1) {
       Bytes bytes(kThree, std::byte{2});
@@ -221,16 +228,16 @@ TEST(PiecesOfCalls, AreCopiedInBeforeTheFirstIsCopiedOut) {
     const unsigned in = fake().copies_done("cuMemcpyDtoHAsync");
     const unsigned out = fake().copies_done("cuMemcpyHtoDAsync");
     EXPECT_TRUE(rank.run(sum_of_bytes(pointer(memory), kThree), on(gpu)).ok());
-    await("all pieces copied in", [&] { return fake().copies_done("cuMemcpyDtoHAsync") == in + 3; });
+    await("all segments copied in", [&] { return fake().copies_done("cuMemcpyDtoHAsync") == in + 3; });
     EXPECT_EQ(fake().copies_done("cuMemcpyHtoDAsync"), out);
     fake().release();
     EXPECT_TRUE(gpu.get(memory) == Bytes(kThree, std::byte{3}));
   });
 }
 
-// Whatever the stream does before and after the call, the last copy out being held up.
+// Work of the stream before and after the calls must keep its order, even if the last copy of output is held back.
 TEST(PiecesOfCalls, KeepTheOrderOfTheStream) {
-  Communicators ranks = make_mixed(kWorlds[0], 2, 1);
+  Communicators ranks = make_mixed(kConfigurations[0], 2, 1);
   on_every_rank(ranks, [](Communicator& rank) {
     Bytes bytes(kThree, std::byte{2});
     if (rank.rank() == 1) {
@@ -249,7 +256,7 @@ TEST(PiecesOfCalls, KeepTheOrderOfTheStream) {
     ASSERT_EQ(driver().api().memcpy_dtod_async(later.address(), memory.address(), kThree, stream),
               cuda::CUresult::kSuccess);
     ASSERT_EQ(driver().api().memset_d8_async(memory.address(), 9, kThree, stream), cuda::CUresult::kSuccess);
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // to do wrong in
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // time in which a wrong order would show
     EXPECT_EQ(driver().api().stream_query(stream), cuda::CUresult::kNotReady);
     fake().release();
     EXPECT_TRUE(gpu.get(later) == Bytes(kThree, std::byte{6}));  // (1 + 2) + (2 + 1)
@@ -258,7 +265,7 @@ TEST(PiecesOfCalls, KeepTheOrderOfTheStream) {
 }
 
 TEST(PiecesOfCalls, AWorkAndAGroupWaitForAllOfThem) {
-  Communicators ranks = make_mixed(kWorlds[0], 2, 1);
+  Communicators ranks = make_mixed(kConfigurations[0], 2, 1);
   on_every_rank(ranks, [](Communicator& rank) {
     const std::optional<Gpu> gpu = rank.rank() == 0 ? std::optional<Gpu>(std::in_place, 0) : std::nullopt;
     Bytes host(2 * kThree, std::byte{2});
@@ -274,7 +281,7 @@ TEST(PiecesOfCalls, AWorkAndAGroupWaitForAllOfThem) {
     ASSERT_TRUE(work.ok()) << to_string(work.error());
     ASSERT_TRUE(work->wait().ok());
     EXPECT_TRUE(holds(0, 3));
-    Group group;  // two alike, which must not be mingled
+    Group group;  // two equal calls, whose segments must not be mixed up
     ASSERT_TRUE(group.add(rank, sum_of_bytes(data, kThree), options).ok());
     ASSERT_TRUE(group.add(rank, sum_of_bytes(data + kThree, kThree), options).ok());
     auto both = group.start();
@@ -285,16 +292,17 @@ TEST(PiecesOfCalls, AWorkAndAGroupWaitForAllOfThem) {
   });
 }
 
-// Rank 1 comes when rank 0 has given the call up: all pieces fail at once, and the ranks are in step afterwards.
+// Rank 1 makes the call after the call of rank 0 has timed out. All segments must fail at once, and afterwards the
+// ranks must agree on the number of the next call.
 TEST(PiecesOfCalls, FailTogetherAndLeaveTheRanksInStep) {
-  for (const WorldKind& world : {kWorlds[0], kWorlds[1]}) {
-    Communicators ranks = make_mixed(world, 2, 1, std::chrono::milliseconds(300));
+  for (const JobConfiguration& configuration : {kConfigurations[0], kConfigurations[1]}) {
+    Communicators ranks = make_mixed(configuration, 2, 1, std::chrono::milliseconds(300));
     const Gpu gpu(0);
     const cuda::DeviceMemory memory = gpu.allocate(kThree);
-    // Opens connections, so that failures travel.
+    // This call opens the connections. They are needed to report the failure to the peer.
     on_every_rank(ranks, [](Communicator& rank) { EXPECT_TRUE(sum_is_right(rank, 10)); });
     gpu.put(memory, Bytes(kThree, std::byte{1}));
-    fake().hold_copy("cuMemcpyDtoHAsync", 2);  // the second piece is not there yet
+    fake().hold_copy("cuMemcpyDtoHAsync", 2);  // the input of the second segment is late
     ASSERT_TRUE(ranks[0]->run(sum_of_bytes(pointer(memory), kThree), on(gpu)).ok());
     Status first;
     await("rank 0's failure", [&] { return !(first = ranks[0]->async_status()).ok(); });
@@ -302,30 +310,30 @@ TEST(PiecesOfCalls, FailTogetherAndLeaveTheRanksInStep) {
     EXPECT_THAT(first.error().message, HasSubstr("not entered by rank 1"));
     Bytes bytes(kThree, std::byte{2});
     CallOptions patient;
-    patient.timeout = 3 * kLong;  // if it waited for the second piece, that would be for so long
+    patient.timeout = 3 * kLong;  // if the call wrongly waited for the second segment, it would take this long
     const auto start = std::chrono::steady_clock::now();
     const Status second = ranks[1]->run(sum_of_bytes(bytes.data(), kThree), patient);
-    EXPECT_LT(std::chrono::steady_clock::now() - start, kLong) << world.name;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, kLong) << configuration.name;
     fake().release();
     gpu.synchronize();
-    EXPECT_TRUE(ranks[0]->async_status().ok()) << "told once";
+    EXPECT_TRUE(ranks[0]->async_status().ok()) << "the error was reported twice";
     ASSERT_FALSE(second.ok());
     EXPECT_EQ(second.error().code, ErrorCode::kTimeout);
-    EXPECT_THAT(second.error().message, HasSubstr("rank 0 gave it up")) << world.name;
+    EXPECT_THAT(second.error().message, HasSubstr("rank 0 gave it up")) << configuration.name;
     std::fill(bytes.begin(), bytes.end(), std::byte{2});
     gpu.put(memory, Bytes(kThree, std::byte{1}));
     on_every_rank(ranks, [&](Communicator& rank) {
       void* data = rank.rank() == 0 ? pointer(memory) : bytes.data();
       const Status third = rank.run(sum_of_bytes(data, kThree), rank.rank() == 0 ? on(gpu) : CallOptions());
-      EXPECT_TRUE(third.ok()) << world.name << ": " << to_string(third.error());
+      EXPECT_TRUE(third.ok()) << configuration.name << ": " << to_string(third.error());
     });
-    EXPECT_TRUE(gpu.get(memory) == Bytes(kThree, std::byte{3})) << world.name;
+    EXPECT_TRUE(gpu.get(memory) == Bytes(kThree, std::byte{3})) << configuration.name;
     EXPECT_TRUE(ranks[0]->async_status().ok());
   }
 }
 
 TEST(PiecesOfCalls, RanksThatDisagreeOnALongCallAreToldThatTheyAreOutOfStep) {
-  Communicators ranks = make_mixed(kWorlds[0], 2, 1);
+  Communicators ranks = make_mixed(kConfigurations[0], 2, 1);
   on_every_rank(ranks, [](Communicator& rank) {
     const bool device = rank.rank() == 0;
     const Gpu gpu(0);
@@ -345,9 +353,10 @@ TEST(PiecesOfCalls, RanksThatDisagreeOnALongCallAreToldThatTheyAreOutOfStep) {
   });
 }
 
-// The driver refuses something of the second piece: its peer hears of it, the stream goes on, nothing stays behind.
+// A function of the driver fails in the second segment. The peer must report an error, the stream must continue, and no
+// pinned memory may be leaked.
 TEST(PiecesOfCalls, FailuresOfTheDriverInTheMidst) {
-  const auto pinned = [] {  // pieces of memory
+  const auto pinned = [] {  // the number of registered ranges of host memory
     const std::string leaks = fake().leaks();
     std::size_t found = 0;
     for (std::size_t at = leaks.find("registered host memory"); at != std::string::npos; ++found) {
@@ -363,13 +372,14 @@ TEST(PiecesOfCalls, FailuresOfTheDriverInTheMidst) {
   for (const auto& [function, nth] :
        {Fault{"cuMemcpyDtoHAsync", 2}, Fault{"cuMemcpyHtoDAsync", 2}, Fault{"cuStreamWaitValue32", 2},
         Fault{"cuStreamWaitEvent", 2}, Fault{"cuEventRecord", 3}, Fault{"cuLaunchHostFunc", 3}}) {
-    Communicators ranks = make_mixed(kWorlds[0], 2, 1);
+    Communicators ranks = make_mixed(kConfigurations[0], 2, 1);
     on_every_rank(ranks, [function = function, nth = nth](Communicator& rank) {
       Bytes bytes(kThree);
       if (rank.rank() == 1) {
         const Status status = rank.run(sum_of_bytes(bytes.data(), kThree), {});
         ASSERT_FALSE(status.ok());
-        // That rank 0 aborted, or gave this call up: whichever it saw first; not that it was late.
+        // The error must be that rank 0 aborted, or that the call of rank 0 failed; rank 1 may see either one first. It
+        // must not be a timeout.
         EXPECT_NE(status.error().code, ErrorCode::kTimeout) << function;
         EXPECT_THAT(status.error().message, HasSubstr(": rank 0 ")) << function;
         return;
@@ -385,12 +395,13 @@ TEST(PiecesOfCalls, FailuresOfTheDriverInTheMidst) {
       gpu.synchronize();
     });
   }
-  EXPECT_EQ(pinned(), before) << fake().leaks();  // what graphs of other tests may use is never given back
+  EXPECT_EQ(pinned(), before) << fake().leaks();  // memory that graphs of other tests use is never freed
 }
 
-// A kernel of the caller's fails before the second call: the pieces of the first stand, the peer is told.
+// A kernel of the caller fails before the second call. The results of the first call remain valid, and the peer must
+// report an error in the second one.
 TEST(PiecesOfCalls, ALostContextIsTold) {
-  Communicators ranks = make_mixed(kWorlds[0], 2, 1);
+  Communicators ranks = make_mixed(kConfigurations[0], 2, 1);
   on_every_rank(ranks, [](Communicator& rank) {
     Bytes bytes(kThree, std::byte{2});
     if (rank.rank() == 1) {
@@ -412,17 +423,19 @@ TEST(PiecesOfCalls, ALostContextIsTold) {
       ASSERT_EQ(driver().api().launch_kernel(*module.function("fails"), 1, 1, 1, 32, 1, 1, 0,
                                              static_cast<cuda::CUstream>(gpu.stream()), nullptr, nullptr),
                 cuda::CUresult::kSuccess);
-      Status told = rank.run(sum_of_bytes(pointer(memory), kThree), on(gpu));  // where it knows already, it says so
-      if (told.ok()) await("the loss", [&] { return !(told = rank.async_status()).ok(); });
+      // The call fails at once if the library has already noticed the loss; otherwise async_status() reports it later.
+      Status reported = rank.run(sum_of_bytes(pointer(memory), kThree), on(gpu));
+      if (reported.ok()) await("the loss", [&] { return !(reported = rank.async_status()).ok(); });
       EXPECT_FALSE(rank.run(sum_of_bytes(pointer(memory), kThree), on(gpu)).ok());
     }
     fake().destroy_context(own);
   });
 }
 
-// In each replay the pieces go one after another, beside a rank whose calls are not captured; and so do later calls.
+// Rank 0 captures the call and replays it; the calls of rank 1 are not captured. In each replay the segments run one
+// after another, and a later call of rank 0 that is not captured works, too.
 TEST(PiecesOfCalls, CanBeCaptured) {
-  Communicators ranks = make_mixed(kWorlds[0], 2, 1);
+  Communicators ranks = make_mixed(kConfigurations[0], 2, 1);
   on_every_rank(ranks, [](Communicator& rank) {
     Bytes bytes(kThree, std::byte{2});
     if (rank.rank() == 1) {

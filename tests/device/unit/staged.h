@@ -1,4 +1,4 @@
-// What the tests of calls on device memory share, over the double: ranks' GPUs, with a stream each.
+// Helpers for tests of calls on device memory, with the fake driver: the GPU of a rank, with a stream.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,18 +29,18 @@ inline const cuda::Driver& driver() {
 
 inline const cuda::fake::Control& fake() {
   const cuda::fake::Control* control = cuda::fake::control();
-  EXPECT_NE(control, nullptr) << "this is no double of the driver";
+  EXPECT_NE(control, nullptr) << "libcuda.so.1 is not the fake driver";
   return *control;
 }
 
-// One rank's GPU, with a stream.
+// The GPU of one rank, with a stream. Its context is current on the constructing thread while this object exists.
 class Gpu {
  public:
   explicit Gpu(int device)
       : context_(*cuda::PrimaryContext::retain(driver(), device)),
         scope_(*cuda::ContextScope::enter(driver(), context_.context())),
         stream_(*cuda::Stream::create(driver())) {}
-  // In a context of its own, which the test ends.
+  // Uses the context `own`, which the test created and must destroy, in place of the primary context.
   Gpu(int device, cuda::CUcontext own)
       : context_(*cuda::PrimaryContext::retain(driver(), device)),
         scope_(*cuda::ContextScope::enter(driver(), own)),

@@ -1,5 +1,6 @@
-// Calls on device memory that the host carries out, over the double of the CUDA driver: same bits as on host memory, in
-// the order of the caller's streams, with ranks that have no device, and told plainly when something is wrong.
+// Tests of calls on device memory that the host carries out, with the fake driver. Results must be equal bit by bit to
+// those on host memory, calls must keep the order of the caller's streams, ranks with and without a device must work
+// together, and errors must have clear messages.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -38,7 +39,8 @@ struct Shape {
   bool in_place;
 };
 
-// One rank's part of a call on `buffer`, of all blocks, and its outcome there. Not in place, the input stands behind.
+// Makes the call of one rank. `buffer` begins with one block of each rank for the output. If the call is not in place,
+// the input follows.
 void carry_out(Communicator& rank, const Shape& shape, std::byte* buffer, const CallOptions& options) {
   const auto ranks = static_cast<std::size_t>(rank.size());
   const auto number = static_cast<std::size_t>(rank.rank());
@@ -48,7 +50,7 @@ void carry_out(Communicator& rank, const Shape& shape, std::byte* buffer, const 
   std::byte* input = buffer + ranks * block;
   std::byte* output = buffer;
   const bool in_place_here =
-      shape.in_place && (shape.kind != Kind::kGather || rank.rank() == 1);  // elsewhere there is no form of it
+      shape.in_place && (shape.kind != Kind::kGather || rank.rank() == 1);  // only the root of a gather can be in place
   if (in_place_here) {
     input = buffer + (many_out && !many_in ? number * block : 0);
     output = buffer + (many_in && !many_out ? number * block : 0);
@@ -64,7 +66,7 @@ void carry_out(Communicator& rank, const Shape& shape, std::byte* buffer, const 
   EXPECT_TRUE(status.ok()) << to_string(status.error());
 }
 
-// The buffers of all ranks after the call; the first `with_gpu` ranks have theirs on a device.
+// Makes the call and returns the buffers of all ranks after it. The first `with_gpu` ranks use device memory.
 std::vector<Bytes> outcome(Communicators& ranks, const Shape& shape, std::size_t with_gpu) {
   std::vector<Bytes> buffers(ranks.size());
   on_every_rank(ranks, [&](Communicator& rank) {
@@ -72,7 +74,7 @@ std::vector<Bytes> outcome(Communicators& ranks, const Shape& shape, std::size_t
     const std::size_t bytes = 2 * ranks.size() * shape.count * size_of(shape.type);
     buffers[number] = random_bits(bytes, static_cast<std::uint32_t>(number));
     if (number >= with_gpu) return carry_out(rank, shape, buffers[number].data(), {});
-    const Gpu gpu(rank.rank() % 2);  // several ranks a device
+    const Gpu gpu(rank.rank() % 2);  // several ranks share a device
     const cuda::DeviceMemory memory = gpu.allocate(bytes);
     gpu.put(memory, buffers[number]);
     carry_out(rank, shape, static_cast<std::byte*>(pointer(memory)), on(gpu));
@@ -86,18 +88,18 @@ constexpr Kind kKinds[] = {Kind::kAllReduce,     Kind::kBroadcast, Kind::kReduce
                            Kind::kReduceScatter, Kind::kAllToAll,  Kind::kGather, Kind::kScatter};
 
 TEST(StagedCalls, GiveTheBitsOfTheHost) {
-  for (const WorldKind& world : kWorlds) {
-    Communicators host = make_world(world, 4);
-    Communicators device = make_world(world, 4);
+  for (const JobConfiguration& configuration : kConfigurations) {
+    Communicators host = make_configured_ranks(configuration, 4);
+    Communicators device = make_configured_ranks(configuration, 4);
     for (const Kind kind : kKinds) {
       for (const std::size_t count : {std::size_t{1}, std::size_t{777}, std::size_t{40'000}}) {
-        if (count == 1 && world.nodes > 1) continue;
+        if (count == 1 && configuration.nodes > 1) continue;
         for (const bool in_place : {false, true}) {
-          if (kind == Kind::kScatter && in_place) continue;  // only the root has a form of it
+          if (kind == Kind::kScatter && in_place) continue;  // only the root of a scatter can be in place
           const Shape shape{kind, count, count == 777 ? DataType::kBfloat16 : DataType::kInt32, ReduceOp::kSum,
                             in_place};
           EXPECT_EQ(outcome(device, shape, 4), outcome(host, shape, 0))
-              << world.name << " " << to_string(kind) << " " << count << (in_place ? " in place" : "");
+              << configuration.name << " " << to_string(kind) << " " << count << (in_place ? " in place" : "");
         }
       }
     }
@@ -113,7 +115,7 @@ TEST(StagedCalls, RanksWithAndWithoutADeviceMeet) {
   }
 }
 
-// The caller's stream is held up by a word in pinned memory.
+// The caller's stream is blocked by a wait for a flag in pinned memory.
 TEST(StagedCalls, ReturnBeforeTheyRanAndKeepTheOrderOfTheStream) {
   Communicators ranks = make_ranks(2);
   on_every_rank(ranks, [](Communicator& rank) {
@@ -125,7 +127,7 @@ TEST(StagedCalls, ReturnBeforeTheyRanAndKeepTheOrderOfTheStream) {
     auto* stream = static_cast<cuda::CUstream>(gpu.stream());
     ASSERT_EQ(driver().api().stream_wait_value32(stream, word.device_address(), 1, cuda::kWaitEqual),
               cuda::CUresult::kSuccess);
-    // What the stream writes before the call is what the call takes; what it copies after it is what the call gave.
+    // The calls must use the value that the stream writes before them, and the copy after them must see their result.
     ASSERT_EQ(driver().api().memset_d8_async(memory.address(), 3, 1024, stream), cuda::CUresult::kSuccess);
     for (int call = 0; call < 3; ++call) {
       ASSERT_TRUE(
@@ -136,7 +138,8 @@ TEST(StagedCalls, ReturnBeforeTheyRanAndKeepTheOrderOfTheStream) {
     ASSERT_EQ(driver().api().memset_d8_async(memory.address(), 9, 1024, stream), cuda::CUresult::kSuccess);
     EXPECT_EQ(driver().api().stream_query(stream), cuda::CUresult::kNotReady);
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    EXPECT_EQ(driver().api().stream_query(stream), cuda::CUresult::kNotReady) << "it did not wait for the stream";
+    EXPECT_EQ(driver().api().stream_query(stream), cuda::CUresult::kNotReady)
+        << "the calls did not wait for the stream";
     held->store(1);
     EXPECT_EQ(gpu.get(later), Bytes(1024, std::byte{24}));
     EXPECT_EQ(gpu.get(memory), Bytes(1024, std::byte{9}));
@@ -157,13 +160,14 @@ TEST(StagedCalls, AWorkWaitsForTheStream) {
                            on(gpu));
     ASSERT_TRUE(work.ok()) << to_string(work.error());
     ASSERT_TRUE(work->wait().ok());
-    // The double's device memory is the process's: looked at without the stream.
+    // The host can read the fake driver's device memory, so check the result without the stream.
     const auto* results = static_cast<const std::byte*>(pointer(memory));
     EXPECT_TRUE(std::all_of(results, results + (4 << 20), [](std::byte b) { return b == std::byte{2}; }));
   });
 }
 
-// All ranks by one thread: nothing may wait for what that thread has yet to do.
+// One thread makes the calls of all ranks. A call must not wait for calls that the thread has still to make for other
+// ranks.
 TEST(StagedCalls, OneThreadServesAllRanks) {
   Communicators ranks = make_ranks(4);
   const Gpu gpu(0);
@@ -206,7 +210,7 @@ TEST(StagedCalls, SendsReceivesAndUnequalBlocks) {
     Bytes expected(6000, std::byte{0});
     std::fill_n(expected.begin(), 5000, static_cast<std::byte>(before + 1));
     EXPECT_EQ(gpu.get(to), expected);
-    // Rank r sends r + 1 elements to each, with gaps at the receiver.
+    // Rank r sends r + 1 elements to each rank. The blocks at the receiver have gaps between them.
     const std::vector<std::size_t> out(kRanks, me + 1);
     const std::array<std::size_t, kRanks> in = {1, 2, 3};
     const std::array<std::size_t, kRanks> places = {0, 10, 20};
@@ -227,7 +231,8 @@ TEST(StagedCalls, SendsReceivesAndUnequalBlocks) {
   });
 }
 
-// A send in one stream that is held up, and a later one to the same peer in another: they keep their order.
+// A send is in a stream that is blocked, and a later send to the same peer is in another stream. They must keep their
+// order.
 TEST(StagedCalls, TransfersOfSeveralStreamsKeepTheirOrder) {
   Communicators ranks = make_ranks(2);
   on_every_rank(ranks, [](Communicator& rank) {
@@ -294,7 +299,7 @@ TEST(StagedCalls, WhatFailsLaterIsToldAndTheStreamGoesOn) {
     const Status status = rank.async_status();
     ASSERT_FALSE(status.ok());
     EXPECT_EQ(status.error().code, ErrorCode::kMismatch);
-    EXPECT_TRUE(rank.async_status().ok()) << "told once";
+    EXPECT_TRUE(rank.async_status().ok()) << "the error was reported twice";
   });
   const Gpu gpu(0);
   const cuda::DeviceMemory memory = gpu.allocate(4096);
@@ -321,7 +326,7 @@ TEST(StagedCalls, TheEndOfACommunicatorLetsItsStreamsGoOn) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
 }
 
-// Every function of the driver that a call uses fails once; the next call works, and nothing stays behind.
+// Each driver function that a call uses fails once. The next call must work, and no pinned memory may be leaked.
 TEST(StagedCalls, FailuresOfTheDriverAreToldAndLeaveNothingBehind) {
   Communicators ranks = make_ranks(1);
   const Gpu gpu(0);
@@ -332,7 +337,7 @@ TEST(StagedCalls, FailuresOfTheDriverAreToldAndLeaveNothingBehind) {
   for (const char* function :
        {"cuMemHostRegister", "cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync", "cuLaunchHostFunc", "cuStreamWaitValue32",
         "cuStreamGetCtx", "cuPointerGetAttributes", "cuEventCreate", "cuEventRecord"}) {
-    ranks = make_ranks(1);  // its first call pins memory
+    ranks = make_ranks(1);  // a new communicator, because only its first call registers (pins) memory
     fake().fail(function, 1, cuda::CUresult::kOutOfMemory);
     const Status failed = reduce();
     fake().forget_faults();

@@ -1,4 +1,4 @@
-// Streams of the double: work runs later, in order, and waits for what it should.
+// Tests of the fake driver: streams and events. Work runs asynchronously and in order, and waits work.
 #include <cstring>
 
 #include "tests/device/unit/driver_support.h"
@@ -139,7 +139,7 @@ TEST_F(StreamsTest, TheLegacyStreamAndBlockingStreamsWaitForEachOther) {
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_EQ(first_word(), 0U);
   EXPECT_EQ(api().stream_query(nullptr), CUresult::kNotReady);
-  set(2, stream());  // one that does not block: it goes on
+  set(2, stream());  // a non-blocking stream does not wait for the legacy stream
   EXPECT_TRUE(stream_->synchronize().ok());
   gate.open();
   EXPECT_EQ(api().stream_synchronize(nullptr), CUresult::kSuccess);
@@ -190,18 +190,18 @@ TEST_F(StreamsTest, AWaitThatNobodyEndsIsTold) {
     EXPECT_NE(testing::internal::GetCapturedStderr().find("is stuck"), std::string::npos);
     ASSERT_FALSE(status.ok());
     EXPECT_EQ(status.error().scope, ErrorScope::kProcess);
-    EXPECT_FALSE(Event::create(driver()).ok());  // the context is lost
+    EXPECT_FALSE(Event::create(driver()).ok());  // the context has failed
     fake().destroy_context(lent);
   }
 }
 
 TEST_F(StreamsTest, HostFunctionsMayNotCallTheDriver) {
-  struct Inside {
+  struct HostFunctionResult {
     const DriverApi* api;
     CUresult result = CUresult::kSuccess;
   } inside{&api()};
   const auto call = [](void* data) {
-    auto& self = *static_cast<Inside*>(data);
+    auto& self = *static_cast<HostFunctionResult*>(data);
     int count = 0;
     self.result = self.api->device_get_count(&count);
   };
@@ -233,14 +233,14 @@ TEST_F(StreamsTest, MisuseIsRefused) {
   EXPECT_EQ(api().stream_synchronize(garbage), CUresult::kInvalidHandle);
   EXPECT_EQ(api().event_record(std::bit_cast<CUevent>(stream()), stream()), CUresult::kInvalidHandle);
   EXPECT_EQ(api().memset_d8_async(device(), 0, 4097, stream()), CUresult::kInvalidValue);       // too long
-  EXPECT_EQ(api().memset_d8_async(address_of(this), 0, 4, stream()), CUresult::kInvalidValue);  // the host's
+  EXPECT_EQ(api().memset_d8_async(address_of(this), 0, 4, stream()), CUresult::kInvalidValue);  // host memory
   EXPECT_EQ(api().memcpy_dtoh_async(host(), address_of(this), 4, stream()), CUresult::kInvalidValue);
   EXPECT_EQ(api().memcpy_htod_async(device(), std::bit_cast<void*>(device()), 4, stream()), CUresult::kInvalidValue);
   EXPECT_EQ(api().stream_wait_value32(stream(), device() + 2, 0, 0), CUresult::kInvalidValue);  // misaligned
   auto primary = good(PrimaryContext::retain(driver(), 1));
   const auto scope = good(ContextScope::enter(driver(), primary.context()));
   const auto far = good(Stream::create(driver()));
-  EXPECT_FALSE(event.record(far.handle()).ok());                                             // another device's
+  EXPECT_FALSE(event.record(far.handle()).ok());                                             // of another device
   EXPECT_EQ(api().memset_d8_async(device(), 0, 4, far.handle()), CUresult::kInvalidValue);   // without peer access
   EXPECT_EQ(api().ctx_enable_peer_access(primary.context(), 0), CUresult::kInvalidContext);  // to itself
   EXPECT_EQ(api().event_destroy(nullptr), CUresult::kInvalidHandle);

@@ -1,4 +1,5 @@
-// Virtual memory as the library uses it: allocations side by side, shared by a file, and memory to be shared later.
+// Tests of the classes for virtual memory: adjacent mappings, memory that is shared through a file descriptor, and
+// ShareableMemory, which can be registered later.
 #include "cuda/virtual_memory.h"
 
 #include <cstdlib>
@@ -32,7 +33,7 @@ TEST_F(VirtualMemoryTest, AllocationsLieSideBySide) {
   EXPECT_EQ(good(granularity(driver(), 0)), kGranule);
   auto mapped = good(MappedMemory::reserve(driver(), 3 * kGranule));
   ASSERT_TRUE(mapped.map(create(2 * kGranule), 2 * kGranule).ok());
-  ASSERT_TRUE(mapped.map(create(), kGranule).ok());  // lives on while it is mapped
+  ASSERT_TRUE(mapped.map(create(), kGranule).ok());  // the memory remains as long as it is mapped
   EXPECT_EQ(mapped.mapped(), 3 * kGranule);
   ASSERT_TRUE(mapped.allow(std::vector<int>{0}).ok());
   set(mapped.address(), 7, 3 * kGranule);
@@ -78,7 +79,7 @@ TEST_F(VirtualMemoryTest, WhatWasNotMadeToBeSharedSaysSo) {
   EXPECT_EQ(api().mem_release(handle), CUresult::kSuccess);
 }
 
-// Whatever step the driver refuses, nothing of it is left: the fixture looks.
+// Each step of the allocation fails once. Nothing may be leaked; the fixture checks this, too.
 TEST_F(VirtualMemoryTest, AnAllocationThatFailsHalfWayIsGivenBack) {
   for (const char* step : {"cuMemCreate", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"}) {
     fake().fail(step, 1, CUresult::kOutOfMemory);
@@ -102,7 +103,7 @@ TEST_F(VirtualMemoryTest, ShareableMemoryIsMappedWhereThereIsVirtualMemory) {
     {
       const auto far = good(PrimaryContext::retain(driver(), 1));
       const auto scope = good(ContextScope::enter(driver(), far.context()));
-      set(memory.address(), 5, 1);  // other devices may use it, too
+      set(memory.address(), 5, 1);  // other devices can use the memory, too
     }
     EXPECT_EQ(get(memory.address()), 5);
     EXPECT_EQ(get(other.address() + kGranule), 4);

@@ -1,5 +1,5 @@
-// Registered device memory, for tests: calls that must give what they say, and whether their bytes went through the
-// connections' slots or past them.
+// Helpers for tests of registered device memory. They make calls, check the results, and find out whether the data went
+// through the slots of the connections or directly between the registered buffers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,36 +18,38 @@
 
 namespace tutti::testing {
 
-inline constexpr std::size_t kCount = 20'000;  // int32: long enough for the protocol that has windows
+inline constexpr std::size_t kCount =
+    20'000;  // int32 elements; long enough for the protocol that uses registered memory
 inline constexpr std::size_t kBlock = kCount * sizeof(std::int32_t);
 
-// Where the connections of this process's ranks lie, by the status words of the rank: looked at as launches are made.
-class Tap {
+// Finds the connections' slots of the ranks in this process. It wraps the kernel of the simple protocol and reads the
+// arguments of each launch.
+class SlotInspector {
  public:
-  static Tap& instance() {  // kernels of the double have no other way to it
-    static Tap tap;
+  static SlotInspector& instance() {  // a global object, because the wrapped kernel has no argument to pass it in
+    static SlotInspector tap;
     return tap;
   }
 
-  // Before ranks are made.
+  // Wraps the kernel. Call it before ranks are created.
   static void begin() {
     cuda::fake::Control tapped = small_devices();
     tapped.register_kernel = [](cuda::fake::FakeKernel kernel) {
       if (kernel.name == "tutti_evaluate_simple") {
         kernel.run = [run = kernel.run](const cuda::fake::FakeLaunch& launch) {
-          instance().look(*static_cast<const device::Launch*>(launch.arguments[0]));
+          instance().inspect(*static_cast<const device::Launch*>(launch.arguments[0]));
           return run(launch);
         };
       }
       small_devices().register_kernel(std::move(kernel));
     };
-    register_device_kernels(tapped, DeviceDoubleOptions::from_environment());
+    register_device_kernels(tapped, FakeDeviceOptions::from_environment());
   }
 
-  // The slots in which `rank` receives from `peer`, of the connections that its last call used.
+  // The slots in which `rank` receives from `peer`, for the connections that the rank's last call used.
   std::vector<std::span<std::byte>> slots(std::uint32_t rank, std::uint32_t peer) {
     const std::scoped_lock lock(mutex_);
-    const Seen& seen = seen_[rank];
+    const LinkTable& seen = tables_[rank];
     must(seen.links != nullptr, "no launch was seen");
     std::vector<std::span<std::byte>> all;
     for (std::uint32_t c = 0; c < seen.connections; ++c) {
@@ -58,46 +60,48 @@ class Tap {
   }
 
  private:
-  struct Seen {
+  struct LinkTable {
     const device::Link* links = nullptr;
     std::uint32_t ranks = 0;
     std::uint32_t connections = 0;
   };
-  void look(const device::Launch& launch) {
+  void inspect(const device::Launch& launch) {
     const std::scoped_lock lock(mutex_);
     for (std::uint32_t i = 0; i < launch.call_count; ++i) {
       const device::Call& call = device::call_of(launch, i);
-      Seen& seen = seen_[call.program->rank];
+      LinkTable& seen = tables_[call.program->rank];
       seen = {call.links, call.program->rank_count, launch.slices * call.program->lanes};
     }
   }
   std::mutex mutex_;
-  std::map<std::uint32_t, Seen> seen_;  // by rank
+  std::map<std::uint32_t, LinkTable> tables_;  // the last call of each rank
 };
 
 inline constexpr std::byte kUntouched{0xa5};
 
-// Makes all slots of this rank look so. Nothing may be under way: between barriers.
+// Fills all slots of this rank with kUntouched. The two barriers ensure that no call is in progress meanwhile.
 inline void mark_slots(Communicator& rank) {
   must(rank.barrier());
   for (std::int32_t peer = 0; peer < rank.size(); ++peer) {
     if (peer == rank.rank()) continue;
     for (const auto slots :
-         Tap::instance().slots(static_cast<std::uint32_t>(rank.rank()), static_cast<std::uint32_t>(peer)))
+         SlotInspector::instance().slots(static_cast<std::uint32_t>(rank.rank()), static_cast<std::uint32_t>(peer)))
       std::ranges::fill(slots, kUntouched);
   }
   must(rank.barrier());
 }
 
+// Whether no byte was received from `peer` through slots since mark_slots().
 inline bool untouched(Communicator& rank, std::int32_t peer) {
   bool all = true;
   for (const auto slots :
-       Tap::instance().slots(static_cast<std::uint32_t>(rank.rank()), static_cast<std::uint32_t>(peer)))
+       SlotInspector::instance().slots(static_cast<std::uint32_t>(rank.rank()), static_cast<std::uint32_t>(peer)))
     all &= std::ranges::all_of(slots, [](std::byte b) { return b == kUntouched; });
   return all;
 }
 
-// Between barriers, too: a rank that goes on writes.
+// Whether this rank received nothing through slots from any peer. Barriers are needed here, too, because a rank that
+// continues with its next call writes into the slots.
 inline bool all_untouched(Communicator& rank) {
   must(rank.barrier());
   bool all = true;
@@ -133,7 +137,7 @@ inline std::vector<std::int32_t> get(const Gpu& gpu, const std::byte* from, std:
   return values;
 }
 
-// With `in` null in place. Ends with the result, checked.
+// Runs an all_gather and checks the result. If `in` is null, the call is in place.
 inline void gather(Communicator& rank, const Gpu& gpu, std::byte* in, std::byte* out,
                    Algorithm algorithm = Algorithm::kDirect) {
   if (in == nullptr) in = out + static_cast<std::size_t>(rank.rank()) * kBlock;
@@ -145,6 +149,7 @@ inline void gather(Communicator& rank, const Gpu& gpu, std::byte* in, std::byte*
   must(rank.async_status());
 }
 
+// Runs an all_reduce and checks the result.
 inline void sum(Communicator& rank, const Gpu& gpu, std::byte* in, std::byte* out, Algorithm algorithm) {
   fill(gpu, in, rank.rank());
   must(rank.all_reduce(in, out, kCount, DataType::kInt32, ReduceOp::kSum, gpu.options(algorithm)));
@@ -173,9 +178,10 @@ inline bool refused(const Result<Memory>& memory, ErrorCode code, const std::str
   return memory.error().message.find(words) != std::string::npos;
 }
 
-// By process. ThreadSanitizer sees one process: where what a rank reads and what another one of its process writes
-// later are ordered by a rank elsewhere (a ring), it reports a race. So it gets no process with two GPUs beside
-// another.
+// The jobs to test: for each process, the devices of its ranks. ThreadSanitizer observes only one process. If a rank of
+// another process orders a read and a later write of two ranks in this process (as in a ring), ThreadSanitizer does not
+// see the order and reports a race. Therefore the job that has two GPUs in one process and a second process is left
+// out.
 inline const std::vector<std::vector<Devices>> kProcesses = {
     {{0}, {1}, {2}}, {{0}, {0}, {0}}, {{0}, {0}, {1}}, {{0, 0}, {1, 1}},
 #if !defined(__SANITIZE_THREAD__)

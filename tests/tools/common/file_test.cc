@@ -1,4 +1,5 @@
-// Files that are pipes, devices, links: what is written arrives or is refused, and nobody waits for ever.
+// Tests of reading and writing files that are pipes, devices or links. The data arrives or an error is returned, and
+// no call blocks forever.
 #include "tools/common/file.h"
 
 #include <fcntl.h>
@@ -18,7 +19,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// A named pipe of this test's own.
+// A named pipe that only this test uses.
 class Pipe {
  public:
   Pipe() : path_(testing::TempDir() + "tutti_file_test." + std::to_string(getpid())) {
@@ -103,7 +104,7 @@ TEST(File, ADeviceIsReadUpToTheBound) {
   EXPECT_THAT(full.error().message, HasSubstr("cannot write /dev/full"));
 }
 
-// What the command says, both outputs, and its status.
+// Runs the command. Returns its exit status, and its standard output and standard error together.
 std::pair<int, std::string> run(const std::string& arguments) {
   std::FILE* pipe = popen(("'" TUTTI_TOOL "' " + arguments + " 2>&1").c_str(), "r");
   EXPECT_NE(pipe, nullptr);

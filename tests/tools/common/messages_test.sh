@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# All commands of tutti have the same message and exit status for the same fault: messages_test.sh TUTTI PROMISE
+# Tests that all commands of tutti give the same message and exit status for the same error: messages_test.sh TUTTI
+# PROMISE
 #
-# Each promise runs every command that can meet a fault and compares the first line of stderr, behind "tutti COMMAND: ".
+# Each function runs every command in which the error can occur, and compares the first line of stderr after "tutti
+# COMMAND: ".
 set -u
 tutti=$1
 promise=$2
@@ -10,10 +12,11 @@ trap 'rm -rf "$here"' EXIT
 # shellcheck source=tests/support/patience.sh
 . "$(dirname "$0")/../../support/patience.sh" "$tutti"
 failed=0
-# The training harness is built only where libtorch is.
+# The training harness is built only if libtorch is installed.
 has_train() { "$tutti" train --help >/dev/null 2>&1; }
 
-# says STATUS 'TEXT' COMMAND ARGS...: the command fails with STATUS, and its first line begins with TEXT.
+# says STATUS 'TEXT' COMMAND ARGS...: expects that the command fails with STATUS, and that its first line begins with
+# TEXT.
 says() {
   local status=$1 text=$2
   shift 2
@@ -31,7 +34,7 @@ says() {
   fi
 }
 
-# For each command that reads a file.
+# Checks each command that reads a file.
 readers() { # readers STATUS 'TEXT' FILE
   says "$1" "$2" verify --plan "$3"
   says "$1" "$2" topo --xml "$3"
@@ -53,7 +56,7 @@ files_with_wrong_content() {
   says 1 "$text" verify --plan "$here/file"
   says 1 "$text" sim all_reduce --parameters "$here/file"
   says 1 "$text" tune --explain all_reduce 1K --parameters "$here/file"
-  text="$here/file:2:1: error: this is no XML"
+  text="$here/file:2:1: error: this is not XML"
   says 1 "$text" sim all_reduce --xml "$here/file"
   says 1 "$text" tune --explain all_reduce 1K --xml "$here/file"
   timeout -k 5 "${patience_s:?}" "$tutti" topo --xml "$here/file" 2>&1 | grep -qF "$text" || failed=1
@@ -64,7 +67,7 @@ files_with_wrong_content() {
   says 1 "$here/file: this is XML; give" sim all_reduce --parameters "$here/file"
 }
 
-# writers TEXT FILE: each command that writes a file.
+# writers TEXT FILE: checks each command that writes a file.
 writers() {
   local plan=(plan all_reduce --algorithm ring --ranks 2)
   local perf=(perf all_reduce --ranks 2 --threads -b 8 -e 8 -n 1)
@@ -161,7 +164,8 @@ unknown_options() {
   if has_train; then says 2 'unknown option --nothing' train cnn --nothing; fi
 }
 
-# The ranks that a command would start have the same variable, so that each of them would report it.
+# All ranks that a command would start have the same invalid variable. The error must be printed only once, and not
+# by each of them.
 wrong_variables() {
   local command commands=('perf all_reduce -b 8 -e 8' 'perf all_reduce -b 8 -e 8 --threads' topo 'sim all_reduce' tune
     'verify --algorithm ring' 'plan all_reduce --algorithm ring --ranks 2')

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What every command of tutti does when its output cannot be written: output_test.sh TUTTI PROMISE
+# Tests of every command of tutti when its output cannot be written: output_test.sh TUTTI PROMISE
 set -u
 tutti=$1
 promise=$2
@@ -8,7 +8,7 @@ trap 'rm -rf "$here"' EXIT
 # shellcheck source=tests/support/patience.sh
 . "$(dirname "$0")/../../support/patience.sh" "$tutti"
 
-# Fails with status 1, and says why in the same words.
+# Expects that the command fails with status 1, and that the message gives the reason in the usual form.
 fails() { # fails NAME ARGS...
   local name=$1
   shift
@@ -34,7 +34,7 @@ a_full_disk_fails_every_command() {
   exit $failed
 }
 
-# The same for files that a command writes: the disk is found to be full when the work is done.
+# The same for files that a command writes. The full disk is noticed only when the work has been done.
 a_full_disk_fails_every_file() {
   failed=0
   local plan=(plan all_reduce --algorithm ring --ranks 2) perf=(perf all_reduce --ranks 2 --threads -b 8 -e 8 -n 1)

@@ -1,5 +1,5 @@
-// What a call of each collective takes and gives, against the definitions of docs/collectives.md carried out block by
-// block on named elements.
+// Tests of the inputs and outputs of each collective's calls. They are compared with the definitions in
+// docs/collectives.md, which this test carries out block by block on elements that carry their origin.
 #include "tools/perf/collective.h"
 
 #include <gtest/gtest.h>
@@ -24,10 +24,10 @@ TEST(PerfCollective, NamesAreReadBack) {
     EXPECT_EQ(parse_perf_collective(name), std::nullopt) << name;
 }
 
-// nccl-tests, doc/PERFORMANCE.md, and the *GetBw functions for gather, scatter and sendrecv.
+// The values are from nccl-tests: doc/PERFORMANCE.md, and the *GetBw functions of gather, scatter and sendrecv.
 TEST(PerfCollective, BusBandwidthIsThatOfNcclTests) {
   const std::map<std::string, std::pair<double, double>> table = {
-      // for 4 and 5 ranks
+      // {for 4 ranks, for 5 ranks}
       {"all_reduce", {1.5, 1.6}},  {"broadcast", {1, 1}},       {"reduce", {1, 1}},
       {"all_gather", {0.75, 0.8}}, {"gather", {0.75, 0.8}},     {"reduce_scatter", {0.75, 0.8}},
       {"scatter", {0.75, 0.8}},    {"all_to_all", {0.75, 0.8}}, {"barrier", {0, 0}},
@@ -51,7 +51,7 @@ TEST(PerfCollective, SizeIsThatOfTheLargerBuffer) {
         const RankCall call = make_rank_call(each, rank, ranks, ranks - 1, elements);
         longest = std::max({longest, call.input_elements, call.output_elements});
       }
-      if ((each.ping_pong || each.one_way) && ranks == 1) continue;  // nobody plays
+      if ((each.ping_pong || each.one_way) && ranks == 1) continue;  // a single rank has no partner
       EXPECT_EQ(longest, elements) << name_of(each) << ", " << ranks << " ranks";
     }
   }
@@ -70,9 +70,12 @@ TEST(UnequalCounts, FollowTheRuleAndLoseNothing) {
   }
 }
 
-using Element = std::pair<std::int32_t, std::uint64_t>;  // input element `second` of rank `first`; -1: of all, reduced
+// An element: `second` is its index in the input of rank `first`. If `first` is -1, it is the reduction over all
+// ranks.
+using Element = std::pair<std::int32_t, std::uint64_t>;
 
-// The own definition of each collective: what stands in the output of `rank`, from the lengths that the calls give.
+// An independent definition of each collective. output() returns the expected output of `rank`, calculated from the
+// lengths in the calls of all ranks.
 class Definition {
  public:
   Definition(const PerfCollective& collective, std::int32_t ranks, std::int32_t root, std::uint64_t elements)
@@ -95,7 +98,7 @@ class Definition {
         const std::int32_t before = rank == 0 ? ranks_ - 1 : rank - 1;
         const bool in_pairs = collective_.ping_pong || collective_.one_way;
         if (in_pairs && next == ranks_) break;
-        if (collective_.one_way && rank % 2 == 0) break;  // it sends
+        if (collective_.one_way && rank % 2 == 0) break;  // rank is the sender
         append(out, in_pairs ? next : before, 0, call(rank).count);
         break;
       }
@@ -114,7 +117,8 @@ class Definition {
     }
     return out;
   }
-  // Elements from `rank` to `peer`, as the sender and as the receiver tell the library.
+  // The number of elements from `rank` to `peer`, as passed by the sender in sent(), and by the receiver in
+  // received().
   std::uint64_t sent(std::int32_t rank, std::int32_t peer) const { return length(call(rank).input_counts, rank, peer); }
   std::uint64_t received(std::int32_t rank, std::int32_t peer) const {
     return length(call(rank).output_counts, rank, peer);
@@ -141,9 +145,9 @@ class Definition {
 
 std::vector<Element> expected_output(const RankCall& call) {
   std::vector<Element> out(call.output_elements, Element(-2, 0));
-  for (const Piece& piece : call.expected) {
+  for (const ExpectedBlock& piece : call.expected) {
     for (std::uint64_t i = 0; i < piece.count; ++i) {
-      EXPECT_EQ(out.at(piece.output_at + i).first, -2) << "checked twice";
+      EXPECT_EQ(out.at(piece.output_at + i).first, -2) << "an element must be checked only once";
       out[piece.output_at + i] = Element(piece.from, piece.input_at + i);
     }
   }
@@ -159,14 +163,14 @@ TEST(RankCall, ExpectsWhatTheDefinitionSays) {
           const RankCall& call = definition.call(rank);
           SCOPED_TRACE(name_of(each) + ", rank " + std::to_string(rank) + " of " + std::to_string(ranks));
           EXPECT_EQ(expected_output(call), definition.output(rank));
-          for (const Piece& piece : call.expected) {
-            const RankCall& source = definition.call(piece.from == Piece::kAllRanks ? rank : piece.from);
+          for (const ExpectedBlock& piece : call.expected) {
+            const RankCall& source = definition.call(piece.from == ExpectedBlock::kAllRanks ? rank : piece.from);
             EXPECT_LE(piece.input_at + piece.count, source.input_elements);
           }
           if (!has_in_place(each) || call.input_elements == 0 || call.output_elements == 0) continue;
           const bool inside = call.in_place_input_at + call.input_elements <= call.output_elements ||
                               call.in_place_output_at + call.output_elements <= call.input_elements;
-          EXPECT_TRUE(inside) << "in place one buffer lies in the other";
+          EXPECT_TRUE(inside) << "in place, one buffer must be a part of the other";
         }
       }
     }

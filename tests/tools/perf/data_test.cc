@@ -1,5 +1,5 @@
-// The check data's promises, against arithmetic that shares nothing with tools/perf/data.cc: long double and plain
-// wrapping integers, and rounding after every single step in several orders.
+// Tests of the check data of `tutti perf`. The expected values are calculated independently of tools/perf/data.cc:
+// with long double, with plain wrapping integers, and with rounding after every single step in several orders.
 #include "tools/perf/data.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 namespace tutti::tool {
 namespace {
 
-constexpr std::uint64_t kCount = 1531;  // no multiple of a block
+constexpr std::uint64_t kCount = 1531;  // not a multiple of a block
 
 std::vector<std::byte> input_of(const DataPattern& pattern, DataType type, std::int32_t rank,
                                 std::uint64_t count = kCount) {
@@ -26,8 +26,8 @@ std::vector<std::byte> input_of(const DataPattern& pattern, DataType type, std::
   return data;
 }
 
-// Adds the ranks' inputs one after the other in the given order, rounding to the type after each of them: what the
-// sloppiest algorithm would do.
+// Reduces the inputs of the ranks one after the other in the given order, and rounds to the type after each of them.
+// No algorithm rounds more often.
 std::vector<std::byte> reduce_stepwise(const DataPattern& pattern, DataType type, ReduceOp op,
                                        const std::vector<std::int32_t>& order) {
   const auto ranks = static_cast<std::uint32_t>(order.size());
@@ -75,13 +75,15 @@ TEST_P(EveryTypeAndOp, ResultIsTheSameInEveryOrderWithRoundingAfterEveryStep) {
 TEST_P(EveryTypeAndOp, MissingOrDoubledRankShows) {
   const auto [type, op] = GetParam();
   const bool idempotent = op == ReduceOp::kMin || op == ReduceOp::kMax;
-  const bool float8 = is_floating(type) && size_of(type) == 1;  // few values, and few ranks that bring more than 0
+  // float8 has few values, and few ranks have an input other than 0
+  const bool float8 = is_floating(type) && size_of(type) == 1;
   for (std::int32_t ranks : {2, 3, 4, 7}) {
     const DataPattern pattern(type, op, ranks);
     for (std::int32_t odd_one = 0; odd_one < ranks; ++odd_one) {
       std::vector<std::int32_t> order(static_cast<std::size_t>(ranks));
       std::iota(order.begin(), order.end(), 0);
-      order[static_cast<std::size_t>(odd_one)] = (odd_one + 1) % ranks;  // missing here, doubled there
+      // this rank's input is missing, and the next rank's input occurs twice
+      order[static_cast<std::size_t>(odd_one)] = (odd_one + 1) % ranks;
       const std::uint64_t wrong =
           pattern.count_wrong_result(0, kCount, reduce_stepwise(pattern, type, op, order).data());
       EXPECT_GT(wrong, idempotent ? kCount / 16
@@ -104,7 +106,8 @@ TEST_P(EveryTypeAndOp, NeighbouringElementsAndRanksDiffer) {
     if (std::memcmp(&first[i * bytes], &first[(i + 1) * bytes], bytes) == 0) ++same_rank;
     if (std::memcmp(&first[i * bytes], &second[i * bytes], bytes) == 0) ++same_index;
   }
-  // Three or four bits leave few values for four ranks: often only -1 and 0 for a sum.
+  // A type with three or four significant bits leaves few values for four ranks. For a sum these are often only -1
+  // and 0.
   const std::uint64_t most = is_floating(type) && bytes == 1 ? kCount * 3 / 4 : kCount / 4;
   EXPECT_LT(same_rank, most);
   EXPECT_LT(same_index, most);
@@ -126,14 +129,15 @@ TEST_P(EveryTypeAndOp, OneFlippedBitIsOneWrongElement) {
 
 TEST_P(EveryTypeAndOp, PartOfAnInputOrResultIsThatPartOfTheWhole) {
   const auto [type, op] = GetParam();
-  constexpr std::uint64_t kFirst = 517;  // inside a block
+  constexpr std::uint64_t kFirst = 517;  // in the middle of a block
   const DataPattern pattern(type, op, 3);
   const std::vector<std::byte> input = input_of(pattern, type, 1);
   std::vector<std::byte> part((kCount - kFirst) * size_of(type));
   pattern.fill_input(1, kFirst, kCount - kFirst, part.data());
   EXPECT_EQ(std::memcmp(part.data(), &input[kFirst * size_of(type)], part.size()), 0);
   EXPECT_EQ(pattern.count_wrong_input(1, kFirst, kCount - kFirst, part.data()), 0u);
-  EXPECT_GT(pattern.count_wrong_input(1, kFirst + 1, kCount - kFirst, part.data()), kCount / 4) << "shifted by one";
+  EXPECT_GT(pattern.count_wrong_input(1, kFirst + 1, kCount - kFirst, part.data()), kCount / 4)
+      << "the data is shifted by one element";
   const std::vector<std::byte> result = reduce_stepwise(pattern, type, op, {0, 1, 2});
   EXPECT_EQ(pattern.count_wrong_result(kFirst, kCount - kFirst, &result[kFirst * size_of(type)]), 0u);
 }
@@ -162,7 +166,8 @@ TEST(PerfData, ExpectedFloatAverageIsOneCorrectlyRoundedDivision) {
   }
   std::vector<float> expected(kCount);
   for (std::size_t i = 0; i < kCount; ++i)
-    expected[i] = static_cast<float>(sums[i] / 7);  // 64 bits, then 24: no tie is near
+    // Rounded to 64 bits and then to 24. Double rounding does no harm, because no value is close to a tie.
+    expected[i] = static_cast<float>(sums[i] / 7);
   EXPECT_EQ(pattern.count_wrong_result(0, kCount, std::as_bytes(std::span(expected)).data()), 0u);
 }
 
@@ -213,9 +218,9 @@ TEST(PerfData, Float16KeepsEveryValueAndRoundsBetweenThemToNearestEven) {
 
 TEST(PerfData, Bfloat16RoundsToNearestEven) {
   EXPECT_EQ(to_bfloat16_bits(1.0f), 0x3f80);
-  EXPECT_EQ(to_bfloat16_bits(1.0f + 1.0f / 256), 0x3f80);  // tie: down to even
-  EXPECT_EQ(to_bfloat16_bits(1.0f + 3.0f / 256), 0x3f82);  // tie: up to even
-  EXPECT_EQ(to_bfloat16_bits(1.0f + 1.0f / 255), 0x3f81);  // past the tie
+  EXPECT_EQ(to_bfloat16_bits(1.0f + 1.0f / 256), 0x3f80);  // a tie, rounded down to even
+  EXPECT_EQ(to_bfloat16_bits(1.0f + 3.0f / 256), 0x3f82);  // a tie, rounded up to even
+  EXPECT_EQ(to_bfloat16_bits(1.0f + 1.0f / 255), 0x3f81);  // above the tie
   EXPECT_EQ(to_bfloat16_bits(-257.0f), 0xc380);
 }
 

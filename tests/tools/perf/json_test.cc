@@ -1,5 +1,5 @@
-// The files of --json and --csv against docs/perf-json.md: a reader that knows only that page can read what a real run
-// writes.
+// Tests of the files of --json and --csv. They read the files of real runs with only the knowledge of
+// docs/perf-json.md.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -26,7 +26,7 @@ class PerfJson : public testing::Test {
   }
   void TearDown() override { fs::remove_all(folder_); }
 
-  // Exit status of `tutti perf COLLECTIVE ARGUMENTS --json FILE`, output discarded.
+  // Runs `tutti perf COLLECTIVE ARGUMENTS --json FILE`, discards its output, and returns its exit status.
   int run(const std::string& arguments, const std::string& collective = "all_reduce") {
     const std::string command =
         "'" TUTTI_TOOL "' perf " + collective + " " + arguments + " --json '" + file() + "' >/dev/null 2>&1";
@@ -56,7 +56,7 @@ TEST_F(PerfJson, HasEveryFieldOfTheSchema) {
   EXPECT_EQ(document.at("checked"), true);
   EXPECT_EQ(document.at("wrong"), 0);
   EXPECT_GE(document.at("avg_busbw_GBps"), 0);
-  ASSERT_EQ(document.at("rows").size(), 4u);  // two sizes, out of place and in place
+  ASSERT_EQ(document.at("rows").size(), 4u);  // two sizes, each out of place and in place
   for (const nlohmann::json& row : document.at("rows")) {
     EXPECT_EQ(row.at("collective"), "all_reduce");
     EXPECT_EQ(row.at("algorithm"), "ring");
@@ -99,12 +99,12 @@ TEST_F(PerfJson, SaysWhatTheRanksReallyUsed) {
   ASSERT_EQ(run(common + "--transport tcp"), 0);
   EXPECT_EQ(read().at("rows").at(0).at("transport"), "tcp");
   EXPECT_EQ(read().at("rows").at(0).at("nodes"), 1);
-  EXPECT_TRUE(read().at("rows").at(0).at("bound_us").is_null()) << "the bound is that of shared memory";
+  EXPECT_TRUE(read().at("rows").at(0).at("bound_us").is_null()) << "the bound exists only for shared memory";
   ASSERT_EQ(run(common + "--nodes 3 --threads", "barrier"), 0);
   EXPECT_EQ(read().at("rows").size(), 1u);
-  EXPECT_EQ(read().at("rows").at(0).at("transport"), "tcp") << "each alone on its machine";
+  EXPECT_EQ(read().at("rows").at(0).at("transport"), "tcp") << "each rank is alone on its machine";
   EXPECT_EQ(read().at("rows").at(0).at("type"), "none");
-  EXPECT_EQ(read().at("checked"), false) << "clocks of several machines";
+  EXPECT_EQ(read().at("checked"), false) << "the clocks of several machines cannot be compared";
 }
 
 std::vector<std::string> split(const std::string& line) {
@@ -135,7 +135,7 @@ TEST_F(PerfJson, TableOfCommaSeparatedValuesHasTheSameRows) {
     for (std::size_t i = 0; i < keys.size(); ++i) {
       const nlohmann::json& value = row.at(keys[i]);
       if (value.is_number_float()) {
-        EXPECT_LE(cells[i].size(), 12u) << keys[i] << ": six digits, a point, an exponent";
+        EXPECT_LE(cells[i].size(), 12u) << keys[i] << ": at most six digits, a point and an exponent";
         EXPECT_NEAR(std::stod(cells[i]), value.get<double>(), 1e-5 * value.get<double>()) << keys[i];
         continue;
       }
@@ -155,7 +155,7 @@ TEST_F(PerfJson, LinksStayAndOpenFilesAreWrittenToAtTheirEnd) {
   ASSERT_EQ(run("--threads --ranks 1 -b 8 -e 8 -n 1 -w 0"), 0);
   EXPECT_TRUE(fs::is_symlink(file()));
   EXPECT_EQ(read().at("schema"), "tutti-perf");
-  // As /dev/stdout leads to a file that stdout goes to.
+  // Like /dev/stdout, the link leads to a file to which standard output is redirected.
   const std::string out = (folder_ / "out").string();
   const std::string link = (folder_ / "link").string();
   fs::create_symlink("/proc/self/fd/1", link);

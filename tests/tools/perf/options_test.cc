@@ -1,3 +1,4 @@
+// Tests of the options of `tutti perf`: sizes, ranges, collectives and memory, and the messages for wrong values.
 #include "tools/perf/options.h"
 
 #include <gtest/gtest.h>
@@ -59,7 +60,8 @@ TEST(Sweep, RoundsDownToWholeElementsAndNeverBelowOne) {
 
 TEST(Sweep, GrowsByFactorOrByStepAndEndsAtTheMaximum) {
   EXPECT_EQ(counts(sizes("8", "64"), DataType::kInt8), Counts({8, 16, 32, 64}));
-  EXPECT_EQ(counts(sizes("1", "16"), DataType::kInt64), Counts({1, 2}));  // 1, 2, 4 and 8 bytes are one element each
+  // 1, 2, 4 and 8 bytes are all rounded to one element
+  EXPECT_EQ(counts(sizes("1", "16"), DataType::kInt64), Counts({1, 2}));
   PerfArguments arguments = sizes("8", "100");
   arguments.step_factor = "3";
   EXPECT_EQ(counts(arguments, DataType::kInt8), Counts({8, 24, 72}));
@@ -71,7 +73,7 @@ TEST(Sweep, BlocksAreEqualOrTogetherTheMessageAndABarrierHasNone) {
   PerfArguments arguments = sizes("4", "64");
   arguments.step_factor = "4";
   arguments.collective = "all_gather";
-  EXPECT_EQ(counts(arguments, DataType::kFloat32), Counts({3, 15})) << "4 and 16 bytes both are one element a block";
+  EXPECT_EQ(counts(arguments, DataType::kFloat32), Counts({3, 15})) << "4 and 16 bytes both give one element per block";
   arguments.collective = "scatter_v";
   EXPECT_EQ(counts(arguments, DataType::kFloat32), Counts({1, 4, 16}));
   arguments.collective = "barrier";
@@ -143,7 +145,7 @@ TEST(CheckRanks, NamesWhatDoesNotFitTheJob) {
   EXPECT_EQ(message([](PerfOptions& o) { o.root = 3, o.nodes = 4, o.corrupt = 3; }), "");
   EXPECT_EQ(message([](PerfOptions& o) { o.root = 4; }), "--root: \"4\" is not a number from 0 to 3");
   EXPECT_EQ(message([](PerfOptions& o) { o.root = -1; }), "--root: \"-1\" is not a number from 0 to 3");
-  EXPECT_EQ(message([](PerfOptions& o) { o.nodes = 5; }), "--nodes 5: 4 ranks are on 4 machines at most");
+  EXPECT_EQ(message([](PerfOptions& o) { o.nodes = 5; }), "--nodes 5: 4 ranks can be on at most 4 machines");
   EXPECT_EQ(message([](PerfOptions& o) { o.corrupt = 4; }), "--corrupt: \"4\" is not a number from 0 to 3");
   PerfOptions direct;
   direct.algorithm = Algorithm::kTwoShot;
@@ -173,7 +175,7 @@ TEST(Resolve, SaysWhichOptionIsWrong) {
   refused([](PerfArguments& a) { a.min_bytes = "8", a.max_bytes = "4"; }, "--minbytes 8");
   refused([](PerfArguments& a) { a.min_bytes = "many"; }, R"(--minbytes: "many")");
   refused([](PerfArguments& a) { a.step_bytes = "0"; }, "--stepbytes");
-  refused([](PerfArguments& a) { a.step_bytes = "1"; }, "--stepbytes");  // 64 Mi sizes
+  refused([](PerfArguments& a) { a.step_bytes = "1"; }, "--stepbytes");  // this would give 64 Mi sizes
   refused([](PerfArguments& a) { a.step_factor = "1"; }, "--stepfactor");
   refused([](PerfArguments& a) { a.data_type = "float8"; }, R"(--datatype: "float8")");
   refused([](PerfArguments& a) { a.op = "xor"; }, R"(--op: "xor")");

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What `tutti perf` promises on the command line, one function for each promise: perf_test.sh TUTTI PROMISE
+# Tests of `tutti perf` on the command line. Each function with the name of a promise is one test: perf_test.sh TUTTI
+# PROMISE
 set -u
 tutti=$1
 promise=$2
@@ -11,7 +12,7 @@ fail() {
   head -c 3000 "$here"/out "$here"/err
   exit 1
 }
-perf() { # perf ARGS...: output in $here/out and $here/err, status in $status
+perf() { # perf ARGS...: writes the output to $here/out and $here/err, and sets $status
   "$tutti" perf all_reduce "$@" >"$here/out" 2>"$here/err"
   status=$?
 }
@@ -21,7 +22,7 @@ expect_good() { # expect_good ROWS ARGS...
   perf "$@"
   [ $status = 0 ] || fail "'$*' ends with status $status"
   [ "$(grep -c '^ ' "$here/out")" = "$rows" ] || fail "'$*' prints $(grep -c '^ ' "$here/out") rows, not $rows"
-  grep -q '^# Out of bounds values : 0 OK$' "$here/out" || fail "'$*' has no good verdict"
+  grep -q '^# Out of bounds values : 0 OK$' "$here/out" || fail "'$*' does not report that all results are right"
 }
 
 processes_are_right() {
@@ -36,7 +37,7 @@ threads_are_right() {
 
 every_type_and_op_is_right() { expect_good 72 --threads --ranks 3 -d all -o all -b 1000 -e 1000 -n 1 -w 0; }
 
-# Over the double of the driver, which stands beside the tool's folder.
+# Uses the fake CUDA driver, which is in a folder next to that of the tool.
 cuda_memory_is_right() {
   local double
   double=$(dirname "$(dirname "$tutti")")/fake_driver
@@ -45,15 +46,17 @@ cuda_memory_is_right() {
   for collective in broadcast reduce_scatter all_gather_v all_to_all_v gather scatter send_recv barrier; do
     LD_LIBRARY_PATH=$double "$tutti" perf $collective --threads --ranks 3 --memory cuda -b 1000 -e 1000 -n 2 -w 1 \
       >"$here/out" 2>"$here/err" || fail "$collective on cuda memory ends with status $?"
-    grep -q '^# Out of bounds values : 0 OK$' "$here/out" || fail "$collective has no good verdict"
+    grep -q '^# Out of bounds values : 0 OK$' "$here/out" ||
+      fail "$collective does not report that all results are right"
   done
   LD_LIBRARY_PATH=$double perf --ranks 2 --memory cuda -b 1000 -e 1000 --corrupt 1
   [ $status = 1 ] || fail "a wrong element on a GPU ends with status $status"
 }
 
-# Where there is no GPU.
+# On a machine without a GPU.
 cuda_memory_needs_a_driver() {
-  if LD_LIBRARY_PATH='' perf --ranks 1 --memory cuda -b 8 -e 8 && [ $status = 0 ]; then exit 77; fi # there is one
+  # a driver is installed
+  if LD_LIBRARY_PATH='' perf --ranks 1 --memory cuda -b 8 -e 8 && [ $status = 0 ]; then exit 77; fi
   grep -q 'install NVIDIA.s driver\|no device\|is a GPU there' "$here/err" || fail "does not say what is missing"
 }
 
@@ -69,7 +72,7 @@ every_algorithm_is_right() {
   done
 }
 
-# Every collective, with memory of both kinds, with the options given.
+# Runs every collective, with both types of memory, with the given options.
 every_collective_is_right() { # RANKS ROOT ARGS...
   local ranks=$1 root=$2
   shift 2
@@ -80,11 +83,12 @@ every_collective_is_right() { # RANKS ROOT ARGS...
       "$tutti" perf $collective --threads --ranks $ranks -r $root --memory $memory -b 4 -e 400000 -f 100000 \
         -n 2 -w 0 "$@" >"$here/out" 2>"$here/err" || fail "'$collective $memory $*' ends with status $?"
       verdict='0 OK'
-      [ "$collective $*" != 'barrier --nodes 2' ] || verdict='N/A' # clocks of several machines
-      grep -q "^# Out of bounds values : $verdict\$" "$here/out" || fail "'$collective $memory $*' has no good verdict"
+      [ "$collective $*" != 'barrier --nodes 2' ] || verdict='N/A' # the clocks of several machines cannot be compared
+      grep -q "^# Out of bounds values : $verdict\$" "$here/out" ||
+        fail "'$collective $memory $*' does not report that all results are right"
       rows=2
       [ $collective != barrier ] || rows=1
-      [ "$(grep -c '^ ' "$here/out")" = $rows ] || fail "'$collective $memory $*' prints not $rows rows"
+      [ "$(grep -c '^ ' "$here/out")" = $rows ] || fail "'$collective $memory $*' does not print $rows rows"
     done
   done
 }
@@ -106,7 +110,7 @@ nodes_split_a_job_of_processes() {
   grep -q 'perf broadcast: 5 ranks (processes), root 4, .* mixed transport, .* 2 nodes' "$here/out" || fail 'the header'
 }
 
-# Each rank's own status, whichever of them has the wrong element, and in whichever buffer.
+# Every rank must fail, whichever rank has the wrong element, and whichever buffer the element is in.
 a_wrong_element_fails_every_rank() {
   local collective rank
   for collective in all_reduce all_to_all_v gather send_recv; do
@@ -134,7 +138,7 @@ joins_a_job() {
   grep -q '^\[[12]\]' "$here/out" && fail 'another rank prints'
   "$tutti" run -n 2 -- "$tutti" perf all_reduce --ranks 3 -b 64 -e 64 -n 2 >"$here/out" 2>"$here/err" &&
     fail '--ranks disagrees'
-  grep -q 'the job has 2 ranks' "$here/err" || fail 'no word about the ranks'
+  grep -q 'the job has 2 ranks' "$here/err" || fail 'the message does not give the number of ranks'
 }
 
 bad_options_are_refused() {
@@ -149,7 +153,7 @@ bad_options_are_refused() {
     # shellcheck disable=SC2086
     perf $args
     [ $status = 2 ] || fail "'$args' ends with status $status"
-    [ -s "$here/err" ] && [ ! -s "$here/out" ] || fail "'$args' is not refused in words"
+    [ -s "$here/err" ] && [ ! -s "$here/out" ] || fail "'$args' is not refused with an error message"
   done
   "$tutti" perf all_gather --algorithm two_shot >"$here/out" 2>"$here/err" && fail 'an algorithm of another collective'
   grep -q 'is not one of auto, ring, ' "$here/err" || fail 'no list of the algorithms'
@@ -167,18 +171,20 @@ disk_errors_are_told() {
   : >"$here/out"
 }
 
-# No machine has 4 TiB for this test. Nothing is allocated for the row that is left out.
+# No machine has 4 TiB of memory for this test. No memory is allocated for the row that is left out.
 messages_beyond_memory_are_left_out() {
   local how words='^# messages of more than 8 bytes are left out: messages of 1.0 TiB need 4.0 TiB of memory for 2'
   for how in --ranks=2 '--ranks=2 --threads'; do
     # shellcheck disable=SC2086
     expect_good 1 $how -b 8 -e 1024G -f 137438953472 -n 1 -w 0 --json "$here/json"
-    grep -q "$words ranks.*and [0-9.]* [MGT]iB are available" "$here/out" || fail "$how: need and room are not told"
-    grep -q '"left_out": "messages of more than 8 bytes' "$here/json" || fail "$how: the file does not tell"
+    grep -q "$words ranks.*and [0-9.]* [MGT]iB are available" "$here/out" ||
+      fail "$how: the needed and the available memory are not reported"
+    grep -q '"left_out": "messages of more than 8 bytes' "$here/json" ||
+      fail "$how: the file does not contain the reason"
   done
   perf --ranks 2 -b 1024G -e 1024G
   [ $status = 1 ] || fail "with nothing that fits: status $status"
-  grep -q 'nothing can be measured: messages of 1.0 TiB need 4.0 TiB' "$here/err" || fail 'it does not tell why'
+  grep -q 'nothing can be measured: messages of 1.0 TiB need 4.0 TiB' "$here/err" || fail 'the reason is not reported'
 }
 
 "$promise"

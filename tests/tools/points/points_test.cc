@@ -1,4 +1,5 @@
-// Published measurements against predictions: reading them, and whether a fit finds what made them.
+// Tests of the comparison of predictions with published measurements: reading the measurements, and whether a fit
+// recovers the parameters that produced them.
 #include "tools/points/points.h"
 
 #include <gmock/gmock.h>
@@ -32,7 +33,7 @@ TEST(Points, AreReadByMachinesAndBytes) {
   ASSERT_TRUE(systems.ok()) << systems.error().message;
   const auto points = points_of(kTable, systems->at(0));
   ASSERT_TRUE(points.ok()) << points.error().message;
-  ASSERT_EQ(points->size(), 3u) << "of others, of another collective, and without a time are left out";
+  ASSERT_EQ(points->size(), 3u) << "rows of other systems, of other collectives, and without a time are left out";
   EXPECT_EQ(points->at(0).bytes, 8u);
   EXPECT_EQ(points->at(1).time_us, 20.5);
   EXPECT_TRUE(points->at(0).fitted);
@@ -59,8 +60,8 @@ TEST(Points, WhatIsWrongIsNamed) {
   EXPECT_EQ(twice.error().message, "the table has two columns x");
 }
 
-// Times that the model itself made, by parameters other than the defaults: the fit comes back to them, and the points
-// that it has not seen are predicted.
+// The times come from the model itself, with parameters other than the defaults. The fit must recover these
+// parameters, and must predict the points that it has not used.
 TEST(Points, AFitFindsTheParametersThatMadeThem) {
   const System system = parse_systems(kSystems)->at(0);
   std::vector<Point> points;
@@ -83,7 +84,8 @@ TEST(Points, AFitFindsTheParametersThatMadeThem) {
   EXPECT_FALSE(predictor->predict({.ranks = 16, .machines = 2, .bytes = 8}, truth).ok());
 }
 
-// Eight GPUs behind two CPUs and two NICs: the sweep lets every message have its links alone, which they cannot be.
+// Eight GPUs with two CPUs and two NICs. The sweep model assumes that every message has its links to itself, which
+// is impossible here.
 TEST(Points, NoLinkCarriesMoreThanItCan) {
   System system;
   system.name = "boxes";

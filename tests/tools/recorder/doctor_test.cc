@@ -1,4 +1,4 @@
-// Verdicts on recordings that are made up: those that jobs of real processes seldom give.
+// Tests of the doctor's verdicts on made-up recordings, which jobs of real processes rarely produce.
 #include "tools/recorder/doctor.h"
 
 #include <gmock/gmock.h>
@@ -22,12 +22,12 @@ RecordedCall call_of(std::uint64_t sequence, recording::State state, std::int64_
   call.number = sequence;
   call.tag = {.sequence = sequence, .count = 8, .algorithm = static_cast<std::uint8_t>(Algorithm::kRing)};
   call.start_ns = kNowNs - ago_ns;
-  call.outcome = {.state = state, .way = recording::Way::kMessages};
+  call.outcome = {.state = state, .way = recording::CallPath::kMessages};
   if (state != recording::State::kRunning) call.end_ns = call.start_ns + 1000;
   return call;
 }
 
-// Of four ranks that are all inside call 3.
+// Returns the recordings of four ranks that are all inside call 3.
 std::vector<Recording> job() {
   std::vector<Recording> ranks(4);
   for (std::uint32_t rank = 0; rank < 4; ++rank) {
@@ -55,7 +55,7 @@ TEST(Doctor, AJobThatWorksIsSound) {
 TEST(Doctor, ALongWaitInsideIsNobodysFaultYet) {
   const Verdict verdict = diagnose(job(), kNowNs);
   EXPECT_EQ(verdict.cause, Cause::kStuck);
-  EXPECT_TRUE(verdict.blamed.empty());
+  EXPECT_TRUE(verdict.culprits.empty());
   EXPECT_THAT(verdict.what, HasSubstr("ranks 0, 1, 2, 3 are in all_reduce #3"));
 }
 
@@ -64,7 +64,7 @@ TEST(Doctor, WhoIsNotInsideIsAbsent) {
   ranks[1].calls.pop_back();
   const Verdict verdict = diagnose(ranks, kNowNs);
   EXPECT_EQ(verdict.cause, Cause::kAbsent);
-  EXPECT_EQ(verdict.blamed, std::vector<std::uint32_t>{1});
+  EXPECT_EQ(verdict.culprits, std::vector<std::uint32_t>{1});
   EXPECT_THAT(verdict.advice, HasSubstr("gdb -p 101"));
 }
 
@@ -75,7 +75,7 @@ TEST(Doctor, ADeadRankComesBeforeAStoppedOne) {
   ranks[3].process = ProcessState::kDead;
   const Verdict verdict = diagnose(ranks, kNowNs);
   EXPECT_EQ(verdict.cause, Cause::kDied);
-  EXPECT_EQ(verdict.blamed, std::vector<std::uint32_t>{3});
+  EXPECT_EQ(verdict.culprits, std::vector<std::uint32_t>{3});
 }
 
 TEST(Doctor, TheFirstErrorDecides) {
@@ -85,8 +85,8 @@ TEST(Doctor, TheFirstErrorDecides) {
   ranks[3].process = ProcessState::kDead;
   const Verdict verdict = diagnose(ranks, kNowNs);
   EXPECT_EQ(verdict.cause, Cause::kDied);
-  EXPECT_EQ(verdict.blamed, std::vector<std::uint32_t>{3});
-  EXPECT_THAT(verdict.what, HasSubstr("Rank 1 said first, 3.0 s ago: \"words of rank 1\""));
+  EXPECT_EQ(verdict.culprits, std::vector<std::uint32_t>{3});
+  EXPECT_THAT(verdict.what, HasSubstr("Rank 1 reported the first error, 3.0 s ago: \"words of rank 1\""));
 }
 
 TEST(Doctor, WhoAbortsIsNamed) {
@@ -95,7 +95,7 @@ TEST(Doctor, WhoAbortsIsNamed) {
   ranks[2].aborted_ns = kNowNs - 2 * kSecondNs;
   const Verdict verdict = diagnose(ranks, kNowNs);
   EXPECT_EQ(verdict.cause, Cause::kAborted);
-  EXPECT_EQ(verdict.blamed, std::vector<std::uint32_t>{2});
+  EXPECT_EQ(verdict.culprits, std::vector<std::uint32_t>{2});
 }
 
 TEST(Doctor, RanksWithoutARecordingThatAreWaitedForAreNamed) {
@@ -104,7 +104,7 @@ TEST(Doctor, RanksWithoutARecordingThatAreWaitedForAreNamed) {
   ranks[0].wait = RecordedWait{3, 3, kNowNs - kSecondNs, kNowNs, 1, 1, {3}, {3}, "no message from rank 3"};
   const Verdict verdict = diagnose(ranks, kNowNs);
   EXPECT_EQ(verdict.cause, Cause::kUnrecorded);
-  EXPECT_EQ(verdict.blamed, std::vector<std::uint32_t>{3});
+  EXPECT_EQ(verdict.culprits, std::vector<std::uint32_t>{3});
 }
 
 TEST(Doctor, AMismatchIsToldByMajority) {
@@ -112,7 +112,7 @@ TEST(Doctor, AMismatchIsToldByMajority) {
   ranks[1].calls.back().tag.count = 9;
   const Verdict verdict = diagnose(ranks, kNowNs);
   EXPECT_EQ(verdict.cause, Cause::kMismatch);
-  EXPECT_EQ(verdict.blamed, std::vector<std::uint32_t>{1});
+  EXPECT_EQ(verdict.culprits, std::vector<std::uint32_t>{1});
   EXPECT_THAT(verdict.what, HasSubstr("ranks 0, 2, 3 passed count 8, rank 1 passed count 9"));
 }
 
@@ -128,7 +128,7 @@ TEST(Top, RatesAreThoseOfTheLastSecond) {
   ranks[0].calls.clear();
   for (std::uint64_t i = 1; i <= 10; ++i) {
     ranks[0].calls.push_back(call_of(i, recording::State::kDone, kSecondNs / 100));
-    ranks[0].calls.back().tag.count = 1'000'000;  // of int8
+    ranks[0].calls.back().tag.count = 1'000'000;  // elements of type int8
   }
   ranks[0].begun = 10;
   EXPECT_THAT(top_table(ranks, kNowNs), HasSubstr("        10        10      10.0  after all_reduce #10"));

@@ -1,7 +1,9 @@
-// One rank of a job whose recordings are looked at: recorded_job MODE FOLDER. Every rank sums over and over; after five
-// calls rank 2 does what the mode says: killed, stopped, other (another collective), never (comes to no further call),
-// leaves, or work (nothing, until the job is ended); dance: sends and receives beside the sums, then a good end. A rank
-// that has made its five calls says so by a file in FOLDER, ready-RANK.
+// One rank of a job whose recordings the tests examine: recorded_job MODE FOLDER.
+//
+// Every rank calls all_reduce again and again. After five calls, rank 2 behaves as the mode requires. killed: it
+// kills itself. stopped: it stops itself. other: it calls another collective. never: it makes no further call.
+// leaves: it destroys its communicator. work: it continues, until the job is ended. dance: the ranks also send and
+// receive, and then end normally. A rank that has made its five calls creates the file ready-RANK in FOLDER.
 #include <chrono>
 #include <csignal>
 #include <cstdio>

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What the flight recorder, `tutti top` and `tutti doctor` promise (docs/recorder.md), with jobs of real processes; one
-# function for each promise: recorder_test.sh TUTTI RECORDED_JOB PROMISE
+# Tests of the flight recorder, `tutti top` and `tutti doctor` (docs/recorder.md) with jobs of real processes. Each
+# function with the name of a promise is one test: recorder_test.sh TUTTI RECORDED_JOB PROMISE
 set -u
 tutti=$1
 program=$2
@@ -21,7 +21,7 @@ fail() {
 }
 end_job() {
   [ -n "$job" ] || return 0
-  kill -KILL "$job" 2>/dev/null # its ranks die with it
+  kill -KILL "$job" 2>/dev/null # its ranks are killed with it
   wait "$job" 2>/dev/null
   job=
 }
@@ -31,13 +31,13 @@ expect() { # expect FILE REGEX
 expect_no() { # expect_no FILE REGEX
   ! grep -qE -- "$2" "$here/$1" || fail "a line of $1 matches '$2'"
 }
-start() { # start MODE: a job of 4 that has made its first calls; its number in $job
+start() { # start MODE: starts a job of 4 ranks, waits for its first calls, and sets $job to its process number
   "$tutti" run -n 4 --grace-ms 5000 -- "$program" "$1" "$here" >"$here/out" 2>"$here/err" &
   job=$!
   local rank
   for rank in 0 1 2 3; do wait_until [ -s "$here/ready-$rank" ] || fail "rank $rank never became ready"; done
 }
-finish() { # the job ends by itself
+finish() { # waits until the job ends by itself
   wait "$job"
   job=
 }
@@ -64,8 +64,8 @@ a_stopped_rank_is_named() {
   until_doctor_says 'ranks 0, 1, 3 are in all_reduce #6 '
   local pid
   pid=$(sed -nE 's/.*kill -CONT ([0-9]+)$/\1/p' "$here/doctor")
-  kill -CONT "$pid" || fail "the process that doctor names is not there"
-  until_doctor_says '^What happened: nothing is wrong'
+  kill -CONT "$pid" || fail "the process that doctor names does not exist"
+  until_doctor_says '^What happened: no problem is visible'
 }
 
 a_rank_that_calls_something_else_is_named() {
@@ -127,7 +127,8 @@ top_shows_a_running_job() {
 
 top_says_who_waits_for_whom() {
   start stopped
-  wait_until top_says '^ +0 .* in all_reduce #6 .* waits for rank 2: not entered yet$' || fail 'top does not say it'
+  wait_until top_says '^ +0 .* in all_reduce #6 .* waits for rank 2: not entered yet$' ||
+    fail 'top does not show which rank is waited for'
   expect top '^ +2 +[0-9]+ stopped '
 }
 
@@ -138,7 +139,7 @@ files_can_be_read_one_by_one() {
   expect doctor '^job [0-9a-f]{8}, 2 of 4 ranks'
   expect doctor 'no recording here: ranks 1, 3'
   expect doctor '^To blame: rank 2$'
-  "$tutti" doctor "$here/out" >"$here/doctor" 2>&1 && fail 'what is no recording is read'
+  "$tutti" doctor "$here/out" >"$here/doctor" 2>&1 && fail 'a file that is not a recording is accepted'
   expect doctor 'out: the file is '
 }
 
@@ -171,7 +172,7 @@ a_trace_is_written() {
   start dance
   finish
   doctor --trace "$here/trace.json"
-  expect doctor '^What happened: nothing is wrong'
+  expect doctor '^What happened: no problem is visible'
   python3 - "$here/trace.json" <<'END' || fail 'the trace is not what Perfetto takes'
 import json, sys
 events = json.load(open(sys.argv[1]))["traceEvents"]
@@ -182,7 +183,7 @@ assert sum(e["name"] == "send" for e in calls) == 10
 assert all(e["dur"] >= 0 and e["ts"] >= 0 for e in calls)
 named = {(e["pid"], e["tid"]) for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
 assert {(e["pid"], e["tid"]) for e in calls} == named, named
-for track in named:  # what is on one track does not overlap
+for track in named: # the events of one track must not overlap
     on = sorted((e["ts"], e["ts"] + e["dur"]) for e in calls if (e["pid"], e["tid"]) == track)
     assert all(a[1] <= b[0] + 1e-3 for a, b in zip(on, on[1:])), track
 END

@@ -1,5 +1,5 @@
-// Recordings: what is written is read back, what is torn or damaged is never taken for whole, old files go and those of
-// living processes stay.
+// Tests of recordings: a recording is read as it was written, damaged and half-written records are rejected, old
+// files are removed, and the files of running processes stay.
 #include "tools/recorder/recording.h"
 
 #include <fcntl.h>
@@ -33,7 +33,8 @@ namespace {
 std::atomic<int> interruptions = 0;
 }  // namespace
 
-// In place of the C library's, for all of this program: as often as wanted, a signal comes.
+// Replaces the C library's posix_fallocate() in this whole program. It fails with EINTR `interruptions` times, as if
+// a signal arrived.
 extern "C" int posix_fallocate(int fd, off_t offset, off_t bytes) {
   if (interruptions > 0) return --interruptions, EINTR;
   return fallocate(fd, 0, offset, bytes) == 0 ? 0 : errno;
@@ -105,13 +106,13 @@ TEST(Recording, WhatIsWrittenIsRead) {
   ASSERT_NE(recorder, nullptr);
   const std::int64_t before_ns = recording::unix_ns();
   for (std::uint64_t sequence = 1; sequence <= 20; ++sequence) {
-    recorder->end(recorder->begin(tag_of(sequence), recording::Way::kDirect), recorder->now());
+    recorder->end(recorder->begin(tag_of(sequence), recording::CallPath::kDirect), recorder->now());
   }
-  recorder->end(recorder->begin(tag_of(21), recording::Way::kMailboxes), 0);
-  const std::uint64_t send = recorder->begin(tag_of(7), recording::Way::kTransfers, recording::kSends);
+  recorder->end(recorder->begin(tag_of(21), recording::CallPath::kMailboxes), 0);
+  const std::uint64_t send = recorder->begin(tag_of(7), recording::CallPath::kTransfers, recording::kSends);
   recorder->add(send, 4096, 2, 3);
   const Error error{ErrorCode::kPeerLost, ErrorScope::kCommunicator, 2, "rank 2 is gone"};
-  recorder->end_badly(recorder->begin(tag_of(22), recording::Way::kMessages), error, 22);
+  recorder->end_badly(recorder->begin(tag_of(22), recording::CallPath::kMessages), error, 22);
   const Recording read = folder.only();
   EXPECT_EQ(read.rank, 3U);
   EXPECT_EQ(read.ranks, 4U);
@@ -121,12 +122,12 @@ TEST(Recording, WhatIsWrittenIsRead) {
   EXPECT_FALSE(read.ended_ns.has_value());
   EXPECT_EQ(read.begun, 23U);
   ASSERT_EQ(read.calls.size(), 16U);
-  EXPECT_EQ(read.calls.front().tag, tag_of(8)) << "the oldest of 16";
+  EXPECT_EQ(read.calls.front().tag, tag_of(8)) << "the oldest of the 16 calls that are kept";
   EXPECT_TRUE(read.calls.front().end_ns.has_value());
-  constexpr std::int64_t kSlackNs = 50'000'000;  // the two clocks are not read at one time
+  constexpr std::int64_t kSlackNs = 50'000'000;  // the two clocks are not read at the same time
   EXPECT_GT(read.calls.front().start_ns, before_ns - kSlackNs);
   EXPECT_LT(*read.calls.front().end_ns, recording::unix_ns() + kSlackNs);
-  EXPECT_FALSE(read.calls[13].end_ns.has_value()) << "so quick that its end was not looked at";
+  EXPECT_FALSE(read.calls[13].end_ns.has_value()) << "the call was so short that its end was not measured";
   EXPECT_EQ(describe(read.calls[14]), "all_reduce_v, send #7 to rank 2 (700 float32) and 2 other transfers");
   EXPECT_EQ(read.running(), &read.calls[14]);
   EXPECT_TRUE(read.calls[15].failed());
@@ -139,7 +140,7 @@ TEST(Recording, WhatIsWrittenIsRead) {
 TEST(Recording, OnlyTheWaitOfTheCallUnderWayCounts) {
   const Folder folder;
   const auto recorder = recorder_in(folder);
-  const std::uint64_t first = recorder->begin(tag_of(1), recording::Way::kMailboxes);
+  const std::uint64_t first = recorder->begin(tag_of(1), recording::CallPath::kMailboxes);
   const std::vector<std::uint32_t> waited{2};
   recorder->waits({.serial = first, .sequence = 1, .waited = waited, .absent = waited, .text = "no value"}, 1);
   ASSERT_NE(folder.only().current_wait(), nullptr);
@@ -147,7 +148,7 @@ TEST(Recording, OnlyTheWaitOfTheCallUnderWayCounts) {
   EXPECT_EQ(folder.only().wait->absent, waited);
   recorder->end(first, recorder->now());
   EXPECT_EQ(folder.only().current_wait(), nullptr);
-  recorder->begin(tag_of(2), recording::Way::kMailboxes);
+  recorder->begin(tag_of(2), recording::CallPath::kMailboxes);
   EXPECT_EQ(folder.only().current_wait(), nullptr);
 }
 
@@ -184,13 +185,13 @@ TEST(Recording, OldFilesGoAndThoseOfLivingProcessesStay) {
   const pid_t child = fork();
   if (child == 0) {
     auto abandoned = recorder_in(folder, 2);
-    _exit(abandoned.release() == nullptr ? 1 : 0);  // as killed: nothing is destroyed
+    _exit(abandoned.release() == nullptr ? 1 : 0);  // like a killed process, it destroys nothing
   }
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   ASSERT_EQ(status, 0);
   ASSERT_EQ(folder.files().size(), 2U);
-  for (const std::string& name : folder.files()) {  // two days ago
+  for (const std::string& name : folder.files()) {  // make the files two days old
     timespec times[2]{};
     times[0].tv_sec = times[1].tv_sec = recording::unix_ns() / 1'000'000'000 - 2 * 24 * 3600;
     ASSERT_EQ(utimensat(AT_FDCWD, name.c_str(), times, 0), 0);
@@ -218,11 +219,11 @@ TEST(Recording, TheNextFolderServesWhereOneCannotBeHad) {
   RecordingFolder opened({"/proc/none", folder.path() + "/a file", folder.path()}, Log(LogLevel::kOff, 0));
   std::ofstream(folder.path() + "/a file") << "in the way";
   EXPECT_NE(opened.make("tutti-x.rec", 4096), nullptr);
-  EXPECT_EQ(opened.make("tutti-x.rec", 4096), nullptr) << "the name is taken: no file is written over";
-  EXPECT_NE(opened.make("tutti-y.rec", 4096), nullptr) << "the folder goes on";
+  EXPECT_EQ(opened.make("tutti-x.rec", 4096), nullptr) << "the name is in use, and no file may be overwritten";
+  EXPECT_NE(opened.make("tutti-y.rec", 4096), nullptr) << "the folder can still be used";
 }
 
-// A signal, or a stop of the process, can end posix_fallocate() early.
+// posix_fallocate() can return early when the process receives a signal or is stopped.
 TEST(Recording, AnInterruptedSystemCallDoesNotKeepAFileFromBeingMade) {
   const Folder folder;
   RecordingFolder opened({folder.path()}, Log(LogLevel::kOff, 0));
@@ -231,14 +232,14 @@ TEST(Recording, AnInterruptedSystemCallDoesNotKeepAFileFromBeingMade) {
   EXPECT_EQ(interruptions.exchange(0), 0);
 }
 
-// Reader beside writer: every call that is taken for whole is one that was written.
+// A reader runs at the same time as the writer. Every call that the reader accepts must be one that was written.
 TEST(Recording, TornRecordsAreNotTaken) {
   const Folder folder;
   const auto recorder = recorder_in(folder);
   std::atomic<bool> ends{false};
   std::thread writer([&] {
     for (std::uint64_t sequence = 1; !ends.load(); ++sequence) {
-      recorder->end(recorder->begin(tag_of(sequence), recording::Way::kDirect), 0);
+      recorder->end(recorder->begin(tag_of(sequence), recording::CallPath::kDirect), 0);
     }
   });
   std::size_t whole = 0;
@@ -256,10 +257,10 @@ TEST(Recording, TornRecordsAreNotTaken) {
   auto bytes = bytes_of_file(folder.files().front());
   ASSERT_EQ(parse_recording(bytes, bytes, {})->calls.size(), 16U);
   auto other = bytes;
-  other[sizeof(recording::Header) + 16] ^= std::byte{1};  // it changed between the copies
+  other[sizeof(recording::Header) + 16] ^= std::byte{1};  // the record changed between the two copies
   EXPECT_EQ(parse_recording(bytes, other, {})->calls.size(), 15U);
   EXPECT_EQ(parse_recording(bytes, other, {})->torn, 1U);
-  bytes[sizeof(recording::Header)] ^= std::byte{1};  // an odd serial: its writer died over it
+  bytes[sizeof(recording::Header)] ^= std::byte{1};  // an odd serial: the writer died while it wrote the record
   EXPECT_EQ(parse_recording(bytes, bytes, {})->calls.size(), 15U);
 }
 
@@ -267,7 +268,7 @@ TEST(Recording, DamagedFilesDoNoHarm) {
   const Folder folder;
   const auto recorder = recorder_in(folder);
   for (std::uint64_t sequence = 1; sequence <= 20; ++sequence)
-    recorder->begin(tag_of(sequence), recording::Way::kDirect);
+    recorder->begin(tag_of(sequence), recording::CallPath::kDirect);
   recorder->failed({ErrorCode::kSystem, ErrorScope::kCall, 1, std::string(2000, 'x')}, 3);
   const std::vector<std::uint32_t> waited(100, 7);
   recorder->waits({.serial = 40, .sequence = 20, .waited = waited, .absent = waited, .text = std::string(2000, 'y')},
@@ -293,14 +294,14 @@ TEST(Recording, DamagedFilesDoNoHarm) {
     top_table(all, recording::unix_ns());
     EXPECT_TRUE(nlohmann::json::accept(chrome_trace(all, recording::unix_ns()))) << "seed " << seed;
   }
-  EXPECT_GT(read_well, 100U) << "most damage lies where the file stays readable";
+  EXPECT_GT(read_well, 100U) << "most damaged files must still be readable";
 }
 
-// The address sanitizer's build, which checks undefined behaviour too, is where this can fail.
+// This can fail only in the build with the address sanitizer, which also checks for undefined behaviour.
 TEST(Recording, ClocksThatLieFarApartDoNoHarm) {
   const Folder folder;
   const auto recorder = recorder_in(folder);
-  recorder->begin(tag_of(1), recording::Way::kDirect);
+  recorder->begin(tag_of(1), recording::CallPath::kDirect);
   auto bad = bytes_of_file(folder.files().front());
   const auto set = [&](std::size_t offset, std::uint64_t value) {
     std::memcpy(bad.data() + offset, &value, sizeof(value));
@@ -308,7 +309,7 @@ TEST(Recording, ClocksThatLieFarApartDoNoHarm) {
   const std::size_t made = offsetof(recording::Header, made);
   const std::size_t latest = offsetof(recording::Header, latest);
   set(made + offsetof(recording::Anchor, ticks), 1);
-  set(made + offsetof(recording::Anchor, steady_ns), 0x8000'0000'0000'0001);  // the least that there is
+  set(made + offsetof(recording::Anchor, steady_ns), 0x8000'0000'0000'0001);  // the smallest possible value
   set(latest + offsetof(recording::Anchor, ticks), 1000);
   set(latest + offsetof(recording::Anchor, steady_ns), 0x7fff'ffff'ffff'ffff);
   const auto read = parse_recording(bad, bad, {});
@@ -324,7 +325,7 @@ TEST(RecordingFolders, AreOfTheUserAndHonourTmpdir) {
   EXPECT_EQ(recording::folders("", {{"XDG_RUNTIME_DIR", "/run/user/7"}, {"TMPDIR", "/scratch/"}}),
             (Folders{"/run/user/7/tutti", "/scratch" + own, P_tmpdir + own, "/dev/shm" + own}));
   EXPECT_EQ(recording::folders("", {{"XDG_RUNTIME_DIR", ""}, {"TMPDIR", "here"}}), recording::folders("", {}))
-      << "only absolute paths, because ranks and tools may run in different folders";
+      << "only absolute paths count, because ranks and tools may run in different folders";
   EXPECT_EQ(recording::folders("", {{"TMPDIR", std::string(P_tmpdir) + "/"}}), recording::folders("", {}));
   EXPECT_EQ(recording::folders("", {{"TMPDIR", "/"}}), recording::folders("", {}));
 }
@@ -344,7 +345,7 @@ TEST(Recording, WhatIsNoneIsToldSo) {
   const auto read = read_recording(folder.path() + "/tutti-a.rec");
   ASSERT_FALSE(read.ok());
   EXPECT_NE(read.error().message.find("too short"), std::string::npos);
-  EXPECT_FALSE(read_recording(folder.path()).ok()) << "a folder";
+  EXPECT_FALSE(read_recording(folder.path()).ok()) << "a folder is not a recording";
   EXPECT_FALSE(read_recording(folder.path() + "/none").ok());
   recorder_in(folder).release();  // NOLINT(bugprone-unused-return-value): it stays as of a living process
   std::vector<std::string> troubles;

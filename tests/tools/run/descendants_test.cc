@@ -1,4 +1,4 @@
-// The launcher's look at processes, of which some end while it looks.
+// Test of the launcher's list of processes, when some processes end while the list is read.
 #include "tools/run/descendants.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ TEST(Descendants, AreListedWhileOthersEnd) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     while (true) pause();
   }
-  const pid_t busy = fork();  // has always some child that is about to be gone
+  const pid_t busy = fork();  // always has a child that is about to end
   if (busy == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     signal(SIGCHLD, SIG_IGN);

@@ -1,3 +1,5 @@
+// Tests of ElasticControl, the part of the launcher that exchanges messages with the ranks of an elastic job. The test
+// sends the messages of the ranks itself.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
@@ -14,12 +16,12 @@ namespace {
 
 constexpr std::chrono::milliseconds kRejoin{1000};
 
-void say(const Fd& rank, std::string_view word) {
+void send_text(const Fd& rank, std::string_view word) {
   ASSERT_EQ(::send(rank.get(), word.data(), word.size(), MSG_NOSIGNAL), static_cast<ssize_t>(word.size()));
 }
 
-// The first word of what the launcher has said; empty: nothing.
-std::string heard(const Fd& rank) {
+// Returns the first word of the message from the launcher, or an empty string if there is none.
+std::string first_word(const Fd& rank) {
   std::array<char, 1024> bytes;
   const ssize_t length = ::recv(rank.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
   const std::string text(bytes.data(), length < 0 ? 0 : static_cast<std::size_t>(length));
@@ -29,7 +31,7 @@ std::string heard(const Fd& rank) {
 class ElasticControlTest : public testing::Test {
  protected:
   Fd seat(std::size_t place) {
-    Result<Fd> end = control_.seat(place);
+    Result<Fd> end = control_.add(place);
     return end ? *std::move(end) : Fd();
   }
   void serve() { ASSERT_TRUE(control_.serve(now_, kRejoin).ok()); }
@@ -41,43 +43,44 @@ class ElasticControlTest : public testing::Test {
 TEST_F(ElasticControlTest, IsOverOnceAllAreThrough) {
   const Fd first = seat(0);
   const Fd second = seat(1);
-  say(first, "ready -1");
-  say(second, "ready -1");
+  send_text(first, "ready -1");
+  send_text(second, "ready -1");
   serve();
-  EXPECT_EQ(heard(first), "go");
+  EXPECT_EQ(first_word(first), "go");
   EXPECT_FALSE(control_.is_over());
-  say(first, "end 5");
+  send_text(first, "end 5");
   serve();
   EXPECT_FALSE(control_.is_over());
   EXPECT_EQ(control_.missing(), std::vector<std::size_t>{1});
-  say(second, "end 5");
+  send_text(second, "end 5");
   serve();
   EXPECT_TRUE(control_.is_over());
-  EXPECT_EQ(heard(first), "over");
+  EXPECT_EQ(first_word(first), "over");
   control_.ended(1);
   serve();
   EXPECT_TRUE(control_.is_over());
 }
 
-// Its socket ends before the launcher hears of its end: it is to be replaced, and the others to wait for that.
+// The rank's socket is closed before the launcher notices that its process has ended. The rank must be replaced, and
+// the other ranks must wait for the replacement.
 TEST_F(ElasticControlTest, OneThatDiesBeforeTheEndIsAwaited) {
   const Fd first = seat(0);
   Fd second = seat(1);
-  say(first, "end 5");
-  say(second, "end 5");
+  send_text(first, "end 5");
+  send_text(second, "end 5");
   second.reset();
   serve();
   EXPECT_FALSE(control_.is_over());
-  EXPECT_EQ(heard(first), "");
+  EXPECT_EQ(first_word(first), "");
   EXPECT_EQ(control_.missing(), std::vector<std::size_t>{1});
   EXPECT_EQ(control_.deadline(), now_ + kRejoin);
   control_.ended(1);
   const Fd replacement = seat(1);
-  EXPECT_EQ(heard(first), "lost");
-  say(replacement, "ready -1");
+  EXPECT_EQ(first_word(first), "lost");
+  send_text(replacement, "ready -1");
   serve();
   EXPECT_FALSE(control_.is_over());
-  EXPECT_EQ(heard(first), "go");
+  EXPECT_EQ(first_word(first), "go");
 }
 
 TEST(ParseElastic, TakesTwoNumbers) {
@@ -85,9 +88,9 @@ TEST(ParseElastic, TakesTwoNumbers) {
   ElasticBounds bounds;
   ASSERT_TRUE(parse_elastic("2:4", ranks, bounds).ok());
   EXPECT_EQ(ranks, 4);
-  EXPECT_EQ(bounds.least, 2);
-  EXPECT_TRUE(parse_elastic("1:4", ranks, bounds).ok());  // as many as were asked for
-  EXPECT_EQ(bounds.least, 1);
+  EXPECT_EQ(bounds.min_ranks, 2);
+  EXPECT_TRUE(parse_elastic("1:4", ranks, bounds).ok());  // the number of ranks that was also given with -n
+  EXPECT_EQ(bounds.min_ranks, 1);
 }
 
 TEST(ParseElastic, WhatIsRefusedChangesNothing) {
@@ -95,12 +98,12 @@ TEST(ParseElastic, WhatIsRefusedChangesNothing) {
        {"", "2", "2:", ":4", "0:4", "-1:4", "5:4", "2:4097", "2:4:", "2:4 ", "2:99999999999", "a:4", "2:3"}) {
     std::int32_t ranks = std::string_view(text) == "2:3" ? 4 : 0;
     const std::int32_t asked_for = ranks;
-    ElasticBounds bounds{.least = 7};
+    ElasticBounds bounds{.min_ranks = 7};
     const Status read = parse_elastic(text, ranks, bounds);
     ASSERT_FALSE(read.ok()) << text;
     EXPECT_NE(read.error().message.find("write MIN:MAX"), std::string::npos);
     EXPECT_EQ(ranks, asked_for);
-    EXPECT_EQ(bounds.least, 7);
+    EXPECT_EQ(bounds.min_ranks, 7);
   }
 }
 

@@ -1,5 +1,5 @@
-// A rank of an elastic job whose program names a job key of its own: elastic_keyed KEY_FILE. The launcher's key counts
-// in such a job, because the launcher makes the ids by which the ranks meet.
+// A rank of an elastic job whose program sets its own job key: elastic_keyed KEY_FILE. In such a job the launcher's
+// key is used, because the launcher creates the ids with which the ranks find each other.
 #include <cstdio>
 
 #include "tutti/tutti.h"

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# elastic_soak.sh TUTTI PROGRAM SECONDS RANKS EVERY_MS: an elastic job of about that length, of which a random rank is
-# killed every so often, or stopped (one time in five): for up to a second, or for ever, when the others' deadline
-# passes and the launcher ends and replaces it. Fails where the job fails or hangs, or nobody was killed or stopped.
+# elastic_soak.sh TUTTI PROGRAM SECONDS RANKS EVERY_MS: runs an elastic job for about SECONDS, and kills or stops
+# random ranks about every EVERY_MS. One hit in ten stops a rank for up to a second. Another one in ten stops it
+# forever; then the deadline of the other ranks passes, and the launcher ends and replaces the rank. Fails if the job
+# fails or hangs, or if no rank was killed, or none was stopped for a while.
 set -u
 tutti=$1 program=$2 seconds=$3 ranks=$4 every_ms=$5
 step_us=4000
-# A quarter of the time is for meetings and for a busy machine. The other three are the least that the steps take, so
-# hits in the first 74 % of the time find nobody behind the end, where a death rightly fails the job.
+# A quarter of the time is left for set-up and for a busy machine. The steps take at least the other three quarters.
+# Ranks are hit only in the first 74 % of the time, so no rank has finished its steps by then. After that, a death
+# rightly fails the job.
 steps=$((seconds * 1000000 / step_us * 3 / 4))
 hits_ms=$((seconds * 740))
 log=$(mktemp)
@@ -17,7 +19,7 @@ TUTTI_TIMEOUT_MS=2000 "$tutti" run --elastic "2:$ranks" --max-restarts 100000 --
 launcher=$!
 kills=0 pauses=0 stops=0
 elapsed_ms() { echo $((($(date +%s%N) - start) / 1000000)); }
-# hit PID: kills it; the second of ten it stops for a while, the fifth for good.
+# hit PID: kills the process. The second hit of ten stops it for a while, and the fifth stops it forever.
 hit() {
   case $(((kills + pauses + stops) % 10)) in
     4) kill -STOP "$1" 2>/dev/null && stops=$((stops + 1)) ;;
@@ -32,12 +34,12 @@ hit() {
 sleep 1
 while kill -0 "$launcher" 2>/dev/null; do
   children=()
-  read -r -a children 2>/dev/null <"/proc/$launcher/task/$launcher/children" || true  # it has no newline
+  read -r -a children 2>/dev/null <"/proc/$launcher/task/$launcher/children" || true # the file has no newline
   if [ ${#children[@]} -eq "$ranks" ]; then
     victims=1
     [ $((RANDOM % 4)) -ne 0 ] || victims=2
     for ((i = 0; i < victims; ++i)); do
-      [ "$(elapsed_ms)" -lt "$hits_ms" ] || break # a pause takes its time
+      [ "$(elapsed_ms)" -lt "$hits_ms" ] || break # a pause takes some time
       hit "${children[RANDOM % ranks]}"
     done
   fi
@@ -45,7 +47,7 @@ while kill -0 "$launcher" 2>/dev/null; do
 done
 wait "$launcher"
 status=$?
-echo "$kills kills, $pauses pauses, $stops stops for ever in $(elapsed_ms) ms of a job of $ranks ranks," \
+echo "$kills kills, $pauses pauses, $stops final stops in $(elapsed_ms) ms of a job of $ranks ranks," \
   "$steps steps; status $status"
 grep -v 'replaced (' "$log" | tail -n 20
 if [ "$status" -ne 0 ] || [ "$kills" -eq 0 ] || [ "$pauses" -eq 0 ]; then

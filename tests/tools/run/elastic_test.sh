@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What `tutti run --elastic` promises (docs/elastic.md), one function each: elastic_test.sh TUTTI ELASTIC_SUM PROMISE
+# Tests of `tutti run --elastic` (docs/elastic.md). Each function with the name of a promise is one test:
+# elastic_test.sh TUTTI ELASTIC_SUM PROMISE
 set -u
 tutti=$1
 program=$2
@@ -15,30 +16,30 @@ fail() {
   head -c 5000 "$here/log"
   exit 1
 }
-begin() { # begin ARGS...: the job in the background, its number in $launcher
+begin() { # begin ARGS...: starts the job in the background and sets $launcher to its process number
   "$tutti" run --timeout-s "$(scaled 90)" "$@" >"$here/log" 2>&1 &
   launcher=$!
 }
-# are_there COUNT STATE: so many ranks, and the flight recorder says of each that its last call is a STATE. Then they
-# have all met, because no call begins before that.
+# are_there COUNT STATE: whether there are COUNT ranks, and the flight recorder shows for each that its last call
+# matches STATE. In that case all ranks have joined, because no call begins earlier.
 are_there() {
   local table child
   children=()
-  read -r -a children 2>/dev/null <"/proc/$launcher/task/$launcher/children" || true # it has no newline
+  read -r -a children 2>/dev/null <"/proc/$launcher/task/$launcher/children" || true # the file has no newline
   [ ${#children[@]} -eq "$1" ] || return 1
   table=$("$tutti" top --once 2>/dev/null)
   for child in "${children[@]}"; do
     grep -qE "^ +[0-9]+ +$child [a-z]+ .* $2 " <<<"$table" || return 1
   done
 }
-rank_pids() { # rank_pids COUNT [STATE]: the ranks at work, in the order of their start
+rank_pids() { # rank_pids COUNT [STATE]: waits for the ranks; sets $children, in the order of their start
   wait_until are_there "$1" "${2-(in|after) all_reduce #[0-9]+}" || fail "there are not $1 ranks at work"
 }
 are_gone() {
   local pid
   for pid in "$@"; do [ ! -e "/proc/$pid" ] || return 1; done
 }
-kill_ranks() { # kill_ranks PID...: returns when the launcher has seen their end
+kill_ranks() { # kill_ranks PID...: returns when the launcher has noticed their end
   kill -9 "$@"
   wait_until are_gone "$@" || fail "killed ranks are still there: $*"
 }
@@ -65,17 +66,19 @@ dead_ranks_are_replaced() {
   expect_lines 3 '600 steps in 3 meetings, every sum right'
 }
 
-# Killed when the last sum is there, so that the others have done all steps when the new one comes, without a state.
+# Kills a rank when the last sum has been made. So the others have done all steps when the replacement joins without
+# a state.
 one_that_dies_at_the_end_is_replaced() {
   begin --elastic 3:3 -- "$program" 2 2000000
-  rank_pids 3 'after all_reduce #3' # before the two sums, what is kept goes from one rank to all: #1
+  rank_pids 3 'after all_reduce #3' # call #1, before the two sums, sends the saved state from one rank to all ranks
   kill_ranks "${children[0]}"
   ends_with 0
   expect_lines 1 'rank 0 was killed by signal 9 \(Killed\); replaced \(1 of 10 times\)'
   expect_lines 3 '2 steps in 2 meetings, every sum right'
 }
 
-# Nobody is there whom a replacement could meet: each has done all steps and goes, and none is to be lost in silence.
+# A rank fails after it has finished. No replacement could join, because every rank has done all steps and leaves.
+# The failure must still be reported.
 one_that_dies_behind_the_end_is_told() {
   local long_ms=${patience_s%.*}000
   # shellcheck disable=SC2016
@@ -141,7 +144,7 @@ command_line_is_checked() {
     # shellcheck disable=SC2086
     begin $arguments -- true
     ends_with 2
-    [ -s "$here/log" ] || fail "'$arguments' is refused without a word"
+    [ -s "$here/log" ] || fail "'$arguments' is refused without an error message"
   done
 }
 
@@ -149,7 +152,7 @@ without_a_launcher_it_is_an_ordinary_job() {
   "$tutti" run -n 2 -- "$program" 50 >"$here/log" 2>&1 || fail "an ordinary job: $?"
   expect_lines 2 '50 steps in 1 meetings, every sum right'
   TUTTI_ELASTIC_FD=0 "$program" 5 >"$here/log" 2>&1 </dev/null && fail 'a wrong descriptor is taken'
-  expect_lines 1 'TUTTI_ELASTIC_FD=0 is no launcher'
+  expect_lines 1 'TUTTI_ELASTIC_FD=0 is not the launcher'
 }
 
 a_wrapper_that_closes_descriptors_is_told() {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Ranks that others start find each other, one function for each promise: launchers_test.sh TUTTI PROMISE
-# The MPIs are real; torchrun, srun and Kubernetes are played by their environments. Status 77: a launcher is not here.
+# Tests that ranks which other launchers start find each other. Each function with the name of a promise is one test:
+# launchers_test.sh TUTTI PROMISE. The MPI launchers are real. The test imitates torchrun, srun and Kubernetes with
+# their environment variables. Status 77 means that a launcher is not installed.
 set -u
 tutti=$1
 promise=$2
@@ -10,11 +11,12 @@ trap 'rm -rf "$here"' EXIT
 . "$(dirname "$0")/../../support/patience.sh" "$tutti"
 # shellcheck source=tests/support/ports.sh
 . "$(dirname "$0")/../../support/ports.sh"
-limit_s=$(scaled 100) # of a job: an MPI's ranks may take turns of a core
+limit_s=$(scaled 100) # for one job; ranks that an MPI starts may have to share a core
 while read -r name; do unset "$name"; done < <(compgen -e | grep -E '^(SLURM|PMI|PMIX|OMPI|PET|TORCHELASTIC)_')
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-echo 'leak:libpmix' >"$here/.suppressions" # where the leak check of a sanitizer build looks into the MPI's own library
+# In a sanitizer build, the leak check also examines the MPI's own library, which has leaks.
+echo 'leak:libpmix' >"$here/.suppressions"
 export LSAN_OPTIONS="suppressions=$here/.suppressions:print_suppressions=0"
 perf=("$tutti" perf all_reduce -b 64 -e 64 -n 2 -w 1)
 
@@ -26,13 +28,13 @@ fail() {
   exit 1
 }
 need() { command -v "$1" >/dev/null || { echo "$1 is not installed" && exit 77; }; }
-expect_one_report() { # expect_one_report RANKS: in $here/out, all right
+expect_one_report() { # expect_one_report RANKS: $here/out must contain one report with right results
   [ "$(grep -c " perf all_reduce: $1 ranks" "$here/out")" = 1 ] || fail "not one report of $1 ranks"
-  grep -q '^# Out of bounds values : 0 OK$' "$here/out" || fail 'no good verdict'
+  grep -q '^# Out of bounds values : 0 OK$' "$here/out" || fail 'the report does not show that all results are right'
 }
 
-# play RANKS VARIABLES_OF_RANK: starts each rank with the words that VARIABLES_OF_RANK RANK prints in its environment;
-# their output together in $here/out and $here/err, their statuses in $statuses.
+# play RANKS VARIABLES_OF_RANK: starts each rank with the environment variables that VARIABLES_OF_RANK RANK prints.
+# Their output goes to $here/out and $here/err, and their exit statuses to $statuses.
 play() {
   local ranks=$1 variables_of=$2 rank pids=() pid
   statuses=
@@ -58,7 +60,7 @@ mpirun_of_open_mpi() {
   done
 }
 
-# Each rank believes to be alone on its machine, so they must meet through the launcher's store.
+# Each rank assumes that it is alone on its machine, so the ranks must find each other through the launcher's store.
 mpirun_of_open_mpi_over_machines() {
   need mpirun.openmpi
   local run
@@ -73,7 +75,7 @@ mpirun_of_open_mpi_over_machines() {
 mpirun_of_mpich() {
   need mpirun.mpich
   local run
-  for run in $(seq 8); do # the end of a rank must not look like a crash to it, which it does now and then
+  for run in $(seq 8); do # MPICH may sporadically take the normal end of a rank for a crash, so repeat it
     timeout "$limit_s" mpirun.mpich -n 4 "${perf[@]}" >"$here/out" 2>"$here/err" || fail "run $run: status $?"
     expect_one_report 4
   done
@@ -115,12 +117,12 @@ torchrun_variables() {
     TORCHELASTIC_RESTART_COUNT=${restart:-0} TORCHELASTIC_MAX_RESTARTS=3 TORCHELASTIC_USE_AGENT_STORE=True"
 }
 
-# The agent's store listens on MASTER_PORT and says nothing that ranks could understand; a program of somebody else has
-# the next port.
+# The agent's store listens on MASTER_PORT and does not speak the protocol of the ranks. Another program has the next
+# port.
 torchrun_with_its_agent_on_the_port() {
   need perl
   local agent restart port
-  port=$(free_port 9) # its own, and the eight that ranks try then
+  port=$(free_port 9) # for the store, and for the eight ports that the ranks try afterwards
   # shellcheck disable=SC2016
   perl -MIO::Socket::INET -e '
     my @sockets = map { IO::Socket::INET->new(LocalAddr => "127.0.0.1", LocalPort => $_, Listen => 50) }
@@ -130,7 +132,7 @@ torchrun_with_its_agent_on_the_port() {
     print "ready\n";
     while (my $one = $sockets[1]->accept()) { print $one "who are you?\n"; close($one); }' "$port" >"$here/port" &
   agent=$!
-  wait_until [ -s "$here/port" ] || fail 'the agent never came'
+  wait_until [ -s "$here/port" ] || fail 'the agent did not start'
   for restart in 0 1; do
     : >"$here/out"
     play 3 torchrun_variables
@@ -189,7 +191,7 @@ bad_unique_ids_are_told() {
 
 missing_rank_variables() { echo "$(srun_variables "$1") TUTTI_SETUP_TIMEOUT_MS=$limit_ms"; }
 a_missing_rank_is_named_to_all() {
-  # Both have to come within that time. A machine that is too busy for it gets more.
+  # Both ranks must join within the limit. A machine that is too busy for the short limit gets a longer one.
   local limit_ms
   for limit_ms in 700 3000 12000; do
     : >"$here/err"
@@ -197,7 +199,7 @@ a_missing_rank_is_named_to_all() {
     expect_statuses '1 1 '
     [ "$(grep -c "rank(s) 2 of 3 did not join within $limit_ms ms" "$here/err")" != 2 ] || return 0
   done
-  fail 'not both were told'
+  fail 'not both ranks reported the missing rank'
 }
 
 "$promise"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# machine_key_test.sh TUTTI: two ranks that were started by hand, without a key, on a machine on which none of the usual
-# folders for this machine's key can be written to, but TMPDIR can. They share the key that is made there.
+# machine_key_test.sh TUTTI: starts two ranks by hand, without a job key, on a machine on which the usual folders for
+# the machine's key cannot be written to, except TMPDIR. The ranks must share the key that is created there.
 #
-# Namespaces of its own hide the folders. Exits with 77 where these cannot be made.
+# The test hides the usual folders in namespaces of its own. Exits with 77 if it cannot create namespaces.
 set -euo pipefail
 tool=$(realpath "$1")
 

@@ -1,3 +1,5 @@
+// Tests of LineRelay and Sink, which forward the output of the ranks. Each line gets the prefix of its rank, and
+// lines of different ranks are never mixed.
 #include "tools/run/relay.h"
 
 #include <fcntl.h>
@@ -10,7 +12,7 @@
 namespace tutti::tool {
 namespace {
 
-// A Sink on a pipe, whose other end is read without blocking.
+// A Sink that writes to a pipe. The test reads the other end of the pipe without blocking.
 class Relay : public testing::Test {
  protected:
   void SetUp() override {
@@ -77,6 +79,7 @@ TEST_F(Relay, LinesOverTheLimitAreSplit) {
   EXPECT_EQ(drain(sink), "[0] " + std::string(kMaxLineBytes, 'x') + "\n[0] " + std::string(10, 'x') + "\n");
 }
 
+// If the reader is slow, the launcher must stop reading from the ranks when the sink is full, and must not block.
 TEST_F(Relay, ASlowReaderFillsTheSinkAndNeverBlocksIt) {
   Sink sink(ends_[1]);
   LineRelay relay("", sink);
@@ -85,7 +88,7 @@ TEST_F(Relay, ASlowReaderFillsTheSinkAndNeverBlocksIt) {
   while (!sink.full()) {
     relay.feed(line);
     fed += line.size();
-    sink.flush();  // the pipe is full after 64 KiB: this returns all the same
+    sink.flush();  // must return although the pipe is full after 64 KiB
   }
   EXPECT_GE(fed, kMaxPendingBytes);
   EXPECT_EQ(drain(sink).size(), fed);

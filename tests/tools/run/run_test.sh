@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What `tutti run` promises (docs/run.md), one function for each promise: run_test.sh TUTTI PROMISE
+# Tests of `tutti run` (docs/run.md). Each function with the name of a promise is one test: run_test.sh TUTTI PROMISE
 set -u
 tutti=$1
 promise=$2
@@ -15,26 +15,27 @@ fail() {
   done
   exit 1
 }
-expect() { # expect WHAT ACTUAL WANTED
+expect() { # expect NAME ACTUAL EXPECTED
   [ "$2" = "$3" ] || fail "$1 is '$2', not '$3'"
 }
 expect_line() { # expect_line FILE REGEX
   grep -qE -- "$2" "$here/$1" || fail "no line of $1 matches '$2'"
 }
 now_ms() { echo $(($(date +%s%N) / 1000000)); }
-run() { # run ARGS...: output in $here/out and $here/err, status in $status (124: it hangs), time in $took_ms
+# run ARGS...: writes the output to $here/out and $here/err; sets $status (124: it hung) and $took_ms.
+run() {
   local start
   start=$(now_ms)
   timeout -k 5 "$patience_s" "$tutti" run "$@" >"$here/out" 2>"$here/err"
   status=$?
   took_ms=$(($(now_ms) - start))
 }
-wait_for_files() { # wait_for_files NAME...: the ranks have written them
+wait_for_files() { # wait_for_files NAME...: waits until the ranks have written these files
   local name
-  for name in "$@"; do wait_until [ -s "$here/$name" ] || fail "$name never came"; done
+  for name in "$@"; do wait_until [ -s "$here/$name" ] || fail "$name was not written"; done
 }
 gone() { [ ! -d "/proc/$1" ] || grep -q '^State:.*[ZX] ' "/proc/$1/status" 2>/dev/null; }
-expect_gone() { # expect_gone NAME...: the processes whose numbers stand in these files
+expect_gone() { # expect_gone NAME...: the processes whose numbers are in these files must end
   local name
   for name in "$@"; do wait_until gone "$(cat "$here/$name")" || fail "process $name is still there"; done
 }
@@ -70,15 +71,15 @@ many_lines_stay_whole() {
     NF != 2 || $1 !~ /^\[[0-3]\]$/ || $2 != ++next_of[$1] { bad++ }
     END { print NR, bad + 0 }' >"$here/out"
   expect 'lines and bad ones' "$(cat "$here/out")" '200000 0'
-  # Both streams into one file, lines longer than a pipe takes at once.
+  # Both streams go into one file, with lines that are longer than a pipe takes at once.
   "$tutti" run -n 3 -- bash -c 'for i in $(seq 20); do
     head -c 30000 /dev/zero | tr "\0" o; echo; head -c 30000 /dev/zero | tr "\0" e >&2; echo >&2; done' 2>&1 |
     awk 'length == 30004 && /^\[[0-2]\] (o+|e+)$/ { good++ } END { print good + 0 }' >"$here/out"
   expect 'long lines' "$(cat "$here/out")" 120
 }
 
-# The others end when the launcher has taken the status of rank 1, which is then no zombie any more. Their grace would
-# outlast the test: that nobody is left ends the job.
+# The other ranks end after the launcher has read the exit status of rank 1, which is then no longer a zombie. The
+# job must end when no rank is left, without waiting for the grace period, which is longer than the test.
 first_failure_decides() {
   run -n 3 --grace-ms 3600000 -- bash -c '
     if [ "$TUTTI_RANK" = 1 ]; then echo $$ >'"$here"'/pid; exit 7; fi
@@ -122,7 +123,7 @@ command_line_is_checked() {
     # shellcheck disable=SC2086
     run $args
     expect "status of '$args'" $status 2
-    [ -s "$here/err" ] || fail "'$args' is refused without a word"
+    [ -s "$here/err" ] || fail "'$args' is refused without an error message"
   done
   local own program
   for own in '-n 2' '-n2' '--ranks=2 --no-prefix'; do
@@ -173,7 +174,7 @@ grandchildren_are_ended() {
   expect_gone pid0 pid1
 }
 
-# A process that is not of the job has the rank's output open, and writes to it for as long as it can.
+# A process that does not belong to the job has the rank's output open, and writes to it as long as it can.
 a_foreign_writer_does_not_hold_the_job() {
   local rank="echo \$\$ >$here/pid0; until [ -e $here/go ]; do sleep 0.01; done"
   timeout -k 5 "$patience_s" "$tutti" run -n 1 -- bash -c "$rank" >"$here/out" 2>"$here/err" &
@@ -181,7 +182,7 @@ a_foreign_writer_does_not_hold_the_job() {
   wait_for_files pid0
   (while echo tick; do sleep 0.05; done) >"/proc/$(cat "$here/pid0")/fd/1" 2>/dev/null &
   local writer=$!
-  wait_until grep -q tick "$here/out" || fail "the writer's words never came"
+  wait_until grep -q tick "$here/out" || fail "the output of the writer did not arrive"
   : >"$here/go"
   wait $launcher
   expect status $? 0
@@ -210,7 +211,7 @@ timeout_ends_the_job() {
   [ "$took_ms" -ge 400 ] || fail "took $took_ms ms"
 }
 
-# From a state in which all ranks wait; they go on when the pipe is opened for writing.
+# All ranks wait until the pipe is opened for writing. The launcher's CPU time is measured while they wait.
 waiting_costs_no_cpu() {
   mkfifo "$here/end"
   "$tutti" run -n 2 -- bash -c "echo \$\$ >$here/pid\$TUTTI_RANK; : <$here/end" &
@@ -225,20 +226,21 @@ waiting_costs_no_cpu() {
   [ $((after - before)) -le 5 ] || fail "the launcher used $((after - before)) ticks of CPU in a second of waiting"
 }
 
-# Python's subprocess closes descriptors that it is not told of, as many wrapper scripts do. The wrapper itself lives on
-# and keeps its copy of the socket.
+# Python's subprocess closes the descriptors that it does not know, as many wrapper scripts do. The wrapper process
+# itself continues and keeps its copy of the socket.
 wrapped_ranks_find_each_other() {
   local wrapper='import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))'
   run -n 2 -- python3 -c "$wrapper" "$tutti" perf all_reduce -b 8 -e 8 -n 1 -w 0
   expect status $status 0
   expect_line out '^\[0\] # Out of bounds values : 0 OK$'
-  # The same number may be another file by then.
+  # The same descriptor number may refer to another file.
   run -n 2 -- bash -c 'if [ "$TUTTI_RANK" = 0 ]; then eval "exec $TUTTI_ROOT_FD</dev/null"; fi
     exec "$0" perf all_reduce -b 8 -e 8 -n 1 -w 0' "$tutti"
   expect status $status 0
 }
 
-# Nobody can listen at TUTTI_ROOT in place of the inherited socket: the error gives both reasons.
+# The inherited socket was closed, and the rank cannot listen on TUTTI_ROOT instead. The error must give both
+# reasons.
 a_lost_socket_is_told_with_its_cause() {
   run -n 1 -- bash -c 'exec 3<&0; eval "exec $TUTTI_ROOT_FD>&-"
     TUTTI_WORLD_SIZE=2 TUTTI_ROOT=203.0.113.7:1 exec "$0" perf all_reduce -b 8 -e 8 --timeout-s 20' "$tutti"
@@ -258,7 +260,8 @@ closed_descriptors_are_harmless() {
   timeout "$patience_s" "$tutti" "${perf[@]}" <&- >&- 2>&- || fail "perf with all three closed: $?"
 }
 
-# Rank 2 dies by a signal, the others give up at once because of it: whoever is noticed first, rank 2 is to blame.
+# Rank 2 is killed by a signal, and the other ranks fail at once because of it. Whichever end the launcher notices
+# first, it must report rank 2 as the cause.
 the_killed_rank_is_named_not_those_who_gave_up() {
   for _ in 1 2 3 4 5; do
     run -n 4 --grace-ms 1000 -- bash -c "

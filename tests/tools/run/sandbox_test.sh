@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Jobs in places that allow less than a plain shell, one function for each promise: sandbox_test.sh TUTTI PROMISE
+# Tests of jobs in sandboxes and with low limits. Each function with the name of a promise is one test:
+# sandbox_test.sh TUTTI PROMISE
 set -u
 tutti=$1
 promise=$2
@@ -16,15 +17,16 @@ fail() {
   head -c 3000 "$here"/out "$here"/err
   exit 1
 }
-# without CALL ERRNO COMMAND...: runs it where the system call fails; output in $here/out and $here/err, $status.
+# without CALL ERRNO COMMAND...: runs the command with a system call that fails. Writes $here/out and $here/err, and
+# sets $status.
 without() {
   timeout "$(scaled 40)" python3 "$(dirname "$0")/../../support/deny_call.py" "$@" >"$here/out" 2>"$here/err"
   status=$?
 }
 small=(perf all_reduce -b 8 -e 4096 -f 8 -n 2 -w 1)
-expect_good() { # expect_good WHAT
+expect_good() { # expect_good NAME
   [ "$status" = 0 ] || fail "$1 ends with status $status"
-  grep -q '^# Out of bounds values : 0 OK$' "$here/out" || fail "$1 has no good verdict"
+  grep -q '^# Out of bounds values : 0 OK$' "$here/out" || fail "$1 does not report that all results are right"
 }
 
 without_memfd_processes_talk_tcp() {
@@ -32,7 +34,7 @@ without_memfd_processes_talk_tcp() {
   for error in EPERM ENOSYS EACCES; do
     without memfd_create $error "$tutti" "${small[@]}" --ranks 3
     expect_good "a job without memfd_create ($error)"
-    grep -q 'warn.*memfd_create.*TCP' "$here/err" || fail "$error: nobody is told that it is TCP, and why"
+    grep -q 'warn.*memfd_create.*TCP' "$here/err" || fail "$error: no warning says that TCP is used, and why"
   done
 }
 
@@ -51,7 +53,7 @@ without_memfd_threads_share_memory() {
   expect_good 'a job of threads with registered memory'
 }
 
-# Others, which may call memfd_create, share memory with each other and talk to this one by TCP.
+# The other ranks may call memfd_create. They share memory with each other, and use TCP to this rank.
 a_rank_without_memfd_joins_the_others() {
   local rank pids=() port
   port=$(free_port)
@@ -73,14 +75,15 @@ a_rank_without_memfd_joins_the_others() {
   grep -q 'on this machine: 1 of the 3 ranks' "$here/err1" || fail 'the rank in the sandbox shares memory'
 }
 
-# Each rank may open 75 files; 40 ranks need more to share memory. Set-up before that needs about 50 on rank 0.
+# Each rank may open 75 files, but 40 ranks need more to share memory. The set-up before that needs about 50 files on
+# rank 0.
 too_few_descriptors_are_told_with_the_limit() {
   timeout "$(scaled 40)" "$tutti" run -n 40 -- bash -c 'ulimit -n 75; exec "$0" "$@"' "$tutti" "${small[@]}" \
     >"$here/out" 2>"$here/err"
   status=$?
   [ "$status" = 1 ] || fail "status $status"
   grep -qE 'with 40 ranks on this machine each process needs [0-9]+ file descriptors, and the limit is 75: raise' \
-    "$here/err" || fail 'the limit is not told'
+    "$here/err" || fail 'the message does not give the limit'
 }
 
 "$promise"

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Ranks that PyTorch's torchrun starts find each other, one function for each promise: torchrun_test.sh TORCHRUN TUTTI
-# PROMISE. Status 77: there is no torchrun.
+# Tests that ranks which PyTorch's torchrun starts find each other. Each function with the name of a promise is one
+# test: torchrun_test.sh TORCHRUN TUTTI PROMISE. Status 77 means that torchrun is not installed.
 set -u
 torchrun=$1
 tutti=$2
 promise=$3
 if [ ! -x "$torchrun" ] && ! torchrun=$(command -v torchrun); then
-  echo 'skipped: torch is not here; scripts/setup --python installs it'
+  echo 'skipped: torch is not installed; scripts/setup --python installs it'
   exit 77
 fi
 variables='^(TUTTI|SLURM|PMI|PMIX|OMPI|PET|TORCHELASTIC)_'
 while read -r name; do unset "$name"; done < <(compgen -e | grep -E "$variables" | grep -v '^TUTTI_TEST_')
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
-export OMP_NUM_THREADS=1 # it warns otherwise
+export OMP_NUM_THREADS=1 # avoids a warning of torchrun
 if [ "$promise" = two_machines_meet ] && [ -z "${MACHINES-}" ]; then
   exec "$(dirname "$0")/../../machines/with_machines.sh" 2 "$0" "$@"
 fi
@@ -31,14 +31,14 @@ fail() {
 }
 expect_one_report() { # expect_one_report RANKS FILE
   [ "$(grep -c " perf all_reduce: $1 ranks" "$2")" = 1 ] || fail "not one report of $1 ranks in ${2##*/}"
-  grep -q '^# Out of bounds values : 0 OK$' "$2" || fail "no good verdict in ${2##*/}"
+  grep -q '^# Out of bounds values : 0 OK$' "$2" || fail "no report of right results in ${2##*/}"
 }
 somebody_listens() { (: <>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
-# Its agent's store owns MASTER_PORT while the ranks meet.
+# The store of torchrun's agent occupies MASTER_PORT during the set-up of the ranks.
 starts_every_rank() {
   local log port
-  port=$(free_port 9) # its own, and the eight that ranks try then
+  port=$(free_port 9) # for the store, and for the eight ports that the ranks try afterwards
   TUTTI_LOG=info timeout 120 "$torchrun" --master-port "$port" --nproc-per-node 4 --no-python "${perf[@]}" \
     >"$here/out" 2>"$here/err" || fail "status $?"
   expect_one_report 4 "$here/out"
@@ -48,8 +48,8 @@ starts_every_rank() {
 
 jobs_at_the_same_time_stay_apart() {
   local job pids=() ports
-  # Next to each other: each job's first port for Tutti is taken, by the other job's store or ranks. The second job's
-  # store comes first: torchrun does not look for another port.
+  # The two jobs use neighbouring ports. So the store or the ranks of the other job occupy the first port that each
+  # job tries. The store of the second job starts first, because torchrun does not look for another port.
   ports=$(free_port 10)
   for job in 1 0; do
     timeout 120 "$torchrun" --master-port $((ports + job)) --nproc-per-node $((2 + job)) --no-python "${perf[@]}" \
@@ -62,13 +62,14 @@ jobs_at_the_same_time_stay_apart() {
   expect_one_report 3 "$here/out1"
 }
 
-# The words of a rank that works until the job's heading is in the file $OUT, and then is killed.
+# The shell commands of a rank that works until the heading of the job is in the file $OUT, and then kills itself.
 # shellcheck disable=SC2016
 until_killed='"$@" -n 10000000 &
   until grep -q " perf all_reduce: . ranks" "$OUT"; do sleep 0.05; done
   kill -9 $! $$'
 
-# Three lives: rank 2 fails before it joins (the others wait for it), then in the middle of its work, then not.
+# The job starts three times. Rank 2 fails before it joins, while the others wait for it; then in the middle of its
+# work; and then not at all.
 restarts_find_each_other_anew() {
   cat >"$here/life" <<LIFE
 #!/bin/bash
@@ -85,9 +86,10 @@ LIFE
   chmod +x "$here/life"
   OUT=$here/out timeout 150 "$torchrun" --master-port "$(free_port 9)" --nproc-per-node 4 --max-restarts 2 --no-python \
     "$here/life" "${perf[@]}" >"$here/out" 2>"$here/err" || fail "status $?"
-  # The second life prints its heading too, the first does not come that far.
-  [ "$(grep -c ' perf all_reduce: 4 ranks' "$here/out")" = 2 ] || fail 'there were not two lives with a heading'
-  [ "$(grep -c '^# Out of bounds values : 0 OK$' "$here/out")" = 1 ] || fail 'not one good verdict'
+  # The second attempt prints a heading as well. The first attempt does not get that far.
+  [ "$(grep -c ' perf all_reduce: 4 ranks' "$here/out")" = 2 ] || fail 'there were not two attempts with a heading'
+  [ "$(grep -c '^# Out of bounds values : 0 OK$' "$here/out")" = 1 ] ||
+    fail 'there is not exactly one report of right results'
 }
 
 a_failing_rank_fails_the_job() {
@@ -97,13 +99,14 @@ a_failing_rank_fails_the_job() {
     bash -c 'if [ "$RANK" = 1 ]; then '"$until_killed"'; fi; exec "$@" -n 10000000' rank "${perf[@]}" \
     >"$here/out" 2>"$here/err" || status=$?
   [ "$status" = 1 ] || fail "status $status"
-  # That the ranks had met; what the survivors say is cut short now and then by their agent's SIGTERM.
-  grep -q ' perf all_reduce: 3 ranks' "$here/out" || fail 'the job was not under way'
-  # The agent names whom it sees end first: the killed rank, or one that has just told of its death.
+  # Check that the ranks had joined. The output of the survivors may be cut off by the SIGTERM of their agent.
+  grep -q ' perf all_reduce: 3 ranks' "$here/out" || fail 'the job had not started'
+  # The agent names the rank that it sees end first. That is the killed rank, or one that has reported the death of
+  # the killed rank.
   grep -qE 'exitcode: -9\) local_rank: 1 |rank 1 is gone' "$here/err" || fail 'something else has failed'
 }
 
-# One agent on each of two machines, two ranks each.
+# One agent on each of two machines, with two ranks each.
 two_machines_meet() {
   local names node pids=()
   read -r -a names <<<"$MACHINES"

@@ -1,4 +1,4 @@
-// What `tutti topo` says of a graph: text, JSON and drawing.
+// Tests of the output of `tutti topo` for a graph: text, JSON and drawing.
 #include "tools/topo/graph.h"
 
 #include <gmock/gmock.h>
@@ -54,7 +54,7 @@ TEST(TopoGraph, JsonHasThePartsTheLinksAndThePaths) {
   const nlohmann::json document = graph_json(graph);
   EXPECT_EQ(document["parts"].size(), graph.nodes.size());
   EXPECT_EQ(document["links"].size(), graph.links.size());
-  EXPECT_EQ(document["paths"].size(), 3U * 6U);  // from each GPU to each other one and each NIC
+  EXPECT_EQ(document["paths"].size(), 3U * 6U);  // from each GPU to each other GPU and each NIC
   EXPECT_EQ(document["paths"][0]["type"], "NVL");
   const nlohmann::json expected = {{"name", "mlx5_0"},
                                    {"kind", "nic"},
@@ -76,7 +76,7 @@ TEST(TopoGraph, TheDrawingIsXmlAndHasEveryPart) {
     const std::string svg = graph_svg(graph, routes);
     pugi::xml_document document;
     ASSERT_TRUE(document.load_string(svg.c_str())) << name;
-    EXPECT_EQ(count_of(svg, "<rect"), graph.nodes.size() + 1) << name;  // one is the background
+    EXPECT_EQ(count_of(svg, "<rect"), graph.nodes.size() + 1) << name;  // one rectangle is the background
     EXPECT_EQ(count_of(svg, "<circle"),
               (routes.rings.size() + routes.trees.size()) * (routes.rings.empty() ? 0 : routes.rings[0].gpus.size()))
         << name;

@@ -1,4 +1,5 @@
-// What `tutti topo` makes of a machine: which part of the device code a GPU runs, where calls go, and the text.
+// Tests of the report of `tutti topo` on a machine: which part of the device code a GPU runs, which path calls take,
+// and the text.
 #include "tools/topo/report.h"
 
 #include <gmock/gmock.h>
@@ -9,7 +10,7 @@ namespace {
 
 using testing::HasSubstr;
 using testing::Not;
-using Kind = DeviceCode::Kind;
+using Kind = DeviceCode::Form;
 
 Gpu gpu(int major, int minor) {
   return {.name = "G",
@@ -37,21 +38,21 @@ TEST(TopoReport, AGpuRunsMachineCodeOfItsMajorVersionOrThePtx) {
   EXPECT_EQ(device_code_for(gpu(8, 9), built), (DeviceCode{Kind::kBinary, 86}));
   EXPECT_EQ(device_code_for(gpu(12, 1), built), (DeviceCode{Kind::kBinary, 120}));
   EXPECT_EQ(device_code_for(gpu(13, 0), built), (DeviceCode{Kind::kPtx, 120}));
-  EXPECT_EQ(device_code_for(gpu(10, 0), built), (DeviceCode{Kind::kTooOld, 0})) << "older than the PTX";
+  EXPECT_EQ(device_code_for(gpu(10, 0), built), (DeviceCode{Kind::kTooOld, 0})) << "the GPU is older than the PTX code";
   EXPECT_EQ(device_code_for(gpu(7, 0), built), (DeviceCode{Kind::kTooOld, 0}));
   EXPECT_EQ(device_code_for(gpu(9, 0), {}), DeviceCode{});
 }
 
 TEST(TopoReport, SaysWhyCallsGoByTheHost) {
-  EXPECT_EQ(call_way(machine({}, {90})).reason, "there is no GPU");
-  EXPECT_EQ(call_way(machine({gpu(9, 0)}, {})).reason, "this build has no device code");
-  EXPECT_EQ(call_way(machine({gpu(9, 0), gpu(7, 0)}, {90})).reason, "the device code has nothing for GPU 1");
+  EXPECT_EQ(call_placement(machine({}, {90})).reason, "there is no GPU");
+  EXPECT_EQ(call_placement(machine({gpu(9, 0)}, {})).reason, "this build has no device code");
+  EXPECT_EQ(call_placement(machine({gpu(9, 0), gpu(7, 0)}, {90})).reason, "the device code has nothing for GPU 1");
   Machine apart = machine({gpu(9, 0), gpu(9, 0)}, {90});
-  EXPECT_TRUE(call_way(apart).on_device);
-  EXPECT_EQ(call_way(apart).reason, "all GPUs reach each other");
+  EXPECT_TRUE(call_placement(apart).on_device);
+  EXPECT_EQ(call_placement(apart).reason, "all GPUs reach each other");
   apart.gpus.paths[2].access = false;
-  EXPECT_FALSE(call_way(apart).on_device);
-  EXPECT_EQ(call_way(apart).reason, "GPU 1 does not reach GPU 0");
+  EXPECT_FALSE(call_placement(apart).on_device);
+  EXPECT_EQ(call_placement(apart).reason, "GPU 1 does not reach GPU 0");
 }
 
 TEST(TopoReport, TheTextShowsProcessorsGpusAndPaths) {
@@ -86,7 +87,7 @@ TEST(TopoReport, TheTextSaysWhatIsMissing) {
   EXPECT_THAT(text, HasSubstr("\nNVLink  unknown: no NVML: another reason\n"));
   EXPECT_THAT(text, HasSubstr("this build has no device code"));
   EXPECT_THAT(text, HasSubstr("of ranks on this GPU can go by the host only: this build has no device code.\n"));
-  EXPECT_THAT(text, Not(HasSubstr("of the row"))) << "one GPU has no pairs";
+  EXPECT_THAT(text, Not(HasSubstr("of the row"))) << "a single GPU has no pairs";
 }
 
 }  // namespace

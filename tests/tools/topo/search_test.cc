@@ -1,5 +1,5 @@
-// The search against a judge that tries everything, on small random machines; its proof, checked over all rings that
-// there are; and machines whose answer is known.
+// Tests of the search for rings and trees: a comparison with exhaustive search on small random machines, a check of
+// its proof of optimality over all possible rings, and machines with known results.
 #include "tools/topo/search.h"
 
 #include <gtest/gtest.h>
@@ -16,14 +16,15 @@
 namespace tutti {
 namespace {
 
-// What a route loads: (is a port, link or NIC, reversed) -> times.
+// How much a route loads each resource: (whether it is a NIC port, index of the link or NIC, reversed) -> number of
+// times.
 using Resource = std::tuple<bool, std::uint32_t, bool>;
 using Loads = std::map<Resource, double>;
 
-// The judge: its own account of what rings and chains load, and of every one that there is.
-class Judge {
+// An independent implementation, which enumerates all rings and chains and calculates how they load the resources.
+class ExhaustiveSearch {
  public:
-  explicit Judge(const Graph& graph) : graph_(graph), gpus_(nodes_of(graph, NodeKind::kGpu)) {
+  explicit ExhaustiveSearch(const Graph& graph) : graph_(graph), gpus_(nodes_of(graph, NodeKind::kGpu)) {
     for (std::uint32_t i = 0; i < graph.nodes.size(); ++i) paths_.push_back(paths_from(graph, i));
     nics_ = nodes_of(graph, NodeKind::kNic);
   }
@@ -33,14 +34,15 @@ class Judge {
     return port ? graph_.nodes[nics_[index]].nic.megabits_per_s / 8000 : graph_.links[index].gbytes_per_s;
   }
 
-  bool go(std::uint32_t from, std::uint32_t to, Loads& loads) const {
+  bool add_path(std::uint32_t from, std::uint32_t to, Loads& loads) const {
     const Path& path = paths_[from][to];
     for (const Hop& hop : path.hops) loads[{false, hop.link, hop.reversed}] += 1;
     return path.type != PathType::kDis;
   }
 
-  // To a NIC through a GPU near it that NVLink leads to, where the own way crosses a CPU.
-  bool leave(std::uint32_t gpu, std::uint32_t nic, Loads& loads) const {
+  // Adds the path to a NIC. If the direct path crosses a CPU, it goes through a GPU near the NIC that is reached by
+  // NVLink.
+  bool add_nic_path(std::uint32_t gpu, std::uint32_t nic, Loads& loads) const {
     const std::uint32_t target = nics_[nic];
     loads[{true, nic, false}] += 1;
     std::uint32_t relay = gpu;
@@ -51,31 +53,31 @@ class Judge {
         if (relay == gpu || type < paths_[relay][target].type) relay = other;
       }
     }
-    return (relay == gpu || go(gpu, relay, loads)) && go(relay, target, loads);
+    return (relay == gpu || add_path(gpu, relay, loads)) && add_path(relay, target, loads);
   }
   bool enter(std::uint32_t nic, std::uint32_t gpu, Loads& loads) const {
     loads[{true, nic, true}] += 1;
-    return go(nics_[nic], gpu, loads);
+    return add_path(nics_[nic], gpu, loads);
   }
 
   bool load(const Ring& ring, Loads& loads) const {
     bool whole = true;
     for (std::size_t i = 0; i + 1 < ring.gpus.size(); ++i) {
-      whole &= go(gpus_[ring.gpus[i]], gpus_[ring.gpus[i + 1]], loads);
+      whole &= add_path(gpus_[ring.gpus[i]], gpus_[ring.gpus[i + 1]], loads);
     }
-    if (!ring.nic_in) return whole && go(gpus_[ring.gpus.back()], gpus_[ring.gpus.front()], loads);
+    if (!ring.nic_in) return whole && add_path(gpus_[ring.gpus.back()], gpus_[ring.gpus.front()], loads);
     return whole && enter(*ring.nic_in, gpus_[ring.gpus.front()], loads) &&
-           leave(gpus_[ring.gpus.back()], *ring.nic_out, loads);
+           add_nic_path(gpus_[ring.gpus.back()], *ring.nic_out, loads);
   }
   bool load(const Tree& tree, Loads& loads) const {
     bool whole = true;
     for (std::size_t i = 0; i + 1 < tree.chain.size(); ++i) {
-      whole &= go(gpus_[tree.chain[i]], gpus_[tree.chain[i + 1]], loads);
-      whole &= go(gpus_[tree.chain[i + 1]], gpus_[tree.chain[i]], loads);
+      whole &= add_path(gpus_[tree.chain[i]], gpus_[tree.chain[i + 1]], loads);
+      whole &= add_path(gpus_[tree.chain[i + 1]], gpus_[tree.chain[i]], loads);
     }
     if (!tree.nic) return whole;
     return whole && enter(*tree.nic, gpus_[tree.chain.front()], loads) &&
-           leave(gpus_[tree.chain.front()], *tree.nic, loads);
+           add_nic_path(gpus_[tree.chain.front()], *tree.nic, loads);
   }
 
   enum class Rails { kNone, kKept, kCrossed };
@@ -114,7 +116,7 @@ class Judge {
     double total = 0;
     std::size_t count = 0;
   };
-  // Of all multisets of at most so many.
+  // The best of all multisets of at most `most` routes.
   Best best(std::vector<Loads> all, std::size_t most) const {
     std::sort(all.begin(), all.end());
     all.erase(std::unique(all.begin(), all.end()), all.end());
@@ -153,7 +155,7 @@ class Judge {
   std::vector<std::vector<Path>> paths_;
 };
 
-// GPUs under PCI switches under one or two CPUs, NVLink at random, and so many NICs.
+// GPUs below PCI switches, which are below one or two CPUs, with random NVLinks and the given number of NICs.
 Graph random_machine(std::mt19937_64& random, std::uint32_t gpus, std::uint32_t nics) {
   const auto pick = [&](std::uint32_t below) { return static_cast<std::uint32_t>(random() % below); };
   const double widths[] = {6, 10, 12, 20, 24, 48};
@@ -188,7 +190,7 @@ Graph random_machine(std::mt19937_64& random, std::uint32_t gpus, std::uint32_t 
   return graph;
 }
 
-void expect_best(const Judge::Best& best, double total, std::size_t count) {
+void expect_best(const ExhaustiveSearch::Best& best, double total, std::size_t count) {
   EXPECT_NEAR(total, best.total, 1e-5 * best.total);
   EXPECT_EQ(count, best.count);
 }
@@ -197,16 +199,18 @@ TEST(Search, InOneMachineIsAsGoodAsTryingEverything) {
   for (std::uint64_t seed = 1; seed <= 150; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
-    const auto gpus = static_cast<std::uint32_t>(2 + seed % 5);  // 2 .. 6
+    const auto gpus = static_cast<std::uint32_t>(2 + seed % 5);  // 2 to 6
     const std::uint32_t most = gpus < 5 ? 4 : gpus == 5 ? 3 : 2;
     const Graph graph = random_machine(random, gpus, 0);
     const Routes routes = find_routes(graph, {.max_rings = most, .nearness = 0});
-    const Judge judge(graph);
-    expect_best(judge.best(judge.all_rings(Judge::Rails::kNone), most), routes.ring_gbytes_per_s, routes.rings.size());
-    if (gpus > 5) continue;  // 360 chains
+    const ExhaustiveSearch exhaustive(graph);
+    expect_best(exhaustive.best(exhaustive.all_rings(ExhaustiveSearch::Rails::kNone), most), routes.ring_gbytes_per_s,
+                routes.rings.size());
+    if (gpus > 5) continue;  // 6 GPUs have 360 chains, which takes too long
     const std::size_t few = gpus < 5 ? 3 : 2;
     const Routes trees = find_routes(graph, {.max_rings = static_cast<std::uint32_t>(few), .nearness = 0});
-    expect_best(judge.best(judge.all_trees(Judge::Rails::kNone), few), trees.tree_gbytes_per_s, trees.trees.size());
+    expect_best(exhaustive.best(exhaustive.all_trees(ExhaustiveSearch::Rails::kNone), few), trees.tree_gbytes_per_s,
+                trees.trees.size());
   }
 }
 
@@ -214,34 +218,37 @@ TEST(Search, AcrossMachinesIsAsGoodAsTryingEverything) {
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
-    const auto gpus = static_cast<std::uint32_t>(1 + seed % 4);  // 1 .. 4
+    const auto gpus = static_cast<std::uint32_t>(1 + seed % 4);  // 1 to 4
     const auto nics = static_cast<std::uint32_t>(1 + random() % 3);
     const Graph graph = random_machine(random, gpus, nics);
     SearchOptions options{.across_machines = true, .max_rings = 2, .crossing_gain = 1e9, .nearness = 0};
     const Routes kept = find_routes(graph, options);
-    const Judge judge(graph);
-    expect_best(judge.best(judge.all_rings(Judge::Rails::kKept), 2), kept.ring_gbytes_per_s, kept.rings.size());
+    const ExhaustiveSearch exhaustive(graph);
+    expect_best(exhaustive.best(exhaustive.all_rings(ExhaustiveSearch::Rails::kKept), 2), kept.ring_gbytes_per_s,
+                kept.rings.size());
     for (const Ring& ring : kept.rings) EXPECT_EQ(ring.nic_in, ring.nic_out);
-    expect_best(judge.best(judge.all_trees(Judge::Rails::kKept), 2), kept.tree_gbytes_per_s, kept.trees.size());
+    expect_best(exhaustive.best(exhaustive.all_trees(ExhaustiveSearch::Rails::kKept), 2), kept.tree_gbytes_per_s,
+                kept.trees.size());
     options.crossing_gain = 0;
     const double crossed = find_routes(graph, options).ring_gbytes_per_s;
-    const double best = judge.best(judge.all_rings(Judge::Rails::kCrossed), 2).total;
+    const double best = exhaustive.best(exhaustive.all_rings(ExhaustiveSearch::Rails::kCrossed), 2).total;
     EXPECT_NEAR(crossed, best, 1e-5 * best);
   }
 }
 
-// At the prices of the bottlenecks every ring costs at least 1, and all capacities together are worth the bound.
-void expect_proof(const Graph& graph, const Routes& routes, Judge::Rails rails) {
-  const Judge judge(graph);
+// Linear-programming duality: with the prices of the bottlenecks, every ring costs at least 1, and the total value
+// of all capacities equals the bound. So no set of rings can exceed the bound.
+void expect_proof(const Graph& graph, const Routes& routes, ExhaustiveSearch::Rails rails) {
+  const ExhaustiveSearch exhaustive(graph);
   std::map<Resource, double> prices;
   double worth = 0;
   for (const Bottleneck& limit : routes.bottlenecks) {
     const Resource resource{limit.nic.has_value(), limit.nic.value_or(limit.hop.link), limit.hop.reversed};
     prices[resource] = limit.price;
-    worth += limit.price * judge.capacity(resource);
+    worth += limit.price * exhaustive.capacity(resource);
   }
   EXPECT_NEAR(worth, routes.ring_bound_gbytes_per_s, 1e-6 * worth);
-  for (const Loads& loads : judge.all_rings(rails)) {
+  for (const Loads& loads : exhaustive.all_rings(rails)) {
     double cost = 0;
     for (const auto& [resource, times] : loads) cost += prices.contains(resource) ? prices[resource] * times : 0;
     ASSERT_GE(cost, 1 - 1e-6);
@@ -252,27 +259,27 @@ TEST(Search, TheBoundIsProvenByThePricesOfTheBottlenecks) {
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
-    const Graph graph = random_machine(random, static_cast<std::uint32_t>(3 + seed % 5), 2);  // 3 .. 7 GPUs
+    const Graph graph = random_machine(random, static_cast<std::uint32_t>(3 + seed % 5), 2);  // 3 to 7 GPUs
     const Routes within = find_routes(graph, {});
-    expect_proof(graph, within, Judge::Rails::kNone);
+    expect_proof(graph, within, ExhaustiveSearch::Rails::kNone);
     EXPECT_LE(within.ring_gbytes_per_s, within.ring_bound_gbytes_per_s * (1 + 1e-6));
     if (seed % 5 >= 3) continue;
     const Routes across = find_routes(graph, {.across_machines = true, .crossing_gain = 1e9});
-    expect_proof(graph, across, Judge::Rails::kKept);
+    expect_proof(graph, across, ExhaustiveSearch::Rails::kKept);
   }
   const Graph mesh = make_shape({.name = "dgx-1v"})->machine;
-  expect_proof(mesh, find_routes(mesh, {}), Judge::Rails::kNone);
+  expect_proof(mesh, find_routes(mesh, {}), ExhaustiveSearch::Rails::kNone);
 }
 
-// No link carries more than it can, and every GPU is passed once.
+// Checks that no link carries more than its capacity, and that every route passes every GPU once.
 void expect_sound(const Graph& graph, const Routes& routes) {
-  const Judge judge(graph);
+  const ExhaustiveSearch exhaustive(graph);
   const auto check = [&](const auto& all, auto order_of, double total) {
     Loads sum;
     double bandwidth = 0;
     for (const auto& route : all) {
       Loads loads;
-      ASSERT_TRUE(judge.load(route, loads));
+      ASSERT_TRUE(exhaustive.load(route, loads));
       for (const auto& [resource, times] : loads) sum[resource] += times * route.gbytes_per_s;
       bandwidth += route.gbytes_per_s;
       EXPECT_EQ(route.gbytes_per_s, all[0].gbytes_per_s);
@@ -282,7 +289,7 @@ void expect_sound(const Graph& graph, const Routes& routes) {
       EXPECT_EQ(order.size(), nodes_of(graph, NodeKind::kGpu).size());
     }
     EXPECT_NEAR(bandwidth, total, 1e-9 * total);
-    for (const auto& [resource, load] : sum) EXPECT_LE(load, judge.capacity(resource) * (1 + 1e-6));
+    for (const auto& [resource, load] : sum) EXPECT_LE(load, exhaustive.capacity(resource) * (1 + 1e-6));
   };
   check(
       routes.rings, [](const Ring& ring) { return ring.gpus; }, routes.ring_gbytes_per_s);
@@ -305,7 +312,7 @@ TEST(Search, RoutesOfTheShapesAreSoundAndTheSameEveryTime) {
   }
 }
 
-struct Known {
+struct KnownMachine {
   std::string_view name;
   std::uint32_t nics;
   bool across;
@@ -319,17 +326,16 @@ struct Known {
 TEST(Search, KnownMachinesHaveTheRingsThatTheyAreKnownFor) {
   const double hopper = 18 * 20.6, blackwell = 18 * 40.1;
   const PathType none = PathType::kLoc, nvl = PathType::kNvl, pix = PathType::kPix, sys = PathType::kSys;
-  const Known all[] = {
-      // All NVLinks of all GPUs in both directions: six rings of the cube mesh's single links.
+  const KnownMachine all[] = {
+      // The rings use all NVLinks of all GPUs in both directions: six rings over the single links of the cube mesh.
       {"dgx-1v", 0, false, 6, 120, nvl, none, 10, 200.0 / 3},
-      // At a switch one ring has all of it. A chain passes a GPU in both directions but at its two ends: 14 times in
-      // all.
+      // With an NVSwitch one ring can use the whole bandwidth. A chain passes each GPU in both directions, but its
+      // two ends only once, which makes 14 passes in all.
       {"dgx-a100", 0, false, 1, 240, nvl, none, 4, 240 * 8 / 14.0},
       {"dgx-h100", 0, false, 1, hopper, nvl, none, 4, hopper * 8 / 14},
       {"dgx-b200", 0, false, 1, blackwell, nvl, none, 4, blackwell * 8 / 14},
-      // Across machines each NIC has its ring. With two GPUs at its switch a ring comes in by one and leaves by the
-      // other;
-      // with one GPU it leaves through that one.
+      // Across machines each NIC has its own ring. If two GPUs share the NIC's switch, a ring enters through one of
+      // them and leaves through the other. If there is one GPU, it also leaves through that GPU.
       {"dgx-1v", 0, true, 4, 48, nvl, pix, 4, 48},
       {"dgx-a100", 0, true, 8, 8 * 24, nvl, pix, 8, 240 * 8 / 14.0},
       {"dgx-h100", 0, true, 8, hopper, nvl, PathType::kPxn, 8, hopper * 8 / 14},
@@ -337,13 +343,13 @@ TEST(Search, KnownMachinesHaveTheRingsThatTheyAreKnownFor) {
       {"hgx-h100", 0, true, 8, 8 * 48, nvl, pix, 8, hopper * 8 / 14},
       {"hgx-h100", 1, true, 1, 48, nvl, pix, 1, 48},
       {"hgx-h100", 4, true, 4, 4 * 48, nvl, pix, 4, 4 * 48},
-      // The sockets' link is passed once there and once back.
+      // The ring crosses the link between the sockets once in each direction.
       {"pcie-8gpu", 0, false, 1, 16, sys, none, 4, 96 / 7.0},
-      // Each of two rings passes it once, and shares the NICs' PCI switches with its like.
+      // Each of the two rings crosses that link once. The rings share the PCI switches of the NICs.
       {"pcie-8gpu", 0, true, 2, 24, sys, pix, 8, 12.8},
       {"nvlink-4gpu", 0, false, 1, 16, sys, none, 1, 16},
   };
-  for (const Known& known : all) {
+  for (const KnownMachine& known : all) {
     SCOPED_TRACE(std::string(known.name) + (known.across ? " across machines" : ""));
     const Graph graph = make_shape({.name = std::string(known.name), .nics = known.nics})->machine;
     const Routes routes = find_routes(graph, {.across_machines = known.across});
@@ -398,7 +404,8 @@ TEST(Search, AMeshOfAllPairsIsUsedWhole) {
     const Graph graph = mesh_of(gpus, 50);
     const Routes routes = find_routes(graph, {});
     expect_sound(graph, routes);
-    // Four and six GPUs' links can't be parted into rings that pass each direction once, so they are cut in halves.
+    // With four or six GPUs, the links cannot be divided into rings that use each direction once, so the search uses
+    // twice as many rings of half the bandwidth.
     const std::uint32_t rings = gpus == 4 || gpus == 6 ? 2 * (gpus - 1) : gpus - 1;
     EXPECT_EQ(routes.rings.size(), rings);
     EXPECT_NEAR(routes.ring_gbytes_per_s, 50 * (gpus - 1), 1e-4);
@@ -432,7 +439,7 @@ TEST(Search, SaysLoudlyWhyItFallsBack) {
   expect_warning(find_routes(pairs, {}), WarningKind::kNotNvLink, "gpu1 to gpu2 goes by SYS");
   const Graph box = make_shape({.name = "pcie-8gpu"})->machine;
   expect_warning(find_routes(box, {.across_machines = true}), WarningKind::kCrossing, "24 GB/s, where 16");
-  EXPECT_EQ(warning(find_routes(box, {}), WarningKind::kNotNvLink), nullptr) << "it has none";
+  EXPECT_EQ(warning(find_routes(box, {}), WarningKind::kNotNvLink), nullptr) << "the machine has no NVLink";
   const Graph cube = make_shape({.name = "dgx-1v"})->machine;
   expect_warning(find_routes(cube, {.max_rings = 1}), WarningKind::kLeftOut, "up to 120");
   expect_warning(find_routes(mesh_of(17, 50), {}), WarningKind::kUnproven, "17 GPUs");
@@ -452,7 +459,7 @@ TEST(Search, AMachineWithoutNeighboursHasNoRoutes) {
   EXPECT_EQ(find_routes(mesh_of(1, 50), {}), Routes{});
   const Routes sockets = find_routes(make_shape({.name = "cpu-2socket"})->machine, {});
   ASSERT_EQ(sockets.rings.size(), 1u);
-  EXPECT_EQ(sockets.ring_gbytes_per_s, 22) << "of the CPUs, where there are no GPUs";
+  EXPECT_EQ(sockets.ring_gbytes_per_s, 22) << "without GPUs, the routes connect the CPUs";
 }
 
 }  // namespace

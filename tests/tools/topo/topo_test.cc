@@ -1,5 +1,5 @@
-// `tutti topo` on machines of all kinds, made of the doubles of the driver and of NVML: exit status, words, and the
-// JSON by docs/topo-json.md.
+// Tests of `tutti topo` on different machines, which are simulated by the fake CUDA driver and the fake NVML
+// library: exit status, text, and the JSON of docs/topo-json.md.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -18,30 +18,30 @@ using nlohmann::json;
 using testing::HasSubstr;
 using testing::Not;
 
-struct Said {
+struct ProgramResult {
   int status = -1;
-  std::string text;  // both outputs
+  std::string text;  // standard output and standard error
 };
 
-Said topo(const std::string& environment, const std::string& arguments = "") {
+ProgramResult topo(const std::string& environment, const std::string& arguments = "") {
   const std::string command = "env " + environment + " '" TUTTI_TOOL "' topo " + arguments + " 2>&1";
   std::FILE* pipe = popen(command.c_str(), "r");
   EXPECT_NE(pipe, nullptr);
-  Said said;
+  ProgramResult program_result;
   std::array<char, 512> part{};
-  while (std::fgets(part.data(), part.size(), pipe) != nullptr) said.text += part.data();
+  while (std::fgets(part.data(), part.size(), pipe) != nullptr) program_result.text += part.data();
   const int status = pclose(pipe);
-  said.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return said;
+  program_result.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return program_result;
 }
 
 std::string with(const std::string& more = "") { return "LD_LIBRARY_PATH='" TUTTI_FAKE_DRIVER_DIR "' " + more; }
 
 json topo_json(const std::string& environment) {
-  const Said said = topo(environment, "--json");
-  EXPECT_EQ(said.status, 0) << said.text;
-  json document = json::parse(said.text, nullptr, false);
-  EXPECT_FALSE(document.is_discarded()) << said.text;
+  const ProgramResult program_result = topo(environment, "--json");
+  EXPECT_EQ(program_result.status, 0) << program_result.text;
+  json document = json::parse(program_result.text, nullptr, false);
+  EXPECT_FALSE(document.is_discarded()) << program_result.text;
   EXPECT_EQ(document["schema"], "tutti-topo");
   EXPECT_EQ(document["version"], 1);
   EXPECT_GE(document["host"]["cores"], 1);
@@ -50,11 +50,12 @@ json topo_json(const std::string& environment) {
 }
 
 TEST(Topo, WithoutADriverShowsTheProcessorsAndSaysWhy) {
-  const Said said = topo("LD_LIBRARY_PATH=");
-  if (said.text.find("GPUs    none") == std::string::npos) GTEST_SKIP() << "this machine has a driver: " << said.text;
-  EXPECT_EQ(said.status, 0);
-  EXPECT_THAT(said.text, HasSubstr("CPUs    "));
-  EXPECT_THAT(said.text, HasSubstr("no CUDA driver: libcuda.so.1"));
+  const ProgramResult program_result = topo("LD_LIBRARY_PATH=");
+  if (program_result.text.find("GPUs    none") == std::string::npos)
+    GTEST_SKIP() << "this machine has a driver: " << program_result.text;
+  EXPECT_EQ(program_result.status, 0);
+  EXPECT_THAT(program_result.text, HasSubstr("CPUs    "));
+  EXPECT_THAT(program_result.text, HasSubstr("no CUDA driver: libcuda.so.1"));
   const json document = topo_json("LD_LIBRARY_PATH=");
   EXPECT_TRUE(document["driver"].is_null());
   EXPECT_THAT(document["no_driver"].get<std::string>(), HasSubstr("install NVIDIA's driver"));
@@ -63,10 +64,10 @@ TEST(Topo, WithoutADriverShowsTheProcessorsAndSaysWhy) {
 }
 
 TEST(Topo, WithAnOldDriverOrNoDeviceSaysWhy) {
-  const Said old = topo("LD_LIBRARY_PATH='" TUTTI_OLD_DRIVER_DIR "'");
+  const ProgramResult old = topo("LD_LIBRARY_PATH='" TUTTI_OLD_DRIVER_DIR "'");
   EXPECT_EQ(old.status, 0);
   EXPECT_THAT(old.text, HasSubstr("GPUs    none: the CUDA driver 11.4 is too old"));
-  const Said none = topo(with("FAKE_CUDA_DEVICES=0"));
+  const ProgramResult none = topo(with("FAKE_CUDA_DEVICES=0"));
   EXPECT_EQ(none.status, 0);
   EXPECT_THAT(none.text, HasSubstr("GPUs    none: cuInit fails: CUDA_ERROR_NO_DEVICE"));
 }
@@ -94,9 +95,9 @@ TEST(Topo, WithoutPeerAccessTheHostCarriesCallsOut) {
   const json document = topo_json(with("FAKE_CUDA_P2P=0"));
   EXPECT_EQ(document["paths"][1]["access"], false);
   EXPECT_EQ(document["calls_on_device"], false);
-  const Said said = topo(with("FAKE_CUDA_P2P=0"));
-  EXPECT_THAT(said.text, HasSubstr("none (NVLink 4.0 x 2)"));
-  EXPECT_THAT(said.text, HasSubstr("by the host only: "));
+  const ProgramResult program_result = topo(with("FAKE_CUDA_P2P=0"));
+  EXPECT_THAT(program_result.text, HasSubstr("none (NVLink 4.0 x 2)"));
+  EXPECT_THAT(program_result.text, HasSubstr("by the host only: "));
 }
 
 TEST(Topo, WithoutNvmlSaysSoAndShowsTheRest) {
@@ -108,14 +109,14 @@ TEST(Topo, WithoutNvmlSaysSoAndShowsTheRest) {
 }
 
 TEST(Topo, AFailureOfTheDriverIsNamedAndFails) {
-  const Said said = topo(with("FAKE_CUDA_FAIL=cuDeviceTotalMem:2:999"));
-  EXPECT_EQ(said.status, 1);
-  EXPECT_THAT(said.text, HasSubstr("tutti topo: "));
-  EXPECT_THAT(said.text, HasSubstr("cuDeviceTotalMem of GPU 1 fails: CUDA_ERROR_UNKNOWN"));
-  EXPECT_THAT(said.text, Not(HasSubstr("CPUs")));
+  const ProgramResult program_result = topo(with("FAKE_CUDA_FAIL=cuDeviceTotalMem:2:999"));
+  EXPECT_EQ(program_result.status, 1);
+  EXPECT_THAT(program_result.text, HasSubstr("tutti topo: "));
+  EXPECT_THAT(program_result.text, HasSubstr("cuDeviceTotalMem of GPU 1 fails: CUDA_ERROR_UNKNOWN"));
+  EXPECT_THAT(program_result.text, Not(HasSubstr("CPUs")));
 }
 
-// A file that is removed at the end.
+// A file that is removed at the end of the test.
 class TextFile {
  public:
   explicit TextFile(const std::string& text) : path_(::testing::TempDir() + "tutti_topo_" + std::to_string(getpid())) {
@@ -142,11 +143,11 @@ constexpr auto kSmallMachine = R"(<system version="1">
 
 TEST(Topo, AFileIsShownInPlaceOfThisMachine) {
   const TextFile file(kSmallMachine);
-  const Said said = topo(with(), "--xml " + file.path());
-  EXPECT_EQ(said.status, 0) << said.text;
-  EXPECT_THAT(said.text, HasSubstr("1 CPU, 2 GPUs"));
-  EXPECT_THAT(said.text, HasSubstr("PHB  48 GB/s"));
-  EXPECT_THAT(said.text, HasSubstr("nothing is wrong with the file"));
+  const ProgramResult program_result = topo(with(), "--xml " + file.path());
+  EXPECT_EQ(program_result.status, 0) << program_result.text;
+  EXPECT_THAT(program_result.text, HasSubstr("1 CPU, 2 GPUs"));
+  EXPECT_THAT(program_result.text, HasSubstr("PHB  48 GB/s"));
+  EXPECT_THAT(program_result.text, HasSubstr("nothing is wrong with the file"));
   const json document = json::parse(topo(with(), "--json --xml " + file.path()).text);
   EXPECT_EQ(document["schema"], "tutti-topo");
   EXPECT_EQ(document["graph"]["parts"].size(), 3U);
@@ -158,12 +159,12 @@ TEST(Topo, ABrokenFileFailsWithLineAndCause) {
   std::string text = kSmallMachine;
   text.replace(text.find("dev=\"1\""), 7, "dev=\"x\"");
   const TextFile file(text);
-  const Said said = topo(with(), "--xml " + file.path());
-  EXPECT_EQ(said.status, 1);
-  EXPECT_THAT(said.text, HasSubstr(file.path() + ":4:"));
-  EXPECT_THAT(said.text, HasSubstr("error: dev of <gpu> is \"x\""));
-  EXPECT_THAT(said.text, Not(HasSubstr("GB/s")));
-  const Said missing = topo(with(), "--xml " + file.path() + ".not");
+  const ProgramResult program_result = topo(with(), "--xml " + file.path());
+  EXPECT_EQ(program_result.status, 1);
+  EXPECT_THAT(program_result.text, HasSubstr(file.path() + ":4:"));
+  EXPECT_THAT(program_result.text, HasSubstr("error: dev of <gpu> is \"x\""));
+  EXPECT_THAT(program_result.text, Not(HasSubstr("GB/s")));
+  const ProgramResult missing = topo(with(), "--xml " + file.path() + ".not");
   EXPECT_EQ(missing.status, 1);
   EXPECT_THAT(missing.text, HasSubstr("cannot open"));
 }
@@ -171,13 +172,14 @@ TEST(Topo, ABrokenFileFailsWithLineAndCause) {
 TEST(Topo, AShapeIsWrittenDrawnAndReadAgain) {
   const TextFile xml("");
   const std::string svg = xml.path() + ".svg";
-  const Said said = topo(with(), "--shape dgx-h100 --nodes 4 --write-xml " + xml.path() + " --svg " + svg);
-  EXPECT_EQ(said.status, 0) << said.text;
-  EXPECT_THAT(said.text, HasSubstr("4 machines, 32 ranks"));
-  EXPECT_THAT(said.text, HasSubstr("NVL  371 GB/s"));
+  const ProgramResult program_result =
+      topo(with(), "--shape dgx-h100 --nodes 4 --write-xml " + xml.path() + " --svg " + svg);
+  EXPECT_EQ(program_result.status, 0) << program_result.text;
+  EXPECT_THAT(program_result.text, HasSubstr("4 machines, 32 ranks"));
+  EXPECT_THAT(program_result.text, HasSubstr("NVL  371 GB/s"));
   EXPECT_THAT(contents_of(svg), HasSubstr("<svg "));
   std::remove(svg.c_str());
-  const Said again = topo(with(), "--xml " + xml.path());
+  const ProgramResult again = topo(with(), "--xml " + xml.path());
   EXPECT_EQ(again.status, 0);
   EXPECT_THAT(again.text, HasSubstr("dgx-h100: 2 CPUs, 8 PCI switches, 8 GPUs, 1 NVSwitch, 8 NICs"));
   EXPECT_EQ(topo(with(), "--shape dgx-z").status, 2);
@@ -191,7 +193,7 @@ TEST(Topo, ThisMachineIsAGraphToo) {
   EXPECT_GE(document["host"]["numa_nodes"].size(), 1U);
   std::size_t gpus = 0;
   for (const json& part : document["graph"]["parts"]) gpus += part["kind"] == "gpu" ? 1 : 0;
-  EXPECT_EQ(gpus, 2U);  // the pretend ones
+  EXPECT_EQ(gpus, 2U);  // the simulated GPUs
   EXPECT_EQ(document["machines"], 1);
   EXPECT_THAT(topo(with()).text, HasSubstr("this machine: "));
 }
@@ -199,7 +201,7 @@ TEST(Topo, ThisMachineIsAGraphToo) {
 TEST(Topo, ItsCommandLineAndItsOutputAreChecked) {
   EXPECT_EQ(topo(with(), "--jsn").status, 2);
   EXPECT_THAT(topo(with(), "--jsn").text, HasSubstr("did you mean --json?"));
-  const Said full = topo(with(), ">/dev/full 2>/dev/null #");
+  const ProgramResult full = topo(with(), ">/dev/full 2>/dev/null #");
   EXPECT_EQ(full.status, 1);
 }
 

@@ -1,4 +1,5 @@
-// What `tutti topo --transports` says: of each way what it is and, where it was not taken, why.
+// Tests of `tutti topo --transports`: it describes each transport, and gives the reason if the transport was not
+// chosen.
 #include "tools/topo/transports.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +11,7 @@
 namespace tutti::tool {
 namespace {
 
-std::string said(const char* transport) {
+std::string output_of(const char* transport) {
   setenv("TUTTI_TRANSPORT", transport, 1);
   setenv("TUTTI_RDMA_DEVICES", "none", 1);
   const Result<std::string> text = list_transports(false);
@@ -21,29 +22,29 @@ std::string said(const char* transport) {
 }
 
 TEST(TopoTransports, EveryWayThatIsNotTakenHasAReason) {
-  std::istringstream lines(said("tcp"));
+  std::istringstream lines(output_of("tcp"));
   std::string line;
-  std::getline(lines, line);  // what the list is
+  std::getline(lines, line);  // skips the heading
   std::string whole;
   while (std::getline(lines, line)) {
     whole += line + '\n';
     if (line.starts_with(' ')) continue;
     ASSERT_TRUE(std::getline(lines, line)) << whole;
-    EXPECT_TRUE(line.starts_with("       ") && line.size() > 10) << "no reason behind:\n" << whole << line;
+    EXPECT_TRUE(line.starts_with("       ") && line.size() > 10) << "there is no reason after:\n" << whole << line;
     whole += line + '\n';
   }
-  EXPECT_NE(whole.find("verbs  cannot be had\n"), std::string::npos) << whole;
+  EXPECT_NE(whole.find("verbs  not usable\n"), std::string::npos) << whole;
   EXPECT_NE(whole.find("tcp    chosen\n       needs nothing but an address\n"), std::string::npos) << whole;
   EXPECT_EQ(whole.find("ucx    chosen"), std::string::npos) << whole;
 }
 
 TEST(TopoTransports, UcxIsTakenByNameAlone) {
-  const std::string text = said("auto");
-  if (text.find("ucx    can be had") == std::string::npos) GTEST_SKIP() << text;
+  const std::string text = output_of("auto");
+  if (text.find("ucx    usable") == std::string::npos) GTEST_SKIP() << text;
   EXPECT_NE(text.find("not chosen: only where TUTTI_TRANSPORT=ucx asks for it"), std::string::npos) << text;
-  const std::string named = said("ucx");
+  const std::string named = output_of("ucx");
   EXPECT_NE(named.find("ucx    chosen"), std::string::npos) << named;
-  EXPECT_NE(named.find("carries what is no message"), std::string::npos) << named;
+  EXPECT_NE(named.find("control traffic only"), std::string::npos) << named;
 }
 
 TEST(TopoTransports, ATypoIsRefused) {

@@ -1,3 +1,4 @@
+// Tests of `tutti tune`: the regret of the selected algorithms, the files of measurements, and --explain.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -22,12 +23,13 @@ RegretRow row(std::uint64_t bytes, const char* algorithm, bool chosen, double me
           .samples = 5};
 }
 
+// If a size has no selected algorithm, it has no regret and is left out.
 TEST(Regret, IsTheChoicesTimeOverTheBestOnes) {
   const std::vector<RegretRow> rows{row(8, "ring", true, 30, 20), row(8, "tree", false, 20, 20),
                                     row(64, "ring", false, 30, 10), row(64, "tree", true, 10, 9),
                                     row(512, "ring", false, 30, 10)};
   const Regret regret = regret_of(rows);
-  ASSERT_EQ(regret.points.size(), 2u) << "nobody chose at 512";
+  ASSERT_EQ(regret.points.size(), 2u) << "no row for 512 bytes has a selection";
   EXPECT_DOUBLE_EQ(regret.worst, 1.5);
   EXPECT_DOUBLE_EQ(regret.least_worst, 1);
   EXPECT_EQ(regret.points[0].best.algorithm, "tree");
@@ -42,7 +44,7 @@ TEST(Regret, ItsRowsAreReadBack) {
   ASSERT_TRUE(again.ok()) << again.error().message;
   EXPECT_EQ(*again, rows);
   EXPECT_NE(parse_regret("a,b,c").error().message.find("line 1"), std::string::npos);
-  EXPECT_FALSE(parse_regret("all_reduce,tcp,4,8,ring,1,0,0,5").ok()) << "no time is 0";
+  EXPECT_FALSE(parse_regret("all_reduce,tcp,4,8,ring,1,0,0,5").ok()) << "a time must not be 0";
 }
 
 TEST(TuneMeasurements, AreReadBack) {
@@ -67,7 +69,7 @@ TEST(Explain, ShowsEveryAlgorithmAndTheChoice) {
   EXPECT_FALSE(explain({.bytes = 8, .ranks = 3, .machines = 2}).ok());
 }
 
-// The same rows, to the digit: nothing but wall times may differ.
+// The rows must be the same to the last digit. Only wall-clock times may differ.
 TEST(Explain, OfAShapeSaysWhatTuttiSimSays) {
   const auto task = resolve({.collective = "all_gather", .shape = "dgx-a100", .machines = 2, .bytes = "16M"});
   ASSERT_TRUE(task.ok()) << task.error().message;

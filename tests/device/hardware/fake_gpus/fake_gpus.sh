@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# fake_gpus.sh BUILD COMMAND...: runs a command on a machine that pretends to have GPUs (two, unless
-# FAKE_CUDA_DEVICES says otherwise): with the double of the driver preloaded and the library's kernels in it, which run
-# in the emulator. The GPUs are small, so that launches are quick to emulate; what the environment says already stays.
-# BUILD is a build folder whose target fake_gpus is built.
+# fake_gpus.sh BUILD COMMAND...: runs a command with fake GPUs. The fake driver and the library's kernels are preloaded,
+# and the kernels run in the emulator. There are two GPUs, unless FAKE_CUDA_DEVICES has another number. The GPUs are
+# small, so that launches are emulated quickly. Variables that are already set keep their values. BUILD is a build
+# folder in which the target fake_gpus is built.
 set -eu
 build=$1
 shift

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What `tutti perf` does on GPUs, on pretended ones (fake_gpus.sh): perf_test.sh TUTTI PROMISE
+# Tests `tutti perf` with fake GPUs (see fake_gpus.sh). Usage: perf_test.sh TUTTI PROMISE. TUTTI is the program, and
+# PROMISE is the name of one of the tests below.
 set -u
 tutti=$1
 promise=$2
@@ -11,11 +12,11 @@ fail() {
   head -c 3000 "$here"/out "$here"/err
   exit 1
 }
-perf() { # perf COLLECTIVE ARGS...: output in $here/out and $here/err, status in $status
+perf() { # perf COLLECTIVE ARGS...: writes the output to $here/out and $here/err, and sets $status
   "$tutti" perf "$@" --memory cuda -w 0 >"$here/out" 2>"$here/err"
   status=$?
 }
-expect_by() { # expect_by WHO COLLECTIVE ARGS...
+expect_by() { # expect_by WHO COLLECTIVE ARGS...: checks the results, and that WHO carried out the calls
   local who=$1
   shift
   perf "$@"
@@ -24,7 +25,7 @@ expect_by() { # expect_by WHO COLLECTIVE ARGS...
   grep -q "^# Calls on device memory were carried out by $who\$" "$here/out" || fail "'$*' is not by $who"
 }
 
-# Those that GPUs carry out, on 3 GPUs.
+# All collectives that GPUs carry out, on 3 GPUs.
 every_collective_is_right() {
   local collective
   for collective in all_reduce broadcast reduce all_gather reduce_scatter all_to_all gather scatter all_gather_v \
@@ -35,7 +36,8 @@ every_collective_is_right() {
 every_collective_is_right_by_processes() { every_collective_is_right; }
 every_collective_is_right_by_threads() { every_collective_is_right --threads; }
 
-# Two and all of them on a GPU, where ranks of one process share launches and processes take rounds.
+# Two or four ranks share a GPU. Ranks of one process share launches; ranks of several processes run their calls in
+# rounds.
 ranks_share_gpus() {
   local each protocol
   for each in 2 4; do

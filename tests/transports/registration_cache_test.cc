@@ -1,5 +1,6 @@
-// Users' memory that stays registered with a card, and who tells when it ends.
-#include "transports/verbs/registrations.h"
+// Tests of RegistrationCache, the cache of user memory that stays registered with a network adapter, and of
+// MemoryMonitor, which reports when such memory is unmapped.
+#include "transports/verbs/registration_cache.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -14,21 +15,21 @@
 namespace tutti {
 namespace {
 
-// A card that copies what it was shown when it was registered, as one does that has pinned the old pages.
-class FakeCard {
+// A fake adapter. Registering memory copies its content, as an adapter does in effect that has pinned the old pages.
+class FakeAdapter {
  public:
-  Registrations::Register reg() {
-    return [this](void* data, std::size_t bytes) -> std::optional<Registrations::Key> {
+  RegistrationCache::Register reg() {
+    return [this](void* data, std::size_t bytes) -> std::optional<RegistrationCache::Key> {
       if (bytes > most_) return std::nullopt;
       const std::uint32_t key = ++last_;
       pinned_[key].assign(static_cast<char*>(data), static_cast<char*>(data) + bytes);
-      return Registrations::Key{.handle = nullptr, .local = key, .remote = key};
+      return RegistrationCache::Key{.handle = nullptr, .local = key, .remote = key};
     };
   }
-  Registrations::Deregister dereg() {
-    return [this](const Registrations::Key& key) { pinned_.erase(key.local); };
+  RegistrationCache::Deregister dereg() {
+    return [this](const RegistrationCache::Key& key) { pinned_.erase(key.local); };
   }
-  char first_byte(const Registrations::Key& key) const { return pinned_.at(key.local).front(); }
+  char first_byte(const RegistrationCache::Key& key) const { return pinned_.at(key.local).front(); }
   std::size_t pinned() const { return pinned_.size(); }
   void limit(std::size_t bytes) { most_ = bytes; }
 
@@ -53,109 +54,112 @@ class MonitoredRegistrations : public testing::Test {
   void SetUp() override {
     if (MemoryMonitor::shared() == nullptr) GTEST_SKIP() << "this system has no userfaultfd, or does not permit it";
   }
-  FakeCard card;
+  FakeAdapter adapter;
 };
 
 TEST_F(MonitoredRegistrations, AreFoundAgain) {
-  Registrations cache(card.reg(), card.dereg(), 1 << 30, MemoryMonitor::shared());
+  RegistrationCache cache(adapter.reg(), adapter.dereg(), 1 << 30, MemoryMonitor::shared());
   std::byte* const memory = map_at(nullptr, 'a');
   const auto first = cache.acquire({memory, kBytes});
   ASSERT_NE(first, nullptr);
-  EXPECT_EQ(cache.acquire({memory + 100, 50}), first) << "a part of it";
+  EXPECT_EQ(cache.acquire({memory + 100, 50}), first) << "a range inside a registration uses that registration";
   EXPECT_EQ(cache.counts().found, 1u);
-  EXPECT_EQ(card.pinned(), 1u);
+  EXPECT_EQ(adapter.pinned(), 1u);
   munmap(memory, kBytes);
 }
 
-// The field's worst fault of such caches: memory is freed, other memory comes at the same address, and the old is sent.
+// The worst error of such caches: memory is freed, other memory is mapped at the same address, and the old content
+// is sent.
 TEST_F(MonitoredRegistrations, NeverGiveOldDataForNewMemoryAtTheSameAddress) {
-  Registrations cache(card.reg(), card.dereg(), 1 << 30, MemoryMonitor::shared());
+  RegistrationCache cache(adapter.reg(), adapter.dereg(), 1 << 30, MemoryMonitor::shared());
   std::byte* memory = map_at(nullptr, 'a');
-  EXPECT_EQ(card.first_byte(cache.acquire({memory, kBytes})->key()), 'a');
+  EXPECT_EQ(adapter.first_byte(cache.acquire({memory, kBytes})->key()), 'a');
   munmap(memory, kBytes);
   memory = map_at(memory, 'b');
-  EXPECT_EQ(card.first_byte(cache.acquire({memory, kBytes})->key()), 'b') << "unmapped and mapped again";
+  EXPECT_EQ(adapter.first_byte(cache.acquire({memory, kBytes})->key()), 'b') << "unmapped and mapped again";
   madvise(memory, kBytes, MADV_DONTNEED);
   std::memset(memory, 'c', kBytes);
-  EXPECT_EQ(card.first_byte(cache.acquire({memory, kBytes})->key()), 'c') << "discarded and touched again";
-  map_at(memory, 'd');  // over it, without unmapping first
-  EXPECT_EQ(card.first_byte(cache.acquire({memory, kBytes})->key()), 'd') << "mapped over";
-  std::byte* const elsewhere = map_at(nullptr, 'e');
-  ASSERT_NE(mremap(elsewhere, kBytes, kBytes, MREMAP_MAYMOVE | MREMAP_FIXED, memory), MAP_FAILED);
-  EXPECT_EQ(card.first_byte(cache.acquire({memory, kBytes})->key()), 'e') << "other memory moved there";
+  EXPECT_EQ(adapter.first_byte(cache.acquire({memory, kBytes})->key()), 'c') << "discarded and touched again";
+  map_at(memory, 'd');  // maps new memory over it without munmap()
+  EXPECT_EQ(adapter.first_byte(cache.acquire({memory, kBytes})->key()), 'd') << "mapped over";
+  std::byte* const other_memory = map_at(nullptr, 'e');
+  ASSERT_NE(mremap(other_memory, kBytes, kBytes, MREMAP_MAYMOVE | MREMAP_FIXED, memory), MAP_FAILED);
+  EXPECT_EQ(adapter.first_byte(cache.acquire({memory, kBytes})->key()), 'e') << "other memory moved there";
   EXPECT_GE(cache.counts().gone, 3u);
   munmap(memory, kBytes);
 }
 
-// The same without a monitor that knows: the test above can fail.
+// The opposite of the test above: a user that keeps its registration without asking again gets the old content. So
+// that test is able to fail.
 TEST_F(MonitoredRegistrations, WouldGiveOldDataIfNobodyTold) {
-  Registrations cache(card.reg(), card.dereg(), 1 << 30, MemoryMonitor::shared());
+  RegistrationCache cache(adapter.reg(), adapter.dereg(), 1 << 30, MemoryMonitor::shared());
   std::byte* memory = map_at(nullptr, 'a');
-  const auto held = cache.acquire({memory, kBytes});  // a user who does not ask again
+  const auto held = cache.acquire({memory, kBytes});  // kept, and not acquired again
   munmap(memory, kBytes);
   memory = map_at(memory, 'b');
-  EXPECT_EQ(card.first_byte(held->key()), 'a');
+  EXPECT_EQ(adapter.first_byte(held->key()), 'a');
   munmap(memory, kBytes);
 }
 
 TEST_F(MonitoredRegistrations, EndForTheOwnersWord) {
-  Registrations cache(card.reg(), card.dereg(), 1 << 30, MemoryMonitor::shared());
+  RegistrationCache cache(adapter.reg(), adapter.dereg(), 1 << 30, MemoryMonitor::shared());
   std::byte* const memory = map_at(nullptr, 'a');
   cache.acquire({memory, kBytes});
-  EXPECT_EQ(card.pinned(), 1u);
+  EXPECT_EQ(adapter.pinned(), 1u);
   cache.forget(memory + kBytes / 2, 1);
-  EXPECT_EQ(card.pinned(), 0u);
+  EXPECT_EQ(adapter.pinned(), 0u);
   munmap(memory, kBytes);
 }
 
 TEST_F(MonitoredRegistrations, AreBounded) {
-  Registrations cache(card.reg(), card.dereg(), 4 * kBytes, MemoryMonitor::shared());
+  RegistrationCache cache(adapter.reg(), adapter.dereg(), 4 * kBytes, MemoryMonitor::shared());
   std::vector<std::byte*> memory;
   for (int i = 0; i < 8; ++i) {
     memory.push_back(map_at(nullptr, 'a'));
     ASSERT_NE(cache.acquire({memory.back(), kBytes}), nullptr);
-    cache.acquire({memory.front(), kBytes});  // used all the time
+    cache.acquire({memory.front(), kBytes});  // stays the most recently used one
   }
-  EXPECT_EQ(card.pinned(), 4u);
+  EXPECT_EQ(adapter.pinned(), 4u);
   EXPECT_EQ(cache.counts().bytes, 4 * kBytes);
   EXPECT_EQ(cache.counts().evicted, 4u);
   for (std::byte* const one : memory) munmap(one, kBytes);
 }
 
 TEST_F(MonitoredRegistrations, LastAsLongAsTheyAreUsed) {
-  Registrations cache(card.reg(), card.dereg(), kBytes, MemoryMonitor::shared());
+  RegistrationCache cache(adapter.reg(), adapter.dereg(), kBytes, MemoryMonitor::shared());
   std::byte* const memory = map_at(nullptr, 'a');
   std::byte* const other = map_at(nullptr, 'b');
   auto used = cache.acquire({memory, kBytes});
-  cache.acquire({other, kBytes});  // takes its room
-  EXPECT_EQ(card.pinned(), 2u);
+  cache.acquire({other, kBytes});  // evicts the first one from the cache, but that one is still in use
+  EXPECT_EQ(adapter.pinned(), 2u);
   used = nullptr;
-  EXPECT_EQ(card.pinned(), 1u);
+  EXPECT_EQ(adapter.pinned(), 1u);
   munmap(memory, kBytes);
   munmap(other, kBytes);
 }
 
 TEST_F(MonitoredRegistrations, OverlappingOnesBecomeOne) {
-  Registrations cache(card.reg(), card.dereg(), 1 << 30, MemoryMonitor::shared());
+  RegistrationCache cache(adapter.reg(), adapter.dereg(), 1 << 30, MemoryMonitor::shared());
   std::byte* const memory = map_at(nullptr, 'a');
   cache.acquire({memory, kBytes / 2});
   cache.acquire({memory + kBytes / 4, kBytes / 2});
-  EXPECT_EQ(card.pinned(), 1u);
+  EXPECT_EQ(adapter.pinned(), 1u);
   const auto made = cache.counts().made;
   cache.acquire({memory, kBytes / 2});
   cache.acquire({memory + kBytes / 4, kBytes / 2});
-  EXPECT_EQ(cache.counts().made, made) << "both are found in it";
+  EXPECT_EQ(cache.counts().made, made) << "the merged registration serves both ranges";
   cache.acquire({memory, kBytes});
-  EXPECT_EQ(card.pinned(), 1u);
+  EXPECT_EQ(adapter.pinned(), 1u);
   EXPECT_EQ(cache.counts().bytes, kBytes);
   munmap(memory, kBytes);
 }
 
-// As the blocks of one long buffer do that does not start with a page: each is a registration of its own.
+// The blocks of a long buffer that does not start at a page boundary are like this. Each block has its own
+// registration.
 TEST_F(MonitoredRegistrations, NeighboursMayShareAPage) {
   constexpr std::size_t kBlocks = 8, kBlock = kBytes / kBlocks;
   static_assert(kBlock >= 8192);
-  Registrations cache(card.reg(), card.dereg(), 1 << 30, MemoryMonitor::shared());
+  RegistrationCache cache(adapter.reg(), adapter.dereg(), 1 << 30, MemoryMonitor::shared());
   std::byte* const memory = map_at(nullptr, 'a');
   const auto all = [&] {
     for (std::size_t i = 0; i + 1 < kBlocks; ++i)
@@ -165,18 +169,18 @@ TEST_F(MonitoredRegistrations, NeighboursMayShareAPage) {
   EXPECT_EQ(cache.counts().made, kBlocks - 1);
   EXPECT_EQ(cache.counts().bytes, (kBlocks - 1) * (kBlock + 4096));
   all();
-  EXPECT_EQ(cache.counts().made, kBlocks - 1) << "they are found again";
-  madvise(memory + 2 * kBlock, 4096, MADV_DONTNEED);  // what blocks 1 and 2 share
+  EXPECT_EQ(cache.counts().made, kBlocks - 1) << "all registrations are reused";
+  madvise(memory + 2 * kBlock, 4096, MADV_DONTNEED);  // the page that blocks 1 and 2 share
   std::memset(memory + 2 * kBlock, 'b', 4096);
-  EXPECT_EQ(card.first_byte(cache.acquire({memory + 2 * kBlock + 100, 8})->key()), 'b');
-  EXPECT_EQ(card.pinned(), kBlocks - 2) << "both of them have ended";
+  EXPECT_EQ(adapter.first_byte(cache.acquire({memory + 2 * kBlock + 100, 8})->key()), 'b');
+  EXPECT_EQ(adapter.pinned(), kBlocks - 2) << "the registrations of both blocks must end";
   cache.acquire({memory, kBytes});
-  EXPECT_EQ(card.pinned(), 1u) << "the whole takes the place of its parts";
+  EXPECT_EQ(adapter.pinned(), 1u) << "one registration replaces the ones inside it";
   EXPECT_EQ(cache.counts().bytes, kBytes);
   munmap(memory, kBytes);
 }
 
-// Mappings that /proc counts: what is watched has a mapping of its own.
+// Counts the lines of /proc/self/maps. A watched range has a line of its own.
 std::size_t mappings() {
   std::ifstream maps("/proc/self/maps");
   std::string line;
@@ -185,38 +189,39 @@ std::size_t mappings() {
   return count;
 }
 
-// Watched ranges split the process's mappings, of which the kernel grants 65,530: what is forgotten must not stay so,
-// and what another cache knows must.
+// Watched ranges split the mappings of the process, and by default the kernel allows only 65,530 of them. So a range
+// must no longer be watched once every cache has dropped it, but as long as any cache holds it, it must be watched.
 TEST_F(MonitoredRegistrations, AreWatchedNoLongerThanAnyCacheKnowsThem) {
   constexpr std::size_t kPages = 4000;
   const std::size_t before = mappings();
   auto* const memory =
       static_cast<std::byte*>(mmap(nullptr, kPages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-  Registrations other(card.reg(), card.dereg(), 1 << 30, MemoryMonitor::shared());
+  RegistrationCache other(adapter.reg(), adapter.dereg(), 1 << 30, MemoryMonitor::shared());
   ASSERT_NE(other.acquire({memory, 4096}), nullptr);
   {
-    Registrations cache(card.reg(), card.dereg(), 64 * 4096, MemoryMonitor::shared());
+    RegistrationCache cache(adapter.reg(), adapter.dereg(), 64 * 4096, MemoryMonitor::shared());
     for (std::size_t page = 0; page < kPages; page += 2) {
       std::memset(memory + page * 4096, 'a', 4096);
       ASSERT_NE(cache.acquire({memory + page * 4096, 4096}), nullptr);
     }
-    EXPECT_LT(mappings(), before + 300) << "evicted";
+    EXPECT_LT(mappings(), before + 300) << "evicted registrations must not be watched";
     cache.acquire({memory, 4096});
   }
-  EXPECT_LT(mappings(), before + 50) << "the cache has ended";
+  EXPECT_LT(mappings(), before + 50) << "a destroyed cache must not leave watched ranges";
   madvise(memory, 4096, MADV_DONTNEED);
   std::memset(memory, 'z', 4096);
-  EXPECT_EQ(card.first_byte(other.acquire({memory, 4096})->key()), 'z') << "still watched for the other one";
+  EXPECT_EQ(adapter.first_byte(other.acquire({memory, 4096})->key()), 'z') << "the other cache still needs this range";
   munmap(memory, kPages * 4096);
 }
 
-// The kernel has freed the address before the monitor's thread has read of it: another thread may be given it at once.
+// The kernel frees the address before the monitor's thread has read the event. So another thread may get the address
+// first.
 TEST_F(MonitoredRegistrations, NeverGiveOldDataToAnotherThreadThatGotTheAddress) {
-  Registrations cache(card.reg(), card.dereg(), 1 << 30, MemoryMonitor::shared());
+  RegistrationCache cache(adapter.reg(), adapter.dereg(), 1 << 30, MemoryMonitor::shared());
   int times = 0;
   for (int i = 0; i < 200; ++i) {
     std::byte* const memory = map_at(nullptr, 'a');
-    ASSERT_EQ(card.first_byte(cache.acquire({memory, kBytes})->key()), 'a');
+    ASSERT_EQ(adapter.first_byte(cache.acquire({memory, kBytes})->key()), 'a');
     std::atomic<bool> begun = false;
     std::atomic<bool> unmapped = false;
     std::thread other([&] {
@@ -226,8 +231,8 @@ TEST_F(MonitoredRegistrations, NeverGiveOldDataToAnotherThreadThatGotTheAddress)
     });
     while (!begun) {
     }
-    // As soon as the address is free, whether munmap() has returned or not; unless somebody else in this process gets
-    // it.
+    // Map the address as soon as it is free, whether munmap() has returned or not. Give up this round if another
+    // thread of the process got the address.
     void* got = MAP_FAILED;
     for (bool last = false; got == MAP_FAILED && !last;) {
       last = unmapped;
@@ -239,16 +244,16 @@ TEST_F(MonitoredRegistrations, NeverGiveOldDataToAnotherThreadThatGotTheAddress)
     }
     ++times;
     std::memset(got, 'b', kBytes);
-    EXPECT_EQ(card.first_byte(cache.acquire({static_cast<std::byte*>(got), kBytes})->key()), 'b') << i;
+    EXPECT_EQ(adapter.first_byte(cache.acquire({static_cast<std::byte*>(got), kBytes})->key()), 'b') << i;
     other.join();
     munmap(got, kBytes);
   }
   EXPECT_GT(times, 0);
 }
 
-// Threads that map and unmap while another asks.
+// Some threads map and unmap memory while another thread uses the cache.
 TEST_F(MonitoredRegistrations, HoldWhileOthersUnmap) {
-  Registrations cache(card.reg(), card.dereg(), 1 << 30, MemoryMonitor::shared());
+  RegistrationCache cache(adapter.reg(), adapter.dereg(), 1 << 30, MemoryMonitor::shared());
   std::atomic<bool> stop = false;
   std::thread other([&] {
     while (!stop) {
@@ -261,7 +266,7 @@ TEST_F(MonitoredRegistrations, HoldWhileOthersUnmap) {
   for (int i = 0; i < 300; ++i) {
     const char content = static_cast<char>('a' + i % 26);
     std::byte* const memory = map_at(nullptr, content);
-    EXPECT_EQ(card.first_byte(cache.acquire({memory, kBytes})->key()), content);
+    EXPECT_EQ(adapter.first_byte(cache.acquire({memory, kBytes})->key()), content);
     munmap(memory, kBytes);
   }
   stop = true;
@@ -269,35 +274,35 @@ TEST_F(MonitoredRegistrations, HoldWhileOthersUnmap) {
 }
 
 TEST_F(MonitoredRegistrations, AreForgottenOneByOne) {
-  Registrations cache(card.reg(), card.dereg(), 1 << 30, MemoryMonitor::shared());
+  RegistrationCache cache(adapter.reg(), adapter.dereg(), 1 << 30, MemoryMonitor::shared());
   std::byte* const memory = map_at(nullptr, 'a');
   auto held = cache.acquire({memory, kBytes});
   auto other = cache.acquire({memory, kBytes});
   ASSERT_EQ(held, other);
   cache.forget(held);
-  cache.forget(other);  // the same
+  cache.forget(other);  // the same registration
   held.reset();
-  EXPECT_EQ(card.pinned(), 1u) << "the other uses it";
+  EXPECT_EQ(adapter.pinned(), 1u) << "`other` still uses it";
   const auto fresh = cache.acquire({memory, kBytes});
   EXPECT_NE(fresh, other);
   other.reset();
-  EXPECT_EQ(card.pinned(), 1u) << "the fresh one";
+  EXPECT_EQ(adapter.pinned(), 1u) << "only the new registration is left";
   munmap(memory, kBytes);
 }
 
-TEST(Registrations, TakeNothingThatNobodyWatches) {
-  FakeCard card;
-  Registrations cache(card.reg(), card.dereg(), 1 << 30, nullptr);
+TEST(RegistrationCache, TakeNothingThatNobodyWatches) {
+  FakeAdapter adapter;
+  RegistrationCache cache(adapter.reg(), adapter.dereg(), 1 << 30, nullptr);
   std::byte* const memory = map_at(nullptr, 'a');
   EXPECT_EQ(cache.acquire({memory, kBytes}), nullptr);
-  EXPECT_EQ(card.pinned(), 0u);
+  EXPECT_EQ(adapter.pinned(), 0u);
   munmap(memory, kBytes);
 }
 
-TEST(Registrations, SayWhereTheSystemRefuses) {
-  FakeCard card;
-  card.limit(kBytes / 2);
-  Registrations cache(card.reg(), card.dereg(), 1 << 30, MemoryMonitor::shared());
+TEST(RegistrationCache, SayWhereTheSystemRefuses) {
+  FakeAdapter adapter;
+  adapter.limit(kBytes / 2);
+  RegistrationCache cache(adapter.reg(), adapter.dereg(), 1 << 30, MemoryMonitor::shared());
   std::byte* const memory = map_at(nullptr, 'a');
   EXPECT_EQ(cache.acquire({memory, kBytes}), nullptr);
   EXPECT_EQ(cache.counts().refused, 1u);
@@ -315,7 +320,8 @@ TEST(MemoryMonitor, TellsWhenTooMuchHasGone) {
     munmap(memory, kBytes);
   }
   EXPECT_FALSE(monitor->gone_since(cursor, [](std::uintptr_t, std::uintptr_t) {}));
-  EXPECT_TRUE(monitor->gone_since(cursor, [](std::uintptr_t, std::uintptr_t) {})) << "from then on it can";
+  EXPECT_TRUE(monitor->gone_since(cursor, [](std::uintptr_t, std::uintptr_t) {}))
+      << "the cursor must work again after an overflow";
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// What authentication is made of: SHA-256 (OpenSSL's, linked in), HMAC on top of it (RFC 2104), keys, random bytes and
-// a comparison that takes the same time whatever differs. Pure functions but for random_bytes(); any thread.
+// The functions that authentication uses: SHA-256 (from OpenSSL's static library), HMAC-SHA-256 (RFC 2104), key
+// derivation, random bytes, and a comparison in constant time. All are pure functions, except random_bytes(). May be
+// called from any thread.
 #pragma once
 
 #include <array>
@@ -10,31 +11,32 @@
 #include <string_view>
 #include <type_traits>
 
-#include "base/key.h"
+#include "base/crypto/key.h"
 
 namespace tutti {
 
 using Tag = std::array<std::uint8_t, 16>;  // the first half of a Digest, which RFC 2104 allows
 
-// Of the parts one after the other, as if they were one text. Where their lengths are not fixed, the caller tells them.
+// The digest of the concatenated parts. The boundaries of the parts do not affect the result, so a caller with parts of
+// variable length must include their lengths.
 Digest sha256(std::initializer_list<std::string_view> parts);
 Digest hmac_sha256(std::string_view key, std::initializer_list<std::string_view> parts);
-// The same into `digest`, which may be a Wiped one: no other copy stays on the stack.
+// Stores the result in `digest`, which may be a Wiped<Digest>, so that no other copy remains on the stack.
 void hmac_sha256(std::string_view key, std::initializer_list<std::string_view> parts, Digest& digest);
 
-// The same as a key, of which no copy stays behind.
+// Returns the HMAC as a Key. Intermediate copies are overwritten.
 Key hmac_key(std::string_view key, std::initializer_list<std::string_view> parts);
 
-// A key for one purpose out of another key: HMAC over `label`, a zero byte and `context`.
+// Derives a key for one purpose from another key: HMAC over `label`, a zero byte and `context`.
 Key derive_key(const Key& from, std::string_view label, std::string_view context = {});
 
-// Takes the same time wherever the first difference is; different lengths are unequal at once.
+// The time does not depend on the position of the first difference. Texts of different length compare unequal at once.
 bool equal_in_constant_time(std::string_view a, std::string_view b);
 
-// From the system's generator. False: it gives none.
+// Fills `bytes` from the system's random number generator. Returns false if the generator fails.
 [[nodiscard]] bool random_bytes(std::span<std::uint8_t> bytes);
 
-// The bytes of a struct or an array, for the functions above.
+// A view of the bytes of a struct or an array, as an argument for the functions above.
 template <class T>
 std::string_view bytes_of(const T& value) {
   static_assert(std::is_trivially_copyable_v<T>);

@@ -1,5 +1,6 @@
-// Keys and other secrets in memory: overwritten when they are no longer needed, and left out of core dumps, which
-// programs write to disk or send elsewhere. Any thread.
+// Key, Wiped, WipesText, SecretText: secrets in memory. They are overwritten when they are destroyed. Keys are also
+// excluded from core dumps, because a core dump may be written to disk or sent to other machines. May be used in any
+// thread.
 #pragma once
 
 #include <array>
@@ -16,13 +17,14 @@ namespace tutti {
 
 using Digest = std::array<std::uint8_t, 32>;
 
-// 32 secret bytes. They lie in pages that the system leaves out of core dumps (MADV_DONTDUMP), and are overwritten when
-// the Key ends; so copy a Key, and never its bytes. Throws std::bad_alloc if the system gives no memory.
+// 32 secret bytes. They are stored in pages that the system excludes from core dumps (MADV_DONTDUMP), and the
+// destructor overwrites them. So copy the Key and never its bytes. The constructors throw std::bad_alloc if there is
+// no memory.
 class Key {
  public:
   static constexpr std::size_t kBytes = 32;
 
-  Key();  // zeros
+  Key();  // all bytes are zero
   Key(std::initializer_list<std::uint8_t> first);
   explicit Key(const Digest& bytes);
   Key(const Key& other);
@@ -36,25 +38,25 @@ class Key {
   std::uint8_t* end() { return bytes_ + kBytes; }
   const std::uint8_t* begin() const { return bytes_; }
   const std::uint8_t* end() const { return bytes_ + kBytes; }
-  bool operator==(const Key& other) const;  // takes the same time wherever the first difference is
+  bool operator==(const Key& other) const;  // in constant time
 
  private:
   std::uint8_t* const bytes_;
 };
 
-// A secret of a moment on the stack: as T, and overwritten when it ends.
+// A T for short-lived secrets on the stack. The destructor overwrites it.
 template <class T>
 struct Wiped : T {
   static_assert(std::is_trivially_copyable_v<T>);
   Wiped() : T{} {}
-  Wiped(const T& value) : T(value) {}  // NOLINT: as T
-  Wiped(const T&& value) = delete;     // a temporary is a copy that nobody wipes: fill the secret in place
+  Wiped(const T& value) : T(value) {}  // NOLINT: implicit, so that it can be used like a T
+  Wiped(const T&& value) = delete;     // a temporary would leave a copy that is not overwritten: assign in place
   Wiped(const Wiped&) = default;
   Wiped& operator=(const Wiped&) = default;
   ~Wiped() { explicit_bzero(this, sizeof(*this)); }
 };
 
-// Overwrites a text when it ends. The text must not grow meanwhile, which would leave a copy behind.
+// Overwrites `text` in its destructor. The text must not grow in between, because reallocation would leave a copy.
 class WipesText {
  public:
   explicit WipesText(std::string& text) : text_(text) {}
@@ -66,7 +68,7 @@ class WipesText {
   std::string& text_;
 };
 
-// A secret text on the heap that a callback owns; overwritten when it ends.
+// A secret text on the heap, for example owned by a callback. The destructor overwrites it.
 struct SecretText {
   std::string text;
   explicit SecretText(std::string value) : text(std::move(value)) {}

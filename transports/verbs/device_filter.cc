@@ -1,4 +1,4 @@
-#include "transports/verbs/wanted.h"
+#include "transports/verbs/device_filter.h"
 
 #include <algorithm>
 #include <charconv>
@@ -10,43 +10,43 @@
 namespace tutti {
 namespace {
 
-bool fits(std::string_view word, std::string_view device, std::uint8_t port) {
-  const std::size_t colon = word.find(':');
-  if (colon != std::string_view::npos && word.substr(colon + 1) != std::to_string(port)) return false;
-  const std::string_view name = word.substr(0, colon);
+bool matches(std::string_view item, std::string_view device, std::uint8_t port) {
+  const std::size_t colon = item.find(':');
+  if (colon != std::string_view::npos && item.substr(colon + 1) != std::to_string(port)) return false;
+  const std::string_view name = item.substr(0, colon);
   return name.ends_with('*') ? device.starts_with(name.substr(0, name.size() - 1)) : device == name;
 }
 
-std::vector<std::string_view> words_of(std::string_view list) {
-  std::vector<std::string_view> words;
+std::vector<std::string_view> split_list(std::string_view list) {
+  std::vector<std::string_view> items;
   while (!list.empty()) {
-    words.push_back(list.substr(0, list.find(',')));
-    list.remove_prefix(std::min(list.size(), words.back().size() + 1));
+    items.push_back(list.substr(0, list.find(',')));
+    list.remove_prefix(std::min(list.size(), items.back().size() + 1));
   }
-  return words;
+  return items;
 }
 
 }  // namespace
 
-bool is_wanted(std::string_view list, std::string_view device, std::uint8_t port) {
+bool is_port_accepted(std::string_view list, std::string_view device, std::uint8_t port) {
   if (list.empty()) return true;
   const bool others = list.starts_with('^');
   if (others) list.remove_prefix(1);
-  const std::vector<std::string_view> words = words_of(list);
-  return others == std::none_of(words.begin(), words.end(), [&](auto word) { return fits(word, device, port); });
+  const std::vector<std::string_view> items = split_list(list);
+  return others == std::none_of(items.begin(), items.end(), [&](auto item) { return matches(item, device, port); });
 }
 
-std::vector<std::size_t> rails_of(std::string_view list, const std::vector<PortName>& ports) {
+std::vector<std::size_t> assign_rails(std::string_view list, const std::vector<PortName>& ports) {
   std::vector<const PortName*> sorted;
   for (const PortName& port : ports) {
-    if (is_wanted(list, port.device, port.number)) sorted.push_back(&port);
+    if (is_port_accepted(list, port.device, port.number)) sorted.push_back(&port);
   }
   std::sort(sorted.begin(), sorted.end(), [](const PortName* a, const PortName* b) {
     return std::tie(a->software, a->device, a->number) < std::tie(b->software, b->device, b->number);
   });
   std::vector<std::size_t> rails(ports.size(), kNoRail);
   std::size_t next = 0;
-  // Those of a word, or all; true if there was any.
+  // Gives the next rails to the ports that match. Returns true if there was at least one.
   const auto count = [&](const auto& is_meant) {
     const std::size_t before = next;
     for (const PortName* port : sorted) {
@@ -56,8 +56,8 @@ std::vector<std::size_t> rails_of(std::string_view list, const std::vector<PortN
     return next > before;
   };
   if (!list.empty() && !list.starts_with('^')) {
-    for (const std::string_view word : words_of(list)) {
-      if (!count([word](const PortName& port) { return fits(word, port.device, port.number); })) ++next;
+    for (const std::string_view item : split_list(list)) {
+      if (!count([item](const PortName& port) { return matches(item, port.device, port.number); })) ++next;
     }
   } else {
     count([](const PortName&) { return true; });

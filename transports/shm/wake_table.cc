@@ -1,4 +1,4 @@
-#include "transports/shm/pokes.h"
+#include "transports/shm/wake_table.h"
 
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@ namespace {
 
 void set_event(int event) {
   const std::uint64_t one = 1;
-  // Fails only when the counter is full: then it is readable, which is all that is wanted.
+  // Fails only if the counter is full. The descriptor is readable then, so the sleeper wakes as intended.
   [[maybe_unused]] const ssize_t written = write(event, &one, sizeof(one));
 }
 
@@ -22,25 +22,25 @@ void set_event(int event) {
 
 void clear_event(int eventfd) {
   std::uint64_t count = 0;
-  [[maybe_unused]] const ssize_t taken = read(eventfd, &count, sizeof(count));  // fails when it was clear
+  [[maybe_unused]] const ssize_t taken = read(eventfd, &count, sizeof(count));  // fails if the counter is already zero
 }
 
-PokeTable::~PokeTable() {
+WakeTable::~WakeTable() {
   for (const auto& [key, event] : events_) ::close(event);
 }
 
-Result<int> PokeTable::open(std::uint64_t key) {
+Result<int> WakeTable::open(std::uint64_t key) {
   const int event = above_standard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (event < 0) {
-    return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1, "eventfd failed: " + words_of_errno(errno)};
+    return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1, "eventfd failed: " + describe_errno(errno)};
   }
   const std::scoped_lock lock(mutex_);
   const bool is_new = events_.emplace(key, event).second;
-  TUTTI_ASSERT(is_new, "a communicator receives its pokes in one place");
+  TUTTI_ASSERT(is_new, "a communicator can have only one receiver of wake-ups");
   return event;
 }
 
-void PokeTable::close(std::uint64_t key) {
+void WakeTable::close(std::uint64_t key) {
   const std::scoped_lock lock(mutex_);
   const auto found = events_.find(key);
   if (found == events_.end()) return;
@@ -48,12 +48,12 @@ void PokeTable::close(std::uint64_t key) {
   events_.erase(found);
 }
 
-void PokeTable::signal(std::uint64_t key) {
+void WakeTable::signal(std::uint64_t key) {
   const std::scoped_lock lock(mutex_);
   if (const auto found = events_.find(key); found != events_.end()) set_event(found->second);
 }
 
-void PokeTable::signal_all() {
+void WakeTable::signal_all() {
   const std::scoped_lock lock(mutex_);
   for (const auto& [key, event] : events_) set_event(event);
 }

@@ -1,4 +1,4 @@
-#include "transports/rdma/introductions.h"
+#include "transports/rdma/handshake_channel.h"
 
 #include <fmt/format.h>
 
@@ -15,17 +15,17 @@ struct Header {
   std::uint32_t bytes = 0;
 };
 
-// Carried by every message, so that the connection sees one call that never ends.
+// The tag of every message. It never changes, so for the connection everything belongs to a single call.
 constexpr CallTag kTag{.sequence = 1, .kind = 0xfe};
 
 }  // namespace
 
-Introductions::Introductions(OpenSend open_send, OpenReceive open_receive, std::uint64_t slot_bytes)
+HandshakeChannel::HandshakeChannel(OpenSend open_send, OpenReceive open_receive, std::uint64_t slot_bytes)
     : open_send_(std::move(open_send)), open_receive_(std::move(open_receive)), slot_bytes_(slot_bytes) {}
 
-Status Introductions::introduce(std::uint32_t peer, std::uint16_t lane, const std::string& text) {
-  TUTTI_ASSERT(text.size() <= kMostIntroduction);
-  Peer& known = peers_[peer];
+Status HandshakeChannel::send(std::uint32_t peer, std::uint16_t lane, const std::string& text) {
+  TUTTI_ASSERT(text.size() <= kMaxMessageBytes);
+  PeerChannels& known = peers_[peer];
   if (known.receive == nullptr) {
     auto receive = open_receive_(peer);
     if (!receive) return receive.error();
@@ -43,37 +43,37 @@ Status Introductions::introduce(std::uint32_t peer, std::uint16_t lane, const st
   return {};
 }
 
-std::optional<std::string> Introductions::take(std::uint32_t peer, std::uint16_t lane) {
+std::optional<std::string> HandshakeChannel::take(std::uint32_t peer, std::uint16_t lane) {
   const auto known = peers_.find(peer);
   if (known == peers_.end()) return std::nullopt;
   receive_pending(peer, known->second);
-  auto found = known->second.told.extract(lane);
+  auto found = known->second.messages.extract(lane);
   if (found.empty()) return std::nullopt;
   return std::move(found.mapped());
 }
 
-bool Introductions::corrupt(std::uint32_t peer) const {
+bool HandshakeChannel::corrupt(std::uint32_t peer) const {
   const auto known = peers_.find(peer);
   return known != peers_.end() && known->second.corrupt;
 }
 
-void Introductions::pump() {
+void HandshakeChannel::pump() {
   for (auto& [rank, peer] : peers_) {
     send_pending(peer);
     receive_pending(rank, peer);
   }
 }
 
-void Introductions::send_pending(Peer& peer) {
+void HandshakeChannel::send_pending(PeerChannels& peer) {
   while (!peer.unsent.empty() && peer.send != nullptr && peer.send->ready()) {
     const std::size_t part = std::min<std::size_t>(peer.unsent.size(), slot_bytes_);
     peer.send->send_from(reinterpret_cast<const std::byte*>(peer.unsent.data()), part, kTag);
     peer.unsent.erase(0, part);
   }
-  if (peer.send != nullptr) static_cast<void>(peer.send->handed_over());  // pushes
+  if (peer.send != nullptr) static_cast<void>(peer.send->handed_over());  // pushes waiting bytes
 }
 
-void Introductions::receive_pending(std::uint32_t rank, Peer& peer) {
+void HandshakeChannel::receive_pending(std::uint32_t rank, PeerChannels& peer) {
   while (!peer.corrupt && peer.receive != nullptr) {
     const Arrival arrival = peer.receive->arrival(kTag);
     if (arrival == Arrival::kNothing) return;
@@ -86,22 +86,24 @@ void Introductions::receive_pending(std::uint32_t rank, Peer& peer) {
     }
     if (arrival != Arrival::kMessage || peer.corrupt) {
       peer.corrupt = true;
-      trouble_ = fmt::format("rank {} has sent an introduction that cannot be read", rank);
+      trouble_ = fmt::format("rank {} has sent a malformed handshake message", rank);
     }
   }
 }
 
-bool Introductions::take_message(Peer& peer) {
+bool HandshakeChannel::take_message(PeerChannels& peer) {
   Header header;
   if (peer.received.size() < sizeof(header)) return false;
   std::memcpy(&header, peer.received.data(), sizeof(header));
-  if (header.bytes > kMostIntroduction || header.lane > 0xffff || peer.told.size() >= kMostTold) {
+  if (header.bytes > kMaxMessageBytes || header.lane > 0xffff || peer.messages.size() >= kMaxUnread) {
     peer.corrupt = true;
     return false;
   }
   if (peer.received.size() < sizeof(header) + header.bytes) return false;
-  // The first counts: a lane is introduced once.
-  peer.told.try_emplace(static_cast<std::uint16_t>(header.lane), peer.received.substr(sizeof(header), header.bytes));
+  // If a message with this lane number is still unread, a second one is dropped, because a correct peer sends one
+  // message for each lane number.
+  peer.messages.try_emplace(static_cast<std::uint16_t>(header.lane),
+                            peer.received.substr(sizeof(header), header.bytes));
   peer.received.erase(0, sizeof(header) + header.bytes);
   return true;
 }

@@ -1,5 +1,4 @@
-#include "simgrid_world.h"
-
+// Implements simgrid_us(): builds the network in SimGrid, and runs one actor for each channel and for each port.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "base/assert.h"
+#include "simgrid_model.h"
 
 namespace tutti::judge {
 namespace {
@@ -22,39 +22,40 @@ namespace {
 namespace s4u = simgrid::s4u;
 
 constexpr double kMicro = 1e-6;
-// Each message needs some latency of SimGrid's own to get a share at all; far below what is compared.
+// SimGrid needs a latency above 0 for each message to give it a share of the bandwidth. This one is far below the
+// accuracy of the comparison.
 constexpr double kNextToNothingS = 1e-12;
 constexpr int kTurns = 4;
 
-// A FIFO of moments: each entry is there when the simulation has come to it, and may be used from the stated time on.
-class Moments {
+// A FIFO of times. An entry is added when the simulation has reached it, and may be used from its time on.
+class ReadyTimes {
  public:
-  explicit Moments(std::uint32_t at_once) : there_(s4u::Semaphore::create(at_once)), times_(at_once, 0.0) {}
+  explicit ReadyTimes(std::uint32_t at_once) : available_(s4u::Semaphore::create(at_once)), times_(at_once, 0.0) {}
 
   void add(double time) {
     times_.push_back(time);
-    there_->release();
+    available_->release();
   }
   double take() {
-    there_->acquire();
+    available_->acquire();
     const double time = times_.front();
     times_.pop_front();
     return time;
   }
 
  private:
-  s4u::SemaphorePtr there_;
+  s4u::SemaphorePtr available_;
   std::deque<double> times_;
 };
 
 struct Connection {
   explicit Connection(std::uint32_t slots) : messages(0), credits(slots) {}
-  Moments messages;
-  Moments credits;
+  ReadyTimes messages;
+  ReadyTimes credits;
 };
 
-// A message on its way to the port.
-struct Posting {
+// A message that waits for the port.
+struct PostedMessage {
   double time = 0;
   std::uint32_t channel = 0;
   std::uint32_t to = 0;
@@ -63,13 +64,14 @@ struct Posting {
 
 struct PortQueue {
   s4u::SemaphorePtr waiting = s4u::Semaphore::create(0);
-  std::deque<Posting> postings;
-  std::uint64_t expected = 0;  // postings in all: then the port's actor ends
+  std::deque<PostedMessage> postings;
+  std::uint64_t expected = 0;  // total number of messages; the port's actor ends after them
 };
 
-class World {
+class SimGridModel {
  public:
-  World(const Plan& plan, const Call& call, const Network& network) : plan_(plan), call_(call), network_(network) {
+  SimGridModel(const Plan& plan, const Call& call, const Network& network)
+      : plan_(plan), call_(call), network_(network) {
     TUTTI_ASSERT(network.ranks_per_machine() == 1 && call.slots >= plan.shape.slots);
     zone_ = s4u::create_full_zone("fabric");
     for (std::uint32_t rank = 0; rank < plan.ranks.size(); ++rank) {
@@ -86,13 +88,13 @@ class World {
       waits_.emplace_back(own.channels.size());
       for (std::size_t c = 0; c < own.channels.size(); ++c) {
         for (const After& after : own.channels[c].after) {
-          waits_[rank][c].push_back(std::make_unique<Moments>(after.tiles_before));
+          waits_[rank][c].push_back(std::make_unique<ReadyTimes>(after.tiles_before));
         }
       }
     }
     for (std::uint32_t rank = 0; rank < plan_.ranks.size(); ++rank) {
       for (std::uint32_t c = 0; c < plan_.ranks[rank].channels.size(); ++c) {
-        s4u::Actor::create("channel", hosts_[rank], [this, rank, c] { walk(rank, c); });
+        s4u::Actor::create("channel", hosts_[rank], [this, rank, c] { run_channel(rank, c); });
       }
       s4u::Actor::create("port", hosts_[rank], [this, rank] { serve_port(rank); });
     }
@@ -101,7 +103,7 @@ class World {
   }
 
  private:
-  using Name = std::tuple<std::uint32_t, std::uint32_t, std::uint16_t>;  // from, to, lane
+  using Name = std::tuple<std::uint32_t, std::uint32_t, std::uint16_t>;  // (from, to, lane)
 
   void lay_connections(std::uint32_t rank) {
     for (const Channel& channel : plan_.ranks[rank].channels) {
@@ -118,7 +120,7 @@ class World {
     std::vector<std::uint64_t> numbers;
     network_.route(from, to, numbers);
     const std::string name = std::to_string(from) + "-" + std::to_string(to);
-    // A port sends one message at a time, so this link bounds each alone.
+    // A port sends one message at a time, so this link limits the bandwidth of each message.
     const double alone = call_.gbytes_per_s > 0 ? call_.gbytes_per_s * 1e9 : 1e18;
     s4u::Link* const start = zone_->create_link("start" + name, alone)->set_latency(kNextToNothingS)->seal();
     std::vector<s4u::LinkInRoute> route{s4u::LinkInRoute(start)};
@@ -138,25 +140,26 @@ class World {
     return *connections_.at({sends ? rank : port.peer, sends ? port.peer : rank, port.lane});
   }
 
-  // One message after the other, as soon as the one before has left.
+  // Sends the messages one after the other, each as soon as the previous one has left.
   void serve_port(std::uint32_t rank) {
     PortQueue& queue = *ports_[rank];
     for (std::uint64_t sent = 0; sent < queue.expected; ++sent) {
       queue.waiting->acquire();
-      // Of messages that are posted at the same moment, the first channel's goes first: nothing of the model says so,
-      // but both sides must do the same. All actors of this moment have their turn before.
+      // If several messages are posted at the same time, the one of the first channel is sent first. The model does
+      // not define this order, but both simulators must use the same. The yields let all other actors of this time
+      // run before.
       for (int turn = 0; turn < kTurns; ++turn) s4u::this_actor::yield();
       const auto first = std::min_element(
           queue.postings.begin(), queue.postings.end(),
           [](const auto& a, const auto& b) { return std::tie(a.time, a.channel) < std::tie(b.time, b.channel); });
-      const Posting posting = *first;
+      const PostedMessage posted = *first;
       queue.postings.erase(first);
-      s4u::Comm::sendto(hosts_[rank], hosts_[posting.to], static_cast<std::uint64_t>(call_.message_bytes));
-      posting.connection->messages.add(s4u::Engine::get_clock() + call_.latency_us * kMicro);
+      s4u::Comm::sendto(hosts_[rank], hosts_[posted.to], static_cast<std::uint64_t>(call_.message_bytes));
+      posted.connection->messages.add(s4u::Engine::get_clock() + call_.latency_us * kMicro);
     }
   }
 
-  void walk(std::uint32_t rank, std::uint32_t number) {
+  void run_channel(std::uint32_t rank, std::uint32_t number) {
     const Channel& channel = plan_.ranks[rank].channels[number];
     for (std::uint64_t tile = 0; tile < call_.tiles; ++tile) {
       for (std::uint32_t s = 0; s < channel.steps.size(); ++s) run_step(rank, number, s);
@@ -186,10 +189,10 @@ class World {
       ports_[rank]->postings.push_back({now, number, channel.ports[port].peer, &connection(rank, channel.ports[port])});
       ports_[rank]->waiting->release();
     }
-    tell_others(rank, number, s, now);
+    notify_waiting_steps(rank, number, s, now);
   }
 
-  void tell_others(std::uint32_t rank, std::uint32_t number, std::uint32_t s, double now) {
+  void notify_waiting_steps(std::uint32_t rank, std::uint32_t number, std::uint32_t s, double now) {
     const RankPlan& own = plan_.ranks[rank];
     for (std::size_t c = 0; c < own.channels.size(); ++c) {
       for (std::size_t i = 0; i < own.channels[c].after.size(); ++i) {
@@ -208,28 +211,29 @@ class World {
   std::set<std::pair<std::uint32_t, std::uint32_t>> routed_;
   std::map<Name, std::unique_ptr<Connection>> connections_;
   std::vector<std::unique_ptr<PortQueue>> ports_;
-  std::vector<std::vector<std::vector<std::unique_ptr<Moments>>>> waits_;  // rank, channel, after
+  std::vector<std::vector<std::vector<std::unique_ptr<ReadyTimes>>>> waits_;  // indexed by rank, channel, after
   double last_end_ = 0;
 };
 
-[[noreturn]] void run_and_tell(const Plan& plan, const Call& call, const Network& network, int pipe) {
-  // Without these four SimGrid models TCP over a wide area: 13 times the latency, a bounded window.
-  std::vector<std::string> words{"judge",
-                                 "--cfg=network/latency-factor:1",
-                                 "--cfg=network/bandwidth-factor:1",
-                                 "--cfg=network/TCP-gamma:0",
-                                 "--cfg=network/crosstraffic:0",
-                                 "--cfg=network/weight-S:0",  // flows over more links are not at a disadvantage
-                                 "--cfg=contexts/stack-size:64",
-                                 "--log=root.threshold:critical"};
+[[noreturn]] void run_and_report(const Plan& plan, const Call& call, const Network& network, int pipe) {
+  // Without the first four options, SimGrid models TCP in a wide-area network, with 13 times the latency and a
+  // limited window.
+  std::vector<std::string> options{"judge",
+                                   "--cfg=network/latency-factor:1",
+                                   "--cfg=network/bandwidth-factor:1",
+                                   "--cfg=network/TCP-gamma:0",
+                                   "--cfg=network/crosstraffic:0",
+                                   "--cfg=network/weight-S:0",  // flows over more links get no lower share
+                                   "--cfg=contexts/stack-size:64",
+                                   "--log=root.threshold:critical"};
   std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
+  for (std::string& word : options) argv.push_back(word.data());
   argv.push_back(nullptr);
-  int argc = static_cast<int>(words.size());
+  int argc = static_cast<int>(options.size());
   s4u::Engine engine(&argc, argv.data());
-  const double us = World(plan, call, network).run();
-  const bool told = write(pipe, &us, sizeof us) == sizeof us;
-  _exit(told ? 0 : 1);
+  const double us = SimGridModel(plan, call, network).run();
+  const bool written = write(pipe, &us, sizeof us) == sizeof us;
+  _exit(written ? 0 : 1);
 }
 
 }  // namespace
@@ -242,7 +246,7 @@ Result<double> simgrid_us(const Plan& plan, const Call& call, const Network& net
   if (pipe(ends) != 0) return failed("no pipe for SimGrid's process");
   const pid_t child = fork();
   if (child < 0) return failed("no process for SimGrid");
-  if (child == 0) run_and_tell(plan, call, network, ends[1]);
+  if (child == 0) run_and_report(plan, call, network, ends[1]);
   close(ends[1]);
   double us = 0;
   const ssize_t got = read(ends[0], &us, sizeof us);

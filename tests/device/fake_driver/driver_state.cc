@@ -1,4 +1,6 @@
-#include "world.h"
+// The functions of the fake driver's state that several groups of driver functions share: look-ups of handles and
+// memory, submission of work to streams, waits, and the report of leaks.
+#include "driver_state.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -17,15 +19,15 @@ void add_line(std::string& lines, const char* what, std::uint64_t which, std::ui
   lines += line.data();
 }
 
-const char* name_of(MemKind kind) {
-  switch (kind) {
-    case MemKind::kDevice: return "device memory";
-    case MemKind::kManaged: return "managed memory";
-    case MemKind::kPinned: return "pinned memory";
-    case MemKind::kRegistered: return "registered host memory";
-    case MemKind::kOpened: return "another process's memory";
-    case MemKind::kMapped: return "mapped virtual memory";
-    case MemKind::kPool: return "memory of a pool";
+const char* name_of(MemoryCategory category) {
+  switch (category) {
+    case MemoryCategory::kDevice: return "device memory";
+    case MemoryCategory::kManaged: return "managed memory";
+    case MemoryCategory::kPinned: return "pinned memory";
+    case MemoryCategory::kRegistered: return "registered host memory";
+    case MemoryCategory::kOpened: return "another process's memory";
+    case MemoryCategory::kMapped: return "mapped virtual memory";
+    case MemoryCategory::kPool: return "memory of a pool";
   }
   return "memory";
 }
@@ -40,10 +42,10 @@ void add_held(std::string& lines, const char* what, const Table<T>& table, const
 
 bool is_blocking(const Stream& stream) { return (stream.flags & kStreamNonBlocking) == 0; }
 
-// The blocking streams of a context, which the legacy stream waits for.
+// Returns the blocking streams of a context. The legacy stream waits for them, and they wait for the legacy stream.
 std::vector<std::shared_ptr<Stream>> blocking_streams(const Context& context) {
   std::vector<std::shared_ptr<Stream>> found;
-  for (const auto& [handle, stream] : world().streams.all()) {
+  for (const auto& [handle, stream] : driver_state().streams.all()) {
     if (stream->context.get() == &context && is_blocking(*stream)) found.push_back(stream);
   }
   for (const auto& [thread, stream] : context.per_thread) found.push_back(stream);
@@ -64,13 +66,13 @@ std::uint64_t setting(const char* name, std::uint64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-World::World() {
+DriverState::DriverState() {
   version = static_cast<int>(setting("FAKE_CUDA_VERSION", 13000));
   blocks = static_cast<unsigned>(setting("FAKE_CUDA_BLOCKS", 16));
   devices.resize(setting("FAKE_CUDA_DEVICES", 2));
   for (Device& device : devices) {
     device.limit_bytes = setting("FAKE_CUDA_BYTES", std::uint64_t{1} << 30U);
-    device.room->free_blocks = blocks;
+    device.block_slots->free_blocks = blocks;
   }
   if (setting("FAKE_CUDA_P2P", 1) != 0) return;
   for (int a = 0; has_device(a); ++a) {
@@ -78,9 +80,9 @@ World::World() {
   }
 }
 
-World& world() {
-  static World& world = *std::make_unique<World>().release();  // never destroyed: see the header
-  return world;
+DriverState& driver_state() {
+  static DriverState& driver_state = *std::make_unique<DriverState>().release();  // never destroyed, see the header
+  return driver_state;
 }
 
 Physical::~Physical() {
@@ -96,7 +98,7 @@ Event::~Event() {
   if (fd >= 0) close(fd);
 }
 
-std::shared_ptr<Memory> World::find_memory(CUdeviceptr address, std::size_t bytes) const {
+std::shared_ptr<Memory> DriverState::find_memory(CUdeviceptr address, std::size_t bytes) const {
   auto found = memory.upper_bound(address);
   if (found == memory.begin()) return nullptr;
   const std::shared_ptr<Memory>& held = (--found)->second;
@@ -104,13 +106,13 @@ std::shared_ptr<Memory> World::find_memory(CUdeviceptr address, std::size_t byte
   return offset < held->bytes && bytes <= held->bytes - offset ? held : nullptr;
 }
 
-std::vector<std::shared_ptr<Memory>> World::find_span(CUdeviceptr address, std::size_t bytes) const {
+std::vector<std::shared_ptr<Memory>> DriverState::find_span(CUdeviceptr address, std::size_t bytes) const {
   std::vector<std::shared_ptr<Memory>> span;
   for (CUdeviceptr at = address; at < address + std::max<std::size_t>(bytes, 1);
        at = span.back()->base + span.back()->bytes) {
     auto next = find_memory(at, 1);
-    const bool continues = next != nullptr && (span.empty() || next->kind == MemKind::kMapped);
-    if (!continues || (!span.empty() && span.back()->kind != MemKind::kMapped)) return {};
+    const bool continues = next != nullptr && (span.empty() || next->category == MemoryCategory::kMapped);
+    if (!continues || (!span.empty() && span.back()->category != MemoryCategory::kMapped)) return {};
     span.push_back(std::move(next));
   }
   return span;
@@ -121,12 +123,12 @@ std::shared_ptr<Context> make_context(int device) {
   context->device = device;
   context->legacy = make_internal_stream(context);
   context->legacy->legacy = true;
-  world().contexts.add(context);
+  driver_state().contexts.add(context);
   return context;
 }
 
 void end_context(const std::shared_ptr<Context>& context) {
-  World& own = world();
+  DriverState& own = driver_state();
   context->alive = false;
   for (auto entry = own.memory.begin(); entry != own.memory.end();) {
     const Memory& memory = *entry->second;
@@ -134,7 +136,7 @@ void end_context(const std::shared_ptr<Context>& context) {
       ++entry;
       continue;
     }
-    if (memory.counts()) {
+    if (memory.counts_against_device()) {
       own.devices[static_cast<std::size_t>(memory.device)].used_bytes -= memory.bytes;
     }
     entry = own.memory.erase(entry);
@@ -161,21 +163,21 @@ CUresult find_stream(CUstream handle, std::shared_ptr<Stream>& stream) {
     }
     return CUresult::kSuccess;
   }
-  stream = world().streams.find(handle);
+  stream = driver_state().streams.find(handle);
   if (stream == nullptr) return CUresult::kInvalidHandle;
   return stream->context->alive ? CUresult::kSuccess : CUresult::kContextIsDestroyed;
 }
 
 CUresult find_event(CUevent handle, std::shared_ptr<Event>& event) {
-  event = world().events.find(handle);
+  event = driver_state().events.find(handle);
   if (event == nullptr) return CUresult::kInvalidHandle;
   return event->context->alive ? CUresult::kSuccess : CUresult::kContextIsDestroyed;
 }
 
 bool may_use(const Context& context, const Memory& memory) {
-  switch (memory.kind) {
-    case MemKind::kDevice: return memory.device == context.device || context.peers.contains(memory.device);
-    case MemKind::kMapped: return memory.accesses.contains(context.device);
+  switch (memory.category) {
+    case MemoryCategory::kDevice: return memory.device == context.device || context.peers.contains(memory.device);
+    case MemoryCategory::kMapped: return memory.accesses.contains(context.device);
     default: return true;
   }
 }
@@ -191,6 +193,7 @@ CUresult submit(const std::shared_ptr<Stream>& stream, Work work, std::uint64_t*
     stream->tail = {nodes.size() - 1};
     return CUresult::kSuccess;
   }
+  // A capture would have to order the legacy stream after a captured stream, which CUDA does not support.
   if (stream->legacy) {
     for (const auto& other : blocking_streams(*stream->context)) {
       if (other->capture != nullptr) {
@@ -211,7 +214,7 @@ CUresult submit(const std::shared_ptr<Stream>& stream, Work work, std::uint64_t*
 CUresult refuse_in_capture() {
   const CaptureMode mode = thread_capture_mode();
   CUresult result = CUresult::kSuccess;
-  for (const auto& capture : world().captures) {
+  for (const auto& capture : driver_state().captures) {
     const bool own = capture->thread == std::this_thread::get_id() && capture->mode != CaptureMode::kRelaxed;
     const bool refused = (mode == CaptureMode::kGlobal && (own || capture->mode == CaptureMode::kGlobal)) ||
                          (mode == CaptureMode::kThreadLocal && own);
@@ -228,9 +231,9 @@ CUresult wait_for(const std::shared_ptr<Stream>& stream, std::uint64_t ticket, c
 }
 
 CUresult wait_for_device(int device, const Context* context, const char* what) {
-  std::vector<After> waited;
+  std::vector<QueuePosition> waited;
   {
-    World& own = world();
+    DriverState& own = driver_state();
     const std::lock_guard lock(own.mutex);
     const auto add = [&](const std::shared_ptr<Stream>& stream) {
       waited.push_back({stream->queue, stream->queue->submitted()});
@@ -248,18 +251,18 @@ CUresult wait_for_device(int device, const Context* context, const char* what) {
       for (const auto& [thread, stream] : its->per_thread) add(stream);
     }
   }
-  for (const After& after : waited) {
+  for (const QueuePosition& after : waited) {
     if (!wait_until([&] { return after.queue->done(after.ticket); }, what)) return CUresult::kLaunchTimeout;
   }
   return context == nullptr ? CUresult::kSuccess : context->lost->load();
 }
 
-std::string held_in(const Context* context) {
-  const World& own = world();
+std::string describe_unreleased(const Context* context) {
+  const DriverState& own = driver_state();
   std::string lines;
   for (const auto& [base, memory] : own.memory) {
     if (context == nullptr || memory->context.get() == context) {
-      add_line(lines, name_of(memory->kind), base, memory->bytes);
+      add_line(lines, name_of(memory->category), base, memory->bytes);
     }
   }
   add_held(lines, "stream", own.streams, context);
@@ -269,9 +272,9 @@ std::string held_in(const Context* context) {
 }
 
 std::string leaks() {
-  World& own = world();
+  DriverState& own = driver_state();
   const std::lock_guard lock(own.mutex);
-  std::string lines = std::exchange(own.swept_away, {}) + held_in(nullptr);
+  std::string lines = std::exchange(own.leaked_with_context, {}) + describe_unreleased(nullptr);
   for (const auto& [base, bytes] : own.reservations) add_line(lines, "reserved addresses", base, bytes);
   for (const auto& [handle, graph] : own.graphs.all()) add_line(lines, "graph", handle);
   for (const auto& [handle, executable] : own.executables.all()) add_line(lines, "executable graph", handle);

@@ -1,4 +1,5 @@
-#include "tests/device/emulator/world.h"
+// The scheduler of the emulated GPU threads: see emulator.h.
+#include "tests/device/emulator/emulator.h"
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -14,45 +15,47 @@
 namespace tutti::emu {
 namespace {
 
-constexpr std::uint64_t kTurnsPerLook = 256;
+constexpr std::uint64_t kTurnsPerCheck = 256;  // turns between two calls of the predicate of run_until()
 constexpr unsigned kWarp = 32;
 constexpr unsigned kGroup = 8;
-constexpr int kPrioritySamples = 7;  // a step stays cheap with thousands of threads
+constexpr int kPrioritySamples = 7;  // sampling keeps a turn cheap, even with thousands of threads
 
-// How a world of the real clock waits for the others: about as long as one of them needs for a step where it has a core
-// (guessed), then so that they get this one.
-constexpr std::uint64_t kRestsBeforeSleep = 64;
+// How an emulator with Clock::kReal waits for others. It first only yields its core, for about as long as another
+// emulator needs for a step if that has a core of its own (a guess). Then it sleeps, so that the others can use this
+// core.
+constexpr std::uint64_t kYieldsBeforeSleep = 64;
 constexpr std::chrono::microseconds kSleep{50};
 
-// Atomic for the same reason as Tally.
-thread_local std::atomic<World*> running_world = nullptr;
+// Atomic only for ThreadSanitizer, as RelaxedCounter is.
+thread_local std::atomic<Emulator*> running_emulator = nullptr;
 thread_local std::atomic<Fiber*> running_fiber = nullptr;
 
-World* this_world() { return running_world.load(std::memory_order_relaxed); }
+Emulator* this_emulator() { return running_emulator.load(std::memory_order_relaxed); }
 Fiber* this_fiber() { return running_fiber.load(std::memory_order_relaxed); }
-void set_running(World* world, Fiber* fiber) {
-  running_world.store(world, std::memory_order_relaxed);
+void set_running(Emulator* emulator, Fiber* fiber) {
+  running_emulator.store(emulator, std::memory_order_relaxed);
   running_fiber.store(fiber, std::memory_order_relaxed);
 }
 
 }  // namespace
 
-World& World::current() { return *this_world(); }
-Fiber& World::self() { return *this_fiber(); }
+Emulator& Emulator::current() { return *this_emulator(); }
+Fiber& Emulator::self() { return *this_fiber(); }
 
 Fiber::Fiber(Block& its_block, unsigned its_thread, Stack stack, std::size_t colour, void (*entry)())
     : block(its_block), thread(its_thread), context(stack, colour, entry) {}
 
-World::World(const Options& options)
+Emulator::Emulator(const Options& options)
     : options_(options), random_state_(options.seed * 0x9E3779B97F4A7C15u + 1), stacks_(options.stack_bytes) {}
 
-World::~World() {
-  const Unwatched unwatched;  // threads of a world that is stuck never end
+Emulator::~Emulator() {
+  const TsanIgnoreScope
+      ignore_scope;  // if the emulator is stuck, its threads never finish, so nothing orders their accesses
   launches_.clear();
   blocks_.clear();
 }
 
-std::uint64_t World::draw() {  // SplitMix64
+std::uint64_t Emulator::draw() {  // the random number generator SplitMix64
   random_state_ += 0x9E3779B97F4A7C15u;
   std::uint64_t z = random_state_;
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -60,7 +63,7 @@ std::uint64_t World::draw() {  // SplitMix64
   return z ^ (z >> 31);
 }
 
-std::uint64_t World::launch(int gpu, unsigned blocks, unsigned threads, std::function<void()> body) {
+std::uint64_t Emulator::launch(int gpu, unsigned blocks, unsigned threads, std::function<void()> body) {
   TUTTI_ASSERT(threads > 0 && threads % kWarp == 0, "a block of {} threads", threads);
   const std::uint64_t number = next_launch_++;
   Launch& launch = launches_[number];
@@ -74,7 +77,7 @@ std::uint64_t World::launch(int gpu, unsigned blocks, unsigned threads, std::fun
   return number;
 }
 
-void World::start_block(std::uint64_t number) {
+void Emulator::start_block(std::uint64_t number) {
   Launch& launch = launches_.at(number);
   const unsigned threads = launch.threads;
   Block& block = *blocks_.emplace_back(std::make_unique<Block>());
@@ -87,7 +90,7 @@ void World::start_block(std::uint64_t number) {
   block.warps.resize(threads / kWarp);
   block.groups.resize(threads / kGroup);
   block.lanes.resize(threads);
-  if (options_.weak) block.memory.join(neighbours_);
+  if (options_.weak) block.memory.join(block_memories_);
   for (unsigned t = 0; t < threads; ++t) {
     const std::size_t colour = next_colour_++ * 7 % 61 * 64;
     Fiber& fiber = *block.fibers.emplace_back(std::make_unique<Fiber>(block, t, stacks_.take(), colour, &thread_entry));
@@ -97,22 +100,22 @@ void World::start_block(std::uint64_t number) {
   alive_ += threads;
 }
 
-World::End World::run_until(const std::function<bool()>& reached) {
-  World* const outer_world = this_world();
+Emulator::RunResult Emulator::run_until(const std::function<bool()>& reached) {
+  Emulator* const outer_emulator = this_emulator();
   Fiber* const outer_fiber = this_fiber();
   set_running(this, nullptr);
   runner_ = std::make_unique<Context>();
   quiet_turns_.set(0);
-  End end = End::kStuck;
+  RunResult end = RunResult::kStuck;
   while (report_.empty()) {
-    acquired(&ended_);
-    bury_finished();
+    annotate_acquire(&ended_);
+    reap_finished_blocks();
     if (reached()) {
-      end = End::kReached;
+      end = RunResult::kReached;
       break;
     }
     if (alive_ == 0) {
-      end = End::kIdle;
+      end = RunResult::kIdle;
       break;
     }
     Fiber* next = pick();
@@ -120,32 +123,32 @@ World::End World::run_until(const std::function<bool()>& reached) {
       report_ = describe("deadlock: every thread waits at a barrier");
       break;
     }
-    turns_left_ = kTurnsPerLook;
-    released(&ended_);
+    turns_left_ = kTurnsPerCheck;
+    annotate_release(&ended_);
     switch_to(next);
   }
-  set_running(outer_world, outer_fiber);
+  set_running(outer_emulator, outer_fiber);
   return end;
 }
 
-void World::thread_entry() {
-  World& world = current();
-  acquired(&world.ended_);
+void Emulator::thread_entry() {
+  Emulator& emulator = current();
+  annotate_acquire(&emulator.ended_);
   const Fiber& fiber = self();
   (*fiber.block.body)();
-  released(&world.ended_);
-  world.end_thread();
+  annotate_release(&emulator.ended_);
+  emulator.end_thread();
 }
 
-void World::end_thread() {
+void Emulator::end_thread() {
   {
-    const Unwatched unwatched;
+    const TsanIgnoreScope ignore_scope;
     Block& block = self().block;
     self().state = Fiber::State::kDone;
     quiet_turns_.set(0);
     --alive_;
     if (--block.alive == 0) {
-      block.memory.write_all();  // the end of a kernel is a release
+      block.memory.write_all();  // the end of a kernel makes all of its stores visible, as a release does
       Launch& launch = launches_.at(block.launch);
       --launch.blocks_alive;
     }
@@ -153,9 +156,11 @@ void World::end_thread() {
   switch_away();
 }
 
-// Blocks whose threads have ended make room for others; by the runner, on whose stack no fiber stands.
-void World::bury_finished() {
-  std::vector<std::uint64_t> ended;  // whose launch has more to start
+// Destroys the blocks whose threads have all finished, and starts other blocks of their launches. Only run_until() may
+// call this: it runs on a stack of its own, so the stacks of finished fibers are not in use.
+void Emulator::reap_finished_blocks() {
+  std::vector<std::uint64_t>
+      ended;  // for each finished block, its launch, if the launch has blocks that have not started
   for (auto it = blocks_.begin(); it != blocks_.end();) {
     if ((*it)->alive > 0) {
       ++it;
@@ -176,12 +181,12 @@ void World::bury_finished() {
   }
 }
 
-void World::switch_to(Fiber* fiber) {
+void Emulator::switch_to(Fiber* fiber) {
   Context* from_context = nullptr;
   Context* to_context = nullptr;
   bool is_finished = false;
   {
-    const Unwatched unwatched;
+    const TsanIgnoreScope ignore_scope;
     switches_.count_one();
     Fiber* const from = this_fiber();
     set_running(this, fiber);
@@ -192,10 +197,10 @@ void World::switch_to(Fiber* fiber) {
   switch_contexts(*from_context, *to_context, is_finished);
 }
 
-void World::switch_away() {
+void Emulator::switch_away() {
   Fiber* next = nullptr;
   {
-    const Unwatched unwatched;
+    const TsanIgnoreScope ignore_scope;
     if (turns_left_ > 0 && report_.empty()) {
       --turns_left_;
       next = pick();
@@ -204,7 +209,7 @@ void World::switch_away() {
   if (next != this_fiber()) switch_to(next);
 }
 
-void World::make_ready(Fiber& fiber) {
+void Emulator::make_ready(Fiber& fiber) {
   fiber.state = Fiber::State::kReady;
   if (options_.policy == Policy::kRoundRobin)
     queue_.push_back(&fiber);
@@ -212,7 +217,7 @@ void World::make_ready(Fiber& fiber) {
     ready_.push_back(&fiber);
 }
 
-Fiber* World::pick() {
+Fiber* Emulator::pick() {
   if (options_.policy == Policy::kRoundRobin) {
     if (queue_.empty()) return nullptr;
     Fiber* fiber = queue_.front();
@@ -221,7 +226,8 @@ Fiber* World::pick() {
   }
   if (ready_.empty()) return nullptr;
   std::size_t best = draw() % ready_.size();
-  // Where nobody gets on, waiting threads of high priority may be in the way of those that they wait for.
+  // If nothing was stored for a full round of turns, ignore the priorities. Otherwise waiting threads of high priority
+  // could keep the threads that they wait for from running.
   if (options_.policy == Policy::kPriority && quiet_turns_.get() <= alive_) {
     for (int i = 0; i < kPrioritySamples; ++i) {
       const std::size_t other = draw() % ready_.size();
@@ -234,70 +240,70 @@ Fiber* World::pick() {
   return fiber;
 }
 
-void World::yield(Here here, bool waits) {
+void Emulator::yield(Site here, bool waits) {
   {
-    const Unwatched unwatched;
+    const TsanIgnoreScope ignore_scope;
     Fiber& fiber = self();
     fiber.here = here;
     const std::uint64_t quiet = quiet_turns_.count_one();
     if (options_.clock == Clock::kReal) {
       if (quiet == 1) {
-        next_rest_ = alive_;
-        rests_ = 0;
+        next_back_off_ = alive_;
+        back_offs_ = 0;
       }
-      if (waits && quiet > next_rest_) rest();
+      if (waits && quiet > next_back_off_) back_off();
     } else if (quiet > options_.stall_factor * (alive_ + 8)) {
       report_ = describe("stall: nothing was stored for too long");
     }
     if (options_.policy == Policy::kPriority) {
       if (waits)
-        fiber.priority = static_cast<std::uint32_t>(draw()) >> 12;  // a waiter sinks
+        fiber.priority = static_cast<std::uint32_t>(draw()) >> 12;  // a thread that waits gets a low priority
       else if (draw() % 16 == 0)
         fiber.priority = static_cast<std::uint32_t>(draw());
     }
-    if (options_.weak) fiber.block.memory.drift(draw());
+    if (options_.weak) fiber.block.memory.step_at_random(draw());
     make_ready(fiber);
   }
   switch_away();
 }
 
-void World::rest() {
-  next_rest_ = quiet_turns_.get() + ready_.size() + queue_.size();  // a turn of each that waits
+void Emulator::back_off() {
+  next_back_off_ = quiet_turns_.get() + ready_.size() + queue_.size();  // first give each ready thread one more turn
   const std::uint64_t now = real_ns();
-  if (rests_++ == 0) quiet_since_ns_ = now;
+  if (back_offs_++ == 0) quiet_since_ns_ = now;
   if (now - quiet_since_ns_ > options_.stall_ms * 1'000'000) {
     report_ = describe("stall: nothing was stored for too long");
-  } else if (rests_ <= kRestsBeforeSleep) {
+  } else if (back_offs_ <= kYieldsBeforeSleep) {
     sched_yield();
   } else {
     std::this_thread::sleep_for(kSleep);
   }
 }
 
-std::uint64_t World::real_ns() {
+std::uint64_t Emulator::real_ns() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return static_cast<std::uint64_t>(std::chrono::nanoseconds(now).count());
 }
 
-void World::access(Here here) {
+void Emulator::access(Site here) {
   if (options_.yield_log2 >= 64) return;
   bool yields = false;
   {
-    const Unwatched unwatched;
+    const TsanIgnoreScope ignore_scope;
     yields = draw() % (std::uint64_t{1} << options_.yield_log2) == 0;
   }
   if (yields) yield(here, false);
 }
 
-void World::pause(Here here) { yield(here, true); }
+void Emulator::pause(Site here) { yield(here, true); }
 
-void World::arrive(Barrier& barrier, unsigned count, Here here, const std::function<void()>& last) {
+void Emulator::arrive(Barrier& barrier, unsigned count, Site here, const std::function<void()>& last) {
   Fiber& fiber = self();
   char* order = &barrier.order[barrier.generation & 1];
-  released(order);
+  annotate_release(order);
   bool is_last = false;
   {
-    const Unwatched unwatched;
+    const TsanIgnoreScope ignore_scope;
     fiber.here = here;
     is_last = ++barrier.arrived == count;
     if (!is_last) {
@@ -307,32 +313,34 @@ void World::arrive(Barrier& barrier, unsigned count, Here here, const std::funct
       fiber.block.memory.barrier();
     }
   }
-  if (is_last) {  // no progress in the sense of yield(): LL128 looks for its data with a vote
-    acquired(order);
+  // Passing a barrier does not count as progress (it leaves quiet_turns_ as it is), because the waiting loop of LL128
+  // contains a vote, and a vote uses barriers.
+  if (is_last) {
+    annotate_acquire(order);
     if (last) last();
-    released(order);
-    const Unwatched unwatched;
+    annotate_release(order);
+    const TsanIgnoreScope ignore_scope;
     barrier.arrived = 0;
     ++barrier.generation;
     for (Fiber* other : barrier.waiting) make_ready(*other);
     barrier.waiting.clear();
-    if (options_.policy == Policy::kRoundRobin) return acquired(order);
+    if (options_.policy == Policy::kRoundRobin) return annotate_acquire(order);
     make_ready(fiber);
   }
   switch_away();
-  acquired(order);
+  annotate_acquire(order);
 }
 
-void* World::shared_memory(unsigned key, std::size_t bytes) {
-  const Unwatched unwatched;
+void* Emulator::shared_memory(unsigned key, std::size_t bytes) {
+  const TsanIgnoreScope ignore_scope;
   auto& memory = self().block.shared[key];
-  // Not zeros: on a GPU they are not either.
+  // A GPU does not set shared memory to zero, so use a value that makes uninitialized variables visible.
   if (memory.empty()) memory.assign((bytes + 7) / 8 + 1, 0xCDCDCDCDCDCDCDCDu);
   const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-  return memory.data() + (address % 16 == 0 ? 0 : 1);
+  return memory.data() + (address % 16 == 0 ? 0 : 1);  // aligned to 16 bytes
 }
 
-std::string World::describe(const char* what) const {
+std::string Emulator::describe(const char* what) const {
   std::map<std::string, int> places;
   for (const auto& block : blocks_) {
     for (const auto& fiber : block->fibers) {

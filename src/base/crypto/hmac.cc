@@ -1,6 +1,7 @@
-#include "base/hmac.h"
+#include "base/crypto/hmac.h"
 
-// The low-level functions: the others pull in a thousand files of the library, threads and configuration.
+// These are OpenSSL's low-level functions. The high-level ones would link about a thousand more files of the library,
+// with threads and configuration.
 #include <openssl/sha.h>
 #include <sys/random.h>
 
@@ -10,12 +11,12 @@
 namespace tutti {
 namespace {
 
-constexpr std::size_t kBlockBytes = 64;  // of SHA-256, as HMAC counts them
+constexpr std::size_t kBlockBytes = 64;  // block size of SHA-256, which HMAC uses for its padded key
 
 class Sha256 {
  public:
   Sha256() { SHA256_Init(&context_); }
-  ~Sha256() { explicit_bzero(&context_, sizeof(context_)); }  // it may have read a key
+  ~Sha256() { explicit_bzero(&context_, sizeof(context_)); }  // the context may contain a part of a key
   Sha256(const Sha256&) = delete;
   Sha256& operator=(const Sha256&) = delete;
   void add(std::string_view bytes) { SHA256_Update(&context_, bytes.data(), bytes.size()); }
@@ -78,7 +79,7 @@ Key derive_key(const Key& from, std::string_view label, std::string_view context
 
 bool equal_in_constant_time(std::string_view a, std::string_view b) {
   if (a.size() != b.size()) return false;
-  volatile unsigned char difference = 0;  // volatile: no early end of the loop
+  volatile unsigned char difference = 0;  // volatile, so that the compiler cannot leave the loop early
   for (std::size_t i = 0; i < a.size(); ++i) {
     difference = static_cast<unsigned char>(difference | (a[i] ^ b[i]));
   }

@@ -1,4 +1,4 @@
-#include "base/key.h"
+#include "base/crypto/key.h"
 
 #include <pthread.h>
 #include <sys/mman.h>
@@ -8,15 +8,15 @@
 #include <new>
 #include <vector>
 
-#include "base/hmac.h"
+#include "base/crypto/hmac.h"
 
 namespace tutti {
 namespace {
 
-constexpr std::size_t kChunkBytes = 64 * 1024;  // 2,048 keys: a connection has two at most
+constexpr std::size_t kChunkBytes = 64 * 1024;  // 2,048 keys; a connection has at most two
 
-// The memory of all keys. Keys end in destructors, so this must not: it is never destroyed. It grows by chunks, and
-// gives none back.
+// Allocates the memory of all keys. It is never destroyed, because destructors of static objects may still destroy keys
+// while the process exits. It grows by chunks, and never returns memory to the system.
 class KeyMemory {
  public:
   static KeyMemory& of_process() {
@@ -35,11 +35,12 @@ class KeyMemory {
   void give_back(std::uint8_t* slot) {
     explicit_bzero(slot, Key::kBytes);
     const std::scoped_lock lock(mutex_);
-    free_.push_back(slot);  // never allocates: grow() has made room for all
+    free_.push_back(slot);  // never allocates: grow() has reserved space for all slots
   }
 
  private:
-  // A forked child may end copies of its parent's keys, so no other thread may hold the mutex at that moment.
+  // A forked child may destroy its copies of the parent's keys. If another thread held the mutex during fork(), it
+  // would stay locked in the child for ever. So fork() waits for the mutex.
   KeyMemory() {
     pthread_atfork([] { of_process().mutex_.lock(); }, [] { of_process().mutex_.unlock(); },
                    [] { of_process().mutex_.unlock(); });
@@ -50,7 +51,7 @@ class KeyMemory {
     free_.reserve(slots_ + kSlots);
     void* const memory = mmap(nullptr, kChunkBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw std::bad_alloc();
-    static_cast<void>(madvise(memory, kChunkBytes, MADV_DONTDUMP));  // only a kernel before 3.4 does not know it
+    static_cast<void>(madvise(memory, kChunkBytes, MADV_DONTDUMP));  // fails only on kernels before 3.4
     slots_ += kSlots;
     for (std::size_t slot = 0; slot < kSlots; ++slot) {
       free_.push_back(static_cast<std::uint8_t*>(memory) + slot * Key::kBytes);
@@ -64,7 +65,7 @@ class KeyMemory {
 
 }  // namespace
 
-Key::Key() : bytes_(KeyMemory::of_process().take()) {}  // slots that are free hold zeros
+Key::Key() : bytes_(KeyMemory::of_process().take()) {}  // free slots contain zeros
 
 Key::Key(std::initializer_list<std::uint8_t> first) : Key() {
   std::copy_n(first.begin(), std::min(first.size(), kBytes), bytes_);

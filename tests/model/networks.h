@@ -1,4 +1,4 @@
-// Small networks and round parameters, for tests whose answers are computed by hand.
+// Small networks and round parameters, for tests with results that are computed by hand.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 
 namespace tutti::testing {
 
-// Every number its own, so that none can stand for another.
+// All parameters have different values, so that a test fails if one is used in place of another.
 inline Parameters round_parameters() {
   Parameters p;
   p.name = "round";

@@ -1,4 +1,5 @@
-#include "base/key.h"
+// Tests that keys are excluded from core dumps and overwritten when they are destroyed.
+#include "base/crypto/key.h"
 
 #include <gtest/gtest.h>
 
@@ -7,12 +8,12 @@
 #include <string>
 #include <type_traits>
 
-#include "base/hmac.h"
+#include "base/crypto/hmac.h"
 
 namespace tutti {
 namespace {
 
-// The flags that the kernel shows of the mapping with this address, such as "rd wr mr mw me dd".
+// Returns the flags that the kernel reports for the mapping with this address, such as "rd wr mr mw me dd".
 std::string mapping_flags(const void* address) {
   const auto wanted = reinterpret_cast<std::uintptr_t>(address);
   std::ifstream maps("/proc/self/smaps");
@@ -55,13 +56,13 @@ TEST(Key, CopiesAreKeysOfTheirOwn) {
   key = copy;
   EXPECT_EQ(copy, key);
   EXPECT_EQ(Key({8}), key);
-  std::vector<Key> many(5000);  // more than a chunk of memory holds
+  std::vector<Key> many(5000);  // more keys than one chunk of protected memory holds
   for (const Key& one : many) EXPECT_EQ(one, Key());
 }
 
 TEST(Wiped, LeavesNothingBehind) {
   alignas(Wiped<Digest>) std::array<std::byte, sizeof(Wiped<Digest>)> place{};
-  static_assert(!std::is_constructible_v<Wiped<Digest>, Digest>, "nobody would wipe the temporary");
+  static_assert(!std::is_constructible_v<Wiped<Digest>, Digest>, "the temporary would not be wiped");
   const Digest known = sha256({"a secret"});
   auto* const secret = new (place.data()) Wiped<Digest>(known);
   secret->~Wiped();

@@ -1,0 +1,51 @@
+// Wake-ups for ranks that sleep on descriptors (epoll), because they also wait for something else than shared memory.
+//
+// A wake-up is addressed to one communicator of a rank. Several communicators may sleep in one process, each in its
+// own thread, and share one socket to the peer. The thread that reads a wake-up from the socket forwards it to the
+// eventfd of the communicator to which it is addressed.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "tutti/result.h"
+
+namespace tutti {
+
+// The receiving end of wake-ups for one communicator. Created by its SegmentExchange.
+class WakeReceiver {
+ public:
+  virtual ~WakeReceiver() = default;
+  // A sleep must end when any of these descriptors becomes readable after drain(). They stay open as long as the
+  // receiver exists.
+  virtual std::vector<int> descriptors() const = 0;
+  // Reads everything that has made the descriptors readable. The rank calls it before it polls once more and then
+  // sleeps.
+  virtual void drain() = 0;
+};
+
+// Eventfds, each with a key. Thread-safe.
+class WakeTable {
+ public:
+  WakeTable() = default;
+  ~WakeTable();
+  WakeTable(const WakeTable&) = delete;
+  WakeTable& operator=(const WakeTable&) = delete;
+
+  Result<int> open(std::uint64_t key);  // the table owns the descriptor; the key must be unused
+  void close(std::uint64_t key);
+  void signal(std::uint64_t key);  // no effect if the key is not open
+  void signal_all();
+
+ private:
+  std::mutex mutex_;
+  std::map<std::uint64_t, int> events_;
+};
+
+// Sets the counter of the eventfd to zero, so that it is not readable.
+void clear_event(int eventfd);
+
+}  // namespace tutti
