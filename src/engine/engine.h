@@ -20,7 +20,9 @@
 #include <thread>
 #include <vector>
 
+#include "engine/engine_handle.h"
 #include "engine/failure_analyzer.h"
+#include "engine/operation.h"
 #include "executor/exchange.h"
 #include "executor/inline_collective.h"
 #include "executor/plan_execution.h"
@@ -29,81 +31,6 @@
 #include "tutti/communicator.h"
 
 namespace tutti {
-
-// The condition under which an operation may start, and the receiver of its result: a stream of the caller. It is
-// shared by the operation and the stream, because either may exist longer.
-class StartCondition {
- public:
-  virtual ~StartCondition() = default;
-  // True if the operation may start. Any thread may call it.
-  virtual bool open() const = 0;
-  // The driver calls it from time to time while open() is false. Returns an error if open() will never become true.
-  virtual std::optional<Error> lost() = 0;
-  // The driver calls it once, when the operation has ended, with or without an error.
-  virtual void ended(const Status& result) noexcept = 0;
-  // The driver calls it instead of ended() if the operation never started because an earlier segment of the same
-  // call failed.
-  virtual void dropped() noexcept = 0;
-  // True if the work that follows the end of the operation is done, or will never be done. Any thread may call it.
-  virtual bool finished() = 0;
-  virtual Status outcome() = 0;  // the result of that work; valid when finished() is true
-};
-
-// One submitted call: a collective or an exchange. Until the operation has started, its fields are guarded by the
-// engine's mutex. After that they belong to the driver, except for `done`.
-struct Operation {
-  // Of a collective. For an exchange only its tag is used, in messages.
-  Call call;
-  BoundPlan* plan = nullptr;  // null for an exchange
-  // The collective uses mailboxes and needs no messages. `plan` is the plan that it replaces.
-  bool by_mailbox = false;
-  // A collective that needs no messages if all memory is registered.
-  bool direct = false;
-  std::vector<Transfer> transfers;  // of an exchange
-  std::vector<OwnCopy> own;         // of an exchange
-  std::unique_ptr<Exchange> exchange;
-  bool probes = false;                              // an exchange that only checks for messages
-  std::shared_ptr<StartCondition> start_condition;  // null if it may start at once
-  // A GPU carries it out, and the engine never sees it. `start_condition` is a DeviceCall.
-  bool on_device = false;
-  // A segmented call (segments.h) consists of several operations, which follow each other in the queue.
-  bool follows = false;  // a segment, but not the first one
-  // In the first segment: the other segments, in order. Shared like this operation.
-  std::vector<std::shared_ptr<Operation>> rest;
-  std::int64_t timeout_ns = 0;
-  bool started = false;
-  std::uint64_t recorded = 0;    // serial number in the recording; 0 if it is not recorded
-  std::int64_t deadline_ns = 0;  // set at the start, extended after progress
-  // When it first seemed that no more data could arrive. 0 if it does not seem so.
-  std::int64_t suspected_ns = 0;
-  // Number of extensions of the deadline because this rank was not running. See extend_deadline().
-  std::uint32_t extensions = 0;
-  // It has progressed since the driver last looked at the clock. Only the driver uses it.
-  bool progressed = false;
-  Status result;  // valid if `done` is true
-  std::atomic<bool> done = false;
-
-  // A new operation for the same call. Only for an operation that was never submitted.
-  std::shared_ptr<Operation> again() const;  // shared like the operations in the queue
-};
-
-class Engine;
-
-// Access to an engine for objects that may exist longer than the engine: streams that submit a call when they reach
-// it, and threads that detect the loss of a device. Any thread may use it, even one that must not call the CUDA
-// driver.
-class EngineHandle {
- public:
-  explicit EngineHandle(Engine& engine) : engine_(&engine) {}
-  // Same as Engine::submit() with Progress::kInBackground. kAborted: the engine has been destroyed.
-  Status submit(const std::shared_ptr<Operation>& operation);
-  void fail(const Error& error);  // same as Engine::fail(); no effect if the engine has been destroyed
-  void close();
-
- private:
-  std::mutex mutex_;  // held during calls of the engine, which are short
-  Engine* engine_;    // null if closed
-};
 
 // Determines whether the communicator's calls may be divided into segments.
 enum class Segmentation : std::uint8_t { kNone, kLongCalls };

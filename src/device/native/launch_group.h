@@ -31,7 +31,7 @@
 #include "base/call_tag.h"
 #include "cuda/resources.h"
 #include "device/rank_device.h"
-#include "engine/engine.h"
+#include "engine/start_condition.h"
 #include "executor/device_copies.h"
 #include "executor/device_program.h"
 #include "kernels/device/call.h"

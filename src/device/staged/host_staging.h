@@ -9,6 +9,7 @@
 #include "cuda/driver.h"
 #include "device/staged/staging.h"
 #include "engine/arguments.h"
+#include "engine/engine.h"
 #include "tutti/communicator.h"
 
 namespace tutti::detail {

@@ -35,7 +35,9 @@
 #include "cuda/pointer.h"
 #include "cuda/resources.h"
 #include "device/staged/staging_pool.h"
-#include "engine/engine.h"
+#include "engine/engine_handle.h"
+#include "engine/operation.h"
+#include "engine/start_condition.h"
 
 namespace tutti::detail {
 
