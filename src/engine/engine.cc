@@ -17,7 +17,6 @@ namespace tutti {
 namespace {
 
 constexpr std::int64_t kMaxSleepNs = 50'000'000;  // needed because a peer that has died rings no doorbell
-constexpr std::size_t kMaxQueued = 65536;         // maximum number of operations in progress on one communicator
 constexpr std::uint32_t kMovesPerLook = 64;       // rounds with progress between two looks at the clock
 constexpr std::uint32_t kRoundsPerClock = 64;     // pauses between two looks at the clock
 
@@ -39,14 +38,15 @@ Error as_call_error(Error error) {
 
 Engine::Engine(std::uint32_t rank, std::uint32_t ranks, Environment& environment, Connections& connections,
                Segmentation segmentation)
-    : rank_(rank),
-      ranks_(ranks),
-      environment_(environment),
-      recorder_(environment.recorder.get()),
-      connections_(connections),
-      segmentation_(segmentation),
+    : context_{.rank = rank,
+               .ranks = ranks,
+               .environment = environment,
+               .transport = *environment.transport,
+               .recorder = environment.recorder.get(),
+               .connections = connections,
+               .segmentation = segmentation},
       handle_(std::make_shared<EngineHandle>(*this)),
-      numbers_(ranks),
+      state_(context_),
       seen_live_ns_(ranks, kNeverNs),
       all_seen_ns_(kNeverNs) {
   if (environment.transport->mailboxes() == nullptr) return;
@@ -58,29 +58,27 @@ Engine::Engine(std::uint32_t rank, std::uint32_t ranks, Environment& environment
 Engine::~Engine() {
   handle_->close();
   {
-    const std::scoped_lock lock(mutex_);
+    const std::scoped_lock lock(state_.mutex);
     ending_ = true;
-    if (abort_unannounced_.load(std::memory_order_relaxed)) announce_abort();
-    if (!nothing_to_do()) {
-      aborted_.store(true, std::memory_order_relaxed);
-      announce_abort();
-    }
-    changed_.notify_all();
+    state_.failure.announce_again();
+    if (!state_.idle()) state_.failure.abort_remaining();
+    state_.role.notify_all();
   }
   if (progress_thread_.joinable()) progress_thread_.join();
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return !driven_ && waiting_drivers_.load() == 0; });
-  while (!nothing_to_do()) run(lock, Until::kDone);
+  std::unique_lock lock(state_.mutex);
+  state_.role.wait_until_unused(lock);
+  while (!state_.idle()) run(lock, Until::kDone);
 }
 
 Status Engine::submit(const std::shared_ptr<Operation>& operation, Progress progress) {
-  const std::scoped_lock lock(mutex_);
+  const std::scoped_lock lock(state_.mutex);
   TUTTI_ASSERT(!ending_);
-  if (abort_unannounced_.load(std::memory_order_relaxed)) announce_abort();
-  if (broken_) return *broken_;
-  if (queue_.size() + exchanges_.size() >= kMaxQueued) {
+  state_.failure.announce_again();
+  if (state_.failure.broken()) return *state_.failure.broken();
+  if (state_.queue.capacity() == 0) {
     return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
-                 fmt::format("{} operations are under way already: wait for some of them first", kMaxQueued)};
+                 fmt::format("{} operations are under way already: wait for some of them first",
+                             OperationQueue::kMaxOperations)};
   }
   if (progress == Progress::kInBackground && !progress_thread_.joinable()) {
     try {
@@ -89,29 +87,17 @@ Status Engine::submit(const std::shared_ptr<Operation>& operation, Progress prog
       return Error{ErrorCode::kSystem, ErrorScope::kCall, -1, describe_thread_start_error(error)};
     }
   }
-  // Sequence numbers are assigned after the operation is queued, because queueing may throw.
-  if (operation->plan != nullptr) {
-    queue_.push_back(operation);
-    operation->call.tag.sequence = ++last_sequence_;
-  } else {
-    exchanges_.push_back(operation);
-    for (Transfer& transfer : operation->transfers) {
-      transfer.tag.sequence = operation->probes ? numbers_.upcoming(transfer.peer, transfer.direction)
-                                                : numbers_.next(transfer.peer, transfer.direction);
-    }
-    if (operation->probes) ++probes_;
-  }
-  submitted_.fetch_add(1, std::memory_order_release);
-  if (driven_) environment_.transport->doorbell().ring();  // the driver may be asleep, and there is new work
+  state_.queue.add(operation);
+  if (state_.role.taken()) state_.role.wake_driver();  // there is new work
   if (progress == Progress::kByCaller) return {};
-  background_wanted_ = true;
-  changed_.notify_all();
+  state_.role.set_background_wanted(true);
+  state_.role.notify_all();
   return {};
 }
 
 Status Engine::wait(Operation& operation) {
   if (!operation.done.load(std::memory_order_acquire)) {
-    std::unique_lock lock(mutex_);
+    std::unique_lock lock(state_.mutex);
     drive(lock, operation);
   }
   return operation.result;
@@ -119,53 +105,28 @@ Status Engine::wait(Operation& operation) {
 
 bool Engine::test(Operation& operation) {
   if (operation.done.load(std::memory_order_acquire)) return true;
-  std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock.owns_lock() || driven_ || nothing_to_do()) return operation.done.load(std::memory_order_acquire);
-  driven_ = true;
-  run(lock, Until::kOnePoll);
-  driven_ = false;
-  changed_.notify_all();
+  std::unique_lock lock(state_.mutex, std::try_to_lock);
+  if (!lock.owns_lock() || state_.role.taken() || state_.idle()) return operation.done.load(std::memory_order_acquire);
+  drive_once(lock, Until::kOnePoll);
   return operation.done.load(std::memory_order_acquire);
 }
 
-void Engine::abort() noexcept {
-  aborted_.store(true, std::memory_order_seq_cst);
-  if (recorder_ != nullptr) runs_through([&] { recorder_->aborted(); });
-  announce_abort();
-  const std::scoped_lock lock(mutex_);
-  if (broken_) return;
-  // Short enough to need no allocation.
-  broken_ = Error{ErrorCode::kAborted, ErrorScope::kCommunicator, -1, "aborted"};
-  runs_through([&] { broken_->message = "abort() was called on this communicator"; });
-}
-
 void Engine::fail(const Error& error) noexcept {
-  const std::scoped_lock lock(mutex_);
-  if (broken_) return;
-  broken_ = copy_of(error);
-  announce_abort();
-  submitted_.fetch_add(1, std::memory_order_release);  // makes the driver check broken_ again
-}
-
-// Notifies the peers and wakes the driver. The transport may be unable to notify the peers if it has no memory.
-// Then the next call tries again.
-void Engine::announce_abort() noexcept {
-  const bool announced = runs_through([&] { environment_.transport->announce_abort(); });
-  abort_unannounced_.store(!announced, std::memory_order_relaxed);
-  runs_through([&] { environment_.transport->doorbell().ring(); });
+  const std::scoped_lock lock(state_.mutex);
+  if (state_.failure.broken()) return;
+  state_.failure.set_broken(error);
+  state_.failure.announce_abort();
+  state_.queue.note_change();  // makes the driver check broken() again
 }
 
 void Engine::end_all() noexcept {
-  std::unique_lock lock(mutex_);
-  while (!nothing_to_do()) {
-    if (driven_) {
-      changed_.wait(lock);
-      continue;
+  std::unique_lock lock(state_.mutex);
+  while (!state_.idle()) {
+    if (state_.role.taken()) {
+      state_.role.wait_for_change(lock);
+    } else {
+      drive_once(lock, Until::kDone);
     }
-    driven_ = true;
-    run(lock, Until::kDone);
-    driven_ = false;
-    changed_.notify_all();
   }
 }
 
@@ -173,69 +134,60 @@ Status Engine::finalize() {
   while (true) {
     std::shared_ptr<Operation> last;  // shared with the queue
     {
-      std::unique_lock lock(mutex_);
-      if (drives_unqueued_) {
-        waiting_drivers_.fetch_add(1);
-        changed_.wait(lock, [this] { return !drives_unqueued_; });
-        waiting_drivers_.fetch_sub(1);
-        changed_.notify_all();  // wake threads that did not drive because of waiting_drivers_
+      std::unique_lock lock(state_.mutex);
+      if (state_.role.unqueued()) {
+        state_.role.wait_for_end_of_unqueued(lock);
         continue;
       }
-      if (nothing_to_do()) {
-        if (broken_) return *broken_;
-        broken_ = Error{ErrorCode::kInvalidArgument, ErrorScope::kCommunicator, -1,
-                        "finalize() was called on this communicator: it takes no more calls"};
-        environment_.transport->announce_leave();  // there is no driver, because no work is in progress
+      if (state_.idle()) {
+        if (state_.failure.broken()) return *state_.failure.broken();
+        state_.failure.set_broken({ErrorCode::kInvalidArgument, ErrorScope::kCommunicator, -1,
+                                   "finalize() was called on this communicator: it takes no more calls"});
+        context_.transport.announce_leave();  // there is no driver, because no work is in progress
         return {};
       }
-      last = queue_.empty() ? exchanges_.back() : queue_.back();
+      last = state_.queue.last();
     }
     static_cast<void>(wait(*last));
   }
 }
 
 std::size_t Engine::capacity() {
-  const std::scoped_lock lock(mutex_);
-  return kMaxQueued - std::min(kMaxQueued, queue_.size() + exchanges_.size());
+  const std::scoped_lock lock(state_.mutex);
+  return state_.queue.capacity();
 }
 
 std::optional<Error> Engine::broken() {
-  const std::scoped_lock lock(mutex_);
-  return broken_;
+  const std::scoped_lock lock(state_.mutex);
+  return state_.failure.broken();
 }
 
 // Becomes the driver as soon as there is no other driver, and drives until the operation is done.
 void Engine::drive(std::unique_lock<std::mutex>& lock, Operation& until_done) {
   const auto done = [&] { return until_done.done.load(std::memory_order_acquire); };
-  if (driven_) {
-    waiting_drivers_.fetch_add(1);
-    environment_.transport->doorbell().ring();  // the driver may be asleep
-    changed_.wait(lock, [&] { return done() || !driven_; });
-    waiting_drivers_.fetch_sub(1);
-  }
-  if (done()) {
-    changed_.notify_all();  // wake threads that did not drive because of waiting_drivers_
-    return;
-  }
-  driven_ = true;
+  if (state_.role.taken()) state_.role.wait_for_role(lock, [&] { return done() || !state_.role.taken(); });
+  if (done()) return state_.role.notify_all();
+  state_.role.take();
   while (!done()) run(lock, Until::kDone);
-  driven_ = false;
-  changed_.notify_all();
+  state_.role.release();
+}
+
+// Becomes the driver for one run(). No other thread may drive.
+void Engine::drive_once(std::unique_lock<std::mutex>& lock, Until until) noexcept {
+  state_.role.take();
+  run(lock, until);
+  state_.role.release();
 }
 
 void Engine::background() {
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock(state_.mutex);
   while (!ending_) {
-    const bool mine = !driven_ && waiting_drivers_.load() == 0 && background_wanted_ && !nothing_to_do();
-    if (!mine) {
-      if (nothing_to_do()) background_wanted_ = false;
-      changed_.wait(lock);
-      continue;
+    if (state_.idle()) state_.role.set_background_wanted(false);
+    if (state_.role.taken() || state_.role.wanted() || !state_.role.background_wanted()) {
+      state_.role.wait_for_change(lock);
+    } else {
+      drive_once(lock, Until::kWanted);
     }
-    driven_ = true;
-    run(lock, Until::kWanted);
-    driven_ = false;
-    changed_.notify_all();
   }
 }
 
@@ -255,28 +207,24 @@ void Engine::run(std::unique_lock<std::mutex>& lock, Until until) noexcept {
   lock.lock();
   if (ended.operation == nullptr) return;
   const Status& result = ended.operation->result;
-  if (!result.ok() && result.error().scope >= ErrorScope::kConnection && !broken_) broken_ = copy_of(result.error());
-  if (ended.operation->plan == nullptr && !ended.operation->probes) give_back_numbers(*ended.operation);
-  remove(*ended.operation);
+  if (!result.ok() && result.error().scope >= ErrorScope::kConnection) state_.failure.set_broken(result.error());
+  if (ended.operation->plan == nullptr && !ended.operation->probes) state_.queue.give_back_numbers(*ended.operation);
+  state_.queue.remove(*ended.operation);
   ended.operation->done.store(true, std::memory_order_release);
-  if (waiting_drivers_.load() > 0) changed_.notify_all();
+  if (state_.role.wanted()) state_.role.notify_all();
 }
 
 // One turn of run(). Returns without the lock.
 Engine::EndedOperation Engine::advance(std::unique_lock<std::mutex>& lock, Until until) {
-  active_.clear();
-  if (!queue_.empty()) active_.push_back(queue_.front());
-  const auto probes = [](const std::shared_ptr<Operation>& operation) { return operation->probes; };
-  std::remove_copy_if(exchanges_.begin(), exchanges_.end(), std::back_inserter(active_), probes);
-  if (probes_ > 0) renumber_probes();
-  std::optional<Error> broken = broken_;
+  state_.queue.list_active(active_);
+  std::optional<Error> broken = state_.failure.broken();
   // Read under the lock: operations that are submitted later are not in active_, so the driver must notice them.
-  const std::uint32_t submitted = submitted_.load(std::memory_order_relaxed);
+  const std::uint32_t submitted = state_.queue.changes();
   lock.unlock();
   EndedOperation ended = broken ? break_off(*broken) : drive_active(until, submitted);
   if (ended.error) escalate_mismatch(*ended.operation, *ended.error);
   if (ended.operation != nullptr && ended.operation->probes && !ended.error) {
-    const std::scoped_lock again(mutex_);
+    const std::scoped_lock again(state_.mutex);
     if (ended.operation->exchange->is_stale()) {
       ended.operation->exchange->look_again();
       ended = {};
@@ -288,38 +236,23 @@ Engine::EndedOperation Engine::advance(std::unique_lock<std::mutex>& lock, Until
 // Called in an exception handler, with the lock held. The state of the operations is unknown, so the communicator
 // breaks.
 Engine::EndedOperation Engine::end_by_exception() noexcept {
-  const auto rank = static_cast<std::int32_t>(rank_);
+  const auto rank = static_cast<std::int32_t>(context_.rank);
   Error error = error_of_exception(ErrorScope::kCommunicator, rank, "an internal failure of this rank");
-  if (!broken_) broken_ = copy_of(error);
-  EndedOperation ended{.operation = queue_.empty() ? nullptr : queue_.front(), .error = std::move(error)};
-  if (ended.operation == nullptr && !exchanges_.empty()) ended.operation = exchanges_.front();
+  state_.failure.set_broken(error);
+  EndedOperation ended{.operation = state_.queue.first(), .error = std::move(error)};
   if (ended.operation != nullptr && ended.operation->plan != nullptr && ended.operation->started) {
     const CallFailure failure{.code = ErrorCode::kSystem, .culprit = rank};
-    runs_through([&] { environment_.transport->leave_call(ended.operation->call.tag, failure); });
+    runs_through([&] { context_.transport.leave_call(ended.operation->call.tag, failure); });
   }
-  announce_abort();
+  state_.failure.announce_abort();
   return ended;
 }
 
-// Probes check for messages behind all receives, even those that were submitted after the probe. So renumber the
-// probes and put them at the end of active_. Called with the lock held.
-void Engine::renumber_probes() {
-  for (const auto& probe : exchanges_) {
-    if (!probe->probes) continue;
-    active_.push_back(probe);
-    if (probe->exchange != nullptr) probe->exchange->renumber();
-    for (Transfer& transfer : probe->transfers) {  // of an operation that has not started
-      transfer.tag.sequence = numbers_.upcoming(transfer.peer, transfer.direction);
-    }
-  }
-}
-
-// Ends an operation that was waiting or in progress when the communicator broke. If it is a collective that has
-// started, its peers are notified.
+// Ends an operation that was waiting or in progress when the communicator broke, and notifies its peers.
 Engine::EndedOperation Engine::break_off(const Error& broken) {
   const std::shared_ptr<Operation>& operation = active_.front();  // shared like the operations in the queue
   if (operation->started && operation->plan != nullptr) {
-    environment_.transport->leave_call(operation->call.tag, CallFailure{.code = broken.code, .culprit = broken.rank});
+    context_.transport.leave_call(operation->call.tag, CallFailure{.code = broken.code, .culprit = broken.rank});
   }
   return {.operation = operation, .error = broken};
 }
@@ -335,16 +268,16 @@ Engine::EndedOperation Engine::drive_active(Until until, std::uint32_t submitted
       if (!moved) ended = check_clock_and_peers();
       break;
     }
-    if (until == Until::kWanted && waiting_drivers_.load() > 0) break;
-    if (submitted_.load(std::memory_order_acquire) != submitted) break;  // there may be a new operation to poll
+    if (until == Until::kWanted && state_.role.wanted()) break;
+    if (state_.queue.changes() != submitted) break;  // there may be a new operation to poll
     if (moved) {
-      environment_.waiter->reset(idle, environment_.transport->doorbell());
+      context_.environment.waiter->reset(idle, context_.transport.doorbell());
       continue;
     }
     ended = pause(idle);
     if (ended.operation != nullptr) break;
   }
-  environment_.waiter->reset(idle, environment_.transport->doorbell());
+  context_.environment.waiter->reset(idle, context_.transport.doorbell());
   return ended;
 }
 
@@ -357,7 +290,7 @@ Engine::EndedOperation Engine::poll_active(bool& moved) {
       if ((operation->start_condition != nullptr && !operation->start_condition->open()) ||
           (exchange && exchanges_wait)) {
         exchanges_wait |= exchange;
-        if (aborted_.load(std::memory_order_relaxed)) {
+        if (state_.failure.aborted()) {
           return {.operation = operation, .error = aborted_error(operation->call)};
         }
         continue;
@@ -384,13 +317,13 @@ Engine::EndedOperation Engine::poll_active(bool& moved) {
 // success.
 std::optional<Error> Engine::disagreement_at_the_end(const Operation& operation) {
   if (operation.plan == nullptr || !has_root(operation.plan->shape.collective.kind)) return std::nullopt;
-  const FailureAnalyzer analyzer(rank_, ranks_, *environment_.transport);
+  const FailureAnalyzer analyzer = context_.analyzer();
   auto diagnosis = analyzer.mismatch(operation.call);
   const auto other = diagnosis || marks_ == nullptr ? std::nullopt : marks_->disagreement();
   // The tag is empty because the peer's board no longer has it.
   if (other) diagnosis = analyzer.bad_message(operation.call, {.peer = *other, .tag = {}});
   if (!diagnosis) return std::nullopt;
-  environment_.transport->leave_call(operation.call.tag, diagnosis->failure);
+  context_.transport.leave_call(operation.call.tag, diagnosis->failure);
   return std::move(diagnosis->error);
 }
 
@@ -398,32 +331,32 @@ std::optional<Error> Engine::disagreement_at_the_end(const Operation& operation)
 // are notified.
 std::optional<Error> Engine::start(Operation& operation) {
   operation.started = true;
-  last_clock_ns_ = environment_.clock->now_ns();
+  last_clock_ns_ = context_.environment.clock->now_ns();
   operation.deadline_ns = last_clock_ns_ + operation.timeout_ns;
-  if (recorder_ != nullptr) record_begin(operation);
+  if (context_.recorder != nullptr) record_begin(operation);
   if (operation.plan == nullptr) {
     for (Transfer& transfer : operation.transfers) {
-      if (Status opened = open(transfer, connections_); !opened.ok()) return as_call_error(opened.error());
+      if (Status opened = open(transfer, context_.connections); !opened.ok()) return as_call_error(opened.error());
     }
-    operation.exchange =
-        std::make_unique<Exchange>(std::move(operation.transfers), operation.own, *environment_.transport, numbers_,
-                                   operation.probes ? Exchange::Purpose::kProbe : Exchange::Purpose::kTransfer);
+    operation.exchange = std::make_unique<Exchange>(
+        std::move(operation.transfers), operation.own, context_.transport, state_.queue.numbers(),
+        operation.probes ? Exchange::Purpose::kProbe : Exchange::Purpose::kTransfer);
     return std::nullopt;
   }
   if (operation.by_mailbox) {
     running_ = mailboxes_.get();
-    environment_.transport->enter_call(operation.call.tag, {});
+    context_.transport.enter_call(operation.call.tag, {});
     running_->start(operation.call);
     return std::nullopt;
   }
-  if (Status opened = open(*operation.plan, connections_); !opened.ok()) {
-    environment_.transport->enter_call(operation.call.tag, {});
-    environment_.transport->leave_call(
-        operation.call.tag, CallFailure{.code = opened.error().code, .culprit = static_cast<std::int32_t>(rank_)});
+  if (Status opened = open(*operation.plan, context_.connections); !opened.ok()) {
+    context_.transport.enter_call(operation.call.tag, {});
+    context_.transport.leave_call(operation.call.tag, CallFailure{.code = opened.error().code,
+                                                                  .culprit = static_cast<std::int32_t>(context_.rank)});
     return as_call_error(opened.error());
   }
   if (execution_plan_ != operation.plan) {
-    plan_execution_ = std::make_unique<PlanExecution>(*operation.plan, *environment_.transport);
+    plan_execution_ = std::make_unique<PlanExecution>(*operation.plan, context_.transport);
     execution_plan_ = operation.plan;
   }
   running_ = plan_execution_.get();
@@ -432,26 +365,26 @@ std::optional<Error> Engine::start(Operation& operation) {
     running_ = single_copy_.get();
   }
   running_->start(operation.call);
-  environment_.transport->enter_call(operation.call.tag, running_->offered(operation.call));
+  context_.transport.enter_call(operation.call.tag, running_->offered(operation.call));
   // Peers whose short calls need no data from this rank check the marks and not the boards. See run_short().
   const bool marked = operation.direct || marks_ == nullptr;
   if (!marked && has_root(operation.plan->shape.collective.kind)) marks_->show_tag(operation.call.tag);
-  if (std::exchange(last_failed_, false)) connections_.drop_stale(operation.call.tag);
+  if (std::exchange(last_failed_, false)) context_.connections.drop_stale(operation.call.tag);
   return std::nullopt;
 }
 
 // Returns an error if abort() was called on this rank.
 std::optional<Error> Engine::own_abort(const Operation& operation) {
-  if (!aborted_.load(std::memory_order_acquire)) return std::nullopt;
+  if (!state_.failure.aborted(std::memory_order_acquire)) return std::nullopt;
   if (operation.plan != nullptr) {
-    environment_.transport->leave_call(operation.call.tag, CallFailure{.code = ErrorCode::kAborted, .culprit = -1});
+    context_.transport.leave_call(operation.call.tag, CallFailure{.code = ErrorCode::kAborted, .culprit = -1});
   }
   return aborted_error(operation.call);
 }
 
 std::optional<Error> Engine::poll(Operation& operation, bool& moved) {
-  if (aborted_.load(std::memory_order_relaxed)) return own_abort(operation);  // checked at every poll
-  const FailureAnalyzer analyzer(rank_, ranks_, *environment_.transport);
+  if (state_.failure.aborted()) return own_abort(operation);  // checked at every poll
+  const FailureAnalyzer analyzer = context_.analyzer();
   if (operation.plan == nullptr) {
     moved = operation.exchange->progress();
     if (!operation.exchange->bad_message()) return std::nullopt;
@@ -465,7 +398,7 @@ std::optional<Error> Engine::poll(Operation& operation, bool& moved) {
 
 Engine::EndedOperation Engine::pause(Idle& idle) {
   const std::uint32_t sleeps_before = idle.sleeps;
-  environment_.waiter->pause(idle, environment_.transport->doorbell(), kMaxSleepNs);
+  context_.environment.waiter->pause(idle, context_.transport.doorbell(), kMaxSleepNs);
   if (idle.rounds % kRoundsPerClock != 0 && idle.sleeps == sleeps_before) return {};
   return check_clock_and_peers();
 }

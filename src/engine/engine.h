@@ -9,9 +9,8 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
+#include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -21,7 +20,7 @@
 #include <vector>
 
 #include "engine/engine_handle.h"
-#include "engine/failure_analyzer.h"
+#include "engine/engine_state.h"
 #include "engine/operation.h"
 #include "executor/exchange.h"
 #include "executor/inline_collective.h"
@@ -31,9 +30,6 @@
 #include "tutti/communicator.h"
 
 namespace tutti {
-
-// Determines whether the communicator's calls may be divided into segments.
-enum class Segmentation : std::uint8_t { kNone, kLongCalls };
 
 class Engine {
  public:
@@ -50,7 +46,7 @@ class Engine {
   Status submit(const std::shared_ptr<Operation>& operation, Progress progress);
   // Number of further operations that can be submitted now.
   std::size_t capacity();
-  std::uint32_t rank() const { return rank_; }
+  std::uint32_t rank() const { return context_.rank; }
   const std::shared_ptr<EngineHandle>& handle() const { return handle_; }
   Status wait(Operation& operation);
   // Submits a collective that needs no messages, and waits for it. This is the fastest path if no other operation
@@ -74,7 +70,7 @@ class Engine {
   Result<bool> look_at_receiver(Transfer send);
 
   // Any thread may call this.
-  void abort() noexcept;
+  void abort() noexcept { state_.failure.abort(state_.mutex); }
   // Reports that this rank can no longer take part. The peers see the same as after abort(), and this rank's calls
   // fail with `error`. Any thread may call this.
   void fail(const Error& error) noexcept;
@@ -101,8 +97,8 @@ class Engine {
   };
 
   void drive(std::unique_lock<std::mutex>& lock, Operation& until_done);
+  void drive_once(std::unique_lock<std::mutex>& lock, Until until) noexcept;
   void background();
-  bool nothing_to_do() const { return queue_.empty() && exchanges_.empty() && !drives_unqueued_; }
   template <class TaskType>
   void start_short(TaskType& running, const Call& call, std::uint64_t& waited_until);
   void poll_with_pauses(std::uint32_t submitted);
@@ -112,9 +108,6 @@ class Engine {
   void run(std::unique_lock<std::mutex>& lock, Until until) noexcept;
   EndedOperation advance(std::unique_lock<std::mutex>& lock, Until until);
   EndedOperation end_by_exception() noexcept;
-  void announce_abort() noexcept;
-  void give_back_numbers(const Operation& operation) noexcept;
-  void renumber_probes();
   EndedOperation break_off(const Error& broken);
   EndedOperation drive_active(Until until, std::uint32_t submitted);
   EndedOperation poll_active(bool& moved);
@@ -142,46 +135,19 @@ class Engine {
   void record_begin(Operation& operation);
   void record_end(Operation& operation, const Status& result);
   void record_waits(std::int64_t now_ns);
-  void remove(const Operation& operation);
   Error give_up(const Operation& operation, Diagnosis diagnosis);
   void wait_for_peers(std::int64_t latest_ns,
                       const std::function<bool(std::uint32_t peer, const PeerStatus& status)>& wanted);
   void reclaim_memory(Operation& operation, ErrorScope scope);
   void recall_all();
 
-  std::uint32_t rank_;
-  std::uint32_t ranks_;
-  Environment& environment_;
-  Recorder* const recorder_;  // the environment's recorder; null if nothing is recorded
-  Connections& connections_;
-  const Segmentation segmentation_;
-  std::atomic<bool> aborted_{false};
-  // This rank has given up, but its peers could not be notified yet.
-  std::atomic<bool> abort_unannounced_{false};
+  const EngineContext context_;
   std::atomic<bool> beside_devices_{false};  // only affects the wording of messages
   // Shared with streams, which may keep it for longer than the engine exists.
   const std::shared_ptr<EngineHandle> handle_;
-
-  std::mutex mutex_;
-  // Signaled when the driver has stopped, an operation is done, the queue is filled, or the engine ends.
-  std::condition_variable changed_;
-  // Collectives and exchanges. Shared with the callers' Work objects, which may be destroyed first.
-  std::deque<std::shared_ptr<Operation>> queue_;
-  std::vector<std::shared_ptr<Operation>> exchanges_;
-  std::uint64_t last_sequence_ = 0;
+  EngineState state_;
   std::atomic<std::uint64_t> last_good_{0};  // written by the driver
-  PairNumbers numbers_;
-  std::uint32_t probes_ = 0;  // number of exchanges in progress that only check for messages
-  bool driven_ = false;       // a thread drives
-  // The driver runs a short call or a check for a message, which is in no queue.
-  bool drives_unqueued_ = false;
-  std::atomic<std::uint32_t> waiting_drivers_{0};  // number of threads that wait to drive
-  // Number of operations submitted so far. The driver compares it to detect new operations.
-  std::atomic<std::uint32_t> submitted_{0};
-  // An operation was submitted for which no thread may wait.
-  bool background_wanted_ = false;
-  bool ending_ = false;
-  std::optional<Error> broken_;
+  bool ending_ = false;                      // guarded by the mutex of state_
   std::thread progress_thread_;
   // The first collective of the queue and all exchanges. Only the driver uses it.
   std::vector<std::shared_ptr<Operation>> active_;

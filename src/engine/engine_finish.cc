@@ -19,22 +19,12 @@ constexpr std::int64_t kReclaimTimeoutNs = 1'000'000'000;
 
 }  // namespace
 
-// Makes the sequence numbers of transfers that have not started available to later transfers. Called with the lock
-// held.
-void Engine::give_back_numbers(const Operation& operation) noexcept {
-  if (operation.exchange != nullptr) return operation.exchange->give_back_numbers();
-  // it never started, because a connection could not be opened
-  for (std::size_t i = operation.transfers.size(); i-- > 0;) {
-    const Transfer& transfer = operation.transfers[i];
-    numbers_.give_back(transfer.peer, transfer.direction, transfer.tag.sequence);
-  }
-}
-
 // Carries out the consequences of `result` for the peers, for the memory of the call and for its stream. Never
 // throws. If a step fails, the operation fails and the communicator breaks, because the peers may not have been
 // notified.
 void Engine::finish(Operation& operation, Status result) noexcept {
-  if (!result.ok()) runs_through([&] { environment_.log.write(LogLevel::kInfo, "{}", to_string(result.error())); });
+  if (!result.ok())
+    runs_through([&] { context_.environment.log.write(LogLevel::kInfo, "{}", to_string(result.error())); });
   const ErrorScope scope = result.ok() ? ErrorScope::kCall : result.error().scope;
   try {
     if (result.ok()) {
@@ -43,19 +33,19 @@ void Engine::finish(Operation& operation, Status result) noexcept {
       abandon(operation, scope);
     }
   } catch (...) {
-    const auto rank = static_cast<std::int32_t>(rank_);
+    const auto rank = static_cast<std::int32_t>(context_.rank);
     Error error = result.ok() ? error_of_exception(ErrorScope::kCommunicator, rank, "the end of a call")
                               : std::move(result).error();
     error.scope = std::max(error.scope, ErrorScope::kCommunicator);  // the next line makes the peers treat it as such
     result = std::move(error);
-    announce_abort();
+    state_.failure.announce_abort();
     runs_through([&] { abandon(operation, ErrorScope::kCommunicator); });
   }
   const bool fell = !operation.started && call_has_failed(operation);
   if (operation.start_condition != nullptr)
     fell ? operation.start_condition->dropped() : operation.start_condition->ended(result);
   if (operation.plan != nullptr) last_error_ = result.ok() ? std::nullopt : std::optional(copy_of(result.error()));
-  if (recorder_ != nullptr) runs_through([&] { record_end(operation, result); });
+  if (context_.recorder != nullptr) runs_through([&] { record_end(operation, result); });
   operation.result = std::move(result);
 }
 
@@ -67,7 +57,7 @@ void Engine::conclude(Operation& operation) {
   if (marks_ != nullptr && !has_root(operation.plan->shape.collective.kind)) {
     marks_->note_all_entered(operation.call.tag.sequence);
   }
-  environment_.transport->leave_call(operation.call.tag, std::nullopt);
+  context_.transport.leave_call(operation.call.tag, std::nullopt);
   last_good_.store(operation.call.tag.sequence, std::memory_order_release);
 }
 
@@ -88,12 +78,12 @@ void Engine::reclaim_memory(Operation& operation, ErrorScope scope) {
   const bool shown = !collective || (running_ != nullptr && running_->shows_output());
   const bool mapped = collective && (operation.direct || operation.call.output_window.window != 0);
   const std::uint64_t sequence = operation.call.tag.sequence;
-  std::int64_t begin_ns = environment_.clock->now_ns();
+  std::int64_t begin_ns = context_.environment.clock->now_ns();
   const auto recalled = [&](std::uint32_t peer) {
     return collective ? running_->revoke_output(peer) : operation.exchange->revoke_output(peer);
   };
   // Request it from all peers at once.
-  for (std::uint32_t peer = 0; shown && peer < ranks_; ++peer) static_cast<void>(recalled(peer));
+  for (std::uint32_t peer = 0; shown && peer < context_.ranks; ++peer) static_cast<void>(recalled(peer));
   if (scope >= ErrorScope::kConnection) {  // all operations in progress end, and wait together
     if (broken_since_ns_ == 0) {
       recall_all();
@@ -108,8 +98,8 @@ void Engine::reclaim_memory(Operation& operation, ErrorScope scope) {
     const bool outside = collective && (status.left >= sequence || status.entered < sequence);
     const bool back = !shown || recalled(peer);
     if (mapped && !outside) return false;
-    return back ||
-           ((outside || status.life != PeerLife::kLive) && environment_.clock->now_ns() - begin_ns > kBoardDelayNs);
+    return back || ((outside || status.life != PeerLife::kLive) &&
+                    context_.environment.clock->now_ns() - begin_ns > kBoardDelayNs);
   };
   // std::ref, so that no memory is allocated.
   if (shown || mapped) wait_for_peers(begin_ns + kReclaimTimeoutNs, std::ref(lets_go));
@@ -119,19 +109,9 @@ void Engine::reclaim_memory(Operation& operation, ErrorScope scope) {
 
 void Engine::recall_all() {
   for (const std::shared_ptr<Operation>& operation : active_) {
-    for (std::uint32_t peer = 0; operation->exchange != nullptr && peer < ranks_; ++peer) {
+    for (std::uint32_t peer = 0; operation->exchange != nullptr && peer < context_.ranks; ++peer) {
       static_cast<void>(operation->exchange->revoke_output(peer));
     }
-  }
-}
-
-void Engine::remove(const Operation& operation) {
-  if (operation.plan != nullptr) {
-    TUTTI_ASSERT(queue_.front().get() == &operation);
-    queue_.pop_front();
-  } else {
-    std::erase_if(exchanges_, [&](const auto& each) { return each.get() == &operation; });
-    if (operation.probes) --probes_;
   }
 }
 

@@ -43,14 +43,14 @@ std::optional<Diagnosis> confirmed(Operation& operation, std::optional<Diagnosis
 bool Engine::must_look_at_receivers(const Collective& collective) const {
   if (!has_root(collective.kind)) return false;
   const bool from_root = row_of(collective.kind).root == RootHas::kTheInput;
-  const bool only_sends = (rank_ == collective.root) == from_root;
-  return only_sends && environment_.clock->now_ns() - all_seen_ns_ >= kSeenLiveNs;
+  const bool only_sends = (context_.rank == collective.root) == from_root;
+  return only_sends && context_.environment.clock->now_ns() - all_seen_ns_ >= kSeenLiveNs;
 }
 
 bool Engine::is_gone(std::uint32_t receiver) {
   std::int64_t& seen_ns = seen_live_ns_[receiver];
   if (last_clock_ns_ - seen_ns < kSeenLiveNs) return false;
-  if (environment_.transport->peer_status(receiver).life != PeerLife::kLive) return true;
+  if (context_.transport.peer_status(receiver).life != PeerLife::kLive) return true;
   seen_ns = last_clock_ns_;
   return false;
 }
@@ -59,8 +59,8 @@ bool Engine::is_gone(std::uint32_t receiver) {
 // root reads all of theirs, so every peer is checked.
 bool Engine::any_peer_gone() {
   all_seen_ns_ = last_clock_ns_;
-  for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
-    if (peer != rank_ && is_gone(peer)) return true;
+  for (std::uint32_t peer = 0; peer < context_.ranks; ++peer) {
+    if (peer != context_.rank && is_gone(peer)) return true;
   }
   return false;
 }
@@ -79,7 +79,7 @@ bool Engine::sends_to_gone_peer(const BoundPlan& plan) {
 // an error. The same is true for a collective with a root, in which some ranks only send. In all other collectives
 // each rank waits for the others.
 std::optional<Error> Engine::look_at_receivers(const Operation& operation) {
-  const FailureAnalyzer analyzer(rank_, ranks_, *environment_.transport);
+  const FailureAnalyzer analyzer = context_.analyzer();
   if (operation.plan == nullptr) {
     for (const Transfer& transfer : operation.exchange->transfers()) {
       if (transfer.direction != Direction::kSend || !is_gone(transfer.peer)) continue;
@@ -96,7 +96,7 @@ std::optional<Error> Engine::look_at_receivers(const Operation& operation) {
 // Looks at the clock, and from time to time at the peers. Ends an operation if its deadline has passed or its peers
 // are gone.
 Engine::EndedOperation Engine::check_clock_and_peers() {
-  const std::int64_t now_ns = environment_.clock->now_ns();
+  const std::int64_t now_ns = context_.environment.clock->now_ns();
   const std::int64_t gap_ns = now_ns - std::exchange(last_clock_ns_, now_ns);
   bool late = false;
   for (const std::shared_ptr<Operation>& operation : active_) {
@@ -106,19 +106,19 @@ Engine::EndedOperation Engine::check_clock_and_peers() {
       operation->deadline_ns = now_ns + operation->timeout_ns;
       operation->extensions = 0;
       operation->suspected_ns = 0;
-      if (recorder_ != nullptr) recorder_->moved();
+      if (context_.recorder != nullptr) context_.recorder->moved();
     }
     extend_deadline(*operation, now_ns, gap_ns);
     late |= now_ns >= operation->deadline_ns;
   }
   if (!late && now_ns - last_look_ns_ < kLookEveryNs) return {};
   last_look_ns_ = now_ns;
-  environment_.transport->pump();
+  context_.transport.pump();
   for (const std::shared_ptr<Operation>& operation : active_) {
     if (auto error = operation->started ? look_at(*operation, now_ns) : look_at_start_condition(*operation))
       return {.operation = operation, .error = std::move(error)};
   }
-  if (recorder_ != nullptr && recorder_->should_record_wait(now_ns)) record_waits(now_ns);
+  if (context_.recorder != nullptr && context_.recorder->should_record_wait(now_ns)) record_waits(now_ns);
   return {};
 }
 
@@ -134,14 +134,14 @@ void Engine::extend_deadline(Operation& operation, std::int64_t now_ns, std::int
 std::optional<Error> Engine::look_at(Operation& operation, std::int64_t now_ns) {
   const bool late = now_ns >= operation.deadline_ns;
   const std::int64_t timeout_ms = operation.timeout_ns / 1'000'000;
-  const FailureAnalyzer analyzer(rank_, ranks_, *environment_.transport);
+  const FailureAnalyzer analyzer = context_.analyzer();
   if (operation.plan == nullptr) {
     // A connection that the peer opened before it left may arrive after the peer's close frame.
     auto diagnosis = confirmed(operation, analyzer.look(*operation.exchange), now_ns, kSuspicionNs);
     if (!diagnosis && late) diagnosis = analyzer.timed_out(*operation.exchange, timeout_ms);
     return diagnosis ? std::optional(std::move(diagnosis->error)) : std::nullopt;
   }
-  connections_.drop_stale(operation.call.tag);
+  context_.connections.drop_stale(operation.call.tag);
   std::optional<Diagnosis> diagnosis = analyzer.look(operation.call);
   if (!diagnosis)
     diagnosis =
@@ -165,15 +165,14 @@ std::string_view Engine::hint_for(const Operation& operation) const {
 Error Engine::give_up(const Operation& operation, Diagnosis diagnosis) {
   if (diagnosis.failure.code == ErrorCode::kMismatch) {
     const std::uint64_t sequence = operation.call.tag.sequence;
-    const std::int64_t latest_ns = std::min(environment_.clock->now_ns() + kAllEnterNs, operation.deadline_ns);
+    const std::int64_t latest_ns = std::min(context_.environment.clock->now_ns() + kAllEnterNs, operation.deadline_ns);
     const auto entered = [&](std::uint32_t, const PeerStatus& status) {
       return status.life != PeerLife::kLive || status.entered >= sequence;
     };
     wait_for_peers(latest_ns, std::ref(entered));
-    if (auto settled = FailureAnalyzer(rank_, ranks_, *environment_.transport).mismatch(operation.call))
-      diagnosis = std::move(*settled);
+    if (auto settled = context_.analyzer().mismatch(operation.call)) diagnosis = std::move(*settled);
   }
-  environment_.transport->leave_call(operation.call.tag, diagnosis.failure);
+  context_.transport.leave_call(operation.call.tag, diagnosis.failure);
   return std::move(diagnosis.error);
 }
 
@@ -181,14 +180,14 @@ Error Engine::give_up(const Operation& operation, Diagnosis diagnosis) {
 void Engine::wait_for_peers(std::int64_t latest_ns,
                             const std::function<bool(std::uint32_t, const PeerStatus&)>& wanted) {
   Idle idle;
-  for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
-    while (peer != rank_ && environment_.clock->now_ns() < latest_ns) {
-      const PeerStatus status = environment_.transport->peer_status(peer);
+  for (std::uint32_t peer = 0; peer < context_.ranks; ++peer) {
+    while (peer != context_.rank && context_.environment.clock->now_ns() < latest_ns) {
+      const PeerStatus status = context_.transport.peer_status(peer);
       if (wanted(peer, status)) break;
-      environment_.waiter->pause(idle, environment_.transport->doorbell(), 1'000'000);
+      context_.environment.waiter->pause(idle, context_.transport.doorbell(), 1'000'000);
     }
   }
-  environment_.waiter->reset(idle, environment_.transport->doorbell());
+  context_.environment.waiter->reset(idle, context_.transport.doorbell());
 }
 
 }  // namespace tutti

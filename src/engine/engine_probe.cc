@@ -17,57 +17,37 @@ constexpr std::chrono::milliseconds kMaxDriverWait{20};
 // Created with the lock held.
 class UnqueuedDrive {
  public:
-  UnqueuedDrive(std::unique_lock<std::mutex>& lock, bool& driven, bool& between_queues,
-                std::condition_variable& changed)
-      : lock_(lock), driven_(driven), drives_unqueued_(between_queues), changed_(changed) {
-    driven_ = drives_unqueued_ = true;
+  UnqueuedDrive(std::unique_lock<std::mutex>& lock, DriverRole& role) : lock_(lock), role_(role) {
+    role_.take_unqueued();
   }
   ~UnqueuedDrive() {
     if (!lock_.owns_lock()) lock_.lock();
-    driven_ = drives_unqueued_ = false;
-    changed_.notify_all();
+    role_.release();
   }
   UnqueuedDrive(const UnqueuedDrive&) = delete;
   UnqueuedDrive& operator=(const UnqueuedDrive&) = delete;
 
  private:
   std::unique_lock<std::mutex>& lock_;
-  bool& driven_;
-  bool& drives_unqueued_;
-  std::condition_variable& changed_;
+  DriverRole& role_;
 };
 
 }  // namespace
 
 Result<std::optional<std::uint32_t>> Engine::look_for_message(std::vector<Transfer> probes) {
-  std::unique_lock lock(mutex_);
-  if (driven_) {
-    waiting_drivers_.fetch_add(1);
-    environment_.transport->doorbell().ring();  // wakes the thread that drives the engine
-    changed_.wait(lock, [&] { return !driven_; });
-    waiting_drivers_.fetch_sub(1);
+  std::unique_lock lock(state_.mutex);
+  if (state_.role.taken()) state_.role.wait_for_role(lock, [this] { return !state_.role.taken(); });
+  if (state_.failure.broken()) {
+    state_.role.notify_all();
+    return *state_.failure.broken();
   }
-  if (broken_) {
-    // Wake threads that did not drive because this thread wanted to.
-    changed_.notify_all();
-    return *broken_;
-  }
-  const UnqueuedDrive drive(lock, driven_, drives_unqueued_, changed_);
-  // Leaves out the peers from which a receive is queued that has not started. The peer's next message has the
-  // number of that receive. The probe has the number after it, so it would discard the message as one of an earlier
-  // call.
-  for (const auto& operation : exchanges_) {
-    if (operation->started || operation->probes) continue;
-    for (const Transfer& transfer : operation->transfers) {
-      if (transfer.direction != Direction::kReceive) continue;
-      std::erase_if(probes, [&](const Transfer& probe) { return probe.peer == transfer.peer; });
-    }
-  }
+  const UnqueuedDrive drive(lock, state_.role);
+  state_.queue.remove_claimed(probes);
   if (probes.empty()) return std::optional<std::uint32_t>();
-  for (Transfer& probe : probes) probe.tag.sequence = numbers_.upcoming(probe.peer, Direction::kReceive);
+  for (Transfer& probe : probes) probe.tag.sequence = state_.queue.numbers().upcoming(probe.peer, Direction::kReceive);
   lock.unlock();
-  for (Transfer& probe : probes) TUTTI_TRY(open(probe, connections_));
-  Exchange look(std::move(probes), {}, *environment_.transport, numbers_, Exchange::Purpose::kProbe);
+  for (Transfer& probe : probes) TUTTI_TRY(open(probe, context_.connections));
+  Exchange look(std::move(probes), {}, context_.transport, state_.queue.numbers(), Exchange::Purpose::kProbe);
   look.progress();
   const bool found = look.done();
   look.give_up();
@@ -78,25 +58,18 @@ Result<std::optional<std::uint32_t>> Engine::look_for_message(std::vector<Transf
 }
 
 Result<bool> Engine::look_at_receiver(Transfer send) {
-  std::unique_lock lock(mutex_);
-  if (driven_) {
-    waiting_drivers_.fetch_add(1);
-    environment_.transport->doorbell().ring();  // wakes the thread that drives the engine
-    changed_.wait_for(lock, kMaxDriverWait, [&] { return !driven_; });
-    waiting_drivers_.fetch_sub(1);
+  std::unique_lock lock(state_.mutex);
+  if (state_.role.taken()) state_.role.wait_for_role(lock, kMaxDriverWait);
+  if (state_.failure.broken() || state_.role.taken()) {
+    state_.role.notify_all();
+    return state_.failure.broken() ? Result<bool>(*state_.failure.broken()) : true;
   }
-  if (broken_ || driven_) {
-    // Wake threads that did not drive because this thread wanted to.
-    changed_.notify_all();
-    return broken_ ? Result<bool>(*broken_) : true;
-  }
-  const UnqueuedDrive drive(lock, driven_, drives_unqueued_, changed_);
-  send.tag.sequence = numbers_.upcoming(send.peer, Direction::kSend);
+  const UnqueuedDrive drive(lock, state_.role);
+  send.tag.sequence = state_.queue.numbers().upcoming(send.peer, Direction::kSend);
   lock.unlock();
-  TUTTI_TRY(open(send, connections_));  // a refused connection may be the only sign of a lost receiver
-  if (const auto diagnosis = FailureAnalyzer(rank_, ranks_, *environment_.transport).look_before(send))
-    return diagnosis->error;
-  return !environment_.transport->peer_status(send.peer).ended;
+  TUTTI_TRY(open(send, context_.connections));  // a refused connection may be the only sign of a lost receiver
+  if (const auto diagnosis = context_.analyzer().look_before(send)) return diagnosis->error;
+  return !context_.transport.peer_status(send.peer).ended;
 }
 
 }  // namespace tutti

@@ -20,9 +20,9 @@ recording::CallPath way_of(const Operation& operation) {
 void Engine::record_begin(Operation& operation) {
   const auto streamed = operation.start_condition == nullptr ? std::uint8_t{0} : recording::kStreamed;
   if (operation.plan != nullptr) {
-    operation.recorded = recorder_->begin(operation.call.tag, way_of(operation), streamed);
+    operation.recorded = context_.recorder->begin(operation.call.tag, way_of(operation), streamed);
     if (operation.call.tag.type == kUserTag) {
-      recorder_->add(operation.recorded, operation.call.tag.count * operation.call.element_bytes, 0, 0);
+      context_.recorder->add(operation.recorded, operation.call.tag.count * operation.call.element_bytes, 0, 0);
     }
     return;
   }
@@ -32,21 +32,21 @@ void Engine::record_begin(Operation& operation) {
   const std::uint8_t sends = first.direction == Direction::kSend ? recording::kSends : std::uint8_t{0};
   std::uint64_t bytes = 0;
   for (const Transfer& transfer : operation.transfers) bytes += transfer.bytes;
-  operation.recorded = recorder_->begin(first.tag, recording::CallPath::kTransfers, streamed | sends);
-  recorder_->add(operation.recorded, bytes, first.peer, static_cast<std::uint32_t>(operation.transfers.size()));
+  operation.recorded = context_.recorder->begin(first.tag, recording::CallPath::kTransfers, streamed | sends);
+  context_.recorder->add(operation.recorded, bytes, first.peer, static_cast<std::uint32_t>(operation.transfers.size()));
 }
 
 void Engine::record_end(Operation& operation, const Status& result) {
   if (result.ok()) {
-    if (operation.recorded != 0) recorder_->end(operation.recorded, recorder_->now());
+    if (operation.recorded != 0) context_.recorder->end(operation.recorded, context_.recorder->now());
     return;
   }
   const std::uint64_t sequence = operation.plan == nullptr ? 0 : operation.call.tag.sequence;
   if (operation.recorded == 0 && operation.plan != nullptr) {
-    operation.recorded = recorder_->begin(operation.call.tag, way_of(operation), recording::kNotStarted);
+    operation.recorded = context_.recorder->begin(operation.call.tag, way_of(operation), recording::kNotStarted);
   }
-  if (operation.recorded == 0) return recorder_->failed(result.error(), sequence);
-  recorder_->end_badly(operation.recorded, result.error(), sequence);
+  if (operation.recorded == 0) return context_.recorder->failed(result.error(), sequence);
+  context_.recorder->end_badly(operation.recorded, result.error(), sequence);
 }
 
 // Records what the first active operation waits for.
@@ -60,8 +60,8 @@ void Engine::record_waits(std::int64_t now_ns) {
   if (operation.plan != nullptr && operation.started) {
     waited = running_->waits_for_ranks();
     text = running_->waits_for();
-    for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
-      if (peer != rank_ && environment_.transport->peer_status(peer).entered < sequence) absent.push_back(peer);
+    for (std::uint32_t peer = 0; peer < context_.ranks; ++peer) {
+      if (peer != context_.rank && context_.transport.peer_status(peer).entered < sequence) absent.push_back(peer);
     }
   } else if (operation.exchange != nullptr) {
     for (const Transfer* transfer : operation.exchange->unfinished()) waited.push_back(transfer->peer);
@@ -70,7 +70,7 @@ void Engine::record_waits(std::int64_t now_ns) {
     text = operation.exchange->waits_for();
     sequence = 0;
   }
-  recorder_->waits(
+  context_.recorder->waits(
       {.serial = operation.recorded, .sequence = sequence, .waited = waited, .absent = absent, .text = text}, now_ns);
 }
 

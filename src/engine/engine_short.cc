@@ -24,13 +24,13 @@ constexpr std::uint32_t kShortPauses = 50;
 template <class TaskType>
 void Engine::start_short(TaskType& running, const Call& call, std::uint64_t& waited_until) {
   running_ = &running;
-  environment_.transport->enter_call(call.tag, running.offered(call));
+  context_.transport.enter_call(call.tag, running.offered(call));
   running.start(call);
-  const std::uint32_t polls = std::min(environment_.waiter->spins(), kShortPolls);
+  const std::uint32_t polls = std::min(context_.environment.waiter->spins(), kShortPolls);
   for (std::uint32_t vain = 0; vain < polls && !running.done();) {
     if (vain >= kEagerPolls) {
       // Reading the clock costs nothing during the wait, but it would cost time after it.
-      if (recorder_ != nullptr) waited_until = recorder_->now();
+      if (context_.recorder != nullptr) waited_until = context_.recorder->now();
       relax();
     }
     if (!running.progress()) ++vain;
@@ -43,13 +43,13 @@ void Engine::start_short(TaskType& running, const Call& call, std::uint64_t& wai
 std::optional<Status> Engine::run_short(Way way, BoundPlan& plan, Call& numbered, std::int64_t timeout_ns,
                                         std::unique_lock<std::mutex>& order) {
   const bool direct = way == Way::kByMemory;
-  std::unique_lock lock(mutex_);
-  if (mailboxes_ == nullptr || broken_ || driven_ || !nothing_to_do()) return std::nullopt;
+  std::unique_lock lock(state_.mutex);
+  if (mailboxes_ == nullptr || state_.failure.broken() || state_.role.taken() || !state_.idle()) return std::nullopt;
   if (direct && (execution_plan_ != &plan || last_failed_)) return std::nullopt;
   if (!direct && must_look_at_receivers(plan.shape.collective)) return std::nullopt;
   // Created before the call starts, because it must be possible to turn the call into an operation at any time.
   if (spare_ == nullptr) spare_ = std::make_shared<Operation>();
-  numbered.tag.sequence = ++last_sequence_;
+  numbered.tag.sequence = state_.queue.take_sequence();
   order.unlock();
   Operation& operation = *spare_;
   operation.plan = &plan;
@@ -61,7 +61,7 @@ std::optional<Status> Engine::run_short(Way way, BoundPlan& plan, Call& numbered
   try {
     if (run_past_queue(lock, operation, numbered, waited_until)) return Status();
     operation.call = std::move(numbered);
-    queue_.push_front(spare_);  // before the operations that were submitted meanwhile
+    state_.queue.add_short_call(spare_);
   } catch (...) {
     if (!lock.owns_lock()) lock.lock();
     return end_short_by_exception(lock, operation, numbered);
@@ -69,7 +69,6 @@ std::optional<Status> Engine::run_short(Way way, BoundPlan& plan, Call& numbered
   // Shared, like all queued operations.
   const std::shared_ptr<Operation> queued = std::exchange(spare_, nullptr);
   queued->deadline_ns = last_clock_ns_ + timeout_ns;
-  submitted_.fetch_add(1, std::memory_order_release);
   drive(lock, *queued);
   return queued->result;
 }
@@ -79,7 +78,7 @@ std::optional<Status> Engine::run_short(Way way, BoundPlan& plan, Call& numbered
 bool Engine::run_past_queue(std::unique_lock<std::mutex>& lock, Operation& operation, const Call& call,
                             std::uint64_t& waited_until) {
   const auto way_taken = operation.direct ? recording::CallPath::kDirect : recording::CallPath::kMailboxes;
-  operation.recorded = recorder_ == nullptr ? 0 : recorder_->begin(call.tag, way_taken);
+  operation.recorded = context_.recorder == nullptr ? 0 : context_.recorder->begin(call.tag, way_taken);
   if (operation.direct) {
     single_copy_->set_plan(*plan_execution_);
     start_short(*single_copy_, call, waited_until);
@@ -87,8 +86,8 @@ bool Engine::run_past_queue(std::unique_lock<std::mutex>& lock, Operation& opera
     start_short(*mailboxes_, call, waited_until);
   }
   if (!running_->done()) {
-    driven_ = drives_unqueued_ = true;
-    const std::uint32_t submitted = submitted_.load(std::memory_order_relaxed);
+    state_.role.take_unqueued();
+    const std::uint32_t submitted = state_.queue.changes();
     lock.unlock();
     std::exception_ptr thrown;
     try {
@@ -96,41 +95,37 @@ bool Engine::run_past_queue(std::unique_lock<std::mutex>& lock, Operation& opera
     } catch (...) {
       thrown = std::current_exception();
     }
-    if (recorder_ != nullptr) waited_until = recorder_->now();
+    if (context_.recorder != nullptr) waited_until = context_.recorder->now();
     lock.lock();
-    driven_ = drives_unqueued_ = false;
-    // The progress thread also needs this: it may have seen a new operation but not driven it, because this thread
-    // was the driver.
-    if (waiting_drivers_.load() > 0 || background_wanted_) changed_.notify_all();
+    state_.role.release_after_short_call();
     if (thrown) std::rethrow_exception(thrown);
   }
   const bool rooted = has_root(operation.plan->shape.collective.kind);
   if (running_->done() && !(rooted && marks_->disagreement())) {
     if (!rooted) marks_->note_all_entered(call.tag.sequence);
-    environment_.transport->leave_call(call.tag, std::nullopt);
+    context_.transport.leave_call(call.tag, std::nullopt);
     last_good_.store(call.tag.sequence, std::memory_order_release);
-    if (recorder_ != nullptr) recorder_->end(operation.recorded, waited_until);
+    if (context_.recorder != nullptr) context_.recorder->end(operation.recorded, waited_until);
     return true;
   }
-  last_clock_ns_ = environment_.clock->now_ns();
+  last_clock_ns_ = context_.environment.clock->now_ns();
   return false;
 }
 
 // Called in a catch block, with the lock held. The operation was never queued, so it is finished here.
 Status Engine::end_short_by_exception(std::unique_lock<std::mutex>& lock, Operation& operation, Call& call) noexcept {
-  const auto rank = static_cast<std::int32_t>(rank_);
+  const auto rank = static_cast<std::int32_t>(context_.rank);
   Error error = error_of_exception(ErrorScope::kCommunicator, rank, "an internal failure of this rank");
-  if (!broken_) broken_ = copy_of(error);
+  state_.failure.set_broken(error);
   if (operation.call.tag.sequence == 0) operation.call = std::move(call);
-  driven_ = true;
+  state_.role.take();
   lock.unlock();
   const CallFailure failure{.code = ErrorCode::kSystem, .culprit = rank};
-  runs_through([&] { environment_.transport->leave_call(operation.call.tag, failure); });
-  announce_abort();
+  runs_through([&] { context_.transport.leave_call(operation.call.tag, failure); });
+  state_.failure.announce_abort();
   finish(operation, std::move(error));
   lock.lock();
-  driven_ = false;
-  changed_.notify_all();
+  state_.role.release();
   return std::exchange(operation.result, Status());
 }
 
@@ -138,15 +133,15 @@ Status Engine::end_short_by_exception(std::unique_lock<std::mutex>& lock, Operat
 void Engine::poll_with_pauses(std::uint32_t submitted) {
   Idle idle;
   for (std::uint32_t round = 0; round < kShortPauses && !idle.armed; ++round) {
-    environment_.waiter->pause(idle, environment_.transport->doorbell(), 0);
+    context_.environment.waiter->pause(idle, context_.transport.doorbell(), 0);
     while (running_->progress() && !running_->done())
-      environment_.waiter->reset(idle, environment_.transport->doorbell());
-    if (running_->done() || aborted_.load(std::memory_order_relaxed)) break;
-    if (submitted_.load(std::memory_order_acquire) != submitted) break;
+      context_.environment.waiter->reset(idle, context_.transport.doorbell());
+    if (running_->done() || state_.failure.aborted()) break;
+    if (state_.queue.changes() != submitted) break;
   }
-  if (running_->done()) return environment_.waiter->reset(idle, environment_.transport->doorbell());
+  if (running_->done()) return context_.environment.waiter->reset(idle, context_.transport.doorbell());
   // The wait continues in another function, so it gives no information.
-  if (idle.armed) environment_.transport->doorbell().disarm();
+  if (idle.armed) context_.transport.doorbell().disarm();
 }
 
 }  // namespace tutti

@@ -16,14 +16,14 @@ std::optional<Error> Engine::look_at_start_condition(Operation& operation) {
                    : operation.start_condition->lost();
   if (!error) return std::nullopt;
   error->scope = std::max(error->scope, ErrorScope::kCommunicator);
-  error->rank = static_cast<std::int32_t>(rank_);
+  error->rank = static_cast<std::int32_t>(context_.rank);
   error->message = fmt::format("{}: {}", describe(operation.call.tag), error->message);
   if (operation.plan != nullptr) {
-    environment_.transport->enter_call(operation.call.tag, {});
-    environment_.transport->leave_call(operation.call.tag,
-                                       CallFailure{.code = ErrorCode::kPeerLost, .culprit = error->rank});
+    context_.transport.enter_call(operation.call.tag, {});
+    context_.transport.leave_call(operation.call.tag,
+                                  CallFailure{.code = ErrorCode::kPeerLost, .culprit = error->rank});
   }
-  environment_.transport->announce_abort();
+  context_.transport.announce_abort();
   return error;
 }
 
@@ -31,20 +31,21 @@ std::optional<Error> Engine::look_at_start_condition(Operation& operation) {
 // number is used and the peers are notified.
 Error Engine::drop(const Operation& operation) {
   const CallTag& tag = operation.call.tag;
-  environment_.transport->enter_call(tag, {});
-  environment_.transport->leave_call(tag, CallFailure{.code = last_error_->code, .culprit = last_error_->rank});
+  context_.transport.enter_call(tag, {});
+  context_.transport.leave_call(tag, CallFailure{.code = last_error_->code, .culprit = last_error_->rank});
   return *last_error_;
 }
 
 // If the ranks disagree on a call, they may have divided it into different numbers of segments. Each segment has a
 // sequence number, so the later calls of the ranks would not match. Therefore the error breaks the communicator.
 void Engine::escalate_mismatch(const Operation& operation, Error& error) {
-  if (segmentation_ == Segmentation::kNone || error.code != ErrorCode::kMismatch || operation.plan == nullptr) return;
+  if (context_.segmentation == Segmentation::kNone || error.code != ErrorCode::kMismatch || operation.plan == nullptr)
+    return;
   if (error.scope >= ErrorScope::kCommunicator) return;
   bool cut = detail::may_be_segmented(operation.call.tag);
-  for (std::uint32_t peer = 0; peer < ranks_ && !cut; ++peer) {
+  for (std::uint32_t peer = 0; peer < context_.ranks && !cut; ++peer) {
     const auto tag =
-        peer == rank_ ? std::nullopt : environment_.transport->peer_call(peer, operation.call.tag.sequence);
+        peer == context_.rank ? std::nullopt : context_.transport.peer_call(peer, operation.call.tag.sequence);
     cut = tag && detail::may_be_segmented(*tag);
   }
   if (!cut) return;
@@ -52,7 +53,7 @@ void Engine::escalate_mismatch(const Operation& operation, Error& error) {
   error.message +=
       "; calls of this length are split into segments, so later calls of the ranks no longer match: make a new "
       "communicator";
-  environment_.transport->announce_abort();
+  context_.transport.announce_abort();
 }
 
 }  // namespace tutti

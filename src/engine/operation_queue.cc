@@ -1,0 +1,93 @@
+#include "engine/operation_queue.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "base/assert.h"
+
+namespace tutti {
+
+std::size_t OperationQueue::capacity() const {
+  return kMaxOperations - std::min(kMaxOperations, collectives_.size() + exchanges_.size());
+}
+
+void OperationQueue::add(const std::shared_ptr<Operation>& operation) {
+  // Sequence numbers are assigned after the operation is queued, because queueing may throw.
+  if (operation->plan != nullptr) {
+    collectives_.push_back(operation);
+    operation->call.tag.sequence = take_sequence();
+  } else {
+    exchanges_.push_back(operation);
+    for (Transfer& transfer : operation->transfers) {
+      transfer.tag.sequence = operation->probes ? numbers_.upcoming(transfer.peer, transfer.direction)
+                                                : numbers_.next(transfer.peer, transfer.direction);
+    }
+    if (operation->probes) ++probes_;
+  }
+  note_change();
+}
+
+void OperationQueue::add_short_call(const std::shared_ptr<Operation>& operation) {
+  collectives_.push_front(operation);
+  note_change();
+}
+
+void OperationQueue::remove(const Operation& operation) {
+  if (operation.plan != nullptr) {
+    TUTTI_ASSERT(collectives_.front().get() == &operation);
+    collectives_.pop_front();
+  } else {
+    std::erase_if(exchanges_, [&](const auto& each) { return each.get() == &operation; });
+    if (operation.probes) --probes_;
+  }
+}
+
+void OperationQueue::give_back_numbers(const Operation& operation) noexcept {
+  if (operation.exchange != nullptr) return operation.exchange->give_back_numbers();
+  // it never started, because a connection could not be opened
+  for (std::size_t i = operation.transfers.size(); i-- > 0;) {
+    const Transfer& transfer = operation.transfers[i];
+    numbers_.give_back(transfer.peer, transfer.direction, transfer.tag.sequence);
+  }
+}
+
+void OperationQueue::list_active(std::vector<std::shared_ptr<Operation>>& active) {
+  active.clear();
+  if (!collectives_.empty()) active.push_back(collectives_.front());
+  const auto probes = [](const std::shared_ptr<Operation>& operation) { return operation->probes; };
+  std::remove_copy_if(exchanges_.begin(), exchanges_.end(), std::back_inserter(active), probes);
+  if (probes_ > 0) list_probes(active);
+}
+
+void OperationQueue::list_probes(std::vector<std::shared_ptr<Operation>>& active) {
+  for (const auto& probe : exchanges_) {
+    if (!probe->probes) continue;
+    active.push_back(probe);
+    if (probe->exchange != nullptr) probe->exchange->renumber();
+    for (Transfer& transfer : probe->transfers) {  // of an operation that has not started
+      transfer.tag.sequence = numbers_.upcoming(transfer.peer, transfer.direction);
+    }
+  }
+}
+
+std::shared_ptr<Operation> OperationQueue::first() const noexcept {
+  if (!collectives_.empty()) return collectives_.front();
+  return exchanges_.empty() ? nullptr : exchanges_.front();
+}
+
+std::shared_ptr<Operation> OperationQueue::last() const noexcept {
+  if (!collectives_.empty()) return collectives_.back();
+  return exchanges_.empty() ? nullptr : exchanges_.back();
+}
+
+void OperationQueue::remove_claimed(std::vector<Transfer>& probes) const {
+  for (const auto& operation : exchanges_) {
+    if (operation->started || operation->probes) continue;
+    for (const Transfer& transfer : operation->transfers) {
+      if (transfer.direction != Direction::kReceive) continue;
+      std::erase_if(probes, [&](const Transfer& probe) { return probe.peer == transfer.peer; });
+    }
+  }
+}
+
+}  // namespace tutti
