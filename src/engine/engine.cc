@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <system_error>
 #include <utility>
 
@@ -19,9 +18,6 @@ namespace {
 constexpr std::int64_t kMaxSleepNs = 50'000'000;  // needed because a peer that has died rings no doorbell
 constexpr std::uint32_t kMovesPerLook = 64;       // rounds with progress between two looks at the clock
 constexpr std::uint32_t kRoundsPerClock = 64;     // pauses between two looks at the clock
-
-// Earlier than any time that a clock returns.
-constexpr std::int64_t kNeverNs = std::numeric_limits<std::int64_t>::min() / 2;
 
 Error aborted_error(const Call& call) {
   return {ErrorCode::kAborted, ErrorScope::kCommunicator, -1, describe(call.tag) + ": abort() was called on this rank"};
@@ -47,13 +43,10 @@ Engine::Engine(std::uint32_t rank, std::uint32_t ranks, Environment& environment
                .segmentation = segmentation},
       handle_(std::make_shared<EngineHandle>(*this)),
       state_(context_),
-      seen_live_ns_(ranks, kNeverNs),
-      all_seen_ns_(kNeverNs) {
-  if (environment.transport->mailboxes() == nullptr) return;
-  marks_ = std::make_unique<MailboxBoard>(rank, *environment.transport);
-  mailboxes_ = std::make_unique<InlineCollective>(*marks_);
-  single_copy_ = std::make_unique<SingleCopyCollective>(*marks_, *environment.transport, environment.cores);
-}
+      tasks_(context_),
+      receivers_(context_),
+      staged_(context_),
+      recorder_(context_, tasks_) {}
 
 Engine::~Engine() {
   handle_->close();
@@ -222,7 +215,7 @@ Engine::EndedOperation Engine::advance(std::unique_lock<std::mutex>& lock, Until
   const std::uint32_t submitted = state_.queue.changes();
   lock.unlock();
   EndedOperation ended = broken ? break_off(*broken) : drive_active(until, submitted);
-  if (ended.error) escalate_mismatch(*ended.operation, *ended.error);
+  if (ended.error) staged_.escalate_mismatch(*ended.operation, *ended.error);
   if (ended.operation != nullptr && ended.operation->probes && !ended.error) {
     const std::scoped_lock again(state_.mutex);
     if (ended.operation->exchange->is_stale()) {
@@ -285,10 +278,9 @@ Engine::EndedOperation Engine::poll_active(bool& moved) {
   bool exchanges_wait = false;  // exchanges start in the order of their numbers
   for (const std::shared_ptr<Operation>& operation : active_) {
     if (!operation->started) {
-      if (call_has_failed(*operation)) return {.operation = operation, .error = drop(*operation)};
+      if (staged_.call_has_failed(*operation)) return {.operation = operation, .error = staged_.drop(*operation)};
       const bool exchange = operation->plan == nullptr;
-      if ((operation->start_condition != nullptr && !operation->start_condition->open()) ||
-          (exchange && exchanges_wait)) {
+      if (!StagedOperations::may_start(*operation) || (exchange && exchanges_wait)) {
         exchanges_wait |= exchange;
         if (state_.failure.aborted()) {
           return {.operation = operation, .error = aborted_error(operation->call)};
@@ -296,7 +288,7 @@ Engine::EndedOperation Engine::poll_active(bool& moved) {
         continue;
       }
       if (auto error = start(*operation)) return {.operation = operation, .error = std::move(error)};
-      if (auto error = look_at_receivers(*operation)) return {.operation = operation, .error = std::move(error)};
+      if (auto error = check_receivers(*operation)) return {.operation = operation, .error = std::move(error)};
     }
     if (operation->probes && exchanges_wait) continue;  // earlier receives may not have started yet
     bool this_moved = false;
@@ -306,25 +298,12 @@ Engine::EndedOperation Engine::poll_active(bool& moved) {
     if (this_moved && ++moves_ % kMovesPerLook == 0) {
       if (EndedOperation ended = check_clock_and_peers(); ended.operation != nullptr) return ended;
     }
-    const bool done = operation->plan != nullptr ? running_->done() : operation->exchange->done();
-    if (done) return {.operation = operation, .error = disagreement_at_the_end(*operation)};
+    if (operation->plan == nullptr && operation->exchange->done())
+      return {.operation = operation, .error = std::nullopt};
+    if (operation->plan != nullptr && tasks_.running()->done())
+      return {.operation = operation, .error = tasks_.find_disagreement(*operation)};
   }
   return {};
-}
-
-// In a collective with a root, some ranks only send (for example the root of a broadcast), so no message may show
-// them a disagreement. Therefore each rank checks the arguments that the others have published before it reports
-// success.
-std::optional<Error> Engine::disagreement_at_the_end(const Operation& operation) {
-  if (operation.plan == nullptr || !has_root(operation.plan->shape.collective.kind)) return std::nullopt;
-  const FailureAnalyzer analyzer = context_.analyzer();
-  auto diagnosis = analyzer.mismatch(operation.call);
-  const auto other = diagnosis || marks_ == nullptr ? std::nullopt : marks_->disagreement();
-  // The tag is empty because the peer's board no longer has it.
-  if (other) diagnosis = analyzer.bad_message(operation.call, {.peer = *other, .tag = {}});
-  if (!diagnosis) return std::nullopt;
-  context_.transport.leave_call(operation.call.tag, diagnosis->failure);
-  return std::move(diagnosis->error);
 }
 
 // Starts an operation, and opens its connections if they are not open. If this fails for a collective, the peers
@@ -333,44 +312,26 @@ std::optional<Error> Engine::start(Operation& operation) {
   operation.started = true;
   last_clock_ns_ = context_.environment.clock->now_ns();
   operation.deadline_ns = last_clock_ns_ + operation.timeout_ns;
-  if (context_.recorder != nullptr) record_begin(operation);
-  if (operation.plan == nullptr) {
-    for (Transfer& transfer : operation.transfers) {
-      if (Status opened = open(transfer, context_.connections); !opened.ok()) return as_call_error(opened.error());
-    }
-    operation.exchange = std::make_unique<Exchange>(
-        std::move(operation.transfers), operation.own, context_.transport, state_.queue.numbers(),
-        operation.probes ? Exchange::Purpose::kProbe : Exchange::Purpose::kTransfer);
-    return std::nullopt;
+  recorder_.begin(operation);
+  if (operation.plan != nullptr) {
+    auto error = tasks_.start(operation);
+    return error ? std::optional(as_call_error(*std::move(error))) : std::nullopt;
   }
-  if (operation.by_mailbox) {
-    running_ = mailboxes_.get();
-    context_.transport.enter_call(operation.call.tag, {});
-    running_->start(operation.call);
-    return std::nullopt;
+  for (Transfer& transfer : operation.transfers) {
+    if (Status opened = open(transfer, context_.connections); !opened.ok()) return as_call_error(opened.error());
   }
-  if (Status opened = open(*operation.plan, context_.connections); !opened.ok()) {
-    context_.transport.enter_call(operation.call.tag, {});
-    context_.transport.leave_call(operation.call.tag, CallFailure{.code = opened.error().code,
-                                                                  .culprit = static_cast<std::int32_t>(context_.rank)});
-    return as_call_error(opened.error());
-  }
-  if (execution_plan_ != operation.plan) {
-    plan_execution_ = std::make_unique<PlanExecution>(*operation.plan, context_.transport);
-    execution_plan_ = operation.plan;
-  }
-  running_ = plan_execution_.get();
-  if (operation.direct) {
-    single_copy_->set_plan(*plan_execution_);
-    running_ = single_copy_.get();
-  }
-  running_->start(operation.call);
-  context_.transport.enter_call(operation.call.tag, running_->offered(operation.call));
-  // Peers whose short calls need no data from this rank check the marks and not the boards. See run_short().
-  const bool marked = operation.direct || marks_ == nullptr;
-  if (!marked && has_root(operation.plan->shape.collective.kind)) marks_->show_tag(operation.call.tag);
-  if (std::exchange(last_failed_, false)) context_.connections.drop_stale(operation.call.tag);
+  operation.exchange = std::make_unique<Exchange>(
+      std::move(operation.transfers), operation.own, context_.transport, state_.queue.numbers(),
+      operation.probes ? Exchange::Purpose::kProbe : Exchange::Purpose::kTransfer);
   return std::nullopt;
+}
+
+// Returns an error if a receiver of an operation that has just started no longer takes part.
+std::optional<Error> Engine::check_receivers(const Operation& operation) {
+  if (!ReceiverLiveness::applies_to(operation)) return std::nullopt;
+  auto diagnosis = receivers_.check(operation, last_clock_ns_);
+  if (!diagnosis) return std::nullopt;
+  return operation.plan == nullptr ? std::move(diagnosis->error) : give_up(operation, *std::move(diagnosis));
 }
 
 // Returns an error if abort() was called on this rank.
@@ -390,10 +351,10 @@ std::optional<Error> Engine::poll(Operation& operation, bool& moved) {
     if (!operation.exchange->bad_message()) return std::nullopt;
     return analyzer.bad_transfer(*operation.exchange).error;
   }
-  moved = running_->progress();
-  if (!running_->bad_message()) return std::nullopt;
+  moved = tasks_.running()->progress();
+  if (!tasks_.running()->bad_message()) return std::nullopt;
   if (auto error = own_abort(operation)) return error;  // peers may have seen the abort before this rank did
-  return give_up(operation, analyzer.bad_message(operation.call, *running_->bad_message()));
+  return give_up(operation, analyzer.bad_message(operation.call, *tasks_.running()->bad_message()));
 }
 
 Engine::EndedOperation Engine::pause(Idle& idle) {

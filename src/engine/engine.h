@@ -19,13 +19,13 @@
 #include <thread>
 #include <vector>
 
+#include "engine/collective_tasks.h"
 #include "engine/engine_handle.h"
 #include "engine/engine_state.h"
 #include "engine/operation.h"
-#include "executor/exchange.h"
-#include "executor/inline_collective.h"
-#include "executor/plan_execution.h"
-#include "executor/single_copy.h"
+#include "engine/operation_recorder.h"
+#include "engine/receiver_liveness.h"
+#include "engine/staged_operations.h"
 #include "job/environment.h"
 #include "tutti/communicator.h"
 
@@ -85,7 +85,7 @@ class Engine {
   // Set if GPUs of the ranks carry out calls on device memory, which the engine does not see.
   void set_beside_devices(bool beside) { beside_devices_.store(beside, std::memory_order_relaxed); }
   // Sequence number of the last collective that completed on this rank, or 0 if there is none.
-  std::uint64_t last_good() const { return last_good_.load(std::memory_order_acquire); }
+  std::uint64_t last_good() const { return tasks_.last_good(); }
 
  private:
   // When a drive ends. kDone: an operation has ended. kWanted: also if another thread wants to drive. kOnePoll:
@@ -112,29 +112,17 @@ class Engine {
   EndedOperation drive_active(Until until, std::uint32_t submitted);
   EndedOperation poll_active(bool& moved);
   std::optional<Error> start(Operation& operation);
-  std::optional<Error> disagreement_at_the_end(const Operation& operation);
+  std::optional<Error> check_receivers(const Operation& operation);
   std::optional<Error> own_abort(const Operation& operation);
   std::optional<Error> poll(Operation& operation, bool& moved);
-  bool must_look_at_receivers(const Collective& collective) const;
-  bool is_gone(std::uint32_t receiver);
-  bool any_peer_gone();
-  bool sends_to_gone_peer(const BoundPlan& plan);
-  std::optional<Error> look_at_receivers(const Operation& operation);
   EndedOperation check_clock_and_peers();
-  std::optional<Error> look_at_start_condition(Operation& operation);
   std::string_view hint_for(const Operation& operation) const;
-  bool call_has_failed(const Operation& operation) const { return operation.follows && last_error_.has_value(); }
-  Error drop(const Operation& operation);
-  void escalate_mismatch(const Operation& operation, Error& error);
   static void extend_deadline(Operation& operation, std::int64_t now_ns, std::int64_t gap_ns);
   std::optional<Error> look_at(Operation& operation, std::int64_t now_ns);
   EndedOperation pause(Idle& idle);
   void finish(Operation& operation, Status result) noexcept;
   void conclude(Operation& operation);
   void abandon(Operation& operation, ErrorScope scope);
-  void record_begin(Operation& operation);
-  void record_end(Operation& operation, const Status& result);
-  void record_waits(std::int64_t now_ns);
   Error give_up(const Operation& operation, Diagnosis diagnosis);
   void wait_for_peers(std::int64_t latest_ns,
                       const std::function<bool(std::uint32_t peer, const PeerStatus& status)>& wanted);
@@ -146,28 +134,18 @@ class Engine {
   // Shared with streams, which may keep it for longer than the engine exists.
   const std::shared_ptr<EngineHandle> handle_;
   EngineState state_;
-  std::atomic<std::uint64_t> last_good_{0};  // written by the driver
-  bool ending_ = false;                      // guarded by the mutex of state_
+  bool ending_ = false;  // guarded by the mutex of state_
   std::thread progress_thread_;
   // The first collective of the queue and all exchanges. Only the driver uses it.
   std::vector<std::shared_ptr<Operation>> active_;
-  // For the plan that was used last. Only the driver uses it.
-  std::unique_ptr<PlanExecution> plan_execution_;
-  const BoundPlan* execution_plan_ = nullptr;
-  // Set if the transport has mailboxes. Only the driver uses them.
-  std::unique_ptr<MailboxBoard> marks_;
-  std::unique_ptr<InlineCollective> mailboxes_;
-  std::unique_ptr<SingleCopyCollective> single_copy_;
-  // The Operation for the next short call. It is created before the call starts, so that no Operation has to be
-  // created if the call becomes a queued operation. The queue then takes this object over.
+  // Created before a short call starts, so that no memory has to be allocated when that call becomes a queued
+  // operation. The queue then takes this object over.
   std::shared_ptr<Operation> spare_;
-  // The first collective of the queue: one of the three types above. This and the following members belong to the
-  // driver.
-  CollectiveTask* running_ = nullptr;
-  // The previous collective failed.
-  bool last_failed_ = false;
-  // The error of the collective that ended last, if it failed.
-  std::optional<Error> last_error_;
+  // These and the following members belong to the driver.
+  CollectiveTasks tasks_;
+  ReceiverLiveness receivers_;
+  StagedOperations staged_;
+  OperationRecorder recorder_;
   // When the first operation ended that broke the communicator.
   std::int64_t broken_since_ns_ = 0;
   // Number of poll rounds that made progress.
@@ -176,10 +154,6 @@ class Engine {
   std::int64_t last_look_ns_ = 0;
   // When the driver last looked at the clock.
   std::int64_t last_clock_ns_ = 0;
-  // Indexed by peer: when this rank last saw, before a send, that the peer is alive. And the time when it checked
-  // all peers before a call by mailboxes.
-  std::vector<std::int64_t> seen_live_ns_;
-  std::int64_t all_seen_ns_;
 };
 
 }  // namespace tutti

@@ -41,24 +41,15 @@ void Engine::finish(Operation& operation, Status result) noexcept {
     state_.failure.announce_abort();
     runs_through([&] { abandon(operation, ErrorScope::kCommunicator); });
   }
-  const bool fell = !operation.started && call_has_failed(operation);
-  if (operation.start_condition != nullptr)
-    fell ? operation.start_condition->dropped() : operation.start_condition->ended(result);
-  if (operation.plan != nullptr) last_error_ = result.ok() ? std::nullopt : std::optional(copy_of(result.error()));
-  if (context_.recorder != nullptr) runs_through([&] { record_end(operation, result); });
+  staged_.report_end(operation, result);
+  runs_through([&] { recorder_.end(operation, result); });
   operation.result = std::move(result);
 }
 
 void Engine::conclude(Operation& operation) {
   if (operation.plan == nullptr) return;
-  if (running_ != nullptr && running_->shows_output()) running_->withdraw_output(false);
-  // In these collectives every rank needs data from every other rank, at least an empty message. So all have
-  // entered.
-  if (marks_ != nullptr && !has_root(operation.plan->shape.collective.kind)) {
-    marks_->note_all_entered(operation.call.tag.sequence);
-  }
-  context_.transport.leave_call(operation.call.tag, std::nullopt);
-  last_good_.store(operation.call.tag.sequence, std::memory_order_release);
+  if (tasks_.running() != nullptr && tasks_.running()->shows_output()) tasks_.running()->withdraw_output(false);
+  tasks_.conclude(operation.call.tag, has_root(operation.plan->shape.collective.kind));
 }
 
 void Engine::abandon(Operation& operation, ErrorScope scope) {
@@ -66,21 +57,20 @@ void Engine::abandon(Operation& operation, ErrorScope scope) {
     if (operation.exchange != nullptr) reclaim_memory(operation, scope);
     return;
   }
-  last_failed_ = true;
-  if (operation.started && operation.direct) single_copy_->give_up(operation.call.tag.sequence);
-  if (operation.started && running_ != nullptr) reclaim_memory(operation, scope);
+  tasks_.note_failure(operation);
+  if (operation.started && tasks_.running() != nullptr) reclaim_memory(operation, scope);
 }
 
 // After a failure of the operation: peers that are inside of it may have the address of this rank's memory, and may
 // use it until they notice the failure or have agreed not to use it.
 void Engine::reclaim_memory(Operation& operation, ErrorScope scope) {
   const bool collective = operation.plan != nullptr;
-  const bool shown = !collective || (running_ != nullptr && running_->shows_output());
+  const bool shown = !collective || (tasks_.running() != nullptr && tasks_.running()->shows_output());
   const bool mapped = collective && (operation.direct || operation.call.output_window.window != 0);
   const std::uint64_t sequence = operation.call.tag.sequence;
   std::int64_t begin_ns = context_.environment.clock->now_ns();
   const auto recalled = [&](std::uint32_t peer) {
-    return collective ? running_->revoke_output(peer) : operation.exchange->revoke_output(peer);
+    return collective ? tasks_.running()->revoke_output(peer) : operation.exchange->revoke_output(peer);
   };
   // Request it from all peers at once.
   for (std::uint32_t peer = 0; shown && peer < context_.ranks; ++peer) static_cast<void>(recalled(peer));
@@ -104,7 +94,7 @@ void Engine::reclaim_memory(Operation& operation, ErrorScope scope) {
   // std::ref, so that no memory is allocated.
   if (shown || mapped) wait_for_peers(begin_ns + kReclaimTimeoutNs, std::ref(lets_go));
   if (!collective) return operation.exchange->give_up();
-  if (shown) running_->withdraw_output(true);
+  if (shown) tasks_.running()->withdraw_output(true);
 }
 
 void Engine::recall_all() {

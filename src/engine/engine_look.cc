@@ -4,7 +4,6 @@
 #include <functional>
 #include <utility>
 
-#include "base/collective_table.h"
 #include "engine/engine.h"
 #include "engine/failure_analyzer.h"
 
@@ -24,9 +23,6 @@ constexpr std::uint32_t kMaxExtensions = 3;
 // Interval between looks at the peers' boards while nothing makes progress.
 constexpr std::int64_t kLookEveryNs = 5'000'000;
 
-// A receiver that was seen alive is not checked again for this long, because the check is a system call.
-constexpr std::int64_t kSeenLiveNs = 100'000'000;
-
 // Returns the suspicion if it has lasted for `lasting_ns` without progress, otherwise nothing.
 std::optional<Diagnosis> confirmed(Operation& operation, std::optional<Diagnosis> suspicion, std::int64_t now_ns,
                                    std::int64_t lasting_ns) {
@@ -37,61 +33,6 @@ std::optional<Diagnosis> confirmed(Operation& operation, std::optional<Diagnosis
 }
 
 }  // namespace
-
-// True if this short call must go through the queue, where receivers are checked. That is necessary only for a rank
-// that merely sends in a collective with a root, because such a rank would not notice a dead receiver.
-bool Engine::must_look_at_receivers(const Collective& collective) const {
-  if (!has_root(collective.kind)) return false;
-  const bool from_root = row_of(collective.kind).root == RootHas::kTheInput;
-  const bool only_sends = (context_.rank == collective.root) == from_root;
-  return only_sends && context_.environment.clock->now_ns() - all_seen_ns_ >= kSeenLiveNs;
-}
-
-bool Engine::is_gone(std::uint32_t receiver) {
-  std::int64_t& seen_ns = seen_live_ns_[receiver];
-  if (last_clock_ns_ - seen_ns < kSeenLiveNs) return false;
-  if (context_.transport.peer_status(receiver).life != PeerLife::kLive) return true;
-  seen_ns = last_clock_ns_;
-  return false;
-}
-
-// Calls by mailboxes have no connections whose peers could be checked. All ranks read the root's mailbox, or the
-// root reads all of theirs, so every peer is checked.
-bool Engine::any_peer_gone() {
-  all_seen_ns_ = last_clock_ns_;
-  for (std::uint32_t peer = 0; peer < context_.ranks; ++peer) {
-    if (peer != context_.rank && is_gone(peer)) return true;
-  }
-  return false;
-}
-
-bool Engine::sends_to_gone_peer(const BoundPlan& plan) {
-  for (const Channel& channel : plan.program.channels) {
-    for (const Port& port : channel.ports) {
-      if (port.direction == Direction::kSend && is_gone(port.peer)) return true;
-    }
-  }
-  return false;
-}
-
-// Called when an operation has just started. A short send fits into slots or socket buffers, so this rank does not
-// wait for the receiver and would not notice that the receiver's process has exited: the data would be lost without
-// an error. The same is true for a collective with a root, in which some ranks only send. In all other collectives
-// each rank waits for the others.
-std::optional<Error> Engine::look_at_receivers(const Operation& operation) {
-  const FailureAnalyzer analyzer = context_.analyzer();
-  if (operation.plan == nullptr) {
-    for (const Transfer& transfer : operation.exchange->transfers()) {
-      if (transfer.direction != Direction::kSend || !is_gone(transfer.peer)) continue;
-      if (auto diagnosis = analyzer.look_before(transfer)) return std::move(diagnosis->error);
-    }
-    return std::nullopt;
-  }
-  if (!has_root(operation.plan->shape.collective.kind)) return std::nullopt;
-  const bool gone = operation.by_mailbox ? any_peer_gone() : sends_to_gone_peer(*operation.plan);
-  auto diagnosis = gone ? analyzer.look(operation.call) : std::nullopt;
-  return diagnosis ? std::optional(give_up(operation, std::move(*diagnosis))) : std::nullopt;
-}
 
 // Looks at the clock, and from time to time at the peers. Ends an operation if its deadline has passed or its peers
 // are gone.
@@ -106,7 +47,7 @@ Engine::EndedOperation Engine::check_clock_and_peers() {
       operation->deadline_ns = now_ns + operation->timeout_ns;
       operation->extensions = 0;
       operation->suspected_ns = 0;
-      if (context_.recorder != nullptr) context_.recorder->moved();
+      recorder_.moved();
     }
     extend_deadline(*operation, now_ns, gap_ns);
     late |= now_ns >= operation->deadline_ns;
@@ -115,10 +56,10 @@ Engine::EndedOperation Engine::check_clock_and_peers() {
   last_look_ns_ = now_ns;
   context_.transport.pump();
   for (const std::shared_ptr<Operation>& operation : active_) {
-    if (auto error = operation->started ? look_at(*operation, now_ns) : look_at_start_condition(*operation))
+    if (auto error = operation->started ? look_at(*operation, now_ns) : staged_.find_lost_stream(*operation))
       return {.operation = operation, .error = std::move(error)};
   }
-  if (context_.recorder != nullptr && context_.recorder->should_record_wait(now_ns)) record_waits(now_ns);
+  recorder_.wait(active_, now_ns);
   return {};
 }
 
@@ -144,9 +85,10 @@ std::optional<Error> Engine::look_at(Operation& operation, std::int64_t now_ns) 
   context_.connections.drop_stale(operation.call.tag);
   std::optional<Diagnosis> diagnosis = analyzer.look(operation.call);
   if (!diagnosis)
-    diagnosis =
-        confirmed(operation, analyzer.find_lost_sender(operation.call, running_->waits_for_ranks()), now_ns, kLostNs);
-  if (!diagnosis && late) diagnosis = analyzer.timed_out(operation.call, timeout_ms, *running_, hint_for(operation));
+    diagnosis = confirmed(operation, analyzer.find_lost_sender(operation.call, tasks_.running()->waits_for_ranks()),
+                          now_ns, kLostNs);
+  if (!diagnosis && late)
+    diagnosis = analyzer.timed_out(operation.call, timeout_ms, *tasks_.running(), hint_for(operation));
   if (!diagnosis) return std::nullopt;
   if (auto error = own_abort(operation)) return error;
   return give_up(operation, std::move(*diagnosis));

@@ -23,7 +23,6 @@ constexpr std::uint32_t kShortPauses = 50;
 // takes time here.
 template <class TaskType>
 void Engine::start_short(TaskType& running, const Call& call, std::uint64_t& waited_until) {
-  running_ = &running;
   context_.transport.enter_call(call.tag, running.offered(call));
   running.start(call);
   const std::uint32_t polls = std::min(context_.environment.waiter->spins(), kShortPolls);
@@ -44,9 +43,9 @@ std::optional<Status> Engine::run_short(Way way, BoundPlan& plan, Call& numbered
                                         std::unique_lock<std::mutex>& order) {
   const bool direct = way == Way::kByMemory;
   std::unique_lock lock(state_.mutex);
-  if (mailboxes_ == nullptr || state_.failure.broken() || state_.role.taken() || !state_.idle()) return std::nullopt;
-  if (direct && (execution_plan_ != &plan || last_failed_)) return std::nullopt;
-  if (!direct && must_look_at_receivers(plan.shape.collective)) return std::nullopt;
+  if (!tasks_.has_mailboxes() || state_.failure.broken() || state_.role.taken() || !state_.idle()) return std::nullopt;
+  if (direct && !tasks_.may_start_single_copy(plan)) return std::nullopt;
+  if (!direct && receivers_.check_is_due(plan.shape.collective)) return std::nullopt;
   // Created before the call starts, because it must be possible to turn the call into an operation at any time.
   if (spare_ == nullptr) spare_ = std::make_shared<Operation>();
   numbered.tag.sequence = state_.queue.take_sequence();
@@ -77,15 +76,14 @@ std::optional<Status> Engine::run_short(Way way, BoundPlan& plan, Call& numbered
 // set.
 bool Engine::run_past_queue(std::unique_lock<std::mutex>& lock, Operation& operation, const Call& call,
                             std::uint64_t& waited_until) {
-  const auto way_taken = operation.direct ? recording::CallPath::kDirect : recording::CallPath::kMailboxes;
-  operation.recorded = context_.recorder == nullptr ? 0 : context_.recorder->begin(call.tag, way_taken);
+  const auto path = operation.direct ? recording::CallPath::kDirect : recording::CallPath::kMailboxes;
+  operation.recorded = context_.recorder == nullptr ? 0 : context_.recorder->begin(call.tag, path);
   if (operation.direct) {
-    single_copy_->set_plan(*plan_execution_);
-    start_short(*single_copy_, call, waited_until);
+    start_short(tasks_.select_single_copy(), call, waited_until);
   } else {
-    start_short(*mailboxes_, call, waited_until);
+    start_short(tasks_.select_inline(), call, waited_until);
   }
-  if (!running_->done()) {
+  if (!tasks_.running()->done()) {
     state_.role.take_unqueued();
     const std::uint32_t submitted = state_.queue.changes();
     lock.unlock();
@@ -101,10 +99,8 @@ bool Engine::run_past_queue(std::unique_lock<std::mutex>& lock, Operation& opera
     if (thrown) std::rethrow_exception(thrown);
   }
   const bool rooted = has_root(operation.plan->shape.collective.kind);
-  if (running_->done() && !(rooted && marks_->disagreement())) {
-    if (!rooted) marks_->note_all_entered(call.tag.sequence);
-    context_.transport.leave_call(call.tag, std::nullopt);
-    last_good_.store(call.tag.sequence, std::memory_order_release);
+  if (tasks_.running()->done() && !(rooted && tasks_.mailboxes_disagree())) {
+    tasks_.conclude(call.tag, rooted);
     if (context_.recorder != nullptr) context_.recorder->end(operation.recorded, waited_until);
     return true;
   }
@@ -134,12 +130,12 @@ void Engine::poll_with_pauses(std::uint32_t submitted) {
   Idle idle;
   for (std::uint32_t round = 0; round < kShortPauses && !idle.armed; ++round) {
     context_.environment.waiter->pause(idle, context_.transport.doorbell(), 0);
-    while (running_->progress() && !running_->done())
+    while (tasks_.running()->progress() && !tasks_.running()->done())
       context_.environment.waiter->reset(idle, context_.transport.doorbell());
-    if (running_->done() || state_.failure.aborted()) break;
+    if (tasks_.running()->done() || state_.failure.aborted()) break;
     if (state_.queue.changes() != submitted) break;
   }
-  if (running_->done()) return context_.environment.waiter->reset(idle, context_.transport.doorbell());
+  if (tasks_.running()->done()) return context_.environment.waiter->reset(idle, context_.transport.doorbell());
   // The wait continues in another function, so it gives no information.
   if (idle.armed) context_.transport.doorbell().disarm();
 }

@@ -1,15 +1,13 @@
-// The engine's entries in the flight recorder. Only the driver calls these functions, and only if there is a
-// recorder.
+#include "engine/operation_recorder.h"
+
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "engine/engine.h"
-
 namespace tutti {
 namespace {
 
-recording::CallPath way_of(const Operation& operation) {
+recording::CallPath path_of(const Operation& operation) {
   if (operation.plan == nullptr) return recording::CallPath::kTransfers;
   if (operation.by_mailbox) return recording::CallPath::kMailboxes;
   return operation.direct ? recording::CallPath::kDirect : recording::CallPath::kMessages;
@@ -17,10 +15,10 @@ recording::CallPath way_of(const Operation& operation) {
 
 }  // namespace
 
-void Engine::record_begin(Operation& operation) {
+void OperationRecorder::record_begin(Operation& operation) {
   const auto streamed = operation.start_condition == nullptr ? std::uint8_t{0} : recording::kStreamed;
   if (operation.plan != nullptr) {
-    operation.recorded = context_.recorder->begin(operation.call.tag, way_of(operation), streamed);
+    operation.recorded = context_.recorder->begin(operation.call.tag, path_of(operation), streamed);
     if (operation.call.tag.type == kUserTag) {
       context_.recorder->add(operation.recorded, operation.call.tag.count * operation.call.element_bytes, 0, 0);
     }
@@ -36,30 +34,29 @@ void Engine::record_begin(Operation& operation) {
   context_.recorder->add(operation.recorded, bytes, first.peer, static_cast<std::uint32_t>(operation.transfers.size()));
 }
 
-void Engine::record_end(Operation& operation, const Status& result) {
+void OperationRecorder::record_end(Operation& operation, const Status& result) {
   if (result.ok()) {
     if (operation.recorded != 0) context_.recorder->end(operation.recorded, context_.recorder->now());
     return;
   }
   const std::uint64_t sequence = operation.plan == nullptr ? 0 : operation.call.tag.sequence;
   if (operation.recorded == 0 && operation.plan != nullptr) {
-    operation.recorded = context_.recorder->begin(operation.call.tag, way_of(operation), recording::kNotStarted);
+    operation.recorded = context_.recorder->begin(operation.call.tag, path_of(operation), recording::kNotStarted);
   }
   if (operation.recorded == 0) return context_.recorder->failed(result.error(), sequence);
   context_.recorder->end_badly(operation.recorded, result.error(), sequence);
 }
 
-// Records what the first active operation waits for.
-void Engine::record_waits(std::int64_t now_ns) {
-  if (active_.empty()) return;
-  const Operation& operation = *active_.front();
+void OperationRecorder::record_wait(std::span<const std::shared_ptr<Operation>> active, std::int64_t now_ns) {
+  if (active.empty()) return;
+  const Operation& operation = *active.front();
   std::vector<std::uint32_t> waited;
   std::vector<std::uint32_t> absent;
   std::string text = "its stream to come to this call";
   std::uint64_t sequence = operation.call.tag.sequence;
   if (operation.plan != nullptr && operation.started) {
-    waited = running_->waits_for_ranks();
-    text = running_->waits_for();
+    waited = tasks_.running()->waits_for_ranks();
+    text = tasks_.running()->waits_for();
     for (std::uint32_t peer = 0; peer < context_.ranks; ++peer) {
       if (peer != context_.rank && context_.transport.peer_status(peer).entered < sequence) absent.push_back(peer);
     }

@@ -1,0 +1,46 @@
+// OperationRecorder: writes the entries of an engine's operations into the flight recorder (job/recorder.h), if there
+// is one. It has no threads or locks. Only the engine's driver uses it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "engine/collective_tasks.h"
+#include "engine/engine_state.h"
+#include "engine/operation.h"
+
+namespace tutti {
+
+class OperationRecorder {
+ public:
+  // `context` and `tasks` must outlive this object.
+  OperationRecorder(const EngineContext& context, const CollectiveTasks& tasks) : context_(context), tasks_(tasks) {}
+
+  // Records the start of an operation.
+  void begin(Operation& operation) {
+    if (context_.recorder != nullptr) record_begin(operation);
+  }
+  // Records the end of an operation.
+  void end(Operation& operation, const Status& result) {
+    if (context_.recorder != nullptr) record_end(operation, result);
+  }
+  // Records that an operation makes progress.
+  void moved() {
+    if (context_.recorder != nullptr) context_.recorder->moved();
+  }
+  // Records, from time to time, what the first of the `active` operations waits for.
+  void wait(std::span<const std::shared_ptr<Operation>> active, std::int64_t now_ns) {
+    if (context_.recorder != nullptr && context_.recorder->should_record_wait(now_ns)) record_wait(active, now_ns);
+  }
+
+ private:
+  void record_begin(Operation& operation);
+  void record_end(Operation& operation, const Status& result);
+  void record_wait(std::span<const std::shared_ptr<Operation>> active, std::int64_t now_ns);
+
+  const EngineContext& context_;
+  const CollectiveTasks& tasks_;
+};
+
+}  // namespace tutti
