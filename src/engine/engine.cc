@@ -19,10 +19,6 @@ constexpr std::int64_t kMaxSleepNs = 50'000'000;  // needed because a peer that 
 constexpr std::uint32_t kMovesPerLook = 64;       // rounds with progress between two looks at the clock
 constexpr std::uint32_t kRoundsPerClock = 64;     // pauses between two looks at the clock
 
-Error aborted_error(const Call& call) {
-  return {ErrorCode::kAborted, ErrorScope::kCommunicator, -1, describe(call.tag) + ": abort() was called on this rank"};
-}
-
 // The scope of an error when a connection could not be opened: only the call fails, because descriptors may be free
 // again later.
 Error as_call_error(Error error) {
@@ -46,7 +42,9 @@ Engine::Engine(std::uint32_t rank, std::uint32_t ranks, Environment& environment
       tasks_(context_),
       receivers_(context_),
       staged_(context_),
-      recorder_(context_, tasks_) {}
+      recorder_(context_, tasks_),
+      failed_(context_, state_.failure, tasks_),
+      watchdog_(context_, tasks_, staged_, failed_, recorder_) {}
 
 Engine::~Engine() {
   handle_->close();
@@ -208,7 +206,7 @@ void Engine::run(std::unique_lock<std::mutex>& lock, Until until) noexcept {
 }
 
 // One turn of run(). Returns without the lock.
-Engine::EndedOperation Engine::advance(std::unique_lock<std::mutex>& lock, Until until) {
+EndedOperation Engine::advance(std::unique_lock<std::mutex>& lock, Until until) {
   state_.queue.list_active(active_);
   std::optional<Error> broken = state_.failure.broken();
   // Read under the lock: operations that are submitted later are not in active_, so the driver must notice them.
@@ -228,7 +226,7 @@ Engine::EndedOperation Engine::advance(std::unique_lock<std::mutex>& lock, Until
 
 // Called in an exception handler, with the lock held. The state of the operations is unknown, so the communicator
 // breaks.
-Engine::EndedOperation Engine::end_by_exception() noexcept {
+EndedOperation Engine::end_by_exception() noexcept {
   const auto rank = static_cast<std::int32_t>(context_.rank);
   Error error = error_of_exception(ErrorScope::kCommunicator, rank, "an internal failure of this rank");
   state_.failure.set_broken(error);
@@ -242,7 +240,7 @@ Engine::EndedOperation Engine::end_by_exception() noexcept {
 }
 
 // Ends an operation that was waiting or in progress when the communicator broke, and notifies its peers.
-Engine::EndedOperation Engine::break_off(const Error& broken) {
+EndedOperation Engine::break_off(const Error& broken) {
   const std::shared_ptr<Operation>& operation = active_.front();  // shared like the operations in the queue
   if (operation->started && operation->plan != nullptr) {
     context_.transport.leave_call(operation->call.tag, CallFailure{.code = broken.code, .culprit = broken.rank});
@@ -250,7 +248,7 @@ Engine::EndedOperation Engine::break_off(const Error& broken) {
   return {.operation = operation, .error = broken};
 }
 
-Engine::EndedOperation Engine::drive_active(Until until, std::uint32_t submitted) {
+EndedOperation Engine::drive_active(Until until, std::uint32_t submitted) {
   Idle idle;
   EndedOperation ended;
   while (true) {
@@ -258,7 +256,7 @@ Engine::EndedOperation Engine::drive_active(Until until, std::uint32_t submitted
     ended = poll_active(moved);
     if (ended.operation != nullptr) break;
     if (until == Until::kOnePoll) {
-      if (!moved) ended = check_clock_and_peers();
+      if (!moved) ended = watchdog_.check(active_);
       break;
     }
     if (until == Until::kWanted && state_.role.wanted()) break;
@@ -274,7 +272,7 @@ Engine::EndedOperation Engine::drive_active(Until until, std::uint32_t submitted
   return ended;
 }
 
-Engine::EndedOperation Engine::poll_active(bool& moved) {
+EndedOperation Engine::poll_active(bool& moved) {
   bool exchanges_wait = false;  // exchanges start in the order of their numbers
   for (const std::shared_ptr<Operation>& operation : active_) {
     if (!operation->started) {
@@ -283,7 +281,7 @@ Engine::EndedOperation Engine::poll_active(bool& moved) {
       if (!StagedOperations::may_start(*operation) || (exchange && exchanges_wait)) {
         exchanges_wait |= exchange;
         if (state_.failure.aborted()) {
-          return {.operation = operation, .error = aborted_error(operation->call)};
+          return {.operation = operation, .error = FailedOperations::aborted_error(operation->call)};
         }
         continue;
       }
@@ -294,9 +292,8 @@ Engine::EndedOperation Engine::poll_active(bool& moved) {
     bool this_moved = false;
     if (auto error = poll(*operation, this_moved)) return {.operation = operation, .error = std::move(error)};
     if (this_moved) operation->progressed = moved = true;
-    // A rank that always progresses never pauses, so it looks for dead peers here.
-    if (this_moved && ++moves_ % kMovesPerLook == 0) {
-      if (EndedOperation ended = check_clock_and_peers(); ended.operation != nullptr) return ended;
+    if (this_moved && ++moves_ % kMovesPerLook == 0) {  // a rank that waits for no other rank detects deaths here
+      if (EndedOperation ended = watchdog_.check(active_); ended.operation != nullptr) return ended;
     }
     if (operation->plan == nullptr && operation->exchange->done())
       return {.operation = operation, .error = std::nullopt};
@@ -310,8 +307,7 @@ Engine::EndedOperation Engine::poll_active(bool& moved) {
 // are notified.
 std::optional<Error> Engine::start(Operation& operation) {
   operation.started = true;
-  last_clock_ns_ = context_.environment.clock->now_ns();
-  operation.deadline_ns = last_clock_ns_ + operation.timeout_ns;
+  watchdog_.start(operation);
   recorder_.begin(operation);
   if (operation.plan != nullptr) {
     auto error = tasks_.start(operation);
@@ -329,22 +325,13 @@ std::optional<Error> Engine::start(Operation& operation) {
 // Returns an error if a receiver of an operation that has just started no longer takes part.
 std::optional<Error> Engine::check_receivers(const Operation& operation) {
   if (!ReceiverLiveness::applies_to(operation)) return std::nullopt;
-  auto diagnosis = receivers_.check(operation, last_clock_ns_);
+  auto diagnosis = receivers_.check(operation, watchdog_.last_clock_ns());
   if (!diagnosis) return std::nullopt;
-  return operation.plan == nullptr ? std::move(diagnosis->error) : give_up(operation, *std::move(diagnosis));
-}
-
-// Returns an error if abort() was called on this rank.
-std::optional<Error> Engine::own_abort(const Operation& operation) {
-  if (!state_.failure.aborted(std::memory_order_acquire)) return std::nullopt;
-  if (operation.plan != nullptr) {
-    context_.transport.leave_call(operation.call.tag, CallFailure{.code = ErrorCode::kAborted, .culprit = -1});
-  }
-  return aborted_error(operation.call);
+  return operation.plan == nullptr ? std::move(diagnosis->error) : failed_.give_up(operation, *std::move(diagnosis));
 }
 
 std::optional<Error> Engine::poll(Operation& operation, bool& moved) {
-  if (state_.failure.aborted()) return own_abort(operation);  // checked at every poll
+  if (state_.failure.aborted()) return failed_.find_own_abort(operation);  // checked at every poll
   const FailureAnalyzer analyzer = context_.analyzer();
   if (operation.plan == nullptr) {
     moved = operation.exchange->progress();
@@ -353,15 +340,49 @@ std::optional<Error> Engine::poll(Operation& operation, bool& moved) {
   }
   moved = tasks_.running()->progress();
   if (!tasks_.running()->bad_message()) return std::nullopt;
-  if (auto error = own_abort(operation)) return error;  // peers may have seen the abort before this rank did
-  return give_up(operation, analyzer.bad_message(operation.call, *tasks_.running()->bad_message()));
+  if (auto error = failed_.find_own_abort(operation))
+    return error;  // peers may have seen the abort before this rank did
+  return failed_.give_up(operation, analyzer.bad_message(operation.call, *tasks_.running()->bad_message()));
 }
 
-Engine::EndedOperation Engine::pause(Idle& idle) {
+EndedOperation Engine::pause(Idle& idle) {
   const std::uint32_t sleeps_before = idle.sleeps;
   context_.environment.waiter->pause(idle, context_.transport.doorbell(), kMaxSleepNs);
   if (idle.rounds % kRoundsPerClock != 0 && idle.sleeps == sleeps_before) return {};
-  return check_clock_and_peers();
+  return watchdog_.check(active_);
+}
+
+// Carries out the consequences of `result` for the peers, for the memory of the call and for its stream. Never
+// throws. If a step fails, the operation fails and the communicator breaks, because the peers may not have been
+// notified.
+void Engine::finish(Operation& operation, Status result) noexcept {
+  if (!result.ok())
+    runs_through([&] { context_.environment.log.write(LogLevel::kInfo, "{}", to_string(result.error())); });
+  const ErrorScope scope = result.ok() ? ErrorScope::kCall : result.error().scope;
+  try {
+    if (result.ok()) {
+      conclude(operation);
+    } else {
+      failed_.abandon(operation, scope, active_);
+    }
+  } catch (...) {
+    const auto rank = static_cast<std::int32_t>(context_.rank);
+    Error error = result.ok() ? error_of_exception(ErrorScope::kCommunicator, rank, "the end of a call")
+                              : std::move(result).error();
+    error.scope = std::max(error.scope, ErrorScope::kCommunicator);  // the next line makes the peers treat it as such
+    result = std::move(error);
+    state_.failure.announce_abort();
+    runs_through([&] { failed_.abandon(operation, ErrorScope::kCommunicator, active_); });
+  }
+  staged_.report_end(operation, result);
+  runs_through([&] { recorder_.end(operation, result); });
+  operation.result = std::move(result);
+}
+
+void Engine::conclude(Operation& operation) {
+  if (operation.plan == nullptr) return;
+  if (tasks_.running() != nullptr && tasks_.running()->shows_output()) tasks_.running()->withdraw_output(false);
+  tasks_.conclude(operation.call.tag, has_root(operation.plan->shape.collective.kind));
 }
 
 }  // namespace tutti

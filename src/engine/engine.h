@@ -22,10 +22,12 @@
 #include "engine/collective_tasks.h"
 #include "engine/engine_handle.h"
 #include "engine/engine_state.h"
+#include "engine/failed_operations.h"
 #include "engine/operation.h"
 #include "engine/operation_recorder.h"
 #include "engine/receiver_liveness.h"
 #include "engine/staged_operations.h"
+#include "engine/watchdog.h"
 #include "job/environment.h"
 #include "tutti/communicator.h"
 
@@ -83,7 +85,7 @@ class Engine {
   // The error that made the communicator unusable, if there is one.
   std::optional<Error> broken();
   // Set if GPUs of the ranks carry out calls on device memory, which the engine does not see.
-  void set_beside_devices(bool beside) { beside_devices_.store(beside, std::memory_order_relaxed); }
+  void set_beside_devices(bool beside) { watchdog_.set_beside_devices(beside); }
   // Sequence number of the last collective that completed on this rank, or 0 if there is none.
   std::uint64_t last_good() const { return tasks_.last_good(); }
 
@@ -91,10 +93,6 @@ class Engine {
   // When a drive ends. kDone: an operation has ended. kWanted: also if another thread wants to drive. kOnePoll:
   // after one poll.
   enum class Until : std::uint8_t { kDone, kWanted, kOnePoll };
-  struct EndedOperation {
-    std::shared_ptr<Operation> operation;  // shared like the operations in the queue; null if none has ended
-    std::optional<Error> error;
-  };
 
   void drive(std::unique_lock<std::mutex>& lock, Operation& until_done);
   void drive_once(std::unique_lock<std::mutex>& lock, Until until) noexcept;
@@ -113,24 +111,12 @@ class Engine {
   EndedOperation poll_active(bool& moved);
   std::optional<Error> start(Operation& operation);
   std::optional<Error> check_receivers(const Operation& operation);
-  std::optional<Error> own_abort(const Operation& operation);
   std::optional<Error> poll(Operation& operation, bool& moved);
-  EndedOperation check_clock_and_peers();
-  std::string_view hint_for(const Operation& operation) const;
-  static void extend_deadline(Operation& operation, std::int64_t now_ns, std::int64_t gap_ns);
-  std::optional<Error> look_at(Operation& operation, std::int64_t now_ns);
   EndedOperation pause(Idle& idle);
   void finish(Operation& operation, Status result) noexcept;
   void conclude(Operation& operation);
-  void abandon(Operation& operation, ErrorScope scope);
-  Error give_up(const Operation& operation, Diagnosis diagnosis);
-  void wait_for_peers(std::int64_t latest_ns,
-                      const std::function<bool(std::uint32_t peer, const PeerStatus& status)>& wanted);
-  void reclaim_memory(Operation& operation, ErrorScope scope);
-  void recall_all();
 
   const EngineContext context_;
-  std::atomic<bool> beside_devices_{false};  // only affects the wording of messages
   // Shared with streams, which may keep it for longer than the engine exists.
   const std::shared_ptr<EngineHandle> handle_;
   EngineState state_;
@@ -146,14 +132,10 @@ class Engine {
   ReceiverLiveness receivers_;
   StagedOperations staged_;
   OperationRecorder recorder_;
-  // When the first operation ended that broke the communicator.
-  std::int64_t broken_since_ns_ = 0;
+  FailedOperations failed_;
+  Watchdog watchdog_;
   // Number of poll rounds that made progress.
   std::uint32_t moves_ = 0;
-  // When the driver last looked at the peers' boards.
-  std::int64_t last_look_ns_ = 0;
-  // When the driver last looked at the clock.
-  std::int64_t last_clock_ns_ = 0;
 };
 
 }  // namespace tutti

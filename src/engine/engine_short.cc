@@ -67,13 +67,11 @@ std::optional<Status> Engine::run_short(Way way, BoundPlan& plan, Call& numbered
   }
   // Shared, like all queued operations.
   const std::shared_ptr<Operation> queued = std::exchange(spare_, nullptr);
-  queued->deadline_ns = last_clock_ns_ + timeout_ns;
   drive(lock, *queued);
   return queued->result;
 }
 
-// Returns true if the call has completed. Returns false if it must continue as an operation. Then last_clock_ns_ is
-// set.
+// Returns true if the call has completed. Returns false if it must continue as an operation.
 bool Engine::run_past_queue(std::unique_lock<std::mutex>& lock, Operation& operation, const Call& call,
                             std::uint64_t& waited_until) {
   const auto path = operation.direct ? recording::CallPath::kDirect : recording::CallPath::kMailboxes;
@@ -104,7 +102,7 @@ bool Engine::run_past_queue(std::unique_lock<std::mutex>& lock, Operation& opera
     if (context_.recorder != nullptr) context_.recorder->end(operation.recorded, waited_until);
     return true;
   }
-  last_clock_ns_ = context_.environment.clock->now_ns();
+  watchdog_.start(operation);
   return false;
 }
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/start_condition.h"
@@ -39,7 +40,7 @@ struct Operation {
   std::int64_t deadline_ns = 0;  // set at the start, extended after progress
   // When it first seemed that no more data could arrive. 0 if it does not seem so.
   std::int64_t suspected_ns = 0;
-  // Number of extensions of the deadline because this rank was not running. See Engine::extend_deadline().
+  // Number of extensions of the deadline because this rank was not running. See Watchdog::extend_deadline().
   std::uint32_t extensions = 0;
   // It has progressed since the driver last looked at the clock. Only the driver uses it.
   bool progressed = false;
@@ -60,6 +61,12 @@ struct Operation {
     operation->timeout_ns = timeout_ns;
     return operation;
   }
+};
+
+// An operation that has ended, if there is one, and its error.
+struct EndedOperation {
+  std::shared_ptr<Operation> operation;  // shared like the operations in the queue; null if none has ended
+  std::optional<Error> error;
 };
 
 }  // namespace tutti

@@ -23,7 +23,7 @@
 // copies its block alone, without the help of the root.
 //
 // A rank that gives the call up withdraws its mark before its memory is returned to the user, and waits for ranks
-// that still use the memory (Engine::finish). The other ranks check the marks before each part of their work.
+// that still use the memory (FailedOperations). The other ranks check the marks before each part of their work.
 #pragma once
 
 #include <cstddef>

@@ -1,17 +1,11 @@
-// The checks of the driver while no operation makes progress: the clock, the deadlines and the peers. It also
-// reports the rank that caused a failure.
-#include <algorithm>
-#include <functional>
-#include <utility>
+#include "engine/watchdog.h"
 
-#include "engine/engine.h"
-#include "engine/failure_analyzer.h"
+#include <algorithm>
+#include <utility>
 
 namespace tutti {
 namespace {
 
-// Maximum wait for all ranks' arguments before a mismatch is reported.
-constexpr std::int64_t kAllEnterNs = 200'000'000;
 // How long a transfer must look hopeless before it is given up.
 constexpr std::int64_t kSuspicionNs = 100'000'000;
 // How long data from a peer that is gone may take to arrive.
@@ -34,13 +28,11 @@ std::optional<Diagnosis> confirmed(Operation& operation, std::optional<Diagnosis
 
 }  // namespace
 
-// Looks at the clock, and from time to time at the peers. Ends an operation if its deadline has passed or its peers
-// are gone.
-Engine::EndedOperation Engine::check_clock_and_peers() {
+EndedOperation Watchdog::check(std::span<const std::shared_ptr<Operation>> active) {
   const std::int64_t now_ns = context_.environment.clock->now_ns();
   const std::int64_t gap_ns = now_ns - std::exchange(last_clock_ns_, now_ns);
   bool late = false;
-  for (const std::shared_ptr<Operation>& operation : active_) {
+  for (const std::shared_ptr<Operation>& operation : active) {
     if (!operation->started) continue;
     const bool queue_moved = operation->exchange != nullptr && operation->exchange->queue_has_moved();
     if (std::exchange(operation->progressed, false) || queue_moved) {
@@ -55,24 +47,24 @@ Engine::EndedOperation Engine::check_clock_and_peers() {
   if (!late && now_ns - last_look_ns_ < kLookEveryNs) return {};
   last_look_ns_ = now_ns;
   context_.transport.pump();
-  for (const std::shared_ptr<Operation>& operation : active_) {
+  for (const std::shared_ptr<Operation>& operation : active) {
     if (auto error = operation->started ? look_at(*operation, now_ns) : staged_.find_lost_stream(*operation))
       return {.operation = operation, .error = std::move(error)};
   }
-  recorder_.wait(active_, now_ns);
+  recorder_.wait(active, now_ns);
   return {};
 }
 
 // If this rank was stopped, or its clock has jumped, it has not seen yet what its peers did meanwhile. So their
-// time starts again, at most kMostExtensions times.
-void Engine::extend_deadline(Operation& operation, std::int64_t now_ns, std::int64_t gap_ns) {
+// time starts again, at most kMaxExtensions times.
+void Watchdog::extend_deadline(Operation& operation, std::int64_t now_ns, std::int64_t gap_ns) {
   if (gap_ns < std::max(kMaxClockGapNs, operation.timeout_ns / 4) || operation.extensions == kMaxExtensions) return;
   ++operation.extensions;
   operation.deadline_ns = now_ns + operation.timeout_ns;
   if (operation.suspected_ns != 0) operation.suspected_ns = now_ns;
 }
 
-std::optional<Error> Engine::look_at(Operation& operation, std::int64_t now_ns) {
+std::optional<Error> Watchdog::look_at(Operation& operation, std::int64_t now_ns) {
   const bool late = now_ns >= operation.deadline_ns;
   const std::int64_t timeout_ms = operation.timeout_ns / 1'000'000;
   const FailureAnalyzer analyzer = context_.analyzer();
@@ -90,46 +82,16 @@ std::optional<Error> Engine::look_at(Operation& operation, std::int64_t now_ns) 
   if (!diagnosis && late)
     diagnosis = analyzer.timed_out(operation.call, timeout_ms, *tasks_.running(), hint_for(operation));
   if (!diagnosis) return std::nullopt;
-  if (auto error = own_abort(operation)) return error;
-  return give_up(operation, std::move(*diagnosis));
+  if (auto error = failed_.find_own_abort(operation)) return error;
+  return failed_.give_up(operation, std::move(*diagnosis));
 }
 
 // A hint for the timeout message: the missing ranks may have made the same call on device memory, which their GPUs
 // carry out.
-std::string_view Engine::hint_for(const Operation& operation) const {
+std::string_view Watchdog::hint_for(const Operation& operation) const {
   const bool on_host = operation.start_condition == nullptr && operation.call.tag.count > 0;
   if (!on_host || !beside_devices_.load(std::memory_order_relaxed)) return {};
   return "this call is on host memory, and GPUs carry out those on their own: pass memory of one kind on all ranks";
-}
-
-// Notifies the peers and returns the error. For a mismatch, it first waits for a limited time until all ranks have
-// published their arguments. Then the culprit can be determined best, and all ranks report the same one.
-Error Engine::give_up(const Operation& operation, Diagnosis diagnosis) {
-  if (diagnosis.failure.code == ErrorCode::kMismatch) {
-    const std::uint64_t sequence = operation.call.tag.sequence;
-    const std::int64_t latest_ns = std::min(context_.environment.clock->now_ns() + kAllEnterNs, operation.deadline_ns);
-    const auto entered = [&](std::uint32_t, const PeerStatus& status) {
-      return status.life != PeerLife::kLive || status.entered >= sequence;
-    };
-    wait_for_peers(latest_ns, std::ref(entered));
-    if (auto settled = context_.analyzer().mismatch(operation.call)) diagnosis = std::move(*settled);
-  }
-  context_.transport.leave_call(operation.call.tag, diagnosis.failure);
-  return std::move(diagnosis.error);
-}
-
-// Waits until `wanted` returns true for every peer, or until the time is over.
-void Engine::wait_for_peers(std::int64_t latest_ns,
-                            const std::function<bool(std::uint32_t, const PeerStatus&)>& wanted) {
-  Idle idle;
-  for (std::uint32_t peer = 0; peer < context_.ranks; ++peer) {
-    while (peer != context_.rank && context_.environment.clock->now_ns() < latest_ns) {
-      const PeerStatus status = context_.transport.peer_status(peer);
-      if (wanted(peer, status)) break;
-      context_.environment.waiter->pause(idle, context_.transport.doorbell(), 1'000'000);
-    }
-  }
-  context_.environment.waiter->reset(idle, context_.transport.doorbell());
 }
 
 }  // namespace tutti

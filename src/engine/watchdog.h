@@ -1,0 +1,58 @@
+// Watchdog: checks the deadlines and the peers of the operations in progress while none of them makes progress, and
+// ends an operation if its deadline has passed or its peers are gone. It has no threads or locks. Only the engine's
+// driver uses it, except for set_beside_devices().
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "engine/collective_tasks.h"
+#include "engine/engine_state.h"
+#include "engine/failed_operations.h"
+#include "engine/operation.h"
+#include "engine/operation_recorder.h"
+#include "engine/staged_operations.h"
+
+namespace tutti {
+
+class Watchdog {
+ public:
+  // All arguments must outlive this object.
+  Watchdog(const EngineContext& context, CollectiveTasks& tasks, StagedOperations& staged, FailedOperations& failed,
+           OperationRecorder& recorder)
+      : context_(context), tasks_(tasks), staged_(staged), failed_(failed), recorder_(recorder) {}
+
+  // Sets the deadline of an operation that starts now.
+  void start(Operation& operation) {
+    last_clock_ns_ = context_.environment.clock->now_ns();
+    operation.deadline_ns = last_clock_ns_ + operation.timeout_ns;
+  }
+  // The time at the last start() or check().
+  std::int64_t last_clock_ns() const { return last_clock_ns_; }
+  // Looks at the clock, and from time to time at the peers of the `active` operations. Returns an operation that has
+  // failed, or nothing.
+  EndedOperation check(std::span<const std::shared_ptr<Operation>> active);
+  // Set if GPUs of the ranks carry out calls on device memory, which the engine does not see. Only affects the wording
+  // of messages. Any thread may call it.
+  void set_beside_devices(bool beside) { beside_devices_.store(beside, std::memory_order_relaxed); }
+
+ private:
+  static void extend_deadline(Operation& operation, std::int64_t now_ns, std::int64_t gap_ns);
+  std::optional<Error> look_at(Operation& operation, std::int64_t now_ns);
+  std::string_view hint_for(const Operation& operation) const;
+
+  const EngineContext& context_;
+  CollectiveTasks& tasks_;
+  StagedOperations& staged_;
+  FailedOperations& failed_;
+  OperationRecorder& recorder_;
+  std::atomic<bool> beside_devices_{false};
+  std::int64_t last_look_ns_ = 0;  // when it last looked at the peers' boards
+  std::int64_t last_clock_ns_ = 0;
+};
+
+}  // namespace tutti
