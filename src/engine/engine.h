@@ -1,33 +1,35 @@
 // Engine: runs the operations of one communicator. Collectives run one after another in the order of their
 // submission. Exchanges (groups of sends and receives) run at the same time, beside the collectives and each other.
-// Their transfers are ordered only per pair of ranks.
+// Their transfers are ordered only per pair of ranks. Any thread may call an engine.
 //
 // One thread at a time is the driver. If a thread waits for an operation, that thread drives, because it is blocked
 // anyway. Otherwise the engine's own progress thread drives. It is started by the first operation that is submitted
 // in the background. The driver polls the operations. When nothing moves, it pauses as the environment's Waiter
 // determines, and between the pauses it checks deadlines, abort(), and the peers' status boards.
+//
+// Engine is only the interface of these parts:
+//   EngineState     the mutex, and the state that it guards: the queue, the driver's role, the communicator's error
+//   ProgressLoop    the work of the driver, and the state that only the driver uses
+//   ShortCalls      the fast path of short collectives, which bypasses the queue
+//   ImmediateProbe  checks for a message or a live receiver
+//   ProgressThread  the progress thread
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <string_view>
-#include <thread>
+#include <utility>
 #include <vector>
 
-#include "engine/collective_tasks.h"
 #include "engine/engine_handle.h"
 #include "engine/engine_state.h"
-#include "engine/failed_operations.h"
+#include "engine/immediate_probe.h"
 #include "engine/operation.h"
-#include "engine/operation_recorder.h"
-#include "engine/receiver_liveness.h"
-#include "engine/staged_operations.h"
-#include "engine/watchdog.h"
+#include "engine/progress_loop.h"
+#include "engine/progress_thread.h"
+#include "engine/short_calls.h"
 #include "job/environment.h"
 #include "tutti/communicator.h"
 
@@ -55,21 +57,25 @@ class Engine {
   // is in progress. `call` has no sequence number yet. Unlocks `order`, the caller's lock for submissions, as soon
   // as the call has its sequence number. Returns nothing if another operation is in progress, or if the plan has
   // not run yet. Then submit an operation instead.
-  enum class Way : std::uint8_t { kByMailbox, kByMemory };
+  using Way = ShortCalls::Way;
   std::optional<Status> run_short(Way way, BoundPlan& plan, Call& call, std::int64_t timeout_ns,
-                                  std::unique_lock<std::mutex>& order);
+                                  std::unique_lock<std::mutex>& order) {
+    return short_calls_.run(way, plan, call, timeout_ns, order);
+  }
   bool test(Operation& operation);
   // Returns the peer from which a message is available for one of `probes` (receives, at most one from each peer),
   // or nothing if there is no such peer. If another thread drives the engine, waits until the operation of that
   // thread is done. Never waits for a message. Errors: the one that broke the communicator, and those of opening
   // connections.
-  Result<std::optional<std::uint32_t>> look_for_message(std::vector<Transfer> probes);
+  Result<std::optional<std::uint32_t>> look_for_message(std::vector<Transfer> probes) {
+    return probe_.look_for_message(std::move(probes));
+  }
 
   // Call this before `send` if no thread will wait for the end of the send. Returns true if the receiver takes part
   // in the communicator, and false if its process may have exited; then ask again. Also returns true if another
   // thread drives for so long that this thread cannot check. Errors: the same as for a send to a rank that no
   // longer takes part, the one that broke the communicator, and those of opening connections.
-  Result<bool> look_at_receiver(Transfer send);
+  Result<bool> look_at_receiver(Transfer send) { return probe_.look_at_receiver(std::move(send)); }
 
   // Any thread may call this.
   void abort() noexcept { state_.failure.abort(state_.mutex); }
@@ -85,57 +91,19 @@ class Engine {
   // The error that made the communicator unusable, if there is one.
   std::optional<Error> broken();
   // Set if GPUs of the ranks carry out calls on device memory, which the engine does not see.
-  void set_beside_devices(bool beside) { watchdog_.set_beside_devices(beside); }
+  void set_beside_devices(bool beside) { loop_.watchdog().set_beside_devices(beside); }
   // Sequence number of the last collective that completed on this rank, or 0 if there is none.
-  std::uint64_t last_good() const { return tasks_.last_good(); }
+  std::uint64_t last_good() const { return loop_.tasks().last_good(); }
 
  private:
-  // When a drive ends. kDone: an operation has ended. kWanted: also if another thread wants to drive. kOnePoll:
-  // after one poll.
-  enum class Until : std::uint8_t { kDone, kWanted, kOnePoll };
-
-  void drive(std::unique_lock<std::mutex>& lock, Operation& until_done);
-  void drive_once(std::unique_lock<std::mutex>& lock, Until until) noexcept;
-  void background();
-  template <class TaskType>
-  void start_short(TaskType& running, const Call& call, std::uint64_t& waited_until);
-  void poll_with_pauses(std::uint32_t submitted);
-  bool run_past_queue(std::unique_lock<std::mutex>& lock, Operation& operation, const Call& call,
-                      std::uint64_t& waited_until);
-  Status end_short_by_exception(std::unique_lock<std::mutex>& lock, Operation& operation, Call& call) noexcept;
-  void run(std::unique_lock<std::mutex>& lock, Until until) noexcept;
-  EndedOperation advance(std::unique_lock<std::mutex>& lock, Until until);
-  EndedOperation end_by_exception() noexcept;
-  EndedOperation break_off(const Error& broken);
-  EndedOperation drive_active(Until until, std::uint32_t submitted);
-  EndedOperation poll_active(bool& moved);
-  std::optional<Error> start(Operation& operation);
-  std::optional<Error> check_receivers(const Operation& operation);
-  std::optional<Error> poll(Operation& operation, bool& moved);
-  EndedOperation pause(Idle& idle);
-  void finish(Operation& operation, Status result) noexcept;
-  void conclude(Operation& operation);
-
   const EngineContext context_;
   // Shared with streams, which may keep it for longer than the engine exists.
   const std::shared_ptr<EngineHandle> handle_;
   EngineState state_;
-  bool ending_ = false;  // guarded by the mutex of state_
-  std::thread progress_thread_;
-  // The first collective of the queue and all exchanges. Only the driver uses it.
-  std::vector<std::shared_ptr<Operation>> active_;
-  // Created before a short call starts, so that no memory has to be allocated when that call becomes a queued
-  // operation. The queue then takes this object over.
-  std::shared_ptr<Operation> spare_;
-  // These and the following members belong to the driver.
-  CollectiveTasks tasks_;
-  ReceiverLiveness receivers_;
-  StagedOperations staged_;
-  OperationRecorder recorder_;
-  FailedOperations failed_;
-  Watchdog watchdog_;
-  // Number of poll rounds that made progress.
-  std::uint32_t moves_ = 0;
+  ProgressLoop loop_;
+  ShortCalls short_calls_;
+  ImmediateProbe probe_;
+  ProgressThread progress_thread_;
 };
 
 }  // namespace tutti

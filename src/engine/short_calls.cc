@@ -1,11 +1,10 @@
-// The engine's fast path for short calls, which bypasses the queue. The driver's duties and locks are described in
-// engine.h.
+#include "engine/short_calls.h"
+
 #include <algorithm>
 #include <exception>
 #include <utility>
 
 #include "base/exceptions.h"
-#include "engine/engine.h"
 #include "plan/collective.h"
 
 namespace tutti {
@@ -22,30 +21,27 @@ constexpr std::uint32_t kShortPauses = 50;
 // Starts the collective and polls it a few times. It is a template, so that the calls are not virtual: each call
 // takes time here.
 template <class TaskType>
-void Engine::start_short(TaskType& running, const Call& call, std::uint64_t& waited_until) {
-  context_.transport.enter_call(call.tag, running.offered(call));
-  running.start(call);
+void ShortCalls::start(TaskType& task, const Call& call, std::uint64_t& waited_until) {
+  context_.transport.enter_call(call.tag, task.offered(call));
+  task.start(call);
   const std::uint32_t polls = std::min(context_.environment.waiter->spins(), kShortPolls);
-  for (std::uint32_t vain = 0; vain < polls && !running.done();) {
+  for (std::uint32_t vain = 0; vain < polls && !task.done();) {
     if (vain >= kEagerPolls) {
       // Reading the clock costs nothing during the wait, but it would cost time after it.
       if (context_.recorder != nullptr) waited_until = context_.recorder->now();
       relax();
     }
-    if (!running.progress()) ++vain;
+    if (!task.progress()) ++vain;
   }
 }
 
-// Runs without the queue as long as that is fast. First it polls with the lock held, because other threads need the
-// lock only for a moment. Then it polls as the driver and gives the core away from time to time. If the wait lasts
-// longer, the call becomes a queued operation like any other.
-std::optional<Status> Engine::run_short(Way way, BoundPlan& plan, Call& numbered, std::int64_t timeout_ns,
-                                        std::unique_lock<std::mutex>& order) {
+std::optional<Status> ShortCalls::run(Way way, BoundPlan& plan, Call& numbered, std::int64_t timeout_ns,
+                                      std::unique_lock<std::mutex>& order) {
   const bool direct = way == Way::kByMemory;
   std::unique_lock lock(state_.mutex);
   if (!tasks_.has_mailboxes() || state_.failure.broken() || state_.role.taken() || !state_.idle()) return std::nullopt;
   if (direct && !tasks_.may_start_single_copy(plan)) return std::nullopt;
-  if (!direct && receivers_.check_is_due(plan.shape.collective)) return std::nullopt;
+  if (!direct && loop_.receivers().check_is_due(plan.shape.collective)) return std::nullopt;
   // Created before the call starts, because it must be possible to turn the call into an operation at any time.
   if (spare_ == nullptr) spare_ = std::make_shared<Operation>();
   numbered.tag.sequence = state_.queue.take_sequence();
@@ -63,31 +59,31 @@ std::optional<Status> Engine::run_short(Way way, BoundPlan& plan, Call& numbered
     state_.queue.add_short_call(spare_);
   } catch (...) {
     if (!lock.owns_lock()) lock.lock();
-    return end_short_by_exception(lock, operation, numbered);
+    return end_by_exception(lock, operation, numbered);
   }
   // Shared, like all queued operations.
   const std::shared_ptr<Operation> queued = std::exchange(spare_, nullptr);
-  drive(lock, *queued);
+  loop_.drive(lock, *queued);
   return queued->result;
 }
 
 // Returns true if the call has completed. Returns false if it must continue as an operation.
-bool Engine::run_past_queue(std::unique_lock<std::mutex>& lock, Operation& operation, const Call& call,
-                            std::uint64_t& waited_until) {
+bool ShortCalls::run_past_queue(std::unique_lock<std::mutex>& lock, Operation& operation, const Call& call,
+                                std::uint64_t& waited_until) {
   const auto path = operation.direct ? recording::CallPath::kDirect : recording::CallPath::kMailboxes;
   operation.recorded = context_.recorder == nullptr ? 0 : context_.recorder->begin(call.tag, path);
   if (operation.direct) {
-    start_short(tasks_.select_single_copy(), call, waited_until);
+    start(tasks_.select_single_copy(), call, waited_until);
   } else {
-    start_short(tasks_.select_inline(), call, waited_until);
+    start(tasks_.select_inline(), call, waited_until);
   }
   if (!tasks_.running()->done()) {
     state_.role.take_unqueued();
-    const std::uint32_t submitted = state_.queue.changes();
+    const std::uint32_t changes = state_.queue.changes();
     lock.unlock();
     std::exception_ptr thrown;
     try {
-      poll_with_pauses(submitted);
+      poll_with_pauses(changes);
     } catch (...) {
       thrown = std::current_exception();
     }
@@ -102,12 +98,12 @@ bool Engine::run_past_queue(std::unique_lock<std::mutex>& lock, Operation& opera
     if (context_.recorder != nullptr) context_.recorder->end(operation.recorded, waited_until);
     return true;
   }
-  watchdog_.start(operation);
+  loop_.watchdog().start(operation);
   return false;
 }
 
 // Called in a catch block, with the lock held. The operation was never queued, so it is finished here.
-Status Engine::end_short_by_exception(std::unique_lock<std::mutex>& lock, Operation& operation, Call& call) noexcept {
+Status ShortCalls::end_by_exception(std::unique_lock<std::mutex>& lock, Operation& operation, Call& call) noexcept {
   const auto rank = static_cast<std::int32_t>(context_.rank);
   Error error = error_of_exception(ErrorScope::kCommunicator, rank, "an internal failure of this rank");
   state_.failure.set_broken(error);
@@ -117,21 +113,21 @@ Status Engine::end_short_by_exception(std::unique_lock<std::mutex>& lock, Operat
   const CallFailure failure{.code = ErrorCode::kSystem, .culprit = rank};
   runs_through([&] { context_.transport.leave_call(operation.call.tag, failure); });
   state_.failure.announce_abort();
-  finish(operation, std::move(error));
+  loop_.finish(operation, std::move(error));
   lock.lock();
   state_.role.release();
   return std::exchange(operation.result, Status());
 }
 
 // Polls the running collective a few times and gives the core away between the polls. Only the driver calls it.
-void Engine::poll_with_pauses(std::uint32_t submitted) {
+void ShortCalls::poll_with_pauses(std::uint32_t changes) {
   Idle idle;
   for (std::uint32_t round = 0; round < kShortPauses && !idle.armed; ++round) {
     context_.environment.waiter->pause(idle, context_.transport.doorbell(), 0);
     while (tasks_.running()->progress() && !tasks_.running()->done())
       context_.environment.waiter->reset(idle, context_.transport.doorbell());
     if (tasks_.running()->done() || state_.failure.aborted()) break;
-    if (state_.queue.changes() != submitted) break;
+    if (state_.queue.changes() != changes) break;
   }
   if (tasks_.running()->done()) return context_.environment.waiter->reset(idle, context_.transport.doorbell());
   // The wait continues in another function, so it gives no information.

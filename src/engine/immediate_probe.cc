@@ -1,11 +1,7 @@
-// Checks for a message or for a live receiver without waiting for either.
-#include <chrono>
-#include <memory>
-#include <optional>
-#include <utility>
+#include "engine/immediate_probe.h"
 
-#include "base/assert.h"
-#include "engine/engine.h"
+#include <chrono>
+#include <utility>
 
 namespace tutti {
 namespace {
@@ -34,7 +30,7 @@ class UnqueuedDrive {
 
 }  // namespace
 
-Result<std::optional<std::uint32_t>> Engine::look_for_message(std::vector<Transfer> probes) {
+Result<std::optional<std::uint32_t>> ImmediateProbe::look_for_message(std::vector<Transfer> probes) {
   std::unique_lock lock(state_.mutex);
   if (state_.role.taken()) state_.role.wait_for_role(lock, [this] { return !state_.role.taken(); });
   if (state_.failure.broken()) {
@@ -57,7 +53,7 @@ Result<std::optional<std::uint32_t>> Engine::look_for_message(std::vector<Transf
   return std::optional(look.found());
 }
 
-Result<bool> Engine::look_at_receiver(Transfer send) {
+Result<bool> ImmediateProbe::look_at_receiver(Transfer send) {
   std::unique_lock lock(state_.mutex);
   if (state_.role.taken()) state_.role.wait_for_role(lock, kMaxDriverWait);
   if (state_.failure.broken() || state_.role.taken()) {

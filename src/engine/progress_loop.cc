@@ -1,0 +1,239 @@
+#include "engine/progress_loop.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/exceptions.h"
+#include "plan/collective.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::int64_t kMaxSleepNs = 50'000'000;  // needed because a peer that has died rings no doorbell
+constexpr std::uint32_t kMovesPerLook = 64;       // rounds with progress between two looks at the clock
+constexpr std::uint32_t kRoundsPerClock = 64;     // pauses between two looks at the clock
+
+// The scope of an error when a connection could not be opened: only the call fails, because descriptors may be free
+// again later.
+Error as_call_error(Error error) {
+  if (error.code == ErrorCode::kSystem) error.scope = ErrorScope::kCall;
+  return error;
+}
+
+}  // namespace
+
+ProgressLoop::ProgressLoop(const EngineContext& context, EngineState& state)
+    : context_(context),
+      state_(state),
+      tasks_(context),
+      receivers_(context),
+      staged_(context),
+      recorder_(context, tasks_),
+      failed_(context, state.failure, tasks_),
+      watchdog_(context, tasks_, staged_, failed_, recorder_) {}
+
+void ProgressLoop::drive(std::unique_lock<std::mutex>& lock, Operation& until_done) {
+  const auto done = [&] { return until_done.done.load(std::memory_order_acquire); };
+  if (state_.role.taken()) state_.role.wait_for_role(lock, [&] { return done() || !state_.role.taken(); });
+  if (done()) return state_.role.notify_all();
+  state_.role.take();
+  while (!done()) run_once(lock, Until::kDone);
+  state_.role.release();
+}
+
+void ProgressLoop::run(std::unique_lock<std::mutex>& lock, Until until) noexcept {
+  state_.role.take();
+  run_once(lock, until);
+  state_.role.release();
+}
+
+// Drives the operations in progress, without the lock, until one of them has ended or `until` is reached. Never
+// throws: an exception, such as std::bad_alloc, breaks the communicator and ends one operation. The other
+// operations end as after any error of the communicator, one with each further call.
+void ProgressLoop::run_once(std::unique_lock<std::mutex>& lock, Until until) noexcept {
+  EndedOperation ended;
+  try {
+    ended = advance(lock, until);
+  } catch (...) {
+    if (!lock.owns_lock()) lock.lock();
+    ended = end_by_exception();
+    lock.unlock();
+  }
+  if (ended.operation != nullptr) finish(*ended.operation, ended.error ? Status(*std::move(ended.error)) : Status());
+  lock.lock();
+  if (ended.operation == nullptr) return;
+  const Status& result = ended.operation->result;
+  if (!result.ok() && result.error().scope >= ErrorScope::kConnection) state_.failure.set_broken(result.error());
+  if (ended.operation->plan == nullptr && !ended.operation->probes) state_.queue.give_back_numbers(*ended.operation);
+  state_.queue.remove(*ended.operation);
+  ended.operation->done.store(true, std::memory_order_release);
+  if (state_.role.wanted()) state_.role.notify_all();
+}
+
+// One turn of run_once(). Returns without the lock.
+EndedOperation ProgressLoop::advance(std::unique_lock<std::mutex>& lock, Until until) {
+  state_.queue.list_active(active_);
+  std::optional<Error> broken = state_.failure.broken();
+  // Read under the lock: operations that are submitted later are not in active_, so the driver must notice them.
+  const std::uint32_t changes = state_.queue.changes();
+  lock.unlock();
+  EndedOperation ended = broken ? break_off(*broken) : poll_until(until, changes);
+  if (ended.error) staged_.escalate_mismatch(*ended.operation, *ended.error);
+  if (ended.operation != nullptr && ended.operation->probes && !ended.error) {
+    const std::scoped_lock again(state_.mutex);
+    if (ended.operation->exchange->is_stale()) {
+      ended.operation->exchange->look_again();
+      ended = {};
+    }
+  }
+  return ended;
+}
+
+// Called in an exception handler, with the lock held. The state of the operations is unknown, so the communicator
+// breaks.
+EndedOperation ProgressLoop::end_by_exception() noexcept {
+  const auto rank = static_cast<std::int32_t>(context_.rank);
+  Error error = error_of_exception(ErrorScope::kCommunicator, rank, "an internal failure of this rank");
+  state_.failure.set_broken(error);
+  EndedOperation ended{.operation = state_.queue.first(), .error = std::move(error)};
+  if (ended.operation != nullptr && ended.operation->plan != nullptr && ended.operation->started) {
+    const CallFailure failure{.code = ErrorCode::kSystem, .culprit = rank};
+    runs_through([&] { context_.transport.leave_call(ended.operation->call.tag, failure); });
+  }
+  state_.failure.announce_abort();
+  return ended;
+}
+
+// Ends an operation that was waiting or in progress when the communicator broke, and notifies its peers.
+EndedOperation ProgressLoop::break_off(const Error& broken) {
+  const std::shared_ptr<Operation>& operation = active_.front();  // shared like the operations in the queue
+  if (operation->started && operation->plan != nullptr) {
+    context_.transport.leave_call(operation->call.tag, CallFailure{.code = broken.code, .culprit = broken.rank});
+  }
+  return {.operation = operation, .error = broken};
+}
+
+EndedOperation ProgressLoop::poll_until(Until until, std::uint32_t changes) {
+  Idle idle;
+  EndedOperation ended;
+  while (true) {
+    bool moved = false;
+    ended = poll_active(moved);
+    if (ended.operation != nullptr) break;
+    if (until == Until::kOnePoll) {
+      if (!moved) ended = watchdog_.check(active_);
+      break;
+    }
+    if (until == Until::kWanted && state_.role.wanted()) break;
+    if (state_.queue.changes() != changes) break;  // there may be a new operation to poll
+    if (moved) {
+      context_.environment.waiter->reset(idle, context_.transport.doorbell());
+      continue;
+    }
+    ended = pause(idle);
+    if (ended.operation != nullptr) break;
+  }
+  context_.environment.waiter->reset(idle, context_.transport.doorbell());
+  return ended;
+}
+
+EndedOperation ProgressLoop::poll_active(bool& moved) {
+  bool exchanges_wait = false;  // exchanges start in the order of their numbers
+  for (const std::shared_ptr<Operation>& operation : active_) {
+    if (!operation->started) {
+      if (staged_.call_has_failed(*operation)) return {.operation = operation, .error = staged_.drop(*operation)};
+      const bool exchange = operation->plan == nullptr;
+      if (!StagedOperations::may_start(*operation) || (exchange && exchanges_wait)) {
+        exchanges_wait |= exchange;
+        if (state_.failure.aborted()) {
+          return {.operation = operation, .error = FailedOperations::aborted_error(operation->call)};
+        }
+        continue;
+      }
+      if (auto error = start(*operation)) return {.operation = operation, .error = std::move(error)};
+    }
+    if (operation->probes && exchanges_wait) continue;  // earlier receives may not have started yet
+    bool this_moved = false;
+    if (auto error = poll(*operation, this_moved)) return {.operation = operation, .error = std::move(error)};
+    if (this_moved) operation->progressed = moved = true;
+    if (this_moved && ++moves_ % kMovesPerLook == 0) {  // a rank that waits for no other rank detects deaths here
+      if (EndedOperation ended = watchdog_.check(active_); ended.operation != nullptr) return ended;
+    }
+    if (operation->plan == nullptr && operation->exchange->done())
+      return {.operation = operation, .error = std::nullopt};
+    if (operation->plan != nullptr && tasks_.running()->done())
+      return {.operation = operation, .error = tasks_.find_disagreement(*operation)};
+  }
+  return {};
+}
+
+// Starts an operation: opens its connections if they are not open, and checks that its receivers are alive. If this
+// fails for a collective, the peers are notified.
+std::optional<Error> ProgressLoop::start(Operation& operation) {
+  operation.started = true;
+  watchdog_.start(operation);
+  recorder_.begin(operation);
+  if (operation.plan != nullptr) {
+    if (auto error = tasks_.start(operation)) return as_call_error(*std::move(error));
+  } else {
+    for (Transfer& transfer : operation.transfers) {
+      if (Status opened = open(transfer, context_.connections); !opened.ok()) return as_call_error(opened.error());
+    }
+    operation.exchange = std::make_unique<Exchange>(
+        std::move(operation.transfers), operation.own, context_.transport, state_.queue.numbers(),
+        operation.probes ? Exchange::Purpose::kProbe : Exchange::Purpose::kTransfer);
+  }
+  if (!ReceiverLiveness::applies_to(operation)) return std::nullopt;
+  auto lost = receivers_.check(operation, watchdog_.last_clock_ns());
+  if (!lost) return std::nullopt;
+  return operation.plan == nullptr ? std::move(lost->error) : failed_.give_up(operation, *std::move(lost));
+}
+
+std::optional<Error> ProgressLoop::poll(Operation& operation, bool& moved) {
+  if (state_.failure.aborted()) return failed_.find_own_abort(operation);  // checked at every poll
+  const FailureAnalyzer analyzer = context_.analyzer();
+  if (operation.plan == nullptr) {
+    moved = operation.exchange->progress();
+    if (!operation.exchange->bad_message()) return std::nullopt;
+    return analyzer.bad_transfer(*operation.exchange).error;
+  }
+  moved = tasks_.running()->progress();
+  if (!tasks_.running()->bad_message()) return std::nullopt;
+  if (auto error = failed_.find_own_abort(operation))
+    return error;  // peers may have seen the abort before this rank did
+  return failed_.give_up(operation, analyzer.bad_message(operation.call, *tasks_.running()->bad_message()));
+}
+
+EndedOperation ProgressLoop::pause(Idle& idle) {
+  const std::uint32_t sleeps_before = idle.sleeps;
+  context_.environment.waiter->pause(idle, context_.transport.doorbell(), kMaxSleepNs);
+  if (idle.rounds % kRoundsPerClock != 0 && idle.sleeps == sleeps_before) return {};
+  return watchdog_.check(active_);
+}
+
+void ProgressLoop::finish(Operation& operation, Status result) noexcept {
+  if (!result.ok())
+    runs_through([&] { context_.environment.log.write(LogLevel::kInfo, "{}", to_string(result.error())); });
+  const ErrorScope scope = result.ok() ? ErrorScope::kCall : result.error().scope;
+  try {
+    if (!result.ok()) {
+      failed_.abandon(operation, scope, active_);
+    } else if (operation.plan != nullptr) {
+      if (tasks_.running() != nullptr && tasks_.running()->shows_output()) tasks_.running()->withdraw_output(false);
+      tasks_.conclude(operation.call.tag, has_root(operation.plan->shape.collective.kind));
+    }
+  } catch (...) {
+    const auto rank = static_cast<std::int32_t>(context_.rank);
+    Error error = result.ok() ? error_of_exception(ErrorScope::kCommunicator, rank, "the end of a call")
+                              : std::move(result).error();
+    error.scope = std::max(error.scope, ErrorScope::kCommunicator);  // the next line makes the peers treat it as such
+    result = std::move(error);
+    state_.failure.announce_abort();
+    runs_through([&] { failed_.abandon(operation, ErrorScope::kCommunicator, active_); });
+  }
+  staged_.report_end(operation, result);
+  runs_through([&] { recorder_.end(operation, result); });
+  operation.result = std::move(result);
+}
+
+}  // namespace tutti
