@@ -285,8 +285,8 @@ std::optional<Status> CommunicatorImpl::run_short_call(const CollectiveCall& cal
     made.input_window = environment_.transport->find_window(made.input, input_bytes);
     made.output_window = environment_.transport->find_window(made.output, output_bytes);
   }
-  const Engine::Way way = by_mailbox ? Engine::Way::kByMailbox : Engine::Way::kByMemory;
-  return engine_.run_short(way, *plan, made, timeout_ns(options), lock);
+  const auto path = by_mailbox ? Engine::ShortPath::kInline : Engine::ShortPath::kSingleCopy;
+  return engine_.run_short(path, *plan, made, timeout_ns(options), lock);
 }
 
 Status CommunicatorImpl::run_plain(const CollectiveCall& call, const CallOptions& options) {

@@ -57,10 +57,10 @@ class Engine {
   // is in progress. `call` has no sequence number yet. Unlocks `order`, the caller's lock for submissions, as soon
   // as the call has its sequence number. Returns nothing if another operation is in progress, or if the plan has
   // not run yet. Then submit an operation instead.
-  using Way = ShortCalls::Way;
-  std::optional<Status> run_short(Way way, BoundPlan& plan, Call& call, std::int64_t timeout_ns,
+  using ShortPath = ShortCalls::Path;
+  std::optional<Status> run_short(ShortPath path, BoundPlan& plan, Call& call, std::int64_t timeout_ns,
                                   std::unique_lock<std::mutex>& order) {
-    return short_calls_.run(way, plan, call, timeout_ns, order);
+    return short_calls_.run(path, plan, call, timeout_ns, order);
   }
   bool test(Operation& operation);
   // Returns the peer from which a message is available for one of `probes` (receives, at most one from each peer),

@@ -35,9 +35,9 @@ void ShortCalls::start(TaskType& task, const Call& call, std::uint64_t& waited_u
   }
 }
 
-std::optional<Status> ShortCalls::run(Way way, BoundPlan& plan, Call& numbered, std::int64_t timeout_ns,
+std::optional<Status> ShortCalls::run(Path path, BoundPlan& plan, Call& numbered, std::int64_t timeout_ns,
                                       std::unique_lock<std::mutex>& order) {
-  const bool direct = way == Way::kByMemory;
+  const bool direct = path == Path::kSingleCopy;
   std::unique_lock lock(state_.mutex);
   if (!tasks_.has_mailboxes() || state_.failure.broken() || state_.role.taken() || !state_.idle()) return std::nullopt;
   if (direct && !tasks_.may_start_single_copy(plan)) return std::nullopt;

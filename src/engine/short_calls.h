@@ -15,7 +15,8 @@ namespace tutti {
 
 class ShortCalls {
  public:
-  enum class Way : std::uint8_t { kByMailbox, kByMemory };
+  // The task that runs the call: InlineCollective or SingleCopyCollective.
+  enum class Path : std::uint8_t { kInline, kSingleCopy };
 
   // All arguments must outlive this object.
   ShortCalls(const EngineContext& context, EngineState& state, ProgressLoop& loop)
@@ -25,7 +26,7 @@ class ShortCalls {
   // that is fast. First it polls with the mutex held, because other threads need the mutex only for a moment. Then it
   // polls as the driver and gives the core away from time to time. If the wait lasts longer, the call becomes a queued
   // operation like any other.
-  std::optional<Status> run(Way way, BoundPlan& plan, Call& numbered, std::int64_t timeout_ns,
+  std::optional<Status> run(Path path, BoundPlan& plan, Call& numbered, std::int64_t timeout_ns,
                             std::unique_lock<std::mutex>& order);
 
  private:
