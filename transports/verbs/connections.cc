@@ -13,7 +13,7 @@ void VerbsSendConnection::send_delivered(std::uint64_t, const CallTag&) {
 }
 
 Arrival VerbsReceiveConnection::arrival(const CallTag& call, std::span<std::byte>) {
-  while (const VerbsLane::Header* header = lane_->front()) {
+  while (const LaneHeader* header = lane_->front()) {
     const std::uint64_t sequence = header->tag.sequence;
     if (sequence != noted_) {
       noted_ = sequence;
@@ -22,24 +22,24 @@ Arrival VerbsReceiveConnection::arrival(const CallTag& call, std::span<std::byte
     // The peer has given this call up and is in a later one. Its status board contains the reason.
     if (sequence > call.sequence) return Arrival::kNothing;
     if (sequence == call.sequence) {
-      if (header->tag == call) return lane_->front_is_in_bounds() ? Arrival::kMessage : Arrival::kCorrupt;
+      if (header->tag == call) return lane_->outputs().is_in_bounds(*header) ? Arrival::kMessage : Arrival::kCorrupt;
       mismatched_ = header->tag;
       // Send this rank's status board now: only when both sides know both tags can they report which rank differs.
       links_.pusher().push_now();
       return Arrival::kMismatch;
     }
-    lane_->release();  // a message of an earlier call that failed
+    lane_->receiver().release();  // a message of an earlier call that failed
   }
-  return lane_->corrupt() ? Arrival::kCorrupt : Arrival::kNothing;
+  return lane_->state().corrupt() ? Arrival::kCorrupt : Arrival::kNothing;
 }
 
 Message VerbsReceiveConnection::front() {
-  const VerbsLane::Header* header = lane_->front();
+  const LaneHeader* header = lane_->front();
   TUTTI_ASSERT(header != nullptr);
   if (header->output_offset != ReceiveTargets::kInSlot) {
     return {.carrier = Carrier::kDelivered, .bytes = header->bytes, .output_offset = header->output_offset};
   }
-  return {.carrier = Carrier::kSlot, .data = lane_->payload(), .bytes = header->bytes};
+  return {.carrier = Carrier::kSlot, .data = lane_->receiver().payload(), .bytes = header->bytes};
 }
 
 }  // namespace tutti

@@ -15,26 +15,26 @@ class VerbsSendConnection final : public SendConnection {
  public:
   explicit VerbsSendConnection(std::shared_ptr<VerbsLane> lane) : lane_(std::move(lane)) {}
   bool ready() override { return lane_->ready(); }
-  std::byte* slot() override { return lane_->slot(); }
-  void send_slot(std::uint64_t bytes, const CallTag& tag) override { lane_->send(bytes, tag); }
+  std::byte* slot() override { return lane_->sender().slot(); }
+  void send_slot(std::uint64_t bytes, const CallTag& tag) override { lane_->sender().send(bytes, tag); }
   void send_pinned(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes,
                    const CallTag& tag) override {
-    lane_->send_pinned(whole, data, bytes, tag);
+    lane_->sender().send_pinned(whole, data, bytes, tag);
   }
   std::uint64_t min_aimed_bytes() const override { return kVerbsMinDirectBytes; }
   bool aim(const CallTag& call, std::uint64_t output_bytes, std::uint64_t offset) override {
-    return lane_->aim(call, output_bytes, offset);
+    return lane_->sender().aim(call, output_bytes, offset);
   }
   std::uint64_t send_aimed(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes,
                            const CallTag& tag) override {
-    return lane_->send_aimed(whole, data, bytes, tag);
+    return lane_->sender().send_aimed(whole, data, bytes, tag);
   }
   void send_published(const WindowRef& place, std::uint64_t bytes, const CallTag& tag) override;
   void send_delivered(std::uint64_t bytes, const CallTag& tag) override;
   bool drained() override { return handed_over(); }
   // The NIC sends without help from this process. Only data that it reads directly from the memory of the user must
   // be waited for, because the user may change that memory afterwards.
-  bool handed_over() override { return lane_->pins_done() || (lane_->pump(), lane_->pins_done()); }
+  bool handed_over() override { return lane_->pairs().pins_done() || (lane_->pump(), lane_->pairs().pins_done()); }
 
  private:
   std::shared_ptr<VerbsLane> lane_;  // shared by the connections of both directions and by the VerbsPath
@@ -50,13 +50,13 @@ class VerbsReceiveConnection final : public ReceiveConnection {
     return lane_->options().advertises_outputs ? kVerbsMinDirectBytes : ReceiveConnection::min_aimed_bytes();
   }
   bool advertise_output(const CallTag& call, std::span<std::byte> output) override {
-    return lane_->advertise_output(call, output);
+    return lane_->outputs().advertise(call, output);
   }
-  bool revoke_output() override { return lane_->revoke_output(); }
-  void withdraw_output(bool gave_up) override { lane_->withdraw_output(gave_up); }
+  bool revoke_output() override { return lane_->outputs().revoke(); }
+  void withdraw_output(bool gave_up) override { lane_->outputs().withdraw(gave_up); }
   CallTag mismatched_tag() const override { return mismatched_; }
   Message front() override;
-  void release() override { lane_->release(); }
+  void release() override { lane_->receiver().release(); }
 
  private:
   std::shared_ptr<VerbsLane> lane_;  // shared like that of VerbsSendConnection

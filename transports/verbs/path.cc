@@ -161,7 +161,7 @@ bool VerbsPath::flush() {
     if (rail != nullptr) rail->poll();
   }
   for (auto& [key, lane] : lanes_) {
-    if (!lane->connected()) lane->pump();
+    if (lane->state().is_connecting()) lane->pump();
   }
   return true;
 }
@@ -175,7 +175,7 @@ void VerbsPath::pump() {
   }
   for (auto& [key, lane] : lanes_) {
     lane->pump();
-    if (reported) lane->note_reports();
+    if (reported) lane->pairs().note_reports();
     lane->receive_broken_report();
   }
   probe_next();
@@ -190,17 +190,17 @@ void VerbsPath::probe_next() {
   auto next = lanes_.upper_bound(probed_);
   if (next == lanes_.end()) next = lanes_.begin();
   probed_ = next->first;
-  next->second->probe();
+  next->second->pairs().probe();
 }
 
 // All lanes to a peer use the same ports, so the first lane stands for all of them.
 std::string VerbsPath::describe_path(std::uint32_t peer) {
   const auto found = lanes_.lower_bound({peer, 0});
-  return found != lanes_.end() && found->first.first == peer ? found->second->describe_path() : std::string();
+  return found != lanes_.end() && found->first.first == peer ? found->second->pairs().describe_all() : std::string();
 }
 
 std::optional<std::string> VerbsPath::broken(std::uint32_t peer) {
-  for (const VerbsLane::Rail& rail : peers_[peer]) {
+  for (const LaneRail& rail : peers_[peer]) {
     if (std::string why = rail.rail->failure(); !why.empty()) return why;
     if (const auto since_ns = rail.rail->device().reports().down_since_ns(rail.rail->port().number)) {
       const std::int64_t down_ns = SteadyClock().now_ns() - *since_ns;
@@ -216,7 +216,7 @@ std::optional<std::string> VerbsPath::broken(std::uint32_t peer) {
     if (reports.dead()) return reports.trouble(rail.rail->port().number);
   }
   for (auto found = lanes_.lower_bound({peer, 0}); found != lanes_.end() && found->first.first == peer; ++found) {
-    if (!found->second->broken().empty()) return found->second->broken();
+    if (!found->second->state().broken().empty()) return found->second->state().broken();
   }
   return std::nullopt;
 }
@@ -227,7 +227,7 @@ bool VerbsPath::peer_reported_broken(std::uint32_t peer) {
   bool told = false;
   for (auto found = lanes_.lower_bound({peer, 0}); found != lanes_.end() && found->first.first == peer; ++found) {
     found->second->receive_broken_report();
-    told |= found->second->peer_reported_broken();
+    told |= found->second->state().peer_reported_broken();
   }
   return told;
 }
@@ -239,9 +239,9 @@ void VerbsPath::drain(std::int64_t timeout_ns) {
   while (waits && SteadyClock().now_ns() < deadline_ns) {
     waits = false;
     for (auto& [key, lane] : lanes_) {
-      lane->ask_for_completion();
-      lane->poll();
-      waits |= !lane->idle() && host_.links.status(key.first).life == PeerLife::kLive;
+      lane->pairs().ask_for_completion();
+      lane->pairs().poll();
+      waits |= !lane->pairs().idle() && host_.links.status(key.first).life == PeerLife::kLive;
     }
     if (waits) sched_yield();
   }

@@ -57,7 +57,7 @@ class VerbsPath final : public DataPath {
   // One rail for each port of this rank, null if it reaches no peer. They are shared pointers only so that the
   // doorbell can hold weak pointers to them.
   std::vector<std::shared_ptr<VerbsRail>> rails_;
-  std::vector<std::vector<VerbsLane::Rail>> peers_;  // indexed by rank; empty: not reached
+  std::vector<std::vector<LaneRail>> peers_;         // indexed by rank; empty: not reached
   std::map<Key, std::shared_ptr<VerbsLane>> lanes_;  // shared with their connections
   // The lane whose queue pairs were queried last, and the time of that query.
   Key probed_{};

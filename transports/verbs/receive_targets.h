@@ -1,7 +1,7 @@
 // ReceiveTargets: receive buffers that one rank advertises to another, so that the NIC of the sender writes messages
 // directly to their final positions in the output of a call, and not into a slot. One object belongs to one lane. It
 // contains the buffers that this rank has advertised and those that the peer has advertised. It only does the
-// bookkeeping: VerbsLane registers the memory and sends the descriptors. A value type.
+// bookkeeping: AdvertisedOutputs registers the memory and sends the descriptors. A value type.
 //
 // Protocol: when the receiver enters a call, it writes a descriptor of its output into the memory of the sender. The
 // sender's memory has space for kDescriptors descriptors, which are used in turn. A descriptor is overwritten only

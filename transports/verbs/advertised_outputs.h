@@ -1,0 +1,59 @@
+// AdvertisedOutputs: the protocol by which the two ends of a VerbsLane advertise outputs of calls, so that the peer
+// writes messages directly into them. It registers the outputs, sends and receives the descriptors, and revokes
+// them; ReceiveTargets does the bookkeeping. Use it in the thread that drives progress.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "base/call_tag.h"
+#include "transports/verbs/lane_memory.h"
+#include "transports/verbs/lane_state.h"
+#include "transports/verbs/queue_pairs.h"
+#include "transports/verbs/receive_targets.h"
+#include "transports/verbs/wire.h"
+
+namespace tutti {
+
+class AdvertisedOutputs {
+ public:
+  // All arguments must outlive this object.
+  AdvertisedOutputs(LaneState& state, const LaneMemory& memory, QueuePairs& pairs)
+      : state_(state), memory_(memory), pairs_(pairs) {}
+
+  // Outputs of this rank. Advertises `output`, so that the peer writes messages of the call directly into it. Returns
+  // false if it cannot be advertised, for example because the memory cannot be registered.
+  bool advertise(const CallTag& call, std::span<std::byte> output);
+  // Asks the peer to stop writing into the advertised output. Returns true once the peer has acknowledged on every
+  // queue pair, which implies that all its earlier writes have arrived.
+  bool revoke();
+  // Ends the advertisement, because the call has ended. `gave_up`: messages are missing, so the registration is
+  // dropped in order that no NIC can write there later.
+  void withdraw(bool gave_up);
+  // True if the payload is in its slot, or within the output that this rank advertises.
+  bool is_in_bounds(const LaneHeader& header) const {
+    return header.output_offset == ReceiveTargets::kInSlot ||
+           targets_.is_within(header.tag, header.output_offset, header.bytes);
+  }
+  // Records the number of descriptors in a header of the peer.
+  void note_received(std::uint32_t seen) { targets_.note_received(seen); }
+  void note_acknowledgement(std::uint16_t number) { targets_.note_acknowledgement(number); }
+
+  // Outputs of the peer.
+  const ReceiveTargets& targets() const { return targets_; }
+  void take_descriptor(std::uint32_t index);  // has arrived in the receive half of the memory
+  void note_revocation(std::uint16_t number);
+  void acknowledge_revocation();  // if the peer waits for it
+
+ private:
+  LaneState& state_;  // belongs to the VerbsLane, like the two references below
+  const LaneMemory& memory_;
+  QueuePairs& pairs_;
+  ReceiveTargets targets_;  // outputs of both ranks
+  // The number of an output that the peer has revoked, until this rank has acknowledged the revocation.
+  std::optional<std::uint16_t> revoked_by_peer_;
+};
+
+}  // namespace tutti
