@@ -220,10 +220,11 @@ TEST(VerbsLandings, AreMadeAsFarAsThePeerHasSeen) {
     EXPECT_FALSE(receive_targets.can_advertise(call_of(call))) << "it has already been advertised";
   }
   EXPECT_FALSE(receive_targets.can_advertise(call_of(9)));
-  receive_targets.note_received(2);
+  EXPECT_TRUE(receive_targets.note_received(2));
   EXPECT_TRUE(receive_targets.can_advertise(call_of(9)));
-  receive_targets.note_received(1);    // from a header that arrived late
-  receive_targets.note_received(777);  // a number that no valid peer sends
+  EXPECT_TRUE(receive_targets.note_received(1)) << "a header may arrive late";
+  EXPECT_FALSE(receive_targets.note_received(777)) << "only four descriptors have been advertised";
+  EXPECT_FALSE(receive_targets.note_received(ReceiveTargets::kDescriptors + 1));
   for (std::uint64_t call = 9; call <= 10; ++call) receive_targets.advertise(call_of(call), output, {});
   EXPECT_FALSE(receive_targets.can_advertise(call_of(11)));
 }

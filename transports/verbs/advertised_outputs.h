@@ -37,8 +37,11 @@ class AdvertisedOutputs {
     return header.output_offset == ReceiveTargets::kInSlot ||
            targets_.is_within(header.tag, header.output_offset, header.bytes);
   }
-  // Records the number of descriptors in a header of the peer.
-  void note_received(std::uint32_t seen) { targets_.note_received(seen); }
+  // Records the number of descriptors that, according to a header of the peer, the peer has received. A number that is
+  // too high makes the lane corrupt.
+  void note_received(std::uint32_t seen) {
+    if (!targets_.note_received(seen)) state_.set_corrupt();
+  }
   void note_acknowledgement(std::uint16_t number) { targets_.note_acknowledgement(number); }
 
   // Outputs of the peer.

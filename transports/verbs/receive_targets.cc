@@ -44,11 +44,15 @@ void ReceiveTargets::forget(std::uint16_t number) {
   if (static_cast<std::uint16_t>(peer_descriptor_.number) == number) peer_descriptor_ = {};
 }
 
-// Headers on different queue pairs can arrive out of order, so the highest counter is kept. The subtraction of
-// unsigned numbers wraps around, so a counter above `advertised_count_`, which a correct peer never sends, gives a
-// large difference and is ignored.
-void ReceiveTargets::note_received(std::uint32_t seen) {
-  if (advertised_count_ - seen < advertised_count_ - seen_by_peer_) seen_by_peer_ = seen;
+// Headers on different queue pairs can arrive out of order, so the highest counter is kept. The counters wrap around. A
+// header that is late is only a few messages late, so a difference in the upper half of the range means that `seen` is
+// greater than `advertised_count_`.
+bool ReceiveTargets::note_received(std::uint32_t seen) {
+  constexpr std::uint32_t kMostLate = ~std::uint32_t{0} / 2;
+  const std::uint32_t unseen = advertised_count_ - seen;
+  if (unseen > kMostLate) return false;
+  if (unseen < advertised_count_ - seen_by_peer_) seen_by_peer_ = seen;
+  return true;
 }
 
 bool ReceiveTargets::take(const Descriptor& entry) {

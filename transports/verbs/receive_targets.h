@@ -62,8 +62,9 @@ class ReceiveTargets {
   void note_acknowledgement(std::uint16_t number);
   // True if `ack_count` acknowledgements have arrived, one for each queue pair, or if nothing is advertised.
   bool is_revoked(std::size_t ack_count) const { return !advertised_ || advertised_->ack_count >= ack_count; }
-  // Records that, according to a header of the peer, the peer has received `seen` descriptors so far.
-  void note_received(std::uint32_t seen);
+  // Records that, according to a header of the peer, the peer has received `seen` descriptors so far. Returns false if
+  // this rank has not advertised that many, which a correct peer never claims.
+  bool note_received(std::uint32_t seen);
 
   // Buffers of the peer. Records a descriptor that the peer has written. Returns false if its number is not the next
   // one, which a correct peer never causes. The address and the keys in it are not checked here: the NICs of both
