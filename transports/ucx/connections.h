@@ -14,8 +14,8 @@ class UcxSendConnection final : public SendConnection {
  public:
   UcxSendConnection(std::shared_ptr<UcxWorker> worker, UcxLane& lane) : worker_(std::move(worker)), lane_(lane) {}
   bool ready() override { return worker_->ready(lane_); }
-  std::byte* slot() override { return worker_->slot(lane_); }
-  void send_slot(std::uint64_t bytes, const CallTag& tag) override { worker_->send(lane_, bytes, tag); }
+  std::byte* slot() override { return worker_->sender().slot(lane_); }
+  void send_slot(std::uint64_t bytes, const CallTag& tag) override { worker_->sender().send(lane_, bytes, tag); }
   bool lingers() const override { return true; }
   void send_published(const WindowRef& place, std::uint64_t bytes, const CallTag& tag) override;
   void send_delivered(std::uint64_t bytes, const CallTag& tag) override;

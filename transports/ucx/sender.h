@@ -1,0 +1,59 @@
+// UcxSender: the sending direction of all lanes of a UcxWorker. It counts credits, sends active messages, and writes
+// long messages into the slots of the receiver once they have been advertised. Use it in the thread that drives
+// progress.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/call_tag.h"
+#include "transports/ucx/endpoints.h"
+#include "transports/ucx/lane.h"
+#include "transports/ucx/ucp_worker.h"
+
+namespace tutti {
+
+class UcxSender {
+ public:
+  // Both arguments must outlive this object.
+  UcxSender(UcpWorker& ucp, UcxEndpoints& endpoints) : ucp_(ucp), endpoints_(endpoints) {}
+  UcxSender(const UcxSender&) = delete;
+  UcxSender& operator=(const UcxSender&) = delete;
+
+  bool may_send(const UcxLane& lane) const;
+  std::byte* slot(UcxLane& lane);
+  // Sends the message in slot(). Call it only if may_send().
+  void send(UcxLane& lane, std::uint64_t bytes, const CallTag& tag);
+  void start(UcxLane& lane);                     // passes the messages to UCX that it has not received yet
+  bool is_delivered(const UcxLane& lane) const;  // UCX does not read memory of this rank any more for this lane
+  // True if the operating system or the peer has all messages of this lane.
+  bool is_handed_over(const UcxLane& lane) const;
+  // Records the counter of released messages in a header of the peer.
+  void note_released(UcxLane& lane, std::uint32_t released);
+
+  // Takes the advertisement of the peer's slots.
+  void take_offer(UcxLane& lane, const void* data, std::size_t bytes, std::uint64_t how);
+  // Does the work that callbacks of UCX have queued, because it must not be done within them.
+  void settle();
+  void release_keys();  // call it when no request uses the keys any more
+
+ private:
+  void start_message(UcxSend& message);
+  void finish(UcxSend& message);
+  std::uint64_t unconfirmed_bytes(const UcxLane& lane) const;
+  void read_offer(UcxLane& lane);
+  bool writes(const UcxLane& lane, const UcxHeader& header) const;
+  void write(UcxSend& message);
+  bool await_written(UcxSend& message, void* request);
+
+  static void on_sent(void* request, ucs_status_t status, void* send);
+  static void on_written(void* request, ucs_status_t status, void* send);
+
+  UcpWorker& ucp_;  // belongs to the UcxWorker, like `endpoints_`
+  UcxEndpoints& endpoints_;
+  std::vector<UcxSend*> written_;  // to be announced when UCX has returned
+  std::vector<UcxLane*> offered_;  // lanes with an unread advertisement of the peer's slots
+};
+
+}  // namespace tutti
