@@ -87,8 +87,10 @@ class Verbs : public testing::Test {
       for (std::uint32_t peer = 0; peer < 2; ++peer) path.offers.push_back(peer == rank ? "" : makers[peer]->offer());
       if (rank == 0 && !offer_of_one.empty()) path.offers[1] = offer_of_one;
       if (rank == 1 && !offer_of_one.empty()) path.offers[0] = "";
-      auto made = OffloadTransport::create(options, endpoints[rank], addresses,
-                                           [&](const DataPathHost& host) { return makers[rank]->make(host, path); });
+      auto made = OffloadTransport::create(options, endpoints[rank], addresses, [&](const DataPathHost& host) {
+        handshake_channels.push_back(&host.handshake_channel);
+        return makers[rank]->make(host, path);
+      });
       ASSERT_TRUE(made.ok()) << made.error().message;
       ranks.push_back(std::move(*made));
     }
@@ -155,6 +157,7 @@ class Verbs : public testing::Test {
   }
 
   std::vector<std::unique_ptr<OffloadTransport>> ranks;
+  std::vector<HandshakeChannel*> handshake_channels;  // indexed by rank; they belong to `ranks`
 };
 
 }  // namespace tutti
