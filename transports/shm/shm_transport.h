@@ -3,6 +3,9 @@
 //
 // Thread-safety: see transport.h. A peer can only damage its own messages, because this rank checks all sizes,
 // windows and offsets that a peer has written before it uses them.
+//
+// ShmTransport has more than 40 methods and members, because 28 of the methods implement the interface Transport. The
+// work is done by Segment, SegmentExchange, WindowTable and the connections.
 #pragma once
 
 #include <sys/types.h>

@@ -11,6 +11,10 @@
 // another rank can observe. When a rank is killed, its thread continues as a ghost, so that all objects are destroyed
 // in order: its code runs to the end within its turn, with a clock of its own, but receives no messages and has no
 // effect on other ranks. To its peers, its process is dead.
+//
+// SimEnvironment has more than 40 methods and members. Only the rank that has the turn may use any of the members, so
+// the turn, the clock, the events and the faults form one state. Many methods are queries for tests. The state of the
+// network is in SimEnvironment::Network.
 #pragma once
 
 #include <condition_variable>

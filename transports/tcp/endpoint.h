@@ -9,6 +9,9 @@
 // queues have a limit, see the constants.
 //
 // Thread-safe. Sleeping ranks watch wait_fd(), which stays readable until service() is called.
+//
+// TcpEndpoint has more than 40 methods and members. A new connection passes through all its queues (preamble,
+// handshake, mailbox or parked) under one mutex, and the limits apply to all queues together.
 #pragma once
 
 #include <array>

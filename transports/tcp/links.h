@@ -3,6 +3,10 @@
 //
 // Everything belongs to the thread that drives the rank's progress, except pusher(), which is thread-safe. Ownership
 // is shared, because connections may outlive their transport.
+//
+// TcpLinks has more than 40 methods and members. Most methods are one step of pump(), status() or send_close(). These
+// pass over all the lists (links, waiting connections, orphaned sockets and boards), because any of them can show that
+// a peer has ended.
 #pragma once
 
 #include <unistd.h>

@@ -7,6 +7,9 @@
 //
 // It reads the socket that the peer has made, until the peer reports that it continues on the common socket of the
 // lane. The peer may switch back later. Belongs to the thread that drives progress.
+//
+// This class has more than 40 methods and members. 11 of the methods implement the interfaces ReceiveConnection and
+// TcpLink, and the others are the steps by which one message is read from one of two sockets.
 #pragma once
 
 #include <memory>

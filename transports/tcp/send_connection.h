@@ -12,6 +12,9 @@
 // When the peer has closed its end, messages that the kernel has not taken can no longer reach it. From then on the
 // connection is never ready(). If there were such messages, handed_over() also stays false. A caller that sends
 // therefore waits, checks the status of the peer and learns the reason. So data is never lost without an error.
+//
+// This class has more than 40 methods and members. 13 of the methods implement the interfaces SendConnection and
+// TcpLink, and the others are the steps by which one queue is sent on one of two sockets.
 #pragma once
 
 #include <array>

@@ -6,6 +6,9 @@
 // continues inside send(), receive() and advance().
 //
 // Only one thread at a time may use a session. Its functions clear the error queue of OpenSSL for the calling thread.
+//
+// TlsSession has more than 40 methods and members. Four of the methods are callbacks of OpenSSL. Sending and receiving
+// share one object of OpenSSL, and either can produce data for the other direction, so their buffers belong together.
 #pragma once
 
 #include <cerrno>

@@ -2,6 +2,8 @@
 //
 // The program is not linked with OpenSSL, and its headers are not needed for the build. The few prototypes are
 // declared here; names and values were compared with the headers of OpenSSL 3.0. Any thread may use it.
+//
+// It has more than 40 members, because each member is a function of OpenSSL that Tutti calls.
 #pragma once
 
 #include <cstddef>
