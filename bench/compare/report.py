@@ -147,5 +147,5 @@ def _plots(results: Results) -> dict[str, str]:
         if lines:
             ticks = tuple((float(size), size_text(size)) for size in grid.sizes)
             title = f"All-reduce, {ranks} ranks, one machine's memory"
-            plots[plot_name(ranks)] = svg(Plot(title, "message", "time, us", tuple(lines), ticks))
+            plots[plot_name(ranks)] = svg(Plot(title, "size of the message", "time, µs", tuple(lines), ticks))
     return plots

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from runs import MB, TREE, Job, Results, Settings
 
-from tables import markdown  # noqa: E402  found by way of runs
+from plotting import COLOURS, PALE, Figure, new_figure, printable, svg_text  # noqa: E402  found by way of runs
+from tables import markdown  # noqa: E402
 
 # The predicted workload. The errors were measured for the same cost model: docs/results/2026-11-22-outside-judges.md.
 CURVE_MODEL = "ResNet-50-like, 25.6 M parameters float32"
@@ -153,70 +152,33 @@ def curve_notes(results: Results, settings: Settings) -> list[str]:
 
 # ---- The plot
 
-_WIDTH_PX, _HEIGHT_PX = 860, 480
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 30, 64, 50
-_BLUE, _RED, _BAND_COLOURS = "#0072b2", "#d55e00", ("#dbe9f3", "#a9cde4")
+_BLUE, _RED = COLOURS[:2]
+_BAND_COLOURS = ("#dbe9f3", "#a9cde4")  # in the order of ERRORS
 
 
 def curve_svg(results: Results, settings: Settings) -> str:
+    return svg_text(curve_figure(results, settings))
+
+
+def curve_figure(results: Results, settings: Settings) -> Figure:
     points = curve_points(results, settings)
-    lowest = min(min(point.without_overlap, *(low for low, _ in point.bands)) for point in points)
-    low = min(99.0, math.floor(lowest))
-
-    def at(point: Point, efficiency: float) -> str:
-        x = _LEFT + math.log2(point.gpus) / math.log2(1024) * (_WIDTH_PX - _LEFT - _RIGHT)
-        y = _TOP + (100 - efficiency) / (100 - low) * (_HEIGHT_PX - _TOP - _BOTTOM)
-        return f"{x:.1f} {y:.1f}"
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH_PX}" height="{_HEIGHT_PX}" '
-        f'viewBox="0 0 {_WIDTH_PX} {_HEIGHT_PX}" font-family="sans-serif" font-size="12">',
-        f'<rect width="{_WIDTH_PX}" height="{_HEIGHT_PX}" fill="white"/>',
-        f'<text x="{_LEFT}" y="24" font-size="15">Prediction, not measured: efficiency on dgx-h100 by tutti sim</text>',
-        f'<text x="{_LEFT}" y="44">{escape(CURVE_MODEL)}; a step of {settings.step_ms:g} ms '
-        f"({escape(settings.step_source)})</text>",
-    ]
-    for i, colour in enumerate(_BAND_COLOURS):
-        edge = [at(point, point.bands[i][1]) for point in points]
-        edge += [at(point, point.bands[i][0]) for point in reversed(points)]
-        parts.append(f'<path d="M {" L ".join(edge)} Z" fill="{colour}"/>')
-    parts += curve_grid(low)
-    for i, (name, colour, dashes, places) in enumerate(
-        (
-            ("with overlap", _BLUE, "", [at(point, point.efficiency) for point in points]),
-            (
-                "without overlap",
-                _RED,
-                ' stroke-dasharray="6 4"',
-                [at(point, point.without_overlap) for point in points],
-            ),
-        )
-    ):
-        stroke = f'stroke="{colour}" stroke-width="2" fill="none"{dashes}'
-        y = _HEIGHT_PX - _BOTTOM - 76 + 18 * i
-        parts.append(f'<path d="M {" L ".join(places)}" {stroke}/>')
-        parts.append(f'<path d="M {_LEFT + 14} {y} h 24" {stroke}/><text x="{_LEFT + 44}" y="{y + 4}">{name}</text>')
+    gpus = [point.gpus for point in points]
+    figure = new_figure(9, 5)
+    axes = figure.add_subplot(xlabel="GPUs", ylabel="efficiency, %")
+    figure.suptitle(
+        "Prediction, not measured: efficiency on dgx-h100 machines by tutti sim", x=0.01, ha="left", weight="bold"
+    )
+    workload = printable(f"{CURVE_MODEL}; a step of {settings.step_ms:g} ms ({settings.step_source})", 120)
+    axes.set_title(workload, fontsize=10, weight="normal", color=PALE)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(gpus, [str(count) for count in gpus])
+    axes.minorticks_off()
     for i, (error, colour) in enumerate(zip(ERRORS, _BAND_COLOURS, strict=True)):
-        y = _HEIGHT_PX - _BOTTOM - 22 - 18 * i
-        parts.append(f'<rect x="{_LEFT + 14}" y="{y - 6}" width="24" height="12" fill="{colour}"/>')
-        parts.append(f'<text x="{_LEFT + 44}" y="{y + 4}">with overlap, all-reduce off by {100 * error:g} %</text>')
-    return "\n".join([*parts, "</svg>"]) + "\n"
-
-
-def curve_grid(low: float) -> list[str]:
-    parts = []
-    right, bottom = _WIDTH_PX - _RIGHT, _HEIGHT_PX - _BOTTOM
-    for power in range(11):
-        x = _LEFT + power / 10 * (right - _LEFT)
-        parts.append(f'<path d="M {x:.1f} {_TOP} V {bottom}" stroke="#ccc" stroke-width="0.5"/>')
-        parts.append(f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{2**power}</text>')
-    for i in range(6):
-        y = _TOP + i / 5 * (bottom - _TOP)
-        parts.append(f'<path d="M {_LEFT} {y:.1f} H {right}" stroke="#ccc" stroke-width="0.5"/>')
-        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{100 - i / 5 * (100 - low):.4g}</text>')
-    parts.append(f'<text x="{(_LEFT + right) / 2}" y="{_HEIGHT_PX - 12}" text-anchor="middle">GPUs</text>')
-    middle = (_TOP + bottom) / 2
-    parts.append(f'<text transform="translate(18 {middle}) rotate(-90)" text-anchor="middle">efficiency, %</text>')
-    return parts
-
-
+        low, high = zip(*(point.bands[i] for point in points), strict=True)
+        axes.fill_between(gpus, low, high, color=colour, label=f"with overlap, all-reduce off by {100 * error:g} %")
+    axes.plot(gpus, [point.efficiency for point in points], color=_BLUE, marker="o", clip_on=False, label="with overlap")
+    without = [point.without_overlap for point in points]
+    axes.plot(gpus, without, color=_RED, linestyle="--", marker="s", clip_on=False, label="without overlap")
+    axes.set_ylim(top=100)
+    axes.legend(loc="lower left")
+    return figure

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 TREE = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TREE / "bench/compare"))
+sys.path[:0] = [str(TREE / "bench/compare"), str(TREE / "bench")]
 
 from summary import significant  # noqa: E402
 

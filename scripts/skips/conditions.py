@@ -150,6 +150,12 @@ def no_python_environment():
     return not succeeds(str(ROOT / "build/python/bin/python"), "-c", check, "pytest", "torch", "numpy", "nanobind")
 
 
+def no_matplotlib():
+    """Whether matplotlib is missing, which scripts/setup --plots installs."""
+    check = "import importlib.util as u, sys; sys.exit(u.find_spec('matplotlib') is None)"
+    return not succeeds(str(ROOT / "build/python/bin/python"), "-c", check)
+
+
 def no_rdma_guests():
     folder = os.environ.get("RDMA_VM_CACHE") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "tutti/rdma-vm")
@@ -197,6 +203,7 @@ PLAIN = {
     "no-cache-sizes": no_cache_sizes,
     "no-published-topologies": no_published_topologies,
     "no-python-environment": no_python_environment,
+    "no-matplotlib": no_matplotlib,
     "no-rdma-guests": no_rdma_guests,
     "no-clang": lambda: not shutil.which("clang++"),
     "no-fuzzer": no_fuzzer,

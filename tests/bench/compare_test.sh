@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
 # Runs the whole comparison with other libraries in a short form, with those that are installed: compare_test.sh TREE
-# BIN
+# BIN PYTHON
 #
 # The measured times are not meaningful. The test checks that the results of every library are right, that the report
-# contains them, and that no files are left behind.
+# contains them, and that no files are left behind. PYTHON is that of build/python, which has matplotlib.
 set -eu
 tree=$1
 bin=$2
+python=$3
+# shellcheck source=tests/support/matplotlib.sh
+. "$(dirname "$0")/../support/matplotlib.sh"
+needs_matplotlib "$python"
 here=$(mktemp -d)
 trap 'rm -rf "$here"' EXIT
 fail() {
@@ -18,7 +22,7 @@ leftovers() { find /dev/shm -maxdepth 1 -name 'tutti-compare-*' 2>/dev/null | so
 
 before=$(leftovers)
 export PYTHONDONTWRITEBYTECODE=1
-compare=(python3 "$tree/bench/compare/compare.py")
+compare=("$python" "$tree/bench/compare/compare.py")
 quickly=(--quick --target-ms 3 --pause-ms 100 --bin "$bin" --name raw)
 report=$here/performance.md
 run_beside_peers() {
@@ -29,7 +33,7 @@ run_beside_peers() {
 has_times() { grep -qE "^\| $1 \| [0-9.]+ \| [0-9.]+ \|" "$report"; }
 
 run_beside_peers
-grep -q '<polyline' "$here/performance-2.svg" || fail 'no plot'
+grep -q '>tutti_plain</text>' "$here/performance-2.svg" || fail 'no plot'
 for row in tutti_registered tutti_plain tutti_tcp bound; do
   has_times $row || fail "the report has no times of $row"
 done

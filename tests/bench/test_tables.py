@@ -1,11 +1,7 @@
-"""Tests of the tables, the plot and the report of the comparison with other libraries, with made-up results."""
+"""Tests of the tables of the comparison with other libraries, with made-up results."""
 
 import unittest
-import xml.etree.ElementTree
-from pathlib import Path
 
-from plot import Line, Plot, svg
-from report import performance_text, plot_name
 from results import Results
 from tables import Grid, all_reduce_table, collectives_table, markdown, notes, waiting_table
 
@@ -116,43 +112,6 @@ class ResultsTest(unittest.TestCase):
         results.merge(made({"ompi": [6.0], "mpich": [1.0]}))
         self.assertEqual(results.cell("memory", "all_reduce", 2, 8, "ompi").times["median_us"], [4.0, 6.0])
         self.assertEqual(len(results.cells), 2)
-
-
-class ReportTest(unittest.TestCase):
-    def test_the_report_names_command_raw_results_and_sections(self) -> None:
-        results = made({"tutti_plain": [1.0], "ompi": [4.0]})
-        text = performance_text(results, Path("results/x.json"), [plot_name(2)])
-        for part in (
-            "    scripts/compare --quick\n",
-            "(results/x.json)",
-            "### 2 ranks",
-            "](performance-2.svg)",
-            "| ompi |",
-        ):
-            self.assertIn(part, text)
-        self.assertNotIn("## Other collectives", text)
-
-    def test_the_plot_is_xml_with_a_line_for_each_series(self) -> None:
-        lines = (Line("a & b", ((8.0, 1.0), (1024.0, 20.0))), Line("bound", ((8.0, 0.5),), dashed=True))
-        root = xml.etree.ElementTree.fromstring(svg(Plot("t", "x", "y", lines, ((8.0, "8 B"),))))
-        space = "{http://www.w3.org/2000/svg}"
-        found = [line.get("points", "").split() for line in root.iter(f"{space}polyline")]
-        self.assertEqual([len(points) for points in found], [2, 1])
-        (x0, y0), (x1, y1) = ([float(number) for number in point.split(",")] for point in found[0])
-        self.assertTrue(x0 < x1 and y0 > y1)  # larger and slower is further right and further up
-        self.assertIn("a & b", [text.text for text in root.iter(f"{space}text")])
-
-    def test_equal_steps_of_factors_are_equal_on_paper(self) -> None:
-        text = svg(Plot("t", "x", "y", (Line("a", ((1.0, 1.0), (10.0, 10.0), (100.0, 100.0))),), ()))
-        points = text.split('points="')[1].split('"')[0].split()
-        xs = [float(point.split(",")[0]) for point in points]
-        self.assertAlmostEqual(xs[1] - xs[0], xs[2] - xs[1], delta=0.2)
-
-    def test_nothing_to_draw_is_refused(self) -> None:
-        with self.assertRaises(ValueError):
-            svg(Plot("t", "x", "y", (), ()))
-        with self.assertRaises(ValueError):
-            svg(Plot("t", "x", "y", (Line("a", ((0.0, 1.0),)),), ()))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,61 @@
+"""Tests of the report and of the plots of the comparison with other libraries, with made-up results."""
+
+import subprocess
+import sys
+import unittest
+import xml.etree.ElementTree
+from pathlib import Path
+
+from plot import Line, Plot, figure_of, svg
+from report import performance_text, plot_name
+from test_tables import made
+
+
+class ReportTest(unittest.TestCase):
+    def test_the_report_names_command_raw_results_and_sections(self) -> None:
+        results = made({"tutti_plain": [1.0], "ompi": [4.0]})
+        text = performance_text(results, Path("results/x.json"), [plot_name(2)])
+        for part in (
+            "    scripts/compare --quick\n",
+            "(results/x.json)",
+            "### 2 ranks",
+            "](performance-2.svg)",
+            "| ompi |",
+        ):
+            self.assertIn(part, text)
+        self.assertNotIn("## Other collectives", text)
+
+
+class PlotTest(unittest.TestCase):
+    def test_the_plot_has_a_line_for_each_series(self) -> None:
+        lines = (Line("a & b", ((1024.0, 20.0), (8.0, 1.0))), Line("bound", ((8.0, 0.5), (1024.0, 9.0)), dashed=True))
+        (axes,) = figure_of(Plot("t", "x", "y", lines, ((8.0, "8 B"), (1024.0, "1 KiB")))).axes
+        found = {line.get_label(): line for line in axes.get_lines()}
+        self.assertEqual([list(values) for values in found["a & b"].get_data()], [[8, 1024], [1, 20]])
+        self.assertEqual(found["bound"].get_linestyle(), "--")
+        self.assertEqual((axes.get_xscale(), axes.get_yscale()), ("log", "log"))
+        self.assertEqual([tick.get_text() for tick in axes.get_xticklabels()], ["8 B", "1 KiB"])
+
+    def test_the_svg_has_the_texts_and_is_the_same_each_time(self) -> None:
+        plot = Plot("t", "x", "y", (Line("a & b", ((8.0, 1.0), (1024.0, 20.0))),), ((8.0, "8 B"),))
+        root = xml.etree.ElementTree.fromstring(svg(plot).encode())
+        texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+        self.assertLessEqual({"t", "x", "y", "a & b", "8 B", "1", "10"}, set(texts))
+        self.assertEqual(svg(plot), svg(plot))
+
+    def test_nothing_to_draw_is_refused(self) -> None:
+        with self.assertRaises(ValueError):
+            svg(Plot("t", "x", "y", (), ()))
+        with self.assertRaises(ValueError):
+            svg(Plot("t", "x", "y", (Line("a", ((0.0, 1.0),)),), ()))
+
+    def test_a_missing_matplotlib_is_named_with_the_command_that_installs_it(self) -> None:
+        bench = str(Path(sys.modules["plotting"].__file__ or "").parent)
+        script = "import sys; sys.modules['matplotlib'] = None; sys.path.insert(0, sys.argv[1]); import plotting"
+        done = subprocess.run([sys.executable, "-c", script, bench], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("`scripts/setup --plots` installs it into build/python", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
