@@ -101,9 +101,13 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def printable(text: str, most: int) -> str:
-    """The text on one line of at most `most` characters, without characters that XML forbids."""
+    """The text on one line of at most `most` characters, without characters that XML forbids. Its middle is left out if
+    it is longer, because two long labels often differ only at their ends."""
     line = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return line if len(line) <= most else line[: most - 2] + ".."
+    if len(line) <= most:
+        return line
+    end = most // 3
+    return line[: most - end - 2] + ".." + line[-end:]
 
 
 def legend_rows(labels: Sequence[str]) -> tuple[int, int]:

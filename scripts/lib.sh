@@ -1,6 +1,7 @@
 # Sourced by the scripts in this folder: functions for messages and options. Changes to the root of the tree.
 # shellcheck shell=bash
 
+script=$(cd "$(dirname "$0")" && pwd)/$(basename "$0") # for usage(), because $0 may be relative
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit
 
@@ -11,7 +12,7 @@ die() {
 }
 
 # Prints the help of a script: its first comment.
-usage() { sed -n '2,/^$/{s/^# \{0,1\}//;p}' "$0"; }
+usage() { sed -n '2,/^$/{s/^# \{0,1\}//;p}' "$script"; }
 
 cores() { nproc 2>/dev/null || echo 1; }
 
