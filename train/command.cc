@@ -142,31 +142,21 @@ Command parse_command(const std::vector<std::string>& arguments) {
   CLI::App app("Train a reference model on the ranks of a job, with a parallel strategy: docs/training.md.",
                "tutti train");
   std::vector<std::string> words(arguments.rbegin(), arguments.rend());  // CLI11 takes a vector from its end
-  if (!arguments.empty() && arguments.front() == "plot") {
-    words.pop_back();
-    app.description("Draw loss curves, scaling and the time of a step from logs, as SVG.");
-    app.name("tutti train plot");
-    command.plot = true;
-    app.add_option("logs", command.logs, "Files written by --json")->required();
-    app.add_option("-o,--output", command.output, "The drawing")->required();
-  } else {
-    app.add_option("model", command.options.model.name, fmt::format("{}", fmt::join(model_names(), ", ")))
-        ->required()
-        ->check(tool::name_in(model_names()).description(""));
-    add_ranks(app, command.options);
-    add_training(app, command.options);
-    add_files(app, command.options);
-    app.add_flag("--check", command.check, "")->group("");
-    app.footer(
-        "Examples: tutti train cnn --ranks 2 --strategy ddp --json run.json\n"
-        "          tutti train gpt --ranks 8 --strategy zero1 --tensor 2 --pipeline 2\n"
-        "          tutti train plot run.json -o run.svg\n"
-        "--elastic MIN:MAX, --max-restarts and --rejoin-s: as in `tutti run` (docs/elastic.md).");
-  }
+  app.add_option("model", command.options.model.name, fmt::format("{}", fmt::join(model_names(), ", ")))
+      ->required()
+      ->check(tool::name_in(model_names()).description(""));
+  add_ranks(app, command.options);
+  add_training(app, command.options);
+  add_files(app, command.options);
+  app.add_flag("--check", command.check, "")->group("");
+  app.footer(
+      "Examples: tutti train cnn --ranks 2 --strategy ddp --json run.json\n"
+      "          tutti train gpt --ranks 8 --strategy zero1 --tensor 2 --pipeline 2\n"
+      "--elastic MIN:MAX, --max-restarts and --rejoin-s: as in `tutti run` (docs/elastic.md).");
   try {
     app.parse(std::move(words));
-    command.options.ranks_given = !command.plot && app.count("--ranks") > 0;
-    command.options.optimizer_given = !command.plot && app.count("--optimizer") > 0;
+    command.options.ranks_given = app.count("--ranks") > 0;
+    command.options.optimizer_given = app.count("--optimizer") > 0;
     command.options.model.seed = command.options.seed;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) {

@@ -11,9 +11,6 @@ namespace tutti::train {
 struct Command {
   TrainOptions options;  // complete() has not been called yet
   bool check = false;    // --check: only check whether the training could run
-  bool plot = false;     // `tutti train plot`: draw `logs` into the file `output`
-  std::vector<std::string> logs;
-  std::string output;
   // If >= 0, help or an error message has been printed, and the process exits with this status.
   int exit_status = -1;
 };

@@ -16,7 +16,6 @@
 #include "train/data.h"
 #include "train/memory.h"
 #include "train/needed_memory.h"
-#include "train/plot/plot.h"
 #include "train/trainer.h"
 
 namespace tutti::train {
@@ -115,10 +114,6 @@ int run(const std::vector<std::string>& arguments) {
   const Command command = parse_command(arguments);
   if (command.exit_status >= 0) return command.exit_status;
   try {
-    if (command.plot) {
-      require(plot(command.logs, command.output));
-      return 0;
-    }
     count_allocations();
     return command.check ? check(command.options) : train(command.options);
   } catch (const Failure& failure) {

@@ -147,13 +147,12 @@ int run_train(std::vector<std::string> words) {
   }
   ::setenv("OMP_WAIT_POLICY", "passive", 0);  // waiting threads must give their core to other ranks
   const auto is_help = [](const std::string& word) { return word == "--help" || word == "-h"; };
-  const bool is_plot = !words.empty() && words.front() == "plot";
   const auto is_elastic = [](const std::string& word) { return word == "--elastic" || word.starts_with("--elastic="); };
   if (is_rank() && std::any_of(words.begin(), words.end(), is_elastic)) {
     return usage_error(
         "--elastic is for `tutti train` or `tutti run`, which start the ranks, but this process is a rank");
   }
-  if (is_plot || words.empty() || std::any_of(words.begin(), words.end(), is_help) || is_rank()) {
+  if (words.empty() || std::any_of(words.begin(), words.end(), is_help) || is_rank()) {
     command.insert(command.end(), words.begin(), words.end());
     return exec_program(command);
   }
