@@ -13,7 +13,6 @@
 #include "base/assert.h"
 #include "plan/collective.h"
 #include "plan/formats/json.h"
-#include "plan/formats/svg.h"
 #include "plan/formats/text.h"
 #include "plan/limits.h"
 #include "plan/verify/verify.h"
@@ -22,6 +21,7 @@
 #include "tools/common/messages.h"
 #include "tools/common/validators.h"
 #include "tools/plan/export.h"
+#include "tools/plan/svg.h"
 #include "tutti/plan.h"
 
 namespace tutti::tool {

@@ -7,23 +7,12 @@
 #include <map>
 #include <utility>
 
+#include "tools/common/svg_drawing.h"
+
 namespace tutti::tool {
 namespace {
 
 constexpr double kLeft = 110, kWidth = 1000, kRow = 18, kTop = 46, kBar = 16;
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      default: out += c;
-    }
-  }
-  return out;
-}
 
 // The distance between ticks: 1, 2 or 5 times a power of ten, so that about eight of them fit into `span`.
 double tick_of(double span) {
@@ -35,12 +24,12 @@ double tick_of(double span) {
   return 10 * power;
 }
 
-std::string text_at(double x, double y, std::string_view anchor, const std::string& text) {
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", x, y, anchor, escaped(text));
+void add_text(SvgDrawing& svg, double x, double y, std::string_view anchor, std::string_view text) {
+  svg.text(x, y, text, {.size = 11, .anchor = anchor});
 }
 
 // Draws the time lines. Returns the y coordinate at which the next part may begin.
-double draw_lines(const SimulateResult& result, std::string& svg) {
+double draw_lines(const SimulateResult& result, SvgDrawing& svg) {
   std::map<std::pair<std::uint32_t, std::uint16_t>, std::size_t> rows;  // row number by (rank, channel)
   double end = 0;
   const std::size_t shown = std::min(result.trace.size(), kMostDrawnSteps);
@@ -54,48 +43,42 @@ double draw_lines(const SimulateResult& result, std::string& svg) {
   const auto x = [&](double us) { return kLeft + kWidth * us / end; };
   const double bottom = kTop + kRow * static_cast<double>(rows.size());
   for (double us = 0; us <= end; us += tick_of(end)) {
-    svg += fmt::format("<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"#ddd\"/>\n", x(us),
-                       kTop - 4, bottom + 4);
-    svg += text_at(x(us), bottom + 18, "middle", fmt::format("{:g} us", us));
+    svg.line(x(us), kTop - 4, x(us), bottom + 4, {.colour = "#dddddd"});
+    add_text(svg, x(us), bottom + 18, "middle", fmt::format("{:g} us", us));
   }
   for (const auto& [key, row] : rows) {
-    svg += text_at(kLeft - 8, kTop + kRow * static_cast<double>(row) + 13, "end",
-                   fmt::format("rank {}.{}", key.first, key.second));
+    add_text(svg, kLeft - 8, kTop + kRow * static_cast<double>(row) + 13, "end",
+             fmt::format("rank {}.{}", key.first, key.second));
   }
   for (std::size_t i = 0; i < shown; ++i) {
     const TracedStep& step = result.trace[i];
     const double y = kTop + kRow * static_cast<double>(rows.at({step.rank, step.channel})) + 1;
     if (step.begin_us > step.ready_us) {  // the time that the step waited
-      svg += fmt::format("<line x1=\"{:.2f}\" y1=\"{:.1f}\" x2=\"{:.2f}\" y2=\"{:.1f}\" stroke=\"#c9c9c9\"/>\n",
-                         x(step.ready_us), y + kBar / 2, x(step.begin_us), y + kBar / 2);
+      svg.line(x(step.ready_us), y + kBar / 2, x(step.begin_us), y + kBar / 2, {.colour = "#c9c9c9"});
     }
     const char* const colour = step.tile % 2 == 0 ? "#3b75af" : "#7aa6d6";
-    svg += fmt::format(
-        "<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{}\" fill=\"{}\" stroke=\"#fff\" "
-        "stroke-width=\"0.3\">"
-        "<title>step {}, tile {}: {:.3f} to {:.3f} us</title></rect>\n",
-        x(step.begin_us), y, std::max(0.4, x(step.end_us) - x(step.begin_us)), kBar, colour, step.step, step.tile,
-        step.begin_us, step.end_us);
+    const std::string title =
+        fmt::format("step {}, tile {}: {:.3f} to {:.3f} us", step.step, step.tile, step.begin_us, step.end_us);
+    svg.box(x(step.begin_us), y, std::max(0.4, x(step.end_us) - x(step.begin_us)), kBar,
+            {.fill = colour, .line = "#ffffff", .line_width = 0.3, .title = title});
   }
   if (shown < result.trace.size()) {
-    svg +=
-        text_at(kLeft + kWidth, kTop - 8, "end", fmt::format("the first {} of {} steps", shown, result.trace.size()));
+    add_text(svg, kLeft + kWidth, kTop - 8, "end", fmt::format("the first {} of {} steps", shown, result.trace.size()));
   }
   return bottom + 44;
 }
 
-double draw_links(const SimulateResult& result, double top, std::string& svg) {
+double draw_links(const SimulateResult& result, double top, SvgDrawing& svg) {
   if (result.busiest.empty()) return top;
   constexpr double kNames = 320;
-  svg += text_at(8, top, "start", "busiest links, of their capacity over the whole time");
+  add_text(svg, 8, top, "start", "busiest links, of their capacity over the whole time");
   for (std::size_t i = 0; i < result.busiest.size(); ++i) {
     const LinkLoad& link = result.busiest[i];
     const double y = top + 8 + kRow * static_cast<double>(i);
-    svg += text_at(kNames - 8, y + 13, "end", link.name);
+    add_text(svg, kNames - 8, y + 13, "end", link.name);
     const double width = (kLeft + kWidth - kNames) * std::min(link.utilisation, 1.0);
-    svg += fmt::format("<rect x=\"{}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" fill=\"#d98b3a\"/>\n", kNames, y + 1,
-                       std::max(0.5, width), kBar);
-    svg += text_at(kNames + 6, y + 13, "start", fmt::format("{:.1f}%", 100 * link.utilisation));
+    svg.box(kNames, y + 1, std::max(0.5, width), kBar, {.fill = "#d98b3a"});
+    add_text(svg, kNames + 6, y + 13, "start", fmt::format("{:.1f}%", 100 * link.utilisation));
   }
   return top + 8 + kRow * static_cast<double>(result.busiest.size()) + 12;
 }
@@ -103,13 +86,11 @@ double draw_links(const SimulateResult& result, double top, std::string& svg) {
 }  // namespace
 
 std::string to_svg(const SimulateResult& result, const std::string& title) {
-  std::string body = text_at(8, 18, "start", title);
-  const double lines = draw_lines(result, body);
-  const double height = draw_links(result, lines, body);
-  return fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1:.0f}\" viewBox=\"0 0 {0} {1:.0f}\" "
-      "font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n{2}</svg>\n",
-      kLeft + kWidth + 30, height, body);
+  SvgDrawing svg;
+  add_text(svg, 8, 18, "start", title);
+  const double lines = draw_lines(result, svg);
+  const double height = draw_links(result, lines, svg);
+  return svg.document(kLeft + kWidth + 30, height);
 }
 
 }  // namespace tutti::tool

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tools/common/svg_text.h"
+#include "tools/common/svg_drawing.h"
 #include "tools/topo/graph.h"
 
 namespace tutti::tool {
@@ -50,6 +50,10 @@ constexpr std::string_view kCpuColour = "#3d6690";
 
 // The width of a line: a link with 16 times the bandwidth is twice as wide.
 double width_of(double gbytes_per_s) { return std::clamp(1.1 * std::pow(std::max(gbytes_per_s, 0.1), 0.25), 0.8, 6.0); }
+
+SvgStroke stroke_of(const GraphLink& link, std::string_view colour) {
+  return {.colour = colour, .width = width_of(link.gbytes_per_s)};
+}
 
 // The position and size of a part in the drawing.
 struct PartBox {
@@ -156,15 +160,15 @@ class Drawing {
       const bool neighbours = b.x - (a.x + a.width) < kColumn;
       if (neighbours) {
         const double y = a.y + kCpuBar / 2;
-        body_.line(a.x + a.width, y, b.x, y, kCpuColour, width_of(link.gbytes_per_s));
-        body_.text((a.x + a.width + b.x) / 2, y - 7, label, {.size = 10, .colour = kCpuColour});
+        drawing_.line(a.x + a.width, y, b.x, y, stroke_of(link, kCpuColour));
+        drawing_.text((a.x + a.width + b.x) / 2, y - 7, label, {.size = 10, .colour = kCpuColour});
         continue;
       }
       const double rise = std::min(20 + (b.middle() - a.middle()) / 40, 56.0);
-      body_.path(fmt::format("M{:.1f} {:.1f} Q{:.1f} {:.1f} {:.1f} {:.1f}", a.middle(), a.y,
-                             (a.middle() + b.middle()) / 2, a.y - 2 * rise, b.middle(), b.y),
-                 kCpuColour, width_of(link.gbytes_per_s));
-      body_.text((a.middle() + b.middle()) / 2, a.y - rise - 3, label, {.size = 10, .colour = kCpuColour});
+      drawing_.path(fmt::format("M{:.1f} {:.1f} Q{:.1f} {:.1f} {:.1f} {:.1f}", a.middle(), a.y,
+                                (a.middle() + b.middle()) / 2, a.y - 2 * rise, b.middle(), b.y),
+                    stroke_of(link, kCpuColour));
+      drawing_.text((a.middle() + b.middle()) / 2, a.y - rise - 3, label, {.size = 10, .colour = kCpuColour});
     }
   }
 
@@ -173,8 +177,9 @@ class Drawing {
     const PartBox& above = boxes_[link.from];
     const PartBox& box = boxes_[node];
     const double x = box.middle();
-    body_.line(x, above.bottom(), x, box.y, kPciColour, width_of(link.gbytes_per_s));
-    body_.text(x + 5, box.y - 9, number_text(link.gbytes_per_s), {.size = 10, .colour = "#5b676e", .anchor = "start"});
+    drawing_.line(x, above.bottom(), x, box.y, stroke_of(link, kPciColour));
+    drawing_.text(x + 5, box.y - 9, number_text(link.gbytes_per_s),
+                  {.size = 10, .colour = "#5b676e", .anchor = "start"});
   }
 
   void draw_other_links() {
@@ -195,7 +200,7 @@ class Drawing {
     }
     if (arcs == 0) return;
     bottom_ += deepest + 22;
-    body_.text(kMargin, bottom_ - 4, arc_legend(), {.size = 11, .colour = kNvLinkColour, .anchor = "start"});
+    drawing_.text(kMargin, bottom_ - 4, arc_legend(), {.size = 11, .colour = kNvLinkColour, .anchor = "start"});
   }
 
   // The bandwidths of links between GPUs; there are too many links for a label at each.
@@ -221,9 +226,10 @@ class Drawing {
     const PartBox& b = boxes_[link.to];
     const double depth = 14 + std::abs(a.middle() - b.middle()) / 9;
     const double y = std::max(a.bottom(), b.bottom());
-    body_.path(fmt::format("M{:.1f} {:.1f} C{:.1f} {:.1f} {:.1f} {:.1f} {:.1f} {:.1f}", a.middle(), y, a.middle(),
-                           y + depth * 4 / 3, b.middle(), y + depth * 4 / 3, b.middle(), y),
-               kNvLinkColour, 0.6 * width_of(link.gbytes_per_s) * std::sqrt(link.count), 0.75);
+    drawing_.path(
+        fmt::format("M{:.1f} {:.1f} C{:.1f} {:.1f} {:.1f} {:.1f} {:.1f} {:.1f}", a.middle(), y, a.middle(),
+                    y + depth * 4 / 3, b.middle(), y + depth * 4 / 3, b.middle(), y),
+        {.colour = kNvLinkColour, .width = 0.6 * width_of(link.gbytes_per_s) * std::sqrt(link.count), .opacity = 0.75});
     return depth;
   }
 
@@ -232,26 +238,30 @@ class Drawing {
     const std::uint32_t upper = down ? link.from : link.to;
     const PartBox& end = boxes_[down ? link.to : link.from];
     const double x = boxes_[upper].middle();
-    body_.line(x, boxes_[upper].bottom(), x, end.y, kNvLinkColour, width_of(link.gbytes_per_s));
+    drawing_.line(x, boxes_[upper].bottom(), x, end.y, stroke_of(link, kNvLinkColour));
     const double y = (boxes_[upper].bottom() + end.y) / 2;
-    body_.text(x + 6, y - 1, number_text(link.gbytes_per_s), {.size = 10, .colour = kNvLinkColour, .anchor = "start"});
-    body_.text(x + 6, y + 11, fmt::format("x {}", link.count), {.size = 9, .colour = kNvLinkColour, .anchor = "start"});
+    drawing_.text(x + 6, y - 1, number_text(link.gbytes_per_s),
+                  {.size = 10, .colour = kNvLinkColour, .anchor = "start"});
+    drawing_.text(x + 6, y + 11, fmt::format("x {}", link.count),
+                  {.size = 9, .colour = kNvLinkColour, .anchor = "start"});
   }
 
   void draw_c2c(const GraphLink& link) {
     const PartBox& cpu = boxes_[link.from];
     const PartBox& gpu = boxes_[link.to];
     const double x = gpu.x + 9;
-    body_.line(x, cpu.bottom(), x, gpu.y, kNvLinkColour, width_of(link.gbytes_per_s));
-    body_.text(x - 4, gpu.y - 22, number_text(link.gbytes_per_s),
-               {.size = 10, .colour = kNvLinkColour, .anchor = "end"});
+    drawing_.line(x, cpu.bottom(), x, gpu.y, stroke_of(link, kNvLinkColour));
+    drawing_.text(x - 4, gpu.y - 22, number_text(link.gbytes_per_s),
+                  {.size = 10, .colour = kNvLinkColour, .anchor = "end"});
   }
 
   void draw_pcilink(const GraphLink& link) {
     const PartBox& a = boxes_[link.from].x < boxes_[link.to].x ? boxes_[link.from] : boxes_[link.to];
     const PartBox& b = &a == &boxes_[link.from] ? boxes_[link.to] : boxes_[link.from];
     const double y = a.y + a.height / 2;
-    body_.line(a.x + a.width, y, b.x, b.y + b.height / 2, kPciColour, width_of(link.gbytes_per_s), "5 3");
+    SvgStroke stroke = stroke_of(link, kPciColour);
+    stroke.dashes = "5 3";
+    drawing_.line(a.x + a.width, y, b.x, b.y + b.height / 2, stroke);
   }
 
   void draw_node(std::uint32_t index) {
@@ -259,7 +269,7 @@ class Drawing {
     const PartBox& at = boxes_[index];
     if (at.width == 0) return;
     const auto [fill, line] = colours_of(node.kind);
-    body_.box(at.x, at.y, at.width, at.height, fill, line);
+    drawing_.box(at.x, at.y, at.width, at.height, {.fill = fill, .line = line, .radius = 5});
     const double x = at.middle();
     const std::size_t room = static_cast<std::size_t>(at.width / 6);
     if (at.leaf) return draw_leaf(node, at);
@@ -267,9 +277,9 @@ class Drawing {
     const bool tall = at.height >= kCpuBar && !detail.empty();
     const bool narrow = at.width < 1.5 * kColumn && node.kind == NodeKind::kPci;
     const std::string name = narrow ? short_bus_id(node) : node.name;
-    body_.text(x, at.y + (tall ? 19 : at.height / 2 + 4), shorten(name, room),
-               {.size = narrow ? 11.0 : 12.0, .bold = true});
-    if (tall) body_.text(x, at.y + 35, shorten(detail, room), {.size = 10, .colour = "#44515a"});
+    drawing_.text(x, at.y + (tall ? 19 : at.height / 2 + 4), shorten(name, room),
+                  {.size = narrow ? 11.0 : 12.0, .bold = true});
+    if (tall) drawing_.text(x, at.y + 35, shorten(detail, room), {.size = 10, .colour = "#44515a"});
   }
 
   static std::string short_bus_id(const GraphNode& node) {
@@ -290,9 +300,9 @@ class Drawing {
     }
     const bool named_by_bus = !bus.empty() && node.name.ends_with(bus);
     const std::string name = named_by_bus ? node.name.substr(0, node.name.find(' ')) : node.name;
-    body_.text(x, at.y + 19, shorten(name, 11), {.size = 12, .bold = true});
-    body_.text(x, at.y + 34, shorten(what, 12), {.size = 10, .colour = "#44515a"});
-    body_.text(x, at.y + 49, short_bus_id(node), {.size = 9, .colour = "#78868e"});
+    drawing_.text(x, at.y + 19, shorten(name, 11), {.size = 12, .bold = true});
+    drawing_.text(x, at.y + 34, shorten(what, 12), {.size = 10, .colour = "#44515a"});
+    drawing_.text(x, at.y + 49, short_bus_id(node), {.size = 9, .colour = "#78868e"});
   }
 
   // Draws one row for each route, with its GPUs in order. Trees are drawn to the right of the rings.
@@ -333,7 +343,7 @@ class Drawing {
 
   void draw_heading(const std::string& words) {
     bottom_ += 42;
-    body_.text(left_, bottom_, words, {.size = 13, .bold = true, .anchor = "start"});
+    drawing_.text(left_, bottom_, words, {.size = 13, .bold = true, .anchor = "start"});
     bottom_ += 12;
   }
 
@@ -347,37 +357,44 @@ class Drawing {
     const double y = bottom_ + 18;
     double x = left_ + 14 + (from.empty() ? 0 : 70);
     if (!from.empty()) {
-      body_.text(left_, y + 4, shorten(from, 10), {.size = 11, .colour = "#c27a1a", .anchor = "start"});
-      body_.arrow(x - 28, y, x - kRadius, y, colour);
+      drawing_.text(left_, y + 4, shorten(from, 10), {.size = 11, .colour = "#c27a1a", .anchor = "start"});
+      draw_arrow(x - 28, x - kRadius, y, colour);
     }
     const double first = x;
     for (std::size_t i = 0; i < gpus.size(); ++i, x += kStep) {
-      if (i > 0) body_.arrow(x - kStep + kRadius, y, x - kRadius, y, colour);
+      if (i > 0) draw_arrow(x - kStep + kRadius, x - kRadius, y, colour);
       const GraphNode& node = graph_.nodes[nodes[gpus[i]]];
       const std::int32_t shown = node.kind == NodeKind::kGpu ? node.gpu.device : node.numa;
-      body_.chip(x, y, kRadius, fmt::format("{}", shown), colour);
+      drawing_.circle(x, y, kRadius, colour);
+      drawing_.text(x, y + 4, fmt::format("{}", shown), {.size = 11, .colour = "#ffffff", .bold = true});
     }
     const double last = x - kStep;
     routes_right_ = std::max(routes_right_, x + (to.empty() ? 0 : 50));
     right_ = std::max(right_, routes_right_ - kStep + kRadius);
     if (!to.empty()) {
-      body_.arrow(last + kRadius, y, last + 28, y, colour);
-      body_.text(last + 34, y + 4, shorten(to, 10), {.size = 11, .colour = "#c27a1a", .anchor = "start"});
+      draw_arrow(last + kRadius, last + 28, y, colour);
+      drawing_.text(last + 34, y + 4, shorten(to, 10), {.size = 11, .colour = "#c27a1a", .anchor = "start"});
     } else if (closed && gpus.size() > 2) {
-      body_.path(fmt::format("M{:.1f} {:.1f} v6 q0 6 -6 6 H{:.1f} q-6 0 -6 -6 v-3", last, y + kRadius, first + 6),
-                 colour, 1.4);
+      drawing_.path(fmt::format("M{:.1f} {:.1f} v6 q0 6 -6 6 H{:.1f} q-6 0 -6 -6 v-3", last, y + kRadius, first + 6),
+                    {.colour = colour, .width = 1.4});
     }
     bottom_ += closed && to.empty() ? 46 : 34;
   }
 
-  std::string finish() const {
-    SvgText page;
+  // An arrow from left to right.
+  void draw_arrow(double from_x, double to_x, double y, std::string_view colour) {
+    constexpr double kHead = 6;
+    drawing_.line(from_x, y, to_x - kHead, y, {.colour = colour, .width = 1.6});
+    drawing_.area(fmt::format("M{:.1f} {:.1f} l-7 -3.5 v7 z", to_x, y), colour);
+  }
+
+  std::string finish() {
     const double width = right_ + kMargin;
     const std::string name = graph_.name.empty() ? "machine" : graph_.name;
-    page.text(kMargin, 34, name, {.size = 18, .bold = true, .anchor = "start"});
-    page.text(kMargin, 54, parts_text(graph_) + "; numbers at links are GB/s in each direction",
-              {.size = 11, .colour = "#5b676e", .anchor = "start"});
-    return svg_document(width, bottom_ + kMargin, page.body() + body_.body());
+    drawing_.text(kMargin, 34, name, {.size = 18, .bold = true, .anchor = "start"});
+    drawing_.text(kMargin, 54, parts_text(graph_) + "; numbers at links are GB/s in each direction",
+                  {.size = 11, .colour = "#5b676e", .anchor = "start"});
+    return drawing_.document(width, bottom_ + kMargin);
   }
 
   const Graph& graph_;
@@ -385,7 +402,7 @@ class Drawing {
   std::vector<PartBox> boxes_;
   std::vector<std::uint32_t> link_to_;
   std::vector<std::vector<std::uint32_t>> children_;
-  SvgText body_;
+  SvgDrawing drawing_;
   std::size_t deepest_ = 0;
   double top_ = 0, right_ = 0, bottom_ = 0;
   double left_ = 0, routes_right_ = 0;  // left and right edge of the column of routes
@@ -395,10 +412,10 @@ class Drawing {
 
 std::string graph_svg(const Graph& graph, const Routes& routes) {
   if (graph.nodes.size() <= kMaxDrawnParts) return Drawing(graph, routes).draw();
-  SvgText page;
-  page.text(kMargin, 34, fmt::format("{} parts are too many for a drawing", graph.nodes.size()),
-            {.size = 14, .anchor = "start"});
-  return svg_document(600, 60, page.body());
+  SvgDrawing drawing;
+  drawing.text(kMargin, 34, fmt::format("{} parts are too many for a drawing", graph.nodes.size()),
+               {.size = 14, .anchor = "start"});
+  return drawing.document(600, 60);
 }
 
 }  // namespace tutti::tool

@@ -8,7 +8,7 @@
 #include "plan/plan.h"
 #include "tutti/result.h"
 
-namespace tutti {
+namespace tutti::tool {
 
 // Larger plans are refused, because the picture would be unreadable.
 inline constexpr std::uint32_t kMaxDrawnRanks = 64;
@@ -18,4 +18,4 @@ inline constexpr std::uint32_t kMaxDrawnRanks = 64;
 // plan does not run to its end.
 Result<std::string> to_svg(const Plan& plan);
 
-}  // namespace tutti
+}  // namespace tutti::tool

@@ -1,23 +1,24 @@
 // Draws in two stages: Schedule runs one tile of the plan and computes the time of each step, and Drawing places
 // the boxes and lines and writes the SVG elements.
-#include "plan/formats/svg.h"
+#include "tools/plan/svg.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <deque>
-#include <iterator>
 #include <map>
 #include <set>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "plan/collective.h"
 #include "plan/evaluate.h"
+#include "tools/common/svg_drawing.h"
 
-namespace tutti {
+namespace tutti::tool {
 namespace {
 
 // ---- Schedule: a domain with times as values, which computes when each step runs. ----
@@ -140,11 +141,6 @@ bool Schedule::run() {
 
 // ---- Drawing: positions and appearance. ----
 
-// Returns the number of characters of a UTF-8 text.
-std::size_t letters(const std::string& text) {
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
-}
-
 constexpr int kMargin = 28;
 constexpr int kLabelWidth = 64;
 constexpr int kHeaderHeight = 118;
@@ -157,13 +153,14 @@ constexpr int kSmallestLabelSize = 8;  // if a label needs a smaller font, the b
 constexpr int kLabelGap = 6;           // space to the left and right of a label, both together
 constexpr std::uint32_t kLinesBesideARow = 3;
 constexpr int kMinWidth = 840;
-constexpr const char* kInk = "#1f2933";
-constexpr const char* kFaintInk = "#7b8794";
+constexpr std::string_view kInk = "#1f2933";
+constexpr std::string_view kFaintInk = "#7b8794";
+constexpr std::string_view kWhite = "#ffffff";
 
 class Drawing {
  public:
   Drawing(const Plan& plan, const Schedule& schedule);
-  std::string text() &&;
+  std::string draw();
 
  private:
   void choose_widths();
@@ -181,11 +178,6 @@ class Drawing {
   };
   void draw_box_at(BoxRect at, const Box& box, const std::string& label);
 
-  template <class... Args>
-  void add(fmt::format_string<Args...> format, Args&&... args) {
-    fmt::format_to(std::back_inserter(svg_), format, std::forward<Args>(args)...);
-    svg_ += '\n';
-  }
   // Hues are evenly spaced. Neighbouring chunks also differ in lightness.
   std::string colour(const Box& box, bool strong) const {
     const std::uint32_t chunk = by_rank_ ? box.contributor : box.chunk;
@@ -208,7 +200,7 @@ class Drawing {
   int bottom_ = 0;
   int width_ = 0;
   std::map<std::pair<std::uint32_t, std::uint32_t>, int> rows_;  // (rank, channel) -> top of its boxes
-  std::string svg_;
+  SvgDrawing svg_;
 };
 
 Drawing::Drawing(const Plan& plan, const Schedule& schedule) : plan_(plan), schedule_(schedule) {
@@ -223,7 +215,7 @@ Drawing::Drawing(const Plan& plan, const Schedule& schedule) : plan_(plan), sche
 // Makes the boxes as wide as the page allows, and at least as wide as the longest label needs.
 void Drawing::choose_widths() {
   std::size_t longest = 0;
-  for (const Box& box : schedule_.boxes) longest = std::max(longest, letters(label_of(box)));
+  for (const Box& box : schedule_.boxes) longest = std::max(longest, letter_count(label_of(box)));
   pitch_ = std::clamp(1500 / static_cast<int>(std::max(schedule_.times, 1u)), 24, 76);
   box_width_ = std::max(pitch_ * 6 / 10, text_width(longest, kSmallestLabelSize) + kLabelGap);
   pitch_ = std::max(pitch_, box_width_ * 10 / 6);
@@ -267,23 +259,23 @@ std::string Drawing::rgb(std::uint32_t hue, double saturation, double lightness)
 
 void Drawing::draw_header() {
   const PlanShape& shape = plan_.shape;
-  add("<text x='{}' y='40' font-size='20' font-weight='600' fill='{}'>{}, {}, {} {}{}</text>", kMargin, kInk,
-      to_string(shape.collective.kind), to_string(shape.algorithm), shape.collective.ranks,
-      shape.collective.ranks == 1 ? "rank" : "ranks",
-      has_root(shape.collective.kind) ? fmt::format(", root {}", shape.collective.root) : "");
-  add("<text x='{}' y='62' font-size='13' fill='{}'>{} steps and {} messages for each tile of {} {}; {} steps one "
-      "after the "
-      "other{}</text>",
-      kMargin, kFaintInk, schedule_.boxes.size(), schedule_.lines.size(), shape.chunks,
-      shape.chunks == 1 ? "chunk" : "chunks", schedule_.times,
+  const std::string title =
+      fmt::format("{}, {}, {} {}{}", to_string(shape.collective.kind), to_string(shape.algorithm),
+                  shape.collective.ranks, shape.collective.ranks == 1 ? "rank" : "ranks",
+                  has_root(shape.collective.kind) ? fmt::format(", root {}", shape.collective.root) : "");
+  svg_.text(kMargin, 40, title, {.size = 20, .colour = kInk, .bold = true, .anchor = "start"});
+  const std::string sizes = fmt::format(
+      "{} steps and {} messages for each tile of {} {}; {} steps one after the other{}", schedule_.boxes.size(),
+      schedule_.lines.size(), shape.chunks, shape.chunks == 1 ? "chunk" : "chunks", schedule_.times,
       reduces(shape.collective.kind) ? fmt::format("; added in {}", to_string(shape.order)) : "");
+  svg_.text(kMargin, 62, sizes, {.size = 13, .colour = kFaintInk, .anchor = "start"});
   draw_legend(kMargin, 78);
 }
 
 void Drawing::draw_legend(int x, int y) {
   const auto entry = [&](const Box& box, const char* label, const std::string& text, int width) {
     draw_box_at({.x = x, .y = y, .width = kLegendBoxWidth}, box, label);
-    add("<text x='{}' y='{}' font-size='12' fill='{}'>{}</text>", x + kLegendBoxWidth + 8, y + 15, kInk, text);
+    svg_.text(x + kLegendBoxWidth + 8, y + 15, text, {.size = 12, .colour = kInk, .anchor = "start"});
     x += kLegendBoxWidth + width;
   };
   const CollectiveKind kind = plan_.shape.collective.kind;
@@ -313,18 +305,18 @@ void Drawing::draw_grid() {
   std::uint32_t last_rank = ~std::uint32_t{0};
   for (const auto& [y, rank] : lines) {
     if (rank != last_rank) {
-      add("<text x='{}' y='{}' font-size='13' font-weight='600' fill='{}'>rank {}</text>", kMargin, y + 5, kInk, rank);
+      svg_.text(kMargin, y + 5, fmt::format("rank {}", rank),
+                {.size = 13, .colour = kInk, .bold = true, .anchor = "start"});
       last_rank = rank;
     }
-    add("<line x1='{}' y1='{}' x2='{}' y2='{}' stroke='#e4e7eb' stroke-width='1'/>", x_of(0) - 6, y,
-        x_of(schedule_.times) - pitch_ + box_width_ + 6, y);
+    svg_.line(x_of(0) - 6, y, x_of(schedule_.times) - pitch_ + box_width_ + 6, y, {.colour = "#e4e7eb"});
   }
   const int every = pitch_ < 36 ? 5 : 1;
   for (std::uint32_t time = 0; time < schedule_.times; time += static_cast<std::uint32_t>(every)) {
-    add("<text x='{}' y='{}' font-size='10' text-anchor='middle' fill='{}'>{}</text>", x_of(time) + box_width_ / 2,
-        bottom_ + 8, kFaintInk, time);
+    const int middle = x_of(time) + box_width_ / 2;
+    svg_.text(middle, bottom_ + 8, fmt::format("{}", time), {.size = 10, .colour = kFaintInk});
   }
-  add("<text x='{}' y='{}' font-size='10' fill='{}'>time</text>", kMargin, bottom_ + 8, kFaintInk);
+  svg_.text(kMargin, bottom_ + 8, "time", {.size = 10, .colour = kFaintInk, .anchor = "start"});
 }
 
 void Drawing::draw_line(const MessageLine& line) {
@@ -352,9 +344,8 @@ void Drawing::draw_line(const MessageLine& line) {
     path += fmt::format(" H{}", x);
   }
   curve_to(x2, y2);
-  add("<path d='{}' fill='none' stroke='{}' stroke-width='1.3' stroke-opacity='{}'/>", path, stroke,
-      from.complete ? "0.85" : "0.5");
-  add("<circle cx='{}' cy='{}' r='2.2' fill='{}'/>", x2, y2, stroke);
+  svg_.path(path, {.colour = stroke, .width = 1.3, .opacity = from.complete ? 0.85 : 0.5});
+  svg_.circle(x2, y2, 2.2, stroke);
 }
 
 std::string Drawing::label_of(const Box& box) const {
@@ -369,31 +360,26 @@ void Drawing::draw_box(const Box& box) {
 }
 
 void Drawing::draw_box_at(BoxRect at, const Box& box, const std::string& label) {
-  add("<rect x='{}' y='{}' width='{}' height='{}' rx='4' fill='{}' stroke='{}' stroke-width='{}'/>", at.x, at.y,
-      at.width, kBoxHeight, colour(box, box.complete), colour(box, true), box.completes ? "0" : "1.2");
+  const std::string fill = colour(box, box.complete);
+  const std::string line = colour(box, true);
+  svg_.box(at.x, at.y, at.width, kBoxHeight,
+           {.fill = fill, .line = line, .line_width = box.completes ? 0 : 1.2, .radius = 4});
   // A bar marks a box that stores to output.
   if (box.stores) {
-    add("<rect x='{}' y='{}' width='{}' height='3' rx='1' fill='{}'/>", at.x + 3, at.y + kBoxHeight - 5, at.width - 6,
-        box.completes ? kInk : "#ffffff");
+    svg_.box(at.x + 3, at.y + kBoxHeight - 5, at.width - 6, 3, {.fill = box.completes ? kInk : kWhite, .radius = 1});
   }
   const int size = at.width == kLegendBoxWidth ? kLabelSize : label_size_;
   const int baseline = at.y + kBoxHeight / 2 + (box.stores ? 2 : 4);
-  add("<text x='{}' y='{}' font-size='{}' text-anchor='middle' fill='{}'{}>{}</text>", at.x + at.width / 2, baseline,
-      size, box.complete ? "#ffffff" : kInk, box.completes ? " font-weight='700'" : "", label);
+  const SvgFont font{.size = static_cast<double>(size), .colour = box.complete ? kWhite : kInk, .bold = box.completes};
+  svg_.text(at.x + at.width / 2, baseline, label, font);
 }
 
-std::string Drawing::text() && {
-  const int height = bottom_ + kMargin;
-  add("<svg xmlns='http://www.w3.org/2000/svg' width='{0}' height='{1}' viewBox='0 0 {0} {1}' "
-      "font-family='Inter, Helvetica, Arial, sans-serif'>",
-      width_, height);
-  add("<rect width='{}' height='{}' fill='#ffffff'/>", width_, height);
+std::string Drawing::draw() {
   draw_header();
   draw_grid();
   for (const MessageLine& line : schedule_.lines) draw_line(line);
   for (const Box& box : schedule_.boxes) draw_box(box);
-  add("</svg>");
-  return std::move(svg_);
+  return svg_.document(width_, bottom_ + kMargin);
 }
 
 }  // namespace
@@ -407,7 +393,7 @@ Result<std::string> to_svg(const Plan& plan) {
   Schedule schedule(plan);
   if (!schedule.run())
     return Error{.code = ErrorCode::kInvalidPlan, .message = "the plan does not end and can not be drawn"};
-  return Drawing(plan, schedule).text();
+  return Drawing(plan, schedule).draw();
 }
 
-}  // namespace tutti
+}  // namespace tutti::tool
