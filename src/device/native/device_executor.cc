@@ -269,10 +269,11 @@ Result<std::shared_ptr<DeviceCall>> DeviceExecutor::begin_call(const CheckedCall
 Result<std::shared_ptr<DeviceCall>> DeviceExecutor::prepare(const CheckedCall& checked, const Generator& generator,
                                                             std::uint32_t digest, const CallOptions& options,
                                                             std::int64_t timeout_ns) {
-  const bool by_copies = may_copy(checked, options);
-  if (by_copies && resources_->copy_method() == CopyMethod::kWindows) {
-    auto copied = prepare_copies(checked, options, timeout_ns);
-    if (!copied || *copied != nullptr) return copied;
+  CopyEngines& copy_engines = resources_->copy_engines();
+  if (auto inputs = copy_engines.find_inputs(checked, options)) {
+    auto copied = begin_call(checked, options, timeout_ns);
+    if (copied) copy_engines.copy_between_barriers(**copied, checked, *std::move(inputs));
+    return copied;
   }
   auto begun = begin_call(checked, options, timeout_ns);
   if (!begun) return begun.error();
@@ -313,9 +314,7 @@ Result<std::shared_ptr<DeviceCall>> DeviceExecutor::prepare(const CheckedCall& c
   made->launch.rounds = rounds_of(**plan, to, segmentation.slices);
   if (resources_->in_rounds()) to.stop_after_ns = 0;
   if (made->launch.rounds > most_rounds()) return std::shared_ptr<DeviceCall>();
-  if (by_copies && resources_->copy_method() == CopyMethod::kLaunchGroup) {
-    made->copies.emplace(DeviceCopies{.copies = block_copies(checked.collective, rank_, bytes), .inputs = {}});
-  }
+  copy_engines.copy_in_group(*made, checked, options);
   return made;
 }
 

@@ -86,14 +86,6 @@ class DeviceExecutor {
   std::uint64_t most_rounds() const;
   device::Protocol choose_protocol(std::uint64_t bytes) const;
   Segmentation cut(const Plan& plan, device::Protocol protocol, std::uint64_t bytes) const;
-  // Whether copy engines may carry out the call: it only moves blocks, and these have the length that
-  // TUTTI_DEVICE_COPIES requires.
-  bool may_copy(const CheckedCall& checked, const CallOptions& options) const;
-  // Prepares a call as copies between two stream barriers. Returns null if this rank cannot compute the addresses of
-  // the peers' inputs: they are not in registered memory, or the registration has different lengths on different
-  // ranks, or the offset of an input is not the same on all ranks.
-  Result<std::shared_ptr<DeviceCall>> prepare_copies(const CheckedCall& checked, const CallOptions& options,
-                                                     std::int64_t timeout_ns);
   Result<std::shared_ptr<DeviceCall>> begin_call(const CheckedCall& checked, const CallOptions& options,
                                                  std::int64_t timeout_ns);
   Status check_stream(cuda::CUstream stream);
@@ -104,7 +96,6 @@ class DeviceExecutor {
   const std::uint32_t ranks_;
   VerifiedPlanCache& plan_cache_;
   std::map<PlanKey, std::unique_ptr<Plan>> plans_;  // null: the devices cannot run the plan
-  std::uint64_t copied_calls_ = 0;                  // number of calls so far that are copies between stream barriers
   bool windows_ = true;                             // whether peers may access the buffers of the last call in place
   // The longest timeout of all calls so far; atomic, because finish() does not hold the mutex.
   std::atomic<std::int64_t> longest_ns_ = 0;

@@ -21,18 +21,15 @@
 #include "base/log.h"
 #include "cuda/resources.h"
 #include "device/native/block_budget.h"
+#include "device/native/copy_engines.h"
 #include "device/native/device_windows.h"
 #include "device/native/launch_group.h"
+#include "device/native/stream_barrier.h"
 #include "device/rank_device.h"
 #include "executor/device_arena.h"
 #include "job/job_context.h"
 
 namespace tutti::detail {
-
-// How calls by copy engines find the inputs of the peers (docs/decisions/0013). kNone: there are no such calls.
-// kLaunchGroup: the addresses are in the calls of the ranks, which are all on one GPU and in one process. kWindows:
-// the inputs are in registered memory; this requires that no two ranks of a process share a GPU.
-enum class CopyMethod : std::uint8_t { kNone, kLaunchGroup, kWindows };
 
 // The objects that the ranks of one communicator in one process share. It is found by the number of the
 // communicator. Thread-safe.
@@ -80,10 +77,8 @@ class DeviceResources {
   // Largest number of blocks of one rank; the same on all ranks, and within the BlockBudget.
   std::uint32_t blocks() const { return blocks_; }
   std::uint32_t threads() const { return threads_; }
-  bool in_rounds() const { return in_rounds_; }            // kernels must not wait for kernels of other ranks
-  CopyMethod copy_method() const { return copy_method_; }  // the same on all ranks
-  // Least length of a block, in bytes, for calls by copy engines.
-  std::uint64_t copies_from() const { return copies_from_; }
+  bool in_rounds() const { return in_rounds_; }  // kernels must not wait for kernels of other ranks
+  CopyEngines& copy_engines() { return *copy_engines_; }
   // Ends all launches of this rank. Returns true if nothing of this rank runs any more. False: something still runs,
   // so the memory that it uses must be kept. The destructor calls this function, too.
   bool end();
@@ -124,10 +119,9 @@ class DeviceResources {
   std::array<std::uint64_t, kDeviceProtocols> links_at_{};
   std::optional<cuda::PinnedMemory> pinned_;
   RankFlags* flags_ = nullptr;
-  StreamBarrier barrier_;  // no arenas: the communicator uses neither rounds nor copies between barriers
+  std::optional<StreamBarrier> barrier_;     // empty: the communicator uses neither rounds nor copies between barriers
+  std::optional<CopyEngines> copy_engines_;  // always set after set-up
   bool in_rounds_ = false;
-  CopyMethod copy_method_ = CopyMethod::kNone;
-  std::uint64_t copies_from_ = 0;
   std::uint32_t blocks_ = 1;
   std::uint32_t threads_ = 32;
   bool one_device_ = true;

@@ -228,7 +228,8 @@ class DeviceResourcesMaker {
       end = std::min(end, one.left.to_end / here);
     }
     if (offers_.front().copies > 0 && ranks_ > 1) {
-      copy_method_ = one_team ? CopyMethod::kLaunchGroup : shared_ ? CopyMethod::kNone : CopyMethod::kWindows;
+      using Method = CopyEngines::Method;
+      copy_method_ = one_team ? Method::kLaunchGroup : shared_ ? Method::kNone : Method::kWindows;
     }
     if (one_team) {
       launches_ = Launches::kEnd;
@@ -268,8 +269,6 @@ class DeviceResourcesMaker {
     resources_->threads_ = job_context_.config.device_threads;
     resources_->protocol_ = job_context_.config.device_protocol;
     resources_->in_rounds_ = in_rounds_;
-    resources_->copy_method_ = copy_method_;
-    resources_->copies_from_ = job_context_.config.device_copies;
     auto memory = cuda::DeviceMemory::allocate(driver, arena.bytes());
     if (!memory) return too_little(memory.error(), arena.bytes());
     auto pinned = cuda::PinnedMemory::allocate(driver, sizeof(RankFlags));
@@ -359,15 +358,17 @@ class DeviceResourcesMaker {
     resources_->windows_ = std::move(*windows);
     resources_->launch_group_ = resources_->process_->launch_group(
         resources_->process_->of_rank(launch_group.front()).device, launch_group, launch_group.size() == ranks_);
-    const bool meets = in_rounds_ || copy_method_ == CopyMethod::kWindows;
+    resources_->copy_engines_.emplace(copy_method_, job_context_.config.device_copies, rank_, resources_->windows_);
+    const bool meets = in_rounds_ || copy_method_ == CopyEngines::Method::kWindows;
     if (meets) {
-      resources_->barrier_.rank = rank_;
-      for (const DeviceArena::ArenaPeer& peer : peers) resources_->barrier_.arenas.push_back(peer.arena);
+      std::vector<std::uint64_t> arenas;
+      for (const DeviceArena::ArenaPeer& peer : peers) arenas.push_back(peer.arena);
+      resources_->barrier_.emplace(*job_context_.device, rank_, std::move(arenas));
     }
     TUTTI_TRY(resources_->launch_group_->add_member({.rank = rank_,
                                                      .ranks = ranks_,
                                                      .life = life_of_peers(),
-                                                     .barrier = meets ? &resources_->barrier_ : nullptr,
+                                                     .barrier = meets ? &*resources_->barrier_ : nullptr,
                                                      .flags = resources_->flags_,
                                                      .flags_on_device = resources_->pinned_->device_address()}));
     return write_links(peers);
@@ -436,7 +437,7 @@ class DeviceResourcesMaker {
   bool in_rounds_ = false;
   std::optional<Launches> launches_{};  // empty if calls run in rounds, which take nothing from the budget
   bool has_blocks_ = true;
-  CopyMethod copy_method_ = CopyMethod::kNone;
+  CopyEngines::Method copy_method_ = CopyEngines::Method::kNone;
   std::uint32_t blocks_ = 1;
   std::string handle_;
   std::unique_ptr<DeviceResources> resources_;

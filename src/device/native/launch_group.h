@@ -30,9 +30,10 @@
 
 #include "base/call_tag.h"
 #include "cuda/resources.h"
+#include "device/native/copy_engines.h"
+#include "device/native/stream_barrier.h"
 #include "device/rank_device.h"
-#include "engine/start_condition.h"
-#include "executor/device_copies.h"
+#include "engine/engine.h"
 #include "executor/device_program.h"
 #include "kernels/device/call.h"
 #include "transports/transport.h"
@@ -45,13 +46,6 @@ struct RankFlags {
   // Call n uses flag n % kWords. The flag becomes n when the stream of the call need not wait for the call any more.
   static constexpr std::uint32_t kWords = 2048;
   alignas(device::kLineBytes) std::uint32_t passed[kWords] = {};
-};
-
-// A barrier at which the streams of all ranks wait for each other: each stream writes its flag in every arena, and
-// waits for all flags in its own arena.
-struct StreamBarrier {
-  std::uint32_t rank = 0;
-  std::vector<std::uint64_t> arenas;  // indexed by rank: the address of the arena as this rank's device sees it
 };
 
 // Launch parameters. Besides the call itself, they must be the same on all ranks for a common launch.
@@ -72,23 +66,13 @@ struct DeviceLaunch {
   }
 };
 
-// The copies of a rank in a call that copy engines carry out.
-struct DeviceCopies {
-  std::vector<BlockCopy> copies;
-  // Indexed by rank: the address of the input as this rank's GPU sees it. Empty if the group contains all ranks,
-  // because the addresses are then in the calls.
-  std::vector<std::uint64_t> inputs;
-  // Copied first, from this rank's input to the buffer in which its peers find it (the root of a broadcast).
-  std::uint64_t own_bytes = 0;
-};
-
 // One call of one rank. Made by the caller's thread; after submit() it belongs to the group.
 class DeviceCall final : public StartCondition {
  public:
   device::Call call;
   DeviceGeometry tables;  // for v-variants; the launch sets their addresses in call.geometry
   DeviceLaunch launch;
-  std::optional<DeviceCopies> copies;  // replace the kernel if all calls of the launch have copies
+  std::optional<CopyEngines::Copies> copies;  // replace the kernel if all calls of the launch have copies
   // The value that ranks write to each other's flags at the barriers of this call; never 0. A rank that writes
   // another value makes another call, and no barrier ends because of it.
   std::uint32_t barrier_value = 1;
@@ -234,10 +218,6 @@ class LaunchGroup : public std::enable_shared_from_this<LaunchGroup> {
   Result<cuda::CUstream> choose_stream(const std::vector<std::shared_ptr<DeviceCall>>& calls);
   bool missing_served_by_others() const;
   Status put_rounds(const DeviceCall& call, cuda::CUstream stream);
-  Status put_copies(const std::vector<std::shared_ptr<DeviceCall>>& calls, cuda::CUstream stream);
-  Status copy_blocks(const DeviceCall& call, const std::vector<std::uint64_t>& inputs, cuda::CUstream stream);
-  Status put_barrier(const StreamBarrier& barrier, std::uint32_t parity, std::uint32_t word, cuda::CUstream stream);
-  Error barrier_timeout_error(const DeviceCall& call);
   void write_given_up();
   void check_pending_launches();
   void check_round_timeout(PendingLaunch& first);

@@ -162,7 +162,8 @@ Status LaunchGroup::put_kernel(const std::vector<std::shared_ptr<DeviceCall>>& c
   const DeviceLaunch& how = calls.front()->launch;
   uses_launch_buffer_ = false;
   if (std::ranges::all_of(calls, [](const auto& call) { return call->copies.has_value(); })) {
-    return put_copies(calls, stream);
+    const DeviceCall& first = *calls.front();
+    return CopyEngines::put(device_->driver(), calls, members_[first.member_index_].options.barrier, stream);
   }
   device::Launch launch;
   launch.call_count = static_cast<std::uint32_t>(calls.size());

@@ -14,7 +14,6 @@
 #include "base/thread.h"
 #include "device/native/device_failure.h"
 #include "device/native/launch_group.h"
-#include "executor/device_arena.h"
 
 namespace tutti::detail {
 namespace {
@@ -44,7 +43,7 @@ Status LaunchGroup::put_rounds(const DeviceCall& call, cuda::CUstream stream) {
   launch.inline_calls[0] = call.call;
   const std::uint64_t rounds = how.rounds + how.rounds % 2;
   for (std::uint64_t round = 0; round < rounds; ++round) {
-    TUTTI_TRY(put_barrier(barrier, static_cast<std::uint32_t>(round % 2), call.barrier_value, stream));
+    TUTTI_TRY(barrier.put(static_cast<std::uint32_t>(round % 2), call.barrier_value, stream));
     launch.resume = round > 0 ? 1 : 0;
     launch.last = round + 1 >= how.rounds ? 1 : 0;
     void* parameters[] = {&launch};
@@ -53,32 +52,6 @@ Status LaunchGroup::put_rounds(const DeviceCall& call, cuda::CUstream stream) {
     if (result != cuda::CUresult::kSuccess) return not_launched(result, launch, how.threads);
   }
   return {};
-}
-
-// Puts a stream barrier into the stream. A rank resets its own flags of this parity before it writes the flags of
-// the next barrier, which has the other parity. A peer cannot reach the barrier after the next one before that, so a
-// flag is never written before it was reset.
-Status LaunchGroup::put_barrier(const StreamBarrier& barrier, std::uint32_t parity, std::uint32_t word,
-                                cuda::CUstream stream) {
-  const cuda::Driver& driver = device_->driver();
-  const cuda::DriverApi& api = driver.api();
-  const auto for_each_peer = [&](auto visit) -> Status {
-    for (std::uint32_t peer = 0; peer < barrier.arenas.size(); ++peer) {
-      if (peer != barrier.rank) TUTTI_TRY(driver.check(visit(peer), "putting a barrier of all ranks into a stream"));
-    }
-    return {};
-  };
-  const std::uint64_t own = barrier.arenas[barrier.rank];
-  TUTTI_TRY(for_each_peer([&](std::uint32_t peer) {
-    return api.stream_write_value32(stream, barrier.arenas[peer] + DeviceArena::barrier_flag(barrier.rank, parity),
-                                    word, cuda::kWriteDefault);
-  }));
-  TUTTI_TRY(for_each_peer([&](std::uint32_t peer) {
-    return api.stream_wait_value32(stream, own + DeviceArena::barrier_flag(peer, parity), word, cuda::kWaitEqual);
-  }));
-  return for_each_peer([&](std::uint32_t peer) {
-    return api.stream_write_value32(stream, own + DeviceArena::barrier_flag(peer, parity), 0, cuda::kWriteDefault);
-  });
 }
 
 Status LaunchGroup::start_watchdog() {
@@ -188,12 +161,15 @@ void LaunchGroup::check_waiting_calls() {
 void LaunchGroup::check_round_timeout(PendingLaunch& first) {
   const auto now = Clock::now();
   if (broken_ || !first.since || now - *first.since < std::chrono::nanoseconds(first.call->timeout_ns)) return;
-  fail_locked(barrier_timeout_error(*first.call));
+  const DeviceCall& call = *first.call;
+  const MemberOptions& options = members_[call.member_index_].options;
+  const std::string waited = fmt::format("{}: rank {} waited {} ms in its stream", describe(call.tag), options.rank,
+                                         call.timeout_ns / 1'000'000);
+  fail_locked(options.barrier->timeout_error(waited, call.barrier_value));
 }
 
 // Sets all flags for which the streams of the barriers wait. This is repeated, because each barrier resets them.
 void LaunchGroup::release_rounds() {
-  const cuda::DriverApi& api = device_->driver().api();
   auto scope = cuda::ContextScope::enter(device_->driver(), device_->context());
   if (!scope) return pending_launches_.clear();
   if (!release_stream_) {
@@ -211,17 +187,19 @@ void LaunchGroup::release_rounds() {
                                  ? *std::next(captured_barrier_values_.begin(), static_cast<std::ptrdiff_t>(turn))
                                  : pending_launches_.front().call->barrier_value;
   for (const Member& each : members_) {
-    if (each.options.barrier == nullptr) continue;
-    const StreamBarrier& barrier = *each.options.barrier;
-    for (std::uint32_t peer = 0; peer < barrier.arenas.size(); ++peer) {
-      if (peer == barrier.rank) continue;
-      for (const std::uint32_t parity : {0u, 1u}) {
-        const std::uint64_t at = barrier.arenas[barrier.rank] + DeviceArena::barrier_flag(peer, parity);
-        static_cast<void>(api.stream_write_value32(release_stream_->handle(), at, word, cuda::kWriteDefault));
-      }
-    }
+    if (each.options.barrier != nullptr) each.options.barrier->release(word, release_stream_->handle());
   }
   static_cast<void>(release_stream_->synchronize());
+}
+
+// If this rank gives up a call by copies, notifies the peers that reach the barrier later. The watchdog repeats this,
+// because this rank's own stream, once it is released, still writes its regular values. Requires a current context.
+void LaunchGroup::write_given_up() {
+  const bool by_copies =
+      !captured_barrier_values_.empty() || (!pending_launches_.empty() && pending_launches_.front().call->copies);
+  for (const Member& each : members_) {
+    if (by_copies && each.options.barrier != nullptr) each.options.barrier->give_up(release_stream_->handle());
+  }
 }
 
 // The group cannot see replays of graphs. If a peer has gone, or this rank has given up, the group fails, so that

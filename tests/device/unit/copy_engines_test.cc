@@ -1,6 +1,6 @@
-// Tests block_copies(): the copies must give the same outputs as the plans of the direct algorithm, which
+// Tests CopyEngines::block_copies(): the copies must give the same outputs as the plans of the direct algorithm, which
 // PlanExecution runs over the simulated transport.
-#include "executor/device_copies.h"
+#include "device/native/copy_engines.h"
 
 #include <gtest/gtest.h>
 
@@ -16,6 +16,8 @@
 
 namespace tutti {
 namespace {
+
+using detail::CopyEngines;
 
 constexpr std::size_t kCount = 37;
 
@@ -69,7 +71,7 @@ void run_plan(const Generator& generator, std::vector<Buffers>& buffers) {
 void run_copies(const Collective& collective, std::vector<Buffers>& buffers) {
   for (std::uint32_t rank = 0; rank < collective.ranks; ++rank) {
     std::set<std::uint32_t> peers;
-    for (const BlockCopy& copy : block_copies(collective, rank, kCount)) {
+    for (const CopyEngines::BlockCopy& copy : CopyEngines::block_copies(collective, rank, kCount)) {
       ASSERT_LE(copy.from + copy.bytes, buffers[copy.peer].input.size());
       ASSERT_LE(copy.to + copy.bytes, buffers[rank].output.size());
       EXPECT_TRUE(peers.insert(copy.peer).second) << "one copy for each peer";
@@ -78,10 +80,10 @@ void run_copies(const Collective& collective, std::vector<Buffers>& buffers) {
   }
 }
 
-TEST(DeviceCopies, LeaveWhatThePlansLeave) {
+TEST(CopyEngines, LeaveWhatThePlansLeave) {
   int compared = 0;
   for (const CollectiveKind kind : all_collectives()) {
-    if (!only_moves_blocks(kind)) continue;
+    if (!CopyEngines::only_moves_blocks(kind)) continue;
     for (const std::uint32_t ranks : {1u, 2u, 3u, 5u}) {
       for (std::uint32_t root = 0; root < (has_root(kind) ? ranks : 1); ++root) {
         const Collective collective{.kind = kind, .ranks = ranks, .root = root};
@@ -101,11 +103,11 @@ TEST(DeviceCopies, LeaveWhatThePlansLeave) {
   EXPECT_EQ(compared, 2 * 4 + 3 * (1 + 2 + 3 + 5));
 }
 
-TEST(DeviceCopies, BeginWithTheNextRank) {
-  const auto copies = block_copies({.kind = CollectiveKind::kAllToAll, .ranks = 3}, 1, 10);
-  EXPECT_EQ(copies, (std::vector<BlockCopy>{{2, 10, 20, 10}, {0, 10, 0, 10}, {1, 10, 10, 10}}));
-  EXPECT_TRUE(block_copies({.kind = CollectiveKind::kGather, .ranks = 3, .root = 2}, 1, 10).empty());
-  EXPECT_TRUE(block_copies({.kind = CollectiveKind::kAllGather, .ranks = 3}, 1, 0).empty())
+TEST(CopyEngines, BeginWithTheNextRank) {
+  const auto copies = CopyEngines::block_copies({.kind = CollectiveKind::kAllToAll, .ranks = 3}, 1, 10);
+  EXPECT_EQ(copies, (std::vector<CopyEngines::BlockCopy>{{2, 10, 20, 10}, {0, 10, 0, 10}, {1, 10, 10, 10}}));
+  EXPECT_TRUE(CopyEngines::block_copies({.kind = CollectiveKind::kGather, .ranks = 3, .root = 2}, 1, 10).empty());
+  EXPECT_TRUE(CopyEngines::block_copies({.kind = CollectiveKind::kAllGather, .ranks = 3}, 1, 0).empty())
       << "an empty call needs no copies";
 }
 

@@ -1,0 +1,115 @@
+// StreamBarrier: writes flags into streams, and reads them after a timeout.
+#include "device/native/stream_barrier.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <utility>
+
+#include "cuda/resources.h"
+#include "device/native/device_failure.h"
+#include "executor/device_arena.h"
+
+namespace tutti::detail {
+namespace {
+
+// The value of a flag that means: the writer has given the call up. No call uses it.
+constexpr std::uint32_t kGivenUp = 4;
+
+}  // namespace
+
+template <class Visit>
+Status StreamBarrier::for_each_peer(Visit visit) const {
+  for (std::uint32_t peer = 0; peer < arenas_.size(); ++peer) {
+    if (peer != rank_) {
+      TUTTI_TRY(device_.driver().check(visit(peer), "putting a barrier of all ranks into a stream"));
+    }
+  }
+  return {};
+}
+
+// A rank resets its own flags of this parity before it writes the flags of the next barrier, which has the other
+// parity. A peer cannot reach the barrier after the next one before that, so a flag is never written before it was
+// reset.
+Status StreamBarrier::put(std::uint32_t parity, std::uint32_t value, cuda::CUstream stream) const {
+  const cuda::DriverApi& api = device_.driver().api();
+  const std::uint64_t own = arenas_[rank_];
+  TUTTI_TRY(for_each_peer([&](std::uint32_t peer) {
+    return api.stream_write_value32(stream, arenas_[peer] + DeviceArena::barrier_flag(rank_, parity), value,
+                                    cuda::kWriteDefault);
+  }));
+  TUTTI_TRY(for_each_peer([&](std::uint32_t peer) {
+    return api.stream_wait_value32(stream, own + DeviceArena::barrier_flag(peer, parity), value, cuda::kWaitEqual);
+  }));
+  return for_each_peer([&](std::uint32_t peer) {
+    return api.stream_write_value32(stream, own + DeviceArena::barrier_flag(peer, parity), 0, cuda::kWriteDefault);
+  });
+}
+
+void StreamBarrier::give_up(cuda::CUstream stream) const {
+  for (std::uint32_t peer = 0; peer < arenas_.size(); ++peer) {
+    for (const std::uint32_t parity : {0u, 1u}) {
+      if (peer == rank_) continue;
+      const std::uint64_t at = arenas_[peer] + DeviceArena::barrier_flag(rank_, parity);
+      static_cast<void>(device_.driver().api().stream_write_value32(stream, at, kGivenUp, cuda::kWriteDefault));
+    }
+  }
+}
+
+void StreamBarrier::release(std::uint32_t value, cuda::CUstream stream) const {
+  for (std::uint32_t peer = 0; peer < arenas_.size(); ++peer) {
+    if (peer == rank_) continue;
+    for (const std::uint32_t parity : {0u, 1u}) {
+      const std::uint64_t at = arenas_[rank_] + DeviceArena::barrier_flag(peer, parity);
+      static_cast<void>(device_.driver().api().stream_write_value32(stream, at, value, cuda::kWriteDefault));
+    }
+  }
+}
+
+Error StreamBarrier::timeout_error(const std::string& waited, std::uint32_t value) const {
+  const auto error = [](std::string message, std::int32_t rank) {
+    return Error{ErrorCode::kTimeout, ErrorScope::kCommunicator, rank, std::move(message)};
+  };
+  const cuda::Driver& driver = device_.driver();
+  auto scope = cuda::ContextScope::enter(driver, device_.context());
+  std::vector<std::uint32_t> flags(2 * kMostDeviceRanks);
+  auto stream = cuda::Stream::create(driver);
+  const bool read = scope.ok() && stream.ok() &&
+                    driver.api().memcpy_dtoh_async(flags.data(), arenas_[rank_] + DeviceArena::barrier_flag(0, 0),
+                                                   flags.size() * sizeof(std::uint32_t),
+                                                   stream->handle()) == cuda::CUresult::kSuccess &&
+                    stream->synchronize().ok();
+  std::vector<std::uint32_t> missing;
+  std::vector<std::uint32_t> elsewhere;
+  std::vector<std::uint32_t> gone;
+  for (std::uint32_t peer = 0; read && peer < arenas_.size(); ++peer) {
+    if (peer == rank_) continue;
+    const std::uint32_t even = flags[peer];
+    const std::uint32_t odd = flags[kMostDeviceRanks + peer];
+    const bool gave_up = even == kGivenUp || odd == kGivenUp;
+    if (!gave_up && (even == value || odd == value)) continue;
+    (gave_up ? gone : even == 0 && odd == 0 ? missing : elsewhere).push_back(peer);
+  }
+  if (!elsewhere.empty()) {
+    return error(
+        fmt::format("{}; rank {} makes another call, or its input has another offset in its registered memory: "
+                    "pass the same on all ranks",
+                    waited, fmt::join(elsewhere, ", ")),
+        static_cast<std::int32_t>(elsewhere.front()));
+  }
+  if (!missing.empty()) {
+    return error(
+        fmt::format("{} for rank {}, which has not made the call, has made it on host memory ({}), or has not ended it",
+                    waited, fmt::join(missing, ", "), kOneKindOfMemory),
+        static_cast<std::int32_t>(missing.front()));
+  }
+  if (!gone.empty()) {
+    return error(fmt::format("{} for rank {}, which has given it up", waited, fmt::join(gone, ", ")),
+                 static_cast<std::int32_t>(gone.front()));
+  }
+  return error(fmt::format("{} for the other ranks: some have not made the call, or have made it on host memory: {}",
+                           waited, kOneKindOfMemory),
+               -1);
+}
+
+}  // namespace tutti::detail
