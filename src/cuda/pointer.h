@@ -15,6 +15,8 @@ enum class MemoryKind : std::uint8_t {
   kManaged,  // the driver moves it between host and device
 };
 
+constexpr bool is_of_device(MemoryKind kind) { return kind == MemoryKind::kDevice || kind == MemoryKind::kManaged; }
+
 struct PointerInfo {
   MemoryKind kind = MemoryKind::kHost;
   int device = -1;  // the device that owns it; -1 for kHost

@@ -7,7 +7,7 @@
 
 #include "base/assert.h"
 #include "base/collective_table.h"
-#include "device/native/launch_group.h"
+#include "device/native/device_call.h"
 #include "device/native/stream_barrier.h"
 
 namespace tutti::detail {

@@ -45,10 +45,6 @@ std::uint32_t digest_of(const CallTag& tag) {
   return static_cast<std::uint32_t>(hash ^ hash >> 32) | 1u;
 }
 
-bool is_device(cuda::MemoryKind kind) {
-  return kind == cuda::MemoryKind::kDevice || kind == cuda::MemoryKind::kManaged;
-}
-
 template <class T>
 T* at(const cuda::DeviceMemory& memory) {
   return reinterpret_cast<T*>(memory.address());  // NOLINT: a device's address
@@ -84,7 +80,7 @@ Result<bool> DeviceExecutor::takes(const CheckedCall& checked) {
     if (buffer.bytes == 0) continue;
     auto where = cuda::classify(resources_->device().driver(), buffer.data);
     if (!where) return where.error();
-    if (!is_device(where->kind)) {
+    if (!cuda::is_of_device(where->kind)) {
       on_host = buffer.name;
       continue;
     }

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/call_tag.h"
 #include "kernels/device/call.h"
@@ -18,6 +20,11 @@ inline constexpr std::string_view kOneKindOfMemory = "pass memory of one kind on
 // not known. `timeout_ns`: 0 if it is not known.
 Error device_failure(const device::FailureWord& failure, std::uint32_t rank, const CallTag* tag,
                      std::int64_t timeout_ns);
+
+// An error that costs only the call.
+inline Error call_error(ErrorCode code, std::string message, std::int32_t rank = -1) {
+  return {code, ErrorScope::kCall, rank, std::move(message)};
+}
 
 // Returns the error with the scope of the communicator, because the state of one of its devices is not known any
 // more.

@@ -60,7 +60,8 @@ device::Link* DeviceResources::links(device::Protocol protocol) const {
 }
 
 device::RankStatus* DeviceResources::status() const {
-  return reinterpret_cast<device::RankStatus*>(pinned_->device_address() + offsetof(RankFlags, status));  // NOLINT
+  return reinterpret_cast<device::RankStatus*>(pinned_->device_address() +
+                                               offsetof(LaunchGroup::RankFlags, status));  // NOLINT
 }
 
 bool DeviceResources::end() {

@@ -73,7 +73,7 @@ class DeviceResources {
   }
   device::Link* links(device::Protocol protocol) const;  // in device memory
   device::RankStatus* status() const;                    // address on the device
-  RankFlags& flags() const { return *flags_; }
+  LaunchGroup::RankFlags& flags() const { return *flags_; }
   // Largest number of blocks of one rank; the same on all ranks, and within the BlockBudget.
   std::uint32_t blocks() const { return blocks_; }
   std::uint32_t threads() const { return threads_; }
@@ -118,7 +118,7 @@ class DeviceResources {
   std::optional<cuda::DeviceMemory> links_;  // links of all protocols
   std::array<std::uint64_t, kDeviceProtocols> links_at_{};
   std::optional<cuda::PinnedMemory> pinned_;
-  RankFlags* flags_ = nullptr;
+  LaunchGroup::RankFlags* flags_ = nullptr;
   std::optional<StreamBarrier> barrier_;     // empty: the communicator uses neither rounds nor copies between barriers
   std::optional<CopyEngines> copy_engines_;  // always set after set-up
   bool in_rounds_ = false;

@@ -271,9 +271,9 @@ class DeviceResourcesMaker {
     resources_->in_rounds_ = in_rounds_;
     auto memory = cuda::DeviceMemory::allocate(driver, arena.bytes());
     if (!memory) return too_little(memory.error(), arena.bytes());
-    auto pinned = cuda::PinnedMemory::allocate(driver, sizeof(RankFlags));
+    auto pinned = cuda::PinnedMemory::allocate(driver, sizeof(LaunchGroup::RankFlags));
     if (!pinned) return pinned.error();
-    resources_->flags_ = new (pinned->bytes().data()) RankFlags;  // constructed in the pinned memory
+    resources_->flags_ = new (pinned->bytes().data()) LaunchGroup::RankFlags;  // constructed in the pinned memory
     resources_->pinned_.emplace(std::move(*pinned));
     TUTTI_TRY(zero(*memory));
     resources_->own_arena_ = std::make_shared<cuda::DeviceMemory>(std::move(*memory));

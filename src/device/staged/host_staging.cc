@@ -19,10 +19,6 @@ namespace {
 
 constexpr std::chrono::seconds kStreamsLimit{5};  // how long the end of a communicator waits for streams
 
-bool is_device(cuda::MemoryKind kind) {
-  return kind == cuda::MemoryKind::kDevice || kind == cuda::MemoryKind::kManaged;
-}
-
 // One buffer of a call.
 struct BufferUse {
   std::string name;
@@ -30,7 +26,7 @@ struct BufferUse {
   std::size_t bytes = 0;
   cuda::PointerInfo where{};
 
-  bool on_device() const { return is_device(where.kind); }
+  bool on_device() const { return cuda::is_of_device(where.kind); }
   std::string place() const { return on_device() ? fmt::format("memory of GPU {}", where.device) : "host memory"; }
 };
 
@@ -83,7 +79,7 @@ std::shared_ptr<StagedCall> HostStaging::new_call() { return std::make_shared<St
 bool HostStaging::is_device_memory(const void* data, std::size_t bytes) {
   if (bytes == 0) return false;
   auto where = cuda::classify(data);
-  return !where || is_device(where->kind);  // if the query fails, preparing the call will report the error
+  return !where || cuda::is_of_device(where->kind);  // if the query fails, preparing the call will report the error
 }
 
 std::optional<Error> HostStaging::take_error() {

@@ -1,0 +1,226 @@
+// LaunchGroup::Watchdog: the checks of its thread, and how it releases streams.
+#include "device/native/launch_watchdog.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <system_error>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/exceptions.h"
+#include "base/system_error.h"
+#include "base/thread.h"
+#include "device/native/device_failure.h"
+
+namespace tutti::detail {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kLooking{20};  // interval of the watchdog
+constexpr std::chrono::milliseconds kGrace{200};   // grace period after a peer has gone
+// Interval of the watchdog while it releases barriers.
+constexpr std::chrono::milliseconds kReleasing{1};
+// Largest number of different barrier values in graphs.
+constexpr std::size_t kMostCapturedBarriers = 4096;
+// PeerLife::kAborted covers both a rank that called abort() and a rank that has lost its device.
+constexpr const char* kAborted = "called abort(), or cannot take part any more: see the error of that rank";
+
+}  // namespace
+
+LaunchGroup::Watchdog::~Watchdog() { TUTTI_ASSERT(!thread_.joinable(), "ranks have not left"); }
+
+Status LaunchGroup::Watchdog::start() {
+  members_.changed().notify_all();
+  if (thread_.joinable()) return {};
+  try {
+    thread_ = start_thread([this] { watch(); });
+    return {};
+  } catch (const std::system_error& error) {
+    const Error failed = broken_error(call_error(ErrorCode::kSystem, describe_thread_start_error(error)));
+    members_.fail(failed);
+    return failed;
+  }
+}
+
+Status LaunchGroup::Watchdog::add_captured(std::uint32_t barrier_value) {
+  if (captured_barrier_values_.size() >= kMostCapturedBarriers) {
+    return call_error(ErrorCode::kUnsupported, "too many calls by copy engines are captured in graphs");
+  }
+  captured_barrier_values_.insert(barrier_value);
+  return {};
+}
+
+void LaunchGroup::Watchdog::end() {
+  ending_ = true;
+  pending_launches_.clear();  // their calls keep the group alive
+  members_.changed().notify_all();
+}
+
+void LaunchGroup::Watchdog::join() {
+  if (thread_.joinable()) thread_.join();
+}
+
+// The body of the thread.
+void LaunchGroup::Watchdog::watch() noexcept {
+  const cuda::RelaxedCapture relaxed(device_.driver());
+  std::unique_lock lock(mutex_);
+  while (!ending_) {
+    try {
+      check_all();
+    } catch (...) {
+      static_cast<void>(members_.fail_by_exception(members_.all().front().options.rank));
+    }
+    if (members_.broken()) release_streams();
+    members_.notify(lock);
+    if (!ending_) wait_for_next_check(lock);
+  }
+}
+
+void LaunchGroup::Watchdog::check_all() {
+  check_waiting_calls();
+  const DeviceCall* first = members_.first_to_expire();
+  if (first != nullptr && Clock::now() >= first->deadline_) members_.fail(members_.missing(*first));
+  check_pending_launches();
+  if (watches_graphs()) check_replays();
+}
+
+// Waits until something has changed, or until it is time for the next check.
+void LaunchGroup::Watchdog::wait_for_next_check(std::unique_lock<std::mutex>& lock) {
+  const DeviceCall* first = members_.first_to_expire();
+  if (!pending_launches_.empty() || watches_graphs()) {
+    members_.changed().wait_for(lock, members_.broken() && releases_rounds() ? kReleasing : kLooking);
+  } else if (first == nullptr) {
+    members_.changed().wait(lock);
+  } else {
+    // A copy, because the call may be destroyed during the wait.
+    const auto until = std::min(first->deadline_, Clock::now() + kLooking);
+    members_.changed().wait_until(lock, until);
+  }
+}
+
+// Fails the group if the context of a waiting call was lost: no stream reports that, so the "ready" event is
+// queried.
+void LaunchGroup::Watchdog::check_waiting_calls() {
+  for (const Member& each : members_.all()) {
+    if (each.waiting.empty()) continue;
+    const DeviceCall& call = *each.waiting.front();
+    if (call.ready_ == nullptr || call.capture_ != 0) continue;
+    const auto ready = call.ready_->finished();
+    if (!ready.ok()) return members_.fail(members_.lost(call, ready.error()));
+  }
+}
+
+// Removes launches that have ended. If the context of a launch is lost, the launch cannot end by itself, so it is
+// ended here.
+void LaunchGroup::Watchdog::check_pending_launches() {
+  while (!pending_launches_.empty()) {
+    const auto finished = pending_launches_.front().done->finished();
+    if (finished.ok() && !*finished) break;
+    if (!finished.ok()) {
+      members_.fail(members_.lost(*pending_launches_.front().call, finished.error()));
+      members_.end_kernels();
+    }
+    pending_launches_.pop_front();
+  }
+  if (pending_launches_.empty()) return gone_since_.reset();
+  PendingLaunch& first = pending_launches_.front();
+  const auto begun = first.begun->finished();
+  if (!first.since && begun.ok() && *begun) first.since = Clock::now();
+  if (!members_.broken() && first.since) check_peers(*first.call);
+  if (first.call->launch.rounds > 0) check_round_timeout(first);
+}
+
+// Checks the timeout of a call in rounds. Streams wait without a time limit, so the watchdog measures the time.
+void LaunchGroup::Watchdog::check_round_timeout(const PendingLaunch& first) {
+  const DeviceCall& call = *first.call;
+  const auto now = Clock::now();
+  if (members_.broken() || !first.since || now - *first.since < std::chrono::nanoseconds(call.timeout_ns)) return;
+  const MemberOptions& options = members_.of(call).options;
+  const std::string waited = fmt::format("{}: rank {} waited {} ms in its stream", describe(call.tag), options.rank,
+                                         call.timeout_ns / 1'000'000);
+  members_.fail(options.barrier->timeout_error(waited, call.barrier_value));
+}
+
+// If a peer has called abort(), the call fails. If a peer has left or exited, the call fails after a grace period:
+// the peer may have done its part before, and then the call ends by itself soon.
+void LaunchGroup::Watchdog::check_peers(const DeviceCall& call) {
+  const MemberOptions& options = members_.of(call).options;
+  if (!options.life) return;
+  const auto ends = [&](ErrorCode code, std::uint32_t peer, const char* what) {
+    members_.fail(broken_error(call_error(code, fmt::format("{}: rank {} {}", describe(call.tag), peer, what),
+                                          static_cast<std::int32_t>(peer))));
+  };
+  for (std::uint32_t peer = 0; peer < options.ranks; ++peer) {
+    const PeerLife life = peer == options.rank ? PeerLife::kLive : options.life(peer);
+    if (life == PeerLife::kLive) continue;
+    if (life == PeerLife::kAborted) return ends(ErrorCode::kAborted, peer, kAborted);
+    const auto now = Clock::now();
+    if (!gone_since_) gone_since_ = now;
+    if (now - *gone_since_ < kGrace) return;
+    return ends(ErrorCode::kPeerLost, peer, life == PeerLife::kLeft ? "has left the communicator" : "has ended");
+  }
+}
+
+// The group cannot see replays of graphs. If a peer has gone, or this rank has given up, the group fails, so that
+// the streams of replays are released.
+void LaunchGroup::Watchdog::check_replays() {
+  const MemberOptions& options = members_.all().front().options;
+  for (std::uint32_t peer = 0; !members_.broken() && options.life && peer < options.ranks; ++peer) {
+    const PeerLife life = peer == options.rank ? PeerLife::kLive : options.life(peer);
+    if (life != PeerLife::kAborted && life != PeerLife::kLost) continue;
+    members_.fail(
+        broken_error(call_error(life == PeerLife::kLost ? ErrorCode::kPeerLost : ErrorCode::kAborted,
+                                fmt::format("rank {} {}", peer, life == PeerLife::kLost ? "has ended" : kAborted),
+                                static_cast<std::int32_t>(peer))));
+  }
+}
+
+// Whether the first pending launch is a call in rounds or by copies, whose streams wait at barriers.
+bool LaunchGroup::Watchdog::releases_rounds() const {
+  return !pending_launches_.empty() && pending_launches_.front().call->launch.rounds > 0;
+}
+
+// Ends kernels and releases barriers, once per interval of the watchdog, because a stream must see the value of its
+// barrier for a whole interval. The first call creates a stream; if that throws, the next interval releases the
+// barriers.
+void LaunchGroup::Watchdog::release_streams() noexcept {
+  if (!pending_launches_.empty()) members_.end_kernels();
+  if (releases_rounds() || watches_graphs()) static_cast<void>(runs_through([&] { release_rounds(); }));
+}
+
+// Sets all flags for which the streams of the barriers wait. This is repeated, because each barrier resets them.
+void LaunchGroup::Watchdog::release_rounds() {
+  auto scope = cuda::ContextScope::enter(device_.driver(), device_.context());
+  if (!scope) return pending_launches_.clear();
+  if (!release_stream_) {
+    auto made = cuda::Stream::create(device_.driver());
+    if (!made) return pending_launches_.clear();
+    release_stream_.emplace(std::move(*made));
+  }
+  give_up_barriers();
+  // Writes one of the values each time; it stays until the next interval, so that a stream has time to see it.
+  const std::size_t values = captured_barrier_values_.size() + (pending_launches_.empty() ? 0 : 1);
+  if (values == 0) return;
+  const std::size_t turn = release_turns_++ % values;
+  const std::uint32_t value = turn < captured_barrier_values_.size()
+                                  ? *std::next(captured_barrier_values_.begin(), static_cast<std::ptrdiff_t>(turn))
+                                  : pending_launches_.front().call->barrier_value;
+  for (const Member& each : members_.all()) {
+    if (each.options.barrier != nullptr) each.options.barrier->release(value, release_stream_->handle());
+  }
+  static_cast<void>(release_stream_->synchronize());
+}
+
+// If this rank gives up a call by copies, notifies the peers that reach the barrier later. The watchdog repeats this,
+// because this rank's own stream, once it is released, still writes its regular values. Requires a current context.
+void LaunchGroup::Watchdog::give_up_barriers() {
+  const bool by_copies = watches_graphs() || (!pending_launches_.empty() && pending_launches_.front().call->copies);
+  for (const Member& each : members_.all()) {
+    if (by_copies && each.options.barrier != nullptr) each.options.barrier->give_up(release_stream_->handle());
+  }
+}
+
+}  // namespace tutti::detail

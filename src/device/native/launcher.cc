@@ -1,0 +1,215 @@
+// LaunchGroup::Launcher: the order of launches, their events, and the kernels.
+#include "device/native/launcher.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/exceptions.h"
+#include "device/native/device_failure.h"
+
+namespace tutti::detail {
+
+Status LaunchGroup::Launcher::preallocate(std::uint32_t ranks) {
+  return members_.whole() ? Status() : buffers_.preallocate(members_.all().size(), ranks);
+}
+
+Result<std::shared_ptr<cuda::Event>> LaunchGroup::Launcher::take_event() {
+  std::unique_ptr<cuda::Event> event;
+  {
+    const std::scoped_lock lock(pool_->mutex);
+    if (!pool_->free.empty()) {
+      event = std::move(pool_->free.back());
+      pool_->free.pop_back();
+    }
+  }
+  if (event == nullptr) {
+    auto made = cuda::Event::create(device_.driver());
+    if (!made) return made.error();
+    event = std::make_unique<cuda::Event>(std::move(*made));
+    const std::scoped_lock lock(pool_->mutex);
+    pool_->free.reserve(pool_->made + 1);
+    ++pool_->made;
+  }
+  const auto give_back = [pool = pool_](cuda::Event* used) {
+    std::unique_ptr<cuda::Event> owned(used);
+    const std::scoped_lock lock(pool->mutex);
+    pool->free.push_back(std::move(owned));
+  };
+  return std::shared_ptr<cuda::Event>(event.release(), give_back);
+}
+
+Result<bool> LaunchGroup::Launcher::finished() const {
+  return last_plain_done_ == nullptr ? Result<bool>(true) : last_plain_done_->finished();
+}
+
+// Returns the stream of the launch: the ranks' own if they share one, otherwise a stream of the group.
+Result<cuda::CUstream> LaunchGroup::Launcher::choose_stream(const Calls& calls) {
+  const DeviceCall& first = *calls.front();
+  bool one_stream = true;
+  for (const auto& call : calls) {
+    if (call->capture_ != first.capture_) {
+      return call_error(
+          ErrorCode::kUnsupported,
+          "ranks that share a GPU in one process capture their calls in different graphs, or only some of "
+          "them do: capture them in one graph, from one thread, in a Group");
+    }
+    one_stream &= call->stream == first.stream;
+  }
+  // The handle of the per-thread default stream means another stream in each thread. Calls in rounds use a stream of
+  // the group, because the rounds of one rank wait for those of another.
+  const bool shared = calls.size() > 1 && reinterpret_cast<std::uintptr_t>(first.stream) == cuda::kPerThreadStream;
+  if (one_stream && !shared && first.launch.rounds == 0) return first.stream;
+  std::optional<cuda::Stream>& stream = first.capture_ == 0 ? stream_ : capture_stream_;
+  if (!stream) {
+    auto made = cuda::Stream::create(device_.driver());
+    if (!made) return made.error();
+    stream.emplace(std::move(*made));
+  }
+  return stream->handle();
+}
+
+// Makes the stream wait for the streams of all ranks and for the launch before. Calls run in the order of submission,
+// whatever their streams. The order between captured calls and others is up to the caller.
+Status LaunchGroup::Launcher::order_behind(const Calls& calls, cuda::CUstream stream) const {
+  const cuda::Driver& driver = device_.driver();
+  for (const auto& call : calls) {
+    if (call->stream == stream) continue;
+    TUTTI_TRY(driver.check(driver.api().stream_wait_event(stream, call->ready_->handle(), 0),
+                           "waiting for the stream of a rank"));
+  }
+  const std::uint64_t capture = calls.front()->capture_;
+  const std::shared_ptr<cuda::Event>& last = capture == 0 ? last_plain_done_ : last_captured_done_;
+  if (last == nullptr || (capture != 0 && capture != last_capture_)) return {};
+  return driver.check(driver.api().stream_wait_event(stream, last->handle(), 0), "waiting for the call before");
+}
+
+Status LaunchGroup::Launcher::launch(const Calls& calls) {
+  auto stream = choose_stream(calls);
+  if (!stream) return stream.error();
+  TUTTI_TRY(order_behind(calls, *stream));
+  auto done = take_event();
+  if (!done) return done.error();
+  const DeviceCall& first = *calls.front();
+  const bool captured = first.capture_ != 0;
+  const bool in_rounds = first.launch.rounds > 0;
+  const bool watched = !members_.whole() && !captured;
+  if (in_rounds && captured) TUTTI_TRY(watchdog_.add_captured(first.barrier_value));
+  if (watched || watchdog_.watches_graphs()) TUTTI_TRY(watchdog_.start());
+  if (watched) TUTTI_TRY(watch(calls.front(), *done, *stream));
+  // If putting rounds or copies into the stream fails halfway, the part that is in the stream may wait for peers.
+  // Such a launch counts as made: the watchdog releases it, and drain() waits for it.
+  bool may_run = true;
+  Status put;
+  try {
+    put = put_call(calls, *stream);
+    may_run = put.ok() || in_rounds;
+  } catch (...) {
+    put = error_of_exception(ErrorScope::kCommunicator, -1, "launching a call on device memory");
+  }
+  if (!may_run) {
+    if (watched) watchdog_.remove_last();
+    return put;
+  }
+  members_.launched().notify_all();
+  if (captured) last_capture_ = first.capture_;
+  TUTTI_TRY((*done)->record(*stream));
+  (captured ? last_captured_done_ : last_plain_done_) = *done;
+  if (!captured) buffers_.reuse_after(*done);
+  TUTTI_TRY(std::move(put));
+  return mark_launched(calls, *done, *stream);
+}
+
+// Lets the watchdog end the launch if a rank outside of the group has gone.
+Status LaunchGroup::Launcher::watch(const std::shared_ptr<DeviceCall>& call, const std::shared_ptr<cuda::Event>& done,
+                                    cuda::CUstream stream) {
+  auto begun = take_event();
+  if (!begun) return begun.error();
+  TUTTI_TRY((*begun)->record(stream));
+  watchdog_.add({.call = call, .done = done, .begun = *begun});
+  return {};
+}
+
+Status LaunchGroup::Launcher::mark_launched(const Calls& calls, const std::shared_ptr<cuda::Event>& done,
+                                            cuda::CUstream stream) {
+  const cuda::Driver& driver = device_.driver();
+  for (const auto& call : calls) {
+    call->launched_ = true;
+    call->launched_in_ = stream;
+    call->done_ = done;
+    if (!call->waits_for_flag_) continue;
+    TUTTI_TRY(driver.check(
+        driver.api().stream_write_value32(stream, members_.flag_address(*call), call->number_, cuda::kWriteDefault),
+        "letting the stream of a rank go on"));
+  }
+  return {};
+}
+
+// Puts the kernel, or the copies that replace it, into the stream.
+Status LaunchGroup::Launcher::put_call(const Calls& calls, cuda::CUstream stream) {
+  const DeviceCall& first = *calls.front();
+  buffers_.begin_launch();
+  if (std::ranges::all_of(calls, [](const auto& call) { return call->copies.has_value(); })) {
+    return CopyEngines::put(device_.driver(), calls, members_.of(first).options.barrier, stream);
+  }
+  auto filled = buffers_.fill(calls);
+  if (!filled) return filled.error();
+  return first.launch.rounds > 0 ? put_rounds(first, stream) : put_kernel(calls, *filled, stream);
+}
+
+// `filled`: the calls in device memory; null: they are passed as parameters.
+Status LaunchGroup::Launcher::put_kernel(const Calls& calls, const device::Call* filled, cuda::CUstream stream) {
+  const DeviceCall::Launch& how = calls.front()->launch;
+  device::Launch launch;
+  launch.call_count = static_cast<std::uint32_t>(calls.size());
+  launch.channels = how.channels;
+  launch.slices = how.slices;
+  launch.calls = filled;
+  if (launch.calls == nullptr) {
+    for (std::size_t i = 0; i < calls.size(); ++i) launch.inline_calls[i] = calls[i]->call;
+  }
+  void* parameters[] = {&launch};
+  const unsigned blocks = device::blocks_of(launch);
+  // If ranks wait for each other within the launch, it must be cooperative, so that either all of its blocks are
+  // resident or none.
+  const cuda::DriverApi& api = device_.driver().api();
+  const cuda::CUresult result =
+      calls.size() > 1
+          ? api.launch_cooperative_kernel(how.kernel, blocks, 1, 1, how.threads, 1, 1, 0, stream, parameters)
+          : api.launch_kernel(how.kernel, blocks, 1, 1, how.threads, 1, 1, 0, stream, parameters, nullptr);
+  return result == cuda::CUresult::kSuccess ? Status() : not_launched(result, launch, how.threads);
+}
+
+// Puts a call in rounds into the stream: kernels that do not wait, with a barrier before each. The number of rounds
+// is even, so that every call begins with the same parity and a captured call can be replayed.
+Status LaunchGroup::Launcher::put_rounds(const DeviceCall& call, cuda::CUstream stream) {
+  const StreamBarrier& barrier = *members_.of(call).options.barrier;
+  const DeviceCall::Launch& how = call.launch;
+  device::Launch launch;
+  launch.call_count = 1;
+  launch.channels = how.channels;
+  launch.slices = how.slices;
+  launch.inline_calls[0] = call.call;
+  const std::uint64_t rounds = how.rounds + how.rounds % 2;
+  for (std::uint64_t round = 0; round < rounds; ++round) {
+    TUTTI_TRY(barrier.put(static_cast<std::uint32_t>(round % 2), call.barrier_value, stream));
+    launch.resume = round > 0 ? 1 : 0;
+    launch.last = round + 1 >= how.rounds ? 1 : 0;
+    void* parameters[] = {&launch};
+    const cuda::CUresult result = device_.driver().api().launch_kernel(
+        how.kernel, device::blocks_of(launch), 1, 1, how.threads, 1, 1, 0, stream, parameters, nullptr);
+    if (result != cuda::CUresult::kSuccess) return not_launched(result, launch, how.threads);
+  }
+  return {};
+}
+
+// The message is formatted only after a failure, because a successful launch must not fail for lack of memory for a
+// message.
+Error LaunchGroup::Launcher::not_launched(cuda::CUresult result, const device::Launch& launch,
+                                          std::uint32_t threads) const {
+  return device_.driver().error(result,
+                                fmt::format("launching {} blocks of {} threads", device::blocks_of(launch), threads));
+}
+
+}  // namespace tutti::detail
