@@ -22,32 +22,31 @@ std::uint64_t to_lines(std::uint64_t bytes) {
   return (bytes + device::kLineBytes - 1) / device::kLineBytes * device::kLineBytes;
 }
 
-std::uint64_t connection_bytes(const DeviceConnections& connections) {
+std::uint64_t connection_bytes(const DeviceArena::Connections& connections) {
   return 2 * sizeof(device::Mailbox) + to_lines(connections.slots * sizeof(device::Envelope)) +
          connections.slots * connections.slot_bytes;
 }
 
 }  // namespace
 
-std::array<DeviceConnections, kDeviceProtocols> device_connections(std::uint32_t ranks, std::uint32_t blocks,
-                                                                   std::uint64_t slot_bytes, std::uint64_t most_bytes) {
+DeviceArena::AllConnections DeviceArena::choose_connections(std::uint32_t ranks, std::uint32_t blocks,
+                                                            std::uint64_t slot_bytes, std::uint64_t most_bytes) {
   constexpr std::uint32_t kSlots = 4;
   constexpr std::uint64_t kLeastSlot = 4096;
   const std::uint64_t peers = std::max(ranks, 2u) - 1;
   const std::uint64_t share = most_bytes / (peers * blocks * kSlots) / kLeastSlot * kLeastSlot;
   const std::uint64_t ll128_lines = kLl128Payload / device::kLl128LineData;
   return {
-      DeviceConnections{
-          .count = blocks, .slots = kSlots, .slot_bytes = std::max(kLeastSlot, std::min(slot_bytes, share))},
-      DeviceConnections{.count = std::max(blocks, kFewConnections),
-                        .slots = kSlots,
-                        .slot_bytes = device::kHeaderBytes + kLlPayload / device::kLlLineData * device::kLlLineBytes},
-      DeviceConnections{.count = blocks,
-                        .slots = kSlots,
-                        .slot_bytes = device::kHeaderBytes + ll128_lines * device::kLl128LineBytes}};
+      Connections{.count = blocks, .slots = kSlots, .slot_bytes = std::max(kLeastSlot, std::min(slot_bytes, share))},
+      Connections{.count = std::max(blocks, kFewConnections),
+                  .slots = kSlots,
+                  .slot_bytes = device::kHeaderBytes + kLlPayload / device::kLlLineData * device::kLlLineBytes},
+      Connections{.count = blocks,
+                  .slots = kSlots,
+                  .slot_bytes = device::kHeaderBytes + ll128_lines * device::kLl128LineBytes}};
 }
 
-DeviceArena::DeviceArena(std::uint32_t ranks, const std::array<DeviceConnections, kDeviceProtocols>& connections)
+DeviceArena::DeviceArena(std::uint32_t ranks, const AllConnections& connections)
     : ranks_(ranks), connections_(connections), bytes_(kHeadBytes) {
   TUTTI_ASSERT(ranks >= 1 && ranks <= kMostDeviceRanks, "{} ranks", ranks);
   for (std::size_t p = 0; p < kDeviceProtocols; ++p) {
@@ -77,7 +76,7 @@ DeviceArena::ConnectionOffsets DeviceArena::connection_offsets(device::Protocol 
 std::vector<device::Link> DeviceArena::links(device::Protocol protocol, std::uint32_t rank,
                                              std::span<const ArenaPeer> peers) const {
   TUTTI_ASSERT(peers.size() == ranks_);
-  const DeviceConnections& how = connections(protocol);
+  const Connections& how = connections(protocol);
   std::vector<device::Link> links(std::size_t{2} * how.count * ranks_);
   const auto at = [](std::uint64_t address) { return reinterpret_cast<std::byte*>(address); };  // NOLINT: a device's
   for (std::uint32_t number = 0; number < how.count; ++number) {

@@ -26,25 +26,26 @@ inline constexpr std::uint32_t kMostDeviceRanks = 48;
 // Windows of a rank are numbered 1 .. kMostDeviceWindows. Window 0 is all memory of the rank, starting at address 0.
 inline constexpr std::uint32_t kMostDeviceWindows = 64;
 
-// The connections of one protocol.
-struct DeviceConnections {
-  std::uint32_t count = 1;       // connections from each rank to each other rank
-  std::uint32_t slots = 4;       // slots per connection; a power of two
-  std::uint64_t slot_bytes = 0;  // a multiple of device::kLineBytes
-};
-
-// The connections of each protocol for the given settings. The slots of the simple protocol are shortened if the
-// arena would otherwise be longer than `most_bytes`.
-std::array<DeviceConnections, kDeviceProtocols> device_connections(std::uint32_t ranks, std::uint32_t blocks,
-                                                                   std::uint64_t slot_bytes, std::uint64_t most_bytes);
-
 class DeviceArena {
  public:
+  // The connections of one protocol.
+  struct Connections {
+    std::uint32_t count = 1;       // connections from each rank to each other rank
+    std::uint32_t slots = 4;       // slots per connection; a power of two
+    std::uint64_t slot_bytes = 0;  // a multiple of device::kLineBytes
+  };
+  // Indexed by device::Protocol.
+  using AllConnections = std::array<Connections, kDeviceProtocols>;
+  // The connections of each protocol for the given settings. The slots of the simple protocol are shortened if the
+  // arena would otherwise be longer than `most_bytes`.
+  static AllConnections choose_connections(std::uint32_t ranks, std::uint32_t blocks, std::uint64_t slot_bytes,
+                                           std::uint64_t most_bytes);
+
   // `ranks` is in 1 .. kMostDeviceRanks.
-  DeviceArena(std::uint32_t ranks, const std::array<DeviceConnections, kDeviceProtocols>& connections);
+  DeviceArena(std::uint32_t ranks, const AllConnections& connections);
 
   std::uint64_t bytes() const { return bytes_; }
-  const DeviceConnections& connections(device::Protocol protocol) const {
+  const Connections& connections(device::Protocol protocol) const {
     return connections_[static_cast<std::size_t>(protocol)];
   }
   // Offset of the flag (32 bits) that `peer` sets when it has stopped using this arena.
@@ -75,7 +76,7 @@ class DeviceArena {
                                        std::uint32_t peer) const;
 
   std::uint32_t ranks_;
-  std::array<DeviceConnections, kDeviceProtocols> connections_;
+  AllConnections connections_;
   std::array<std::uint64_t, kDeviceProtocols> begin_{};
   std::array<std::uint64_t, kDeviceProtocols> stride_{};  // bytes per connection, indexed by protocol
   std::uint64_t bytes_ = 0;

@@ -24,16 +24,15 @@
 
 namespace tutti {
 
-// What a channel still waits for after its last step.
-enum class Draining : std::uint8_t {
-  kNothing,    // no rank has windows, so there is nothing to wait for
-  kPublished,  // peers read published messages in this rank's memory; the channel ends when they have done so
-};
-
 // The rounds of one plan, for any call. Construction builds the plans of all ranks, so the caller should keep this
 // object. A value type.
 class DeviceRounds {
  public:
+  // What a channel still waits for after its last step.
+  enum class Draining : std::uint8_t {
+    kNothing,    // no rank has windows, so there is nothing to wait for
+    kPublished,  // peers read published messages in this rank's memory; the channel ends when they have done so
+  };
   static constexpr std::uint32_t kMaxTiles = 64;  // number of tiles that are simulated at most
   // Limit of simulated steps of all ranks and tiles together. The first tile is simulated in any case.
   static constexpr std::uint64_t kMaxSteps = 4'000'000;
@@ -63,7 +62,7 @@ class DeviceRounds {
 };
 
 inline std::uint64_t device_rounds(const Generator& generator, std::uint64_t tiles_per_slice, std::uint32_t slots,
-                                   Draining draining) {
+                                   DeviceRounds::Draining draining) {
   return DeviceRounds(generator, slots).of(tiles_per_slice, draining);
 }
 

@@ -12,6 +12,8 @@
 namespace tutti {
 namespace {
 
+using Draining = DeviceRounds::Draining;
+
 void for_each_plan(const std::function<void(const Generator&, std::uint32_t slots, const std::string& what)>& visit) {
   for (const CollectiveKind kind : all_collectives()) {
     for (const Algorithm algorithm : algorithms_of(kind)) {

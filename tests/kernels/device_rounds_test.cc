@@ -53,9 +53,9 @@ bool ends_early(const Subject& subject, const Setting& setting) {
     std::vector<RankBuffers> gpu = make_buffers(subject.generator.shape, call);
     device.set_call(call, gpu);
     for (std::uint32_t rank = 0; rank < device.ranks(); ++rank) device.call(rank).stop_after_ns = 0;
-    const std::uint64_t rounds =
-        device_rounds(subject.generator, device::tiles_of_slice(device.call(0).geometry.tiles, 0, setting.slices),
-                      setting.slots, setting.windows ? Draining::kPublished : Draining::kNothing);
+    const std::uint64_t rounds = device_rounds(
+        subject.generator, device::tiles_of_slice(device.call(0).geometry.tiles, 0, setting.slices), setting.slots,
+        setting.windows ? DeviceRounds::Draining::kPublished : DeviceRounds::Draining::kNothing);
     Emulator emulator(schedule(setting.seed, static_cast<Policy>(setting.seed % 3), setting.seed % 2 == 0));
     for (std::uint64_t round = 1; round <= rounds; ++round) {
       early |= round > 1 && round == rounds && all_finished(device);

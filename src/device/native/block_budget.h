@@ -19,12 +19,11 @@
 
 namespace tutti::detail {
 
-enum class Launches : std::uint8_t { kStay, kEnd };
-
 // The blocks that one communicator has taken on one GPU, for all of its ranks in this process or for one of them.
 // The destructor returns them. Different objects may be used by different threads at the same time.
 class BlockBudget {
  public:
+  enum class Launches : std::uint8_t { kStay, kEnd };
   // How many blocks are available on a GPU on which `capacity` blocks of our kernels can be resident at once.
   struct Left {
     std::uint32_t to_stay = 0;  // half of the available blocks, so that some are left for later communicators

@@ -96,7 +96,7 @@ Result<bool> DeviceExecutor::takes(const CheckedCall& checked) {
                       "that is current",
                       buffer.name, device));
     }
-    if (resources_->one_device()) continue;
+    if (resources_->settings().one_device) continue;
     auto plain = cuda::is_plain_device_memory(resources_->device().driver(), buffer.data);
     if (!plain) return plain.error();
     windows_ &= *plain;
@@ -123,7 +123,7 @@ Result<std::unique_ptr<DeviceExecutor::Plan>> DeviceExecutor::make_plan(const Ge
     if (r == rank_) own.emplace(std::move(*packed));
   }
   const device::Protocol p = protocol;
-  const bool fits = channels <= resources_->blocks() && shape.lanes <= connections &&
+  const bool fits = channels <= resources_->settings().blocks && shape.lanes <= connections &&
                     shape.slots <= resources_->arena().connections(p).slots;
   if (!fits) return std::unique_ptr<Plan>();
   const cuda::Driver& driver = resources_->device().driver();
@@ -133,7 +133,7 @@ Result<std::unique_ptr<DeviceExecutor::Plan>> DeviceExecutor::make_plan(const Ge
   auto stream = cuda::Stream::create(driver);
   if (!stream) return stream.error();
   const auto allocate = [&](std::uint64_t bytes) { return cuda::DeviceMemory::allocate(driver, bytes); };
-  const std::uint32_t slices = std::max(1u, resources_->blocks());
+  const std::uint32_t slices = std::max(1u, resources_->settings().blocks);
   auto program = allocate(own->bytes().size());
   if (!program) return program.error();
   auto states = allocate(std::uint64_t{slices} * channels * sizeof(device::ChannelState));
@@ -162,7 +162,7 @@ Result<std::unique_ptr<DeviceExecutor::Plan>> DeviceExecutor::make_plan(const Ge
     plan->scratch.emplace(std::move(*scratch));
     plan->scratch_bytes.emplace(std::move(*bytes));
   }
-  if (resources_->in_rounds()) plan->rounds.emplace(generator, resources_->arena().connections(p).slots);
+  if (resources_->settings().in_rounds) plan->rounds.emplace(generator, resources_->arena().connections(p).slots);
   TUTTI_TRY(stream->synchronize());
   return plan;
 }
@@ -184,15 +184,16 @@ std::uint64_t DeviceExecutor::rounds_of(const Plan& plan, const device::Call& ca
   if (!plan.rounds) return 0;
   // One more than the plan needs, because a launch may see messages late that were posted before the barrier in
   // front of it.
-  return plan.rounds->of(device::tiles_of_slice(call.geometry.tiles, 0, slices), Draining::kPublished) + 1;
+  return plan.rounds->of(device::tiles_of_slice(call.geometry.tiles, 0, slices), DeviceRounds::Draining::kPublished) +
+         1;
 }
 
 std::uint64_t DeviceExecutor::most_rounds() const { return kMostStreamOperations / (3 * (ranks_ - 1) + 1); }
 
 device::Protocol DeviceExecutor::choose_protocol(std::uint64_t bytes) const {
   // The other protocols wait for data in the middle of a step, where a block cannot stop.
-  if (resources_->in_rounds()) return device::Protocol::kSimple;
-  switch (resources_->protocol()) {
+  if (resources_->settings().in_rounds) return device::Protocol::kSimple;
+  switch (resources_->settings().protocol) {
     case DeviceProtocol::kSimple: return device::Protocol::kSimple;
     case DeviceProtocol::kLl: return device::Protocol::kLl;
     case DeviceProtocol::kLl128: return device::Protocol::kLl128;
@@ -205,11 +206,12 @@ device::Protocol DeviceExecutor::choose_protocol(std::uint64_t bytes) const {
 // same number of tiles.
 DeviceExecutor::Segmentation DeviceExecutor::cut(const Plan& plan, device::Protocol protocol,
                                                  std::uint64_t bytes) const {
-  const DeviceConnections& connections = resources_->arena().connections(protocol);
+  const DeviceArena::Connections& connections = resources_->arena().connections(protocol);
   std::uint64_t room = device::payload_bytes(protocol, connections.slot_bytes);
   if (plan.scratch) room = std::min(room, plan.scratch_room);
   const std::uint64_t chunks = plan.shape.chunks;
-  const std::uint64_t most = std::min(resources_->blocks() / plan.channels, connections.count / plan.shape.lanes);
+  const std::uint64_t most =
+      std::min(resources_->settings().blocks / plan.channels, connections.count / plan.shape.lanes);
   const std::uint64_t worth = bytes / (chunks * kLeastSliceBytes);
   const std::uint64_t slices = std::clamp<std::uint64_t>(worth, 1, most);
   const std::uint64_t rounds = std::max<std::uint64_t>(1, device::divide_up(bytes, slices * chunks * room));
@@ -287,8 +289,9 @@ Result<std::shared_ptr<DeviceCall>> DeviceExecutor::prepare(const CheckedCall& c
                   .protocol = protocol,
                   .channels = (*plan)->channels,
                   .slices = segmentation.slices,
-                  .threads = protocol == device::Protocol::kSimple ? resources_->threads()
-                                                                   : std::min(resources_->threads(), kShortThreads)};
+                  .threads = protocol == device::Protocol::kSimple
+                                 ? resources_->settings().threads
+                                 : std::min(resources_->settings().threads, kShortThreads)};
   device::Call& to = made->call;
   to.program = at<const device::ProgramHeader>((*plan)->program);
   to.program_bytes = (*plan)->program.bytes();
@@ -308,7 +311,7 @@ Result<std::shared_ptr<DeviceCall>> DeviceExecutor::prepare(const CheckedCall& c
   if (!call.lengths.displacements.empty()) to.output_window = device::kNoWindow;  // peers assume a contiguous output
   to.in_place = call.in_place ? 1 : 0;
   made->launch.rounds = rounds_of(**plan, to, segmentation.slices);
-  if (resources_->in_rounds()) to.stop_after_ns = 0;
+  if (resources_->settings().in_rounds) to.stop_after_ns = 0;
   if (made->launch.rounds > most_rounds()) return std::shared_ptr<DeviceCall>();
   copy_engines.copy_in_group(*made, checked, options);
   return made;

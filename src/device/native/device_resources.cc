@@ -23,31 +23,31 @@ constexpr std::chrono::milliseconds kPoll{1};
 
 // One registry for the process, because ranks may be created independently, each by a thread of its own, and have no
 // other object in common.
-std::shared_ptr<DeviceProcess> DeviceProcess::of(std::uint64_t communicator) {
+std::shared_ptr<DeviceResources::Process> DeviceResources::Process::of(std::uint64_t communicator) {
   static std::mutex mutex;
-  static auto& all =
-      *new std::map<std::uint64_t, std::weak_ptr<DeviceProcess>>;  // not destroyed at exit: see config.cc
+  static auto& all = *new std::map<std::uint64_t, std::weak_ptr<Process>>;  // not destroyed at exit: see config.cc
   const std::scoped_lock lock(mutex);
   std::erase_if(all, [](const auto& entry) { return entry.second.expired(); });
-  std::weak_ptr<DeviceProcess>& found = all[communicator];
-  std::shared_ptr<DeviceProcess> process = found.lock();
-  if (process == nullptr) found = process = std::make_shared<DeviceProcess>();
+  std::weak_ptr<Process>& found = all[communicator];
+  std::shared_ptr<Process> process = found.lock();
+  if (process == nullptr) found = process = std::make_shared<Process>();
   return process;
 }
 
-void DeviceProcess::give(std::uint32_t rank, Share share) {
+void DeviceResources::Process::give(std::uint32_t rank, Share share) {
   const std::scoped_lock lock(mutex_);
   shares_[rank] = std::move(share);
 }
 
-DeviceProcess::Share DeviceProcess::of_rank(std::uint32_t rank) {
+DeviceResources::Process::Share DeviceResources::Process::of_rank(std::uint32_t rank) {
   const std::scoped_lock lock(mutex_);
   const auto found = shares_.find(rank);
   return found == shares_.end() ? Share{} : found->second;
 }
 
-std::shared_ptr<LaunchGroup> DeviceProcess::launch_group(const std::shared_ptr<RankDevice>& device,
-                                                         const std::vector<std::uint32_t>& ranks, bool whole) {
+std::shared_ptr<LaunchGroup> DeviceResources::Process::launch_group(const std::shared_ptr<RankDevice>& device,
+                                                                    const std::vector<std::uint32_t>& ranks,
+                                                                    bool whole) {
   const std::scoped_lock lock(mutex_);
   std::shared_ptr<LaunchGroup>& launch_group = launch_groups_[ranks.front()];
   if (launch_group == nullptr) launch_group = std::make_shared<LaunchGroup>(device, ranks, whole);

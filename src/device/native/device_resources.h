@@ -31,33 +31,6 @@
 
 namespace tutti::detail {
 
-// The objects that the ranks of one communicator in one process share. It is found by the number of the
-// communicator. Thread-safe.
-class DeviceProcess {
- public:
-  // Returns the object of that communicator. The first rank that calls this makes it, and it is destroyed with its
-  // last user.
-  static std::shared_ptr<DeviceProcess> of(std::uint64_t communicator);
-
-  struct Share {
-    std::shared_ptr<RankDevice> device;  // must be destroyed after the arena
-    // Shared by all ranks of this process, because peers write to it until they have all ended.
-    std::shared_ptr<cuda::DeviceMemory> arena;
-  };
-  void give(std::uint32_t rank, Share share);
-  Share of_rank(std::uint32_t rank);
-  // Returns the LaunchGroup of these ranks, which are on one device. `whole`: they are all ranks of the
-  // communicator.
-  std::shared_ptr<LaunchGroup> launch_group(const std::shared_ptr<RankDevice>& device,
-                                            const std::vector<std::uint32_t>& ranks, bool whole);
-
- private:
-  std::mutex mutex_;
-  std::map<std::uint32_t, Share> shares_;
-  // Indexed by the first rank of the group; shared by its ranks.
-  std::map<std::uint32_t, std::shared_ptr<LaunchGroup>> launch_groups_;
-};
-
 class DeviceResources {
  public:
   ~DeviceResources();
@@ -74,21 +47,51 @@ class DeviceResources {
   device::Link* links(device::Protocol protocol) const;  // in device memory
   device::RankStatus* status() const;                    // address on the device
   LaunchGroup::RankFlags& flags() const { return *flags_; }
-  // Largest number of blocks of one rank; the same on all ranks, and within the BlockBudget.
-  std::uint32_t blocks() const { return blocks_; }
-  std::uint32_t threads() const { return threads_; }
-  bool in_rounds() const { return in_rounds_; }  // kernels must not wait for kernels of other ranks
+  // The same on all ranks.
+  struct Settings {
+    std::uint32_t blocks = 1;  // largest number of blocks of one rank, within the BlockBudget
+    std::uint32_t threads = 32;
+    bool in_rounds = false;  // kernels must not wait for kernels of other ranks
+    bool one_device = true;  // all ranks use the same device
+    DeviceProtocol protocol = DeviceProtocol::kAuto;
+  };
+  const Settings& settings() const { return settings_; }
   CopyEngines& copy_engines() { return *copy_engines_; }
   // Ends all launches of this rank. Returns true if nothing of this rank runs any more. False: something still runs,
   // so the memory that it uses must be kept. The destructor calls this function, too.
   bool end();
   // Bytes of device memory.
   std::uint64_t memory_bytes() const { return arena_.bytes() + (links_ ? links_->bytes() : 0); }
-  bool one_device() const { return one_device_; }  // all ranks use the same device
-  DeviceProtocol protocol() const { return protocol_; }
 
  private:
   friend class DeviceResourcesMaker;
+  // The objects that the ranks of one communicator in one process share. It is found by the number of the
+  // communicator. Thread-safe.
+  class Process {
+   public:
+    // Returns the object of that communicator. The first rank that calls this makes it, and it is destroyed with its
+    // last user.
+    static std::shared_ptr<Process> of(std::uint64_t communicator);
+
+    struct Share {
+      std::shared_ptr<RankDevice> device;  // must be destroyed after the arena
+      // Shared by all ranks of this process, because peers write to it until they have all ended.
+      std::shared_ptr<cuda::DeviceMemory> arena;
+    };
+    void give(std::uint32_t rank, Share share);
+    Share of_rank(std::uint32_t rank);
+    // Returns the LaunchGroup of these ranks, which are on one device. `whole`: they are all ranks of the
+    // communicator.
+    std::shared_ptr<LaunchGroup> launch_group(const std::shared_ptr<RankDevice>& device,
+                                              const std::vector<std::uint32_t>& ranks, bool whole);
+
+   private:
+    std::mutex mutex_;
+    std::map<std::uint32_t, Share> shares_;
+    // Indexed by the first rank of the group; shared by its ranks.
+    std::map<std::uint32_t, std::shared_ptr<LaunchGroup>> launch_groups_;
+  };
+
   DeviceResources(std::uint32_t rank, std::shared_ptr<RankDevice> device, DeviceArena arena, Log log)
       : rank_(rank), device_(std::move(device)), arena_(arena), log_(log) {}
   void close_peers();
@@ -103,9 +106,9 @@ class DeviceResources {
   const DeviceArena arena_;
   const Log log_;
   RankDevice::Code code_;
-  std::shared_ptr<DeviceProcess> process_;         // shared with the other ranks of the process
+  std::shared_ptr<Process> process_;               // shared with the other ranks of the process
   std::shared_ptr<LaunchGroup> launch_group_;      // shared with the other ranks of the group
-  std::shared_ptr<cuda::DeviceMemory> own_arena_;  // shared with the other ranks of the process, see DeviceProcess
+  std::shared_ptr<cuda::DeviceMemory> own_arena_;  // shared with the other ranks of the process, see Process
   struct RemoteRank {
     std::uint32_t rank;
     std::uint32_t job_rank;
@@ -121,13 +124,9 @@ class DeviceResources {
   LaunchGroup::RankFlags* flags_ = nullptr;
   std::optional<StreamBarrier> barrier_;     // empty: the communicator uses neither rounds nor copies between barriers
   std::optional<CopyEngines> copy_engines_;  // always set after set-up
-  bool in_rounds_ = false;
-  std::uint32_t blocks_ = 1;
-  std::uint32_t threads_ = 32;
-  bool one_device_ = true;
+  Settings settings_;
   bool ended_ = false;
   bool idle_ = true;
-  DeviceProtocol protocol_ = DeviceProtocol::kAuto;
 };
 
 // Number of rounds that make_device_resources() takes, also if it fails.

@@ -126,7 +126,7 @@ class DeviceResourcesMaker {
     }
     if (!everywhere) return std::unique_ptr<DeviceResources>();
     log_.write(LogLevel::kInfo, "calls on device memory run on the GPUs: device {}, {} blocks of {} threads at most",
-               job_context_.device->number(), resources_->blocks_, resources_->threads_);
+               job_context_.device->number(), resources_->settings_.blocks, resources_->settings_.threads);
     return std::move(resources_);
   }
 
@@ -232,10 +232,10 @@ class DeviceResourcesMaker {
       copy_method_ = one_team ? Method::kLaunchGroup : shared_ ? Method::kNone : Method::kWindows;
     }
     if (one_team) {
-      launches_ = Launches::kEnd;
+      launches_ = BlockBudget::Launches::kEnd;
       blocks = std::min(blocks, end);
     } else if (!in_rounds_ && stay > 0) {
-      launches_ = Launches::kStay;
+      launches_ = BlockBudget::Launches::kStay;
       blocks = std::min(blocks, stay);
     } else if (!in_rounds_) {
       blocks = can_run_in_rounds() ? blocks : 0;
@@ -259,16 +259,16 @@ class DeviceResourcesMaker {
     const cuda::Driver& driver = job_context_.device->driver();
     auto scope = cuda::ContextScope::enter(driver, job_context_.device->context());
     if (!scope) return scope.error();
-    const DeviceArena arena(
-        ranks_, device_connections(ranks_, blocks_, job_context_.config.device_slot_bytes, kMostArenaBytes));
+    const DeviceArena arena(ranks_, DeviceArena::choose_connections(
+                                        ranks_, blocks_, job_context_.config.device_slot_bytes, kMostArenaBytes));
     // make_unique cannot call the private constructor.
     resources_.reset(new DeviceResources(rank_, job_context_.device, arena, log_));
     resources_->code_ = code_;
     resources_->exchange_ = job_context_.exchange;
-    resources_->blocks_ = blocks_;
-    resources_->threads_ = job_context_.config.device_threads;
-    resources_->protocol_ = job_context_.config.device_protocol;
-    resources_->in_rounds_ = in_rounds_;
+    resources_->settings_.blocks = blocks_;
+    resources_->settings_.threads = job_context_.config.device_threads;
+    resources_->settings_.protocol = job_context_.config.device_protocol;
+    resources_->settings_.in_rounds = in_rounds_;
     auto memory = cuda::DeviceMemory::allocate(driver, arena.bytes());
     if (!memory) return too_little(memory.error(), arena.bytes());
     auto pinned = cuda::PinnedMemory::allocate(driver, sizeof(LaunchGroup::RankFlags));
@@ -277,17 +277,17 @@ class DeviceResourcesMaker {
     resources_->pinned_.emplace(std::move(*pinned));
     TUTTI_TRY(zero(*memory));
     resources_->own_arena_ = std::make_shared<cuda::DeviceMemory>(std::move(*memory));
-    resources_->process_ = DeviceProcess::of(communicator_);
+    resources_->process_ = DeviceResources::Process::of(communicator_);
     resources_->process_->give(rank_, {.device = job_context_.device, .arena = resources_->own_arena_});
     if (launches_) {
-      const std::uint32_t blocks = blocks_ * (launches_ == Launches::kEnd ? ranks_ : 1);
+      const std::uint32_t blocks = blocks_ * (launches_ == BlockBudget::Launches::kEnd ? ranks_ : 1);
       has_blocks_ =
           resources_->block_budget_.take(job_context_.device->uuid(), code_.blocks_at_once, *launches_, blocks);
     }
     bool alone = true;
     for (const Offer& other : offers_) {
       alone &= other.same_process(offers_[rank_]);
-      resources_->one_device_ &= other.same_device(offers_[rank_]);
+      resources_->settings_.one_device &= other.same_device(offers_[rank_]);
     }
     if (alone) return {};
     auto handle = resources_->own_arena_->share();
@@ -322,7 +322,7 @@ class DeviceResourcesMaker {
     if (std::all_of(handles.begin(), handles.end(), has_blocks)) return {};
     if (!can_run_in_rounds()) return Error{ErrorCode::kUnsupported, ErrorScope::kCommunicator, -1, kTooFewBlocks};
     resources_->block_budget_ = {};
-    resources_->in_rounds_ = true;
+    resources_->settings_.in_rounds = true;
     return {};
   }
 
@@ -335,7 +335,7 @@ class DeviceResourcesMaker {
     std::vector<DeviceArena::ArenaPeer> peers(ranks_);
     resources_->remote_ranks_.reserve(ranks_);
     resources_->opened_.reserve(ranks_);
-    DevicePeers others{.reach = {}, .job_ranks = members_, .exchange = job_context_.exchange};
+    ExportedMemory::Peers others{.reach = {}, .job_ranks = members_, .exchange = job_context_.exchange};
     std::vector<std::uint32_t> launch_group;
     for (std::uint32_t r = 0; r < ranks_; ++r) {
       others.reach.push_back(reach_of(r));
@@ -382,15 +382,15 @@ class DeviceResourcesMaker {
     return [transport](std::uint32_t peer) { return transport->peer_status(peer).life; };
   }
 
-  DeviceWindows::Reach reach_of(std::uint32_t peer) const {
-    if (!offers_[peer].same_process(offers_[rank_])) return DeviceWindows::Reach::kOtherProcess;
-    return offers_[peer].same_device(offers_[rank_]) ? DeviceWindows::Reach::kSameDevice
-                                                     : DeviceWindows::Reach::kSameProcess;
+  ExportedMemory::Reach reach_of(std::uint32_t peer) const {
+    if (!offers_[peer].same_process(offers_[rank_])) return ExportedMemory::Reach::kOtherProcess;
+    return offers_[peer].same_device(offers_[rank_]) ? ExportedMemory::Reach::kSameDevice
+                                                     : ExportedMemory::Reach::kSameProcess;
   }
 
   // Finds the arena of a peer in this process and enables access from this device to that peer's device.
   Status reach_here(std::uint32_t peer, DeviceArena::ArenaPeer& found) {
-    const DeviceProcess::Share share = resources_->process_->of_rank(peer);
+    const DeviceResources::Process::Share share = resources_->process_->of_rank(peer);
     if (share.arena == nullptr) return invalid_argument(fmt::format("rank {} of this process has no memory", peer));
     found = {.arena = share.arena->address(), .all_of_memory = true};
     if (offers_[peer].same_device(offers_[rank_])) return {};
@@ -435,7 +435,7 @@ class DeviceResourcesMaker {
   bool shared_ = false;  // some process has several ranks on one GPU
   // Some GPU has ranks of several processes, or too few free blocks for kernels that wait for others.
   bool in_rounds_ = false;
-  std::optional<Launches> launches_{};  // empty if calls run in rounds, which take nothing from the budget
+  std::optional<BlockBudget::Launches> launches_{};  // empty if calls run in rounds, which take nothing from the budget
   bool has_blocks_ = true;
   CopyEngines::Method copy_method_ = CopyEngines::Method::kNone;
   std::uint32_t blocks_ = 1;

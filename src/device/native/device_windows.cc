@@ -26,7 +26,7 @@ struct DeviceWindows::Offer {
   std::uint64_t bytes = 0;
   // From the start of the allocation of the handle or, for mapped memory, of the first part.
   std::uint64_t offset = 0;
-  ExportRounds::ExportedSize mapped{};  // no parts: `handle` is used instead
+  ExportedMemory::Size mapped{};  // no parts: `handle` is used instead
   cuda::CUipcMemHandle handle{};
 };
 
@@ -52,7 +52,7 @@ static_assert(kMostDeviceWindows <= 64, "numbers are bits of a word");
 }  // namespace
 
 Result<std::shared_ptr<DeviceWindows>> DeviceWindows::make(std::shared_ptr<RankDevice> device, std::uint32_t rank,
-                                                           DevicePeers peers, cuda::CUdeviceptr arena) {
+                                                           ExportedMemory::Peers peers, cuda::CUdeviceptr arena) {
   std::shared_ptr<DeviceWindows> made(
       new DeviceWindows(std::move(device), rank, std::move(peers), arena));  // the constructor is private
   const cuda::Driver& driver = made->device_->driver();
@@ -61,7 +61,7 @@ Result<std::shared_ptr<DeviceWindows>> DeviceWindows::make(std::shared_ptr<RankD
   const std::uint64_t bytes = DeviceArena::window_word(ranks - 1, kMostDeviceWindows) + sizeof(std::uint64_t) - first;
   std::vector<std::uint64_t> words(bytes / sizeof(std::uint64_t), device::kNoWindowBase);
   for (std::uint32_t peer = 0; peer < ranks; ++peer) {
-    if (made->peers_.reach[peer] == Reach::kOtherProcess) continue;
+    if (made->peers_.reach[peer] == ExportedMemory::Reach::kOtherProcess) continue;
     words[(DeviceArena::window_word(peer, 0) - first) / sizeof(std::uint64_t)] = 0;
   }
   auto stream = cuda::Stream::create(driver);
@@ -82,7 +82,7 @@ Result<std::uint32_t> DeviceWindows::add(const void* data, std::size_t bytes, co
   auto offers = read(*blobs);
   if (!offers) return offers.error();
   std::uint64_t taken = 0;
-  std::vector<ExportRounds::ExportedSize> sizes;
+  std::vector<ExportedMemory::Size> sizes;
   for (const Offer& theirs : *offers) {
     taken |= theirs.taken;
     sizes.push_back(theirs.mapped);
@@ -95,7 +95,7 @@ Result<std::uint32_t> DeviceWindows::add(const void* data, std::size_t bytes, co
                              kMostDeviceWindows)};
   }
   try {
-    ExportRounds parts(*device_, peers_, exported, sizes);
+    ExportedMemory::Rounds parts(*device_, peers_, exported, sizes);
     TUTTI_TRY(exchange(number, *offers, parts, gather));
   } catch (...) {
     const std::scoped_lock lock(mutex_);
@@ -112,7 +112,7 @@ Result<std::uint32_t> DeviceWindows::add(const void* data, std::size_t bytes, co
 }
 
 // Opens the peers' memory as window `number`. If that fails on any rank, all ranks close it again.
-Status DeviceWindows::exchange(std::uint32_t number, const std::vector<Offer>& offers, ExportRounds& parts,
+Status DeviceWindows::exchange(std::uint32_t number, const std::vector<Offer>& offers, ExportedMemory::Rounds& parts,
                                const Gather& gather) {
   Status opened;
   TUTTI_TRY(parts.run(gather, opened));
@@ -126,7 +126,7 @@ Status DeviceWindows::exchange(std::uint32_t number, const std::vector<Offer>& o
 }
 
 Result<std::string> DeviceWindows::offer(const void* data, std::size_t bytes, ExportedMemory& exported) const {
-  auto found = find_exported_memory(*device_, data, bytes, *std::ranges::max_element(peers_.reach));
+  auto found = ExportedMemory::find(*device_, data, bytes, *std::ranges::max_element(peers_.reach));
   if (!found) return found.error();
   exported = std::move(*found);
   Offer own;
@@ -156,7 +156,7 @@ Result<std::vector<DeviceWindows::Offer>> DeviceWindows::read(const std::vector<
 }
 
 // Maps the peers' memory as window `number`, which is not in use yet, and writes the table.
-Status DeviceWindows::open(std::uint32_t number, const std::vector<Offer>& offers, ExportRounds& parts) {
+Status DeviceWindows::open(std::uint32_t number, const std::vector<Offer>& offers, ExportedMemory::Rounds& parts) {
   std::vector<std::uint64_t> bases(offers.size(), device::kNoWindowBase);
   const std::scoped_lock lock(mutex_);
   for (std::uint32_t r = 0; r < offers.size(); ++r) {
@@ -173,11 +173,12 @@ Status DeviceWindows::open(std::uint32_t number, const std::vector<Offer>& offer
 }
 
 // Returns the address of the peer's memory as this rank's GPU sees it.
-Result<std::uint64_t> DeviceWindows::map_peer(std::uint32_t peer, const Offer& offer, ExportRounds& parts,
+Result<std::uint64_t> DeviceWindows::map_peer(std::uint32_t peer, const Offer& offer, ExportedMemory::Rounds& parts,
                                               Window& window) const {
-  const Reach reach = peers_.reach[peer];
+  const ExportedMemory::Reach reach = peers_.reach[peer];
   const bool is_mapped = offer.mapped.parts > 0;
-  if (reach == Reach::kSameDevice || (reach == Reach::kSameProcess && !is_mapped)) return offer.address;
+  if (reach == ExportedMemory::Reach::kSameDevice || (reach == ExportedMemory::Reach::kSameProcess && !is_mapped))
+    return offer.address;
   if (!is_mapped) {
     auto opened = cuda::PeerMemory::open(device_->driver(), offer.handle);
     if (!opened) return opened.error();
@@ -185,8 +186,8 @@ Result<std::uint64_t> DeviceWindows::map_peer(std::uint32_t peer, const Offer& o
   }
   // The owner of virtual memory decides which GPUs may access a mapping. To use the memory of a peer on another GPU,
   // this rank therefore maps it once more, at addresses of its own.
-  if (reach == Reach::kSameProcess) {
-    auto mapped = map_again(*device_, offer.address, offer.bytes);
+  if (reach == ExportedMemory::Reach::kSameProcess) {
+    auto mapped = ExportedMemory::map_again(*device_, offer.address, offer.bytes);
     if (!mapped) return mapped.error();
     return window.mapped.emplace_back(std::move(*mapped)).address() + offer.offset;
   }

@@ -26,10 +26,9 @@ namespace tutti::detail {
 
 class DeviceWindows {
  public:
-  using Reach = DeviceReach;
   // `arena`: the arena of this rank; the object writes the table in it until end(). Requires a current context.
   static Result<std::shared_ptr<DeviceWindows>> make(std::shared_ptr<RankDevice> device, std::uint32_t rank,
-                                                     DevicePeers peers, cuda::CUdeviceptr arena);
+                                                     ExportedMemory::Peers peers, cuda::CUdeviceptr arena);
   DeviceWindows(const DeviceWindows&) = delete;
   DeviceWindows& operator=(const DeviceWindows&) = delete;
 
@@ -74,21 +73,24 @@ class DeviceWindows {
     std::vector<cuda::PeerMemory> opened;
     std::vector<cuda::MappedMemory> mapped;
   };
-  DeviceWindows(std::shared_ptr<RankDevice> device, std::uint32_t rank, DevicePeers peers, cuda::CUdeviceptr arena)
+  DeviceWindows(std::shared_ptr<RankDevice> device, std::uint32_t rank, ExportedMemory::Peers peers,
+                cuda::CUdeviceptr arena)
       : device_(std::move(device)), rank_(rank), peers_(std::move(peers)), arena_(arena) {}
   Result<std::string> offer(const void* data, std::size_t bytes, ExportedMemory& exported) const;
   Result<std::vector<Offer>> read(const std::vector<std::string>& blobs) const;
-  Status open(std::uint32_t number, const std::vector<Offer>& offers, ExportRounds& parts);
-  Result<std::uint64_t> map_peer(std::uint32_t peer, const Offer& offer, ExportRounds& parts, Window& window) const;
+  Status open(std::uint32_t number, const std::vector<Offer>& offers, ExportedMemory::Rounds& parts);
+  Result<std::uint64_t> map_peer(std::uint32_t peer, const Offer& offer, ExportedMemory::Rounds& parts,
+                                 Window& window) const;
   void close(std::uint32_t number) noexcept;
   enum class WindowFilter : std::uint8_t { kAny, kSymmetric };
   std::optional<WindowLocation> find_locked(const void* data, std::size_t bytes, WindowFilter wanted) const;
-  Status exchange(std::uint32_t number, const std::vector<Offer>& offers, ExportRounds& parts, const Gather& gather);
+  Status exchange(std::uint32_t number, const std::vector<Offer>& offers, ExportedMemory::Rounds& parts,
+                  const Gather& gather);
   Status write_bases(std::uint32_t number, std::span<const std::uint64_t> bases) const;
 
   const std::shared_ptr<RankDevice> device_;  // shared with the resources; destroyed last
   const std::uint32_t rank_;
-  const DevicePeers peers_;
+  const ExportedMemory::Peers peers_;
   const cuda::CUdeviceptr arena_;
   mutable std::mutex mutex_;
   bool ended_ = false;

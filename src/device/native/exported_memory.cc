@@ -1,4 +1,4 @@
-// ExportedMemory and ExportRounds: finds the allocations of a range, and passes them between processes as files.
+// ExportedMemory and its rounds: finds the allocations of a range, and passes them between processes as files.
 #include "device/native/exported_memory.h"
 
 #include <fmt/format.h>
@@ -70,14 +70,15 @@ Result<ExportedMemory> plain_piece(const RankDevice& device, const void* data, s
 
 // Returns the mapped allocation at address `at`, and its start in `base`. Returns nothing if the memory there is of
 // another type.
-Result<std::optional<ExportedPart>> part_at(const cuda::Driver& driver, cuda::CUdeviceptr at, cuda::CUdeviceptr& base) {
+Result<std::optional<ExportedMemory::Part>> part_at(const cuda::Driver& driver, cuda::CUdeviceptr at,
+                                                    cuda::CUdeviceptr& base) {
   auto memory = cuda::PhysicalMemory::behind(driver, at);
   if (!memory) return memory.error();
-  if (!*memory) return std::optional<ExportedPart>();
+  if (!*memory) return std::optional<ExportedMemory::Part>();
   std::size_t length = 0;
   TUTTI_TRY(driver.check(driver.api().mem_get_address_range(&base, &length, at),
                          "finding the allocation that registered memory lies in"));
-  return std::optional<ExportedPart>(ExportedPart{.memory = std::move(**memory), .bytes = length});
+  return std::optional<ExportedMemory::Part>(ExportedMemory::Part{.memory = std::move(**memory), .bytes = length});
 }
 
 // Finds the mapped allocations that contain the range. Returns no parts if the range does not begin in mapped
@@ -110,8 +111,8 @@ Result<ExportedMemory> mapped_piece(const cuda::Driver& driver, std::uint64_t ad
 }
 
 Status check_parts(const RankDevice& device, const void* data, std::size_t bytes, const ExportedMemory& exported,
-                   DeviceReach farthest) {
-  for (const ExportedPart& part : exported.parts) {
+                   ExportedMemory::Reach farthest) {
+  for (const ExportedMemory::Part& part : exported.parts) {
     const auto its = part.memory.properties();
     if (!its) return its.error();
     if (its->device != device.number()) {
@@ -119,7 +120,7 @@ Status check_parts(const RankDevice& device, const void* data, std::size_t bytes
           fmt::format("{} bytes at {} are partly memory of GPU {}, but this communicator's rank has GPU {}", bytes,
                       data, its->device, device.number()));
     }
-    if (its->shareable || farthest != DeviceReach::kOtherProcess) continue;
+    if (its->shareable || farthest != ExportedMemory::Reach::kOtherProcess) continue;
     return unsupported(fmt::format(
         "{} bytes at {} lie in virtual memory that was created without a handle type that other processes can map: "
         "give cuMemCreate CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR in requestedHandleTypes, or use cuMemAlloc",
@@ -142,15 +143,16 @@ Error of_other_kind(const cuda::Driver& driver, const void* data, std::size_t by
 
 }  // namespace
 
-Result<ExportedMemory> find_exported_memory(const RankDevice& device, const void* data, std::size_t bytes,
-                                            DeviceReach farthest) {
+Result<ExportedMemory> ExportedMemory::find(const RankDevice& device, const void* data, std::size_t bytes,
+                                            Reach farthest) {
   const auto* begin = static_cast<const std::byte*>(data);
   TUTTI_TRY(check_end(device, data, bytes, begin));
   TUTTI_TRY(check_end(device, data, bytes, begin + (bytes - 1)));
-  if (farthest == DeviceReach::kSameDevice) return ExportedMemory{};
+  if (farthest == ExportedMemory::Reach::kSameDevice) return ExportedMemory{};
   auto plain = cuda::is_plain_device_memory(device.driver(), data);
   if (!plain) return plain.error();
-  if (*plain) return farthest == DeviceReach::kOtherProcess ? plain_piece(device, data, bytes) : ExportedMemory{};
+  if (*plain)
+    return farthest == ExportedMemory::Reach::kOtherProcess ? plain_piece(device, data, bytes) : ExportedMemory{};
   auto exported = mapped_piece(device.driver(), reinterpret_cast<std::uintptr_t>(data), bytes);
   if (!exported) return exported.error();
   if (exported->parts.empty()) return of_other_kind(device.driver(), data, bytes);
@@ -158,29 +160,30 @@ Result<ExportedMemory> find_exported_memory(const RankDevice& device, const void
   return exported;
 }
 
-Result<cuda::MappedMemory> map_again(const RankDevice& device, std::uint64_t address, std::uint64_t bytes) {
+Result<cuda::MappedMemory> ExportedMemory::map_again(const RankDevice& device, std::uint64_t address,
+                                                     std::uint64_t bytes) {
   auto exported = mapped_piece(device.driver(), address, bytes);
   if (!exported) return exported.error();
   auto mapped = cuda::MappedMemory::reserve(device.driver(), exported->mapped_bytes);
   if (!mapped) return mapped.error();
-  for (const ExportedPart& part : exported->parts) TUTTI_TRY(mapped->map(part.memory, part.bytes));
+  for (const ExportedMemory::Part& part : exported->parts) TUTTI_TRY(mapped->map(part.memory, part.bytes));
   const std::array own = {device.number()};
   TUTTI_TRY(mapped->allow(own));
   return mapped;
 }
 
 // Describes one part in the blob of a round. Ranks of one job run the same build.
-struct ExportRounds::PartHeader {
+struct ExportedMemory::Rounds::PartHeader {
   std::uint64_t bytes = 0;
   std::uint32_t id = 0;
   std::uint32_t reserved = 0;
 };
 
-class ExportRounds::SharedFiles {
+class ExportedMemory::Rounds::SharedFiles {
  public:
-  explicit SharedFiles(const DevicePeers& peers) : exchange_(*peers.exchange) {
+  explicit SharedFiles(const ExportedMemory::Peers& peers) : exchange_(*peers.exchange) {
     for (std::size_t r = 0; r < peers.reach.size(); ++r) {
-      if (peers.reach[r] == DeviceReach::kOtherProcess) audience_.push_back(peers.job_ranks[r]);
+      if (peers.reach[r] == ExportedMemory::Reach::kOtherProcess) audience_.push_back(peers.job_ranks[r]);
     }
   }
   ~SharedFiles() {
@@ -201,16 +204,16 @@ class ExportRounds::SharedFiles {
   std::vector<std::uint32_t> ids_;
 };
 
-std::uint64_t ExportRounds::parts_of(std::uint32_t rank) const {
-  return peers_.reach[rank] == DeviceReach::kOtherProcess ? sizes_[rank].parts : 0;
+std::uint64_t ExportedMemory::Rounds::parts_of(std::uint32_t rank) const {
+  return peers_.reach[rank] == ExportedMemory::Reach::kOtherProcess ? sizes_[rank].parts : 0;
 }
 
-Status ExportRounds::run(const Gather& gather, Status& own) {
+Status ExportedMemory::Rounds::run(const Gather& gather, Status& own) {
   std::uint64_t most = 0;
-  for (const ExportedSize& sizes : sizes_) most = std::max(most, sizes.parts);
+  for (const ExportedMemory::Size& sizes : sizes_) most = std::max(most, sizes.parts);
   // All ranks must run the same number of rounds. If the communicator has several processes, every rank has peers in
   // other processes, so all ranks compute the same number. Otherwise there are no rounds.
-  if (std::ranges::count(peers_.reach, DeviceReach::kOtherProcess) == 0) most = 0;
+  if (std::ranges::count(peers_.reach, ExportedMemory::Reach::kOtherProcess) == 0) most = 0;
   const std::uint64_t count = std::max<std::uint64_t>(1, kMostFiles / sizes_.size());
   own = reserve();
   for (std::uint64_t first = 0; first < most; first += count) {
@@ -226,7 +229,7 @@ Status ExportRounds::run(const Gather& gather, Status& own) {
   return {};
 }
 
-Status ExportRounds::reserve() {
+Status ExportedMemory::Rounds::reserve() {
   for (std::uint32_t r = 0; r < sizes_.size(); ++r) {
     if (parts_of(r) == 0) continue;
     auto memory = cuda::MappedMemory::reserve(device_.driver(), sizes_[r].mapped_bytes);
@@ -236,8 +239,8 @@ Status ExportRounds::reserve() {
   return {};
 }
 
-Result<std::string> ExportRounds::show(std::uint64_t first, std::uint64_t count,
-                                       std::shared_ptr<SharedFiles>& shared_files) const {
+Result<std::string> ExportedMemory::Rounds::show(std::uint64_t first, std::uint64_t count,
+                                                 std::shared_ptr<SharedFiles>& shared_files) const {
   std::string blob;
   shared_files = std::make_shared<SharedFiles>(peers_);
   for (std::uint64_t i = first; i < std::min<std::uint64_t>(first + count, own_.parts.size()); ++i) {
@@ -249,7 +252,7 @@ Result<std::string> ExportRounds::show(std::uint64_t first, std::uint64_t count,
   return blob;
 }
 
-Status ExportRounds::map(std::uint64_t first, std::uint64_t count, const std::vector<std::string>& blobs) {
+Status ExportedMemory::Rounds::map(std::uint64_t first, std::uint64_t count, const std::vector<std::string>& blobs) {
   for (ImportedMemory& from : imported_) {
     const std::uint64_t parts = sizes_[from.rank].parts;
     const std::uint64_t expected = first < parts ? std::min(count, parts - first) : 0;
@@ -267,7 +270,7 @@ Status ExportRounds::map(std::uint64_t first, std::uint64_t count, const std::ve
   return {};
 }
 
-Status ExportRounds::map_part(ImportedMemory& from, const PartHeader& part) const {
+Status ExportedMemory::Rounds::map_part(ImportedMemory& from, const PartHeader& part) const {
   if (part.bytes == 0 || part.bytes > from.memory.bytes() - from.memory.mapped()) {
     return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(from.rank),
                  "its parts are longer than it announced"};
@@ -279,7 +282,7 @@ Status ExportRounds::map_part(ImportedMemory& from, const PartHeader& part) cons
   return from.memory.map(*memory, part.bytes);
 }
 
-Result<cuda::FileDescriptor> ExportRounds::receive(std::uint32_t rank, std::uint32_t id) const {
+Result<cuda::FileDescriptor> ExportedMemory::Rounds::receive(std::uint32_t rank, std::uint32_t id) const {
   const std::uint32_t peer = peers_.job_ranks[rank];
   const auto deadline = std::chrono::steady_clock::now() + kArrival;
   for (;;) {
@@ -305,7 +308,7 @@ Result<cuda::FileDescriptor> ExportRounds::receive(std::uint32_t rank, std::uint
   }
 }
 
-Status ExportRounds::allow() const {
+Status ExportedMemory::Rounds::allow() const {
   const std::array own = {device_.number()};
   for (const ImportedMemory& from : imported_) {
     if (from.memory.mapped() != from.memory.bytes()) {
@@ -317,7 +320,7 @@ Status ExportRounds::allow() const {
   return {};
 }
 
-std::optional<cuda::MappedMemory> ExportRounds::take(std::uint32_t rank) {
+std::optional<cuda::MappedMemory> ExportedMemory::Rounds::take(std::uint32_t rank) {
   for (ImportedMemory& from : imported_) {
     if (from.rank == rank) return std::move(from.memory);
   }

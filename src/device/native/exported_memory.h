@@ -24,63 +24,58 @@
 
 namespace tutti::detail {
 
-// The distance between two ranks, in ascending order.
-enum class DeviceReach : std::uint8_t {
-  kSameDevice,    // same process, same GPU
-  kSameProcess,   // same process, another GPU
-  kOtherProcess,  // another process
-};
-
-// One allocation of memory that was mapped with cuMemMap. Peers map the whole allocation, also if the exported range
-// is only a part of it.
-struct ExportedPart {
-  cuda::PhysicalMemory memory;
-  std::uint64_t bytes = 0;
-};
-
 // The allocation or allocations that contain a range of memory.
 struct ExportedMemory {
+  // The distance between two ranks, in ascending order.
+  enum class Reach : std::uint8_t {
+    kSameDevice,    // same process, same GPU
+    kSameProcess,   // same process, another GPU
+    kOtherProcess,  // another process
+  };
+  // The ranks between which allocations are passed.
+  struct Peers {
+    std::vector<Reach> reach;                   // indexed by rank
+    std::vector<std::uint32_t> job_ranks;       // indexed by rank: the job rank, as the exchange counts ranks
+    std::shared_ptr<SegmentExchange> exchange;  // shared with the job_context
+  };
+  // One allocation of mapped memory; all of it is mapped.
+  struct Part {
+    cuda::PhysicalMemory memory;
+    std::uint64_t bytes = 0;
+  };
+  // The size of the memory that a rank exports.
+  struct Size {
+    std::uint64_t parts = 0;
+    std::uint64_t mapped_bytes = 0;
+  };
+  class Rounds;
+
+  // Finds the allocations that contain [data, data + bytes). `farthest`: the greatest distance of a rank that needs
+  // access. Errors: kInvalidArgument (not all of it is memory of this GPU and context), kUnsupported (managed memory,
+  // memory of a pool, or memory that was created without a handle type that can be shared; too many parts), those of
+  // the driver.
+  static Result<ExportedMemory> find(const RankDevice& device, const void* data, std::size_t bytes, Reach farthest);
+  // Maps the allocations of a range of this process once more, for access by `device`.
+  static Result<cuda::MappedMemory> map_again(const RankDevice& device, std::uint64_t address, std::uint64_t bytes);
+
   std::uint64_t offset = 0;  // offset of the range from the start of the (first) allocation
   // Exactly one is set: an IPC handle (needed if some rank is in another process) or the list of mapped allocations.
   // If no rank needs access from another GPU or process, neither is set.
   std::optional<cuda::CUipcMemHandle> handle;
-  std::vector<ExportedPart> parts;
+  std::vector<Part> parts;
   std::uint64_t mapped_bytes = 0;  // sum of the lengths of all parts
 };
 
 // Largest number of allocations in one range; enough for 80 GiB of the allocations that PyTorch makes.
 inline constexpr std::size_t kMostDeviceParts = 4096;
 
-// Finds the allocations that contain [data, data + bytes). `farthest`: the greatest distance of a rank that needs
-// access. Errors: kInvalidArgument (not all of it is memory of this GPU and context), kUnsupported (managed memory,
-// memory of a pool, or memory that was created without a handle type that can be shared; too many parts), those of
-// the driver.
-Result<ExportedMemory> find_exported_memory(const RankDevice& device, const void* data, std::size_t bytes,
-                                            DeviceReach farthest);
-
-// Maps the allocations of a range of this process once more, for access by `device`.
-Result<cuda::MappedMemory> map_again(const RankDevice& device, std::uint64_t address, std::uint64_t bytes);
-
-// The ranks between which allocations are passed.
-struct DevicePeers {
-  std::vector<DeviceReach> reach;             // indexed by rank
-  std::vector<std::uint32_t> job_ranks;       // indexed by rank: the job rank, as the exchange counts ranks
-  std::shared_ptr<SegmentExchange> exchange;  // shared with the job_context
-};
-
 // Passes the allocations of all ranks to ranks of other processes, in rounds. In each round every rank shares some
 // of its own and receives those of its peers. A rank stops sharing a file one round later, or at the end, because
 // all peers have received it by then.
-class ExportRounds {
+class ExportedMemory::Rounds {
  public:
-  // The size of the memory that a rank exports.
-  struct ExportedSize {
-    std::uint64_t parts = 0;
-    std::uint64_t mapped_bytes = 0;
-  };
   // `sizes`: indexed by rank. All arguments must outlive this object.
-  ExportRounds(const RankDevice& device, const DevicePeers& peers, const ExportedMemory& own,
-               std::span<const ExportedSize> sizes)
+  Rounds(const RankDevice& device, const Peers& peers, const ExportedMemory& own, std::span<const Size> sizes)
       : device_(device), peers_(peers), own_(own), sizes_(sizes) {}
 
   // Runs all rounds. Returns the error of a round, which ends the rounds on all ranks. A failure after the last
@@ -106,9 +101,9 @@ class ExportRounds {
   Status allow() const;
 
   const RankDevice& device_;
-  const DevicePeers& peers_;
+  const Peers& peers_;
   const ExportedMemory& own_;
-  const std::span<const ExportedSize> sizes_;
+  const std::span<const Size> sizes_;
   std::vector<ImportedMemory> imported_;
   std::shared_ptr<SharedFiles> last_shared_files_;
 };

@@ -11,7 +11,7 @@ namespace tutti::testing {
 namespace {
 
 using detail::BlockBudget;
-using detail::Launches;
+using Launches = BlockBudget::Launches;
 
 cuda::CUuuid uuid_of(char first) {
   cuda::CUuuid uuid{};
