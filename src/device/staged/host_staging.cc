@@ -13,6 +13,7 @@
 #include "base/assert.h"
 #include "base/exceptions.h"
 #include "cuda/pointer.h"
+#include "device/staged/staging.h"
 
 namespace tutti::detail {
 namespace {
@@ -74,8 +75,6 @@ HostStaging::~HostStaging() {
       "is never freed; synchronize the streams before");
 }
 
-std::shared_ptr<StagedCall> HostStaging::new_call() { return std::make_shared<StagedCall>(driver_, pool_); }
-
 bool HostStaging::is_device_memory(const void* data, std::size_t bytes) {
   if (bytes == 0) return false;
   auto where = cuda::classify(data);
@@ -87,7 +86,7 @@ std::optional<Error> HostStaging::take_error() {
   return pool_->take_error();
 }
 
-Result<std::shared_ptr<StagedCall>> HostStaging::stage(CheckedCall& checked, const CallOptions& options) {
+Result<std::shared_ptr<StartCondition>> HostStaging::stage(CheckedCall& checked, const CallOptions& options) {
   Call& call = checked.call;
   BufferUse input{.name = "input", .data = call.input, .bytes = checked.input_bytes};
   BufferUse output{.name = "output", .data = call.output, .bytes = checked.output_bytes};
@@ -95,8 +94,9 @@ Result<std::shared_ptr<StagedCall>> HostStaging::stage(CheckedCall& checked, con
   if (input.bytes > 0) used.push_back(input);
   if (output.bytes > 0) used.push_back(output);
   TUTTI_TRY(look_at(driver_, used));
-  if (used.empty() || !used.front().on_device()) return std::shared_ptr<StagedCall>();
-  std::shared_ptr<StagedCall> staged = new_call();
+  if (used.empty() || !used.front().on_device()) return std::shared_ptr<StartCondition>();
+  auto staged = std::make_shared<StagedCall>(driver_, pool_);  // shared by the operation and the streams
+  StagedBuffers& buffers = staged->buffers();
   void* stream = options.stream.value_or(nullptr);
   // In a call in place, one of the two buffers contains the other.
   const bool overlapping = input.bytes > 0 && output.bytes > 0 && overlap(input, output);
@@ -112,17 +112,17 @@ Result<std::shared_ptr<StagedCall>> HostStaging::stage(CheckedCall& checked, con
   const auto within = [&](const BufferUse& buffer) {  // offset of the buffer in the staged buffer
     return overlapping ? static_cast<std::size_t>(buffer.data - base) : std::size_t{0};
   };
-  staged->copy_in(numbers.front(), within(input), input.bytes);
-  staged->copy_out(numbers.back(), within(output), output.bytes);
+  buffers.copy_in(numbers.front(), within(input), input.bytes);
+  buffers.copy_out(numbers.back(), within(output), output.bytes);
   TUTTI_TRY(staged->allocate());
-  if (input.bytes > 0) call.input = staged->staged(numbers.front()) + within(input);
-  if (output.bytes > 0) call.output = staged->staged(numbers.back()) + within(output);
-  return staged;
+  if (input.bytes > 0) call.input = buffers.staged(numbers.front()) + within(input);
+  if (output.bytes > 0) call.output = buffers.staged(numbers.back()) + within(output);
+  return std::shared_ptr<StartCondition>(std::move(staged));
 }
 
 // Each block of a v-variant is staged separately, because the gaps between displaced blocks belong to the caller and
 // must not be written.
-Result<std::shared_ptr<StagedCall>> HostStaging::stage(CheckedExchange& exchange, const CallOptions& options) {
+Result<std::shared_ptr<StartCondition>> HostStaging::stage(CheckedExchange& exchange, const CallOptions& options) {
   std::vector<BufferUse> used;
   std::vector<std::byte**> buffer_pointers;
   const auto use = [&](std::string name, std::byte*& data, std::size_t bytes) {
@@ -150,18 +150,19 @@ Result<std::shared_ptr<StagedCall>> HostStaging::stage(CheckedExchange& exchange
   }
   for (OwnCopy& copy : exchange.own) use("the buffer for data from this rank itself", copy.to, copy.bytes);
   TUTTI_TRY(look_at(driver_, used));
-  if (used.empty() || !used.front().on_device()) return std::shared_ptr<StagedCall>();
-  std::shared_ptr<StagedCall> staged = new_call();
+  if (used.empty() || !used.front().on_device()) return std::shared_ptr<StartCondition>();
+  auto staged = std::make_shared<StagedCall>(driver_, pool_);  // shared by the operation and the streams
+  StagedBuffers& buffers = staged->buffers();
   for (std::size_t i = 0; i < used.size(); ++i) {
     auto number = staged->add(used[i].where, options.stream.value_or(nullptr), used[i].data, used[i].bytes);
     if (!number) return number.error();
-    if (i < inputs) staged->copy_in(*number, 0, used[i].bytes);
-    if (i >= inputs) staged->copy_out(*number, 0, used[i].bytes);
+    if (i < inputs) buffers.copy_in(*number, 0, used[i].bytes);
+    if (i >= inputs) buffers.copy_out(*number, 0, used[i].bytes);
   }
   TUTTI_TRY(staged->allocate());
-  for (std::size_t i = 0; i < used.size(); ++i) *buffer_pointers[i] = staged->staged(i);
+  for (std::size_t i = 0; i < used.size(); ++i) *buffer_pointers[i] = buffers.staged(i);
   for (std::size_t i = 0; i < exchange.own.size(); ++i) exchange.own[i].from = own_inputs[i];
-  return staged;
+  return std::shared_ptr<StartCondition>(std::move(staged));
 }
 
 Status HostStaging::submit_segment(Engine& engine, const std::shared_ptr<Operation>& operation,
@@ -179,10 +180,10 @@ Status HostStaging::submit_segment(Engine& engine, const std::shared_ptr<Operati
   if (by_stream) return {};
   try {
     Status submitted = engine.submit(operation, Engine::Progress::kInBackground);
-    if (!submitted.ok()) staged.cancel();
+    if (!submitted.ok()) staged.release_streams();
     return submitted;
   } catch (...) {
-    staged.cancel();
+    staged.release_streams();
     throw;
   }
 }

@@ -1,18 +1,21 @@
-// HostStaging: stages the calls of one communicator on device memory through host memory. It recognises such calls,
-// and makes a StagedCall for each (staging.h). Made at the first such call. Hold the communicator's submission
-// mutex.
+// HostStaging: stages the calls of one communicator on device memory through host memory, whole or in segments. It
+// recognises such calls, replaces their buffers, and submits them. The other files of this folder are its parts, and no
+// other folder includes them: a StagedCall for each call or segment (staging.h), its StagedBuffers, and the
+// communicator's StagingPool. Made at the first such call. Owns no threads. Hold the communicator's submission mutex.
 #pragma once
 
 #include <memory>
 #include <optional>
 
 #include "cuda/driver.h"
-#include "device/staged/staging.h"
 #include "engine/arguments.h"
 #include "engine/engine.h"
 #include "tutti/communicator.h"
 
 namespace tutti::detail {
+
+class StagedCall;
+class StagingPool;
 
 class HostStaging {
  public:
@@ -23,11 +26,11 @@ class HostStaging {
   HostStaging(const HostStaging&) = delete;
   HostStaging& operator=(const HostStaging&) = delete;
 
-  // If the buffers are device memory, replaces them by their copies in host memory and returns the staged call.
-  // Returns null if they are host memory. Errors: kInvalidArgument (some buffers are device memory and some host
-  // memory; the stream does not fit), kUnsupported, kSystem.
-  Result<std::shared_ptr<StagedCall>> stage(CheckedCall& checked, const CallOptions& options);
-  Result<std::shared_ptr<StagedCall>> stage(CheckedExchange& exchange, const CallOptions& options);
+  // If the buffers are device memory, replaces them by their copies in host memory and returns the start condition of
+  // the operation. Returns null if they are host memory. Errors: kInvalidArgument (some buffers are device memory and
+  // some host memory; the stream does not fit), kUnsupported, kSystem.
+  Result<std::shared_ptr<StartCondition>> stage(CheckedCall& checked, const CallOptions& options);
+  Result<std::shared_ptr<StartCondition>> stage(CheckedExchange& exchange, const CallOptions& options);
 
   // Whether the buffer is device memory. Requires that the CUDA driver is loaded.
   static bool is_device_memory(const void* data, std::size_t bytes);
@@ -42,7 +45,6 @@ class HostStaging {
   static Status submit(Engine& engine, const std::shared_ptr<Operation>& operation, Engine::Progress progress);
 
  private:
-  std::shared_ptr<StagedCall> new_call();
   static Status submit_segment(Engine& engine, const std::shared_ptr<Operation>& operation, Engine::Progress progress);
 
   const cuda::Driver& driver_;

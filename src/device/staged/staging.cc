@@ -12,13 +12,8 @@
 namespace tutti::detail {
 namespace {
 
-constexpr std::size_t kBufferAlignment = 4096;  // peers on this machine access buffers in place, by whole cache lines
-// The value of the flag that releases the streams.
-constexpr std::uint32_t kGoOn = 1;
 // Only one in kLooks calls of finished() queries the driver.
 constexpr std::uint32_t kLooks = 64;
-
-std::size_t aligned(std::size_t bytes) { return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment; }
 
 // Whether the result of a query means that the context is lost. The driver may have forgotten the handles of a
 // context that is gone, so invalid handles count as well.
@@ -38,7 +33,7 @@ StagedCall::~StagedCall() {
     if (part.fork && !retires_) pool_->give_back(part.context, *std::move(part.fork));
     if (part.fork && retires_) pool_->retire(*std::move(part.fork));
   }
-  retires_ ? pool_->retire(std::move(block_)) : pool_->give_back(std::move(block_));
+  retires_ ? pool_->retire(buffers_.take_block()) : pool_->give_back(buffers_.take_block());
 }
 
 // Returns the part for a stream and a context. Adds it if it does not exist yet.
@@ -82,35 +77,18 @@ Result<std::size_t> StagedCall::part_of(const cuda::PointerInfo& where, cuda::CU
 Result<std::size_t> StagedCall::add(const cuda::PointerInfo& where, void* stream, const void* data, std::size_t bytes) {
   auto part = part_of(where, static_cast<cuda::CUstream>(stream));
   if (!part) return part.error();
-  const std::size_t offset =
-      buffers_.empty() ? kBufferAlignment : aligned(buffers_.back().offset + buffers_.back().bytes);
-  buffers_.push_back(
-      {.device = reinterpret_cast<std::uintptr_t>(data), .offset = offset, .bytes = bytes, .part = *part});
-  return buffers_.size() - 1;
+  return buffers_.add(data, bytes, *part);
 }
 
-void StagedCall::copy_in(std::size_t buffer, std::size_t offset, std::size_t bytes) {
-  if (bytes > 0) copies_in_.push_back({.buffer = buffer, .offset = offset, .bytes = bytes});
-}
-
-void StagedCall::copy_out(std::size_t buffer, std::size_t offset, std::size_t bytes) {
-  if (bytes > 0) copies_out_.push_back({.buffer = buffer, .offset = offset, .bytes = bytes});
-}
-
-// The flag is at the start of the block, before the buffers.
 Status StagedCall::allocate() {
   const cuda::RelaxedCapture relaxed(driver_);
-  auto block = pool_->take(buffers_.back().offset + buffers_.back().bytes, parts_.front().device);
-  if (!block) return block.error();
-  block_ = std::move(*block);
-  word_ = new (block_.window->data()) std::atomic<std::uint32_t>(0);  // constructed in the block
-  return {};
+  return buffers_.allocate(*pool_, parts_.front().device);
 }
 
 void StagedCall::submit_later(std::shared_ptr<EngineHandle> handle, std::shared_ptr<Operation> operation) {
   const std::scoped_lock lock(mutex_);
-  handle_ = std::move(handle);
-  operation_ = std::move(operation);
+  outcome_.handle = std::move(handle);
+  outcome_.operation = std::move(operation);
 }
 
 Status StagedCall::enqueue() {
@@ -141,11 +119,11 @@ Status StagedCall::enqueue(std::size_t number) {
   auto event = pool_->take_event(part.context);
   if (!event) return event.error();
   part.event.emplace(std::move(*event));
-  TUTTI_TRY(copy(CopyDirection::kIn, number, part.stream));
+  TUTTI_TRY(buffers_.enqueue(driver_, StagedBuffers::Direction::kIn, number, part.stream));
   auto ticket = call_back(number, part.stream, on_staged);
   if (!ticket) return ticket.error();
   part.staged = *ticket;
-  auto stream = stream_of_output(part);
+  auto stream = part.stream_of_output(driver_, *pool_);
   if (!stream) return stream.error();
   return enqueue_output(number, *stream);
 }
@@ -154,23 +132,23 @@ Status StagedCall::enqueue(std::size_t number) {
 // flags is also ordered by events if it runs on one device, because streams may share a hardware queue. Therefore
 // the copies out wait for the copies in by an event. This also orders them behind everything that the caller's
 // stream does with the output before the call.
-Result<cuda::CUstream> StagedCall::stream_of_output(Part& part) {
-  if (part.out == nullptr) return part.stream;
-  auto fork = pool_->take_event(part.context);
-  if (!fork) return fork.error();
-  part.fork.emplace(std::move(*fork));
-  TUTTI_TRY(part.fork->record(part.stream));
-  TUTTI_TRY(driver_.check(driver_.api().stream_wait_event(part.out, part.fork->handle(), 0),
-                          "making copies out wait for copies in"));
-  return part.out;
+Result<cuda::CUstream> StagedCall::Part::stream_of_output(const cuda::Driver& driver, StagingPool& pool) {
+  if (out == nullptr) return stream;
+  auto taken = pool.take_event(context);
+  if (!taken) return taken.error();
+  fork.emplace(std::move(*taken));
+  TUTTI_TRY(fork->record(stream));
+  TUTTI_TRY(
+      driver.check(driver.api().stream_wait_event(out, fork->handle(), 0), "making copies out wait for copies in"));
+  return out;
 }
 
 Status StagedCall::enqueue_output(std::size_t number, cuda::CUstream stream) {
   Part& part = parts_[number];
-  const cuda::CUdeviceptr word = block_.pin->device_address();
-  TUTTI_TRY(driver_.check(driver_.api().stream_wait_value32(stream, word, kGoOn, cuda::kWaitEqual),
-                          "making the stream wait for the ranks"));
-  TUTTI_TRY(copy(CopyDirection::kOut, number, stream));
+  TUTTI_TRY(driver_.check(
+      driver_.api().stream_wait_value32(stream, buffers_.flag_address(), StagedBuffers::kGoOn, cuda::kWaitEqual),
+      "making the stream wait for the ranks"));
+  TUTTI_TRY(buffers_.enqueue(driver_, StagedBuffers::Direction::kOut, number, stream));
   auto ticket = call_back(number, stream, on_finished);
   if (!ticket) return ticket.error();
   part.finished = *ticket;
@@ -201,20 +179,6 @@ Status StagedCall::join() {
                        "making the stream wait for its output");
 }
 
-Status StagedCall::copy(CopyDirection direction, std::size_t part, cuda::CUstream stream) {
-  const bool in = direction == CopyDirection::kIn;
-  for (const Copy& copy : in ? copies_in_ : copies_out_) {
-    const StagedBuffer& buffer = buffers_[copy.buffer];
-    if (buffer.part != part) continue;
-    std::byte* host = staged(copy.buffer) + copy.offset;
-    const cuda::CUdeviceptr device = buffer.device + copy.offset;
-    const cuda::CUresult result = in ? driver_.api().memcpy_dtoh_async(host, device, copy.bytes, stream)
-                                     : driver_.api().memcpy_htod_async(device, host, copy.bytes, stream);
-    TUTTI_TRY(driver_.check(result, in ? "copying a call's input from the device" : "copying its output back"));
-  }
-  return {};
-}
-
 Result<std::uint64_t> StagedCall::call_back(std::size_t part, cuda::CUstream stream, cuda::CUhostFn function) {
   const auto use = captured_ ? StagingPool::Use::kInEachReplay : StagingPool::Use::kOnce;
   StagingPool::Ticket& ticket = pool_->issue(shared_from_this(), part, use);
@@ -239,7 +203,7 @@ void StagedCall::on_finished(void* user_data) {
   std::shared_ptr<StagedCall> call = StagingPool::use(ticket);
   if (call == nullptr) return;
   if (call->captured_) {
-    call->word_->store(0, std::memory_order_release);  // reset for the next replay
+    call->buffers_.reset_flag();
   } else {
     call->to_finish_.fetch_sub(1, std::memory_order_acq_rel);
   }
@@ -256,8 +220,9 @@ void StagedCall::submit() noexcept {
   try {
     {
       const std::scoped_lock lock(mutex_);
-      handle = handle_;
-      if (operation_ != nullptr) operation = captured_ ? operation_->again() : std::exchange(operation_, nullptr);
+      handle = outcome_.handle;
+      if (outcome_.operation != nullptr)
+        operation = captured_ ? outcome_.operation->again() : std::exchange(outcome_.operation, nullptr);
     }
     if (handle == nullptr) return pool_->ring();
     // The call failed when it was made, or its communicator has ended.
@@ -278,17 +243,16 @@ void StagedCall::submit() noexcept {
 void StagedCall::forget() {
   std::shared_ptr<Operation> operation;  // destroyed after unlocking, because it may be the last owner of this call
   const std::scoped_lock lock(mutex_);
-  operation = std::exchange(operation_, nullptr);
+  operation = std::exchange(outcome_.operation, nullptr);
 }
 
-// Queries the event of a part.
-cuda::CUresult StagedCall::ask(const Part& part) const {
-  const cuda::DriverApi& api = driver_.api();
-  cuda::CUresult result = api.ctx_push_current(part.context);
+cuda::CUresult StagedCall::Part::ask(const cuda::Driver& driver) const {
+  const cuda::DriverApi& api = driver.api();
+  cuda::CUresult result = api.ctx_push_current(context);
   if (result != cuda::CUresult::kSuccess) return result;
   {
-    const cuda::RelaxedCapture relaxed(driver_);
-    result = api.event_query(part.event->handle());
+    const cuda::RelaxedCapture relaxed(driver);
+    result = api.event_query(event->handle());
   }
   cuda::CUcontext popped = nullptr;
   static_cast<void>(api.ctx_pop_current(&popped));
@@ -299,7 +263,7 @@ void StagedCall::look() {
   const std::scoped_lock lock(looking_);
   for (const Part& part : parts_) {
     if (!part.event || part.staged == 0) continue;  // nothing of it was put into the stream
-    const cuda::CUresult answer = ask(part);
+    const cuda::CUresult answer = part.ask(driver_);
     if (says_lost(answer)) give_up(part, answer);
   }
 }
@@ -321,12 +285,12 @@ void StagedCall::give_up(const Part& part, cuda::CUresult why) {
   });
   {
     const std::scoped_lock lock(mutex_);
-    const bool news = !lost_;
-    if (news) lost_ = copy_of(error);
-    const std::shared_ptr<Operation> unsubmitted = captured_ ? nullptr : std::exchange(operation_, nullptr);
-    if (news && (ended_ || captured_ || unsubmitted != nullptr)) report(*lost_);
+    const bool news = !outcome_.lost;
+    if (news) outcome_.lost = copy_of(error);
+    const std::shared_ptr<Operation> unsubmitted = captured_ ? nullptr : std::exchange(outcome_.operation, nullptr);
+    if (news && (outcome_.ended || captured_ || unsubmitted != nullptr)) report(*outcome_.lost);
     if (unsubmitted != nullptr) {
-      unsubmitted->result = copy_of(*lost_);
+      unsubmitted->result = copy_of(*outcome_.lost);
       unsubmitted->done.store(true, std::memory_order_release);
     }
   }
@@ -335,25 +299,21 @@ void StagedCall::give_up(const Part& part, cuda::CUresult why) {
 
 // Hold mutex_.
 void StagedCall::report(const Error& error) noexcept {
-  if (captured_ || !std::exchange(reported_, true)) pool_->report(error);
+  if (captured_ || !std::exchange(outcome_.reported, true)) pool_->report(error);
 }
-
-void StagedCall::release_streams() { word_->store(kGoOn, std::memory_order_release); }
-
-void StagedCall::cancel() { release_streams(); }
 
 std::optional<Error> StagedCall::lost() {
   look();
   const std::scoped_lock lock(mutex_);
-  if (!lost_) return std::nullopt;
-  return copy_of(*lost_);
+  if (!outcome_.lost) return std::nullopt;
+  return copy_of(*outcome_.lost);
 }
 
 void StagedCall::ended(const Status& result) noexcept {
   {
     const std::scoped_lock lock(mutex_);
-    ended_ = true;
-    const Error* error = lost_ ? &*lost_ : nullptr;
+    outcome_.ended = true;
+    const Error* error = outcome_.lost ? &*outcome_.lost : nullptr;
     if (!result.ok()) error = &result.error();
     if (error != nullptr) report(*error);
   }
@@ -363,7 +323,7 @@ void StagedCall::ended(const Status& result) noexcept {
 void StagedCall::dropped() noexcept {
   {
     const std::scoped_lock lock(mutex_);
-    ended_ = true;
+    outcome_.ended = true;
   }
   release_streams();
 }
@@ -377,7 +337,7 @@ bool StagedCall::finished() {
 
 Status StagedCall::outcome() {
   const std::scoped_lock lock(mutex_);
-  if (lost_) return copy_of(*lost_);
+  if (outcome_.lost) return copy_of(*outcome_.lost);
   return {};
 }
 

@@ -34,6 +34,7 @@
 #include "cuda/driver.h"
 #include "cuda/pointer.h"
 #include "cuda/resources.h"
+#include "device/staged/staged_buffers.h"
 #include "device/staged/staging_pool.h"
 #include "engine/engine_handle.h"
 #include "engine/operation.h"
@@ -52,13 +53,10 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
   // memory's context). Returns the number of the buffer. Errors: kInvalidArgument (a stream of another context),
   // kUnsupported (a captured call that uses several contexts).
   Result<std::size_t> add(const cuda::PointerInfo& where, void* stream, const void* data, std::size_t bytes);
-  // Bytes [offset, offset + bytes) of a buffer are copied to host memory before the call, or back to the device
-  // after it.
-  void copy_in(std::size_t buffer, std::size_t offset, std::size_t bytes);
-  void copy_out(std::size_t buffer, std::size_t offset, std::size_t bytes);
+  // For the copies of each buffer, and their memory.
+  StagedBuffers& buffers() { return buffers_; }
   // Allocates the host memory. Call it once, after all buffers were added. Errors: kSystem.
   Status allocate();
-  std::byte* staged(std::size_t buffer) const { return block_.window->data() + buffers_[buffer].offset; }
 
   // captured(): the call is captured in a graph. submits_itself(): the streams submit the call when they reach it,
   // and the caller must not submit it.
@@ -74,8 +72,8 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
   // Puts all copies, waits and callbacks into the streams. Call it once. After an error the streams continue, and
   // nothing is staged.
   Status enqueue();
-  // Releases the streams, because the operation will not be submitted.
-  void cancel();
+  // Releases the streams, because the operation has ended or will not be submitted.
+  void release_streams() { buffers_.release_streams(); }
 
   bool open() const override { return captured_ || to_stage_.load(std::memory_order_acquire) == 0; }
   std::optional<Error> lost() override;
@@ -91,18 +89,6 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
   void forget();
 
  private:
-  // One buffer of device memory that the call uses, and its copy in the block.
-  struct StagedBuffer {
-    std::uint64_t device = 0;  // device address
-    std::size_t offset = 0;    // offset of the copy in the block
-    std::size_t bytes = 0;
-    std::size_t part = 0;  // index into parts_
-  };
-  struct Copy {
-    std::size_t buffer = 0;
-    std::size_t offset = 0;  // offset in the buffer
-    std::size_t bytes = 0;
-  };
   struct Part {  // the work of the call in one stream
     cuda::CUstream stream = nullptr;
     cuda::CUcontext context = nullptr;
@@ -113,44 +99,44 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
     // Ticket numbers of its callbacks; 0: none was issued.
     std::uint64_t staged = 0;
     std::uint64_t finished = 0;
+
+    // Queries the event.
+    cuda::CUresult ask(const cuda::Driver& driver) const;
+    // Returns the stream of the copies out, which waits for the copies in.
+    Result<cuda::CUstream> stream_of_output(const cuda::Driver& driver, StagingPool& pool);
+  };
+  // The operation, and how it ended.
+  struct Outcome {
+    std::shared_ptr<EngineHandle> handle;  // shared by the communicator's calls
+    // The operation that the streams submit; of a captured call, the model that each replay copies.
+    std::shared_ptr<Operation> operation;
+    bool ended = false;
+    bool reported = false;
+    std::optional<Error> lost;
   };
   Result<std::size_t> part_of(const cuda::PointerInfo& where, cuda::CUstream stream);
   Status enqueue(std::size_t part);
-  Result<cuda::CUstream> stream_of_output(Part& part);
   Status enqueue_output(std::size_t part, cuda::CUstream stream);
-  enum class CopyDirection : std::uint8_t { kIn, kOut };
-  Status copy(CopyDirection direction, std::size_t part, cuda::CUstream stream);
   Result<std::uint64_t> call_back(std::size_t part, cuda::CUstream stream, cuda::CUhostFn function);
-  cuda::CUresult ask(const Part& part) const;
   void give_up(const Part& part, cuda::CUresult why);
   void report(const Error& error) noexcept;
   void submit() noexcept;
-  void release_streams();
   static void on_staged(void* self);
   static void on_finished(void* self);
 
   const cuda::Driver& driver_;
   const std::shared_ptr<StagingPool> pool_;  // shared by all calls, because streams may outlive the communicator
   std::vector<Part> parts_;
-  std::vector<StagedBuffer> buffers_;
-  std::vector<Copy> copies_in_;
-  std::vector<Copy> copies_out_;
-  StagingPool::Block block_;
-  std::atomic<std::uint32_t>* word_ = nullptr;  // the flag for which the streams wait; at the start of the block
-  std::atomic<std::size_t> to_stage_{0};        // number of parts that have not copied their input yet
+  StagedBuffers buffers_;
+  std::atomic<std::size_t> to_stage_{0};  // number of parts that have not copied their input yet
   std::atomic<std::size_t> to_finish_{0};
   std::atomic<std::uint32_t> asked_{0};  // number of calls of finished()
   bool captured_ = false;
   bool retires_ = false;  // not all of the call could be put into the streams, or the streams will not reach it
   std::mutex looking_;    // only one thread at a time runs look()
-  // Guards the members below. Not held while the driver is called, because callbacks lock it.
+  // Guards outcome_. Not held while the driver is called, because callbacks lock it.
   std::mutex mutex_;
-  std::shared_ptr<EngineHandle> handle_;  // shared by the communicator's calls
-  // The operation that the streams submit; of a captured call, the model that each replay copies.
-  std::shared_ptr<Operation> operation_;
-  bool ended_ = false;
-  bool reported_ = false;
-  std::optional<Error> lost_;
+  Outcome outcome_;
 };
 
 }  // namespace tutti::detail
