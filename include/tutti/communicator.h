@@ -151,12 +151,6 @@ struct PlanUse {
   std::size_t max_bytes = SIZE_MAX;
 };
 
-// Bytes of GPU memory that a communicator holds.
-struct DeviceMemoryUse {
-  std::uint64_t suspendable = 0;  // freed by suspend()
-  std::uint64_t lasting = 0;      // held until the communicator is destroyed
-};
-
 // Any collective, as a value for run(), start() and Group::add(). The functions of Communicator describe each
 // collective and its buffers. Fields that the collective does not use are ignored.
 struct CollectiveCall {
@@ -420,7 +414,8 @@ class TUTTI_API Communicator {
   // which then remain suspended.
   Status suspend();
   Status resume();
-  DeviceMemoryUse device_memory_use() const;  // local call
+  // Bytes of GPU memory that the communicator holds, all of which suspend() frees. A local call.
+  std::uint64_t device_memory_use() const;
 
   // Returns, and clears, the first error of a call on device memory that failed after the call had returned.
   Status async_status();

@@ -233,10 +233,7 @@ nb::object register_memory(const PyCommunicator& self, std::uintptr_t address, s
       value_or_raise(unlocked([&] { return communicator.register_memory(write_address(address), bytes); })));
 }
 
-nb::tuple device_memory_use(const PyCommunicator& self) {
-  const DeviceMemoryUse use = (*self).device_memory_use();
-  return nb::make_tuple(use.suspendable, use.lasting);
-}
+std::uint64_t device_memory_use(const PyCommunicator& self) { return (*self).device_memory_use(); }
 
 std::optional<double> predicted_us(const PyCommunicator& self, int kind, std::size_t count, int dtype, int algorithm) {
   CallArguments arguments;

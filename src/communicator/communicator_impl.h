@@ -154,7 +154,7 @@ class CommunicatorImpl {
   Status async_status();
   Status suspend();
   Status resume();
-  DeviceMemoryUse device_memory_use();
+  std::uint64_t device_memory_use();
   Status submit(const std::shared_ptr<Operation>& operation, Engine::Progress progress);
   // For a call that a GPU carries out: makes the call's stream wait for the call (LaunchGroup::settle()). Call it
   // after submit() and after everything else that the same thread submits with this call. Other operations need

@@ -104,7 +104,7 @@ Status Communicator::suspend() {
 Status Communicator::resume() {
   return impl_->guarded([&] { return impl_->resume(); });
 }
-DeviceMemoryUse Communicator::device_memory_use() const { return impl_->device_memory_use(); }
+std::uint64_t Communicator::device_memory_use() const { return impl_->device_memory_use(); }
 Status Communicator::async_status() {
   return guarded("async_status", [&] { return impl_->async_status(); });
 }

@@ -68,10 +68,9 @@ Status CommunicatorImpl::resume() {
   return {};
 }
 
-DeviceMemoryUse CommunicatorImpl::device_memory_use() {
+std::uint64_t CommunicatorImpl::device_memory_use() {
   const std::scoped_lock lock(device_mutex_);
-  if (device_executor_ == nullptr) return {};
-  return {.suspendable = device_executor_->resources().memory_bytes(), .lasting = 0};
+  return device_executor_ == nullptr ? 0 : device_executor_->resources().memory_bytes();
 }
 
 }  // namespace tutti::detail

@@ -237,12 +237,11 @@ TUTTI_NCCL(ncclResult_t, CommMemStats, ncclComm_t comm, ncclCommMemStat_t stat, 
     if (found->communicator == nullptr) {
       return fail(ncclInvalidArgument, "ncclCommMemStats: the communicator was not made yet");
     }
-    const DeviceMemoryUse use = found->communicator->device_memory_use();
     switch (stat) {
-      case ncclStatGpuMemSuspend: *value = use.suspendable; return ncclSuccess;
+      case ncclStatGpuMemSuspend:
+      case ncclStatGpuMemTotal: *value = found->communicator->device_memory_use(); return ncclSuccess;
       case ncclStatGpuMemSuspended: *value = found->phase == Phase::kSuspended ? 1 : 0; return ncclSuccess;
-      case ncclStatGpuMemPersist: *value = use.lasting; return ncclSuccess;
-      case ncclStatGpuMemTotal: *value = use.suspendable + use.lasting; return ncclSuccess;
+      case ncclStatGpuMemPersist: *value = 0; return ncclSuccess;  // suspending frees all of it
     }
     return fail(ncclInvalidArgument,
                 fmt::format("ncclCommMemStats: statistic {} does not exist", static_cast<int>(stat)));
