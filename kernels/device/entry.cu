@@ -7,7 +7,6 @@
 #include "kernels/device/plain.h"
 
 using tutti::device::CopyWork;
-using tutti::device::FillWork;
 using tutti::device::Launch;
 using tutti::device::PlainWork;
 using tutti::device::Protocol;
@@ -25,7 +24,7 @@ TUTTI_KERNEL tutti_evaluate_ll128(const __grid_constant__ Launch launch) {
   tutti::device::evaluate<Protocol::kLl128>(launch);
 }
 
+// For benchmarks and tests.
 TUTTI_KERNEL tutti_reduce(const __grid_constant__ PlainWork work) { tutti::device::reduce_plain(work); }
-TUTTI_KERNEL tutti_fill(const __grid_constant__ FillWork work) { tutti::device::fill(work); }
 TUTTI_KERNEL tutti_copy(const __grid_constant__ CopyWork work) { tutti::device::copy(work); }
 TUTTI_KERNEL tutti_empty() {}

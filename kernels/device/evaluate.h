@@ -30,8 +30,9 @@ class Evaluator {
  public:
   TUTTI_DEVICE explicit Evaluator(Shared& shared) : shared_(shared), call_(shared.call) {}
 
-  // The parts of a run and of a step are separate functions. Otherwise the compiler would keep values of one part in
-  // registers during the others, and the loops of `move` need all registers.
+  // The class has more than 40 members, because its data members are registers of a thread, and objects in registers
+  // cannot refer to each other. The parts of a run and of a step are separate functions: otherwise the compiler would
+  // keep values of one part in registers during the others, and the loops of `move` need all registers.
   TUTTI_DEVICE void run(const Launch& launch) {
     if (!start(launch)) return;
     const bool on = kSimple && only_sums(call_.arithmetic) ? run_steps<Moves::kSums>() : run_steps<Moves::kAny>();
@@ -79,7 +80,6 @@ class Evaluator {
     return array_at<PackedPort>(program_, program_->ports_at)[shared_.channel.first_port + p];
   }
 
-  // Returns false if there is nothing to run.
   TUTTI_DEVICE bool begin(bool resumes) {
     tile_ = shared_.state.tile;
     step_index_ = shared_.state.step;

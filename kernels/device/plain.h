@@ -1,5 +1,6 @@
-// Kernels without connections: a reduction, a copy and a fill that use the whole grid. They are used by benchmarks
-// and for calls with a single rank. Each function is the body of a kernel and is called by every thread of the grid.
+// Kernels without connections: a reduction and a copy that use the whole grid. Only benchmarks and tests launch them
+// (bench/gpu, tests/device), to measure and check on a GPU the loops of reduce.h that the evaluator runs. Each function
+// is the body of a kernel and is called by every thread of the grid.
 #pragma once
 
 #include <cstdint>
@@ -26,14 +27,6 @@ TUTTI_DEVICE void copy(const CopyWork& work) {
   const Team team = whole_grid();
   for (std::uint64_t i = team.thread; i < work.words; i += team.threads)
     port::store16(work.destination + i * kWordBytes, port::load16(work.source + i * kWordBytes));
-}
-
-TUTTI_DEVICE void fill(const FillWork& work) {
-  const Team team = whole_grid();
-  const auto low = static_cast<std::uint32_t>(work.pattern);
-  const auto high = static_cast<std::uint32_t>(work.pattern >> 32);
-  for (std::uint64_t i = team.thread; i < work.words; i += team.threads)
-    port::store16(work.destination + i * kWordBytes, Word16{low, high, low, high});
 }
 
 }  // namespace tutti::device

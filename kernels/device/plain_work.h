@@ -33,10 +33,4 @@ struct CopyWork {
   std::uint64_t words;
 };
 
-struct FillWork {
-  std::byte* destination;  // aligned to 16 bytes
-  std::uint64_t words;     // of 16 bytes each
-  std::uint64_t pattern;   // repeated twice in each word
-};
-
 }  // namespace tutti::device

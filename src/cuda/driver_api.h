@@ -4,7 +4,8 @@
 // describes the functions.
 //
 // Each function is looked up with the version of CUDA that introduced the prototype below, because a driver supports
-// all old versions of a function.
+// all old versions of a function. It has about a hundred members, one for each function that Tutti calls, because it is
+// a plain table without methods.
 #pragma once
 
 #include "cuda/driver_types.h"

@@ -117,7 +117,6 @@ void register_device_kernels(const cuda::fake::Control& control, const FakeDevic
   add("tutti_evaluate_ll", &device::evaluate<Protocol::kLl>);
   add("tutti_evaluate_ll128", &device::evaluate<Protocol::kLl128>);
   add("tutti_reduce", &device::reduce_plain);
-  add("tutti_fill", &device::fill);
   add("tutti_copy", &device::copy);
   const auto empty = [runner](const FakeLaunch& launch) { return runner->run("tutti_empty", launch, [] {}); };
   control.register_kernel({"tutti_empty", {}, empty, kMaxThreads});

@@ -27,13 +27,13 @@ TEST_F(DevicePlain, TheImageOfEveryBuildHasTheLibrarysKernels) {
       << "the device code of the library was linked instead of the fake text";
   const cuda::Module module = load_module();
   for (const char* name : {"tutti_evaluate_simple", "tutti_evaluate_ll", "tutti_evaluate_ll128", "tutti_reduce",
-                           "tutti_fill", "tutti_copy", "tutti_empty"})
+                           "tutti_copy", "tutti_empty"})
     EXPECT_TRUE(module.function(name).ok()) << name;
   EXPECT_FALSE(module.function("tutti_evaluate").ok());
 }
 
 // The launch has more blocks than can be resident (FAKE_CUDA_BLOCKS), so some of them run after others have finished.
-TEST_F(DevicePlain, FillAndCopyReachEveryWord) {
+TEST_F(DevicePlain, CopyReachesEveryWord) {
   constexpr std::uint64_t kWords = 64 * 512 + 7;
   constexpr std::uint64_t kBytes = kWords * 16;
   const cuda::Module module = load_module();
@@ -41,13 +41,13 @@ TEST_F(DevicePlain, FillAndCopyReachEveryWord) {
   const auto from = good(cuda::DeviceMemory::allocate(driver(), kBytes));
   const auto to = good(cuda::DeviceMemory::allocate(driver(), kBytes + 16));
   constexpr std::uint64_t kPattern = 0x0123456789ABCDEF;
-  const device::FillWork fill{on_device(from.address()), kWords, kPattern};
-  ASSERT_EQ(
-      launch_kernel(driver(), module, "tutti_fill", {64, 512 / (kSizeDivisor * kSizeDivisor)}, stream.handle(), fill),
-      CUresult::kSuccess);
+  const std::vector<std::uint64_t> source(kBytes / 8, kPattern);
+  upload(source.data(), kBytes, from.address(), stream);
   ASSERT_EQ(api().memset_d8_async(to.address(), 0, kBytes + 16, stream.handle()), CUresult::kSuccess);
   const device::CopyWork copy{on_device(from.address()), on_device(to.address()), kWords};
-  ASSERT_EQ(launch_kernel(driver(), module, "tutti_copy", {3, 96}, stream.handle(), copy), CUresult::kSuccess);
+  ASSERT_EQ(
+      launch_kernel(driver(), module, "tutti_copy", {64, 512 / (kSizeDivisor * kSizeDivisor)}, stream.handle(), copy),
+      CUresult::kSuccess);
   std::vector<std::uint64_t> result(kBytes / 8 + 2);
   download(to.address(), result.data(), kBytes + 16, stream);
   std::vector<std::uint64_t> expected(kBytes / 8, kPattern);
@@ -91,13 +91,13 @@ TEST_F(DevicePlain, BlocksThatEntryCuDoesNotAllowAreRefused) {
     const auto scope = good(cuda::ContextScope::enter(driver(), lent));
     const cuda::Module module = load_module();
     const auto stream = good(cuda::Stream::create(driver()));
-    const auto fill = [&](unsigned threads) {
-      return launch_kernel(driver(), module, "tutti_fill", {1, threads}, stream.handle(), device::FillWork{});
+    const auto copy = [&](unsigned threads) {
+      return launch_kernel(driver(), module, "tutti_copy", {1, threads}, stream.handle(), device::CopyWork{});
     };
-    EXPECT_EQ(fill(544), CUresult::kInvalidValue);
-    EXPECT_EQ(fill(512), CUresult::kSuccess);
+    EXPECT_EQ(copy(544), CUresult::kInvalidValue);
+    EXPECT_EQ(copy(512), CUresult::kSuccess);
     EXPECT_TRUE(stream.synchronize().ok());
-    EXPECT_EQ(fill(33), CUresult::kSuccess);  // a real device would run the kernel, with a wrong result
+    EXPECT_EQ(copy(33), CUresult::kSuccess);  // a real device would run the kernel, with a wrong result
     EXPECT_FALSE(stream.synchronize().ok());
   }
   fake().destroy_context(lent);
