@@ -144,6 +144,8 @@ class Seal {
 
 std::string frame(std::string_view body);
 std::uint32_t frame_length(const std::array<char, 4>& header);
+// The body of a frame: its kind, followed by `content`.
+std::string with_kind(char kind, std::string_view content);
 
 // Makes a text from an untrusted sender safe to print on a terminal: at most 300 characters, all of them printable.
 std::string harmless(std::string_view text);

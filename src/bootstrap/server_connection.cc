@@ -48,6 +48,31 @@ void ServerConnection::close() {
   socket.close(ignored);
   reading_ = {};
   writing_ = {};
+  when_sent_ = {};
+}
+
+void ServerConnection::read_frame(std::size_t longest, Done done) {
+  read(asio::buffer(header), [this, longest, done = std::move(done)](error_code error) {
+    if (error) return done(error);
+    const std::size_t length = wire::frame_length(header);
+    body.assign(length > longest ? 0 : length, '\0');
+    if (length > longest) return done(asio::error::message_size);
+    read(asio::buffer(body), done);
+  });
+}
+
+void ServerConnection::send(std::shared_ptr<const Body> frame) {
+  push(std::move(frame));
+  if (outbox.size() == 1) write_next();
+}
+
+void ServerConnection::write_next() {
+  write([this](error_code error) {
+    outbox.pop_front();
+    if (error) outbox.clear();  // the pending read reports the error, too
+    if (!outbox.empty()) return write_next();
+    if (const Done done = std::exchange(when_sent_, {})) done(error);
+  });
 }
 
 void ServerConnection::finish(Pending& pending, error_code error) {

@@ -1,5 +1,6 @@
-// ServerConnection: one connection of a RendezvousServer, with the queue of frames to be sent on it. After
-// encrypt() the data is sent over TLS. Only the server's thread uses it.
+// ServerConnection: one connection of a RendezvousServer: it reads and sends frames, and has the queue of frames to be
+// sent. After encrypt() the data is sent over TLS. RankConnection: a ServerConnection, and the server's knowledge about
+// the rank at its other end. Only the server's thread uses them.
 #pragma once
 
 // clang-format off
@@ -54,6 +55,16 @@ struct ServerConnection : std::enable_shared_from_this<ServerConnection> {
   bool altered() const { return altered_; }
   void close();
 
+  // Reads the next frame, of at most `longest` bytes, into `body`. If it is longer, `done` gets message_size, `body` is
+  // empty, and no further frame can be read.
+  void read_frame(std::size_t longest, Done done);
+  // Puts a frame into the queue and sends the queue. If a write fails, the queue is dropped.
+  void send(std::shared_ptr<const Body> frame);
+  void send(std::string text) { send(std::make_shared<const Body>(std::move(text))); }
+  // Calls `done` once, when the queue becomes empty the next time, with the error of the last write. Call it before
+  // send().
+  void when_sent(Done done) { when_sent_ = std::move(done); }
+
   // Appends a frame to the queue. The frame is sealed if the handshake has created the seals.
   void push(std::shared_ptr<const Body> what) {
     OutgoingFrame frame{.body = std::move(what)};
@@ -74,19 +85,10 @@ struct ServerConnection : std::enable_shared_from_this<ServerConnection> {
 
   boost::asio::ip::tcp::socket socket;
   boost::asio::steady_timer timer;
-  std::uint64_t number = 0;  // numbers the connections in the order of their arrival
-  wire::Hello hello;
-  wire::Nonce nonce{};                           // the nonce of the challenge
   std::optional<wire::Seal> to_server, to_rank;  // set when the rank has proved that it has the key
-  std::int32_t rank = -1;                        // -1 until the rank is admitted
-  std::optional<wire::RankInfo> proved;          // of a rank that waits for TLS to begin
-  bool same_machine = false;                     // the rank is on this machine
-  bool has_quit = false;
-  bool refused = false;
-  std::optional<std::string> blob;  // of the current round
-  std::array<char, 4> header{};
-  std::string body;
-  std::deque<OutgoingFrame> outbox;  // at most: challenge, welcome, a result, a failure
+  std::array<char, 4> header{};                  // length of the frame that is being read
+  std::string body;                              // the frame that was read last
+  std::deque<OutgoingFrame> outbox;              // at most: challenge, welcome, a result, a failure
 
  private:
   struct Pending {
@@ -99,6 +101,7 @@ struct ServerConnection : std::enable_shared_from_this<ServerConnection> {
   void pump_write();
   void wait(boost::asio::ip::tcp::socket::wait_type what, bool& waits);
   void finish(Pending& pending, boost::system::error_code error);
+  void write_next();
 
   std::unique_ptr<TlsSession> tls_;
   boost::asio::mutable_buffer into_;
@@ -106,6 +109,19 @@ struct ServerConnection : std::enable_shared_from_this<ServerConnection> {
   // True while the connection waits for the socket to become readable or writable.
   bool waits_to_read_ = false, waits_to_write_ = false;
   bool altered_ = false;
+  Done when_sent_;
+};
+
+struct RankConnection : ServerConnection {
+  using ServerConnection::ServerConnection;
+
+  std::uint64_t number = 0;  // numbers the connections in the order of their arrival
+  wire::Hello hello;
+  wire::Nonce nonce{};              // the nonce of the challenge
+  std::int32_t rank = -1;           // -1 until the rank is admitted
+  bool same_machine = false;        // the rank is on this machine
+  bool has_quit = false;            // the rank has announced that it leaves the set-up
+  std::optional<std::string> blob;  // its contribution to the current round
 };
 
 }  // namespace tutti::detail

@@ -4,6 +4,7 @@
 #include <utility>  // needed because Asio before 1.74 does not include it
 // clang-format on
 
+#include <algorithm>
 #include <exception>
 #include <mutex>
 #include <string>
@@ -24,17 +25,16 @@ void RendezvousServer::Core::leave() noexcept {
   if (!posted) io_.stop();  // the ranks see that their connections are closed
 }
 
-bool RendezvousServer::Core::ended_after_leave() {
-  std::unique_lock lock(owner_mutex_);
-  owner_released_.wait(lock, [this] { return owner_may_go_; });
-  return ended_;
+detail::OwnerWait::Outcome detail::OwnerWait::wait() {
+  std::unique_lock lock(mutex_);
+  released_.wait(lock, [this] { return outcome_ != Outcome::kWaiting; });
+  return outcome_;
 }
 
-void RendezvousServer::Core::release_owner(bool ended) {
-  const std::scoped_lock lock(owner_mutex_);
-  owner_may_go_ = true;
-  ended_ |= ended;
-  owner_released_.notify_all();
+void detail::OwnerWait::release(Outcome outcome) {
+  const std::scoped_lock lock(mutex_);
+  outcome_ = std::max(outcome_, outcome);
+  released_.notify_all();
 }
 
 RendezvousServer::RendezvousServer(std::shared_ptr<Core> core) : core_(std::move(core)) {}
@@ -46,7 +46,8 @@ void RendezvousServer::set_succeeded() { core_->set_succeeded(); }
 RendezvousServer::~RendezvousServer() {
   if (!thread_.joinable()) return;
   core_->leave();
-  core_->ended_after_leave() ? thread_.join() : thread_.detach();
+  const bool ended = core_->wait_after_leave() == detail::OwnerWait::Outcome::kEnded;
+  ended ? thread_.join() : thread_.detach();
 }
 
 Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(Listener listener,

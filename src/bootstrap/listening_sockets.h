@@ -1,0 +1,50 @@
+// ListeningSockets: the sockets on which a RendezvousServer accepts connections, one for each of its addresses. Either
+// all are open or none. Only the server's thread uses it, except for accept_error().
+#pragma once
+
+// clang-format off
+#include <utility>  // needed because Asio before 1.74 does not include it
+// clang-format on
+
+#include <atomic>
+#include <boost/asio.hpp>
+#include <deque>
+#include <functional>
+#include <vector>
+
+#include "bootstrap/rendezvous_server.h"
+
+namespace tutti::detail {
+
+class ListeningSockets {
+ public:
+  // Called for each new connection, and for each failed accept with its errno value.
+  using Accepted = std::function<void(boost::asio::ip::tcp::socket)>;
+  using Failed = std::function<void(int error)>;
+
+  // Needs at least one listener.
+  ListeningSockets(boost::asio::io_context& io, std::vector<Listener> listeners);
+
+  // Accepts connections from now on. After a failure, for example because no descriptor is free, it tries again a
+  // moment later, because some may be closed soon.
+  void start(Accepted accepted, Failed failed);
+  void close();
+  bool open() const { return sockets_.front().acceptor.is_open(); }
+  // The errno value with which the last accept failed, or 0 if it succeeded. Any thread may call it.
+  int accept_error() const { return accept_error_; }
+
+ private:
+  struct Socket {
+    explicit Socket(boost::asio::io_context& io) : acceptor(io), retry(io) {}
+    boost::asio::ip::tcp::acceptor acceptor;
+    boost::asio::steady_timer retry;
+  };
+  void accept_next(Socket& socket);
+
+  std::deque<Socket> sockets_;  // at least one
+  Accepted accepted_;
+  Failed failed_;
+  std::atomic<int> accept_error_ = 0;
+};
+
+}  // namespace tutti::detail
