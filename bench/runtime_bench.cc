@@ -62,13 +62,13 @@ void prepare_call(benchmark::State& state) {
                     .waiter = std::make_unique<AdaptiveWaiter>(WaitLimits{}),
                     .transport = std::move(ends[0]),
                     .plan_cache = std::make_shared<VerifiedPlanCache>(true)};
-  detail::CommunicatorImpl communicator(0, kRanks, std::move(world), std::chrono::seconds(1));
+  detail::CommunicatorImpl communicator({.rank = 0, .ranks = kRanks}, std::move(world), std::chrono::seconds(1));
   std::vector<float> data(static_cast<std::size_t>(state.range(0)) / sizeof(float));
   const CollectiveCall call{
       .kind = CollectiveKind::kAllReduce, .input = data.data(), .output = data.data(), .count = data.size()};
   for (auto _ : state) {
     const std::scoped_lock lock(communicator.submission_mutex());
-    auto operation = communicator.prepare(call, {});
+    auto operation = communicator.operations().prepare(call, {});
     if (!operation) return state.SkipWithError(operation.error().message.c_str());
     benchmark::DoNotOptimize(operation);
   }

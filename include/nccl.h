@@ -72,9 +72,7 @@ typedef enum {
   ncclInternalError = 3,
   ncclInvalidArgument = 4,
   ncclInvalidUsage = 5,
-  // Another rank ended, aborted or was refused, this rank aborted, or a message was damaged. Before version 2.30 also
-  // a timeout.
-  ncclRemoteError = 6,
+  ncclRemoteError = 6,  // a rank ended, aborted or was refused, or a message was damaged; before 2.30 also a timeout
   ncclInProgress = 7,  // a call on a non-blocking communicator is not complete yet; not an error
   ncclTimeout = 8,
   ncclNumResults = 9

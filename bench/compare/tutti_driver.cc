@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/collective_table.h"
 #include "bench/compare/harness.h"
 #include "tutti/tutti.h"
 
@@ -32,29 +33,11 @@ class TuttiLibrary : public Library {
 
  private:
   static CollectiveCall call_of(const Workload& workload, const Buffers& buffers) {
-    CollectiveCall call{.kind = workload.kind, .count = workload.block_elements()};
-    switch (workload.kind) {
-      case CollectiveKind::kAllReduce:
-      case CollectiveKind::kBroadcast:
-        call.input = call.output = buffers.main.data();
-        call.count = workload.elements();
-        break;
-      case CollectiveKind::kReduce:
-        call.input = buffers.main.data();
-        call.output = buffers.other.data();
-        call.count = workload.elements();
-        break;
-      case CollectiveKind::kAllGather:
-      case CollectiveKind::kGather:
-        call.input = buffers.other.data();
-        call.output = buffers.main.data();
-        break;
-      default:
-        call.input = buffers.main.data();
-        call.output = buffers.other.data();
-        break;
-    }
-    return call;
+    const CollectiveKind kind = workload.kind;
+    return {.kind = kind,
+            .input = (input_in_main(kind) ? buffers.main : buffers.other).data(),
+            .output = (output_in_main(kind) ? buffers.main : buffers.other).data(),
+            .count = has_blocks(kind) ? workload.block_elements() : workload.elements()};
   }
 
   Communicator& communicator_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/collective_table.h"
+
 namespace tutti::compare {
 namespace {
 
@@ -19,17 +21,6 @@ float sum_of(int ranks, std::size_t i) {
 // differ.
 float value_for(int from, int to, std::size_t i) { return value_of(from, i) + static_cast<float>(to); }
 
-bool has_blocks(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::kAllGather:
-    case CollectiveKind::kReduceScatter:
-    case CollectiveKind::kAllToAll:
-    case CollectiveKind::kGather:
-    case CollectiveKind::kScatter: return true;
-    default: return false;
-  }
-}
-
 template <class Value>
 void set(std::span<float> to, const Value& value) {
   for (std::size_t i = 0; i < to.size(); ++i) to[i] = value(i);
@@ -45,58 +36,56 @@ std::uint64_t differing(std::span<const float> from, const Value& value) {
 }  // namespace
 
 Workload make_workload(CollectiveKind kind, std::uint64_t bytes, int ranks) {
-  if (kind == CollectiveKind::kBarrier) return {.kind = kind, .bytes = 0, .ranks = ranks};
+  if (!has_data(kind)) return {.kind = kind, .bytes = 0, .ranks = ranks};
   const std::uint64_t unit = sizeof(float) * (has_blocks(kind) ? static_cast<std::uint64_t>(ranks) : 1);
   return {.kind = kind, .bytes = std::max<std::uint64_t>(1, bytes / unit) * unit, .ranks = ranks};
 }
 
-bool has_other(CollectiveKind kind) { return has_blocks(kind) || kind == CollectiveKind::kReduce; }
+bool has_other(CollectiveKind kind) { return input_in_main(kind) != output_in_main(kind); }
+
+// `main` holds the larger buffer, or the input if both are equally long.
+bool input_in_main(CollectiveKind kind) {
+  return row_of(kind).input == BlockSet::kAll || row_of(kind).output != BlockSet::kAll;
+}
+
+bool output_in_main(CollectiveKind kind) {
+  const CollectiveRow& row = row_of(kind);
+  const bool in_place = row.root != RootHas::kTheOutput && row.input == BlockSet::kOne && row.output == BlockSet::kOne;
+  return in_place || !input_in_main(kind);
+}
 
 void fill(const Workload& workload, int rank, const Buffers& buffers) {
+  const CollectiveRow& row = row_of(workload.kind);
   const std::size_t block = workload.block_elements();
   std::ranges::fill(buffers.main, kNoResult);
   std::ranges::fill(buffers.other, kNoResult);
-  switch (workload.kind) {
-    case CollectiveKind::kAllReduce:
-    case CollectiveKind::kReduce:
-    case CollectiveKind::kReduceScatter: return set(buffers.main, [&](std::size_t i) { return value_of(rank, i); });
-    case CollectiveKind::kBroadcast:
-      if (rank == 0) set(buffers.main, [&](std::size_t i) { return value_of(0, i); });
-      return;
-    case CollectiveKind::kAllGather:
-    case CollectiveKind::kGather:
-      return set(buffers.other.first(block), [&](std::size_t i) { return value_of(rank, i); });
-    case CollectiveKind::kAllToAll:
-      return set(buffers.main, [&](std::size_t i) { return value_for(rank, static_cast<int>(i / block), i % block); });
-    case CollectiveKind::kScatter:
-      if (rank == 0) {
-        set(buffers.main, [&](std::size_t i) { return value_for(0, static_cast<int>(i / block), i % block); });
-      }
-      return;
-    default: return;
+  if (!row.has_data || (row.root == RootHas::kTheInput && rank != 0)) return;
+  if (!input_in_main(workload.kind)) {
+    set(buffers.other.first(block), [&](std::size_t i) { return value_of(rank, i); });
+  } else if (row.input == BlockSet::kAll && !row.reduces) {
+    set(buffers.main, [&](std::size_t i) { return value_for(rank, static_cast<int>(i / block), i % block); });
+  } else {
+    set(buffers.main, [&](std::size_t i) { return value_of(rank, i); });
   }
 }
 
 std::uint64_t count_wrong(const Workload& workload, int rank, const Buffers& buffers) {
+  const CollectiveRow& row = row_of(workload.kind);
+  if (!row.has_data || (row.root == RootHas::kTheOutput && rank != 0)) return 0;
   const std::size_t block = workload.block_elements();
-  const auto sum = [&](std::size_t i) { return sum_of(workload.ranks, i); };
-  const auto gathered = [&](std::size_t i) { return value_of(static_cast<int>(i / block), i % block); };
-  switch (workload.kind) {
-    case CollectiveKind::kAllReduce: return differing(buffers.main, sum);
-    case CollectiveKind::kReduce: return rank == 0 ? differing(buffers.other, sum) : 0;
-    case CollectiveKind::kReduceScatter:
-      return differing(buffers.other.first(block),
-                       [&](std::size_t i) { return sum(static_cast<std::size_t>(rank) * block + i); });
-    case CollectiveKind::kBroadcast: return differing(buffers.main, [](std::size_t i) { return value_of(0, i); });
-    case CollectiveKind::kAllGather: return differing(buffers.main, gathered);
-    case CollectiveKind::kGather: return rank == 0 ? differing(buffers.main, gathered) : 0;
-    case CollectiveKind::kAllToAll:
-      return differing(buffers.other,
-                       [&](std::size_t i) { return value_for(static_cast<int>(i / block), rank, i % block); });
-    case CollectiveKind::kScatter:
-      return differing(buffers.other.first(block), [&](std::size_t i) { return value_for(0, rank, i); });
-    default: return 0;
+  std::span<const float> result = output_in_main(workload.kind) ? buffers.main : buffers.other;
+  if (has_blocks(workload.kind) && row.output != BlockSet::kAll) result = result.first(block);
+  const auto r = static_cast<std::uint32_t>(rank);
+  if (row.reduces) {
+    const std::size_t first = row.output == BlockSet::kOwn ? r * block : 0;
+    return differing(result, [&](std::size_t i) { return sum_of(workload.ranks, first + i); });
   }
+  const std::size_t length = row.output == BlockSet::kAll ? block : result.size();  // of one block of the result
+  return differing(result, [&](std::size_t i) {
+    const auto ranks = static_cast<std::uint32_t>(workload.ranks);
+    const auto from = static_cast<int>(contributor_of(row.kind, ranks, 0, r, static_cast<std::uint32_t>(i / length)));
+    return row.input == BlockSet::kAll ? value_for(from, rank, i % length) : value_of(from, i % length);
+  });
 }
 
 }  // namespace tutti::compare

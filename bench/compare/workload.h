@@ -41,6 +41,9 @@ Workload make_workload(CollectiveKind kind, std::uint64_t bytes, int ranks);
 
 // Whether the collective uses a second buffer.
 bool has_other(CollectiveKind kind);
+// Which of the two buffers holds the input, and which the output.
+bool input_in_main(CollectiveKind kind);
+bool output_in_main(CollectiveKind kind);
 
 // The buffers of one rank; `other` is empty if the collective has only one. Both have elements() elements, but some
 // collectives use only the first block of `other`.

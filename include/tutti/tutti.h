@@ -1,6 +1,7 @@
 // Includes all public headers of Tutti: #include <tutti/tutti.h>.
 #pragma once
 
+#include "tutti/collectives.h"
 #include "tutti/communicator.h"
 #include "tutti/elastic.h"
 #include "tutti/group.h"

@@ -8,6 +8,7 @@
 #include <span>
 #include <string_view>
 
+#include "tutti/collectives.h"  // CollectiveKind and the table of collectives
 #include "tutti/export.h"
 
 namespace tutti {
@@ -47,20 +48,6 @@ struct Scale {
   std::int64_t integer = 1;
 
   bool operator==(const Scale&) const = default;
-};
-
-// The collectives. docs/collectives.md describes the buffers and the result of each.
-enum class CollectiveKind : std::uint8_t {
-  kAllReduce = 0,
-  kBroadcast = 1,
-  kReduce = 2,
-  kAllGather = 3,
-  kReduceScatter = 4,
-  kAllToAll = 5,
-  kGather = 6,
-  kScatter = 7,
-  kBarrier = 8,
-  kSendReceive = 9,  // point-to-point; has no plan
 };
 
 // The algorithm of a collective. With kAuto, Tutti selects one. Not every algorithm exists for every collective;

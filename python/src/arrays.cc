@@ -61,15 +61,12 @@ class Buffer {
 // Returns the number of elements of one block, for a call with `in` input and `out` output elements. Returns nothing if
 // the two numbers do not match.
 std::optional<std::size_t> block(CollectiveKind kind, std::size_t in, std::size_t out, std::size_t ranks) {
-  switch (kind) {
-    case CollectiveKind::kAllReduce:
-    case CollectiveKind::kBroadcast:
-    case CollectiveKind::kReduce: return in == out ? std::optional(in) : std::nullopt;
-    case CollectiveKind::kAllGather: return out == ranks * in ? std::optional(in) : std::nullopt;
-    case CollectiveKind::kReduceScatter: return in == ranks * out ? std::optional(out) : std::nullopt;
-    case CollectiveKind::kAllToAll: return in == out && in % ranks == 0 ? std::optional(in / ranks) : std::nullopt;
-    default: return std::nullopt;
-  }
+  const CollectiveRow& row = row_of(kind);
+  const std::size_t blocks_in = block_count(row.input, static_cast<std::uint32_t>(ranks));
+  const std::size_t blocks_out = block_count(row.output, static_cast<std::uint32_t>(ranks));
+  if (!row.has_data || blocks_in == 0 || in % blocks_in != 0) return std::nullopt;
+  const std::size_t count = in / blocks_in;
+  return out == count * blocks_out ? std::optional(count) : std::nullopt;
 }
 
 // The fast path of a blocking collective. Runs it if both arrays are contiguous NumPy arrays of the same DataType and

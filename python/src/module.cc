@@ -26,6 +26,14 @@ NB_MODULE(_core, module) {
   module.attr("data_types") = numbers_by_name(all_data_types());
   module.attr("reduce_ops") = numbers_by_name(all_reduce_ops());
   module.attr("collectives") = numbers_by_name(all_collectives());
+  nb::dict buffers;
+  for (const CollectiveKind kind : all_collectives()) {
+    const CollectiveRow& row = row_of(kind);
+    buffers[nb::str(row.name.data(), row.name.size())] =
+        nb::make_tuple(row.reduces, row.input == BlockSet::kAll, row.output == BlockSet::kAll,
+                       row.root == RootHas::kTheInput, row.root == RootHas::kTheOutput);
+  }
+  module.attr("collective_buffers") = buffers;
   nb::dict algorithms;
   add_name(algorithms, Algorithm::kAuto);
   for (const Algorithm algorithm : all_algorithms()) add_name(algorithms, algorithm);

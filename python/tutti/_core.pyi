@@ -13,6 +13,9 @@ version: str
 data_types: Dict[str, int]
 reduce_ops: Dict[str, int]
 collectives: Dict[str, int]
+# For each collective: it reduces, its input has a block for each rank, its output has, only the root has an input, only
+# the root has an output (include/tutti/collectives.h).
+collective_buffers: Dict[str, Tuple[bool, bool, bool, bool, bool]]
 algorithms: Dict[str, int]
 error_codes: Dict[str, int]
 error_scopes: Dict[str, int]

@@ -11,10 +11,18 @@ from .arrays import Array, to_array, moved, new_like, reduced, same_kind, writab
 from .errors import InvalidArgumentError
 from .group import Group, Work
 
-_REDUCING = ("all_reduce", "reduce", "reduce_scatter")
-# The collectives whose input, and whose output, contains one block for each rank.
-_ROWS_IN = ("reduce_scatter", "scatter", "all_to_all")
-_ROWS_OUT = ("all_gather", "gather", "all_to_all")
+
+class Buffers(NamedTuple):
+    """A collective's row in the table of include/tutti/collectives.h."""
+
+    reduces: bool
+    blocks_in: bool  # the input contains one block for each rank
+    blocks_out: bool  # the output does
+    root_in: bool  # only the root has an input
+    root_out: bool  # only the root has an output
+
+
+_BUFFERS = {name: Buffers(*row) for name, row in _core.collective_buffers.items()}
 
 
 class CallOptions(TypedDict, total=False):
@@ -119,8 +127,9 @@ def collective(
         same_kind(source, target)
     array = source if source is not None else target
     assert array is not None
-    elements = reduced(array, op) if kind in _REDUCING else moved(array)
-    if (options.scale is not None) != (kind in _REDUCING and op == "premulsum"):
+    reduces = _BUFFERS[kind].reduces
+    elements = reduced(array, op) if reduces else moved(array)
+    if (options.scale is not None) != (reduces and op == "premulsum"):
         raise InvalidArgumentError("scale is what op='premulsum' multiplies by: give both or neither")
     if variable or parts_in is not None or parts_out is not None:
         count, blocks = _parts(comm, kind, elements.factor, source, target, parts_in, parts_out)
@@ -201,8 +210,9 @@ def _shape(x: Any, new_shape: Callable[[], Tuple[int, ...]]) -> Tuple[int, ...]:
 
 
 def _require_both(comm: Any, kind: str, root: int, source: Optional[Array], target: Optional[Array]) -> None:
-    needs_input = kind not in ("broadcast", "scatter") or comm.rank == root
-    needs_output = kind not in ("broadcast", "reduce", "gather") or (comm.rank == root and kind != "broadcast")
+    buffers = _BUFFERS[kind]
+    needs_input = not buffers.root_in or comm.rank == root
+    needs_output = kind != "broadcast" and (not buffers.root_out or comm.rank == root)
     if needs_input and source is None:
         raise InvalidArgumentError(f"{kind} needs an input on rank {comm.rank}: None was given")
     if needs_output and target is None:
@@ -225,7 +235,8 @@ def _stream(stream: Any, array: Array) -> Optional[int]:
 def _block(size: int, kind: str, source: Optional[Array], target: Optional[Array]) -> int:
     """Returns the number of elements of one block. Raises InvalidArgumentError if the lengths do not match."""
     got = tuple(None if array is None else array.elements for array in (source, target))
-    rows = (size if kind in _ROWS_IN else 1, size if kind in _ROWS_OUT else 1)
+    buffers = _BUFFERS[kind]
+    rows = (size if buffers.blocks_in else 1, size if buffers.blocks_out else 1)
     first = 0 if got[0] is not None else 1
     length = got[first]
     assert length is not None
@@ -256,20 +267,22 @@ def _parts(
     lists: List[Any] = []
     for parts, array, what in ((parts_in, source, "input"), (parts_out, target, "output")):
         lists.append(None if parts is None else _list(comm, kind, parts, array, what))
+    buffers = _BUFFERS[kind]
     count = 0
-    if kind in ("all_gather", "gather") and source is not None:
+    if not buffers.blocks_in and source is not None:
         count = source.elements
-    elif kind in ("reduce_scatter", "scatter") and target is not None:
+    elif not buffers.blocks_out and target is not None:
         count = target.elements
-    known = lists[1] if kind in ("all_gather", "gather") else lists[0]
-    if kind != "all_to_all" and known is not None and known.counts[comm.rank] != count:
+    known = lists[0] if buffers.blocks_in else lists[1]
+    one_block = not (buffers.blocks_in and buffers.blocks_out)  # of the input or of the output
+    if one_block and known is not None and known.counts[comm.rank] != count:
         raise InvalidArgumentError(
             f"{kind}_v: counts say {known.counts[comm.rank]} elements for rank {comm.rank}, and its array has {count}"
         )
     # Only the root of a gather_v or scatter_v has the counts. Other ranks pass an empty list, so that _core knows that
     # this is a v-variant.
     if parts_in is None and parts_out is None:
-        lists = [None, Counts([])] if kind == "gather" else [Counts([]), None]
+        lists = [None, Counts([])] if buffers.blocks_out else [Counts([]), None]
 
     def scaled(values: Optional[Sequence[int]]) -> Optional[List[int]]:
         return None if values is None else [value * factor for value in values]

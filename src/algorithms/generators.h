@@ -1,7 +1,8 @@
-// The generators of all algorithms. algorithms.cc selects one of them. Pure functions. The number of ranks must be
-// at least 1.
+// The generators of all algorithms, and the table that says which collective and algorithm each of them is for.
+// algorithms.cc selects one of them. Pure functions. The number of ranks must be at least 1.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "plan/plan.h"
@@ -58,6 +59,55 @@ Generator direct_gather(const Collective& collective);
 Generator binomial_gather(const Collective& collective);
 Generator direct_scatter(const Collective& collective);
 Generator binomial_scatter(const Collective& collective);
+
+struct AlgorithmRow {
+  CollectiveKind kind;
+  Algorithm algorithm;
+  Generator (*generator)(const Collective& collective);
+  std::uint32_t most_ranks;
+};
+
+// All plans. The names of the algorithms are in base/names.cc. A barrier is an all_reduce of empty data.
+inline constexpr auto kAlgorithmTable = std::to_array<AlgorithmRow>({
+    {CollectiveKind::kAllReduce, Algorithm::kRing, ring_all_reduce, kMaxRanks},
+    {CollectiveKind::kAllReduce, Algorithm::kDoubleTree, double_tree_all_reduce, kMaxRanks},
+    {CollectiveKind::kAllReduce, Algorithm::kOneShot, one_shot_all_reduce, kMaxDirectRanks},
+    {CollectiveKind::kAllReduce, Algorithm::kTwoShot, two_shot_all_reduce, kMaxDirectRanks},
+    {CollectiveKind::kAllReduce, Algorithm::kHalvingDoubling, halving_doubling_all_reduce, kMaxRanks},
+    {CollectiveKind::kAllReduce, Algorithm::kRecursiveDoubling, recursive_doubling_all_reduce, kMaxRanks},
+    {CollectiveKind::kAllReduce, Algorithm::kCirculant, circulant_all_reduce, kMaxRanks},
+    {CollectiveKind::kAllReduce, Algorithm::kHierarchical, hierarchical_all_reduce, kMaxRanks},
+    {CollectiveKind::kAllReduce, Algorithm::kHierarchicalTree, hierarchical_tree_all_reduce, kMaxRanks},
+    {CollectiveKind::kBroadcast, Algorithm::kRing, ring_broadcast, kMaxDirectRanks},
+    {CollectiveKind::kBroadcast, Algorithm::kDoubleTree, double_tree_broadcast, kMaxRanks},
+    {CollectiveKind::kBroadcast, Algorithm::kBinomial, binomial_broadcast, kMaxRanks},
+    {CollectiveKind::kBroadcast, Algorithm::kChain, chain_broadcast, kMaxRanks},
+    {CollectiveKind::kBroadcast, Algorithm::kTree, tree_broadcast, kMaxRanks},
+    {CollectiveKind::kBroadcast, Algorithm::kDirect, direct_broadcast, kMaxDirectRanks},
+    {CollectiveKind::kReduce, Algorithm::kRing, ring_reduce, kMaxDirectRanks},
+    {CollectiveKind::kReduce, Algorithm::kDoubleTree, double_tree_reduce, kMaxRanks},
+    {CollectiveKind::kReduce, Algorithm::kBinomial, binomial_reduce, kMaxRanks},
+    {CollectiveKind::kReduce, Algorithm::kChain, chain_reduce, kMaxRanks},
+    {CollectiveKind::kReduce, Algorithm::kTree, tree_reduce, kMaxRanks},
+    {CollectiveKind::kReduce, Algorithm::kDirect, direct_reduce, kMaxDirectRanks},
+    {CollectiveKind::kAllGather, Algorithm::kRing, ring_all_gather, kMaxRanks},
+    {CollectiveKind::kAllGather, Algorithm::kDirect, direct_all_gather, kMaxDirectRanks},
+    {CollectiveKind::kAllGather, Algorithm::kCirculant, circulant_all_gather, kMaxRanks},
+    {CollectiveKind::kAllGather, Algorithm::kHierarchical, hierarchical_all_gather, kMaxRanks},
+    {CollectiveKind::kReduceScatter, Algorithm::kRing, ring_reduce_scatter, kMaxRanks},
+    {CollectiveKind::kReduceScatter, Algorithm::kDirect, direct_reduce_scatter, kMaxDirectRanks},
+    {CollectiveKind::kReduceScatter, Algorithm::kCirculant, circulant_reduce_scatter, kMaxRanks},
+    {CollectiveKind::kReduceScatter, Algorithm::kHierarchical, hierarchical_reduce_scatter, kMaxRanks},
+    {CollectiveKind::kAllToAll, Algorithm::kDirect, direct_all_to_all, kMaxDirectRanks},
+    {CollectiveKind::kAllToAll, Algorithm::kPairwise, pairwise_all_to_all, kMaxDirectRanks},
+    {CollectiveKind::kAllToAll, Algorithm::kBruck, bruck_all_to_all, kMaxRanks},
+    {CollectiveKind::kGather, Algorithm::kBinomial, binomial_gather, kMaxRanks},
+    {CollectiveKind::kGather, Algorithm::kDirect, direct_gather, kMaxDirectRanks},
+    {CollectiveKind::kScatter, Algorithm::kBinomial, binomial_scatter, kMaxRanks},
+    {CollectiveKind::kScatter, Algorithm::kDirect, direct_scatter, kMaxDirectRanks},
+    {CollectiveKind::kBarrier, Algorithm::kDoubleTree, double_tree_all_reduce, kMaxRanks},
+    {CollectiveKind::kBarrier, Algorithm::kOneShot, one_shot_all_reduce, kMaxDirectRanks},
+});
 
 // The neighbours of a rank in one of the two trees. Used by the generators and by tests.
 struct TreeLinks {

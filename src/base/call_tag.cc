@@ -15,7 +15,7 @@ std::string describe_digest(const CallTag& tag) {
   std::string what;
   const auto add = [&](std::string_view part) { what += fmt::format("{}{}", what.empty() ? "" : " and ", part); };
   if (tag.digest == 0) return "blocks of equal length";
-  if (kind == CollectiveKind::kAllGather || kind == CollectiveKind::kReduceScatter) add("counts of blocks");
+  if (row_of(kind).variable == VariableForm::kPlan) add("counts of blocks");
   if (uses_callers_plan(tag)) add("plan");
   if (tag.type == kUserTag) add("reduction (its id, element_bytes and commutative)");
   return fmt::format("{}{}digest {:08x}", what, what.empty() ? "" : " with ", tag.digest);

@@ -1,70 +1,46 @@
-// The table of collectives. Code that treats collectives differently reads a row instead of listing collectives, so
-// that a new collective needs a row here and, in most places, nothing else. docs/collectives.md says what each does.
+// Questions to the table of collectives (include/tutti/collectives.h) that several folders ask. Pure functions.
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
-#include <string_view>
 
-#include "tutti/types.h"
+#include "tutti/collectives.h"
 
 namespace tutti {
 
-// Which blocks a rank's input or output holds. A block is the unit of which a call's arguments give the length.
-enum class BlockSet : std::uint8_t {
-  kNone,
-  kOne,  // one block, which belongs to no rank in particular
-  kOwn,  // the block of this rank
-  kAll,  // one block for each rank, in the order of ranks
-};
-
-// Which buffer only the root has.
-enum class RootHas : std::uint8_t { kNothing, kTheInput, kTheOutput };
-
-struct CollectiveRow {
-  CollectiveKind kind;
-  std::string_view name;
-  bool reduces;  // adds up the inputs; the other collectives only move them
-  BlockSet input;
-  BlockSet output;
-  RootHas root = RootHas::kNothing;
-  bool has_data = true;  // false: a barrier, whose plan is an all_reduce of nothing
-};
-
-inline constexpr std::array kCollectiveTable = {
-    CollectiveRow{CollectiveKind::kAllReduce, "all_reduce", true, BlockSet::kOne, BlockSet::kOne},
-    CollectiveRow{CollectiveKind::kBroadcast, "broadcast", false, BlockSet::kOne, BlockSet::kOne, RootHas::kTheInput},
-    CollectiveRow{CollectiveKind::kReduce, "reduce", true, BlockSet::kOne, BlockSet::kOne, RootHas::kTheOutput},
-    CollectiveRow{CollectiveKind::kAllGather, "all_gather", false, BlockSet::kOwn, BlockSet::kAll},
-    CollectiveRow{CollectiveKind::kReduceScatter, "reduce_scatter", true, BlockSet::kAll, BlockSet::kOwn},
-    CollectiveRow{CollectiveKind::kAllToAll, "all_to_all", false, BlockSet::kAll, BlockSet::kAll},
-    CollectiveRow{CollectiveKind::kGather, "gather", false, BlockSet::kOwn, BlockSet::kAll, RootHas::kTheOutput},
-    CollectiveRow{CollectiveKind::kScatter, "scatter", false, BlockSet::kAll, BlockSet::kOwn, RootHas::kTheInput},
-    CollectiveRow{CollectiveKind::kBarrier, "barrier", true, BlockSet::kOne, BlockSet::kOne, RootHas::kNothing, false},
-    // Point to point: it has no plan, and all_collectives() does not list it.
-    CollectiveRow{CollectiveKind::kSendReceive, "send_recv", false, BlockSet::kNone, BlockSet::kNone},
-};
-
-static_assert([] {
-  for (std::size_t i = 0; i < kCollectiveTable.size(); ++i) {
-    if (static_cast<std::size_t>(kCollectiveTable[i].kind) != i) return false;
-  }
-  return true;
-}());
-
-// The row of a collective. A value that is no collective, for example out of a damaged message, has the last row, with
-// neither input nor output.
-constexpr const CollectiveRow& row_of(CollectiveKind kind) {
-  const auto row = static_cast<std::size_t>(kind);
-  return row < kCollectiveTable.size() ? kCollectiveTable[row] : kCollectiveTable.back();
-}
-
+// False for point-to-point transfers and for values that are no collective.
+constexpr bool has_plan(CollectiveKind kind) { return row_of(kind).output != BlockSet::kNone; }
+constexpr bool has_data(CollectiveKind kind) { return row_of(kind).has_data; }
 constexpr bool reduces(CollectiveKind kind) { return row_of(kind).reduces; }
 constexpr bool has_root(CollectiveKind kind) { return row_of(kind).root != RootHas::kNothing; }
 // The input, or the output, has a block for each rank.
 constexpr bool has_blocks(CollectiveKind kind) {
   return row_of(kind).input == BlockSet::kAll || row_of(kind).output == BlockSet::kAll;
+}
+
+// The collectives whose result is one sum that all ranks get.
+constexpr bool gives_sum_to_all(CollectiveKind kind) {
+  return reduces(kind) && has_data(kind) && !has_root(kind) && !has_blocks(kind);
+}
+
+// True if a rank can finish a call only after all ranks have entered it, because its output depends on the input of
+// every rank.
+constexpr bool needs_all_ranks(CollectiveKind kind) {
+  return !has_root(kind) && (reduces(kind) || row_of(kind).output == BlockSet::kAll);
+}
+
+// True if an in-place call replaces blocks that other ranks have yet to read. Such a call must not let others read its
+// input directly.
+constexpr bool replaces_input_in_place(CollectiveKind kind) {
+  const CollectiveRow& row = row_of(kind);
+  return has_plan(kind) && !row.reduces && row.root == RootHas::kNothing &&
+         (row.input == BlockSet::kAll) == (row.output == BlockSet::kAll);
+}
+
+// In a collective that does not reduce: the rank whose input is in block `block` of the output of `rank`.
+constexpr std::uint32_t contributor_of(CollectiveKind kind, std::uint32_t ranks, std::uint32_t root, std::uint32_t rank,
+                                       std::uint32_t block) {
+  const CollectiveRow& row = row_of(kind);
+  return row.root == RootHas::kTheInput ? root : (first_block(row.output, rank) + block) % ranks;
 }
 
 }  // namespace tutti

@@ -40,12 +40,16 @@ struct TransportRow {
   std::string_view name;  // as in TUTTI_TRANSPORT and --transport
   bool network;           // reaches other machines, and is then used within a machine too
   bool encrypts;          // TUTTI_ENCRYPT=1 is possible
+  bool everywhere;        // needs no device or library that a machine may lack, so every test run includes it
 };
-inline constexpr std::array kTransportTable = {
-    TransportRow{"auto", false, true},  // shared memory within a machine, the best of the others between machines
-    TransportRow{"shm", false, true},   // nothing leaves the machine
-    TransportRow{"tcp", true, true},   TransportRow{"verbs", true, false}, TransportRow{"ucx", true, false},
-};
+inline constexpr auto kTransportTable = std::to_array<TransportRow>({
+    // shared memory within a machine, the best of the others between machines
+    {.name = "auto", .network = false, .encrypts = true, .everywhere = true},
+    {.name = "shm", .network = false, .encrypts = true, .everywhere = true},  // nothing leaves the machine
+    {.name = "tcp", .network = true, .encrypts = true, .everywhere = true},
+    {.name = "verbs", .network = true, .encrypts = false, .everywhere = false},
+    {.name = "ucx", .network = true, .encrypts = false, .everywhere = false},
+});
 inline constexpr auto kTransportNames = [] {
   std::array<std::string_view, kTransportTable.size()> names;
   for (std::size_t i = 0; i < names.size(); ++i) names[i] = kTransportTable[i].name;

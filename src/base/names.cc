@@ -30,24 +30,29 @@ constexpr std::array kTypes = {
     TypeFacts{DataType::kFloat8E5M2, "float8_e5m2", "f8e5m2", 1, true},
 };
 
-constexpr std::array<std::string_view, 6> kOpNames = {"sum", "prod", "max", "min", "avg", "premulsum"};
-constexpr std::array<std::string_view, 17> kAlgorithmNames = {"auto",
-                                                              "ring",
-                                                              "double_tree",
-                                                              "one_shot",
-                                                              "two_shot",
-                                                              "halving_doubling",
-                                                              "circulant",
-                                                              "hierarchical",
-                                                              "hierarchical_tree",
-                                                              "binomial",
-                                                              "chain",
-                                                              "tree",
-                                                              "direct",
-                                                              "pairwise",
-                                                              "bruck",
-                                                              "recursive_doubling",
-                                                              "user"};
+// The names of ReduceOp and of Algorithm, in the order of the enumerations.
+constexpr auto kOpNames = std::to_array<std::string_view>({"sum", "prod", "max", "min", "avg", "premulsum"});
+constexpr auto kAlgorithmNames = std::to_array<std::string_view>({
+    "auto",
+    "ring",
+    "double_tree",
+    "one_shot",
+    "two_shot",
+    "halving_doubling",
+    "circulant",
+    "hierarchical",
+    "hierarchical_tree",
+    "binomial",
+    "chain",
+    "tree",
+    "direct",
+    "pairwise",
+    "bruck",
+    "recursive_doubling",
+    "user",
+});
+static_assert(kAlgorithmNames.size() == static_cast<std::size_t>(Algorithm::kUser) + 1, "each algorithm has a name");
+
 // The values first, first + 1, ... of an enumeration.
 template <class Enum, std::size_t n>
 constexpr std::array<Enum, n> values_from(std::size_t first) {
@@ -59,8 +64,15 @@ constexpr auto kTypeList = values_from<DataType, kTypes.size()>(0);
 constexpr auto kOpList = values_from<ReduceOp, kOpNames.size()>(0);
 // All but "auto", which is first, and "user", which is last.
 constexpr auto kAlgorithmList = values_from<Algorithm, kAlgorithmNames.size() - 2>(1);
-// All but point to point, which is last.
-constexpr auto kCollectiveList = values_from<CollectiveKind, kCollectiveTable.size() - 1>(0);
+// All but point to point.
+constexpr auto kCollectiveList = [] {
+  std::array<CollectiveKind, kCollectiveTable.size() - 1> kinds{};
+  std::size_t count = 0;
+  for (const CollectiveRow& row : kCollectiveTable) {
+    if (has_plan(row.kind)) kinds[count++] = row.kind;
+  }
+  return kinds;
+}();
 
 template <class Enum, std::size_t n>
 std::optional<Enum> find_name(const std::array<std::string_view, n>& names, std::string_view name) {

@@ -29,7 +29,7 @@
 #include "bootstrap/job_key.h"
 #include "bootstrap/rendezvous.h"
 #include "communicator/communicator_impl.h"
-#include "device/native/device_resources.h"
+#include "device/rank_device.h"
 #include "job/data_paths.h"
 #include "job/job_context.h"
 #include "selection/tuning.h"
@@ -38,8 +38,6 @@
 
 namespace tutti {
 namespace {
-
-using detail::CommunicatorImpl;
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
 
@@ -118,17 +116,9 @@ Result<std::unique_ptr<Communicator>> first_communicator(const std::shared_ptr<J
                                                          const Gather& gather) {
   auto id = agree_on_id(*job_context, gather);
   if (!id) return id.error();
-  const std::vector<std::uint32_t> members = all_ranks(ranks);
-  auto environment = make_environment(job_context, members, rank, *id, gather);
-  if (!environment) {  // the other ranks expect this rank in the rounds that would follow
-    for (int round = 0; round < detail::kDeviceRounds && job_context->devices; ++round) static_cast<void>(gather("!"));
-    return environment.error();
-  }
-  auto devices = detail::make_device_resources(*job_context, members, rank, *id, *environment, gather);
-  if (!devices) return devices.error();
-  return CommunicatorImpl::wrap(std::make_unique<CommunicatorImpl>(rank, ranks, std::move(*environment),
-                                                                   job_context->config.timeout, job_context, members,
-                                                                   std::move(*devices), *id));
+  return detail::make_communicator(
+      {.rank = rank, .ranks = ranks, .job_context = job_context, .members = all_ranks(ranks), .id = *id},
+      job_context->config.timeout, gather);
 }
 
 bool meets_by_id(const RendezvousOptions& rendezvous) {

@@ -12,7 +12,6 @@
 
 #include "base/config.h"
 #include "tutti/communicator.h"
-#include "tutti/unique_id.h"
 
 namespace tutti::detail {
 
@@ -26,9 +25,5 @@ Result<std::unique_ptr<Communicator>> create_with(const Config& config, const Co
                                                   std::shared_ptr<const std::atomic<bool>> stop = nullptr);
 Result<std::vector<std::unique_ptr<Communicator>>> create_all(std::int32_t size, const CommunicatorOptions& options,
                                                               std::int32_t nodes, const Variables& defaults);
-// Collective over `parent`: exactly one rank passes a unique id, and all ranks receive it. `size` must be the same
-// on all ranks. Errors: kInvalidArgument (no rank passed an id), kMismatch (several ranks did, or the sizes differ),
-// those of a collective.
-Result<UniqueId> share_unique_id(Communicator& parent, const std::optional<UniqueId>& own, std::int32_t size);
 
 }  // namespace tutti::detail

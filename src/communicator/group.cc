@@ -17,6 +17,8 @@
 #include "base/assert.h"
 #include "base/exceptions.h"
 #include "communicator/communicator_impl.h"
+#include "communicator/point_to_point.h"
+#include "communicator/work.h"
 #include "engine/arguments.h"
 
 namespace tutti {
@@ -87,7 +89,7 @@ Result<GroupImpl::Member*> GroupImpl::member(CommunicatorImpl& communicator) {
   Member& made = members_[&communicator];
   bool opened = false;
   try {
-    opened = communicator.open_group(made.thread);
+    opened = communicator.groups().open(made.thread);
   } catch (...) {
     members_.erase(&communicator);
     throw;
@@ -102,7 +104,7 @@ Status GroupImpl::add(Communicator& communicator, const CollectiveCall& call, co
   CommunicatorImpl& impl = *communicator.impl_;
   const std::scoped_lock lock(impl.submission_mutex());
   if (is_exchange(call)) {
-    auto checked = check_exchange(call, options, impl.caller());
+    auto checked = check_exchange(call, options, impl.membership().caller());
     if (!checked) return checked.error();
     auto to = member(impl);
     if (!to) return to.error();
@@ -113,7 +115,7 @@ Status GroupImpl::add(Communicator& communicator, const CollectiveCall& call, co
     exchange.transfers.insert(exchange.transfers.end(), checked->transfers.begin(), checked->transfers.end());
     exchange.own.insert(exchange.own.end(), checked->own.begin(), checked->own.end());
   } else {
-    auto prepared = impl.prepare(call, options);
+    auto prepared = impl.operations().prepare(call, options);
     if (!prepared) return prepared.error();
     auto to = member(impl);
     if (!to) return to.error();
@@ -126,13 +128,13 @@ Status GroupImpl::add(Communicator& communicator, const CollectiveCall& call, co
 Status GroupImpl::transfer(Direction direction, Communicator& communicator, const void* data, std::size_t count,
                            DataType type, std::int32_t peer, const CallOptions& options) {
   CommunicatorImpl& impl = *communicator.impl_;
-  auto checked = check_transfer(direction, data, count, type, peer, impl.caller());
+  auto checked = check_transfer(direction, data, count, type, peer, impl.membership().caller());
   if (!checked) return checked.error();
   const std::scoped_lock lock(impl.submission_mutex());
   auto to = member(impl);
   if (!to) return to.error();
   TUTTI_TRY(take_options((*to)->exchange_options, options));
-  if (checked->peer == impl.rank()) {
+  if (checked->peer == impl.membership().rank) {
     auto& waiting = direction == Direction::kSend ? (*to)->own_sends : (*to)->own_receives;
     waiting.push_back(*checked);
     if (const Status matched = match_own(**to); !matched.ok()) {
@@ -174,7 +176,7 @@ Status GroupImpl::submit_member(CommunicatorImpl& communicator, Member& member, 
   std::stable_sort(operations.begin(), operations.end(),
                    [](const auto& a, const auto& b) { return sort_key(a->call.tag) < sort_key(b->call.tag); });
   if (!member.exchange.transfers.empty() || !member.exchange.own.empty()) {
-    auto exchange = communicator.prepare_exchange(std::move(member.exchange), member.exchange_options);
+    auto exchange = communicator.operations().prepare_exchange(std::move(member.exchange), member.exchange_options);
     if (exchange.ok()) operations.push_back(std::move(*exchange));
     if (!exchange.ok()) first = exchange.error();
   }
@@ -190,8 +192,8 @@ Result<std::vector<WorkImpl::Part>> GroupImpl::submit(Engine::Progress progress)
   for (auto& [communicator, member] : members_) {
     if (member.own_sends.empty() && member.own_receives.empty()) continue;
     const char* what = member.own_sends.empty() ? "receive from" : "send to";
-    return invalid_argument(
-        fmt::format("a {} this rank itself ({}) has no counterpart in the group", what, communicator->rank()));
+    return invalid_argument(fmt::format("a {} this rank itself ({}) has no counterpart in the group", what,
+                                        communicator->membership().rank));
   }
   std::size_t all_operations = 0;
   for (auto& [communicator, member] : members_) {
@@ -201,7 +203,7 @@ Result<std::vector<WorkImpl::Part>> GroupImpl::submit(Engine::Progress progress)
       return invalid_argument(
           fmt::format("{} collectives are more than the communicator of rank {} takes at the moment: "
                       "wait for some first, or make the group smaller",
-                      member.collectives.size(), communicator->rank()));
+                      member.collectives.size(), communicator->membership().rank));
     }
     all_operations += needed_operations;
   }
@@ -215,7 +217,7 @@ Result<std::vector<WorkImpl::Part>> GroupImpl::submit(Engine::Progress progress)
     if (!submitted.ok() && !refused) refused = copy_of(submitted.error());
   }
   for (const WorkImpl::Part& part : parts) {
-    const Status settled = CommunicatorImpl::settle(*part.operation);
+    const Status settled = DeviceSide::settle(*part.operation);
     if (!settled.ok() && !refused) refused = copy_of(settled.error());
   }
   if (!refused) return parts;
@@ -235,7 +237,7 @@ Result<Work> GroupImpl::start() {
 }
 
 void GroupImpl::warn_and_forget() {
-  members_.begin()->first->log().write(
+  members_.begin()->first->environment().log.write(
       LogLevel::kWarn, "a Group with {} calls was destroyed before run(): these calls are not made", calls_);
   forget();
 }
@@ -243,7 +245,7 @@ void GroupImpl::warn_and_forget() {
 void GroupImpl::forget() {
   for (auto& [communicator, member] : members_) {
     const std::scoped_lock lock(communicator->submission_mutex());
-    communicator->close_group(member.thread);
+    communicator->groups().close(member.thread);
   }
   members_.clear();
   calls_ = 0;
@@ -291,13 +293,14 @@ Result<Work> Group::start() {
 Result<Work> start_send(Communicator& communicator, const void* data, std::size_t count, DataType type,
                         std::int32_t peer, const CallOptions& options) {
   detail::CommunicatorImpl& impl = detail::GroupImpl::impl_of(communicator);
-  return impl.guarded([&] { return impl.start_transfer(Direction::kSend, data, count, type, peer, options); });
+  return impl.guarded([&] { return detail::start_transfer(impl, Direction::kSend, data, count, type, peer, options); });
 }
 
 Result<Work> start_receive(Communicator& communicator, void* data, std::size_t count, DataType type, std::int32_t peer,
                            const CallOptions& options) {
   detail::CommunicatorImpl& impl = detail::GroupImpl::impl_of(communicator);
-  return impl.guarded([&] { return impl.start_transfer(Direction::kReceive, data, count, type, peer, options); });
+  return impl.guarded(
+      [&] { return detail::start_transfer(impl, Direction::kReceive, data, count, type, peer, options); });
 }
 
 }  // namespace tutti

@@ -39,7 +39,7 @@ void PlanDraft::check_description() {
                     "bytes long",
                     PlanLimits::kNameBytes, PlanLimits::kCommentBytes));
   }
-  if (!is_valid(d.collective) || d.collective == CollectiveKind::kSendReceive) {
+  if (!has_plan(d.collective)) {
     fail("the plan's collective is not one that has plans");
   }
   in_range("number of ranks", d.ranks, 1, PlanLimits::kRanks);

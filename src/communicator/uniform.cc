@@ -1,33 +1,10 @@
-// The uniform mode: every call ends in the same way on all ranks, with success or with an error.
-//
-// After each call the ranks vote on how it went, by a short all-reduce. If the vote fails, the surviving ranks agree
-// by consensus (settle()) how the call has ended, and the communicator takes no more calls. agree() settles the last
-// call first as well. All survivors have then taken part in the same sequence of agreements, whether they notice the
-// end of the communicator in a call or afterwards.
-//
-// Any two ranks are at most one call apart. A rank that completed the vote on a call has the outcome of that call, and
-// so do all other ranks that completed the vote. The position of a rank is the number of the call of which it does not
-// have the outcome yet or, if it has all outcomes, the number of its next call. Each rank contributes two numbers, and
-// the consensus returns the minimum of each:
-//
-//   operation = 2 * position + (1 if this rank's part of that call succeeded)
-//   value     = -(4 * position + (2 if the call before is known to have failed)
-//                              + (1 if this rank lacks the outcome of the call at its position))
-//
-// Let A be the least position and K the greatest. They follow from the two minima.
-// - A rank at position A, if K = A: the vote was completed by no rank, so the call succeeded if every part of it
-//   did.
-// - A rank at position A, if K = A + 1: the ranks at A + 1 have the outcome of the call.
-// - A rank at position A + 1 while others are at A: its call has failed, because the others will not make that call
-//   any more.
+#include "communicator/uniform.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <string>
-
-#include "communicator/communicator_impl.h"
-#include "membership/consensus.h"
 
 namespace tutti::detail {
 namespace {
@@ -38,16 +15,15 @@ constexpr std::int32_t kSucceeded = INT32_MAX;
 
 }  // namespace
 
-Status CommunicatorImpl::run(const CollectiveCall& call, const CallOptions& options) {
-  if (!uniform_ || options.stream) return run_plain(call, options);
-  const std::scoped_lock lock(uniform_mutex_);
+Status UniformMode::run(const CollectiveCall& call, const CallOptions& options) {
+  const std::scoped_lock lock(mutex_);
   if (calls_ended_) return *calls_ended_;
-  const Status own = run_plain(call, options);
+  const Status own = run_call_(call, options);
   const bool happened = own.ok() || own.error().code != ErrorCode::kInvalidArgument;
   return happened ? confirm(own) : own;
 }
 
-Status CommunicatorImpl::confirm(const Status& own) {
+Status UniformMode::confirm(const Status& own) {
   ++calls_;
   resolved_ = false;
   Status failure = own;
@@ -57,7 +33,7 @@ Status CommunicatorImpl::confirm(const Status& own) {
     // The minimum is taken, so an error that names a rank takes precedence over one that does not.
     const std::int32_t vote = own.ok() ? kSucceeded : own.error().rank >= 0 ? own.error().rank : ranks + mine;
     std::int32_t all = mine;
-    const Status voted = run_plain({.kind = CollectiveKind::kAllReduce,
+    const Status voted = run_call_({.kind = CollectiveKind::kAllReduce,
                                     .input = &vote,
                                     .output = &all,
                                     .count = 1,
@@ -85,16 +61,13 @@ Status CommunicatorImpl::confirm(const Status& own) {
   return failure;
 }
 
-// Agrees with the surviving ranks on how the last call ended. Returns whether it succeeded. Errors: those of
-// agree().
-Result<bool> CommunicatorImpl::settle(bool own_ok, std::chrono::milliseconds timeout) {
+Result<bool> UniformMode::settle(bool own_ok, std::chrono::milliseconds timeout) {
   const std::int64_t position = resolved_ ? calls_ + 1 : calls_;
   const bool failed_before = last_failed_call_ == position - 1;
-  const auto decision = decide_by_consensus(
-      ConsensusTopic::kCalls,
-      {.operation = 2 * static_cast<std::uint64_t>(position) + (own_ok ? 1 : 0),
-       .value = -(4 * position + (failed_before && last_failed_call_ > 0 ? 2 : 0) + (resolved_ ? 0 : 1))},
-      timeout);
+  const auto decision =
+      decide_({.operation = 2 * static_cast<std::uint64_t>(position) + (own_ok ? 1 : 0),
+               .value = -(4 * position + (failed_before && last_failed_call_ > 0 ? 2 : 0) + (resolved_ ? 0 : 1))},
+              timeout);
   if (!decision) {
     settled_ = calls_ended_ && decision.error().code == ErrorCode::kRefused;
     return decision.error();
@@ -117,15 +90,18 @@ Result<bool> CommunicatorImpl::settle(bool own_ok, std::chrono::milliseconds tim
   return well;
 }
 
-// Settles the last call before an agree() of the application.
-Status CommunicatorImpl::settle_before(std::chrono::milliseconds timeout) {
-  if (!uniform_) return {};
-  const std::scoped_lock lock(uniform_mutex_);
+Status UniformMode::settle_before_agree(std::chrono::milliseconds timeout) {
+  const std::scoped_lock lock(mutex_);
   if (settled_ || agreeing_) return {};
   const auto settled = settle(false, timeout);
   if (!settled) return settled.error();
   agreeing_ = true;
   return {};
+}
+
+void UniformMode::end_agree() {
+  const std::scoped_lock lock(mutex_);
+  agreeing_ = false;
 }
 
 }  // namespace tutti::detail

@@ -40,7 +40,7 @@ Status check_reduction(const CollectiveCall& call, const UserReduction& user) {
   if (!is_valid(call.op))
     return invalid_argument(fmt::format("operation {} is not one of ReduceOp", static_cast<int>(call.op)));
   if (user.combine == nullptr) return {};
-  if (!reduces(call.kind) || call.kind == CollectiveKind::kBarrier) {
+  if (!reduces(call.kind) || !has_data(call.kind)) {
     return invalid_argument(fmt::format("a {} adds nothing and takes no reduction", to_string(call.kind)));
   }
   if (user.element_bytes == 0 || user.element_bytes > kMostUserElementBytes) {
@@ -50,8 +50,11 @@ Status check_reduction(const CollectiveCall& call, const UserReduction& user) {
   return {};
 }
 
-Status check_enums(const CollectiveCall& call, const CallOptions& options, const Caller& caller) {
-  if (!is_valid(call.kind) || call.kind == CollectiveKind::kSendReceive) {
+// The functions with always_inline take a few nanoseconds each, and every call passes them. The shortest calls take
+// less than a microsecond, and the compiler would not inline these functions because of their messages.
+[[gnu::always_inline]] inline Status check_enums(const CollectiveCall& call, const CallOptions& options,
+                                                 const Caller& caller) {
+  if (!has_plan(call.kind)) {
     return invalid_argument(fmt::format("collective {} is not one of CollectiveKind", static_cast<int>(call.kind)));
   }
   if (options.reduction.combine == nullptr && !is_valid(call.type)) {
@@ -108,7 +111,7 @@ std::uint64_t count_of(const Lengths& lengths, std::uint32_t block) {
 }
 
 // Number of elements from a buffer's start to the end of its last block.
-std::uint64_t extent_of(const Lengths& lengths, const Blocks& blocks) {
+[[gnu::always_inline]] inline std::uint64_t extent_of(const Lengths& lengths, const Blocks& blocks) {
   if (blocks.count == 0) return 0;
   if (blocks.count == 1) return count_of(lengths, lengths.counts.empty() ? 0 : blocks.first);
   if (lengths.counts.empty()) return blocks.count * lengths.count;
@@ -149,7 +152,7 @@ struct Buffer {
   std::size_t bytes;
 };
 
-Status check_buffer(const Buffer& buffer, std::size_t alignment) {
+[[gnu::always_inline]] inline Status check_buffer(const Buffer& buffer, std::size_t alignment) {
   if (buffer.bytes == 0) return {};
   if (buffer.data == nullptr)
     return invalid_argument(fmt::format("{} is null, but {} bytes long", buffer.name, buffer.bytes));
@@ -159,19 +162,22 @@ Status check_buffer(const Buffer& buffer, std::size_t alignment) {
   return {};
 }
 
-// Returns true if the call is in place, in the form that its collective type defines. Returns an error if the
-// buffers overlap in another way.
-Result<bool> check_overlap(const CheckedCall& checked, const Caller& caller) {
+bool buffers_overlap(const CheckedCall& checked) {
   const auto in = reinterpret_cast<std::uintptr_t>(checked.call.input);
   const auto out = reinterpret_cast<std::uintptr_t>(checked.call.output);
   if (checked.input_bytes == 0 || checked.output_bytes == 0) return false;
-  if (in >= out + checked.output_bytes || out >= in + checked.input_bytes) return false;
+  return in < out + checked.output_bytes && out < in + checked.input_bytes;
+}
+
+// Checks that buffers that overlap do so in the in-place form that the collective type defines. `many_in`,
+// `many_out`: whether the buffer has a block for each rank.
+Status check_in_place(const CheckedCall& checked, bool many_in, bool many_out, const Caller& caller) {
+  const auto in = reinterpret_cast<std::uintptr_t>(checked.call.input);
+  const auto out = reinterpret_cast<std::uintptr_t>(checked.call.output);
+  if (many_in == many_out && in == out) return {};
   const std::uint64_t own_bytes = start_of(checked.call.lengths, caller.rank) * checked.call.element_bytes;
-  const bool many_in = input_blocks(checked.collective, caller.rank).count > 1;
-  const bool many_out = output_blocks(checked.collective, caller.rank).count > 1;
-  if (many_in == many_out && in == out) return true;
-  if (!many_in && many_out && in == out + own_bytes) return true;
-  if (many_in && !many_out && out == in + own_bytes) return true;
+  if (!many_in && many_out && in == out + own_bytes) return {};
+  if (many_in && !many_out && out == in + own_bytes) return {};
   return invalid_argument(fmt::format(
       "input and output overlap, but not in the in-place form of {} ({}): pass that, or buffers that are apart",
       to_string(checked.collective.kind),
@@ -182,32 +188,31 @@ Result<bool> check_overlap(const CheckedCall& checked, const Caller& caller) {
 
 // Shifts the buffer of a communicator with one rank to its only block, because plans expect that block at the
 // buffer's start.
-void begin_at_block(CollectiveCall& call, Lengths& lengths, std::size_t element_bytes) {
-  if (lengths.displacements.empty()) return;
-  const std::uint64_t start = lengths.counts[0] > 0 ? lengths.displacements[0] * element_bytes : 0;
-  lengths.displacements.clear();
-  if (call.kind == CollectiveKind::kAllGather && call.output != nullptr) {
-    call.output = static_cast<std::byte*>(call.output) + start;
-  }
-  if (call.kind == CollectiveKind::kReduceScatter && call.input != nullptr) {
-    call.input = static_cast<const std::byte*>(call.input) + start;
-  }
+void begin_at_block(Call& call, CollectiveKind kind, std::size_t element_bytes) {
+  if (call.lengths.displacements.empty()) return;
+  const std::uint64_t start = call.lengths.counts[0] > 0 ? call.lengths.displacements[0] * element_bytes : 0;
+  call.lengths.displacements.clear();
+  if (row_of(kind).output == BlockSet::kAll && call.output != nullptr) call.output += start;
+  if (row_of(kind).input == BlockSet::kAll && call.input != nullptr) call.input += start;
 }
 
-Result<Lengths> lengths_of(const CollectiveCall& call, std::size_t element_bytes, const Caller& caller) {
-  if (call.kind == CollectiveKind::kBarrier) return Lengths{};
+Status set_lengths(Lengths& lengths, const CollectiveCall& call, std::size_t element_bytes, const Caller& caller) {
+  if (!has_data(call.kind)) return {};
   if (!call.variable) {
     if (call.count > kMaxBytes / element_bytes / caller.ranks) {
       return invalid_argument(fmt::format("count {} of {} bytes each for {} ranks is more than any memory holds",
                                           call.count, element_bytes, caller.ranks));
     }
-    return Lengths{.count = call.count, .counts = {}, .displacements = {}};
+    lengths.count = call.count;
+    return {};
   }
-  switch (call.kind) {
-    case CollectiveKind::kAllGather: return check_counts(call.output_counts, "output_counts", element_bytes, caller);
-    case CollectiveKind::kReduceScatter: return check_counts(call.input_counts, "input_counts", element_bytes, caller);
-    default: return invalid_argument(fmt::format("there is no {}_v", to_string(call.kind)));
-  }
+  const CollectiveRow& row = row_of(call.kind);
+  if (row.variable != VariableForm::kPlan) return invalid_argument(fmt::format("there is no {}_v", row.name));
+  auto counts = row.output == BlockSet::kAll ? check_counts(call.output_counts, "output_counts", element_bytes, caller)
+                                             : check_counts(call.input_counts, "input_counts", element_bytes, caller);
+  if (!counts) return counts.error();
+  lengths = *std::move(counts);
+  return {};
 }
 
 }  // namespace
@@ -216,41 +221,41 @@ Error invalid_argument(std::string message) {
   return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)};
 }
 
-DataType type_of(const CollectiveCall& call) {
-  return call.kind == CollectiveKind::kBarrier ? DataType::kUint8 : call.type;
-}
+DataType type_of(const CollectiveCall& call) { return has_data(call.kind) ? call.type : DataType::kUint8; }
 
 ReduceOp op_of(const CollectiveCall& call) {
-  return reduces(call.kind) && call.kind != CollectiveKind::kBarrier ? call.op : ReduceOp::kSum;
+  return reduces(call.kind) && has_data(call.kind) ? call.op : ReduceOp::kSum;
 }
 
 bool is_exchange(const CollectiveCall& call) {
-  return call.variable && (call.kind == CollectiveKind::kAllToAll || call.kind == CollectiveKind::kGather ||
-                           call.kind == CollectiveKind::kScatter);
+  return call.variable && row_of(call.kind).variable == VariableForm::kExchange;
 }
 
-Result<CheckedCall> check_call(const CollectiveCall& given, const CallOptions& options, const Caller& caller) {
-  CollectiveCall call = given;
+namespace {
+
+// Fills in `checked`, which is empty.
+Status check_into(CheckedCall& checked, const CollectiveCall& call, const CallOptions& options, const Caller& caller) {
   TUTTI_TRY(check_enums(call, options, caller));
   const UserReduction& user = options.reduction;
   const std::size_t element_bytes = user.combine != nullptr ? user.element_bytes : size_of(call.type);
-  auto lengths = lengths_of(call, element_bytes, caller);
-  if (!lengths) return lengths.error();
-  if (caller.ranks == 1 && call.variable) begin_at_block(call, *lengths, element_bytes);
-  CheckedCall checked;
+  Lengths& lengths = checked.call.lengths;
+  TUTTI_TRY(set_lengths(lengths, call, element_bytes, caller));
+  checked.call.input = static_cast<const std::byte*>(call.input);
+  checked.call.output = static_cast<std::byte*>(call.output);
+  if (caller.ranks == 1 && call.variable) begin_at_block(checked.call, call.kind, element_bytes);
   checked.collective.kind = call.kind;
   checked.collective.ranks = caller.ranks;
   checked.collective.root = has_root(call.kind) ? static_cast<std::uint32_t>(call.root) : 0;
   const Blocks in = input_blocks(checked.collective, caller.rank);
   const Blocks out = output_blocks(checked.collective, caller.rank);
-  checked.input_bytes = extent_of(*lengths, in) * element_bytes;
-  checked.output_bytes = extent_of(*lengths, out) * element_bytes;
+  checked.input_bytes = extent_of(lengths, in) * element_bytes;
+  checked.output_bytes = extent_of(lengths, out) * element_bytes;
   const std::size_t alignment = user.combine != nullptr ? 1 : element_bytes;
-  TUTTI_TRY(check_buffer({.name = "input", .data = call.input, .bytes = checked.input_bytes}, alignment));
-  TUTTI_TRY(check_buffer({.name = "output", .data = call.output, .bytes = checked.output_bytes}, alignment));
-  if (out.count > 1) TUTTI_TRY(check_apart(*lengths));
-  std::uint64_t total = lengths->count;
-  for (const std::uint64_t count : lengths->counts) total += count;
+  TUTTI_TRY(check_buffer({.name = "input", .data = checked.call.input, .bytes = checked.input_bytes}, alignment));
+  TUTTI_TRY(check_buffer({.name = "output", .data = checked.call.output, .bytes = checked.output_bytes}, alignment));
+  if (out.count > 1) TUTTI_TRY(check_apart(lengths));
+  std::uint64_t total = lengths.count;
+  for (const std::uint64_t count : lengths.counts) total += count;
   checked.call.tag = {.sequence = 0,
                       .count = total,
                       .kind = static_cast<std::uint8_t>(call.kind),
@@ -259,18 +264,24 @@ Result<CheckedCall> check_call(const CollectiveCall& given, const CallOptions& o
                       .algorithm = 0,
                       .tile_bytes = 0,
                       .root = checked.collective.root,
-                      .digest = digest_of(lengths->counts, user)};
+                      .digest = digest_of(lengths.counts, user)};
   checked.call.type = call.type;
   checked.call.element_bytes = element_bytes;
   checked.call.op = op_of(call);
   checked.call.scale = options.scale;
   checked.call.user = user;
-  checked.call.lengths = std::move(*lengths);
-  checked.call.input = static_cast<const std::byte*>(call.input);
-  checked.call.output = static_cast<std::byte*>(call.output);
-  auto in_place = check_overlap(checked, caller);
-  if (!in_place) return in_place.error();
-  checked.call.in_place = *in_place;
+  checked.call.in_place = buffers_overlap(checked);
+  if (checked.call.in_place) TUTTI_TRY(check_in_place(checked, in.count > 1, out.count > 1, caller));
+  return {};
+}
+
+}  // namespace
+
+// The result is filled in place and never moved, because the shortest calls are checked here, too, and take less than
+// a microsecond.
+Result<CheckedCall> check_call(const CollectiveCall& call, const CallOptions& options, const Caller& caller) {
+  Result<CheckedCall> checked{CheckedCall()};
+  if (Status status = check_into(*checked, call, options, caller); !status.ok()) checked = std::move(status).error();
   return checked;
 }
 
@@ -317,8 +328,8 @@ Result<Side> side_of(const CollectiveCall& call, bool sends, const Caller& calle
   const auto root = static_cast<std::uint32_t>(call.root);
   Side side;
   side.data = sends ? static_cast<const std::byte*>(call.input) : static_cast<const std::byte*>(call.output);
-  const bool all = call.kind == CollectiveKind::kAllToAll;
-  const bool root_has_blocks = call.kind == CollectiveKind::kGather ? !sends : sends;
+  const bool all = !has_root(call.kind);
+  const bool root_has_blocks = (row_of(call.kind).root == RootHas::kTheInput) == sends;
   if (!all && !root_has_blocks) {  // every rank has one block for the root, or gets one from it
     side.peer = root;
     side.lengths.count = call.count;

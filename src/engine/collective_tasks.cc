@@ -37,13 +37,13 @@ std::optional<Error> CollectiveTasks::start(const Operation& operation) {
   context_.transport.enter_call(tag, running_->offered(operation.call));
   // Peers whose short calls need no data from this rank check the marks and not the boards. See ShortCalls.
   const bool marked = operation.direct || marks_ == nullptr;
-  if (!marked && has_root(operation.plan->shape.collective.kind)) marks_->show_tag(tag);
+  if (!marked && !needs_all_ranks(operation.plan->shape.collective.kind)) marks_->show_tag(tag);
   if (std::exchange(last_failed_, false)) context_.connections.drop_stale(tag);
   return std::nullopt;
 }
 
 std::optional<Error> CollectiveTasks::find_disagreement(const Operation& operation) {
-  if (!has_root(operation.plan->shape.collective.kind)) return std::nullopt;
+  if (needs_all_ranks(operation.plan->shape.collective.kind)) return std::nullopt;
   const FailureAnalyzer analyzer = context_.analyzer();
   auto diagnosis = analyzer.mismatch(operation.call);
   const auto other = diagnosis || marks_ == nullptr ? std::nullopt : marks_->disagreement();

@@ -49,11 +49,10 @@ class CollectiveTasks {
   // so no message may show them a disagreement. Therefore each rank checks the arguments that the others have
   // published before it reports success.
   std::optional<Error> find_disagreement(const Operation& operation);
-  // Records that a collective has completed, and publishes that on this rank's status board. `rooted`: the collective
-  // has a root. In all others every rank needs data from every other rank, at least an empty message, so all ranks
-  // have entered the call.
-  void conclude(const CallTag& tag, bool rooted) {
-    if (marks_ != nullptr && !rooted) marks_->note_all_entered(tag.sequence);
+  // Records that a collective has completed, and publishes that on this rank's status board. `needed_all_ranks`: every
+  // rank needs data from every other rank, at least an empty message, so all ranks have entered the call.
+  void conclude(const CallTag& tag, bool needed_all_ranks) {
+    if (marks_ != nullptr && needed_all_ranks) marks_->note_all_entered(tag.sequence);
     context_.transport.leave_call(tag, std::nullopt);
     last_good_.store(tag.sequence, std::memory_order_release);
   }

@@ -71,7 +71,7 @@ class DriverRole {
   void wait_for_change(std::unique_lock<std::mutex>& lock) { changed_.wait(lock); }
   // Call it when an operation is done, when the progress thread has new work, or when the engine ends.
   void notify_all() { changed_.notify_all(); }
-  void wake_driver() { transport_.doorbell().ring(); }  // the driver may be asleep
+  void wake_driver() { transport_.doorbell().ring(); }  // because it may be asleep
 
   // True if an operation was submitted for which no thread may wait, so that the progress thread must drive.
   bool background_wanted() const { return background_wanted_; }

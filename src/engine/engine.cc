@@ -81,11 +81,12 @@ void Engine::end_all() noexcept {
   std::unique_lock lock(state_.mutex);
   while (!state_.idle()) {
     if (state_.role.taken()) {
-      state_.role.wait_for_change(lock);
+      state_.role.wait_for_role(lock, [this] { return state_.idle() || !state_.role.taken(); });
     } else {
       loop_.run(lock, ProgressLoop::Until::kDone);
     }
   }
+  state_.role.notify_all();  // wakes threads that did not drive because this thread wanted to
 }
 
 Status Engine::finalize() {

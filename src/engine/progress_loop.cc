@@ -156,7 +156,8 @@ EndedOperation ProgressLoop::poll_active(bool& moved) {
     bool this_moved = false;
     if (auto error = poll(*operation, this_moved)) return {.operation = operation, .error = std::move(error)};
     if (this_moved) operation->progressed = moved = true;
-    if (this_moved && ++moves_ % kMovesPerLook == 0) {  // a rank that waits for no other rank detects deaths here
+    // A rank that always progresses never pauses, so it looks for dead peers here.
+    if (this_moved && ++moves_ % kMovesPerLook == 0) {
       if (EndedOperation ended = watchdog_.check(active_); ended.operation != nullptr) return ended;
     }
     if (operation->plan == nullptr && operation->exchange->done())
@@ -220,7 +221,7 @@ void ProgressLoop::finish(Operation& operation, Status result) noexcept {
       failed_.abandon(operation, scope, active_);
     } else if (operation.plan != nullptr) {
       if (tasks_.running() != nullptr && tasks_.running()->shows_output()) tasks_.running()->withdraw_output(false);
-      tasks_.conclude(operation.call.tag, has_root(operation.plan->shape.collective.kind));
+      tasks_.conclude(operation.call.tag, needs_all_ranks(operation.plan->shape.collective.kind));
     }
   } catch (...) {
     const auto rank = static_cast<std::int32_t>(context_.rank);

@@ -28,7 +28,7 @@ class ReceiverLiveness {
   bool check_is_due(const Collective& collective) const;
   // True if the receivers of the operation must be checked when it starts.
   static bool applies_to(const Operation& operation) {
-    return operation.plan == nullptr || has_root(operation.plan->shape.collective.kind);
+    return operation.plan == nullptr || !needs_all_ranks(operation.plan->shape.collective.kind);
   }
   // Returns the failure of an operation that has just started, if one of its receivers no longer takes part. `now_ns`:
   // the time of the start. Requires applies_to().

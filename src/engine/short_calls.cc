@@ -92,9 +92,9 @@ bool ShortCalls::run_past_queue(std::unique_lock<std::mutex>& lock, Operation& o
     state_.role.release_after_short_call();
     if (thrown) std::rethrow_exception(thrown);
   }
-  const bool rooted = has_root(operation.plan->shape.collective.kind);
-  if (tasks_.running()->done() && !(rooted && tasks_.mailboxes_disagree())) {
-    tasks_.conclude(call.tag, rooted);
+  const bool all_needed = needs_all_ranks(operation.plan->shape.collective.kind);
+  if (tasks_.running()->done() && (all_needed || !tasks_.mailboxes_disagree())) {
+    tasks_.conclude(call.tag, all_needed);
     if (context_.recorder != nullptr) context_.recorder->end(operation.recorded, waited_until);
     return true;
   }

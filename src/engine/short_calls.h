@@ -41,8 +41,8 @@ class ShortCalls {
   EngineState& state_;
   ProgressLoop& loop_;
   CollectiveTasks& tasks_;
-  // Created before a short call starts, so that no memory has to be allocated when that call becomes a queued
-  // operation. The queue then takes this object over.
+  // The Operation for the next short call. It is created before the call starts, so that no Operation has to be
+  // created if the call becomes a queued operation. The queue then takes this object over.
   std::shared_ptr<Operation> spare_;
 };
 

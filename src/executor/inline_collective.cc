@@ -13,7 +13,7 @@ namespace {
 
 // The number of blocks that a rank of this collective writes into its mailbox at most.
 std::uint64_t blocks_written(CollectiveKind kind, std::uint32_t ranks) {
-  return row_of(kind).input == BlockSet::kAll ? ranks : 1;
+  return block_count(row_of(kind).input, ranks);
 }
 
 }  // namespace
@@ -22,7 +22,7 @@ InlineCollective::InlineCollective(MailboxBoard& marks) : marks_(marks) { source
 
 bool InlineCollective::takes(const Collective& collective, Algorithm algorithm, std::uint64_t bytes) {
   const CollectiveRow& row = row_of(collective.kind);
-  if (row.output == BlockSet::kNone || collective.ranks > kernels::kMaxSources) return false;
+  if (!has_plan(row.kind) || collective.ranks > kernels::kMaxSources) return false;
   const bool all_reduce = row.reduces && row.output == BlockSet::kOne && row.root == RootHas::kNothing;
   if (algorithm != (all_reduce ? Algorithm::kOneShot : Algorithm::kDirect)) return false;
   return bytes * blocks_written(collective.kind, collective.ranks) <= kMostInlineBytes;
@@ -110,7 +110,7 @@ bool InlineCollective::finish() {
     } else if (row.output == BlockSet::kAll) {
       gather(offset);
     } else {
-      copy(value_of(call_.tag.root) + offset, call_.output);
+      copy(value_of(contributor_of(kind_, ranks(), call_.tag.root, rank(), 0)) + offset, call_.output);
     }
   }
   for (std::uint32_t peer = 0; peer < ranks(); ++peer) {

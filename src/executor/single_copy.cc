@@ -28,8 +28,8 @@ constexpr std::uint32_t kPollsBeforeHelp = 16;          // before that, a rank o
 constexpr std::uint64_t kBufferBytesPerMessage = 1024;  // below this, payload buffers are faster. Measured.
 
 // The number of blocks in the input, and in the output, of a rank.
-std::uint64_t blocks_in(Kind kind, std::uint32_t ranks) { return row_of(kind).input == BlockSet::kAll ? ranks : 1; }
-std::uint64_t blocks_out(Kind kind, std::uint32_t ranks) { return row_of(kind).output == BlockSet::kAll ? ranks : 1; }
+std::uint64_t blocks_in(Kind kind, std::uint32_t ranks) { return block_count(row_of(kind).input, ranks); }
+std::uint64_t blocks_out(Kind kind, std::uint32_t ranks) { return block_count(row_of(kind).output, ranks); }
 
 }  // namespace
 
@@ -43,8 +43,8 @@ SingleCopyCollective::SingleCopyCollective(MailboxBoard& marks, Transport& trans
 
 bool SingleCopyCollective::takes(const Collective& collective, Algorithm algorithm, ReduceOp op) {
   const Kind kind = collective.kind;
-  if (kind == Kind::kBarrier || kind == Kind::kSendReceive || collective.ranks < 2) return false;
-  if (algorithm != (kind == Kind::kAllReduce ? Algorithm::kTwoShot : Algorithm::kDirect)) return false;
+  if (!has_data(kind) || !has_plan(kind) || collective.ranks < 2) return false;
+  if (algorithm != (gives_sum_to_all(kind) ? Algorithm::kTwoShot : Algorithm::kDirect)) return false;
   return !reduces(kind) || (collective.ranks <= kernels::kMaxSources && op != ReduceOp::kPreMulSum);
 }
 
@@ -62,20 +62,18 @@ void SingleCopyCollective::start(const Call& call) {
   phase_ = Phase::kBeforeWriting;
 }
 
-bool SingleCopyCollective::root_helps() const {
-  return kind_ == Kind::kBroadcast || kind_ == Kind::kScatter || kind_ == Kind::kGather;
-}
+bool SingleCopyCollective::root_helps() const { return has_root(kind_) && !reduces(kind_); }
 
 bool SingleCopyCollective::input_is_used(std::uint32_t owner) const {
   const bool at_root = owner == call_.tag.root;
-  if (kind_ == Kind::kBroadcast || kind_ == Kind::kScatter) return at_root;
-  return kind_ != Kind::kGather || !at_root;
+  if (row_of(kind_).root == RootHas::kTheInput) return at_root;
+  return !root_helps() || !at_root;
 }
 
 bool SingleCopyCollective::output_is_used(std::uint32_t owner) const {
   const bool at_root = owner == call_.tag.root;
-  if (kind_ == Kind::kBroadcast || kind_ == Kind::kScatter) return !at_root;
-  return kind_ == Kind::kAllReduce || ((kind_ == Kind::kReduce || kind_ == Kind::kGather) && at_root);
+  if (row_of(kind_).root == RootHas::kTheInput) return !at_root;
+  return has_root(kind_) ? at_root : gives_sum_to_all(kind_);
 }
 
 bool SingleCopyCollective::uses(std::uint32_t peer) const {
@@ -123,7 +121,7 @@ void SingleCopyCollective::advance() {
 
 bool SingleCopyCollective::write() {
   MemoryAdvert advert{};
-  const bool possible = block_bytes_ > 0 && !(kind_ == Kind::kAllToAll && call_.in_place);
+  const bool possible = block_bytes_ > 0 && !(replaces_input_in_place(kind_) && call_.in_place);
   const bool usable =
       possible &&
       (!input_is_used(rank()) || show(call_.input_window, call_.input, advert.input_window, advert.input_offset)) &&
@@ -223,7 +221,7 @@ void SingleCopyCollective::begin_moving() {
 bool SingleCopyCollective::take_share(std::uint32_t of) {
   if (crowded_ && !marks_.claim(of)) return false;
   const auto [begin, end] = share_of(of);
-  const std::uint32_t to = kind_ == Kind::kReduce ? call_.tag.root : kAll;
+  const std::uint32_t to = has_root(kind_) ? call_.tag.root : kAll;
   work_items_.assign(1, {.from = kAll, .to = to, .from_offset = begin, .to_offset = begin, .bytes = end - begin});
   item_index_ = 0;
   moved_ = 0;
@@ -302,23 +300,16 @@ std::pair<std::uint64_t, std::uint64_t> SingleCopyCollective::share_of(std::uint
 void SingleCopyCollective::plan_work() {
   const std::uint64_t bytes = block_bytes_;
   const std::uint64_t own = rank() * bytes;
-  switch (kind_) {
-    case Kind::kReduceScatter: work_items_.push_back({kAll, rank(), own, 0, bytes}); break;
-    case Kind::kBroadcast:
-    case Kind::kScatter:
-    case Kind::kGather: plan_rooted_work(); break;
-    case Kind::kAllGather:
-    case Kind::kAllToAll:
-      // Start at the next rank, so that not all ranks read from the same one.
-      for (std::uint32_t i = 0; i < ranks(); ++i) {
-        const std::uint32_t from = (rank() + i) % ranks();
-        work_items_.push_back({from, rank(), kind_ == Kind::kAllToAll ? own : 0, from * bytes, bytes});
-      }
-      break;
-    case Kind::kAllReduce:
-    case Kind::kReduce:  // take_share() makes the items of these
-    case Kind::kBarrier:
-    case Kind::kSendReceive: break;
+  if (reduces(kind_)) return work_items_.push_back({kAll, rank(), own, 0, bytes});
+  if (has_root(kind_)) return plan_rooted_work();
+  const CollectiveRow& row = row_of(kind_);
+  const std::uint64_t from_offset = row.input == BlockSet::kAll ? own : 0;
+  const std::uint32_t blocks = block_count(row.output, ranks());
+  // Start at the next rank, so that not all ranks read from the same one.
+  for (std::uint32_t i = 0; i < blocks; ++i) {
+    const std::uint32_t block = (rank() + i) % blocks;
+    work_items_.push_back(
+        {contributor_of(kind_, ranks(), 0, rank(), block), rank(), from_offset, block * bytes, bytes});
   }
 }
 
@@ -327,9 +318,9 @@ void SingleCopyCollective::plan_rooted_work() {
   const std::uint32_t root = call_.tag.root;
   const std::uint64_t bytes = block_bytes_;
   const std::uint64_t shared = bytes / ranks() * (ranks() - 1) / kPageBytes * kPageBytes;
+  const bool to_root = row_of(kind_).root == RootHas::kTheOutput;
   const auto item = [&](std::uint32_t member, std::uint64_t begin, std::uint64_t end) {
-    const std::uint64_t at_root = begin + (kind_ == Kind::kBroadcast ? 0 : member * bytes);
-    const bool to_root = kind_ == Kind::kGather;
+    const std::uint64_t at_root = begin + (has_blocks(kind_) ? member * bytes : 0);
     work_items_.push_back({.from = to_root ? member : root,
                            .to = to_root ? root : member,
                            .from_offset = to_root ? begin : at_root,
@@ -340,7 +331,7 @@ void SingleCopyCollective::plan_rooted_work() {
   item(root, 0, bytes);
   for (std::uint32_t i = 1; i < ranks(); ++i) {
     const std::uint32_t member = (root + i) % ranks();
-    const BufferLocation& location = kind_ == Kind::kGather ? inputs_[member] : outputs_[member];
+    const BufferLocation& location = to_root ? inputs_[member] : outputs_[member];
     if (location.data != nullptr || location.address != 0) item(member, shared, bytes);
   }
 }

@@ -32,6 +32,7 @@
 #include <string>
 #include <vector>
 
+#include "base/collective_table.h"
 #include "executor/collective_task.h"
 #include "executor/mailbox_board.h"
 #include "plan/plan.h"
@@ -103,7 +104,7 @@ class SingleCopyCollective final : public CollectiveTask {
   // Whether this rank uses memory of `peer`.
   bool uses(std::uint32_t peer) const;
   // Whether the work is divided into shares that any rank may do.
-  bool shares_out() const { return kind_ == CollectiveKind::kAllReduce || kind_ == CollectiveKind::kReduce; }
+  bool shares_out() const { return reduces(kind_) && !has_blocks(kind_); }
   // Whether all shares are finished although this rank has not found all memory yet. A rank that has done the shares
   // may then have left the call and freed its memory. Only the results are left to fetch.
   bool all_shares_finished();

@@ -69,11 +69,28 @@ PathCandidate check_ucx(const Config& config) {
   return ucx;
 }
 
+// The data paths other than TCP, in the order of preference.
+struct PathRow {
+  TransportPolicy policy;
+  bool automatic;  // may be selected if the user names no transport
+  PathCandidate (*check)(const Config& config);
+  Result<std::shared_ptr<DataPathMaker>> (*make)(const Config& config);
+};
+constexpr PathRow kPaths[] = {
+    {TransportPolicy::kVerbs, true, check_verbs,
+     [](const Config& config) { return make_verbs_maker(verbs_settings(config)); }},
+    {TransportPolicy::kUcx, false, check_ucx, [](const Config&) { return make_ucx_maker(); }},
+};
+
 }  // namespace
 
 std::vector<PathCandidate> path_candidates(const Config& config) {
-  std::vector<PathCandidate> candidates = {check_verbs(config), check_ucx(config)};
-  const bool other = candidates[0].chosen || candidates[1].chosen;
+  std::vector<PathCandidate> candidates;
+  bool other = false;
+  for (const PathRow& row : kPaths) {
+    candidates.push_back(row.check(config));
+    other |= candidates.back().chosen;
+  }
   candidates.push_back({.name = "tcp",
                         .usable = true,
                         .chosen = !other && config.transport != TransportPolicy::kShm,
@@ -83,30 +100,27 @@ std::vector<PathCandidate> path_candidates(const Config& config) {
 }
 
 Result<std::shared_ptr<DataPathMaker>> find_data_path(const Config& config, const Log& log) {
-  const auto missing = [](const PathCandidate& wanted) {
-    std::string why;
-    for (const std::string& word : wanted.words) why += (why.empty() ? "" : "; ") + word;
-    return Error{ErrorCode::kConfig, ErrorScope::kCommunicator, -1,
-                 fmt::format("TUTTI_TRANSPORT={} is not available here: {}", wanted.name, why)};
-  };
   if (config.encrypt && !row_of(config.transport).encrypts) {
     return Error{ErrorCode::kConfig, ErrorScope::kCommunicator, -1,
                  fmt::format("TUTTI_ENCRYPT=1 and TUTTI_TRANSPORT={0}: messages over {0} cannot be encrypted; give all "
                              "ranks TUTTI_TRANSPORT=auto or tcp, or TUTTI_ENCRYPT=0",
                              row_of(config.transport).name)};
   }
-  if (config.transport == TransportPolicy::kTcp || config.transport == TransportPolicy::kShm) {
-    return std::shared_ptr<DataPathMaker>();
+  for (const PathRow& row : kPaths) {
+    const bool named = config.transport == row.policy;
+    if (!named && !(row.automatic && config.transport == TransportPolicy::kAuto)) continue;
+    const PathCandidate candidate = row.check(config);
+    std::string why;
+    for (const std::string& word : candidate.words) {
+      log.write(LogLevel::kInfo, "{}: {}", candidate.name, word);
+      why += (why.empty() ? "" : "; ") + word;
+    }
+    if (candidate.chosen) return row.make(config);
+    if (named) {
+      return Error{ErrorCode::kConfig, ErrorScope::kCommunicator, -1,
+                   fmt::format("TUTTI_TRANSPORT={} is not available here: {}", candidate.name, why)};
+    }
   }
-  if (config.transport == TransportPolicy::kUcx) {
-    const PathCandidate ucx = check_ucx(config);
-    if (!ucx.usable) return missing(ucx);
-    return make_ucx_maker();
-  }
-  const PathCandidate verbs = check_verbs(config);
-  for (const std::string& word : verbs.words) log.write(LogLevel::kInfo, "verbs: {}", word);
-  if (verbs.chosen) return make_verbs_maker(verbs_settings(config));
-  if (config.transport == TransportPolicy::kVerbs) return missing(verbs);
   return std::shared_ptr<DataPathMaker>();
 }
 

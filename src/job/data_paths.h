@@ -14,7 +14,7 @@ namespace tutti::detail {
 
 // A data path between machines, as it is available on this machine.
 struct PathCandidate {
-  std::string name;  // "verbs", "ucx" or "tcp"
+  std::string name;  // as in kTransportTable
   bool usable = false;
   bool chosen = false;
   // Properties of the path, or the reasons why it is unavailable or was not selected.

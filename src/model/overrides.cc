@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "algorithms/algorithms.h"
+#include "base/collective_table.h"
 #include "base/config.h"
 #include "model/tuner.h"
 
@@ -92,7 +93,7 @@ std::optional<std::string> read_rule(std::string_view text, std::uint64_t slot_b
   const std::string_view kind_name = trim(left.substr(0, left.find(':')));
   left.remove_prefix(std::min(left.size(), left.find(':')));
   const auto kind = parse_collective(kind_name);
-  if (!kind || *kind == CollectiveKind::kSendReceive) {
+  if (!kind || !has_plan(*kind)) {
     std::vector<std::string_view> known;
     for (const CollectiveKind one : all_collectives()) known.push_back(to_string(one));
     return fmt::format("\"{}\" is no collective; {}", kind_name, suggest(kind_name, known));

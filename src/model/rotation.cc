@@ -42,7 +42,7 @@ std::uint32_t rotation_period(const Generator& generator) {
       if (size == collective.ranks) return 1;
       return size == 0 ? collective.ranks : size;
     }
-    default: return collective.ranks;
+    default: return collective.ranks;  // no symmetry is known, so every rank is simulated
   }
 }
 

@@ -166,10 +166,9 @@ double Tuner::without_messages(const Collective& collective, std::uint64_t bytes
   const double length = static_cast<double>(bytes);
   if (way == ExecutionMethod::kByMailbox) {
     const MessageCost& line = parameters_.cost(Level::kMemory, Protocol::kLl);
-    const double values = reduces(collective.kind) || collective.kind == CollectiveKind::kAllGather ||
-                                  collective.kind == CollectiveKind::kAllToAll
-                              ? collective.ranks - 1.0
-                              : 1;
+    const CollectiveRow& row = row_of(collective.kind);
+    const bool all = row.reduces || (row.output == BlockSet::kAll && row.root == RootHas::kNothing);
+    const double values = all ? collective.ranks - 1.0 : 1;
     return parameters_.launch_us + line.post_us * collective.ranks + line.latency_us +
            values * crowd() * over(length, line.gbytes_per_s) + turns;
   }

@@ -71,9 +71,9 @@ ncclResult_t collective(const char* function, ncclComm_t handle, const Arguments
   // A rank may pass any pointer for a buffer that it does not use, for example the input of a broadcast on a rank that
   // is not the root. Such pointers are replaced by null, so that they are never looked at.
   const bool root = comm.rank == arguments.root;
-  const CollectiveKind kind = arguments.kind;
-  if (!root && (kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kScatter)) one.call.input = nullptr;
-  if (!root && (kind == CollectiveKind::kReduce || kind == CollectiveKind::kGather)) one.call.output = nullptr;
+  const RootHas only_root = row_of(arguments.kind).root;
+  if (!root && only_root == RootHas::kTheInput) one.call.input = nullptr;
+  if (!root && only_root == RootHas::kTheOutput) one.call.output = nullptr;
   return run_call(function, std::move(one));
 }
 

@@ -4,6 +4,8 @@
 #include <bit>
 #include <map>
 
+#include "base/collective_table.h"
+
 namespace tutti::nccl {
 namespace {
 
@@ -33,13 +35,10 @@ Effort effort_of(CollectiveKind kind, Algorithm algorithm, double ranks) {
   const double halvings = std::bit_width(static_cast<unsigned>(ranks) - 1);
   const bool ring = algorithm == Algorithm::kRing || algorithm == Algorithm::kChain;
   const double steps = ring ? ranks - 1 : halvings;
-  switch (kind) {
-    case CollectiveKind::kAllReduce: return {.rounds = 2 * steps, .blocks = 2 * (ranks - 1) / ranks};
-    case CollectiveKind::kBroadcast:
-    case CollectiveKind::kReduce: return {.rounds = steps, .blocks = 1};
-    case CollectiveKind::kBarrier: return {.rounds = halvings, .blocks = 0};
-    default: return {.rounds = steps, .blocks = ranks - 1};
-  }
+  if (!has_data(kind)) return {.rounds = halvings, .blocks = 0};
+  if (has_blocks(kind)) return {.rounds = steps, .blocks = ranks - 1};
+  if (gives_sum_to_all(kind)) return {.rounds = 2 * steps, .blocks = 2 * (ranks - 1) / ranks};
+  return {.rounds = steps, .blocks = 1};
 }
 
 double estimate(const GroupCall& one) {

@@ -5,13 +5,7 @@ namespace tutti {
 namespace {
 
 Blocks blocks_of(BlockSet set, const Collective& collective, std::uint32_t rank) {
-  switch (set) {
-    case BlockSet::kNone: break;
-    case BlockSet::kOne: return {.count = 1, .first = 0};
-    case BlockSet::kOwn: return {.count = 1, .first = rank};
-    case BlockSet::kAll: return {.count = collective.ranks, .first = 0};
-  }
-  return {};
+  return {.count = block_count(set, collective.ranks), .first = first_block(set, rank) % collective.ranks};
 }
 
 }  // namespace
@@ -43,9 +37,10 @@ std::uint32_t data(const PlanShape& shape) {
 
 ExpectedOutput expected_output(const PlanShape& shape, std::uint32_t rank, std::uint32_t chunk) {
   const CollectiveRow& row = row_of(shape.collective.kind);
-  ExpectedOutput result{.datum = chunk % shape.chunks, .contributor = chunk / shape.chunks};
+  ExpectedOutput result{.datum = chunk % shape.chunks,
+                        .contributor = contributor_of(row.kind, shape.collective.ranks, shape.collective.root, rank,
+                                                      chunk / shape.chunks)};
   if (row.input == BlockSet::kAll) result.datum += rank * shape.chunks;  // of the contributor's blocks, this rank's
-  if (row.root == RootHas::kTheInput) result.contributor = shape.collective.root;
   if (row.reduces) result.contributor = kEveryRank;
   return result;
 }
@@ -54,8 +49,8 @@ std::uint32_t output_alias(const PlanShape& shape, std::uint32_t rank, std::uint
   const CollectiveRow& row = row_of(shape.collective.kind);
   if (row.input == BlockSet::kNone) return kNoChunk;
   if (row.root != RootHas::kNothing && rank != shape.collective.root) return kNoChunk;
-  if (row.input == row.output) return input_chunk;
-  if (row.input == BlockSet::kOwn) return rank * shape.chunks + input_chunk;  // its place among all blocks
+  if ((row.input == BlockSet::kAll) == (row.output == BlockSet::kAll)) return input_chunk;
+  if (row.output == BlockSet::kAll) return rank * shape.chunks + input_chunk;  // its place among all blocks
   return input_chunk / shape.chunks == rank ? input_chunk % shape.chunks : kNoChunk;
 }
 

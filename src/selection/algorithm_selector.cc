@@ -91,6 +91,7 @@ Algorithm choose_algorithm(const Collective& collective, const SelectionQuery& q
   s.machines = machines > 1;
   s.shared |= machines < collective.ranks;
   const bool one_shot = bytes <= kOneShotBytes;
+  // Each case has rules of its own. A collective without rules uses its direct algorithm.
   switch (collective.kind) {
     case CollectiveKind::kAllReduce:
       if (in_rank_order) return one_shot ? Algorithm::kOneShot : Algorithm::kTwoShot;
@@ -105,9 +106,8 @@ Algorithm choose_algorithm(const Collective& collective, const SelectionQuery& q
     case CollectiveKind::kScatter:
       return (s.many() && s.is_short()) || s.ranks > 4 * kManyRanks ? Algorithm::kBinomial : Algorithm::kDirect;
     case CollectiveKind::kBarrier: return s.many() || s.machines ? Algorithm::kDoubleTree : Algorithm::kOneShot;
-    case CollectiveKind::kSendReceive: break;
+    default: return Algorithm::kDirect;
   }
-  return Algorithm::kDirect;
 }
 
 const Tuner* AlgorithmSelector::tuner() {

@@ -19,13 +19,14 @@ std::vector<std::byte> make_input(DataType type, std::size_t count, std::uint32_
         // 1, 2 or 3, so that products of 7 ranks are in the range in which bfloat16 is exact
         static_cast<float>(random() % 3) + 1.0f;
     const auto put = [&](auto value) { std::memcpy(&bytes[i * sizeof(value)], &value, sizeof(value)); };
+    if (!is_floating(type)) {
+      const std::uint64_t bits = size_of(type) == 1   ? static_cast<std::uint64_t>(small)
+                                 : size_of(type) == 8 ? std::uint64_t{random()} << 31
+                                                      : random();
+      std::memcpy(&bytes[i * size_of(type)], &bits, size_of(type));  // assumes little-endian byte order
+      continue;
+    }
     switch (type) {
-      case DataType::kInt8: put(static_cast<std::int8_t>(small)); break;
-      case DataType::kUint8: put(static_cast<std::uint8_t>(small)); break;
-      case DataType::kInt32: put(static_cast<std::int32_t>(random())); break;
-      case DataType::kUint32: put(static_cast<std::uint32_t>(random())); break;
-      case DataType::kInt64: put(static_cast<std::int64_t>(random()) << 31); break;
-      case DataType::kUint64: put(std::uint64_t{random()} << 31); break;
       case DataType::kFloat32: put(small); break;
       case DataType::kFloat64: put(static_cast<double>(small)); break;
       case DataType::kBfloat16:  // the bit patterns of 1, 2 and 3
@@ -44,6 +45,7 @@ std::vector<std::byte> make_input(DataType type, std::size_t count, std::uint32_
         put(type == DataType::kFloat8E4M3 ? kE4M3[which] : kE5M2[which]);
         break;
       }
+      default: ADD_FAILURE() << to_string(type) << " has no values here";
     }
   }
   return bytes;

@@ -357,8 +357,8 @@ TEST(ShmMailboxes, SpinningThatDoesNotPayIsGivenUp) {
                       .waiter = std::move(waiter),
                       .transport = std::move(transports[rank]),
                       .plan_cache = plan_cache};
-    ranks.push_back(detail::CommunicatorImpl::wrap(
-        std::make_unique<detail::CommunicatorImpl>(rank, 2, std::move(world), patience())));
+    ranks.push_back(detail::CommunicatorImpl::wrap(std::make_unique<detail::CommunicatorImpl>(
+        detail::Membership{.rank = rank, .ranks = 2}, std::move(world), patience())));
   }
   on_every_rank(ranks, [](Communicator& rank) {
     for (int round = 0; round < 30; ++round) {

@@ -48,26 +48,19 @@ std::int32_t word_of(int round, std::int32_t rank, std::size_t i) {
 // The expected element `i` of a rank's output.
 std::int32_t expected_of(const CollectiveCall& call, int round, std::int32_t rank, std::int32_t ranks, std::size_t i) {
   const std::size_t in_block = i % call.count;
-  const auto block = static_cast<std::int32_t>(i / call.count);
-  const std::size_t own = static_cast<std::size_t>(rank) * call.count + in_block;
-  std::int32_t sum = 0;
-  switch (call.kind) {
-    case Kind::kAllReduce:
-    case Kind::kReduce:
-      for (std::int32_t r = 0; r < ranks; ++r) sum += word_of(round, r, i);
-      return sum;
-    case Kind::kReduceScatter:
-      for (std::int32_t r = 0; r < ranks; ++r) sum += word_of(round, r, own);
-      return sum;
-    case Kind::kBroadcast: return word_of(round, call.root, i);
-    case Kind::kScatter: return word_of(round, call.root, own);
-    case Kind::kAllGather:
-    case Kind::kGather: return word_of(round, block, in_block);
-    case Kind::kAllToAll: return word_of(round, block, own);
-    case Kind::kBarrier:
-    case Kind::kSendReceive: break;
+  const auto block = static_cast<std::uint32_t>(i / call.count);
+  // The element's index in the input of each rank that contributes to it.
+  const bool all_in = row_of(call.kind).input == BlockSet::kAll;
+  const std::size_t at = all_in ? static_cast<std::size_t>(rank) * call.count + in_block : in_block;
+  if (!reduces(call.kind)) {
+    const std::uint32_t from =
+        contributor_of(call.kind, static_cast<std::uint32_t>(ranks), static_cast<std::uint32_t>(call.root),
+                       static_cast<std::uint32_t>(rank), block);
+    return word_of(round, static_cast<std::int32_t>(from), at);
   }
-  return 0;
+  std::int32_t sum = 0;
+  for (std::int32_t r = 0; r < ranks; ++r) sum += word_of(round, r, at);
+  return sum;
 }
 
 // Makes the call in one of several ways: asynchronously (0), in a group (1), or directly.

@@ -38,7 +38,8 @@ Outcome simulate(const SimOptions& options, Algorithm algorithm, std::size_t cou
                             .log = Log(LogLevel::kOff, 0)};
     const auto clock = environment.clock;
     const auto waiter = sim.waiter(rank);
-    detail::CommunicatorImpl communicator(rank, options.ranks, std::move(environment), std::chrono::seconds(10));
+    detail::CommunicatorImpl communicator({.rank = rank, .ranks = options.ranks}, std::move(environment),
+                                          std::chrono::seconds(10));
     if (static_cast<std::int32_t>(rank) == absent) {
       Idle idle;
       const auto spare = sim.transport(rank);
@@ -80,9 +81,8 @@ TEST(Simulated, WhatIsWrittenIntoOutputsStandsWhereItIsWanted) {
                               .transport = sim.transport(rank),
                               .plan_cache = plan_cache,
                               .log = Log(LogLevel::kOff, 0)};
-      auto communicator = detail::CommunicatorImpl::wrap(
-          std::make_unique<detail::CommunicatorImpl>(rank, kRanks, std::move(environment), std::chrono::seconds(10),
-                                                     nullptr, std::vector<std::uint32_t>{}, nullptr, 0));
+      auto communicator = detail::CommunicatorImpl::wrap(std::make_unique<detail::CommunicatorImpl>(
+          detail::Membership{.rank = rank, .ranks = kRanks}, std::move(environment), std::chrono::seconds(10)));
       for (const std::size_t gap : {std::size_t{0}, std::size_t{11 + rank}}) {
         BlockCounts blocks{.counts = counts};
         std::vector<std::size_t> starts;
@@ -161,7 +161,7 @@ TEST(Simulated, ExhaustedMemoryIsAnErrorOfTheCall) {
                             .transport = sim.transport(rank),
                             .plan_cache = std::make_shared<VerifiedPlanCache>(true),
                             .log = Log(LogLevel::kOff, 0)};
-    detail::CommunicatorImpl communicator(rank, 1, std::move(environment), std::chrono::seconds(10));
+    detail::CommunicatorImpl communicator({.rank = rank, .ranks = 1}, std::move(environment), std::chrono::seconds(10));
     auto first = communicator.allocate(8000);
     EXPECT_TRUE(first.ok());
     auto second = communicator.allocate(8000);
@@ -213,7 +213,8 @@ TEST(Simulated, WhatAPeerHasSentAndThenLeftIsNotAwaitedUntilTheDeadline) {
                               .transport = sim.transport(rank),
                               .plan_cache = std::make_shared<VerifiedPlanCache>(true),
                               .log = Log(LogLevel::kOff, 0)};
-      detail::CommunicatorImpl communicator(rank, 2, std::move(environment), std::chrono::seconds(30));
+      detail::CommunicatorImpl communicator({.rank = rank, .ranks = 2}, std::move(environment),
+                                            std::chrono::seconds(30));
       std::vector<float> data(5000);
       status =
           communicator.run({.input = data.data(), .output = data.data(), .count = 5000}, with(Algorithm::kTwoShot));
@@ -242,7 +243,8 @@ TEST(Simulated, RanksThatDisagreeStoreNothingBehindEachOthersOutputs) {
                               .transport = sim.transport(rank),
                               .plan_cache = plan_cache,
                               .log = Log(LogLevel::kOff, 0)};
-      detail::CommunicatorImpl communicator(rank, 4, std::move(environment), std::chrono::seconds(10));
+      detail::CommunicatorImpl communicator({.rank = rank, .ranks = 4}, std::move(environment),
+                                            std::chrono::seconds(10));
       const Memory memory = communicator.allocate(64 * sizeof(double)).value();
       auto* const data = reinterpret_cast<double*>(memory.data());
       std::fill_n(data, 64, -1.0);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "algorithms/algorithms.h"
+#include "base/config.h"
 #include "tests/support/patience.h"
 #include "transports/ucx/ucx_maker.h"
 #include "tutti/tutti.h"
@@ -57,12 +58,20 @@ inline constexpr JobConfiguration kChecksumConfigurations[] = {{"ShmChecksums", 
 inline constexpr JobConfiguration kAttachedConfigurations[] = {{"Pointers", 1, "auto", "auto"},
                                                                {"Calls", 1, "auto", "calls"}};
 
-// Returns the configurations that the conformance suite tests. They are those above, unless the variable
-// CONFORMANCE_WORLDS is "verbs" or "ucx"; then they are those for RDMA devices, for the guests of scripts/rdma-vm.
-// In these guests TUTTI_RDMA_DEVICES must name the device, because "auto" ignores software devices otherwise.
+// Returns the configurations that the conformance suite tests. They are those above and one for each further transport
+// that works on every machine, unless the variable CONFORMANCE_WORLDS is "verbs" or "ucx"; then they are those for RDMA
+// devices, for the guests of scripts/rdma-vm. In these guests TUTTI_RDMA_DEVICES must name the device, because "auto"
+// ignores software devices otherwise.
 inline std::vector<JobConfiguration> configurations() {
   const char* const wanted = std::getenv("CONFORMANCE_WORLDS");
-  if (wanted == nullptr) return {std::begin(kConfigurations), std::end(kConfigurations)};
+  if (wanted == nullptr) {
+    std::vector<JobConfiguration> all(std::begin(kConfigurations), std::end(kConfigurations));
+    for (const TransportRow& row : kTransportTable) {
+      if (row.network && row.everywhere && row.name != "tcp")
+        all.push_back({row.name.data(), 1, row.name.data(), "off"});
+    }
+    return all;
+  }
   if (std::string_view(wanted) == "verbs") return {{"Verbs", 1, "verbs", "off"}, {"MixedVerbs", 2, "auto", "off"}};
   return {{"Ucx", 1, "ucx", "off"}};
 }

@@ -88,8 +88,7 @@ TEST_P(Collectives, TakeEveryTypeAndOperation) {
   Communicators all = world();
   std::vector<Case> cases;
   for (const CollectiveKind kind : all_collectives()) {
-    const bool adds =
-        kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduce || kind == CollectiveKind::kReduceScatter;
+    const bool adds = row_of(kind).reduces;
     if (kind == CollectiveKind::kBarrier) continue;
     for (const DataType type : all_data_types()) {
       for (const ReduceOp op : all_reduce_ops()) {

@@ -159,38 +159,32 @@ std::string to_string(const Case& each) {
 CaseShape shape_of(const Case& each, std::int32_t rank, std::int32_t ranks) {
   const auto p = static_cast<std::size_t>(ranks);
   const auto r = static_cast<std::size_t>(rank);
+  const CollectiveRow& row = row_of(each.kind);
+  if (!row.has_data) return {0, 0, 0, 0};
   const bool root = rank == each.root;
-  switch (each.kind) {
-    case CollectiveKind::kAllReduce: return {1, 1, 0, 0};
-    case CollectiveKind::kBroadcast: return {root ? 1u : 0u, 1, 0, 0};
-    case CollectiveKind::kReduce: return {1, root ? 1u : 0u, 0, 0};
-    case CollectiveKind::kAllGather: return {1, p, r, 0};
-    case CollectiveKind::kReduceScatter: return {p, 1, 0, r};
-    case CollectiveKind::kAllToAll: return {p, p, 0, 0};
-    case CollectiveKind::kGather: return {1, root ? p : 0, root ? r : 0, 0};
-    case CollectiveKind::kScatter: return {root ? p : 0, 1, 0, root ? r : 0};
-    case CollectiveKind::kBarrier:
-    case CollectiveKind::kSendReceive: break;
-  }
-  return {0, 0, 0, 0};
+  const bool has_input = root || row.root != RootHas::kTheInput;
+  const bool has_output = root || row.root != RootHas::kTheOutput;
+  const bool all_in = row.input == BlockSet::kAll;
+  const bool all_out = row.output == BlockSet::kAll;
+  const bool part = has_input && has_output;  // the smaller buffer is this rank's block of the larger one
+  return {.in = !has_input ? 0
+                : all_in   ? p
+                           : 1,
+          .out = !has_output ? 0
+                 : all_out   ? p
+                             : 1,
+          .in_offset = part && all_out && !all_in ? r : 0,
+          .out_offset = part && all_in && !all_out ? r : 0};
 }
 
 double expected(const Case& each, std::int32_t rank, std::int32_t ranks, std::size_t block, std::size_t i) {
-  const auto r = static_cast<std::size_t>(rank);
-  const auto q = static_cast<std::int32_t>(block);
-  switch (each.kind) {
-    case CollectiveKind::kAllReduce:
-    case CollectiveKind::kReduce: return reduced(ranks, i, each.type, each.op);
-    case CollectiveKind::kBroadcast: return static_cast<double>(given(each.root, i, each.type));
-    case CollectiveKind::kAllGather:
-    case CollectiveKind::kGather: return static_cast<double>(given(q, i, each.type));
-    case CollectiveKind::kReduceScatter: return reduced(ranks, r * each.count + i, each.type, each.op);
-    case CollectiveKind::kAllToAll: return static_cast<double>(given(q, r * each.count + i, each.type));
-    case CollectiveKind::kScatter: return static_cast<double>(given(each.root, r * each.count + i, each.type));
-    case CollectiveKind::kBarrier:
-    case CollectiveKind::kSendReceive: break;
-  }
-  return 0;
+  const CollectiveRow& row = row_of(each.kind);
+  // The element's index in the input of each rank that contributes to it.
+  const std::size_t at = (row.input == BlockSet::kAll ? static_cast<std::size_t>(rank) * each.count : 0) + i;
+  if (row.reduces) return reduced(ranks, at, each.type, each.op);
+  const std::size_t owner = first_block(row.output, static_cast<std::uint32_t>(rank)) + block;
+  const std::int32_t from = row.root == RootHas::kTheInput ? each.root : static_cast<std::int32_t>(owner) % ranks;
+  return static_cast<double>(given(from, at, each.type));
 }
 
 namespace {

@@ -53,9 +53,13 @@ class Actor {
                             .transport = std::move(transport),
                             .plan_cache = plan_cache_,
                             .log = Log(LogLevel::kOff, 0)};
-    communicator_ = detail::CommunicatorImpl::wrap(std::make_unique<detail::CommunicatorImpl>(
-        rank_, scenario_.sim.ranks, std::move(environment), scenario_.timeout, std::move(job_context),
-        std::move(members), nullptr, kCommunicator));
+    communicator_ = detail::CommunicatorImpl::wrap(
+        std::make_unique<detail::CommunicatorImpl>(detail::Membership{.rank = rank_,
+                                                                      .ranks = scenario_.sim.ranks,
+                                                                      .job_context = std::move(job_context),
+                                                                      .members = std::move(members),
+                                                                      .id = kCommunicator},
+                                                   std::move(environment), scenario_.timeout));
     if (make_calls() && scenario_.ending) end_with_survivors();
     communicator_.reset();
     end_.died = sim_.dead(rank_);

@@ -63,17 +63,10 @@ class RankCallBuilder {
   }
 
   RankCall make(Kind kind) {
-    switch (kind) {
-      case Kind::kAllReduce: simple(elements_, elements_, ExpectedBlock::kAllRanks); break;
-      case Kind::kReduce: simple(elements_, at_root_ ? elements_ : 0, ExpectedBlock::kAllRanks); break;
-      case Kind::kBroadcast: simple(at_root_ ? elements_ : 0, elements_, root_); break;
-      case Kind::kSendReceive: send_receive(); break;
-      case Kind::kAllGather: all_gather(); break;
-      case Kind::kReduceScatter: reduce_scatter(); break;
-      case Kind::kAllToAll: all_to_all(); break;
-      case Kind::kGather: gather(); break;
-      case Kind::kScatter: scatter(); break;
-      case Kind::kBarrier: break;
+    if (kind == Kind::kSendReceive) {
+      send_receive();
+    } else if (has_data(kind)) {
+      collective(row_of(kind));
     }
     return std::move(call_);
   }
@@ -97,73 +90,45 @@ class RankCallBuilder {
     simple(sends ? elements_ : 0, receives ? elements_ : 0, partner);
   }
 
-  // The output consists of the input of every rank, in rank order.
-  void expect_row(const Row& row) {
-    for (std::int32_t from = 0; from < ranks_; ++from) {
-      const std::uint64_t count = counts_[static_cast<std::size_t>(from)];
-      call_.expected.push_back({.from = from, .input_at = 0, .output_at = row.start(from), .count = count});
-    }
+  // The lengths of the blocks of a rank's input or output. An all-to-all has a block for each pair of ranks.
+  std::vector<std::size_t> lengths(const CollectiveRow& row, std::int32_t rank, bool input) const {
+    const BlockSet set = input ? row.input : row.output;
+    if (counts_.empty()) return {elements_};
+    if (set != BlockSet::kAll) return {counts_[static_cast<std::size_t>(rank)]};
+    return row.input == row.output ? rotated(counts_, rank, input) : counts_;
   }
 
-  // The output is this rank's block of the row of blocks that rank `from` has.
-  void expect_own(const Row& row, std::int32_t from) {
-    call_.expected = {{.from = from, .input_at = row.start(rank_), .output_at = 0, .count = own_count()}};
-  }
-
-  void all_gather() {
-    const Row row(counts_);
-    call_.input_elements = own_count();
-    call_.output_elements = row.end();
-    call_.in_place_input_at = row.start(rank_);
-    expect_row(row);
-    if (variable_) call_.output_counts = counts_;
-  }
-
-  void reduce_scatter() {
-    const Row row(counts_);
-    call_.input_elements = row.end();
-    call_.output_elements = own_count();
-    call_.in_place_output_at = row.start(rank_);
-    expect_own(row, ExpectedBlock::kAllRanks);
-    if (variable_) call_.input_counts = counts_;
-  }
-
-  void all_to_all() {
-    const std::vector<std::size_t> receives = rotated(counts_, rank_, false);
-    const Row row(receives);
-    call_.input_elements = row.end();
-    call_.output_elements = row.end();
-    for (std::int32_t from = 0; from < ranks_; ++from) {
-      call_.expected.push_back({.from = from,
-                                .input_at = Row(rotated(counts_, from, true)).start(rank_),
-                                .output_at = row.start(from),
-                                .count = receives[static_cast<std::size_t>(from)]});
-    }
+  void collective(const CollectiveRow& row) {
+    const bool all_in = row.input == BlockSet::kAll;
+    const bool all_out = row.output == BlockSet::kAll;
+    const bool has_input = at_root_ || row.root != RootHas::kTheInput;
+    const bool has_output = at_root_ || row.root != RootHas::kTheOutput;
+    if (row.root != RootHas::kNothing && (all_in || all_out)) call_.count = own_count();
+    const std::vector<std::size_t> input = lengths(row, rank_, true);
+    const std::vector<std::size_t> output = lengths(row, rank_, false);
+    if (has_input) call_.input_elements = Row(input).end();
+    if (has_output) call_.output_elements = Row(output).end();
+    // In place, the smaller buffer is this rank's block of the larger one.
+    if (has_input && has_output && all_out && !all_in) call_.in_place_input_at = Row(output).start(rank_);
+    if (has_input && has_output && all_in && !all_out) call_.in_place_output_at = Row(input).start(rank_);
+    if (has_output) expect(row, output);
     if (!variable_) return;
-    call_.input_counts = rotated(counts_, rank_, true);
-    call_.output_counts = receives;
+    if (has_input && all_in) call_.input_counts = input;
+    if (has_output && all_out) call_.output_counts = output;
   }
 
-  void gather() {
-    const Row row(counts_);
-    call_.count = own_count();
-    call_.input_elements = own_count();
-    if (!at_root_) return;
-    call_.output_elements = row.end();
-    call_.in_place_input_at = row.start(rank_);
-    expect_row(row);
-    if (variable_) call_.output_counts = counts_;
-  }
-
-  void scatter() {
-    const Row row(counts_);
-    call_.count = own_count();
-    call_.output_elements = own_count();
-    expect_own(row, root_);
-    if (!at_root_) return;
-    call_.input_elements = row.end();
-    call_.in_place_output_at = row.start(rank_);
-    if (variable_) call_.input_counts = counts_;
+  void expect(const CollectiveRow& row, const std::vector<std::size_t>& output) {
+    const Row at(output);
+    for (std::int32_t block = 0; block < static_cast<std::int32_t>(output.size()); ++block) {
+      const std::uint64_t count = output[static_cast<std::size_t>(block)];
+      const auto contributor = static_cast<std::int32_t>(
+          contributor_of(row.kind, static_cast<std::uint32_t>(ranks_), static_cast<std::uint32_t>(root_),
+                         static_cast<std::uint32_t>(rank_), static_cast<std::uint32_t>(block)));
+      const std::int32_t from = row.reduces ? ExpectedBlock::kAllRanks : contributor;
+      const std::vector<std::size_t> sent = lengths(row, from < 0 ? rank_ : from, true);
+      const std::uint64_t input_at = row.input == BlockSet::kAll ? Row(sent).start(rank_) : 0;
+      call_.expected.push_back({.from = from, .input_at = input_at, .output_at = at.start(block), .count = count});
+    }
   }
 
   const bool variable_;
@@ -194,7 +159,7 @@ std::vector<PerfCollective> perf_collectives() {
   all.push_back({.kind = Kind::kSendReceive, .variable = false, .ping_pong = true});
   all.push_back({.kind = Kind::kSendReceive, .variable = false, .one_way = true});
   for (const Kind kind : all_collectives()) {
-    if (has_blocks(kind)) all.push_back({.kind = kind, .variable = true});
+    if (row_of(kind).variable != VariableForm::kNone) all.push_back({.kind = kind, .variable = true});
   }
   return all;
 }
@@ -220,13 +185,13 @@ bool has_root(const PerfCollective& collective) { return has_root(collective.kin
 bool has_buffers(const PerfCollective& collective) { return row_of(collective.kind).has_data; }
 
 bool has_in_place(const PerfCollective& collective) {
-  const bool all_to_all_v = collective.kind == Kind::kAllToAll && collective.variable;
-  return has_buffers(collective) && collective.kind != Kind::kSendReceive && !all_to_all_v;
+  const bool all_to_all_v = replaces_input_in_place(collective.kind) && collective.variable;
+  return has_buffers(collective) && has_plan(collective.kind) && !all_to_all_v;
 }
 
 bool is_exchange(const PerfCollective& collective) {
-  return collective.kind == Kind::kSendReceive ||
-         (collective.variable && !(collective.kind == Kind::kAllGather || collective.kind == Kind::kReduceScatter));
+  return !has_plan(collective.kind) ||
+         (collective.variable && row_of(collective.kind).variable == VariableForm::kExchange);
 }
 
 double busbw_factor(const PerfCollective& collective, std::int32_t ranks) {

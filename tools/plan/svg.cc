@@ -196,6 +196,7 @@ class Drawing {
   int box_width_ = 0;
   int label_size_ = kLabelSize;
   bool by_rank_ = false;  // colours and labels show the rank whose data travels
+  bool to_each_ = false;  // labels show the rank to which it travels, too
   std::uint32_t colours_ = 1;
   int bottom_ = 0;
   int width_ = 0;
@@ -205,7 +206,8 @@ class Drawing {
 
 Drawing::Drawing(const Plan& plan, const Schedule& schedule) : plan_(plan), schedule_(schedule) {
   const CollectiveKind kind = plan.shape.collective.kind;
-  by_rank_ = kind == CollectiveKind::kAllGather || kind == CollectiveKind::kGather || kind == CollectiveKind::kAllToAll;
+  by_rank_ = !reduces(kind) && row_of(kind).root != RootHas::kTheInput;
+  to_each_ = by_rank_ && row_of(kind).input == BlockSet::kAll;
   colours_ = by_rank_ ? plan.shape.collective.ranks : data(plan.shape);
   choose_widths();
   place_rows();
@@ -282,14 +284,14 @@ void Drawing::draw_legend(int x, int y) {
   const char* datum = "chunk";
   if (row_of(kind).output == BlockSet::kOwn) datum = "block";
   if (!reduces(kind)) {
-    if (kind == CollectiveKind::kAllToAll) {
+    if (to_each_) {
       entry({}, "0>1", "passes on the block from rank 0 for rank 1", 300);
     } else if (by_rank_) {
       entry({}, "0", "passes on the block of rank 0", 220);
     } else {
       entry({}, "0", fmt::format("passes on {} 0", datum), 150);
     }
-    return entry({.complete = true, .stores = true}, kind == CollectiveKind::kAllToAll ? "0>1" : "0", "stores it", 64);
+    return entry({.complete = true, .stores = true}, to_each_ ? "0>1" : "0", "stores it", 64);
   }
   entry({}, "0", fmt::format("sends its input of {} 0", datum), 190);
   entry({.adds = true}, "+0", "adds to a received value", 180);
@@ -350,8 +352,7 @@ void Drawing::draw_line(const MessageLine& line) {
 
 std::string Drawing::label_of(const Box& box) const {
   const char* sign = box.completes ? "\u03a3" : box.adds ? "+" : "";
-  const bool to_each = plan_.shape.collective.kind == CollectiveKind::kAllToAll;
-  if (to_each) return fmt::format("{}>{}", box.contributor, box.chunk / plan_.shape.chunks);
+  if (to_each_) return fmt::format("{}>{}", box.contributor, box.chunk / plan_.shape.chunks);
   return by_rank_ ? fmt::format("{}", box.contributor) : fmt::format("{}{}", sign, box.chunk);
 }
 

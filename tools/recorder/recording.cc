@@ -96,8 +96,7 @@ class TickConverter {
 
 // Whether all fields of the tag have valid values.
 bool plausible(const CallTag& tag) {
-  return tag.kind <= static_cast<std::uint8_t>(CollectiveKind::kSendReceive) &&
-         tag.algorithm <= static_cast<std::uint8_t>(Algorithm::kUser) &&
+  return is_valid(CollectiveKind{tag.kind}) && tag.algorithm <= static_cast<std::uint8_t>(Algorithm::kUser) &&
          (tag.type == kUserTag || is_valid(DataType{tag.type})) && (tag.op == kUserTag || is_valid(ReduceOp{tag.op}));
 }
 

@@ -57,7 +57,7 @@ constexpr std::uint64_t kMostRanks = 1u << 22;
 
 Status resolve_collective(const SimArguments& arguments, SimTask& task) {
   const std::optional<CollectiveKind> kind = parse_collective(arguments.collective);
-  if (!kind || *kind == CollectiveKind::kSendReceive) {
+  if (!kind || !has_plan(*kind)) {
     std::vector<std::string_view> names;
     for (const CollectiveKind each : all_collectives()) names.push_back(to_string(each));
     return wrong_option("collective", not_one_of(arguments.collective, names));
@@ -89,9 +89,9 @@ Status resolve_collective(const SimArguments& arguments, SimTask& task) {
   if (!bytes) return wrong_option("--bytes", not_a_size(arguments.bytes));
   const bool blocks =
       std::max(input_blocks(collective, collective.root).count, output_blocks(collective, collective.root).count) > 1;
-  task.block_bytes = *kind == CollectiveKind::kBarrier ? 0 : blocks ? *bytes / collective.ranks : *bytes;
+  task.block_bytes = !has_data(*kind) ? 0 : blocks ? *bytes / collective.ranks : *bytes;
   task.bytes = blocks ? task.block_bytes * collective.ranks : task.block_bytes;
-  if (task.bytes == 0 && *kind != CollectiveKind::kBarrier) {
+  if (task.bytes == 0 && has_data(*kind)) {
     return invalid(fmt::format("--bytes {}: {} of {} ranks takes at least {}", arguments.bytes, to_string(*kind),
                                collective.ranks, blocks ? collective.ranks : 1));
   }

@@ -17,6 +17,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/collective_table.h"
 #include "base/config.h"
 #include "model/calibration.h"
 #include "model/fit.h"
@@ -306,7 +307,7 @@ int run_measure(const TuneArguments& given) {
 int run_explain(const TuneArguments& given) {
   const auto kind = parse_collective(given.explain[0]);
   const auto bytes = parse_size(given.explain[1]);
-  if (!kind || *kind == CollectiveKind::kSendReceive) {
+  if (!kind || !has_plan(*kind)) {
     return failure(wrong_collective("--explain", given.explain[0]));
   }
   if (!bytes) return failure(wrong_option("--explain", not_a_size(given.explain[1])));

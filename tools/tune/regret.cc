@@ -13,6 +13,7 @@
 
 #include "algorithms/algorithms.h"
 #include "base/assert.h"
+#include "base/collective_table.h"
 #include "tools/perf/buffer.h"
 #include "tools/perf/collective.h"
 
@@ -85,7 +86,7 @@ class RegretRank {
     // In place if the collective supports it. An all-to-all uses one half of the buffer as input and the other one as
     // output.
     std::byte* const base = buffer_.data();
-    const bool apart = kind == CollectiveKind::kAllToAll;
+    const bool apart = replaces_input_in_place(kind);
     const std::byte* input = base + side.in_place_input_at * 4;
     std::byte* output = base + side.in_place_output_at * 4 + (apart ? side.input_elements * 4 : 0);
     return communicator_.run({.kind = kind,

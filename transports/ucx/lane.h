@@ -102,7 +102,7 @@ struct UcxPeer {
   bool writes = false;
   bool introduced = false;  // this rank has sent its handshake message to the peer
   bool connected = false;   // the handshake message of the peer has arrived
-  std::uint64_t key = 0;    // the key in that handshake message
+  std::uint64_t key = 0;    // the key in that message; every header to the peer has it
   std::vector<UcxLane> lanes;
   bool last_sent = false;
   bool last_going = false;

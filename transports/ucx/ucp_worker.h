@@ -70,7 +70,7 @@ class UcpWorker {
   void abandon() { handle_ = nullptr; }  // in a forked child: all resources belong to the parent
 
  private:
-  const std::shared_ptr<UcxContext> context_;  // shared by all users in the process
+  const std::shared_ptr<UcxContext> context_;  // shared by the ranks of the process with the same UcxPuts
   const UcxLibrary& library_;
   ucp_worker_h handle_ = nullptr;
   std::exception_ptr thrown_;  // from a callback, not thrown again yet

@@ -27,10 +27,10 @@ std::uint32_t barrier_value_of(std::uint32_t digest, const DeviceWindows::Window
   return static_cast<std::uint32_t>(hash ^ hash >> 32) | 2u;
 }
 
-// Whether the peers find the input of this call in the output buffer.
+// Whether the peers find the input of this call in the output buffer. Not for collectives with a root and blocks.
 bool input_is_in_output(const CheckedCall& checked) {
   const CollectiveKind kind = checked.collective.kind;
-  return kind == CollectiveKind::kBroadcast || (kind == CollectiveKind::kAllGather && checked.call.in_place);
+  return has_root(kind) || (!replaces_input_in_place(kind) && checked.call.in_place);
 }
 
 std::uint64_t block_bytes_of(const CheckedCall& checked) { return checked.call.tag.count * checked.call.element_bytes; }
@@ -55,7 +55,7 @@ bool CopyEngines::takes(const CheckedCall& checked, const CallOptions& options) 
   return method_ != Method::kNone && options.algorithm == Algorithm::kAuto && only_moves_blocks(kind) &&
          checked.call.tag.algorithm != static_cast<std::uint8_t>(Algorithm::kUser) &&
          checked.call.lengths.counts.empty() && block_bytes_of(checked) >= least_bytes_ &&
-         !(kind == CollectiveKind::kAllToAll && checked.call.in_place);
+         !(replaces_input_in_place(kind) && checked.call.in_place);
 }
 
 // If the input of only some ranks is in symmetric registered memory, the others launch the kernel, and the ranks
@@ -66,7 +66,7 @@ std::optional<CopyEngines::Inputs> CopyEngines::find_inputs(const CheckedCall& c
   const Call& call = checked.call;
   const CollectiveKind kind = checked.collective.kind;
   // The other ranks cannot compute where the input of a scatter is, nor that of an in-place gather at the root.
-  if (kind == CollectiveKind::kScatter || kind == CollectiveKind::kGather) return std::nullopt;
+  if (has_root(kind) && has_blocks(kind)) return std::nullopt;
   const bool in_output = input_is_in_output(checked);
   auto found = in_output ? windows_->find_symmetric(call.output, checked.output_bytes)
                          : windows_->find_symmetric(call.input, checked.input_bytes);
@@ -120,24 +120,21 @@ Status CopyEngines::put(const cuda::Driver& driver, std::span<const std::shared_
   return {};
 }
 
-bool CopyEngines::only_moves_blocks(CollectiveKind kind) {
-  return !reduces(kind) && row_of(kind).output != BlockSet::kNone;
-}
+bool CopyEngines::only_moves_blocks(CollectiveKind kind) { return !reduces(kind) && has_plan(kind); }
 
 std::vector<CopyEngines::BlockCopy> CopyEngines::block_copies(const Collective& collective, std::uint32_t rank,
                                                               std::uint64_t block_bytes) {
   TUTTI_ASSERT(only_moves_blocks(collective.kind) && rank < collective.ranks && collective.root < collective.ranks);
   const CollectiveRow& row = row_of(collective.kind);
-  const bool from_root = row.root == RootHas::kTheInput;
+  const std::uint32_t blocks = block_count(row.output, collective.ranks);
   const bool personal = row.input == BlockSet::kAll;
   std::vector<BlockCopy> copies;
   if (block_bytes == 0 || (row.root == RootHas::kTheOutput && rank != collective.root)) return copies;
-  for (std::uint32_t i = 1; i <= collective.ranks; ++i) {
-    const std::uint32_t peer = (rank + i) % collective.ranks;
-    if (from_root && peer != collective.root) continue;
-    copies.push_back({.peer = peer,
+  for (std::uint32_t i = 1; i <= blocks; ++i) {
+    const std::uint32_t block = (rank + i) % blocks;
+    copies.push_back({.peer = contributor_of(row.kind, collective.ranks, collective.root, rank, block),
                       .from = personal ? rank * block_bytes : 0,
-                      .to = from_root ? 0 : peer * block_bytes,
+                      .to = block * block_bytes,
                       .bytes = block_bytes});
   }
   return copies;

@@ -38,7 +38,7 @@ struct ExportedMemory {
     std::vector<std::uint32_t> job_ranks;       // indexed by rank: the job rank, as the exchange counts ranks
     std::shared_ptr<SegmentExchange> exchange;  // shared with the job_context
   };
-  // One allocation of mapped memory; all of it is mapped.
+  // One allocation that was mapped with cuMemMap. Peers map all of it, also if a range in it is exported.
   struct Part {
     cuda::PhysicalMemory memory;
     std::uint64_t bytes = 0;

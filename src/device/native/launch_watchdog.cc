@@ -201,7 +201,8 @@ void LaunchGroup::Watchdog::release_rounds() {
     release_stream_.emplace(std::move(*made));
   }
   give_up_barriers();
-  // Writes one of the values each time; it stays until the next interval, so that a stream has time to see it.
+  // Each call of this function writes one of the values for which barriers wait: those of the captured calls, and that
+  // of the first pending launch. The value stays until the next call, so that a stream has time to see it.
   const std::size_t values = captured_barrier_values_.size() + (pending_launches_.empty() ? 0 : 1);
   if (values == 0) return;
   const std::size_t turn = release_turns_++ % values;

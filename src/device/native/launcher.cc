@@ -98,8 +98,10 @@ Status LaunchGroup::Launcher::launch(const Calls& calls) {
   if (in_rounds && captured) TUTTI_TRY(watchdog_.add_captured(first.barrier_value));
   if (watched || watchdog_.watches_graphs()) TUTTI_TRY(watchdog_.start());
   if (watched) TUTTI_TRY(watch(calls.front(), *done, *stream));
-  // If putting rounds or copies into the stream fails halfway, the part that is in the stream may wait for peers.
-  // Such a launch counts as made: the watchdog releases it, and drain() waits for it.
+  // If a call has barriers, putting it into the stream can fail halfway, and the part that is in the stream may then
+  // wait for peers. Therefore such a launch counts as made: the watchdog releases its barriers, and drain() waits for
+  // its end. An exception is treated in the same way, because it is not known how much is in the stream. Without
+  // barriers, a launch that fails is not made.
   bool may_run = true;
   Status put;
   try {
@@ -181,8 +183,9 @@ Status LaunchGroup::Launcher::put_kernel(const Calls& calls, const device::Call*
   return result == cuda::CUresult::kSuccess ? Status() : not_launched(result, launch, how.threads);
 }
 
-// Puts a call in rounds into the stream: kernels that do not wait, with a barrier before each. The number of rounds
-// is even, so that every call begins with the same parity and a captured call can be replayed.
+// Puts a call in rounds into the stream: in each round a barrier, then a kernel that does not wait for peers. Barriers
+// use two sets of flags in turn. The number of rounds is even, so that every call begins with the same set and a
+// captured call can be replayed.
 Status LaunchGroup::Launcher::put_rounds(const DeviceCall& call, cuda::CUstream stream) {
   const StreamBarrier& barrier = *members_.of(call).options.barrier;
   const DeviceCall::Launch& how = call.launch;

@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/collective_table.h"
 #include "plan/formats/json_words.h"
 #include "tutti/plan.h"
 
@@ -40,7 +41,7 @@ std::string set_label(std::string& label, const std::string& word, std::size_t m
 
 std::string set_collective(ReaderState& reading, const std::string& word) {
   const auto kind = parse_collective(word);
-  if (!kind || *kind == CollectiveKind::kSendReceive) {
+  if (!kind || !has_plan(*kind)) {
     std::string known;
     for (const CollectiveKind each : all_collectives()) {
       known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", to_string(each));

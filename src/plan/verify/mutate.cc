@@ -164,7 +164,7 @@ bool keeps_promise(Order order, std::uint32_t ranks, const std::vector<std::uint
 // operand.
 bool gives_in_another_order(const Plan& plan, bool in_place, const std::vector<float>& expected) {
   const CollectiveKind kind = plan.shape.collective.kind;
-  if (kind != CollectiveKind::kReduce && kind != CollectiveKind::kReduceScatter) return false;
+  if (!reduces(kind) || (!has_root(kind) && row_of(kind).output != BlockSet::kOwn)) return false;
   std::vector<std::vector<std::uint32_t>> orders;
   const Result<std::vector<float>> got = interpret(plan, {.in_place = in_place, .orders = &orders});
   if (!got.ok() || got->size() != expected.size()) return false;

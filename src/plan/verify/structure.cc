@@ -125,7 +125,7 @@ Status check_shape(const Plan& plan) {
   const PlanShape& shape = plan.shape;
   std::string fault;
   const Collective& collective = shape.collective;
-  const bool known = is_valid(collective.kind) && collective.kind != CollectiveKind::kSendReceive;
+  const bool known = has_plan(collective.kind);
   if (!known) fault = "the collective is unknown";
   if (collective.ranks == 0) fault = "there are no ranks";
   if (known && collective.root >= std::max(has_root(collective.kind) ? collective.ranks : 1, 1u)) {

@@ -1,19 +1,13 @@
-// grow(): makes a communicator of the ranks of this one and of newcomers, which call create() with the same unique
-// id.
+#include "communicator/share_unique_id.h"
+
 #include <fmt/format.h>
 
-#include <cstring>
 #include <vector>
 
 #include "base/assert.h"
-#include "communicator/communicator_impl.h"
-#include "communicator/create.h"
-#include "device/rank_device.h"
 
 namespace tutti::detail {
 namespace {
-
-constexpr std::int32_t kMostRanks = 65535;
 
 struct GrowRequest {  // what each rank contributes to share_unique_id()
   std::int32_t size = 0;
@@ -49,35 +43,6 @@ Result<UniqueId> share_unique_id(Communicator& parent, const std::optional<Uniqu
   if (found) return *found;
   return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
                "no rank passed a unique id: the rank that made it must pass it"};
-}
-
-Result<std::unique_ptr<Communicator>> CommunicatorImpl::grow(Communicator& self, std::int32_t size,
-                                                             const std::optional<UniqueId>& id) {
-  if (job_context_ == nullptr) {
-    return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1, "a communicator of a simulation cannot grow"};
-  }
-  if (size <= static_cast<std::int32_t>(ranks_) || size > kMostRanks) {
-    return invalid_argument(
-        fmt::format("grow: size {} is not greater than the {} ranks of this communicator, or exceeds {}", size, ranks_,
-                    kMostRanks));
-  }
-  auto grown = [&]() -> Result<std::unique_ptr<Communicator>> {
-    auto shared = share_unique_id(self, id, size);
-    if (!shared) return shared.error();
-    CommunicatorOptions options;
-    options.rank = static_cast<std::int32_t>(rank_);
-    options.size = size;
-    options.unique_id = *shared;
-    options.device = job_context_->device == nullptr ? CommunicatorOptions::kNoDevice : job_context_->device->number();
-    Config config = job_context_->config;
-    config.timeout = timeout_;
-    return create_with(config, options);
-  }();
-  if (grown) return grown;
-  Error error = std::move(grown).error();
-  error.message = "grow: " + error.message;
-  if (!engine_.broken()) error.scope = ErrorScope::kCall;
-  return error;
 }
 
 }  // namespace tutti::detail

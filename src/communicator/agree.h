@@ -1,0 +1,44 @@
+// Agreements: how the surviving ranks of one communicator agree on values by consensus (membership/consensus.h), even
+// if the communicator is broken. It owns the ConsensusParticipants and the mutex that orders their use, and no
+// threads. Thread-safe.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "communicator/membership.h"
+#include "engine/engine.h"
+#include "membership/consensus_participant.h"
+#include "tutti/communicator.h"
+
+namespace tutti::detail {
+
+class UniformMode;
+
+class Agreements {
+ public:
+  // The two sequences of agreements are independent: agree() uses kAll, the uniform mode uses kCalls.
+  enum class Topic : std::uint8_t { kAll, kCalls };
+
+  // `membership` must outlive this object. The engine must exist during each call of the functions below, but not
+  // when this object is made or destroyed.
+  Agreements(const Membership& membership, Engine& engine) : membership_(membership), engine_(engine) {}
+
+  // Runs one consensus of the given type among the surviving ranks. Errors: those of agree().
+  Result<ConsensusDecision> decide(Topic topic, const ConsensusVote& vote, std::chrono::milliseconds timeout);
+  // Communicator::agree(). `uniform`: the communicator's uniform mode, whose last call is settled first; null if it
+  // is off.
+  Result<Agreement> agree(const AgreeOptions& options, UniformMode* uniform);
+
+ private:
+  const Membership& membership_;
+  Engine& engine_;
+  std::mutex mutex_;
+  // Made when the uniform mode first needs an agreement, and by the first agree(), respectively. Guarded by mutex_.
+  std::unique_ptr<ConsensusParticipant> for_calls_;
+  std::unique_ptr<ConsensusParticipant> for_all_;
+};
+
+}  // namespace tutti::detail

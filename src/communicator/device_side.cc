@@ -1,0 +1,178 @@
+#include "communicator/device_side.h"
+
+#include <fmt/format.h>
+#include <sys/random.h>
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/assert.h"
+#include "device/native/device_failure.h"
+#include "device/native/device_resources.h"
+
+namespace tutti::detail {
+
+DeviceSide::DeviceSide(const Membership& membership, const Environment& environment, Engine& engine,
+                       std::mutex& submission_mutex, std::unique_ptr<DeviceResources> resources, Gather parent_round)
+    : membership_(membership),
+      environment_(environment),
+      engine_(engine),
+      submission_mutex_(submission_mutex),
+      parent_round_(std::move(parent_round)),
+      executor_(make_executor(std::move(resources))) {}
+
+std::shared_ptr<DeviceExecutor> DeviceSide::make_executor(std::unique_ptr<DeviceResources> resources) const {
+  if (resources == nullptr) return nullptr;
+  // Shared with the functions that use it when it is replaced.
+  return std::make_shared<DeviceExecutor>(std::move(resources), membership_.rank, membership_.ranks,
+                                          *environment_.plan_cache);
+}
+
+void DeviceSide::connect_to_engine() { listen_to(executor().get()); }
+
+// A LaunchGroup may report a failure from any thread, and may outlive the engine; therefore it gets the EngineHandle,
+// which is safe in both cases.
+void DeviceSide::listen_to(DeviceExecutor* executor) {
+  engine_.set_beside_devices(executor != nullptr);
+  if (executor == nullptr) return;
+  executor->on_failure([handle = engine_.handle()](const Error& error) { handle->fail(error); });
+}
+
+Result<bool> DeviceSide::takes(const CheckedCall& checked, const CallOptions& options) {
+  const std::shared_ptr<DeviceExecutor> executor = this->executor();
+  if (executor == nullptr || options.reduction.combine != nullptr) return false;
+  auto taken = executor->takes(checked);
+  if (!taken) return escalate(*executor, taken.error(), checked.call.tag);
+  return taken;
+}
+
+// Handles an error of the executor that has cost more than the call. This rank cannot take part any more, so its
+// executor and its engine fail, and the peers are notified. Errors that the peers detect by themselves (peers_see())
+// and errors of a single call are returned unchanged.
+Error DeviceSide::escalate(DeviceExecutor& executor, const Error& error, const CallTag& tag) {
+  if (error.scope < ErrorScope::kCommunicator || peers_see(error.code) || executor.failure(false)) return error;
+  const Error lost = lost_error(error, membership_.rank, &tag);
+  executor.fail(lost);
+  engine_.fail(lost);
+  return lost;
+}
+
+Result<std::shared_ptr<Operation>> DeviceSide::prepare(const CheckedCall& checked, const CallOptions& options,
+                                                       Algorithm algorithm, const PlanTable::ChosenPlan* chosen,
+                                                       std::int64_t timeout_ns) {
+  const std::shared_ptr<DeviceExecutor> executor = this->executor();
+  TUTTI_ASSERT(executor != nullptr);  // takes() was true, and the submission mutex was held since then
+  auto generator = PlanTable::generator_for(checked.collective, algorithm, chosen);
+  if (!generator) return generator.error();
+  const std::uint32_t digest = chosen == nullptr ? 0 : chosen->plan.digest();
+  CheckedCall tagged = checked;
+  tagged.call.tag.algorithm = static_cast<std::uint8_t>(algorithm);
+  tagged.call.tag.digest ^= digest;
+  auto on_device = executor->prepare(tagged, *generator, digest, options, timeout_ns);
+  if (!on_device) return escalate(*executor, on_device.error(), tagged.call.tag);
+  if (*on_device == nullptr) return std::shared_ptr<Operation>();
+  auto operation = std::make_shared<Operation>();
+  operation->on_device = true;
+  operation->done = true;
+  operation->call.tag = tagged.call.tag;
+  operation->start_condition = std::move(*on_device);
+  return operation;
+}
+
+Status DeviceSide::submit(const Operation& operation) {
+  const std::shared_ptr<DeviceExecutor> executor = this->executor();
+  if (executor == nullptr) {
+    return invalid_argument(
+        "the communicator was suspended after this call was added to a Group: resume it, and make a new Group");
+  }
+  if (environment_.recorder != nullptr) environment_.recorder->enqueued(operation.call.tag);
+  Status submitted = executor->submit(std::static_pointer_cast<DeviceCall>(operation.start_condition));
+  if (submitted.ok()) calls_.fetch_add(1, std::memory_order_relaxed);
+  if (!submitted.ok() && submitted.error().scope >= ErrorScope::kCommunicator) engine_.fail(submitted.error());
+  return submitted;
+}
+
+Status DeviceSide::settle(const Operation& operation) {
+  return operation.on_device ? static_cast<DeviceCall&>(*operation.start_condition).settle() : Status();
+}
+
+// Every rank takes part in the rounds of set-up, with its memory or with its error, so that the other ranks do not
+// wait until the timeout.
+Result<std::unique_ptr<MemoryImpl>> DeviceSide::register_memory(void* data, std::size_t bytes) {
+  const std::shared_ptr<DeviceExecutor> executor = this->executor();
+  if (executor == nullptr) {
+    return Error{
+        ErrorCode::kUnsupported, ErrorScope::kCall, -1,
+        fmt::format("{} bytes at {} are memory of a GPU, but the host carries out this communicator's calls on "
+                    "such memory, for which registering has no use: leave it out, or give every rank a GPU of "
+                    "one machine that reaches the others (TUTTI_LOG=info says what is missing)",
+                    bytes, data)};
+  }
+  const std::shared_ptr<DeviceWindows>& windows = executor->resources().windows();
+  auto number = windows->add(data, bytes, parent_round_);
+  if (number) return std::make_unique<MemoryImpl>(std::make_unique<DeviceWindow>(windows, *number), data, bytes);
+  Error error = std::move(number).error();
+  error.message = fmt::format("register_memory: {}", error.message);
+  if (!engine_.broken()) error.scope = ErrorScope::kCall;
+  return error;
+}
+
+Status DeviceSide::suspend() {
+  Result<std::string> ready = std::string();
+  {
+    const std::shared_ptr<DeviceExecutor> executor = this->executor();
+    if (executor != nullptr && executor->resources().windows()->used() > 0) {
+      ready = invalid_argument("device memory is registered with this communicator: release it on all ranks first");
+    } else if (executor != nullptr) {
+      if (const Status finished = executor->finish(); !finished.ok()) ready = finished.error();
+    }
+  }
+  // All ranks suspend, or no rank does.
+  if (auto all = gather_or_fail(parent_round_, ready); !all) {
+    Error error = std::move(all).error();
+    if (!engine_.broken()) error.scope = ErrorScope::kCall;
+    return error;
+  }
+  replace(nullptr, true);
+  return {};
+}
+
+Status DeviceSide::resume() {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (!suspended_) return {};
+  }
+  std::uint64_t id = 0;
+  Result<std::string> mine = Error{ErrorCode::kSystem, ErrorScope::kCall, -1, "the system gives no random numbers"};
+  if (getrandom(&id, sizeof(id), 0) == static_cast<ssize_t>(sizeof(id))) {
+    mine = std::string(reinterpret_cast<const char*>(&id), sizeof(id));
+  }
+  auto ids = gather_or_fail(parent_round_, mine);
+  if (!ids) return ids.error();
+  if (ids->front().size() != sizeof(id)) {
+    return Error{ErrorCode::kRefused, ErrorScope::kCall, 0, "rank 0 sent a malformed message in resume()"};
+  }
+  std::memcpy(&id, ids->front().data(), sizeof(id));
+  auto resources = make_device_resources(*membership_.job_context, membership_.members, membership_.rank, id,
+                                         environment_, parent_round_);
+  if (!resources) return resources.error();
+  replace(make_executor(std::move(*resources)), false);
+  return {};
+}
+
+// The previous executor is destroyed after the mutexes are unlocked, because that waits for the GPU.
+void DeviceSide::replace(std::shared_ptr<DeviceExecutor> executor, bool suspended) {
+  listen_to(executor.get());  // before any call can be submitted to it
+  const std::scoped_lock lock(submission_mutex_, mutex_);
+  // If there was no executor, there was nothing to suspend, and resume() has nothing to do.
+  suspended_ = suspended && (suspended_ || executor_ != nullptr);
+  executor_.swap(executor);
+}
+
+std::uint64_t DeviceSide::memory_use() const {
+  const std::shared_ptr<DeviceExecutor> executor = this->executor();
+  return executor == nullptr ? 0 : executor->resources().memory_bytes();
+}
+
+}  // namespace tutti::detail

@@ -1,0 +1,87 @@
+// DeviceSide: the part of one communicator that its ranks' GPUs carry out. It prepares and submits calls on GPUs, ends
+// the communicator if a GPU fails, registers GPU memory, and frees and allocates the communicator's GPU memory
+// (suspend() and resume()). It owns the DeviceExecutor and a mutex that guards the pointer to it, and no threads.
+// Thread-safe, except that takes(), prepare() and submit() need the communicator's submission mutex.
+//
+// Every function takes a shared_ptr to the executor under the mutex, because suspend() of another thread may replace
+// the executor at any time. The executor is then destroyed by the last function that uses it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "communicator/membership.h"
+#include "communicator/memory.h"
+#include "communicator/plan_table.h"
+#include "device/native/device_executor.h"
+#include "engine/arguments.h"
+#include "engine/engine.h"
+#include "job/environment.h"
+#include "tutti/communicator.h"
+
+namespace tutti::detail {
+
+class DeviceSide {
+ public:
+  // `membership` and `environment` must outlive this object. The engine and `submission_mutex` must exist during each
+  // call of the functions below, but not when this object is made or destroyed. `resources`: null if the host carries
+  // out all calls. `parent_round`: a set-up round in which all ranks of the communicator take part.
+  DeviceSide(const Membership& membership, const Environment& environment, Engine& engine, std::mutex& submission_mutex,
+             std::unique_ptr<DeviceResources> resources, Gather parent_round);
+
+  // Null if the GPUs carry out no calls at the moment. Keep the result only during one function.
+  std::shared_ptr<DeviceExecutor> executor() const {
+    const std::scoped_lock lock(mutex_);
+    return executor_;
+  }
+  bool runs_on_devices() const { return executor() != nullptr; }
+  // Makes a failure of a GPU end the engine as well. Call it once, when the engine exists.
+  void connect_to_engine();
+
+  // Whether the call's buffers are memory of this rank's GPU, so that the GPU should carry it out.
+  Result<bool> takes(const CheckedCall& checked, const CallOptions& options);
+  // Makes the operation of a call for which takes() is true. Returns null if the host has to carry it out.
+  Result<std::shared_ptr<Operation>> prepare(const CheckedCall& checked, const CallOptions& options,
+                                             Algorithm algorithm, const PlanTable::ChosenPlan* chosen,
+                                             std::int64_t timeout_ns);
+  // Submits an operation that prepare() has made.
+  Status submit(const Operation& operation);
+  // Number of calls that were submitted so far.
+  std::uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
+  // For an operation of prepare(): makes the call's stream wait for the call (LaunchGroup::settle()). Call it after
+  // submit() and after everything else that the same thread submits with this call. Other operations need nothing
+  // here.
+  static Status settle(const Operation& operation);
+
+  // Communicator::register_memory() for memory of a GPU: exports it to the other ranks and maps theirs. Collective,
+  // unless runs_on_devices() is false.
+  Result<std::unique_ptr<MemoryImpl>> register_memory(void* data, std::size_t bytes);
+  // Frees the communicator's GPU memory, and allocates it again. Collective. Do not hold the submission mutex.
+  Status suspend();
+  Status resume();
+  std::uint64_t memory_use() const;  // in bytes, of the memory that suspend() frees
+
+ private:
+  std::shared_ptr<DeviceExecutor> make_executor(std::unique_ptr<DeviceResources> resources) const;
+  void listen_to(DeviceExecutor* executor);
+  void replace(std::shared_ptr<DeviceExecutor> executor, bool suspended);
+  Error escalate(DeviceExecutor& executor, const Error& error, const CallTag& tag);
+
+  const Membership& membership_;
+  const Environment& environment_;
+  Engine& engine_;
+  std::mutex& submission_mutex_;
+  const Gather parent_round_;
+  // Lock order: submission_mutex_ first, then mutex_. Hold both to replace executor_, so that it stays the same during
+  // the preparation and submission of a call.
+  mutable std::mutex mutex_;
+  // Non-null if the ranks' GPUs carry out calls. Shared with the functions that use it when it is replaced.
+  std::shared_ptr<DeviceExecutor> executor_;
+  bool suspended_ = false;  // executor_ is null until resume(); guarded by mutex_
+  std::atomic<std::uint64_t> calls_ = 0;
+};
+
+}  // namespace tutti::detail

@@ -1,0 +1,36 @@
+// Membership: the ranks of one communicator, and the position of this rank among them. It is a value that does not
+// change after the communicator was made, so any thread may read it.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/arguments.h"
+#include "job/job_context.h"
+
+namespace tutti::detail {
+
+struct Membership {
+  std::uint32_t rank = 0;
+  std::uint32_t ranks = 1;
+  // Shared with the communicators that were split from this one or that this one was split from. Null in a simulated
+  // environment; the communicator can then be neither split nor shrunk.
+  std::shared_ptr<JobContext> job_context{};
+  std::vector<std::uint32_t> members{};  // element i is the job rank of this communicator's rank i
+  std::uint64_t id = 0;                  // the number that identifies the communicator in its transport
+
+  Caller caller() const { return {.rank = rank, .ranks = ranks}; }
+};
+
+// Longer timeouts are shortened to this one.
+inline constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24);
+
+// The timeout of a call in nanoseconds: `given`, or `otherwise` if `given` is 0.
+inline std::int64_t timeout_ns(std::chrono::milliseconds given, std::chrono::milliseconds otherwise) {
+  return std::int64_t{std::min(given.count() > 0 ? given : otherwise, kLongestTimeout).count()} * 1'000'000;
+}
+
+}  // namespace tutti::detail

@@ -1,0 +1,92 @@
+// OperationBuilder: turns the calls of one communicator into operations for the engine. It checks the arguments,
+// selects the algorithm and its plan, stages buffers in GPU memory through host memory, and cuts long calls into
+// segments. It owns the plans, the AlgorithmSelector and the HostStaging, and no threads or locks. Hold the
+// communicator's submission mutex in all functions.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "communicator/device_side.h"
+#include "communicator/membership.h"
+#include "communicator/plan_table.h"
+#include "device/staged/host_staging.h"
+#include "engine/arguments.h"
+#include "engine/engine.h"
+#include "job/environment.h"
+#include "selection/algorithm_selector.h"
+#include "tutti/communicator.h"
+
+namespace tutti::detail {
+
+class OperationBuilder {
+ public:
+  // `membership` and `environment` must outlive this object, and this object must outlive the engine's last use of
+  // an operation. `devices` and `engine` must exist during each call of the functions below. `timeout`: of a call
+  // without a timeout of its own.
+  OperationBuilder(const Membership& membership, Environment& environment, DeviceSide& devices, Engine& engine,
+                   std::chrono::milliseconds timeout, Segmentation segmentation);
+
+  // Return an operation that is ready to be submitted. For a call that is cut into segments this is the first
+  // segment, which holds the others. The operation has no sequence number yet, and dropping it has no effect on the
+  // communicator.
+  Result<std::shared_ptr<Operation>> prepare(const CollectiveCall& call, const CallOptions& options);
+  Result<std::shared_ptr<Operation>> prepare_collective(CheckedCall&& checked, const CallOptions& options);
+  Result<std::shared_ptr<Operation>> prepare_exchange(CheckedExchange exchange, const CallOptions& options);
+  // The fastest path for short blocking calls. Runs the call without an operation if a plan for this type of
+  // collective has already been proved and used, and nothing else is in progress. Otherwise it returns nothing, and
+  // the caller continues with prepare_collective(). `submission`: holds the submission mutex, and is unlocked as soon
+  // as the call has its sequence number.
+  std::optional<Status> run_short(CheckedCall& checked, const CallOptions& options,
+                                  std::unique_lock<std::mutex>& submission);
+
+  PlanTable& plans() { return plans_; }
+  Segmentation segmentation() const { return segmentation_; }
+  // Communicator::auto_algorithm() and predicted_us().
+  Algorithm auto_algorithm(CollectiveKind kind, std::size_t count, DataType type);
+  std::optional<double> predicted_us(CollectiveKind kind, std::size_t count, DataType type, Algorithm algorithm);
+  // Returns the first error of a staged call since the last call of this function.
+  std::optional<Error> take_staging_error();
+
+ private:
+  Result<std::shared_ptr<Operation>> make_segments(const CheckedCall& whole, const CallOptions& options,
+                                                   BoundPlan& plan);
+  Result<std::shared_ptr<Operation>> make_operation(CheckedCall checked, const CallOptions& options, BoundPlan& plan,
+                                                    std::uint64_t bytes);
+  template <class Checked>  // CheckedCall or CheckedExchange
+  Result<std::shared_ptr<StartCondition>> staged_for(Checked& checked, const CallOptions& options);
+  bool may_be_on_device(const CheckedCall& checked) const;
+  Selection select_short(const Collective& collective, std::size_t bytes);
+  Collective collective_of(CollectiveKind kind) const;
+  std::uint32_t tile_bytes_of(const Selection& chosen) const {
+    return chosen.chunk_bytes > 0 ? chosen.chunk_bytes
+                                  : static_cast<std::uint32_t>(environment_.transport->slot_bytes());
+  }
+
+  const Membership& membership_;
+  Environment& environment_;
+  DeviceSide& devices_;
+  Engine& engine_;
+  const std::chrono::milliseconds timeout_;
+  const Segmentation segmentation_;
+  PlanTable plans_;
+  AlgorithmSelector selector_;
+  // For one type of collective: the plans that were used last by calls without messages, for run_short().
+  struct ShortPlans {
+    BoundPlan* by_mailbox = nullptr;
+    BoundPlan* direct = nullptr;
+    Selection chosen{};  // the selector's answer for chosen_bytes; kAuto: not asked yet
+    std::size_t chosen_bytes = 0;
+  };
+  std::array<ShortPlans, kCollectiveTable.size()> short_plans_{};  // by the number of the collective
+  const bool driver_loaded_;  // whether the CUDA driver was loaded when this was made
+  // Null until a call finds the CUDA driver loaded.
+  std::unique_ptr<HostStaging> host_staging_;
+};
+
+}  // namespace tutti::detail

@@ -1,0 +1,66 @@
+// PlanTable: the plans of one communicator. It keeps the plans that are bound to its connections, so that each is
+// made and proved once, and the plans that the caller has given with use_plan(). It owns no threads or locks. Hold
+// the communicator's submission mutex in all functions.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "executor/bind.h"
+#include "job/environment.h"
+#include "plan/plan.h"
+#include "tutti/communicator.h"
+#include "tutti/plan.h"
+
+namespace tutti::detail {
+
+class PlanTable {
+ public:
+  // A caller's plan, and the calls that it is used for.
+  struct ChosenPlan {
+    UserPlan plan;
+    PlanUse use;
+  };
+
+  // `environment` must outlive this object.
+  PlanTable(std::uint32_t rank, std::uint32_t ranks, const Environment& environment)
+      : rank_(rank), ranks_(ranks), environment_(environment) {}
+
+  // Communicator::use_plan(): binds the plan and adds it to the caller's plans.
+  Status use_plan(const UserPlan& plan, const PlanUse& use);
+  bool has_user_plans() const { return !user_plans_.empty(); }
+  // Returns the caller's plan that a call uses, or null. `bytes`: length of one block. `asked`: the algorithm in the
+  // options of the call. The result is valid until the next call of use_plan().
+  const ChosenPlan* find_user_plan(const Collective& collective, std::uint64_t bytes, Algorithm asked) const;
+
+  // Returns the bound plan of `algorithm` or, if `chosen` is not null, of that caller's plan. The plan is made at the
+  // first call. The result is valid as long as this object.
+  Result<BoundPlan*> bound_plan(const Collective& collective, Algorithm algorithm, const ChosenPlan* chosen);
+  // Returns the generator of the same plan.
+  static Result<Generator> generator_for(const Collective& collective, Algorithm algorithm, const ChosenPlan* chosen);
+
+ private:
+  struct PlanKey {
+    CollectiveKind kind = CollectiveKind::kAllReduce;
+    Algorithm algorithm = Algorithm::kAuto;
+    std::uint32_t root = 0;
+    std::uint32_t digest = 0;  // digest of a caller's plan; 0 for the built-in algorithms
+
+    auto operator<=>(const PlanKey&) const = default;  // NOLINT(modernize-use-nullptr): clang-tidy 14
+  };
+  Status add_user_plan(const UserPlan& plan, const PlanUse& use);
+  Result<std::unique_ptr<BoundPlan>> make_plan(const Collective& collective, Algorithm algorithm,
+                                               const ChosenPlan* chosen) const;
+
+  const std::uint32_t rank_;
+  const std::uint32_t ranks_;
+  const Environment& environment_;
+  std::map<PlanKey, std::unique_ptr<BoundPlan>> plans_;
+  PlanKey last_key_;  // key of last_plan_
+  BoundPlan* last_plan_ = nullptr;
+  std::vector<ChosenPlan> user_plans_;
+};
+
+}  // namespace tutti::detail

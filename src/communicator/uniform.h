@@ -1,0 +1,76 @@
+// UniformMode: makes every call end in the same way on all ranks, with success or with an error. It owns the mutex
+// that is held during a call and its confirmation, and no threads. Thread-safe.
+//
+// After each call the ranks vote on how it went, by a short all-reduce. If the vote fails, the surviving ranks agree
+// by consensus (settle()) how the call has ended, and the communicator takes no more calls. agree() settles the last
+// call first as well. All survivors have then taken part in the same sequence of agreements, whether they notice the
+// end of the communicator in a call or afterwards.
+//
+// Any two ranks are at most one call apart. A rank that completed the vote on a call has the outcome of that call, and
+// so do all other ranks that completed the vote. The position of a rank is the number of the call of which it does not
+// have the outcome yet or, if it has all outcomes, the number of its next call. Each rank contributes two numbers, and
+// the consensus returns the minimum of each:
+//
+//   operation = 2 * position + (1 if this rank's part of that call succeeded)
+//   value     = -(4 * position + (2 if the call before is known to have failed)
+//                              + (1 if this rank lacks the outcome of the call at its position))
+//
+// Let A be the least position and K the greatest. They follow from the two minima.
+// - A rank at position A, if K = A: the vote was completed by no rank, so the call succeeded if every part of it
+//   did.
+// - A rank at position A, if K = A + 1: the ranks at A + 1 have the outcome of the call.
+// - A rank at position A + 1 while others are at A: its call has failed, because the others will not make that call
+//   any more.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "membership/consensus.h"
+#include "tutti/communicator.h"
+
+namespace tutti::detail {
+
+class UniformMode {
+ public:
+  using RunCall = std::function<Status(const CollectiveCall& call, const CallOptions& options)>;
+  using Decide = std::function<Result<ConsensusDecision>(const ConsensusVote& vote, std::chrono::milliseconds timeout)>;
+  // `ranks` is greater than 1. `run_call`: runs a call of the communicator without a vote. `decide`: runs a
+  // consensus among the surviving ranks; it returns the errors of agree().
+  UniformMode(std::uint32_t rank, std::uint32_t ranks, RunCall run_call, Decide decide)
+      : rank_(rank), ranks_(ranks), run_call_(std::move(run_call)), decide_(std::move(decide)) {}
+
+  // Runs a call and the vote on it.
+  Status run(const CollectiveCall& call, const CallOptions& options);
+  // Settles the last call. Call this before an agree() of the application.
+  Status settle_before_agree(std::chrono::milliseconds timeout);
+  // Call this after that agree(), unless it is going to be called again because it timed out.
+  void end_agree();
+
+ private:
+  Status confirm(const Status& own);
+  // Agrees with the surviving ranks on how the last call ended. Returns whether it succeeded. Errors: those of
+  // agree().
+  Result<bool> settle(bool own_ok, std::chrono::milliseconds timeout);
+
+  const std::uint32_t rank_;
+  const std::uint32_t ranks_;
+  const RunCall run_call_;
+  const Decide decide_;
+  std::mutex mutex_;                   // held during a call and its confirmation; guards the members below
+  std::int64_t calls_ = 0;             // number of calls that have taken part in the vote
+  bool resolved_ = true;               // whether this rank knows how the last call ended
+  std::int64_t last_failed_call_ = 0;  // number of the last call that is known to have failed; 0: none
+  // Set when the communicator takes no more calls: the reason.
+  std::optional<Error> calls_ended_;
+  // All survivors have learned through an agreement that there will be no more calls.
+  bool settled_ = false;
+  // settle_before_agree() has succeeded, but the agree() that it prepared has not; agree() may be called again.
+  bool agreeing_ = false;
+};
+
+}  // namespace tutti::detail

@@ -1,0 +1,35 @@
+// WorkImpl: the implementation of the public class Work: one or several submitted operations that a caller waits for
+// together. It owns no threads or locks. One thread at a time may use it, as with Work. Internal to src/communicator.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "tutti/communicator.h"
+
+namespace tutti::detail {
+
+class WorkImpl {
+ public:
+  struct Part {
+    Engine* engine;
+    std::shared_ptr<Operation> operation;  // shared with the engine's queue
+  };
+  explicit WorkImpl(std::vector<Part> parts) : parts_(std::move(parts)) {}
+  // Call this before the first wait() or test().
+  void set_parts(std::vector<Part> parts) noexcept { parts_ = std::move(parts); }
+  // Appends the operation and, for a long call that was cut, the operations of its other segments.
+  static void add(Engine& engine, const std::shared_ptr<Operation>& operation, std::vector<Part>& parts);
+  // If an operation is done, wait() and test() do not use its engine. A Work may therefore outlive its
+  // communicators, because destroying a communicator completes all of its operations.
+  Status wait();
+  bool test();
+
+ private:
+  static bool done(const Part& part) { return part.operation->done.load(std::memory_order_acquire); }
+  std::vector<Part> parts_;
+};
+
+}  // namespace tutti::detail

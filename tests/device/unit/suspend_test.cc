@@ -1,0 +1,104 @@
+// Tests of suspend() and resume() of communicators whose calls the GPUs carry out, on the fake driver.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/device/unit/calls_support.h"
+
+namespace tutti::testing {
+namespace {
+
+using Devices = std::vector<std::int32_t>;
+
+std::string error_of(const Status& status) { return status.ok() ? "" : to_string(status.error()); }
+
+// The sum of one int32 from each rank, on its GPU. Returns 0 after an error.
+std::int32_t sum_on_gpu(Communicator& rank, const Gpu& gpu) {
+  const cuda::DeviceMemory memory = gpu.allocate(sizeof(std::int32_t));
+  const std::int32_t own = rank.rank() + 1;
+  Bytes bytes(sizeof(own));
+  std::memcpy(bytes.data(), &own, sizeof(own));
+  gpu.put(memory, bytes);
+  const Status status =
+      rank.all_reduce(pointer(memory), pointer(memory), 1, DataType::kInt32, ReduceOp::kSum, gpu.options());
+  EXPECT_EQ(error_of(status), "");
+  const Bytes got = gpu.get(memory);
+  std::int32_t sum = 0;
+  std::memcpy(&sum, got.data(), sizeof(sum));
+  return status.ok() ? sum : 0;
+}
+
+TEST(DeviceSuspend, FreesTheMemoryAndTheGpusCarryOutCallsAgainAfterwards) {
+  const Devices devices = {0, 1};
+  Communicators ranks = ranks_on(devices);
+  on_every_rank(ranks, [&](Communicator& rank) {
+    const Gpu gpu(devices[static_cast<std::size_t>(rank.rank())]);
+    EXPECT_EQ(sum_on_gpu(rank, gpu), 3);
+    EXPECT_GT(rank.device_memory_use(), 0U);
+    EXPECT_EQ(error_of(rank.suspend()), "");
+    EXPECT_FALSE(rank.runs_on_devices());
+    EXPECT_EQ(rank.device_memory_use(), 0U);
+    EXPECT_EQ(error_of(rank.suspend()), "");
+    EXPECT_EQ(error_of(rank.resume()), "");
+    EXPECT_TRUE(rank.runs_on_devices());
+    EXPECT_EQ(sum_on_gpu(rank, gpu), 3);
+  });
+}
+
+// suspend() and resume() replace the executor that the other functions use. A function that keeps using the old one
+// after its end fails an assertion, or a thread sanitizer reports it.
+TEST(DeviceSuspend, OtherThreadsMayAskForTheStateMeanwhile) {
+  constexpr int kTimes = 30;
+  Communicators ranks = ranks_on({0, 1});
+  std::atomic<bool> over = false;
+  std::vector<std::thread> askers;
+  for (const auto& rank : ranks) {
+    askers.emplace_back([&over, &rank = *rank] {
+      while (!over.load()) {
+        static_cast<void>(rank.runs_on_devices());
+        static_cast<void>(rank.device_memory_use());
+        EXPECT_EQ(error_of(rank.async_status()), "");
+      }
+    });
+  }
+  on_every_rank(ranks, [](Communicator& rank) {
+    for (int time = 0; time < kTimes; ++time) {
+      EXPECT_EQ(error_of(rank.suspend()), "");
+      EXPECT_EQ(error_of(rank.resume()), "");
+    }
+  });
+  over = true;
+  for (std::thread& asker : askers) asker.join();
+  for (const auto& rank : ranks) EXPECT_TRUE(rank->runs_on_devices());
+}
+
+TEST(DeviceSuspend, ACallOfAGroupThatIsSuspendedMeanwhileIsRefused) {
+  const Devices devices = {0, 1};
+  Communicators ranks = ranks_on(devices);
+  on_every_rank(ranks, [&](Communicator& rank) {
+    const Gpu gpu(devices[static_cast<std::size_t>(rank.rank())]);
+    const cuda::DeviceMemory memory = gpu.allocate(sizeof(float));
+    Group group;
+    EXPECT_EQ(error_of(group.add(rank,
+                                 {.kind = CollectiveKind::kAllReduce,
+                                  .input = pointer(memory),
+                                  .output = pointer(memory),
+                                  .count = 1,
+                                  .type = DataType::kFloat32},
+                                 gpu.options())),
+              "");
+    std::thread other([&] { EXPECT_EQ(error_of(rank.suspend()), ""); });  // the Group belongs to this thread
+    other.join();
+    const Status status = group.run();
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(error_of(rank.resume()), "");
+    EXPECT_EQ(sum_on_gpu(rank, gpu), 3);
+  });
+}
+
+}  // namespace
+}  // namespace tutti::testing
