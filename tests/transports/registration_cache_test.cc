@@ -15,7 +15,8 @@
 namespace tutti {
 namespace {
 
-// A fake adapter. Registering memory copies its content, as an adapter does in effect that has pinned the old pages.
+// A fake adapter. Registering memory copies its content. So, like a real adapter that has pinned pages which the
+// process has since replaced, it continues to send the old content.
 class FakeAdapter {
  public:
   RegistrationCache::Register reg() {

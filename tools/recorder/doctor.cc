@@ -48,7 +48,7 @@ std::vector<std::uint32_t> ranks_that(Recordings recordings, const Wanted& wante
   return ranks;
 }
 
-// The ranks of the communicator that have no recording here.
+// Returns the ranks of the communicator of which `recordings` contains no recording.
 std::vector<std::uint32_t> ranks_without_recording(Recordings recordings) {
   std::set<std::uint32_t> here;
   for (const Recording& one : recordings) here.insert(one.rank);

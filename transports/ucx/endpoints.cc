@@ -38,7 +38,7 @@ Status UcxEndpoints::set_up() {
   if (handshake_message_.size() <= HandshakeChannel::kMaxMessageBytes) return {};
   return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1,
                fmt::format("UCX {}: this rank's address has {} bytes: name fewer devices in UCX_NET_DEVICES",
-                           ucp_.library().version, address->size())};
+                           ucp_.functions().version, address->size())};
 }
 
 UcxLane& UcxEndpoints::lane(UcxPeer& peer, std::uint16_t number) {
@@ -96,7 +96,7 @@ bool UcxEndpoints::connect(UcxPeer& peer) {
     fail(peer, status, "making an endpoint (are UCX_TLS and UCX_NET_DEVICES the same on both ranks?)");
     return true;
   }
-  const std::vector<UcxResource> resources = resources_of(ucp_.library(), peer.endpoint);
+  const std::vector<UcxResource> resources = resources_of(ucp_.functions(), peer.endpoint);
   peer.resources = describe(resources);
   const bool by_card =
       !no_failure_detection_ && std::any_of(resources.begin(), resources.end(), [](const UcxResource& resource) {
@@ -116,11 +116,11 @@ ucs_status_t UcxEndpoints::make_endpoint(UcxPeer& peer, const void* address) {
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = {.cb = &UcxEndpoints::on_error, .arg = &peer};
   if (ucp_.context().detects_failures()) {
-    const ucs_status_t status = ucp_.library().ep_create(ucp_.handle(), &params, &peer.endpoint);
+    const ucs_status_t status = ucp_.functions().ep_create(ucp_.handle(), &params, &peer.endpoint);
     if (status == UCS_OK) return status;
   }
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS;  // not every transport can detect the failure of a peer
-  const ucs_status_t status = ucp_.library().ep_create(ucp_.handle(), &params, &peer.endpoint);
+  const ucs_status_t status = ucp_.functions().ep_create(ucp_.handle(), &params, &peer.endpoint);
   if (status != UCS_OK) return status;
   ucp_.context().set_no_failure_detection();
   no_failure_detection_ = true;
@@ -147,7 +147,7 @@ void UcxEndpoints::on_last(void* request, ucs_status_t status, void* peer) {
   UcxPeer& reported = *static_cast<UcxPeer*>(peer);
   reported.endpoints->ucp_.in_callback([&] {
     reported.last_going = false;
-    reported.endpoints->ucp_.library().request_free(request);
+    reported.endpoints->ucp_.functions().request_free(request);
     if (status != UCS_OK) reported.endpoints->fail(reported, status, "sending");
   });
 }
@@ -157,7 +157,7 @@ void UcxEndpoints::fail(UcxPeer& peer, ucs_status_t status, std::string_view doi
   peer.error = status;
   peer.error_ns = clock_.now_ns();
   if (peer.error_words.empty()) {
-    peer.error_words = fmt::format("{}{}{}", ucp_.library().status_string(status), doing.empty() ? "" : ", ", doing);
+    peer.error_words = fmt::format("{}{}{}", ucp_.functions().status_string(status), doing.empty() ? "" : ", ", doing);
   }
   // Messages that were not passed to UCX are dropped.
   for (UcxLane& lane : peer.lanes) {
@@ -177,7 +177,7 @@ void UcxEndpoints::close(UcxPeer& peer) {
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   param.flags = UCP_EP_CLOSE_FLAG_FORCE;
-  void* request = ucp_.library().ep_close_nbx(std::exchange(peer.endpoint, nullptr), &param);
+  void* request = ucp_.functions().ep_close_nbx(std::exchange(peer.endpoint, nullptr), &param);
   if (UCS_PTR_IS_PTR(request)) closing_.push_back(request);
 }
 
@@ -186,8 +186,8 @@ void UcxEndpoints::close_failed() {
   for (UcxPeer* peer : failed_) close(*peer);
   failed_.clear();
   std::erase_if(closing_, [this](void* request) {
-    if (ucp_.library().request_check_status(request) == UCS_INPROGRESS) return false;
-    ucp_.library().request_free(request);
+    if (ucp_.functions().request_check_status(request) == UCS_INPROGRESS) return false;
+    ucp_.functions().request_free(request);
     return true;
   });
 }
@@ -215,7 +215,7 @@ bool UcxEndpoints::busy() const {
 std::optional<std::string> UcxEndpoints::broken(std::uint32_t rank) {
   const UcxPeer& peer = peers_[rank];
   if (!peer.dead() || peer.left || clock_.now_ns() - peer.error_ns < kErrorDelayNs) return std::nullopt;
-  return fmt::format("UCX {}{}: {}", ucp_.library().version, peer.resources.empty() ? "" : " by " + peer.resources,
+  return fmt::format("UCX {}{}: {}", ucp_.functions().version, peer.resources.empty() ? "" : " by " + peer.resources,
                      peer.error_words);
 }
 

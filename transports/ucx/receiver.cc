@@ -70,8 +70,8 @@ void UcxReceiver::fetch(UcxArrived& message) {
   param.user_data = &message;
   param.memory_type = UCS_MEMORY_TYPE_HOST;
   param.cb.recv_am = &UcxReceiver::on_fetched;
-  void* request = ucp_.library().am_recv_data_nbx(ucp_.handle(), std::exchange(message.kept, nullptr),
-                                                  message.memory.get(), message.header.bytes, &param);
+  void* request = ucp_.functions().am_recv_data_nbx(ucp_.handle(), std::exchange(message.kept, nullptr),
+                                                    message.memory.get(), message.header.bytes, &param);
   if (UCS_PTR_IS_PTR(request)) return;
   if (request == nullptr) {
     message.state = UcxArrived::State::kComplete;
@@ -85,7 +85,7 @@ void UcxReceiver::on_fetched(void* request, ucs_status_t status, std::size_t byt
   UcxPeer& peer = *fetched.lane->peer;
   UcxReceiver& self = *peer.receiver;
   self.ucp_.in_callback([&] {
-    self.ucp_.library().request_free(request);
+    self.ucp_.functions().request_free(request);
     if (status == UCS_OK && bytes == fetched.header.bytes) {
       fetched.state = UcxArrived::State::kComplete;
     } else {
@@ -96,7 +96,7 @@ void UcxReceiver::on_fetched(void* request, ucs_status_t status, std::size_t byt
 
 void UcxReceiver::release(UcxLane& lane, UcxArrived& message) {
   TUTTI_ASSERT(message.state == UcxArrived::State::kComplete || ucp_.over());
-  if (message.kept != nullptr && !ucp_.over()) ucp_.library().am_data_release(ucp_.handle(), message.kept);
+  if (message.kept != nullptr && !ucp_.over()) ucp_.functions().am_data_release(ucp_.handle(), message.kept);
   message.kept = nullptr;
   message.data = nullptr;
   message.state = UcxArrived::State::kEmpty;
@@ -116,7 +116,7 @@ void UcxReceiver::drop_all() {
     for (UcxLane& lane : peer.lanes) {
       for (UcxArrived& message : lane.arrivals) {
         if (message.kept != nullptr) {
-          ucp_.library().am_data_release(ucp_.handle(), std::exchange(message.kept, nullptr));
+          ucp_.functions().am_data_release(ucp_.handle(), std::exchange(message.kept, nullptr));
         }
       }
     }
@@ -155,7 +155,7 @@ void UcxReceiver::on_reported(void* request, ucs_status_t status, void* lane) {
   UcxReceiver& self = *reported.peer->receiver;
   self.ucp_.in_callback([&] {
     reported.credit_going = false;
-    self.ucp_.library().request_free(request);
+    self.ucp_.functions().request_free(request);
     if (status != UCS_OK) self.endpoints_.fail(*reported.peer, status, "sending");
   });
 }
@@ -207,7 +207,7 @@ void UcxReceiver::on_offered(void* request, ucs_status_t status, void* lane) {
   UcxReceiver& self = *reported.peer->receiver;
   self.ucp_.in_callback([&] {
     reported.offer_going = false;
-    self.ucp_.library().request_free(request);
+    self.ucp_.functions().request_free(request);
     if (status != UCS_OK) self.endpoints_.fail(*reported.peer, status, "sending");
   });
 }

@@ -85,7 +85,7 @@ void UcxSender::on_sent(void* request, ucs_status_t status, void* send) {
   UcxSender& self = *peer.sender;
   self.ucp_.in_callback([&] {
     self.finish(message);
-    self.ucp_.library().request_free(request);
+    self.ucp_.functions().request_free(request);
     if (status != UCS_OK) self.endpoints_.fail(peer, status, "sending");
   });
 }
@@ -148,10 +148,10 @@ void UcxSender::read_offer(UcxLane& lane) {
   // key is copied into a longer buffer of zeros: if a malformed key demands too much, UCX reads zeros.
   std::array<char, kMostUcxKey * 8> key{};
   std::memcpy(key.data(), lane.offered.data() + sizeof(offer), lane.offered.size() - sizeof(offer));
-  const ucs_status_t status = ucp_.library().ep_rkey_unpack(lane.peer->endpoint, key.data(), &lane.key);
+  const ucs_status_t status = ucp_.functions().ep_rkey_unpack(lane.peer->endpoint, key.data(), &lane.key);
   if (status != UCS_OK) {
     lane.key = nullptr;
-    endpoints_.note_no_slots(ucx_error(ucp_.library(), "reading the key of a peer's slots", status).message);
+    endpoints_.note_no_slots(ucx_error(ucp_.functions(), "reading the key of a peer's slots", status).message);
     return;
   }
   lane.remote_slots = offer.address;
@@ -160,7 +160,7 @@ void UcxSender::read_offer(UcxLane& lane) {
 void UcxSender::release_keys() {
   for (UcxPeer& peer : endpoints_.peers()) {
     for (UcxLane& lane : peer.lanes) {
-      if (lane.key != nullptr) ucp_.library().rkey_destroy(std::exchange(lane.key, nullptr));
+      if (lane.key != nullptr) ucp_.functions().rkey_destroy(std::exchange(lane.key, nullptr));
     }
   }
 }
@@ -179,9 +179,9 @@ void UcxSender::write(UcxSend& message) {
   const std::uint64_t place = lane.remote_slots + slot * ucx_slot_stride(endpoints_.options().slot_bytes);
   const ucp_request_param_t param = ucx_request_param(&UcxSender::on_written, &message);
   message.writing = 1;  // until both have been started
-  void* put =
-      ucp_.library().put_nbx(lane.peer->endpoint, message.memory.get(), message.header.bytes, place, lane.key, &param);
-  if (await_written(message, put)) await_written(message, ucp_.library().ep_flush_nbx(lane.peer->endpoint, &param));
+  void* put = ucp_.functions().put_nbx(lane.peer->endpoint, message.memory.get(), message.header.bytes, place, lane.key,
+                                       &param);
+  if (await_written(message, put)) await_written(message, ucp_.functions().ep_flush_nbx(lane.peer->endpoint, &param));
   if (--message.writing == 0) start_message(message);
 }
 
@@ -198,7 +198,7 @@ void UcxSender::on_written(void* request, ucs_status_t status, void* send) {
   UcxPeer& peer = *message.lane->peer;
   UcxSender& self = *peer.sender;
   self.ucp_.in_callback([&] {
-    self.ucp_.library().request_free(request);
+    self.ucp_.functions().request_free(request);
     if (status != UCS_OK) self.endpoints_.fail(peer, status, "writing");
     if (--message.writing == 0) self.written_.push_back(&message);
   });

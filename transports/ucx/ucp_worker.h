@@ -35,7 +35,7 @@ class UcpWorker {
   ucp_worker_h handle() const { return handle_; }
   UcxContext& context() const { return *context_; }
   const std::shared_ptr<UcxContext>& shared_context() const { return context_; }
-  const UcxLibrary& library() const { return library_; }
+  const UcxLibrary& functions() const { return library_; }
 
   unsigned progress() { return library_.worker_progress(handle_); }  // returns 0 if nothing has happened
   bool arm() { return library_.worker_arm(handle_) == UCS_OK; }      // false: UCX still has events

@@ -1,4 +1,4 @@
-// device_failure() and related functions: turn a failure on a GPU into an Error. Pure functions.
+// device_failure() and the functions beside it make an Error from a failure on a GPU. They are pure functions.
 #pragma once
 
 #include <cstdint>

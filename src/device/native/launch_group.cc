@@ -169,9 +169,9 @@ Status LaunchGroup::settle(DeviceCall& call) {
   }
 }
 
-// A stream must not wait for a flag if other streams of the caller implicitly wait for it, or if its handle stands
-// for several streams: the launch that writes the flag could be queued behind the wait. In this case the host waits,
-// for as long as the call may take. Returns false if neither is possible.
+// A stream must not wait for a flag if other streams of the caller implicitly wait for this stream, or if its handle
+// stands for several streams: the launch that writes the flag could be queued behind the wait. In this case the host
+// waits instead, until the timeout of the call. Returns false if neither the stream nor the host can wait.
 bool LaunchGroup::wait_for_others(std::unique_lock<std::mutex>& lock, DeviceCall& call) {
   const auto over = [&] { return call.launched_ || call.outcome_; };
   if (over() || call.capture_ != 0) return true;

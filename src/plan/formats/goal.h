@@ -12,7 +12,7 @@
 
 namespace tutti {
 
-// The first line of the file, and the program of one rank.
+// goal_header() returns the first line of a GOAL file. to_goal() returns the lines with the program of one rank.
 std::string goal_header(std::uint32_t ranks);
 std::string to_goal(std::uint32_t rank, const std::vector<Operation>& operations);
 
