@@ -59,6 +59,8 @@ Error fail(ErrorCode code, std::string message, std::int32_t rank = -1) {
   return {code, ErrorScope::kCommunicator, rank, std::move(message)};
 }
 
+// It has 42 methods and members. Five of them implement the interface Bootstrap, and the others are steps of joining,
+// which follow each other and share the deadline and the reasons of refusals.
 class TcpBootstrap final : public Bootstrap {
  public:
   explicit TcpBootstrap(const RendezvousOptions& options)

@@ -87,6 +87,8 @@ struct ConsensusDecision {
   bool operator==(const ConsensusDecision&) const = default;
 };
 
+// It has 42 methods and members, because one rank plays each role of the protocol: it joins, coordinates, proposes and
+// votes, and all roles share the ballots.
 class Consensus {
  public:
   Consensus(std::uint32_t rank, std::uint32_t ranks, ConsensusMessenger& messenger);

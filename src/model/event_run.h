@@ -19,6 +19,9 @@ namespace tutti {
 // The state of one run. A task is one channel of one rank, and has the number `thread * places + place`. A FIFO is
 // one connection of one sending rank, and has the number `connection * places + place`, with the place of the
 // sender.
+//
+// It has more than 40 methods and members. Most methods are one kind of event or one index computation, and an event
+// may change tasks, FIFOs, ports and flows, so parts of the class would have to refer to each other.
 class EventRun {
  public:
   explicit EventRun(const EventInputs& inputs);

@@ -23,6 +23,7 @@
 
 namespace tutti {
 
+// It has 41 methods and members, because it answers the questions of all cost formulas about ranks, machines and links.
 class Network {
  public:
   // Errors: kInvalidArgument if ranks of a machine cannot reach each other, or if there are several machines

@@ -29,6 +29,7 @@ struct TileIndex {
 std::size_t location_count(const PlanShape& shape, std::uint32_t rank, std::uint32_t tiles);
 std::size_t location_of(const PlanShape& shape, bool in_place, std::uint32_t rank, const Slice& slice, TileIndex at);
 
+// It has 41 methods and members: the clocks of threads, messages and locations, and one method for each type of access.
 class Races {
  public:
   // `slots` is the number of messages that a connection holds. Keeps references to `wiring` and `rules`. Errors:

@@ -28,6 +28,9 @@ struct Report {
 
 // The state of one verification. It is a domain of evaluate.h that is bound to one thread at a time. A thread is
 // one channel of one rank (structure.h).
+//
+// It has more than 40 methods and members. They are the state of one simulation in which every step may wake any
+// thread, change any FIFO and end any call, so parts of it would have to refer to each other.
 class Run {
  public:
   Run(const Wiring& wiring, const VerifyOptions& options, ExpressionLog* log);
