@@ -1,4 +1,6 @@
-// The named collectives of the public API: each fills in a CollectiveCall.
+// The collectives of the public API. Each named collective fills in a CollectiveCall, and run() passes it to the
+// implementation.
+#include "communicator/communicator_impl.h"
 #include "tutti/communicator.h"
 
 namespace tutti {
@@ -22,6 +24,14 @@ CollectiveCall variable(CollectiveCall call) {
 }
 
 }  // namespace
+
+Status Communicator::run(const CollectiveCall& call, const CallOptions& options) {
+  return impl_->guarded([&] { return impl_->run(call, options); });
+}
+
+Result<Work> Communicator::start(const CollectiveCall& call, const CallOptions& options) {
+  return impl_->guarded([&] { return impl_->start(call, options); });
+}
 
 Status Communicator::all_reduce(const void* input, void* output, std::size_t count, DataType type, ReduceOp op,
                                 const CallOptions& options) {

@@ -1,4 +1,5 @@
-// Implements the public class Communicator. Each function passes its call to the implementation.
+// Implements the public class Communicator, except for the collectives (collectives.cc). Each function passes its call
+// to the implementation.
 // Functions that return a Status or a Result turn exceptions into errors. The others cannot return an error; those
 // that return a string may throw std::bad_alloc.
 #include <algorithm>
@@ -63,12 +64,6 @@ std::optional<double> Communicator::predicted_us(CollectiveKind kind, std::size_
     predicted = impl_->operations().predicted_us(kind, count, type, algorithm);
   });
   return predicted;
-}
-Status Communicator::run(const CollectiveCall& call, const CallOptions& options) {
-  return impl_->guarded([&] { return impl_->run(call, options); });
-}
-Result<Work> Communicator::start(const CollectiveCall& call, const CallOptions& options) {
-  return impl_->guarded([&] { return impl_->start(call, options); });
 }
 Status Communicator::send(const void* data, std::size_t count, DataType type, std::int32_t peer,
                           const CallOptions& options) {

@@ -93,7 +93,7 @@ void TcpSendConnection::send_delivered(std::uint64_t, const CallTag&) {
   TUTTI_ASSERT(false, "ranks cannot store into each other's memory over TCP");
 }
 
-void TcpSendConnection::send(const std::byte* data, std::uint64_t bytes, const CallTag& tag) {
+void TcpSendConnection::send_from(const std::byte* data, std::uint64_t bytes, const CallTag& tag) {
   TUTTI_ASSERT(bytes <= links_->options().slot_bytes && count_ < slots_.size());
   lost_ |= over_;
   if (over_) return;

@@ -35,9 +35,9 @@ class TcpSendConnection final : public SendConnection, public TcpLink {
 
   bool ready() override;
   std::byte* slot() override { return payload(next_slot()); }
-  void send_slot(std::uint64_t bytes, const CallTag& tag) override { send(slot(), bytes, tag); }
+  void send_slot(std::uint64_t bytes, const CallTag& tag) override { send_from(slot(), bytes, tag); }
   bool sends_from_memory() const override { return true; }
-  void send_from(const std::byte* data, std::uint64_t bytes, const CallTag& tag) override { send(data, bytes, tag); }
+  void send_from(const std::byte* data, std::uint64_t bytes, const CallTag& tag) override;
   void send_published(const WindowRef& place, std::uint64_t bytes, const CallTag& tag) override;
   void send_delivered(std::uint64_t bytes, const CallTag& tag) override;
   bool drained() override { return push(); }
@@ -58,7 +58,6 @@ class TcpSendConnection final : public SendConnection, public TcpLink {
   bool brings_answer() const { return !links_->makes_common_socket(peer()) && socket_ == own_; }
   void switch_if_better(std::uint64_t bytes);
   std::byte* payload(std::size_t slot);
-  void send(const std::byte* data, std::uint64_t bytes, const CallTag& tag);
   void enqueue(const FrameHeader& header, const std::byte* data, std::size_t already_sent);
   std::size_t transmit(const FrameHeader* header, const std::byte* data);
   bool move();
