@@ -51,10 +51,12 @@ std::vector<fs::path> checkpoints_in(const std::string& folder) {
   return found;
 }
 
-// Identifies the order of samples. A training that resumes must have the same text; otherwise its remaining steps
-// would use other samples, because the sampler derives them from batch size, number of samples and seed.
-std::string batches_text(const TrainOptions& options, const Learner& learner) {
-  return fmt::format("{} of {} samples by seed {}", options.batch, learner.samples(), options.seed);
+// Identifies the samples and their order. A training that resumes must have the same text; otherwise its remaining
+// steps would use other samples, because the sampler derives them from batch size, number of samples and seed. The
+// CRC-32 of the samples differs if the training reads another data set of the same length.
+std::string batches_text(const TrainOptions& options, Learner& learner) {
+  return fmt::format("{} of {} samples by seed {}, CRC-32 {:08x}", options.batch, learner.samples(), options.seed,
+                     learner.samples_crc());
 }
 
 // Whether this rank writes its shards. If several ranks hold the same shards, only the first of them writes.
@@ -238,7 +240,7 @@ Tensor elements_of(const Tensor& whole, const ParameterSlice& slice, std::int64_
 }
 
 // Throws Failure if the checkpoint belongs to a training with another model, optimizer or order of samples.
-void check_fits(const OpenedCheckpoint& found, const TrainOptions& options, const Learner& learner) {
+void check_fits(const OpenedCheckpoint& found, const TrainOptions& options, Learner& learner) {
   const auto differs = [&](const char* what, const std::string& there, const std::string& here) {
     if (there == here) return;
     throw Failure(

@@ -167,8 +167,8 @@ Tensor read_elements(const std::string& path, const StoredSlice& slice) {
   return elements;
 }
 
-std::uint32_t crc_of(const std::string& text) {
-  return static_cast<std::uint32_t>(::crc32_z(0, reinterpret_cast<const Bytef*>(text.data()), text.size()));
+std::uint32_t crc_of(std::string_view bytes, std::uint32_t before) {
+  return static_cast<std::uint32_t>(::crc32_z(before, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
 void write_text(const std::string& path, const std::string& text) {

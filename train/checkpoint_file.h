@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "train/parallel/flat.h"
@@ -39,8 +40,8 @@ std::vector<StoredSlice> read_slices(const std::string& path, const FileChecksum
 // Reads the elements of one slice: float32 [slice.length]. Throws Failure if the file is too short.
 Tensor read_elements(const std::string& path, const StoredSlice& slice);
 
-// CRC-32 of a text.
-std::uint32_t crc_of(const std::string& text);
+// CRC-32 of a text or of other bytes. `before`: the CRC-32 of the bytes that precede them.
+std::uint32_t crc_of(std::string_view bytes, std::uint32_t before = 0);
 
 // Write and read a whole small text file, with the same guarantees as above (fsync, Failure).
 void write_text(const std::string& path, const std::string& text);

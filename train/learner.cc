@@ -7,6 +7,8 @@
 #include <numeric>
 #include <thread>
 
+#include "train/checkpoint_file.h"
+
 namespace tutti::train {
 namespace {
 
@@ -195,6 +197,18 @@ bool Learner::update(const StepTotals& totals, StepReport& report, double lr) {
   optimizer_->step(replicas_->shards(), lr);
   if (scaled) scaler_.step_succeeded();
   return true;
+}
+
+std::uint32_t Learner::samples_crc() {
+  if (!samples_crc_) {
+    std::uint32_t crc = 0;
+    for (const Tensor& tensor : {data_.train.inputs, data_.train.targets}) {
+      const Tensor whole = tensor.contiguous();
+      crc = crc_of({static_cast<const char*>(whole.data_ptr()), whole.nbytes()}, crc);
+    }
+    samples_crc_ = crc;
+  }
+  return *samples_crc_;
 }
 
 // Changes the shares of the batch to be proportional to the measured samples per second. Every rank keeps at least a

@@ -176,11 +176,12 @@ TEST_F(Checkpoint, OfAnotherTrainingIsInTheWayAndStays) {
   EXPECT_TRUE(fs::exists(folder / "step-00000015" / "manifest.json"));
 }
 
+// The last of them reads other samples of the same number.
 TEST_F(Checkpoint, OfOtherBatchesIsRefused) {
   train_first();
-  for (const auto& change : std::vector<std::function<void(TrainOptions&)>>{[](TrainOptions& o) { o.batch = 8; },
-                                                                            [](TrainOptions& o) { o.seed = 9; },
-                                                                            [](TrainOptions& o) { o.samples = 50; }}) {
+  for (const auto& change : std::vector<std::function<void(TrainOptions&)>>{
+           [](TrainOptions& o) { o.batch = 8; }, [](TrainOptions& o) { o.seed = 9; },
+           [](TrainOptions& o) { o.samples = 50; }, [](TrainOptions& o) { o.data = "text"; }}) {
     TrainOptions how = options(30);
     how.resume = true;
     change(how);
