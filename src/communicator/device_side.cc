@@ -82,12 +82,13 @@ Result<std::shared_ptr<Operation>> DeviceSide::prepare(const CheckedCall& checke
 
 Status DeviceSide::submit(const Operation& operation) {
   const std::shared_ptr<DeviceExecutor> executor = this->executor();
-  if (executor == nullptr) {
+  const auto call = std::static_pointer_cast<DeviceCall>(operation.start_condition);
+  if (executor == nullptr || !executor->prepared(*call)) {
     return invalid_argument(
-        "the communicator was suspended after this call was added to a Group: resume it, and make a new Group");
+        "the communicator was suspended after this call was added to a Group: make a new Group after resume()");
   }
   if (environment_.recorder != nullptr) environment_.recorder->enqueued(operation.call.tag);
-  Status submitted = executor->submit(std::static_pointer_cast<DeviceCall>(operation.start_condition));
+  Status submitted = executor->submit(call);
   if (submitted.ok()) calls_.fetch_add(1, std::memory_order_relaxed);
   if (!submitted.ok() && submitted.error().scope >= ErrorScope::kCommunicator) engine_.fail(submitted.error());
   return submitted;

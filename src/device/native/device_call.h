@@ -48,6 +48,7 @@ class DeviceCall final : public StartCondition {
   // another value makes another call, and no barrier ends because of it.
   std::uint32_t barrier_value = 1;
   CallTag tag;
+  std::uint64_t executor_id = 0;  // id of the DeviceExecutor that prepared the call
   cuda::CUstream stream = nullptr;
   std::int64_t timeout_ns = 0;
 

@@ -60,6 +60,11 @@ DeviceExecutor::DeviceExecutor(std::unique_ptr<DeviceResources> resources, std::
                                VerifiedPlanCache& plan_cache)
     : resources_(std::move(resources)), rank_(rank), ranks_(ranks), plan_cache_(plan_cache) {}
 
+std::uint64_t DeviceExecutor::next_id() {
+  static std::atomic<std::uint64_t> last = 0;
+  return ++last;
+}
+
 DeviceExecutor::~DeviceExecutor() {
   if (resources_->end()) return;
   leak_until_exit(std::move(plans_));  // kernels may still use the plans
@@ -253,6 +258,7 @@ Result<std::shared_ptr<DeviceCall>> DeviceExecutor::begin_call(const CheckedCall
   if (auto failed = failure(false)) return *std::move(failed);
   auto made = std::make_shared<DeviceCall>();  // shared by the operation and the LaunchGroup
   made->tag = checked.call.tag;
+  made->executor_id = id_;
   made->timeout_ns = timeout_ns;
   longest_ns_ = std::max(longest_ns_.load(), timeout_ns);
   made->stream = static_cast<cuda::CUstream>(options.stream.value_or(nullptr));

@@ -43,6 +43,9 @@ class DeviceExecutor {
   Result<std::shared_ptr<DeviceCall>> prepare(const CheckedCall& checked, const Generator& generator,
                                               std::uint32_t digest, const CallOptions& options,
                                               std::int64_t timeout_ns);
+  // Whether this executor has prepared the call. It cannot run a call that another executor of the communicator has
+  // prepared, before suspend().
+  bool prepared(const DeviceCall& call) const { return call.executor_id == id_; }
   Status submit(const std::shared_ptr<DeviceCall>& call);
   DeviceResources& resources() const { return *resources_; }
 
@@ -91,6 +94,9 @@ class DeviceExecutor {
   Status check_stream(cuda::CUstream stream);
   void place_windows(const CheckedCall& checked, device::Call& call) const;
 
+  static std::uint64_t next_id();
+
+  const std::uint64_t id_ = next_id();  // unique in this process; never 0
   const std::unique_ptr<DeviceResources> resources_;
   const std::uint32_t rank_;
   const std::uint32_t ranks_;

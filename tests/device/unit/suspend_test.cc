@@ -75,7 +75,8 @@ TEST(DeviceSuspend, OtherThreadsMayAskForTheStateMeanwhile) {
   for (const auto& rank : ranks) EXPECT_TRUE(rank->runs_on_devices());
 }
 
-TEST(DeviceSuspend, ACallOfAGroupThatIsSuspendedMeanwhileIsRefused) {
+// Whether or not the communicator has been resumed before the group is run.
+void suspend_while_a_group_holds_a_call(bool resumed_before_run) {
   const Devices devices = {0, 1};
   Communicators ranks = ranks_on(devices);
   on_every_rank(ranks, [&](Communicator& rank) {
@@ -90,15 +91,26 @@ TEST(DeviceSuspend, ACallOfAGroupThatIsSuspendedMeanwhileIsRefused) {
                                   .type = DataType::kFloat32},
                                  gpu.options())),
               "");
-    std::thread other([&] { EXPECT_EQ(error_of(rank.suspend()), ""); });  // the Group belongs to this thread
+    std::thread other([&] {  // another thread, because the Group belongs to this one
+      EXPECT_EQ(error_of(rank.suspend()), "");
+      if (resumed_before_run) {
+        EXPECT_EQ(error_of(rank.resume()), "");
+      }
+    });
     other.join();
     const Status status = group.run();
     ASSERT_FALSE(status.ok());
     EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
-    EXPECT_EQ(error_of(rank.resume()), "");
+    if (!resumed_before_run) {
+      EXPECT_EQ(error_of(rank.resume()), "");
+    }
     EXPECT_EQ(sum_on_gpu(rank, gpu), 3);
   });
 }
+
+TEST(DeviceSuspend, ACallOfAGroupThatIsSuspendedMeanwhileIsRefused) { suspend_while_a_group_holds_a_call(false); }
+
+TEST(DeviceSuspend, ACallOfAGroupIsRefusedAfterResumeToo) { suspend_while_a_group_holds_a_call(true); }
 
 }  // namespace
 }  // namespace tutti::testing
