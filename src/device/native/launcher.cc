@@ -10,6 +10,13 @@
 #include "device/native/device_failure.h"
 
 namespace tutti::detail {
+namespace {
+
+bool runs_by_copies(const std::vector<std::shared_ptr<DeviceCall>>& calls) {
+  return std::ranges::all_of(calls, [](const auto& call) { return call->copies.has_value(); });
+}
+
+}  // namespace
 
 Status LaunchGroup::Launcher::preallocate(std::uint32_t ranks) {
   return members_.whole() ? Status() : buffers_.preallocate(members_.all().size(), ranks);
@@ -98,15 +105,16 @@ Status LaunchGroup::Launcher::launch(const Calls& calls) {
   if (in_rounds && captured) TUTTI_TRY(watchdog_.add_captured(first.barrier_value));
   if (watched || watchdog_.watches_graphs()) TUTTI_TRY(watchdog_.start());
   if (watched) TUTTI_TRY(watch(calls.front(), *done, *stream));
-  // If a call has barriers, putting it into the stream can fail halfway, and the part that is in the stream may then
-  // wait for peers. Therefore such a launch counts as made: the watchdog releases its barriers, and drain() waits for
-  // its end. An exception is treated in the same way, because it is not known how much is in the stream. Without
-  // barriers, a launch that fails is not made.
+  // Putting a call that consists of several kernels or copies into the stream can fail halfway. The part that is in
+  // the stream then still uses the buffers, and may wait for peers if the call has barriers. Therefore such a launch
+  // counts as made: the watchdog releases its barriers, and drain() waits for its end. An exception is treated in the
+  // same way, because it is not known how much is in the stream. If the launch of a single kernel fails, nothing is in
+  // the stream, and the launch is not made.
   bool may_run = true;
   Status put;
   try {
     put = put_call(calls, *stream);
-    may_run = put.ok() || in_rounds;
+    may_run = put.ok() || in_rounds || runs_by_copies(calls);
   } catch (...) {
     put = error_of_exception(ErrorScope::kCommunicator, -1, "launching a call on device memory");
   }
@@ -152,7 +160,7 @@ Status LaunchGroup::Launcher::mark_launched(const Calls& calls, const std::share
 Status LaunchGroup::Launcher::put_call(const Calls& calls, cuda::CUstream stream) {
   const DeviceCall& first = *calls.front();
   buffers_.begin_launch();
-  if (std::ranges::all_of(calls, [](const auto& call) { return call->copies.has_value(); })) {
+  if (runs_by_copies(calls)) {
     return CopyEngines::put(device_.driver(), calls, members_.of(first).options.barrier, stream);
   }
   auto filled = buffers_.fill(calls);
