@@ -320,7 +320,7 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::introduce(Connection& connection, st
 // Reads the server's answer to a rank that has proved that it has the key. A returned error is final.
 Result<TcpBootstrap::Attempt> TcpBootstrap::take_welcome(Connection& connection, std::uint16_t port, TimePoint limit) {
   const auto sealed = connection.read(wire::kMaxFrameBytes, limit);
-  if (!sealed && connection.altered()) return refused(port, "what it said was altered on its way");
+  if (!sealed && connection.altered()) return refused(port, "its message was altered on its way");
   if (!sealed) {
     wrong_servers_[port] = fmt::format("; the server on port {} has just ended", port);
     return Attempt::kWrongServer;
@@ -328,7 +328,7 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::take_welcome(Connection& connection,
   const auto welcome = to_rank_->open(*sealed);
   if (awaited_tls_) {  // the server first reports whether it can encrypt
     const auto can_encrypt = welcome ? wire::read_can_encrypt(*welcome) : std::nullopt;
-    if (!can_encrypt) return refused(port, "what it said was altered on its way");
+    if (!can_encrypt) return refused(port, "its message was altered on its way");
     if (*can_encrypt) TUTTI_TRY(connection.encrypt(*awaited_tls_));
     awaited_tls_.reset();
     return take_welcome(connection, port, limit);
@@ -341,7 +341,7 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::take_welcome(Connection& connection,
     return fail(ErrorCode::kRefused,
                 fmt::format("the server at {}:{} refuses rank {}: {}", address_, port, options_.rank, *reason));
   }
-  return refused(port, "what it said was altered on its way");
+  return refused(port, "its message was altered on its way");
 }
 
 // Handles a refusal without a seal, which anyone could have sent. If there are several addresses and ports to try,
@@ -434,7 +434,7 @@ Result<std::vector<std::string>> TcpBootstrap::all_gather(const std::string& blo
   const auto sealed = connection_->read(wire::kMaxFrameBytes, last + kServerAnswerTimeout);
   if (stopped()) return given_up();
   const Error altered =
-      fail(ErrorCode::kRefused, fmt::format("what the server at {} said was altered on its way", address_));
+      fail(ErrorCode::kRefused, fmt::format("the message of the server at {} was altered on its way", address_));
   if (!sealed) {
     if (connection_->altered()) return altered;
     if (last != deadline_) {
