@@ -95,10 +95,10 @@ Status CommunicatorImpl::run_plain(const CollectiveCall& call, const CallOptions
   std::unique_lock lock(mutex_);
   TUTTI_TRY(groups_.refuse());
   if (is_exchange(call)) return run_operation(operations_.prepare(call, options), lock);
-  auto checked = check_call(call, options, membership_.caller());
-  if (!checked) return checked.error();
-  if (auto status = operations_.run_short(*checked, options, lock)) return *std::move(status);
-  return run_operation(operations_.prepare_collective(std::move(*checked), options), lock);
+  CheckedCall checked;
+  TUTTI_TRY(check_call(checked, call, options, membership_.caller()));
+  if (auto status = operations_.run_short(checked, options, lock)) return *std::move(status);
+  return run_operation(operations_.prepare_collective(std::move(checked), options), lock);
 }
 
 Status CommunicatorImpl::run_operation(const Result<std::shared_ptr<Operation>>& prepared,

@@ -77,9 +77,9 @@ Result<std::shared_ptr<Operation>> OperationBuilder::prepare(const CollectiveCal
     if (!exchange) return exchange.error();
     return prepare_exchange(std::move(*exchange), options);
   }
-  auto checked = check_call(call, options, membership_.caller());
-  if (!checked) return checked.error();
-  return prepare_collective(std::move(*checked), options);
+  CheckedCall checked;
+  TUTTI_TRY(check_call(checked, call, options, membership_.caller()));
+  return prepare_collective(std::move(checked), options);
 }
 
 // Stages the buffers of a call through host memory. Returns null if they are host memory already.

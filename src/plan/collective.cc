@@ -5,7 +5,7 @@ namespace tutti {
 namespace {
 
 Blocks blocks_of(BlockSet set, const Collective& collective, std::uint32_t rank) {
-  return {.count = block_count(set, collective.ranks), .first = first_block(set, rank) % collective.ranks};
+  return {.count = block_count(set, collective.ranks), .first = first_block(set, rank)};
 }
 
 }  // namespace

@@ -182,7 +182,8 @@ TEST(ShortCallArguments, AreJudgedAsWhereTheyAreQueued) {
       call.input = nulls == 1 ? nullptr : arena.data() + from;
       call.output = nulls == 2 ? nullptr : arena.data() + to;
       const auto right = [&](std::uint32_t at) {
-        return detail::check_call(call, options, {.rank = at, .ranks = kRanks}).ok();
+        detail::CheckedCall checked;
+        return detail::check_call(checked, call, options, {.rank = at, .ranks = kRanks}).ok();
       };
       if (right(0) != right(1)) continue;  // only one of the ranks would make the call
       std::array<std::string, 2> said;
