@@ -1,0 +1,56 @@
+// PartMover: carries out parts of the work of a single-copy collective (single_copy.h). It copies between the ranks'
+// memory, or adds the inputs of all ranks and stores the sum, directly or by system calls. Only the engine's driver
+// uses an object.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "executor/peer_buffers.h"
+
+namespace tutti {
+
+class PartMover {
+ public:
+  // The references must outlive this object. The first fault is stored in `bad`.
+  PartMover(const Call& call, const WorkDivision& work, const PeerBuffers& buffers, MailboxBoard& marks,
+            Transport& transport, std::optional<BadMessage>& bad);
+
+  // Call it when the memory of all ranks was found.
+  void begin();
+  // The most bytes of an item that move() accepts.
+  std::uint64_t most_bytes(const WorkItem& item) const;
+  // Moves a part of an item of the share of rank `of`. Returns false if memory of a peer could not be accessed.
+  bool move(const WorkItem& part, std::uint32_t of) {
+    return part.from == WorkItem::kAllRanks ? add(part, of) : copy(part);
+  }
+  // A process has exited, and its memory is needed. The status board of the peer reports the exit.
+  bool peer_exited() const { return peer_exited_; }
+
+ private:
+  bool copy(const WorkItem& part);
+  bool add(const WorkItem& part, std::uint32_t of);
+  bool fetch(std::uint32_t peer, std::uint64_t offset, std::byte* to, std::uint64_t bytes);
+  bool store(std::uint32_t peer, std::uint64_t offset, const std::byte* from, std::uint64_t bytes);
+  // Turns the result of an access by system call into a fault or peer_exited(). Returns true if it succeeded.
+  bool check_access(std::uint32_t peer, MemoryAccess access);
+  std::byte* scratch(std::uint32_t of) { return scratch_begin_ + of * tile_bytes_; }
+
+  const Call& call_;
+  const WorkDivision& work_;
+  const PeerBuffers& buffers_;
+  MailboxBoard& marks_;
+  Transport& transport_;
+  std::optional<BadMessage>& bad_;
+  bool peer_exited_ = false;
+  std::vector<const std::byte*> sources_;  // operands of the current part, indexed by rank
+  std::vector<std::byte*> destinations_;
+  // One tile for the operand of each rank and one for the sum; allocated when system calls are needed.
+  std::vector<std::byte> scratch_;
+  std::byte* scratch_begin_ = nullptr;  // the first page boundary in scratch_
+  std::uint64_t tile_bytes_ = 0;
+};
+
+}  // namespace tutti

@@ -1,0 +1,94 @@
+// PeerBuffers: where the inputs and outputs of all ranks are in a single-copy collective (single_copy.h). Each rank
+// advertises its own memory in its mailbox, and looks up the memory of the others. Only the engine's driver uses an
+// object.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "executor/mailbox_board.h"
+#include "executor/work_division.h"
+
+namespace tutti {
+
+class PeerBuffers {
+ public:
+  // The begin of the input or output of a rank.
+  struct Location {
+    std::byte* data = nullptr;  // address in this process; null: accessible only by system calls
+    std::uint64_t address = 0;  // address in the process of the owner; 0 if it is not needed
+    bool needs_calls() const { return data == nullptr && address != 0; }
+    bool found() const { return data != nullptr || address != 0; }
+  };
+  // The answer of a peer's mailbox: it has not advertised its memory yet (or a fault was found), its memory was found,
+  // or it runs the plan.
+  enum class PeerState : std::uint8_t { kPending, kFound, kRunsPlan };
+
+  // The references must outlive this object. `call` and `work`: the current call. `cores`: see uses_attached_memory().
+  // The first fault is stored in `bad`.
+  PeerBuffers(const Call& call, const WorkDivision& work, MailboxBoard& marks, Transport& transport,
+              std::uint32_t cores, std::optional<BadMessage>& bad);
+
+  void begin();  // forgets the previous call
+  // Writes this rank's mailbox. Returns false if the others need this rank's memory and cannot use it; the mailbox then
+  // reports that this rank runs the plan.
+  bool advertise();
+  // Looks up the memory of `peer` that this rank uses. If it is missing because it could not be mapped, see
+  // report_loss().
+  PeerState look_up(std::uint32_t peer);
+  // If the memory of `peer` that was looked up last cannot be mapped, stores the reason as the fault of the call.
+  void report_loss(std::uint32_t peer);
+  // Call it when the memory of all peers was found: adds the locations of this rank's own buffers.
+  void add_own();
+
+  const Location& input(std::uint32_t rank) const { return inputs_[rank]; }
+  const Location& output(std::uint32_t rank) const { return outputs_[rank]; }
+  // Indexed by rank: the core on which the rank ran when it wrote its mailbox; 0 if the work has no shares.
+  const std::vector<std::int32_t>& cpus() const { return cpus_; }
+
+  bool own_is_offered() const { return offered_; }   // other ranks may use memory of this one
+  bool needs_calls() const { return needs_calls_; }  // some memory is accessible only by system calls
+  // Whether this rank copies its output from the payload buffers of the others.
+  bool own_output_is_fetched() const { return fetches_; }
+  // Whether some rank copies its output from the payload buffers, so that results are also stored there.
+  bool some_output_is_fetched() const { return to_payload_buffers_; }
+
+ private:
+  // Used as a window number: the memory is private and attached; the offset is an address.
+  static constexpr std::uint32_t kAttached = ~std::uint32_t{0};
+  // Used as a window number: an input is in the payload buffer of its owner, and an output is copied by its owner from
+  // the payload buffers of the others.
+  static constexpr std::uint32_t kInPayloadBuffer = kAttached - 1;
+  struct MemoryAdvert {          // the payload of a mailbox: location of the memory of a rank
+    std::uint32_t by_plan;       // 1: this rank runs the plan
+    std::uint32_t input_window;  // 0: not offered; the same for output_window
+    std::uint32_t output_window;
+    std::int32_t cpu;  // the core on which the rank runs
+    std::uint64_t input_offset;
+    std::uint64_t output_offset;
+  };
+  bool show(const WindowRef& window, const std::byte* data, std::uint32_t& shown_window,
+            std::uint64_t& shown_offset) const;
+  // Locates memory of a peer. The values in its mark are checked: an offset outside of the peer's registered memory is
+  // refused.
+  bool find(std::uint32_t peer, std::size_t which, const WindowRef& advert, std::uint64_t bytes, Location& location);
+
+  const Call& call_;
+  const WorkDivision& work_;
+  MailboxBoard& marks_;
+  Transport& transport_;
+  const std::uint32_t cores_;
+  std::optional<BadMessage>& bad_;
+  std::vector<Location> inputs_;  // indexed by rank, as outputs_ and cpus_
+  std::vector<Location> outputs_;
+  std::vector<std::int32_t> cpus_;
+  bool offered_ = false;
+  bool needs_calls_ = false;
+  bool fetches_ = false;
+  bool to_payload_buffers_ = false;
+  std::uint32_t missing_ = 0;  // the window that was looked up last; 0: none
+};
+
+}  // namespace tutti

@@ -1,0 +1,70 @@
+// WorkDivision: how the ranks divide the work of a single-copy collective (single_copy.h), and which memory they use
+// for it. The answers depend only on the call, so all ranks come to the same ones. An object is a value.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "base/collective_table.h"
+#include "executor/collective_task.h"
+
+namespace tutti {
+
+// One unit of a rank's work: a copy from one rank to another, or the sum of the inputs of all ranks.
+struct WorkItem {
+  static constexpr std::uint32_t kAllRanks = ~std::uint32_t{0};
+  std::uint32_t from = 0;         // the rank to copy from, or kAllRanks: the sum of all inputs
+  std::uint32_t to = 0;           // the rank to store to, or kAllRanks
+  std::uint64_t from_offset = 0;  // in bytes
+  std::uint64_t to_offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+class WorkDivision {
+ public:
+  WorkDivision() = default;
+  // `rank`: this rank.
+  WorkDivision(const Call& call, std::uint32_t rank, std::uint32_t ranks);
+
+  CollectiveKind kind() const { return kind_; }
+  std::uint32_t root() const { return root_; }
+  std::uint32_t rank() const { return rank_; }
+  std::uint32_t ranks() const { return ranks_; }
+  // Length of one rank's block, or of the whole buffer if there are no blocks. In bytes, like all lengths here.
+  std::uint64_t block_bytes() const { return block_bytes_; }
+  std::uint64_t input_bytes() const;  // length of the input of one rank
+  std::uint64_t output_bytes() const;
+
+  // Whether the root does a part of the work of each other rank.
+  bool root_helps() const { return has_root(kind_) && !reduces(kind_); }
+  // Whether other ranks read the input, or write the output, of `owner`.
+  bool input_is_used(std::uint32_t owner) const;
+  bool output_is_used(std::uint32_t owner) const;
+  // Whether this rank uses memory of `peer`.
+  bool uses(std::uint32_t peer) const;
+
+  // Whether the work is divided into shares, one for each rank, that any rank may do: in an all-reduce or reduce.
+  bool has_shares() const { return reduces(kind_) && !has_blocks(kind_); }
+  // Begin and end of the share of `owner` in the input and the output.
+  std::pair<std::uint64_t, std::uint64_t> share_of(std::uint32_t owner) const;
+  // The addition of the share of `owner`.
+  WorkItem add_share(std::uint32_t owner) const;
+
+  // If root_helps(): how many bytes of its block a rank other than the root copies, from the begin of the block. The
+  // root copies the rest, so that all ranks have the same amount of work.
+  std::uint64_t member_bytes() const;
+
+  // Whether payload buffers replace memory that cannot be used: only for short operands of reductions. Messages move
+  // long values faster, but their number grows with the square of the number of ranks.
+  bool uses_payload_buffers() const;
+
+ private:
+  CollectiveKind kind_ = CollectiveKind::kAllReduce;
+  std::uint32_t root_ = 0;
+  std::uint32_t rank_ = 0;
+  std::uint32_t ranks_ = 1;
+  std::uint64_t block_bytes_ = 0;
+  std::uint64_t element_bytes_ = 1;
+};
+
+}  // namespace tutti

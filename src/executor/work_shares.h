@@ -1,0 +1,37 @@
+// WorkShares: which ranks do which shares of an all-reduce or reduce by single copy (single_copy.h). Each rank does its
+// own share. If some ranks share a core, a rank also does the shares of ranks that have advertised their memory but are
+// not running. Only the engine's driver uses an object.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "executor/mailbox_board.h"
+
+namespace tutti {
+
+class WorkShares {
+ public:
+  explicit WorkShares(MailboxBoard& marks) : marks_(marks) {}  // `marks` must outlive this object
+
+  // Starts the next call. Until begin() is called, no share can be taken.
+  void reset();
+  // `cpus`, indexed by rank: the core on which the rank runs. The same on all ranks. It must stay valid until reset().
+  void begin(const std::vector<std::int32_t>& cpus);
+  // Takes the share of rank `of`. Returns false if another rank has claimed it.
+  bool take(std::uint32_t of);
+  // Takes the share of a rank that cannot run because this one occupies its core or, if `on_other_cores`, of any rank.
+  // Returns the owner of the share, or nothing if there is none to take.
+  std::optional<std::uint32_t> take_of_others(bool on_other_cores);
+  // Whether this rank has taken the share of `owner`.
+  bool took(std::uint32_t owner) const { return taken_[owner]; }
+
+ private:
+  MailboxBoard& marks_;
+  const std::vector<std::int32_t>* cpus_ = nullptr;  // null: begin() has not been called
+  std::vector<bool> taken_;                          // indexed by the owner of the share
+  bool crowded_ = false;                             // some ranks share a core, so ranks do the shares of others
+};
+
+}  // namespace tutti
