@@ -32,7 +32,8 @@ _LINES = ("-", "--", "-.", ":")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 PALE = "#5d6b73"  # for text and lines that are less important
 
-_LEGEND_WIDTH, _LEGEND_SIGN = 110, 8  # in letters: a figure that is 9 inches wide; the line before a label
+# In letters: the width of the legend of a figure that is 9 inches wide, and that of the sample line before each label.
+_LEGEND_WIDTH, _LEGEND_SIGN = 110, 8
 
 _STYLE = {
     "font.family": "sans-serif",

@@ -22,7 +22,7 @@
 namespace tutti {
 namespace {
 
-// A recorder with a temporary folder, which is removed with it.
+// A recorder with a temporary folder, which the destructor removes.
 class TemporaryRecorder {
  public:
   TemporaryRecorder() {

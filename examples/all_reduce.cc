@@ -30,7 +30,7 @@ tutti::Status add_up(tutti::Communicator& communicator) {
 }  // namespace
 
 int main() {
-  // rank, size and address are in the environment that `tutti run` sets
+  // create() reads the rank, the number of ranks and the address for set-up from variables that `tutti run` sets.
   auto communicator = tutti::Communicator::create();
   const tutti::Status status = communicator.ok() ? add_up(**communicator) : tutti::Status(communicator.error());
   if (status.ok()) return 0;

@@ -1,9 +1,9 @@
 // A job that continues when ranks are killed: run `tutti run --elastic 2:4 -- elastic_sum 1000`, and kill -9 some of
 // its processes.
 //
-// In every step an all-reduce adds numbers with a known sum, and all ranks add this sum to their state. Every sum is
-// checked, and the state is checked after each restore and at the end. So a step that was skipped or repeated would
-// be noticed.
+// In every step the ranks all-reduce numbers with a known sum, and each rank adds known numbers of the step to its
+// state. Every sum is checked, and the state is checked after each restore and at the end. So a step that was skipped
+// or repeated would be noticed.
 #include <tutti/tutti.h>
 
 #include <chrono>
@@ -32,7 +32,7 @@ bool is_right(const std::vector<std::uint64_t>& state, std::uint64_t steps) {
   std::abort();
 }
 
-// Rank r of n contributes (r + 1) times the part, so the sum is n * (n + 1) / 2 times the part.
+// Rank r of n contributes (r + 1) * part_of(step, i) to element i, so the sum is n * (n + 1) / 2 * part_of(step, i).
 tutti::Status add_up(tutti::Communicator& communicator, std::uint64_t step, std::vector<std::uint64_t>& sums) {
   const auto factor = static_cast<std::uint64_t>(communicator.rank() + 1);
   for (std::size_t i = 0; i < kCount; ++i) sums[i] = factor * part_of(step, i);
@@ -57,7 +57,7 @@ int main(int count, char** arguments) {
     return 1;
   }
   std::vector<std::uint64_t> state(kCount, 0);
-  // Results go to this buffer first, so that a failed call does not change the state.
+  // The calls write their results to this buffer and not to `state`, so that a failed call does not change the state.
   std::vector<std::uint64_t> spare(kCount);
   const auto restore = [&](tutti::Communicator& communicator, std::int32_t source) {
     if (communicator.rank() == source) spare = state;
@@ -68,8 +68,8 @@ int main(int count, char** arguments) {
     if (!is_right(state, job->step())) give_up("the state", job->step());
     return sent;
   };
-  // next() returns true for each step. Whenever the ranks have formed a new communicator, it first calls restore(),
-  // so that rank `source` sends its state to the others.
+  // next() returns true as long as a step is left to do. Whenever the ranks have formed a new communicator, next()
+  // first calls restore(), in which rank `source` sends its state to the others.
   while (job->next(steps, restore)) {
     const tutti::Status status = add_up(job->communicator(), job->step(), spare);
     if (status.ok()) {

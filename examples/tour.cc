@@ -35,8 +35,8 @@ Status sum_in_the_background(Communicator& ranks) {
   return numbers.back() == expected ? Status() : wrong("start");
 }
 
-// Every rank sends to the next rank and receives from the previous one. The group executes both at the same time.
-// Otherwise all ranks could wait in their sends for each other.
+// Every rank sends to the next rank and receives from the previous one. The group executes both at the same time. If
+// each rank called send() and then receive(), all ranks could wait in their sends for each other.
 Status shift_around_ring(Communicator& ranks) {
   const std::int32_t next = (ranks.rank() + 1) % ranks.size();
   const std::int32_t previous = (ranks.rank() + ranks.size() - 1) % ranks.size();
@@ -49,7 +49,7 @@ Status shift_around_ring(Communicator& ranks) {
   return received == previous ? Status() : wrong("Group");
 }
 
-// The largest value, and the rank that has it.
+// The element type of the user-defined reduction: a value, and the rank that has it.
 struct Best {
   double value;
   std::int64_t rank;
@@ -65,15 +65,15 @@ Status find_the_best(Communicator& ranks) {
   Best best = {.value = ranks.rank() % 2 == 0 ? ranks.rank() : -1.0, .rank = ranks.rank()};
   const tutti::CallOptions options = {
       .reduction = {.combine = keep_the_better, .element_bytes = sizeof(Best), .id = 1}};
-  // The type and operation are ignored: the reduction defines the size of an element and how two elements are
-  // combined.
+  // The arguments kUint8 and kSum are ignored, because options.reduction defines the size of an element and how two
+  // elements are combined.
   if (Status ended = ranks.all_reduce(&best, &best, 1, DataType::kUint8, tutti::ReduceOp::kSum, options); !ended.ok()) {
     return ended;
   }
   return best.rank == (ranks.size() - 1) / 2 * 2 ? Status() : wrong("UserReduction");
 }
 
-// Splits even and odd ranks into two communicators; each rank is in one of them.
+// Splits the ranks into two communicators: one for the even ranks, one for the odd ranks.
 Status split_even_odd(Communicator& ranks) {
   auto half = ranks.split(ranks.rank() % 2);
   if (!half.ok()) return half.error();
@@ -83,9 +83,9 @@ Status split_even_odd(Communicator& ranks) {
   return count == (*half)->size() ? Status() : wrong("split");
 }
 
-// Rank 0 creates a unique id, 128 bytes that contain the address for the rendezvous. They are sent to the other ranks
-// by any means, here by a broadcast. The ranks that have the id can create a communicator with it, in which they may
-// have other ranks: here they are in reverse order.
+// Rank 0 creates a unique id: 128 bytes that contain the address at which ranks meet. The id can be sent to the other
+// ranks by any means, here by a broadcast. Processes that have the id can create a communicator with it, and choose
+// their rank numbers in it: here the ranks are in reverse order.
 Status create_with_unique_id(Communicator& ranks) {
   tutti::UniqueId id;
   if (ranks.rank() == 0) {

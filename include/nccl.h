@@ -1,16 +1,16 @@
-// The NCCL interface of Tutti: it has the names, numbers and layouts of NCCL 2.30.7, so that a program written for NCCL
-// compiles and runs on Tutti without changes. docs/nccl.md describes for every function what it does in Tutti, and
-// which uses are refused.
+// The NCCL interface of Tutti: it has the names, numbers and layouts of NCCL 2.30.7, so that a program written for
+// NCCL compiles and runs on Tutti without changes. docs/nccl.md describes the effect of every function in Tutti, and
+// the uses that are refused.
 //
 // The CUDA headers are optional. If <cuda_runtime.h> does not exist, or if NCCL_NO_CUDA or TUTTI_NCCL_NO_CUDA is
 // defined, this header declares cudaStream_t in the same way as CUDA does, and CUDA's own headers may be included after
 // it. Works with C99, C++11 and later.
 //
 // Every function exists as nccl* and as pnccl*, so that a profiling tool can define the nccl* name itself and call the
-// pnccl* one. Functions that return ncclResult_t set their outputs only on ncclSuccess and ncclInProgress; otherwise
-// ncclGetLastError() returns a message. Any thread may call any function, but only one thread at a time may be in a
-// call on a communicator. The exceptions are ncclCommAbort, ncclCommGetAsyncError, ncclGetLastError and the queries of
-// rank, count and device. `count` is always in elements and `size` in bytes. Ranks are 0 .. (number of ranks) - 1.
+// pnccl* one. If a function returns neither ncclSuccess nor ncclInProgress, ncclGetLastError() returns a message; a
+// new handle or pointer is then NULL or unchanged, and other outputs are unchanged. Any thread may call any function,
+// but only one thread at a time may be in a call on a communicator, except for ncclCommAbort, ncclCommGetAsyncError,
+// ncclGetLastError and the queries of rank, count and device. `count` is in elements, `size` in bytes.
 #ifndef NCCL_H_
 #define NCCL_H_
 
@@ -46,7 +46,7 @@ typedef struct CUstream_st* cudaStream_t;  // NOLINT(bugprone-forward-declaratio
 #define NCCL_PATCH 7
 #define NCCL_SUFFIX ""
 #define NCCL_VERSION_CODE 23007
-// Up to 2.8 the minor version had one digit.
+// Up to NCCL 2.8 the minor version has one digit in the code, for example 2804 for 2.8.4 and 21003 for 2.10.3.
 #define NCCL_VERSION(X, Y, Z) (((X) <= 2 && (Y) <= 8) ? (X)*1000 + (Y)*100 + (Z) : (X)*10000 + (Y)*100 + (Z))
 
 #ifdef __cplusplus
@@ -73,7 +73,7 @@ typedef enum {
   ncclInvalidArgument = 4,
   ncclInvalidUsage = 5,
   ncclRemoteError = 6,  // a rank ended, aborted or was refused, or a message was damaged; before 2.30 also a timeout
-  ncclInProgress = 7,  // a call on a non-blocking communicator is not complete yet; not an error
+  ncclInProgress = 7,   // a call on a non-blocking communicator is not complete yet; not an error
   ncclTimeout = 8,
   ncclNumResults = 9
 } ncclResult_t;
@@ -84,7 +84,7 @@ typedef enum {
 #define NCCL_UNDEF_FLOAT -1.0f
 #define NCCL_API_MAGIC 0xcafebeef
 
-// Flags of ncclCommWindowRegister(), and the alignment in bytes of the addresses of a symmetric window.
+// Flags of ncclCommWindowRegister(), and the alignment in bytes that the address of every window must have.
 #define NCCL_WIN_DEFAULT 0x00
 #define NCCL_WIN_COLL_SYMMETRIC 0x01
 #define NCCL_WIN_STRICT_ORDERING 0x02
@@ -105,8 +105,8 @@ typedef enum {
 // Flag of ncclCommSuspend(): free device memory.
 #define NCCL_SUSPEND_MEM 0x01
 
-// Always initialized with NCCL_CONFIG_INITIALIZER. The library reads only the first `size` bytes, and only the fields
-// that exist in `version`, so that a program may be compiled with the header of another version.
+// A program must initialize this with NCCL_CONFIG_INITIALIZER. The library reads only the first `size` bytes and uses
+// defaults for the other fields, so that a program may be compiled with the header of another version.
 typedef struct ncclConfig_v23000 {
   size_t size;
   unsigned int magic;
@@ -142,7 +142,7 @@ typedef struct ncclConfig_v23000 {
         NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT         \
   }
 
-// Always initialized with NCCL_SIM_INFO_INITIALIZER.
+// A program must initialize this with NCCL_SIM_INFO_INITIALIZER.
 typedef struct ncclSimInfo_v22200 {
   size_t size;
   unsigned int magic;
@@ -186,7 +186,7 @@ typedef enum {
   ncclNumTypes = 12
 } ncclDataType_t;
 
-// Location of ncclRedOpCreatePreMulSum()'s scalar: device memory (read when a collective runs) or host (read at once).
+// Location of ncclRedOpCreatePreMulSum()'s scalar: device memory (read when a call is enqueued) or host (read at once).
 typedef enum { ncclScalarDevice = 0, ncclScalarHostImmediate = 1 } ncclScalarResidence_t;
 
 // The statistics of ncclCommMemStats(). All are in bytes of device memory, except ncclStatGpuMemSuspended.
@@ -194,7 +194,7 @@ typedef enum {
   ncclStatGpuMemSuspend = 0,    // memory that ncclCommSuspend() can free
   ncclStatGpuMemSuspended = 1,  // 1 while the communicator is suspended, otherwise 0
   ncclStatGpuMemPersist = 2,    // memory that ncclCommSuspend() cannot free
-  ncclStatGpuMemTotal = 3       // the sum of both
+  ncclStatGpuMemTotal = 3       // sum of ncclStatGpuMemSuspend and ncclStatGpuMemPersist
 } ncclCommMemStat_t;
 
 // Describes signals that ncclWaitSignal() waits for: opCnt signals from rank `peer` with this index and context.
@@ -220,7 +220,7 @@ const char* pncclGetErrorString(ncclResult_t result);
 const char* ncclGetLastError(ncclComm_t comm);
 const char* pncclGetLastError(ncclComm_t comm);
 
-// Deprecated by NCCL. As in NCCL's header, they are declared only if NCCL_OS_LINUX is defined.
+// Deprecated by NCCL, and without effect. As in NCCL's header, a macro unless NCCL_OS_LINUX is defined.
 #ifdef NCCL_OS_LINUX
 void ncclResetDebugInit(void)
     __attribute__((deprecated("it will leave the interface; set NCCL_DEBUG before the start")));
@@ -242,7 +242,7 @@ ncclResult_t pncclGetUniqueId(ncclUniqueId* uniqueId);
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank);
 ncclResult_t pncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank);
 
-// config may be NULL.
+// config may be NULL: all settings then have their defaults.
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t* config);
 ncclResult_t pncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t* config);
 
@@ -285,15 +285,15 @@ ncclResult_t pncclCommCount(const ncclComm_t comm, int* count);
 ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank);
 ncclResult_t pncclCommUserRank(const ncclComm_t comm, int* rank);
 
-// The CUDA device number of the rank's device in this process.
+// The CUDA device number of the rank's device in this process, or -1 if the rank has no device.
 ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device);
 ncclResult_t pncclCommCuDevice(const ncclComm_t comm, int* device);
 
-// Never blocks. asyncError: ncclInProgress while a non-blocking call is in progress, otherwise comm's first error.
+// Never blocks. asyncError: ncclInProgress while a call is pending, otherwise comm's first error or ncclSuccess.
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
 ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
 
-// All ranks make the call. It completes all issued operations. Afterwards only ncclCommDestroy() is allowed.
+// All ranks make the call, which completes all issued operations. Then comm can only be queried, destroyed or aborted.
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t pncclCommFinalize(ncclComm_t comm);
 // Frees the communicator, and finalizes it first if the program has not done so. NULL is ignored.
@@ -353,55 +353,55 @@ ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataTy
 ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
 ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
 
-// sendbuff [count] of all ranks -> recvbuff [count] of root. On other ranks recvbuff may be NULL. In place: equal.
+// op over all ranks' sendbuff [count] -> recvbuff [count] of root, unused elsewhere. In place at root: equal buffers.
 ncclResult_t ncclReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
                         int root, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
                          int root, ncclComm_t comm, cudaStream_t stream);
 
-// The same as ncclBroadcast() in place.
+// Like ncclBroadcast() with sendbuff and recvbuff equal to buff.
 ncclResult_t ncclBcast(void* buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
                        cudaStream_t stream);
 ncclResult_t pncclBcast(void* buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
                         cudaStream_t stream);
 
-// sendbuff [count] of root -> recvbuff [count] of all ranks. In place: equal.
+// sendbuff [count] of root -> recvbuff [count] of all ranks. In place at root: equal buffers.
 ncclResult_t ncclBroadcast(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
                            ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclBroadcast(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
                             ncclComm_t comm, cudaStream_t stream);
 
-// sendbuff [count] of all ranks -> recvbuff [count] of all ranks, the same bits on every rank. In place: equal.
+// op over all ranks' sendbuff [count] -> recvbuff [count], the same bits on every rank. In place: equal buffers.
 ncclResult_t ncclAllReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
                            ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclAllReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
                             ncclComm_t comm, cudaStream_t stream);
 
-// Block i of all ranks' sendbuff [n][recvcount] -> recvbuff [recvcount] of rank i. In place: recvbuff is that block.
+// op over block i of all sendbuff [n][recvcount] -> recvbuff [recvcount] of rank i. In place: recvbuff is block i.
 ncclResult_t ncclReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount, ncclDataType_t datatype,
                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount, ncclDataType_t datatype,
                                 ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
 
-// sendbuff [sendcount] of rank i -> block i of all ranks' recvbuff [n][sendcount]. In place: sendbuff is that block.
+// sendbuff [sendcount] of rank i -> block i of all ranks' recvbuff [n][sendcount]. In place: sendbuff is block i.
 ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount, ncclDataType_t datatype,
                            ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount, ncclDataType_t datatype,
                             ncclComm_t comm, cudaStream_t stream);
 
-// Block j of rank i's sendbuff [n][count] -> block i of rank j's recvbuff [n][count].
+// Block j of rank i's sendbuff [n][count] -> block i of rank j's recvbuff [n][count]. In place: equal buffers.
 ncclResult_t ncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm,
                           cudaStream_t stream);
 ncclResult_t pncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm,
                            cudaStream_t stream);
 
-// sendbuff [count] of rank i -> block i of root's recvbuff [n][count]. In place: root's sendbuff is its own block.
+// sendbuff [count] of rank i -> block i of root's recvbuff [n][count]. In place at root: sendbuff is its block.
 ncclResult_t ncclGather(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
                         ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclGather(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
                          ncclComm_t comm, cudaStream_t stream);
 
-// Block i of root's sendbuff [n][count] -> recvbuff [count] of rank i. In place: root's recvbuff is its own block.
+// Block i of root's sendbuff [n][count] -> recvbuff [count] of rank i. In place at root: recvbuff is its block.
 ncclResult_t ncclScatter(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
                          ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclScatter(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
@@ -420,7 +420,7 @@ ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int
 ncclResult_t pncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
                        cudaStream_t stream);
 
-// Writes localbuff [count] to the peer's window, peerWinOffset bytes from its start, and then sends a signal. flags: 0.
+// Writes localbuff [count] to the peer's window at peerWinOffset (bytes), then sends a signal. flags must be 0.
 ncclResult_t ncclPutSignal(const void* localbuff, size_t count, ncclDataType_t datatype, int peer, ncclWindow_t peerWin,
                            size_t peerWinOffset, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm,
                            cudaStream_t stream);
@@ -428,7 +428,7 @@ ncclResult_t pncclPutSignal(const void* localbuff, size_t count, ncclDataType_t 
                             ncclWindow_t peerWin, size_t peerWinOffset, int sigIdx, int ctx, unsigned int flags,
                             ncclComm_t comm, cudaStream_t stream);
 
-// Sends a signal without data. It arrives after all earlier puts to that peer. flags: 0.
+// Sends a signal without data. The signal arrives after all earlier puts to that peer. flags must be 0.
 ncclResult_t ncclSignal(int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclSignal(int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm, cudaStream_t stream);
 
@@ -438,7 +438,7 @@ ncclResult_t pncclWaitSignal(int nDesc, ncclWaitSignalDesc_t* signalDescs, ncclC
 
 // ---- Groups ---------------------------------------------------------------------------------------------------------
 // Groups are per thread. The calls between start and end are collected, and are started together at the outermost end.
-// They may belong to several communicators, and may include the creation of communicators.
+// The calls may belong to several communicators, and may include the creation of communicators.
 
 ncclResult_t ncclGroupStart(void);
 ncclResult_t pncclGroupStart(void);
@@ -449,7 +449,7 @@ ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* simInfo);
 ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t* simInfo);
 
 // ---- Parameters -----------------------------------------------------------------------------------------------------
-// Access by name to the settings that the library read from the environment. The library owns returned pointers.
+// The settings that the library has read from the environment, by name. The library owns all returned pointers.
 
 // The handle is valid until the process exits.
 ncclResult_t ncclParamBind(ncclParamHandle_t* out, const char* key);
@@ -477,7 +477,7 @@ ncclResult_t pncclParamGetU64(ncclParamHandle_t h, uint64_t* out);
 ncclResult_t ncclParamGetStr(ncclParamHandle_t h, const char** out);
 ncclResult_t pncclParamGetStr(ncclParamHandle_t h, const char** out);
 
-// Copies at most maxLen bytes of the value to out, and stores their number in len.
+// Copies the value to out, and its length in bytes to len. ncclInvalidArgument if it is longer than maxLen bytes.
 ncclResult_t ncclParamGet(ncclParamHandle_t h, void* out, int maxLen, int* len);
 ncclResult_t pncclParamGet(ncclParamHandle_t h, void* out, int maxLen, int* len);
 
@@ -489,7 +489,7 @@ ncclResult_t pncclParamGetParameter(const char* key, const char** value, int* va
 ncclResult_t ncclParamGetAllParameterKeys(const char*** table, int* tableLen);
 ncclResult_t pncclParamGetAllParameterKeys(const char*** table, int* tableLen);
 
-// Writes all names and values to the log.
+// Writes the names and values of all settings to stderr.
 void ncclParamDumpAll(void);
 void pncclParamDumpAll(void);
 

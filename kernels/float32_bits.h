@@ -1,11 +1,11 @@
-// A float32 as its 32 bits, and the rounding of these bits to fewer bits. The conversions of the narrow
-// floating-point types use this. It works on integers only, without a library, so that the same code compiles for
-// the host and, with nvcc, for a device.
+// Constants for the 32 bits of a float32, and the rounding of these bits to fewer bits. The conversions of the 16-bit
+// and 8-bit floating-point types use them. The code uses only integers and no library, so that it compiles for the
+// host and, with nvcc, for a GPU.
 #pragma once
 
 #include <cstdint>
 
-// Precedes a function that device code may call, too.
+// Precedes a function that both host code and device code may call.
 #ifndef TUTTI_HOST_DEVICE
 #ifdef __CUDACC__
 #define TUTTI_HOST_DEVICE __host__ __device__
@@ -23,8 +23,8 @@ inline constexpr std::uint32_t kFloat32FractionMask = 0x007FFFFFu;
 inline constexpr int kFloat32FractionBits = 23;
 inline constexpr int kFloat32Bias = 127;
 
-// Every NaN that results from arithmetic is stored as this one: quiet, positive, without payload. Its narrowed forms
-// are float16 0x7E00 and bfloat16 0x7FC0. float8 uses 0x7F, by a rule of its own (float8.h).
+// The canonical NaN: every NaN that results from arithmetic is stored as this one. It is quiet, positive and without
+// payload. The canonical NaNs of the narrower types are float16 0x7E00, bfloat16 0x7FC0 and float8 0x7F (float8.h).
 inline constexpr std::uint32_t kFloat32Nan = 0x7FC00000u;
 
 // Drops the lowest `shift` bits (1..31) of `bits`, with rounding to nearest even.

@@ -3,8 +3,8 @@
 //
 // Widening is exact, and every NaN becomes kFloat32Nan. Narrowing rounds to nearest even, supports subnormals, and
 // saturates: an infinity, or a value that rounds beyond the largest finite value, becomes the largest finite value
-// of the same sign. Every NaN becomes kFloat8Nan. So an infinity of e5m2 can be read, but only a copy of bits can
-// write one.
+// of the same sign. Every NaN becomes kFloat8Nan. So widening can read an infinity of e5m2, but narrowing never returns
+// one; only a copy of the bits writes an infinity.
 //
 // All functions are pure and use integers only, so that they work on host and device alike. The reference kernel
 // uses them. The SIMD kernels apply the same rules to vectors (cpu/float8-inl.h).
@@ -22,8 +22,9 @@ struct Float8E4M3 {
 
   static constexpr int kFractionBits = 3;
   static constexpr int kBias = 7;
-  static constexpr std::uint32_t kLargest = 0x7E;   // 448
-  static constexpr std::uint32_t kInfinity = 0x80;  // no infinity exists; this is greater than every magnitude
+  static constexpr std::uint32_t kLargest = 0x7E;  // 448
+  // e4m3 has no infinity. 0x80 is greater than every magnitude (the lower 7 bits), so no value compares equal to it.
+  static constexpr std::uint32_t kInfinity = 0x80;
 };
 
 // The upper half of a float16: 1 sign bit, 5 exponent bits, 2 fraction bits. Infinity is 0x7C, NaN is 0x7D to 0x7F.
@@ -39,10 +40,10 @@ struct Float8E5M2 {
 static_assert(sizeof(Float8E4M3) == 1 && alignof(Float8E4M3) == 1);
 static_assert(sizeof(Float8E5M2) == 1 && alignof(Float8E5M2) == 1);
 
-// Every NaN is stored as this one, in both types.
+// Narrowing returns this NaN for every NaN, in both types.
 inline constexpr std::uint8_t kFloat8Nan = 0x7F;
 
-// Returns the bits of the float32 with the same value.
+// Returns the bits of the float32 that has the value of the given float8. A NaN becomes kFloat32Nan.
 template <class Float8>
 TUTTI_HOST_DEVICE constexpr std::uint32_t widened_bits(Float8 value) {
   constexpr int kShift = kFloat32FractionBits - Float8::kFractionBits;
@@ -61,7 +62,7 @@ TUTTI_HOST_DEVICE constexpr std::uint32_t widened_bits(Float8 value) {
   return sign | exponent << kFloat32FractionBits | ((significand << kShift) & kFloat32FractionMask);
 }
 
-// Returns the value of Float8 that is nearest to the float32 with these bits.
+// Returns the finite Float8 that is nearest to the float32 with these bits (ties to even), or kFloat8Nan for a NaN.
 template <class Float8>
 TUTTI_HOST_DEVICE constexpr Float8 narrowed_from_bits(std::uint32_t bits) {
   constexpr int kShift = kFloat32FractionBits - Float8::kFractionBits;

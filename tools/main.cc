@@ -1,6 +1,6 @@
-// The tutti command: registers the sub-commands, parses the command line, and runs one of them. Exit statuses: 0
-// success, 1 tried and failed, 2 invalid command line. `run` and `perf` return the status of the first rank that
-// failed (docs/run.md).
+// The tutti command: registers the sub-commands, parses the command line, and runs one sub-command. Exit statuses: 0
+// success, 1 the command was tried and failed, 2 invalid command line. `run`, `perf` and `train`, which start ranks,
+// return the status of the first rank that failed (docs/run.md).
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -37,8 +37,9 @@
 namespace tutti::tool {
 namespace {
 
-// Removes the first "--" and everything after it from `arguments` and returns it: it is the program that `tutti run`
-// starts, so its options must not be parsed here.
+// Removes the first "--" and everything after it from `arguments`, and returns the words after the "--": they are the
+// program that `tutti run` starts and its arguments, which must not be parsed as options of tutti. Empty: there is no
+// "--", or nothing after it.
 std::vector<std::string> split_off_program(std::vector<std::string>& arguments) {
   const auto mark = std::find(arguments.begin(), arguments.end(), "--");
   if (mark == arguments.end()) return {};
@@ -47,8 +48,8 @@ std::vector<std::string> split_off_program(std::vector<std::string>& arguments) 
   return program;
 }
 
-// The message for the first word that the command does not recognise, for example "unknown option --algoritm; did you
-// mean --algorithm?". Empty if all words are known, so that the error is a different one.
+// The message for the first unknown sub-command or unknown long option in `words`, for example "unknown option
+// --algoritm; did you mean --algorithm?". Empty if there is none, so the error of the command line is a different one.
 std::string unknown_word(const CLI::App& app, const std::vector<std::string>& words) {
   const std::vector<CLI::App*> commands = app.get_subcommands();
   std::vector<std::string> known;
@@ -71,8 +72,8 @@ std::string unknown_word(const CLI::App& app, const std::vector<std::string>& wo
   return {};
 }
 
-// For a command line of `tutti run` without "--" before the program, the corrected line: "tutti run -n 2 -- sh -c x"
-// for "tutti run -n 2 sh -c x". Empty if no program follows, or if an option before it is unknown.
+// For a command line of `tutti run` without "--" before the program, returns the corrected line: "tutti run -n 2 -- sh
+// -c x" for "tutti run -n 2 sh -c x". Empty if the line has no program, or if an option before the program is unknown.
 std::string marked_program(const CLI::App& run, const std::vector<std::string>& words) {
   for (std::size_t i = 1; i < words.size(); ++i) {
     if (!words[i].starts_with("-")) {
@@ -90,7 +91,8 @@ std::string marked_program(const CLI::App& run, const std::vector<std::string>& 
   return {};
 }
 
-// The most helpful message for an invalid command line.
+// The most helpful message for the error `error` in a command line. `words` is the line without the part from "--" on,
+// and `has_mark` is whether the line contains "--".
 std::string fault_of(const CLI::App& app, const std::vector<std::string>& words, bool has_mark,
                      const CLI::ParseError& error) {
   const std::vector<CLI::App*> commands = app.get_subcommands();
@@ -102,9 +104,10 @@ std::string fault_of(const CLI::App& app, const std::vector<std::string>& words,
   return unknown.empty() ? describe_parse_error(error) : unknown;
 }
 
-// Returns an exit status if a TUTTI_* variable is unknown or has an invalid value, because these commands would not
-// notice it. `perf` and `train` check this before they start ranks. `run` leaves the check to the program that it
-// starts, which may change the variables.
+// For the commands in kCommands, reports a TUTTI_* variable that is unknown or has an invalid value, and returns the
+// exit status; nothing if all are valid. These commands create no communicator, which would report it. `perf` and
+// `train` check the variables themselves before they start ranks. `run` leaves the check to the program that it starts,
+// which may change the variables.
 std::optional<int> check_environment(const std::vector<std::string>& words) {
   constexpr std::string_view kCommands[] = {"plan", "points", "verify", "topo", "sim", "tune"};
   if (words.empty() || std::find(std::begin(kCommands), std::end(kCommands), words.front()) == std::end(kCommands)) {
@@ -153,8 +156,8 @@ int run_tool(std::vector<std::string> arguments) {
   return exit_status;
 }
 
-// Opens descriptors 0 to 2 if the caller has closed them. Otherwise the next file or socket would get such a number,
-// and printed text would be written to it.
+// Opens descriptors 0 to 2 on /dev/null if the caller has closed them. Without this, the next file or socket that is
+// opened would get one of these numbers, and text that is printed would be written to it. Returns false if it fails.
 bool open_standard_descriptors() {
   while (true) {
     const int fd = ::open("/dev/null", O_RDWR);

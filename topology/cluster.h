@@ -1,8 +1,9 @@
 // Cluster: a number of identical machines and the network that connects them. A value type; may be used by any
 // thread.
 //
-// Ranks are numbered machine by machine. On each machine, rank i uses GPU i. On a machine without GPUs there are
-// `ranks_per_machine` ranks, which are distributed over its CPUs in contiguous blocks.
+// Ranks are numbered machine by machine: rank r runs on machine r / ranks_per_machine, as its (r %
+// ranks_per_machine)-th rank. If the machine has GPUs, its i-th rank uses its GPU i, and there is one rank for each
+// GPU. Otherwise the ranks are distributed over the machine's CPUs in contiguous blocks.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +15,19 @@
 namespace tutti {
 
 enum class FabricKind : std::uint8_t {
-  kNone,           // one machine
+  kNone,           // there is only one machine, and no network
   kFatTree,        // all NICs of a machine are connected to one leaf switch
-  kRailOptimised,  // NIC i of every machine of a group is connected to leaf switch i of the group
+  kRailOptimised,  // NIC i of each machine in a group of machines is connected to leaf switch i of this group
 };
 
-// A network with two levels, leaf switches and spine switches. Every leaf is connected to every spine. All uplinks
-// of a leaf together have the bandwidth of its downlinks divided by `oversubscription`.
+// A network with two levels, leaf switches and spine switches. Every leaf is connected to every spine. The uplinks of a
+// leaf (to the spines) together have the bandwidth of its downlinks (to the NICs) divided by `oversubscription`.
 struct Fabric {
   FabricKind kind = FabricKind::kNone;
-  std::uint32_t machines_per_leaf = 32;  // for one leaf switch, or for one group of rails
+  std::uint32_t machines_per_leaf = 32;  // machines at one leaf switch; for kRailOptimised: machines in one group
   double oversubscription = 1;           // at least 1
-  // The number of uplinks of a leaf, each of which leads to a different spine. Flows are distributed over the
-  // uplinks by (source, destination), as ECMP does.
+  // The number of spines, and of uplinks of each leaf: one uplink to each spine. A flow takes the uplink that its
+  // source and destination determine, as with ECMP.
   std::uint32_t spines = 8;
 
   bool operator==(const Fabric&) const = default;
@@ -44,33 +45,36 @@ struct Cluster {
 };
 
 inline constexpr std::uint32_t kMaxMachines = 1 << 20;
-inline constexpr std::uint32_t kMaxNics = 64;  // for each machine
+inline constexpr std::uint32_t kMaxNics = 64;  // NICs of one machine
 inline constexpr std::uint32_t kMaxRanksPerMachine = 1024;
 
 struct ShapeOptions {
   std::string name{};          // one of shape_names()
   std::uint32_t machines = 1;  // 1 .. kMaxMachines
   std::uint32_t nics = 0;      // for each machine; 0: the default of the shape
-  // For each machine. 0: one rank for each CPU. If there are GPUs, it must be their number, or 0.
+  // For each machine. 0: one rank for each GPU, or for each CPU (NUMA node) if there are no GPUs. If there are GPUs,
+  // any other value than 0 and their number is an error.
   std::uint32_t ranks = 0;
   std::string fabric{};                 // "fat-tree" or "rail-optimised"; empty: the default of the shape
   double oversubscription = 1;          // 1 .. 64
   std::uint32_t machines_per_leaf = 0;  // 0: the default of the shape
 };
 
-// Makes a predefined cluster: dgx-a100, dgx-h100, dgx-b200, hgx-h100, pcie-8gpu, cpu-2socket, ... A single machine
-// has no fabric. Errors: kInvalidArgument, with the known names or the permitted range.
+// Makes a predefined cluster: dgx-a100, dgx-h100, dgx-b200, hgx-h100, pcie-8gpu, cpu-2socket, ... With one machine, the
+// fabric is kNone. Errors: kInvalidArgument if the name is unknown or an option is out of range; the message contains
+// the known names or the permitted range.
 Result<Cluster> make_shape(const ShapeOptions& options);
 std::vector<std::string> shape_names();
 
-// Makes a cluster of machines that are identical to `machine`, which comes from a file or from discover(). All
-// options are used except `name` and `nics`. The default network is a fat tree with 32 machines per leaf switch.
-// There is one rank for each GPU; without GPUs, the number of ranks is determined as in make_shape(). Errors:
-// kInvalidArgument, with the permitted range, also if the machine is too large, or if `nics` is set, because the
-// machine determines its NICs.
+// Makes a cluster of machines that are identical to `machine`, which comes from a file or from discover(). Ignores
+// options.name. The default network is a fat tree with 32 machines per leaf switch. There is one rank for each GPU;
+// without GPUs, there are options.ranks ranks, or one for each CPU if options.ranks is 0. Errors: kInvalidArgument if
+// an option is out of range, if the machine is too large, or if options.nics is not 0, because the machine determines
+// its NICs.
 Result<Cluster> make_cluster(const Graph& machine, const ShapeOptions& options);
 
-// Limits for a machine in make_cluster(). They exist because paths are stored for each pair of a rank and a part.
+// Limits for the GPUs and the parts (nodes of the graph) of a machine in make_cluster(). They exist because the path
+// from each rank to each part is stored.
 inline constexpr std::uint32_t kMaxGpus = 256;
 inline constexpr std::uint32_t kMaxParts = 4096;
 

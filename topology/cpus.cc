@@ -24,8 +24,8 @@ using Topology = std::unique_ptr<hwloc_topology, Destroy>;
 
 Error failure(ErrorCode code, std::string message) { return {code, ErrorScope::kCall, -1, std::move(message)}; }
 
-// Disables plugins of hwloc that open X11, OpenCL, CUDA and similar libraries as soon as they are loaded. Nothing
-// here needs their information.
+// Disables plugins of hwloc that open X11, OpenCL, CUDA and similar libraries as soon as they are loaded. This file
+// does not need their information. A value that the user has set for the variable is kept.
 void disable_plugins() {
   constexpr int kNoOverwrite = 0;
   setenv("HWLOC_PLUGINS_BLACKLIST", "hwloc_gl,hwloc_opencl,hwloc_cuda,hwloc_nvml,hwloc_rsmi,hwloc_levelzero,hwloc_pci",
@@ -39,7 +39,7 @@ Result<Topology> load(const std::string& synthetic) {
     return failure(ErrorCode::kSystem, "hwloc_topology_init has failed: out of memory");
   Topology topology(raw);
   for (const char* name : {"gl", "opencl", "cuda", "nvml", "rsmi", "levelzero", "pci"}) {
-    // absent components are ignored
+    // A failure is ignored, because a component that hwloc does not have need not be disabled.
     hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, name);
   }
   if (!synthetic.empty() && hwloc_topology_set_synthetic(raw, synthetic.c_str()) != 0) {
@@ -60,7 +60,8 @@ std::string info_of(hwloc_obj_t object, const char* name) {
 
 std::int32_t number_of(const std::string& text) { return static_cast<std::int32_t>(parse_integer(text).value_or(0)); }
 
-// Formats a CPU mask like the kernel. It has as many 32-bit words as all CPUs of the machine need.
+// Formats a set of CPUs in the kernel's format of CPU masks, for example "00000000,0000ffff". The mask has `words`
+// 32-bit words, as many as all CPUs of the machine need.
 std::string mask_of(const std::vector<std::uint32_t>& cpus, unsigned words) {
   std::vector<std::uint32_t> bits(words, 0);
   for (const std::uint32_t cpu : cpus) bits[cpu / kWordBits] |= 1U << (cpu % kWordBits);
@@ -77,8 +78,8 @@ std::vector<std::uint32_t> cpus_of(hwloc_const_cpuset_t set) {
   return cpus;
 }
 
-// Returns the package that the processors of a NUMA node belong to, or the first package if the node has no
-// processors.
+// Returns the package (socket) that contains the NUMA node, or that the node contains, or otherwise the first package
+// of the machine. Returns null if hwloc reports no package.
 hwloc_obj_t package_of(hwloc_topology_t topology, hwloc_obj_t node) {
   for (hwloc_obj_t above = node->parent; above != nullptr; above = above->parent) {
     if (above->type == HWLOC_OBJ_PACKAGE) return above;

@@ -1,7 +1,7 @@
-// The CPUs of a machine by NUMA node, and its caches, from hwloc. Only the tool and tests link this
+// The CPUs of a machine by NUMA node, and its caches, from hwloc. Only the `tutti` command and tests link this code
 // (tutti::topology_hwloc). The library that users load reads the files of the kernel instead (topology/host.h),
-// because the plugins of hwloc would load X11 and other libraries into the program of the user. Call it from one
-// thread at a time.
+// because the plugins of hwloc would load X11 and other libraries into the program of the user. Must be called by one
+// thread at a time, because it changes an environment variable.
 #pragma once
 
 #include <cstdint>
@@ -36,14 +36,14 @@ struct Processors {
   std::vector<NumaNode> nodes{};  // at least one; sorted by number
   std::uint32_t packages = 0;
   std::uint32_t cores = 0;
-  std::vector<CacheGroup> caches{};  // the highest level first
+  std::vector<CacheGroup> caches{};  // sorted by level, the highest level (for example L3) first
 
   bool operator==(const Processors&) const = default;
 };
 
-// `synthetic`: the description of an invented machine in the format of hwloc, for example "pack:2 numa:1 core:4
-// pu:1", for tests. If it is empty, this machine is examined. Errors: kSystem if hwloc fails, kInvalidArgument if
-// hwloc cannot parse the description.
+// Returns the processors of this machine if `synthetic` is empty. For tests, `synthetic` describes an invented
+// machine in the format of hwloc, for example "pack:2 numa:1 core:4 pu:1". Errors: kSystem if hwloc fails or finds no
+// NUMA node, kInvalidArgument if hwloc cannot parse the description.
 Result<Processors> discover_processors(const std::string& synthetic);
 
 }  // namespace tutti

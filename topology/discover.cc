@@ -52,7 +52,8 @@ class Discoverer {
     }
   }
 
-  // Returns the NUMA node of a device, as a node of the graph. The CPUs are the first nodes of the graph.
+  // Returns the node of the graph that represents the NUMA node of a device. The NUMA nodes are the first nodes of the
+  // graph, in the order of found_.processors.nodes.
   std::uint32_t cpu_of(const SysfsPci& device) {
     const auto& nodes = found_.processors.nodes;
     for (std::uint32_t i = 0; i < nodes.size(); ++i) {
@@ -70,16 +71,15 @@ class Discoverer {
     return 0;
   }
 
-  // True if the mask overlaps with every NUMA node. Such a mask contains no information about the position of a
-  // device.
+  // True if the CPU mask overlaps with every NUMA node. Such a mask does not show the NUMA node of a device.
   bool covers_all(const std::string& mask) const {
     const auto& nodes = found_.processors.nodes;
     return std::all_of(nodes.begin(), nodes.end(),
                        [&](const NumaNode& node) { return masks_overlap(node.cpu.affinity, mask); });
   }
 
-  // Returns the part that a device is connected to: its PCI switch, which is created when its first device needs it,
-  // or a CPU.
+  // Returns the node that a device is connected to: the PCI switch above it, or a NUMA node if there is no switch. Adds
+  // the switches on the way to the graph if they are not in it yet.
   std::uint32_t above(const SysfsPci& device) {
     std::uint32_t at = cpu_of(device);
     for (std::size_t i = device.above.size(); i-- > 0;) {
@@ -166,7 +166,9 @@ class Discoverer {
     return node;
   }
 
-  // A card with several ports becomes a node of its own, because its ports share the link of the card.
+  // Adds a port of a PCI card to the graph. If `shared` is false, the port is the only one, and one node represents
+  // card and port. Otherwise the card becomes a node of its own above its ports, because the ports share the link of
+  // the card.
   std::uint32_t add_card(const SysfsNic& nic, const SysfsPci& device, bool shared,
                          std::map<std::string, std::uint32_t>& cards) {
     if (!shared) return add_pci_node(NodeKind::kNic, nic.name, device.pci, above(device));
@@ -208,8 +210,8 @@ class Discoverer {
   Graph& graph_;
   std::vector<SysfsNic> nics_;
   std::map<std::string, SysfsPci> devices_;
-  std::map<std::string, std::uint32_t> switches_;  // bus id to node
-  std::vector<std::uint32_t> gpu_nodes_;           // indexed by the driver's number
+  std::map<std::string, std::uint32_t> switches_;  // the node of each PCI switch, by its bus id
+  std::vector<std::uint32_t> gpu_nodes_;           // the node of each GPU, indexed by the driver's number
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Builds the Graph of this machine: CPUs from hwloc, PCI and NICs from sysfs, GPUs and NVLink from the driver and
-// NVML (through topology/gpus.h). For the tool and tests (tutti::topology_hwloc). Call it from one thread at a time.
+// Builds the Graph of this machine: CPUs from hwloc, PCI devices and NICs from sysfs, GPUs and NVLink from the driver
+// and NVML (through topology/gpus.h). Only the `tutti` command and tests link it (tutti::topology_hwloc). Must be
+// called by one thread at a time.
 #pragma once
 
 #include <filesystem>
@@ -21,14 +22,15 @@ struct DiscoverOptions {
 struct Discovery {
   Graph graph{};
   Processors processors{};
-  std::vector<std::string> notes{};  // what was left out or assumed, and why
+  std::vector<std::string> notes{};  // sentences for the user: each names a part that was left out or an assumption
 
   bool operator==(const Discovery&) const = default;
 };
 
-// If there is a driver, the GPUs are those of `gpus`, with the driver's numbers. Otherwise they are the devices in
-// sysfs whose PCI class is that of a GPU. NICs that are down are left out. Parts whose NUMA node is unknown are
-// placed at the first one. Errors: those of discover_processors().
+// If gpus.no_driver is empty, the GPUs are those of `gpus`, with the driver's numbers; MIG slices of a GPU are one GPU.
+// Otherwise the GPUs are the devices in sysfs whose PCI class is that of a GPU. NICs that are down are left out. A part
+// is connected to the first NUMA node if sysfs shows neither its NUMA node nor CPUs that are near it. Errors: those of
+// discover_processors().
 Result<Discovery> discover(const DiscoverOptions& options, const GpuTopology& gpus);
 
 }  // namespace tutti

@@ -19,7 +19,7 @@ using cuda::Driver;
 using cuda::NvLink;
 using cuda::Nvml;
 
-// Formats a UUID like NVML: "GPU-fa000000-0000-0000-0000-000000000001".
+// Formats a GPU's UUID in the way NVML does, for example "GPU-fa000000-0000-0000-0000-000000000001".
 std::string text_of(const cuda::CUuuid& uuid) {
   std::string text = "GPU";
   for (std::size_t i = 0; i < uuid.bytes.size(); ++i) {
@@ -80,7 +80,8 @@ Result<GpuPath> query_path(const Driver& driver, int from, int to) {
   return path;
 }
 
-// Counts the NVLinks of `gpu` to ends of the given type, and only to the GPU `pci_id` if that is not empty.
+// Counts the NVLinks of `gpu` whose other end has the type `remote` (GPU, switch). If `pci_id` is not empty, counts
+// only the links to the GPU with this PCI id.
 NvLinks count_nvlinks(const cuda::GpuInfo& gpu, NvLink::Remote remote, std::string_view pci_id) {
   NvLinks links;
   links.by_switch = remote == NvLink::Remote::kSwitch;
@@ -92,8 +93,8 @@ NvLinks count_nvlinks(const cuda::GpuInfo& gpu, NvLink::Remote remote, std::stri
   return links;
 }
 
-// Returns the direct links between two GPUs, as reported by the GPU that reports more of them, because either GPU
-// may omit the name of the other. If there are none, returns the links to a switch.
+// Returns the direct links between two GPUs. NVML may omit the PCI id of the other GPU in the report of one of them, so
+// the report with more links counts. If there are no direct links, returns the links through a switch.
 NvLinks links_between(const cuda::GpuInfo& one, const cuda::GpuInfo& other) {
   const NvLinks there = count_nvlinks(one, NvLink::Remote::kGpu, other.pci_id);
   const NvLinks back = count_nvlinks(other, NvLink::Remote::kGpu, one.pci_id);
@@ -104,7 +105,8 @@ NvLinks links_between(const cuda::GpuInfo& one, const cuda::GpuInfo& other) {
   return {std::min(first.count, second.count), std::min(first.version_tenths, second.version_tenths), true};
 }
 
-// Queries NVML about each GPU of `topology`, which is found by its PCI id. Empty for a GPU that NVML does not show.
+// Returns NVML's information about each GPU of `topology`, which is identified by its PCI id. The element of a GPU that
+// NVML does not list is empty.
 Result<std::vector<std::optional<cuda::GpuInfo>>> query_nvml(const Nvml& nvml, const GpuTopology& topology) {
   const Result<std::uint32_t> count = nvml.gpu_count();
   TUTTI_TRY(count);
@@ -119,8 +121,8 @@ Result<std::vector<std::optional<cuda::GpuInfo>>> query_nvml(const Nvml& nvml, c
   return known;
 }
 
-// If both GPUs are connected to a switch, their links need not lead to the same NVLink fabric. NVML's statement
-// about the pair decides.
+// Returns the links between two GPUs. If both GPUs have links to a switch, these need not be in the same NVLink fabric,
+// so NVML is asked whether the pair is connected. If NVML does not support the question, they are taken as connected.
 Result<NvLinks> links_of_pair(const Nvml& nvml, const cuda::GpuInfo& one, const cuda::GpuInfo& other) {
   const NvLinks links = links_between(one, other);
   if (!links.by_switch) return links;

@@ -28,11 +28,13 @@ struct Gpu {
   bool operator==(const Gpu&) const = default;
 };
 
-// The NVLinks between two GPUs, either direct or through a switch that both are connected to.
+// The NVLinks between two GPUs, either direct or through NVSwitches that both GPUs are connected to.
 struct NvLinks {
-  std::uint32_t count = 0;           // through a switch: that of the GPU with fewer links
-  std::uint32_t version_tenths = 0;  // of the oldest link: 40 is NVLink 4.0; 0: unknown
-  bool by_switch = false;
+  // The number of links between the GPUs; through a switch: the number of links to the switch of the GPU that has
+  // fewer.
+  std::uint32_t count = 0;
+  std::uint32_t version_tenths = 0;  // ten times the version of the oldest link: 40 is NVLink 4.0; 0: unknown
+  bool by_switch = false;            // true: through a switch
 
   bool operator==(const NvLinks&) const = default;
 };
@@ -40,17 +42,17 @@ struct NvLinks {
 // How a kernel on one GPU accesses the memory of another GPU.
 struct GpuPath {
   bool same_gpu = false;  // the same GPU, or another MIG slice of it
-  bool access = false;    // the driver permits it; always true for the GPU itself
-  bool atomics = false;   // atomic operations on the other memory are executed by the link itself
-  NvLinks nvlinks{};      // count 0: over PCIe, or NVML does not report links
+  bool access = false;    // the driver permits the access; always true for the memory of the GPU itself
+  bool atomics = false;   // the link supports native atomic operations on the other GPU's memory
+  NvLinks nvlinks{};      // count 0: the path is PCIe, or NVML does not report the links
 
   bool operator==(const GpuPath&) const = default;
 };
 
 struct GpuTopology {
   int driver_version = 0;  // 13020 is CUDA 13.2; 0: there is no usable driver
-  std::string no_driver;   // why there is no usable driver, and the remedy; empty if there is one
-  std::string no_nvml;     // why NVLink and MIG are unknown; empty if they are known
+  std::string no_driver;   // the reason why there is no usable driver, and the remedy; empty if there is a driver
+  std::string no_nvml;     // the reason why NVML cannot be used, so that NVLink and MIG are unknown; otherwise empty
   std::vector<Gpu> gpus;
   std::vector<GpuPath> paths;  // index: from * gpus.size() + to
 
@@ -58,11 +60,11 @@ struct GpuTopology {
   bool operator==(const GpuTopology&) const = default;
 };
 
-// A missing driver or GPU is not an error, but no_driver contains the reason. Errors: failures of the driver or of
-// NVML after they were initialised.
+// Examines the GPUs. If there is no usable driver, succeeds with no GPUs and the reason in no_driver. Without NVML,
+// succeeds with the reason in no_nvml. Errors: failures of the driver or of NVML after they were opened.
 Result<GpuTopology> discover_gpus();
 
-// A GPU `from` that cannot access the memory of GPU `to`. first_unreachable() returns the first such pair, or
+// A pair of GPUs: GPU `from` cannot access the memory of GPU `to`. first_unreachable() returns the first such pair, or
 // nothing if all GPUs can access each other.
 struct GpuPair {
   std::size_t from = 0;

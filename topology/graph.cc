@@ -19,18 +19,18 @@ namespace {
 // The state of a path: the types of links that it has crossed. Together with the types of its ends it determines the
 // path's type.
 enum class PathState : std::uint8_t {
-  kStart,    // no link
-  kNvLink,   // NVLink or xGMI, possibly through the switch
-  kRelayed,  // NVLink through one GPU
+  kStart,    // no link yet
+  kNvLink,   // only NVLink or xGMI, possibly through the NVSwitch
+  kRelayed,  // NVLink, and one GPU that forwards it to another GPU
   kC2c,      // only NVLink-C2C
   kC2cDown,  // NVLink-C2C into a CPU, then PCI
-  kSwitch,   // at most one PCI switch
-  // several PCI switches
+  kSwitch,   // only PCI, through at most one PCI switch
+  // Only PCI, through several PCI switches.
   kSwitches,
   kUp,     // PCI into a CPU
   kUpC2c,  // PCI into a CPU, then NVLink-C2C
-  kCpu,    // PCI and a CPU
-  // a link between sockets
+  kCpu,    // into a CPU and out of it again
+  // Over a link between two sockets.
   kSockets,
 };
 constexpr std::size_t kPathStates = 11;
@@ -57,7 +57,7 @@ PathType type_of(PathState state, NodeKind from, NodeKind to) {
 
 std::optional<PathState> over_nvlink(PathState state, NodeKind at, NodeKind to) {
   if (state == PathState::kStart) return PathState::kNvLink;
-  // some CPUs have NVLink
+  // Some CPUs have NVLink, for example POWER9. Such a link leaves or enters the CPU like a PCI link.
   if (at == NodeKind::kCpu) return state == PathState::kSockets ? PathState::kSockets : PathState::kCpu;
   if (state != PathState::kNvLink) return std::nullopt;
   if (at == NodeKind::kNvSwitch) return PathState::kNvLink;
@@ -83,8 +83,9 @@ std::optional<PathState> over_pci(PathState state, NodeKind at, NodeKind to) {
   return state;
 }
 
-// Returns the state of a path after one more link. Returns nothing if the link must not be used: GPUs and NICs do
-// not forward traffic, except that a GPU may forward it between two other GPUs.
+// Extends a path from a node of the kind `base`, which is now at a node of the kind `at`, by a link to a node of the
+// kind `to`. Returns the new state. Returns nothing if the path must not use the link: GPUs and NICs do not forward
+// traffic, except that a GPU may forward it between two other GPUs.
 std::optional<PathState> extend(PathState state, NodeKind base, NodeKind at, LinkKind link, NodeKind to) {
   if (state != PathState::kStart) {
     if (at == NodeKind::kNic) return std::nullopt;
@@ -151,11 +152,11 @@ class Paths {
   }
 
  private:
-  // How a pair (node, state) was reached.
+  // A pair (node, state) that the search has reached, and the pair and the link from which it was reached.
   struct Reached {
     std::uint32_t node = 0;
     PathState state = PathState::kStart;
-    std::uint32_t before = 0;  // index into reached_
+    std::uint32_t before = 0;  // index into reached_ of the pair before it on the path
     Hop hop{};
   };
   static constexpr std::uint32_t kNever = std::numeric_limits<std::uint32_t>::max();
@@ -179,7 +180,7 @@ class Paths {
         const GraphLink& link = graph_.links[next.hop.link];
         if (link.gbytes_per_s < width) continue;
         std::optional<PathState> state = extend(at.state, kind(base_), kind(at.node), link.kind, kind(next.node));
-        // A card with several ports does not count as a second switch.
+        // The node of a card with several ports is not a PCI switch, so it does not count as a second one.
         if (at.state == PathState::kSwitch && state == PathState::kSwitches && (is_card(at.node) || is_card(next.node)))
           state = at.state;
         if (!state || first_[next.node][static_cast<std::size_t>(*state)] != kNever) continue;
@@ -198,8 +199,8 @@ class Paths {
     return best;
   }
 
-  // Sets the path if the last search has reached the node in a state that gives the path's type. If there are
-  // several, the one that was reached first is used.
+  // If the last walk() has reached the node in a state that gives path.type, sets the hops and the bandwidth `width` of
+  // the path and returns true. Otherwise returns false. Of several such states, uses the one that was reached first.
   bool settle(std::uint32_t node, double width, Path& path) const {
     std::uint32_t end = kNever;
     for (std::size_t state = 0; state < kPathStates; ++state) {
@@ -216,8 +217,8 @@ class Paths {
   const Graph& graph_;
   std::uint32_t base_;
   std::vector<std::vector<Neighbour>> neighbours_;             // indexed by node, sorted
-  std::vector<double> widths_;                                 // distinct, the highest first
-  std::vector<Reached> reached_;                               // by the last search
+  std::vector<double> widths_;                                 // the distinct bandwidths of links, the highest first
+  std::vector<Reached> reached_;                               // by the last walk(), in the order of reaching
   std::vector<std::array<std::uint32_t, kPathStates>> first_;  // [node][state]: index into reached_, or kNever
 };
 

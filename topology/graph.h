@@ -23,7 +23,7 @@ enum class NodeKind : std::uint8_t {
 };
 
 enum class LinkKind : std::uint8_t {
-  kNvLink,  // NVLink, to another GPU or to the switch
+  kNvLink,  // NVLink from a GPU to another GPU, to the NVSwitch, or to a POWER CPU
   kXgmi,    // AMD's xGMI between GPUs
   kC2c,     // NVLink-C2C (chip to chip), between CPU and GPU of one package
   kPci,
@@ -33,22 +33,22 @@ enum class LinkKind : std::uint8_t {
 // How two parts reach each other, classified by the slowest type of link on the path. The names are those of NCCL
 // and nvidia-smi, in the order from near to far.
 enum class PathType : std::uint8_t {
-  kLoc,  // the part itself
+  kLoc,  // from a part to itself
   kNvl,  // NVLink (or xGMI), direct or through the switch
   kNvb,  // NVLink through another GPU
   kC2c,  // NVLink-C2C
-  kPix,  // at most one PCI switch
-  kPxb,  // several PCI switches, but no CPU
+  kPix,  // over PCI, through at most one PCI switch
+  kPxb,  // over PCI, through several PCI switches but no CPU
   kP2c,  // between a GPU and a NIC, over NVLink-C2C and a PCI switch
-  kPxn,  // to a NIC, through a GPU that is near to it
+  kPxn,  // from a GPU to a NIC, over NVLink to a GPU that is nearer to the NIC
   kPhb,  // through a CPU
-  kSys,  // between sockets
-  kNet,  // through the network
+  kSys,  // over the link between two sockets
+  kNet,  // over the network
   kDis,  // not connected
 };
 
 struct CpuInfo {
-  std::string affinity{};  // mask, in the format of cpumap: "00000000,0000ffff"
+  std::string affinity{};  // mask of the node's CPUs, in the kernel's format: "00000000,0000ffff"; empty: unknown
   std::string arch{};      // "x86_64", "arm64", "ppc64"
   std::string vendor{};    // "GenuineIntel", "AuthenticAMD", ...
   std::int32_t family = 0;
@@ -57,26 +57,26 @@ struct CpuInfo {
   bool operator==(const CpuInfo&) const = default;
 };
 
-// Properties of a PCI device: of kPci and kGpu nodes, and of kNic nodes if known. 0 or an empty text means unknown.
+// The PCI device of a node of the kind kPci or kGpu, or kNic if known. In all fields, 0 or an empty text means unknown.
 struct PciInfo {
   std::string bus_id{};  // for example "0000:3b:00.0", in lower case
   std::uint32_t device_class = 0;
-  // 0: unknown.
+  // The PCI ids of the device.
   std::uint32_t vendor = 0, device = 0, subsystem_vendor = 0, subsystem_device = 0;
-  // Speed of the link in GT/s; 0: unknown.
+  // Speed of the device's PCI link per lane, in GT/s; 16 is PCI Express 4.
   double gigatransfers_per_s = 0;
-  std::uint32_t width = 0;  // number of lanes; 0: unknown
+  std::uint32_t width = 0;  // number of lanes of the link
 
   bool operator==(const PciInfo&) const = default;
 };
 
 struct GpuInfo {
-  std::int32_t device = -1;      // its number on the machine
-  std::int32_t rank = -1;        // rank in the job; -1: none
-  std::int32_t capability = 0;   // 90 is sm_90; for AMD, the number in the file
+  std::int32_t device = -1;      // number of the GPU on the machine, from 0; -1: not numbered
+  std::int32_t rank = -1;        // the rank that uses the GPU; -1: none
+  std::int32_t capability = 0;   // 90 is sm_90; for AMD, the attribute sm of the XML file; 0: unknown
   std::optional<bool> direct{};  // GPUDirect RDMA is possible; empty: unknown
-  std::string gcn{};             // AMD's architecture, as in the file; empty: an NVIDIA GPU
-  std::string arch{};            // a second attribute of AMD for the architecture, as in the file
+  std::string gcn{};             // AMD's architecture: the attribute gcn of the XML file; empty: an NVIDIA GPU
+  std::string arch{};            // the attribute arch of the XML file, with which RCCL also names the architecture
 
   bool operator==(const GpuInfo&) const = default;
 };
@@ -89,7 +89,7 @@ struct NicInfo {
   double latency_us = 0;
   std::int64_t max_connections = 0;
   std::optional<bool> direct{};  // GPUDirect RDMA is possible; empty: unknown
-  bool collective = false;       // the network can execute reductions
+  bool collective = false;       // the network behind the NIC can execute reductions (the attribute coll of the file)
 
   bool operator==(const NicInfo&) const = default;
 };
@@ -101,7 +101,7 @@ struct GraphNode {
   PciInfo pci{};           // for kPci, kGpu, kNic
   GpuInfo gpu{};           // for kGpu
   NicInfo nic{};           // for kNic
-  std::int32_t numa = -1;  // for kCpu: its NUMA number
+  std::int32_t numa = -1;  // for kCpu: the number of the NUMA node
 
   bool operator==(const GraphNode&) const = default;
 };
@@ -111,21 +111,21 @@ struct GraphLink {
   std::uint32_t to = 0;
   LinkKind kind = LinkKind::kPci;
   std::uint32_t count = 1;  // number of physical links in parallel
-  double gbytes_per_s = 0;  // of all of them together, in each direction; > 0
+  double gbytes_per_s = 0;  // bandwidth of all `count` links together, in each direction; greater than 0
 
   bool operator==(const GraphLink&) const = default;
 };
 
 struct Graph {
-  std::string name{};  // for people: the name of the file or of the shape
+  std::string name{};  // only for messages: the name of the file or of the shape
   std::vector<GraphNode> nodes{};
   std::vector<GraphLink> links{};
 
   bool operator==(const Graph&) const = default;
 };
 
-// These two functions build a graph part by part. add_node() returns the index of the new node, in which only kind
-// and name are set.
+// add_node() and add_link() build a graph part by part. add_node() adds a node in which only kind and name are set, and
+// returns its index.
 std::uint32_t add_node(Graph& graph, NodeKind kind, std::string name);
 // Adds `count` parallel links with `gbytes_per_s` together. Both ends must exist and be different.
 void add_link(Graph& graph, std::uint32_t from, std::uint32_t to, LinkKind kind, std::uint32_t count,
@@ -144,16 +144,17 @@ struct Hop {
 
 struct Path {
   PathType type = PathType::kDis;
-  double gbytes_per_s = 0;  // of the slowest link; infinite for kLoc
+  double gbytes_per_s = 0;  // bandwidth of the slowest link on the path; infinite for kLoc, 0 for kDis
   std::vector<Hop> hops{};
 
   bool operator==(const Path&) const = default;
 };
 
-// Returns the best path from one node to each node, indexed by node. A nearer type is better; then a higher
-// bandwidth, then fewer hops, then lower node numbers on the path. GPUs do not forward traffic between CPUs or PCI
-// switches. One GPU may forward traffic between two other GPUs (kNvb). kPxn is never returned. The path in the
-// opposite direction has the same type and bandwidth. Takes O(links * distinct bandwidths) time.
+// Returns the best path from `node` to each node, indexed by node; kDis if there is none. Of two paths, the one with
+// the nearer PathType is better, then the one with the higher bandwidth, then the one with fewer hops, then the one
+// with lower node numbers. GPUs and NICs do not forward traffic, except that one GPU may forward it between two other
+// GPUs (kNvb). kPxn and kNet are never returned. The path in the opposite direction has the same type and bandwidth.
+// Takes O(links * distinct bandwidths) time.
 std::vector<Path> paths_from(const Graph& graph, std::uint32_t node);
 
 std::string_view to_string(NodeKind kind);  // "cpu", "pci", ...

@@ -11,11 +11,11 @@ namespace tutti {
 namespace {
 
 constexpr std::size_t kCpusPerDigit = 4;
-constexpr std::size_t kMaxCaches = 16;  // of one core; known machines have up to 6
+constexpr std::size_t kMaxCaches = 16;  // limit for the caches of one core that are read; known machines have up to 6
 constexpr std::string_view kDigits = "0123456789abcdef";
 
-// The kernel refuses a set that is smaller than its own, so larger and larger sets are tried. Linux supports at most
-// 8,192 CPUs.
+// Returns the CPUs on which the calling thread may run. sched_getaffinity() fails if the set that it is to fill is
+// smaller than the kernel's own, so the size is doubled until it succeeds. Linux supports at most 8,192 CPUs.
 std::vector<bool> cpus_by_affinity() {
   constexpr std::size_t kMostCpus = 16'384;
   for (std::size_t count = CPU_SETSIZE; count <= kMostCpus; count *= 2) {

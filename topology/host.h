@@ -1,5 +1,5 @@
-// HostTopology: the properties of this machine that the host runtime needs. A value type; measured once per
-// communicator.
+// HostTopology: the properties of this machine that the library needs on the host, for example to predict costs. A
+// value type. The functions have no state and may be called by any thread.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,21 @@
 namespace tutti {
 
 struct HostTopology {
-  std::vector<bool> cpus{true};        // indexed by CPU number: this process may run on it
-  std::uint32_t cpu_limit = 0;         // limit of the cgroup, in cores; 0: no limit
-  std::uint64_t l2_bytes = 0;          // for one core; 0: unknown
-  std::uint64_t last_level_bytes = 0;  // of the largest shared cache; 0: unknown
+  std::vector<bool> cpus{true};        // indexed by CPU number: true if the calling thread may run on the CPU
+  std::uint32_t cpu_limit = 0;         // limit of the cgroup for CPU time, in cores; 0: no limit
+  std::uint64_t l2_bytes = 0;          // size of the L2 cache of one core; 0: unknown
+  std::uint64_t last_level_bytes = 0;  // size of the L3 cache, or of the L2 cache if that is larger; 0: unknown
 
   bool operator==(const HostTopology&) const = default;
 };
 
-// Reads files of the kernel (sysfs, cpu.max of the cgroup). A library that knows the whole machine would load its
-// plugins, and X11 with them, into the program of the user. Never fails: a property that cannot be read keeps its
-// default.
+// Asks the kernel: sched_getaffinity(), sysfs for the caches of the first permitted CPU, cpu.max of the cgroup. hwloc
+// is not used, because it would load plugins, and X11 with them, into the program of the user. Never fails: a
+// property that cannot be read keeps its default.
 HostTopology discover_host();
 
-// The caches of the core that `folder` describes, for example "/sys/devices/system/cpu/cpu0/cache". 0: unknown.
+// The caches of one core. read_caches() reads them from the core's folder in sysfs, for example
+// "/sys/devices/system/cpu/cpu0/cache". A size is 0 if it is unknown or if there is no such cache.
 struct CacheSizes {
   std::uint64_t l2_bytes = 0;
   std::uint64_t l3_bytes = 0;
@@ -34,17 +35,17 @@ CacheSizes read_caches(const std::filesystem::path& folder);
 // Parses sizes such as "2048K" and "32M". Returns 0 if the text does not begin with a number.
 std::uint64_t bytes_of_size(const std::string& text);
 
-// The number of CPUs that processes with these sets have together, at least 1. If `cpu_limit` is not 0, the result is
-// at most `cpu_limit`. The sets are united, because each rank may be bound to a CPU of its own.
+// Returns the number of CPUs that are in at least one of the sets `cpus`, at least 1 and at most `cpu_limit` (0: no
+// limit). There is one set for each process; they are united, because each rank may be bound to a CPU of its own.
 std::uint32_t cores_of(const std::vector<std::vector<bool>>& cpus, std::uint32_t cpu_limit);
 
-// Converts a set of CPUs to text: four CPUs per hexadecimal digit, the lowest CPUs first. unpack_cpus() stops at the
-// first character that is not such a digit.
+// Converts a set of CPUs to text and back: four CPUs per hexadecimal digit, the digit of the CPUs 0 to 3 first. Zeros
+// at the end are left out. unpack_cpus() stops at the first character that is not a lower-case hexadecimal digit.
 std::string pack_cpus(const std::vector<bool>& cpus);
 std::vector<bool> unpack_cpus(std::string_view text);
 
-// The number of whole cores that a cgroup v2 `cpu.max` line permits, rounded up, for example "150000 100000" (2
-// cores) or "max 100000" (no limit). 0: no limit.
+// Parses the line of cpu.max of a cgroup (version 2). Returns the number of cores that it permits, rounded up: 2 for
+// "150000 100000" (1.5 cores). Returns 0 if there is no limit ("max 100000") or if the line is invalid.
 std::uint32_t cores_of_cpu_max(const std::string& line);
 
 }  // namespace tutti

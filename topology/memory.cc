@@ -20,12 +20,13 @@ std::optional<std::uint64_t> number_in(const fs::path& path) {
   if (!(file >> word)) return std::nullopt;
   std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-  // not a number, for example "max"
+  // Nothing is returned for a word that is not a number, for example "max".
   if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;
   return number;
 }
 
-// Returns the number after a name, as in "MemAvailable:  12345 kB" and "inactive_file 12345".
+// Returns the number after the word `name` in the file, for example 12345 in "MemAvailable:  12345 kB" or in
+// "inactive_file 12345". Returns nothing if the file cannot be read or does not contain it.
 std::optional<std::uint64_t> number_after(const fs::path& path, std::string_view name) {
   std::ifstream file(path);
   for (std::string word; file >> word;) {
@@ -35,7 +36,7 @@ std::optional<std::uint64_t> number_after(const fs::path& path, std::string_view
   return std::nullopt;
 }
 
-// The names of the files of one version of cgroups.
+// The folder of memory cgroups in one version of cgroups, and the names of its files.
 struct Version {
   std::string_view mount;
   std::string_view limit;
@@ -49,8 +50,9 @@ constexpr Version kVersion1 = {.mount = "sys/fs/cgroup/memory",
 constexpr Version kVersion2 = {
     .mount = "sys/fs/cgroup", .limit = "memory.max", .used = "memory.current", .reclaimable = "inactive_file"};
 
-// Examines one cgroup and all cgroups that contain it. In a container, the path may name cgroups outside the
-// container, which have no folder here. The cgroup of the container itself is then the folder of the mount.
+// Lowers memory.group_bytes to the memory that is left in the cgroup `path` or in a cgroup that contains it. In a
+// container, the path may name cgroups outside the container, which have no folder here and are skipped. The
+// container's own cgroup is then the mounted folder itself, which is examined last.
 void examine_groups(const fs::path& root, const Version& version, const std::string& path, AvailableMemory& memory) {
   for (fs::path group = path;; group = group.parent_path()) {
     const fs::path folder = root / version.mount / group.relative_path();

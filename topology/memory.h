@@ -14,16 +14,20 @@ namespace tutti {
 inline constexpr std::uint64_t kUnlimitedMemory = std::numeric_limits<std::uint64_t>::max();
 
 struct AvailableMemory {
-  // MemAvailable in /proc/meminfo: free, or can be freed without swapping
+  // MemAvailable in /proc/meminfo: memory that is free or can be freed without swapping.
   std::uint64_t machine_bytes = kUnlimitedMemory;
-  // The least memory that is left in any of the memory cgroups that contain the process.
+  // Of all memory cgroups that contain the process, the least memory that is left below the limit of one of them.
+  // Cached pages of files that the kernel can drop count as left.
   std::uint64_t group_bytes = kUnlimitedMemory;
-  std::string group;                               // the path of that cgroup; empty: no cgroup has a limit
-  std::uint64_t address_bytes = kUnlimitedMemory;  // address space that `ulimit -v` leaves to this process alone
+  std::string group;  // the path of the cgroup that determines group_bytes; empty: no cgroup has a limit
+  // The address space that this process may still use under its limit (`ulimit -v`). It does not concern other
+  // processes.
+  std::uint64_t address_bytes = kUnlimitedMemory;
 
   std::uint64_t shared_bytes() const { return std::min(machine_bytes, group_bytes); }
   std::uint64_t bytes() const { return std::min(shared_bytes(), address_bytes); }
-  std::string_view limit() const;  // the smallest of these limits, for people: "of this machine", ...
+  // The name of the limit that determines bytes(), for messages: "of this machine", "limit of a memory cgroup", ...
+  std::string_view limit() const;
 };
 
 // Reads files of the kernel, for cgroup versions 1 and 2. Never fails: a limit that cannot be read counts as

@@ -1,6 +1,6 @@
-// Predefined machines. The comments state which of their properties are published and which are guessed.
-// topology/speeds.h contains the bandwidth of a link of each kind. If the wiring of a real machine varies from batch
-// to batch, the graph is the simplest one with the right bandwidths.
+// Predefined machines (shapes). The comments state which of their properties are published and which are guessed.
+// topology/speeds.h contains the bandwidth of a link of each kind. If machines of the same model differ in their
+// wiring, the shape has the simplest wiring with the right bandwidths.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -15,7 +15,8 @@
 namespace tutti {
 namespace {
 
-constexpr double kHdr = 200'000;  // in Mbit/s: one port of InfiniBand HDR or 200 Gbit/s Ethernet
+// Speeds of one port, in Mbit/s: InfiniBand HDR (or 200 Gbit/s Ethernet), NDR, EDR.
+constexpr double kHdr = 200'000;
 constexpr double kNdr = 400'000;
 constexpr double kEdr = 100'000;
 
@@ -26,7 +27,7 @@ enum class NvLinkLayout : std::uint8_t {
   kCubeMesh  // eight GPUs with six links each
 };
 
-// The model of the CPUs. It determines the bandwidth of the link between sockets.
+// The vendor, family and model of the CPUs. cpu_link_gbytes_per_s() gets the bandwidth between sockets from them.
 struct CpuModel {
   std::string_view vendor = "GenuineIntel";
   std::int32_t family = 6;
@@ -45,8 +46,8 @@ struct Shape {
   std::uint32_t gpus = 0;
   std::int32_t capability = 0;
   NvLinkLayout nvlinks = NvLinkLayout::kNone;
-  std::uint32_t nvlink_count = 0;     // links of a GPU to the switch, or of a bridge
-  std::uint32_t gpus_per_switch = 1;  // PCI switches are distributed over the CPUs in contiguous blocks
+  std::uint32_t nvlink_count = 0;     // kSwitch: number of links from each GPU to the switch; kPairs: in each bridge
+  std::uint32_t gpus_per_switch = 1;  // GPUs at each PCI switch; the switches are divided evenly among the CPUs
   double pci_gigatransfers_per_s = 16;
   std::uint32_t nics = 0;
   double nic_megabits_per_s = 0;
@@ -56,8 +57,8 @@ struct Shape {
 
 // Published, in the data sheets of the vendors: GPUs, NVLinks, NICs, CPUs. Guessed: machines per leaf (32, or 20 for
 // A100, which are the scalable units of NVIDIA's reference architectures), spines, and the CPUs and NICs of machines
-// without a maker's name. If there is one NIC for each GPU, both are connected to the same PCI switch (on A100, two
-// such pairs share a switch).
+// without a maker's name. If there is one NIC for each GPU, both are connected to the same PCI switch (on dgx-a100 and
+// hgx-h100, two such pairs share a switch).
 constexpr std::array kShapes{
     Shape{.name = "dgx-1v",
           .cpus = 2,
@@ -104,7 +105,8 @@ constexpr std::array kShapes{
           .nics = 8,
           .nic_megabits_per_s = kNdr,
           .fabric = FabricKind::kRailOptimised},
-    // A board of eight GPUs in machines of various makers. Clouds also offer it with fewer NICs.
+    // HGX is a board with eight GPUs that various makers build into their machines. Clouds also offer it with fewer
+    // NICs.
     Shape{.name = "hgx-h100",
           .cpus = 2,
           .cpu = kSapphireRapids,
@@ -125,7 +127,8 @@ constexpr std::array kShapes{
           .pci_gigatransfers_per_s = 16,
           .nics = 2,
           .nic_megabits_per_s = kHdr},
-    // Two pairs of A100 with a bridge each: 600 GB/s of NVLink 3 in both directions together are 12 links.
+    // Two pairs of A100; a bridge connects the GPUs of a pair. A bridge has 600 GB/s in both directions together, which
+    // are 12 links of NVLink 3 with 50 GB/s each.
     Shape{.name = "nvlink-4gpu",
           .cpus = 2,
           .cpu = kRome,
@@ -145,8 +148,9 @@ constexpr std::array kShapes{
           .nic_megabits_per_s = kEdr},
 };
 
-// The NVLinks between GPUs in the hybrid cube mesh of eight V100 (published in NVIDIA's DGX-1 white paper): two
-// squares with their diagonals, and four links between the squares.
+// The NVLinks in the hybrid cube mesh of eight V100 (published in NVIDIA's DGX-1 white paper): GPUs 0 to 3 are linked
+// with each other, GPUs 4 to 7 are linked with each other, and GPU i is linked with GPU i + 4. `count` is the number
+// of parallel links between two GPUs.
 struct MeshLink {
   std::uint32_t from, to, count;
 };
@@ -184,7 +188,7 @@ class Builder {
   }
 
  private:
-  // Makes the node a PCI device on a bus of its own. Buses are numbered in the order in which the devices are made.
+  // Fills in the PCI properties of a node, with a bus of its own. Buses are numbered from 1 in the order of the calls.
   void set_pci(std::uint32_t node, std::uint32_t device_class) {
     PciInfo& pci = graph_.nodes[node].pci;
     pci.bus_id = fmt::format("0000:{:02x}:00.0", ++buses_);

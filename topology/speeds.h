@@ -1,8 +1,7 @@
 // The bandwidth of one link of each kind, in 10^9 bytes of payload per second and direction. It is used if a file or
-// the hardware only reports the kind and the number of links. Pure functions; may be called by any thread.
+// the hardware reports only the kind and the number of links. Pure functions; may be called by any thread.
 //
-// The numbers are those that NCCL and RCCL use. According to their sources, they are close to measurements. On a
-// machine that is available, a calibration (`tutti tune`) replaces them.
+// The numbers are those that NCCL and RCCL use. According to the source code of both, they are close to measurements.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +11,8 @@
 
 namespace tutti {
 
-// PCI Express with this number of lanes: 12 GB/s for 16 lanes of generation 3 (8 GT/s), and proportional otherwise.
+// PCI Express: 12 GB/s for 16 lanes of generation 3 (8 GT/s), and in proportion for other speeds and numbers of
+// lanes. An unknown speed or number of lanes (0) is taken as 8 GT/s or 16 lanes.
 inline constexpr double kPciGbytesPerGigatransferLane = 12.0 / (8 * 16);
 inline constexpr double kPciDefaultGigatransfers = 8;
 inline constexpr std::uint32_t kPciDefaultLanes = 16;
@@ -22,8 +22,8 @@ constexpr double pci_gbytes_per_s(double gigatransfers_per_s, std::uint32_t lane
 }
 inline double pci_gbytes_per_s(const PciInfo& pci) { return pci_gbytes_per_s(pci.gigatransfers_per_s, pci.width); }
 
-// One NVLink of a GPU with this compute capability (90 is sm_90). NCCL's numbers: 18 for Pascal, 12 for the small
-// Ampere GPUs, 20 for V100 and A100, 20.6 for Hopper, 40.1 for Blackwell.
+// One NVLink of a GPU with this compute capability (90 is sm_90; 0: unknown). NCCL's numbers: 18 for Pascal, 12 for
+// sm_86, 20 for V100, A100 and an unknown GPU, 20.6 for Hopper, 40.1 for Blackwell.
 constexpr double nvlink_gbytes_per_s(std::int32_t capability) {
   if (capability >= 100) return 40.1;
   if (capability >= 90) return 20.6;
@@ -42,7 +42,7 @@ constexpr double xgmi_gbytes_per_s(std::string_view gcn) {
 }
 
 // The link between two sockets. NCCL's numbers: 6 for Broadwell, 10 for Skylake, 22 for Sapphire Rapids, 40 for
-// Emerald Rapids, 16 for AMD, 32 for POWER, 6 for ARM.
+// Emerald Rapids, 16 for AMD, 32 for POWER, 6 for ARM, 10 for an unknown vendor.
 inline double cpu_link_gbytes_per_s(const CpuInfo& cpu) {
   constexpr std::int32_t kSkylake = 0x55;
   constexpr std::int32_t kSapphireRapids = 0x8F;

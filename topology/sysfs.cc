@@ -28,7 +28,8 @@ std::uint32_t hexadecimal_of(const fs::path& file) { return parse_hexadecimal(li
 
 std::vector<std::string> entries_of(const fs::path& folder, std::size_t most) { return names_in_folder(folder, most); }
 
-// Returns the bus ids in the real path of a device's folder, the outermost first.
+// Returns the bus ids in the resolved path of a device's folder: those of all bridges above the device, the one at the
+// CPU first, and then that of the device itself.
 std::vector<std::string> chain_of(const fs::path& folder) {
   std::vector<std::string> chain;
   std::error_code none;
@@ -39,7 +40,7 @@ std::vector<std::string> chain_of(const fs::path& folder) {
   return chain;
 }
 
-// Reads the maximum speed and width of a port; 0 if the kernel does not report them.
+// Reads the maximum link speed (GT/s) and width (lanes) of a PCI port. A value is 0 if the kernel does not report it.
 void read_link(const fs::path& folder, double& speed, std::uint32_t& width) {
   speed = std::max(parse_link_speed(line_of(folder / "max_link_speed")).value_or(0), 0.0);
   constexpr std::int64_t kMostLanes = 64;  // the kernel reports 255 if the width is unknown
@@ -68,19 +69,20 @@ SysfsPci read_device(const fs::path& devices, const std::string& id) {
     if (speed > 0 && own.gigatransfers_per_s > 0) own.gigatransfers_per_s = std::min(own.gigatransfers_per_s, speed);
     if (width > 0 && own.width > 0) own.width = std::min(own.width, width);
   }
-  // A switch appears as two bridges: its upper port, and one lower port for each device. So on the path from the
-  // device upwards, every second bridge is the upper port of a switch. The last one may be a port of the CPU.
+  // A switch appears as an upper port and one lower port for each device beneath. So on the path from the device
+  // upwards, every second bridge is the upper port of a switch. The outermost bridge is a port of the CPU and not of
+  // a switch.
   for (std::size_t i = chain.size(); i >= 3; i -= 2) device.above.push_back(chain[i - 3]);
   return device;
 }
 
-// Parses a rate such as "200 Gb/sec (4X HDR)".
+// Returns the rate of an RDMA port in Mbit/s from a text such as "200 Gb/sec (4X HDR)"; 0 if the text is invalid.
 double megabits_of_rate(const std::string& rate) {
   const auto gigabits = parse_real(rate.substr(0, rate.find(' ')));
   return gigabits && *gigabits > 0 && *gigabits < 1e6 ? *gigabits * 1'000 : 0;
 }
 
-// Converts a GUID such as "9803:9b03:00ae:6d94" to the form that NCCL writes.
+// Reads a GUID such as "9803:9b03:00ae:6d94" and returns it in the form that NCCL writes: "0x98039b0300ae6d94".
 std::string guid_of(const fs::path& file) {
   std::string text = line_of(file);
   std::erase(text, ':');

@@ -2,7 +2,7 @@
 // cannot be read is missing in the result. May be called by any thread.
 //
 // PCI devices are read from sysfs and not through hwloc, because files in NCCL's format need data that only sysfs
-// provides without root privileges: transfers per second, and lanes of both ends of a link.
+// provides without root privileges: the transfers per second and the lanes at both ends of a PCI link.
 #pragma once
 
 #include <cstdint>
@@ -15,31 +15,31 @@
 namespace tutti {
 
 struct SysfsPci {
-  PciInfo pci{};                     // link speed and width: those of the slower end
-  std::vector<std::string> above{};  // bus ids of the switches above it, the nearest first
-  std::int32_t numa = -1;            // -1: unknown
-  std::string local_cpus{};          // a CPU mask; empty: unknown
+  PciInfo pci{};                     // the speed and width of its link are the maximum that both ends support
+  std::vector<std::string> above{};  // bus ids of the PCI switches between device and CPU, the nearest first
+  std::int32_t numa = -1;            // number of the device's NUMA node; -1: unknown
+  std::string local_cpus{};          // mask of the CPUs that are near the device; empty: unknown
 
   bool operator==(const SysfsPci&) const = default;
 };
 
-// All PCI devices, sorted by bus id, at most kMaxPciDevices. A switch has two ports in sysfs; in `above` it is
-// represented by its upper port only.
+// Returns all PCI devices, sorted by bus id, at most kMaxPciDevices. A PCI switch appears in sysfs as several
+// bridges: an upper port and lower ports. `above` contains only the upper port.
 inline constexpr std::size_t kMaxPciDevices = 65'536;
 std::vector<SysfsPci> read_pci_devices(const std::filesystem::path& root);
 
 struct SysfsNic {
   std::string name{};    // for example "mlx5_0" or "eth0"
   std::string bus_id{};  // empty: not a PCI device
-  NicInfo nic{};         // without a device number; speed 0: unknown
-  bool up = false;
+  NicInfo nic{};         // nic.device is not set; nic.megabits_per_s is 0 if the speed is unknown
+  bool up = false;       // true: the port is active; for a network interface also if the kernel does not know its state
   bool ethernet = false;  // true: a network interface; false: an InfiniBand or RoCE port
 
   bool operator==(const SysfsNic&) const = default;
 };
 
-// The ports of RDMA devices, and the network interfaces of devices that are not RDMA devices, each group sorted by
-// name. Interfaces without hardware are left out.
+// Returns the ports of RDMA devices, sorted by name, and then the network interfaces of other devices, sorted by name.
+// Interfaces without a device, such as the loopback interface or a bridge, are left out.
 std::vector<SysfsNic> read_nics(const std::filesystem::path& root);
 
 }  // namespace tutti

@@ -65,8 +65,8 @@ bool keeps_shards(const TrainOptions& options, Mesh& mesh, Learner& learner) {
   return options.strategy != Strategy::kMics || mesh.across.rank() == 0;
 }
 
-// The slices that this rank writes: those that only this rank holds. If several ranks hold the same slice, one of
-// them writes it.
+// The slices that this rank writes. Together the ranks write each slice once: if several ranks hold the same slice,
+// only the first of them writes it.
 std::vector<StoredSlice> slices_to_store(const TrainOptions& options, Mesh& mesh, Learner& learner) {
   std::vector<StoredSlice> slices;
   const auto store = [&](const ParameterSlice& slice, const char* kind, const Tensor& flat) {
@@ -99,8 +99,10 @@ std::vector<StoredSlice> slices_to_store(const TrainOptions& options, Mesh& mesh
   return slices;
 }
 
-// Gathers one text from each rank, in rank order. Each text is cut after kMaxTextBytes bytes.
+// Maximum length of a text for gather_texts(), in bytes.
 constexpr std::int64_t kMaxTextBytes = 400;
+
+// Gathers one text from each rank, in rank order. Longer texts are cut after kMaxTextBytes bytes.
 std::vector<std::string> gather_texts(Comm& world, const std::string& text) {
   Tensor mine = torch::zeros({kMaxTextBytes}, torch::kUInt8);
   std::copy_n(text.begin(), std::min<std::size_t>(text.size(), kMaxTextBytes), mine.data_ptr<std::uint8_t>());

@@ -38,7 +38,8 @@ struct Progress {
 // old one. Collective over the mesh.
 void refuse_checkpoints(const std::string& folder, Mesh& mesh);
 
-// Creates the folder and checks that files can be written to it. Throws Failure with the reason if they cannot.
+// Creates the folder and checks that files can be written to it. Throws Failure with the reason if that is not
+// possible.
 void check_folder(const std::string& folder);
 
 // Writes a checkpoint. Collective over the mesh. Throws Failure on all ranks if a rank cannot write its file (the

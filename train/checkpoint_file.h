@@ -1,7 +1,7 @@
-// The file of one rank in a checkpoint. It starts with a JSON header that lists the parameter slices in the file,
-// followed by their elements as float32. Each slice can be read separately, so that ranks of another training, with
-// another number of ranks or another strategy, can read exactly the slices that they need. All functions may be
-// called by any thread.
+// The file of one rank in a checkpoint. It starts with a magic number and the length of a JSON header. The header
+// lists the slices in the file, and their elements follow it as float32. Each slice can be read separately, so that
+// ranks of another training, with another number of ranks or another strategy, can read exactly the slices that they
+// need. All functions may be called by any thread.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,8 @@ Tensor read_elements(const std::string& path, const StoredSlice& slice);
 // CRC-32 of a text or of other bytes. `before`: the CRC-32 of the bytes that precede them.
 std::uint32_t crc_of(std::string_view bytes, std::uint32_t before = 0);
 
-// Write and read a whole small text file, with the same guarantees as above (fsync, Failure).
+// write_text() writes a whole small text file and waits until it is on the disk (fsync). read_text() reads one. Both
+// throw Failure if that is not possible.
 void write_text(const std::string& path, const std::string& text);
 std::string read_text(const std::string& path);
 

@@ -27,7 +27,7 @@ const NamedValues<Decay> kDecays = {{"none", Decay::kNone}, {"linear", Decay::kL
 const NamedValues<Precision> kPrecisions = {
     {"fp32", Precision::kFloat32}, {"bf16", Precision::kBfloat16}, {"fp16", Precision::kFloat16}};
 
-// Adds an option whose argument is one of some names.
+// Adds an option whose argument is one of the names in `words`. The option sets `value` to the value of that name.
 template <class Value>
 CLI::Option* add_choice(CLI::App& app, const std::string& name, Value& value, const NamedValues<Value>& words,
                         const std::string& what) {
@@ -141,7 +141,7 @@ Command parse_command(const std::vector<std::string>& arguments) {
   Command command;
   CLI::App app("Train a reference model on the ranks of a job, with a parallel strategy: docs/training.md.",
                "tutti train");
-  std::vector<std::string> words(arguments.rbegin(), arguments.rend());  // CLI11 takes a vector from its end
+  std::vector<std::string> words(arguments.rbegin(), arguments.rend());  // reversed for CLI11
   app.add_option("model", command.options.model.name, fmt::format("{}", fmt::join(model_names(), ", ")))
       ->required()
       ->check(tool::name_in(model_names()).description(""));

@@ -11,7 +11,8 @@ namespace tutti::train {
 struct Command {
   TrainOptions options;  // complete() has not been called yet
   bool check = false;    // --check: only check whether the training could run
-  // If >= 0, help or an error message has been printed, and the process exits with this status.
+  // If 0 or greater, help or an error message has been printed, and the process must exit with this status. -1: the
+  // command line is correct.
   int exit_status = -1;
 };
 

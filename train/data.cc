@@ -88,7 +88,8 @@ Samples read_images(const std::string& folder, const std::string& prefix) {
 }
 
 // Divides a text into consecutive windows of kContext bytes. The targets of a window are its bytes shifted by one,
-// because the model predicts the next byte. Every tenth window is test data.
+// because the model predicts the next byte. Every tenth window is test data. `tests`: return the test data; otherwise
+// the training data.
 Samples windows(const std::string& text, bool tests) {
   std::vector<std::int64_t> inputs;
   std::vector<std::int64_t> targets;

@@ -25,8 +25,8 @@ struct Parameter {
   Tensor tensor;
   // shape of the whole parameter, before it is split over ranks
   std::vector<std::int64_t> whole;
-  // The dimension along which the tensor-parallel ranks split it. -1: it is not split, and every rank holds all of
-  // it.
+  // The dimension along which the tensor-parallel ranks split the parameter. -1: the parameter is not split, and every
+  // rank holds all of it.
   std::int64_t split_dim = -1;
 };
 
@@ -49,12 +49,13 @@ class Layer : public torch::nn::Module {
 
 using Layers = std::vector<std::shared_ptr<Layer>>;
 
-// The range of part `index` if `total` elements are divided into `parts` parts. The lengths of the parts differ by at
-// most 1, and the longer parts come first.
+// The indices from `begin` up to, but not including, `begin` + `length`.
 struct IndexRange {
   std::int64_t begin = 0;
   std::int64_t length = 0;
 };
+// The range of part `index` (from 0) if `total` elements are divided into `parts` parts. The lengths of the parts
+// differ by at most 1, and the longer parts come first.
 IndexRange range_of_part(std::int64_t total, std::int64_t index, std::int64_t parts);
 
 // A layer that consists of modules or functions of libtorch. It is never split over ranks.

@@ -15,7 +15,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kBalanceEvery = 10;  // steps between changes of the shares
-// Samples of one forward pass of a test.
+// Maximum number of samples in one forward pass of a test.
 constexpr std::int64_t kTestBatch = 250;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -53,7 +53,7 @@ struct Learner::StepTotals {
   double squared_norm = 0;
   bool stop = false;
   std::vector<std::int32_t> not_finite;  // ranks with a loss that is not finite
-  std::vector<double> compute_s;         // slowest rank of each; indexed by data-parallel rank
+  std::vector<double> compute_s;         // by data-parallel rank: time of the slowest of its ranks
 };
 
 Learner::Learner(const TrainOptions& options, Mesh& mesh, const Data& data, const WrapReplicas& wrap)
@@ -283,7 +283,8 @@ StepReport Learner::try_step(const std::vector<std::int64_t>& indices, double lr
     passes_s = seconds_since(passes) - (mesh_.time.exposed_s - waited);
   }
   replicas_->finish();
-  // All calls that fail if a peer fails are made before the values change, so that a failed step can be repeated.
+  // share_buffers() and gather() can fail if a peer fails, so they run before the values change. With kDdp no later
+  // call communicates, so an elastic job, which always uses kDdp, can repeat a failed step.
   share_buffers();
   const StepTotals totals = gather(squared_norm(), stop, passes_s);
   report.loss = totals.loss_sum / static_cast<double>(report.samples * targets_each());

@@ -28,7 +28,7 @@ struct StepReport {
   // Seconds for selecting and copying the samples.
   double load_s = 0;
   double compute_s = 0;  // the rest of step_s: neither load_s nor exposed_s
-  double exposed_s = 0;  // waiting for communication, which no computation hides
+  double exposed_s = 0;  // in which this rank waited for communication and did not compute
   double step_s = 0;
 };
 
@@ -38,7 +38,8 @@ struct TestReport {
   double accuracy = 0;
 };
 
-// Replaces the replicas of a learner by other ones that forward to them. For tests that insert errors.
+// A function that wraps the replicas of a learner in an object that forwards the calls to them. For tests, which insert
+// errors in this way.
 using WrapReplicas = std::function<std::unique_ptr<Replicas>(std::unique_ptr<Replicas>)>;
 
 class Learner {
@@ -51,7 +52,7 @@ class Learner {
   // Executes one step on these samples of the training set; `indices` must be the same on all ranks. With `stop` this
   // rank asks all ranks to stop; they see it in StepReport::stop. Throws Failure if a peer is lost, if ranks disagree
   // about the calls, or if the loss is not finite (the message names the ranks). The values are then as before the
-  // step.
+  // step, unless the failure occurred in Replicas::publish(), after the update (which does nothing with kDdp).
   StepReport step(const std::vector<std::int64_t>& indices, double lr, bool stop);
   // Computes the loss and accuracy of the test data with the current values.
   TestReport test();
@@ -61,7 +62,7 @@ class Learner {
   Replicas& replicas() { return *replicas_; }
   Optimizer& optimizer() { return *optimizer_; }
   LossScaler& scaler() { return scaler_; }
-  void set_steps(std::int64_t steps) { steps_ = steps; }  // number of steps done before, after a restore
+  void set_steps(std::int64_t steps) { steps_ = steps; }  // after a restore: the steps done so far
   std::int64_t samples() const { return data_.train.size(); }
   // CRC-32 of all training samples. The first call computes it, which takes about 0.2 s for fashion-mnist.
   std::uint32_t samples_crc();

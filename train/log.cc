@@ -19,7 +19,7 @@ namespace {
 constexpr std::chrono::milliseconds kBarEvery{200};
 constexpr int kBarWidth = 24;
 
-// JSON has no representation of infinity and NaN.
+// The value as JSON: "null" for infinity and NaN, because JSON cannot represent them.
 std::string number(double value) { return std::isfinite(value) ? fmt::format("{:.9g}", value) : "null"; }
 
 // Removes an incomplete last line, which a run leaves if it is killed while it writes.

@@ -14,7 +14,7 @@ namespace tutti::train {
 struct RunFacts {
   std::int64_t parameters = 0;  // number of parameters of the whole model
   std::int32_t data_ranks = 1;
-  std::string time;  // "2026-01-31T12:00:00Z"
+  std::string time;  // start of the run, in UTC: "2026-01-31T12:00:00Z"
 };
 
 struct RunResult {
@@ -24,7 +24,8 @@ struct RunResult {
   TestReport test;
   double seconds = 0;  // sum of the times of all steps
   double samples_per_s = 0;
-  // Largest number of bytes of tensors in host memory since the first step, on the rank with the most.
+  // Largest number of bytes of tensors in host memory, on the rank with the most. Counted from the first step on; in an
+  // elastic job, from the start of the process on.
   std::int64_t peak_bytes = 0;
   // Bytes of values, gradients and optimizer state, calculated from their sizes, on the rank with the most.
   std::int64_t state_bytes = 0;
@@ -33,8 +34,8 @@ struct RunResult {
 
 class Log {
  public:
-  // Opens options.json; if it is empty, no records are written. `append`: continues the file of an earlier run, or of
-  // a rank that has failed. Throws Failure if the file cannot be opened.
+  // Opens the file options.json. If that name is empty, no records are written. `append`: continues the file of an
+  // earlier run, or of a rank that has failed. Throws Failure if the file cannot be opened.
   Log(const TrainOptions& options, bool append);
 
   void run(const RunFacts& facts);

@@ -9,7 +9,8 @@ namespace tutti::train {
 // Installs the counting allocator of libtorch for tensors in host memory. From now on, freed memory also stays with
 // the process (see memory.cc). Call it once, before the first tensor is created.
 void count_allocations();
-// Counts memory that was allocated in another way, or freed (negative).
+// Adds `bytes` to the number of bytes in use; a negative number means that memory was freed. The counting allocator
+// calls it for tensors of libtorch. Call it for tensors in memory that libtorch has not allocated.
 void count_bytes(std::int64_t bytes);
 
 std::int64_t peak_bytes();  // the maximum since the process started or since reset_peak()

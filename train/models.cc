@@ -159,7 +159,7 @@ class Block : public Layer {
     const auto batch = input.size(0);
     const auto length = input.size(1);
     const Tensor all = F::linear(input, heads_in_, heads_bias_).view({batch, length, -1, 3, head_width_});
-    // [batch, heads, length, head width]
+    // The queries (0), keys (1) or values (2) of all heads: [batch, heads, length, head width].
     const auto part = [&](int which) { return all.select(3, which).transpose(1, 2); };
     Tensor scores = torch::matmul(part(0), part(1).transpose(2, 3)) / std::sqrt(static_cast<double>(head_width_));
     if (causal_) {
@@ -281,7 +281,8 @@ std::int64_t shared_by_most(const ModelConfig& config) {
 std::size_t layers_of(const ModelConfig& config) { return makers(config).size(); }
 
 Layers make_layers(const ModelConfig& config, std::size_t first, std::size_t last, Comm* tensor) {
-  // Ranks may be threads of one process, but libtorch's default random generator is shared by the process.
+  // Ranks may be threads of one process, but the process has only one default random generator of libtorch. So only one
+  // rank at a time may create layers.
   static std::mutex generator;
   const std::lock_guard lock(generator);
   const std::vector<Maker> all = makers(config);

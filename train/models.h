@@ -23,7 +23,7 @@ struct ModelConfig {
 };
 
 std::vector<std::string> model_names();
-bool reads_text(const std::string& model);  // the other models classify images
+bool reads_text(const std::string& model);  // true for gpt; the other models classify images
 // Replaces a width or number of blocks of 0 by the default. If the model has no such setting, it becomes 0.
 void complete(ModelConfig& config);
 // The largest number of tensor-parallel ranks that can share the layers of this model. The number of ranks must be a

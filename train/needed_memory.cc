@@ -7,12 +7,12 @@
 namespace tutti::train {
 namespace {
 
-constexpr std::uint64_t kRankBytes = std::uint64_t{64} << 20;  // of a process with libtorch, without its tensors
+constexpr std::uint64_t kRankBytes = std::uint64_t{64} << 20;  // memory of a process with libtorch, without tensors
 constexpr std::uint64_t kFloatBytes = 4;
 
 // The number of values of one sample that layers save for the backward pass. A block of width w with t positions
-// saves the inputs and outputs of its matrices (16 w t values) and three attention matrices for each head (3 t t
-// each).
+// saves the inputs and outputs of its matrices (16 w t values), and three attention matrices of t t values for each
+// head.
 std::uint64_t saved_values(const ModelConfig& model) {
   if (model.width == 0) return 0;  // the convolutional models are small
   constexpr std::uint64_t kAttentionHeads = 4;

@@ -10,12 +10,12 @@ namespace tutti::train {
 
 std::int64_t parameters_of(const ModelConfig& model);  // complete(model) must have been called
 
-// The memory of all ranks together, for tensors in host memory. It is an estimate: the state (weights, gradients,
-// optimizer) is exact, but the saved inputs and outputs of layers are not.
+// The memory of all ranks together, in bytes: tensors in host memory, and 64 MiB for each process. It is an estimate:
+// the state (weights, gradients, optimizer) is exact, but the saved inputs and outputs of layers are not.
 std::uint64_t needed_bytes(const TrainOptions& options);
 
-// Throws Failure (kSystem) with both numbers if less than the needed memory is available. complete(options) must have
-// been called.
+// Throws Failure (kSystem) with both numbers if needed_bytes() is more than options.memory_bytes. Does nothing if
+// that is 0 (unknown), or if the device is a GPU. complete(options) must have been called.
 void check_memory(const TrainOptions& options);
 
 }  // namespace tutti::train

@@ -10,7 +10,7 @@ constexpr double kBeta1 = 0.9;
 constexpr double kBeta2 = 0.999;
 constexpr double kEpsilon = 1e-8;
 constexpr std::int64_t kBlockElements = 1 << 14;  // elements per block, so that temporary tensors are small
-// Successful steps after which the loss scale is doubled.
+// Number of successful steps in a row after which the loss scale is doubled.
 constexpr std::int64_t kGoodSteps = 200;
 
 // One AdamW step. `steps` counts from 1, including this step. The bias corrections of both moments are applied to the

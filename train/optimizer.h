@@ -18,7 +18,8 @@ class Optimizer {
  public:
   Optimizer(OptimizerType type, double momentum, double weight_decay, const std::vector<Shard>& shards);
 
-  // Updates the values of the shards with their gradients. `shards` has the sizes given to the constructor.
+  // Updates the values of the shards with their gradients. `shards` must have the same number and lengths as those
+  // given to the constructor.
   void step(std::vector<Shard>& shards, double lr);
 
   // The moments, indexed by shard: the first moments and, for adamw, the second moments. To restore a state, copy
@@ -39,7 +40,7 @@ class Optimizer {
 
 // Controls the factor by which the loss, and so the float16 gradients, are multiplied, so that small gradients do not
 // become 0. The factor is halved when a gradient has overflowed (that step is skipped), and doubled after 200
-// successful steps. Source: Micikevicius et al., 2018.
+// successful steps in a row, up to 2^24. Source: Micikevicius et al., 2018.
 class LossScaler {
  public:
   double scale() const { return scale_; }

@@ -27,8 +27,9 @@ struct TrainOptions {
   std::int32_t tensor = 1;    // ranks that share each layer
   std::int32_t pipeline = 1;  // pipeline stages
   Schedule schedule = Schedule::kOneForwardOneBackward;
-  std::int64_t micro_batches = 0;  // of a pipeline step, per data-parallel rank; 0: twice the stages
-  std::int64_t accumulate = 1;     // passes per step; ddp and zero1 exchange gradients only after the last
+  // Micro-batches per step, of each data-parallel rank. 0: twice the number of pipeline stages; 1 without a pipeline.
+  std::int64_t micro_batches = 0;
+  std::int64_t accumulate = 1;  // passes per step; ddp and zero1 exchange gradients only after the last
   // If greater than 0, this one process computes the shares of that many ranks, and adds up their gradients in rank
   // order.
   std::int64_t as_ranks = 0;
@@ -47,13 +48,13 @@ struct TrainOptions {
   bool scale_lr = false;  // multiplies lr by batch / the default batch of the model
   double momentum = 0.9;
   double weight_decay = 0;
-  std::int64_t warmup = 0;  // steps during which the rate grows linearly from 0
+  std::int64_t warmup = 0;  // number of first steps, during which the learning rate grows linearly from near 0
   Decay decay = Decay::kLinear;
   double clip = 0;  // largest norm of the gradient; 0: unlimited
 
   Precision precision = Precision::kFloat32;
   bool recompute = false;
-  std::string offload;  // folder
+  std::string offload;  // folder for the saved inputs of layers; empty: they stay in memory
   std::int64_t bucket_kb = 1024;
   bool overlap = true;
   std::string algorithm = "auto";  // algorithm of the all-reduce of gradients
@@ -64,11 +65,11 @@ struct TrainOptions {
   std::string device = "cpu";
   std::int32_t threads = 0;  // libtorch threads per rank; 0: cores / ranks
 
-  std::string checkpoint;             // folder
-  std::int64_t checkpoint_every = 0;  // steps; 0: at the end of each epoch
+  std::string checkpoint;             // folder for checkpoints; empty: none are written
+  std::int64_t checkpoint_every = 0;  // steps between checkpoints; 0: one at the end of each epoch
   bool resume = false;
-  double test_every = 1;      // epochs; 0: only at the end
-  std::int64_t patience = 0;  // tests without a better loss after which all ranks stop; 0: never
+  double test_every = 1;      // epochs between tests; 0: only one test, at the end
+  std::int64_t patience = 0;  // tests in a row without a better loss after which all ranks stop; 0: never
   double minutes = 0;         // minutes after which all ranks stop; 0: never
   std::string json;
   bool elastic = false;

@@ -3,9 +3,9 @@
 // each layer that the gradients of that layer are complete. The communication of these gradients then overlaps with
 // the rest.
 //
-// With PassOptions::recompute the forward pass of a layer saves only its input, and the backward pass runs the layer
-// forward again (activation checkpointing: Chen et al., 2016). The saved inputs can be moved out of the way: to a
-// file, or from a GPU to host memory.
+// With PassOptions::recompute the forward pass of a layer, except the last one, saves only its input, and the backward
+// pass runs the layer forward again (activation checkpointing: Chen et al., 2016). The saved inputs can be moved out of
+// the way: to a file, or from a GPU to host memory.
 //
 // One thread uses a Pass.
 #pragma once

@@ -43,8 +43,8 @@ Trainer::~Trainer() {
   mesh_.reset();
 }
 
-// The learning rate of a step: it grows linearly during the warm-up, and then falls to 0 until the last step as
-// `decay` selects.
+// The learning rate of a step, counted from 0. It grows linearly during the warm-up. Then it falls to 0 until the last
+// step, linearly or as a cosine; with Decay::kNone it stays constant.
 double Trainer::rate(std::int64_t step) const {
   if (step < options_.warmup) return options_.lr * static_cast<double>(step + 1) / static_cast<double>(options_.warmup);
   const double whole = static_cast<double>(std::max<std::int64_t>(1, steps_ - options_.warmup));
@@ -244,7 +244,7 @@ Status Trainer::restore(Communicator& communicator, std::int32_t source, std::in
     base_ = progress.step - step;
     progress_ = progress;
     stop_at_ = number(5);
-    // the same on all ranks, including new ranks, so that all test at the same steps
+    // tested_at_ is the same on all ranks, including new ranks, so that all ranks test at the same steps
     tested_at_ = begun ? number(8) : -1;
     last_test_ = {numbers[9].item<double>(), numbers[10].item<double>()};
     saved_at_ = -1;

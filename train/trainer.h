@@ -57,8 +57,8 @@ class Trainer {
   std::int64_t steps_ = 0;  // total number of steps of the training
   Progress progress_;
   std::int64_t stop_at_ = 0;     // the step at which all ranks stop early; 0: none
-  std::int64_t tested_at_ = -1;  // step
-  std::int64_t saved_at_ = -1;   // step
+  std::int64_t tested_at_ = -1;  // number of completed steps at the last test; -1: no test yet
+  std::int64_t saved_at_ = -1;   // number of completed steps at the last checkpoint; -1: none yet
   // In an elastic job: the step at which the job started, which is that of the checkpoint it resumed from. The steps
   // of Elastic are counted from there.
   std::int64_t base_ = 0;

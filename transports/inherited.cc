@@ -17,9 +17,10 @@ namespace {
 constexpr int kDescriptors = 1 << 20;
 constexpr int kBits = 64;
 
-// One bit for each descriptor. The array is global because the handlers of pthread_atfork() have no argument. It is
-// not protected by a lock because another thread could hold that lock at the moment of the fork. The kernel never
-// allocates those pages of the array in which no bit was set.
+// One bit for each descriptor number; 1: registered. The array is global because the handlers of pthread_atfork()
+// have no argument. It is not protected by a lock because another thread could hold that lock at the moment of the
+// fork, and the child could then never take it. The kernel allocates no memory for pages of the array in which no bit
+// was ever set.
 constinit std::array<std::atomic<std::uint64_t>, kDescriptors / kBits> registered{};
 constinit std::atomic<int> highest = -1;
 

@@ -17,14 +17,15 @@ struct MemoryLoss {
 };
 
 // The loss if the descriptor of the memory did not arrive. The kernel reports two causes in the same way: this
-// process had no free descriptor number, or a security module forbids the transfer. `one_is_free`: a descriptor
-// number was available immediately afterwards, so the cause is the security module.
+// process had no free descriptor number, or a security module forbids the transfer. `one_is_free`: the caller has
+// found a free descriptor number immediately afterwards, so the cause is the security module.
 MemoryLoss lost_descriptor(bool one_is_free);
-// The loss if the memory could not be mapped because of `error`.
+// The loss if mapping the memory failed with `error`. A kSystem error counts as kMappings, any other error as kNone.
 MemoryLoss lost_mapping(const Error& error);
 
 // The error for users: "this rank (`self`) has no view of memory that rank `peer` shares with it: ...". If this rank
-// lacked a resource, the error is kSystem and names this rank. Otherwise it is kRefused and names the peer.
+// lacked a resource or a permission, the error is kSystem and names this rank. Otherwise it is kRefused and names the
+// peer.
 Error error_of(const MemoryLoss& loss, ErrorScope scope, std::uint32_t peer, std::uint32_t self);
 
 }  // namespace tutti

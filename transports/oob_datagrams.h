@@ -3,8 +3,8 @@
 // transfers them within a machine, TcpOobDatagrams between machines. Each datagram belongs to a channel, which is the
 // id of a communicator, so that communicators do not receive each other's datagrams.
 //
-// OobDatagramQueue holds the datagrams of one peer that have arrived but have not been taken. A value without a lock
-// of its own.
+// OobDatagramQueue holds the datagrams from one peer that have arrived but have not been taken. A value; it has no
+// lock of its own.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +16,10 @@
 
 namespace tutti {
 
-// With a header, they fit into the smallest possible socket buffer.
+// The longest datagram, in bytes. With its header it fits into the smallest possible socket buffer.
 inline constexpr std::size_t kMostDatagramBytes = 4096;
-inline constexpr std::size_t kMostQueuedDatagrams = 4096;  // from one peer; beyond that, the oldest ones are dropped
+// Limit for the datagrams from one peer; a further datagram replaces the oldest one.
+inline constexpr std::size_t kMostQueuedDatagrams = 4096;
 
 class OobDatagramQueue {
  public:
@@ -26,7 +27,7 @@ class OobDatagramQueue {
     if (datagrams_.size() >= kMostQueuedDatagrams) datagrams_.pop_front();
     datagrams_.emplace_back(channel, std::move(datagram));
   }
-  // Removes and returns the oldest datagram of that channel.
+  // Removes and returns the oldest datagram of `channel`; empty if there is none.
   std::optional<std::string> take(std::uint64_t channel) {
     for (auto at = datagrams_.begin(); at != datagrams_.end(); ++at) {
       if (at->first != channel) continue;

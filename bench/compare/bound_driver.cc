@@ -2,10 +2,10 @@
 // compare.py runs this program, which prints one JSON object per line to standard output:
 //   bound_driver RANKS BYTES...
 //
-// `bound_us` is the bound that `tutti perf` prints (tools/perf/bound.h). For two ranks and at most kLineBytes bytes
-// it may be the smaller `line_us`, the time of the shortest possible exchange: two threads, each pinned to its own
-// core, write a sequence number and the payload into their own cache line, and wait for the line of the other thread.
-// Unlike the bound of `tutti perf`, this exchange needs no barrier.
+// `bound_us` is the bound that `tutti perf` prints (tools/perf/bound.h). For two ranks and at most kLineBytes bytes,
+// `line_us` is printed, too, and `bound_us` is the smaller of the two. `line_us` is the time of the shortest possible
+// exchange: two threads, each pinned to its own core, write a sequence number and the payload into their own cache
+// line, and wait for the line of the other thread. Unlike the bound of `tutti perf`, this exchange needs no barrier.
 #include <pthread.h>
 #include <sched.h>
 
@@ -38,7 +38,8 @@ struct alignas(64) CacheLine {
   std::atomic<std::uint64_t> value{0};
 };
 
-// Pins the calling thread to the n-th of the cores that the process may use. Returns false if it cannot.
+// Pins the calling thread to core number `thread` (from 0) of the cores that it may use. Returns false if that fails,
+// for example because there are fewer cores.
 bool pin_to_nth(int thread) {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);

@@ -27,7 +27,8 @@ OTHER_COLLECTIVES = (
 )
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 SECTIONS = ("memory", "loopback", "veth", "many", "sessions", "collectives", "tuned", "waiting")
-TUNED_FROM = MIB  # for smaller sizes malloc keeps scratch memory anyway
+# The section "tuned" has only sizes from this one on: for smaller ones malloc keeps scratch memory without settings.
+TUNED_FROM = MIB
 MAX_RANKS = 64
 
 
@@ -38,7 +39,7 @@ class Case:
     collective: str
     ranks: int
     sizes: tuple[int, ...]
-    measure: str = "time"  # or "late", "idle"
+    measure: str = "time"  # or "late", "idle"; see enum Measure in options.h
     own_sessions: bool = False  # each rank is started through setsid, so it has its own scheduling autogroup
     tuned: bool = False  # peers run with a malloc that is configured to keep memory
 
@@ -54,7 +55,7 @@ class Settings:
     trials: int = 2  # trials of each size in a round
     target_ms: float = 100.0
     pause_ms: float = 2000.0
-    cell_limit_s: float = 60.0  # a size that takes longer is ended
+    cell_limit_s: float = 60.0  # if one size takes longer, its job is ended
     only: tuple[str, ...] = field(default=())  # names of variants; empty: all
     beside: str = ""  # the folder of another build's drivers, which are measured too
 

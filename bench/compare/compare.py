@@ -69,7 +69,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _exit_status(results: Results) -> int:
-    """1 if any library has computed a wrong result, or if a measurement of Tutti is missing."""
+    """1 if any library has computed a wrong result, if a measurement of Tutti is missing, or if there are no results;
+    otherwise 0."""
     bad = [c for c in results.cells.values() if c.wrong or (c.variant.startswith("tutti") and not c.times)]
     for cell in bad:
         where = f"{cell.section}, {cell.variant}, {cell.collective}, {cell.ranks} ranks, {cell.bytes} B"
@@ -139,7 +140,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         parser.error("--rounds and --trials must be at least 1")
     if options.output is None and options.report is not None:
         options.output = options.report.resolve().parent.parent
-    if options.output is None:  # a quick look's numbers mean little: they replace no report
+    # The numbers of --quick and --beside must not replace the report in docs/.
+    if options.output is None:
         options.output = TREE / ("build/compare" if options.quick or options.beside else "docs")
     options.bin = options.bin.resolve()
     if options.beside is not None:

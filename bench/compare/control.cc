@@ -70,8 +70,8 @@ void Control::barrier() {
   const std::uint32_t round = shared_->round.load(std::memory_order_acquire);
   if (shared_->arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<std::uint32_t>(ranks_)) {
     shared_->arrived.store(0, std::memory_order_relaxed);
-    // `round` and `sleepers` are sequentially consistent: either the last rank to arrive sees that a rank sleeps and
-    // wakes it, or that rank sees the new round and does not sleep.
+    // `round` and `sleepers` are sequentially consistent: either the last rank to arrive sees that another rank sleeps
+    // and wakes that rank, or the other rank sees the new round and does not sleep.
     shared_->round.store(round + 1, std::memory_order_seq_cst);
     if (shared_->sleepers.load(std::memory_order_seq_cst) > 0) futex(shared_->round, FUTEX_WAKE, INT_MAX);
     return;

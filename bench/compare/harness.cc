@@ -20,7 +20,7 @@
 namespace tutti::compare {
 namespace {
 
-constexpr double kLongCallUs = 300'000;  // calls that take longer are not warmed up
+constexpr double kLongCallUs = 300'000;  // calls that take longer have no warm-up and no estimate by batches
 constexpr double kSecondUs = 1'000'000;
 constexpr double kWarmUpUs = 20'000;
 constexpr double kBatchUs = 2000;  // target duration of a batch of the estimate

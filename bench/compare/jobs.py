@@ -181,7 +181,8 @@ def _wait(children: list[subprocess.Popen[bytes]], results: Path, sizes: int, tr
     since = time.monotonic()
     while None in (statuses := [child.poll() for child in children]):
         if any(statuses):
-            # The other ranks would wait for the failed one.
+            # Do not wait for the other ranks, because they wait for the failed one. _watch() gets the reason from the
+            # log.
             return ""
         finished = results.read_bytes().count(b"\n") // trials
         if finished > done:

@@ -9,7 +9,7 @@
 namespace tutti::compare {
 namespace {
 
-// The number in the first of the variables that is set, or -1.
+// The number in the first of the environment variables that is set; -1 if none is set.
 int number_from(const std::array<const char*, 3>& variables) {
   for (const char* variable : variables) {
     if (const char* text = std::getenv(variable); text != nullptr) return std::atoi(text);

@@ -17,7 +17,7 @@ enum class Measure : std::uint8_t { kTime, kLate, kIdle };
 struct Options {
   Measure measure = Measure::kTime;
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  std::vector<std::uint64_t> sizes{8};  // bytes
+  std::vector<std::uint64_t> sizes{8};  // sizes to measure, in bytes
   int trials = 3;                       // trials of each size
   double target_ms = 100;               // target duration of each of the two loops of a trial
   double pause_ms = 2000;
@@ -26,8 +26,9 @@ struct Options {
   std::string gloo_algorithm = "ring";
   std::string control;  // file of the control plane
   std::string results;  // file to which rank 0 appends one JSON object per line
-  // From the environment of the launcher, so that they are known before the library starts: COMPARE_RANK and
-  // COMPARE_RANKS, or the variables of Open MPI's or MPICH's mpirun; -1 if none is set.
+  // The number of this rank and of all ranks. They are read from the environment, so that they are known before the
+  // library starts: COMPARE_RANK and COMPARE_RANKS, or the variables of Open MPI's or MPICH's mpirun; -1 if none is
+  // set.
   int rank = -1;
   int ranks = -1;
 };

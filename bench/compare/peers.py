@@ -15,7 +15,8 @@ from cases import Case
 TUNED_MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000"}
 RUN_OPEN_MPI = "mpirun.openmpi"
 RUN_MPICH = "mpiexec.mpich"
-TUTTI_PORT = 29477  # in a machine of with_machines.sh, where no other program uses the port
+# Port of Tutti's rendezvous server in a network namespace of with_machines.sh, in which no other program uses the port.
+TUTTI_PORT = 29477
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,8 @@ def variants_beside(place: str, beside: str) -> list[Variant]:
 
 
 def variants_of(case: Case, only: tuple[str, ...], beside: str = "") -> list[Variant]:
-    """The variants that support a case. Several algorithms of Gloo exist only for all-reduce."""
+    """The variants for a case, limited to the names in `only` unless that is empty. Two algorithms of Gloo exist only
+    for all-reduce, and ompi_nocma is measured only with all-reduce."""
     found = variants(case.place) + (variants_beside(case.place, beside) if beside else [])
     found = [v for v in found if not only or v.name in only]
     if case.collective != "all_reduce" or case.measure != "time":
@@ -187,7 +189,7 @@ def _rank(variant: Variant, case: Case, place: JobEnvironment, driver: list[str]
         env["TUTTI_ROOT"] = place.root
         if rank == 0 and place.root_fd >= 0:
             env["TUTTI_ROOT_FD"] = str(place.root_fd)
-    # The harness uses these to pin the process before the library starts.
+    # The harness uses COMPARE_RANK to pin the process before the library starts; the Gloo driver uses all three.
     env |= {"COMPARE_RANK": str(rank), "COMPARE_RANKS": str(case.ranks), "COMPARE_STORE": str(place.here / "store")}
     arguments = [*_session(case), *driver]
     if case.place == "veth":
@@ -199,7 +201,7 @@ def _rank(variant: Variant, case: Case, place: JobEnvironment, driver: list[str]
 def _open_mpi(variant: Variant, case: Case, place: JobEnvironment, driver: list[str], env: dict[str, str]) -> Process:
     mca = list(variant.mca)
     mca += ["mpi_yield_when_idle", "1" if case.ranks > place.cores else "0"]
-    # The files that it leaves if it is killed are removed with the folder of the job.
+    # The files that Open MPI leaves if it is killed are then removed with the folder of the job.
     mca += ["orte_tmpdir_base", str(place.here), "btl_vader_backing_directory", str(place.here)]
     prefix: list[str] = []
     hosts: list[str] = ["--oversubscribe"]

@@ -26,7 +26,7 @@ class Cell:
     measure: str = "time"
     times: dict[str, list[float]] = field(default_factory=dict)  # name of the time -> one value per trial
     wrong: int = 0  # number of wrong elements
-    note: str = ""  # reason if samples are missing
+    note: str = ""  # the reason why samples are missing; empty: none are
 
     def add(self, record: dict[str, Any]) -> None:
         """Adds one line of the results of a driver."""
@@ -36,7 +36,8 @@ class Cell:
         self.wrong += int(record.get("wrong", 0))
 
     def summary(self, cores: int) -> Summary | None:
-        """None if nothing was measured, or if an element was wrong: the time of a wrong result is meaningless."""
+        """The summary of the value that is reported. None if nothing was measured, or if an element was wrong: the time
+        of a wrong result is meaningless."""
         if self.wrong:
             return None
         name = headline(self.collective, self.ranks, cores) if self.measure == "time" else "cpu_percent"
@@ -53,7 +54,7 @@ class Results:
     variants: dict[str, str] = field(default_factory=dict)  # "setting/name" -> description
     versions: dict[str, str] = field(default_factory=dict)
     cells: dict[Key, Cell] = field(default_factory=dict)
-    bounds: dict[tuple[int, int], list[float]] = field(default_factory=dict)  # (ranks, bytes) -> one value per round
+    bounds: dict[tuple[int, int], list[float]] = field(default_factory=dict)  # (ranks, bytes) -> measured times, us
 
     @property
     def cores(self) -> int:
@@ -70,7 +71,8 @@ class Results:
         return [cell for cell in self.cells.values() if cell.section == section]
 
     def bound(self, ranks: int, size: int) -> float | None:
-        """The minimum over the rounds, because a bound is the time on a machine without other load."""
+        """The shortest time of all measurements, because a bound is the time on a machine without other load. None if
+        there is no measurement."""
         return min(self.bounds.get((ranks, size), []), default=None)
 
     def merge(self, other: Results) -> None:

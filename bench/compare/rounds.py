@@ -43,7 +43,7 @@ class Run:
         cases = all_cases(self.settings, self.cores)
         for case in cases:
             if case.place == "veth" and "MACHINES" not in os.environ:
-                continue  # these cases run in another process, see below
+                continue  # _run_between_machines() runs these cases in another process
             for variant in self._in_turn(case, number):
                 results.variants.setdefault(f"{variant.place}/{variant.name}", variant.what)
                 self._run_case(results, variant, case, number)

@@ -21,7 +21,7 @@ class Summary:
 
 
 def summarize(values: list[float]) -> Summary | None:
-    """None if there are no values."""
+    """The summary of the values; None if there are no values."""
     if not values:
         return None
     if len(values) == 1:
@@ -31,7 +31,7 @@ def summarize(values: list[float]) -> Summary | None:
 
 
 def geometric_mean(values: Iterable[float]) -> float | None:
-    """None if there are no values, or if one of them is not positive."""
+    """The geometric mean of the values; None if there are no values, or if one of them is not positive."""
     found = list(values)
     if not found or min(found) <= 0:
         return None

@@ -80,7 +80,8 @@ std::uint64_t count_wrong(const Workload& workload, int rank, const Buffers& buf
     const std::size_t first = row.output == BlockSet::kOwn ? r * block : 0;
     return differing(result, [&](std::size_t i) { return sum_of(workload.ranks, first + i); });
   }
-  const std::size_t length = row.output == BlockSet::kAll ? block : result.size();  // of one block of the result
+  const std::size_t length =
+      row.output == BlockSet::kAll ? block : result.size();  // elements in one block of the result
   return differing(result, [&](std::size_t i) {
     const auto ranks = static_cast<std::uint32_t>(workload.ranks);
     const auto from = static_cast<int>(contributor_of(row.kind, ranks, 0, r, static_cast<std::uint32_t>(i / length)));

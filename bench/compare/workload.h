@@ -45,8 +45,8 @@ bool has_other(CollectiveKind kind);
 bool input_in_main(CollectiveKind kind);
 bool output_in_main(CollectiveKind kind);
 
-// The buffers of one rank; `other` is empty if the collective has only one. Both have elements() elements, but some
-// collectives use only the first block of `other`.
+// The buffers of one rank. `other` is empty if the collective uses only one buffer. Otherwise both have elements()
+// elements, but some collectives use only the first block of `other`.
 struct Buffers {
   std::span<float> main;
   std::span<float> other;

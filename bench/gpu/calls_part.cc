@@ -16,15 +16,17 @@
 namespace tutti::bench {
 namespace {
 
-constexpr double kBandwidthBar = 0.85;  // of the bound, at kBandwidthBytes and more
+// Goal for calls of kBandwidthBytes or more: the bound divided by the time is at least this.
+constexpr double kBandwidthBar = 0.85;
 constexpr std::size_t kBandwidthBytes = std::size_t{64} << 20;
-constexpr double kLatencyBar = 1.5;  // times the duration of empty kernels, at kLatencyBytes
+// Goal for calls of kLatencyBytes: the time is at most this many times the duration of empty kernels.
+constexpr double kLatencyBar = 1.5;
 constexpr std::size_t kLatencyBytes = 8;
-constexpr unsigned kShortRounds = 21;  // rounds for calls that take microseconds
+constexpr unsigned kShortRounds = 21;  // upper limit to which the rounds of calls below kShortBytes are raised
 constexpr std::size_t kShortBytes = 1 << 20;
 
-// The rate of the driver's copy with the largest buffers that are not larger than `bytes`. The rate depends on the
-// size, because small buffers stay in the caches.
+// The rate of the driver's copy, in gigabytes per second, with the largest measured size that is at most `bytes`, or
+// with the smallest one. The rate depends on the size, because small buffers stay in the caches.
 double copy_rate(const CallsOptions& options, std::size_t bytes) {
   double rate = options.copies.front().gigabytes_per_s;
   for (const CopyRate& copy : options.copies) {
@@ -53,7 +55,7 @@ struct SubmitMethod {
 struct Cell {
   Ranks& ranks;
   std::size_t bytes = 0;
-  std::optional<double> empty_us;  // duration of one empty kernel per rank
+  std::optional<double> empty_us;  // duration of one empty kernel per rank; nullopt: this build has no kernels
 };
 
 Result<Row> measure_cell(const CallsOptions& options, const Cell& cell, const SubmitMethod& method,

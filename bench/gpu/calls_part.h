@@ -27,7 +27,7 @@ struct CallsResult {
   std::uint64_t wrong = 0;
 };
 
-// Runs all three parts. Errors: those of the driver and of the communicators.
+// Runs the second to fourth part of gpu_bench. Errors: those of the driver and of the communicators.
 Result<CallsResult> measure_calls(Gpu& gpu, const CallsOptions& options);
 
 }  // namespace tutti::bench

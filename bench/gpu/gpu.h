@@ -64,15 +64,16 @@ class Gpu {
   Status launch(cuda::CUfunction kernel, Grid grid, void* argument, cuda::CUstream stream) const;
 
   Result<cuda::DeviceMemory> allocate(std::size_t bytes) const;
-  // Copy between the host and the device. Both return after the copy has finished.
+  // put() copies from the host to the device, and get() from the device to the host. Both return after the copy has
+  // finished.
   Status put(cuda::CUdeviceptr to, std::span<const std::byte> from) const;
   Status get(std::span<std::byte> to, cuda::CUdeviceptr from) const;
   // Starts a copy within the device, in stream().
   Status copy(cuda::CUdeviceptr to, cuda::CUdeviceptr from, std::size_t bytes) const;
   Status synchronize() const { return stream_->synchronize(); }
 
-  // Measures each of `bodies` in this stream. Each round runs all of them in turn, so that the clock rate of the GPU
-  // is the same for all.
+  // Measures each of `bodies`, which submit their work to stream(). Each round runs all of them in turn, so that the
+  // clock rate of the GPU is the same for all.
   Result<std::vector<Samples>> measure(const Rounds& rounds, std::span<const std::function<Status()>> bodies) const;
   // Measures one body that has its own events and returns the microseconds of one pass.
   static Result<Samples> measure(const Rounds& rounds, const std::function<Result<double>()>& body);

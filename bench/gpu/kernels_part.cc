@@ -91,7 +91,7 @@ class Comparison {
   Comparison(Gpu& gpu, const KernelsOptions& options, const Buffers& buffers)
       : gpu_(gpu), options_(options), buffers_(buffers) {}
 
-  // Measures both, and returns the row of the report.
+  // Measures the driver's copy and the kernel, with the best grid for it, and returns the row of the report.
   Result<Row> run(std::string name, const Shape& shape, cuda::CUfunction kernel,
                   const std::function<Status(Grid)>& launch) const {
     const Result<Grid> grid = best_grid(gpu_, kernel, launch);
@@ -141,7 +141,8 @@ device::PlainWork plain_work(const Shape& shape, const Buffers& buffers) {
   return work;
 }
 
-// The result that the host's kernel computes from the periods of the sources.
+// The expected result for one period: the sum that the host's reduction kernel computes from the periods of the
+// sources.
 Period reduced(const Shape& shape, const std::vector<Period>& periods) {
   std::vector<const std::byte*> sources;
   for (std::size_t i = 0; i < shape.sources; ++i) sources.push_back(periods[i].data());

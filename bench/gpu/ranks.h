@@ -32,7 +32,7 @@ class Ranks {
 
   // Submits an all-reduce (float32, sum) of `count` elements from inputs to outputs, as a group by one thread.
   Status put_as_group(std::size_t count, Algorithm algorithm) const;
-  // The same, submitted by the threads of the ranks. The threads exist already, and start at a barrier.
+  // Submits the same all-reduce, but by one thread per rank. The threads exist already, and start at a barrier.
   Status put_by_threads(std::size_t count, Algorithm algorithm);
   // Submits an all_gather of `count` elements of each input, by one thread. The outputs have count() times as many
   // elements.
@@ -43,7 +43,7 @@ class Ranks {
   // Overwrites the outputs, calls `put`, and compares every byte of every output with the sum. Returns the number of
   // ranks with a wrong result. With `corrupt`, one byte of rank 0's output is changed before the check.
   Result<std::uint64_t> count_wrong(std::size_t count, const std::function<Status()>& put, bool corrupt) const;
-  // The same for put_gather().
+  // Like count_wrong(), with put_gather(`count`) as the work, and the inputs of all ranks as the expected outputs.
   Result<std::uint64_t> count_wrong_gathers(std::size_t count, bool corrupt) const;
 
  private:

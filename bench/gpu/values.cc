@@ -10,7 +10,7 @@ namespace tutti::bench {
 namespace {
 
 struct Format {
-  int exponent_bits = 0;  // 0: an integer
+  int exponent_bits = 0;  // 0: the type is an integer
   int fraction_bits = 0;
 };
 
@@ -29,7 +29,7 @@ Format format_of(DataType type) {
 std::uint64_t random_element(Format format, std::mt19937_64& random) {
   const std::uint64_t bits = random();
   if (format.exponent_bits == 0) return bits;
-  constexpr std::uint64_t kExponents = 6;  // 2^-3 .. 2^2
+  constexpr std::uint64_t kExponents = 6;  // the number of exponents: 2^-3 .. 2^2
   const std::uint64_t bias = (std::uint64_t{1} << (format.exponent_bits - 1)) - 1;
   const std::uint64_t exponent = bias - 3 + (bits >> 60) % kExponents;
   const std::uint64_t fraction = bits & ((std::uint64_t{1} << format.fraction_bits) - 1);
@@ -57,7 +57,7 @@ Period random_period(DataType type, std::uint64_t seed) {
   Period period(kPeriodBytes);
   for (std::size_t at = 0; at < period.size(); at += size_of(type)) {
     const std::uint64_t element = random_element(format, random);
-    std::memcpy(period.data() + at, &element, size_of(type));  // little endian
+    std::memcpy(period.data() + at, &element, size_of(type));  // the low bytes: the host is little endian
   }
   return period;
 }
@@ -83,7 +83,7 @@ Period sum_of_digits(int ranks) {
 Status fill(const Gpu& gpu, const cuda::DeviceMemory& memory, const Period& period) {
   const std::size_t first = std::min(period.size(), memory.bytes());
   TUTTI_TRY(gpu.put(memory.address(), std::span(period).first(first)));
-  for (std::size_t done = first; done < memory.bytes();) {  // doubles each time; `done` is a multiple of the period
+  for (std::size_t done = first; done < memory.bytes();) {  // doubles the filled part each time
     const std::size_t more = std::min(done, memory.bytes() - done);
     TUTTI_TRY(gpu.copy(memory.address() + done, memory.address(), more));
     done += more;

@@ -85,7 +85,8 @@ def parse():
 
 
 def rivals(section, busy_calls):
-    """The programs of perftest and UCX in a section: type, program, options, description of the result, iterations."""
+    """The programs of perftest and UCX in a section: type, program, options, description of the result, iterations
+    (None: as many as the calls of Tutti)."""
     return {
         "one way": [
             ("perftest", "ib_write_bw", ["--perform_warm_up"], "ib_write_bw: RDMA writes", None),

@@ -19,7 +19,7 @@ import time
 SIDE = int(os.environ["RANK"])
 DEVICE = os.environ["RDMA_VM_DEVICES"].split(",")[0]
 MEET_PORT, TOOL_PORT = 29510, 29520
-MIB_PER_MB = 1.048576  # perftest and UCX print units of 2^20 bytes; the results have 1e6
+MIB_PER_MB = 1.048576  # factor from MiB/s, which perftest and UCX print, to MB/s (1e6 bytes), which the results have
 LIMIT_S = 120
 UCX = {"UCX_TLS": "rc_v", "UCX_NET_DEVICES": DEVICE + ":1", "UCX_WARN_UNUSED_ENV_VARS": "n"}
 
@@ -155,7 +155,8 @@ def tutti(peer, case):
 
 
 def spent():
-    """The cost of all children that have ended."""
+    """The cost of all child processes that have ended: user and system CPU seconds, voluntary and involuntary context
+    switches."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return [usage.ru_utime, usage.ru_stime, usage.ru_nvcsw, usage.ru_nivcsw]
 

@@ -11,14 +11,16 @@ from typing import Any
 
 from runs import MB, TREE, Job, Results, Settings
 
-from plotting import COLOURS, PALE, Figure, new_figure, printable, svg_text  # noqa: E402  found by way of runs
+# Found because runs.py has extended sys.path.
+from plotting import COLOURS, PALE, Figure, new_figure, printable, svg_text  # noqa: E402
 from tables import markdown  # noqa: E402
 
 # The predicted workload. The errors were measured for the same cost model: docs/results/2026-11-22-outside-judges.md.
 CURVE_MODEL = "ResNet-50-like, 25.6 M parameters float32"
 GRADIENT_BYTES, BUCKET_BYTES = 102_400_000, 25_000_000
 GPUS_PER_MACHINE, MACHINES = 8, (1, 2, 4, 8, 16, 32, 64, 128)
-# Part of a step. The gradients become ready at a constant rate during it, the last ones at its end.
+# The part of a step that is the backward pass, which ends the step. The gradients become ready at a constant rate
+# during the backward pass.
 BACKWARD_SHARE = 2 / 3
 # Errors relative to the measured time: the largest of all systems, and the largest of the systems that meet the goal.
 ERRORS = (0.446, 0.25)

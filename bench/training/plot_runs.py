@@ -32,13 +32,13 @@ from run_log import NO_VALUE, BadLog, RunLog, Step, read_log  # noqa: E402
 
 MOST_LOGS = 64
 MANY_STEPS = 100  # with more steps than this, lines are smoothed
-MOST_POINTS = 400  # points of a line; each one stands for several steps if there are more
+MOST_POINTS = 400  # maximum number of points of a line; if a run has more steps, a point stands for several of them
 NO_DATA = "no log has a loss, an accuracy or the times of a second step"
 
 _WIDTH_IN, _TITLE_IN, _LEGEND_ROW_IN, _BAR_IN = 9.0, 0.35, 0.2, 0.3
-_LABEL = 60  # characters
-_LOGARITHMIC = 100  # an axis is logarithmic if its values differ by a larger factor
-_MOST_DECADES = 12  # of a logarithmic axis
+_LABEL = 60  # maximum length of a label, in characters
+_LOGARITHMIC = 100  # the axis of the loss is logarithmic if the losses differ by a larger factor
+_MOST_DECADES = 12  # maximum number of decades that a logarithmic axis shows
 
 # Light and dark alternate, so that the parts can be distinguished without colours, too.
 _PARTS = (
@@ -145,7 +145,7 @@ def _draw_accuracies(axes: Any, epochs: Sequence[tuple[Any, int]]) -> None:
 @dataclass
 class Series:
     label: str
-    index: int  # of its first log, which determines its colour
+    index: int  # index of the first log of the series; it determines the colour
     rates: dict[int, list[float]] = field(default_factory=dict)  # number of ranks -> samples/s of each run
 
     def means(self) -> list[tuple[int, float]]:

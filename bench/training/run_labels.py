@@ -44,7 +44,8 @@ def run_labels(logs: Sequence[RunLog]) -> tuple[str, list[str]]:
 
 
 def _settings(log: RunLog) -> list[str]:
-    """The settings of a run, in the same order for each run. A setting that is unknown or has its default is ""."""
+    """The settings of a run, in the same order for each run. An unknown setting is "", and so is a tensor or
+    pipeline size of 1."""
     return [
         log.model,
         log.strategy,

@@ -36,14 +36,14 @@ class Step:
 
 @dataclass
 class Epoch:
-    step: int  # last step of the epoch
+    step: int  # number of steps that were completed at this test
     test_accuracy: float = NO_VALUE  # 0..1
 
 
 @dataclass
 class RunLog:
-    """The part of a log that the plots use. If a record lacks a field, or the field is null, a measured value is
-    NO_VALUE, and a setting is 0 or empty."""
+    """The part of a log that the plots use. If a record lacks a field, or the field is null, a measured value and `lr`
+    are NO_VALUE, and any other setting is 0 or empty."""
 
     name: str  # name of the file without folder and extension
     model: str = ""

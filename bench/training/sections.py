@@ -22,7 +22,7 @@ PARAMETERS = {"cnn": 1_199_882, "gpt": 867_328, "gpt, larger": 4_886_784}  # to 
 ACCURACY_GOAL, ACCURACY_MARGIN = 90.0, 0.5  # in %, and in percentage points
 RANKS = (1, 2, 4)
 BATCHES = (64, 256, 1024, 4096)
-BATCH_SEEDS, MEMORY_ROUNDS = 3, 3  # upper bounds
+BATCH_SEEDS, MEMORY_ROUNDS = 3, 3  # maximum number of seeds in the section `batch`, and of rounds in `memory`
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def records_of(log: Path, job: Job) -> list[dict[str, Any]]:
 
 
 def read_result(log: Path, job: Job) -> dict[str, Any]:
-    """The values of the last record of the log, and the accuracy of each epoch."""
+    """The values of the last record of the log, and as `epochs` the accuracies of the tests. Accuracies are in %."""
     records = records_of(log, job)
     values = {name: value for name, value in records[-1].items() if name != "record"}
     if values.get("test_accuracy") is not None:
@@ -71,7 +71,7 @@ def read_steps(log: Path, job: Job) -> dict[str, Any]:
 
 
 def percent(accuracy: float) -> float:
-    """Converts a number in 0..1. Raises ValueError if it is outside."""
+    """Converts a fraction of 0..1 to percent. Raises ValueError if it is outside."""
     if not 0 <= accuracy <= 1:
         raise ValueError(f"an accuracy of {accuracy} is not within 0 and 1")
     return 100 * accuracy
@@ -167,7 +167,7 @@ _SPEED_MODELS = ("cnn", "gpt")
 
 
 def speed_jobs(settings: Settings) -> list[Job]:
-    """In each round another variant runs first."""
+    """The jobs of the section `speed`. In each round another variant runs first."""
     steps = settings.steps[0]
     common = ("--batch", settings.batch, "--steps", steps, "--data", "generated", "--optimizer", "sgd")
     pinned = ("taskset", "-c", ",".join(map(str, settings.cores[:2]))) if len(settings.cores) > 2 else ()

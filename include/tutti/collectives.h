@@ -1,5 +1,5 @@
-// The collectives: their numbers, names and buffers in one table. Code that treats collectives differently reads a row
-// instead of listing collectives, so that a new collective needs a row here and, in most places, nothing else.
+// The collectives: their numbers, names and buffers in one table. Code that treats collectives differently reads a
+// row instead of listing collectives, so that most code needs no change for a new collective: its row here is enough.
 // docs/collectives.md describes the buffers and the result of each.
 #pragma once
 
@@ -27,12 +27,12 @@ enum class CollectiveKind : std::uint8_t {
 // Which blocks a rank's input or output holds. A block is the unit of which a call's arguments give the length.
 enum class BlockSet : std::uint8_t {
   kNone,
-  kOne,  // one block, which belongs to no rank in particular
+  kOne,  // one block, which no rank owns, for example the vector of an all_reduce
   kOwn,  // the block of this rank
   kAll,  // one block for each rank, in the order of ranks
 };
 
-// Which buffer only the root has.
+// Which of its buffers, input or output, only the root uses; the other ranks may pass null for it.
 enum class RootHas : std::uint8_t { kNothing, kTheInput, kTheOutput };
 
 // How a call with blocks of different lengths (the _v variant) runs.
@@ -47,7 +47,7 @@ struct CollectiveRow {
   std::string_view name;
   BlockSet input;
   BlockSet output;
-  bool reduces = false;  // true: adds up the inputs; false: only moves them
+  bool reduces = false;  // true: combines the ranks' inputs with a reduction; false: only moves them
   RootHas root = RootHas::kNothing;
   VariableForm variable = VariableForm::kNone;
   bool has_data = true;  // false: a barrier, whose plan is an all_reduce of nothing
@@ -115,16 +115,16 @@ static_assert([] {
   return true;
 }());
 
-// The row of a collective. A value that is no collective, for example out of a damaged message, has the row of
-// kSendReceive, with neither input nor output.
+// The row of a collective. For a value that is not a collective, for example from a damaged message, it is the row of
+// kSendReceive, which has neither input nor output.
 constexpr const CollectiveRow& row_of(CollectiveKind kind) {
   const auto row = static_cast<std::size_t>(kind);
   constexpr auto kNoBuffers = static_cast<std::size_t>(CollectiveKind::kSendReceive);
   return kCollectiveTable[row < kCollectiveTable.size() ? row : kNoBuffers];
 }
 
-// The number of blocks of a buffer of `rank`, and the rank to which its first block belongs (modulo the number of
-// ranks). If the blocks belong to no rank in particular, that is 0.
+// block_count(): the number of blocks of a buffer. first_block(): the number of the buffer's first block, which is
+// the number of the rank to which that block belongs; 0 if the buffer holds one block that no rank owns.
 constexpr std::uint32_t block_count(BlockSet set, std::uint32_t ranks) {
   return set == BlockSet::kNone ? 0 : set == BlockSet::kAll ? ranks : 1;
 }

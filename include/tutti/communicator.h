@@ -3,16 +3,19 @@
 // - All ranks call the same collectives in the same order, with the same count, type, operation and algorithm. Ranks
 //   that disagree get kMismatch with the name of the rank and of the argument; the communicator stays usable. Sends and
 //   receives are ordered separately: between two ranks, in each direction, the k-th send matches the k-th receive.
-// - A call that returns kInvalidArgument did not happen. Peers that made the same call wait for it.
+// - A call that returns kInvalidArgument did not happen. Peers that made the same call wait until this rank makes it
+//   with correct arguments, or until their timeout.
 // - Buffers are host memory, or memory of one GPU, aligned to the element. Input and output do not overlap, except in
 //   the in-place form that is stated for each collective. Buffers that a rank does not use may be null. count may be 0.
-// - Every collective can return kInvalidArgument, kMismatch, kTimeout, kAborted and kPeerLost. A failed call may
-//   succeed on some ranks, unless CommunicatorOptions::uniform is set. After any error other than kInvalidArgument
-//   the contents of the output are unspecified; in place, the input is lost as well.
+// - Every collective can return kInvalidArgument, kUnsupported (the collective has no such algorithm), kMismatch,
+//   kTimeout, kAborted, kPeerLost, kSystem and, with checksums, kDamaged. A failed call may succeed on some ranks,
+//   unless CommunicatorOptions::uniform is set. After any error other than kInvalidArgument the contents of the
+//   output are unspecified; in place, the input is lost as well.
 // - A call on device memory is queued on CallOptions::stream and returns before it has run. Later failures are returned
 //   by async_status() and by the call's Work.
 // - All functions may be called from any thread at any time. The caller ensures that calls from several threads have
-//   the same order on all ranks. Different Communicators are independent. After fork() only the parent may use it.
+//   the same order on all ranks. Different Communicators are independent. After fork() only the parent process may
+//   use its communicators.
 //
 // docs/communicator.md explains all of this: failed calls, in-place calls, device memory, graphs, threads and fork().
 #pragma once
@@ -50,8 +53,8 @@ class Communicator;
 // `tutti run` sets; docs/config.md lists all of them), then from the variables of torchrun, mpirun, srun and other
 // launchers (docs/run.md). If neither sets it, the default that is stated here applies.
 struct CommunicatorOptions {
-  std::int32_t rank = -1;  // 0 .. size-1
-  std::int32_t size = -1;  // number of ranks, 1 .. 65535
+  std::int32_t rank = -1;  // 0 .. size-1; -1: from the environment
+  std::int32_t size = -1;  // number of ranks, 1 .. 65535; -1: from the environment
   std::string root;        // "host:port" at which rank 0 listens during set-up; default 127.0.0.1:29477
   std::string job_id;      // ranks with a different job id are refused; at most 128 bytes; default "default"
   // Path of a file with 16 to 4096 random bytes, mode 600: the secret by which the ranks of a job authenticate each
@@ -61,7 +64,8 @@ struct CommunicatorOptions {
   // Network interface for this rank's data, and for set-up if `root` has no host. Default: lo for set-up; for data, the
   // interface of the route to rank 0.
   std::string interface;
-  std::optional<UniqueId> unique_id;  // replaces root, job_id and interface; a job key is combined with it
+  // Replaces root, job_id and, for set-up, interface; a job key is combined with it
+  std::optional<UniqueId> unique_id;
   // How ranks may reach each other: "auto" (shared memory inside a machine; between machines RDMA if both have it,
   // otherwise TCP), "shm" (an error if the ranks are on several machines), or "tcp", "verbs" or "ucx" (also inside a
   // machine; an error if it cannot be used). Empty: TUTTI_TRANSPORT, then "auto".
@@ -70,46 +74,50 @@ struct CommunicatorOptions {
   // and it is faster), "calls" (by system calls, even between threads of one process) or "off". Empty: TUTTI_ATTACH,
   // then "auto".
   std::string attach;
-  // Whether data between machines is encrypted (TLS 1.3 over TCP; docs/security.md states guarantees and cost). The
-  // same on all ranks. The transports verbs and ucx are then never chosen. Requesting one of them is a kConfig error,
-  // and so is a machine without libssl.so.3. Unset: TUTTI_ENCRYPT, then false.
+  // Whether data between machines is encrypted (TLS 1.3 over TCP; docs/security.md states guarantees and cost). Must
+  // be the same on all ranks. With encryption the transports verbs and ucx are never chosen. Requesting one of them
+  // is a kConfig error, and so is a machine without libssl.so.3. Unset: TUTTI_ENCRYPT, then false.
   std::optional<bool> encrypt;
-  // Ranks share memory only with ranks on the same machine that have the same node id. Different ids split one machine
-  // into several, for example for tests. Empty: TUTTI_NODE_ID, then one id for all. At most 64 bytes.
+  // Ranks share memory only with ranks on the same machine that have the same node id. Different ids split one
+  // machine into several, for example for tests. Empty: TUTTI_NODE_ID, then all ranks have the same id. At most 64
+  // bytes.
   std::string node_id;
-  // The CUDA number of this rank's GPU, or kNoDevice. Unset: the GPU of the calling thread's current CUDA context, if
-  // it has one. With device_calls "auto", calls on GPU memory run on the GPUs if every rank has a GPU of the same
-  // machine and these GPUs can access each other. Otherwise, or with "staged", they run on the host. Empty
-  // device_calls: TUTTI_DEVICE_CALLS, then "auto".
+  // `device`: the CUDA number of this rank's GPU, or kNoDevice if this rank uses no GPU. Unset: the GPU of the
+  // calling thread's current CUDA context, if it has one. With device_calls "auto", calls on GPU memory run on the
+  // GPUs if every rank has a GPU of the same machine and these GPUs can access each other. Otherwise, or with
+  // "staged", the host carries out these calls. Empty device_calls: TUTTI_DEVICE_CALLS, then "auto".
   static constexpr std::int32_t kNoDevice = -1;
   std::optional<std::int32_t> device;
   std::string device_calls;
-  // Whether a blocking collective on host memory has the same outcome on all live ranks: success, or an error. It costs
-  // a short all-reduce after each such call (docs/elastic.md has numbers). start(), Group, sends and receives are not
-  // covered. The same on all ranks. If the communicator breaks during a call, the call lasts until the other ranks have
-  // entered their call and have agreed on its outcome: at most 4 set-up timeouts, even after abort(). Afterwards the
-  // communicator refuses collectives on all of these ranks, so shrink() it. If live ranks cannot communicate for that
-  // long, the outcomes may differ. agree() and shrink() wait for a call in progress. Unset: TUTTI_UNIFORM, then false.
+  // Whether a blocking collective on host memory has the same outcome on all live ranks: success, or an error. It
+  // costs a short all-reduce after each such call (docs/elastic.md has numbers). start(), Group, sends and receives
+  // are not covered. Must be the same on all ranks. If the communicator breaks during a call, this rank's call lasts
+  // until the other ranks have entered the same call and all have agreed on its outcome: at most 4 set-up timeouts,
+  // even after abort(). After that the communicator refuses collectives on all of these ranks. To continue, call
+  // shrink(). If live ranks cannot communicate for that long, the outcomes may differ. agree() and shrink() wait for
+  // a call in progress. Unset: TUTTI_UNIFORM, then false.
   std::optional<bool> uniform;
   // Whether every message of collectives, sends and receives on host memory carries a checksum (CRC-32C), which the
   // receiver verifies. A flipped bit gives kDamaged on the receiving rank, and the message names sender and receiver.
-  // All values then travel through slots or sockets and never directly through another rank's memory, and calls on GPU
-  // memory run on the host. docs/reliability.md states coverage and cost. The same on all ranks. Unset: TUTTI_CHECKSUM,
-  // then false.
+  // All values then travel through slots or sockets and never directly through another rank's memory, and calls on
+  // GPU memory run on the host. docs/reliability.md states coverage and cost. Must be the same on all ranks. Unset:
+  // TUTTI_CHECKSUM, then false.
   std::optional<bool> checksum;
-  std::vector<std::int32_t> devices;  // used by create_all() only; indexed by rank; empty: `device` for all
-  // How long set-up waits for missing ranks, and how long a collective may make no progress. 0: from the environment,
-  // then 60 s.
+  // Used by create_all() only: the device of each rank; empty: `device` for all ranks
+  std::vector<std::int32_t> devices;
+  // setup_timeout: how long set-up waits for missing ranks. timeout: how long a collective may make no progress
+  // before it fails. 0: from the environment (TUTTI_SETUP_TIMEOUT_MS, TUTTI_TIMEOUT_MS), then 60 s.
   std::chrono::milliseconds setup_timeout{0};
   std::chrono::milliseconds timeout{0};
 };
 
 // Options of one call.
 struct CallOptions {
-  Algorithm algorithm = Algorithm::kAuto;  // the same on all ranks
+  Algorithm algorithm = Algorithm::kAuto;  // must be the same on all ranks
   Scale scale{};                           // used by ReduceOp::kPreMulSum only
   std::chrono::milliseconds timeout{0};    // longest time without progress; 0: the communicator's timeout
-  UserReduction reduction{};               // if it has a function: replaces data type and operation, which are ignored
+  // If reduction.combine is not null, it replaces data type and operation, which are ignored.
+  UserReduction reduction{};
   // The CUstream of a call on device memory. The stream belongs to the context of the buffers. If the option is empty
   // or contains a null pointer, the default stream of that context is used. A call on host memory ignores the stream,
   // but fails if the process has not loaded the CUDA driver, because the pointer then cannot be a stream. The stream
@@ -120,7 +128,7 @@ struct CallOptions {
 // Input of agree().
 struct AgreeOptions {
   std::int64_t value = INT64_MAX;  // chosen by the application; the result is the minimum over all survivors
-  // How long to wait for live ranks that do not call agree(). 0: the set-up timeout. The same on all ranks.
+  // How long to wait for live ranks that do not call agree(). 0: the set-up timeout. Must be the same on all ranks.
   std::chrono::milliseconds timeout{0};
 };
 
@@ -162,8 +170,8 @@ struct CollectiveCall {
   ReduceOp op = ReduceOp::kSum;
   std::int32_t root = 0;
   bool variable = false;        // the v-variant
-  BlockCounts input_counts{};   // reduce_scatter_v, all_to_all_v; scatter_v at the root
-  BlockCounts output_counts{};  // all_gather_v, all_to_all_v; gather_v at the root
+  BlockCounts input_counts{};   // used by reduce_scatter_v and all_to_all_v, and by scatter_v at the root
+  BlockCounts output_counts{};  // used by all_gather_v and all_to_all_v, and by gather_v at the root
 };
 
 // A handle to an operation that is in progress. Destroying a Work does not stop its operation, so the buffers must
@@ -192,9 +200,10 @@ class TUTTI_API Work {
 };
 
 // Registered memory: other ranks of the machine can access it directly, so collectives on it avoid a copy. A Memory
-// from allocate() owns the memory; one from register_memory() owns only the registration. Its destructor releases it.
-// Release it before its Communicator is destroyed, and not while an operation uses it, because that operation would
-// then fail on some rank. For device memory, wait until the streams have completed the calls that use it.
+// from allocate() owns the memory; one from register_memory() owns only the registration. The destructor frees the
+// memory or ends the registration. Destroy a Memory before its Communicator, and not while an operation uses the
+// memory, because that operation would then fail on some rank. For device memory, wait until the streams have
+// completed the calls that use it.
 class TUTTI_API Memory {
  public:
   Memory();
@@ -220,7 +229,7 @@ class TUTTI_API PendingCommunicator {
   ~PendingCommunicator();
 
   bool test() const;  // true if wait() would not block
-  // Blocks until set-up has ended, and returns the communicator. To be called once. Errors: those of
+  // Blocks until set-up has ended, and returns the communicator. May be called once. Errors: those of
   // Communicator::create(), and kInvalidArgument if it is called again.
   Result<std::unique_ptr<Communicator>> wait();
 
@@ -234,87 +243,93 @@ class TUTTI_API PendingCommunicator {
 class TUTTI_API Communicator {
  public:
   // Joins the job as one rank. Blocks until all ranks have joined or the set-up deadline has passed; the error then
-  // names the missing ranks. Errors: kConfig, kInvalidArgument, kTimeout, kRefused, kSystem.
+  // names the missing ranks. Errors: kConfig, kInvalidArgument, kMismatch (the ranks have different settings),
+  // kUnsupported (for example too many ranks on one machine), kTimeout, kRefused, kSystem.
   static Result<std::unique_ptr<Communicator>> create(const CommunicatorOptions& options = {});
 
-  // The same in the background, so that one process can create several communicators at the same time.
+  // Like create(), but returns at once and joins the job in a background thread, so that one process can create
+  // several communicators at the same time.
   static PendingCommunicator create_async(const CommunicatorOptions& options = {});
 
-  // Creates all ranks of a job in this process, usually for one thread each. Element i is rank i. Rank i is treated as
-  // running on simulated machine `i * nodes / size` (integer division); with nodes 1 all ranks are on one machine. The
-  // options that say how a process joins a job (rank, size, root, job_id, job_key_file, unique_id, node_id) are
-  // ignored. With one machine and without TCP no socket is opened. size: 1 .. 1024; nodes: 1 .. size.
+  // Creates all ranks of a job in this process, usually for one thread each. Element i is rank i. Rank i is treated
+  // as running on simulated machine `i * nodes / size` (integer division); with nodes 1 all ranks are on one machine.
+  // The options rank, size, root, job_id, job_key_file, unique_id and node_id are ignored, because no rank has to
+  // find the others. If nodes is 1 and ranks share memory, no socket is opened. size: 1 .. 1024; nodes: 1 .. size.
   static Result<std::vector<std::unique_ptr<Communicator>>> create_all(std::int32_t size,
                                                                        const CommunicatorOptions& options = {},
                                                                        std::int32_t nodes = 1);
 
   // Collective over this communicator, in the order of its calls. The ranks that pass the same `colour` (>= 0) form a
-  // new communicator. Its ranks are ordered by `key`, and by their rank in this communicator if keys are equal. A rank
-  // that passes kNoColour takes part and gets null. Calls on one of the two communicators never disturb the other, and
-  // they may be destroyed in any order. Over TCP the new one opens its own sockets when its ranks first communicate.
-  // Errors: those of a collective; kInvalidArgument (colour is negative); kSystem naming the rank on which it failed,
-  // reported to all ranks of this communicator or of that colour. After an error of scope kCall this communicator
-  // remains usable.
+  // new communicator. Its ranks are ordered by `key`, and by their rank in this communicator if keys are equal. A
+  // rank that passes kNoColour takes part and gets null. Calls on one of the two communicators never disturb the
+  // other, and the two may be destroyed in any order. Over TCP the new communicator opens its own sockets when its
+  // ranks first communicate. Errors: those of a collective; kInvalidArgument (colour is negative, but not kNoColour);
+  // kSystem naming the rank on which split() failed, reported to all ranks of this communicator or to all ranks of
+  // that colour. After an error of scope kCall this communicator remains usable.
   static constexpr std::int32_t kNoColour = -1;
   Result<std::unique_ptr<Communicator>> split(std::int32_t colour, std::int32_t key = 0);
   // A new communicator with the same ranks, for example so that a library can make calls in an order of its own.
-  // Collective.
+  // Collective. Errors: those of split().
   Result<std::unique_ptr<Communicator>> duplicate();
 
-  // Creates a communicator of the ranks that are not in `excluded` (any order; duplicates allowed), renumbered without
-  // gaps in their present order. Collective over the remaining ranks only, which pass the same set, and which make
-  // their shrink() calls in one order. Excluded ranks take no part: their processes may have exited or be stopped, or
-  // they may continue to use this communicator. This communicator may be in any state (healthy, broken by abort(),
-  // kPeerLost or kTimeout, finalized) and does not change; abort() on it does not end a shrink(). Registered memory and
-  // use_plan() are not carried over. Calls on the two do not disturb each other, as after split(). Another call, also
-  // after an error, starts from the beginning. Waits for the other ranks at most the set-up timeout, and as long again
-  // for set-up. Errors, with rank numbers of this communicator, scope kCall: kInvalidArgument (a rank is out of range
-  // or is this rank; nothing was sent), kTimeout (names the missing ranks, but only the lowest remaining rank if that
-  // one is missing), kPeerLost (the process of a remaining rank has ended), kMismatch (names a rank that passed another
-  // set), kSystem. If the lowest remaining rank dies in the last step, some ranks may get the new communicator, in
-  // which that rank is lost.
+  // Creates a communicator of the ranks that are not in `excluded` (any order; duplicates allowed), renumbered
+  // without gaps in their present order. Collective over the remaining ranks only, which pass the same set, and which
+  // make their shrink() calls in one order. Excluded ranks take no part: their processes may have exited or be
+  // stopped, or they may continue to use this communicator. This communicator may be in any state (healthy, broken by
+  // abort(), kPeerLost or kTimeout, finalized) and does not change; abort() on it does not end a shrink(). Registered
+  // memory and use_plan() are not carried over. Calls on the old and the new communicator do not disturb each other,
+  // as after split(). Another shrink() call, also after an error, starts from the beginning. Waits for the other
+  // ranks at most the set-up timeout, and then once more at most that long for the set-up of the new communicator.
+  // Errors, with rank numbers of this communicator, scope kCall: kInvalidArgument (a rank is out of range or is this
+  // rank; nothing was sent), kTimeout (names the missing ranks, but only the lowest remaining rank if that one is
+  // missing), kPeerLost (the process of a remaining rank has ended), kMismatch (names a rank that passed another
+  // set), kSystem. If the process of the lowest remaining rank ends in the last step, some ranks may get the new
+  // communicator, in which that rank is lost, while others get an error.
   Result<std::unique_ptr<Communicator>> shrink(std::span<const std::int32_t> excluded);
 
-  // Finds out together with all live ranks which ranks survive, and what they have in common. A rank is excluded if its
-  // process has ended, or if it does not call agree() within `timeout`. If a process on another machine ended earlier
-  // and this communicator has not noticed, the call waits for the full `timeout`. This communicator may be in any
-  // state and does not change. The n-th agreements of two ranks are equal, even if ranks die during the call, the
-  // coordinator included. The only exception: if live ranks could not communicate for `timeout` (stopped, or the
-  // network was cut), the two have no survivor in common. Between machines a broken connection counts as a death, even
-  // if that rank is alive; that rank may not be informed. Takes at most 4 times `timeout` of this rank's running time,
-  // twice that in uniform mode, and some milliseconds if all ranks call it.
-  // Errors, scope kCall: kTimeout (names ranks that stopped responding; call again), kRefused (this rank was too late
-  // and the others agreed without it; it may join their next agreement), kUnsupported.
+  // Agrees with all live ranks on the list of survivors, on the last collective that every survivor completed, and on
+  // the minimum of a value. A rank is excluded if its process has ended, or if it does not call agree() within
+  // `timeout`. If a process on another machine ended earlier and this communicator has not noticed, the call waits
+  // for the full `timeout`. This communicator may be in any state and does not change. The results of the n-th
+  // agree() of two ranks are equal, even if ranks die during the call, the coordinator included. The only exception:
+  // if live ranks could not communicate for `timeout` (they were stopped, or the network was cut), two different
+  // results are possible, but then no rank is a survivor in both. Between machines a broken connection counts as a
+  // death, even if that rank is alive; that rank may not learn that it was excluded. Takes at most 4 times `timeout`,
+  // or 8 times in uniform mode, not counting time in which this rank's process was suspended. If all ranks call
+  // agree(), it takes some milliseconds. Errors, scope kCall: kTimeout (names ranks that stopped responding; call
+  // again), kRefused (this rank was too late and the others agreed without it; it may join their next agreement),
+  // kInvalidArgument (`timeout` is negative).
   Result<Agreement> agree(const AgreeOptions& options = {});
   // Calls agree(), and creates a communicator of the survivors in the order of their ranks. Either all survivors get
-  // it, or all get an error. If a rank dies during the call, the survivors start again without it. For the rest, and
-  // for the errors, see agree() and the other shrink().
+  // it, or all get an error. If a rank dies during the call, the survivors start again without it. Errors: those of
+  // agree() and of shrink(excluded), which also describe how long the call takes.
   Result<std::unique_ptr<Communicator>> shrink();
 
   // Creates a communicator of `size` ranks: the present ranks keep their numbers, and new ranks get the numbers from
   // size() on. Collective over this communicator, in the order of its calls. One rank, any of them, has created a
   // unique id and passes it; the new ranks call create() with that id, `size` and their rank. To replace dead ranks,
-  // call shrink() and then grow(). The new communicator has the settings of this one and shares nothing with it. This
-  // one stays usable, even if grow() fails. Waits for the new ranks at most the set-up timeout. Errors:
-  // kInvalidArgument (`size` is not larger than size(), or no rank passed an id), kMismatch (several ranks passed an
-  // id, or sizes differ), those of create() and of a collective.
+  // call shrink() and then grow(). The new communicator has the settings of this communicator and shares nothing with
+  // it. This communicator stays usable, even if grow() fails. Waits for the new ranks at most the set-up timeout.
+  // Errors: kInvalidArgument (`size` is not larger than size(), or no rank passed an id), kMismatch (several ranks
+  // passed an id, or sizes differ), those of create() and of a collective.
   Result<std::unique_ptr<Communicator>> grow(std::int32_t size, const std::optional<UniqueId>& id = std::nullopt);
 
-  // From now on this plan runs the calls of its collective (and root) that leave the algorithm to Tutti and whose block
-  // size lies in `use`, and all calls with Algorithm::kUser. If several plans fit, the one passed last is used. All
-  // ranks must pass the same plans in the same order; otherwise their next call returns kMismatch. Local call. Errors:
-  // kInvalidArgument (the plan is for another number of ranks, or for another assignment of ranks to machines),
-  // kUnsupported (the plan needs more slots or lanes than the connections have).
+  // From now on this plan runs the calls of its collective (and root) that pass Algorithm::kUser, and those that pass
+  // kAuto and whose block size lies in `use`. If several plans fit, the one passed last is used. All ranks must pass
+  // the same plans in the same order; otherwise a call for which two ranks use different plans returns kMismatch.
+  // Local call. Errors: kInvalidArgument (the plan is for another number of ranks or for another assignment of ranks
+  // to machines, `use` is an empty range, or there are 256 plans already), kUnsupported (the plan needs more slots or
+  // lanes than the connections have).
   Status use_plan(const UserPlan& plan, const PlanUse& use = {});
 
   // Waits until every operation in progress on this rank has ended, then leaves the communicator: later calls are
-  // refused, and peers that still wait for this rank get an error that it has left. Local call. The destructor does the
-  // same without the wait.
+  // refused, and peers that still wait for this rank get an error that it has left. Local call. The destructor also
+  // leaves the communicator, but aborts the operations in progress instead of waiting for them.
   Status finalize();
 
-  // Leaves the communicator. Operations in progress on this rank end with kAborted. No thread may be inside a call on
-  // it or wait for its Work. Waits for peers only if a call has failed in which they may have used this rank's memory,
-  // and then at most 1 s.
+  // Leaves the communicator. Operations in progress on this rank end with kAborted. During the destructor no thread
+  // may be inside a call on the communicator or wait for a Work of it. Waits for peers only if a call has failed in
+  // which they may have used this rank's memory, and then at most 1 s.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -324,21 +339,23 @@ class TUTTI_API Communicator {
   std::int32_t size() const;
   // Number of machines on which the ranks run. Ranks of one machine can share memory.
   std::int32_t nodes() const;
-  // How this rank reaches the others: "shm" (shared memory), "tcp", "verbs" or "ucx", or a combination of shared memory
-  // inside its machine and a network between machines: "mixed" (shared memory and TCP), "shm+verbs" or "shm+ucx".
-  // "shm" if it is the only rank.
+  // How this rank reaches the others: "shm" (shared memory), "tcp", "verbs" or "ucx", or a combination of shared
+  // memory inside its machine and a network between machines: "mixed" (shared memory and TCP), "shm+verbs" or
+  // "shm+ucx". "shm" also if it is the only rank.
   std::string transport() const;
-  // Whether calls on device memory run on the ranks' GPUs; otherwise they run on the host. The same on every rank.
+  // Whether calls on device memory run on the ranks' GPUs; otherwise the host carries them out, as it does between
+  // suspend() and resume(). The same on every rank.
   bool runs_on_devices() const;
-  // The algorithm that Algorithm::kAuto selects for a call of `count` elements of `type` per block; the same on every
-  // rank. Returns kAuto itself if there is not enough memory to evaluate the selection.
+  // The algorithm that Algorithm::kAuto selects for a call on host memory of `count` elements of `type` per block,
+  // with root 0; the same on every rank. Returns kAuto itself if there is not enough memory to evaluate the
+  // selection.
   Algorithm auto_algorithm(CollectiveKind kind, std::size_t count, DataType type) const;
-  // The time that such a call takes on host memory according to the cost model, in microseconds. The model uses
-  // measured costs if `tutti tune` has run on rank 0's machine, and defaults otherwise. Returns nothing if the model
-  // does not apply: calls run on GPUs, user plans, 1 rank, more than 64 ranks, machines with different numbers of
-  // ranks, or ranks of one machine that are not numbered consecutively. The first call for each combination of
-  // collective, algorithm and size runs a simulation (up to 0.1 s with 64 ranks on an idle machine); 1,024 results
-  // are cached.
+  // The time in microseconds that a call takes according to the cost model. The call is as in auto_algorithm(): on
+  // host memory, with root 0. The model uses measured costs if `tutti tune` has run on rank 0's machine, and defaults
+  // otherwise. Returns nothing if the model does not apply: calls on device memory run on GPUs, a user plan would
+  // run, 1 rank, more than 64 ranks, machines with different numbers of ranks, or ranks of one machine that are not
+  // numbered consecutively. The first call for each combination of collective, algorithm and size runs a simulation
+  // (up to 0.1 s with 64 ranks on an idle machine); 1,024 results are cached.
   std::optional<double> predicted_us(CollectiveKind kind, std::size_t count, DataType type,
                                      Algorithm algorithm = Algorithm::kAuto) const;
 
@@ -348,7 +365,8 @@ class TUTTI_API Communicator {
   // output[i] on every rank = input[i] of `root`. In place at the root: input == output.
   Status broadcast(const void* input, void* output, std::size_t count, DataType type, std::int32_t root,
                    const CallOptions& options = {});
-  // Like all_reduce, but only `root` gets the result. In place at the root: input == output.
+  // Like all_reduce, but only `root` gets the result; `output` may be null on the other ranks. In place at the root:
+  // input == output.
   Status reduce(const void* input, void* output, std::size_t count, DataType type, ReduceOp op, std::int32_t root,
                 const CallOptions& options = {});
   // output[r * count + i] on every rank = input[i] of rank r. In place: input == output + rank * count.
@@ -367,10 +385,10 @@ class TUTTI_API Communicator {
   // Returns when every rank has called it.
   Status barrier(const CallOptions& options = {});
 
-  // v-variants: the ranks' blocks have different lengths. The `counts` of all_gather_v and reduce_scatter_v must be the
-  // same on all ranks (the displacements may differ). For the others a rank passes only the lengths of its own blocks,
-  // and both ends of every pair must agree; otherwise the receiving rank reports both lengths. all_to_all_v has no
-  // in-place form.
+  // v-variants: the ranks' blocks have different lengths. The `counts` of all_gather_v and reduce_scatter_v must be
+  // the same on all ranks (the displacements may differ). In the other three a rank passes only the lengths of the
+  // blocks that it sends or receives. The lengths that the sender and the receiver of a block pass must be equal;
+  // otherwise the receiver gets kMismatch with both lengths. all_to_all_v has no in-place form.
   Status all_gather_v(const void* input, void* output, const BlockCounts& counts, DataType type,
                       const CallOptions& options = {});
   Status reduce_scatter_v(const void* input, void* output, const BlockCounts& counts, DataType type, ReduceOp op,
@@ -382,53 +400,55 @@ class TUTTI_API Communicator {
   Status scatter_v(const void* input, const BlockCounts& counts, void* output, std::size_t count, DataType type,
                    std::int32_t root, const CallOptions& options = {});
 
-  // Point to point. `peer` must be another rank (a Group also accepts a send to this rank with its receive). send()
-  // returns when the data has left the buffer; the receiver may not have it yet. If the receiver has left, or its
-  // process ended at least 1 s before the call, the result is kPeerLost. Count and type must be the same at both ends.
+  // Point to point. `peer` must be another rank (in a Group it may also be this rank, if the Group holds both the
+  // send and its receive). send() returns when the data has left the buffer; the receiver may not have it yet. If the
+  // receiver has left, or its process ended at least 1 s before the call, the result is kPeerLost. Count and type
+  // must be the same at both ends.
   Status send(const void* data, std::size_t count, DataType type, std::int32_t peer, const CallOptions& options = {});
   Status receive(void* data, std::size_t count, DataType type, std::int32_t peer, const CallOptions& options = {});
-  // Waits until a message of send() has arrived for which this rank has not called a receive, and returns its sender.
-  // The message stays; the next receive() from that rank gets it. Local call; only options.timeout is used. If several
-  // peers have sent, they take turns. Receives that this rank calls during the wait, also in a Group or all_to_all_v,
-  // get the messages first. Errors: kInvalidArgument (a communicator of one rank), kTimeout (no message arrived),
-  // kPeerLost (a peer's process ended, or all peers have left), kAborted. Over TCP, this rank may have no connection to
-  // a peer that never sent to it. If the process of such a peer ends, this rank cannot find out whether the peer had
-  // left before, and that end alone does not end the wait.
+  // Waits until a message has arrived for which this rank has not called a receive, and returns its sender. The
+  // message is not taken; the next receive() from that sender gets it. Local call; only options.timeout is used. If
+  // several peers have sent, they take turns. Receives that this rank calls during the wait, also in a Group or
+  // all_to_all_v, get the messages first. Errors: kInvalidArgument (a communicator of one rank), kTimeout (no message
+  // arrived), kPeerLost (a peer's process ended, or all peers have left), kAborted. Over TCP, this rank may have no
+  // connection to a peer that never sent to it. If the process of such a peer ends, this rank cannot find out whether
+  // the peer had left before, and that end alone does not end the wait.
   Result<std::int32_t> next_sender(const CallOptions& options = {});
-  // Returns the sender of such a message if one has arrived. Does not wait for a message. However, if another thread is
-  // inside a blocking call of this communicator, it waits until that call has ended. Errors: kInvalidArgument (a
-  // communicator of one rank), or the error that made the communicator unusable.
+  // Like next_sender(), but does not wait for a message: returns the sender if a message has arrived, otherwise
+  // nothing. However, if another thread is inside a blocking call of this communicator, it waits until that call has
+  // ended. Errors: kInvalidArgument (a communicator of one rank), or the error that made the communicator unusable.
   Result<std::optional<std::int32_t>> try_next_sender();
 
   // Runs or starts any of the collectives above. start() returns at once. It returns argument errors, and the error
-  // that made the communicator unusable; Work::wait() returns all others. The buffers belong to the operation until it
-  // has ended. Collectives of one communicator run in the order of their calls.
-  // On device memory both return at once, and Work::wait() also waits for the stream.
+  // that made the communicator unusable; Work::wait() returns all others. The buffers belong to the operation until
+  // it has ended. Collectives of one communicator run in the order of their calls. For a call on device memory both
+  // return at once, and Work::wait() also waits until the stream has completed the call.
   Status run(const CollectiveCall& call, const CallOptions& options = {});
   Result<Work> start(const CollectiveCall& call, const CallOptions& options = {});
 
   // suspend() waits for this rank's calls and then frees the GPU memory that the communicator holds for calls. Until
-  // resume(), calls on device memory run on the host. Both are collective; they do nothing else if such calls run on
-  // the host anyway. Not allowed in a Group or while another call is in progress. Errors: those of a collective;
-  // suspend(): kInvalidArgument (device memory is registered); resume(): those of create(), reported to all ranks,
-  // which then remain suspended.
+  // resume(), calls on device memory run on the host. Both are collective. If calls on device memory run on the host
+  // anyway, suspend() only waits for the other ranks, and resume() does nothing. Not allowed in a Group or while
+  // another call is in progress. Errors: those of a collective; suspend(): kInvalidArgument (device memory is
+  // registered); resume(): those of create(), reported to all ranks, which then remain suspended.
   Status suspend();
   Status resume();
   // Bytes of GPU memory that the communicator holds, all of which suspend() frees. A local call.
   std::uint64_t device_memory_use() const;
 
-  // Returns, and clears, the first error of a call on device memory that failed after the call had returned.
+  // Returns the first error of a call on device memory that failed after the call had returned. An error of a single
+  // call is cleared, so that it is returned once. An error that has broken the communicator may be returned again.
   Status async_status();
 
   // Allocates zeroed, page-aligned memory that all ranks of this machine can access, so that collectives on it avoid a
   // copy. Uses huge pages if the system provides them. Local call. bytes > 0. Errors: kInvalidArgument, kSystem.
   Result<Memory> allocate(std::size_t bytes);
 
-  // Makes existing private host memory accessible to the ranks of this machine, by remapping it onto shared pages.
-  // Contents and address do not change. `data` must be page-aligned, and `bytes` a multiple of the page size
-  // (sysconf(_SC_PAGESIZE)). The memory must be private, anonymous, writable and not registered otherwise, and no other
-  // thread may access it during the call. Release the result before the memory is freed, because that makes the pages
-  // private again. Local call. Errors: kInvalidArgument, kSystem.
+  // Makes existing host memory of this process accessible to the ranks of this machine, by remapping it onto shared
+  // pages. Contents and address do not change. `data` must be page-aligned, and `bytes` a multiple of the page size
+  // (sysconf(_SC_PAGESIZE)). The memory must be private, anonymous, writable and not registered otherwise, and no
+  // other thread may access it during the call. Release the result before the memory is freed, because that makes the
+  // pages private again. Local call. Errors: kInvalidArgument, kSystem.
   //
   // Device memory is registered differently, by a collective call; docs/communicator.md has the rules. Errors, reported
   // to all ranks: kInvalidArgument (names the rank that passed memory of another GPU or context), kSystem (names the

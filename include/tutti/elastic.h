@@ -44,8 +44,9 @@ class ElasticImpl;
 class TUTTI_API Elastic {
  public:
   // Joins the job as one of its ranks, or as a replacement. The launcher provides rank, size, rendezvous address and
-  // job key, so these fields of `options` have no effect in an elastic job. Returns at once, because the communicator
-  // is created by next(). Errors: kConfig (TUTTI_ELASTIC_FD is not the launcher's socket).
+  // job key, so these fields of `options` have no effect in an elastic job. Returns at once, because not this
+  // function but next() creates the communicator. Errors: kConfig (a TUTTI_* variable is invalid, or TUTTI_ELASTIC_FD
+  // is not the launcher's socket).
   static Result<Elastic> join(const CommunicatorOptions& options = {});
   Elastic(Elastic&&) noexcept;
   Elastic& operator=(Elastic&&) noexcept;
@@ -54,16 +55,18 @@ class TUTTI_API Elastic {
   // Copies the state of `source`, a rank of `communicator`, to this rank. All ranks take part, `source` as well.
   using Restore = std::function<Status(Communicator& communicator, std::int32_t source)>;
   // Returns true if the program has to do a step; communicator() is then usable. Blocks while the ranks form a new
-  // communicator, and calls `restore` once for each of them; if `restore` fails, the ranks form another one. Returns
-  // false if all ranks have done `steps` steps (the same number on all ranks) and have the final state, or if this rank
-  // cannot continue. status() distinguishes the two.
+  // communicator, and calls `restore` once for each new communicator. If `restore` fails, the ranks form another
+  // communicator. Returns false if all ranks have done `steps` steps (the same number on all ranks) and have the
+  // final state, or if this rank cannot continue. status() is ok in the first case and an error in the second.
   bool next(std::uint64_t steps, const Restore& restore);
-  // Reports the result of the step. After an error the ranks form a new communicator: next() destroys the present one,
-  // and memory that it allocated or registered must be released before next() is called.
+  // Reports the result of the step. After an error the ranks form a new communicator: next() destroys the present
+  // one, and every Memory of the present one must be released before next() is called.
   void done(const Status& status);
 
-  std::uint64_t step() const;    // the step to do now: 0, 1, ...; decreases if another rank had done fewer steps
-  std::int32_t meeting() const;  // number of communicators that the ranks have formed: 1, 2, ...
+  // the step to do now, from 0; after a restore it may be lower than before, if another rank had done fewer steps
+  std::uint64_t step() const;
+  // number of the set-up that made the communicator: 1, 2, ...; failed set-ups are counted as well
+  std::int32_t meeting() const;
   // Valid after next() has returned true. Each new communicator may have other rank numbers and another size.
   Communicator& communicator();
   const Status& status() const;  // the reason if this rank cannot continue; ok otherwise

@@ -2,14 +2,14 @@
 //
 // A group completes on every rank, in any order of its calls and on any number of communicators, if the ranks' groups
 // match: every send has its receive, and on each communicator all ranks add the same collectives. (The collectives of
-// one communicator are sorted by collective, root, count, type, operation and algorithm. Only if all of these are equal
-// does the order of the calls matter.) The calls of one group run at the same time, so no call may use the result of
-// another one.
+// one communicator are sorted by collective, root, count, type, operation and algorithm. Only if all of these are
+// equal does the order of the calls matter.) Tutti chooses in which order the calls of one group run, and several may
+// run at the same time, so no call may use the result of another call of its group.
 //
 // Nothing is sent before run() or start(). A Group that is destroyed earlier discards its calls and logs a warning.
-// While a group holds calls on a communicator, other calls on that communicator are refused (kInvalidArgument) if they
-// are made by the thread that added the first of them, because they were probably meant for the group. Other threads
-// may call it, and may use their own groups.
+// While a group holds calls on a communicator, the thread that added the first of these calls cannot make other calls
+// on that communicator: they are refused (kInvalidArgument), because they were probably meant for the group. Other
+// threads may call it, and may use their own groups.
 //
 // Threads: a Group is used by one thread at a time.
 #pragma once
@@ -34,12 +34,13 @@ class TUTTI_API Group {
   Group& operator=(const Group&) = delete;
 
   // Adds a collective. Its arguments are checked at once; after an error the call is not in the group. The
-  // communicators must outlive the group. options.timeout is used. A group holds at most 65536 calls; on one
-  // communicator the limit is lower while operations are in progress on it.
+  // communicators must outlive the group. `options` means the same as for Communicator::run(). A group holds at most
+  // 65536 calls. run() and start() also refuse (kInvalidArgument) more collectives on one communicator than its queue
+  // of operations has room for at that moment.
   Status add(Communicator& communicator, const CollectiveCall& call, const CallOptions& options = {});
-  // Add a send or a receive, checked as above. `peer` may be this rank, if the group also holds the matching receive or
-  // send. The sends and receives of a group on one communicator use either only host memory or only device memory. The
-  // longest of their timeouts applies to all of them.
+  // Add a send or a receive, whose arguments are checked at once, too. `peer` may be this rank, if the group also
+  // holds the matching receive or send. The sends and receives of a group on one communicator use either only host
+  // memory or only device memory. The longest of their timeouts applies to all of them.
   Status send(Communicator& communicator, const void* data, std::size_t count, DataType type, std::int32_t peer,
               const CallOptions& options = {});
   Status receive(Communicator& communicator, void* data, std::size_t count, DataType type, std::int32_t peer,
@@ -48,16 +49,17 @@ class TUTTI_API Group {
   // Starts all calls and waits for those on host memory; calls on device memory continue in their streams. Returns the
   // first error, if any. The group is empty afterwards.
   Status run();
-  // Starts all calls. The Work ends when all of them have ended.
+  // Starts all calls and returns at once. The Work is complete when all of them have ended. The group is empty
+  // afterwards.
   Result<Work> start();
 
  private:
   std::unique_ptr<detail::GroupImpl> impl_;
 };
 
-// Start one send or receive in the background. It does not delay calls of other threads. Work::wait() returns its
-// result. Arguments and errors are those of Communicator::send() and receive(). Like these, it is refused while a Group
-// of this thread holds calls on the communicator.
+// Start one send or receive in the background. While it waits for the peer, it does not delay calls of other threads.
+// Work::wait() returns its result. Arguments and errors are those of Communicator::send() and receive(). Like those
+// functions, these are refused while a Group of this thread holds calls on the communicator.
 TUTTI_API Result<Work> start_send(Communicator& communicator, const void* data, std::size_t count, DataType type,
                                   std::int32_t peer, const CallOptions& options = {});
 TUTTI_API Result<Work> start_receive(Communicator& communicator, void* data, std::size_t count, DataType type,

@@ -1,7 +1,7 @@
 // UserPlan and PlanBuilder: a collective algorithm of the caller, built with PlanBuilder or read from a JSON file, and
 // proved correct before it can run. docs/plan-json.md describes the file format, docs/verifier.md the proof.
 //
-// A plan has some channels for each rank. A channel is a sequential program, and the channels of a rank run
+// A plan has one or more channels for each rank. A channel is a sequential program, and the channels of a rank run
 // concurrently. A channel is a list of steps, and each step is one equation:
 //
 //   value = x1 (+) x2 (+) ... (+) xk     operands in a stated order: at most one local slice, the others received
@@ -36,17 +36,18 @@ class PlanDraft;
 struct UserPlanData;
 }  // namespace detail
 
-// Limits of a user plan. In addition, all buffers of all ranks together have at most 2^22 chunks, and a plan whose
+// Limits of a user plan. In addition, the buffers of all ranks together have at most 2^22 chunks, and a plan whose
 // proof would need more than about 2 GiB of memory is refused (kUnsupported). Rings and trees are possible for up to
 // 1024 ranks, and plans in which all pairs of ranks communicate for up to about 256 ranks.
 struct PlanLimits {
   static constexpr std::uint32_t kRanks = 1024;
-  static constexpr std::uint32_t kChannels = 64;        // per rank
-  static constexpr std::uint32_t kLanes = 7;            // lanes are numbered 0 .. 6
-  static constexpr std::uint32_t kSlots = 64;           // messages that a connection holds
-  static constexpr std::uint32_t kOperands = 1024;      // per step; also the limit of sends per step
-  static constexpr std::uint32_t kSteps = 1u << 21;     // sum over all ranks
-  static constexpr std::uint32_t kMessages = 1u << 21;  // per tile, sum over all ranks; also the limit of waits
+  static constexpr std::uint32_t kChannels = 64;     // per rank
+  static constexpr std::uint32_t kLanes = 7;         // lanes are numbered 0 .. 6
+  static constexpr std::uint32_t kSlots = 64;        // messages that a connection can hold
+  static constexpr std::uint32_t kOperands = 1024;   // per step; also the limit of sends per step
+  static constexpr std::uint32_t kSteps = 1u << 21;  // sum over all ranks
+  // per tile, sum over all ranks; the limit of waits (Step::after()) is the same
+  static constexpr std::uint32_t kMessages = 1u << 21;
   static constexpr std::size_t kNameBytes = 128;
   static constexpr std::size_t kCommentBytes = 4096;
   static constexpr std::size_t kJsonBytes = std::size_t{64} << 20;
@@ -55,7 +56,7 @@ struct PlanLimits {
 // The properties of a plan that are the same for all its ranks.
 struct PlanDescription {
   std::string name{};     // for people: UTF-8 without control or direction characters, at most 128 bytes
-  std::string comment{};  // likewise for people, at most 4096 bytes
+  std::string comment{};  // also for people and of the same form, at most 4096 bytes
   CollectiveKind collective = CollectiveKind::kAllReduce;  // not kSendReceive
   std::uint32_t ranks = 1;                                 // 1 .. 1024
   std::uint32_t root = 0;                                  // 0 .. ranks-1 if the collective has a root, otherwise 0
@@ -65,7 +66,7 @@ struct PlanDescription {
   // communicator whose connections hold fewer messages (TUTTI_SLOTS) refuses the plan.
   std::uint16_t slots = 1;
   std::uint16_t lanes = 1;    // 1 .. 7; lanes are numbered 0 .. lanes-1
-  Order order = Order::kAny;  // the order of the additions, which is proved as well
+  Order order = Order::kAny;  // the order in which the ranks' values are added; the verifier proves it as well
 
   bool operator==(const PlanDescription&) const = default;
 };
@@ -104,16 +105,16 @@ class TUTTI_API UserPlan {
   std::string_view name() const;
   const PlanProof& proof() const;
 
-  // A checksum of everything that determines the behaviour of the ranks, so not of name and comment; never 0. A call
-  // fails with kMismatch if the plans of its ranks have different digests. Two different plans have the same digest
-  // with a probability of 2^-32.
+  // A checksum of everything that determines the behaviour of the ranks. Name and comment are left out. Never 0. A
+  // call fails with kMismatch if the plans of its ranks have different digests. Two different plans have the same
+  // digest with a probability of 2^-32.
   std::uint32_t digest() const;
 
   // The plan as JSON text; parse_json() turns it into an equal plan. The text of a plan with more than about 500,000
   // steps is longer than PlanLimits::kJsonBytes, and parse_json() refuses it.
   std::string to_json() const;
 
-  bool operator==(const UserPlan& other) const;  // compares name and comment, too
+  bool operator==(const UserPlan& other) const;  // unlike digest(), compares name and comment as well
 
  private:
   friend class PlanBuilder;
@@ -136,17 +137,18 @@ class TUTTI_API PlanBuilder {
     // The next operand is the next message from `peer`, which must be another rank. lane: 0 .. lanes-1. At most once
     // per connection in each step.
     Step& receive(std::uint32_t peer, std::uint32_t lane = 0);
-    // The next operand is this chunk of this rank's input, output or scratch. At most one per step.
+    // The next operand is chunk number `chunk` of this rank's input, output or scratch. At most one per step.
     Step& local(Space space, std::uint32_t chunk);
-    // Stores the value in this chunk of output or scratch. At most one per step.
+    // Stores the value in chunk number `chunk` of output or scratch. At most one per step.
     Step& store(Space space, std::uint32_t chunk);
     // Sends the value as the next message to `peer`.
     Step& send(std::uint32_t peer, std::uint32_t lane = 0);
-    // Marks the step at which the value first contains the contribution of every rank, because an average is divided at
-    // this point. Required for exactly these steps, in collectives that add.
+    // Marks the step at which the value first contains the contribution of every rank, because there an average is
+    // divided by the number of ranks. Collectives that reduce need the mark at exactly these steps; other collectives
+    // must not have it.
     Step& completes();
-    // Waits until the given step of another channel of this rank has run in the same tile or, if tiles_before is 1, in
-    // the previous tile. That step may be added later.
+    // Waits until the given step of another channel of this rank has run in the same tile or, if tiles_before is 1,
+    // in the previous tile. That step may be added to the builder later than this one.
     Step& after(std::uint32_t channel, std::uint32_t step, std::uint32_t tiles_before = 0);
 
    private:

@@ -14,21 +14,21 @@
 
 namespace tutti {
 
-// The largest thing that the error has cost. After kCall the communicator works as before. After kConnection or
-// kCommunicator every further call on the communicator fails with the same cause. After kProcess nothing of Tutti can
+// How much is unusable because of the error. After kCall the communicator works as before. After kConnection or
+// kCommunicator every further call on the communicator fails with the same error. After kProcess nothing of Tutti can
 // be used in this process.
 enum class ErrorScope : std::uint8_t { kCall, kConnection, kCommunicator, kProcess };
 
 enum class ErrorCode : std::uint8_t {
   kInvalidArgument,  // this rank passed a wrong argument: null pointer, unknown type, overflow, rank out of range
   kMismatch,         // the ranks of one call disagree on its arguments; Error::rank is a rank that differs
-  kInvalidPlan,      // the plan was refused by the verifier
+  kInvalidPlan,      // the text of a plan is malformed, or the verifier has found the plan incorrect
   kUnsupported,      // the arguments are correct, but this build or this machine cannot do it
   kConfig,           // an option or a TUTTI_* variable is unknown or has a bad value
   kTimeout,          // a deadline passed; the message names the missing ranks
-  kAborted,          // abort() was called on this rank or on a peer
-  kPeerLost,         // the process of a peer ended
-  kRefused,          // a peer is not accepted: different job, user or protocol version
+  kAborted,          // abort() was called on this rank or a peer; in uniform mode also: the call failed on another rank
+  kPeerLost,         // the process of a peer ended, its connection broke, or the peer left the communicator
+  kRefused,          // a peer is not accepted: different job, user or protocol version, or it sent a malformed message
   kSystem,           // the operating system refused: out of memory, descriptors or disk space, or no permission
   kDevice,           // the CUDA driver returned an error, or a kernel failed; the CUDA context may be lost
   kDamaged,          // a message was corrupted in transit: its checksum is wrong (CommunicatorOptions::checksum)
@@ -40,7 +40,7 @@ struct Error {
   ErrorCode code = ErrorCode::kSystem;
   ErrorScope scope = ErrorScope::kCall;
   std::int32_t rank = -1;  // the rank that caused the failure, or -1 if there is no single one
-  std::string message;     // cause; rank, peer and operation if known; and the remedy
+  std::string message;     // the cause, the rank, peer and operation if they are known, and how to fix it
 
   bool operator==(const Error&) const = default;
 };

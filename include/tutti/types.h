@@ -1,5 +1,6 @@
-// The types of the arguments of a collective call: element types, reductions, collectives, algorithms. All are values.
-// DataType and ReduceOp have the numbers of NCCL's enumerations, so that the NCCL interface needs no conversion table.
+// The types of the arguments of a collective call: element types, reductions and algorithms. All are values. The
+// collectives themselves are in collectives.h. DataType and ReduceOp have the numbers of NCCL's enumerations, so that
+// the NCCL interface needs no conversion table.
 #pragma once
 
 #include <cstddef>
@@ -60,15 +61,15 @@ enum class Algorithm : std::uint8_t {
   kTwoShot,
   kHalvingDoubling,    // recursive halving and doubling
   kCirculant,          // Traeff's circulant graphs; Bruck's order for all_gather
-  kHierarchical,       // reduce_scatter inside a machine, all_reduce across, all_gather inside
-  kHierarchicalTree,   // ring inside a machine, double binary tree across
+  kHierarchical,       // reduce_scatter in each machine, all_reduce between machines, all_gather in each machine
+  kHierarchicalTree,   // ring inside a machine, double binary tree between machines
   kBinomial,           // binomial tree
   kChain,              // pipelined chain
   kTree,               // pipelined binary tree
   kDirect,             // each rank sends its data to every other rank directly
-  kPairwise,           // the same in rounds, with one peer in each round
-  kBruck,              // log p rounds; ranks forward data of other ranks
-  kRecursiveDoubling,  // log p rounds; each round exchanges whole messages
+  kPairwise,           // like kDirect, but in rounds: in each round a rank exchanges data with one peer
+  kBruck,              // log2(p) rounds for p ranks; ranks forward data of other ranks
+  kRecursiveDoubling,  // log2(p) rounds for p ranks; a rank sends its whole message in each round
   kUser,               // a plan of the caller (Communicator::use_plan())
 };
 
@@ -76,18 +77,18 @@ enum class Algorithm : std::uint8_t {
 enum class Space : std::uint8_t {
   kNone = 0,     // no buffer
   kInput = 1,    // the caller's input; read only
-  kOutput = 2,   // the caller's output; in place, the same memory as all or a part of the input
+  kOutput = 2,   // the caller's output; in an in-place call it shares memory with the input
   kScratch = 3,  // temporary memory of the call; its contents are lost after each tile
 };
 
 // The order in which a plan adds the ranks' values of one chunk. The verifier proves that a plan keeps it.
 enum class Order : std::uint8_t {
   kAny = 0,     // any fixed order; the same on all ranks
-  kByRank = 1,  // 0, 1, ..., p-1
-  kCyclic = 2,  // f, f+1, ..., p-1, 0, ..., f-1, with an f that depends on the chunk only
+  kByRank = 1,  // value of rank 0 + value of rank 1 + ... + value of rank p-1, for p ranks
+  kCyclic = 2,  // ranks f, f+1, ..., p-1, 0, ..., f-1, with an f that depends on the chunk only
 };
 
-// True if the value is an enumerator. Needed because an integer that was cast to the type may have any value.
+// True if the value is an enumerator. Needed because a caller may cast any integer to the type.
 TUTTI_API bool is_valid(DataType type);
 TUTTI_API bool is_valid(ReduceOp op);
 TUTTI_API bool is_valid(Algorithm algorithm);

@@ -3,11 +3,11 @@
 // key-value store, an environment variable, another communicator). If others can read that channel, also configure a
 // job key.
 //
-// Any process can create an id, even one that is not a rank. create() opens a listening socket, and a background thread
-// of the process serves the set-up of one communicator. Then every rank, also one in that process, passes the same id
-// in CommunicatorOptions::unique_id (or TUTTI_UNIQUE_ID). The thread and the socket end when the set-up has succeeded
-// or failed, or if no rank has connected for the duration `timeout`. The process must not exit before that. One
-// process may have several ids at a time. An id can be used for one communicator only.
+// Any process can create an id, even one that is not a rank. create() opens a listening socket, and a background
+// thread of the process serves the set-up of one communicator. Then every rank passes the same id, also a rank in the
+// process that created it, in CommunicatorOptions::unique_id (or TUTTI_UNIQUE_ID). The thread and the socket end when
+// the set-up has succeeded or failed, or if no rank has connected within `timeout` (UniqueIdOptions). The process
+// must not exit earlier. One process may have several ids at a time. An id can be used for one communicator only.
 #pragma once
 
 #include <array>
@@ -26,10 +26,11 @@ struct UniqueIdOptions {
   // The network interface to listen on: a comma-separated list of names, subnets or addresses, of which the first that
   // matches is used. Empty: TUTTI_INTERFACE or, if that is not set, lo, which only ranks of this machine can reach.
   std::string interface = {};
-  // The range of ports, both included. 0: TUTTI_PORT_RANGE or, if that is not set, any free port.
+  // The server listens on a free port from first_port to last_port, both included. 0: TUTTI_PORT_RANGE or, if that is
+  // not set, any free port.
   std::uint16_t first_port = 0;
   std::uint16_t last_port = 0;
-  // How long to wait for the first rank; more than 0, at most one day.
+  // How long to wait for the first rank; more than 0. More than one day counts as one day.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   // Path of a file with 16 to 4096 random bytes, mode 600: a job key in addition to the id. Every rank must have the
   // same key (CommunicatorOptions::job_key_file or TUTTI_JOB_KEY_FILE), so that a process that has read only the id
@@ -41,8 +42,9 @@ struct UniqueIdOptions {
 struct TUTTI_API UniqueId {
   std::array<std::byte, 128> bytes{};
 
-  // Creates an id and starts its server. Errors: kConfig (the interface does not exist, or has only a link-local
-  // address), kSystem (no free port, or out of file descriptors).
+  // Creates an id and starts its server. Errors: kInvalidArgument (wrong range of ports or timeout), kConfig (the
+  // interface does not exist or has only a link-local address, or the job key cannot be read), kSystem (no free port,
+  // or out of file descriptors).
   static Result<UniqueId> create(const UniqueIdOptions& options = {});
   // Converts from and to 256 hexadecimal digits. Errors: kInvalidArgument (wrong length, a character that is not a
   // hexadecimal digit, corrupted, or from another version of Tutti).

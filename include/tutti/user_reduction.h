@@ -10,10 +10,10 @@ namespace tutti {
 //
 // combine(left, right, result, count, context) sets result[i] = left[i] (+) right[i] for `count` elements of
 // `element_bytes` bytes each. `result` may be equal to `left`; otherwise it does not overlap the operands. The
-// function must be associative and deterministic, because different ranks compute parts of one result. It is called
-// by the thread that makes progress at that moment, by one thread at a time for one operation. It must not call Tutti
-// and must not throw. If element_bytes is not a power of two up to 64, the pointers are only aligned as the caller's
-// buffers are.
+// function must be associative and deterministic, because different ranks compute parts of one result. The thread
+// that makes progress at that moment calls it, one thread at a time for one operation. It must not call Tutti and
+// must not throw. If element_bytes is a power of two up to 64, the three pointers are aligned to it, provided that
+// the caller's buffers are. Otherwise they need not be aligned.
 struct UserReduction {
   using Combine = void (*)(const void* left, const void* right, void* result, std::size_t count, void* context);
   Combine combine = nullptr;      // null: the call uses its ReduceOp

@@ -1,4 +1,5 @@
-// The version of the headers (macros, fixed at compile time) and of the library (a function, answered at run time).
+// The version of the headers (macros, fixed when the program is compiled) and of the library (a function, because a
+// program may load another version of the library than that of the headers).
 #pragma once
 
 #include <string_view>

@@ -27,7 +27,8 @@ struct Bfloat16 {
 static_assert(sizeof(Float16) == 2 && alignof(Float16) == 2);
 static_assert(sizeof(Bfloat16) == 2 && alignof(Bfloat16) == 2);
 
-// For float64, the counterparts of kFloat32Nan and kFloat32QuietBit.
+// The bits of the canonical NaN of float64, and the bit that makes a NaN of float64 quiet. float32_bits.h defines the
+// same two constants for float32 (kFloat32Nan, kFloat32QuietBit).
 inline constexpr std::uint64_t kFloat64Nan = 0x7FF8000000000000u;
 inline constexpr std::uint64_t kFloat64QuietBit = 0x0008000000000000u;
 

@@ -2,17 +2,18 @@
 // because most machines have instructions that convert float16. Included once for each Highway target, only by
 // reduce-inl.h.
 //
-// A 16-bit word contains two float8. First, each of them is moved to the upper byte of a word of its own: the even
-// one is shifted up, and the odd one is there already. From then on both are treated alike.
+// A 16-bit word contains two float8: the element with the even index in the lower byte, the one with the odd index in
+// the upper byte. First, each float8 is brought into the upper byte of a word of its own: the even one is shifted up,
+// and the odd one is already there. From then on even and odd elements are converted by the same code.
 //
 // - Widening: e5m2 is the upper half of a float16. If the exponent field of e4m3 is widened to that of float16, the
 //   result is a float16 with 2^-8 times the value, and subnormals remain subnormals. So one multiplication by a
 //   power of two remains.
 // - Narrowing: float16 can represent each float8 and each midpoint between two neighbouring float8. First, the
-//   float32 is cut to so few bits that float16 represents it exactly; the last bit is set if any lost bit was set
-//   (rounding to odd). The rounding to nearest even then happens only once, in 16-bit words, in the same way for
-//   normal values and subnormals. The cut leaves fewer bits than the midpoints need only for values below half of
-//   the smallest float8, which become 0 in any case.
+//   float32 is cut to 6 fraction bits, so that float16 represents it exactly. The last remaining bit is set if any bit
+//   that was cut off was set (rounding to odd). Therefore the value is rounded to nearest even only once, in 16-bit
+//   words, in the same way for normal values and subnormals. float16 cannot represent the cut value exactly only if
+//   the value is below half of the smallest float8. Such a value becomes 0 in any case.
 #if defined(TUTTI_KERNELS_CPU_FLOAT8_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TUTTI_KERNELS_CPU_FLOAT8_INL_H_
 #undef TUTTI_KERNELS_CPU_FLOAT8_INL_H_
@@ -41,8 +42,8 @@ struct Float8Codec : CodecBase {
   using Value = Pair<Pair<Wide>>;  // the even elements, then the odd elements
   static constexpr bool kStoresAnyNan = true;
   static constexpr std::size_t kLanes = 4 * hn::MaxLanes(F16::D());
-  // One vector of memory takes four registers. A block therefore has only two vectors, if that is enough for the
-  // smallest block that Pass permits.
+  // The values of one vector of memory take four registers. A block therefore has only two vectors of memory
+  // (kDepth 1) instead of four (kDepth 2), if two vectors have at least the kStreamAlignment bytes that Pass requires.
   static constexpr int kDepth = 2 * kLanes >= kStreamAlignment ? 1 : 2;
 
   static HWY_INLINE Value load(const Float8* from) {
@@ -61,7 +62,8 @@ struct Float8Codec : CodecBase {
   using Bytes = hn::Repartition<std::uint8_t, F16::D>;
   static constexpr bool kE4M3 = std::is_same_v<Float8, Float8E4M3>;
   static constexpr int kScaleBits = kE4M3 ? 8 : 0;  // the float16 has 2^-kScaleBits times the value
-  // The largest finite value, as a float16 of this form.
+  // The largest finite float8, as the bits of the float16 that widened() and narrowed() use for it (with 2^-kScaleBits
+  // times the value).
   static constexpr std::uint16_t kLargest = Float8::kLargest << (8 - (kE4M3 ? 1 : 0));
 
   // Widens the float8 in the upper byte of each word. The lower byte is ignored.
@@ -83,7 +85,8 @@ struct Float8Codec : CodecBase {
     return scaled_by_power_of_two<kScaleBits>(value);
   }
 
-  // Returns the float8 in the upper byte of each word. The lower byte can contain anything.
+  // Narrows each value to a float8, and returns it in the upper byte of a word. The lower byte of the word is
+  // unspecified.
   static HWY_INLINE Words narrowed(Pair<Wide> value) {
     const F16::Whole d;
     const hn::RebindToSigned<F16::Whole> with_sign;
@@ -99,7 +102,8 @@ struct Float8Codec : CodecBase {
     return hn::Add(hn::Add(word, hn::Set(d, 0x007F)), odd);
   }
 
-  // Exact, except for underflow, which happens only far below the smallest float8.
+  // Multiplies by 2^kExponent. The product is exact unless it underflows, which happens only for values far below the
+  // smallest float8.
   template <int kExponent>
   static HWY_INLINE Pair<Wide> scaled_by_power_of_two(Pair<Wide> value) {
     if constexpr (kExponent == 0) return value;

@@ -1,14 +1,15 @@
-// Vectors of one target: how each element type is loaded, combined, finished and stored. Included once for each
-// Highway target, only by reduce-inl.h and float8-inl.h. Everything is in the namespace of that target.
+// Vectors of one target (one instruction set, for example AVX2): how each element type is loaded, combined, finished
+// and stored. Included once for each Highway target, only by reduce-inl.h and float8-inl.h. Everything is in the
+// namespace of that target.
 //
 // A value is one vector, or a Pair of values: 16-bit floats are widened into a pair of float32 vectors, 8-bit floats
 // into a pair of such pairs, and a block is a pair of pairs of the values that one load returns. Every function
 // below takes a vector, and an overload applies it to both halves of a Pair. So a block of any depth is written like
 // a single vector and stays in registers.
 //
-// NaN: add, multiply, scale and divide may produce any NaN, and finished() replaces it with the canonical NaN.
-// Otherwise the result would depend on the order in which the compiler passes two operands to an instruction. min
-// and max keep the first NaN, and finished() makes it quiet.
+// NaN: additions, multiplications and divisions may produce any NaN. finished() replaces each NaN with the canonical
+// one, because the bits of the NaN depend on the order in which the compiler passes two operands to an instruction.
+// min and max keep the first NaN, and finished() makes that NaN quiet.
 #if defined(TUTTI_KERNELS_CPU_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TUTTI_KERNELS_CPU_LANES_INL_H_
 #undef TUTTI_KERNELS_CPU_LANES_INL_H_
@@ -104,7 +105,8 @@ HWY_INLINE V combined(V value, V next) {
   }
 }
 
-// inf * 0 gives a NaN. It is made canonical here, because a min or max that follows would keep it as it is.
+// Multiplies each element by `scale`. inf * 0 gives a NaN. The NaN is made canonical here, because a min or max that
+// follows would keep its bits, and finished() only makes it quiet.
 template <class V>
 HWY_INLINE V scaled(V value, hn::TFromV<V> scale) {
   const auto product = multiply(value, hn::Set(hn::DFromV<V>(), scale));
@@ -114,7 +116,8 @@ HWY_INLINE V scaled(V value, hn::TFromV<V> scale) {
     return product;
 }
 
-// No target has an instruction that divides integers. Averages of integers are too rare to justify a faster method.
+// Divides integers one at a time, because no target that reduce.cc enables has a vector instruction for it. Averages of
+// integers are too rare to justify a faster method.
 template <class T>
 HWY_NOINLINE void divide_lanes(T* lanes, std::size_t lane_count, std::uint32_t divisor) {
   using Wide = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
@@ -137,7 +140,8 @@ HWY_INLINE V divided(V value, std::uint32_t divisor) {
   }
 }
 
-// kAnyNan: store() replaces every NaN with the canonical one, so finished() need not do it.
+// Divides by `divisor` if it is not 1, and then replaces NaNs by the rules at the top of this file. kAnyNan: store() of
+// this element type replaces every NaN with the canonical one, so finished() leaves NaNs as they are.
 template <Combine kOp, bool kAnyNan, class V>
 HWY_INLINE V finished(V value, std::uint32_t divisor) {
   constexpr bool kSelects = kOp == Combine::kMin || kOp == Combine::kMax;
@@ -175,7 +179,8 @@ HWY_INLINE Pair<V> finished(Pair<V> value, std::uint32_t divisor) {
 // kStreamed: the stores bypass the caches. Their addresses must be aligned to kStreamAlignment.
 enum class StoreMode : std::uint8_t { kCached, kStreamed };
 
-inline constexpr std::size_t kStreamAlignment = 64;  // a cache line, and the longest vector of all targets
+// In bytes: the size of a cache line, and of the longest vector of all targets.
+inline constexpr std::size_t kStreamAlignment = 64;
 static_assert(hn::MaxLanes(hn::ScalableTag<std::uint8_t>()) <= kStreamAlignment);
 
 template <StoreMode kStoreMode, class D>
@@ -188,7 +193,7 @@ HWY_INLINE void store_vector(hn::VFromD<D> value, D d, hn::TFromD<D>* to) {
 
 // Defaults for the codecs.
 struct CodecBase {
-  // a block has 2^kDepth vectors of memory, all of which are loaded before the first is stored
+  // A block has 2^kDepth vectors of memory. All of them are loaded before the first one is stored.
   static constexpr int kDepth = 2;
   static constexpr bool kStoresAnyNan = false;  // true: store() replaces every NaN with the canonical one
 };
@@ -210,7 +215,8 @@ struct Codec : CodecBase {
   }
 };
 
-// A 32-bit word contains two bfloat16, an even and an odd element. Each of them is the upper half of a float32.
+// A 32-bit word contains two bfloat16: the element with the even index in the lower half, the one with the odd index in
+// the upper half. A bfloat16 in the upper half, with zeros in the lower half, is a float32 with the same value.
 template <>
 struct Codec<Bfloat16> : CodecBase {
   using Scalar = float;
@@ -242,9 +248,9 @@ struct Codec<Bfloat16> : CodecBase {
   }
 };
 
-// On x86 from AVX2 on, one instruction converts by the rules of float16.h; the exhaustive tests check that. On other
-// targets the conversions of Highway 1.0 do not follow these rules (NaN, ties to even), so they are implemented
-// here.
+// On x86 with AVX2 or AVX-512, one instruction per direction (F16C) converts float16 by the rules of float16.h; tests
+// check this for every value. On other targets the conversions of Highway 1.0 do not follow these rules (NaN, ties to
+// even), so Float16Lanes implements them with integer operations.
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)
 inline constexpr bool kNativeFloat16 = true;
 #else
@@ -285,8 +291,8 @@ struct Float16Lanes {
     const auto rebiased = hn::Sub(magnitude, hn::Set(bits, (112u << 23) - 0xFFFu));
     const auto infinity = hn::Set(bits, 0x7C00u);
     const auto normal = hn::Min(hn::ShiftRight<13>(hn::Add(rebiased, odd)), infinity);
-    // A float32 in [0.5, 1) counts in units of 2^-24, like a subnormal float16. So the addition of 0.5 rounds to
-    // such a unit.
+    // The last fraction bit of a float32 in [0.5, 1) is worth 2^-24, like the last bit of a subnormal float16. So the
+    // addition of 0.5 rounds the value to a multiple of 2^-24.
     const auto half = hn::Set(D(), 0.5f);
     const auto counted = hn::Add(hn::BitCast(D(), magnitude), half);
     const auto subnormal = hn::Sub(hn::BitCast(bits, counted), hn::BitCast(bits, half));

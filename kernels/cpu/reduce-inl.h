@@ -27,13 +27,13 @@
 HWY_BEFORE_NAMESPACE();
 namespace tutti::kernels::HWY_NAMESPACE {
 
-// Number of bytes in one call from which its stores bypass the caches. Measured on a Sapphire Rapids virtual machine
-// with float32 sums: at 64 MiB in total, cached stores reach 28 GB/s and streamed stores 21; at 256 MiB the numbers
-// are 14 and 28.
+// Stores bypass the caches if the sources and destinations of a call, or bytes_until_reuse, have at least this many
+// bytes. Measured on a Sapphire Rapids virtual machine with float32 sums: at 64 MiB in total, cached stores reach 28
+// GB/s and streamed stores 21 GB/s; at 256 MiB, cached stores reach 14 GB/s and streamed stores 28 GB/s.
 inline constexpr std::size_t kStreamBytes = std::size_t{96} << 20;
 
-// The parameters that every block of one call needs. They are passed by value, so that the compiler keeps them in
-// registers across the stores.
+// The parameters that every block of one call needs. The functions that are not inlined take a Pass by value, so that
+// the compiler can keep its members in registers across the stores.
 template <class T>
 struct Pass {
   using C = Codec<T>;
@@ -94,7 +94,8 @@ HWY_INLINE void reduce_whole_block(const Pass<T>& pass, std::size_t begin) {
   }
 }
 
-// Reduces elements [begin, begin + count), which are fewer than a block, with the same code and a padded copy.
+// Reduces the elements [begin, begin + count), which are fewer than a block: copies them into a padded block, which
+// reduced_block() can load, and copies the result to the destinations.
 template <class T, Combine kOp>
 HWY_NOINLINE void reduce_part_of_block(const Pass<T> pass, std::size_t begin, std::size_t count) {
   HWY_ALIGN T padded[Pass<T>::kBlock] = {};
@@ -108,7 +109,8 @@ HWY_NOINLINE void reduce_part_of_block(const Pass<T> pass, std::size_t begin, st
   }
 }
 
-// Reduces as many whole blocks as fit, starting at `begin`. Returns the end of the last one.
+// Reduces as many whole blocks as fit into the elements [begin, count). Returns the index of the first element that was
+// not reduced.
 template <class T, Combine kOp, StoreMode kStoreMode>
 HWY_INLINE std::size_t reduce_whole_blocks(const Pass<T>& pass, std::size_t begin, std::size_t count) {
   for (; count - begin >= Pass<T>::kBlock; begin += Pass<T>::kBlock)
@@ -124,16 +126,17 @@ HWY_NOINLINE void run_pass(const Pass<T> pass, std::size_t count, StoreMode stor
     begin = (0 - first) % kStreamAlignment / sizeof(T);
     if (begin > 0) reduce_part_of_block<T, kOp>(pass, 0, begin);
     begin = reduce_whole_blocks<T, kOp, StoreMode::kStreamed>(pass, begin, count);
-    hwy::FlushStream();  // so that the next release store of the caller also publishes these stores
+    // Orders the streamed stores before the stores that follow, so that the caller's next release store publishes them.
+    hwy::FlushStream();
   } else {
     begin = reduce_whole_blocks<T, kOp, StoreMode::kCached>(pass, begin, count);
   }
   if (begin < count) reduce_part_of_block<T, kOp>(pass, begin, count - begin);
 }
 
-// Streaming is faster if the destinations will be evicted from every cache before they are read, and if their cache
-// lines have not been fetched as part of a source. It requires that all destinations reach an aligned address at the
-// same element.
+// Streamed stores are faster if the destinations would be evicted from every cache before they are read again, and if
+// no destination is also a source, because the cache lines of a source are in the cache already. Streamed stores
+// require that all destinations reach an aligned address at the same element.
 inline StoreMode choose_stores(const Reduction& reduction, std::span<const std::byte* const> sources,
                                std::span<std::byte* const> destinations, std::size_t count) {
   const std::size_t pass_bytes = (sources.size() + destinations.size()) * count * size_of(reduction.type);
@@ -161,7 +164,7 @@ void run_op(ReduceOp op, const Pass<T>& pass, std::size_t count, StoreMode store
   }
 }
 
-// The arguments were checked by reduce().
+// Runs the reduction with the instructions of this target. reduce() has checked the arguments.
 void run_reduction(const Reduction& reduction, std::span<const std::byte* const> sources,
                    std::span<std::byte* const> destinations, std::size_t count) {
   const StoreMode stores = choose_stores(reduction, sources, destinations, count);

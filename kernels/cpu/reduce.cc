@@ -2,11 +2,12 @@
 // target of this machine.
 #include "kernels/cpu/reduce.h"
 
-// Two groups of targets are disabled: SSSE3, because machines without SSE4 are too rare, and targets with a vector
-// length that is unknown at compile time, because the blocks of lanes-inl.h cannot contain such vectors.
+// Two groups of Highway's targets are disabled. SSSE3, because machines without SSE4 are too rare. ARM's SVE and
+// RISC-V's RVV, because the vector length of most of them is unknown at compile time, and the blocks of lanes-inl.h
+// cannot contain such vectors.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-// Builds with sanitizers contain one vector target and the fallback, because each further target costs a minute of
-// compile time.
+// On x86, a build with a sanitizer contains only AVX2 and the target for which the whole program is compiled, because
+// each further target costs a minute of compile time.
 #define HWY_DISABLED_TARGETS \
   (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #else
@@ -28,7 +29,7 @@ HWY_BEFORE_NAMESPACE();
 namespace tutti::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR
-// The reference also works on one lane at a time, so it is used directly.
+// This target has no vectors, so it uses the scalar reference directly.
 void run_reduction(const Reduction& reduction, std::span<const std::byte* const> sources,
                    std::span<std::byte* const> destinations, std::size_t count) {
   reduce_reference(reduction, sources, destinations, count);
@@ -78,8 +79,9 @@ void check(const Reduction& reduction, std::span<const std::byte* const> sources
   for (const std::byte* destination : destinations) check_buffer(destination, element_bytes);
 }
 
-// Sets the default floating-point modes for this scope, because the calling thread may flush subnormals, use another
-// rounding mode, or trap (some maths libraries configure threads like that).
+// Sets the default floating-point modes for its lifetime, and then restores the modes of the calling thread. They are
+// needed because the calling thread may flush subnormals to zero, use another rounding mode, or trap on exceptions
+// (some maths libraries configure threads in this way).
 class DefaultFloatingPoint {
  public:
 #if HWY_ARCH_X86
@@ -98,7 +100,7 @@ class DefaultFloatingPoint {
 
  private:
 #if HWY_ARCH_X86
-  // all exceptions masked, rounding to nearest even, no flushing of subnormals
+  // MXCSR: all exceptions masked, rounding to nearest even, subnormals not flushed to zero.
   static constexpr unsigned kDefault = 0x1F80;
   static constexpr unsigned kStickyFlags = 0x003F;  // flags of past exceptions, which do not affect later operations
   bool differs() const { return (callers_ & ~kStickyFlags) != kDefault; }
@@ -116,7 +118,7 @@ void reduce(const Reduction& reduction, std::span<const std::byte* const> source
   if (count == 0) return;
   if (sources.size() > 1 || reduction.scaled_source >= 0 || reduction.divisor != 1) {
     const DefaultFloatingPoint modes;
-    // So few elements are faster one by one, because filling vectors takes longer. Measured.
+    // For at most kFewElements operands the scalar code is faster (measured), because filling a vector takes longer.
     if (count * sources.size() <= kFewElements) return reduce_reference(reduction, sources, destinations, count);
     HWY_DYNAMIC_DISPATCH(run_reduction)(reduction, sources, destinations, count);
     return;

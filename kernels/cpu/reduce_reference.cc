@@ -1,6 +1,6 @@
 // reduce_reference(): the reduction element by element, in plain scalar code. The SIMD targets are compared with it
-// bit for bit. It is written for readability and not for speed. It shares only the conversions of float16.h and
-// float8.h with the SIMD code, and a test checks these for every value.
+// bit for bit. It is written for readability and not for speed. It converts with the scalar functions of float16.h and
+// float8.h, which tests check for every value. The SIMD code uses only the types and constants of these two headers.
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -20,7 +20,7 @@ inline constexpr bool kIsHalf = std::is_same_v<T, Float16> || std::is_same_v<T, 
 template <class T>
 inline constexpr bool kIsFloat8 = std::is_same_v<T, Float8E4M3> || std::is_same_v<T, Float8E5M2>;
 
-// The type in which elements of T are combined.
+// The type in which elements of T are combined: float for 16-bit and 8-bit floats, otherwise T.
 template <class T>
 using Wide = std::conditional_t<kIsHalf<T> || kIsFloat8<T>, float, T>;
 

@@ -12,8 +12,8 @@ namespace tutti::kernels {
 
 namespace {
 
-// Bits of CPUID leaf 1, 7 and 0x80000001, from the manuals of the processors. Features whose registers need support
-// of the operating system are tested with __builtin_cpu_supports(), because it also checks that support.
+// Feature bits in CPUID leaves 1, 7 and 0x80000001, from the processors' manuals. AVX2 and AVX-512 have registers that
+// the operating system must save; they are tested with __builtin_cpu_supports(), which also checks that it saves them.
 constexpr unsigned kPclmul = 1u << 1, kFma = 1u << 12, kAes = 1u << 25, kF16c = 1u << 29;  // leaf 1, ECX
 constexpr unsigned kBmi = 1u << 3, kBmi2 = 1u << 8;                                        // leaf 7, EBX
 constexpr unsigned kLzcnt = 1u << 5;                                                       // leaf 0x80000001, ECX
@@ -51,7 +51,7 @@ std::int64_t supported_targets() {
 
 #else
 
-// On other architectures, reduce.cc enables only one target.
+// On other architectures, reduce.cc has code only for the target for which the whole program is compiled.
 std::int64_t supported_targets() { return HWY_STATIC_TARGET; }
 
 #endif

@@ -1,13 +1,14 @@
-// Detects the vector instructions of this machine.
+// Detects the vector instructions of this machine. src/standalone/highway.cc uses it to replace Highway's own detection
+// (hwy::SupportedTargets()), so that Tutti's shared libraries can be loaded on machines without Highway.
 #pragma once
 
 #include <cstdint>
 
 namespace tutti::kernels {
 
-// Returns the targets that this machine supports, as Highway's bits. The result always includes the target for which
-// the whole program is compiled. Of the others it includes only those that kernels/cpu/reduce.cc has code for. May
-// be called by any thread.
+// Returns the targets that this machine supports, as a set of Highway's bits (HWY_SSE4, HWY_AVX2, ...). The result
+// always includes the target for which the whole program is compiled. It includes another target only if
+// kernels/cpu/reduce.cc has code for it. May be called by any thread.
 std::int64_t supported_targets();
 
 }  // namespace tutti::kernels

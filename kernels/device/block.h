@@ -1,17 +1,18 @@
 // The shared memory of one thread block of the evaluator, how it is filled, and the faults that tests inject into
 // it.
 //
-// evaluate.h explains which threads may access what between two block barriers. The hardware does not initialise
-// shared memory.
+// evaluate.h explains which threads may access which variables between two block barriers. The hardware does not
+// initialise shared memory, so the block must set every variable before it reads it.
 //
-// The duration of a short call is the sum of those loads of global memory that must wait for each other. Each takes
-// about 0.3 to 0.8 us (an estimate from published latencies). The call itself is passed as kernel parameters. The
-// loads then are:
+// The duration of a short call is mostly that of the loads of global memory that must wait for each other. Each takes
+// about 0.3 to 0.8 us (an estimate from published latencies). The call itself is passed as kernel parameters. These
+// loads follow one after the other:
 //
 //   1  the program, all of it at once if it has at most kProgramAtOnce bytes
 //   2  links and channel state, all at once
 //   3  the input. Then the stores into the slots of the peers follow. The counter of released messages is read only if
-//      the credits that were seen last are used up, which happens once in as many messages as a connection has slots.
+//      the credits that the last read has shown are used up. With n slots per connection, that is about every n-th
+//      message.
 //
 // A longer program is read in parts: header; channel; ports and steps; links and routes.
 #pragma once
@@ -27,35 +28,38 @@
 
 namespace tutti::device {
 
-// Fault injection: tests replace this type by types in which one of these constants has another value. These are the
-// values of the correct evaluator.
+// Fault injection: tests replace this type by types in which one constant has another value, and check that they notice
+// the fault. The values here are those of the correct evaluator. Each comment describes the correct behaviour.
 struct NoFaults {
-  static constexpr bool kBarrierBeforePost = true;  // all threads have moved their data before anything is handed over
-  static constexpr bool kReleasesTail = true;       // data is visible before the counter that announces it
+  // All threads of the block have moved their data before a message is handed over or a slot is given back.
+  static constexpr bool kBarrierBeforePost = true;
+  static constexpr bool kReleasesTail = true;  // a message is visible before the counter that announces it
+  // The sender has at most as many messages under way as the connection has slots. n > 0: it sends n more.
   static constexpr std::uint64_t kExtraCredits = 0;
-  static constexpr bool kChecksBothFlags = true;  // of each LL line
-  static constexpr bool kRenewsLines = true;      // of LL, before a flag value is used again
-  static constexpr bool kOffersToUse = true;      // no window is offered in a call without messages
-  static constexpr bool kReleasesCredit = true;   // a slot has been read before it is given back
-  static constexpr bool kAcquiresTail = true;     // no message is read before the counter that announces it
+  static constexpr bool kChecksBothFlags = true;  // the receiver checks both flags of each LL line
+  static constexpr bool kRenewsLines = true;      // all LL lines of a slot are rewritten before a flag value is reused
+  static constexpr bool kOffersToUse = true;      // a slice without tiles does not offer a window
+  static constexpr bool kReleasesCredit = true;   // the data of a slot is read before the slot is given back
+  static constexpr bool kAcquiresTail = true;     // a message is read only after the counter that announces it
   static constexpr bool kDrains = true;           // a call ends only when peers have read the memory that it published
-  static constexpr bool kChecksEveryLine = true;  // of the four LL128 lines of a warp
+  static constexpr bool kChecksEveryLine = true;  // the receiver checks the flags of all four LL128 lines of a warp
 };
 
-inline constexpr std::uint32_t kProgramAtOnce = 8192;  // in bytes: 16 bytes for each of 512 threads
-// The parts of a longer program that fit into shared memory at once.
+// A program of at most this many bytes is loaded into shared memory as a whole: 16 bytes by each of 512 threads.
+inline constexpr std::uint32_t kProgramAtOnce = 8192;
+// How many steps and routes of a longer program are in shared memory at a time.
 inline constexpr std::uint32_t kStepsAtOnce = 32;
 inline constexpr std::uint32_t kRoutesAtOnce = 128;
 
-// How the value of one entry of the current step is delivered.
+// How the current step passes its value to one receiver. There is one Delivery for each send of the step.
 struct Delivery {
   Carrier carrier;
-  std::uint64_t bytes_offset;  // for kPublished: from the start of the window
-  std::uint32_t window;
+  std::uint64_t bytes_offset;  // for kPublished: offset of the value from the start of the window, in bytes
+  std::uint32_t window;        // for kPublished: the window of this rank that contains the value; else kNoWindow
   std::uint32_t unused;
 };
 
-// The context of the block: its slice of the call, and the memory of that slice.
+// The part of the call that this block works on: its slice, and the memory of that slice.
 struct SliceContext {
   ChannelState* channels;
   std::byte* scratch;
@@ -65,7 +69,7 @@ struct SliceContext {
   std::uint32_t slices;
 };
 
-// The range of steps and routes of a longer program that is in shared memory.
+// The range of steps and routes that is in shared memory, if the program is longer than kProgramAtOnce. All 0: none.
 struct Fetched {
   std::uint32_t first_step;
   std::uint32_t steps;
@@ -87,20 +91,24 @@ struct Shared {
   PackedStep steps[kStepsAtOnce];
   Route routes[kRoutesAtOnce];
   const std::byte* sources[kMaxReceives + 1];
-  std::byte* destinations[kMaxSends + 1];  // the sink, then the sends
+  std::byte* destinations[kMaxSends + 1];  // the sink of the step (null: no sink), then the sends
   Stream source_streams[kMaxReceives + 1];
   Stream destination_streams[kMaxSends + 1];
   std::uint64_t received_bytes[kMaxReceives];
-  Delivery deliveries[kMaxReceives + kMaxSends];  // indexed by entry, so that only the thread of the entry uses it
-  std::uint32_t delivered;                        // 1: the only operand of the step is already in the sink
-  // Two variables are needed, because a thread may already be in the next part before the others have read the
-  // result of this part.
-  std::uint32_t prepared;  // the Outcome of a thread that could not continue, else kContinue
+  // Indexed by entry of the step; only the elements of sends are used. Only the thread of an entry uses its element.
+  Delivery deliveries[kMaxReceives + kMaxSends];
+  // 1: the peer has delivered the step's only received message directly into the sink, so it must not be copied.
+  std::uint32_t delivered;
+  // The Outcome of a thread that could not continue in `prepare` or in `move`; otherwise kContinue. There is one
+  // variable for each of the two parts, because a thread may already be in the next part before the other threads have
+  // read the outcome of this part.
+  std::uint32_t prepared;
   std::uint32_t moved;
   std::uint32_t channel_index;
 };
 
-// Copies one word with plain accesses, which is safe because no other thread uses it while the kernel runs.
+// Copies the word at offset `at` (in bytes) with plain accesses. They suffice, because no other block, rank or host
+// thread writes the word while the kernel runs.
 template <class Word>
 TUTTI_DEVICE void copy_word(void* to, const void* from, std::uint64_t at) {
   auto* word = static_cast<unsigned char*>(to) + at;
@@ -122,12 +130,13 @@ TUTTI_DEVICE std::byte* slot_of(const Link& link) {
   return link.slots + (link.number & link.slot_mask) * link.slot_bytes;
 }
 
-// All connections of a communicator have slots of the same size.
+// The size of the slots of the channel's connections, in bytes; 0 if the channel has none. All connections of a
+// communicator that use the same protocol have slots of the same size.
 TUTTI_DEVICE std::uint64_t slot_bytes_of(const Shared& shared) {
   return shared.channel.port_count == 0 ? 0 : shared.links[0].slot_bytes;
 }
 
-// The number of messages that have arrived so far.
+// The number of messages that have arrived on the connection so far. `link` must be its receiving end.
 template <class Faults>
 TUTTI_DEVICE std::uint64_t tail_of(const Link& link) {
   const std::uint64_t* tail = &link.own->counter;
@@ -145,8 +154,8 @@ TUTTI_DEVICE void read_envelope(const Link& link, Envelope& envelope) {
 
 TUTTI_DEVICE std::byte* at_address(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
 
-// Loads the links and the channel state. They are not contiguous in memory, so each thread loads words of its own,
-// and no load waits for another.
+// Loads the channel's links and its state into shared memory. They are not contiguous in global memory, so each thread
+// finds the addresses of its own 16-byte words, and no load waits for another.
 TUTTI_DEVICE void load_links(Shared& shared, const ProgramHeader& program, const Call& call,
                              const BlockAssignment& assignment, const PackedChannel& channel) {
   constexpr auto kLinkBytes = static_cast<std::uint32_t>(sizeof(Link));
@@ -164,9 +173,9 @@ TUTTI_DEVICE void load_links(Shared& shared, const ProgramHeader& program, const
   }
 }
 
-// Called by all threads. Loads everything that the block executes into `shared`; of the calls of the launch, only
-// its own. Returns the program. Returns null, and has no other effect, if the call of this block has no such
-// channel.
+// Called by all threads of the block. Loads the block's own call, channel, links and state into `shared`, and the
+// program if it is short enough. Returns the program, in shared or in global memory. Returns null if the program of the
+// call has fewer channels than the launch, so that this block has nothing to run.
 TUTTI_DEVICE const ProgramHeader* load_block(Shared& shared, const Launch& launch) {
   const BlockAssignment assignment = assignment_of(launch, port::block());
   const Call& call = call_of(launch, assignment.call);
@@ -201,13 +210,13 @@ TUTTI_DEVICE const ProgramHeader* load_block(Shared& shared, const Launch& launc
   return program;
 }
 
-// True if the other end of the link has mapped that window of this rank.
+// True if the rank at the other end of the link has mapped the window `window` of this rank.
 TUTTI_DEVICE bool shares(const Link& link, std::uint32_t window) {
   return link.windows != nullptr && window != kNoWindow && window >= link.first_window;
 }
 
-// True if the peer has offered its output for this call. In most calls it has not, because the output is not
-// registered. A relaxed load detects that without the cost of an acquire.
+// True if the peer has offered its output in this call, so that this rank may write into it. In most calls the peer has
+// not, because its output is not registered. A relaxed load detects this without the cost of an acquire.
 TUTTI_DEVICE bool offered(const Link& link) {
   const std::uint64_t* number = &link.own->offer_number;
   return port::load_relaxed(number) == link.call_begin + 1 && port::load_acquire(number) == link.call_begin + 1;

@@ -4,18 +4,20 @@
 //
 // Each type is written by the following side, and is in this memory:
 //
-//   Link          This rank's end of a connection. The host writes the constants, and the block that runs the channel
-//                 writes the counters. In this rank's memory.
-//   Mailbox       Written by the other end: its progress, and the location of its output. In this rank's memory, so
-//                 that waiting does not read memory of another GPU.
-//   Envelope      For kSimple: describes the message in a slot. Written by the sender, in the receiver's memory.
+//   Link          This rank's end of a connection. The host writes the addresses and sizes, and the block that runs the
+//                 channel writes the counters. In this rank's memory.
+//   Mailbox       Written by the rank at the other end of the connection: its progress, and the location of its output.
+//                 In this rank's memory, so that waiting does not read memory of another GPU.
+//   Envelope      Only for Protocol::kSimple: describes the message in a slot. Written by the sender, in the receiver's
+//                 memory.
 //   ChannelState  The position of a channel. In this rank's memory.
 //   RankStatus    The abort flag, written by the host, and the first failure, written by the device. In pinned memory
 //                 or in device memory.
 //
-// The number of a message counts all messages of its connection. It identifies the call as well: both ends have the
-// same number when a call begins. So the number of the call is not an argument, and a captured launch can be
-// replayed. Links belong to the communicator, whichever plans use them. Channel states belong to one plan.
+// The messages of a connection are numbered from 0 over all calls. These numbers also identify the call, because both
+// ends of the connection have the same number when a call begins. So a launch needs no call number as an argument, and
+// a launch that was captured in a CUDA graph can be replayed. Links belong to the communicator and are used by all its
+// plans. Channel states belong to one plan.
 //
 // A plan has one to four channels per rank, but a GPU can run many more blocks. So a call is run by `slices` copies
 // of the channels of the plan: slice s runs the tiles s, s + slices, s + 2 * slices ..., with its own connections,
@@ -34,16 +36,19 @@ namespace tutti::device {
 inline constexpr std::uint64_t kForever = ~std::uint64_t{0};
 inline constexpr std::uint32_t kNoWindow = ~std::uint32_t{0};
 inline constexpr std::uint64_t kNoWindowBase = ~std::uint64_t{0};  // in Link::windows: the window is not mapped here
-inline constexpr std::size_t kLineBytes = 128;                     // no two sides write into the same cache line
+// Alignment of memory that ranks share, so that never two ranks write into the same cache line.
+inline constexpr std::size_t kLineBytes = 128;
 
 struct alignas(kLineBytes) Mailbox {
-  // At a sending end: messages that the peer has released. At a receiving end: messages that the peer has posted.
+  // In the mailbox of a sending end: the number of messages whose slots the receiver has given back. In the mailbox of
+  // a receiving end: the number of messages that the sender has posted (only with Protocol::kSimple).
   std::uint64_t counter = 0;
-  // At a sending end: 1 + the number of the first message of the call in which this rank may write to the peer's
-  // output. The store to offer_number publishes the two variables below.
+  // In the mailbox of a sending end: the receiver offers that this rank writes into its output, in the call whose first
+  // message on this connection has the number offer_number - 1. The peer writes the two variables below first, and then
+  // offer_number with a release store.
   std::uint64_t offer_number = 0;
-  std::uint64_t offer_window = 0;  // index into Link::windows
-  std::uint64_t offer_offset = 0;  // in bytes
+  std::uint64_t offer_window = 0;  // the window that contains the peer's output: index into Link::windows
+  std::uint64_t offer_offset = 0;  // start of the output, in bytes from the start of the window
   std::uint64_t unused[12] = {};
 };
 static_assert(sizeof(Mailbox) == kLineBytes);
@@ -53,50 +58,56 @@ struct alignas(16) Envelope {
   std::uint32_t digest = 0;  // digest of the call's tag
   Carrier carrier = Carrier::kSlot;
   std::uint8_t unused_bytes[3] = {};
-  std::uint32_t window = kNoWindow;  // of kPublished: index into the receiver's Link::windows
+  std::uint32_t window = kNoWindow;  // for Carrier::kPublished: index into the receiver's Link::windows
   std::uint32_t unused = 0;
   std::uint64_t offset = 0;
 };
 static_assert(sizeof(Envelope) == 32);
 
-// All addresses are valid on the device of this rank.
+// This rank's end of a connection. All addresses are valid on the GPU of this rank.
 struct alignas(16) Link {
-  std::uint64_t number = 0;      // messages sent or received so far
+  std::uint64_t number = 0;      // number of messages that this end has sent or received so far
   std::uint64_t call_begin = 0;  // value of `number` when the current call began
   Mailbox* own = nullptr;        // the mailbox of this end, in this rank's memory
   Mailbox* peer = nullptr;       // the mailbox of the other end
-  // In the receiver's memory, like the envelopes; aligned to kLineBytes.
+  // Slots and envelopes are in the receiver's memory. Slots are aligned to kLineBytes.
   std::byte* slots = nullptr;
   Envelope* envelopes = nullptr;
   // A table with one entry per window: the address at which the peer's registered memory begins, or kNoWindowBase. The
   // host may change the table at any time. If it closes a window during a call that uses the window, the call fails.
   // The pointer is null if the connection has no table.
   const std::uint64_t* windows = nullptr;
-  std::uint64_t slot_bytes = 0;    // a multiple of kLineBytes
-  std::uint32_t slot_mask = 0;     // slots - 1; the number of slots is a power of two
-  std::uint32_t published = 0;     // 1: the peer reads a message of the current call in this rank's memory
-  std::uint64_t released = 0;      // at a sending end: the value of own->counter when it was last read
-  std::uint32_t first_window = 0;  // neither end has mapped windows of the other with lower numbers
+  std::uint64_t slot_bytes = 0;  // a multiple of kLineBytes
+  std::uint32_t slot_mask = 0;   // slots - 1; the number of slots is a power of two
+  // At a sending end. 1: in the current call this rank has published a message, which the peer reads in this rank's
+  // memory. So the call must not end before the peer has released it.
+  std::uint32_t published = 0;
+  std::uint64_t released = 0;  // at a sending end: the value of own->counter when it was last read
+  // Windows with lower numbers are not mapped on this connection. 0: window 0 stands for all memory of the peer, which
+  // this GPU can access at the same addresses. 1: it cannot, and only registered windows are mapped.
+  std::uint32_t first_window = 0;
   std::uint32_t unused = 0;
 };
 static_assert(sizeof(Link) == 96);
 
 struct alignas(16) ChannelState {
-  std::uint64_t progress = 0;  // epoch and position; see position_word()
-  std::uint64_t epoch = 0;     // number of completed calls
-  std::uint64_t tile = 0;      // tile of the next step, if `running`
+  std::uint64_t progress = 0;  // for other channels of the rank: how far this channel has run; see position_word()
+  std::uint64_t epoch = 0;     // number of calls of the plan that this channel has completed
+  std::uint64_t tile = 0;      // if `running`: the tile of the next step, counted within the slice
   std::uint32_t step = 0;
-  std::uint32_t running = 0;  // 1: a call has begun and has not ended
+  std::uint32_t running = 0;  // 1: a call has begun and has not ended; another launch may resume it
 };
 static_assert(sizeof(ChannelState) == 32);
 
-// The value that a channel publishes to the other channels of its rank: the call, and the number of steps that have
-// run in it. A call has at most 2^48 steps. Epochs are compared modulo 2^16, so they may differ by less than 2^15.
+// The value that a channel publishes to the other channels of its rank: the epoch of the call in the upper 16 bits, and
+// the number of steps that have run in this call in the lower 48 bits. Epochs are compared modulo 2^16, so two epochs
+// that are compared must differ by less than 2^15.
 inline constexpr int kPositionBits = 48;
 TUTTI_HOST_DEVICE constexpr std::uint64_t position_word(std::uint64_t epoch, std::uint64_t steps) {
   return epoch << kPositionBits | steps;
 }
-// True if `word` has reached `steps` steps of call `epoch`.
+// True if a channel whose position_word() is `word` has run at least `steps` steps of the call `epoch`, or is in a
+// later call.
 TUTTI_HOST_DEVICE constexpr bool has_reached(std::uint64_t word, std::uint64_t epoch, std::uint64_t steps) {
   return static_cast<std::int64_t>(word - position_word(epoch, steps)) >= 0;
 }
@@ -107,8 +118,9 @@ enum class Failure : std::uint8_t {
   kTimedOut = 2,
   kMismatch = 3,  // the message of the peer belongs to another call
   kCorrupt = 4,   // the message of the peer has a length or a carrier that the step does not allow
-  kMisused = 5,   // a call was started before the last one had ended, or there are too few slots
-  kClosed = 6,    // the message of the peer is in a window that this rank does not have any more
+  kMisused =
+      5,        // a call was started before the last one had ended, or connections have fewer slots than the plan needs
+  kClosed = 6,  // the message of the peer is in a window of the peer that is no longer mapped on this rank
 };
 
 // The first failure of a rank, packed into a 64-bit word.
@@ -129,11 +141,11 @@ struct FailureWord {
 };
 
 struct alignas(kLineBytes) RankStatus {
-  std::uint64_t abort = 0;    // not 0: every wait ends
+  std::uint64_t abort = 0;    // if it is not 0, every wait of this rank ends; written by the host
   std::uint64_t failure = 0;  // a FailureWord; if it is not 0, every wait of this rank ends
 };
 
-// How elements are combined; see Reduction in kernels/cpu/reduce.h.
+// How elements are combined. The fields have the meaning of those of Reduction in kernels/cpu/reduce.h.
 struct Arithmetic {
   DataType type = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
@@ -146,8 +158,8 @@ struct Arithmetic {
 };
 static_assert(sizeof(Arithmetic) == 32);
 
-// The index of a Link in Call::links. All ranks number connections in the same way: the connections of a pair of
-// ranks are numbered by slice and lane (connection_number()).
+// These two functions give the index of a Link in Call::links. A pair of ranks has one connection in each direction for
+// every slice and lane. All ranks number these connections in the same way.
 TUTTI_HOST_DEVICE constexpr std::uint32_t connection_number(std::uint32_t slice, std::uint32_t lanes,
                                                             std::uint32_t lane) {
   return slice * lanes + lane;
@@ -163,11 +175,11 @@ TUTTI_HOST_DEVICE constexpr std::uint64_t tiles_of_slice(std::uint64_t tiles, st
   return tiles > slice ? (tiles - slice - 1) / slices + 1 : 0;
 }
 
-// The part of one rank in one collective call. In `arithmetic`, scaled_source is -1 and divisor is 1, because `op`,
-// the program and `rank_count` determine what a step scales or divides.
+// One rank's part of one collective call. In `arithmetic`, scaled_source is -1 and divisor is 1. The evaluator sets
+// both for each step, from the op, the step and the program's rank_count.
 struct alignas(16) Call {
   const ProgramHeader* program = nullptr;
-  // Index: slice * program->channel_count + channel. Used by this plan only.
+  // Index: slice * program->channel_count + channel. Only calls of the same plan use these states.
   ChannelState* channels = nullptr;
   // Index: link_index(). Only the links of the program's ports are used.
   Link* links = nullptr;
@@ -176,39 +188,41 @@ struct alignas(16) Call {
   std::byte* output = nullptr;
   // scratch_chunks * max_chunk_count elements for each slice, one slice after the other; aligned to 16 bytes.
   std::byte* scratch = nullptr;
-  // Index: slice * scratch_chunks + chunk. The length of the value in that chunk of scratch.
+  // Index: slice * scratch_chunks + chunk. The length of the value in this chunk of scratch, in bytes.
   std::uint64_t* scratch_bytes = nullptr;
   Geometry geometry;
   Arithmetic arithmetic;
   std::uint64_t input_offset = 0;   // in bytes from the start of input_window
   std::uint64_t output_offset = 0;  // in bytes from the start of output_window
   std::uint32_t input_window = kNoWindow;
-  std::uint32_t output_window = kNoWindow;  // kNoWindow also if peers must not write to this rank's output
+  // kNoWindow: the output is not registered, or peers must not write into it.
+  std::uint32_t output_window = kNoWindow;
   std::uint32_t in_place = 0;
   std::uint32_t digest = 0;  // digest of the call's tag; the same on all ranks
-  // Length of the whole program. 0: unknown, so the program is read from global memory.
+  // Length of the whole program. 0: unknown, so the program is not copied into shared memory as a whole.
   std::uint64_t program_bytes = 0;
-  std::uint64_t least_published_bytes = 0;  // shorter values are copied instead of being read in place
-  // How long a wait may last before the block stops, to be resumed by another launch. 0: never wait.
+  std::uint64_t least_published_bytes = 0;  // shorter values are copied into a slot instead of being published
+  // How long a wait of a block may last before the block stops, so that another launch can resume it. 0: a block that
+  // would have to wait stops at once. kForever: it never stops.
   std::uint64_t stop_after_ns = kForever;
   std::uint64_t timeout_ns = kForever;  // how long a wait may last before the call fails
 };
 static_assert(sizeof(Call) % 16 == 0);
 
 inline constexpr std::uint32_t kInlineCalls = 8;
-inline constexpr std::size_t kLaunchBytes = 4096 - 64;  // limit for kernel parameters, minus space for the driver
+inline constexpr std::size_t kLaunchBytes = 4096 - 64;  // CUDA's limit for kernel parameters, minus 64 bytes in reserve
 
 // One launch: the calls of one rank, or of several ranks that share the GPU. Blocks of one launch wait for each
 // other, so all of them must fit on the device at once, unless all calls have stop_after_ns 0.
 struct Launch {
   Call inline_calls[kInlineCalls];  // used if `calls` is null
-  const Call* calls = nullptr;      // call_count calls, in memory that the device can read
-  std::uint32_t call_count = 0;     // at most kInlineCalls if `calls` is null
-  std::uint32_t slices = 1;         // for every call
-  std::uint32_t channels = 1;       // the maximum of channel_count of the calls' programs
-  // 1: continue where the blocks of an earlier launch have stopped, and begin no call.
+  const Call* calls = nullptr;   // null: inline_calls; otherwise call_count calls, in memory that the device can read
+  std::uint32_t call_count = 0;  // at most kInlineCalls if `calls` is null
+  std::uint32_t slices = 1;      // number of slices of each call
+  std::uint32_t channels = 1;    // the maximum of channel_count of the calls' programs
+  // 0: begin the calls. 1: continue the blocks of an earlier launch that have stopped; all other blocks do nothing.
   std::uint32_t resume = 0;
-  // 1: no launch will resume this one, so a block that would stop fails with kTimedOut instead.
+  // 1: no launch will resume this one, so a block that would stop fails with Failure::kTimedOut instead.
   std::uint32_t last = 0;
 };
 static_assert(sizeof(Launch) <= kLaunchBytes);
@@ -218,7 +232,8 @@ TUTTI_HOST_DEVICE constexpr std::uint32_t blocks_of(const Launch& launch) {
   return launch.call_count * launch.slices * launch.channels;
 }
 
-// What one block runs. The block does nothing if the program of its call has no such channel.
+// The call, slice and channel that one block runs. The block does nothing if the program of its call does not have this
+// channel.
 struct BlockAssignment {
   std::uint32_t call = 0;
   std::uint32_t slice = 0;

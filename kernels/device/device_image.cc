@@ -1,5 +1,5 @@
-// device_image(): the fatbin that CMakeLists.txt builds. The assembler puts it into the read-only data of the
-// library.
+// device_image(): the fatbin that nvcc makes from entry.cu (see CMakeLists.txt). The .incbin directive below puts the
+// file into the read-only data of the library.
 #include "kernels/device/device_image.h"
 
 #if defined(TUTTI_DEVICE_IMAGE)

@@ -7,11 +7,11 @@
 
 namespace tutti::kernels {
 
-// Empty in a build without nvcc.
+// The image. Empty if the library was built without device code (TUTTI_CUDA=OFF, or no usable nvcc).
 std::span<const std::byte> device_image();
 
-// The architectures that the image contains; 90 means compute capability 9.0. In ascending order; the last one is
-// also present as PTX. Empty if the image is empty.
+// The architectures for which the image contains machine code, in ascending order; 90 means compute capability 9.0. For
+// the last one the image also contains PTX, which the driver compiles for later GPUs. Empty if the image is empty.
 std::span<const int> device_architectures();
 
 }  // namespace tutti::kernels

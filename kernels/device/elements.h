@@ -2,8 +2,8 @@
 // NaN and wrapping, with identical bits. To add a type, add its struct here, its case in with_element(), and its size
 // in element_log2_of().
 //
-// An element type has Bits, its form in memory, and Value, the type in which values are combined. A Word is the unit
-// of one memory access (16 bytes, 8 bytes, or one element). An Accumulator contains the values of one word.
+// An element type has the members Bits, its form in memory, and Value, the type in which values are combined. A Word is
+// the unit of one memory access (16 bytes, 8 bytes, or one element). An Accumulator contains the values of one Word.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,8 @@ TUTTI_DEVICE double quieted(double value) {
   return is_nan(value) ? bits_as<double>(bits_as<std::uint64_t>(value) | kDoubleQuietBit) : value;
 }
 
-// For signed and unsigned integers. Rules contains the operations that differ.
+// For signed and unsigned integers alike; B is the unsigned type. Rules contains the operations in which signed and
+// unsigned integers differ.
 template <class B>
 struct Integer {
   using Bits = B;
@@ -82,7 +83,8 @@ struct Float16 {
     if (is_nan(value)) return static_cast<Bits>((bits & 0x80000000u) >> 16 | 0x7E00u | (bits >> 13 & 0x3FFu));
     return port::float_to_half(value);
   }
-  // For sums: every NaN is stored as the canonical one.
+  // For sums, which need not keep the bits of a NaN: widen_number() may return any NaN for a NaN, and narrow_sum()
+  // stores every NaN as the canonical one.
   TUTTI_DEVICE static Value widen_number(Bits bits) { return port::half_to_float(bits); }
   TUTTI_DEVICE static Bits narrow_sum(Value value) {
     return is_nan(value) ? Bits{0x7E00u} : port::float_to_half(value);
@@ -99,7 +101,7 @@ struct Bfloat16 {
     if (is_nan(value)) return static_cast<Bits>((bits | kFloatQuietBit) >> 16);
     return static_cast<Bits>((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);  // round to nearest even
   }
-  // For sums: every NaN is stored as the canonical one, which rounding does not change.
+  // For sums: narrow_sum() stores every NaN as the canonical one. The addition that rounds does not change this NaN.
   TUTTI_DEVICE static Value widen_number(Bits bits) { return bits_as<float>(static_cast<std::uint32_t>(bits) << 16); }
   TUTTI_DEVICE static Bits narrow_sum(Value value) {
     const auto bits = bits_as<std::uint32_t>(canonicalized(value));
@@ -107,7 +109,8 @@ struct Bfloat16 {
   }
 };
 
-// Infinities that result from arithmetic, or that min and max select, become the largest finite value; see float8.h.
+// narrow() returns the largest finite value of the same sign for an infinity, also if min or max has selected the
+// infinity; see kernels/float8.h.
 template <class Format>
 struct Float8 {
   using Bits = std::uint8_t;
@@ -146,8 +149,8 @@ struct Rules {
   bool divides;
   std::int32_t scaled_source;
   std::uint32_t divisor;
-  // For integers: XOR with `bias` turns the comparison of a signed type into an unsigned comparison. 0 for unsigned
-  // types.
+  // For signed integers: the sign bit. After an XOR of both values with it, an unsigned comparison gives the result of
+  // the signed comparison. 0 for all other types.
   typename E::Bits bias;
   Value scale;
 
@@ -207,7 +210,7 @@ template <class E, class Word>
 class Accumulator {
  public:
   using Bits = typename E::Bits;
-  // the NOLINT is correct because Word is not a pointer
+  // Number of elements in one Word.
   static constexpr unsigned kLanes = sizeof(Word) / sizeof(Bits);
 
   TUTTI_DEVICE void begin(const Rules<E>& rules, const Word& word, bool scaled) { load(rules, word, scaled, values_); }
@@ -267,8 +270,9 @@ class Accumulator {
   typename E::Value values_[kLanes];
 };
 
-// How the words of a sum are unpacked into values and packed again: one Unit of memory at a time, with one or two
-// values. NaNs need no care here, because a sum is made canonical at its end.
+// Unpacks the words of a sum into values and packs them again, one Unit of memory at a time. A Unit has one value, or
+// two values of 8-bit floats. widen() need not keep the bits of a NaN, because narrow() stores every NaN of a sum as
+// the canonical one.
 template <class E>
 struct Units {
   using Unit = typename E::Bits;
@@ -296,8 +300,8 @@ struct Units<Float8<Format>> {
   TUTTI_DEVICE static Unit narrow(const float* values) { return Conversion::narrow(values[0], values[1]); }
 };
 
-// The sum of at least two words of 16 bytes of floating-point values. Gives the same bits as Accumulator, in fewer
-// instructions.
+// The sum of at least two sources, for one word of 16 bytes with floating-point values. Gives the same bits as an
+// Accumulator that adds, in fewer instructions.
 template <class E>
 class Sum {
  public:
@@ -353,7 +357,8 @@ TUTTI_DEVICE void with_element(DataType type, Body body) {
   }
 }
 
-// The same, but depends only on the size of an element, for values that are only moved.
+// Calls body(Bits{}), where Bits is the unsigned integer of 1 << element_log2 bytes. For values that are only copied,
+// so that the code depends only on the size of an element.
 template <class Body>
 TUTTI_DEVICE void with_bits(std::uint32_t element_log2, Body body) {
   switch (element_log2) {

@@ -1,8 +1,8 @@
 // The kernels of the library, under the names by which the driver finds them. Only nvcc compiles this file, into the
 // fatbin that device_image() returns. The bodies are in the headers, which the tests run without a GPU.
 //
-// Blocks are one-dimensional, and their length is a multiple of 32 threads. The evaluator's blocks wait for each
-// other, so all blocks of a launch must be on the device at once.
+// Blocks are one-dimensional, and have a multiple of 32 threads, at most 512. The evaluator's blocks wait for each
+// other, so all blocks of a launch must be resident on the GPU at the same time, unless Call::stop_after_ns is 0.
 #include "kernels/device/evaluate.h"
 #include "kernels/device/plain.h"
 
@@ -11,7 +11,8 @@ using tutti::device::Launch;
 using tutti::device::PlainWork;
 using tutti::device::Protocol;
 
-// With more threads, a thread would have too few registers for the unrolled loops.
+// At most 512 threads per block, because with more threads each of them would have too few registers for the unrolled
+// loops of reduce.h.
 #define TUTTI_KERNEL extern "C" __global__ void __launch_bounds__(512, 1)
 
 TUTTI_KERNEL tutti_evaluate_simple(const __grid_constant__ Launch launch) {
@@ -24,7 +25,7 @@ TUTTI_KERNEL tutti_evaluate_ll128(const __grid_constant__ Launch launch) {
   tutti::device::evaluate<Protocol::kLl128>(launch);
 }
 
-// For benchmarks and tests.
+// Only benchmarks and tests launch the kernels below; see plain.h. tutti_empty does nothing, to measure a launch.
 TUTTI_KERNEL tutti_reduce(const __grid_constant__ PlainWork work) { tutti::device::reduce_plain(work); }
 TUTTI_KERNEL tutti_copy(const __grid_constant__ CopyWork work) { tutti::device::copy(work); }
 TUTTI_KERNEL tutti_empty() {}

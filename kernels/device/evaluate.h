@@ -1,16 +1,16 @@
 // The device evaluator: one thread block runs one slice of one channel of a rank's packed plan, tile by tile and step
-// by step. For the same plan and slot size, it gives the same bits as the evaluator of the host (executor/bytes.h).
+// by step. For the same plan and slot size, it gives the same bits as the host (executor/plan_execution.h).
 //
 // A step has three parts, between block barriers:
 //
 //   prepare   One thread handles each entry of the step (operand, send, wait for another channel): it waits for the
-//             message or the credit and finds the address. A block may stop only here, because no data has been moved.
+//             message or the credit and finds the address. A block may stop here, because it has moved no data yet.
 //   move      All threads move data from operands to destinations.
 //   post      The threads of `prepare` give slots back and hand messages over.
 //
-// With LL and LL128, `move` waits for data, too. It never stops there. Headers are written first, so a block that
-// has seen all headers of a step waits only for blocks that are running and have completed their own `prepare`.
-// Limits: kMaxPorts, kMaxReceives, kMaxSends, kMaxAfters (program.h), and for waits Call::stop_after_ns and timeout_ns.
+// To stop (Outcome::kStopped) is to save the position and exit, so that another launch resumes the block. A block may
+// also stop in drain(). With LL and LL128, `move` waits for data, too, but never stops. Headers are written first, so a
+// block that has seen all headers of a step waits only for blocks that have completed `prepare`.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +44,7 @@ class Evaluator {
 
   // --- begin and end -------------------------------------------------------
 
-  // Two separate loops, because a function that one of them calls would cost the other registers; see reduce_sums().
+  // There is a separate loop for sums, because calls in the other loop would cost it registers; see reduce_sums().
   enum class Moves { kSums, kAny };
 
   template <Moves kMoves>
@@ -58,14 +58,14 @@ class Evaluator {
     return true;
   }
 
-  // Returns false if there is nothing to run.
+  // Returns false if the block has nothing to run, or must not run because the last call has not ended.
   TUTTI_DEVICE_APART bool start(const Launch& launch) {
     last_ = launch.last != 0;
     program_ = load_block(shared_, launch);
     return program_ != nullptr && begin(launch.resume != 0);
   }
 
-  // `on`: all steps have run.
+  // Saves the state of the channel. `on` is true if all steps have run, and false if the block stops or has failed.
   TUTTI_DEVICE_APART void finish(bool on) {
     if (on) {
       if constexpr (Faults::kDrains) drain();
@@ -75,7 +75,7 @@ class Evaluator {
     save({position_word(epoch_ + 1, 0), epoch_ + 1, 0, 0, 0});
   }
 
-  // Data in shared memory is loaded at each use, because a copy in a register is missing in the loops of a step.
+  // Reads the port from shared memory at each use, because a copy would occupy registers that the loops of `move` need.
   TUTTI_DEVICE const PackedPort& port_at(std::uint32_t p) const {
     return array_at<PackedPort>(program_, program_->ports_at)[shared_.channel.first_port + p];
   }
@@ -110,7 +110,7 @@ class Evaluator {
     return true;
   }
 
-  // Waits until peers have read the messages that are in this rank's memory.
+  // Waits until the peers have read all messages of this call that were published in this rank's memory.
   TUTTI_DEVICE void drain() {
     for (std::uint32_t p = port::thread(); p < shared_.channel.port_count; p += port::threads()) {
       const Link& link = shared_.links[p];
@@ -135,7 +135,7 @@ class Evaluator {
     port::store(&to.tile, state.tile);
     port::store(&to.step, state.step);
     port::store(&to.running, state.running);
-    // If no channel of this rank reads it, the store need not wait until all earlier writes are visible.
+    // If no other channel of this rank reads `progress`, the store need not wait until earlier writes are visible.
     if (shared_.channel.watched != 0)
       port::store_release(&to.progress, state.progress);
     else
@@ -157,7 +157,7 @@ class Evaluator {
     port::store_together(&verdict, static_cast<std::uint32_t>(Outcome::kFailed));
   }
 
-  // The outcome of a failed wait becomes the result of the block for this part of the step.
+  // Stores the outcome of a failed wait in `verdict` (`prepared` or `moved`). Also reports a time-out or an abort.
   TUTTI_DEVICE void give_up(Outcome outcome, std::uint32_t peer, std::uint32_t& verdict) {
     const bool never_resumed = outcome == Outcome::kStopped && last_;
     if (outcome == Outcome::kTimedOut || never_resumed) return fail(Failure::kTimedOut, peer, verdict);
@@ -167,7 +167,7 @@ class Evaluator {
 
   // --- one step --------------------------------------------------------------
 
-  // Here and below, false means that the block stops because of the outcome in `prepared` or `moved`.
+  // prepare_step() and post_step() return false if the block must not continue; `prepared` or `moved` has the reason.
   TUTTI_DEVICE_APART bool prepare_step() {
     step_ = fetched_step();
     const std::uint32_t entries = entry_count();
@@ -319,7 +319,7 @@ class Evaluator {
     }
   }
 
-  // How the value is delivered, by the rules of plan/windows.h. `to` is set to the address of a pushed value.
+  // How the value is passed on, by the rules of plan/windows.h. Sets `to` to the address in the peer if kDelivered.
   TUTTI_DEVICE Delivery delivery_of(std::uint32_t entry, const Link& link, std::byte*& to) {
     if (link.windows == nullptr) return {Carrier::kSlot, 0, kNoWindow, 0};
     const Route route = route_of(entry);
@@ -379,8 +379,7 @@ class Evaluator {
     return (space == Space::kInput ? const_cast<std::byte*>(call_.input) : call_.output) + offset;
   }
 
-  // Length of the step's value: that of its part of input or output, or of the value in scratch, or of the received
-  // message that it passes on.
+  // The step's length in bytes: of the source; without one, of the sink in the output; else, of the received message.
   TUTTI_DEVICE std::uint64_t value_bytes() const {
     if (step_->source == Space::kScratch) return port::load(&shared_.part.scratch_bytes[step_->source_chunk]);
     if (step_->source != Space::kNone) return range(step_->source, step_->source_chunk).count << element_log2();
@@ -396,8 +395,8 @@ class Evaluator {
     return call_.arithmetic.op == ReduceOp::kAvg && step_->completes != 0 ? program_->rank_count : 1;
   }
 
-  // Called by the thread of the entry, before the data is moved. Refuses a message whose length differs from that of
-  // the step's value, and writes the header of an LL or LL128 message that is sent.
+  // Called by the thread of the entry, before data is moved. For a receive: reports a failure if the message is not
+  // `bytes` long. For a send: writes the header (LL and LL128), or notes in the link that the message is published.
   TUTTI_DEVICE void announce(std::uint32_t entry, std::uint64_t bytes) {
     if (entry < step_->receive_count) {
       if (shared_.received_bytes[entry] != bytes)
@@ -453,11 +452,11 @@ class Evaluator {
     }
   }
 
-  // Called by the thread of the entry, after all threads have moved their data.
+  // Called by the thread of the entry, after all threads have moved their data: gives a slot back, or sends a message.
   TUTTI_DEVICE void post(std::uint32_t entry, std::uint64_t bytes) {
     Link& link = link_of(entry);
     if (entry < step_->receive_count) {
-      // With lines, a thread whose loads have found the flags has the data. A fence would cost more than they do.
+      // With LL and LL128, all loads of data have completed, because their flags were checked. So no fence is needed.
       if constexpr (kSimple && Faults::kReleasesCredit)
         port::store_release(&link.peer->counter, link.number);
       else
@@ -490,7 +489,7 @@ class Evaluator {
   bool last_ = false;
 };
 
-// The body of a kernel. threads() must be a multiple of 32.
+// The body of a kernel. Called by all threads of a block, whose number must be a multiple of 32.
 template <Protocol kProtocol, class Faults = NoFaults>
 TUTTI_DEVICE void evaluate(const Launch& launch) {
   TUTTI_SHARED(Shared, shared);

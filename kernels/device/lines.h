@@ -6,11 +6,13 @@
 // follows:
 //
 //   LL     Lines of 16 bytes: 4 bytes of data, the flag, 4 bytes of data, the flag. Each 8 bytes are written as one.
-//   LL128  Lines of 128 bytes: 120 bytes of data and 8 bytes of flag, written as one by 8 neighbouring lanes.
+//   LL128  Lines of 128 bytes: 120 bytes of data and 8 bytes of flag, written as one by 8 neighbouring threads of a
+//          warp.
 //
-// The flag is 1 + the number of the message. The flag of LL has only 32 bits, so its values repeat. A line must not
-// still contain an old flag when that value is used again. Therefore the sender writes every line of a slot at the
-// first use of the slot, and then once in 2^kRenewLog2 uses.
+// The flag is 1 + the number of the message. The flag of LL has only 32 bits, so its values repeat after 2^32 messages.
+// When a value is used again, no line may still contain it from its previous use. Therefore the sender writes every
+// line of a slot, also those that the message does not need, at the first use of the slot and then once in
+// 2^kRenewLog2 uses.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +24,16 @@
 
 namespace tutti::device {
 
-// 2^20 uses of at most 2^11 slots are 2^31 messages, which is half of the flag values.
+// A slot is rewritten after 2^20 uses. With at most 2^11 slots per connection, that is after at most 2^31 messages,
+// which is half of the number of flag values.
 inline constexpr int kRenewLog2 = 20;
 
 // A source or a destination of the value, as the threads of a block access it.
 struct Stream {
   const std::byte* memory = nullptr;  // elements, aligned to their size; or the lines of a slot
   std::uint32_t is_slot = 0;
-  std::uint32_t renews = 0;  // 1: every line of the slot must be written
-  std::uint64_t flag = 0;
+  std::uint32_t renews = 0;  // for a slot of LL that is written. 1: every line of the slot must be written
+  std::uint64_t flag = 0;    // for a slot: the flag of the message
 };
 
 TUTTI_DEVICE Word16 flagged(std::uint64_t data, std::uint32_t flag) {
@@ -52,7 +55,8 @@ TUTTI_DEVICE void write_header(std::byte* slot, std::uint32_t digest, std::uint3
   port::store16_volatile(slot, flagged(join(bytes, digest), static_cast<std::uint32_t>(flag)));
 }
 
-// True if the header of the message with this flag is in the slot. If so, sets `bytes` and `digest` from it.
+// Returns true and sets `bytes` and `digest` if the header of the message with this flag has arrived in the slot.
+// Otherwise returns false.
 template <class Faults>
 TUTTI_DEVICE bool read_header(const std::byte* slot, std::uint64_t flag, std::uint64_t& bytes, std::uint32_t& digest) {
   const Word16 line = port::load16_volatile(slot);
@@ -64,7 +68,8 @@ TUTTI_DEVICE bool read_header(const std::byte* slot, std::uint64_t flag, std::ui
 
 // --- elements in memory, 8 bytes at a time -----------------------------------
 
-// Loads up to 8 bytes (fewer at the end of a buffer) from an address that may be aligned to the element size only.
+// Loads the smaller of 8 and `bytes` bytes from an address that is aligned to the element size, and store8() stores
+// them. `bytes` is the rest of the buffer, so nothing behind it is accessed.
 template <class Bits>
 TUTTI_DEVICE std::uint64_t load8(const std::byte* from, std::uint64_t bytes) {
   if (bytes >= 8 && reinterpret_cast<std::uintptr_t>(from) % 8 == 0)
@@ -85,23 +90,24 @@ TUTTI_DEVICE void store8(std::byte* to, std::uint64_t word, std::uint64_t bytes)
 
 // --- one step ------------------------------------------------------------
 
-// What the threads of a block do together in one step: combine `bytes` bytes of sources[0], sources[1] ... and store
-// the result to all destinations. If the result is not kReady, only part of the data may have been written.
+// The work that the threads of a block do together in one step: they combine `bytes` bytes of sources[0], sources[1]
+// ... and store the result to all destinations. If run_ll() or run_ll128() does not return kReady, only part of the
+// data may have been written.
 struct LineWork {
   const Stream* sources;
-  const Stream* destinations;  // memory null: skipped
+  const Stream* destinations;  // a destination whose `memory` is null is skipped
   std::uint32_t source_count;
   std::uint32_t destination_count;
   std::uint64_t bytes;
   std::uint64_t slot_bytes;
   Arithmetic how;
-  bool copies;  // a single source, which is not changed
+  bool copies;  // true: there is one source, which is neither scaled nor divided, so its bits are copied
 };
 
-// The number of LL lines for so many bytes of data.
+// The number of LL lines that a message of `bytes` bytes needs.
 TUTTI_DEVICE std::uint64_t divide_words(std::uint64_t bytes) { return (bytes + kLlLineData - 1) / kLlLineData; }
 
-// Writes the lines of a slot after the message's `words` lines, if the slot must be renewed.
+// For each destination slot that must be renewed: writes all lines behind the `words` lines of the message.
 TUTTI_DEVICE void renew_ll(const LineWork& work, std::uint64_t words) {
   for (std::uint32_t d = 0; d < work.destination_count; ++d) {
     const Stream& to = work.destinations[d];
@@ -113,14 +119,15 @@ TUTTI_DEVICE void renew_ll(const LineWork& work, std::uint64_t words) {
   }
 }
 
-// Number of lines, from different sources, that a thread loads before it examines the first, so that latencies overlap.
+// The number of sources whose lines a thread loads before it checks the first of them, so that the latencies overlap.
 inline constexpr unsigned kLinesAtOnce = 4;
 
 TUTTI_DEVICE const std::byte* ll_line(const Stream& from, std::uint64_t index) {
   return from.memory + kHeaderBytes + index * kLlLineBytes;
 }
 
-// `line` is the result of one load. Continues to load until the line has the flag of the message.
+// `line` is the result of one load of line `index` of the slot. Repeats the load until the line has the flag of the
+// message, or a bound is reached.
 template <class Faults>
 TUTTI_DEVICE Outcome finish_ll(const Stream& from, std::uint64_t index, const Bounds& bounds, Word16& line) {
   const auto flag = static_cast<std::uint32_t>(from.flag);
@@ -132,7 +139,7 @@ TUTTI_DEVICE Outcome finish_ll(const Stream& from, std::uint64_t index, const Bo
   });
 }
 
-// Combines line `i` of all sources into `word`.
+// Combines the 8 bytes of line `i` of all sources into `word`. Waits for the lines of slots.
 template <class E, class Faults>
 TUTTI_DEVICE Outcome combine_ll(const Rules<E>& rules, const LineWork& work, std::uint64_t i, const Bounds& bounds,
                                 std::uint64_t& word) {
@@ -199,13 +206,13 @@ TUTTI_DEVICE Outcome run_ll(const LineWork& work, const Bounds& bounds) {
   return Outcome::kReady;
 }
 
-// The position of one lane in an LL128 line. A lane handles two 8-byte words of the line. Lane 7 handles one word of
-// data, and the flag.
+// The position of one thread in an LL128 line. 8 neighbouring threads of a warp, called lanes, handle one line. Each
+// lane handles two 8-byte words of data, and lane 7 one word of data and the flag.
 struct LanePosition {
   std::uint64_t line;
   unsigned lane;         // 0 to 7, within the line
-  std::uint64_t offset;  // bytes of the message before this lane's data
-  bool in_message;       // the line is part of the message
+  std::uint64_t offset;  // position of this lane's data in the message, in bytes
+  bool in_message;       // false: the message has fewer lines, so this lane must not access memory
 };
 
 template <class Bits>
@@ -228,7 +235,8 @@ TUTTI_DEVICE void store_lane(std::byte* to, const LanePosition& position, const 
     store8<Bits>(to + position.offset + 8, join(word.z, word.w), bytes - position.offset - 8);
 }
 
-// Called by all lanes of a warp together. Either all four lines of the warp arrive, or all lanes give up.
+// Called by all 32 threads of a warp together; they wait for four lines. Either all four lines arrive and all threads
+// return kReady, or no thread returns kReady.
 template <class Faults>
 TUTTI_DEVICE Outcome poll_ll128(const Stream& from, const LanePosition& position, const Bounds& bounds, Word16& word) {
   WaitTimer timer(bounds);
@@ -247,7 +255,8 @@ TUTTI_DEVICE Outcome poll_ll128(const Stream& from, const LanePosition& position
   }
 }
 
-// A separate function for each type: if it were inlined into the kernel, registers would be spilled.
+// Not inlined, so that there is a separate function for each element type. Inlined into the kernel, the code for all
+// types would spill registers.
 template <class E, class Faults>
 TUTTI_DEVICE_APART Outcome run_ll128(const LineWork& work, const Bounds& bounds) {
   using Bits = typename E::Bits;

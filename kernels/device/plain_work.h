@@ -9,12 +9,12 @@
 
 namespace tutti::device {
 
-// Which loops a reduction uses; explained in reduce.h.
+// Selects the implementation of a reduction: one element at a time, or 16 bytes at a time. reduce.h explains both.
 enum class ReduceMode : std::uint32_t { kSimple = 0, kFast = 1 };
 
 inline constexpr std::uint32_t kMaxPlainBuffers = 16;
 
-// Limited to kMaxPlainBuffers sources and as many destinations.
+// A reduction of at most kMaxPlainBuffers sources into at most kMaxPlainBuffers destinations.
 struct PlainWork {
   const std::byte* sources[kMaxPlainBuffers];
   std::byte* destinations[kMaxPlainBuffers];

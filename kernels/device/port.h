@@ -5,19 +5,20 @@
 // compiler builds never includes this file. Both versions provide the same names in tutti::device::port:
 //
 //   thread() threads() block() blocks()   indexes and sizes of the block and the grid; threads() is a multiple of 32
-//   anew(value)                           the same value, but the compiler cannot compute from it ahead of a loop
+//   anew(value)                           returns `value`; hides it from the compiler's optimisations, so that results
+//                                         computed from it are not kept in registers from earlier code
 //   block_barrier() warp_barrier()        for all threads of the block or the warp
 //   warp_any(bool)                        true if the argument is true in any thread of the warp
-//   load_acquire load_relaxed             64-bit variables that other GPUs and the host write
+//   load_acquire load_relaxed             for 64-bit variables that several GPUs and the host access
 //   store_release store_relaxed
 //   compare_and_swap
-//   store_together                        a 32-bit variable in the block's shared memory, written by several threads
+//   store_together                        to a 32-bit variable in the block's shared memory that several threads write
 //   load16 store16 load<T> store<T>       ordinary accesses: ordered only by barriers, acquire and release
 //   load16_volatile store16_volatile      16 bytes, of which each half of 8 bytes is accessed as one
-//   load_line store_line                  8 neighbouring lanes with 16 bytes each: 128 bytes as one
+//   load_line store_line                  16 bytes per thread; 8 neighbouring threads of a warp access 128 bytes as one
 //   now_ns() pause()                      a clock; the body of a waiting loop
 //   add multiply divide                   rounded to nearest even, never fused
-//   half_to_float float_to_half           exact for numbers and infinities; for a NaN, any NaN
+//   half_to_float float_to_half           by the rules of kernels/cpu/float16.h, but a NaN may become any NaN
 //   Float8Conversion<Format>              widen and narrow two values of a format of kernels/float8.h at a time
 //   kConvertsFloat8                       true if that takes one or two instructions: compute capability 8.9 or later
 //   Site                                  source location of a barrier or wait, for reports of the emulator

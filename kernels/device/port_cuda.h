@@ -1,5 +1,5 @@
-// The primitives of port.h in PTX. Included only by port.h, under nvcc. All pointers are generic addresses of global
-// memory.
+// The primitives of port.h in PTX. Included only by port.h, under nvcc. All pointers are generic addresses. They point
+// into global memory, except that of store_together(), which points into shared memory.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -132,7 +132,8 @@ TUTTI_DEVICE std::uint64_t now_ns() {
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(value));
   return value;
 }
-TUTTI_DEVICE void pause(Site = {}) {}  // the loads of the loop are delay enough
+// Does nothing, because the loads in a waiting loop take long enough.
+TUTTI_DEVICE void pause(Site = {}) {}
 
 TUTTI_DEVICE float add(float a, float b) { return __fadd_rn(a, b); }
 TUTTI_DEVICE float multiply(float a, float b) { return __fmul_rn(a, b); }
@@ -158,7 +159,7 @@ inline constexpr bool kConvertsFloat8 = true;
 inline constexpr bool kConvertsFloat8 = false;
 #endif
 
-// Two values in 16 bits; the first is in the lower byte.
+// Converts two float8 in 16 bits to two float32 and back. The first value is in the lower byte.
 template <class Format>
 struct Float8Conversion {
   TUTTI_DEVICE static void widen(std::uint16_t pair, float& first, float& second) {

@@ -1,6 +1,6 @@
-// A program: a rank's plan and the geometry of one call in packed form. The host writes it and device code reads it.
-// The types are plain values without pointers (except for the tables of Geometry), with the same layout on both
-// sides. Nothing here accesses user memory.
+// A program: a rank's plan in packed form. A Geometry: the division of one call's buffers into tiles and chunks. The
+// host writes both, and device code reads them. The types are plain values without pointers (except for the tables of
+// Geometry), with the same layout on host and device. Nothing here accesses user memory.
 //
 // A program is one block of bytes: a ProgramHeader, followed by arrays. The header contains their offsets.
 // executor/device_program.h packs it from a plan, and the terms are those of plan/plan.h. Geometry is the
@@ -22,36 +22,40 @@
 
 namespace tutti::device {
 
-// Limits of the shared memory of one thread block. A plan that exceeds them is refused when it is packed.
-inline constexpr std::uint32_t kMaxPorts = 96;     // of one channel
-inline constexpr std::uint32_t kMaxReceives = 64;  // of one step
-inline constexpr std::uint32_t kMaxSends = 64;     // of one step
-inline constexpr std::uint32_t kMaxAfters = 64;    // of one step
+// Limits of a plan, because the shared memory of a thread block is small. A plan that exceeds one is refused when it is
+// packed. An after is a wait of a step for a step of another channel.
+inline constexpr std::uint32_t kMaxPorts = 96;     // ports of one channel
+inline constexpr std::uint32_t kMaxReceives = 64;  // receives of one step
+inline constexpr std::uint32_t kMaxSends = 64;     // sends of one step
+inline constexpr std::uint32_t kMaxAfters = 64;    // afters of one step
 
-inline constexpr std::uint32_t kMaxChannels = 256;    // of one rank
-inline constexpr std::uint32_t kMaxSteps = 1u << 24;  // of one channel
+inline constexpr std::uint32_t kMaxChannels = 256;    // channels of one rank
+inline constexpr std::uint32_t kMaxSteps = 1u << 24;  // steps of one channel
 inline constexpr std::uint32_t kMaxRanks = 1u << 20;  // limited by the bits of a FailureWord
 inline constexpr std::uint32_t kProgramVersion = 2;   // version of the packed format
-inline constexpr std::uint32_t kNoBlocks = 0;         // Blocks::count if the rank has no such buffer
+inline constexpr std::uint32_t kNoBlocks = 0;         // Blocks::count if the rank has no such input or output
 inline constexpr std::size_t kProgramAlignment = 16;  // alignment of a program
 
 // The format in which a message is written into a slot.
 enum class Protocol : std::uint8_t {
-  kSimple = 0,  // the data, then a counter
-  // Twice 4 bytes of data and a 4-byte flag in 16 bytes: no counter, no fence, half the bandwidth.
+  kSimple = 0,  // the slot contains only data; afterwards a counter in the receiver's Mailbox announces the message
+  // Lines of 16 bytes: 4 bytes of data, a 4-byte flag, 4 bytes of data, the flag. No counter and no fence, but half the
+  // bandwidth.
   kLl = 1,
-  kLl128 = 2,  // 120 bytes of data and an 8-byte flag in 128 bytes, written as one by 8 lanes
+  kLl128 = 2,  // lines of 128 bytes: 120 bytes of data and an 8-byte flag; 8 threads of a warp write a line as one
 };
+// Bytes of a line, and bytes of data in a line.
 inline constexpr std::uint64_t kLlLineBytes = 16;
 inline constexpr std::uint64_t kLlLineData = 8;
 inline constexpr std::uint64_t kLl128LineBytes = 128;
 inline constexpr std::uint64_t kLl128LineData = 120;
 // For kLl and kLl128: a slot begins with a line that describes the message, padded to this length.
 inline constexpr std::uint64_t kHeaderBytes = 128;
-// the length of the longest chunk is a multiple of it (plan/tiling.h)
+// The length of the longest chunk, in bytes, is a multiple of this number (plan/tiling.h).
 inline constexpr std::uint64_t kChunkUnitBytes = 64;
 
-// Length of the longest message that fits into a slot; 0 if none fits.
+// Length of the longest message that fits into a slot, in bytes, rounded down to a multiple of kChunkUnitBytes; 0 if no
+// message fits.
 constexpr std::uint64_t payload_bytes(Protocol protocol, std::uint64_t slot_bytes) {
   std::uint64_t bytes = slot_bytes;
   if (protocol != Protocol::kSimple) {
@@ -103,7 +107,7 @@ struct Blocks {
 struct PackedPort {
   std::uint32_t peer = 0;
   std::uint16_t lane = 0;
-  std::uint8_t sends = 0;  // 1: this rank sends on it; 0: it receives
+  std::uint8_t sends = 0;  // 1: this rank sends messages on the port; 0: it receives them
   std::uint8_t reserved = 0;
   Blocks peer_output;
 };
@@ -117,7 +121,7 @@ struct PackedChannel {
   std::uint32_t first_route = 0;
   std::uint32_t route_count = 0;
   std::uint32_t first_after = 0;
-  std::uint32_t watched = 0;  // 1: another channel waits for a step of this one
+  std::uint32_t watched = 0;  // 1: another channel of this rank waits for a step of this channel
 };
 static_assert(sizeof(PackedChannel) == 32 && alignof(PackedChannel) == 4);
 
@@ -127,23 +131,24 @@ struct ProgramHeader {
   std::uint32_t rank = 0;
   std::uint32_t rank_count = 1;
   std::uint32_t channel_count = 0;
-  std::uint32_t port_count = 0;  // of all channels
+  std::uint32_t port_count = 0;  // number of ports of all channels together
   std::uint32_t chunks = 1;
   std::uint32_t scratch_chunks = 0;
-  std::uint32_t least_slots = 1;  // messages that every connection must be able to hold
+  std::uint32_t least_slots =
+      1;  // the number of slots that every connection must have, so that the plan cannot deadlock
   std::uint32_t windows_in_place = 1;
-  std::uint32_t channels_at = 0;  // in bytes from the header, like the offsets below
+  std::uint32_t channels_at = 0;  // offset of the array from the header, in bytes; so are the other fields named _at
   std::uint32_t steps_at = 0;
   std::uint32_t routes_at = 0;
   std::uint32_t afters_at = 0;
   std::uint32_t ports_at = 0;
-  std::uint32_t lanes = 1;  // for each pair of ranks; see connection_number() in call.h
+  std::uint32_t lanes = 1;  // number of lanes of each pair of ranks; see connection_number() in call.h
   Blocks input;
   Blocks output;
 };
 static_assert(sizeof(ProgramHeader) == 80 && sizeof(ProgramHeader) % kProgramAlignment == 0);
 
-// Element type for the memory of a program, with the required alignment.
+// A unit of memory with the alignment of a program. Memory for a program is allocated as an array of ProgramWord.
 struct alignas(kProgramAlignment) ProgramWord {
   unsigned char bytes[kProgramAlignment];
 };
@@ -159,7 +164,8 @@ struct Range {
   std::uint64_t count = 0;
 };
 
-// How one block is divided into tiles and chunks; explained in plan/tiling.h.
+// How one data block of a buffer is divided into tiles and chunks; plan/tiling.h explains it. A unit is
+// kChunkUnitBytes.
 struct Cut {
   std::uint64_t count = 0;
   std::uint64_t unit_count = 1;
@@ -197,7 +203,8 @@ constexpr Cut make_cut(std::uint64_t count, std::uint32_t element_bytes, std::ui
 
 TUTTI_HOST_DEVICE constexpr std::uint64_t lesser(std::uint64_t a, std::uint64_t b) { return a < b ? a : b; }
 
-// Returns an empty range after the last tile, because blocks of other ranks may have more tiles.
+// Returns the elements of a chunk in a tile, relative to the start of the block. Returns an empty range if the block
+// has no such tile, because in a v-variant the blocks of other ranks may be longer and have more tiles.
 TUTTI_HOST_DEVICE constexpr Range cut_range(const Cut& cut, std::uint64_t tile, std::uint32_t chunk) {
   if (tile >= cut.tiles) return {};
   const bool last = tile + 1 == cut.tiles;
@@ -211,15 +218,16 @@ TUTTI_HOST_DEVICE constexpr Range cut_range(const Cut& cut, std::uint64_t tile, 
 // The buffers of one call, in elements.
 struct Geometry {
   Cut cut;  // of every block, if `cuts` is null
-  // For v-variants: indexed by rank, in memory that the device can read.
+  // The three tables are null unless the call is a v-variant (all_gather_v, ...). They are indexed by rank, and are in
+  // memory that the device can read. The first one: how the block of the rank is divided.
   const Cut* cuts = nullptr;
-  // For v-variants: indexed by rank; where the block of the rank starts if there are no displacements.
+  // The first element of the rank's block in a buffer in which the blocks follow each other without gaps.
   const std::uint64_t* contiguous = nullptr;
-  // For v-variants: indexed by rank; where the block of the rank starts in this rank's buffer.
+  // The first element of the rank's block in this rank's buffer, for which the caller may have given displacements.
   const std::uint64_t* starts = nullptr;
   std::uint64_t tiles = 1;
   std::uint64_t max_chunk_count = 0;  // elements of the longest chunk; the size of one chunk of scratch
-  std::uint32_t chunks = 1;           // of one block
+  std::uint32_t chunks = 1;           // number of chunks in one tile of a block
   std::uint32_t element_log2 = 2;     // an element has 1 << element_log2 bytes
   Blocks input;
   Blocks output;
@@ -243,7 +251,7 @@ TUTTI_HOST_DEVICE inline Range output_range(const Geometry& geometry, std::uint6
   return range_of(geometry, geometry.output, geometry.starts, tile, chunk);
 }
 
-// The range in the output of a peer that has no displacements.
+// The range of a chunk in the output of a peer, in which the blocks follow each other without gaps.
 TUTTI_HOST_DEVICE inline Range peer_output_range(const Geometry& geometry, const Blocks& peer_output,
                                                  std::uint64_t tile, std::uint32_t chunk) {
   return range_of(geometry, peer_output, geometry.contiguous, tile, chunk);

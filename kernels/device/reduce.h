@@ -1,13 +1,13 @@
-// Reductions in device code: any number of sources into any number of destinations, in one pass, in registers. They
-// are run by a team of threads (a block of the evaluator, or a whole grid), in which each thread knows its index.
-// The contract and every bit of the results are those of kernels/cpu/reduce.h.
+// Reductions in device code: any number of sources into any number of destinations, in one pass, in registers. A team
+// of threads (a block of the evaluator, or a whole grid) runs them together; each thread knows its index in the team.
+// The rules and the bits of the results are those of kernels/cpu/reduce.h.
 //
 // There are three implementations, from simple to fast, which all give the same bits:
 //
 //   kernels::reduce_reference   on the host
 //   ReduceMode::kSimple         one element per thread at a time; also used for buffers with different misalignment
-//   ReduceMode::kFast           16 bytes at a time, several of which are loaded before the first is used; elements
-//                               before and after the aligned part like kSimple
+//   ReduceMode::kFast           16 bytes at a time; a thread loads several such words before it uses the first one.
+//                               Elements before and after the aligned part are reduced as with kSimple
 #pragma once
 
 #include <cstddef>
@@ -39,7 +39,7 @@ struct Team {
 
 inline constexpr std::uintptr_t kWordBytes = sizeof(Word16);
 
-// Load and store data that is moved as one word: 16 bytes, or one element.
+// load_word() and store_word() access one Word, which is 16 bytes or one element.
 template <class Word>
 TUTTI_DEVICE Word load_word(const std::byte* from) {
   if constexpr (sizeof(Word) == sizeof(Word16))
@@ -55,7 +55,8 @@ TUTTI_DEVICE void store_word(std::byte* to, const Word& word) {
     port::store(reinterpret_cast<Word*>(to), word);
 }
 
-// Copies of members of a Work for use in loops, because the Work itself may be in local memory.
+// Copies of members of a Work. Loops use these copies, because they stay in registers, while the Work itself may be in
+// local memory.
 struct Destinations {
   std::byte* const* to;
   std::uint32_t count;
@@ -67,12 +68,14 @@ struct Sources {
 TUTTI_DEVICE Destinations destinations_of(const Work& work) { return {work.destinations, work.destination_count}; }
 TUTTI_DEVICE Sources sources_of(const Work& work) { return {work.sources, work.source_count}; }
 
-// Unrolled loops work by warps: the kUnroll words of all lanes of a warp are next to each other in memory. So the
-// addresses of one lane in a buffer differ by constants, and one pair of registers holds all of them.
+// In the unrolled loops, a warp handles a contiguous range of memory: kUnroll rows, each with one word for each of
+// its 32 threads (lanes). So the addresses of a lane's words in a buffer differ by constants, and one pair of
+// registers is enough for all of them.
 inline constexpr unsigned kLanes = 32;
-inline constexpr std::uint64_t kRowBytes = kLanes * kWordBytes;  // one word of each lane
+inline constexpr std::uint64_t kRowBytes = kLanes * kWordBytes;  // a row: one word for each lane of a warp
 
-// Offset of the first word of a thread, in bytes.
+// Offset of the first word of a thread from the start of the words, in bytes, if each thread handles `unroll` words
+// at a time.
 TUTTI_DEVICE std::uint64_t first_offset(Team team, unsigned unroll) {
   return (team.thread / kLanes * unroll * kLanes + team.thread % kLanes) * kWordBytes;
 }
@@ -124,8 +127,9 @@ TUTTI_DEVICE void sum_words(const Work& work, std::uint64_t begin, std::uint64_t
   }
 }
 
-// All other cases: any operation and any number of sources, one word per thread at a time. kBatch sources of the
-// word are loaded before the first is used. All loads of a word come before its stores.
+// Combines the word at `offset` of all sources, with any operation and any number of sources. Loads the word from
+// kBatch sources before it uses the first of them. The caller stores the result after all loads, so a destination may
+// also be a source.
 template <class E, class Word, unsigned kBatch>
 TUTTI_DEVICE Word combined_word(const Rules<E>& rules, Sources sources, std::uint64_t offset) {
   Accumulator<E, Word> values;
@@ -162,7 +166,9 @@ TUTTI_DEVICE void combine_words(const Rules<E>& rules, const Work& work, std::ui
   }
 }
 
-// How the bytes of every buffer are divided: elements up to the first 16-byte boundary, then words, then elements.
+// How the bytes of every buffer are divided: single elements up to the first 16-byte boundary (`head`), then words of
+// 16 bytes, then the remaining single elements. If the buffers differ in their alignment to 16 bytes, all bytes are
+// `head`.
 struct Split {
   std::uint64_t head;   // in bytes
   std::uint64_t words;  // of 16 bytes
@@ -181,7 +187,8 @@ TUTTI_DEVICE Split split_of(const Work& work, std::uint64_t bytes) {
   return {head, (bytes - head) / kWordBytes};
 }
 
-// The elements outside the words: those before them, followed by those after them.
+// Enumerates the elements outside the words of a Split: at(i) is the index of the i-th of them in the buffer. First
+// come the elements before the words, then those behind the words.
 struct Rest {
   std::uint64_t before;
   std::uint64_t begin_behind;
@@ -203,8 +210,8 @@ struct Count {
   static constexpr unsigned kCount = kNumber;
 };
 
-// Sums whole rows of words, if there is a loop for this number of sources. Returns the number of words that it has
-// summed.
+// Sums whole rows of words, if E is a floating-point type and there is an unrolled loop for this number of sources
+// (2, 4 or 8). Returns the number of words that it has summed, from the start of the words; 0 if there is no such loop.
 template <class E>
 TUTTI_DEVICE std::uint64_t sum_rows(const Work& work, const Split& split, Team team) {
   const auto sum = [&](auto sources) {
@@ -227,7 +234,7 @@ TUTTI_DEVICE std::uint64_t sum_rows(const Work& work, const Split& split, Team t
   return 0;
 }
 
-// Reduces everything except the first `done` words.
+// Reduces all elements except the first `done` words, which sum_rows() has reduced already.
 template <class E>
 TUTTI_DEVICE void combine_rest(const Rules<E>& rules, const Work& work, const Split& split, std::uint64_t done,
                                Team team) {
@@ -303,7 +310,7 @@ TUTTI_DEVICE void reduce_sums(const Work& work, Team team) {
   });
 }
 
-// Reductions with any operation.
+// Runs a Work with any operation.
 TUTTI_DEVICE_APART void reduce_any(const Work& work, Team team) {
   const Split split = split_of(work, work.count << element_log2_of(work.how.type));
   if (only_copies(work)) return copy_all(work, split, team);

@@ -1,5 +1,5 @@
-// Waiting in device code. Every loop that waits for another block or rank ends, either with success or with the
-// reason why not.
+// Waiting in device code. Every loop that waits for another block or rank uses a WaitTimer, so that it also ends
+// without success: after a failure or an abort, and at the bounds of the call if it has any.
 #pragma once
 
 #include <cstdint>
@@ -11,29 +11,29 @@ namespace tutti::device {
 
 enum class Outcome : std::uint32_t {
   kReady = 0,
-  kStopped = 1,  // stop_after_ns has passed; another launch may resume the block
-  kAborted = 2,
-  kTimedOut = 3,
-  kGivenUp = 4,  // another block of this rank has failed
-  kFailed = 5,   // this block has failed
+  kStopped = 1,   // stop_after_ns has passed; another launch may resume the block
+  kAborted = 2,   // the host has set RankStatus::abort
+  kTimedOut = 3,  // timeout_ns has passed
+  kGivenUp = 4,   // another block of this rank has failed
+  kFailed = 5,    // this block has failed
 };
 
 struct Bounds {
   const RankStatus* status;
-  std::uint64_t stop_after_ns;  // kForever: a wait that must not stop
+  std::uint64_t stop_after_ns;  // after this time the wait ends with kStopped; kForever: the wait must not stop
   std::uint64_t timeout_ns;
 };
 
-// iterations between two reads of the status flags and the clock, which are slower
+// A waiting loop reads the status flags and the clock only once in so many iterations, because these reads are slow.
 inline constexpr unsigned kSpinsPerLook = 64;
 
-// Measures the time of one waiting loop. If all lanes of a warp make the same calls, each lane gets a result of its
-// own.
+// Measures the time of one waiting loop of one thread. Threads of a warp that wait together may get different results.
 class WaitTimer {
  public:
   TUTTI_DEVICE explicit WaitTimer(const Bounds& bounds) : bounds_(bounds) {}
 
-  // Call it after a check without success. kReady: continue to wait.
+  // Called after each check without success. Returns kReady if the loop must continue to wait, otherwise the reason why
+  // it must end.
   TUTTI_DEVICE Outcome check(port::Site site) {
     if (bounds_.stop_after_ns == 0) return Outcome::kStopped;
     port::pause(site);

@@ -4,8 +4,8 @@
     mpirun -n 4 python ddp_mnist.py            # or srun, tutti run -n 4 --: any launcher that Tutti supports
     torchrun --nproc-per-node 4 ddp_mnist.py --backend gloo     # gives the same losses
 
-If the data set is not on this machine (--data FOLDER), the program generates pictures: bright squares, and the network
-learns their positions. It prints which data it uses.
+If the folder of the data set (--data FOLDER) does not exist on this machine, the program generates pictures with a
+bright rectangle, and the network learns its position. The program prints which data it uses.
 """
 
 import argparse
@@ -23,7 +23,8 @@ import tutti.torch  # noqa: F401  (not needed with torch 2.5 and later)
 
 
 def launched() -> dict:
-    """Returns rank and size from the launcher's variables; nothing for torchrun, because torch reads those itself."""
+    """Returns the arguments of init_process_group() for rank, size and address, from the variables of the launcher. For
+    torchrun this is an empty dictionary, because torch reads torchrun's variables itself."""
     if "MASTER_ADDR" in os.environ and "RANK" in os.environ:
         return {}
     for rank, size in (

@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node 4 fsdp2.py
 
-Every rank holds a part of the parameters, gradients and optimizer state. The loss is equal to that of one process that
-has all the data, except for rounding, because the additions have another order.
+Every rank holds a part of the parameters, gradients and optimizer state. The mean of the ranks' losses is equal to the
+loss of one process that has all the data, except for rounding, because the additions have another order.
 """
 
 import copy

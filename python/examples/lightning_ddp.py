@@ -1,4 +1,4 @@
-"""Trains with Lightning over Tutti: an argument of the strategy names the backend.
+"""Trains with Lightning over Tutti: the argument process_group_backend of DDPStrategy names the backend.
 
     python lightning_ddp.py --ranks 2          # Lightning starts the other ranks itself
     torchrun --nproc-per-node 2 lightning_ddp.py --ranks 2

@@ -69,7 +69,8 @@ void read_call(CallArguments& into, int kind, std::uintptr_t input, std::uintptr
   take(output_counts, into.output_counts, call.output_counts.counts);
   take(input_displacements, into.input_displacements, call.input_counts.displacements);
   take(output_displacements, into.output_displacements, call.output_counts.displacements);
-  if (!row_of(call.kind).has_data) call.type = DataType::kUint8;  // as in Communicator::barrier()
+  // A barrier has no data. All ranks must pass the same type, and Communicator::barrier() passes this one.
+  if (!row_of(call.kind).has_data) call.type = DataType::kUint8;
   into.options = call_options(timeout_ms, stream);
   into.options.algorithm = one_of<Algorithm>(algorithm, "algorithm");
   into.options.scale = scale_of(scale, call.type);

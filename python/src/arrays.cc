@@ -1,4 +1,5 @@
-// Python's arrays: the fast path of blocking calls on NumPy arrays (quick), and the description of DLPack arrays.
+// Python's arrays: the fast path of blocking calls on NumPy arrays (quick()), and the description of arrays that other
+// libraries export through DLPack (describe()).
 #include <nanobind/ndarray.h>
 
 #include "core.h"
@@ -6,12 +7,13 @@
 namespace tutti::python {
 namespace {
 
-PyTypeObject* array_type = nullptr;  // numpy.ndarray; a borrowed reference, because NumPy is never unloaded
+// numpy.ndarray; null until tutti/arrays.py has set it. A borrowed reference, because NumPy is never unloaded.
+PyTypeObject* array_type = nullptr;
 
 void set_array_type(nb::handle type) { array_type = reinterpret_cast<PyTypeObject*>(type.ptr()); }
 
-// A view of an array's memory. The array cannot be freed or resized until this object is destroyed. Used with the
-// interpreter lock (GIL) held.
+// A view of an array's memory (Py_buffer). The array cannot be freed or resized until this object is destroyed. Used
+// with the interpreter lock (GIL) held.
 class Buffer {
  public:
   Buffer() = default;
@@ -21,7 +23,8 @@ class Buffer {
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
 
-  // Returns false if `array` is not a NumPy array, or is not contiguous (or not writable). No exception is set.
+  // Takes a view of `array`. Returns false, and sets no exception, if `array` is not a numpy.ndarray (also if it is of
+  // a subclass), if it is not contiguous in C order, or if it is read-only although `writable` is true.
   bool take(nb::handle array, bool writable) {
     if (Py_TYPE(array.ptr()) != array_type) return false;
     const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
@@ -33,7 +36,7 @@ class Buffer {
   void* data() const { return view_.buf; }
   std::size_t bytes() const { return static_cast<std::size_t>(view_.len); }
 
-  // Returns nothing if the element type is not a DataType, and for bool.
+  // The element type. Returns nothing if it is not a DataType, for example for bool and for int16.
   std::optional<DataType> type() const {
     if (view_.format == nullptr || view_.format[0] == '\0' || view_.format[1] != '\0') return std::nullopt;
     const bool wide = view_.itemsize == 8;
@@ -58,8 +61,8 @@ class Buffer {
   bool held_ = false;
 };
 
-// Returns the number of elements of one block, for a call with `in` input and `out` output elements. Returns nothing if
-// the two numbers do not match.
+// Returns the number of elements of one block, for a collective with `in` elements in the input and `out` elements in
+// the output. Returns nothing if the two numbers do not match.
 std::optional<std::size_t> block(CollectiveKind kind, std::size_t in, std::size_t out, std::size_t ranks) {
   const CollectiveRow& row = row_of(kind);
   const std::size_t blocks_in = block_count(row.input, static_cast<std::uint32_t>(ranks));
@@ -69,9 +72,9 @@ std::optional<std::size_t> block(CollectiveKind kind, std::size_t in, std::size_
   return out == count * blocks_out ? std::optional(count) : std::nullopt;
 }
 
-// The fast path of a blocking collective. Runs it if both arrays are contiguous NumPy arrays of the same DataType and
-// their lengths match; `output` None means in place. Otherwise returns false and does nothing; tutti/arrays.py then
-// handles other types of arrays, and reports errors.
+// The fast path of a blocking collective. Runs the collective and returns true if both arrays are contiguous NumPy
+// arrays of the same DataType and their lengths match; `output` None means in place. Otherwise does nothing and returns
+// false; tutti/call.py then makes the call, which handles other types of arrays and reports errors.
 bool quick(const PyCommunicator& self, int kind, nb::handle input, nb::handle output, int op, nb::handle root) {
   const bool in_place = output.is_none();
   std::int32_t root_rank = 0;
@@ -98,9 +101,9 @@ bool quick(const PyCommunicator& self, int kind, nb::handle input, nb::handle ou
   return true;
 }
 
-// Describes an array that has __dlpack__ for tutti/arrays.py: (address, elements, C-contiguous, code, bits, read-only,
-// device type, device, owner), with the numbers of dlpack.h. Returns None if the array cannot be exported. The memory
-// stays valid as long as `owner` exists.
+// Describes an array that has a method __dlpack__, for tutti/arrays.py. Returns the tuple (address, number of elements,
+// whether C-contiguous, type code, bits of an element, whether read-only, device type, device number, owner), with the
+// numbers of dlpack.h. Returns None if the array cannot be exported. The memory stays valid as long as `owner` exists.
 nb::object describe(nb::handle array) {
   bool read_only = false;
   nb::ndarray<> writable;

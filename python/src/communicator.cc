@@ -1,4 +1,4 @@
-// PyCommunicator: the functions of include/tutti/communicator.h for Python, with addresses instead of arrays.
+// PyCommunicator: the functions of include/tutti/communicator.h for Python, with addresses of arrays (integers).
 #include <dlfcn.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -17,6 +17,7 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
+// The longest pause between two checks for Ctrl-C and for the end of set-up.
 constexpr std::chrono::microseconds kLongestPause = Milliseconds(2);
 
 std::optional<UniqueId> unique_id_of(const std::optional<nb::bytes>& bytes) {
@@ -41,8 +42,9 @@ bool cuda_is_loaded() {
   return driver != nullptr;
 }
 
-// In the main thread, set-up runs in the background while this function checks for Ctrl-C. The exception: if the rank's
-// GPU is taken from the current CUDA context of this thread, set-up must run in this thread.
+// Creates a communicator. In the main thread, set-up runs in a background thread while this function checks for Ctrl-C.
+// There is one exception: if no GPU is named and CUDA is loaded, set-up must run in this thread, because it takes the
+// rank's GPU from the current CUDA context of the thread. In other threads, set-up runs in the thread as well.
 Result<std::unique_ptr<Communicator>> create_interruptibly(const CommunicatorOptions& options) {
   if (!in_main_thread() || (!options.device && cuda_is_loaded())) {
     return unlocked([&] { return Communicator::create(options); });
@@ -51,7 +53,7 @@ Result<std::unique_ptr<Communicator>> create_interruptibly(const CommunicatorOpt
   for (std::chrono::microseconds pause(20); !pending->test(); pause = std::min(2 * pause, kLongestPause)) {
     unlocked([&] { std::this_thread::sleep_for(pause); });
     if (PyErr_CheckSignals() == 0) continue;
-    // The object is leaked, because its destructor would wait for the end of set-up.
+    // The PendingCommunicator is leaked, because its destructor would wait for the end of set-up.
     (void)pending.release();
     throw nb::python_error();
   }
@@ -209,7 +211,7 @@ Agreement agree(const PyCommunicator& self, std::int64_t value, std::int64_t tim
   return value_or_raise(unlocked([&] { return communicator.agree(options); }));
 }
 
-// Calls a function of Communicator that has no arguments and returns a Status.
+// The Python form of a function of Communicator that has no arguments and returns a Status.
 template <Status (Communicator::*Function)()>
 void plain(const PyCommunicator& self) {
   Communicator& communicator = *self;

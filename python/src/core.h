@@ -2,7 +2,8 @@
 // interaction with the interpreter.
 //
 // The Python objects may be used from any thread. All code that can block, including destructors, runs without the
-// interpreter lock (GIL). Each object keeps everything alive that its operation needs, for example the communicator.
+// interpreter lock (GIL), so that other Python threads can run. Each object keeps everything alive that its operation
+// needs, for example the communicator.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -24,7 +25,8 @@ namespace nb = nanobind;
 
 // ---- errors.cc
 
-// Raises the exception that tutti/errors.py creates for the error. Called with the interpreter lock held.
+// Raises the Python exception that tutti/errors.py creates for the error. raise_invalid() is for an error of code
+// kInvalidArgument. Both are called with the interpreter lock held.
 [[noreturn]] void raise(const Error& error);
 [[noreturn]] void raise_invalid(std::string message);
 
@@ -42,8 +44,8 @@ inline void ok_or_raise(const Status& status) {
 // Releases the interpreter lock in the constructor and takes it again in the destructor.
 //
 // If a (daemon) thread asks for the lock after the interpreter has ended, Python ends the thread with pthread_exit(),
-// which crashes in C++ code. So the destructor then sleeps for ever instead, as Python itself does from version 3.14
-// on.
+// which crashes in C++ code. So in this case the destructor does not ask for the lock but sleeps for ever, as Python
+// itself does from version 3.14 on.
 class WithoutLock {
  public:
   WithoutLock();
@@ -62,8 +64,8 @@ auto unlocked(const Function& function) {
   return function();
 }
 
-// The number of forks between the process that loaded the module and this one. An object that stores another number was
-// created by a parent process.
+// The number of fork() calls between the process that loaded the module and this one. Objects store this number at
+// their creation. If it differs later, the object was created by a parent process of this one.
 std::uint64_t process_generation();
 
 using Communicators = std::vector<std::shared_ptr<Communicator>>;
@@ -72,11 +74,12 @@ using Communicators = std::vector<std::shared_ptr<Communicator>>;
 
 bool in_main_thread();
 
-// Installs the handler of Ctrl-C if it is not installed yet. Called with the interpreter lock held.
+// Installs the handler of Ctrl-C (SIGINT) if it is not installed yet. Does nothing in other threads than the main
+// thread, or if SIGINT does not have Python's own handler. Called with the interpreter lock held.
 void watch_interrupts();
 
-// Marks a wait of the main thread on these communicators: while this object exists, Ctrl-C aborts them. In other
-// threads it has no effect.
+// Marks a wait of the main thread for calls on these communicators: if Ctrl-C is pressed while this object exists, and
+// it still exists 200 ms later, the communicators are aborted. In other threads this object has no effect.
 class Interruptible {
  public:
   explicit Interruptible(std::span<const std::shared_ptr<Communicator>> communicators);
@@ -88,10 +91,12 @@ class Interruptible {
   bool active_;
 };
 
-// Called after a call has failed. Raises KeyboardInterrupt if Ctrl-C was the cause.
+// Called after a call has failed. If the cause was Ctrl-C, because an Interruptible has aborted the communicators,
+// makes Python's handler raise its exception, which is KeyboardInterrupt. Otherwise returns.
 void raise_if_interrupted();
 
-// Runs `function` without the interpreter lock. Ctrl-C ends it. If it fails, raises its error as an exception.
+// Runs `function`, which makes calls on `communicators`, without the interpreter lock. Ctrl-C aborts the communicators,
+// so that `function` returns. If `function` fails, raises its error as an exception; otherwise returns its value.
 template <class Function>
 auto wait_for(std::span<const std::shared_ptr<Communicator>> communicators, const Function& function) {
   auto result = unlocked([&] {
@@ -107,8 +112,8 @@ auto wait_for(std::span<const std::shared_ptr<Communicator>> communicators, cons
 
 // ---- the objects
 
-// One rank's membership. The C++ Communicator is destroyed with the last object that uses it: this one, its works, its
-// memories, and the groups with calls on it.
+// One rank's communicator as a Python object. The C++ Communicator is destroyed with the last object that uses it: this
+// one, works of its calls, memory that it allocated or registered, and groups with calls on it.
 class PyCommunicator {
  public:
   explicit PyCommunicator(std::unique_ptr<Communicator> communicator)
@@ -121,9 +126,9 @@ class PyCommunicator {
   // Raises InvalidArgumentError in a forked child of the process that created the communicator.
   const std::shared_ptr<Communicator>& get() const;
   Communicator& operator*() const { return *get(); }
-  // The same as a span of one element, for wait_for().
+  // get() as a span of one element, for wait_for().
   std::span<const std::shared_ptr<Communicator>> one() const { return {&get(), 1}; }
-  // For properties that may also be read in a forked child.
+  // For reading properties, which is also allowed in a forked child.
   const Communicator& inspect() const { return *communicator_; }
 
  private:
@@ -131,8 +136,8 @@ class PyCommunicator {
   std::uint64_t generation_;
 };
 
-// An operation in progress. The object that is passed to keep() is kept alive until the operation has ended, even if
-// this PyWork is destroyed earlier.
+// An operation in progress as a Python object. The Python object that is passed to keep() (the arrays of the call) is
+// kept alive until the operation has ended, even if this PyWork is destroyed earlier.
 class PyWork {
  public:
   PyWork(Communicators communicators, Work work);
@@ -147,7 +152,7 @@ class PyWork {
  private:
   friend class DetachedOperations;
   struct State {
-    Communicators communicators;  // declared before `work`, so that it is destroyed after it
+    Communicators communicators;  // declared before `work`, so that they are destroyed after the Work
     Work work;
     std::uint64_t generation;
   };
@@ -160,7 +165,7 @@ class PyWork {
 // ---- arguments.cc
 
 // The arguments of run(), start() and Group.add() in C++ types. The spans in `call` refer to the vectors of this
-// object, so it must not be copied or moved.
+// object, so a CallArguments must not be copied or moved.
 struct CallArguments {
   CollectiveCall call;
   CallOptions options;
@@ -168,7 +173,9 @@ struct CallArguments {
 };
 using Counts = std::optional<std::vector<std::size_t>>;
 
-// Converts the arguments from Python. Raises InvalidArgumentError for a number that is not a value of its enumeration.
+// Converts the arguments from Python, and stores them in `into`. Raises InvalidArgumentError for a number that is not a
+// value of its enumeration, for displacements without counts, for an unknown reduction, and for a scale that the type
+// cannot have.
 void read_call(CallArguments& into, int kind, std::uintptr_t input, std::uintptr_t output, std::size_t count, int dtype,
                int op, std::int32_t root, int algorithm, std::int64_t timeout_ms, nb::handle scale,
                std::optional<std::uintptr_t> stream, Counts input_counts, Counts output_counts,
@@ -181,8 +188,9 @@ inline void* write_address(std::uintptr_t address) { return reinterpret_cast<voi
 
 // ---- reductions.cc
 
-// Returns the user reduction with this number; for 0, one without a function. Raises InvalidArgumentError for an
-// unknown number.
+// Returns the user reduction with this number, for elements of `type`. For number 0, returns a UserReduction without a
+// function, which means that the call has none. Raises InvalidArgumentError for an unknown number, or if the reduction
+// is for elements of another size.
 UserReduction reduction_of(int number, DataType type);
 
 // ---- registration: each file adds its functions and classes to the module

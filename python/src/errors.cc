@@ -8,7 +8,8 @@
 namespace tutti::python {
 namespace {
 
-// Never destroyed, because the interpreter may have ended before static objects are destroyed.
+// The function of tutti/errors.py that creates an exception from (code, scope, rank, message); null until that module
+// has set it. Never destroyed, because the interpreter has ended before static objects are destroyed.
 nb::object* error_class = nullptr;
 
 void set_error_class(nb::object factory) {

@@ -1,4 +1,4 @@
-// PyGroup: calls that start together (include/tutti/group.h).
+// PyGroup: calls that start together (include/tutti/group.h), as a Python object.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
@@ -90,8 +90,8 @@ class PyGroup {
     }));
   }
 
-  std::mutex mutex_;             // because a C++ Group is used by one thread at a time
-  Communicators communicators_;  // those of the calls in the group, which must outlive it
+  std::mutex mutex_;             // needed because a C++ Group may be used by one thread at a time only
+  Communicators communicators_;  // the communicators of the calls in group_; they must live longer than the calls
   std::optional<Group> group_{std::in_place};
 };
 

@@ -13,12 +13,14 @@ namespace {
 
 std::atomic<std::uint64_t> generation{0};
 std::atomic<bool> interpreter_ends{false};
-std::atomic<int> threads_returning{
-    0};                         // threads that may be between their check of interpreter_ends and taking the lock
-std::thread::id ending_thread;  // written before interpreter_ends is set
+// Number of threads in ~WithoutLock(): they are about to check interpreter_ends, or have passed the check and are
+// taking the interpreter lock.
+std::atomic<int> threads_returning{0};
+std::thread::id ending_thread;  // the thread that ends the interpreter; set before interpreter_ends becomes true
 
-// Called by atexit in the main thread. From now on other threads do not take the interpreter lock any more. Threads
-// that have already passed the check get the lock first, so this waits as long as they hold it.
+// Called by Python's atexit in the main thread. Afterwards, other threads do not take the interpreter lock any more.
+// Threads that have already passed the check of interpreter_ends still take the lock, so this function releases it and
+// waits for them.
 void end_of_interpreter() {
   ending_thread = std::this_thread::get_id();
   interpreter_ends = true;
@@ -29,7 +31,7 @@ void end_of_interpreter() {
 
 void count_fork() {
   ++generation;
-  threads_returning = 0;  // these threads do not exist in the child
+  threads_returning = 0;  // the other threads do not exist in the child process
 }
 
 }  // namespace

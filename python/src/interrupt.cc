@@ -1,10 +1,10 @@
 // Ctrl-C in a blocking call. Python's handler of SIGINT only sets a flag, which is not checked while the main thread
-// executes C++ code. So this file installs a handler in front of it, which wakes a thread. If the main thread is
-// still in the same call after kGrace, the thread aborts its communicators. The call then returns, and Python raises
-// KeyboardInterrupt.
+// executes C++ code. So this file installs a handler of its own, which wakes a watching thread and then calls Python's
+// handler. If the main thread is still in the same call after kGrace, the watching thread aborts the communicators of
+// the call. The call then returns, and Python raises KeyboardInterrupt.
 //
-// The handler is installed only if SIGINT has Python's own handler. If the program sets another handler, that one
-// replaces this one, and the program decides about Ctrl-C itself.
+// The handler is installed only if SIGINT has Python's own handler. If the program sets another handler, that handler
+// replaces the one of this file, and the program decides about Ctrl-C itself.
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -22,15 +22,17 @@ namespace {
 // A call that ends by itself within this time after Ctrl-C is not aborted, so that its communicator stays usable.
 constexpr auto kGrace = std::chrono::milliseconds(200);
 
-sem_t interrupts;
-struct sigaction before;  // Python's own handler
-std::uint64_t watched_generation = UINT64_MAX;
+sem_t interrupts;                               // posted once for each Ctrl-C
+struct sigaction before;                        // Python's own handler
+std::uint64_t watched_generation = UINT64_MAX;  // process_generation() at the start of the watching thread
 pthread_t main_thread;
 
 std::mutex mutex;
-std::span<const std::shared_ptr<Communicator>> waited_for;  // the communicators for which the main thread waits
-std::uint64_t number_of_wait = 0;
-bool has_aborted = false;
+// The communicators of the call in which the main thread waits; empty if it does not wait. `mutex` protects this and
+// the next two variables.
+std::span<const std::shared_ptr<Communicator>> waited_for;
+std::uint64_t number_of_wait = 0;  // number of waits of the main thread so far
+bool has_aborted = false;          // the watching thread has aborted a call, and no exception was raised for it yet
 
 void on_interrupt(int signal) {
   const int saved = errno;
@@ -67,7 +69,7 @@ void watch_interrupts() {
   if (!signals.attr("getsignal")(SIGINT).is(signals.attr("default_int_handler"))) return;
   if (watched_generation != process_generation()) {
     sem_init(&interrupts, 0, 0);
-    sigset_t all, old;  // the thread starts with all signals blocked, so that the program's own threads get them
+    sigset_t all, old;  // the watching thread starts with all signals blocked, so that the program's threads get them
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     std::thread(&watch).detach();
@@ -104,7 +106,7 @@ void raise_if_interrupted() {
 }
 
 void add_interrupts(nb::module_&) {
-  // Taken from Python, because another thread than the main thread may import the module.
+  // Python reports the main thread, because the thread that imports this module may be another one.
   main_thread = nb::cast<unsigned long>(nb::module_::import_("threading").attr("main_thread")().attr("ident"));
   pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
 }

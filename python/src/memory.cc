@@ -39,7 +39,8 @@ class PyMemory {
     return *memory_;
   }
   void free() {
-    // Move the memory out of this object first, because another thread may use the object while the lock is released.
+    // The memory is moved out of this object first, because another thread may use the object while the interpreter
+    // lock is released.
     std::optional<Memory> memory = std::move(memory_);
     std::shared_ptr<Communicator> communicator = std::move(communicator_);
     memory_.reset();
@@ -48,9 +49,9 @@ class PyMemory {
     communicator.reset();
   }
 
-  std::shared_ptr<Communicator> communicator_;  // declared before memory_, so that it is destroyed after it
+  std::shared_ptr<Communicator> communicator_;  // declared before memory_, so that it is destroyed after the memory
   std::optional<Memory> memory_;                // nothing after release()
-  std::size_t views_ = 0;                       // arrays and memoryviews of it; guarded by the interpreter lock
+  std::size_t views_ = 0;  // number of arrays and memoryviews of the memory; guarded by the interpreter lock
 };
 
 nb::object new_memory(const std::shared_ptr<Communicator>& communicator, Memory memory) {

@@ -21,7 +21,8 @@ nb::dict numbers_by_name(std::span<const Enumeration> values) {
 }  // namespace
 
 NB_MODULE(_core, module) {
-  nb::set_leak_warnings(false);  // a communicator may still exist when the program ends; this is not an error
+  // No warnings about leaks, because it is not an error if a communicator still exists when the program ends.
+  nb::set_leak_warnings(false);
   module.attr("version") = nb::str(version().data(), version().size());
   module.attr("data_types") = numbers_by_name(all_data_types());
   module.attr("reduce_ops") = numbers_by_name(all_reduce_ops());

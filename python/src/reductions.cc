@@ -1,4 +1,5 @@
-// User reductions for operations and types that Tutti itself does not have: the bit operations, and 16-bit integers.
+// User reductions for operations and types that the C++ library does not have: the bit operations, and arithmetic on
+// 16-bit integers. Python calls select a reduction by its number.
 #include <cstring>
 #include <string>
 #include <vector>
@@ -26,8 +27,8 @@ struct BitXor {
     return static_cast<T>(left ^ right);
   }
 };
-// Sum and Product compute in unsigned 32-bit integers, because signed overflow is undefined and unsigned arithmetic
-// wraps. The cast keeps the lower 16 bits.
+// Sum and Product are for 16-bit integers. They compute in unsigned 32-bit integers, because overflow of signed
+// integers is undefined and unsigned integers wrap. The cast to T keeps the lower 16 bits.
 struct Sum {
   template <class T>
   T operator()(T left, T right) const {
@@ -53,7 +54,8 @@ struct Maximum {
   }
 };
 
-// `context` is not a pointer: it contains the number of values of type T in one element.
+// Combines `count` elements of `left` and `right`. `context` is not used as a pointer: its value is the number of
+// values of type T in one element, which is more than 1 if the bytes of an element are combined one by one.
 template <class T, class Op>
 void combine(const void* left, const void* right, void* result, std::size_t count, void* context) {
   const auto* a = static_cast<const T*>(left);
@@ -66,7 +68,7 @@ void combine(const void* left, const void* right, void* result, std::size_t coun
 struct NamedReduction {
   std::string name;
   UserReduction::Combine function;
-  std::size_t bytes;  // size of an element; 0: any size, given by the data type
+  std::size_t bytes;  // size of an element; 0: the reduction works on elements of any size
 };
 
 template <class T>
@@ -77,8 +79,8 @@ void add_numbers(std::vector<NamedReduction>& into, const std::string& type) {
   into.push_back({type + "_max", &combine<T, Maximum>, sizeof(T)});
 }
 
-// All reductions in the order of their numbers, which start at 1. Ranks compare these numbers (UserReduction::id), so
-// the list must be the same on all ranks.
+// All reductions, in the order of their numbers: element i has the number i + 1. A call compares the numbers of all
+// ranks (UserReduction::id), so the list must be the same on all ranks.
 const std::vector<NamedReduction>& all() {
   static const std::vector<NamedReduction> list = [] {
     std::vector<NamedReduction> made = {{"bit_and", &combine<std::uint8_t, BitAnd>, 0},

@@ -1,16 +1,17 @@
-// PyWork: an operation in progress.
+// PyWork: an operation in progress, as a Python object.
 #include <algorithm>
 
 #include "core.h"
 
 namespace tutti::python {
 
-// The operations whose Python Work was destroyed while they were running, with the objects that they use. Never
-// destroyed, because a running operation may still write to its arrays after the interpreter has ended.
+// The operations whose Python Work was destroyed while they were running, with the objects of PyWork::keep() that they
+// use. The list is never destroyed, because a running operation may still write to its arrays after the interpreter has
+// ended.
 class DetachedOperations {
  public:
-  // Both functions are called with the interpreter lock held. destroy_ended() releases it while it destroys operations
-  // that have ended.
+  // Both functions are called with the interpreter lock held. destroy_ended(), which each new PyWork calls, destroys
+  // the operations that have ended; the lock is released while it does.
   static void take(PyWork work) { list().push_back(std::move(work)); }
   static void destroy_ended() {
     if (list().empty()) return;
@@ -35,7 +36,7 @@ PyWork::PyWork(Communicators communicators, Work work)
 }
 
 PyWork::~PyWork() {
-  if (state_ == nullptr) return;  // moved from
+  if (state_ == nullptr) return;  // this object was moved from
   if (kept_.is_valid() && state_->generation == process_generation() && !state_->work.test()) {
     DetachedOperations::take(std::move(*this));
     return;

@@ -13,14 +13,14 @@ version: str
 data_types: Dict[str, int]
 reduce_ops: Dict[str, int]
 collectives: Dict[str, int]
-# For each collective: it reduces, its input has a block for each rank, its output has, only the root has an input, only
-# the root has an output (include/tutti/collectives.h).
+# For each collective, whether: it reduces; its input has a block for each rank; its output has a block for each rank;
+# only the root has an input; only the root has an output (the table in include/tutti/collectives.h).
 collective_buffers: Dict[str, Tuple[bool, bool, bool, bool, bool]]
 algorithms: Dict[str, int]
 error_codes: Dict[str, int]
 error_scopes: Dict[str, int]
-# Reductions in addition to reduce_ops: bit_and, bit_or, bit_xor (for a dtype of any size), and int16_sum, ...,
-# uint16_max (for a dtype of 2 bytes).
+# The numbers of the reductions in addition to reduce_ops, by name: bit_and, bit_or, bit_xor (for a dtype of any size),
+# and int16_sum, ..., uint16_max (for a dtype of 2 bytes).
 reductions: Dict[str, int]
 type_sizes: Dict[int, int]  # bytes of an element, by the number of its data type
 
@@ -60,9 +60,9 @@ class Communicator:
     def transport(self) -> str: ...
     @property
     def runs_on_devices(self) -> bool: ...
-    # Run or start one collective. If counts are given, it is the v-variant; a rank of gather_v or scatter_v that has no
-    # counts passes []. scale: the factor of premulsum. stream: a CUstream. reduction: one of `reductions`, which
-    # replaces op.
+    # run() and start() make one collective call. If counts are given, it is the v-variant; a rank of gather_v or
+    # scatter_v that has no counts passes []. scale: the factor of premulsum. stream: a CUstream as a number, for arrays
+    # in GPU memory. reduction: a number in `reductions`, which replaces op; 0: op is used.
     def run(
         self,
         kind: int,
@@ -102,7 +102,8 @@ class Communicator:
         reduction: int = 0,
     ) -> Work: ...
     # The fast path of a blocking collective. It requires contiguous NumPy arrays of the same Tutti type with matching
-    # lengths; output None means in place. Otherwise it returns False and does nothing.
+    # lengths; output None means in place. Runs the call and returns True; for other arrays it does nothing and returns
+    # False.
     def quick(self, kind: int, input: object, output: Optional[object], op: int, root: int) -> bool: ...
     def send(
         self, address: int, count: int, dtype: int, peer: int, timeout_ms: int = 0, stream: Optional[int] = None
@@ -118,17 +119,17 @@ class Communicator:
     ) -> Work: ...
     def next_sender(self, timeout_ms: int = 0) -> int: ...
     def barrier(self, timeout_ms: int = 0) -> None: ...
-    def split(self, colour: int, key: int = 0) -> Optional[Communicator]: ...  # colour -1: no colour; returns None
+    def split(self, colour: int, key: int = 0) -> Optional[Communicator]: ...  # None for colour -1 (no colour)
     def duplicate(self) -> Communicator: ...
     def shrink(self, excluded: Optional[Sequence[int]] = None) -> Communicator: ...
     def grow(self, size: int, unique_id: Optional[bytes] = None) -> Communicator: ...
     def agree(self, value: int = ..., timeout_ms: int = 0) -> Agreement: ...
     def finalize(self) -> None: ...
     def abort(self) -> None: ...
-    def async_status(self) -> None: ...  # raises the error
+    def async_status(self) -> None: ...  # raises the error, if there is one
     def suspend(self) -> None: ...
     def resume(self) -> None: ...
-    def device_memory_use(self) -> int: ...  # bytes, all of which suspend() frees
+    def device_memory_use(self) -> int: ...  # bytes of GPU memory, all of which suspend() frees
     def allocate(self, bytes: int) -> Memory: ...
     def register_memory(self, address: int, bytes: int) -> Memory: ...
     def auto_algorithm(self, kind: int, count: int, dtype: int) -> int: ...
@@ -143,7 +144,8 @@ class Agreement:
     def value(self) -> int: ...
 
 class Group:
-    """Keeps the communicators of its calls alive until run() or start(). Both leave the group empty."""
+    """Keeps the communicators of its calls alive until run(), start() or drop(), which all leave the group empty.
+    drop() discards the calls."""
 
     def __init__(self) -> None: ...
     def add(
@@ -195,8 +197,8 @@ class Work:
 
     def wait(self) -> None: ...
     def test(self) -> bool: ...
-    # Keeps the object alive until the operation has ended, even if this Work is destroyed earlier. Only the object of
-    # the last call is kept.
+    # Keeps the object alive until the operation has ended, even if this Work is destroyed earlier. If keep() is called
+    # several times, only the object of the last call is kept.
     def keep(self, object: Optional[object]) -> None: ...
 
 class Memory:
@@ -207,7 +209,7 @@ class Memory:
     @property
     def size(self) -> int: ...  # in bytes; 0 after release()
     def __buffer__(self, flags: int, /) -> memoryview: ...
-    # Raises BufferError if memoryviews or arrays of it exist. A second call does nothing.
+    # Releases the memory. Raises BufferError if memoryviews or arrays of it exist. A second call does nothing.
     def release(self) -> None: ...
 
 def create_unique_id(
@@ -216,7 +218,7 @@ def create_unique_id(
 def unique_id_from_text(text: str) -> bytes: ...
 def unique_id_to_text(unique_id: bytes) -> str: ...
 
-# Functions for tutti/errors.py and tutti/arrays.py only.
+# Functions that only tutti/errors.py and tutti/arrays.py call. python/src/arrays.cc describes the result of describe().
 def set_error_class(
     factory: Callable[[int, int, int, str], BaseException],
 ) -> None: ...  # code, scope, rank or -1, message

@@ -1,8 +1,8 @@
 """Finds out the address, length and element type of an array that is passed to a call.
 
-Supported are NumPy arrays, objects with the buffer protocol (bytearray, array.array, mmap, ctypes, memoryview), with
-__cuda_array_interface__, and with __dlpack__ (PyTorch, CuPy, JAX). The array must be contiguous in C order, and
-writable if it receives results. Calls use the memory of the array itself, without a copy.
+Supported are NumPy arrays, objects with the buffer protocol (bytearray, array.array, mmap, ctypes, memoryview), objects
+with __cuda_array_interface__, and objects with __dlpack__ (PyTorch, CuPy, JAX). The array must be contiguous in C
+order, and writable if it receives results. Calls use the memory of the array itself, without a copy.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from .errors import InvalidArgumentError
 
 _core.set_array_type(numpy.ndarray)
 
-# Tutti's name of a NumPy type. The key is the letter of NumPy's kind and the number of bytes of an element, or NumPy's
-# name. reduced() and moved() have special rules for the types that are not data types of Tutti (int16, bool, ...).
+# Tutti's name of a NumPy type. The key is the letter of NumPy's kind and the number of bytes of an element ("i4"), or
+# NumPy's name ("bfloat16"). reduced() and moved() have special rules for the types in this table that are not data
+# types of Tutti's C++ library (int16, uint16, bool and the complex types).
 _TYPES = {
     kind + str(int(bits) // 8): name + bits
     for kind, name in (("i", "int"), ("u", "uint"))
@@ -26,7 +27,7 @@ _TYPES = {
 _TYPES.update({"f2": "float16", "f4": "float32", "f8": "float64", "b1": "bool", "c8": "complex64", "c16": "complex128"})
 _TYPES.update({"bfloat16": "bfloat16", "float8_e4m3fn": "float8_e4m3", "float8_e5m2": "float8_e5m2"})
 
-# A cache of _name_of(), because NumPy is slow in naming a dtype.
+# A cache of the results of _name_of(), because NumPy takes long to return the name of a dtype.
 _NAMES: "Dict[numpy.dtype[Any], str]" = {}
 
 # Type codes and device types of dlpack.h.
@@ -47,13 +48,13 @@ class Array(NamedTuple):
     itemsize: int
     read_only: bool
     device: Optional[int]  # number of the GPU; None for host memory
-    stream: Optional[int]
+    stream: Optional[int]  # CUstream that the array itself names, 0: the default stream; None for host memory
     owner: Any  # the object that keeps the memory alive
 
 
 class Elements(NamedTuple):
-    """How a call treats the elements of an array: each is `factor` elements of `dtype`. `op` and `reduction` are
-    arguments of _core."""
+    """How a call treats the elements of an array: each is `factor` elements of the data type `dtype` (a number in
+    _core.data_types). `op` and `reduction` are the arguments of _core for a call that reduces."""
 
     dtype: int
     factor: int
@@ -62,7 +63,8 @@ class Elements(NamedTuple):
 
 
 def to_array(x: Any, what: str, dtype: Any = None) -> Array:
-    """Returns the Array of x. Raises InvalidArgumentError if x cannot be used without a copy. Messages call x `what`.
+    """Returns the Array of x. Raises InvalidArgumentError if x cannot be used without a copy. `what` is the name of x
+    in error messages, for example "the input".
 
     dtype: the type of the elements if it differs from the type of x ("bfloat16" in an array of uint16). The two types
     must have the same size.
@@ -89,7 +91,8 @@ def to_array(x: Any, what: str, dtype: Any = None) -> Array:
 
 
 def type_name(dtype: Any) -> str:
-    """Returns Tutti's name for a type, which is given as a name or as a NumPy dtype."""
+    """Returns Tutti's name for a type, which is given as a name or as a NumPy dtype. Raises InvalidArgumentError if
+    there is no such type."""
     if isinstance(dtype, str) and (dtype in _core.data_types or dtype in _TYPES):
         return dtype if dtype in _core.data_types else _TYPES[dtype]
     try:
@@ -100,7 +103,7 @@ def type_name(dtype: Any) -> str:
 
 
 def writable(array: Array, what: str) -> Array:
-    """Returns `array`. Raises InvalidArgumentError if it is read-only."""
+    """Returns `array`. Raises InvalidArgumentError if it is read-only. `what` is its name in the error message."""
     if array.read_only:
         raise InvalidArgumentError(f"{what} is read-only, and the result goes there: give a writable array as output")
     return array
@@ -121,20 +124,23 @@ def same_kind(array: Array, other: Array) -> None:
 
 
 def moved(array: Array) -> Elements:
-    """For calls that only move elements. Elements of types that Tutti does not have are moved as bytes."""
+    """Returns the Elements of an array for a call that only moves elements. If the C++ library does not have the type,
+    each element is moved as its bytes."""
     number = _core.data_types.get(array.type)
     return Elements(_core.data_types["uint8"], array.itemsize) if number is None else Elements(number, 1)
 
 
 def reduced(array: Array, op: str) -> Elements:
-    """For calls that reduce with `op`. Raises InvalidArgumentError if the operation does not exist for the type."""
+    """Returns the Elements of an array for a call that reduces with `op`. Types that the C++ library does not have are
+    reduced as others: bool as uint8, a complex number as two real ones, 16-bit integers by a reduction of _core. Raises
+    InvalidArgumentError if the operation does not exist for the type."""
     kind = array.type
     if op not in _OPS:
         raise InvalidArgumentError(f"there is no operation {op!r}: use one of {', '.join(_OPS)}")
     number = _core.data_types.get(kind)
     if op in _BIT_OPS:
         if "int" in kind or kind == "bool":
-            carrier = {1: "uint8", 2: "float16"}  # types of the same size; the bit operations use only the size
+            carrier = {1: "uint8", 2: "float16"}  # a type of the same size; the bit operations use only its size
             return Elements(
                 _core.data_types[carrier[array.itemsize]] if number is None else number, 1, 0, _core.reductions[op]
             )
@@ -158,7 +164,8 @@ def reduced(array: Array, op: str) -> Elements:
 
 
 def new_like(x: Any, shape: Tuple[int, ...], what: str) -> Any:
-    """Creates a NumPy array for a result, with the dtype of x. x must be a NumPy array, too."""
+    """Creates a NumPy array for a result, with the dtype of x. Raises InvalidArgumentError if x is not a NumPy array;
+    `what` is then the name of the missing array in the message."""
     if isinstance(x, numpy.ndarray):
         return numpy.empty(shape, x.dtype)
     raise InvalidArgumentError(f"{what} is missing: pass one (it is created only if the input is a NumPy array)")
@@ -227,8 +234,8 @@ def _of_cuda(x: Any, what: str, any_type: bool) -> Array:
         expected *= length
     device = getattr(x, "device", None)
     device = getattr(device, "index", getattr(device, "id", device))
-    # The stream must not be None, because the C++ code treats a call with a stream as a call on GPU memory. 0 is the
-    # default stream.
+    # The stream of an array in GPU memory must not be None, because the C++ code treats a call with a stream as a call
+    # on GPU memory. 0 is the default stream.
     return Array(
         int(address),
         elements,
@@ -251,10 +258,10 @@ def _of_dlpack(x: Any, what: str, any_type: bool) -> Array:
         try:
             x.__dlpack__()
             reason = "the result of its __dlpack__() cannot be used"
-        except Exception as error:  # the exception of the array's library states the reason
+        except Exception as error:  # the library of the array states in its exception why it exports no memory
             reason = str(error)
         raise InvalidArgumentError(f"{what}, of type {type(x).__name__}, cannot be used: {reason}")
-    # The tuple of describe() in python/src/arrays.cc.
+    # describe() in python/src/arrays.cc explains the elements of this tuple.
     address, elements, contiguous, code, bits, read_only, device_type, device, owner = found
     itemsize = bits // 8
     name = _TYPES.get(_DLPACK_NAMES.get(code, _DLPACK_KINDS.get(code, "?") + str(itemsize)))

@@ -1,8 +1,8 @@
 """Replaces NCCL by Tutti's libnccl.so.2 in this process: `import tutti.as_nccl` before `import torch`.
 
-torch loads NCCL by the name of its library. If a library with this name is already loaded, the loader returns that one,
-so that torch's backend "nccl" uses Tutti. LD_PRELOAD has the same effect: `python -m tutti.as_nccl` prints the path for
-it. docs/nccl.md describes what Tutti does for each of NCCL's functions.
+torch loads NCCL by the name of its library, libnccl.so.2. If a library with this name is already loaded, the loader
+returns that one, so that torch's backend "nccl" uses Tutti. LD_PRELOAD has the same effect: `python -m tutti.as_nccl`
+prints the path to set it to. docs/nccl.md describes how Tutti implements each of NCCL's functions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import ctypes
 import sys
 from pathlib import Path
 
-#: The path of the library.
+#: The path of Tutti's libnccl.so.2.
 path = str(Path(__file__).resolve().parent / "lib" / "libnccl.so.2")
 
 if __name__ == "__main__":

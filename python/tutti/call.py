@@ -1,5 +1,5 @@
-"""Turns the arrays and options of a call into one call of tutti._core. All lengths are checked here, before anything is
-sent."""
+"""Turns the arrays and options of a call into one call of tutti._core. The lengths of the arrays are checked here,
+before anything is sent."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .group import Group, Work
 
 
 class Buffers(NamedTuple):
-    """A collective's row in the table of include/tutti/collectives.h."""
+    """The properties of a collective's buffers, from its row in the table of include/tutti/collectives.h."""
 
     reduces: bool
     blocks_in: bool  # the input contains one block for each rank
-    blocks_out: bool  # the output does
+    blocks_out: bool  # the output contains one block for each rank
     root_in: bool  # only the root has an input
     root_out: bool  # only the root has an output
 
@@ -38,7 +38,7 @@ class CallOptions(TypedDict, total=False):
 
 
 class Options(NamedTuple):
-    """The same, with the default values."""
+    """The options of a call as in CallOptions; those that were not given have their default values."""
 
     dtype: Any = None
     algorithm: Optional[str] = None
@@ -50,7 +50,7 @@ class Options(NamedTuple):
 
 
 def read(options: CallOptions) -> Options:
-    """Fills in the defaults. Raises TypeError for an unknown option."""
+    """Returns the options with defaults for those that are not given. Raises TypeError for an unknown option."""
     unknown = [name for name in options if name not in Options._fields]
     if unknown:
         raise TypeError(f"there is no option {unknown[0]!r}: take {', '.join(Options._fields)}")
@@ -58,15 +58,16 @@ def read(options: CallOptions) -> Options:
 
 
 class Counts(NamedTuple):
-    """The lengths of the parts, and their offsets, both in elements and indexed by rank."""
+    """For a v-variant: the lengths of the parts of an array, and their offsets, both in elements and indexed by rank.
+    No displacements: the parts are contiguous."""
 
     counts: Optional[Sequence[int]]
     displacements: Optional[Sequence[int]] = None
 
 
 def milliseconds(seconds: Optional[float], what: str) -> int:
-    """Converts seconds to milliseconds; 0 for None. Raises InvalidArgumentError if the value is not a positive
-    number."""
+    """Converts seconds to milliseconds, rounded up; 0 (the default) for None. Raises InvalidArgumentError if the value
+    is not a positive number below 1e9. `what` is its name in the message."""
     if seconds is None:
         return 0
     if not isinstance(seconds, (int, float)) or not 0 < seconds < 1e9:
@@ -75,7 +76,8 @@ def milliseconds(seconds: Optional[float], what: str) -> int:
 
 
 def stream_number(stream: Any) -> Optional[int]:
-    """Returns the CUstream of a stream of PyTorch, CuPy or cuda-python, or of a number, as an integer."""
+    """Returns a CUstream as an integer. `stream` is a stream of PyTorch, CuPy or cuda-python, or already an integer;
+    None gives None."""
     if stream is None or isinstance(stream, int):
         return stream
     face = getattr(stream, "__cuda_stream__", None)
@@ -104,10 +106,13 @@ def collective(
     parts_in: Optional[Counts] = None,
     parts_out: Optional[Counts] = None,
 ) -> Any:
-    """Runs, starts or adds to a group one collective. x is the input, or None if this rank has none. out is the output;
-    if it is None, there is no output, or a new array of the shape new_shape() is created.
+    """Makes one collective call: runs it, starts it, or adds it to options.group. Returns the output, `result`, or a
+    Work.
 
-    result: the return value if there is no output. variable: the call is a v-variant, even if this rank has no counts.
+    x: the input, or None if this rank has none. out: the output. If out is None and new_shape is given, a new array of
+    the shape new_shape() becomes the output; if new_shape is None, this rank has no output. result: the return value if
+    there is no output. variable: the call is a v-variant, even if this rank has no counts. parts_in, parts_out: the
+    parts of the input and of the output of a v-variant; None: that array is one block.
     """
     if not isinstance(root, SupportsIndex):
         raise InvalidArgumentError(f"root {root!r} is no rank: give a whole number, 0..{comm.size - 1}")
@@ -135,7 +140,7 @@ def collective(
         count, blocks = _parts(comm, kind, elements.factor, source, target, parts_in, parts_out)
     else:
         count, blocks = _block(comm.size, kind, source, target) * elements.factor, (None,) * 4
-    # The root of a broadcast has a single array, which is both input and output.
+    # The root of a broadcast passes a single array, which is both its input and its output.
     to = source if kind == "broadcast" and target is None else target
     arguments = (
         _core.collectives[kind],
@@ -156,7 +161,7 @@ def collective(
 
 
 def barrier(comm: Any, options: Options) -> Any:
-    """A barrier with options."""
+    """Makes a barrier with options: runs it, starts it, or adds it to options.group."""
     arguments = (
         _core.collectives["barrier"],
         0,
@@ -182,7 +187,8 @@ def _launch(comm: Any, arguments: Tuple[Any, ...], options: Options, outcome: An
 
 
 def transfer(comm: Any, direction: str, x: Any, peer: int, options: Options) -> Any:
-    """Runs, starts or adds to a group one send or receive. `direction` is "send" or "receive"."""
+    """Makes one send or receive: runs it, starts it, or adds it to options.group. `direction` is "send" or "receive".
+    Returns x, or a Work."""
     what = "the array to send" if direction == "send" else "the array to receive"
     array = to_array(x, what, options.dtype)
     if direction == "receive":
@@ -206,7 +212,8 @@ def transfer(comm: Any, direction: str, x: Any, peer: int, options: Options) -> 
 
 
 def _shape(x: Any, new_shape: Callable[[], Tuple[int, ...]]) -> Tuple[int, ...]:
-    return new_shape() if hasattr(x, "shape") else ()  # new_like() then raises an error, because x is not a NumPy array
+    # If x has no shape, it is not a NumPy array, and new_like() raises an error, whatever this function returns.
+    return new_shape() if hasattr(x, "shape") else ()
 
 
 def _require_both(comm: Any, kind: str, root: int, source: Optional[Array], target: Optional[Array]) -> None:
@@ -233,7 +240,8 @@ def _stream(stream: Any, array: Array) -> Optional[int]:
 
 
 def _block(size: int, kind: str, source: Optional[Array], target: Optional[Array]) -> int:
-    """Returns the number of elements of one block. Raises InvalidArgumentError if the lengths do not match."""
+    """Returns the number of elements of one block. Raises InvalidArgumentError if the lengths of input and output do
+    not match, or are not divisible into equal blocks."""
     got = tuple(None if array is None else array.elements for array in (source, target))
     buffers = _BUFFERS[kind]
     rows = (size if buffers.blocks_in else 1, size if buffers.blocks_out else 1)
@@ -263,7 +271,8 @@ def _parts(
     parts_in: Optional[Counts],
     parts_out: Optional[Counts],
 ) -> Tuple[int, Tuple[Any, ...]]:
-    """Returns the count of a v-variant and its four lists, as arguments for _core."""
+    """Returns the arguments of _core for a v-variant: its count, and its four lists (input counts, output counts, input
+    displacements, output displacements). `factor`: each array element is this many elements for _core."""
     lists: List[Any] = []
     for parts, array, what in ((parts_in, source, "input"), (parts_out, target, "output")):
         lists.append(None if parts is None else _list(comm, kind, parts, array, what))
@@ -274,13 +283,13 @@ def _parts(
     elif not buffers.blocks_out and target is not None:
         count = target.elements
     known = lists[0] if buffers.blocks_in else lists[1]
-    one_block = not (buffers.blocks_in and buffers.blocks_out)  # of the input or of the output
+    one_block = not (buffers.blocks_in and buffers.blocks_out)  # the input or the output is this rank's block alone
     if one_block and known is not None and known.counts[comm.rank] != count:
         raise InvalidArgumentError(
             f"{kind}_v: counts say {known.counts[comm.rank]} elements for rank {comm.rank}, and its array has {count}"
         )
-    # Only the root of a gather_v or scatter_v has the counts. Other ranks pass an empty list, so that _core knows that
-    # this is a v-variant.
+    # Only the root of a gather_v or scatter_v has the counts. Other ranks pass an empty list, which shows _core that
+    # the call is a v-variant.
     if parts_in is None and parts_out is None:
         lists = [None, Counts([])] if buffers.blocks_out else [Counts([]), None]
 

@@ -5,11 +5,11 @@ that disagree get MismatchError. If ranks are late or dead, the error names them
 
     dtype      type of the elements, if it differs from the array's type: "bfloat16" for an array of uint16
     algorithm  "ring", "direct", ...: see docs/collectives.md; the same on all ranks
-    timeout    seconds that the call may make no progress; None: the communicator's timeout
+    timeout    seconds without progress after which the call fails; None: the communicator's timeout
     stream     for calls on GPU memory: a CUstream as a number, or a stream of PyTorch or CuPy
     group      a tutti.Group to which the call is added; it starts when the group runs
     blocking   False: the call returns a tutti.Work at once, and the arrays belong to the operation until it has ended
-    scale      the factor of op "premulsum"
+    scale      the factor by which op "premulsum" multiplies this rank's input
 
 Every function raises InvalidArgumentError for arrays that cannot be used (see tutti.arrays), before anything is sent,
 and the other errors of tutti.errors. Every function may be called from any thread. A blocking call lets other Python
@@ -36,13 +36,14 @@ _BROADCAST = _core.collectives["broadcast"]
 _REDUCE_SCATTER = _core.collectives["reduce_scatter"]
 _ALL_GATHER = _core.collectives["all_gather"]
 _ALL_TO_ALL = _core.collectives["all_to_all"]
-# The operations without a further argument. (premulsum has a scale.)
+# The operations for which _quick() can be used. It has no argument for the scale of premulsum.
 _PLAIN_OPS = {name: number for name, number in _core.reduce_ops.items() if name != "premulsum"}
 
 
 class Communicator:
     """See the description of the module. The rank leaves the communicator when the object is destroyed. finalize()
-    first waits for operations in progress; a `with` statement calls it at its end."""
+    first waits for operations in progress. A `with` statement calls finalize() at its end, or abort() after an
+    exception."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class Communicator:
         """Joins the job as one rank. Blocks until all ranks have joined.
 
         Arguments that are not passed are taken from the environment, as `tutti run`, torchrun, mpirun and srun set it.
-        include/tutti/communicator.h describes the options. Times are in seconds (60 s if they are not set). Raises
+        include/tutti/communicator.h describes the options. Timeouts are in seconds, and 60 s by default. Raises
         ConfigError, InvalidArgumentError, DeadlineError (names the missing ranks), RefusedError, SystemCallError.
         """
         self._take(
@@ -102,10 +103,10 @@ class Communicator:
         setup_timeout: Optional[float] = None,
         timeout: Optional[float] = None,
     ) -> "List[Communicator]":
-        """Creates all ranks of a job in this process, usually for one thread each. Element i is rank i. size: 1 ..
-        1024.
+        """Creates all ranks of a job in this process, usually for one thread each. Element i of the list is rank i.
 
-        nodes: the number of simulated machines on which the ranks run, 1 .. size.
+        size: the number of ranks, 1 .. 1024. nodes: the number of machines on which the ranks are treated as running,
+        1 .. size.
         """
         made = _core.Communicator.create_all(
             size,
@@ -169,7 +170,7 @@ class Communicator:
         return collective(self, "all_reduce", x, x if out is None else out, read(options), op=op)
 
     def broadcast(self, x: Any, root: int = 0, **options: Unpack[CallOptions]) -> Any:
-        """x becomes the root's x."""
+        """Copies the root's x to the x of every other rank. Returns x."""
         if not options and self._quick(_BROADCAST, x, None, 0, root):
             return x
         if self.rank == root:
@@ -177,43 +178,43 @@ class Communicator:
         return collective(self, "broadcast", None, x, read(options), root=root)
 
     def reduce(self, x: Any, out: Any = None, op: str = "sum", root: int = 0, **options: Unpack[CallOptions]) -> Any:
-        """Like all_reduce(), but only the root gets the result, in its `out` or in x. The x of other ranks does not
-        change."""
+        """Like all_reduce(), but only the root gets the result: in its `out` or, if that is None, in x. The x of other
+        ranks does not change."""
         to = None if self.rank != root else x if out is None else out
         return collective(self, "reduce", x, to, read(options), op=op, root=root)
 
     def all_gather(self, x: Any, out: Any = None, **options: Unpack[CallOptions]) -> Any:
-        """out = the x of all ranks, in the order of the ranks. A new array has the shape (size, *x.shape). In place: x
-        is the part of out with the number of this rank."""
+        """out = the x of all ranks, in the order of the ranks. If `out` is None, it is a new array of the shape (size,
+        *x.shape). In place: x is part r of out, if r is this rank."""
         if not options and out is not None and self._quick(_ALL_GATHER, x, out, 0, 0):
             return out
         return collective(self, "all_gather", x, out, read(options), new_shape=lambda: (self.size, *x.shape))
 
     def reduce_scatter(self, x: Any, out: Any = None, op: str = "sum", **options: Unpack[CallOptions]) -> Any:
-        """out of rank r = the r-th of `size` equal parts of the reduction of all x. A new array has the shape of x,
-        with the first dimension divided by size. In place: out is the part of x with the number of this rank."""
+        """out of rank r = the r-th of `size` equal parts of the reduction of all x. If `out` is None, it is a new array
+        with the shape of x, with the first dimension divided by size. In place: out is part r of x on rank r."""
         if not options and out is not None and self._quick(_REDUCE_SCATTER, x, out, _PLAIN_OPS.get(op, -1), 0):
             return out
         return collective(self, "reduce_scatter", x, out, read(options), op=op, new_shape=lambda: self._part_of(x))
 
     def all_to_all(self, x: Any, out: Any = None, **options: Unpack[CallOptions]) -> Any:
-        """x and out consist of `size` equal parts. Part q of out = part `rank` of rank q's x. In place if `out` is
-        None."""
+        """x and out consist of `size` equal parts. Part q of this rank's out = part r of rank q's x, if r is this rank.
+        In place if `out` is None."""
         if not options and self._quick(_ALL_TO_ALL, x, out, 0, 0):
             return x if out is None else out
         return collective(self, "all_to_all", x, x if out is None else out, read(options))
 
     def gather(self, x: Any, out: Any = None, root: int = 0, **options: Unpack[CallOptions]) -> Any:
-        """The root's out = the x of all ranks, in the order of the ranks. A new array has the shape (size, *x.shape).
-        In place: the root's x is its own part of out."""
+        """The root's out = the x of all ranks, in the order of the ranks. If the root's `out` is None, it is a new
+        array of the shape (size, *x.shape). In place: the root's x is its own part of out."""
         if self.rank != root:
             return collective(self, "gather", x, None, read(options), root=root)
         return collective(self, "gather", x, out, read(options), root=root, new_shape=lambda: (self.size, *x.shape))
 
     def scatter(self, x: Any, out: Any = None, root: int = 0, **options: Unpack[CallOptions]) -> Any:
-        """out of rank r = the r-th of `size` equal parts of the root's x. Other ranks pass None for x. The root may
-        omit `out`: a new array has the shape of x, with the first dimension divided by size. In place: the root's out
-        is its own part of x."""
+        """out of rank r = the r-th of `size` equal parts of the root's x. Ranks other than the root pass None for x.
+        Only the root may omit `out`: it gets a new array with the shape of x, with the first dimension divided by size.
+        In place: the root's out is its own part of x."""
         if self.rank != root:
             return collective(self, "scatter", None, out, read(options), root=root)
         return collective(self, "scatter", x, out, read(options), root=root, new_shape=lambda: self._part_of(x))
@@ -222,8 +223,8 @@ class Communicator:
         """Returns when every rank has called it."""
         return barrier(self, read(options)) if options else self._core.barrier()
 
-    # ---- v-variants. Counts and displacements are in elements and indexed by rank. Without displacements the parts are
-    # contiguous.
+    # ---- v-variants: collectives whose parts have different lengths. counts[q] is the length of the part of rank q,
+    # and displacements[q] its offset in the array, both in elements. Without displacements the parts are contiguous.
 
     def all_gather_v(
         self,
@@ -233,7 +234,7 @@ class Communicator:
         displacements: Optional[Sequence[int]] = None,
         **options: Unpack[CallOptions],
     ) -> Any:
-        """Part q of out, which has counts[q] elements, = x of rank q. All ranks pass the same counts."""
+        """Part q of out (counts[q] elements) = x of rank q. All ranks pass the same counts."""
         return collective(self, "all_gather", x, out, read(options), parts_out=Counts(counts, displacements))
 
     def reduce_scatter_v(
@@ -245,8 +246,7 @@ class Communicator:
         op: str = "sum",
         **options: Unpack[CallOptions],
     ) -> Any:
-        """out of rank r = part r, which has counts[r] elements, of the reduction of all x. All ranks pass the same
-        counts."""
+        """out of rank r = part r (counts[r] elements) of the reduction of all x. All ranks pass the same counts."""
         return collective(self, "reduce_scatter", x, out, read(options), op=op, parts_in=Counts(counts, displacements))
 
     def all_to_all_v(
@@ -259,8 +259,8 @@ class Communicator:
         output_displacements: Optional[Sequence[int]] = None,
         **options: Unpack[CallOptions],
     ) -> Any:
-        """Part q of out, which has output_counts[q] elements, = part `rank` of rank q's x. For every pair,
-        input_counts[q] on rank r must be equal to output_counts[r] on rank q."""
+        """Part q of this rank's out (output_counts[q] elements) = part r of rank q's x, if r is this rank. For every
+        pair of ranks, input_counts[q] on rank r must be equal to output_counts[r] on rank q."""
         return collective(
             self,
             "all_to_all",
@@ -280,8 +280,7 @@ class Communicator:
         root: int = 0,
         **options: Unpack[CallOptions],
     ) -> Any:
-        """Part q of the root's out, which has counts[q] elements, = x of rank q. Other ranks pass neither `out` nor
-        counts."""
+        """Part q of the root's out (counts[q] elements) = x of rank q. Only the root passes `out` and counts."""
         if self.rank != root:
             return collective(self, "gather", x, None, read(options), root=root, variable=True)
         return collective(self, "gather", x, out, read(options), root=root, parts_out=Counts(counts, displacements))
@@ -295,8 +294,8 @@ class Communicator:
         root: int = 0,
         **options: Unpack[CallOptions],
     ) -> Any:
-        """out of rank r = part r, which has counts[r] elements, of the root's x. Other ranks pass None for x and
-        counts."""
+        """out of rank r = part r (counts[r] elements) of the root's x. Ranks other than the root pass None for x and
+        for counts."""
         if self.rank != root:
             return collective(self, "scatter", None, out, read(options), root=root, variable=True)
         return collective(self, "scatter", x, out, read(options), root=root, parts_in=Counts(counts, displacements))
@@ -308,14 +307,16 @@ class Communicator:
         return transfer(self, "send", x, peer, read(options))
 
     def receive(self, x: Any, peer: int, **options: Unpack[CallOptions]) -> Any:
-        """Receives x from rank `peer`, whose array must have the same length and dtype. The k-th receive matches the
-        k-th send."""
+        """Receives a message from rank `peer` into x, which must have the length and dtype of the array that was sent.
+        The k-th receive from a peer gets the peer's k-th send to this rank. In a group, `peer` may be this rank
+        itself."""
         return transfer(self, "receive", x, peer, read(options))
 
     def next_sender(self, timeout: Optional[float] = None) -> int:
-        """Waits until a message has arrived for which this rank has not called a receive, and returns its sender. The
-        message stays; the next receive() from that rank gets it. If several peers have sent, they take turns. Receives
-        that this rank calls during the wait get the messages first."""
+        """Waits until a message has arrived for which this rank has not called receive() yet, and returns its sender.
+        The message stays; the next receive() from that rank gets it. If messages of several peers have arrived,
+        successive calls return the peers in turn. Receives that other threads of this rank call during the wait get the
+        messages first. timeout: seconds; None: the communicator's timeout."""
         return self._core.next_sender(milliseconds(timeout, "timeout"))
 
     # ---- membership: include/tutti/communicator.h has the complete descriptions
@@ -331,8 +332,8 @@ class Communicator:
         return _wrap(self._core.duplicate())
 
     def shrink(self, excluded: Optional[Sequence[int]] = None) -> "Communicator":
-        """Creates a communicator without the ranks in `excluded` or, if that is None, without the ranks that have died.
-        All remaining ranks call it. This communicator may be in any state."""
+        """Creates a communicator without the ranks in `excluded` or, if that is None, without the ranks whose processes
+        have ended. All remaining ranks call shrink(). This communicator may be in any state."""
         return _wrap(self._core.shrink(None if excluded is None else list(excluded)))
 
     def agree(self, value: int = 2**63 - 1, timeout: Optional[float] = None) -> _core.Agreement:
@@ -342,12 +343,12 @@ class Communicator:
         return self._core.agree(value, milliseconds(timeout, "timeout"))
 
     def grow(self, size: int, unique_id: Optional[UniqueId] = None) -> "Communicator":
-        """Creates a communicator of `size` ranks: the present ranks, and new ones, which join with a unique id. One of
-        the present ranks passes that id. Collective."""
+        """Creates a communicator of `size` ranks: the present ranks, and new ones, which join with a unique id. Exactly
+        one of the present ranks passes that id. Collective."""
         return _wrap(self._core.grow(size, None if unique_id is None else unique_id.bytes))
 
     def finalize(self) -> None:
-        """Waits for this rank's operations in progress, then leaves the communicator. Later calls are refused."""
+        """Waits for this rank's operations in progress, then leaves the communicator. Later calls on it are refused."""
         self._core.finalize()
 
     def abort(self) -> None:
@@ -374,13 +375,14 @@ class Communicator:
         return array
 
     def auto_algorithm(self, kind: str, count: int, dtype: Any) -> str:
-        """Returns the algorithm that Tutti selects for a call of `count` elements per block."""
+        """Returns the algorithm that Tutti selects for a call of the collective `kind` with `count` elements per
+        block."""
         number = self._core.auto_algorithm(_kind(kind), count, _core.data_types[type_name(dtype)])
         return next(name for name, value in _core.algorithms.items() if value == number)
 
     def predicted_us(self, kind: str, count: int, dtype: Any) -> Optional[float]:
-        """Returns the time in microseconds that such a call takes on host memory according to the cost model, or None
-        if the model does not apply."""
+        """Returns the time in microseconds that a call of the collective `kind` with `count` elements per block takes
+        on host memory according to the cost model, or None if the model does not apply."""
         return self._core.predicted_us(_kind(kind), count, _core.data_types[type_name(dtype)])
 
     def async_status(self) -> None:

@@ -1,5 +1,5 @@
-"""The exceptions of Tutti: one class for each error code. All are subclasses of Error, and some also of the Python
-exception for such a failure, for example TimeoutError."""
+"""The exceptions of Tutti: one class for each error code. All are subclasses of Error. Some are also subclasses of the
+built-in Python exception for the same failure: DeadlineError, for example, is a TimeoutError."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class InvalidPlanError(Error):
 
 
 class UnsupportedError(Error, NotImplementedError):
-    """The arguments are correct, but this build or this machine cannot do it."""
+    """The arguments are correct, but this build or this machine cannot execute the call."""
 
 
 class ConfigError(Error):
@@ -60,7 +60,7 @@ class ConfigError(Error):
 
 
 class DeadlineError(Error, TimeoutError):
-    """A deadline passed; the message names the missing ranks."""
+    """The timeout of a call or of set-up passed without progress; the message names the missing ranks."""
 
 
 class AbortedError(Error):
@@ -76,7 +76,7 @@ class RefusedError(Error):
 
 
 class SystemCallError(Error):
-    """The operating system refused: out of memory or descriptors, or no permission."""
+    """The operating system refused a request, for example because of missing memory, descriptors or permissions."""
 
 
 class DeviceError(Error):

@@ -8,8 +8,8 @@ from . import _core
 
 
 class Work:
-    """A handle to an operation in progress. Destroying the Work does not stop the operation; its arrays are kept alive
-    until it has ended. May be used from any thread.
+    """A handle to an operation in progress. Destroying the Work does not stop the operation, whose arrays are kept
+    alive until it has ended. May be used from any thread.
 
     result   the return value of the corresponding blocking call; valid only after wait() has returned
     """
@@ -28,8 +28,8 @@ class Work:
         return self.result
 
     def test(self) -> bool:
-        """Whether the operation has ended; wait() then returns at once. Does not block, but see Work::test() in
-        include/tutti/communicator.h."""
+        """Whether the operation has ended; wait() then returns at once. Does not block, with one exception, which
+        Work::test() in include/tutti/communicator.h describes."""
         return self._core.test()
 
 
@@ -41,8 +41,9 @@ class Group:
             comm.send(x, right, group=group)
             comm.receive(y, left, group=group)
 
-    The calls start at run() or start(); the end of the with block calls run(). They run at the same time, so no call
-    may use the result of another one. A Group is used by one thread at a time.
+    The calls start at run() or start(); the end of the with block calls run() or, after an exception, discards the
+    calls. The calls run at the same time, so no call may use the result of another one. A Group is used by one thread
+    at a time, and is empty after run() or start().
     """
 
     def __init__(self) -> None:
@@ -51,14 +52,14 @@ class Group:
         self._kept: List[Any] = []
 
     def run(self) -> List[Any]:
-        """Starts all calls and waits for them. Returns their results in the order of the calls. Raises the first
-        error."""
+        """Starts all calls and waits for them. Returns their results in the order of the calls. If calls fail, raises
+        the error of one of them."""
         results, _ = self._take()
         self._core.run()
         return results
 
     def start(self) -> Work:
-        """Starts all calls. The Work ends when all of them have ended."""
+        """Starts all calls, and returns a Work for all of them together. It ends when all calls have ended."""
         results, kept = self._take()
         return Work(self._core.start(), results, kept)
 

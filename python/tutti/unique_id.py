@@ -1,4 +1,4 @@
-"""UniqueId: with it the ranks of one new communicator find each other (include/tutti/unique_id.h)."""
+"""UniqueId: the id with which the ranks of a new communicator find each other (include/tutti/unique_id.h)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .errors import InvalidArgumentError
 
 @dataclass(frozen=True)
 class UniqueId:
-    """128 bytes with which the ranks of one communicator find and authenticate each other. Any process that has them
-    can join, so send them only through channels that others cannot read.
+    """128 bytes with which the ranks of one communicator find and authenticate each other. Any process that has the
+    bytes can join (unless a job key is required as well), so send them only through channels that others cannot read.
 
-    Any process can create an id. It must not exit before the set-up of the ranks is complete. An id can be used for one
-    communicator only. It can be pickled.
+    Any process can create an id, and must not exit before the set-up of the ranks is complete. An id can be used for
+    one communicator only. A UniqueId can be pickled.
     """
 
     bytes: bytes

@@ -1,4 +1,5 @@
-// Selects a generator by collective and algorithm, and rejects unsupported combinations.
+// Looks up the generator of a collective and an algorithm in kAlgorithmTable (generators.h), and rejects arguments
+// and combinations that are not supported.
 #include "algorithms/algorithms.h"
 
 #include <fmt/format.h>
@@ -26,7 +27,8 @@ std::string names_of(const std::vector<Algorithm>& algorithms) {
   return text;
 }
 
-// The algorithms without a limit on the number of ranks (other than kMaxRanks).
+// Returns the algorithms of the collective that support kMaxRanks ranks. An error message suggests them if there
+// are too many ranks for the chosen algorithm.
 std::vector<Algorithm> algorithms_for_many(CollectiveKind kind) {
   std::vector<Algorithm> algorithms;
   for (const AlgorithmRow& row : kAlgorithmTable) {

@@ -1,5 +1,5 @@
-// The list of algorithms. Each algorithm is a pure function from (shape, rank) to that rank's plan. The comment at
-// the top of each .cc file explains its algorithm.
+// The list of algorithms. The generator of each algorithm is a pure function that returns the plan of one rank.
+// The comment at the top of each .cc file explains the algorithms in that file.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,14 @@
 
 namespace tutti {
 
-// Returns the generator of `algorithm` (not kAuto) for `collective`. Errors: kInvalidArgument or kUnsupported,
-// with the reason in the message, for example if there are more ranks than a direct algorithm can serve.
+// Returns the generator of `algorithm` for `collective`. Errors, with the reason in the message: kInvalidArgument
+// if a field of `collective` is not valid or if `algorithm` has no plan for this collective (for example kAuto or
+// kUser); kUnsupported if there are more ranks than the algorithm supports, or if the collective has no plans at
+// all.
 Result<Generator> find_generator(const Collective& collective, Algorithm algorithm);
 
-// Returns the algorithms that have a plan for this collective, in the order of the enumeration.
+// Returns the algorithms that have a plan for this collective, in the order of the enumeration Algorithm. Empty if
+// no algorithm has one.
 std::vector<Algorithm> algorithms_of(CollectiveKind kind);
 
 }  // namespace tutti

@@ -1,25 +1,26 @@
 // All-gather: every rank obtains the blocks of all ranks.
 //
 // A block has one chunk. S is its length, and p is the number of ranks. Every rank copies its own block to its
-// position in the output in the same step that first sends it. In an in-place call, where both have the same
-// memory, nothing is then written after it was published.
+// position in the output in the same step that first sends it. In an in-place call, the input and this position
+// are the same memory. A later copy would write memory that a peer may be reading through a window at that time
+// (plan/windows.h).
 //
-// Ring. Each block starts at its rank and travels around the ring. Every rank stores it and forwards it; the last
-// rank only stores it.
+// Ring. Each block starts at its rank and travels around the ring. Every rank stores the blocks that it receives
+// and forwards them. The last rank that receives a block only stores it.
 //   step 0            in[0]: store out[rank], send to the next rank
 //   step k, 1..p-2    received: store out[rank - k], send to the next rank
 //   step p-1          received: store out[rank + 1]
 // Steps per rank: p. Bytes sent per rank: S(p-1), the minimum. Longest path: p - 1 messages. A step receives and
-// sends, so connections must hold 2 messages if p > 2. Suited for long blocks. Blocks of different lengths are as
-// efficient as equal ones, unless one is much longer than the others.
+// sends, so connections must hold 2 messages if p > 2. Suited for long blocks. Blocks of different lengths
+// (all_gather_v) are as efficient as equal ones, unless one is much longer than the others.
 //
 // Direct. Every rank sends its block to all others in one step, and stores the blocks that it receives.
 //   step 0            in[0]: store out[rank], send to all
 //   step k, 1..p-1    received from rank + k: store out[rank + k]
 // Steps per rank: p. Bytes sent per rank: S(p-1), in one step. Longest path: 1 message. Suited for short blocks,
-// and for windows, because every rank then reads directly from the memory of the others.
+// and for registered buffers (windows), because every rank then reads directly from the memory of the others.
 //
-// Source: folklore. The ring is the second half of ring.cc.
+// Source: folklore. The ring is the second half (the all-gather) of the ring all-reduce in ring.cc.
 #include <utility>
 
 #include "algorithms/generators.h"

@@ -1,29 +1,32 @@
 // All-to-all: block q of rank r's input becomes block r of rank q's output.
 //
-// A block has one chunk. S is its length, and p is the number of ranks. In an in-place call, out[q] has the memory
-// of in[q], so in[q] must be sent before a block is received there. For that reason every plan reads in[q] in an
-// earlier step than it writes out[q]. A rank does not use windows if its call is in place
-// (PlanShape::windows_in_place), because a peer might then read in[q] too late or write out[q] too early.
+// A block has one chunk. S is its length, and p is the number of ranks. In an in-place call, out[q] and in[q] are
+// the same memory, so a rank must send in[q] before it stores the received block to out[q]. For that reason every
+// plan reads in[q] in an earlier step than the step that writes out[q] (its own block is read and written by the
+// same step). PlanShape::windows_in_place is false: with windows, a peer could read in[q] after it was
+// overwritten, or write out[q] before in[q] was sent.
 //
-// Pairwise. In round k = 0 .. p-1, rank r exchanges blocks with rank q = k - r modulo p. The partner of rank q in
-// this round is r. If q = r, the rank copies its own block.
+// Pairwise. In round k = 0 .. p-1, rank r exchanges blocks with rank q = k - r modulo p. In this round, the
+// partner of rank q is rank r. If q = r, the rank copies its own block.
 //   each round        send in[q] to q
 //                     received from q: store out[q]
 // Steps per rank: 2p - 1. Bytes sent per rank: S(p-1), the minimum. Longest path: at most p rounds. Each rank
 // communicates with one peer at a time, so each link carries one block in each direction. Suited for long blocks.
 //
-// Direct. A rank sends all of its blocks before it waits for the first one. All ranks start with different peers.
+// Direct. A rank sends all of its blocks before it waits for the first one. The ranks start with different peers,
+// so that no rank receives all blocks at the same time.
 //   step 0            in[rank]: store out[rank]
 //   steps 1 .. p-1    send in[q] to q = rank + 1, rank + 2, ...
 //   steps p .. 2p-2   received from q = rank - 1, rank - 2, ...: store out[q]
 // Steps per rank: 2p - 1. Bytes sent per rank: S(p-1). Longest path: 1 message. Suited for short and medium
-// blocks, and for windows.
+// blocks, and for registered buffers (windows).
 //
-// Bruck. The blocks of rank r are numbered by the distance i = 1 .. p-1 to their destination. A block i travels in
-// hops. Their lengths are the powers of two in the binary representation of i, the smallest first. In round k,
-// with 2^k < p, every rank sends its blocks i that have bit k set to rank r + 2^k, and receives blocks with the
-// same numbers from rank r - 2^k. Between two of its rounds, block i is in scratch[i]. In its last round it
-// reaches its destination, where it is stored to out[r - i].
+// Bruck. The blocks of rank r are numbered by the distance i = 1 .. p-1 to their destination. Block i travels in
+// several hops. The distances of its hops are the powers of two in the binary representation of i, the smallest
+// first (block 6 first travels 2 ranks, then 4). In round k, with 2^k < p, every rank sends its blocks i that have
+// bit k set to rank r + 2^k, and receives blocks with the same numbers from rank r - 2^k. Between two of its
+// rounds, block i is in scratch[i]. In its last round it reaches its destination, where it is stored to out[r -
+// i].
 //   channel 0   in[rank]: store out[rank]; and for the blocks that must be saved in an in-place call:
 //               in[r + i]: store scratch[i]
 //               round k, each i with bit k, ascending: send scratch[i], or in the first round of block i in[r + i],
@@ -31,13 +34,13 @@
 //   channel 1   round k, each i with bit k, ascending: received from r - 2^k: store scratch[i], or in the last round of
 //               block i out[r - i]. This runs after the send of the same number in the same round, and so after all
 //               earlier sends.
-// So memory is not written before its old contents were sent. There is one exception in an in-place call: out[r -
-// i] has the memory of in[r + (p - i)], and block p - i may be sent in a later round than block i is received, or
-// later in the same round. Such blocks are copied to scratch first. Channel 1 does not start a tile before channel
-// 0 has started it, because every tile uses the same scratch. Longest path: at most ceil(log2 p) messages. A rank
-// has at most ceil(log2 p) peers. A message is one block, so a rank sends about (p/2) log2 p messages, more than
-// the p - 1 messages of the other algorithms. Suited for very short blocks if the number of connections is
-// limited.
+// So in most cases memory is not written before its old contents were sent. There is one exception, in in-place
+// calls: out[r - i] has the memory of in[r + (p - i)], and block p - i may be sent in a later round than block i
+// is received, or later in the same round. Such blocks are copied to scratch first, in all calls, because a plan
+// does not depend on whether a call is in place. Channel 1 does not run ahead of channel 0 to the next tile,
+// because all tiles use the same scratch. Longest path: at most ceil(log2 p) messages. A rank has at most
+// ceil(log2 p) peers. A message is one block, so a rank sends about (p/2) log2 p messages, more than the p - 1
+// messages of the other algorithms. Suited for very short blocks if the number of connections is limited.
 //
 // Source: pairwise and direct exchange are folklore. J. Bruck et al., "Efficient algorithms for all-to-all
 // communications in multiport message-passing systems", IEEE TPDS 8 (1997).
@@ -90,15 +93,17 @@ RankPlan build_direct(const PlanShape& shape, std::uint32_t rank) {
 int first_round(std::uint32_t block) { return std::countr_zero(block); }
 int last_round(std::uint32_t block) { return std::bit_width(block) - 1; }
 
-// True if, in an in-place call, block `block` would be overwritten before it was sent: by the block i = p - block,
-// which is stored to out[r - i].
+// True if, in an in-place call, in[r + block] would be overwritten before it was sent. It has the same memory as
+// the output chunk to which the received block number p - block is stored, because r + block = r - (p - block)
+// modulo p.
 bool must_make_way(std::uint32_t block, std::uint32_t ranks) {
   const std::uint32_t comes = ranks - block;
   if (first_round(block) != last_round(comes)) return first_round(block) > last_round(comes);
   return block > comes;
 }
 
-// Calls visit(round, block) in the order in which both channels of every rank process the blocks.
+// Calls visit(round, block) for every message that a rank sends (and for the message that it receives in
+// exchange), in the order in which both channels process them. The order is the same on every rank.
 template <class Visit>
 void for_each_bruck_message(std::uint32_t ranks, Visit visit) {
   for (int round = 0; (std::uint32_t{1} << round) < ranks; ++round) {
@@ -118,7 +123,8 @@ RankPlan build_bruck(const PlanShape& shape, std::uint32_t rank) {
   }
   const std::uint32_t first_send = sender.steps();
   ChannelBuilder receiver;
-  std::vector<std::uint32_t> received(ranks);  // indexed by block: the step of the receiver that stored it last
+  // indexed by block: the step of channel 1 (`receiver`) that last stored the block
+  std::vector<std::uint32_t> received(ranks);
   for_each_bruck_message(ranks, [&](int round, std::uint32_t block) {
     const std::uint32_t distance = std::uint32_t{1} << round;
     auto leaves = sender.step();
@@ -160,7 +166,7 @@ Generator direct_all_to_all(const Collective& collective) {
 Generator bruck_all_to_all(const Collective& collective) {
   return {.shape = {.collective = collective,
                     .algorithm = Algorithm::kBruck,
-                    // scratch[0] is not used
+                    // Indexed by block. There is no block 0, so scratch[0] is not used.
                     .scratch_chunks = collective.ranks > 2 ? collective.ranks : 0,
                     .windows_in_place = false},
           .build = build_bruck};

@@ -1,42 +1,50 @@
 // Broadcast: the root's input becomes the output of every rank.
 //
-// In all of these plans, the root copies its input to its output in the same step that first sends it. If both are
-// the same memory, nothing is then written after it was published. The plans use virtual ranks 0 .. p-1, counted
-// from the root (rooted.h). S is the length of the message.
+// In all of these plans, the root copies its input to its output in the same step that first sends it. In an
+// in-place call, both are the same memory, and a later copy would write memory that a peer may be reading through
+// a window (plan/windows.h). The plans use virtual ranks (vranks) 0 .. p-1, counted from the root (rooted.h); p is
+// the number of ranks. S is the length of the message.
 //
-// Binomial tree. Every vrank except 0 receives the message from its parent, stores it, and sends it to its
-// children. It sends to the farthest child first, because that child has the largest subtree.
+// Binomial tree. Vrank 0 is the root of the collective and of the tree. Every other vrank receives the message
+// from its parent. Every vrank stores the message and sends it to its children. It sends to the farthest child
+// first, because that child has the largest subtree.
 //   one step        received (the root: in[0]): store out[0], send to all children
 // Longest path: floor(log2 p) messages. The root sends S ceil(log2 p) bytes. Suited for small messages.
 //
 // Chain. vrank v forwards the message to vrank v + 1. The loop over tiles makes this a pipeline: while a rank
 // sends one tile, it receives the next.
 //   one step        received (the root: in[0]): store out[0], send to the next vrank; the last one only stores
-// Longest path: p - 1 messages. Every rank sends S bytes once, which is the minimum. Suited for long messages.
+// Longest path: p - 1 messages. Every vrank except the last one sends S bytes, which is the minimum. Suited for
+// long messages.
 //
-// Tree and double tree. The root has one child, which is the root of a binary tree. This is a pipeline like the
-// chain, but with a path of logarithmic length. However, inner ranks send everything twice. Therefore the double
-// tree sends one half of the message (chunk t) through each of two trees. An inner rank of one tree is a leaf of
-// the other, so a rank sends at most S bytes.
+// Tree and double tree. The root has one child, which is the root of a binary tree. Over the tiles, this is a
+// pipeline like the chain, but with a path of logarithmic length. However, in a single tree, inner ranks send the
+// message twice, and leaves send nothing. Therefore the double tree sends one half of the message (chunk t, t = 0
+// or 1) through each of two trees. An inner rank of one tree is a leaf of the other, so a rank sends at most S
+// bytes with the double tree.
 //   channel t, lane t: one step     received (the root: in[t]): store out[t], send to both children
 // Longest path: floor(log2(p-1)) + 1 messages.
 //
 // Direct. The root sends to all ranks, in one step. Longest path: 1 message. The root sends S(p-1) bytes. Suited
-// for the smallest messages, and for windows, because all ranks can then read the root's memory directly.
+// for the smallest messages, and for registered buffers (windows), because all ranks can then read the root's
+// memory directly.
 //
-// Ring: a scatter followed by an all-gather. The message is divided into p chunks. The root keeps chunk 0 and
-// sends chunk v to vrank v. From there, every chunk travels around the ring, except to the root, which already has
-// all chunks.
+// Ring: a scatter followed by an all-gather. The message is divided into p chunks. The root sends chunk v to vrank
+// v, for v = 1 .. p-1. From there, chunk v travels along the vranks to vrank p-1. The root is not sent any chunk,
+// because it already has all of them. Instead of forwarding chunk v (v >= 2) from vrank p-1, the root sends this
+// chunk a second time, to vrank 1, from which it travels to vrank v-1. Chunk 0 is sent only to vrank 1, and
+// travels from there to all others.
 //   root, steps 0 .. p-1       in[c]: store out[c], send to vrank c (chunk 0: to vrank 1), for c = 1, ..., p-1, 0
 //   root, steps p .. 2p-3      out[c], send to vrank 1, for c = p-1, ..., 2
 //   vrank v, step 0            received from the root: store out[v], send to vrank v + 1
 //   vrank v, steps 1 .. p-1    received from vrank v - 1: store out[c], send to vrank v + 1, for c = v - 1, v - 2, ...
-// The last vrank, before the root, only stores. Longest path: p - 1 messages. The root sends 2S(p-1)/p bytes, the
-// others at most S(p-1)/p. A chain over p tiles has the same cost. The ring is better if a message is too short
-// for that many tiles.
+// In its last step (p-1), a vrank only stores chunk v + 1, because vrank v + 1 has received it from the root.
+// Vrank p-1 only stores in all steps. Longest path: p - 1 messages. The root sends 2S(p-1)/p bytes, the others at
+// most S(p-1)/p. A chain takes the same time if the message is divided into p tiles. The ring is better if the
+// message is too short for p tiles.
 //
-// Source: the trees are those of Sanders, Speck, Traeff (double_tree.cc). Scatter and all-gather: M. Barnett et
-// al., "Building a high-performance collective communication library", Supercomputing 1994.
+// Source: the binary trees are those of Sanders, Speck and Traeff (see double_tree.cc). Scatter and all-gather: M.
+// Barnett et al., "Building a high-performance collective communication library", Supercomputing 1994.
 #include <utility>
 #include <vector>
 
@@ -47,8 +55,8 @@ namespace {
 
 constexpr std::uint16_t kLane = 0;
 
-// A channel with one step, which receives `chunk` from the parent (the root: reads it from the input), stores it,
-// and sends it to the children.
+// Returns a channel of `vrank` with one step, which receives `chunk` from `parent`, stores it to the output, and
+// sends it to `children`. The root (vrank 0) reads the chunk from its input instead. All arguments are vranks.
 Channel pass_down(const VirtualRanks& vranks, std::uint32_t vrank, std::uint32_t parent,
                   const std::vector<std::uint32_t>& children, std::uint16_t lane, std::uint32_t chunk) {
   ChannelBuilder channel;
@@ -129,8 +137,8 @@ Channel ring_at(const VirtualRanks& vranks, std::uint32_t vrank) {
     auto step = channel.step();
     step.receive(channel.receive_from(vranks.rank_at(from), kLane));
     step.store(Space::kOutput, (vrank + ranks - k) % ranks);
-    // The chunk with the number of the next vrank is not sent to it, because it received that chunk from the root.
-    // It is the last one to arrive here.
+    // The last chunk to arrive here (k = ranks - 1) is chunk vrank + 1. It is not sent to the next vrank, which
+    // received it from the root.
     if (!last && k + 1 < ranks) step.send(channel.send_to(vranks.rank_at(vrank + 1), kLane));
   }
   return std::move(channel).build();

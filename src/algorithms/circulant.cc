@@ -1,35 +1,39 @@
-// Circulant reduce-scatter, all-gather and all-reduce: the minimum number of rounds of each half and the minimum
-// number of bytes, for any number of ranks.
+// Circulant reduce-scatter, all-gather and all-reduce. The all-reduce is the reduce-scatter followed by the
+// all-gather. Each of these two halves needs the minimum number of rounds and the minimum number of bytes, for any
+// number of ranks.
 //
 // Halve the number of ranks p, rounding up, until 1 is left: s(0) = p, s(k+1) = s(k) / 2 rounded up, s(q) = 1 with
-// q = ceil(log2 p). The ranks are arranged in a circle, and the partners in round k are s(k+1) ranks away. Rank r
-// numbers the p blocks of the message starting with its own: block i of rank r is block r + i modulo p of the
-// message.
+// q = ceil(log2 p). The ranks are arranged in a circle. In round k, rank r exchanges data with the ranks at
+// distance s(k+1), one on each side. The message has p blocks, and rank r numbers them starting with its own: its
+// block i is block r + i (modulo p) of the message.
 //
 // Reduce-scatter. In round k = 0 .. q-1, rank r sends its blocks s(k+1) .. s(k)-1 to rank r + s(k+1), where they
-// have the numbers 0, 1, ..., and adds the blocks that it receives from rank r - s(k+1) to its own blocks of these
-// numbers. It does not need the blocks again that it has sent. After round k it has the blocks 0 .. s(k+1)-1, and
-// in the end only block 0, which then holds every contribution.
+// have the numbers 0, 1, ... It adds the blocks that it receives from rank r - s(k+1) to its own blocks 0, 1, ...
+// It no longer needs the blocks that it has sent. So after round k, its blocks 0 .. s(k+1)-1 remain, and after the
+// last round only block 0, which then holds every rank's contribution.
 //   round k, message m   send (in or scratch)[s(k+1)+m] to r + s(k+1)
 //                        (in or scratch)[m] (+) received: store scratch[m]; in the last round complete: store out
 //
-// All-gather. The same in reverse. In round k = q-1 .. 0, rank r has its blocks 0 .. s(k+1)-1, and sends the first
-// s(k) - s(k+1) of them to rank r - s(k+1), where they are the blocks s(k+1) .. s(k)-1.
+// All-gather. The rounds run in reverse. At the beginning of round k = q-1, ..., 0, rank r has its blocks 0 ..
+// s(k+1)-1, and sends the first s(k) - s(k+1) of them to rank r - s(k+1), which numbers them s(k+1) .. s(k)-1.
 //   round k, message m   send out[m] to r - s(k+1); received from r + s(k+1): store out[s(k+1)+m]
 //
 // All-reduce. The reduce-scatter, and then the all-gather.
 //
 // Rounds: ceil(log2 p) for each half, 2 ceil(log2 p) for the all-reduce. In each half, every rank sends every
 // block except one, p - 1 blocks in all. For a message of S bytes that is S(p-1)/p, and 2S(p-1)/p for the
-// all-reduce, which is the minimum for every p. A half cannot have fewer rounds. An all-reduce can, if it sends
-// more bytes. Each block of a round is a message of its own (algorithms/rounds.h), so with more than 16 ranks the
-// first rounds take more than one latency.
+// all-reduce, which is the minimum for every p. Neither a reduce-scatter nor an all-gather can have fewer rounds.
+// An all-reduce can, if it sends more bytes (for example recursive_doubling.cc). Each block of a round is a
+// message of its own (algorithms/rounds.h), so with more than 16 ranks the first rounds take more than one
+// latency.
 //
 // Order of addition: a rank's own value is first. The sums that it receives follow, round by round. For example,
-// block c with p = 4 is (rc + r(c+2)) + (r(c+3) + r(c+1)). This is not the order of the ranks, so the plan
-// promises no order. But every sum is computed once, by one rank, so all ranks obtain the same bits.
+// with p = 4, the result of block c is (rc + r(c+2)) + (r(c+3) + r(c+1)), where rc is the value of rank c. This is
+// not the order of the ranks, so the plan promises no order (Order::kAny). But the sum of a block is computed by
+// only one rank, so all ranks obtain the same bits.
 //
-// Windows: inputs of round 0 and all results are read and written directly. Partial sums go through slots.
+// Windows: inputs that are sent in round 0, and all results, can be read and written directly in registered
+// buffers. Partial sums are in scratch memory, so they go through slots.
 //
 // Source: J. L. Traeff, "Optimal, Non-pipelined Reduce-scatter and Allreduce Algorithms", 2024 (arXiv:2410.14234).
 // The all-gather is that of J. Bruck et al., "Efficient algorithms for all-to-all communications in multiport
@@ -88,7 +92,8 @@ PlanShape shape_of(const Collective& collective) {
           .order = Order::kAny};
 }
 
-// Partial sums exist from the second round on, so 1 or 2 ranks need no scratch.
+// Number of scratch chunks for partial sums. With 1 or 2 ranks there is at most one round, whose sum is the
+// result, so no scratch is needed.
 std::uint32_t scratch_chunks(std::uint32_t ranks) { return ranks > 2 ? ranks : 0; }
 
 }  // namespace
@@ -107,8 +112,9 @@ void add_circulant_reduce_scatter(ChannelBuilder& channel, std::uint32_t rank, s
   const std::vector<std::uint32_t> skips = circulant_skips(ranks);
   const std::uint16_t lanes = circulant_lanes(ranks);
   const auto block = [&](std::uint32_t i) { return (rank + i) % ranks; };
-  // The first `summed` blocks hold partial sums, in scratch. The other blocks are still this rank's inputs. The
-  // first round adds to half of the blocks, later rounds to fewer.
+  // Blocks 0 .. summed-1 (in the numbering of this rank) are partial sums in scratch. The other blocks are still
+  // this rank's inputs. No later round adds to more blocks than the first round, so `summed` does not change after
+  // it.
   std::uint32_t summed = 0;
   const auto space = [&](std::uint32_t i) { return i < summed ? Space::kScratch : Space::kInput; };
   for (std::size_t k = 0; k + 1 < skips.size(); ++k) {

@@ -1,5 +1,5 @@
-// Copies the steps of the stages to the channels of the plan, and then adds the waits between channels that access
-// the same slices.
+// append() copies the steps of a stage to the channels of the plan. build() then adds waits between channels that
+// access the same slices of output or scratch.
 #include "algorithms/compose.h"
 
 #include <algorithm>
@@ -11,16 +11,17 @@
 namespace tutti {
 namespace {
 
-// The first and the last step of one channel that reads (or stores to) one slice.
+// The first and the last step of one channel that read one slice, or that store to it (see Uses).
 struct Span {
   std::uint16_t channel = 0;
   std::uint32_t first = 0;
   std::uint32_t last = 0;
 };
 
-// An index of the steps that read, or that store to, each slice of scratch and output. Stages pass data through
-// these slices. The slices are ordered by (space, chunk), and each has one Span per channel, in the order of the
-// channels. The index is built by counting, in time proportional to the number of steps and chunks.
+// An index from slices to steps. With &Step::source it lists, for each slice of output and scratch, the steps that
+// read the slice; with &Step::sink, the steps that store to it. Stages pass data through these slices. A place is
+// the index of a slice in the order (space, chunk). Each place has one Span for each channel that uses it, in the
+// order of the channels. The index is built by counting, in time proportional to the number of steps and chunks.
 class Uses {
  public:
   Uses(const RankPlan& plan, Slice Step::*slice) : chunks_(chunks_of(plan)) {
@@ -79,9 +80,9 @@ class Uses {
   }
 
   std::uint32_t chunks_;
-  // Indexed by slice: index of its first span in spans_. There is space for one span for each step.
+  // Indexed by place: index of its first span in spans_. Each place has space for as many spans as steps use it.
   std::vector<std::uint32_t> begins_;
-  std::vector<std::uint32_t> counts_;  // indexed by slice
+  std::vector<std::uint32_t> counts_;  // indexed by place: number of its spans
   std::vector<Span> spans_;
 };
 
@@ -111,7 +112,8 @@ void order_channels(RankPlan& plan) {
   }
 }
 
-// Appends the steps of one channel of a stage.
+// Appends the steps of one channel of a stage to `channel`. `first_steps` has, for each channel of the stage, the
+// number of steps that its channel of the plan had before this stage. Waits of the stage are shifted by it.
 void append_channel(const Channel& stage, const Embedding& embedding, std::span<const std::uint32_t> first_steps,
                     ChannelBuilder& channel) {
   std::vector<std::uint16_t> ports;

@@ -1,31 +1,35 @@
 // Double binary tree all-reduce.
 //
-// In a binary tree, half of the ranks are leaves. They send upwards only once and never forward data, so half of
-// the machine's bandwidth is unused. Therefore there are two trees, and each carries half of the message (two
+// In a binary tree, half of the ranks are leaves. A leaf sends to its parent and forwards nothing, so half of the
+// ranks use little of their bandwidth. Therefore there are two trees, and each carries half of the message (two
 // chunks, chunk t in tree t). Every inner rank of one tree is a leaf of the other. In each tree, values are added
-// on the way up, and the result is sent on the way down.
+// on the way up to the root, and the result is sent back down to all ranks.
 //
 // The tree on positions 1 .. p is the in-order tree: a position with z trailing zero bits is on level z, and its
-// children are 2^(z-1) below and above it. (If the upper child would be above p, its distance is halved until it
-// is at most p. If that is not possible, there is no upper child.) The root is the greatest power of two <= p. For
-// every p, odd positions are leaves and even positions are inner ranks. In tree 0, rank r has the position r + 1.
-// Tree 1 mirrors tree 0 for even p (position p - r), and shifts it by one for odd p (position r, and p for rank
-// 0). Both change every even position of tree 0 to an odd one. The depth is floor(log2 p) edges.
+// children are 2^(z-1) below and above it. (If the upper child would be above p, its distance is halved until the
+// child is at most p. If no distance >= 1 is small enough, there is no upper child.) The root is the greatest
+// power of two <= p. For every p, odd positions are leaves and even positions are inner ranks. In tree 0, rank r
+// has the position r + 1. Tree 1 mirrors tree 0 for even p (position p - r), and shifts it by one for odd p
+// (position r, and p for rank 0). Both choices give every rank with an even position in tree 0 an odd position in
+// tree 1. The depth of a tree is floor(log2 p) edges.
 //
 // Each rank has four channels, one for each tree and direction. Each channel has its own lane with the same
-// number. So the tiles form a pipeline through the trees, and do not wait for the results of earlier tiles:
+// number. So the tiles form a pipeline through the trees: a rank can send a tile up before the results of earlier
+// tiles have come down. The step of each channel:
 //   up,   lane 2t      (lower child) (+) in[t] (+) (upper child). The root has the complete value: it stores out[t] and
 //                      sends it to its children's down channels (lane 2t + 1). All others send to the parent.
 //   down, lane 2t + 1  received: store out[t], send to the children. Empty at the root.
 //
-// Steps per rank: 4 (3 if the rank is a root). Time: 2 floor(log2 p) + 1 steps one after the other. Bytes sent per
-// rank: at most 2S for a message of S bytes, divided about evenly between both directions. The whole plan sends
-// 2S(p-1). Order of addition: the in-order walk of the tree, grouped like the tree. If the mirrored tree is read
-// backwards, that is rank order in both trees for even p. For odd p, tree 1 starts at rank 1 and ends with rank 0.
+// Steps per rank: 4 (3 if the rank is the root of one tree). Time for one tile: 2 floor(log2 p) + 1 steps one
+// after the other. Bytes sent per rank: at most 2S for a message of S bytes, divided about evenly between the
+// directions up and down. All ranks together send 2S(p-1) bytes. Order of addition: the in-order walk of the tree
+// (lower subtree, own value, upper subtree), grouped like the tree. For even p this is rank order in both trees,
+// because in the mirrored tree 1 the lower and upper child are exchanged. For odd p, tree 1 adds ranks 1, 2, ...,
+// p-1, 0.
 //
 // Source: P. Sanders, J. Speck, J. L. Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and
-// scan", Parallel Computing 35 (2009). The trees here do not have a separate root above the in-order tree, because
-// an all-reduce has no root rank.
+// scan", Parallel Computing 35 (2009). Unlike in that paper, the trees here do not have a separate root above the
+// in-order tree, because an all-reduce has no root rank.
 #include <bit>
 #include <utility>
 
@@ -49,7 +53,8 @@ std::uint32_t rank_at(std::uint32_t tree, std::uint32_t position, std::uint32_t 
   return position == ranks ? 0 : position;
 }
 
-// The upper child of a position: the farthest candidate that is within the tree. 0 if there is none.
+// Returns the upper child of a position: of the candidates at half the level's distance, a quarter, ..., 1, the
+// farthest one that is at most `ranks`. Returns 0 if there is no upper child.
 std::uint32_t upper_child(std::uint32_t position, std::uint32_t ranks) {
   const std::uint32_t level_bit = position & (~position + 1);
   for (std::uint32_t distance = level_bit / 2; distance > 0; distance /= 2) {
@@ -128,7 +133,7 @@ TreeLinks tree_links(std::uint32_t tree, std::uint32_t rank, std::uint32_t ranks
   if (level_bit > 1) links.lower = rank_at(tree, position - level_bit / 2, ranks);
   if (const std::uint32_t above = upper_child(position, ranks); above != 0) links.upper = rank_at(tree, above, ranks);
   if (tree == 1 && ranks % 2 == 0)
-    // The tree is mirrored, so the position above holds the lower ranks.
+    // The tree is mirrored, so the child at the higher position has the subtree with the lower ranks.
     std::swap(links.lower, links.upper);
   return links;
 }

@@ -1,8 +1,10 @@
-// Folding: how algorithms for powers of two are extended to any number of ranks. A value without side effects.
+// Folding: extends algorithms that need a power of two to any number of ranks. A helper gives its input to a core
+// rank, only the core ranks run the algorithm, and the helper gets the result. Pure functions.
 //
-// Let p = Q + f ranks, with Q a power of two and f < Q. Among the first 2f ranks, each odd rank is the *helper* of
-// the even rank before it. All other ranks are the Q core ranks. They are numbered from 0, in the order of the
-// ranks.
+// Let p = Q + f be the number of ranks, with Q a power of two and f < Q. Among the ranks 0 .. 2f-1, each odd rank
+// is the *helper* of the even rank before it. All ranks that are not helpers are the Q *core ranks*. The core
+// ranks are numbered from 0 in the order of the ranks; this number is called a core. For example, of 5 ranks, rank
+// 1 is the helper of rank 0, and the cores 0, 1, 2, 3 are the ranks 0, 2, 3, 4.
 #pragma once
 
 #include <bit>

@@ -1,31 +1,33 @@
 // Gather: the root obtains every rank's block. Scatter: every rank obtains its block from the root.
 //
-// The plans use virtual ranks 0 .. p-1, counted from the root (rooted.h). A block has one chunk, and S is its
-// length. The root copies its own block in a separate step. If its input and output are the same memory, that
-// copies memory onto itself.
+// The plans use virtual ranks (vranks) 0 .. p-1, counted from the root (rooted.h); p is the number of ranks. A
+// block has one chunk, and S is its length. The root copies its own block from its input to its output in a
+// separate step. In an in-place call, that step copies memory onto itself.
 //
 // Direct.
 //   gather:  the root: in[0]: store out[rank]; received from each vrank 1, 2, ...: store.
 //            the others: send in[0].
 //   scatter: the root: in[rank]: send to each vrank p-1, p-2, ..., 1; in[root]: store out[0].
 //            the others: received: store out[0].
-// Longest path: 1 message. The root has p - 1 peers, and sends or receives S(p-1), the minimum.
+// Longest path: 1 message. The root has p - 1 peers, and sends (scatter) or receives (gather) S(p-1) bytes, the
+// minimum.
 //
 // Binomial tree. The subtree of a vrank consists of consecutive vranks and starts with it. In the gather, a vrank
 // sends its own block to its parent, and then forwards the blocks of its children's subtrees, nearest child first,
-// without storing them. So the blocks of a subtree are sent up in the order of their vranks. The scatter is the
-// same in reverse: the blocks of a subtree arrive from the last vrank to the first, and the last block to arrive
-// is the vrank's own.
+// without storing them. So a vrank sends the blocks of its subtree to its parent in ascending order of vranks. The
+// scatter runs in reverse: a vrank receives the blocks of its subtree from its parent in descending order of
+// vranks and forwards them to its children. The last block that it receives is its own.
 //   gather:  in[0]: send to the parent; then for each vrank of the subtree, ascending: received from the child above
 //            it: send to the parent (the root: store).
 //   scatter: for each vrank of the subtree, descending: received from the parent (the root: in[rank]): send to the
 //            child above it; then received: store out[0].
 // Longest path of a block: floor(log2 p) messages. A vrank with s vranks in its subtree sends (gather) or receives
-// (scatter) s blocks. A message is one block, so the root handles as many messages as in the direct plan, but it
-// has only ceil(log2 p) peers. Suited for many ranks, if p - 1 simultaneous connections to one of them are too
+// (scatter) s blocks. Each block is a separate message, so the root handles as many messages as in the direct
+// plan, but it has only ceil(log2 p) peers. Suited for many ranks, if p - 1 connections of the root would be too
 // many.
 //
-// Source: folklore; the binomial tree without its aggregation of messages.
+// Source: folklore. Other libraries join the blocks of a subtree to one message; here each block stays a message
+// of its own.
 #include <utility>
 
 #include "algorithms/rooted.h"
@@ -35,8 +37,8 @@ namespace {
 
 constexpr std::uint16_t kLane = 0;
 
-// Returns the child of `vrank` that is the root of the subtree with `other`, another vrank below `vrank`. It may
-// be `other` itself.
+// `other` is a vrank in the subtree of `vrank`, but not `vrank` itself. Returns the child of `vrank` whose subtree
+// contains `other`. The child may be `other` itself.
 std::uint32_t child_above(std::uint32_t vrank, std::uint32_t other) { return vrank + std::bit_floor(other - vrank); }
 
 void gather_own(ChannelBuilder& channel, const VirtualRanks& vranks, std::uint32_t vrank, std::uint32_t parent) {

@@ -1,5 +1,5 @@
-// The generators of all algorithms, and the table that says which collective and algorithm each of them is for.
-// algorithms.cc selects one of them. Pure functions. The number of ranks must be at least 1.
+// The generators of all algorithms, and a table with the collective and the algorithm of each generator.
+// find_generator() (algorithms.h) selects one of them. Pure functions. Collective::ranks must be at least 1.
 #pragma once
 
 #include <array>
@@ -9,12 +9,13 @@
 
 namespace tutti {
 
-// Largest number of ranks for algorithms in which one rank communicates with all others. One of its steps adds
-// that many operands or sends that many copies, and the kernels do not support more in one pass.
+// Largest number of ranks for algorithms in which one rank communicates with all others. In most of these
+// algorithms, one step adds one operand per rank or sends one copy per rank, and the kernels that run a step do
+// not support more operands.
 inline constexpr std::uint32_t kMaxDirectRanks = 1024;
 
-// Largest number of ranks of any algorithm. With this limit, the chunks and steps of a ring (2 * ranks - 1) fit
-// into 32 bits.
+// Largest number of ranks of any algorithm. With this limit, the number of chunks of a ring (one per rank) and of
+// its steps (2 * ranks - 1) fit into 32 bits.
 inline constexpr std::uint32_t kMaxRanks = 1u << 24;
 
 Generator ring_all_reduce(const Collective& collective);
@@ -67,7 +68,9 @@ struct AlgorithmRow {
   std::uint32_t most_ranks;
 };
 
-// All plans. The names of the algorithms are in base/names.cc. A barrier is an all_reduce of empty data.
+// One row for each collective and algorithm that have a plan. `most_ranks` is the largest number of ranks that the
+// generator supports. The names of the algorithms are in base/names.cc. A barrier is an all_reduce of empty data,
+// so it uses generators of all_reduce.
 inline constexpr auto kAlgorithmTable = std::to_array<AlgorithmRow>({
     {CollectiveKind::kAllReduce, Algorithm::kRing, ring_all_reduce, kMaxRanks},
     {CollectiveKind::kAllReduce, Algorithm::kDoubleTree, double_tree_all_reduce, kMaxRanks},
@@ -109,18 +112,19 @@ inline constexpr auto kAlgorithmTable = std::to_array<AlgorithmRow>({
     {CollectiveKind::kBarrier, Algorithm::kOneShot, one_shot_all_reduce, kMaxDirectRanks},
 });
 
-// The neighbours of a rank in one of the two trees. Used by the generators and by tests.
+// The neighbours of a rank in one of the two binary trees of the double tree (double_tree.cc). kNoRank means that
+// the rank has no such neighbour. Used by the generators and by tests.
 struct TreeLinks {
   static constexpr std::uint32_t kNoRank = ~std::uint32_t{0};
   std::uint32_t parent = kNoRank;
-  // The child with the subtree that is added before this rank's value.
+  // The child whose subtree's sum is added before this rank's value.
   std::uint32_t lower = kNoRank;
-  // The child with the subtree that is added after this rank's value.
+  // The child whose subtree's sum is added after this rank's value.
   std::uint32_t upper = kNoRank;
 };
-// `tree` is 0 or 1, and rank < ranks.
+// Returns the neighbours of `rank` in a tree of `ranks` ranks. `tree` is 0 or 1, and rank < ranks.
 TreeLinks tree_links(std::uint32_t tree, std::uint32_t rank, std::uint32_t ranks);
-// The rank without a parent.
+// Returns the root of a tree: the rank without a parent.
 std::uint32_t tree_root(std::uint32_t tree, std::uint32_t ranks);
 
 }  // namespace tutti

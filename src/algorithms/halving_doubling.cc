@@ -1,34 +1,37 @@
-// Recursive halving and doubling all-reduce.
+// All-reduce by recursive halving and doubling.
 //
 // A reduce-scatter by halving, and then an all-gather by doubling. Let the number of ranks Q be a power of two,
 // and divide the message into Q chunks. In round j = 0, 1, ..., log2 Q - 1, rank v exchanges data with rank v xor
-// 2^j. Among its remaining chunks, it sends those with a bit j that differs from its own, and adds the received
-// chunks to the others, which remain. After the last round only chunk v remains, and it holds every contribution.
-// Then the rounds run in reverse: in round j, rank v has all chunks that agree with v in the bits 0 .. j, sends
-// them all, and stores as many.
+// 2^j. Initially all chunks remain. In each round, rank v sends those of its remaining chunks whose number differs
+// from v in bit j, and adds the received chunks to the others, which remain. After the last round only chunk v
+// remains, and it holds every rank's contribution. In the doubling, the rounds run in reverse: in round j, rank v
+// has the results of all chunks whose numbers agree with v in bits 0 .. j. It sends all of them to rank v xor 2^j,
+// and receives and stores as many others.
 //   halving, round j    send (in or scratch)[c] for c = v xor 2^j modulo 2^(j+1)
 //                       received (+) (in or scratch)[c] for c = v modulo 2^(j+1), in the order of the ranks:
 //                       store scratch[c]; in the last round complete: store out[c]
 //   doubling, round j   send out[c] for c = v modulo 2^(j+1); received: store out[c] for c = v xor 2^j modulo 2^(j+1)
 //
-// Any other number of ranks is folded (algorithms/folding.h). A helper sends its input to its core rank. The core
-// rank adds it in the same step that reads its own input in round 0, so folding costs a message, but no extra pass
-// over memory. The helper receives every result from the step that stores it.
+// Any other number of ranks is folded (algorithms/folding.h): v numbers the core ranks, and Q is their number. A
+// helper sends its input to its core rank. The core rank adds it in the same steps that read its own input in
+// round 0, so folding costs messages, but no extra pass over memory. The step of the core rank that stores a
+// result chunk also sends it to the helper.
 //   core of a helper, round 0    send in[c] (+) helper; received, in[c] and helper in the order of the ranks
 //   helper                       send in[c], received: store out[c], in the order in which its core rank receives and
 //                                stores them
 //
 // Rounds: 2 log2 Q, and 2 more if there are helpers. Bytes sent per rank for a message of S bytes: 2S(Q-1)/Q. A
-// core rank with a helper sends S more, and a helper sends S. That is optimal only for powers of two; circulant.cc
-// is optimal for all p. Order of addition: ranks 0, 1, ..., p-1, grouped as a balanced tree: a rank and its
-// helper, then neighbours, then pairs of them, and so on. So partners are near each other in the early rounds,
-// which have the most data. That also suits machines with consecutive ranks. Each chunk of a round is a message of
-// its own, see algorithms/rounds.h.
+// core rank with a helper sends S more, and a helper sends S. The number of bytes is the minimum only for powers
+// of two; circulant.cc sends the minimum for all p. Order of addition: ranks 0, 1, ..., p-1, grouped as a balanced
+// tree: first a rank and its helper, then neighbouring core ranks, then neighbouring pairs of them, and so on. So
+// partners have near rank numbers in the early rounds, which have the most data. With consecutive ranks on each
+// machine, most data then stays inside machines. Each chunk of a round is a message of its own
+// (algorithms/rounds.h).
 //
 // Source: R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; R. Thakur, R.
 // Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH", Int. J. High Perform.
-// Comput. Appl. 19 (2005). In these papers the far partners are first, and the folded ranks add in a separate
-// step.
+// Comput. Appl. 19 (2005). Unlike here, in these papers the early rounds have the far partners, and the input of a
+// helper is added in a separate step.
 #include <vector>
 
 #include "algorithms/folding.h"
@@ -40,8 +43,9 @@ namespace {
 
 std::uint16_t lanes_of(const Folding& folding) { return round_lanes(folding.cores / 2); }
 
-// Builds the channel of one core rank, and records the order in which it receives its helper's inputs and sends
-// results to it.
+// Builds the channel of one core rank. Also records the order in which it receives chunks from its helper
+// (taken()) and sends result chunks to its helper (handed_on()), because the helper's channel must have the same
+// order.
 class CoreBuilder {
  public:
   CoreBuilder(const Folding& roles, std::uint32_t core)
@@ -92,7 +96,7 @@ class CoreBuilder {
   struct Pairing {
     std::uint32_t core;
     std::uint32_t bit;
-    std::uint32_t partner;  // a rank
+    std::uint32_t partner;  // the partner's rank, not its core number
     std::uint32_t messages;
     bool partner_is_lower;
 
@@ -110,8 +114,8 @@ class CoreBuilder {
   }
   std::uint16_t lane(std::size_t message) const { return static_cast<std::uint16_t>(message % lanes_); }
 
-  // Adds the contribution of this rank to a chunk, as it is before the round. In round 0 this includes the
-  // helper's contribution.
+  // Appends this rank's value of a chunk, as it is before round `round`, to the operands of a step. In round 0,
+  // the value is its input, and the helper's input (if there is a helper) is another operand.
   void add_own(ChannelBuilder::StepBuilder& step, std::uint32_t round, std::uint32_t chunk) {
     step.local(round == 0 ? Space::kInput : Space::kScratch, chunk);
     if (round > 0 || helper_ == kNoHelper) return;
@@ -129,8 +133,8 @@ class CoreBuilder {
   const std::uint16_t lanes_;
   const std::uint32_t helper_;
   ChannelBuilder channel_;
-  std::vector<std::uint32_t> taken_;
-  std::vector<std::uint32_t> handed_on_;
+  std::vector<std::uint32_t> taken_;      // chunks received from the helper, in order
+  std::vector<std::uint32_t> handed_on_;  // chunks sent to the helper, in order
 };
 
 Channel build_helper(const CoreBuilder& core, std::uint32_t core_rank, std::uint16_t lanes) {

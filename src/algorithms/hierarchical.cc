@@ -1,45 +1,51 @@
 // Hierarchical all-reduce: reduce_scatter(inside) >> all_reduce(across, one rail per local rank) >>
-// all_gather(inside). "Inside" is within one machine, and "across" is between machines.
+// all_gather(inside). "Inside" is within one machine, "across" is between machines, and >> means that the next
+// stage uses the results of the previous one.
 //
 // The network between machines is slower than the links inside a machine, and each rank may have a network port of
 // its own. So the message is divided into *rails*, one for each rank of the largest machine. On every machine each
-// rail has an owner. First, the ranks of a machine add their values of every rail at its owner. Then the owners of
-// one rail, one on each machine, all-reduce it among themselves. Finally, each owner sends the result to the ranks
-// of its machine. Every byte of a rail crosses the network once for the whole machine instead of once for each of
-// its ranks, and all network ports are in use at the same time.
+// rail has an owner. First, the values that the ranks of a machine have for a rail are added at the rail's owner
+// on that machine (reduce-scatter). Then the owners of one rail, one on each machine, all-reduce it among
+// themselves. Finally, each owner sends the result of its rails to the other ranks of its machine (all-gather). So
+// each part of the message is exchanged over the network by only one rank of each machine, instead of by all its
+// ranks, and all network ports are in use at the same time.
 //
-// On a machine of L ranks, in rank order, rail g belongs to the rank with index g modulo L. If machines differ in
-// size, a rank of a small machine owns several rails and processes them one after the other. There are as many
-// rails as the *largest* machine has ranks, so that all ranks of all machines take part in the additions and use
-// their ports. Each rail is divided into as many chunks as the all-reduce across requires. The channels of a rank:
+// On a machine of L ranks, whose indices 0 .. L-1 are in rank order, rail g belongs to the rank with index g
+// modulo L. If machines differ in size, a rank of a small machine owns several rails and processes them one after
+// the other. There are as many rails as the *largest* machine has ranks, so that all ranks of all machines take
+// part in the additions and use their ports. Each rail is divided into as many chunks as the plan of the
+// all-reduce across requires (PlanShape::chunks). The channels of a rank:
 //   the first one    reduce-scatter inside (algorithms/inside.h): in[c] of all, stored as scratch[c] at c's owner
 //   the next ones    the all-reduce across, with scratch[c] as its input: stores out[c]
 //   the last one     all-gather inside: out[c] from c's owner, stored as out[c] by the others
-// The stages inside process the chunks in the order in which the stage across reads and stores them. Stages wait
-// for each other chunk by chunk, and overlap tile by tile (algorithms/compose.h). So the time of a long message is
-// that of the slowest stage, and not the sum over the stages. If the stage across uses trees, each chunk of a rail
-// is a *strand* with a first and a last channel of its own. This is because a machine near the root of one tree
-// processes each tile late, and is a leaf of the other tree. The tiles of that tree must not wait for it.
+// The reduce-scatter inside processes the chunks in the order in which the stage across reads them, and the
+// all-gather inside in the order in which the stage across stores them. Stages wait for each other chunk by chunk,
+// and overlap tile by tile (algorithms/compose.h). So the time of a long message is that of the slowest stage, and
+// not the sum over the stages. If the stage across uses trees, each chunk of a rail is a *strand* with a first and
+// a last channel of its own. This is because a machine near the root of one tree processes each tile of that tree
+// late, but is a leaf of the other tree. In a common channel, the early tiles of the other tree would wait for the
+// late ones.
 //
-// On one machine, there are only the stages inside, in one channel, and they complete the sums. With one rank on
-// each machine, there is only the stage across, on one rail. A machine with one rank among larger ones has no
-// stages inside.
+// If all ranks are on one machine, there are only the stages inside, in one channel, and the reduce-scatter
+// completes the sums. If every machine has one rank, there is only the stage across, on one rail. If only some
+// machines have one rank, these machines have no stages inside.
 //
 // hierarchical: direct inside (a ring if a machine has more ranks than a step can have operands), and a ring
 // across.
 //
-// hierarchical_tree: direct inside up to 16 ranks (a ring beyond), and the double binary tree across. Suited for
-// many machines.
+// hierarchical_tree: direct inside if no machine has more than 16 ranks (otherwise a ring), and the double binary
+// tree across. Suited for many machines.
 //
-// For N machines of L ranks and a message of S bytes, rounds (messages one after the other) and bytes sent per
-// rank:
+// For N machines of L ranks (p = N L) and a message of S bytes, the number of rounds (messages one after the
+// other) and the bytes sent per rank are:
 //   hierarchical       2 + 2(N-1) rounds; 2S(p-1)/p bytes, the minimum, of which 2S(N-1)/(NL) leave the machine
 //   hierarchical_tree  2 + at most 2 floor(log2 N) rounds (if L > 16, 2(L-1) instead of the first 2);
 //                      2S(L-1)/L bytes inside, and at most 2S/L across
 // Order of addition: direct inside adds in rank order. If the ranks of each machine are consecutive, both
 // algorithms add in the order of their stage across, with machines in place of ranks: cyclic for the ring, and
-// rank order for the tree over an even number of machines. A ring inside starts at another member for each owner,
-// so the plan promises no order. All ranks obtain the same bits in any case.
+// rank order for the tree over an even number of machines. A ring inside starts its additions at a different rank
+// for each owner, so the plan then promises no order, unless there is only one machine (cyclic). All ranks obtain
+// the same bits in any case.
 //
 // Source: the three stages are those of BlueConnect (M. Cho et al., "BlueConnect: decomposing all-reduce for deep
 // learning on heterogeneous network hierarchy", MLSys 2019) and of Horovod's hierarchical all-reduce. The rule for
@@ -57,18 +63,18 @@
 namespace tutti {
 namespace {
 
-// Largest machine for which hierarchical_tree uses the direct stages inside. hierarchical_tree is for many
-// machines, and for messages that take a time in proportion to the number of rounds. Machines of 16 ranks are the
-// largest that are built today with all GPUs at the same distance from each other. There, one round of 15 messages
-// is faster than 15 rounds of one message. On larger machines, a rank's connections and the operands of its steps
-// would grow with the machine, while a ring needs one neighbour.
+// If a machine has more ranks than this, hierarchical_tree uses rings instead of the direct stages inside.
+// hierarchical_tree is for many machines, and for messages whose time is mostly the number of rounds times the
+// latency. In machines with up to 16 GPUs, usually all GPUs are at the same distance from each other. There, one
+// round of 15 messages is faster than 15 rounds of one message. On larger machines, direct stages would need more
+// connections per rank and more operands per step, while a ring needs only one connection in each direction.
 constexpr std::uint32_t kMaxDirectInTree = 16;
 
-// Returns the chunks of `space` that the plan of the stage across reads (or stores), in the order of its steps.
-// `chunks` is the number of chunks of that space.
+// Returns the chunks of `space` that `plan` (of the stage across) reads (`slice` is &Step::source) or stores to
+// (&Step::sink), each once, in the order of the steps. `chunks` is the number of chunks of that space.
 std::vector<std::uint32_t> chunks_in_order(const RankPlan& plan, std::uint32_t chunks, Space space,
                                            Slice Step::*slice) {
-  std::vector<std::pair<std::size_t, std::uint32_t>> found;  // step, chunk
+  std::vector<std::pair<std::size_t, std::uint32_t>> found;  // pairs of (step, chunk)
   for (const Channel& channel : plan.channels) {
     for (std::size_t s = 0; s < channel.steps.size(); ++s) {
       const Slice& each = channel.steps[s].*slice;
@@ -85,7 +91,7 @@ std::vector<std::uint32_t> chunks_in_order(const RankPlan& plan, std::uint32_t c
   return in_order;
 }
 
-// The data that all ranks' builders share.
+// The data of a hierarchical plan that are the same for all ranks. build() builds the plan of one rank.
 struct Hierarchy {
   Hierarchy(const Collective& collective, const HierarchyStages& chosen)
       : machines(collective),
@@ -102,11 +108,11 @@ struct Hierarchy {
   std::uint32_t chunk_of(std::uint32_t rail, std::uint32_t rail_chunk) const {
     return rail * across.shape.chunks + rail_chunk;
   }
-  // Chunks of the stage across are assigned to strands round-robin: chunk modulo strands.
+  // Number of strands. Chunk c of the stage across belongs to strand c % strands().
   std::uint32_t strands() const { return has_across() && stages.strand_for_each_chunk ? across.shape.chunks : 1; }
 
-  // Returns the chunks of every member of a machine. For each rail of a member, they are in the order of
-  // `rail_chunks`.
+  // Returns the chunks of the whole plan that each member of a machine owns. Of each rail that a member owns,
+  // these are the chunks with the numbers `rail_chunks` within the rail, in this order.
   Owned owned(std::uint32_t machine, const std::vector<std::uint32_t>& rail_chunks) const {
     Owned all;
     for (std::uint32_t member = 0; member < machines.size(machine); ++member) {
@@ -149,8 +155,9 @@ PlanShape Hierarchy::shape(const Collective& collective) const {
           .order = order_of(*this)};
 }
 
-// Appends the stage across for each rail of the rank, one rail after the other. If the rank is alone on its
-// machine, the machine's sum is the rank's input.
+// Appends the stage across for each rail that the rank owns, one rail after the other, to the same channels. The
+// stage reads the machine's sum from scratch. If the rank is alone on its machine, the stage reads the rank's
+// input instead.
 void Hierarchy::append_across(Composer& composer, const RankPlan& stage, std::uint32_t rank) const {
   const bool alone = machines.size(machines.machine_of(rank)) == 1;
   for (const std::uint32_t rail : machines.rails_of(rank)) {
@@ -159,7 +166,8 @@ void Hierarchy::append_across(Composer& composer, const RankPlan& stage, std::ui
       const std::uint32_t chunk = chunk_of(rail, slice.chunk);
       switch (slice.space) {
         case Space::kInput: return {.space = alone ? Space::kInput : Space::kScratch, .chunk = chunk};
-        // Scratch of the stage has the same length as the chunk with its number.
+        // The stage's scratch chunk with number c has the length of its chunk c. It comes after the `chunks`
+        // scratch chunks of the machine's sums.
         case Space::kScratch: return {.space = Space::kScratch, .chunk = chunks + chunk};
         case Space::kOutput:
         case Space::kNone: break;
@@ -191,8 +199,8 @@ RankPlan Hierarchy::build(std::uint32_t rank) const {
     std::erase_if(in_order, [&](std::uint32_t rail_chunk) { return rail_chunk % strands() != strand; });
     return owned(machine, in_order);
   };
-  // The lanes of the stages inside start at 0, as those of the stage across do. They do not conflict, because the
-  // stages inside and the stage across never connect the same two ranks.
+  // The stages inside use lanes from 0 on, and so does the stage across. The lanes do not conflict, because the
+  // stages inside connect ranks of one machine, and the stage across connects ranks of different machines.
   const std::vector<std::uint32_t> read = chunks_in_order(outer, rail_chunks, Space::kInput, &Step::source);
   for (std::uint32_t strand = 0; strand < strands(); ++strand) {
     composer.append(inside_reduce_scatter(stages.inside, member, of_strand(read, strand)),
@@ -219,8 +227,9 @@ RankPlan Hierarchy::build(std::uint32_t rank) const {
 
 namespace {
 
-// Returns the size of the machines if all of them have the same size, their ranks are consecutive, and their
-// numbers ascend. Otherwise returns 0. It reads the number of each rank only once.
+// If all machines have the same number of ranks, the ranks of each machine are consecutive, and the machine
+// numbers ascend with the ranks, returns that number of ranks. Otherwise returns 0. Takes time proportional to the
+// number of ranks.
 std::uint32_t equal_size(const Collective& collective) {
   const std::vector<std::uint32_t>& nodes = collective.nodes;
   if (nodes.empty()) return collective.ranks;
@@ -246,7 +255,7 @@ Machines::Machines(const Collective& collective) : equal_size_(equal_size(collec
 }
 
 void Machines::make_tables(const Collective& collective) {
-  std::unordered_map<std::uint32_t, std::uint32_t> index;  // machine's number -> index into teams_
+  std::unordered_map<std::uint32_t, std::uint32_t> index;  // machine's number in Collective::nodes -> index into teams_
   for (std::uint32_t rank = 0; rank < collective.ranks; ++rank) {
     const auto [place, added] = index.try_emplace(collective.nodes[rank], static_cast<std::uint32_t>(teams_.size()));
     if (added) teams_.emplace_back();
@@ -285,8 +294,8 @@ std::vector<std::uint32_t> Machines::rails_of(std::uint32_t rank) const {
 
 Generator composed_all_reduce(const Collective& collective, const HierarchyStages& stages) {
   TUTTI_ASSERT(collective.kind == CollectiveKind::kAllReduce || collective.kind == CollectiveKind::kBarrier);
-  // Shared and immutable, because generators are copied freely, and the tables of this one may grow with the
-  // number of ranks.
+  // All copies of the generator share one immutable object, because generators are copied often, and the tables in
+  // the object may have entries for every rank.
   const auto hierarchy = std::make_shared<const Hierarchy>(collective, stages);
   return {.shape = hierarchy->shape(collective),
           .build = [hierarchy](const PlanShape&, std::uint32_t rank) { return hierarchy->build(rank); }};

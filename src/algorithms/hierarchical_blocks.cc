@@ -1,30 +1,33 @@
-// Hierarchical all-gather, which runs all_gather(across, one rail per local rank) in parallel with
-// all_gather(inside), and hierarchical reduce-scatter, its mirror image. "Inside" is within one machine, and
-// "across" is between machines.
+// Hierarchical all-gather, which runs all_gather(across, one rail per local rank) at the same time as
+// all_gather(inside), and hierarchical reduce-scatter, which is the same in reverse. "Inside" is within one
+// machine, and "across" is between machines.
 //
-// There are N machines with L ranks each, and S is the length of a block. Rank j of every machine belongs to rail
-// j. Each rail is a ring of its own, which uses the network ports of its ranks. All rails run at the same time.
+// There are N machines with L ranks each, and S is the length of a block. The ranks with index j on their machines
+// form rail j, for j = 0 .. L-1. Each rail is a ring of its own through all machines, which uses the network ports
+// of its ranks. All rails run at the same time.
 //
 // All-gather. As soon as a rank has a block of its rail, it sends the block to the other ranks of its machine.
 //   channel 0   step 0            in[0]: store out[rank], send to the next machine and to all of the own machine
 //               step k, 1..N-1    received: store out[the block from k machines back], send to the same ranks (the last
 //                                 step only inside)
 //   channel 1   block k, 0..N-1   of each rank of the own machine: received: store out[...]
-// Reduce-scatter. The blocks of a rail travel around the rail's ring, and every machine adds its values. Block q
-// starts at the machine after its own.
+// Reduce-scatter. Rank q is to receive the sum of block q. The block travels around the ring of q's rail, and
+// every machine adds the values of its ranks. It starts at the machine after that of q, and ends at q.
 //   channel 1   block k, 0..N-1   of each other rail: send in[...] to the rank of that rail in the own machine
 //   channel 0   step 0            r0 (+) r1 (+) ... (+) r(L-1) of the machine, own input at its position: send to the
 //                                 next machine
 //               step k, 1..N-2    received from the previous machine (+) the same: send to the next machine
 //               step N-1          the same, complete: store out[0]
 // Steps per rank: N + N(L-1). Bytes sent per rank: S(N-1) to other machines, NS(L-1) inside. Longest path: N - 1
-// messages across and one inside, while a flat ring has NL - 1. A step receives and sends, so connections must
-// hold 2 messages.
+// messages across and one inside. A ring of all ranks (a flat ring) has NL - 1. A step receives and sends, so
+// connections must hold 2 messages.
 //
-// Order of addition of a block of machine m: machines m + 1, ..., m, each in rank order, left to right.
+// Order of addition of a block that belongs to a rank of machine m: the ranks of machine m + 1, then those of m +
+// 2, ..., and last those of m, each machine in rank order, left to right.
 //
-// The flat ring is used if machines have different sizes or one rank each, if there is only one machine, and if a
-// machine has more ranks than a step can have operands.
+// Instead of these plans, the flat ring (ring.cc's halves in all_gather.cc and reduce_scatter.cc) is used if
+// machines have different sizes or one rank each, if there is only one machine, or if a machine has 1024 ranks or
+// more, because a step would have too many operands.
 //
 // Source: the stages are those of the hierarchical all-gathers of Horovod and of NCCL users. The overlap is our
 // own.
@@ -40,7 +43,8 @@ namespace {
 
 constexpr std::uint16_t kLane = 0;
 
-// The machine and the rail of a rank. The other ranks of its rail have the same index on their machines.
+// The machine of a rank, and its index on that machine (`member`), which is the number of its rail. `size` is the
+// number of ranks of every machine.
 struct RailPosition {
   RailPosition(const Machines& all, std::uint32_t rank)
       : machines(all), machine(all.machine_of(rank)), member(all.member_of(rank)), size(all.rails()) {}
@@ -88,7 +92,9 @@ RankPlan build_reduce_scatter(const Machines& machines, std::uint32_t rank) {
   const RailPosition own(machines, rank);
   ChannelBuilder rail, inside;
   for (std::uint32_t k = 0; k < machines.count(); ++k) {
-    const std::uint32_t of = own.behind(k + 1);  // the last one is the own machine
+    // The machine of the ranks to which the blocks of this step belong. In the last step (k = N - 1) it is this
+    // rank's own machine.
+    const std::uint32_t of = own.behind(k + 1);
     for (std::uint32_t distance = 1; distance < own.size; ++distance) {
       const std::uint32_t mate = own.mate(distance);
       inside.step()
@@ -116,7 +122,8 @@ RankPlan build_reduce_scatter(const Machines& machines, std::uint32_t rank) {
 using Build = RankPlan (*)(const Machines& machines, std::uint32_t rank);
 
 Generator over_rails(const Collective& collective, Build build, Generator (*flat)(const Collective&), Order order) {
-  // Shared and immutable, because generators are copied freely, and the tables may grow with the number of ranks.
+  // All copies of the generator share one immutable object, because generators are copied often, and the tables in
+  // the object may have entries for every rank.
   const auto machines = std::make_shared<const Machines>(collective);
   bool equal = machines->count() > 1 && machines->rails() > 1 && machines->rails() < kMaxDirectRanks;
   for (std::uint32_t m = 0; equal && m < machines->count(); ++m) equal = machines->size(m) == machines->rails();

@@ -1,6 +1,6 @@
-// The stages inside a machine process the chunks in passes. Pass i processes chunk i of every owner that has that
-// many chunks. All owners are active in each pass, so that every member has work and connections hold few
-// messages. In a pass:
+// The stages inside a machine process the chunks in passes. Pass i (from 0) processes the i-th chunk of every
+// member that owns more than i chunks. Each pass has chunks of as many owners as possible, so that every member
+// has work, and connections need to hold only few messages. In a pass:
 //
 // Direct reduce-scatter     send in[c] to its owner, the next member's first; then own c: member 0 (+) 1 (+) ..., own
 //                           input at its position, complete: store out[c]
@@ -11,9 +11,9 @@
 // Ring all-gather           hop k = 0 .. L-1: the chunk whose owner is k members back
 //                           hop 0, the owner: send out[c]; hop k: received: store out[c], send; hop L-1: only store
 //
-// With n bytes of chunks in all and equal shares, both algorithms send n(L-1)/L bytes per member in each stage:
-// direct in one round, the ring in L-1 rounds. A step of a ring receives and sends, so its connections must hold 2
-// messages.
+// If the chunks have n bytes in all, and the L members own equal parts of them, a member sends n(L-1)/L bytes in
+// each stage: with the direct algorithm in one round, with the ring in L-1 rounds. A step of a ring receives and
+// sends, so its connections must hold 2 messages.
 #include "algorithms/inside.h"
 
 #include <algorithm>
@@ -33,7 +33,8 @@ std::size_t passes(const Owned& owned) {
   return most;
 }
 
-// The members by their distance from one member, and the chunk of each owner in a pass.
+// The ring of members, as seen from one member: ahead(d) and behind(d) are the members at distance d. chunk() is
+// the chunk of an owner in a pass, or kNoChunk if the owner has no chunk in this pass.
 struct Circle {
   const Owned& owned;
   std::uint32_t member;

@@ -1,6 +1,6 @@
-// The stages inside a machine: a reduce-scatter and an all-gather in which the members may own different numbers
-// of chunks. They are used only as stages of a Composer (algorithms/compose.h), so they have no PlanShape. Pure
-// functions.
+// The stages of a hierarchical all-reduce inside a machine: a reduce-scatter and an all-gather in which the
+// members (the machine's ranks, numbered from 0) may own different numbers of chunks. They are used only as stages
+// of a Composer (algorithms/compose.h), so they have no PlanShape. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -11,26 +11,28 @@
 namespace tutti {
 
 enum class Inside : std::uint8_t {
-  // All members send to the owner. It adds in the order of the members, in one step, and sends the result to all
-  // of them.
+  // Reduce-scatter: all members send their values of a chunk to its owner, which adds them in the order of the
+  // members, in one step. All-gather: the owner sends the result to all other members.
   kDirect,
-  // Each chunk travels around the ring to its owner, added in the order owner + 1, ..., owner, and once more
-  // around the ring.
+  // Reduce-scatter: each chunk travels around the ring of the members, from member owner + 1 to the owner, and
+  // every member adds its value. All-gather: the result travels around the ring from its owner.
   kRing,
 };
 
-// The chunks of each member, in the order in which it processes them. Each chunk has at most one owner.
+// The chunks that each member owns, indexed by member, in the order in which they are processed. Each chunk has at
+// most one owner.
 using Owned = std::vector<std::vector<std::uint32_t>>;
 
-// Number of messages that a connection must be able to hold for these stages.
+// Number of messages that a connection must be able to hold for the stages of kind `how`.
 std::uint16_t inside_slots(Inside how);
 
-// Reads in[c], and stores the sum of the members' in[c] to out[c] at the owner of c, marked as complete. Uses lane
-// 0 and one channel. Requires at least 2 members.
+// Returns the reduce-scatter plan of `member`. For each chunk c, the owner of c stores the sum of all members'
+// in[c] to out[c], and its step is marked as completing (Step::completes). Uses lane 0 and one channel. Requires
+// at least 2 members.
 RankPlan inside_reduce_scatter(Inside how, std::uint32_t member, const Owned& owned);
 
-// Reads out[c] at the owner of c, and stores it to out[c] at all other members. Uses lane 0 and one channel.
-// Requires at least 2 members.
+// Returns the all-gather plan of `member`. For each chunk c, the owner's out[c] is copied to out[c] of all other
+// members. Uses lane 0 and one channel. Requires at least 2 members.
 RankPlan inside_all_gather(Inside how, std::uint32_t member, const Owned& owned);
 
 }  // namespace tutti

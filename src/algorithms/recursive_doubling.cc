@@ -1,22 +1,23 @@
-// Recursive doubling all-reduce: the minimum number of rounds, with whole messages.
+// Recursive doubling all-reduce: has the minimum number of rounds, but sends the whole message in each round.
 //
 // Let the number of ranks Q be a power of two. In round j = 0, 1, ..., log2 Q - 1, rank v and rank v xor 2^j
 // exchange their values, and both add the two values in the order of the ranks. After round j, rank v has the sum
 // of the 2^(j+1) ranks that agree with it in all higher bits. After the last round all ranks have the whole sum.
-// The step of a round sends its value to the next partner.
+// The step that adds the two values of a round also sends the sum to the partner of the next round.
 //   step 0         send in[0] to the partner of round 0
 //   step j + 1     value (+) received, in the order of the ranks: store scratch[j modulo 2] and send to the partner of
 //                  round j + 1; in the last round complete: store out[0]
 //
 // Any other number of ranks is folded (algorithms/folding.h): a core rank adds its helper's input in step 0, and
-// sends it the result in its last step.
+// sends the result to its helper in its last step.
 //
-// Rounds: log2 Q, and 1 or 2 more if there are helpers (2 if helped ranks exchange values late). Bytes sent per
-// rank for a message of S bytes: S log2 Q. A core rank with a helper sends S more, and a helper sends S. Suited
-// for short messages, because their time depends on latency rather than on bandwidth. Order of addition: ranks 0,
-// 1, ..., p-1, grouped as a balanced tree, the same on every rank. So all obtain the same bits. In an in-place
-// call, the last step may overwrite the input before the first partner has read it. So in that case the input is
-// never published through a window (PlanShape::windows_in_place).
+// Rounds (messages one after the other): log2 Q. With helpers, 1 more if at most half of the core ranks have a
+// helper, and otherwise 2 more, because then a path leads from a helper through all rounds to another helper.
+// Bytes sent per rank for a message of S bytes: S log2 Q. A core rank with a helper sends S more, and a helper
+// sends S. Suited for short messages, because their time depends on latency rather than on bandwidth. Order of
+// addition: ranks 0, 1, ..., p-1, grouped as a balanced tree, the same on every rank. So all ranks obtain the same
+// bits. In an in-place call, the last step may overwrite the input before the partner of round 0 has read it. So
+// in that case the input is never published through a window (PlanShape::windows_in_place is false).
 //
 // Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH",
 // Int. J. High Perform. Comput. Appl. 19 (2005), section 4.4. The exchange itself is folklore.

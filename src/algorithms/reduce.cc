@@ -1,46 +1,52 @@
 // Reduce: the sum of all ranks' inputs becomes the root's output.
 //
-// The plans use virtual ranks 0 .. p-1, counted from the root (rooted.h). S is the length of the message.
+// The plans use virtual ranks (vranks) 0 .. p-1, counted from the root (rooted.h); p is the number of ranks. S is
+// the length of the message.
 //
 // Binomial tree. The subtree of a vrank consists of consecutive vranks. A vrank adds its own input and then its
 // children's sums, nearest first, and sends the result to its parent. The root has the complete value.
 //   one step        in[0] (+) received from each child: send to the parent (the root: complete, store out[0])
-// Longest path: floor(log2 p) messages. A rank sends at most S. The root adds ceil(log2 p) + 1 values in one step.
-// Order: cyclic from the root, grouped like the tree. Suited for small messages.
+// Longest path: floor(log2 p) messages. Every rank except the root sends S. The root adds ceil(log2 p) + 1 values
+// in one step. Order of addition: vranks 0, 1, ..., p-1 (cyclic from the root), grouped like the tree. Suited for
+// small messages.
 //
 // Chain. vrank 1 sends its input to vrank 2, which adds its own input after it, and so on. The root, vrank 0, is
 // last. The loop over tiles makes this a pipeline.
 //   one step        received (+) in[0] (vrank 1: in[0]): send to the next vrank (the root: complete, store out[0])
-// Longest path: p - 1 messages. Every rank except the root sends S, and adds once. Order: cyclic from the rank
-// after the root, left to right. Suited for long messages.
+// Longest path: p - 1 messages. Every rank except the root sends S, and every rank except vrank 1 adds once. Order
+// of addition: vranks 1, 2, ..., p-1, 0 (cyclic from the rank after the root), left to right. Suited for long
+// messages.
 //
-// Tree and double tree. The binary trees of the broadcast (broadcast.cc), in the opposite direction. The double
-// tree adds one half of the message (chunk t) in each tree, so that the additions and the bytes are shared evenly.
+// Tree and double tree. The binary trees are those of the broadcast (broadcast.cc), with messages from children to
+// parents. The double tree adds one half of the message (chunk t, t = 0 or 1) in each of its two trees, so that
+// the ranks share the additions and the bytes about evenly.
 //   channel t, lane t: one step     (lower child) (+) in[t] (+) (upper child): send to the parent
 //                                   the root: in[t] (+) (its one child): complete, store out[t]
-// Longest path: floor(log2(p-1)) + 1 messages. Order of tree 0: cyclic from the root, grouped like the tree. For
-// odd p, tree 1 has the same order. For even p, tree 1 starts after vrank 1 and ends with it. This is not cyclic
-// with the root in front, so the double tree promises no order then.
+// Longest path: floor(log2(p-1)) + 1 messages. Order of addition in tree 0: vranks 0, 1, ..., p-1 (cyclic from the
+// root), grouped like the tree. For odd p, tree 1 has the same order. For even p, tree 1 adds vranks 0, 2, 3, ...,
+// p-1, 1. This is not a cyclic order, so for even p the double tree promises no order (Order::kAny).
 //
-// Direct. Every other rank sends its input to the root. The root adds all of them in rank order, in one step, with
-// one rounding.
+// Direct. Every other rank sends its input to the root. The root adds all inputs, including its own, in rank
+// order, in a single step, so that a sum of 16-bit or 8-bit floats, which is computed in float32, is rounded to
+// the short type only once.
 //   root            r0 (+) r1 (+) ... (+) r(p-1), own input at its position, complete: store out[0]
 //   others          send in[0]
-// Longest path: 1 message. Suited for the smallest messages, and for sums that must not depend on the root or be
-// rounded twice.
+// Longest path: 1 message. Suited for the smallest messages, and for sums that must not depend on which rank is
+// the root, or must be rounded only once.
 //
 // Ring: a reduce-scatter followed by a gather. The message is divided into p chunks that travel around the ring as
-// in the all-reduce (ring.cc), on ranks instead of vranks. The rank at which a chunk is complete sends it to the
-// root.
+// in the all-reduce (ring.cc), on ranks instead of vranks. The rank that adds the last value to a chunk sends the
+// sum to the root.
 //   step 0            send in[rank] to the next rank
 //   step k, 1..p-2    received (+) in[rank - k], send to the next rank
 //   step p-1          received (+) in[rank + 1], complete: send to the root (the root: store out[rank + 1])
 //   root, p-1 more    received from rank q: store out[q + 1], for q = root + 1, root + 2, ...
-// Every rank sends at most S and adds S(p-1)/p, so the additions are shared evenly, also for a message that is too
-// short for many tiles. Longest path: p messages. Order of chunk c: ranks c, c + 1, ..., left to right, so the
-// result does not depend on the root. A step receives and sends, so connections must hold 2 messages if p > 2.
+// Every rank sends at most S bytes and adds S(p-1)/p bytes, so the ranks share the additions evenly, even if the
+// message is too short for many tiles. Longest path: p messages. Order of chunk c: ranks c, c + 1, ..., left to
+// right, so the result does not depend on the root. A step receives and sends, so connections must hold 2 messages
+// if p > 2.
 //
-// Source: as in broadcast.cc. The two halves of the ring are as in ring.cc.
+// Source: see broadcast.cc. The reduce-scatter of the ring is that of ring.cc.
 #include <utility>
 
 #include "algorithms/rooted.h"
@@ -50,7 +56,8 @@ namespace {
 
 constexpr std::uint16_t kLane = 0;
 
-// Sends the value of a step to `parent`. At the root, stores it to the output and marks it as complete.
+// Completes a step that has the sum of chunk `chunk`: sends the sum to `parent` (a vrank), on the lane with the
+// number of the chunk. At the root (vrank 0), stores it to the output and marks it as complete instead.
 void pass_up(ChannelBuilder& channel, ChannelBuilder::StepBuilder& step, const VirtualRanks& vranks,
              std::uint32_t vrank, std::uint32_t parent, std::uint32_t chunk) {
   if (vrank == 0) {

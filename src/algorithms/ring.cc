@@ -1,13 +1,13 @@
 // Ring all-reduce.
 //
-// The ranks form a ring. Each rank sends to the next (rank + 1) and receives from the previous one (rank - 1),
-// modulo the number of ranks p. The message is divided into p chunks. Chunk c starts at rank c, which sends its
-// own input. Every rank that receives the chunk adds its own input after it, (received) (+) (local), and sends the
-// sum to the next rank. After p - 1 hops, at rank c - 1, the sum holds every contribution. That rank stores it,
-// and sends it around the ring once more: every rank stores the chunk and forwards it, and the last one, rank c -
-// 2, only stores it. All p chunks travel at the same time, so every connection is always in use.
+// The ranks form a ring. Each rank sends only to the next rank (rank + 1) and receives only from the previous one
+// (rank - 1), modulo the number of ranks p. The message is divided into p chunks. Chunk c starts at rank c, which
+// sends its own input. Every rank that receives the chunk adds its own input after it, (received) (+) (local), and
+// sends the sum to the next rank. After p - 1 hops, at rank c - 1, the sum holds every contribution. That rank
+// stores it, and sends it around the ring once more: every rank stores the chunk and forwards it, and the last
+// one, rank c - 2, only stores it. All p chunks travel at the same time, so every connection is always in use.
 //
-// So at rank r, with chunk(k) = r - k modulo p:
+// So the steps of rank r are, with chunk(k) = r - k modulo p:
 //   step 0            send in[chunk(0)]
 //   step k, 1..p-2    received (+) in[chunk(k)], send
 //   step p-1          received (+) in[chunk(p-1)], complete: store out[chunk(p-1)], send
@@ -16,8 +16,9 @@
 //
 // Steps per rank: 2p - 1. Bytes sent per rank: 2S(p-1)/p for a message of S bytes, which is the minimum for an
 // all-reduce without in-network reduction. Order of addition of chunk c: ranks c, c+1, ..., c-1, left to right. A
-// step receives and sends, so it can run only if it can do both. Therefore connections must hold 2 messages. With
-// 1 message, all ranks would wait for each other's credit.
+// step that receives and sends can run only if a message has arrived and a slot for its send is free. Therefore
+// connections must hold 2 messages. If they held 1 message, after step 0 all connections would be full, and every
+// rank would wait until the next rank has freed a slot (a deadlock).
 //
 // Source: P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", J.
 // Parallel Distrib. Comput. 69 (2009).

@@ -1,4 +1,5 @@
-// Adds a separate root to the in-order trees of double_tree.cc, which have one vrank fewer.
+// links_under_root(): the in-order trees of double_tree.cc on the vranks 1 .. ranks-1, with vrank 0 as a separate
+// root above them. Rank r of tree_links() is vrank r + 1 here.
 #include "algorithms/rooted.h"
 
 namespace tutti {

@@ -1,5 +1,5 @@
-// Numbering of the ranks in collectives that have a root: virtual ranks, a binomial tree and two binary trees on
-// them. Pure functions, used by generators and tests.
+// For collectives with a root: virtual ranks, which number the ranks from the root, and a binomial tree and two
+// binary trees of virtual ranks. Pure functions, used by generators and tests.
 #pragma once
 
 #include <bit>
@@ -10,8 +10,8 @@
 
 namespace tutti {
 
-// Virtual ranks (vranks) 0 .. p-1 are ranks relative to the root: the root has vrank 0, the next rank has vrank 1,
-// and so on. A plan that is written in vranks works for every root.
+// Virtual ranks (vranks) 0 .. p-1, for p ranks, are ranks relative to the root: the root has vrank 0, rank root +
+// 1 has vrank 1, and so on, modulo p. A plan that is written in vranks works for every root.
 struct VirtualRanks {
   std::uint32_t ranks = 1;
   std::uint32_t root = 0;
@@ -21,9 +21,10 @@ struct VirtualRanks {
   std::uint32_t rank_at(std::uint32_t vrank) const { return (vrank + root) % ranks; }
 };
 
-// A binomial tree on the vranks. The parent of a vrank is the vrank without its lowest bit. So the subtree of a
-// vrank consists of the `binomial_size` consecutive vranks that start with it. Its children are at the distances
-// 1, 2, 4, ...
+// A binomial tree of the vranks. The parent of a vrank is the vrank with its lowest 1 bit cleared (vrank 6 has
+// parent 4). So the subtree of a vrank consists of consecutive vranks that start with this vrank itself;
+// binomial_size() is their number. The children of vrank v are v + 1, v + 2, v + 4, ..., as far as they are in its
+// subtree.
 inline std::uint32_t binomial_parent(std::uint32_t vrank) { return vrank & (vrank - 1); }
 
 inline std::uint32_t binomial_size(std::uint32_t vrank, std::uint32_t ranks) {
@@ -31,17 +32,19 @@ inline std::uint32_t binomial_size(std::uint32_t vrank, std::uint32_t ranks) {
   return full < ranks - vrank ? full : ranks - vrank;
 }
 
-// Calls visit(child) for each child, from the nearest, which has the smallest subtree, to the farthest.
+// Calls visit(child) for each child of `vrank` in the binomial tree, from the nearest child, which has the
+// smallest subtree, to the farthest.
 template <class Visit>
 void for_each_binomial_child(std::uint32_t vrank, std::uint32_t ranks, Visit visit) {
   const std::uint32_t end = binomial_size(vrank, ranks);
   for (std::uint32_t distance = 1; distance < end; distance *= 2) visit(vrank + distance);
 }
 
-// The links of a vrank in the binary tree `tree` (0 or 1) with a separate root. The root, vrank 0, is the parent
-// of the root of the in-order tree on the vranks 1 .. p-1 (see tree_links() in generators.h), which is its only
-// child. If tree 0 is walked in the order lower subtree, own vrank, upper subtree, starting with vrank 0, the
-// vranks appear in ascending order. Every vrank except the root is a leaf of at least one of the two trees.
+// Returns the neighbours (as vranks) of a vrank in the binary tree `tree` (0 or 1) with a separate root. The
+// vranks 1 .. p-1 form an in-order tree (see tree_links() in generators.h). Vrank 0 is the root above it: its only
+// child, which is its upper child, is the root of the in-order tree. If tree 0 is walked in the order lower
+// subtree, own vrank, upper subtree, starting with vrank 0, the vranks appear in ascending order. Every vrank
+// except 0 is a leaf of at least one of the two trees.
 TreeLinks links_under_root(std::uint32_t tree, std::uint32_t vrank, std::uint32_t ranks);
 
 }  // namespace tutti

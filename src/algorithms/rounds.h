@@ -1,11 +1,14 @@
-// Rounds: common code of the algorithms in which every rank exchanges several chunks with one partner at a time.
+// Rounds: common code of algorithms that run in rounds. In each round, every rank sends several chunks to one
+// partner and receives several chunks from one partner (the same or another rank).
 //
-// A message is one chunk, so a round consists of many messages, while a connection holds only a few. The messages
-// are distributed over `lanes` connections, round-robin. A rank sends up to kRoundSlots * lanes messages before it
-// has to receive the first message of the same round. As long as a round is not longer than that, it takes one
-// latency, regardless of the number of its messages. Every rank runs the same sequence of sends and receives. So a
-// send waits only for receives that are earlier in this sequence, and kRoundSlots messages per connection are
-// enough to avoid a deadlock. Pure functions.
+// A message is one chunk, so a round consists of many messages, while a connection can hold only kRoundSlots of
+// them. Therefore the messages of a round are distributed over several connections (lanes) to the partner: message
+// m uses lane m % lanes. A rank sends up to kRoundSlots * lanes messages before it has to receive the first
+// message of the same round. A round with at most that many messages takes the time of one network latency,
+// regardless of the number of its messages. A longer round takes several latencies. Every rank runs the same
+// sequence of sends and receives. So a send waits for a free slot only until the partner has run receives that are
+// earlier in this sequence, and slots for kRoundSlots messages per connection are enough to avoid a deadlock. Pure
+// functions.
 #pragma once
 
 #include <algorithm>
@@ -13,18 +16,22 @@
 
 namespace tutti {
 
+// Number of messages that each connection must be able to hold (PlanShape::slots of these algorithms).
 inline constexpr std::uint16_t kRoundSlots = 2;
-// Each lane costs connections. With 4 lanes, rounds of up to 8 messages (16 ranks) take one latency.
+// Largest number of lanes. More lanes would need more connections and their memory. With 4 lanes of 2 slots,
+// rounds of up to 8 messages take one latency. The longest round has half as many messages as there are ranks, so
+// these are all rounds of up to 16 ranks.
 inline constexpr std::uint16_t kMostRoundLanes = 4;
 
-// Number of lanes for an algorithm with this number of messages in its longest round.
+// Number of lanes for an algorithm whose longest round has `messages` messages per rank: enough to send them all
+// at once, but at most kMostRoundLanes.
 constexpr std::uint16_t round_lanes(std::uint32_t messages) {
   return static_cast<std::uint16_t>(
       std::clamp<std::uint32_t>((messages + kRoundSlots - 1) / kRoundSlots, 1, kMostRoundLanes));
 }
 
-// Calls send(m) and receive(m) for m = 0 .. messages-1, each in ascending order, with the sends as early as
-// possible.
+// Calls send(m) and receive(m) once for each m = 0 .. messages-1, each in ascending order of m. A send is called
+// as early as the slots allow: kRoundSlots * lanes messages before the receive with the same number.
 template <class Send, class Receive>
 void for_each_of_round(std::uint32_t messages, std::uint16_t lanes, Send send, Receive receive) {
   const std::uint32_t ahead = std::min<std::uint32_t>(std::uint32_t{kRoundSlots} * lanes, messages);

@@ -9,15 +9,17 @@
 namespace tutti {
 
 struct CallTag {
-  std::uint64_t sequence = 0;    // 1, 2, 3 ... per communicator; 0: no call yet
-  std::uint64_t count = 0;       // elements
+  // 1, 2, 3 ... per communicator; sends and receives: per peer and direction; 0: no call yet
+  std::uint64_t sequence = 0;
+  std::uint64_t count = 0;       // elements of one block; for a v-variant that runs as a plan: sum over all blocks
   std::uint8_t kind = 0;         // CollectiveKind
   std::uint8_t type = 0;         // DataType
   std::uint8_t op = 0;           // ReduceOp
   std::uint8_t algorithm = 0;    // the Algorithm that is used (never kAuto)
   std::uint32_t tile_bytes = 0;  // longest chunk of a tile; differs if the ranks' configurations differ
   std::uint32_t root = 0;        // 0 if the collective has no root
-  std::uint32_t digest = 0;      // checksum of the arguments without a field: v-counts, user plan, user reduction; or 0
+  // Checksum of the arguments that have no field here: v-counts, user plan, user reduction. 0: there are none.
+  std::uint32_t digest = 0;
 
   bool operator==(const CallTag&) const = default;
 };

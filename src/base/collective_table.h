@@ -1,4 +1,4 @@
-// Questions to the table of collectives (include/tutti/collectives.h) that several folders ask. Pure functions.
+// Properties of a collective that follow from its row in the table (include/tutti/collectives.h). Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -7,17 +7,17 @@
 
 namespace tutti {
 
-// False for point-to-point transfers and for values that are no collective.
+// Whether plans exist for the collective. False for kSendReceive, and for values that are not in the enumeration.
 constexpr bool has_plan(CollectiveKind kind) { return row_of(kind).output != BlockSet::kNone; }
 constexpr bool has_data(CollectiveKind kind) { return row_of(kind).has_data; }
 constexpr bool reduces(CollectiveKind kind) { return row_of(kind).reduces; }
 constexpr bool has_root(CollectiveKind kind) { return row_of(kind).root != RootHas::kNothing; }
-// The input, or the output, has a block for each rank.
+// True if the input or the output consists of one block for each rank.
 constexpr bool has_blocks(CollectiveKind kind) {
   return row_of(kind).input == BlockSet::kAll || row_of(kind).output == BlockSet::kAll;
 }
 
-// The collectives whose result is one sum that all ranks get.
+// True if all ranks get the same reduced vector: all_reduce.
 constexpr bool gives_sum_to_all(CollectiveKind kind) {
   return reduces(kind) && has_data(kind) && !has_root(kind) && !has_blocks(kind);
 }

@@ -12,7 +12,7 @@
 #include "base/assert.h"
 #include "base/recording.h"
 
-extern "C" char** environ;  // NOLINT: POSIX names it so
+extern "C" char** environ;  // NOLINT: POSIX prescribes this declaration
 
 namespace tutti {
 namespace {
@@ -92,7 +92,7 @@ Variable secret(std::string Config::*field, std::size_t longest) {
   return {std::move(set), [](const Config&) { return ConfigValue{}; }};
 }
 
-// The keywords of each enumeration, indexed by its values.
+// The names of the enumerators as in the variables, indexed by the number of the enumerator.
 constexpr std::array<std::string_view, 5> kLevels = {"off", "error", "warn", "info", "debug"};
 constexpr std::array<std::string_view, 3> kAttach = {"off", "calls", "auto"};
 constexpr std::array<std::string_view, 2> kDeviceCalls = {"auto", "staged"};

@@ -38,14 +38,15 @@ enum class TransportPolicy : std::uint8_t { kAuto, kShm, kTcp, kVerbs, kUcx };
 // The table of transports, by the numbers of TransportPolicy. Everything that lists transports reads it.
 struct TransportRow {
   std::string_view name;  // as in TUTTI_TRANSPORT and --transport
-  bool network;           // reaches other machines, and is then used within a machine too
-  bool encrypts;          // TUTTI_ENCRYPT=1 is possible
-  bool everywhere;        // needs no device or library that a machine may lack, so every test run includes it
+  bool network;   // reaches other machines; if the user names it, ranks of one machine use it among themselves as well
+  bool encrypts;  // TUTTI_ENCRYPT=1 is possible
+  bool everywhere;  // needs no device or library that a machine may lack, so every test run includes it
 };
 inline constexpr auto kTransportTable = std::to_array<TransportRow>({
     // shared memory within a machine, the best of the others between machines
     {.name = "auto", .network = false, .encrypts = true, .everywhere = true},
-    {.name = "shm", .network = false, .encrypts = true, .everywhere = true},  // nothing leaves the machine
+    // no data leaves the machine, so nothing needs encryption
+    {.name = "shm", .network = false, .encrypts = true, .everywhere = true},
     {.name = "tcp", .network = true, .encrypts = true, .everywhere = true},
     {.name = "verbs", .network = true, .encrypts = false, .everywhere = false},
     {.name = "ucx", .network = true, .encrypts = false, .everywhere = false},
@@ -66,8 +67,9 @@ inline constexpr std::uint32_t kRdmaSlotBytes = 512 * 1024;
 // True if ranks of one machine reach each other by the transport that reaches other machines.
 inline bool network_only(TransportPolicy policy) { return row_of(policy).network; }
 
-// Whether ranks of one machine access each other's memory if it is not registered: never (kOff), always by system calls
-// (kCalls), or by pointers within a process and by system calls between processes (kAuto).
+// How ranks of one machine access each other's memory that is not registered, if the system permits it: never (kOff),
+// always by system calls (kCalls), or by pointers if all ranks are threads of one process and otherwise by system
+// calls for long calls only (kAuto).
 enum class AttachPolicy : std::uint8_t { kOff, kCalls, kAuto };
 std::optional<AttachPolicy> parse_attach(std::string_view name);
 std::optional<TransportPolicy> parse_transport(std::string_view name);
@@ -105,7 +107,7 @@ struct Config {
   std::uint32_t rdma_traffic_class = 0;                // TUTTI_RDMA_TRAFFIC_CLASS, 0 .. 255
   std::uint32_t rdma_service_level = 0;                // TUTTI_RDMA_SERVICE_LEVEL, 0 .. 15
   std::uint32_t rdma_cache_mib = 1024;                 // TUTTI_RDMA_CACHE_MIB of registered memory, 0 .. 2^20
-  bool rdma_write_outputs = true;                      // TUTTI_RDMA_WRITE_OUTPUTS, 0 or 1: peers write them by RDMA
+  bool rdma_write_outputs = true;                      // TUTTI_RDMA_WRITE_OUTPUTS, 0 or 1: peers write outputs by RDMA
   std::string node_id;                                 // TUTTI_NODE_ID: only ranks with equal ids share memory
   bool uniform = false;                                // TUTTI_UNIFORM, 0 or 1: same outcome of a call on all ranks
   bool checksum = false;                               // TUTTI_CHECKSUM, 0 or 1: every message has a CRC-32C

@@ -12,7 +12,7 @@ namespace tutti {
 // instruction if there is one (x86-64 with SSE 4.2; ARMv8 if the compiler targets it).
 std::uint32_t crc32c(const void* data, std::size_t bytes, std::uint32_t so_far = 0);
 
-// The same function without the instruction: with tables, 8 bytes at a time.
+// Like crc32c(), but without the processor's instruction: uses tables, 8 bytes at a time.
 std::uint32_t crc32c_by_tables(const void* data, std::size_t bytes, std::uint32_t so_far = 0);
 
 // Whether crc32c() uses the processor's instruction.

@@ -1,6 +1,7 @@
-// Log: writes the log lines of one communicator to stderr, in the form "tutti[rank]: level: text", one write() for each
-// line. Thread-safe. If there is no memory for a line, the line is dropped and no exception is thrown, because
-// destructors write log lines, too.
+// Log: writes log lines of one rank, or of the whole process if `rank` is negative, to stderr. A line has the form
+// "tutti[rank]: level: text", or "tutti: level: text" without a rank, and is written by one write(). Thread-safe. If
+// there is no memory for a line, the line is dropped and no exception is thrown, because destructors write log lines,
+// too.
 #pragma once
 
 #include <fmt/format.h>

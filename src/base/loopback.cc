@@ -12,7 +12,7 @@
 namespace tutti {
 namespace {
 
-// Calls `visit` for each address of each interface, with a null address for some interfaces that have none.
+// Calls `visit` for each address of each interface. For an interface without addresses `ifa_addr` may be null.
 void for_each_interface(const std::function<void(const ifaddrs&)>& visit) {
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return;

@@ -10,7 +10,8 @@ namespace {
 struct TypeFacts {
   DataType type;
   std::string_view name;
-  std::string_view nccl_name;  // the short name in nccl-tests, or the same name
+  // the name in NCCL's tests (nccl-tests), for example "half"; equal to `name` if that has none
+  std::string_view nccl_name;
   std::size_t bytes;
   bool floating;
 };
@@ -53,7 +54,7 @@ constexpr auto kAlgorithmNames = std::to_array<std::string_view>({
 });
 static_assert(kAlgorithmNames.size() == static_cast<std::size_t>(Algorithm::kUser) + 1, "each algorithm has a name");
 
-// The values first, first + 1, ... of an enumeration.
+// An array of the n enumerators with the numbers first, first + 1, ..., first + n - 1.
 template <class Enum, std::size_t n>
 constexpr std::array<Enum, n> values_from(std::size_t first) {
   std::array<Enum, n> values{};
@@ -62,9 +63,9 @@ constexpr std::array<Enum, n> values_from(std::size_t first) {
 }
 constexpr auto kTypeList = values_from<DataType, kTypes.size()>(0);
 constexpr auto kOpList = values_from<ReduceOp, kOpNames.size()>(0);
-// All but "auto", which is first, and "user", which is last.
+// All algorithms except kAuto, which is the first in kAlgorithmNames, and kUser, which is the last.
 constexpr auto kAlgorithmList = values_from<Algorithm, kAlgorithmNames.size() - 2>(1);
-// All but point to point.
+// All collectives except kSendReceive.
 constexpr auto kCollectiveList = [] {
   std::array<CollectiveKind, kCollectiveTable.size() - 1> kinds{};
   std::size_t count = 0;

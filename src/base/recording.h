@@ -45,12 +45,12 @@ struct Outcome {
   State state = State::kEmpty;
   CallPath way = CallPath::kMailboxes;
   std::uint8_t code = 0;      // ErrorCode, if the operation failed
-  std::uint8_t flags = 0;     // kStreamed, kSends, kNotStarted
+  std::uint8_t flags = 0;     // a combination of the bits kStreamed, kSends and kNotStarted
   std::int32_t culprit = -1;  // the rank that caused the failure; -1: unknown
 };
 static_assert(sizeof(Outcome) == 8);
-inline constexpr std::uint8_t kStreamed = 1;    // started by the caller's CUDA stream
-inline constexpr std::uint8_t kSends = 2;       // an exchange whose first transfer is a send
+inline constexpr std::uint8_t kStreamed = 1;    // the operation was started by the caller's CUDA stream
+inline constexpr std::uint8_t kSends = 2;       // the operation is an exchange whose first transfer is a send
 inline constexpr std::uint8_t kNotStarted = 4;  // the operation failed before it started
 
 // One operation. A short call writes only the first cache line. An exchange (a group of sends and receives) describes
@@ -61,7 +61,7 @@ struct alignas(128) Record {
   Word start;               // in ticks
   Word end;                 // in ticks; valid if the outcome is kDone or kFailed
   Word outcome;             // an Outcome
-  Word extra_serial;        // equal to `serial` if the following fields are valid
+  Word extra_serial;        // equal to `serial` if the fields below are valid, which short calls do not write
   Word bytes;               // the larger of the caller's input and output; for an exchange: sum over all transfers
   Word peer_and_transfers;  // for an exchange: peer of the first transfer | number of transfers << 32
   Word unused[5];
@@ -83,12 +83,12 @@ struct WaitState {
   Word serial;
   Word operation;                                  // serial of its record; 0: the operation has not started
   Word since;                                      // ticks of the first check that found no progress
-  Word updated;                                    // ticks of the latest such check
+  Word updated;                                    // ticks of the latest check that found no progress
   Word sequence;                                   // sequence number of the call
-  std::uint32_t waited_count;                      // number of ranks for which it waits
-  std::uint32_t absent_count;                      // number of ranks that are known not to have entered the call
-  std::array<std::uint32_t, kListedRanks> waited;  // the first kListedRanks of them
-  std::array<std::uint32_t, kListedRanks> absent;  // the first kListedRanks of them
+  std::uint32_t waited_count;                      // number of ranks for which the operation waits
+  std::uint32_t absent_count;                      // number of ranks that are known not to have entered this call
+  std::array<std::uint32_t, kListedRanks> waited;  // the first kListedRanks of the waited_count ranks
+  std::array<std::uint32_t, kListedRanks> absent;  // the first kListedRanks of the absent_count ranks
   std::array<char, 720> text;                      // description for people, zero-terminated
 };
 static_assert(sizeof(WaitState) == 5 * 8 + 8 + 256 + 720);
@@ -127,7 +127,7 @@ struct alignas(4096) Header {
   std::array<char, 32> program;
   std::array<char, 32> release;  // version of Tutti
   std::array<char, 32> transport;
-  alignas(64) Word ended;  // ticks; 0: the communicator exists, or its process died
+  alignas(64) Word ended;  // ticks at the end of the communicator; 0: it still exists, or its process died before
   Word aborted;            // ticks of abort() on this rank; 0: not called
   alignas(64) Anchor made;
   Anchor latest;
@@ -141,8 +141,8 @@ constexpr std::size_t file_bytes(std::uint32_t capacity, std::uint32_t device_ca
   return sizeof(Header) + (std::size_t{capacity} + device_capacity) * sizeof(Record);
 }
 
-// Returns "tutti-JOB-rRANK-pPID-COMMUNICATOR.rec", with job and communicator as 8 hexadecimal digits. When the
-// communicator has ended without an error, the file is renamed and kEndedSuffix replaces kSuffix.
+// file_name() returns "tutti-JOB-rRANK-pPID-COMMUNICATOR.rec", with job and communicator as 8 hexadecimal digits.
+// When the communicator has ended without an error, the file is renamed and kEndedSuffix replaces kSuffix.
 inline constexpr std::string_view kSuffix = ".rec";
 inline constexpr std::string_view kEndedSuffix = ".end";
 std::string file_name(std::uint32_t job, std::uint32_t communicator, std::uint32_t rank, std::int32_t pid);

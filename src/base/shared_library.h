@@ -7,21 +7,22 @@
 
 namespace tutti {
 
-// One thread uses an object; several threads may open the same library. Destroying it leaves the library open, because
-// other threads may still be calling into it when the process ends.
+// An object is used by one thread; several threads may open the same library. Destroying the object leaves the
+// library open, because other threads may still be calling into it when the process ends.
 class SharedLibrary {
  public:
-  // Opens `file`, for example "libssl.so.3", with its symbols kept from other libraries. `flags` are dlopen()'s, beside
-  // RTLD_NOW and RTLD_LOCAL. The error is kUnsupported, and its message is the reason that the system gives.
+  // Opens `file`, for example "libssl.so.3", so that other libraries do not see its symbols (RTLD_LOCAL). `flags`:
+  // further flags of dlopen(). The error is kUnsupported, and its message is the reason that the system gives.
   static Result<SharedLibrary> open(const char* file, int flags = 0);
 
-  // Sets `function` to the library's function `name`, or to null if it has none; missing() then has the name.
+  // Sets `function` to the library's function `name`, or to null if the library has no such function; missing() then
+  // returns the name.
   template <class Function>
   void find(Function& function, const char* name) {
     find_optional(function, name);
     if (function == nullptr && missing_ == nullptr) missing_ = name;
   }
-  // The same for a function that the library may lack.
+  // Like find(), but for a function that is not required: if it is null, missing() does not return its name.
   template <class Function>
   void find_optional(Function& function, const char* name) {
     function = reinterpret_cast<Function>(address(name));

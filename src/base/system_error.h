@@ -11,15 +11,16 @@ namespace tutti {
 // example "Too many open files; raise the limit of open files (ulimit -n)".
 std::string describe_errno(int error);
 
-// The same for errors of pthread_create() and std::thread, for which EAGAIN also means that a limit is reached.
+// Like describe_errno(), for errors of pthread_create() and std::thread, for which EAGAIN means that a limit of
+// processes or of memory is reached.
 std::string describe_thread_errno(int error);
 
 // The message for an exception of start_thread(): "no thread can be started: REASON", and the limit to raise.
 std::string describe_thread_start_error(const std::system_error& error);
 
-// Whether the cause is that this process or its machine is out of descriptors or memory. The same call could succeed in
-// another process at the same moment. So the error does not show that something is wrong with the file or the peer that
-// the call used.
+// Whether the errno value `error` means that this process or its machine is out of descriptors or memory. The same
+// call could succeed in another process at the same moment. So the error does not show that something is wrong with
+// the file or the peer that the call used.
 bool is_shortage(int error);
 
 }  // namespace tutti

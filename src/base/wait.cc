@@ -9,9 +9,9 @@ namespace tutti {
 namespace {
 
 constexpr std::uint32_t kFewestSpins = 10;
-constexpr std::uint32_t kFewestYields = 3;  // enough for every other thread of the core to run once
+constexpr std::uint32_t kFewestYields = 3;  // usually enough for the other threads of the core to run once
 constexpr std::uint32_t kFirstProbeInterval =
-    16;  // waits that slept before the first probe; doubles after a failed probe
+    16;  // a probe follows after this many waits in which the thread slept; doubles after each failed probe
 constexpr std::uint32_t kMaxProbeInterval = 1024;
 constexpr std::int64_t kFirstSleepNs = 1'000'000;  // doubles with each sleep of one wait, up to the caller's maximum
 

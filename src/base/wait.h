@@ -25,7 +25,7 @@ class Doorbell {
 // The state of one wait. Owned by the waiting thread.
 struct Idle {
   std::uint32_t rounds = 0;  // pauses since the last progress
-  std::uint32_t sleeps = 0;  // how many of these pauses were sleeps
+  std::uint32_t sleeps = 0;  // how many of these pauses slept on the doorbell
   bool armed = false;        // the doorbell is armed
 };
 
@@ -42,10 +42,10 @@ inline void relax() {
 class Waiter {
  public:
   virtual ~Waiter() = default;
-  // The number of polls that currently pay off before the core is yielded.
+  // How many polls a wait currently spins before it yields the core.
   virtual std::uint32_t spins() const { return 0; }
-  // Called when a poll found nothing. Relaxes, yields or sleeps, depending on the number of pauses of this wait. Sleeps
-  // at most `max_sleep_ns`.
+  // Called when a poll found nothing. Relaxes, yields, arms the doorbell or sleeps, depending on the number of pauses
+  // of this wait. Sleeps at most `max_sleep_ns` nanoseconds.
   virtual void pause(Idle& idle, Doorbell& doorbell, std::int64_t max_sleep_ns) = 0;
   // Called after progress. The next wait starts from the beginning.
   void reset(Idle& idle, Doorbell& doorbell) {
@@ -72,9 +72,9 @@ WaitLimits wait_limits(std::uint32_t ranks, std::uint32_t cores);
 
 // Adapts the number of spins and yields to their success. They can be useless for two reasons. A peer that shares
 // this core (because other programs use the other cores) cannot answer while this rank spins. And a yield gives the
-// core only to threads of the same scheduling group: on Linux every session is one, so ranks that were started by
-// setsid must sleep to let each other run. So a wait that lasts longer than the spins or the yields halves their
-// number, and a wait that ends during them doubles it, up to the limit.
+// core only to threads of the same scheduling group: on Linux every session is such a group, so ranks that were
+// started by setsid must sleep to let each other run. So a wait that lasts longer than the spins or the yields halves
+// their number, and a wait that ends during them doubles it, up to the limit.
 //
 // After several long waits the numbers would otherwise stay too low for short waits to succeed. So now and then a wait
 // probes: it spins and yields up to the full limits. If a probe fails, the next one follows after twice as many waits.
@@ -91,9 +91,9 @@ class AdaptiveWaiter final : public Waiter {
   std::uint32_t spins_;
   std::uint32_t yields_;
   bool probing_ = false;           // the next wait is a probe
-  WaitLimits learnt_;              // spins_ and yields_ before the probe
-  std::uint32_t slept_waits_ = 0;  // waits since the last probe that slept
-  std::uint32_t probe_interval_;   // the number of such waits after which the next probe follows
+  WaitLimits learnt_;              // values of spins_ and yields_ before the probe; used again if the probe fails
+  std::uint32_t slept_waits_ = 0;  // number of waits since the last probe in which the thread slept
+  std::uint32_t probe_interval_;   // when slept_waits_ reaches this number, the next wait is a probe
 };
 
 }  // namespace tutti

@@ -12,9 +12,11 @@
 namespace tutti::detail {
 namespace {
 
+// Time between the end of a refused client's side of the connection and the close() of this side.
 constexpr std::chrono::milliseconds kRefusalPause{50};
 constexpr std::size_t kMaxRefusals = 4;
-constexpr std::size_t kMaxUnauthenticated = 256;  // connections that have not yet proved that they have the key
+// Maximum number of connections at the same time that are not admitted yet.
+constexpr std::size_t kMaxUnauthenticated = 256;
 
 }  // namespace
 
@@ -73,7 +75,9 @@ void Admission::take_hello(const ConnectionPtr& client) {
   read(client, sizeof(wire::Answer), &Admission::take_answer);
 }
 
-// Checks that need no proof of the key. The reason shows strangers only that Tutti listens here, and its protocol.
+// Checks a hello before the client has proved that it has the key. Returns the reason for a refusal, or an empty
+// text. Anyone may get such a reason, so it discloses only that Tutti listens here, the protocol version, and how
+// this job got its key.
 std::string Admission::fault_of_hello(const ConnectionPtr& client) const {
   const auto protocol = wire::read_protocol(client->body);
   if (protocol && *protocol != wire::kProtocol) {
@@ -104,11 +108,12 @@ void Admission::take_answer(const ConnectionPtr& client) {
   client->when_sent([this, client, rank_info = answer.rank_info](error_code error) {
     error ? end(client) : begin_tls(client, rank_info);
   });
-  // Only a connection that has proved that it has the key makes the server load the library.
+  // The server loads the TLS library only now, because this client has proved that it has the key.
   client->send(wire::can_encrypt(TlsLibrary::open().ok()));
 }
 
-// Called when the answer whether the server can encrypt has been written. After a "yes", all further data uses TLS.
+// Called when the frame that reports whether the server can encrypt has been written. If the server can, all
+// further data of this connection uses TLS.
 void Admission::begin_tls(const ConnectionPtr& client, const wire::RankInfo& rank_info) {
   const auto key = [&] { return wire::tls_key(options_.key.key, client->hello, client->nonce); };
   if (TlsLibrary::open() && !client->encrypt(key())) return end(client);
@@ -133,8 +138,9 @@ void Admission::refuse(const ConnectionPtr& client, const std::string& reason) {
   if (client->encrypted()) {
     return client->read(asio::buffer(client->header), [this, client](error_code) { end(client); });
   }
-  // Closes the connection a moment after the other side has closed it or sent more data, or at its timeout. Closing
-  // a connection with unread bytes could discard the reason that was just sent.
+  // Wait until the client has closed its side or sent more data, and kRefusalPause longer, before closing this
+  // side. The reason is that closing a socket with unread bytes can discard the refusal that was just sent. If the
+  // client does neither, the timeout of the handshake closes the connection.
   client->socket.async_wait(tcp::socket::wait_read, [this, client](error_code) {
     client->timer.expires_after(kRefusalPause);
     client->timer.async_wait([this, client](error_code) { end(client); });

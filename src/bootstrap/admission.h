@@ -1,7 +1,7 @@
 // Admission: the handshake with each new connection of a RendezvousServer. If the other side proves that it has the
-// job's key and its rank fits the job, the host of the Admission (the server) takes over the connection. Otherwise the
-// connection is refused with a reason, while the server keeps waiting for the real ranks. bootstrap_wire.h describes
-// the messages. Only the server's thread uses it.
+// job's key and its rank fits the job, the AdmissionHost (the server) takes over the connection. Otherwise the
+// connection is refused with a reason, while the server keeps waiting for the real ranks. bootstrap_wire.h
+// describes the messages. Only the server's thread uses it.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,19 @@
 
 namespace tutti::detail {
 
+// The part of the server that an Admission calls.
 class AdmissionHost {
  public:
-  // Returns the reason why a rank that has the key is refused. Empty if it is admitted.
+  // Returns the reason why the server refuses a rank that has proved that it has the key, for example a wrong
+  // number of ranks. Empty if the server admits the rank.
   virtual std::string fault_of_rank(const wire::RankInfo& rank_info) const = 0;
-  // True if the set-up has failed. A rank that cannot be admitted then gets no reason, because a rank that tries the
-  // set-up again must look for the next server.
+  // True if the set-up has failed. In that case a rank with a fault gets no reason, and its connection is only
+  // closed. A reason would end the rank's search for a server. The rank may be making its next attempt at set-up,
+  // for which another server will soon listen, so it must go on searching.
   virtual bool has_failed() const = 0;
+  // Takes over the connection of a rank without a fault.
   virtual void admit(const std::shared_ptr<RankConnection>& client, const wire::RankInfo& rank_info) = 0;
-  // A connection has ended before it was admitted.
+  // Called when a connection has ended before it was admitted.
   virtual void unadmitted_ended() = 0;
 
  protected:
@@ -38,21 +42,23 @@ class Admission {
   // `options` and `host` must outlive this object.
   Admission(const RendezvousServerOptions& options, AdmissionHost& host);
 
-  // Begins the handshake with a new connection. The server accepts other connections meanwhile.
+  // Begins the handshake with a new connection. Does not block: the handshake continues in callbacks of the event
+  // loop.
   void begin(const ConnectionPtr& client);
-  // Closes the oldest connection that is not admitted yet. A rank that has the key needs only a moment, and connects
-  // again.
+  // Closes the oldest connection that is not admitted yet, to make place for a new one. This does little harm to a
+  // rank of the job, because its handshake takes only a moment, and it connects again if it was closed.
   void close_oldest();
-  // Adds a reason to refusals(), unless it is known already. The list is limited to a few reasons.
+  // Adds a reason to refusals(), unless the list contains it already or has 4 reasons.
   void note_refusal(const std::string& reason);
-  // The reasons of refusals, for the error if ranks do not join.
+  // The reasons for which connections were refused. The server adds them to its error if ranks do not join.
   const std::vector<std::string>& refusals() const { return refusals_; }
   // Closes all connections that are not admitted yet.
   void close_all();
 
  private:
   using Step = void (Admission::*)(const ConnectionPtr&);
-  // Reads the next message of the handshake, and continues with `next`. A message that is too long is empty then.
+  // Reads the next message of the handshake into client->body, and then calls `next`. If the message is longer than
+  // `longest`, client->body is empty. If the connection has ended, `next` is not called.
   void read(const ConnectionPtr& client, std::size_t longest, Step next);
   void take_hello(const ConnectionPtr& client);
   std::string fault_of_hello(const ConnectionPtr& client) const;
@@ -65,8 +71,10 @@ class Admission {
   const RendezvousServerOptions& options_;
   AdmissionHost& host_;
   const Tag job_;
-  std::uint64_t connection_count_ = 0;  // number of connections so far
-  // By connection number: connections that have not proved that they have the key, or that are being refused.
+  // Number of connections that have been accepted so far.
+  std::uint64_t connection_count_ = 0;
+  // The connections that are not admitted yet, by connection number: their handshake is in progress, or they are
+  // being refused.
   std::map<std::uint64_t, ConnectionPtr> unauthenticated_;
   std::vector<std::string> refusals_;
 };

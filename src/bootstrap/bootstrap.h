@@ -1,5 +1,6 @@
-// Bootstrap: the first communication of the ranks of a job. At this time they share only the address of a
-// rendezvous server. It is used by one thread, and only during set-up.
+// Bootstrap: the first communication of the ranks of a job. At this time the ranks know nothing of each other
+// except the address of a rendezvous server, through which they exchange data. A rank uses its Bootstrap in one
+// thread, and only during set-up.
 #pragma once
 
 #include <atomic>
@@ -20,20 +21,23 @@ namespace tutti {
 class Bootstrap {
  public:
   virtual ~Bootstrap() = default;
-  // Every rank contributes one blob of at most kMaxBlobBytes bytes and receives the blobs of all ranks, indexed by
-  // rank. The errors kTimeout and kPeerLost name the ranks. If a rank exits or gives up, the call fails on all
-  // other ranks at once.
+  // Every rank contributes one blob (bytes of any content, at most kMaxBlobBytes) and receives the blobs of all
+  // ranks, indexed by rank. The messages of the errors kTimeout and kPeerLost name the ranks that are missing or
+  // have exited. If a rank exits or gives up, the call fails on all other ranks at once instead of waiting for its
+  // deadline.
   virtual Result<std::vector<std::string>> all_gather(const std::string& blob) = 0;
-  // The numeric address of this rank's end of the connection to the server. The server's machine can reach this
-  // rank under that address.
+  // The numeric address of this rank's end of the connection to the server. The machine of the server can reach
+  // this rank under that address. Other machines possibly cannot, see server_is_here().
   virtual std::string local_address() const = 0;
-  // True if the server runs on this rank's machine. Then local_address() is not necessarily an address that other
-  // machines can reach.
+  // True if the rendezvous server runs on this rank's machine. In that case local_address() may be an address that
+  // other machines cannot reach, for example 127.0.0.1.
   virtual bool server_is_here() const = 0;
-  // A random key for this set-up. All of its ranks have it, and other processes do not.
+  // A key that all ranks of this set-up have and other processes do not. It is derived from the job's key and a
+  // random number of the server, so every set-up has a different one.
   virtual Key key() const = 0;
-  // Call this when the set-up of this rank has succeeded. Otherwise rank 0 assumes that its own set-up has failed,
-  // and its destructor waits for up to 2 s, so that the other ranks can still receive the reason.
+  // Call this when the set-up of this rank has succeeded. Only the rank that runs the server (rank 0) needs it. If
+  // rank 0 destroys its Bootstrap without this call, the destructor assumes that the set-up has failed on rank 0:
+  // it waits up to about 2 s until the other ranks have received the messages of the server.
   virtual void set_succeeded() = 0;
 
   static constexpr std::size_t kMaxBlobBytes = 4096;
@@ -42,54 +46,67 @@ class Bootstrap {
 struct RendezvousOptions {
   std::int32_t rank = 0;
   std::int32_t size = 1;
-  // The host of the rendezvous server, which rank 0 runs: a name or a numeric address. A name is looked up
-  // repeatedly until the set-up deadline. Rank 0 listens on all of its addresses, and the other ranks try them in
-  // turn. With `pmi_fd` and `pmix` the host must be numeric.
+  // The host of the rendezvous server, which rank 0 runs: a name or a numeric address. A name is looked up again
+  // and again until this rank has joined or the set-up deadline passes. If the name has several addresses, rank 0
+  // listens on each of them that belongs to its machine, and the other ranks try all of them in turn. If `pmi_fd`
+  // or `pmix` is set, only rank 0 uses the host, and it must be numeric.
   std::string host;
-  // The ports on which rank 0 may listen. It takes the first free one, and the other ranks try them in turn.
+  // The ports on which rank 0 may listen. Rank 0 takes the first one that is free on its addresses, and the other
+  // ranks try these ports in turn.
   std::vector<std::uint16_t> ports;
-  // A numeric address on which rank 0 listens as well if the hosts file maps `host` to a loopback address, which
-  // other machines cannot reach. Empty if there is no such address, or if all ranks are on one machine.
+  // Used by rank 0 only: a numeric address on which rank 0 listens as well if the hosts file of its machine maps
+  // `host` to a loopback address, which other machines cannot reach. See also may_be_forwarded. Empty if there is
+  // no such address, if all ranks are on one machine, and on all ranks except rank 0.
   std::string other_host;
-  // If true and no address of `host` belongs to rank 0's machine, for example because connections to `host` are
-  // forwarded to it, rank 0 listens on `other_host` alone.
+  // Matters if no address of `host` belongs to rank 0's machine, for example because another machine forwards
+  // connections to rank 0. If true, rank 0 then listens on `other_host` alone. If false, the set-up fails.
   bool may_be_forwarded = false;
-  // For rank 0: an inherited socket that is bound to the address, or -1. The caller keeps its ownership.
+  // For rank 0: the descriptor of an inherited socket that is bound to the address of the server, or -1 if there is
+  // none. The caller keeps the ownership, because the server duplicates the descriptor.
   int listening_fd = -1;
   // The inherited socket is used only if it is bound to this port. 0 accepts any port.
   std::uint16_t listening_port = 0;
-  std::string job_id;                // at most 128 bytes; not a secret
-  JobKey key;                        // ranks and server authenticate each other with it
-  std::int64_t timeout_ms = 60'000;  // limit for the whole set-up
-  // Encrypt the set-up with TLS 1.3. Within a machine this is done only if the TLS library is installed.
+  // Distinguishes the set-ups of different jobs that use the same host and port. At most 128 bytes. Not a secret.
+  std::string job_id;
+  // The ranks and the server authenticate each other with this key.
+  JobKey key;
+  std::int64_t timeout_ms = 60'000;  // limit for the set-up, from the creation of the Bootstrap on
+  // Encrypt the set-up with TLS 1.3. If the TLS library is not installed, a rank that reaches the server over a
+  // loopback address does not encrypt, and any other rank fails.
   bool encrypt = false;
 
-  // These replace host, ports and job id. Either a process has made a unique id, or the launcher has a store,
-  // through which rank 0 passes a unique id that it makes for `host` and a port of `port_range`. A unique id
-  // contains a key, so `key` is not used then.
+  // At most one of the following three is set. It replaces `ports`, `job_id` and `key`, because the ranks then meet
+  // by a unique id, which contains an address, a port and a secret. Either the caller gives the id (`unique_id`),
+  // or the launcher has a store (`pmi_fd` or `pmix`): rank 0 makes an id for `host` and a port of `port_range`, and
+  // passes it to the other ranks through that store.
   std::optional<Wiped<UniqueId>> unique_id;
   std::optional<int> pmi_fd;  // descriptor of a PMI-1 store
   bool pmix = false;          // the store is reached through the PMIx library
-  // A configured key that is used together with an id or a store. It is mixed into the id's key.
+  // A key from a file or variable that the user has configured, or empty. It is used only with a unique id or a
+  // store: the key of the id and this key are combined, so that the id alone is not sufficient to join.
   std::optional<JobKey> configured_key;
   PortRange port_range;
 
-  // Another thread sets this to make the set-up give up. Shared with that thread. Null if no thread does so.
+  // Another thread sets this to true in order to end the set-up early. The set-up then fails with kAborted. Shared
+  // with that thread. Null if no other thread may end the set-up.
   std::shared_ptr<const std::atomic<bool>> stop{};
 
   LogLevel log_level = LogLevel::kOff;
-  std::string origin;  // for the log: which variables and options the values came from
+  std::string origin;  // for the log: the variables and options from which the values were taken
 };
 
 // Creates a bootstrap whose ranks are connected in a star around a RendezvousServer. The connections exist only
 // during set-up. The server runs in rank 0, or in the process that made the unique id. Every rank is its client,
-// rank 0 included. Server and ranks prove to each other that they have the job's key. Blocks until all ranks have
-// joined. Errors:
-// - kTimeout: names the missing ranks.
-// - kPeerLost: names the rank that has exited.
-// - kRefused: another key, version, or number of ranks, or a message was altered in transit.
-// - kMismatch: only some of the ranks encrypt.
-// - kConfig, kSystem.
+// rank 0 included. The server and each rank prove to each other that they have the job's key. Blocks until all
+// ranks have joined. Errors:
+// - kTimeout: some ranks did not join, or the server does not answer. The message names them.
+// - kPeerLost: a rank, or the process of the server, has exited. The message names it.
+// - kRefused: this rank differs from the server in key, version or number of ranks, its number is already in use,
+//   or a message was altered in transit.
+// - kMismatch: only some of the ranks on other machines than the server encrypt.
+// - kAborted: `stop` was set.
+// - kConfig: for example, `host` has no address, or the TLS library is missing.
+// - kSystem: for example, no port or no file descriptor is free.
 Result<std::unique_ptr<Bootstrap>> tcp_bootstrap(const RendezvousOptions& options);
 
 }  // namespace tutti

@@ -1,7 +1,7 @@
 // The messages between a rank and the rendezvous server during set-up. All integers are little-endian. A frame is a
 // u32 length followed by that many bytes. K is the job's key (bootstrap/job_key.h), and | means concatenation.
 //
-// The handshake proves to each side that the other one has K:
+// The handshake proves to each side that the other side has K:
 //
 //   rank to server  Hello                         the job, the source of K, and a nonce
 //   server to rank  2 | Challenge                 a nonce of the server and its proof of the key,
@@ -12,18 +12,22 @@
 //                   or an empty frame             the proof in the challenge is wrong
 //
 // From here on every frame ends with a seal of 16 bytes. It is an HMAC of the frame's number in its direction and
-// of the SHA-256 of its body. Its key is derived from K and both nonces, with a different one for each direction. A
-// frame that was altered, omitted, repeated or inserted by a third party does not match its seal.
+// of the SHA-256 of its body. The key of the HMAC is derived from K, the hello and the nonce of the server, and
+// differs between the two directions. A frame that was altered, omitted, repeated or inserted by a third party does
+// not match its seal.
 //
-// If the hello requests encryption, the server first answers whether it can encrypt:
+// If the hello requests encryption (Encryption::kOn), the server's first sealed frame states whether the server can
+// encrypt:
 //
 //   server to rank  3 | 1 or 0                    1: it can encrypt, 0: it has no TLS library
 //
-// The server loads the library only at this point, because the rank has now proved that it has K. After a 1, all
-// data is sent over TLS 1.3, in which the rendezvous server is the TLS server. The external PSK is HMAC(K, "tutti
-// set-up tls" | Hello | nonce), see transports/tcp/tls.h. The server's proof covers the hello and the answer has a
-// seal, so an attacker on the network cannot remove either. If ranks on other machines differ in their use of
-// encryption, or if one end cannot encrypt, round 0 fails. No data of the ranks has been sent at that time.
+// The server loads the TLS library only at this point, because the rank has now proved that it has K. After a 1,
+// all data is sent over TLS 1.3, and the rendezvous server is the TLS server. After a 0, the data stays unencrypted
+// until round 0 fails. The external PSK is HMAC(K, "tutti set-up tls" | Hello | nonce), see transports/tcp/tls.h.
+// The proof of the server covers the request for encryption in the hello, and the answer (1 or 0) has a seal, so an
+// attacker on the network cannot remove the request or change the answer. Round 0 fails if some ranks on other
+// machines than the server encrypt and others do not, or if one end of a connection that must be encrypted cannot
+// encrypt. At that time no data of the ranks has been sent.
 //
 //   server to rank  1 | Meeting                   welcome, and a nonce that all ranks of the set-up receive
 //                   or 0 | reason                 the server refuses the rank and closes the connection
@@ -32,8 +36,8 @@
 //   server to rank  '+' | frames                  the result of the round: the blobs of all ranks, as frames
 //                   '!' | failure                 the round has failed
 //
-// The blobs of round 0 are empty: its result means that all ranks have joined. All functions are pure, so any
-// thread may call them.
+// The blobs of round 0 are empty: its result only states that all ranks have joined. All functions below are pure,
+// so any thread may call them. A Seal object belongs to one thread.
 #pragma once
 
 #include <array>
@@ -49,28 +53,36 @@
 namespace tutti::wire {
 
 inline constexpr std::uint32_t kHelloMagic = 0x48545554;  // "TUTH"
+// Version of this protocol. A server refuses a rank with another version.
 inline constexpr std::uint32_t kProtocol = 5;
 inline constexpr std::size_t kMaxJobIdBytes = 128;
-// Limit for a hello of any protocol version. All versions begin with the magic number and the protocol.
+// Limit for the Hello of any protocol version, in bytes. The Hello of every version begins with the magic number
+// and the version, so that a server can name the version of a rank that it refuses.
 inline constexpr std::size_t kMaxHelloBytes = 256;
-inline constexpr std::size_t kMaxGreetingBytes = 1024;    // for a frame that the server sends before it uses seals
-inline constexpr std::size_t kMaxFrameBytes = 64u << 20;  // enough for the blobs of 16,384 ranks
+// Limit for a frame that the server sends before it uses seals: a challenge or a refusal.
+inline constexpr std::size_t kMaxGreetingBytes = 1024;
+// Limit for any other frame from the server. It suffices for the blobs of 16,368 ranks if each blob has the maximum
+// length of 4,096 bytes.
+inline constexpr std::size_t kMaxFrameBytes = 64u << 20;
 
 using Nonce = std::array<std::uint8_t, 32>;
 
-// The source of a key. Rank and server exchange it, so that each of them can explain a key mismatch.
+// The source of a key. The rank sends it in its Hello, so that the server's refusal can explain why the keys
+// differ.
 enum class KeySource : std::uint32_t { kGiven = 1, kMachine = 2, kUniqueId = 3, kUniqueIdAndKey = 4 };
 
-// Whether the data after the handshake is encrypted. kMissing: this rank is configured to encrypt but has no TLS
-// library. It is sent so that the other ranks' error can state that.
+// Whether the rank wants the data after the handshake to be encrypted. kMissing: the rank is configured to encrypt
+// but has no TLS library. The rank reports this to the server, so that the error on all ranks can name the rank
+// that lacks the library.
 enum class Encryption : std::uint32_t { kOff = 0, kOn = 1, kMissing = 2 };
 
 struct Hello {
   std::uint32_t magic = kHelloMagic;
   std::uint32_t protocol = kProtocol;
-  std::int32_t rank = 0;  // for messages only; RankInfo contains the authoritative rank
+  // Only for texts of refusals, because nothing has proved it yet. RankInfo contains the rank that counts.
+  std::int32_t rank = 0;
   KeySource key_source = KeySource::kGiven;
-  Tag job{};  // job_tag() of the job id
+  Tag job{};  // a hash of the job id, see job_tag()
   Nonce nonce{};
   Encryption encryption = Encryption::kOff;
 };
@@ -100,41 +112,46 @@ static_assert(sizeof(Answer) == 56);
 std::uint32_t library_version();
 std::string version_text(std::uint32_t version);
 
-// Parsers of received frames, after their length has been read. The data is not trusted: numbers can have any
-// value, and types can be unknown. They return nothing if the frame is not of the expected form.
-std::optional<Hello> read_hello(std::string_view body);             // magic and protocol are checked
-std::optional<std::uint32_t> read_protocol(std::string_view body);  // of a hello of any protocol version
+// Parsers of received frames, without the length in front. A parser returns nothing if the frame has not the
+// expected kind and size. The contents are not checked unless stated: numbers can have any value, and enumerators
+// can be unknown.
+std::optional<Hello> read_hello(std::string_view body);             // checks magic, protocol, encryption
+std::optional<std::uint32_t> read_protocol(std::string_view body);  // the protocol version of any Hello
 std::optional<Challenge> read_challenge(std::string_view greeting);
 std::optional<std::string_view> read_refusal(std::string_view greeting);  // the reason of a refusal
 std::optional<Answer> read_answer(std::string_view body);
 std::optional<bool> read_can_encrypt(std::string_view body);
 std::optional<Nonce> read_meeting(std::string_view welcome);
 
-// The server's frame that reports whether it can encrypt.
+// Makes the frame in which the server reports whether it can encrypt.
 std::string can_encrypt(bool can);
 
-// A hash of the job id. Unauthenticated processes see only this hash.
+// A hash of the job id. The Hello contains this hash instead of the job id, so that a process without the key does
+// not see the job id.
 Tag job_tag(std::string_view job_id);
 
-// The proof that is stored in `challenge` is not part of the input.
+// The proofs of the handshake above, by the server and by the rank. server_proof() uses only the nonce of
+// `challenge`, because the member `proof` is its result.
 Digest server_proof(const Key& key, const Hello& hello, const Challenge& challenge);
 Digest rank_proof(const Key& key, const Hello& hello, const Nonce& nonce, const RankInfo& rank_info);
 
-// The key of one connection's TLS session.
+// The pre-shared key of the TLS session of one connection. `nonce` is the nonce of the server's Challenge.
 Key tls_key(const Key& key, const Hello& hello, const Nonce& nonce);
 
-// The key of one set-up, derived from the job's key and the nonce of its Meeting.
+// The key of one set-up, derived from the job's key and `meeting`, the nonce that all ranks receive with the
+// server's welcome. See Bootstrap::key().
 Key meeting_key(const Key& key, const Nonce& meeting);
 
-// The seals of one direction of one connection.
+// Computes the seals of the frames that go in one direction over one connection. The sender and the receiver each
+// have such an object, and both count the frames.
 class Seal {
  public:
   enum class Direction : std::uint8_t { kToServer, kToRank };
   Seal(const Key& key, const Hello& hello, const Nonce& nonce, Direction direction);
-  // The seal of the next frame. `body` is the SHA-256 of its body.
+  // Returns the seal of the next frame. `body` is the SHA-256 of the body of that frame.
   Tag next(const Digest& body);
-  // Returns the body of the next frame without its seal. Returns nothing if the seal does not match. Then no
-  // further frame of this connection may be trusted.
+  // Checks the seal at the end of the next frame, and returns the body without the seal. Returns nothing if the
+  // seal does not match. In that case no further frame of this connection may be trusted.
   std::optional<std::string> open(std::string sealed);
 
  private:
@@ -150,12 +167,14 @@ std::string with_kind(char kind, std::string_view content);
 // Makes a text from an untrusted sender safe to print on a terminal: at most 300 characters, all of them printable.
 std::string harmless(std::string_view text);
 
-// Packs the blobs of all ranks into one body, and unpacks it.
+// pack() joins the blobs of all ranks into one text, each preceded by its length. unpack() splits that text again.
+// It returns nothing if the text does not consist of exactly `count` blobs.
 std::string pack(const std::vector<std::string>& blobs);
 std::optional<std::vector<std::string>> unpack(std::string_view all, std::size_t count);
 
-// Packs an error into one body (without the leading '!'), and unpacks it. The scope of the error is not
-// transmitted.
+// pack_failure() turns an error into the body of a failure frame, without the leading '!'. unpack_failure()
+// restores the error. The scope is not transmitted: `scope` is the scope of the restored error. If the body is
+// malformed, unpack_failure() returns an error with the code kRefused.
 std::string pack_failure(const Error& error);
 Error unpack_failure(std::string_view body, ErrorScope scope = ErrorScope::kCommunicator);
 

@@ -12,9 +12,10 @@ using asio::ip::tcp;
 using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
 
-// Interval at which a wait checks whether another thread has ended it.
+// Interval at which a waiting operation checks whether another thread has set `*stop`.
 constexpr std::chrono::milliseconds kStopLook{50};
-// Number of times that an operation is cancelled before the socket is closed.
+// How often an operation that is past its deadline is cancelled. After that, the socket is closed. See
+// run_to_end().
 constexpr int kMostLateParts = 16;
 // Maximum number of bytes that are read over TLS between two checks of the deadline.
 constexpr std::size_t kMostAtOnce = 1 << 20;
@@ -25,8 +26,8 @@ bool ClientConnection::over(TimePoint deadline) const {
   return Clock::now() >= deadline || (stop_ != nullptr && stop_->load());
 }
 
-// Starts one operation and runs the event loop until it has completed. If the deadline passes, it cancels the
-// operation, even if the other end sends so fast that there is always data to read.
+// Starts one asynchronous operation and runs the event loop until the operation has completed. If the deadline
+// passes, the operation is cancelled, even if the other end sends so fast that there is always data to read.
 error_code ClientConnection::run_to_end(const std::function<void(Done)>& start, TimePoint deadline) {
   std::optional<error_code> result;
   start([&](error_code error) { result = error; });
@@ -53,8 +54,8 @@ error_code ClientConnection::run_to_end(const std::function<void(Done)>& start, 
 }
 
 // If an exception is thrown during an operation, the event loop still refers to that operation, but its buffers no
-// longer exist. Therefore no other operation is started on this connection, because that would run the old one as
-// well.
+// longer exist. Therefore no other operation is started on this connection, because running the event loop would
+// continue the old operation as well.
 error_code ClientConnection::run(const std::function<void(Done)>& start, TimePoint deadline) {
   if (unfinished_) return asio::error::shut_down;
   unfinished_ = true;
@@ -105,13 +106,15 @@ bool ClientConnection::write_whole(const std::string& body, TimePoint deadline) 
     if (moved.ended) return false;
     sent += moved.bytes;
     if (moved.bytes > 0) continue;
-    const bool hears = !tls_->established() && !tls_->unsent();  // the server's reply in the handshake
+    // True if the TLS handshake has to continue with a message from the server.
+    const bool hears = !tls_->established() && !tls_->unsent();
     if (!wait(hears ? tcp::socket::wait_read : tcp::socket::wait_write, deadline)) return false;
   }
   return true;
 }
 
-// Reads the data that is available now, over TLS. Returns false if the connection has ended.
+// Reads the data that is available now over TLS, and adds the number of bytes to `have`. Returns false if the
+// connection has ended.
 bool ClientConnection::receive(std::span<char> into, std::size_t& have) {
   iovec part{.iov_base = into.data() + have, .iov_len = std::min(into.size() - have, kMostAtOnce)};
   const Moved moved = tls_->receive(socket_.native_handle(), {&part, 1});

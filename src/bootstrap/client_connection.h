@@ -1,5 +1,6 @@
-// ClientConnection: a rank's connection to a RendezvousServer. It reads and writes whole frames, and every
-// operation ends at a deadline. After encrypt() the data is sent over TLS. Only one thread at a time may use it.
+// ClientConnection: a rank's connection to a RendezvousServer. It reads and writes whole frames. Every operation
+// blocks until it is done, but not longer than its deadline. After encrypt() the data is sent over TLS. Only one
+// thread at a time may use the object.
 #pragma once
 
 // clang-format off
@@ -25,21 +26,24 @@ namespace tutti::detail {
 class ClientConnection {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
-  // `stop` may be null. If it becomes true, waits end as if their deadline had passed.
+  // If `*stop` becomes true, operations end as if their deadline had passed. `stop` may be null, and then only the
+  // deadline ends them.
   ClientConnection(boost::asio::io_context& io, const std::atomic<bool>* stop) : io_(io), socket_(io), stop_(stop) {}
 
   // Returns an empty error code if the connection was made.
   boost::system::error_code connect(const boost::asio::ip::tcp::endpoint& where, TimePoint deadline);
-  // Switches to TLS for everything that is read and written from now on. This end is the TLS client. Errors:
-  // kSystem, and those of TlsLibrary::open().
+  // Switches to TLS for all data from now on. This end is the TLS client. `key` is the pre-shared key
+  // (wire::tls_key()). Errors: kSystem, and those of TlsLibrary::open().
   Status encrypt(const Key& key);
-  // Returns false if not all of the frame could be written by the deadline, or if the connection has ended. After
-  // that, nothing more can be written.
+  // Writes `body` as one frame. Returns false if the frame could not be written completely by the deadline, or if
+  // the connection has ended. After that, every write() returns false.
   bool write(const std::string& body, TimePoint deadline);
-  // Returns nothing if the deadline passes or the connection has ended. If no byte had arrived at the deadline, the
-  // connection can still be used.
+  // Reads one frame and returns its body. Returns nothing if the deadline passes, the connection has ended, or the
+  // body is longer than `longest` bytes. After a deadline, another read() is possible only if no byte of the frame
+  // had arrived.
   std::optional<std::string> read(std::size_t longest, TimePoint deadline);
-  // Waits until data can be read or the connection has ended. Returns false if the deadline has passed.
+  // Waits until data can be read or the connection has ended, and then returns true. Returns false if the deadline
+  // has passed, `*stop` is true, or an earlier operation has failed.
   bool wait_readable(TimePoint deadline);
   // True if TLS has detected that a third party altered the received data.
   bool altered() const { return altered_; }
@@ -47,7 +51,8 @@ class ClientConnection {
 
  private:
   using Done = std::function<void(boost::system::error_code)>;
-  bool over(TimePoint deadline) const;  // true if the deadline has passed or another thread has ended the wait
+  // True if the deadline has passed or another thread has set `*stop`.
+  bool over(TimePoint deadline) const;
   boost::system::error_code run(const std::function<void(Done)>& start, TimePoint deadline);
   boost::system::error_code run_to_end(const std::function<void(Done)>& start, TimePoint deadline);
   bool wait(boost::asio::ip::tcp::socket::wait_type what, TimePoint deadline);
@@ -59,10 +64,11 @@ class ClientConnection {
   boost::asio::ip::tcp::socket socket_;
   const std::atomic<bool>* stop_;
   std::unique_ptr<TlsSession> tls_;
-  std::array<char, 4> header_{};  // header of the next frame
-  std::size_t have_ = 0;          // number of its bytes that have been read
-  bool torn_ = false;             // a frame was not, or only partly, written
-  bool unfinished_ = false;       // an operation is in progress, or an exception has ended one
+  std::array<char, 4> header_{};  // the length in front of the next frame
+  std::size_t have_ = 0;          // number of bytes of header_ that have been read
+  bool torn_ = false;             // a write has failed, so no more frames can be written
+  bool unfinished_ = false;       // an operation is in progress, or an exception has interrupted it
+  // The result of altered().
   bool altered_ = false;
 };
 

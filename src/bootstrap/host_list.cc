@@ -24,8 +24,9 @@ std::size_t element_end(std::string_view list) {
   return list.size();
 }
 
-// Expands "01-04" or "07" to the numbers as texts of the same width. Returns false if `range` has another form or a
-// number has more than 18 digits.
+// Expands a range to numbers as texts: "01-04" to "01", "02", "03", "04", and "07" to "07". The numbers have at
+// least the width of the first one. Appends them to `texts` until it has `longest` elements. Returns false if
+// `range` has another form, ends before it begins, or contains a number with more than 18 digits.
 bool expand_range(std::string_view range, std::size_t longest, std::vector<std::string>& texts) {
   const std::string_view first = range.substr(0, range.find('-'));
   const std::string_view last = first.size() == range.size() ? first : range.substr(first.size() + 1);
@@ -42,7 +43,9 @@ bool expand_range(std::string_view range, std::size_t longest, std::vector<std::
   return true;
 }
 
-// Expands one element: a prefix, a bracket, and the rest, which may contain brackets as well.
+// Expands one element, for example "n[08-10]-ib": a prefix, ranges in brackets, and the rest, which may contain
+// brackets as well. Appends the names to `hosts` until it has `longest` elements. Returns false if the element is
+// malformed.
 bool expand_element(std::string_view element, std::size_t longest, std::vector<std::string>& hosts) {
   const std::size_t open = element.find('[');
   if (open == std::string_view::npos) {

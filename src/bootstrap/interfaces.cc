@@ -61,7 +61,8 @@ struct Subnet {
   bool holds(const ip::address& address) const {
     if (address.is_v4()) return v4 && ip::network_v4(address.to_v4(), v4->prefix_length()).canonical() == *v4;
     if (!v6) return false;
-    const ip::address_v6 plain(address.to_v6().to_bytes());  // without the scope id
+    const ip::address_v6 plain(
+        address.to_v6().to_bytes());  // `address` without the scope id, which would make the comparison fail
     return ip::network_v6(plain, v6->prefix_length()).canonical() == *v6;
   }
 };
@@ -75,8 +76,8 @@ std::string list_of(std::span<const InterfaceAddress> there) {
   return fmt::format("there are: {}", fmt::join(texts, ", "));
 }
 
-// Evaluates one preference. Returns an empty text if it matches no address. Sets `link_local` if it matches
-// link-local addresses only.
+// Evaluates one entry of the list of preferences. Returns an empty text if the entry matches no usable address.
+// Sets `link_local` to true if a name or subnet matches a link-local address, which is not used.
 Result<std::string> select_one(const std::string& wanted, std::span<const InterfaceAddress> there, bool& link_local) {
   const auto exact = parse_address(wanted);
   std::optional<Subnet> subnet;
@@ -101,7 +102,8 @@ Result<std::string> select_one(const std::string& wanted, std::span<const Interf
   return v6;
 }
 
-// A sentence that names an interface in `wanted` that exists but is down. Empty if there is none.
+// Returns the begin of an error message that names the first interface in the list `wanted` that exists but is
+// down. Empty if there is none.
 std::string words_of_down(std::string_view wanted) {
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return {};
@@ -166,7 +168,7 @@ Result<std::string> interface_address(std::string_view wanted) {
 bool is_own_address(const std::string& address) {
   const auto wanted = parse_address(address);
   if (!wanted) return false;
-  if (wanted->is_loopback() || wanted->is_unspecified()) return true;  // all of 127.0.0.0/8
+  if (wanted->is_loopback() || wanted->is_unspecified()) return true;  // loopback: all of 127.0.0.0/8, and ::1
   const auto there = interface_addresses();
   if (!there) return false;
   for (const InterfaceAddress& one : *there) {
@@ -189,7 +191,7 @@ Result<std::string> route_address(const std::string& peer) {
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
   const int fd = socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0 && is_shortage(errno)) return error_of_call(fmt::format("the route to {} cannot be found", peer), errno);
-  if (fd < 0) return std::string();  // this machine does not support that address family
+  if (fd < 0) return std::string();  // this machine does not support the address family of `peer`
   sockaddr_storage name{};
   socklen_t length = sizeof(name);
   std::array<char, NI_MAXHOST> host{};
@@ -201,7 +203,8 @@ Result<std::string> route_address(const std::string& peer) {
 }
 
 Result<std::string> outward_address() {
-  // These addresses are reserved for documentation, so no host has them. The route to them is the default route.
+  // These IPv4 and IPv6 addresses are reserved for documentation, so no host has them. The system would therefore
+  // send packets to them over the default route.
   for (const char* anywhere : {"198.51.100.1", "2001:db8::1"}) {
     auto address = route_address(anywhere);
     if (!address || (!address->empty() && !is_loopback_address(*address))) return address;

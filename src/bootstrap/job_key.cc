@@ -24,8 +24,8 @@ constexpr mode_t kOthers = S_IRWXG | S_IRWXO;
 Error config_error(std::string message) { return {ErrorCode::kConfig, ErrorScope::kCall, -1, std::move(message)}; }
 Error system_error(std::string message) { return {ErrorCode::kSystem, ErrorScope::kCall, -1, std::move(message)}; }
 
-// An error of a file or folder of keys. It is kSystem if this process lacks a resource such as memory, because
-// another process may be able to read the same file.
+// The error for a file or folder of keys and an errno value. It is kSystem if this process lacks a resource such as
+// memory. That case is separate because another rank may be able to read the same file, see machine_key().
 Error file_error(std::string_view name, int error) {
   return {is_shortage(error) ? ErrorCode::kSystem : ErrorCode::kConfig, ErrorScope::kCall, -1,
           fmt::format("{}: {}", name, describe_errno(error))};
@@ -47,14 +47,16 @@ class Fd {
 
 Key hashed(std::string_view material) { return hmac_key("tutti job key", {material}); }
 
-// Reads a file that belongs to this user and that others cannot read. Reads at most kMostKeyBytes + 1 bytes.
+// Reads a file that belongs to this user or root and that other users can neither read nor write. Fails with
+// kConfig for other files. Reads at most kMostKeyBytes + 1 bytes, so that the caller can detect a file that is too
+// long. `path` is relative to the descriptor `folder`, and `name` is the name for messages.
 Result<std::string> read_private(int folder, const char* path, std::string_view name) {
   const Fd file(openat(folder, path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (file.get() < 0) return file_error(name, errno);
   struct stat about {};
   if (fstat(file.get(), &about) != 0) return file_error(name, errno);
   if (!S_ISREG(about.st_mode)) return config_error(fmt::format("{} is not a file", name));
-  // Root may have created the file for its users, as Kubernetes does.
+  // The owner may be root, because Kubernetes, for example, creates secret files as root.
   const bool trusted = about.st_uid == geteuid() || about.st_uid == 0;
   if (!trusted || (about.st_mode & kOthers) != 0) {
     return config_error(fmt::format("{} may be read or written by other users: chmod 600, chown {}", name, geteuid()));
@@ -69,7 +71,8 @@ Result<std::string> read_private(int folder, const char* path, std::string_view 
   return bytes;
 }
 
-// Opens a folder that belongs to this user and that others cannot write to. Creates it if it does not exist.
+// Opens a folder that belongs to this user and that other users cannot write to. Creates the folder if it does not
+// exist. Returns the descriptor, or an error if the folder does not meet these conditions.
 Result<int> open_folder(const std::string& path) {
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return file_error(path, errno);
   const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
@@ -80,8 +83,9 @@ Result<int> open_folder(const std::string& path) {
   return config_error(fmt::format("{} belongs to another user, or others may write to it", path));
 }
 
-// Writes the key to a temporary file and then links it to its final name. So a process that finds the name finds a
-// complete key. If two processes create the file at the same time, one link succeeds, and both read that key.
+// Writes a new random key to a temporary file and then links that file to the final name kKeyFile. So a process
+// that finds the final name finds a complete key. If two processes do this at the same time, only one link
+// succeeds, and both processes afterwards read the key of that one.
 Status make_key_file(int folder, const std::string& path) {
   Key key{};
   std::array<std::uint8_t, 8> suffix{};

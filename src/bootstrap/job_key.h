@@ -1,15 +1,16 @@
 // The job key: a secret of at least 16 bytes, with which the ranks of a job authenticate each other. The key is
 // searched for in this order:
 //
-//   1. A unique id contains a key. If 2 or 3 is configured as well, that key is mixed in, because an id may be passed
-//      through stores that others can read.
+//   1. A unique id contains a key. If 2 or 3 is configured as well, both keys are combined, because an id may be
+//      passed through stores that others can read, so that the id alone must not be enough to join.
 //   2. A file: CommunicatorOptions::job_key_file, then TUTTI_JOB_KEY_FILE.
 //   3. TUTTI_JOB_KEY, in hexadecimal. `tutti run` makes one for each job.
-//   4. The machine key: a file of this user that is created when it is first needed. A process that can read it runs as
-//      this user on this machine, and so do all ranks of a job that has no other key.
+//   4. The machine key: a file of this user that is created when it is first needed. Only this user can read it,
+//      and it is in a folder that other machines normally do not have, such as /run/user/1000. So all ranks of a
+//      job that has no other key must run as one user on one machine.
 //
-// The configured bytes are hashed into a key of 32 bytes. Messages, logs and recordings never contain a key. Any
-// thread may call these functions.
+// The bytes from any of these sources are hashed into a key of 32 bytes. Messages, logs and recordings never
+// contain a key. Any thread may call these functions.
 #pragma once
 
 #include <sys/types.h>
@@ -33,44 +34,53 @@ struct JobKey {
   std::string origin;  // for messages, for example "the file /x (TUTTI_JOB_KEY_FILE)"
 };
 
+// Limits for the length of a configured key, in bytes, before it is hashed.
 inline constexpr std::size_t kLeastKeyBytes = 16;
 inline constexpr std::size_t kMostKeyBytes = 4096;
 
-// Returns the key of source 2 or 3, whichever is configured first, or else that of source 4. `variable` is the name
-// of the option that named the file, for messages. Errors: kConfig (a file that cannot be read, is too short,
-// belongs to another user, or can be read by other users), kSystem (there is no folder for the machine key).
+// Returns the key of source 2 if `file` is not empty, otherwise of source 3 if `hexadecimal` is not empty,
+// otherwise of source 4. `variable` is the name of the option or variable that named the file, for messages.
+// Errors: kConfig (a file that cannot be read, has a wrong length, belongs to another user than this one or root,
+// or can be read by other users; malformed hexadecimal text), kSystem (no folder is usable for the machine key, or
+// this process lacks a resource such as file descriptors).
 Result<JobKey> find_job_key(const std::string& file, std::string_view variable, const std::string& hexadecimal);
 
-// Returns the key of source 2 or 3 that find_job_key() would use, or nothing if neither is configured. Errors:
-// kConfig, as above.
+// Like find_job_key(), but returns nothing instead of the machine key (source 4) if both `file` and `hexadecimal`
+// are empty.
 Result<std::optional<JobKey>> configured_key(const std::string& file, std::string_view variable,
                                              const std::string& hexadecimal);
 
-// The key of source 2 (a file), and the key of source 3 (hexadecimal text).
+// The key of source 2 (a file), and the key of source 3 (hexadecimal text). `variable` and the errors are those of
+// find_job_key().
 Result<JobKey> key_of_file(const std::string& path, std::string_view variable);
 Result<JobKey> key_of_text(std::string_view hexadecimal);
 
-// The key of source 4 (the machine key). Uses the first of these folders that is usable. All ranks of a user must
-// pass the same folders.
+// The key of source 4 (the machine key). Uses the first of these folders that is usable: the key file is created
+// there, or read if it exists. All ranks of a user must pass the same folders, so that they find the same key.
+// Errors: kSystem.
 Result<JobKey> machine_key(std::span<const std::string> folders);
 
 // Returns the folders that find_job_key() passes to machine_key(). Folders that depend only on the user id come
-// first, because the environments of a job's ranks may differ. TMPDIR and XDG_CACHE_HOME are used only if the
-// others are unusable, for example because the system's temporary folder is read-only, or because another user has
-// created a folder of that name there.
+// first, because the environments of a job's ranks may differ. The folders in TMPDIR and XDG_CACHE_HOME come last,
+// so they are used only if the others are unusable, for example because the system's temporary folder is read-only,
+// or because another user has created a folder of that name there.
 std::vector<std::string> machine_key_folders(uid_t user, const EnvironmentVariables& environment);
 
-// Derives the key from the secret of a unique id. job_id_of_secret() derives the job id, which is not secret.
+// Derives the key from the secret of a unique id. job_id_of_secret() derives the job id, from which nobody can
+// compute the secret or the key.
 JobKey key_of_secret(std::string_view secret);
-// The key of the ranks that use a unique id, whose own key is `of_id`. If a key is configured, both are combined.
+// The key with which the ranks of a unique id authenticate: a combination of the id's key (`of_id`) and the
+// configured key, or `of_id` alone if no key is configured.
 JobKey key_of_id(const JobKey& of_id, const std::optional<JobKey>& configured);
 std::string job_id_of_secret(std::string_view secret);
 
-// Advice for error messages on how to give a key to all ranks ("give all ranks one key: TUTTI_JOB_KEY_FILE ...").
+// Advice for error messages that explains how to give a key to all ranks ("give all ranks one key:
+// TUTTI_JOB_KEY_FILE ...").
 std::string_view how_to_give_a_key();
 
-// The error message for a rank whose proof of the key is wrong. It is sent to the rank, and the server keeps it for
-// its own error. `here` is the key source of the server, `there` that of the other side, which `who` names.
+// The text of a refusal because the two sides of a handshake have different keys. The side that notices it, server
+// or rank, calls this function. `here` is the key source of this side, `there` is the key source of the other side,
+// and `who` names the other side ("rank 3", "the server").
 std::string other_key_message(wire::KeySource here, wire::KeySource there, std::string_view who);
 
 }  // namespace tutti

@@ -12,13 +12,13 @@ namespace tutti {
 namespace {
 
 constexpr std::int64_t kMaxRanks = 65535;
-// From this number on, Slurm step ids denote steps that srun did not start: pending, external, batch script,
-// interactive shell.
+// Slurm step ids from this number on denote special steps, whose processes are not ranks: pending, external, batch
+// script, interactive shell.
 constexpr std::int64_t kFirstSpecialStep = 0xfffffff0;
 
 Error config_error(std::string message) { return {ErrorCode::kConfig, ErrorScope::kCall, -1, std::move(message)}; }
 
-// Reads the variables of one launcher into a LaunchInfo. Keeps the first error.
+// Reads the variables of one launcher into a LaunchInfo. Keeps only the first error, which finish() returns.
 class Reader {
  public:
   Reader(const EnvironmentVariables& environment, std::string launcher) : environment_(environment) {
@@ -30,7 +30,8 @@ class Reader {
     const auto found = environment_.find(name);
     return found == environment_.end() ? std::string() : found->second;
   }
-  // Returns the number in a variable, or nothing if the variable is not set.
+  // Returns the number in a variable, or nothing if the variable is not set. Also returns nothing, and records an
+  // error, if the text is not a whole number from `low` to `high`.
   std::optional<std::int64_t> number(std::string_view name, std::int64_t low, std::int64_t high) {
     if (!has(name)) return std::nullopt;
     const std::string value = text(name);
@@ -74,8 +75,8 @@ class Reader {
     if (!has(name))
       wrong(fmt::format("{} is set ({}), but {} is not: set both or neither", because, info.launcher, name));
   }
-  // Reads MASTER_ADDR and MASTER_PORT. That port belongs to torch's own store, or torch may open it soon, so Tutti
-  // uses one of the next ports or one of TUTTI_PORT_RANGE.
+  // Reads MASTER_ADDR and MASTER_PORT. PyTorch's own store listens on that port, now or soon. So Tutti uses the
+  // next kCandidatePorts ports or, if TUTTI_PORT_RANGE is configured, ports of that range.
   void torch_root(const PortRange& ports) {
     need("MASTER_ADDR", rank_name_);
     need("MASTER_PORT", rank_name_);
@@ -139,8 +140,8 @@ Result<LaunchInfo> read_open_mpi(Reader reader, const PortRange& ports) {
   }
   const char* const name = reader.has("PMIX_NAMESPACE") ? "PMIX_NAMESPACE" : "OMPI_MCA_orte_hnp_uri";
   if (!reader.text(name).empty()) {
-    // A namespace is unique only among the jobs of one daemon, and a machine may run one daemon for each user. So
-    // the user id is added.
+    // A PMIx namespace is unique only among the jobs of one launcher daemon, and a machine may run one daemon for
+    // each user. So the user id is added to the job id.
     const std::string job = fmt::format("ompi-{}-{:016x}", getuid(), spread(reader.text(name)));
     reader.job_id(job, name);
     if (reader.info.local_size && reader.info.local_size == reader.info.size) {
@@ -164,7 +165,8 @@ Result<LaunchInfo> read_hydra(Reader reader) {
     reader.info.pmi_fd = static_cast<int>(*fd);
     reader.note("the launcher's store", "PMI_FD");
   }
-  reader.info.job_id = "hydra";  // jobs need no distinct id here, because each job has its own store
+  // Jobs need no distinct ids here, because each job has its own store.
+  reader.info.job_id = "hydra";
   return reader.finish();
 }
 
@@ -227,7 +229,7 @@ Result<LaunchInfo> read_torch_environment(Reader reader, const PortRange& ports)
   return reader.finish();
 }
 
-// Detects all launchers except `tutti run`.
+// Detects the launchers other than `tutti run`. Returns a LaunchInfo with an empty `launcher` if there is none.
 Result<LaunchInfo> detect_foreign(const EnvironmentVariables& environment, const PortRange& ports) {
   const auto make = [&](const char* launcher) { return Reader(environment, launcher); };
   if (environment.contains("TORCHELASTIC_RUN_ID")) return read_torchrun(make("torchrun"), ports);
@@ -236,7 +238,8 @@ Result<LaunchInfo> detect_foreign(const EnvironmentVariables& environment, const
   const auto step = slurm.number("SLURM_STEP_ID", 0, 0xffffffff);
   const bool in_step = environment.contains("SLURM_PROCID") && step && *step < kFirstSpecialStep;
   // Hydra inside a Slurm job starts its helpers with srun, and the ranks inherit SLURM_PROCID from the helpers. On
-  // the other hand, srun --mpi=pmi2 sets PMI_RANK itself, uses another protocol, and does not set MPI_LOCALRANKID.
+  // the other hand, srun --mpi=pmi2 sets PMI_RANK itself, but uses the PMI-2 protocol, and does not set
+  // MPI_LOCALRANKID. Such ranks are read as ranks of Slurm.
   if (environment.contains("PMI_RANK") && (!in_step || environment.contains("MPI_LOCALRANKID"))) {
     return read_hydra(make("Hydra"));
   }
@@ -270,8 +273,8 @@ Result<LaunchInfo> detect_launcher(const EnvironmentVariables& environment, cons
   auto foreign = detect_foreign(environment, ports);
   if (!foreign || (!own->rank && !own->size)) return foreign;
   if (foreign->launcher.empty()) return own;
-  // One of the two comes from TUTTI_* variables and the other from the launcher. Accept this only if they do not
-  // contradict each other.
+  // Only one of TUTTI_RANK and TUTTI_WORLD_SIZE is set, and another launcher was found. Accept this only if that
+  // launcher gives the same value.
   const bool by_rank = own->rank.has_value();
   const auto ours = by_rank ? own->rank : own->size;
   const auto theirs = by_rank ? foreign->rank : foreign->size;

@@ -1,5 +1,6 @@
-// Finds out which launcher started this rank, and the facts about the job that the launcher provides. The functions
-// depend only on the environment that is passed to them. Any thread may call them.
+// Detects which launcher has started this rank, and reads the launcher's environment variables: rank, number of
+// ranks and so on. The functions do not read the environment of the process, but take it as a parameter. Any thread
+// may call them.
 //
 // The launchers are searched for in this order, and the first one found is used. If one launcher was started by
 // another, for example torchrun in a Slurm job, the inner one comes first in this list:
@@ -25,30 +26,36 @@
 namespace tutti {
 
 struct LaunchInfo {
-  // "tutti", "torchrun", "Open MPI", "Hydra", "Slurm" or "torch environment". Empty if there is no launcher.
+  // "tutti", "torchrun", "Open MPI", "Hydra", "Slurm" or "torch environment". Empty if there is no launcher. The
+  // fields below are empty if the launcher does not provide the value.
   std::string launcher;
   std::optional<std::int32_t> rank;
   std::optional<std::int32_t> size;
   std::optional<std::int32_t> local_rank;
   std::optional<std::int32_t> local_size;
-  // True if all ranks are known to be on one machine. False if they are on several, or if that is unknown.
+  // True if all ranks are known to be on one machine. False if they are on several machines, or if that is unknown.
   bool one_machine = false;
 
-  // The host of rank 0, or empty if the launcher does not name one, and the ports on which rank 0 may listen.
+  // The host of rank 0 as a name or numeric address, and the ports on which rank 0 may listen. Both are empty if
+  // the launcher does not name a host.
   std::string root_host;
   std::vector<std::uint16_t> root_ports;
-  // Used instead of both: a store of the launcher, in which rank 0 can publish its address.
+  // Used instead of root_host and root_ports if set: a store of the launcher, through which rank 0 passes its
+  // address to the other ranks.
   std::optional<int> pmi_fd;  // the store uses PMI-1 over this descriptor
   bool pmix = false;          // the store is reached through the PMIx library
-  // The same on all ranks of a job, and different for different jobs. Empty if unknown.
+  // The same on all ranks of a job, and different for different jobs. Exception: with Hydra it is always "hydra",
+  // because each job has a store of its own. Empty if unknown.
   std::string job_id;
 
-  std::vector<std::pair<std::string, std::string>> sources;  // each fact as text, and the variable it came from
+  // Pairs of a fact as text ("rank 3") and the names of the variables from which it was taken ("RANK").
+  std::vector<std::pair<std::string, std::string>> sources;
 };
 
-// Errors (kConfig): variables that contradict each other (the message names both), malformed numbers, or an
-// environment in which RANK could count either nodes or ranks. A missing launcher is not an error: `launcher` is
-// empty then.
+// Detects the launcher in `environment`. `ports` is the configured range TUTTI_PORT_RANGE, from which root_ports
+// are chosen. Errors (kConfig): variables that contradict each other (the message names both), a variable without
+// the others that belong to it, malformed numbers, or an environment in which RANK could count either nodes or
+// ranks. If there is no launcher, the result has an empty `launcher`.
 Result<LaunchInfo> detect_launcher(const EnvironmentVariables& environment, const PortRange& ports = {});
 
 // Describes the info for the log: "torchrun: rank 3 (RANK), 4 ranks (WORLD_SIZE), ..."
@@ -58,13 +65,17 @@ std::string describe(const LaunchInfo& info);
 std::string launcher_variables();
 
 // Expands the brackets in a Slurm host list: "n[08-10,12],gpu1" gives n08 n09 n10 n12 gpu1. If a name has several
-// brackets, the last one varies fastest. Returns at most `longest` hosts. Errors: kConfig.
+// brackets, the last one varies fastest. Returns the first `longest` hosts, or all hosts if there are fewer.
+// Errors: kConfig if the list is malformed.
 Result<std::vector<std::string>> expand_hosts(std::string_view list, std::size_t longest);
 
-// Derives consecutive ports from the job id. All ranks of a job get the same ports, and other jobs probably get
-// others. The ports are in `range`. If no range is configured, they are in 20000 .. 32767, because systems do not
-// assign ports below 32768 by themselves.
+// Number of ports that are derived from a job id, or that follow MASTER_PORT.
 inline constexpr std::uint32_t kCandidatePorts = 8;
+
+// Derives kCandidatePorts consecutive ports from a hash of the job id, so that all ranks of a job get the same
+// ports, and different jobs probably get different ones. The ports are in `range`, and wrap around at its end. If
+// no range is configured, they are in 20000 .. 32767, because Linux by default assigns only ports from 32768 on to
+// outgoing connections. A range with fewer than kCandidatePorts ports gives all its ports.
 std::vector<std::uint16_t> derived_ports(std::string_view job_id, const PortRange& range);
 
 }  // namespace tutti

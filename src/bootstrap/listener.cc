@@ -28,8 +28,8 @@ bool is_wildcard(const sockaddr& address) {
          IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
 }
 
-// Makes a TCP socket listen if it is bound to a port. Returns false if it is another type of socket, is not bound,
-// or is connected.
+// Makes a TCP socket listen if it is bound to a port. Returns false if `fd` is not a TCP socket, is not bound to a
+// port, or is connected.
 bool listen_where_bound(int fd) {
   int type = 0;
   socklen_t length = sizeof(type);
@@ -38,7 +38,7 @@ bool listen_where_bound(int fd) {
   length = sizeof(name);
   if (getsockname(fd, reinterpret_cast<sockaddr*>(&name), &length) != 0) return false;
   if (name.ss_family != AF_INET && name.ss_family != AF_INET6) return false;
-  // sin_port and sin6_port have the same offset.
+  // sin_port and sin6_port have the same offset, so this is right for IPv4 and IPv6.
   return reinterpret_cast<const sockaddr_in*>(&name)->sin_port != 0 && ::listen(fd, SOMAXCONN) == 0;
 }
 
@@ -51,7 +51,7 @@ Listener::Listener(Listener&& other) noexcept
       address_(std::move(other.address_)) {}
 
 Listener& Listener::operator=(Listener&& other) noexcept {
-  std::swap(fd_, other.fd_);  // `other` closes this listener's old descriptor
+  std::swap(fd_, other.fd_);  // the destructor of `other` closes the old descriptor
   is_v6_ = other.is_v6_;
   port_ = other.port_;
   address_ = other.address_;
@@ -83,7 +83,7 @@ Result<Listener> Listener::open(const std::string& address, std::span<const std:
   int reason = 0;
   for (const std::uint16_t port : ports) {
     Listener listener(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    // sin_port and sin6_port have the same offset.
+    // sin_port and sin6_port have the same offset, so this is right for IPv4 and IPv6.
     reinterpret_cast<sockaddr_in*>(found->ai_addr)->sin_port = htons(port);
     const int yes = 1;
     if (listener.fd_ >= 0 && setsockopt(listener.fd_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) == 0 &&
@@ -105,7 +105,8 @@ Result<std::vector<Listener>> Listener::open_all(const std::vector<std::string>&
   TUTTI_ASSERT(!addresses.empty() && !ports.empty());
   constexpr std::array<std::uint16_t, 1> kAnyPort{0};
   std::vector<Listener> best;
-  std::size_t own = 0;  // number of the addresses that belong to this machine
+  // Number of addresses on which this process can listen, because they belong to this machine.
+  std::size_t own = 0;
   for (const std::string& address : addresses) own += open(address, kAnyPort).ok() ? 1 : 0;
   for (const std::uint16_t port : ports) {
     std::vector<Listener> listeners;

@@ -32,7 +32,8 @@ void ListeningSockets::close() {
 }
 
 void ListeningSockets::accept_next(Socket& socket) {
-  if (!socket.acceptor.is_open()) return;  // a completion may still be queued when the acceptor is closed
+  // The completion of an accept or of a timer may still be in the queue of the event loop when close() is called.
+  if (!socket.acceptor.is_open()) return;
   socket.acceptor.async_accept([this, &socket](error_code error, tcp::socket connection) {
     if (error == asio::error::operation_aborted) return;
     accept_error_ = error.value();

@@ -1,5 +1,6 @@
-// ListeningSockets: the sockets on which a RendezvousServer accepts connections, one for each of its addresses. Either
-// all are open or none. Only the server's thread uses it, except for accept_error().
+// ListeningSockets: the sockets on which a RendezvousServer accepts connections, one for each of its addresses.
+// They are open from the constructor to close(), all of them. Only the server's thread uses the object, except for
+// accept_error().
 #pragma once
 
 // clang-format off
@@ -18,19 +19,19 @@ namespace tutti::detail {
 
 class ListeningSockets {
  public:
-  // Called for each new connection, and for each failed accept with its errno value.
+  // `Accepted` is called with each new connection. `Failed` is called when an accept fails, with the errno value.
   using Accepted = std::function<void(boost::asio::ip::tcp::socket)>;
   using Failed = std::function<void(int error)>;
 
-  // Needs at least one listener.
+  // Takes the descriptors of the listeners, of which there must be at least one.
   ListeningSockets(boost::asio::io_context& io, std::vector<Listener> listeners);
 
-  // Accepts connections from now on. After a failure, for example because no descriptor is free, it tries again a
-  // moment later, because some may be closed soon.
+  // Accepts connections from now on. After a failure, for example because no file descriptor is free, that socket
+  // tries again 50 ms later, because the process may close some descriptors soon.
   void start(Accepted accepted, Failed failed);
   void close();
   bool open() const { return sockets_.front().acceptor.is_open(); }
-  // The errno value with which the last accept failed, or 0 if it succeeded. Any thread may call it.
+  // The errno value with which the last accept failed, or 0 if it succeeded. Any thread may call this function.
   int accept_error() const { return accept_error_; }
 
  private:
@@ -41,7 +42,7 @@ class ListeningSockets {
   };
   void accept_next(Socket& socket);
 
-  std::deque<Socket> sockets_;  // at least one
+  std::deque<Socket> sockets_;  // one for each listener, at least one
   Accepted accepted_;
   Failed failed_;
   std::atomic<int> accept_error_ = 0;

@@ -20,7 +20,7 @@ namespace tutti {
 namespace {
 
 constexpr int kMaxNames = 1000;
-// How long the exit of the process waits for the answer to "finalize".
+// How long the process waits for the answer to "finalize" when it exits.
 constexpr std::chrono::seconds kFinalizeTimeout{1};
 
 Error fail(ErrorCode code, std::string message) {
@@ -28,7 +28,8 @@ Error fail(ErrorCode code, std::string message) {
           std::move(message) + "; TUTTI_ROOT=host:port on all ranks does without the launcher"};
 }
 
-// Returns the value of "name=value" in a line of such pairs, separated by spaces. Empty if the name does not occur.
+// Returns the value of `name` in a line of pairs "name=value" that are separated by spaces. Empty if the name does
+// not occur.
 std::string_view field(std::string_view line, std::string_view name) {
   while (!line.empty()) {
     const std::size_t space = line.find(' ');
@@ -48,18 +49,19 @@ std::size_t number(std::string_view text) {
 
 // After the first command, Hydra treats the exit of a rank without "finalize" as a crash and kills the job
 // (observed with version 4.0.2). After "finalize" the descriptor cannot be used any more, but the process may
-// create more communicators, or use MPI. So "finalize" is sent when the process exits normally. This is the only
-// state here that belongs to the process, because the descriptor belongs to the process as well.
+// create more communicators, or use MPI. So "finalize" is sent when the process exits normally. This is a global
+// variable because the descriptor, too, exists once per process.
 struct FinalizeState {
   std::mutex mutex;
   bool registered = false;
   int fd = -1;
-  pid_t pid = -1;  // used to detect a forked child, whose exit is not the rank's exit
+  pid_t pid = -1;  // the rank's process; a forked child must not send "finalize" when it exits
   dev_t device = 0;
-  // MPI may have closed the descriptor, so that its number now refers to another file.
+  // device and inode identify the socket. An MPI library may close the descriptor, and its number may then refer to
+  // another file, to which "finalize" must not be sent.
   ino_t inode = 0;
 };
-FinalizeState finalize_state;  // see above
+FinalizeState finalize_state;  // the only instance; see FinalizeState
 
 void finalize_now() {
   struct stat now {};
@@ -71,7 +73,7 @@ void finalize_now() {
 void finalize_at_exit(int fd) {
   const std::lock_guard lock(finalize_state.mutex);
   struct stat now {};
-  if (fstat(fd, &now) != 0) return;  // the first command will report the error
+  if (fstat(fd, &now) != 0) return;  // the descriptor is invalid; the first command will report that
   finalize_state.fd = fd;
   finalize_state.pid = getpid();
   finalize_state.device = now.st_dev;
@@ -104,7 +106,7 @@ Status PmiClient::write_all(std::string_view bytes) {
   return {};
 }
 
-// Reads byte by byte, because bytes after the line must be left for the next reader of the descriptor.
+// Reads one line, byte by byte, because bytes after the line must be left for the next reader of the descriptor.
 Result<std::string> PmiClient::read_line() {
   std::string line;
   while (line.size() < kMaxLineBytes) {
@@ -131,8 +133,8 @@ Result<std::string> PmiClient::ask(const std::string& command, std::string_view 
   return line;
 }
 
-// Checks that the descriptor is a connected socket. A variable from an earlier launcher may contain a number that
-// now refers to any file of the program, and writing to it would damage that file.
+// Checks that the descriptor is a connected socket. If PMI_FD was inherited from another launcher, its number may
+// refer to a file of the program, and a write would damage that file.
 Status PmiClient::check(int fd) {
   int type = 0;
   socklen_t length = sizeof(type);
@@ -183,7 +185,7 @@ Result<std::optional<std::string>> PmiClient::get(std::string_view key) {
 }
 
 void PmiClient::finalize(int fd, TimePoint deadline) {
-  // Errors are ignored: the process is exiting.
+  // Errors are ignored, because the process is exiting.
   static_cast<void>(PmiClient(fd, deadline).ask("cmd=finalize", "finalize_ack"));
 }
 
@@ -196,9 +198,11 @@ Result<UniqueId> share_unique_id(const RendezvousOptions& options, PmiClient::Ti
   auto client = PmiClient::open(*options.pmi_fd, deadline);
   if (!client) return client.error();
   const auto name = [&](int round) { return fmt::format("tutti-{:016x}-{}", spread(options.job_id), round); };
-  // Finds the first free name (for rank 0) and the value of the last name in use (for all ranks). No rank can be a
-  // round ahead: a round ends when all ranks have met, and a rank can take part only after it has read the name of
-  // that round here.
+  // Names in use are tutti-<hash>-0, -1 and so on, one for each communicator (round). Returns the index of the
+  // first free name, and sets `last` to the value of the last name in use. Rank 0 puts the id under the free name.
+  // After the barrier, all ranks read the last name. No rank can be a round ahead and add the next name too early:
+  // rank 0 starts another round only when all ranks have joined at the server, and they join only after they have
+  // read the id here.
   const auto taken = [&](std::string& last) -> Result<int> {
     for (int round = 0; round < kMaxNames; ++round) {
       auto value = client->get(name(round));

@@ -1,11 +1,11 @@
 // PmiClient: a client of the PMI-1 text protocol. Hydra (MPICH, Intel MPI, MVAPICH) uses this protocol with its
 // ranks over an inherited descriptor, PMI_FD. Each command and each answer is one line. The protocol provides a
-// store and a barrier, which is all that a rendezvous needs.
+// key-value store and a barrier. Rank 0 puts its unique id into the store, and the others get it after the barrier.
 //
-// The descriptor belongs to the launcher and to the program. The client does not send "init": Hydra answers without
-// it, and the program's own MPI may want to send it. The client sends "finalize" when the process exits, so that
-// the launcher does not treat the exit as a crash. The program's MPI may use the descriptor before and after a
-// set-up, but not during one. Only one thread at a time may use a client.
+// Other code of the program, for example an MPI library, may use the descriptor too. Therefore the client does not
+// send "init": Hydra answers without it, and the MPI library may want to send it. The command "finalize" is sent
+// only when the process exits, so that the launcher does not treat the exit as a crash. The MPI library may use the
+// descriptor before and after a set-up of Tutti, but not during it. Only one thread at a time may use a PmiClient.
 #pragma once
 
 #include <chrono>
@@ -23,16 +23,18 @@ class PmiClient {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  // Queries the name and limits of the store. Errors: those below, and kRefused if the other end uses another
-  // protocol.
+  // Queries the name and the limits of the store. All commands of the client must end by `deadline`. Errors: those
+  // of the commands below, and kConfig if `fd` is not a connected socket.
   static Result<PmiClient> open(int fd, TimePoint deadline);
 
-  // Errors: kTimeout, kSystem (the launcher has exited), kRefused (a malformed answer, or a value that is too
-  // long).
+  // Errors of all commands: kTimeout, kSystem (the launcher has exited), kRefused (the other end does not use
+  // PMI-1, or the key or value is too long).
   Status put(std::string_view key, std::string_view value);
-  Result<std::optional<std::string>> get(std::string_view key);  // nothing if the key does not exist
+  Result<std::optional<std::string>> get(std::string_view key);  // empty if the key does not exist
+  // Waits until all ranks of the launcher's job have called it.
   Status barrier();
-  // Sends "finalize". No other command may follow. Errors are ignored, because the process is exiting.
+  // Sends "finalize" and waits for the answer until `deadline`. No other command may follow. Errors are ignored,
+  // because the process is exiting.
   static void finalize(int fd, TimePoint deadline);
 
   static constexpr std::size_t kMaxLineBytes = 4096;
@@ -40,7 +42,8 @@ class PmiClient {
  private:
   PmiClient(int fd, TimePoint deadline) : fd_(fd), deadline_(deadline) {}
   static Status check(int fd);
-  // Sends one command and returns the answer, which must begin with "cmd=<answer>".
+  // Sends one command and returns the line of the answer. Fails with kRefused if the answer's field "cmd" is not
+  // `answer`.
   Result<std::string> ask(const std::string& command, std::string_view answer);
   Status write_all(std::string_view bytes);
   Result<std::string> read_line();
@@ -53,9 +56,10 @@ class PmiClient {
   std::size_t longest_value_ = 0;
 };
 
-// Rank 0 makes a unique id for options.host and a port of options.port_range, and passes it to all ranks through
-// the launcher's store. All ranks return it. If a job creates several communicators one after the other, each uses
-// the next name in the store, at most 1,000 for one job id.
+// Every rank of the job calls this function. Rank 0 makes a unique id for options.host and a port of
+// options.port_range, and puts it into the launcher's store. All ranks return that id. If a job creates several
+// communicators one after the other, each uses another name in the store, so that the ids are not confused. At most
+// 1,000 names are possible for one job id; after that the error is kRefused.
 Result<UniqueId> share_unique_id(const RendezvousOptions& options, PmiClient::TimePoint deadline);
 
 }  // namespace tutti

@@ -1,6 +1,6 @@
-// The few prototypes that are needed are declared here, so that Tutti can be built without the PMIx library. They
-// are those of the PMIx standard since its version 2 (libpmix.so.2). Names and values were compared with the header
-// of OpenPMIx 4.2.2.
+// The types, constants and functions of PMIx that are needed are declared here, so that Tutti can be built without
+// the headers of PMIx. They are those of the PMIx standard since its version 2 (libpmix.so.2). They were compared
+// with the header of OpenPMIx 4.2.2.
 #include "bootstrap/pmix.h"
 
 #include <fmt/format.h>
@@ -29,13 +29,14 @@ namespace {
 
 using TimePoint = std::chrono::steady_clock::time_point;
 
-struct Process {  // declared as pmix_proc_t
+struct Process {  // PMIx declares it as pmix_proc_t
   std::array<char, 256> name_space{};
   std::uint32_t rank = 0;
 };
 static_assert(sizeof(Process) == 260);
 
-struct Value {  // declared as pmix_value_t; larger, because newer versions may add members
+// PMIx declares it as pmix_value_t. This one is larger, because newer versions may add members.
+struct Value {
   std::uint16_t type = 0;
   union {
     const char* string;
@@ -46,7 +47,7 @@ static_assert(offsetof(Value, data) == 8);
 
 constexpr std::uint16_t kString = 3;
 constexpr std::uint8_t kGlobal = 3;
-// Time limit for PMIx_Finalize. OpenPMIx itself waits 2 s for the launcher.
+// Time limit for PMIx_Finalize. It is longer than the 2 s that OpenPMIx itself waits for the launcher.
 constexpr std::chrono::seconds kFinalizeTimeout{3};
 // PMIX_OPERATION_SUCCEEDED: the operation has completed already, and its callback will not be called.
 constexpr int kOverAtOnce = -157;
@@ -67,17 +68,17 @@ Error fail(ErrorCode code, const std::string& message) {
           message + "; set TUTTI_ROOT=host:port, rank 0's, on all ranks (mpirun -x TUTTI_ROOT=...)"};
 }
 
-// One operation that a thread of the library completes. The library and the waiting rank share it, because either
-// may be the last to use it.
+// One operation that another thread completes, for example a thread of the PMIx library. The waiting rank and that
+// thread share the object, because either may be the last to use it.
 struct Pending {
   std::mutex mutex;
   std::condition_variable ended;
   bool done = false;
   int status = 0;
-  std::string text;  // a unique id, which contains the job's key, so it is wiped
+  std::string text;  // the result; a unique id, which contains a key, so it is wiped
 
-  // Makes the context pointer for the library. The callback takes it back. The library calls the callback exactly
-  // once.
+  // Makes the context pointer that is passed to the library: a shared owner of `pending`. The library passes the
+  // pointer to the callback exactly once, and end() deletes that owner.
   static void* context(const std::shared_ptr<Pending>& pending) {
     return std::make_unique<std::shared_ptr<Pending>>(pending).release();
   }
@@ -93,8 +94,8 @@ struct Pending {
     ended.notify_all();
   }
   ~Pending() { explicit_bzero(text.data(), text.size()); }
-  // Call this if the library has refused the operation, or has completed it at once. There will be no callback
-  // then.
+  // Call this if the library has not accepted the operation (`status` is not 0), because it refused the operation
+  // or has completed it at once. The library does not call the callback in that case.
   static void refuse(void* context, int status) { end(context, status == kOverAtOnce ? 0 : status, ""); }
 
   Status wait(TimePoint deadline, const char* what) {
@@ -108,11 +109,11 @@ struct Pending {
   }
 };
 
-// Runs a call of the library that has no time limit in a thread, and waits for it until the deadline. If the call
-// hangs, the thread is left running. Therefore the call may use only objects that it owns or that exist until the
-// process exits.
+// Some functions of the library have no time limit. This runs `call` in a new thread, and waits for its end until
+// the deadline. If the call hangs, the thread is left running. Therefore `call` may use only objects that it owns
+// or that exist until the process exits. The error of a call that hangs is kTimeout.
 Status call_limited(const char* what, TimePoint deadline, std::function<int()> call) {
-  // Shared with the thread, because either may be the last to use it.
+  // Shared with the new thread, because either thread may be the last to use it.
   const auto pending = std::make_shared<Pending>();
   try {
     start_thread([pending, call = std::move(call)] { pending->finish(call(), ""); }).detach();
@@ -127,10 +128,11 @@ Status call_limited(const char* what, TimePoint deadline, std::function<int()> c
 // own.
 struct Library {
   std::mutex mutex;
-  pid_t pid = -1;  // the process that initialized it; the exit of a forked child is not the rank's exit
+  pid_t pid = -1;  // the process that has initialized the library, or -1; a forked child must not call PMIx_Finalize
   Process self;
-  bool hangs = false;  // a call did not end in time, and may hold the library's locks
-  // Number of names used so far. It is the same on all ranks, because every rank takes part in every round.
+  bool hangs = false;  // a call did not end in time, so the library may not be called any more
+  // Number of names in the store that share_through_pmix() has used so far. It is the same on all ranks, because
+  // every rank takes part in every call.
   int round = 0;
   Put put = nullptr;
   Commit commit = nullptr;
@@ -141,7 +143,7 @@ struct Library {
   Status open(TimePoint deadline);
   Status call(const char* what, TimePoint deadline, std::function<int()> function);
 };
-Library library;  // see above
+Library library;  // the only instance; see Library
 
 void finalize_now() {
   if (library.pid != getpid() || library.hangs) return;
@@ -191,7 +193,7 @@ Result<std::string> share_through_pmix(std::int32_t rank, const std::function<Re
     auto text = make();
     if (!text) return text.error();
     const WipesText wipes(*text);
-    // Shared with the thread that runs the call.
+    // The call owns a copy of the text, because it may still run when this function has returned.
     const auto put = [key, secret = std::make_shared<const SecretText>(*text)] {
       Value value;
       value.type = kString;
@@ -201,7 +203,7 @@ Result<std::string> share_through_pmix(std::int32_t rank, const std::function<Re
     TUTTI_TRY(library.call("store", deadline, put));
   }
   TUTTI_TRY(library.call("store", deadline, [] { return library.commit(); }));
-  const auto fenced = std::make_shared<Pending>();  // shared with the library
+  const auto fenced = std::make_shared<Pending>();  // the barrier; shared with the library
   void* context = Pending::context(fenced);
   int status = library.fence(
       nullptr, 0, nullptr, 0, [](int result, void* given) { Pending::end(given, result, ""); }, context);
@@ -209,7 +211,7 @@ Result<std::string> share_through_pmix(std::int32_t rank, const std::function<Re
   TUTTI_TRY(fenced->wait(deadline, "barrier"));
   Process root = library.self;
   root.rank = 0;
-  const auto got = std::make_shared<Pending>();  // shared with the library
+  const auto got = std::make_shared<Pending>();  // the answer of the store; shared with the library
   context = Pending::context(got);
   status = library.get(
       &root, key.c_str(), nullptr, 0,

@@ -1,7 +1,7 @@
-// The store of a launcher that uses PMIx (Open MPI's mpirun). It passes one text from rank 0 to all ranks. It uses
-// the PMIx library that is installed with the launcher, and loads it when it is needed. It is used only for jobs on
-// several machines whose environment does not contain the address of rank 0. Any thread may call it, but only one
-// call at a time per process.
+// The store of a launcher that uses PMIx (Open MPI's mpirun). share_through_pmix() passes one text from rank 0 to
+// all ranks through that store. It loads the PMIx library that is installed with the launcher when it is called
+// first. It is used only for jobs on several machines whose environment does not contain the address of rank 0. Any
+// thread may call it. Calls of several threads run one after another.
 #pragma once
 
 #include <chrono>
@@ -12,8 +12,9 @@
 
 namespace tutti {
 
-// Every rank of the launcher's job must call this. On rank 0 `make` creates the text, and all ranks return it.
-// Errors: kUnsupported (the library is missing; the message states an alternative), kTimeout, kSystem.
+// Every rank of the launcher's job must call this function. On rank 0, `make` is called to create the text; the
+// other ranks ignore it. All ranks return that text. Errors: those of `make`, kUnsupported (the library is missing
+// or too old; the message states an alternative), kTimeout, kSystem.
 Result<std::string> share_through_pmix(std::int32_t rank, const std::function<Result<std::string>()>& make,
                                        std::chrono::steady_clock::time_point deadline);
 

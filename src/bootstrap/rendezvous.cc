@@ -19,7 +19,8 @@ namespace {
 Error config_error(std::string message) { return {ErrorCode::kConfig, ErrorScope::kCall, -1, std::move(message)}; }
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
 
-// Parses "host:port", "[v6]:port", ":port", "port" or "host". Does not change a part that is missing in the text.
+// Parses "host:port", "[IPv6 address]:port", ":port", "port" or "host". If the text has no host or no port, the
+// parameter `host` or `port` keeps its value.
 Status parse_root(const std::string& root, std::string& host, std::uint16_t& port) {
   std::string port_text;
   if (root.starts_with('[')) {
@@ -33,7 +34,7 @@ Status parse_root(const std::string& root, std::string& host, std::uint16_t& por
   } else if (const std::size_t colon = root.rfind(':'); colon != std::string::npos && root.find(':') == colon) {
     host = root.substr(0, colon);
     port_text = root.substr(colon + 1);
-  } else if (root.find_first_not_of("0123456789") == std::string::npos) {  // empty, or only a port
+  } else if (root.find_first_not_of("0123456789") == std::string::npos) {  // the text is empty, or only a port
     port_text = root;
   } else {
     host = root;
@@ -58,8 +59,9 @@ std::string first_of(const std::string& a, const std::string& b, const std::stri
   return !a.empty() ? a : !b.empty() ? b : c;
 }
 
-// Determines rank and size, and returns the launcher's info. An error in the environment is reported only if the
-// environment is needed.
+// Determines rank and size, and returns the launcher's LaunchInfo. The result is empty if the launcher gives
+// another number of ranks, because its address is not valid then. An error in the environment is ignored if the
+// options give both rank and size.
 Result<LaunchInfo> resolve_ranks(const CommunicatorOptions& options, const Config& config,
                                  const EnvironmentVariables& environment, RendezvousOptions& rendezvous) {
   auto launch = detect_launcher(environment, config.port_range);
@@ -89,15 +91,16 @@ Result<LaunchInfo> resolve_ranks(const CommunicatorOptions& options, const Confi
   return info.size == rendezvous.size ? info : LaunchInfo{};
 }
 
-// Another address on which rank 0 should listen, if the address of the root does not lead to it. That is the case
-// if connections to the root are forwarded, or if the hosts file maps the root to loopback although ranks on other
-// machines must connect. Empty if there is none.
+// Returns the value of RendezvousOptions::other_host: an address of this machine that other machines can reach,
+// either of the configured interface or of the default route. Rank 0 listens on it if connections to the root's
+// address do not arrive at that address of this machine, because they are forwarded, or because the hosts file maps
+// the root's name to loopback. Empty if there is no such address.
 std::string other_host(const std::string& interface) {
   auto address = !interface.empty() ? interface_address(interface) : outward_address();
   return address ? *address : std::string();
 }
 
-// Uses the launcher's information to determine the rendezvous address.
+// Sets the fields of `rendezvous` that say how the ranks meet, from the launcher's information.
 Status meet_by_launcher(const LaunchInfo& launch, const std::string& interface, RendezvousOptions& rendezvous) {
   if (launch.pmi_fd || launch.pmix) {
     rendezvous.pmi_fd = launch.pmi_fd;
@@ -178,7 +181,8 @@ Result<RendezvousOptions> resolve_rendezvous(const CommunicatorOptions& options,
   rendezvous.ports = port != 0                 ? std::vector<std::uint16_t>{port}
                      : config.port_range.any() ? std::vector<std::uint16_t>{kDefaultPort}
                                                : derived_ports(rendezvous.job_id, config.port_range);
-  // The inherited socket is bound to the launcher's address, so it is not used if the options specify another root.
+  // The inherited socket (TUTTI_ROOT_FD) is bound to the address in TUTTI_ROOT, so it is not used if the options
+  // specify a root.
   if (options.root.empty() && rendezvous.rank == 0) rendezvous.listening_fd = config.root_fd.value_or(-1);
   rendezvous.listening_port = port;
   return rendezvous;

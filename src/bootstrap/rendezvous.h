@@ -1,5 +1,6 @@
-// Determines the address at which the ranks meet, from the options and the environment. Reads the addresses of the
-// network interfaces. It does not resolve names, and sends nothing.
+// Determines the address at which the ranks meet, from the options of the communicator and the environment. The
+// function may read the addresses of this machine's network interfaces. It does not resolve names, and sends
+// nothing.
 #pragma once
 
 #include <string>
@@ -10,15 +11,17 @@
 
 namespace tutti {
 
+// The port of the rendezvous server if neither the options nor the environment specify a port or a range.
 inline constexpr std::uint16_t kDefaultPort = 29477;
 
 // Each setting is taken from the first of these that specifies it: the options, the TUTTI_* variables, the
 // launcher's variables (bootstrap/launcher.h), the defaults. The launcher's address of rank 0 is used only if the
-// launcher's number of ranks is also the one that is used. Errors:
+// launcher gives the same number of ranks as the result has, because otherwise the launcher's job is not this one.
+// The caller must still set the fields for keys, `stop` and the log level. Errors:
 // - kConfig: for example a host that can be neither a name nor an address, or an interface that does not exist (the
 //   message lists the existing ones).
-// - kInvalidArgument: a rank outside the range, or a missing size (the message lists the variables that were
-//   searched).
+// - kInvalidArgument: a rank or size outside its range, a negative timeout, a damaged unique id, or a missing rank
+//   or size (the message lists the variables that were searched).
 Result<RendezvousOptions> resolve_rendezvous(const CommunicatorOptions& options, const Config& config,
                                              const EnvironmentVariables& environment);
 

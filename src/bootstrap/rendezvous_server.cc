@@ -33,9 +33,13 @@ using asio::ip::tcp;
 using boost::system::error_code;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kFlushTimeout{2000};  // for ranks to receive the data that was sent to them
-constexpr milliseconds kOwnerTimeout{100};   // the same, after a successful set-up
-constexpr milliseconds kLateJoinTime{200};   // how long a rank that joins a failed set-up can still get the reason
+// After a failure, or after the owner has left: time for the ranks to receive the data that was sent to them.
+constexpr milliseconds kFlushTimeout{2000};
+// After a successful set-up: how long the destructor of the RendezvousServer waits for ranks that are still
+// connected.
+constexpr milliseconds kOwnerTimeout{100};
+// After a failure: how long the server accepts ranks when its owner leaves, so that late ranks get the reason.
+constexpr milliseconds kLateJoinTime{200};
 constexpr std::size_t kMaxMessageBytes = 1 + Bootstrap::kMaxBlobBytes + sizeof(Tag);
 constexpr std::int64_t kMaxTimeoutMs = 86'400'000;
 
@@ -70,7 +74,8 @@ RendezvousServer::Core::Core(std::vector<Listener> listeners, const RendezvousSe
   if (size_) clients_.resize(index(*size_));
 }
 
-RendezvousServer::Core::~Core() { close_connections(); }  // pending operations hold references to them
+// Pending operations share the ownership of the connections, and end when these are closed.
+RendezvousServer::Core::~Core() { close_connections(); }
 
 void RendezvousServer::Core::close_connections() {
   for (const ConnectionPtr& client : clients_) {
@@ -85,7 +90,8 @@ void RendezvousServer::Core::run() {
     const auto accepted = [this](tcp::socket socket) {
       admission_.begin(std::make_shared<detail::RankConnection>(io_, std::move(socket)));
     };
-    const auto failed = [this](int error) {  // probably no descriptor is free
+    // Most likely no file descriptor is free.
+    const auto failed = [this](int error) {
       const char* const who = options_.size ? "rank 0" : "the process that made the unique id";
       admission_.note_refusal(fmt::format("{} could not take a connection: {}", who, describe_errno(error)));
       admission_.close_oldest();
@@ -98,8 +104,8 @@ void RendezvousServer::Core::run() {
   owner_wait_.release(detail::OwnerWait::Outcome::kEnded);
 }
 
-// Reports to the ranks why their set-up fails. If there is no memory for that either, closes their connections.
-// Must be called while the exception is being handled.
+// Reports an exception of the server's thread to the ranks as the reason of the failure. If there is no memory for
+// that, closes their connections. Must be called in the handler of the exception.
 void RendezvousServer::Core::end_by_exception() noexcept {
   const Error error = error_of_exception(ErrorScope::kCommunicator, options_.size ? 0 : -1, "the server of the set-up");
   runs_through([&] {
@@ -119,7 +125,7 @@ void RendezvousServer::Core::set_deadline(std::int64_t after_ms) {
   });
 }
 
-// Checks of a rank that has the key.
+// Checks a rank that has proved that it has the key. Returns the reason for a refusal, or an empty text.
 std::string RendezvousServer::Core::fault_of_rank(const wire::RankInfo& rank) const {
   if (rank.version != wire::library_version()) {
     return fmt::format("rank {} runs Tutti {}, the server {}: install one version", rank.rank,
@@ -137,13 +143,16 @@ std::string RendezvousServer::Core::fault_of_rank(const wire::RankInfo& rank) co
   return "";
 }
 
-// Checked when all ranks have joined and before they exchange data: otherwise a rank that must encrypt could get or
-// send unencrypted data. Loopback connections are exempt, because no other machine can read them.
+// Returns an error if some ranks encrypt and others do not, or if an end that must encrypt cannot. Called when all
+// ranks have joined and before they exchange data, because the data of a rank that encrypts would otherwise be sent
+// unencrypted to other ranks. Loopback connections are exempt, because other machines cannot read them.
 std::optional<Error> RendezvousServer::Core::fault_of_encryption() const {
   const auto fault = [](ErrorCode code, std::int32_t rank, std::string words) {
     return Error{code, ErrorScope::kCommunicator, rank, std::move(words)};
   };
-  std::array<std::int32_t, 2> says{-1, -1};  // the first rank on another machine that does not encrypt, and that does
+  // Element 0: the first rank that does not encrypt. Element 1: the first rank that does. -1: there is none. Ranks
+  // that are connected over loopback do not count.
+  std::array<std::int32_t, 2> says{-1, -1};
   for (const ConnectionPtr& client : clients_) {
     error_code error;
     const auto from = client->socket.remote_endpoint(error);
@@ -206,9 +215,11 @@ void RendezvousServer::Core::take_message(const ConnectionPtr& client) {
   read_message(client);
 }
 
-// A rank leaves early. If it was waiting for others, they are the cause. If others wait for it, it is the cause.
+// A rank has announced that it leaves the set-up. If that rank was waiting for other ranks, the error names those.
+// If other ranks are waiting for it, the error names this rank. If no rank was waiting, leaving is not a failure.
 void RendezvousServer::Core::handle_early_leave(const ConnectionPtr& client) {
-  if (failure_) return;  // all ranks have been notified, and the rest of the round is irrelevant
+  // All ranks have already got the first failure.
+  if (failure_) return;
   if (!complete()) {
     const std::int32_t missing = ranks_without(has_joined).front();
     fail(client->blob ? ErrorCode::kTimeout : ErrorCode::kPeerLost, client->blob ? missing : client->rank,
@@ -239,11 +250,11 @@ void RendezvousServer::Core::finish_round() {
     blobs.push_back(std::move(*client->blob));
     client->blob.reset();
   }
-  const auto body = std::make_shared<const Body>("+" + wire::pack(blobs));  // one copy for all ranks
+  const auto body = std::make_shared<const Body>("+" + wire::pack(blobs));  // shared by all connections
   for (const ConnectionPtr& client : clients_) client->send(body);
 }
 
-// The connection of a rank has ended: the other side or this server has closed it.
+// Called when a rank's connection has ended, or when the server ends it because of a malformed message.
 void RendezvousServer::Core::end(const ConnectionPtr& client) {
   if (!client->socket.is_open()) return;
   client->close();
@@ -275,7 +286,7 @@ std::string RendezvousServer::Core::missing_text() const {
 }
 
 void RendezvousServer::Core::deadline_passed() {
-  if (joined_ == 0 && !options_.size) {  // no rank joined
+  if (joined_ == 0 && !options_.size) {  // a server without an owner, and no rank has joined
     listening_.close();
     io_.stop();
   } else if (!complete()) {
@@ -294,7 +305,8 @@ void RendezvousServer::Core::deadline_passed() {
 void RendezvousServer::Core::fail(ErrorCode code, std::int32_t rank, const std::string& message) {
   if (failure_) return;
   failure_ = Error{code, ErrorScope::kCommunicator, rank, message};
-  if (complete()) listening_.close();  // otherwise keep listening, so that late ranks get the reason
+  // If ranks are missing, keep listening, so that they get the reason of the failure when they connect.
+  if (complete()) listening_.close();
   const auto body = std::make_shared<const Body>("!" + wire::pack_failure(*failure_));
   for (const ConnectionPtr& client : clients_) {
     if (client != nullptr && client->socket.is_open()) client->send(body);

@@ -4,10 +4,11 @@
 //
 // Unrelated clients, ranks of other jobs, wrong keys, protocols or versions, and second copies of a rank are
 // refused with a reason, while the server keeps waiting for the real ranks. A connection that has not yet proved
-// that it has the key gets some hundred bytes of memory, `handshake_wait_ms`, and one of kMaxUnauthenticated
-// places. If all places are taken, the oldest such connection is closed, so that any number of silent connections
-// cannot keep the ranks out. If a rank has joined and then its connection ends or it gives up, the set-up fails,
-// and all other ranks are notified at once which rank it was.
+// that it has the key occupies a few hundred bytes of memory for at most `handshake_wait_ms`, and one of
+// kMaxUnauthenticated (256) places. If all places are taken, the oldest of these connections is closed, so that
+// clients that connect and send nothing cannot keep the ranks out, however many they are. If a rank gives up after
+// it has joined, or its connection ends, the set-up fails, and the server at once sends all other ranks an error
+// that names that rank.
 //
 // A server has one thread, which owns all of its state. Any thread may call start(), detach() and the destructor.
 #pragma once
@@ -28,21 +29,24 @@ namespace tutti {
 // A listening TCP socket. The destructor closes it.
 class Listener {
  public:
-  // Listens on the numeric `address` and the first of `ports` that is free. Port 0 stands for any port. Errors:
-  // kConfig (not an address, or a wildcard address), kSystem.
+  // Listens on the numeric `address` and the first of `ports` that is free. Port 0 stands for any free port.
+  // Errors: kConfig (not an address, or a wildcard address such as 0.0.0.0), kSystem (no port is free, or another
+  // error of the system).
   static Result<Listener> open(const std::string& address, std::span<const std::uint16_t> ports);
-  // Duplicates the descriptor of a TCP socket that is bound to `port` (0: to any port), and makes it listen.
-  // Errors: kConfig.
+  // Duplicates `fd`, the descriptor of a TCP socket that is bound to `port` (0: to any port), and makes the socket
+  // listen. Errors: kConfig (`fd` is not such a socket), kSystem (no file descriptor is free).
   static Result<Listener> inherit(int fd, std::uint16_t port = 0);
-  // Creates one listener for each of the numeric `addresses` that belongs to this machine. All use the same port:
-  // the first of `ports` that is free on all of these addresses, or else the port that is free on the most of them.
-  // If no listener can be created, returns the error of the first address.
+  // Creates one listener for each of the numeric `addresses` that belongs to this machine. All listeners use the
+  // same port: the first of `ports` that is free on all of these addresses. If there is no such port, the one that
+  // is free on the most of them is used, and the other addresses get no listener. If no listener can be created,
+  // returns the error of the first address.
   static Result<std::vector<Listener>> open_all(const std::vector<std::string>& addresses,
                                                 std::span<const std::uint16_t> ports);
-  // Uses the inherited socket or, if a program between the launcher and this one has closed it, a socket that
-  // open() creates. That works although the launcher still holds the port, because the launcher's socket is bound
-  // but does not listen. If the descriptor is bound to another port than `port`, the program has opened another
-  // socket under the same number. Errors: those of open() and inherit(), in one message.
+  // Uses the inherited socket `fd` or, if inherit() fails, a socket that open() creates. inherit() fails if a
+  // program between the launcher and this one has closed the descriptor, or has since opened another file or socket
+  // under the same number, which is then not bound to `port`. open() can succeed although the launcher still has
+  // the port, because the launcher's socket is bound but does not listen. Errors: the code of open(), and a message
+  // that states both reasons.
   static Result<Listener> inherit_or_open(int fd, std::uint16_t port, const std::string& address,
                                           std::span<const std::uint16_t> ports);
 
@@ -50,10 +54,11 @@ class Listener {
   Listener& operator=(Listener&& other) noexcept;
   ~Listener();
 
-  const std::string& address() const { return address_; }  // numeric; loopback if it listens on all addresses
+  // Numeric. If an inherited socket listens on all addresses, the loopback address.
+  const std::string& address() const { return address_; }
   std::uint16_t port() const { return port_; }
   bool is_v6() const { return is_v6_; }
-  int release();  // the caller owns the descriptor from now on
+  int release();  // returns the descriptor, which the caller owns from now on
 
  private:
   explicit Listener(int fd) : fd_(fd) {}
@@ -68,42 +73,47 @@ class Listener {
 struct RendezvousServerOptions {
   std::string job_id;
   JobKey key;
-  std::optional<std::int32_t> size;  // if empty, the size that the first rank reports
-  // How long to wait for the first rank. After that, the deadline of the first rank applies.
+  std::optional<std::int32_t> size;  // number of ranks; if empty, as reported by the first rank
+  // If `size` is set: time limit for the whole set-up, counted from the start of the server. If `size` is empty:
+  // how long to wait for the first rank. When that rank joins, its own set-up timeout starts and is the limit from
+  // then on.
   std::int64_t first_wait_ms = 0;
-  // Time limit for the whole handshake with one rank.
+  // Time limit for the whole handshake with one client.
   std::int64_t handshake_wait_ms = 3000;
 };
 
 class RendezvousServer {
  public:
-  // Needs at least one listener. Errors: kSystem.
+  // Starts the server in a thread of its own. Needs at least one listener. Errors: kSystem (no thread, memory or
+  // file descriptor is available).
   static Result<std::unique_ptr<RendezvousServer>> start(std::vector<Listener> listeners,
                                                          const RendezvousServerOptions& options);
   static Result<std::unique_ptr<RendezvousServer>> start(Listener listener, const RendezvousServerOptions& options);
-  // Stops the server. Ranks that are still connected get at most 2 s to receive the data that was sent to them. The
-  // destructor waits for that, because the process may exit soon. After set_succeeded() it waits only 0.1 s and
-  // leaves the rest to the server's thread, so that a slow rank does not hold up the owner. If the set-up has
-  // failed for another rank, it waits for the full time.
+  // Stops the server. Ranks that are still connected get about 2 s to receive the data that the server has sent to
+  // them. The destructor waits until they have disconnected or that time is over, because the process may exit soon
+  // after. If set_succeeded() was called and no rank has failed, the destructor waits only 0.1 s and leaves the
+  // rest to the server's thread, so that a slow rank does not delay the owner.
   ~RendezvousServer();
   RendezvousServer(const RendezvousServer&) = delete;
   RendezvousServer& operator=(const RendezvousServer&) = delete;
 
-  // Lets the server run without an owner. Its thread ends after the set-up, after a failed set-up, or when the
-  // timeout for the first rank is over.
+  // Lets the server run without an owner. Its thread ends by itself: when all ranks have left, about 2 s after a
+  // failure, or if no rank joins within first_wait_ms.
   static void detach(std::unique_ptr<RendezvousServer> server);
 
-  // Call this when the owner's set-up has succeeded.
+  // The owner calls this, before the destructor, if its own set-up has succeeded. It shortens the wait of the
+  // destructor.
   void set_succeeded();
 
-  // Returns the reason why the server cannot accept connections at the moment, as an errno value, for example if no
-  // descriptor is free. Returns 0 if it can accept.
+  // Returns the errno value with which the server's last attempt to accept a connection failed, for example EMFILE
+  // if no file descriptor is free. Returns 0 if the last attempt succeeded. Any thread may call it.
   int shortage() const;
 
  private:
   class Core;
-  explicit RendezvousServer(std::shared_ptr<Core> core);  // does not start the thread
-  // Shared with the thread, which may outlive a detached server.
+  // Does not start the thread. start() does.
+  explicit RendezvousServer(std::shared_ptr<Core> core);
+  // Shared with the server's thread, which continues after this object was destroyed if the thread was detached.
   std::shared_ptr<Core> core_;
   std::thread thread_;
 };

@@ -23,7 +23,8 @@
 namespace tutti {
 namespace {
 
-constexpr std::chrono::milliseconds kLookUpPause{500};  // so that thousands of ranks do not overload a name server
+// Time between two look-ups, so that thousands of ranks do not overload a name server.
+constexpr std::chrono::milliseconds kLookUpPause{500};
 
 std::string numeric_text(const addrinfo& info) {
   std::array<char, NI_MAXHOST> text{};
@@ -45,7 +46,7 @@ std::vector<std::string> numeric_addresses(const addrinfo* found) {
 
 }  // namespace
 
-// One query to the resolver, and its answer.
+// One query to the resolver of the system, and its answer: `addresses`, or `trouble` if the query failed.
 struct RootAddresses::LookUp {
   std::mutex mutex;  // guards the members below
   std::condition_variable answered;
@@ -53,7 +54,7 @@ struct RootAddresses::LookUp {
   std::vector<std::string> addresses;
   std::string trouble;
 
-  // Runs the query in the calling thread, which may be any thread.
+  // Runs the query. Blocks the calling thread, which may be any thread. `flags` are those of getaddrinfo().
   void ask(const std::string& host, int flags) {
     addrinfo hints{};
     hints.ai_socktype = SOCK_STREAM;

@@ -2,9 +2,9 @@
 //
 // A name may become resolvable late, because container platforms publish the name of a container only when it runs.
 // A name may also have several addresses of which only some work, or an old address at first. So the caller looks
-// the name up again while the server does not answer. The system's resolver may wait for a name server for half a
-// minute and cannot be interrupted. Therefore a separate thread looks the name up, and the thread is left running
-// if the caller's time is over. Only one thread may use a RootAddresses object.
+// the name up again as long as the rendezvous server does not answer. The resolver of the system may wait for a
+// name server for half a minute and cannot be interrupted. Therefore a separate thread runs the look-up. The thread
+// is left running if the caller does not wait any longer. Only one thread at a time may use a RootAddresses object.
 #pragma once
 
 #include <chrono>
@@ -19,22 +19,24 @@ class RootAddresses {
   // `host` is a name or a numeric address.
   explicit RootAddresses(std::string host = {});
 
-  // Looks the name up, at most every half second, and only once if it is a numeric address. Returns after `timeout`
-  // even if there is no answer yet. A later call then takes the answer. If a look-up fails, the addresses of an
-  // earlier look-up are kept.
+  // Looks the host up and updates list(). Does nothing if the last look-up ended less than half a second ago, or if
+  // the host is a numeric address that is already in the list. Returns after `timeout` even if there is no answer
+  // yet. In that case the look-up continues, and a later call takes the answer. If a look-up fails, the addresses
+  // of an earlier look-up are kept.
   void look_up(std::chrono::milliseconds timeout);
-  // Replaces the addresses. After that, look_up() has no effect.
+  // Replaces the addresses of list(). After that, look_up() has no effect.
   void fix(std::vector<std::string> addresses);
 
-  // IPv4 addresses first, otherwise in the resolver's order, without duplicates. Empty until the name has been
-  // resolved.
+  // The numeric addresses of the host: first IPv4, then IPv6, each in the order of the resolver, without
+  // duplicates. Empty until a look-up has succeeded.
   const std::vector<std::string>& list() const { return list_; }
-  // The reason why the last look-up failed, or empty if it succeeded.
+  // The reason why there is no answer: the error of the last look-up, or that it is still running. Empty if it
+  // succeeded.
   const std::string& trouble() const { return trouble_; }
   // True if the name resolves to loopback addresses only, as some distributions arrange with a line "127.0.1.1
   // NAME" in the hosts file. False for localhost and for a numeric loopback address.
   bool is_loopback_by_hosts_file() const;
-  // For messages: the host, followed by its addresses if it is a name.
+  // The host for messages, followed by its addresses in parentheses if it is a name with known addresses.
   std::string text() const;
 
  private:
@@ -42,11 +44,13 @@ class RootAddresses {
   void take(LookUp& answer);
 
   std::string host_;
-  std::shared_ptr<LookUp> pending_;  // shared with the thread that looks the name up
+  // The look-up in progress, shared with the thread that runs it. Null if there is none.
+  std::shared_ptr<LookUp> pending_;
   std::vector<std::string> list_;
   std::string trouble_;
+  // fix() was called, or the host is a numeric address.
   bool fixed_ = false;
-  // The earliest time of the next look-up.
+  // The next look-up may not start before this time.
   std::chrono::steady_clock::time_point next_{};
 };
 

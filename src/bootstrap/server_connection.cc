@@ -11,8 +11,8 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-// Wraps `done` so that it is not called after close(). This is necessary because a completed operation may still be
-// in the loop's queue when another handler closes the connection.
+// Wraps `done` so that it is not called after close(). This is necessary because the callback of a completed
+// operation may still be in the queue of the event loop when another callback closes the connection.
 std::function<void(error_code, std::size_t)> ServerConnection::call_if_open(Done done) {
   return [self = shared_from_this(), done = std::move(done)](error_code error, std::size_t) {
     if (self->socket.is_open()) done(error);
@@ -69,7 +69,8 @@ void ServerConnection::send(std::shared_ptr<const Body> frame) {
 void ServerConnection::write_next() {
   write([this](error_code error) {
     outbox.pop_front();
-    if (error) outbox.clear();  // the pending read reports the error, too
+    // The read in progress will report the error to the owner of the connection.
+    if (error) outbox.clear();
     if (!outbox.empty()) return write_next();
     if (const Done done = std::exchange(when_sent_, {})) done(error);
   });
@@ -110,9 +111,11 @@ void ServerConnection::pump_write() {
   }
 }
 
-// Reads and writes as much as is possible now, and waits for the rest. Writing may read handshake data and data
-// behind it, and reading may make it possible to write an answer. So both are tried twice. Reading comes last,
-// because data that writing has already taken from the socket does not make the socket readable again.
+// With TLS: reads and writes as much as is possible now, and then waits until the socket is ready for the rest.
+// Reading and writing are tried twice in turn, because each can enable the other: TLS may read data from the socket
+// while it writes (in the handshake), and a received message may permit the next write. Reading comes last: data
+// that TLS has already taken from the socket does not make the socket readable again, so no later event would
+// deliver that data.
 void ServerConnection::pump() {
   if (!socket.is_open()) return;
   for (int turn = 0; turn < 2; ++turn) {
@@ -120,7 +123,8 @@ void ServerConnection::pump() {
     pump_write();
   }
   pump_read();
-  if (tls_->over()) pump_read();  // the data may be followed immediately by the end of the connection
+  // Read again: the end of the connection may follow the data directly.
+  if (tls_->over()) pump_read();
   if (tls_->unsent()) tls_->advance(socket.native_handle());
   const bool handshake = writing_.done && !tls_->established();
   if (reading_.done || handshake) wait(tcp::socket::wait_read, waits_to_read_);

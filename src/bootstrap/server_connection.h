@@ -1,6 +1,6 @@
-// ServerConnection: one connection of a RendezvousServer: it reads and sends frames, and has the queue of frames to be
-// sent. After encrypt() the data is sent over TLS. RankConnection: a ServerConnection, and the server's knowledge about
-// the rank at its other end. Only the server's thread uses them.
+// ServerConnection: one connection of a RendezvousServer to a client. It reads frames, and sends the frames of its
+// queue. After encrypt() the data is sent over TLS. RankConnection: a ServerConnection, together with the server's
+// knowledge about the rank at the other end. No operation blocks. Only the server's thread uses these classes.
 #pragma once
 
 // clang-format off
@@ -24,10 +24,11 @@
 namespace tutti::detail {
 
 struct ServerConnection : std::enable_shared_from_this<ServerConnection> {
-  // Called from the loop of the io_context, with an error if the connection has ended. Never called after close().
+  // A callback for the end of an operation. It is called from the event loop (io_context), with an error if the
+  // connection has ended. It is never called after close().
   using Done = std::function<void(boost::system::error_code)>;
-  // A frame body, which may be sent to many ranks, and its SHA-256, from which the seal of each connection is
-  // computed.
+  // The body of a frame, which may be sent to many ranks, and its SHA-256. Each connection computes its own seal
+  // from that hash, so that the body is hashed only once.
   struct Body {
     explicit Body(std::string given) : text(std::move(given)), digest(sha256({text})) {}
     std::string text;
@@ -37,32 +38,36 @@ struct ServerConnection : std::enable_shared_from_this<ServerConnection> {
     std::shared_ptr<const Body> body;  // shared by the connections on which it is sent
     std::array<char, 4> header{};
     Tag seal{};
+    // Length of `seal`; 0 for the frames of the handshake that have no seal.
     std::size_t seal_bytes = 0;
   };
 
   ServerConnection(boost::asio::io_context& io, boost::asio::ip::tcp::socket given)
       : socket(std::move(given)), timer(io) {}
 
-  // Reads until `into` is full, or writes the first frame of the queue completely. Only one read and one write may
-  // be in progress. They have no effect after close().
+  // read() reads until `into` is full. write() writes the first frame of the queue completely. Both call `done` at
+  // the end. Only one read and one write may be in progress at the same time. After close() both do nothing.
   void read(boost::asio::mutable_buffer into, Done done);
   void write(Done done);
-  // Switches to TLS for everything that is read and written from now on. This end is the TLS server. Must not be
-  // called while a read or write is in progress. Returns false if the library is missing or there is no memory.
+  // Switches to TLS for all data from now on. This end is the TLS server. `key` is the pre-shared key
+  // (wire::tls_key()). Must not be called while a read or write is in progress. Returns false if this fails, for
+  // example because the TLS library is missing or there is no memory.
   bool encrypt(const Key& key);
   bool encrypted() const { return tls_ != nullptr; }
   // True if TLS has detected that a third party altered the received data.
   bool altered() const { return altered_; }
+  // Closes the socket and drops the callbacks of all operations in progress.
   void close();
 
-  // Reads the next frame, of at most `longest` bytes, into `body`. If it is longer, `done` gets message_size, `body` is
-  // empty, and no further frame can be read.
+  // Reads the next frame into `body`. If the frame is longer than `longest` bytes, `done` gets the error
+  // message_size, `body` is empty, and no further frame can be read, because the rest of that frame is not skipped.
   void read_frame(std::size_t longest, Done done);
-  // Puts a frame into the queue and sends the queue. If a write fails, the queue is dropped.
+  // Appends a frame to the queue, and starts to send the queue if no write is in progress. If a write fails, all
+  // frames in the queue are dropped.
   void send(std::shared_ptr<const Body> frame);
   void send(std::string text) { send(std::make_shared<const Body>(std::move(text))); }
-  // Calls `done` once, when the queue becomes empty the next time, with the error of the last write. Call it before
-  // send().
+  // Arranges that `done` is called once, when the queue becomes empty the next time, with the error of the last
+  // write. Call when_sent() before send().
   void when_sent(Done done) { when_sent_ = std::move(done); }
 
   // Appends a frame to the queue. The frame is sealed if the handshake has created the seals.
@@ -76,7 +81,7 @@ struct ServerConnection : std::enable_shared_from_this<ServerConnection> {
     std::memcpy(frame.header.data(), &length, sizeof(length));
     outbox.push_back(std::move(frame));
   }
-  // The bytes of the first frame in the queue. They are not copied.
+  // Refers to the bytes of the first frame in the queue (length, body, seal), without copying them.
   std::array<boost::asio::const_buffer, 3> next_bytes() const {
     const OutgoingFrame& frame = outbox.front();
     return {boost::asio::buffer(frame.header), boost::asio::buffer(frame.body->text),
@@ -85,15 +90,15 @@ struct ServerConnection : std::enable_shared_from_this<ServerConnection> {
 
   boost::asio::ip::tcp::socket socket;
   boost::asio::steady_timer timer;
-  std::optional<wire::Seal> to_server, to_rank;  // set when the rank has proved that it has the key
-  std::array<char, 4> header{};                  // length of the frame that is being read
-  std::string body;                              // the frame that was read last
-  std::deque<OutgoingFrame> outbox;              // at most: challenge, welcome, a result, a failure
+  std::optional<wire::Seal> to_server, to_rank;  // compute the seals; empty until the rank has proved the key
+  std::array<char, 4> header{};                  // the length in front of the frame that is being read
+  std::string body;                              // the body of the frame that was read last
+  std::deque<OutgoingFrame> outbox;              // frames that have not been written completely, in order
 
  private:
   struct Pending {
-    std::size_t moved = 0;  // number of bytes that are done
-    Done done;              // empty if nothing is pending
+    std::size_t moved = 0;  // number of bytes that have been read or written
+    Done done;              // empty if no operation is in progress
   };
   std::function<void(boost::system::error_code, std::size_t)> call_if_open(Done done);
   void pump();
@@ -104,8 +109,9 @@ struct ServerConnection : std::enable_shared_from_this<ServerConnection> {
   void write_next();
 
   std::unique_ptr<TlsSession> tls_;
+  // With TLS: the memory into which the read in progress reads.
   boost::asio::mutable_buffer into_;
-  Pending reading_, writing_;  // used only with TLS
+  Pending reading_, writing_;  // the read and the write in progress; used only with TLS
   // True while the connection waits for the socket to become readable or writable.
   bool waits_to_read_ = false, waits_to_write_ = false;
   bool altered_ = false;
@@ -115,13 +121,13 @@ struct ServerConnection : std::enable_shared_from_this<ServerConnection> {
 struct RankConnection : ServerConnection {
   using ServerConnection::ServerConnection;
 
-  std::uint64_t number = 0;  // numbers the connections in the order of their arrival
+  std::uint64_t number = 0;  // connections are numbered from 1 in the order of arrival
   wire::Hello hello;
-  wire::Nonce nonce{};              // the nonce of the challenge
+  wire::Nonce nonce{};              // the nonce of the server's Challenge
   std::int32_t rank = -1;           // -1 until the rank is admitted
   bool same_machine = false;        // the rank is on this machine
   bool has_quit = false;            // the rank has announced that it leaves the set-up
-  std::optional<std::string> blob;  // its contribution to the current round
+  std::optional<std::string> blob;  // the rank's contribution to the current round; empty until it arrives
 };
 
 }  // namespace tutti::detail

@@ -1,6 +1,6 @@
 // RendezvousServer::Core: the state of a RendezvousServer: the ranks that have joined, the current round, and the
-// failure, if any. ListeningSockets accepts the connections, Admission does the handshake with them, and OwnerWait
-// tells the owner when it may continue.
+// failure, if there is one. It has three parts. ListeningSockets accepts the connections. Admission does the
+// handshake with each new connection. OwnerWait lets the owner's destructor wait for the server's thread.
 #pragma once
 
 // clang-format off
@@ -28,17 +28,18 @@
 namespace tutti {
 namespace detail {
 
-// Lets the owner of a RendezvousServer wait until the server does not need it any more. Any thread may use it.
+// Lets the destructor of a RendezvousServer wait until the server's thread permits it to continue. Any thread may
+// use the object.
 class OwnerWait {
  public:
   enum class Outcome : std::uint8_t {
     kWaiting,
-    kServing,  // the owner may continue, and the server's thread still serves slow ranks
+    kServing,  // the owner may continue; the server's thread goes on, for slow ranks
     kEnded,    // the server's thread has ended or will end at once, so it can be joined
   };
-  // Blocks until release() was called. Never returns kWaiting.
+  // Blocks until release() was called, and returns its argument. Never returns kWaiting.
   Outcome wait();
-  // kServing has no effect after kEnded.
+  // Ends wait(). A call with kServing has no effect after a call with kEnded.
   void release(Outcome outcome);
 
  private:
@@ -56,10 +57,14 @@ class RendezvousServer::Core final : detail::AdmissionHost {
   ~Core();
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
+  // Runs the event loop until the server ends. Called in the server's thread.
   void run();
-  int shortage() const { return listening_.accept_error(); }  // any thread may call it
-  void set_succeeded() { succeeded_ = true; }                 // the owner's thread calls it before leave()
-  // The owner's thread calls both, first leave(). wait_after_leave() blocks until the owner may continue.
+  int shortage() const {
+    return listening_.accept_error();
+  }                                            // see RendezvousServer::shortage(); any thread may call it
+  void set_succeeded() { succeeded_ = true; }  // the owner's thread calls it before leave()
+  // The owner's thread calls leave() and then wait_after_leave(). leave() asks the server to end, and
+  // wait_after_leave() blocks until the owner may continue.
   void leave() noexcept;
   detail::OwnerWait::Outcome wait_after_leave() { return owner_wait_.wait(); }
 
@@ -94,16 +99,16 @@ class RendezvousServer::Core final : detail::AdmissionHost {
   detail::ListeningSockets listening_;
   detail::Admission admission_;
   boost::asio::steady_timer deadline_, flush_timer_, release_timer_;
-  std::int64_t deadline_ms_ = 0;  // for messages
+  std::int64_t deadline_ms_ = 0;  // the limit that deadline_ implements, for messages
   std::optional<std::int32_t> size_;
-  std::vector<ConnectionPtr> clients_;  // indexed by rank
-  wire::Nonce meeting_{};               // sent to all ranks
+  std::vector<ConnectionPtr> clients_;  // indexed by rank; null until the rank has joined
+  wire::Nonce meeting_{};               // nonce that all ranks receive with the welcome
   std::size_t joined_ = 0;              // number of ranks that have joined so far
-  std::size_t alive_ = 0;               // number of these that are still connected
+  std::size_t alive_ = 0;               // number of the joined ranks that are still connected
   std::optional<Error> failure_;
   bool encryption_checked_ = false;      // fault_of_encryption() has been called
-  std::atomic<bool> succeeded_ = false;  // set if the owner's set-up has succeeded
-  bool serves_late_ranks_ = false;       // the owner has left, and the server continues for late ranks
+  std::atomic<bool> succeeded_ = false;  // see set_succeeded()
+  bool serves_late_ranks_ = false;       // the owner has left after a failure; late ranks still get the reason
   detail::OwnerWait owner_wait_;
 };
 

@@ -1,4 +1,5 @@
-// Runs a RendezvousServer in a thread of its own. The owner joins the thread or detaches it.
+// Runs a RendezvousServer in a thread of its own. The destructor of the RendezvousServer joins or detaches the
+// thread.
 
 // clang-format off
 #include <utility>  // needed because Asio before 1.74 does not include it
@@ -22,7 +23,8 @@ namespace tutti {
 
 void RendezvousServer::Core::leave() noexcept {
   const bool posted = runs_through([&] { boost::asio::post(io_, [this] { owner_left(); }); });
-  if (!posted) io_.stop();  // the ranks see that their connections are closed
+  // There is no memory to post the request. The server ends at once, and the ranks see that their connections end.
+  if (!posted) io_.stop();
 }
 
 detail::OwnerWait::Outcome detail::OwnerWait::wait() {
@@ -70,7 +72,8 @@ Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(std::vector<Li
     return server;
   } catch (const std::system_error& error) {
     return failed(describe_thread_start_error(error));
-  } catch (const boost::system::system_error& error) {  // thrown by Asio's set-up if no descriptor is free
+    // Asio throws this if no file descriptor is free.
+  } catch (const boost::system::system_error& error) {
     return failed(describe_errno(error.code().value()));
   } catch (const std::exception& error) {
     return failed(error.what());

@@ -42,33 +42,39 @@ using Clock = std::chrono::steady_clock;
 using TimePoint = Clock::time_point;
 
 constexpr milliseconds kRetryPause{20};
-// How long to wait for an answer about the root's name before the deadline is checked again.
+// How long to wait for the look-up of the root's name before the deadline and `stop` are checked again.
 constexpr milliseconds kLookUpWait{200};
-// If rank and server have the same deadline, the rank waits this much longer, so that the server can report the
-// missing ranks first.
+// A rank waits this much longer than its deadline, because the server usually has the same deadline and then sends
+// an error that names the missing ranks.
 constexpr milliseconds kServerFirstMargin{100};
-// How long to wait for the server's failure message after the deadline, because it names the missing ranks.
+// How long to wait, after the deadline, for the server's failure message, which names the missing ranks.
 constexpr milliseconds kServerAnswerTimeout{2000};
-// Time limit for an answer if the other end may be another program.
+// Time limit for each handshake if there are several addresses or ports to try, because another program may accept
+// a connection and never answer. Also the limit for a connection attempt if there is one address with several
+// ports.
 constexpr milliseconds kAnswerTimeout{10'000};
-constexpr milliseconds kConnectTimeout{2000};  // time limit for a connection if another address may work
-// How long to try to reach the server of a unique id. It listens before the id exists, so a longer wait is useless.
+// Time limit for a connection attempt if the root has several addresses.
+constexpr milliseconds kConnectTimeout{2000};
+// How long to try to reach the server of a unique id. The server listens before the id exists, so a longer wait is
+// useless, unless something answers but is not able to admit this rank yet.
 constexpr milliseconds kUniqueIdTimeout{2000};
 
 Error fail(ErrorCode code, std::string message, std::int32_t rank = -1) {
   return {code, ErrorScope::kCommunicator, rank, std::move(message)};
 }
 
-// It has 42 methods and members. Five of them implement the interface Bootstrap, and the others are steps of joining,
-// which follow each other and share the deadline and the reasons of refusals.
+// The class has 42 methods and members. Five methods implement the interface Bootstrap. The others are the steps of
+// joining, which follow each other and share the deadline and the reasons of refusals.
 class TcpBootstrap final : public Bootstrap {
  public:
   explicit TcpBootstrap(const RendezvousOptions& options)
       : options_(options), deadline_(Clock::now() + milliseconds(options.timeout_ms)), root_(options.host) {}
   ~TcpBootstrap() override {
-    // If the message cannot be sent for lack of memory, the server still sees that the connection ends.
+    // Announces that this rank leaves. If there is no memory for the message, the server still sees that the
+    // connection ends.
     if (connection_ != nullptr) runs_through([&] { send_sealed("q", Clock::now() + kRetryPause); });
-    connection_.reset();  // before the server, which waits until its ranks have left
+    // Must end before server_, whose destructor waits until all ranks have left.
+    connection_.reset();
   }
 
   Status meet();
@@ -109,19 +115,20 @@ class TcpBootstrap final : public Bootstrap {
   RendezvousOptions options_;
   TimePoint deadline_;
   RootAddresses root_;
-  // The one of these addresses that is being tried, or by which this rank has joined.
+  // The address of root_ that is being tried, or, later, the one by which this rank has joined.
   std::string address_;
-  std::unique_ptr<RendezvousServer> server_;  // only on rank 0
+  std::unique_ptr<RendezvousServer> server_;  // only on rank 0, and only without a unique id
   asio::io_context io_;
   std::unique_ptr<Connection> connection_;
-  std::optional<Error> no_tls_;  // the reason why this rank cannot encrypt
+  std::optional<Error> no_tls_;  // the error if this rank must encrypt but cannot
   std::optional<wire::Seal> to_server_, to_rank_;
-  std::optional<Key> awaited_tls_;  // set until the server has reported whether it can encrypt
+  // The key for TLS. Set while this rank waits for the server's report whether the server can encrypt.
+  std::optional<Key> awaited_tls_;
   Key meeting_key_{};
   std::string local_address_;
-  std::string network_error_;  // the reason why connections failed, for messages
-  // By port: a description of the program that answered there instead of the server, for the error if the server is
-  // not found.
+  std::string network_error_;  // the reason why the last connection failed, for messages
+  // By port: a text about the program that answered there but was not the server of this job. Used in the error if
+  // the server is not found.
   std::map<std::uint16_t, std::string> wrong_servers_;
 };
 
@@ -170,7 +177,7 @@ Status TcpBootstrap::take_unique_id(const UniqueId& id) {
   return {};
 }
 
-// Waits until the root's name has an address. The name server may not have the name of rank 0's container yet.
+// Waits until the root's name has an address. A container platform may publish the name of rank 0's container late.
 Status TcpBootstrap::resolve_root() {
   bool warned = false;
   while (true) {
@@ -191,7 +198,8 @@ Status TcpBootstrap::resolve_root() {
   }
 }
 
-// Opens rank 0's listeners, one on every address of the root that belongs to this machine.
+// Opens the listeners of rank 0: the inherited socket if there is one, otherwise one listener on every address of
+// the root that belongs to this machine and, in the cases that RendezvousOptions describes, on other_host.
 Result<std::vector<Listener>> TcpBootstrap::open_listeners() const {
   if (options_.listening_fd >= 0) {
     auto inherited =
@@ -230,7 +238,7 @@ Status TcpBootstrap::start_server() {
   return {};
 }
 
-// Connects to address_.
+// Connects to address_ and `port`. Returns an empty error code if the connection was made.
 error_code TcpBootstrap::dial(Connection& connection, std::uint16_t port) const {
   error_code error;
   const tcp::endpoint where(asio::ip::make_address(address_, error), port);
@@ -239,15 +247,16 @@ error_code TcpBootstrap::dial(Connection& connection, std::uint16_t port) const 
   return connection.connect(where, candidate_count() > 1 ? std::min(deadline_, Clock::now() + limit) : deadline_);
 }
 
-// Tries to join at one address and port. A returned error is final; the other results allow another attempt.
+// Tries to join at address_ and `port`. An error that is returned is final. After kNoAnswer and kWrongServer, the
+// caller may try another address or port, or the same again.
 Result<TcpBootstrap::Attempt> TcpBootstrap::try_to_join(std::uint16_t port) {
   auto connection = std::make_unique<Connection>(io_, options_.stop.get());
   error_code error = dial(*connection, port);
   if (is_shortage(error.value())) {
     return fail(ErrorCode::kSystem, "no connection can be opened: " + describe_errno(error.value()));
   }
-  // The kernel can connect a socket to itself if the client tries a free port of its own machine. That is not a
-  // server.
+  // If no program listens on a port of this machine, the kernel can connect the socket to itself, because it
+  // happens to choose that port as the local one. Both ends then have the same address.
   if (!error && connection->socket().local_endpoint(error) == connection->socket().remote_endpoint(error))
     return Attempt::kNoAnswer;
   if (error) {
@@ -255,8 +264,8 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::try_to_join(std::uint16_t port) {
     network_error_ = is_usual ? "" : fmt::format(" ({})", error.message());
     return Attempt::kNoAnswer;
   }
-  // If there are several addresses and ports, limit the time for each: another program may accept the data and
-  // never answer.
+  // If there are several addresses or ports, limit the time for each, because another program may accept the
+  // connection and never answer.
   const TimePoint limit = candidate_count() > 1 ? std::min(deadline_, Clock::now() + kAnswerTimeout) : deadline_;
   auto attempt = introduce(*connection, port, limit);
   if (!attempt || *attempt != Attempt::kJoined) return attempt;
@@ -265,8 +274,9 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::try_to_join(std::uint16_t port) {
   return Attempt::kJoined;
 }
 
-// Determines whether the data after the handshake is encrypted. On a loopback connection, encryption is optional:
-// other machines cannot read the data, and the library may be missing.
+// Determines the wish for encryption that this rank sends in its hello. If the TLS library is missing, a rank on a
+// loopback connection does without encryption, because other machines cannot read the data. On any other connection
+// it reports kMissing, and the set-up fails.
 wire::Encryption TcpBootstrap::encryption(Connection& connection) {
   if (!options_.encrypt) return wire::Encryption::kOff;
   auto tls = TlsLibrary::open();
@@ -278,7 +288,8 @@ wire::Encryption TcpBootstrap::encryption(Connection& connection) {
   return wire::Encryption::kMissing;
 }
 
-// Runs the handshake. Both sides prove that they have the key, the server first.
+// Runs the handshake, in which first the server and then this rank proves that it has the key. A returned error is
+// final.
 Result<TcpBootstrap::Attempt> TcpBootstrap::introduce(Connection& connection, std::uint16_t port, TimePoint limit) {
   wire::Hello hello{.rank = options_.rank,
                     .key_source = options_.key.kind,
@@ -293,9 +304,11 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::introduce(Connection& connection, st
   const auto greeting = connection.read(wire::kMaxGreetingBytes, limit);
   const auto challenge = greeting ? wire::read_challenge(*greeting) : std::nullopt;
   const auto reason = greeting ? wire::read_refusal(*greeting) : std::nullopt;
-  if (!challenge && !reason) {  // also possible: the server of an earlier job that is just exiting
+  // Another program listens there, or the server of an earlier job that is just exiting.
+  if (!challenge && !reason) {
     std::string& known = wrong_servers_[port];
-    // If the deadline has ended this attempt early, an earlier attempt's description is more informative.
+    // If the deadline has cut this attempt short, keep the description by an earlier attempt, because that is more
+    // informative.
     if (known.empty() || Clock::now() < deadline_) {
       known = fmt::format("; what listens on port {} is not Tutti, or has just ended", port);
     }
@@ -305,7 +318,8 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::introduce(Connection& connection, st
   const Key& key = options_.key.key;
   const Digest wanted = wire::server_proof(key, hello, *challenge);
   if (!equal_in_constant_time(bytes_of(wanted), bytes_of(challenge->proof))) {
-    connection.write("", limit);  // so that the server can record the reason
+    // An empty frame: the server can then record why this rank did not join.
+    connection.write("", limit);
     return refused(port, other_key_message(options_.key.kind, options_.key.kind, "the server"));
   }
   answer.proof = wire::rank_proof(key, hello, challenge->nonce, answer.rank_info);
@@ -317,7 +331,8 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::introduce(Connection& connection, st
   return take_welcome(connection, port, limit);
 }
 
-// Reads the server's answer to a rank that has proved that it has the key. A returned error is final.
+// Reads the server's answer after this rank has proved that it has the key: a welcome or a refusal, and before that
+// the report about encryption if this rank encrypts. A returned error is final.
 Result<TcpBootstrap::Attempt> TcpBootstrap::take_welcome(Connection& connection, std::uint16_t port, TimePoint limit) {
   const auto sealed = connection.read(wire::kMaxFrameBytes, limit);
   if (!sealed && connection.altered()) return refused(port, "its message was altered on its way");
@@ -326,7 +341,7 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::take_welcome(Connection& connection,
     return Attempt::kWrongServer;
   }
   const auto welcome = to_rank_->open(*sealed);
-  if (awaited_tls_) {  // the server first reports whether it can encrypt
+  if (awaited_tls_) {  // the first frame reports whether the server can encrypt
     const auto can_encrypt = welcome ? wire::read_can_encrypt(*welcome) : std::nullopt;
     if (!can_encrypt) return refused(port, "its message was altered on its way");
     if (*can_encrypt) TUTTI_TRY(connection.encrypt(*awaited_tls_));
@@ -344,9 +359,9 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::take_welcome(Connection& connection,
   return refused(port, "its message was altered on its way");
 }
 
-// Handles a refusal without a seal, which anyone could have sent. If there are several addresses and ports to try,
-// it is not final. But if this rank has only its machine's key, a server on another machine can never accept that
-// key.
+// Handles a refusal without a seal, which anyone could have sent. If there are several addresses or ports to try,
+// the refusal is not final. An exception is a rank that has only the key of its machine and was refused by another
+// machine: a server there can never accept that key, so the refusal is final.
 Result<TcpBootstrap::Attempt> TcpBootstrap::refused(std::uint16_t port, const std::string& reason) {
   const bool another = reason.starts_with("this is another job");
   const bool hopeless = options_.key.kind == wire::KeySource::kMachine && !is_own_address(address_) && !another;
@@ -389,7 +404,8 @@ void TcpBootstrap::pause() {
   io_.run();
 }
 
-// Tries each address with each port.
+// Tries to join at each address with each port. Returns kJoined, or kWrongServer if another program or job answered
+// anywhere, otherwise kNoAnswer.
 Result<TcpBootstrap::Attempt> TcpBootstrap::try_all() {
   Attempt most = Attempt::kNoAnswer;
   for (const std::uint16_t port : options_.ports) {
@@ -411,9 +427,9 @@ Status TcpBootstrap::join() {
     auto attempt = try_all();
     if (!attempt) return attempt.error();
     if (*attempt == Attempt::kJoined) return {};
-    if (*attempt == Attempt::kWrongServer) last = deadline_;  // the server may be too busy to answer the hello
+    if (*attempt == Attempt::kWrongServer) last = deadline_;  // the right server may be too busy to answer
     pause();
-    if (Clock::now() < last) root_.look_up(milliseconds(0));  // the name may have a new address
+    if (Clock::now() < last) root_.look_up(milliseconds(0));  // the name may have got a new address
   } while (Clock::now() < last && !stopped());
   return stopped() ? given_up() : no_answer_error();
 }
@@ -424,10 +440,12 @@ Result<std::vector<std::string>> TcpBootstrap::all_gather(const std::string& blo
     const char* const or_cut = server_is_here() ? "" : ", or a firewall has cut the connection to it";
     return fail(ErrorCode::kPeerLost, server_name() + " ended during set-up" + or_cut, options_.unique_id ? -1 : 0);
   };
-  // A write fails if the server has exited. Messages that it sent before can still be read.
+  // This write fails if the server has exited. The last messages of the server can still be read, so go on to read
+  // them.
   const bool written = send_sealed("b" + blob, deadline_);
   TimePoint last = deadline_;
-  if (!connection_->wait_readable(deadline_ + kServerFirstMargin)) {  // the server then reports the missing ranks
+  // The deadline has passed. Leave the round, so that the server reports the missing ranks.
+  if (!connection_->wait_readable(deadline_ + kServerFirstMargin)) {
     if (written) send_sealed("q", Clock::now() + kRetryPause);
     last = Clock::now();
   }
@@ -469,7 +487,7 @@ Result<std::unique_ptr<Bootstrap>> tcp_bootstrap(const RendezvousOptions& option
     auto bootstrap = std::make_unique<TcpBootstrap>(options);
     TUTTI_TRY(bootstrap->meet());
     return std::unique_ptr<Bootstrap>(std::move(bootstrap));
-  } catch (const boost::system::system_error& error) {  // thrown by Asio's set-up if no descriptor is free
+  } catch (const boost::system::system_error& error) {  // thrown by Asio if no file descriptor is free
     return fail(ErrorCode::kSystem, "set-up failed: " + describe_errno(error.code().value()));
   }
 }

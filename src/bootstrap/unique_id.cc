@@ -55,7 +55,8 @@ std::uint64_t spread(std::string_view text) {
 std::vector<std::uint16_t> ports_to_try(const PortRange& range) {
   if (range.any()) return {0};
   std::vector<std::uint16_t> ports;
-  // So that ranks do not all compete for the first port.
+  // Start at a port that depends on the process id, so that the processes of a machine do not all compete for the
+  // first port.
   const std::uint32_t start = static_cast<std::uint32_t>(getpid()) * 7;
   for (std::uint32_t i = 0; i < std::min<std::uint32_t>(range.count(), kMaxPortsToTry); ++i) {
     ports.push_back(static_cast<std::uint16_t>(range.first + (start + i) % range.count()));

@@ -1,5 +1,5 @@
-// The contents of a UniqueId. Internal to the library. Any thread may call these functions. Integers are
-// little-endian.
+// The contents of a UniqueId, which users see only as 128 bytes. Any thread may call these functions. Integers are
+// little-endian. The address is in network byte order, and an IPv4 address uses the first 4 of the 16 bytes.
 //
 //   offset  size  field
 //        0     8  magic
@@ -23,31 +23,34 @@
 namespace tutti {
 
 struct UniqueIdParts {
-  std::string address;  // numeric
+  std::string address;  // numeric address of the rendezvous server
   std::uint16_t port = 0;
   std::string job_id;  // 32 hexadecimal digits, from which the secret cannot be derived
-  JobKey key;          // derived from the secret
+  // Derived from the secret of the id alone, without a configured key.
+  JobKey key;
 };
 
-// Errors: kInvalidArgument if `id` is damaged or has another version.
+// Returns the contents of `id`. Errors: kInvalidArgument if `id` is damaged or has another version.
 Result<UniqueIdParts> unpack_unique_id(const UniqueId& id);
 
-// Implements UniqueId::create() for a numeric address of this machine. If `configured` is set, only ranks that have
-// that key as well are admitted. Errors: kConfig (a link-local address), kSystem.
+// Makes a unique id, and starts its rendezvous server on a numeric address of this machine. The server runs in a
+// detached thread until the set-up is over, or until no rank has joined within `timeout`. If `configured` is set,
+// only ranks that have that key as well are admitted. Errors: kConfig (a link-local address), kSystem.
 Result<UniqueId> serve_unique_id(const std::string& address, const PortRange& ports, std::chrono::milliseconds timeout,
                                  const std::optional<JobKey>& configured);
 
-// Returns at most 256 ports of the range, in an order that differs between processes. Returns {0} if any port may
-// be used.
+// Returns at most 256 consecutive ports of the range (after its end follows its begin). The first one depends on
+// the process. Returns {0}, which stands for any free port, if no range is configured.
 std::vector<std::uint16_t> ports_to_try(const PortRange& range);
 
-// The FNV-1a hash of a text. It distributes values evenly but gives no protection against attacks.
+// The FNV-1a hash of a text. Different texts usually have different hashes, but an attacker can find texts with the
+// same hash.
 std::uint64_t spread(std::string_view text);
 
 namespace detail {
 
-// UniqueId::create() with additional defaults: `defaults` holds pairs of TUTTI_* variables. They apply unless the
-// environment of the process sets the same variable.
+// UniqueId::create() with additional defaults: `defaults` holds names and values of TUTTI_* variables. A value is
+// used unless the environment of the process sets the same variable.
 Result<UniqueId> create_unique_id(const UniqueIdOptions& options, const Variables& defaults);
 
 }  // namespace detail

@@ -1,4 +1,5 @@
-// The parent's engine may be broken; it is only asked for its last good operation and for the error that broke it.
+// The communicator may be broken. Therefore its engine is not used for messages: it only returns its last good
+// operation and the error that broke it.
 #include "communicator/agree.h"
 
 #include <optional>

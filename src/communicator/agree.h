@@ -22,11 +22,11 @@ class Agreements {
   // The two sequences of agreements are independent: agree() uses kAll, the uniform mode uses kCalls.
   enum class Topic : std::uint8_t { kAll, kCalls };
 
-  // `membership` must outlive this object. The engine must exist during each call of the functions below, but not
-  // when this object is made or destroyed.
+  // `membership` must outlive this object. `engine` must exist during each call of the functions below, but need not
+  // exist when this object is made or destroyed.
   Agreements(const Membership& membership, Engine& engine) : membership_(membership), engine_(engine) {}
 
-  // Runs one consensus of the given type among the surviving ranks. Errors: those of agree().
+  // Runs the next consensus of `topic` among the surviving ranks. Errors: those of agree().
   Result<ConsensusDecision> decide(Topic topic, const ConsensusVote& vote, std::chrono::milliseconds timeout);
   // Communicator::agree(). `uniform`: the communicator's uniform mode, whose last call is settled first; null if it
   // is off.
@@ -36,7 +36,7 @@ class Agreements {
   const Membership& membership_;
   Engine& engine_;
   std::mutex mutex_;
-  // Made when the uniform mode first needs an agreement, and by the first agree(), respectively. Guarded by mutex_.
+  // Made when first needed: for_calls_ by the uniform mode, for_all_ by agree(). Guarded by mutex_.
   std::unique_ptr<ConsensusParticipant> for_calls_;
   std::unique_ptr<ConsensusParticipant> for_all_;
 };

@@ -21,8 +21,8 @@ namespace {
 
 constexpr std::int32_t kMostRanks = 65535;
 
-// What each rank contributes to the first round of a split(). The layout has fixed widths; ranks of one job run the
-// same build.
+// What each rank contributes to the first round of a split(). It is sent as raw bytes, which is safe because its
+// fields have fixed widths and all ranks of a job run the same build.
 struct SplitRequest {
   std::int32_t colour = 0;
   std::int32_t key = 0;
@@ -100,8 +100,8 @@ Result<ChildFactory::Child> ChildFactory::try_split(std::int32_t colour, std::in
   return in_parent_ranks(chosen, std::move(child).error());
 }
 
-// Translates the rank in an error of make_child(), where ranks are numbered as in the new communicator, into the
-// rank in the parent.
+// Translates the rank in an error of make_child(), which is a rank of the new communicator, into the rank of the
+// parent.
 Error ChildFactory::in_parent_ranks(const std::vector<ChildRank>& chosen, Error error) {
   if (error.rank < 0 || static_cast<std::size_t>(error.rank) >= chosen.size()) return error;
   const std::uint32_t here = chosen[static_cast<std::size_t>(error.rank)].parent_rank;
@@ -203,7 +203,7 @@ Result<ChildFactory::Child> ChildFactory::shrink_by_rendezvous(const std::vector
   if (!id) return id.error();
   std::vector<ChildRank> chosen;
   for (const std::uint32_t rank : present) chosen.push_back({.key = 0, .parent_rank = rank, .id = *id});
-  // The error of a failed round. Its rank is already a rank of the parent.
+  // Set if a round failed. The rank in this error is already a rank of the parent, so it is not translated.
   std::optional<Error> round_failed;
   const Gather among = [&](const std::string& blob) {
     auto blobs = rendezvous_->gather(blob);

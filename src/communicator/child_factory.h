@@ -1,6 +1,6 @@
 // ChildFactory: makes new communicators from one communicator, the parent: split(), duplicate(), shrink() and grow().
-// It owns the SurvivorRendezvous, which is where the ranks of a shrink() meet, with the mutex that orders its use. It
-// owns no threads. Thread-safe.
+// It owns the SurvivorRendezvous, through which the ranks of a shrink() communicate, and the mutex that orders its
+// use. It owns no threads. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -29,8 +29,8 @@ class ChildFactory {
   using Agree = std::function<Result<Agreement>(const AgreeOptions& options)>;
 
   // `parent` must outlive this object. The engine must exist during each call of the functions below, but not when
-  // this object is made or destroyed. `timeout`: of the calls on the children. `parent_round`: a set-up round in
-  // which all ranks of the parent take part. It uses the parent's engine.
+  // this object is made or destroyed. `timeout`: that of the calls on the children. `parent_round`: runs one set-up
+  // round in which all ranks of the parent take part. The rounds use the parent's engine.
   ChildFactory(const Membership& parent, Engine& engine, std::chrono::milliseconds timeout, Gather parent_round)
       : parent_(parent), engine_(engine), timeout_(timeout), parent_round_(std::move(parent_round)) {}
 
@@ -70,7 +70,7 @@ class ChildFactory {
   const std::chrono::milliseconds timeout_;
   const Gather parent_round_;
   std::mutex mutex_;
-  // Made by the first shrink(). Guarded by mutex_.
+  // Made by the first shrink() that leaves more than one rank. Guarded by mutex_.
   std::unique_ptr<SurvivorRendezvous> rendezvous_;
 };
 

@@ -17,7 +17,8 @@
 namespace tutti::detail {
 namespace {
 
-// Set-up rounds over the ranks of the communicator, by ordinary calls.
+// Returns a function that runs one set-up round among the ranks of the communicator, by two ordinary all_gather
+// calls.
 Gather rounds_over(CommunicatorImpl& communicator) {
   return [&communicator](const std::string& blob) {
     return all_gather_blobs(
@@ -26,8 +27,8 @@ Gather rounds_over(CommunicatorImpl& communicator) {
   };
 }
 
-// The same on all ranks. If the GPUs carry out the calls themselves, calls are not cut: there are no staging copies to
-// overlap with.
+// Whether long calls are cut into segments: only if the job has GPUs but the host carries out the calls on GPU
+// memory, so that the copies of one segment overlap with the communication of another. The same on all ranks.
 Segmentation segmentation_of(const Membership& membership, const DeviceResources* devices) {
   const bool staged = membership.job_context != nullptr && membership.job_context->devices && devices == nullptr;
   return staged ? Segmentation::kLongCalls : Segmentation::kNone;
@@ -67,7 +68,8 @@ Result<std::unique_ptr<Communicator>> make_communicator(Membership membership, s
   const JobContext& job_context = *membership.job_context;
   auto environment =
       make_environment(membership.job_context, membership.members, membership.rank, membership.id, among);
-  if (!environment) {  // the other ranks expect this rank in the rounds that would follow
+  // other ranks, for example of another colour, expect this rank in the rounds of make_device_resources()
+  if (!environment) {
     for (int round = 0; round < kDeviceRounds && job_context.devices; ++round) static_cast<void>(among("!"));
     return environment.error();
   }
@@ -109,7 +111,7 @@ Status CommunicatorImpl::run_operation(const Result<std::shared_ptr<Operation>>&
   submission.unlock();
   if (operation.start_condition != nullptr) return DeviceSide::settle(operation);
   Status result = engine_.wait(operation);
-  // Wait for all of them even if one fails, because they use the caller's buffers until they have ended.
+  // Wait for all segments even if one fails, because they use the caller's buffers until they have ended.
   for (const auto& segment : operation.rest) {
     Status one = engine_.wait(*segment);
     if (result.ok()) result = std::move(one);
@@ -157,7 +159,8 @@ Result<Memory> CommunicatorImpl::register_memory(void* data, std::size_t bytes) 
   const auto registered = [&]() -> Result<std::unique_ptr<MemoryImpl>> {
     const bool on_device = bytes <= kMaxBytes && HostStaging::is_device_memory(data, bytes);
     if (!on_device) return register_host_memory(*environment_.transport, data, bytes);
-    if (!devices_.runs_on_devices()) return devices_.register_memory(data, bytes);  // returns an error
+    // there is no executor, so this returns kUnsupported
+    if (!devices_.runs_on_devices()) return devices_.register_memory(data, bytes);
     // The other ranks wait in the rounds, so an exception ends the communicator.
     return guarded([&] { return devices_.register_memory(data, bytes); });
   };

@@ -30,7 +30,8 @@ namespace tutti::detail {
 
 class CommunicatorImpl {
  public:
-  // `devices`: null if the host carries out calls on device memory. `timeout`: of a call without a timeout of its own.
+  // `devices`: null if the host carries out calls on device memory. `timeout`: used for calls without a timeout of
+  // their own.
   CommunicatorImpl(Membership membership, Environment environment, std::chrono::milliseconds timeout,
                    std::unique_ptr<DeviceResources> devices = nullptr);
   ~CommunicatorImpl();
@@ -38,9 +39,9 @@ class CommunicatorImpl {
   static std::unique_ptr<Communicator> wrap(std::unique_ptr<CommunicatorImpl> impl);
   static CommunicatorImpl& of(const Communicator& communicator) { return *communicator.impl_; }
 
-  // Runs the body of a public function. An exception, for example std::bad_alloc, becomes an error. It also ends
-  // this communicator and everything that is in progress on it, because the other ranks of the call wait for this
-  // one.
+  // Runs the body of a public function. An exception, for example std::bad_alloc, becomes an error. The exception
+  // also ends this communicator and everything that is in progress on it, because the other ranks of the call wait
+  // for this one.
   template <class Body>
   auto guarded(Body&& body) noexcept -> decltype(body()) {
     try {
@@ -56,7 +57,7 @@ class CommunicatorImpl {
   Engine& engine() { return engine_; }
   DeviceSide& devices() { return devices_; }
   ChildFactory& children() { return children_; }
-  // Hold it while calling submit() and the functions of operations() and groups().
+  // Hold this mutex while calling submit(), start_operation(), and the functions of operations() and groups().
   std::mutex& submission_mutex() { return mutex_; }
   OperationBuilder& operations() { return operations_; }
   OpenGroups& groups() { return groups_; }
@@ -65,8 +66,9 @@ class CommunicatorImpl {
   // run() without the vote of the uniform mode (uniform.h), in which the ranks confirm how the call ended.
   Status run_plain(const CollectiveCall& call, const CallOptions& options);
   Result<Work> start(const CollectiveCall& call, const CallOptions& options);
-  // Submits the operation and waits for it. `submission` holds the submission mutex, and is unlocked before the wait.
-  // An error in `prepared` is returned.
+  // Submits the operation and waits for it, except that an operation on device memory is not waited for, because it
+  // continues in its stream. `submission` holds the submission mutex, and is unlocked before the wait. If `prepared`
+  // is an error, returns it.
   Status run_operation(const Result<std::shared_ptr<Operation>>& prepared, std::unique_lock<std::mutex>& submission);
   // Submits the operation in the background. Hold the submission mutex.
   Result<Work> start_operation(const std::shared_ptr<Operation>& operation);
@@ -94,13 +96,13 @@ class CommunicatorImpl {
   Connections connections_;
   OperationBuilder operations_;
   DeviceSide devices_;
-  std::optional<UniformMode> uniform_;  // set if CommunicatorOptions::uniform is, and there is more than one rank
+  std::optional<UniformMode> uniform_;  // set if uniform mode is on and there is more than one rank
   Engine engine_;  // must be the last member, so that it is destroyed before the members that it uses
 };
 
 // Makes a communicator on top of a job that has been set up already: the first one of the job, or a child of another
-// one. All members call it at the same time. `among`: a set-up round of the members. Every rank takes part in the
-// same number of rounds, even if it fails. `timeout`: of the communicator's calls.
+// one. All members call this function at the same time. `among`: runs one set-up round among the members. Every rank
+// takes part in the same number of rounds, even if it fails. `timeout`: that of the new communicator's calls.
 Result<std::unique_ptr<Communicator>> make_communicator(Membership membership, std::chrono::milliseconds timeout,
                                                         const Gather& among);
 

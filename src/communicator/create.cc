@@ -71,8 +71,8 @@ Result<Config> config_for(const CommunicatorOptions& options, const Variables& d
   if (options.setup_timeout.count() < 0 || options.timeout.count() < 0) return invalid("a timeout is negative");
   if (options.setup_timeout.count() > 0) config->setup_timeout = options.setup_timeout;
   if (options.timeout.count() > 0) config->timeout = options.timeout;
-  // Only the tuning rules of rank 0 are used, so only rank 0 checks them. If another rank failed here, the others
-  // would wait for it until the timeout.
+  // Only the tuning rules of rank 0 are used. So a rank to which TUTTI_RANK gives another number does not fail
+  // because of wrong rules of its own; if it failed here, the others would wait for it until the timeout.
   const auto rules = parse_overrides(config->tune, config->slot_bytes_or(kSlotBytes));
   if (!rules && config->rank.value_or(0) == 0) return rules.error();
   return config;
@@ -146,7 +146,7 @@ Status add_key(const CommunicatorOptions& options, const Config& config, Rendezv
 }
 
 // Warns, once per process, if ranks on several machines encrypt but their only secret is the one in the unique id.
-// It has travelled through a store outside of Tutti, and Tutti cannot tell whether that store protects it.
+// Such an id has travelled through a store outside of Tutti, and Tutti cannot tell whether that store protects it.
 void warn_of_store(const RendezvousOptions& rendezvous, const JobContext& job_context) {
   static std::atomic<bool> warned{false};
   const std::vector<std::uint32_t>& machines = job_context.machines;
@@ -203,8 +203,8 @@ Status listen_for_all(JobContext& job_context, std::uint32_t ranks) {
 // A set-up round of a communicator of one rank.
 Result<std::vector<std::string>> gather_alone(const std::string& blob) { return std::vector<std::string>{blob}; }
 
-// Set-up rounds between the threads of one process, one thread per rank. A thread that fails must call give_up(),
-// because the others would wait for it for ever.
+// Runs the set-up rounds between the threads of one process, one thread per rank. A thread that fails must call
+// give_up(), because the others would wait for it for ever.
 class InProcessGather {
  public:
   explicit InProcessGather(std::uint32_t ranks) : blobs_(ranks) {}
@@ -287,8 +287,8 @@ Result<std::unique_ptr<Communicator>> join_job(const Config& config, const Commu
   return communicator;
 }
 
-// Makes the communicators, each in a thread of its own. If the set-up of a rank throws, that rank misses some
-// rounds, so the others are notified by give_up().
+// Makes the communicators of all ranks, each in a thread of its own, which ends when the communicator is complete. If
+// the set-up of a rank throws, that rank misses some rounds, so the others are notified by give_up().
 Result<std::vector<std::unique_ptr<Communicator>>> make_in_threads(
     const JobContext& common, const std::vector<std::shared_ptr<RankDevice>>& devices) {
   const auto ranks = static_cast<std::uint32_t>(devices.size());
@@ -430,7 +430,7 @@ Result<std::vector<std::unique_ptr<Communicator>>> Communicator::create_all(std:
 
 PendingCommunicator Communicator::create_async(const CommunicatorOptions& options) {
   std::unique_ptr<detail::PendingImpl> made;
-  // If there is no memory, wait() reports that.
+  // If there is no memory for it, `made` stays null, and wait() returns an error.
   runs_through([&] { made = std::make_unique<detail::PendingImpl>(options); });
   return PendingCommunicator(std::move(made));
 }

@@ -19,8 +19,8 @@ namespace tutti::detail {
 // Null: set-up cannot be stopped.
 Result<std::unique_ptr<Communicator>> create(const CommunicatorOptions& options, const Variables& defaults,
                                              std::shared_ptr<const std::atomic<bool>> stop = nullptr);
-// Like create(), but uses `config` and ignores the environment. Only those options are used that Config does not
-// contain.
+// Like create(), but takes the settings from `config` instead of the TUTTI_* variables. Of `options` only the fields
+// that say how the rank joins (rank, size, root, job_id, interface, unique_id, setup_timeout) and `device` are used.
 Result<std::unique_ptr<Communicator>> create_with(const Config& config, const CommunicatorOptions& options,
                                                   std::shared_ptr<const std::atomic<bool>> stop = nullptr);
 Result<std::vector<std::unique_ptr<Communicator>>> create_all(std::int32_t size, const CommunicatorOptions& options,

@@ -24,7 +24,7 @@ DeviceSide::DeviceSide(const Membership& membership, const Environment& environm
 
 std::shared_ptr<DeviceExecutor> DeviceSide::make_executor(std::unique_ptr<DeviceResources> resources) const {
   if (resources == nullptr) return nullptr;
-  // Shared with the functions that use it when it is replaced.
+  // Shared with functions of other threads that may still use the executor when it is replaced.
   return std::make_shared<DeviceExecutor>(std::move(resources), membership_.rank, membership_.ranks,
                                           *environment_.plan_cache);
 }
@@ -162,9 +162,10 @@ Status DeviceSide::resume() {
   return {};
 }
 
-// The previous executor is destroyed after the mutexes are unlocked, because that waits for the GPU.
+// Installs a new executor, or none. The previous executor is destroyed after the mutexes are unlocked, because its
+// destructor waits for the GPU.
 void DeviceSide::replace(std::shared_ptr<DeviceExecutor> executor, bool suspended) {
-  listen_to(executor.get());  // before any call can be submitted to it
+  listen_to(executor.get());  // registered before any call can be submitted to the new executor
   const std::scoped_lock lock(submission_mutex_, mutex_);
   // If there was no executor, there was nothing to suspend, and resume() has nothing to do.
   suspended_ = suspended && (suspended_ || executor_ != nullptr);

@@ -41,9 +41,10 @@ class DeviceSide {
   // Makes a failure of a GPU end the engine as well. Call it once, when the engine exists.
   void connect_to_engine();
 
-  // Whether the call's buffers are memory of this rank's GPU, so that the GPU should carry it out.
+  // Whether the call's buffers are memory of this rank's GPU, so that the GPU should carry out the call. False if the
+  // call has a user reduction. Errors: for example buffers on two GPUs.
   Result<bool> takes(const CheckedCall& checked, const CallOptions& options);
-  // Makes the operation of a call for which takes() is true. Returns null if the host has to carry it out.
+  // Makes the operation of a call for which takes() is true. Returns null if the host has to carry out this call.
   Result<std::shared_ptr<Operation>> prepare(const CheckedCall& checked, const CallOptions& options,
                                              Algorithm algorithm, const PlanTable::ChosenPlan* chosen,
                                              std::int64_t timeout_ns);
@@ -52,14 +53,14 @@ class DeviceSide {
   // Number of calls that were submitted so far.
   std::uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
   // For an operation of prepare(): makes the call's stream wait for the call (LaunchGroup::settle()). Call it after
-  // submit() and after everything else that the same thread submits with this call. Other operations need nothing
-  // here.
+  // submit(). In a Group, call it after all calls of the Group were submitted. Other operations need nothing here.
   static Status settle(const Operation& operation);
 
   // Communicator::register_memory() for memory of a GPU: exports it to the other ranks and maps theirs. Collective,
   // unless runs_on_devices() is false.
   Result<std::unique_ptr<MemoryImpl>> register_memory(void* data, std::size_t bytes);
-  // Frees the communicator's GPU memory, and allocates it again. Collective. Do not hold the submission mutex.
+  // suspend() frees the communicator's GPU memory, and resume() allocates it again. Collective. Do not hold the
+  // submission mutex.
   Status suspend();
   Status resume();
   std::uint64_t memory_use() const;  // in bytes, of the memory that suspend() frees
@@ -78,7 +79,8 @@ class DeviceSide {
   // Lock order: submission_mutex_ first, then mutex_. Hold both to replace executor_, so that it stays the same during
   // the preparation and submission of a call.
   mutable std::mutex mutex_;
-  // Non-null if the ranks' GPUs carry out calls. Shared with the functions that use it when it is replaced.
+  // Non-null if the ranks' GPUs carry out calls. Shared with functions of other threads that may still use it when
+  // suspend() replaces it.
   std::shared_ptr<DeviceExecutor> executor_;
   bool suspended_ = false;  // executor_ is null until resume(); guarded by mutex_
   std::atomic<std::uint64_t> calls_ = 0;

@@ -40,14 +40,14 @@ namespace tutti {
 namespace detail {
 namespace {
 
-constexpr int kMostFailedMeetings = 20;  // consecutive set-ups that may fail before the job fails
+constexpr int kMostFailedMeetings = 20;  // after this many failed set-ups in a row the job fails
 constexpr std::size_t kMostBytes = 1024;
 
 // How often the watcher looks at the socket, in milliseconds.
 constexpr int kPollIntervalMs = 20;
 
 // Watches the launcher's socket from a thread of its own during set-up. Sets `stop` when a packet arrives, so that
-// set-up ends soon. The destructor ends this.
+// set-up ends soon. The destructor ends the thread.
 class LauncherWatcher {
  public:
   LauncherWatcher(int fd, std::shared_ptr<std::atomic<bool>> stop) {
@@ -61,7 +61,8 @@ class LauncherWatcher {
         }
       });
     } catch (const std::system_error&) {
-      // Set-up works without the watcher. If a rank exits meanwhile, set-up then lasts until its timeout.
+      // Without a thread there is no watcher, but set-up still works. If a rank exits during set-up, set-up then
+      // lasts until its timeout.
     }
   }
   ~LauncherWatcher() {
@@ -233,7 +234,7 @@ class ElasticImpl {
   std::int64_t completed_steps_ = -1;
   std::int32_t meeting_ = 0;
   std::int32_t source_ = 0;
-  bool restored_ = false;  // the caller's state was restored in the current communicator
+  bool restored_ = false;  // whether `restore` has succeeded in the current communicator
   Status status_;
   Error last_failure_;
 };

@@ -27,8 +27,8 @@ namespace {
 
 constexpr std::size_t kMostCalls = 65536;
 
-// The collectives of a group run one after another. They are sorted by this key, so that all ranks run them in the
-// same order, whatever the order of the add() calls on each rank.
+// The collectives of a group on one communicator run one after another. They are sorted by this key, so that all
+// ranks run them in the same order, whatever the order of the add() calls on each rank.
 auto sort_key(const CallTag& tag) {
   return std::tuple(tag.kind, tag.root, tag.count, tag.type, tag.op, tag.algorithm, tag.digest);
 }
@@ -84,8 +84,8 @@ Result<GroupImpl::Member*> GroupImpl::member(CommunicatorImpl& communicator) {
   if (calls_ >= kMostCalls) return invalid_argument(fmt::format("a group holds at most {} calls", kMostCalls));
   const auto found = members_.find(&communicator);
   if (found != members_.end()) return &found->second;
-  // The member is made first, because forget() closes the communicator's group for each member, and only for
-  // members.
+  // The member is inserted before open() is called, because forget() later calls close() for exactly those
+  // communicators that are members. If the insertion threw after open(), the group would stay open for ever.
   Member& made = members_[&communicator];
   bool opened = false;
   try {
@@ -197,7 +197,7 @@ Result<std::vector<WorkImpl::Part>> GroupImpl::submit(Engine::Progress progress)
   }
   std::size_t all_operations = 0;
   for (auto& [communicator, member] : members_) {
-    std::size_t needed_operations = 1;  // 1 for its exchange
+    std::size_t needed_operations = 1;  // 1 for the operation that holds all sends and receives
     for (const auto& operation : member.collectives) needed_operations += 1 + operation->rest.size();
     if (needed_operations > communicator->engine().capacity()) {
       return invalid_argument(

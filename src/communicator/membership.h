@@ -17,7 +17,7 @@ struct Membership {
   std::uint32_t rank = 0;
   std::uint32_t ranks = 1;
   // Shared with the communicators that were split from this one or that this one was split from. Null in a simulated
-  // environment; the communicator can then be neither split nor shrunk.
+  // environment; the communicator then cannot be split, shrunk or grown, and agree() is refused.
   std::shared_ptr<JobContext> job_context{};
   std::vector<std::uint32_t> members{};  // element i is the job rank of this communicator's rank i
   std::uint64_t id = 0;                  // the number that identifies the communicator in its transport
@@ -25,7 +25,7 @@ struct Membership {
   Caller caller() const { return {.rank = rank, .ranks = ranks}; }
 };
 
-// Longer timeouts are shortened to this one.
+// A timeout of a call that is longer than this is shortened to it.
 inline constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24);
 
 // The timeout of a call in nanoseconds: `given`, or `otherwise` if `given` is 0.

@@ -18,7 +18,7 @@ constexpr std::size_t kMostShortBytes = 256 * 1024;
 
 // The part of a call that one segment consists of.
 CheckedCall segment_of(const CheckedCall& whole, const Segment& segment) {
-  // This includes the tag of the whole call, which holds the arguments that must be the same on all ranks.
+  // The copy includes the tag of the whole call, which holds the arguments that must be the same on all ranks.
   CheckedCall part = whole;
   const std::size_t offset = segment.first * whole.call.element_bytes;
   const std::size_t bytes = segment.count * whole.call.element_bytes;
@@ -34,7 +34,7 @@ CheckedCall segment_of(const CheckedCall& whole, const Segment& segment) {
   return part;
 }
 
-// Whether ranks may use each other's memory in the call.
+// Whether the ranks may access each other's buffers directly in this call (single copy).
 bool may_be_attached(const Call& call) {
   return call.user.combine == nullptr && call.op != ReduceOp::kPreMulSum && call.lengths.counts.empty();
 }
@@ -193,8 +193,8 @@ Result<std::shared_ptr<Operation>> OperationBuilder::make_operation(CheckedCall 
   return operation;
 }
 
-// The selector's answer for a call without messages. Calls of one length often follow each other, so the last answer
-// is kept.
+// The selector's answer for a short call, which travels by mailbox or by single copy. Calls of one length often
+// follow each other, so the last answer is kept.
 Selection OperationBuilder::select_short(const Collective& collective, std::size_t bytes) {
   ShortPlans& plans = short_plans_[static_cast<std::size_t>(collective.kind)];
   if (plans.chosen.algorithm == Algorithm::kAuto || plans.chosen_bytes != bytes) {

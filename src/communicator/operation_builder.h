@@ -26,9 +26,9 @@ namespace tutti::detail {
 
 class OperationBuilder {
  public:
-  // `membership` and `environment` must outlive this object, and this object must outlive the engine's last use of
-  // an operation. `devices` and `engine` must exist during each call of the functions below. `timeout`: of a call
-  // without a timeout of its own.
+  // `membership` and `environment` must outlive this object, and this object must outlive the engine's last use of an
+  // operation. `devices` and `engine` must exist during each call of the functions below. `timeout`: used for calls
+  // without a timeout of their own.
   OperationBuilder(const Membership& membership, Environment& environment, DeviceSide& devices, Engine& engine,
                    std::chrono::milliseconds timeout, Segmentation segmentation);
 
@@ -50,7 +50,7 @@ class OperationBuilder {
   // Communicator::auto_algorithm() and predicted_us().
   Algorithm auto_algorithm(CollectiveKind kind, std::size_t count, DataType type);
   std::optional<double> predicted_us(CollectiveKind kind, std::size_t count, DataType type, Algorithm algorithm);
-  // Returns the first error of a staged call since the last call of this function.
+  // Returns the first error of a staged call since this function was called last; nothing if there was none.
   std::optional<Error> take_staging_error();
 
  private:
@@ -76,15 +76,18 @@ class OperationBuilder {
   const Segmentation segmentation_;
   PlanTable plans_;
   AlgorithmSelector selector_;
-  // For one type of collective: the plans that were used last by calls without messages, for run_short().
+  // For one type of collective, for run_short(): the plan that the last call by mailbox used, and the plan that the
+  // last single-copy (direct) call used. Null: there was none yet.
   struct ShortPlans {
     BoundPlan* by_mailbox = nullptr;
     BoundPlan* direct = nullptr;
     Selection chosen{};  // the selector's answer for chosen_bytes; kAuto: not asked yet
     std::size_t chosen_bytes = 0;
   };
-  std::array<ShortPlans, kCollectiveTable.size()> short_plans_{};  // by the number of the collective
-  const bool driver_loaded_;  // whether the CUDA driver was loaded when this was made
+  std::array<ShortPlans, kCollectiveTable.size()> short_plans_{};  // indexed by CollectiveKind
+  // Whether the CUDA driver was loaded when this object was made. If not, run_short() takes all buffers for host
+  // memory.
+  const bool driver_loaded_;
   // Null until a call finds the CUDA driver loaded.
   std::unique_ptr<HostStaging> host_staging_;
 };

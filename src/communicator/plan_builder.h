@@ -39,7 +39,7 @@ class PlanDraft {
   Result<UserPlan> build() const;
 
  private:
-  // A channel under construction, and what has been added to its last step so far.
+  // A channel under construction, and the parts that its last step has so far.
   struct ChannelDraft {
     ChannelBuilder builder{};
     std::optional<ChannelBuilder::StepBuilder> last{};
@@ -52,8 +52,8 @@ class PlanDraft {
   void check_description();
   void fail(std::string what);
   void fail_at(StepPosition position, const std::string& what);
-  // Returns the channel of a step to which more may be added. If the step is closed, records the mistake and returns
-  // null.
+  // Returns the channel of the step, if the step is the last one of the channel and so may still be changed.
+  // Otherwise records the mistake and returns null.
   ChannelDraft* open(StepPosition position);
   bool check_end(StepPosition position, std::uint32_t peer, std::uint32_t lane);
 

@@ -27,7 +27,7 @@ Result<std::shared_ptr<Operation>> prepare_transfer(CommunicatorImpl& communicat
   return communicator.operations().prepare_exchange({.transfers = {*checked}, .own = {}}, options);
 }
 
-// One receive from every peer. They are used only to look for a message, and never take one.
+// One receive from every peer. These receives are used only to look for a message, and never take one.
 Result<std::vector<Transfer>> probes_for(const Membership& membership) {
   if (membership.ranks == 1) return invalid_argument("a communicator of one rank has no peers that could send");
   std::vector<Transfer> probes;

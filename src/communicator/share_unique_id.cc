@@ -9,7 +9,7 @@
 namespace tutti::detail {
 namespace {
 
-struct GrowRequest {  // what each rank contributes to share_unique_id()
+struct GrowRequest {  // the data that each rank contributes to share_unique_id()
   std::int32_t size = 0;
   std::int32_t has_id = 0;
   UniqueId id{};

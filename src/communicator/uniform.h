@@ -1,5 +1,6 @@
-// UniformMode: makes every call end in the same way on all ranks, with success or with an error. It owns the mutex
-// that is held during a call and its confirmation, and no threads. Thread-safe.
+// UniformMode: makes every blocking collective on host memory end in the same way on all ranks, with success or with
+// an error (CommunicatorOptions::uniform). It owns the mutex that is held during a call and its confirmation, and no
+// threads. Thread-safe.
 //
 // After each call the ranks vote on how it went, by a short all-reduce. If the vote fails, the surviving ranks agree
 // by consensus (settle()) how the call has ended, and the communicator takes no more calls. agree() settles the last
@@ -18,7 +19,7 @@
 // Let A be the least position and K the greatest. They follow from the two minima.
 // - A rank at position A, if K = A: the vote was completed by no rank, so the call succeeded if every part of it
 //   did.
-// - A rank at position A, if K = A + 1: the ranks at A + 1 have the outcome of the call.
+// - A rank at position A, if K = A + 1: the ranks at A + 1 have the outcome of the call, and this rank takes it over.
 // - A rank at position A + 1 while others are at A: its call has failed, because the others will not make that call
 //   any more.
 #pragma once
@@ -46,9 +47,10 @@ class UniformMode {
 
   // Runs a call and the vote on it.
   Status run(const CollectiveCall& call, const CallOptions& options);
-  // Settles the last call. Call this before an agree() of the application.
+  // Settles the last call, as the first part of the application's agree().
   Status settle_before_agree(std::chrono::milliseconds timeout);
-  // Call this after that agree(), unless it is going to be called again because it timed out.
+  // Call this at the end of the application's agree(), unless it timed out, because the application then calls
+  // agree() again.
   void end_agree();
 
  private:
@@ -65,7 +67,7 @@ class UniformMode {
   std::int64_t calls_ = 0;             // number of calls that have taken part in the vote
   bool resolved_ = true;               // whether this rank knows how the last call ended
   std::int64_t last_failed_call_ = 0;  // number of the last call that is known to have failed; 0: none
-  // Set when the communicator takes no more calls: the reason.
+  // The reason why the communicator takes no more calls; empty as long as it takes calls.
   std::optional<Error> calls_ended_;
   // All survivors have learned through an agreement that there will be no more calls.
   bool settled_ = false;

@@ -19,11 +19,11 @@ namespace {
 
 constexpr std::size_t kReadBytes = std::size_t{1} << 16;
 
-// Verifies all four combinations of in place (or not) and windows (or not). The last one is the only one that
-// depends on windows_in_place. If `may_choose`, the plan file does not specify windows_in_place, and this function
-// chooses it. True saves a copy, because a rank may then let peers read its in-place input directly; but then the
-// plan must never overwrite data that a peer may still read. If only that cannot be proved, windows_in_place becomes
-// false, and such messages go through slots.
+// Verifies all four combinations of in place (or not) and windows (or not). Only the last combination, in place and
+// with windows, depends on windows_in_place. If `may_choose`, the plan file does not specify windows_in_place, and
+// this function chooses it. True saves a copy, because a rank may then let peers read its in-place input directly;
+// but then the plan must never overwrite data that a peer may still read. If only that cannot be proved,
+// windows_in_place becomes false, and such messages go through slots.
 Result<PlanProof> prove_all(Plan& plan, bool may_choose) {
   PlanProof proof;
   for (const bool in_place : {false, true}) {

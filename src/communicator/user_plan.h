@@ -1,5 +1,6 @@
-// UserPlanData: the implementation of UserPlan, and how the runtime executes one. Internal to src/communicator and
-// its tests. Everything here is immutable or pure, so any thread may use it.
+// UserPlanData: the implementation of UserPlan, and its conversion into a Generator, which the runtime needs to
+// execute it. Internal to src/communicator and its tests. Everything here is immutable or pure, so any thread may use
+// it.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,8 @@ struct UserPlanData {
   // otherwise. Errors: kInvalidPlan, kUnsupported.
   static Result<UserPlan> prove(PlanFile file);
   static const UserPlanData& of(const UserPlan& plan) { return *plan.data_; }
-  // The generator that bind() needs. It shares the plan's content and may outlive `plan`. It needs no second proof.
+  // The generator that bind() needs. It shares the plan's content and may outlive `plan`. The plan is proved already,
+  // so it is not proved again.
   static Generator generator(const UserPlan& plan);
 };
 

@@ -44,7 +44,8 @@ bool WorkImpl::test() {
   for (const Part& part : parts_) {
     const bool ended = done(part) || part.engine->test(*part.operation);
     const bool finished = part.operation->start_condition == nullptr ||
-                          // The call of finished() makes progress, so every part gets one.
+                          // finished() also makes progress, so it is called for every part, even after one that has
+                          // not ended.
                           part.operation->start_condition->finished();
     all &= ended && finished;
   }

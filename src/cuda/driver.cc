@@ -19,7 +19,7 @@ constexpr std::string_view kHostWorks = "host memory works without it";
 
 Error unsupported(std::string message) { return {ErrorCode::kUnsupported, ErrorScope::kCall, -1, std::move(message)}; }
 
-// The remedy for the message; empty if there is only the driver's own text.
+// The remedy that is added to the message of an error; empty if none is known.
 std::string_view advice(CUresult result) {
   switch (result) {
     case CUresult::kOutOfMemory: return "free device or pinned memory, or use fewer or smaller slots";

@@ -24,9 +24,10 @@ class Driver {
   // Calls on host memory work in all of these cases.
   static Result<const Driver*> open();
 
-  // Returns the driver if this process has already loaded its library, otherwise null. Without the library a pointer
-  // cannot be device memory, so this is the first check of every buffer. It takes about 12 ns while the driver is not
-  // loaded, and less than 1 ns afterwards (measured on a virtual machine; calling dlopen() each time took 21,000 ns).
+  // Returns the driver if this process has already loaded its library, also if the program did so. Returns null if it
+  // has not, or if that library cannot be used. Without the library a pointer cannot be device memory, so this is the
+  // first check of every buffer. It takes about 12 ns while the driver is not loaded, and less than 1 ns afterwards
+  // (measured on a virtual machine; calling dlopen() each time took 21,000 ns).
   static const Driver* loaded();
 
   const DriverApi& api() const { return api_; }
@@ -38,8 +39,8 @@ class Driver {
 
   Result<int> device_count() const;
 
-  // Turns a result of the driver into a Status. `call` begins the message: the driver function and its object, for
-  // example "cuMemAlloc of 64 bytes".
+  // Turns a result of the driver into a Status. `call` is the beginning of an error message: the driver function and
+  // its object, for example "cuMemAlloc of 64 bytes".
   Status check(CUresult result, std::string_view call) const {
     if (result == CUresult::kSuccess) [[likely]]
       return {};

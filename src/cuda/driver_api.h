@@ -4,8 +4,8 @@
 // describes the functions.
 //
 // Each function is looked up with the version of CUDA that introduced the prototype below, because a driver supports
-// all old versions of a function. It has about a hundred members, one for each function that Tutti calls, because it is
-// a plain table without methods.
+// all old versions of a function. The struct has about a hundred members, because it is a plain table with one member
+// for each function that Tutti calls.
 #pragma once
 
 #include "cuda/driver_types.h"

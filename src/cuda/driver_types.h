@@ -140,7 +140,7 @@ enum class FunctionAttribute : std::int32_t {
 };
 
 enum class P2pAttribute : std::int32_t {
-  kPerformanceRank = 1,  // lower is faster
+  kPerformanceRank = 1,  // of the link between two devices: lower numbers mean faster links
   kAccessSupported = 2,
   kNativeAtomicSupported = 3,
 };
@@ -157,9 +157,11 @@ inline constexpr unsigned kEventDefault = 0;
 inline constexpr unsigned kEventBlockingSync = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr unsigned kEventInterprocess = 4;  // needs kEventDisableTiming
-inline constexpr unsigned kEventExternal = 1;      // for record and wait in a capture: creates a node, not a dependency
+// in a graph capture, a record or wait becomes a node of the graph instead of a dependency
+inline constexpr unsigned kEventExternal = 1;
 
-inline constexpr unsigned kWaitGreaterEqual = 0;  // cyclic: (value - wanted), as a signed number, is not negative
+// the wait ends when (value - wanted), as a signed number, is not negative
+inline constexpr unsigned kWaitGreaterEqual = 0;
 inline constexpr unsigned kWaitEqual = 1;
 inline constexpr unsigned kWaitAnd = 2;
 inline constexpr unsigned kWaitNor = 3;

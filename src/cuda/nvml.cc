@@ -43,8 +43,8 @@ static_assert(sizeof(NvmlPciInfo) == 68);
 
 }  // namespace
 
-// The functions of the library. Those that has_what_is_needed() does not require are missing in old versions, so they
-// are compared with null before each call.
+// The functions of the library. Those that find_all() looks up with find_optional() may be missing in old versions of
+// NVML, so they are compared with null before each call.
 struct NvmlApi {
   NvmlReturn (*init)() = nullptr;
   NvmlReturn (*shutdown)() = nullptr;

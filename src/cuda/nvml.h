@@ -39,9 +39,10 @@ struct GpuInfo {
   // GPUs by PCI id or UUID.
   std::uint32_t index = 0;
   std::string name;
-  std::string uuid;                 // "GPU-..."
-  std::string pci_id;               // for example "0000:3b:00.0", in lower case, as in sysfs
-  std::optional<bool> mig_enabled;  // nothing if the GPU does not support MIG (multi-instance GPU)
+  std::string uuid;    // "GPU-..."
+  std::string pci_id;  // for example "0000:3b:00.0", in lower case, as in sysfs
+  // nothing if the GPU does not support MIG (multi-instance GPU), or if NVML is too old to report it
+  std::optional<bool> mig_enabled;
   std::vector<NvLink> links;
 };
 
@@ -58,7 +59,8 @@ class Nvml {
 
   Result<std::uint32_t> gpu_count() const;
   Result<GpuInfo> gpu(std::uint32_t index) const;
-  Result<PeerAccess> reach(std::uint32_t from, std::uint32_t to) const;  // two different indices
+  // access of GPU `from` to GPU `to`, which are two different NVML numbers
+  Result<PeerAccess> reach(std::uint32_t from, std::uint32_t to) const;
 
  private:
   explicit Nvml(std::unique_ptr<NvmlApi> api);

@@ -1,5 +1,5 @@
-// classify(): finds out what type of memory a caller's pointer refers to. It is called once for each buffer of each
-// call. May be called from any thread.
+// classify(): finds out the type of memory to which a caller's pointer refers. It is called once for each buffer of
+// each call. May be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ constexpr bool is_of_device(MemoryKind kind) { return kind == MemoryKind::kDevic
 
 struct PointerInfo {
   MemoryKind kind = MemoryKind::kHost;
-  int device = -1;  // the device that owns it; -1 for kHost
+  int device = -1;  // the device that owns the memory; -1 for kHost
   // The context in which it was allocated. Null for kHost, and for mapped virtual memory, which belongs to no context.
   CUcontext context = nullptr;
 
@@ -28,12 +28,13 @@ struct PointerInfo {
 
 Result<PointerInfo> classify(const Driver& driver, const void* pointer);
 
-// The same if the driver may not be loaded: in that case every pointer is host memory, and this is not an error.
+// Like classify(driver, pointer), for code that has no Driver. If this process has not loaded the driver, every
+// pointer is host memory (kHost), and this is not an error.
 Result<PointerInfo> classify(const void* pointer);
 
 // Whether other devices of the process can use the memory by its address as soon as they have access to its context.
-// This is false for mapped virtual memory, managed memory and memory of a pool, because these have their own access
-// rules.
+// The result is false for mapped virtual memory, managed memory and memory of a pool, because these have their own
+// access rules.
 Result<bool> is_plain_device_memory(const Driver& driver, const void* pointer);
 
 // Whether the memory was allocated from a memory pool (cuMemAllocAsync).

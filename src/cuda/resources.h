@@ -19,12 +19,13 @@
 
 namespace tutti::cuda {
 
-// Makes a context the current context of this thread until it is destroyed. Scopes are destroyed in reverse order of
-// their creation, by the same thread.
+// Makes a context the current context of this thread until the ContextScope is destroyed. Scopes are destroyed in
+// reverse order of their creation, by the same thread.
 class [[nodiscard]] ContextScope {
  public:
   static Result<ContextScope> enter(const Driver& driver, CUcontext context);
-  // As enter(), for destructors: returns nothing if the driver refuses, and allocates no memory.
+  // Like enter(), but for use in destructors: returns nothing if the driver returns an error, and allocates no
+  // memory.
   static std::optional<ContextScope> try_enter(const Driver& driver, CUcontext context) noexcept;
   ContextScope(ContextScope&& other) noexcept : driver_(std::exchange(other.driver_, nullptr)) {}
   ContextScope& operator=(ContextScope&&) = delete;

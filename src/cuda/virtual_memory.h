@@ -43,7 +43,7 @@ class PhysicalMemory {
   // Returns the physical memory that this process has mapped at the address, or nothing if the address is memory of
   // another type.
   static Result<std::optional<PhysicalMemory>> behind(const Driver& driver, CUdeviceptr address);
-  // Returns memory that another process has shared. The caller still owns the file.
+  // Returns memory that another process has shared. The caller still owns the file descriptor.
   static Result<PhysicalMemory> import(const Driver& driver, const FileDescriptor& file);
 
   PhysicalMemory(PhysicalMemory&& other) noexcept : driver_(other.driver_), handle_(std::exchange(other.handle_, 0)) {}
@@ -102,8 +102,9 @@ class MappedMemory {
 // 256 bytes, and not initialised.
 class ShareableMemory {
  public:
-  // Allocates memory of the device of the current context. This device, and every device that can access its memory,
-  // can read and write it. bytes > 0.
+  // Allocates memory of the device of the current context. This device can read and write it, and so can every device
+  // that is able to access this device's memory; if the memory is plain, those devices need peer access first. bytes
+  // > 0.
   static Result<ShareableMemory> allocate(const Driver& driver, std::size_t bytes);
 
   ShareableMemory(ShareableMemory&& other) noexcept : driver_(other.driver_), address_(other.release()) {}

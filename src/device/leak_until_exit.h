@@ -1,5 +1,6 @@
-// leak_until_exit(): intentionally leaks an object that a GPU may still use, because freeing its memory could
-// corrupt memory or block. May be called by any thread.
+// leak_until_exit(): keeps an object until the process exits, and never destroys it. For objects whose memory a GPU
+// may still use: freeing that memory could corrupt other data, or block until the GPU is idle. Any thread may call
+// it.
 #pragma once
 
 #include <deque>
@@ -18,7 +19,8 @@ void leak_until_exit(T what) noexcept {
     T value;
   };
   static std::mutex mutex;
-  // Not destroyed at exit, because a GPU may use the values until then.
+  // A pointer, so that the list and its values are not destroyed at exit either, because a GPU may use them until
+  // then.
   static std::deque<T>* kept = nullptr;
   const bool noted = runs_through([&] {
     const std::scoped_lock lock(mutex);

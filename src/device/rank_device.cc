@@ -42,12 +42,14 @@ Result<std::shared_ptr<RankDevice>> RankDevice::find(std::optional<std::int32_t>
     primary.emplace(std::move(*retained));
   } else {
     if (driver == nullptr) return none;
-    // A process that has loaded the driver but not used it yet has no context either.
+    // ctx_get_current() also fails if the process has loaded the driver but not initialized it. Then there is no
+    // current context either.
     if (driver->api().ctx_get_current(&context) != cuda::CUresult::kSuccess || context == nullptr) return none;
     TUTTI_TRY(driver->check(driver->api().ctx_get_device(&number), "finding the device of the current context"));
   }
   std::shared_ptr<RankDevice> device(
-      new RankDevice(*driver, number, context, std::move(primary)));  // private constructor
+      // not make_shared, because the constructor is private
+      new RankDevice(*driver, number, context, std::move(primary)));
   TUTTI_TRY(driver->check(driver->api().device_get_uuid(&device->uuid_, number),
                           fmt::format("cuDeviceGetUuid of device {}", number)));
   return device;

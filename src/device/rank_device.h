@@ -1,6 +1,7 @@
-// RankDevice: the GPU of one rank: its number, its context, and the library's device code in that context. It is
-// made with the rank's first communicator, and all communicators that are split from that one share it. Constant
-// after construction, except for the device code, which is loaded once. May be used by any thread.
+// RankDevice: the GPU of one rank: its number, its CUDA context, and the library's device code in that context. The
+// object is made with the rank's first communicator, and all communicators that are split from that one share it.
+// It is constant after construction, except for the device code, which the first call of code() loads. Any thread
+// may use it.
 #pragma once
 
 #include <array>
@@ -17,9 +18,10 @@ namespace tutti::detail {
 
 class RankDevice {
  public:
-  // `wanted`: the number of a device, CommunicatorOptions::kNoDevice, or nothing, which selects the device of the
-  // current context. Returns null if the rank has no device. Errors: kInvalidArgument (there is no such device),
-  // kUnsupported (a device was named, but there is no driver), those of the driver.
+  // `wanted`: the CUDA number of a device, CommunicatorOptions::kNoDevice, or nothing, which selects the device of
+  // the calling thread's current context. Returns null if the rank has no device: `wanted` is kNoDevice, or it is
+  // nothing and no context is current. Errors: kInvalidArgument (there is no such device), kUnsupported (a device
+  // was named, but there is no driver), those of the driver.
   static Result<std::shared_ptr<RankDevice>> find(std::optional<std::int32_t> wanted);
 
   const cuda::Driver& driver() const { return driver_; }
@@ -27,13 +29,15 @@ class RankDevice {
   cuda::CUcontext context() const { return context_; }
   const cuda::CUuuid& uuid() const { return uuid_; }
 
-  // The evaluator kernels, indexed by protocol, and how many of their blocks can be resident on the device at once.
+  // The evaluator kernels, indexed by device::Protocol, and how many blocks of any one of them can be resident on
+  // the whole device at once (the smallest number of the three kernels).
   struct Code {
     std::array<cuda::CUfunction, 3> evaluate{};
     std::uint32_t blocks_at_once = 0;
   };
-  // Loads the device code if necessary. Errors: kUnsupported (this build has no device code, or none for this
-  // device).
+  // Loads the device code if that has not been done yet. `block_threads`: threads per block, on which
+  // blocks_at_once depends. Errors: kUnsupported (this build has no device code, or none for this device; or no
+  // block fits on the device), those of the driver.
   Result<Code> code(std::uint32_t block_threads);
 
  private:
@@ -45,7 +49,8 @@ class RankDevice {
   const cuda::Driver& driver_;
   const int number_;
   const cuda::CUcontext context_;
-  // Set if the context is the primary one and was retained here; empty if it is the caller's.
+  // Set if find() retained the device's primary context, because a device was named. Empty if the context is the
+  // one that was current on the caller's thread.
   const std::optional<cuda::PrimaryContext> primary_;
   cuda::CUuuid uuid_;
   std::mutex mutex_;

@@ -17,14 +17,14 @@ namespace {
 
 constexpr std::size_t kMostUserElementBytes = 4096;
 
-// Adds a value to an FNV-1a hash.
+// Adds the 8 bytes of a value to an FNV-1a hash, and returns the new hash.
 std::uint32_t mix(std::uint32_t digest, std::uint64_t value) {
   for (int byte = 0; byte < 8; ++byte) digest = (digest ^ static_cast<std::uint8_t>(value >> 8 * byte)) * 16777619u;
   return digest;
 }
 
-// A digest of the arguments that have no field of their own in the tag. 0 means that there are none, so a digest is
-// never 0.
+// A digest of the arguments that have no field of their own in the tag: the lengths of the blocks, if the call has
+// a table of them, and the caller's own reduction. Returns 0 if the call has neither, and never 0 otherwise.
 std::uint32_t digest_of(const std::vector<std::uint64_t>& counts, const UserReduction& user) {
   if (counts.empty() && user.combine == nullptr) return 0;
   std::uint32_t digest = 2166136261u;
@@ -50,8 +50,9 @@ Status check_reduction(const CollectiveCall& call, const UserReduction& user) {
   return {};
 }
 
-// The functions with always_inline take a few nanoseconds each, and every call passes them. The shortest calls take
-// less than a microsecond, and the compiler would not inline these functions because of their messages.
+// Some functions of this file have always_inline. Every call runs them, and the shortest calls take less than a
+// microsecond, so a few nanoseconds for each function call count. The compiler would not inline them by itself,
+// because the code for their error messages makes them long.
 [[gnu::always_inline]] inline Status check_enums(const CollectiveCall& call, const CallOptions& options,
                                                  const Caller& caller) {
   if (!has_plan(call.kind)) {
@@ -71,7 +72,7 @@ Status check_reduction(const CollectiveCall& call, const UserReduction& user) {
   return check_reduction(call, options.reduction);
 }
 
-// Checks one table of counts. `name` is its name in messages.
+// Checks a caller's table of counts and displacements, in elements, and copies it. `name` is its name in messages.
 Result<Lengths> check_counts(const BlockCounts& given, const char* name, std::size_t element_bytes,
                              const Caller& caller) {
   if (given.counts.size() != caller.ranks) {
@@ -110,7 +111,8 @@ std::uint64_t count_of(const Lengths& lengths, std::uint32_t block) {
   return lengths.counts.empty() ? lengths.count : lengths.counts[block];
 }
 
-// Number of elements from a buffer's start to the end of its last block.
+// Number of elements from a buffer's start to the end of the block that ends last; empty blocks do not count.
+// `blocks`: the blocks of a call that are in the buffer.
 [[gnu::always_inline]] inline std::uint64_t extent_of(const Lengths& lengths, const Blocks& blocks) {
   if (blocks.count == 0) return 0;
   if (blocks.count == 1) return count_of(lengths, lengths.counts.empty() ? 0 : blocks.first);
@@ -125,8 +127,8 @@ std::uint64_t count_of(const Lengths& lengths, std::uint32_t block) {
   return end;
 }
 
-// Checks that displaced blocks of an output do not overlap. If they did, the result would depend on the order of
-// arrival.
+// Checks that blocks with displacements do not overlap in an output. If they did, the result would depend on the
+// order of arrival.
 Status check_apart(const Lengths& lengths) {
   std::vector<std::uint32_t> order;  // blocks that are not empty
   for (std::uint32_t i = 0; i < lengths.displacements.size(); ++i) {
@@ -171,7 +173,7 @@ bool buffers_overlap(const CheckedCall& checked) {
 }
 
 // Checks that buffers that overlap do so in the in-place form that the collective type defines. `many_in`,
-// `many_out`: whether the buffer has a block for each rank.
+// `many_out`: whether the input and the output have a block for each rank, instead of one block.
 Status check_in_place(const CheckedCall& checked, bool many_in, bool many_out, const Caller& caller) {
   const auto in = reinterpret_cast<std::uintptr_t>(checked.call.input);
   const auto out = reinterpret_cast<std::uintptr_t>(checked.call.output);
@@ -187,8 +189,8 @@ Status check_in_place(const CheckedCall& checked, bool many_in, bool many_out, c
                           : "output is the block of this rank in input"));
 }
 
-// Shifts the buffer of a communicator with one rank to its only block, because plans expect that block at the
-// buffer's start.
+// For a communicator with one rank: if the caller passed a displacement, moves the address of the buffer to its
+// only block, because plans expect that block at the buffer's start.
 void begin_at_block(Call& call, CollectiveKind kind, std::size_t element_bytes) {
   if (call.lengths.displacements.empty()) return;
   const std::uint64_t start = call.lengths.counts[0] > 0 ? call.lengths.displacements[0] * element_bytes : 0;
@@ -300,11 +302,12 @@ Result<Transfer> check_transfer(Direction direction, const void* data, std::size
 
 namespace {
 
-// One side of an exchange: no block, one block for one peer, or one block for each rank.
+// The blocks that this rank sends, or those that it receives, in an exchange: no block, one block for one peer, or
+// one block for each rank.
 struct Side {
   const std::byte* data = nullptr;
-  Lengths lengths;                    // with counts: one block for each rank
-  std::optional<std::uint32_t> peer;  // without counts: the only peer
+  Lengths lengths;                    // if `counts` is set: one block for each rank
+  std::optional<std::uint32_t> peer;  // if `counts` is empty: the only peer; nothing: there is no block
 
   bool with(std::uint32_t rank) const { return lengths.counts.empty() ? peer == rank : true; }
   std::uint64_t count(std::uint32_t rank) const { return count_of(lengths, rank); }
@@ -319,7 +322,7 @@ Result<Side> side_of(const CollectiveCall& call, bool sends, const Caller& calle
   side.data = sends ? static_cast<const std::byte*>(call.input) : static_cast<const std::byte*>(call.output);
   const bool all = !has_root(call.kind);
   const bool root_has_blocks = (row_of(call.kind).root == RootHas::kTheInput) == sends;
-  if (!all && !root_has_blocks) {  // every rank has one block for the root, or gets one from it
+  if (!all && !root_has_blocks) {  // this rank sends one block to the root, or receives one from it
     side.peer = root;
     side.lengths.count = call.count;
     return side;
@@ -338,8 +341,8 @@ Buffer buffer_of(const Side& side, const char* name, std::size_t element_bytes, 
   return {.name = name, .data = side.data, .bytes = extent_of(side.lengths, blocks) * element_bytes};
 }
 
-// Checks that no block that is read overlaps with a block that is written. The exception is this rank's own block
-// if it is already in its final place. Memory between the blocks does not count.
+// Checks that no block that is read overlaps with a block that is written. The exception is this rank's block for
+// itself, if it is already in its final place. Memory between the blocks may overlap.
 Status check_exchange_overlap(const CheckedExchange& exchange) {
   struct Span {
     const std::byte* begin;
@@ -359,7 +362,8 @@ Status check_exchange_overlap(const CheckedExchange& exchange) {
     add(own.to, own.bytes, true);
   }
   std::sort(spans.begin(), spans.end(), [](const Span& one, const Span& other) { return one.begin < other.begin; });
-  // End of the memory that is read so far, and of the memory that is written.
+  // Of the blocks so far, in the order of their addresses: [0] the end of those that are read, [1] the end of those
+  // that are written.
   std::array<const std::byte*, 2> furthest{};
   for (const Span& span : spans) {
     if (span.begin < furthest[span.written ? 0 : 1]) {

@@ -1,5 +1,5 @@
-// Checks one rank's arguments of a collective call and converts them to the form that the executor runs. Pure
-// functions.
+// Checks one rank's arguments of a collective, a send or a receive, and converts them to the form that the executor
+// runs. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace tutti::detail {
 
-inline constexpr std::size_t kMaxBytes = std::size_t{1} << 56;  // more than the address space of a process
+inline constexpr std::size_t kMaxBytes = std::size_t{1} << 56;  // in one buffer; no process has more address space
 
 Error invalid_argument(std::string message);
 
@@ -23,12 +23,12 @@ struct Caller {
   std::uint32_t ranks = 1;
 };
 
-// A checked call. The sequence number, algorithm and slot size in its tag are not set yet, and windows have not
-// been looked up.
+// A checked call. In its tag, the sequence number, the algorithm and the tile size are still 0, and the windows of
+// its buffers have not been looked up.
 struct CheckedCall {
-  Collective collective;  // without `nodes`
+  Collective collective;  // its member `nodes` is not set
   Call call;
-  std::size_t input_bytes = 0;  // size of the whole buffer, from its start
+  std::size_t input_bytes = 0;  // size of the whole buffer, from its start to the end of its last block
   std::size_t output_bytes = 0;
 };
 // Checks a call and fills in `checked`, which must be a new object. It is an output parameter, because moving the
@@ -36,23 +36,25 @@ struct CheckedCall {
 // kInvalidArgument. Not for calls for which is_exchange() is true.
 Status check_call(CheckedCall& checked, const CollectiveCall& call, const CallOptions& options, const Caller& caller);
 
-// The element type and the operation, which must be equal on all ranks. A barrier ignores these fields, so fixed
-// values are returned for it.
+// The element type and the operation of the tag, which must be equal on all ranks. If the collective ignores the
+// field of `call` (a barrier both, a collective that reduces nothing the operation), a fixed value is returned,
+// because ranks may have set the field differently.
 DataType type_of(const CollectiveCall& call);
 ReduceOp op_of(const CollectiveCall& call);
 
-// True for all_to_all_v, gather_v and scatter_v.
+// True for all_to_all_v, gather_v and scatter_v, which run as sends and receives instead of a plan.
 bool is_exchange(const CollectiveCall& call);
 
-// One rank's sends and receives of such a call, without connections and sequence numbers. `transfers` contains only
-// those with other ranks. A block from a rank to itself is in `own`.
+// One rank's sends and receives of a call for which is_exchange() is true, without connections and sequence
+// numbers. `transfers` contains only those with other ranks. The block from the rank to itself is in `own`.
 struct CheckedExchange {
   std::vector<Transfer> transfers;
   std::vector<OwnCopy> own;
 };
 Result<CheckedExchange> check_exchange(const CollectiveCall& call, const CallOptions& options, const Caller& caller);
 
-// Checks one send or receive. `peer` may be this rank. Errors: kInvalidArgument.
+// Checks one send or receive of `count` elements. `peer` may be this rank. The result has no connection and no
+// sequence number yet. Errors: kInvalidArgument.
 Result<Transfer> check_transfer(Direction direction, const void* data, std::size_t count, DataType type,
                                 std::int32_t peer, const Caller& caller);
 

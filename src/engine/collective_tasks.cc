@@ -35,7 +35,9 @@ std::optional<Error> CollectiveTasks::start(const Operation& operation) {
   if (operation.direct) select_single_copy();
   running_->start(operation.call);
   context_.transport.enter_call(tag, running_->offered(operation.call));
-  // Peers whose short calls need no data from this rank check the marks and not the boards. See ShortCalls.
+  // In a collective with a root, a peer may run the call past its queue (ShortCalls) and need no data from this
+  // rank. That peer compares the arguments by the mailbox marks, not by the status boards, so this rank publishes
+  // its tag there, too.
   const bool marked = operation.direct || marks_ == nullptr;
   if (!marked && !needs_all_ranks(operation.plan->shape.collective.kind)) marks_->show_tag(tag);
   if (std::exchange(last_failed_, false)) context_.connections.drop_stale(tag);
@@ -47,7 +49,8 @@ std::optional<Error> CollectiveTasks::find_disagreement(const Operation& operati
   const FailureAnalyzer analyzer = context_.analyzer();
   auto diagnosis = analyzer.mismatch(operation.call);
   const auto other = diagnosis || marks_ == nullptr ? std::nullopt : marks_->disagreement();
-  // The tag is empty because the peer's board no longer has it.
+  // mismatch() has found no difference, so the board of the other rank no longer has that rank's tag. An empty tag
+  // states that.
   if (other) diagnosis = analyzer.bad_message(operation.call, {.peer = *other, .tag = {}});
   if (!diagnosis) return std::nullopt;
   context_.transport.leave_call(operation.call.tag, diagnosis->failure);

@@ -1,6 +1,7 @@
-// CollectiveTasks: the tasks that run the collectives of one communicator, one collective at a time: by mailboxes, by
-// single copy, or by messages (collective_task.h). It starts the task of a collective, and records how the last
-// collectives ended. It has no threads or locks. Only the engine's driver uses it, except for last_good().
+// CollectiveTasks: the three tasks that run the collectives of one communicator, one collective at a time:
+// InlineCollective (mailboxes), SingleCopyCollective, and PlanExecution (messages); see collective_task.h. The
+// class starts the task of a collective, and records how the last collectives ended. It has no threads or locks.
+// Only the engine's driver uses it, except for last_good().
 #pragma once
 
 #include <atomic>
@@ -21,17 +22,20 @@ class CollectiveTasks {
   // `context` must outlive this object.
   explicit CollectiveTasks(const EngineContext& context);
 
-  // Starts the collective of an operation, and opens its connections if they are not open. If this fails, the peers
-  // are notified. Errors: those of opening connections.
+  // Starts the collective of an operation, and opens its connections if they are not open. If that fails, notifies
+  // the peers, and returns the error of the transport. Returns nothing if the collective has started.
   std::optional<Error> start(const Operation& operation);
-  // The task that was started last; null if there was none.
+  // The task that was started last, which may be done; null if none was started.
   CollectiveTask* running() const { return running_; }
 
   // True if the transport has mailboxes, which short calls need.
   bool has_mailboxes() const { return marks_ != nullptr; }
-  // True if a single copy of this plan can start without further preparation.
+  // True if select_single_copy() can be used for this plan without start(): the plan is the one that ran last with
+  // connections or by single copy, and no messages of a failed collective remain to be dropped.
   bool may_start_single_copy(const BoundPlan& plan) const { return execution_plan_ == &plan && !last_failed_; }
-  // Make that task the running one. Then start it with its own functions, which are not virtual and thus faster.
+  // Each of these two functions makes one task the running one and returns it, not started yet. The caller then
+  // calls the functions of that class directly, which is faster than virtual calls. Requires mailboxes, and for
+  // select_single_copy() also may_start_single_copy().
   InlineCollective& select_inline() {
     running_ = inline_.get();
     return *inline_;
@@ -41,37 +45,42 @@ class CollectiveTasks {
     running_ = single_copy_.get();
     return *single_copy_;
   }
-  // True if a peer's mailbox shows a call with other arguments than the running one. Requires mailboxes.
+  // True if a peer's mailbox shows that the peer has entered the running call with other arguments. Requires
+  // mailboxes.
   bool mailboxes_disagree() const { return marks_->disagreement().has_value(); }
 
-  // Call it when the messages of a collective are done. Returns an error if the ranks disagree about the call, and
-  // then notifies the peers. In a collective with a root, some ranks only send (for example the root of a broadcast),
-  // so no message may show them a disagreement. Therefore each rank checks the arguments that the others have
-  // published before it reports success.
+  // Call it when the running task is done. Returns an error if ranks passed different arguments, and then notifies
+  // the peers. Returns nothing if they agree, and without a check if every rank needs data from every other rank,
+  // because the data carries the arguments. In a collective with a root, some ranks only send (for example the root
+  // of a broadcast), so no message may show them a disagreement. Therefore each rank checks the arguments that the
+  // others have published before it reports success.
   std::optional<Error> find_disagreement(const Operation& operation);
-  // Records that a collective has completed, and publishes that on this rank's status board. `needed_all_ranks`: every
-  // rank needs data from every other rank, at least an empty message, so all ranks have entered the call.
+  // Records that a collective has completed, and publishes that on this rank's status board. `needed_all_ranks`: in
+  // this collective every rank needs data from every other rank, at least an empty message. Because this rank has
+  // completed it, all ranks have entered it.
   void conclude(const CallTag& tag, bool needed_all_ranks) {
     if (marks_ != nullptr && needed_all_ranks) marks_->note_all_entered(tag.sequence);
     context_.transport.leave_call(tag, std::nullopt);
     last_good_.store(tag.sequence, std::memory_order_release);
   }
-  // Records that a collective has failed.
+  // Records that a collective has failed, whether or not it had started. The next start() with connections then
+  // drops the messages that it left behind.
   void note_failure(const Operation& operation);
   // Sequence number of the last collective that completed on this rank, or 0 if there is none. Any thread may call it.
   std::uint64_t last_good() const { return last_good_.load(std::memory_order_acquire); }
 
  private:
   const EngineContext& context_;
-  // Set if the transport has mailboxes.
+  // These three are set if the transport has mailboxes, otherwise null.
   std::unique_ptr<MailboxBoard> marks_;
   std::unique_ptr<InlineCollective> inline_;
   std::unique_ptr<SingleCopyCollective> single_copy_;
-  // For the plan that was used last.
+  // The execution of the plan that ran last with connections or by single copy, and that plan. Both are null before
+  // the first.
   std::unique_ptr<PlanExecution> plan_execution_;
   const BoundPlan* execution_plan_ = nullptr;
-  CollectiveTask* running_ = nullptr;  // one of the three tasks above
-  bool last_failed_ = false;           // the previous collective failed
+  CollectiveTask* running_ = nullptr;  // one of the three tasks above; null before the first start
+  bool last_failed_ = false;           // a collective has failed, and its messages have not been dropped yet
   std::atomic<std::uint64_t> last_good_{0};
 };
 

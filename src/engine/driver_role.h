@@ -1,8 +1,8 @@
-// DriverRole: determines which thread drives an engine, that is, which thread makes progress with its operations. Only
-// one thread at a time has the role. A thread that waits for an operation asks for it; if no thread waits, the progress
-// thread takes it.
+// DriverRole: determines which thread drives an engine, that is, which thread makes progress with its operations.
+// Only one thread at a time has the role. A thread that waits for an operation asks for the role. If no thread
+// waits, the progress thread takes the role while operations run in the background.
 //
-// It has a condition variable but no lock. Hold the engine's mutex for all functions except wanted().
+// The class has a condition variable but no mutex. Hold the engine's mutex for all functions except wanted().
 #pragma once
 
 #include <atomic>
@@ -17,11 +17,12 @@ namespace tutti {
 
 class DriverRole {
  public:
-  // `transport` must outlive this object. A ring of its doorbell wakes a driver that sleeps.
+  // `transport` must outlive this object. This class rings the transport's doorbell to wake a driver that sleeps.
   explicit DriverRole(Transport& transport) : transport_(transport) {}
 
   bool taken() const { return taken_; }
-  // True if the driver runs a short call or a check for a message, which is in no queue.
+  // True if the driver runs something that is not in the queue: a short call (ShortCalls), or a check for a message
+  // or for a live receiver (ImmediateProbe).
   bool unqueued() const { return unqueued_; }
   void take() { taken_ = true; }
   void take_unqueued() { taken_ = unqueued_ = true; }
@@ -29,9 +30,9 @@ class DriverRole {
     taken_ = unqueued_ = false;
     changed_.notify_all();
   }
-  // After a short call: like release(), but wakes the other threads only if one of them may want to drive, because
-  // waking takes time. The progress thread may want it: it may have seen a new operation but not driven it, because
-  // this thread was the driver.
+  // Like release(), for use after a short call. Wakes the other threads only if one of them may want to drive,
+  // because waking takes time. That thread can be the progress thread: during the short call it may have seen a new
+  // operation that it could not drive, because this thread had the role.
   void release_after_short_call() {
     taken_ = unqueued_ = false;
     if (wanted() || background_wanted_) changed_.notify_all();
@@ -39,9 +40,10 @@ class DriverRole {
 
   // True if a thread waits for the role. Any thread may call it, without the mutex.
   bool wanted() const { return waiting_.load() > 0; }
-  // Asks the driver to give up the role soon, and waits until `enough` returns true. `enough` may be true while
-  // another thread still drives. A thread that then does not drive must call notify_all(), because others may not have
-  // driven while this thread wanted to.
+  // Asks the driver to give up the role soon, and waits until `enough` returns true. `enough` can become true while
+  // another thread still drives, for example because that thread completed the awaited operation. If the calling
+  // thread does not take the role afterwards, it must call notify_all(), because the progress thread leaves the
+  // role free while another thread wants it.
   template <class Condition>
   void wait_for_role(std::unique_lock<std::mutex>& lock, Condition enough) {
     waiting_.fetch_add(1);
@@ -49,19 +51,20 @@ class DriverRole {
     changed_.wait(lock, enough);
     waiting_.fetch_sub(1);
   }
-  // The same, until no thread drives, but not longer than `limit`.
+  // Asks the driver to give up the role, and waits until no thread drives, but at most for `limit`. Check taken()
+  // afterwards. If the calling thread does not take the role, it must call notify_all().
   void wait_for_role(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds limit) {
     waiting_.fetch_add(1);
     wake_driver();
     changed_.wait_for(lock, limit, [this] { return !taken_; });
     waiting_.fetch_sub(1);
   }
-  // Waits until the driver runs nothing that is in no queue.
+  // Waits until unqueued() is false, that is, until a short call or a check that runs past the queue has ended.
   void wait_for_end_of_unqueued(std::unique_lock<std::mutex>& lock) {
     waiting_.fetch_add(1);
     changed_.wait(lock, [this] { return !unqueued_; });
     waiting_.fetch_sub(1);
-    changed_.notify_all();  // wakes threads that did not drive because this thread wanted to
+    changed_.notify_all();  // wakes threads that left the role to this thread
   }
   // Waits until no thread drives or wants to drive.
   void wait_until_unused(std::unique_lock<std::mutex>& lock) {
@@ -69,11 +72,13 @@ class DriverRole {
   }
   // Waits for the next notify_all(). It may return earlier, so check the condition again.
   void wait_for_change(std::unique_lock<std::mutex>& lock) { changed_.wait(lock); }
-  // Call it when an operation is done, when the progress thread has new work, or when the engine ends.
+  // Wakes all threads that wait in a function of this class. Call it when an operation is done, when the progress
+  // thread has new work, or when the engine ends.
   void notify_all() { changed_.notify_all(); }
-  void wake_driver() { transport_.doorbell().ring(); }  // because it may be asleep
+  void wake_driver() { transport_.doorbell().ring(); }  // wakes the driver if it sleeps
 
-  // True if an operation was submitted for which no thread may wait, so that the progress thread must drive.
+  // True if operations were submitted with Progress::kInBackground and the engine has not been idle since. The
+  // progress thread must then drive whenever no other thread does.
   bool background_wanted() const { return background_wanted_; }
   void set_background_wanted(bool wanted) { background_wanted_ = wanted; }
 

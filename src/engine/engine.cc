@@ -48,7 +48,7 @@ Status Engine::submit(const std::shared_ptr<Operation>& operation, Progress prog
   }
   if (progress == Progress::kInBackground) TUTTI_TRY(progress_thread_.start());
   state_.queue.add(operation);
-  if (state_.role.taken()) state_.role.wake_driver();  // there is new work
+  if (state_.role.taken()) state_.role.wake_driver();  // the driver may sleep, and must list the operations anew
   if (progress == Progress::kInBackground) progress_thread_.request();
   return {};
 }
@@ -74,7 +74,7 @@ void Engine::fail(const Error& error) noexcept {
   if (state_.failure.broken()) return;
   state_.failure.set_broken(error);
   state_.failure.announce_abort();
-  state_.queue.note_change();  // makes the driver check broken() again
+  state_.queue.note_change();  // makes the driver end its run, so that the next run sees the error
 }
 
 void Engine::end_all() noexcept {
@@ -86,12 +86,12 @@ void Engine::end_all() noexcept {
       loop_.run(lock, ProgressLoop::Until::kDone);
     }
   }
-  state_.role.notify_all();  // wakes threads that did not drive because this thread wanted to
+  state_.role.notify_all();  // wakes threads that left the role to this thread
 }
 
 Status Engine::finalize() {
   while (true) {
-    std::shared_ptr<Operation> last;  // shared with the queue
+    std::shared_ptr<Operation> last;  // a reference, so that the operation stays alive during wait()
     {
       std::unique_lock lock(state_.mutex);
       if (state_.role.unqueued()) {
@@ -102,7 +102,8 @@ Status Engine::finalize() {
         if (state_.failure.broken()) return *state_.failure.broken();
         state_.failure.set_broken({ErrorCode::kInvalidArgument, ErrorScope::kCommunicator, -1,
                                    "finalize() was called on this communicator: it takes no more calls"});
-        context_.transport.announce_leave();  // there is no driver, because no work is in progress
+        // only a driver may call it; without work there is none, and the lock keeps others out
+        context_.transport.announce_leave();
         return {};
       }
       last = state_.queue.last();

@@ -1,6 +1,7 @@
-// EngineHandle: access to an engine for objects that may exist longer than the engine. These are streams that submit a
-// call when they reach it, and threads that detect the loss of a device. It has a lock, which comes before the engine's
-// mutex. Any thread may use it, even one that must not call the CUDA driver.
+// EngineHandle: access to an engine for objects that may exist longer than the engine. Such objects are callbacks
+// of streams, which submit a call when the stream reaches it, and threads that detect the loss of a device. The
+// handle has a mutex, which is locked before the engine's mutex. Any thread may use the handle, even one that must
+// not call the CUDA driver, because the functions of the handle do not call it.
 #pragma once
 
 #include <memory>
@@ -16,14 +17,14 @@ class Engine;
 class EngineHandle {
  public:
   explicit EngineHandle(Engine& engine) : engine_(&engine) {}
-  // Same as Engine::submit() with Progress::kInBackground. kAborted: the engine has been destroyed.
+  // Same as Engine::submit() with Progress::kInBackground. Returns kAborted if the engine has been destroyed.
   Status submit(const std::shared_ptr<Operation>& operation);
   void fail(const Error& error);  // same as Engine::fail(); no effect if the engine has been destroyed
   void close();
 
  private:
-  std::mutex mutex_;  // held during calls of the engine, which are short
-  Engine* engine_;    // null if closed
+  std::mutex mutex_;  // held while the engine is called, so that the engine is not destroyed meanwhile
+  Engine* engine_;    // null after close(), which the engine's destructor calls
 };
 
 }  // namespace tutti

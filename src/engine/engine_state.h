@@ -1,6 +1,6 @@
-// EngineContext and EngineState: the values and the state that the classes of an engine share. EngineContext is
-// constant. EngineState is the state that several threads use, with the engine's mutex. All other state of an engine
-// belongs to the driver, the one thread that has the DriverRole.
+// EngineContext and EngineState: values and state that the classes of one engine share. EngineContext is constant.
+// EngineState is the state that several threads use, guarded by the engine's mutex. All other state of an engine is
+// used only by the driver, the one thread that has the DriverRole.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@
 
 namespace tutti {
 
-// Determines whether the communicator's calls may be divided into segments.
+// Whether long calls of the communicator may be divided into segments (segments.h). kNone: never. kLongCalls: yes,
+// because some rank has a GPU, but the host carries out calls on device memory.
 enum class Segmentation : std::uint8_t { kNone, kLongCalls };
 
 struct EngineContext {
@@ -24,7 +25,7 @@ struct EngineContext {
   Environment& environment;
   Transport& transport;      // the environment's transport
   Recorder* const recorder;  // the environment's recorder; null if nothing is recorded
-  Connections& connections;  // only the driver uses it
+  Connections& connections;  // only the driver opens connections
   Segmentation segmentation = Segmentation::kNone;
 
   FailureAnalyzer analyzer() const { return {rank, ranks, transport}; }
@@ -34,13 +35,13 @@ struct EngineState {
   explicit EngineState(const EngineContext& context)
       : queue(context.ranks), role(context.transport), failure(context.transport, context.recorder) {}
 
-  // True if no operation is in progress. Hold the mutex.
+  // True if no operation is queued and no short call or probe runs past the queue. Hold the mutex.
   bool idle() const { return queue.empty() && !role.unqueued(); }
 
-  // Guards the members below, except for the functions that state that they need no lock. Other threads need it only
-  // for a moment, and the driver does not hold it while it polls, except for the first polls of a short call. Lock
-  // order: the communicator's submission mutex and the lock of EngineHandle come before it, and the locks inside the
-  // transport come after it.
+  // Guards the members below, except for those of their functions that state that they need no lock. Every thread
+  // holds this mutex only for a moment. The driver does not hold it while it polls, except for the first polls of a
+  // short call. Lock order: the communicator's submission mutex and the lock of EngineHandle are locked before this
+  // mutex, and the locks inside the transport after it.
   std::mutex mutex;
   OperationQueue queue;
   DriverRole role;

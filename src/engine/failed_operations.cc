@@ -6,11 +6,11 @@
 namespace tutti {
 namespace {
 
-// Maximum wait for all ranks' arguments before a mismatch is reported.
+// Maximum time to wait until all ranks have published their arguments, before a mismatch is reported.
 constexpr std::int64_t kAllEnterNs = 200'000'000;
-// Usual time until an action of a peer is visible on its board.
+// Time after which an action of a peer is normally visible to this rank on the peer's status board.
 constexpr std::int64_t kBoardDelayNs = 100'000'000;
-// Maximum wait for peers that may still write to the output of a failed call.
+// Maximum time to wait for peers that may still use the memory of a failed operation.
 constexpr std::int64_t kReclaimTimeoutNs = 1'000'000'000;
 
 }  // namespace
@@ -41,7 +41,7 @@ Error FailedOperations::give_up(const Operation& operation, Diagnosis diagnosis)
   return std::move(diagnosis.error);
 }
 
-// Waits until `wanted` returns true for every peer, or until the time is over.
+// Waits until `wanted` has returned true for every peer, or until the time `latest_ns` of the environment's clock.
 void FailedOperations::wait_for_peers(std::int64_t latest_ns, const Condition& wanted) const {
   Idle idle;
   for (std::uint32_t peer = 0; peer < context_.ranks; ++peer) {
@@ -64,8 +64,9 @@ void FailedOperations::abandon(Operation& operation, ErrorScope scope,
   if (operation.started && tasks_.running() != nullptr) reclaim_memory(operation, scope, active);
 }
 
-// Peers that are inside of the operation may have the address of this rank's memory, and may use it until they notice
-// the failure or have agreed not to use it.
+// Waits until no peer uses the memory of a failed operation, at most kReclaimTimeoutNs. Peers that are inside the
+// operation may have the address of this rank's memory. They may use it until they notice the failure, or until
+// they confirm the request of revoke_output() that they stop.
 void FailedOperations::reclaim_memory(Operation& operation, ErrorScope scope,
                                       std::span<const std::shared_ptr<Operation>> active) {
   const bool collective = operation.plan != nullptr;
@@ -77,17 +78,19 @@ void FailedOperations::reclaim_memory(Operation& operation, ErrorScope scope,
   const auto revoked = [&](std::uint32_t peer) {
     return collective ? task->revoke_output(peer) : operation.exchange->revoke_output(peer);
   };
-  // Request it from all peers at once.
+  // Ask all peers at once to stop; the waiting loop below then collects the answers.
   for (std::uint32_t peer = 0; shown && peer < context_.ranks; ++peer) static_cast<void>(revoked(peer));
-  if (scope >= ErrorScope::kConnection) {  // all operations in progress end, and wait together
+  // All operations in progress end, one after another. They share one time limit, which began with the first.
+  if (scope >= ErrorScope::kConnection) {
     if (broken_since_ns_ == 0) {
       revoke_all(active);
       broken_since_ns_ = begin_ns;
     }
     begin_ns = broken_since_ns_;
   }
-  // A peer that aborts or leaves may still access this rank's memory for a moment, and its status arrives kBoardDelayNs
-  // later.
+  // True if `peer` no longer uses this rank's memory. A peer that aborts or leaves may still access the memory for
+  // a moment, and this rank may see its status only kBoardDelayNs later, so a peer that has not confirmed counts as
+  // outside only after that time.
   const auto lets_go = [&](std::uint32_t peer, const PeerStatus& status) {
     if (status.life == PeerLife::kLost || status.life == PeerLife::kUnreachable) return true;
     const bool outside = collective && (status.left >= sequence || status.entered < sequence);
@@ -96,13 +99,13 @@ void FailedOperations::reclaim_memory(Operation& operation, ErrorScope scope,
     return back || ((outside || status.life != PeerLife::kLive) &&
                     context_.environment.clock->now_ns() - begin_ns > kBoardDelayNs);
   };
-  // std::ref, so that no memory is allocated.
+  // std::ref, because a std::function with a copy of this lambda would allocate memory.
   if (shown || mapped) wait_for_peers(begin_ns + kReclaimTimeoutNs, std::ref(lets_go));
   if (!collective) return operation.exchange->give_up();
   if (shown) task->withdraw_output(true);
 }
 
-// Asks the peers of all exchanges to stop writing to this rank's memory.
+// Asks the peers of all `active` exchanges to stop writing to this rank's memory. Does not wait for their answers.
 void FailedOperations::revoke_all(std::span<const std::shared_ptr<Operation>> active) const {
   for (const std::shared_ptr<Operation>& operation : active) {
     for (std::uint32_t peer = 0; operation->exchange != nullptr && peer < context_.ranks; ++peer) {

@@ -1,6 +1,6 @@
-// FailedOperations: the end of operations that failed. It notifies the peers, and waits until they no longer use the
-// memory of the operation, so that the caller gets its memory back. It has no threads or locks. Only the engine's
-// driver uses it.
+// FailedOperations: ends operations that failed. It notifies the peers, and waits until they no longer use the
+// memory of the operation, so that the caller may use or free that memory again. The class has no threads or locks.
+// Only the engine's driver uses it.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +21,17 @@ class FailedOperations {
   FailedOperations(const EngineContext& context, const FailureState& failure, CollectiveTasks& tasks)
       : context_(context), failure_(failure), tasks_(tasks) {}
 
-  // Returns an error if abort() was called on this rank, and then notifies the peers.
+  // If abort() was called on this rank, returns the kAborted error with which the operation must end, and notifies
+  // the peers if it is a collective. Otherwise returns nothing.
   std::optional<Error> find_own_abort(const Operation& operation) const;
-  // The error of an operation after abort() was called on this rank.
+  // Makes the error with which operations end after abort() was called on this rank.
   static Error aborted_error(const Call& call);
-  // Notifies the peers that a collective has failed, and returns the error. For a mismatch, it first waits for a
-  // limited time until all ranks have published their arguments. Then the culprit can be determined best, and all
-  // ranks report the same one.
+  // Notifies the peers that a collective has failed, and returns the error. For a mismatch, it first waits until
+  // all ranks have published their arguments, but at most 200 ms. The arguments of all ranks are needed to find the
+  // rank that differs from the majority, and then all ranks report the same culprit.
   Error give_up(const Operation& operation, Diagnosis diagnosis) const;
-  // Waits until the memory of a failed operation belongs to the caller again. `scope`: that of the error. `active`:
-  // the operations in progress, which have failed as well if the scope is a connection or more.
+  // Waits, at most 1 s, until no peer uses the memory of a failed operation any more. `scope`: the scope of the
+  // error. `active`: the operations in progress, which all fail as well if the scope is kConnection or wider.
   void abandon(Operation& operation, ErrorScope scope, std::span<const std::shared_ptr<Operation>> active);
 
  private:
@@ -42,7 +43,7 @@ class FailedOperations {
   const EngineContext& context_;
   const FailureState& failure_;
   CollectiveTasks& tasks_;
-  // When the first operation ended that broke the communicator; 0 if none has.
+  // When the first operation with an error of scope kConnection or wider was ended; 0 before.
   std::int64_t broken_since_ns_ = 0;
 };
 

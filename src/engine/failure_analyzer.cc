@@ -22,12 +22,13 @@ Diagnosis diagnosis(ErrorCode code, ErrorScope scope, std::int32_t culprit, std:
           .failure = {.code = code, .culprit = culprit, .argument = argument}};
 }
 
-// The end of a message that begins with "rank 3".
+// Follows a text that ends with the number of a rank, for example "...: rank 3".
 constexpr std::string_view kBadMemory =
     "'s input or output is not memory as long as the call says, or may not be written; give buffers that are, or set "
     "TUTTI_ATTACH=off for memory that the system lets nobody else use (a device's)";
 
-// For example "all_reduce #42 (...): the checksum of message 17 ...". Only the call has failed.
+// The error for a message with a wrong checksum: "all_reduce #42 (...): the checksum of message 17 ...". Its scope
+// is the call.
 Diagnosis damaged(const std::string& what, const BadMessage& message) {
   return diagnosis(
       ErrorCode::kDamaged, ErrorScope::kCall, static_cast<std::int32_t>(message.peer),
@@ -36,14 +37,16 @@ Diagnosis damaged(const std::string& what, const BadMessage& message) {
                   what, message.damage));
 }
 
-// For example "all_reduce #42 (...): this rank (1) has no view of memory that ...". Only the call has failed.
+// The error for memory of a peer that this rank could not map: "all_reduce #42 (...): this rank (1) has no view of
+// memory that ...". Its scope is the call.
 Diagnosis unmapped(const std::string& what, std::uint32_t rank, const BadMessage& message) {
   const Error error = error_of(message.loss, ErrorScope::kCall, message.peer, rank);
   return diagnosis(error.code, error.scope, error.rank, fmt::format("{}: {}", what, error.message),
                    message.loss.lacked);
 }
 
-// The resource that a rank lacked when it gave up a call. Follows "rank 1 gave it up (...)".
+// Describes the resource that a rank lacked when it gave up a call, as the end of "rank 1 gave it up (...)". Empty
+// if `lacked` is not a resource.
 std::string_view shortage(CallArgument lacked) {
   switch (lacked) {
     case CallArgument::kDescriptors:
@@ -58,14 +61,16 @@ std::string_view shortage(CallArgument lacked) {
   }
 }
 
-// The remedy for a mismatch. `callers_plan` is true if some rank uses a plan from use_plan().
+// The remedy for a mismatch. `argument`: the one that differs. `callers_plan`: some rank uses a plan that its
+// caller passed to use_plan().
 std::string_view advice(CallArgument argument, bool callers_plan) {
   const bool plans_differ = argument == CallArgument::kAlgorithm || argument == CallArgument::kDigest;
   return plans_differ && callers_plan ? "; call use_plan() alike on all ranks: the same plans, in the same order"
                                       : "; give all ranks the same";
 }
 
-// For example "receive #3 of 8 float32 from rank 2" or "all_to_all_v, receive #3 of ...".
+// Describes a transfer for messages, for example "receive #3 of 8 float32 from rank 2" or "all_to_all_v, receive #3
+// of ...".
 std::string describe(const Transfer& transfer) {
   const bool plain = transfer.tag.kind == static_cast<std::uint8_t>(CollectiveKind::kSendReceive);
   const bool sends = transfer.direction == Direction::kSend;
@@ -77,8 +82,9 @@ std::string describe(const Transfer& transfer) {
 
 }  // namespace
 
-// Groups the ranks by the value that they passed. If there is a majority, the culprit is the first rank outside of
-// it. Otherwise it is the lowest rank that differs from this one. The message lists all values in any case.
+// Groups the ranks that have entered the call by the value that they passed for the first argument that differs. If
+// more than half of them passed the same value, the culprit is the lowest rank with another value. Otherwise it is
+// the lowest rank that differs from this rank. The message lists all values in both cases.
 std::optional<Diagnosis> FailureAnalyzer::mismatch(const Call& call) const {
   std::vector<std::pair<std::uint32_t, CallTag>> tags;
   CallArgument argument = CallArgument::kNone;
@@ -124,10 +130,12 @@ Diagnosis FailureAnalyzer::relayed(const Call& call, std::uint32_t peer, const C
         failure.argument);
   }
   const bool lost = failure.code == ErrorCode::kPeerLost || failure.code == ErrorCode::kAborted;
-  const bool own = failure.code == ErrorCode::kAborted && failure.culprit < 0;  // that rank's own abort()
+  // `peer` failed because abort() was called on it
+  const bool own = failure.code == ErrorCode::kAborted && failure.culprit < 0;
   std::string text = fmt::format("{}: rank {} gave it up ({}{})", describe(call.tag), peer, to_string(failure.code),
                                  failure.culprit < 0 ? "" : fmt::format(", to blame: rank {}", failure.culprit));
-  // The other rank's bad_message() has reported it.
+  // On `peer`, bad_message() made this error, because memory of the culprit could not be read or written. Repeat
+  // its explanation.
   if (failure.code == ErrorCode::kInvalidArgument && failure.culprit >= 0) {
     text += fmt::format(": rank {}{}", failure.culprit, kBadMemory);
   }
@@ -135,7 +143,7 @@ Diagnosis FailureAnalyzer::relayed(const Call& call, std::uint32_t peer, const C
   if (failure.code == ErrorCode::kPeerLost && failure.culprit == static_cast<std::int32_t>(peer)) {
     text += ": it can take part no more, and its own error says why";
   }
-  std::string trouble;  // of the connection between the two ranks
+  std::string trouble;  // the problem of the connection between `peer` and this rank, if there is one
   if (failure.code == ErrorCode::kPeerLost && failure.culprit == static_cast<std::int32_t>(rank_)) {
     const std::string way = transport_.peer_path(peer);
     trouble = transport_.peer_trouble(peer);
@@ -146,7 +154,8 @@ Diagnosis FailureAnalyzer::relayed(const Call& call, std::uint32_t peer, const C
     const PeerProgress peers = peer_progress(call);
     if (!peers.absent.empty()) text += fmt::format("; not entered by {}", rank_list(peers.absent));
     if (!peers.inside.empty()) text += fmt::format("; entered but not finished by {}", rank_list(peers.inside));
-    // This rank may be the one that holds up the others, and they cannot see the reason.
+    // The connections of this rank may be the reason for the timeout of `peer`, and only this rank can describe
+    // their problems.
     if (const std::string troubles = transport_.troubles(); !troubles.empty()) text += "; " + troubles;
   }
   return diagnosis(failure.code, lost ? ErrorScope::kCommunicator : ErrorScope::kCall,
@@ -174,8 +183,8 @@ Diagnosis FailureAnalyzer::gone(const std::string& what, std::uint32_t peer, Pee
                    fmt::format("{}: rank {} {} without finishing this call", what, peer, how));
 }
 
-// The failure that a peer reports. A culprit that is not a rank of this communicator is replaced by -1, because
-// callers use it as an index.
+// The failure of call `sequence` that a peer reports on its board; nothing if there is none. A culprit that is not
+// a rank of this communicator is replaced by -1, because callers use the culprit as an index.
 std::optional<CallFailure> FailureAnalyzer::failure_of(std::uint32_t peer, std::uint64_t sequence) const {
   auto failure = transport_.peer_failure(peer, sequence);
   if (failure && failure->culprit >= static_cast<std::int64_t>(ranks_)) failure->culprit = -1;
@@ -183,8 +192,8 @@ std::optional<CallFailure> FailureAnalyzer::failure_of(std::uint32_t peer, std::
   return failure;
 }
 
-// For a peer that makes no more calls: the failure of its last call, if that failure broke its communicator and
-// names another rank.
+// Finds out why a peer makes no more calls: returns the failure of the last call that it left, if that failure
+// broke its communicator and names another rank as the culprit. Otherwise returns nothing.
 std::optional<CallFailure> FailureAnalyzer::reason_for_leaving(std::uint32_t peer, const PeerStatus& status) const {
   auto failure = failure_of(peer, status.left);
   if (!failure || failure->culprit < 0 || failure->culprit == static_cast<std::int32_t>(peer)) return std::nullopt;
@@ -196,10 +205,11 @@ std::optional<CallFailure> FailureAnalyzer::reason_for_leaving(std::uint32_t pee
 // the causes come before their consequences.
 std::optional<Diagnosis> FailureAnalyzer::look(const Call& call) const {
   if (auto disagreement = mismatch(call)) return disagreement;
-  std::optional<Diagnosis> named;    // a peer failed the call and named a culprit
-  std::optional<Diagnosis> unnamed;  // a peer failed the call and named none
+  std::optional<Diagnosis> named;    // a peer failed this call or broke before it, and named a culprit
+  std::optional<Diagnosis> unnamed;  // a peer failed this call and named no culprit
   std::optional<std::pair<std::uint32_t, PeerLife>> lost;
-  std::optional<std::pair<std::uint32_t, PeerLife>> gone_away;  // aborted or left
+  // a peer that has called abort(), or that left before it finished this call
+  std::optional<std::pair<std::uint32_t, PeerLife>> gone_away;
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
     if (peer == rank_) continue;
     const PeerStatus status = transport_.peer_status(peer);
@@ -223,9 +233,10 @@ std::optional<Diagnosis> FailureAnalyzer::look(const Call& call) const {
   return std::nullopt;
 }
 
-// Finds the failure of a later call after which `peer` sends nothing more.
+// Returns the failure of a call after `call` that broke the communicator of `peer`, so that it sends nothing more.
+// Returns nothing if there is none.
 std::optional<CallFailure> FailureAnalyzer::later_failure(const Call& call, std::uint32_t peer) const {
-  constexpr std::uint64_t kMostCalls = 64;  // older calls are no longer on its board
+  constexpr std::uint64_t kMostCalls = 64;  // limits the length of the search
   const std::uint64_t entered = transport_.peer_status(peer).entered;
   const std::uint64_t last = std::min(entered, call.tag.sequence + kMostCalls);
   for (std::uint64_t sequence = call.tag.sequence + 1; sequence <= last; ++sequence) {
@@ -314,9 +325,10 @@ FailureAnalyzer::PeerProgress FailureAnalyzer::peer_progress(const Call& call) c
   return peers;
 }
 
-// The rank that the others wait for, as far as the boards show: the rank that is furthest behind, or -1 if there is
-// no single one. A rank that is inside an earlier call may itself be waiting for the rank that holds up all. A rank
-// between two calls waits for no other rank.
+// Returns the rank that the others wait for, as far as the boards show: the rank that is furthest behind, or -1 if
+// there is no single one. Of several ranks that are equally far behind, ranks inside an earlier call may themselves
+// wait for the missing rank, so none is named. Ranks between two calls wait for no other rank, so one of them can
+// be named.
 std::int32_t FailureAnalyzer::missing_rank(const Call& call, const PeerProgress& peers,
                                            const std::vector<std::uint32_t>& waited) const {
   const auto is_waited = [&](std::uint32_t peer) {
@@ -327,13 +339,14 @@ std::int32_t FailureAnalyzer::missing_rank(const Call& call, const PeerProgress&
     if (found != parted->end()) return static_cast<std::int32_t>(*found);
   }
   if (peers.absent.empty()) {
-    // A rank that has finished has sent its data. Either the data does not arrive, or the rank has given up and the
-    // notification of that does not arrive.
+    // All ranks have entered the call. A rank that has finished it has sent its data. Either the data does not
+    // arrive, or that rank has given up and the notification does not arrive. With shared memory nothing can be
+    // lost in between, so the rank is named.
     const auto sent = std::find_if(peers.finished.begin(), peers.finished.end(), is_waited);
     if (sent != peers.finished.end()) return transport_.shares_memory() ? static_cast<std::int32_t>(*sent) : -1;
     return peers.inside.size() == 1 ? static_cast<std::int32_t>(peers.inside.front()) : -1;
   }
-  // 2 * number of calls that it left, plus 1 if it is inside the next one.
+  // How far a peer is: 2 * number of calls that it has left, plus 1 if it is inside the next call.
   const auto place = [&](std::uint32_t peer) {
     const PeerStatus status = transport_.peer_status(peer);
     return status.entered > status.left ? 2 * status.entered - 1 : 2 * status.left;
@@ -349,10 +362,11 @@ std::int32_t FailureAnalyzer::missing_rank(const Call& call, const PeerProgress&
   if (last.size() == 1) return static_cast<std::int32_t>(last.front());
   if (least % 2 != 0) return -1;
   if (transport_.shares_memory()) return static_cast<std::int32_t>(last.front());
-  // In the first call, several missing ranks may still be in set-up, because the process that runs the rendezvous
-  // server is stopped.
+  // Several ranks are missing in the first call. They may all still be in set-up, because the process that runs the
+  // rendezvous server is stopped. So name none of them.
   if (call.tag.sequence == 1) return -1;
-  // Some of these ranks may only have sent nothing to this rank yet. Keep those that it waits for.
+  // Without shared memory, the board of a rank that has sent nothing to this rank yet can be out of date. So keep
+  // only the ranks that this rank waits for.
   std::erase_if(last, [&](std::uint32_t peer) { return !is_waited(peer); });
   return last.size() == 1 ? static_cast<std::int32_t>(last.front()) : -1;
 }
@@ -376,7 +390,8 @@ Diagnosis FailureAnalyzer::timed_out(const Call& call, std::int64_t timeout_ms, 
 
 std::optional<Diagnosis> FailureAnalyzer::look(const Exchange& exchange) const {
   const std::vector<const Transfer*> open = exchange.unfinished();
-  // A receive from any rank continues if some peers have left normally, or may have, until all of them have left.
+  // A probe (next_sender()) waits for a message from any of its peers. So it continues if some of them have left
+  // normally, or may have left normally, until all of them have.
   const auto left = [](const PeerStatus& status) {
     return status.life == PeerLife::kLeft || (status.life == PeerLife::kLost && status.ended);
   };
@@ -385,8 +400,8 @@ std::optional<Diagnosis> FailureAnalyzer::look(const Exchange& exchange) const {
   for (const Transfer* transfer : open) {
     const PeerStatus status = transport_.peer_status(transfer->peer);
     if (others_may_send && left(status)) continue;
-    // Data that a peer sent before it left may still be in transit. Then the transfer ends by itself or at the
-    // deadline.
+    // Data that a peer sent before it left may still be in transit. Such a transfer is not stalled: it ends when
+    // the data arrives, or at the deadline.
     if (status.life == PeerLife::kAborted || (status.life != PeerLife::kLive && exchange.stalled(*transfer))) {
       Diagnosis diagnosis = gone(describe(*transfer), transfer->peer, status.life);
       diagnosis.error.message += "; this rank waits for " + exchange.waits_for();

@@ -1,5 +1,6 @@
 // FailureAnalyzer: finds the reason why an operation cannot continue, and the rank that caused it, and formats the
-// error message. It reads the peers' status boards. Only the driver calls it, on slow paths.
+// error message. It reads the peers' status boards. Only the driver calls it, and only while nothing moves or after
+// a failure, so it need not be fast.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ namespace tutti {
 
 struct Diagnosis {
   Error error;
-  CallFailure failure;  // the same information for this rank's board
+  CallFailure failure;  // the same failure, in the form in which this rank's status board shows it to peers
 };
 
 class FailureAnalyzer {
@@ -24,34 +25,37 @@ class FailureAnalyzer {
   FailureAnalyzer(std::uint32_t rank, std::uint32_t ranks, Transport& transport)
       : rank_(rank), ranks_(ranks), transport_(transport) {}
 
-  // Searches for a reason why `call` cannot complete: a peer failed the call, aborted, or entered another call. Or a
-  // peer left, exited, cannot be reached any more, or gave up an earlier call for good, before it finished this one.
-  // Returns nothing if there is no sign of a problem.
+  // Searches for a reason why `call` cannot complete: a peer failed the call, aborted, or entered another call. Or
+  // a peer left, exited, cannot be reached any more, or failed an earlier call in a way that broke its
+  // communicator, before it finished this call. Returns nothing if there is no sign of a problem.
   std::optional<Diagnosis> look(const Call& call) const;
-  // Searches among `awaited` for a rank that reports that it has finished `call` and will send nothing more,
-  // because it has gone or has given up a later call for good. Its data may still be in transit. If it does not
-  // arrive soon, it is lost.
+  // Searches the ranks in `awaited`, from which data for `call` is missing, for a rank that has finished `call` and
+  // will send nothing more, because it is gone or because a later call broke its communicator. Its data may still
+  // be in transit, so the caller waits for a while before it treats the result as an error.
   std::optional<Diagnosis> find_lost_sender(const Call& call, const std::vector<std::uint32_t>& awaited) const;
-  // Finds the ranks that entered this call with different arguments. Returns nothing if the ranks that have entered
-  // agree.
+  // Compares the arguments of the ranks that have entered this call, as far as this rank can see them. Returns a
+  // kMismatch error if they differ, and nothing if they agree.
   std::optional<Diagnosis> mismatch(const Call& call) const;
-  // The error for a received message that does not fit.
+  // The error for a message, or an access to memory, that has failed; see BadMessage.
   Diagnosis bad_message(const Call& call, const BadMessage& message) const;
-  // The error for a passed deadline. It lists the missing ranks and what this rank waits for, and adds `hint` if
-  // ranks have not entered the call.
+  // The error for a passed deadline. The message lists the missing ranks, and the ranks and messages for which this
+  // rank waits. If some ranks have not entered the call, `hint` is added.
   Diagnosis timed_out(const Call& call, std::int64_t timeout_ms, CollectiveTask& running,
                       std::string_view hint = {}) const;
 
-  // The same for sends and receives. Only the peers of unfinished transfers matter.
+  // The counterparts of look(), bad_message() and timed_out() for a group of sends and receives. Only the peers of
+  // unfinished transfers are looked at.
   std::optional<Diagnosis> look(const Exchange& exchange) const;
-  // Called before a send starts. Returns an error if the receiver no longer takes part, because the data would be
-  // lost.
+  // Called before a send starts. Returns an error if the receiver no longer takes part, because the data would then
+  // be lost. Otherwise returns nothing.
   std::optional<Diagnosis> look_before(const Transfer& send) const;
   Diagnosis bad_transfer(const Exchange& exchange) const;
   Diagnosis timed_out(const Exchange& exchange, std::int64_t timeout_ms) const;
 
  private:
-  // The peers, grouped by their progress in `call` as far as this rank can see it.
+  // The peers, grouped by their progress in `call` as far as this rank can see it. Each peer is in one list:
+  // finished (has left the call), ended (its process has ended), cut (a connection to it ended, cause not known
+  // yet), inside (has entered the call), or absent (has not entered it).
   struct PeerProgress {
     std::vector<std::uint32_t> absent, inside, finished, ended, cut;
   };

@@ -1,5 +1,6 @@
-// FailureState: whether a communicator is still usable: the error that broke it, whether abort() was called on this
-// rank, and whether the peers have been notified. It has no threads or locks; each function states which lock it needs.
+// FailureState: records whether a communicator is still usable: the error that broke it, whether abort() was called
+// on this rank, and whether the peers have been notified. The class has no threads or locks; each function states
+// which lock it needs.
 #pragma once
 
 #include <atomic>
@@ -17,23 +18,28 @@ class FailureState {
   // `transport` and `recorder` must outlive this object. `recorder` may be null.
   FailureState(Transport& transport, Recorder* recorder) : transport_(transport), recorder_(recorder) {}
 
-  // The error that made the communicator unusable, if there is one. Hold the engine's mutex.
+  // The error that made the communicator unusable; empty if it is usable. Hold the engine's mutex.
   const std::optional<Error>& broken() const { return broken_; }
-  // Makes the communicator unusable. Only the first error counts. Hold the engine's mutex.
+  // Makes the communicator unusable, with this error. Has no effect if it is already broken. Hold the engine's
+  // mutex.
   void set_broken(const Error& error) noexcept;
 
-  // True after an abort() of this rank. Any thread may call it.
+  // True after abort() or abort_remaining() was called on this rank. Any thread may call it.
   bool aborted(std::memory_order order = std::memory_order_relaxed) const { return aborted_.load(order); }
-  // Breaks the communicator, and makes all operations in progress end with kAborted. Any thread may call it without
-  // the mutex of the engine, which it locks for a moment.
+  // Breaks the communicator, makes all operations in progress end with kAborted, and notifies the peers. Any thread
+  // may call it. `mutex`: the engine's mutex, which the caller must not hold, because the function locks it for a
+  // moment.
   void abort(std::mutex& mutex) noexcept;
-  // Makes all operations in progress end with kAborted, because the engine ends. Hold the engine's mutex.
+  // Called when the engine is destroyed: makes all operations in progress end with kAborted, and notifies the
+  // peers. Unlike abort(), does not set broken(). Hold the engine's mutex.
   void abort_remaining() noexcept;
 
-  // Notifies the peers that this rank has given up, and wakes the driver. The transport may be unable to notify the
-  // peers if it has no memory. Any thread may call it.
+  // Notifies the peers that this rank makes no more calls because of an error or abort(), and wakes the driver. If
+  // the transport throws, for example because there is no memory, announce_again() tries again later. Any thread
+  // may call it.
   void announce_abort() noexcept;
-  // Tries again if announce_abort() could not notify the peers.
+  // Tries again if the last announce_abort() could not notify the peers; otherwise has no effect. The engine calls
+  // it at each submission.
   void announce_again() noexcept {
     if (abort_unannounced_.load(std::memory_order_relaxed)) announce_abort();
   }
@@ -42,7 +48,7 @@ class FailureState {
   Transport& transport_;
   Recorder* const recorder_;
   std::atomic<bool> aborted_{false};
-  // This rank has given up, but its peers could not be notified yet.
+  // The last announce_abort() could not notify the peers.
   std::atomic<bool> abort_unannounced_{false};
   std::optional<Error> broken_;
 };

@@ -6,11 +6,11 @@
 namespace tutti {
 namespace {
 
-// How long look_at_receiver() waits for another driver.
+// How long look_at_receiver() waits for another thread to give up the driver's role.
 constexpr std::chrono::milliseconds kMaxDriverWait{20};
 
-// During its lifetime this thread drives work that is in no queue. So no other thread drives, and finalize() waits.
-// Created with the lock held.
+// While an object of this class exists, its thread has the driver's role for work that is not in the queue. So no
+// other thread drives, and finalize() waits. Created with the lock held. The destructor locks it if necessary.
 class UnqueuedDrive {
  public:
   UnqueuedDrive(std::unique_lock<std::mutex>& lock, DriverRole& role) : lock_(lock), role_(role) {
@@ -48,7 +48,7 @@ Result<std::optional<std::uint32_t>> ImmediateProbe::look_for_message(std::vecto
   const bool found = look.done();
   look.give_up();
   lock.lock();
-  // If a receive was submitted meanwhile, the message belongs to it.
+  // If a receive from that peer was submitted meanwhile, the message belongs to the receive.
   if (!found || look.is_stale()) return std::optional<std::uint32_t>();
   return std::optional(look.found());
 }
@@ -63,7 +63,8 @@ Result<bool> ImmediateProbe::look_at_receiver(Transfer send) {
   const UnqueuedDrive drive(lock, state_.role);
   send.tag.sequence = state_.queue.numbers().upcoming(send.peer, Direction::kSend);
   lock.unlock();
-  TUTTI_TRY(open(send, context_.connections));  // a refused connection may be the only sign of a lost receiver
+  // an attempt to connect may be the only way to notice that the receiver's process has ended
+  TUTTI_TRY(open(send, context_.connections));
   if (const auto diagnosis = context_.analyzer().look_before(send)) return diagnosis->error;
   return !context_.transport.peer_status(send.peer).ended;
 }

@@ -1,6 +1,6 @@
 // ImmediateProbe: checks for a message or for a live receiver without waiting for either. The thread that calls it
-// drives the engine during the check, so that it can open connections. It has no threads or locks of its own; it locks
-// the engine's mutex. Any thread may use it.
+// drives the engine during the check, so that it can open connections. The class has no threads or locks of its
+// own; its functions lock the engine's mutex. Any thread may use it.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class ImmediateProbe {
   // All arguments must outlive this object.
   ImmediateProbe(const EngineContext& context, EngineState& state) : context_(context), state_(state) {}
 
-  // See the functions of the same names of Engine.
+  // See Engine::look_for_message() and Engine::look_at_receiver().
   Result<std::optional<std::uint32_t>> look_for_message(std::vector<Transfer> probes);
   Result<bool> look_at_receiver(Transfer send);
 

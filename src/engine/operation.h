@@ -1,6 +1,7 @@
-// Operation: one submitted call, a collective or an exchange. The engine's queue and the caller's Work share it. It has
-// no threads or locks: until it has started, the engine's mutex guards its fields. After that they belong to the
-// driver, except for `done`.
+// Operation: one submitted call, a collective or an exchange. The engine's queue and the caller's Work share it. It
+// has no threads or locks. The thread that makes the operation fills it in. From its submission to its start, the
+// engine's mutex guards its fields. After the start only the driver uses them, except for `done`, which any thread
+// may read. When `done` is true, the caller may read `result`.
 #pragma once
 
 #include <atomic>
@@ -16,40 +17,49 @@
 namespace tutti {
 
 struct Operation {
-  // Of a collective. For an exchange only its tag is used, in messages.
+  // The arguments of a collective. For an exchange only `call.tag` is used, and only for the text of messages.
   Call call;
   BoundPlan* plan = nullptr;  // null for an exchange
-  // The collective uses mailboxes and needs no messages. `plan` is the plan that it replaces.
+  // The collective runs as an InlineCollective: its values travel in mailboxes, without messages. Then `plan` does
+  // not run, but gives the same result.
   bool by_mailbox = false;
-  // A collective that needs no messages if all memory is registered.
+  // The collective runs as a SingleCopyCollective: ranks read and write each other's buffers, without messages. If
+  // some buffer can be neither mapped nor attached, that task runs `plan` instead, with messages.
   bool direct = false;
-  std::vector<Transfer> transfers;  // of an exchange
-  std::vector<OwnCopy> own;         // of an exchange
-  std::unique_ptr<Exchange> exchange;
-  bool probes = false;                              // an exchange that only checks for messages
-  std::shared_ptr<StartCondition> start_condition;  // null if it may start at once
-  // A GPU carries it out, and the engine never sees it. `start_condition` is a DeviceCall.
+  // The sends and receives of an exchange; moved into `exchange` at the start.
+  std::vector<Transfer> transfers;
+  std::vector<OwnCopy> own;            // the copies of an exchange from this rank to itself
+  std::unique_ptr<Exchange> exchange;  // set when an exchange has started, and null for a collective
+  bool probes = false;  // an exchange that waits for the next message and does not receive it (next_sender())
+  std::shared_ptr<StartCondition> start_condition;  // null if the operation may start as soon as it is its turn
+  // A GPU carries out the operation, so it is never submitted to the engine. `start_condition` is then a
+  // DeviceCall.
   bool on_device = false;
-  // A segmented call (segments.h) consists of several operations, which follow each other in the queue.
-  bool follows = false;  // a segment, but not the first one
-  // In the first segment: the other segments, in order. Shared like this operation.
+  // A segmented call (segments.h) consists of several operations, which follow each other in the queue. True for
+  // each of them except the first.
+  bool follows = false;
+  // In the first segment: the operations of the other segments, in order. Empty in the other segments, and if the
+  // call is not segmented.
   std::vector<std::shared_ptr<Operation>> rest;
   std::int64_t timeout_ns = 0;
   bool started = false;
   std::uint64_t recorded = 0;    // serial number in the recording; 0 if it is not recorded
-  std::int64_t deadline_ns = 0;  // set at the start, extended after progress
-  // When it first seemed that no more data could arrive. 0 if it does not seem so.
+  std::int64_t deadline_ns = 0;  // time of the clock; set at the start, moved on after progress
+  // The time since which it seems, without a break, that the missing data cannot arrive any more. 0 if it does not
+  // seem so at the moment.
   std::int64_t suspected_ns = 0;
-  // Number of extensions of the deadline because this rank was not running. See Watchdog::extend_deadline().
+  // How often the deadline was extended since the last progress because this process had been stopped. See
+  // Watchdog::extend_deadline().
   std::uint32_t extensions = 0;
-  // It has progressed since the driver last looked at the clock. Only the driver uses it.
+  // The operation has made progress since the last Watchdog::check(). Only the driver uses this field.
   bool progressed = false;
   Status result;  // valid if `done` is true
   std::atomic<bool> done = false;
 
-  // A new operation for the same call. Only for an operation that was never submitted.
+  // Returns a new, unsubmitted operation with the same call. Requires that this operation was never submitted. Each
+  // replay of a captured graph submits such a copy.
   std::shared_ptr<Operation> again() const {
-    auto operation = std::make_shared<Operation>();  // shared like the operations in the queue
+    auto operation = std::make_shared<Operation>();  // shared by the queue and the caller's Work
     operation->call = call;
     operation->plan = plan;
     operation->by_mailbox = by_mailbox;
@@ -63,9 +73,9 @@ struct Operation {
   }
 };
 
-// An operation that has ended, if there is one, and its error.
+// The operation that has just ended, and its error. `error` is empty if the operation succeeded.
 struct EndedOperation {
-  std::shared_ptr<Operation> operation;  // shared like the operations in the queue; null if none has ended
+  std::shared_ptr<Operation> operation;  // null if no operation has ended
   std::optional<Error> error;
 };
 

@@ -12,7 +12,7 @@ std::size_t OperationQueue::capacity() const {
 }
 
 void OperationQueue::add(const std::shared_ptr<Operation>& operation) {
-  // Sequence numbers are assigned after the operation is queued, because queueing may throw.
+  // Numbers are taken after the operation is queued, because queueing may throw, and then no number must be used.
   if (operation->plan != nullptr) {
     collectives_.push_back(operation);
     operation->call.tag.sequence = take_sequence();
@@ -44,7 +44,7 @@ void OperationQueue::remove(const Operation& operation) {
 
 void OperationQueue::give_back_numbers(const Operation& operation) noexcept {
   if (operation.exchange != nullptr) return operation.exchange->give_back_numbers();
-  // it never started, because a connection could not be opened
+  // it failed before its Exchange object was made, so none of its messages has moved
   for (std::size_t i = operation.transfers.size(); i-- > 0;) {
     const Transfer& transfer = operation.transfers[i];
     numbers_.give_back(transfer.peer, transfer.direction, transfer.tag.sequence);
@@ -64,7 +64,8 @@ void OperationQueue::list_probes(std::vector<std::shared_ptr<Operation>>& active
     if (!probe->probes) continue;
     active.push_back(probe);
     if (probe->exchange != nullptr) probe->exchange->renumber();
-    for (Transfer& transfer : probe->transfers) {  // of an operation that has not started
+    // empty if the probe has started, because its Exchange then has the transfers
+    for (Transfer& transfer : probe->transfers) {
       transfer.tag.sequence = numbers_.upcoming(transfer.peer, transfer.direction);
     }
   }

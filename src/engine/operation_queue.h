@@ -1,8 +1,10 @@
 // OperationQueue: the submitted operations of one communicator, in their order, and their sequence numbers.
-// Collectives run one after another in the order of their submission. Exchanges (groups of sends and receives) run at
-// the same time, beside the collectives and each other. Their transfers are ordered only per pair of ranks.
+// Collectives run one after another in the order of their submission. Exchanges (groups of sends and receives) do
+// not wait for their turn: all of them make progress at the same time as the current collective. Only the transfers
+// between the same two ranks, in the same direction, run in the order of their submission.
 //
-// It has no threads or locks. Hold the engine's mutex for all functions except changes() and numbers().
+// The class has no threads or locks. Hold the engine's mutex for all functions except changes() and numbers(). The
+// functions of the object that numbers() returns have rules of their own.
 #pragma once
 
 #include <atomic>
@@ -25,44 +27,49 @@ class OperationQueue {
 
   bool empty() const { return collectives_.empty() && exchanges_.empty(); }
   std::size_t capacity() const;  // number of further operations that can be added
-  // Adds an operation and gives it its sequence numbers. If it throws, no number is used.
+  // Adds an operation at the end. Numbers it: one sequence number for a collective, and one number for each
+  // transfer of an exchange. If this function throws, no number is used.
   void add(const std::shared_ptr<Operation>& operation);
-  // Returns the sequence number of a short call, which runs without the queue.
+  // Takes the next sequence number for a short call, which runs past the queue, and returns it.
   std::uint64_t take_sequence() { return ++last_sequence_; }
-  // Adds a short call that has its sequence number already, before the collectives that were added meanwhile.
+  // Adds a short call that could not end without the queue. It already has its sequence number, so it is put in
+  // front of the collectives that were added after it got that number.
   void add_short_call(const std::shared_ptr<Operation>& operation);
-  // Removes an operation that has ended.
+  // Removes an operation that has ended. A collective must be the first one.
   void remove(const Operation& operation);
-  // Makes the numbers of an exchange's transfers that have not started available to later transfers.
+  // Takes back the numbers of those transfers of a failed exchange of which no message has moved, so that later
+  // transfers get these numbers.
   void give_back_numbers(const Operation& operation) noexcept;
 
-  // Lists the operations that the driver polls: the first collective, all exchanges, and then the probes. Probes check
-  // for messages behind all receives, even those that were submitted after the probe, so it renumbers them.
+  // Lists the operations that the driver polls, in this order: the first collective, all exchanges that are not
+  // probes, and the probes. A probe looks for the first message that no receive will take. Receives that were
+  // submitted after the probe take messages, too, so this function renumbers the probes.
   void list_active(std::vector<std::shared_ptr<Operation>>& active);
-  // The first and the last operation, a collective if there is one. Null if the queue is empty.
+  // The first and the last collective. If there are no collectives, the first and the last exchange. Null if the
+  // queue is empty.
   std::shared_ptr<Operation> first() const noexcept;
   std::shared_ptr<Operation> last() const noexcept;
-  // Removes the `probes` for peers from which a receive is queued that has not started. The peer's next message has
-  // the number of that receive. The probe has the number after it, so it would discard the message as one of an
-  // earlier call.
+  // Removes from `probes` each probe for a peer from which a queued receive has not started. The next message of
+  // that peer has the number of the receive. The probe would look for the number after it, and would therefore
+  // discard that message as one of an earlier call.
   void remove_claimed(std::vector<Transfer>& probes) const;
 
-  // The number of the transfers of each pair of ranks.
+  // The counters that number the transfers with each peer, separately for sends and receives.
   PairNumbers& numbers() { return numbers_; }
-  // A number that changes when an operation is added, and when note_change() is called. The driver compares it to
-  // detect new operations. Any thread may read it, without the mutex.
+  // A number that changes when an operation is added, and when note_change() is called. The driver compares it with
+  // an earlier value in order to notice new operations. Any thread may read it, without the mutex.
   std::uint32_t changes() const { return changes_.load(std::memory_order_acquire); }
   void note_change() { changes_.fetch_add(1, std::memory_order_release); }
 
  private:
   void list_probes(std::vector<std::shared_ptr<Operation>>& active);
 
-  // Shared with the callers' Work objects, which may be destroyed first.
+  // Shared with the callers' Work objects, which may be destroyed before the operation ends.
   std::deque<std::shared_ptr<Operation>> collectives_;
   std::vector<std::shared_ptr<Operation>> exchanges_;
-  std::uint64_t last_sequence_ = 0;  // of the collectives
+  std::uint64_t last_sequence_ = 0;  // sequence number of the last collective that got one; 0 before the first
   PairNumbers numbers_;
-  std::uint32_t probes_ = 0;  // number of exchanges that only check for messages
+  std::uint32_t probes_ = 0;  // number of probes in exchanges_
   std::atomic<std::uint32_t> changes_{0};
 };
 

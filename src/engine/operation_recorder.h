@@ -1,5 +1,6 @@
-// OperationRecorder: writes the entries of an engine's operations into the flight recorder (job/recorder.h), if there
-// is one. It has no threads or locks. Only the engine's driver uses it.
+// OperationRecorder: writes entries about an engine's operations into the rank's flight recorder (job/recorder.h).
+// If there is no recorder, all functions do nothing. The class has no threads or locks. Only the engine's driver
+// uses it.
 #pragma once
 
 #include <cstdint>
@@ -17,19 +18,20 @@ class OperationRecorder {
   // `context` and `tasks` must outlive this object.
   OperationRecorder(const EngineContext& context, const CollectiveTasks& tasks) : context_(context), tasks_(tasks) {}
 
-  // Records the start of an operation.
+  // Records that an operation starts.
   void begin(Operation& operation) {
     if (context_.recorder != nullptr) record_begin(operation);
   }
-  // Records the end of an operation.
+  // Records that an operation has ended, with `result`, even if it never started.
   void end(Operation& operation, const Status& result) {
     if (context_.recorder != nullptr) record_end(operation, result);
   }
-  // Records that an operation makes progress.
+  // Records that some operation has made progress.
   void moved() {
     if (context_.recorder != nullptr) context_.recorder->moved();
   }
-  // Records, from time to time, what the first of the `active` operations waits for.
+  // If the recorder asks for it at the time `now_ns`, records which ranks the first of the `active` operations
+  // waits for, and for which reason.
   void wait(std::span<const std::shared_ptr<Operation>> active, std::int64_t now_ns) {
     if (context_.recorder != nullptr && context_.recorder->should_record_wait(now_ns)) record_wait(active, now_ns);
   }

@@ -9,12 +9,14 @@
 namespace tutti {
 namespace {
 
-constexpr std::int64_t kMaxSleepNs = 50'000'000;  // needed because a peer that has died rings no doorbell
-constexpr std::uint32_t kMovesPerLook = 64;       // rounds with progress between two looks at the clock
-constexpr std::uint32_t kRoundsPerClock = 64;     // pauses between two looks at the clock
+// Maximum length of one sleep. Limited because a peer that has died rings no doorbell.
+constexpr std::int64_t kMaxSleepNs = 50'000'000;
+constexpr std::uint32_t kMovesPerLook = 64;  // number of polls with progress between two calls of Watchdog::check()
+// Number of pauses without a sleep between two calls of Watchdog::check(). A sleep is always followed by a call.
+constexpr std::uint32_t kRoundsPerClock = 64;
 
-// The scope of an error when a connection could not be opened: only the call fails, because descriptors may be free
-// again later.
+// Narrows the scope of an error of opening a connection. If the code is kSystem, for example because the process
+// has no free file descriptor, only the call fails, because a later call may succeed.
 Error as_call_error(Error error) {
   if (error.code == ErrorCode::kSystem) error.scope = ErrorScope::kCall;
   return error;
@@ -47,9 +49,10 @@ void ProgressLoop::run(std::unique_lock<std::mutex>& lock, Until until) noexcept
   state_.role.release();
 }
 
-// Drives the operations in progress, without the lock, until one of them has ended or `until` is reached. Never
-// throws: an exception, such as std::bad_alloc, breaks the communicator and ends one operation. The other
-// operations end as after any error of the communicator, one with each further call.
+// Drives the operations in progress until one of them has ended, the queue has changed, or `until` is reached.
+// Called with the lock held, and returns with it; unlocks it meanwhile. Never throws: an exception, such as
+// std::bad_alloc, breaks the communicator and ends one operation. As after any error that breaks the communicator,
+// each further call of this function then ends one of the remaining operations.
 void ProgressLoop::run_once(std::unique_lock<std::mutex>& lock, Until until) noexcept {
   EndedOperation ended;
   try {
@@ -70,11 +73,12 @@ void ProgressLoop::run_once(std::unique_lock<std::mutex>& lock, Until until) noe
   if (state_.role.wanted()) state_.role.notify_all();
 }
 
-// One turn of run_once(). Returns without the lock.
+// The part of run_once() that may throw: polls until something ends. Called with the lock held, returns without it.
 EndedOperation ProgressLoop::advance(std::unique_lock<std::mutex>& lock, Until until) {
   state_.queue.list_active(active_);
   std::optional<Error> broken = state_.failure.broken();
-  // Read under the lock: operations that are submitted later are not in active_, so the driver must notice them.
+  // Read while the lock is still held. An operation that is submitted after this point is not in active_. It
+  // changes the number, so the driver notices it.
   const std::uint32_t changes = state_.queue.changes();
   lock.unlock();
   EndedOperation ended = broken ? break_off(*broken) : poll_until(until, changes);
@@ -89,8 +93,8 @@ EndedOperation ProgressLoop::advance(std::unique_lock<std::mutex>& lock, Until u
   return ended;
 }
 
-// Called in an exception handler, with the lock held. The state of the operations is unknown, so the communicator
-// breaks.
+// Called in an exception handler, with the lock held. Breaks the communicator, because the state of the operations
+// is unknown, and returns the first operation with the error of the exception.
 EndedOperation ProgressLoop::end_by_exception() noexcept {
   const auto rank = static_cast<std::int32_t>(context_.rank);
   Error error = error_of_exception(ErrorScope::kCommunicator, rank, "an internal failure of this rank");
@@ -104,9 +108,11 @@ EndedOperation ProgressLoop::end_by_exception() noexcept {
   return ended;
 }
 
-// Ends an operation that was waiting or in progress when the communicator broke, and notifies its peers.
+// Ends the first of the active operations, because the communicator is broken. If that is a collective that has
+// started, notifies the peers.
 EndedOperation ProgressLoop::break_off(const Error& broken) {
-  const std::shared_ptr<Operation>& operation = active_.front();  // shared like the operations in the queue
+  // an element of active_, which shares the operations with the queue
+  const std::shared_ptr<Operation>& operation = active_.front();
   if (operation->started && operation->plan != nullptr) {
     context_.transport.leave_call(operation->call.tag, CallFailure{.code = broken.code, .culprit = broken.rank});
   }
@@ -125,7 +131,8 @@ EndedOperation ProgressLoop::poll_until(Until until, std::uint32_t changes) {
       break;
     }
     if (until == Until::kWanted && state_.role.wanted()) break;
-    if (state_.queue.changes() != changes) break;  // there may be a new operation to poll
+    // an operation was added, or fail() was called, so list the operations anew
+    if (state_.queue.changes() != changes) break;
     if (moved) {
       context_.environment.waiter->reset(idle, context_.transport.doorbell());
       continue;
@@ -138,7 +145,9 @@ EndedOperation ProgressLoop::poll_until(Until until, std::uint32_t changes) {
 }
 
 EndedOperation ProgressLoop::poll_active(bool& moved) {
-  bool exchanges_wait = false;  // exchanges start in the order of their numbers
+  // true after an exchange that cannot start yet: later exchanges must not overtake it, because transfers begin in
+  // the order of their numbers
+  bool exchanges_wait = false;
   for (const std::shared_ptr<Operation>& operation : active_) {
     if (!operation->started) {
       if (staged_.call_has_failed(*operation)) return {.operation = operation, .error = staged_.drop(*operation)};
@@ -152,11 +161,11 @@ EndedOperation ProgressLoop::poll_active(bool& moved) {
       }
       if (auto error = start(*operation)) return {.operation = operation, .error = std::move(error)};
     }
-    if (operation->probes && exchanges_wait) continue;  // earlier receives may not have started yet
+    if (operation->probes && exchanges_wait) continue;  // a receive that has not started may take the message
     bool this_moved = false;
     if (auto error = poll(*operation, this_moved)) return {.operation = operation, .error = std::move(error)};
     if (this_moved) operation->progressed = moved = true;
-    // A rank that always progresses never pauses, so it looks for dead peers here.
+    // A rank that makes progress in every round never calls pause(), so it must look for dead peers here.
     if (this_moved && ++moves_ % kMovesPerLook == 0) {
       if (EndedOperation ended = watchdog_.check(active_); ended.operation != nullptr) return ended;
     }
@@ -168,8 +177,9 @@ EndedOperation ProgressLoop::poll_active(bool& moved) {
   return {};
 }
 
-// Starts an operation: opens its connections if they are not open, and checks that its receivers are alive. If this
-// fails for a collective, the peers are notified.
+// Starts an operation: opens its connections if they are not open, and checks that its receivers are alive, if
+// ReceiverLiveness::applies_to() the operation. If this fails for a collective, the peers are notified, and the
+// error is returned.
 std::optional<Error> ProgressLoop::start(Operation& operation) {
   operation.started = true;
   watchdog_.start(operation);
@@ -191,7 +201,8 @@ std::optional<Error> ProgressLoop::start(Operation& operation) {
 }
 
 std::optional<Error> ProgressLoop::poll(Operation& operation, bool& moved) {
-  if (state_.failure.aborted()) return failed_.find_own_abort(operation);  // checked at every poll
+  // an atomic load, so cheap enough for every poll
+  if (state_.failure.aborted()) return failed_.find_own_abort(operation);
   const FailureAnalyzer analyzer = context_.analyzer();
   if (operation.plan == nullptr) {
     moved = operation.exchange->progress();
@@ -201,7 +212,9 @@ std::optional<Error> ProgressLoop::poll(Operation& operation, bool& moved) {
   moved = tasks_.running()->progress();
   if (!tasks_.running()->bad_message()) return std::nullopt;
   if (auto error = failed_.find_own_abort(operation))
-    return error;  // peers may have seen the abort before this rank did
+    // the bad message can be a consequence of this rank's own abort(), which peers may notice before this thread
+    // does
+    return error;
   return failed_.give_up(operation, analyzer.bad_message(operation.call, *tasks_.running()->bad_message()));
 }
 
@@ -227,7 +240,8 @@ void ProgressLoop::finish(Operation& operation, Status result) noexcept {
     const auto rank = static_cast<std::int32_t>(context_.rank);
     Error error = result.ok() ? error_of_exception(ErrorScope::kCommunicator, rank, "the end of a call")
                               : std::move(result).error();
-    error.scope = std::max(error.scope, ErrorScope::kCommunicator);  // the next line makes the peers treat it as such
+    // because announce_abort(), below, ends the communicator for the peers
+    error.scope = std::max(error.scope, ErrorScope::kCommunicator);
     result = std::move(error);
     state_.failure.announce_abort();
     runs_through([&] { failed_.abandon(operation, ErrorScope::kCommunicator, active_); });

@@ -1,9 +1,9 @@
-// ProgressLoop: makes progress with the operations of an engine. The driver, the one thread that has the DriverRole,
-// calls it. It polls the operations. When nothing moves, it pauses as the environment's Waiter determines, and between
-// the pauses it checks deadlines, abort(), and the peers' status boards.
+// ProgressLoop: makes progress with the operations of an engine. The driver, the one thread that has the
+// DriverRole, calls it. The loop polls the operations. When nothing moves, it pauses as the environment's Waiter
+// determines, and between the pauses it checks deadlines, abort(), and the peers' status boards.
 //
-// It owns the state that only the driver uses. It has no threads or locks of its own; run() and drive() are called with
-// the engine's mutex held, and unlock it while they poll.
+// The loop owns the state that only the driver uses. It has no threads or locks of its own; run() and drive() are
+// called with the engine's mutex held, and unlock it while they poll.
 #pragma once
 
 #include <cstdint>
@@ -30,16 +30,19 @@ class ProgressLoop {
   ProgressLoop(const ProgressLoop&) = delete;
   ProgressLoop& operator=(const ProgressLoop&) = delete;
 
-  // When a run ends. kDone: an operation has ended. kWanted: also if another thread wants to drive. kOnePoll: after
-  // one poll.
+  // When a run ends. kDone: when an operation has ended, or when the queue has changed, because the next run must
+  // then list the operations anew. kWanted: in these cases, and when another thread wants to drive. kOnePoll: after
+  // one poll of each operation.
   enum class Until : std::uint8_t { kDone, kWanted, kOnePoll };
-  // Becomes the driver for one run. No other thread may drive.
+  // Becomes the driver for one run, and ends at most one operation. Call it only if no other thread drives and the
+  // engine is not idle.
   void run(std::unique_lock<std::mutex>& lock, Until until) noexcept;
-  // Becomes the driver as soon as there is no other driver, and drives until the operation is done.
+  // Waits until no other thread drives, then drives until `until_done` is done. Returns earlier if another driver
+  // completes that operation.
   void drive(std::unique_lock<std::mutex>& lock, Operation& until_done);
-  // Ends an operation: carries out the consequences of `result` for the peers, for the memory of the call and for its
-  // stream. Never throws. If a step fails, the operation fails and the communicator breaks, because the peers may not
-  // have been notified.
+  // Does everything that the end of an operation with `result` requires: notifies the peers, takes the memory of a
+  // failed call back from the peers, and reports the end to the operation's stream. If one of these steps throws,
+  // the operation fails and the communicator breaks, because the peers may not have been notified.
   void finish(Operation& operation, Status result) noexcept;
 
   CollectiveTasks& tasks() { return tasks_; }
@@ -66,8 +69,9 @@ class ProgressLoop {
   OperationRecorder recorder_;
   FailedOperations failed_;
   Watchdog watchdog_;
-  std::vector<std::shared_ptr<Operation>> active_;  // the operations that are polled; see OperationQueue::list_active()
-  std::uint32_t moves_ = 0;                         // number of polls that made progress
+  // the operations that this run polls; see OperationQueue::list_active()
+  std::vector<std::shared_ptr<Operation>> active_;
+  std::uint32_t moves_ = 0;  // number of polls of single operations that made progress
 };
 
 }  // namespace tutti

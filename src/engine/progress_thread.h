@@ -1,6 +1,6 @@
-// ProgressThread: the thread that drives an engine in the background, if no other thread waits for an operation. It is
-// started by the first operation that is submitted in the background. It owns the thread; its state is guarded by the
-// engine's mutex.
+// ProgressThread: the thread that drives an engine in the background while no other thread waits for an operation.
+// The first operation that is submitted with Progress::kInBackground starts it. The engine's mutex guards the state
+// of this class.
 #pragma once
 
 #include <mutex>
@@ -17,14 +17,17 @@ class ProgressThread {
   // All arguments must outlive this object. Call end() and join() before it is destroyed.
   ProgressThread(EngineState& state, ProgressLoop& loop) : state_(state), loop_(loop) {}
 
-  // Starts the thread, if it does not run yet. Hold the engine's mutex. Errors: kSystem.
+  // Starts the thread, if it does not run yet. Hold the engine's mutex. Errors: kSystem (the system cannot create a
+  // thread).
   Status start();
-  // Makes the thread drive until no operation is in progress. Hold the engine's mutex.
+  // Makes the thread drive until no operation is in progress. It gives up the role while other threads want to
+  // drive. Hold the engine's mutex.
   void request();
-  // Makes the thread end soon. Hold the engine's mutex.
+  // Makes the thread end soon, even if operations are in progress. Hold the engine's mutex.
   void end();
   bool ending() const { return ending_; }
-  // Waits until the thread has ended. The caller does not hold the engine's mutex.
+  // Waits until the thread has ended. The caller must not hold the engine's mutex, because the thread needs it to
+  // end.
   void join() {
     if (thread_.joinable()) thread_.join();
   }

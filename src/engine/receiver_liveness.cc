@@ -7,9 +7,9 @@
 namespace tutti {
 namespace {
 
-// A receiver that was seen alive is not checked again for this long.
+// A receiver that was seen alive is not checked again before this time has passed.
 constexpr std::int64_t kSeenLiveNs = 100'000'000;
-// Earlier than any time that a clock returns.
+// Stands for "not checked yet". Earlier than any time that a clock returns.
 constexpr std::int64_t kNeverNs = std::numeric_limits<std::int64_t>::min() / 2;
 
 }  // namespace
@@ -44,8 +44,9 @@ bool ReceiverLiveness::is_gone(std::uint32_t receiver, std::int64_t now_ns) {
   return false;
 }
 
-// Calls by mailboxes have no connections whose peers could be checked. All ranks read the root's mailbox, or the root
-// reads all of theirs, so every peer is checked.
+// For calls by mailboxes, which have no connections that name the receivers. Either all ranks read the root's
+// mailbox, or the root reads the mailboxes of all ranks. This function checks every peer in both cases. Returns
+// true if some peer does not take part any more.
 bool ReceiverLiveness::any_peer_gone(std::int64_t now_ns) {
   all_seen_ns_ = now_ns;
   for (std::uint32_t peer = 0; peer < context_.ranks; ++peer) {

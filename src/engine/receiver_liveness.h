@@ -1,7 +1,8 @@
 // ReceiverLiveness: checks that the receivers of a call are alive when it starts. A short send fits into slots or
-// socket buffers, so this rank does not wait for the receiver and would not notice that the receiver's process has
-// exited: the data would be lost without an error. The same is true for a collective with a root, in which some ranks
-// only send. In all other collectives each rank waits for the others, so they need no check.
+// socket buffers, so the sender does not wait for the receiver. Without the check, it would not notice that the
+// receiver's process has exited, and the data would be lost without an error. The same is true for collectives in
+// which some ranks only send, for example the root of a broadcast. If each rank needs data from all others
+// (needs_all_ranks()), it waits for them, so no check is necessary.
 //
 // The check is a system call, so a rank that was seen alive is not checked again for a while. The class has no threads
 // or locks. Only the engine's driver uses it.
@@ -22,16 +23,16 @@ class ReceiverLiveness {
   // `context` must outlive this object.
   explicit ReceiverLiveness(const EngineContext& context);
 
-  // True if a short call of this collective must go through the queue, because its receivers must be checked. That is
-  // necessary only for a rank that merely sends in a collective with a root, because that rank would not notice a dead
-  // receiver.
+  // True if a short call by mailboxes must go through the queue now, because its receivers must be checked: this
+  // rank only sends in a collective with a root, and its last check of all peers is 100 ms ago or more.
   bool check_is_due(const Collective& collective) const;
-  // True if the receivers of the operation must be checked when it starts.
+  // True if check() must be called when the operation starts: it is an exchange, or a collective in which not every
+  // rank needs data from all others.
   static bool applies_to(const Operation& operation) {
     return operation.plan == nullptr || !needs_all_ranks(operation.plan->shape.collective.kind);
   }
-  // Returns the failure of an operation that has just started, if one of its receivers no longer takes part. `now_ns`:
-  // the time of the start. Requires applies_to().
+  // Called when an operation has just started. Returns the failure if one of its receivers no longer takes part,
+  // otherwise nothing. `now_ns`: the time of the start. Requires applies_to().
   std::optional<Diagnosis> check(const Operation& operation, std::int64_t now_ns);
 
  private:
@@ -42,7 +43,7 @@ class ReceiverLiveness {
   const EngineContext& context_;
   // Indexed by peer: when this rank last saw, before a send, that the peer is alive.
   std::vector<std::int64_t> seen_live_ns_;
-  std::int64_t all_seen_ns_;  // when it checked all peers before a call by mailboxes
+  std::int64_t all_seen_ns_;  // when this rank last checked all peers, before a call by mailboxes
 };
 
 }  // namespace tutti

@@ -1,7 +1,8 @@
-// Segments: if some ranks of a communicator have a GPU, long calls are divided into segments. Then three steps can
-// overlap: one segment is copied from the GPU, the ranks reduce the segment before it, and an earlier one is copied
-// back (docs/decisions/0013). Every rank divides a call in the same way, even if its buffers are in host memory,
-// because each segment is an operation with a sequence number of its own. Pure functions.
+// Segments: if some ranks of a communicator have a GPU, and the host carries out their calls on device memory, long
+// calls are divided into segments. Then three steps can overlap: one segment is copied from the GPU, the ranks
+// reduce the segment before it, and an earlier one is copied back (docs/decisions/0013). Every rank must divide a
+// call in the same way, even a rank whose buffers are in host memory, because each segment is an operation with a
+// sequence number of its own. Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -14,16 +15,16 @@
 namespace tutti::detail {
 
 // Minimum length of a segment. Estimate: at 25 GB/s a copy of 4 MiB takes 170 us, ten times as long as starting a
-// copy and waking the ranks. One page is subtracted because a staged segment is preceded by its flag, and staging
-// memory is allocated in powers of two.
+// copy and waking the ranks. One page is subtracted because staging memory is allocated in powers of two, and the
+// first page of a staged segment contains its flag.
 inline constexpr std::size_t kSegmentBytes = (std::size_t{4} << 20) - 4096;
-// Maximum number of segments of one call. Longer calls have longer segments. The first copy from the GPU and the
-// last copy to it overlap with nothing, which is an eighth of all copies. The number is not higher because if the
-// first segment fails, all segments fail, and a transport's board keeps only eight failures for peers that arrive
-// late.
+// Maximum number of segments of one call. Longer calls have longer segments. With eight segments, the first copy
+// from the GPU and the last copy to it overlap with nothing. These are two of 16 copies, an eighth of the time.
+// There are never more than eight, because if the first segment fails, all segments fail, and a status board keeps
+// only the last eight failures for peers that arrive late.
 inline constexpr std::size_t kMostSegments = 8;
 
-// A range of elements of a call's block.
+// A range of elements of a call's block; the same range is used in the input and in the output.
 struct Segment {
   std::uint64_t first = 0;  // index of the first element
   std::uint64_t count = 0;
@@ -31,15 +32,17 @@ struct Segment {
   bool operator==(const Segment&) const = default;
 };
 
-// Returns the segments of a block, in order. A block shorter than two segments is returned as one.
+// Returns the segments of a block of `count` elements, in order. A block shorter than 2 * kSegmentBytes is returned
+// as one segment.
 std::vector<Segment> split_into_segments(std::uint64_t count, std::size_t element_bytes);
 
-// Returns true if a plan gives the same result for a call as a whole and in segments. That requires that an
-// element's result does not depend on its position in the message, so that the bits are equal, and that each rank's
-// buffers are one block, so that a segment of the message is a segment of the buffers.
+// Returns true if a plan gives the same bits for a call as a whole and in segments. That has two conditions. The
+// result of an element does not depend on its position in the message. And each rank's input and output are one
+// block each, so that a range of elements is one range of each buffer.
 bool same_in_segments(const PlanShape& shape);
 
-// Decides by the tag alone. Returns false only if the call is certainly not divided.
+// Whether a call with this tag may have been divided into segments, as far as the tag alone shows. False: it
+// certainly was not. True: perhaps.
 bool may_be_segmented(const CallTag& tag);
 
 }  // namespace tutti::detail

@@ -10,16 +10,17 @@
 namespace tutti {
 namespace {
 
-// Polls with the lock held, before the lock is released. They take about 20 us.
+// Maximum number of polls without progress while the lock is held. They take about 20 us.
 constexpr std::uint32_t kShortPolls = 400;
-constexpr std::uint32_t kEagerPolls = 30;  // the first of these polls, without pauses between them
-// Pauses after these polls, before the call is queued.
+constexpr std::uint32_t kEagerPolls = 30;  // how many of these polls come first, without relax() between them
+// Maximum number of pauses after these polls, before the call becomes a queued operation.
 constexpr std::uint32_t kShortPauses = 50;
 
 }  // namespace
 
-// Starts the collective and polls it a few times. It is a template, so that the calls are not virtual: each call
-// takes time here.
+// Starts the collective and polls it until it is done, but at most about 20 us. A template, so that the calls of
+// the task's functions are not virtual, because each virtual call would add a measurable part to a call of less
+// than a microsecond.
 template <class TaskType>
 void ShortCalls::start(TaskType& task, const Call& call, std::uint64_t& waited_until) {
   context_.transport.enter_call(call.tag, task.offered(call));
@@ -27,7 +28,8 @@ void ShortCalls::start(TaskType& task, const Call& call, std::uint64_t& waited_u
   const std::uint32_t polls = std::min(context_.environment.waiter->spins(), kShortPolls);
   for (std::uint32_t vain = 0; vain < polls && !task.done();) {
     if (vain >= kEagerPolls) {
-      // Reading the clock costs nothing during the wait, but it would cost time after it.
+      // The recorder needs the time at which the wait ended. Read the clock during the wait, which costs nothing,
+      // because reading it after the wait would delay the end of the call.
       if (context_.recorder != nullptr) waited_until = context_.recorder->now();
       relax();
     }
@@ -42,7 +44,8 @@ std::optional<Status> ShortCalls::run(Path path, BoundPlan& plan, Call& numbered
   if (!tasks_.has_mailboxes() || state_.failure.broken() || state_.role.taken() || !state_.idle()) return std::nullopt;
   if (direct && !tasks_.may_start_single_copy(plan)) return std::nullopt;
   if (!direct && loop_.receivers().check_is_due(plan.shape.collective)) return std::nullopt;
-  // Created before the call starts, because it must be possible to turn the call into an operation at any time.
+  // Created before the call starts, because from then on it must be possible at any time to turn the call into a
+  // queued operation.
   if (spare_ == nullptr) spare_ = std::make_shared<Operation>();
   numbered.tag.sequence = state_.queue.take_sequence();
   order.unlock();
@@ -52,7 +55,9 @@ std::optional<Status> ShortCalls::run(Path path, BoundPlan& plan, Call& numbered
   operation.direct = direct;
   operation.timeout_ns = timeout_ns;
   operation.started = true;
-  std::uint64_t waited_until = 0;  // 0 if it did not have to wait
+  // The time at which the wait for peers ended, in ticks of the recorder. 0 if the call ended within its first
+  // polls, or if nothing is recorded.
+  std::uint64_t waited_until = 0;
   try {
     if (run_past_queue(lock, operation, numbered, waited_until)) return Status();
     operation.call = std::move(numbered);
@@ -61,13 +66,15 @@ std::optional<Status> ShortCalls::run(Path path, BoundPlan& plan, Call& numbered
     if (!lock.owns_lock()) lock.lock();
     return end_by_exception(lock, operation, numbered);
   }
-  // Shared, like all queued operations.
+  // Shared with the queue, which drops its reference when the operation has ended.
   const std::shared_ptr<Operation> queued = std::exchange(spare_, nullptr);
   loop_.drive(lock, *queued);
   return queued->result;
 }
 
-// Returns true if the call has completed. Returns false if it must continue as an operation.
+// Runs the first two phases of run(). Called with the lock held, and returns with it. Returns true if the call has
+// completed. Returns false if it must continue as a queued operation, because it is not done, or because a mailbox
+// shows other arguments.
 bool ShortCalls::run_past_queue(std::unique_lock<std::mutex>& lock, Operation& operation, const Call& call,
                                 std::uint64_t& waited_until) {
   const auto path = operation.direct ? recording::CallPath::kDirect : recording::CallPath::kMailboxes;
@@ -102,7 +109,8 @@ bool ShortCalls::run_past_queue(std::unique_lock<std::mutex>& lock, Operation& o
   return false;
 }
 
-// Called in a catch block, with the lock held. The operation was never queued, so it is finished here.
+// Called in a catch block, with the lock held. Breaks the communicator. The operation was never queued, so no
+// driver will end it, and this function does.
 Status ShortCalls::end_by_exception(std::unique_lock<std::mutex>& lock, Operation& operation, Call& call) noexcept {
   const auto rank = static_cast<std::int32_t>(context_.rank);
   Error error = error_of_exception(ErrorScope::kCommunicator, rank, "an internal failure of this rank");
@@ -119,7 +127,9 @@ Status ShortCalls::end_by_exception(std::unique_lock<std::mutex>& lock, Operatio
   return std::exchange(operation.result, Status());
 }
 
-// Polls the running collective a few times and gives the core away between the polls. Only the driver calls it.
+// Polls the running collective, and pauses between the polls as the Waiter determines, without sleeping. Ends when
+// the collective is done, after kShortPauses pauses, when the Waiter wants to sleep, after an abort(), or when an
+// operation was submitted (the queue's number of changes differs from `changes`). Only the driver calls it.
 void ShortCalls::poll_with_pauses(std::uint32_t changes) {
   Idle idle;
   for (std::uint32_t round = 0; round < kShortPauses && !idle.armed; ++round) {
@@ -130,7 +140,8 @@ void ShortCalls::poll_with_pauses(std::uint32_t changes) {
     if (state_.queue.changes() != changes) break;
   }
   if (tasks_.running()->done()) return context_.environment.waiter->reset(idle, context_.transport.doorbell());
-  // The wait continues in another function, so it gives no information.
+  // The wait goes on in ProgressLoop, so its length is not known yet. Therefore disarm the doorbell without
+  // reset(), which would report the end of the wait to the Waiter.
   if (idle.armed) context_.transport.doorbell().disarm();
 }
 

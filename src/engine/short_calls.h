@@ -1,5 +1,6 @@
 // ShortCalls: the fast path for short collectives, which bypasses the queue. It applies if no other operation is in
-// progress and the collective needs no messages. It has no threads or locks of its own; see run() for the locks.
+// progress and the collective needs no messages. The class has no threads or locks of its own; see run() for the
+// locks.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +16,18 @@ namespace tutti {
 
 class ShortCalls {
  public:
-  // The task that runs the call: InlineCollective or SingleCopyCollective.
+  // The task that runs the call. kInline: InlineCollective. kSingleCopy: SingleCopyCollective.
   enum class Path : std::uint8_t { kInline, kSingleCopy };
 
   // All arguments must outlive this object.
   ShortCalls(const EngineContext& context, EngineState& state, ProgressLoop& loop)
       : context_(context), state_(state), loop_(loop), tasks_(loop.tasks()) {}
 
-  // See Engine::run_short(). Locks the engine's mutex while `order` is locked. It runs without the queue as long as
-  // that is fast. First it polls with the mutex held, because other threads need the mutex only for a moment. Then it
-  // polls as the driver and gives the core away from time to time. If the wait lasts longer, the call becomes a queued
-  // operation like any other.
+  // See Engine::run_short(); `numbered` is its `call`, and gets the sequence number. Locks the engine's mutex while
+  // `order` is locked. The call runs in three phases. First this thread polls with the mutex held; that takes at
+  // most about 20 us, so other threads that need the mutex do not wait long. Then it takes the driver's role,
+  // unlocks the mutex, and gives the core away between polls. If the call is still not done, it becomes a queued
+  // operation like any other, and this thread drives until it is done.
   std::optional<Status> run(Path path, BoundPlan& plan, Call& numbered, std::int64_t timeout_ns,
                             std::unique_lock<std::mutex>& order);
 
@@ -41,8 +43,9 @@ class ShortCalls {
   EngineState& state_;
   ProgressLoop& loop_;
   CollectiveTasks& tasks_;
-  // The Operation for the next short call. It is created before the call starts, so that no Operation has to be
-  // created if the call becomes a queued operation. The queue then takes this object over.
+  // The Operation for the next short call; null before the first one and after the queue has taken it over. It is
+  // created before the call starts, because a call that has started must be able to become a queued operation
+  // without an allocation of this object, which could fail.
   std::shared_ptr<Operation> spare_;
 };
 

@@ -1,8 +1,8 @@
-// StagedOperations: the operations that wait for a stream of the caller (StartCondition), and the long calls that are
-// divided into segments (segments.h). It decides whether such an operation may start, and handles operations that never
-// start because their stream is lost or an earlier segment of their call failed.
+// StagedOperations: the operations that wait for a stream of the caller (StartCondition), and the long calls that
+// are divided into segments (segments.h). This class decides whether such an operation may start, and handles
+// operations that never start because their stream is lost or an earlier segment of their call failed.
 //
-// It has no threads or locks. Only the engine's driver uses it.
+// The class has no threads or locks. Only the engine's driver uses it.
 #pragma once
 
 #include <optional>
@@ -17,28 +17,35 @@ class StagedOperations {
   // `context` must outlive this object.
   explicit StagedOperations(const EngineContext& context) : context_(context) {}
 
-  // False if the operation must wait, because its stream has not reached it yet.
+  // False if the operation must wait, because its stream has not reached it yet. True for an operation without a
+  // stream.
   static bool may_start(const Operation& operation) {
     return operation.start_condition == nullptr || operation.start_condition->open();
   }
-  // True if this is a segment that must not start, because an earlier segment of the same call has failed.
+  // True if `operation` is a segment that must not start, because an earlier segment of the same call has failed.
+  // (Segments of a call follow each other, and all later ones fail as well, so it suffices to remember the end of
+  // the last collective.)
   bool call_has_failed(const Operation& operation) const { return operation.follows && last_error_.has_value(); }
-  // Ends a segment whose call has failed, and returns the error of that call. The segment is entered and left like any
-  // other call, so that its sequence number is used and the peers are notified.
+  // Ends a segment for which call_has_failed() is true, and returns the error of the earlier segment. Publishes on
+  // this rank's board that the segment was entered and has failed, so that its sequence number is used and the
+  // peers are notified.
   Error drop(const Operation& operation);
-  // Checks an operation that has not started. If its stream can never reach it, notifies the peers that this rank is
-  // lost, and returns the error.
+  // Checks an operation that has not started. If its stream can never reach it, for example because the GPU's
+  // context is lost, notifies the peers that this rank takes part no more, and returns the error. Otherwise returns
+  // nothing.
   std::optional<Error> find_lost_stream(const Operation& operation);
-  // Call it with the error of each operation that has failed. If the ranks disagree on a call, they may have divided
-  // it into different numbers of segments. Each segment has a sequence number, so the later calls of the ranks would
-  // not match. Therefore the error then breaks the communicator.
+  // Call it with the error of each operation that has failed. If the error is a mismatch of a call that some rank
+  // may have divided into segments, ranks may have divided it into different numbers of segments, each with a
+  // sequence number of its own, and so their later calls would not match. Therefore the scope of `error` becomes
+  // kCommunicator, and the peers are notified.
   void escalate_mismatch(const Operation& operation, Error& error);
-  // Call it at the end of each operation, in order. Passes the result to the operation's stream.
+  // Call it at the end of each operation, in the order in which they end. Passes the result to the operation's
+  // stream, if it has one.
   void report_end(const Operation& operation, const Status& result) noexcept;
 
  private:
   const EngineContext& context_;
-  std::optional<Error> last_error_;  // of the collective that ended last, if it failed
+  std::optional<Error> last_error_;  // the error of the collective that ended last; empty if it succeeded
 };
 
 }  // namespace tutti

@@ -1,6 +1,7 @@
-// StartCondition: the condition under which an operation may start, and the receiver of its result. It stands for a
-// stream of the caller, and the engine knows GPUs and streams only by this interface. The operation and the stream
-// share it, because either may exist longer. Each function states which threads may call it.
+// StartCondition: the condition under which an operation may start, and the receiver of its result. An object
+// stands for a call's position in a stream of the caller. The engine uses GPUs and streams only through this
+// interface. The operation and the callbacks of the stream share the object, because either may exist longer. Each
+// function states which threads may call it.
 #pragma once
 
 #include <optional>
@@ -12,18 +13,21 @@ namespace tutti {
 class StartCondition {
  public:
   virtual ~StartCondition() = default;
-  // True if the operation may start. Any thread may call it.
+  // True if the operation may start, because the stream has reached it and its input is complete. Any thread may
+  // call it.
   virtual bool open() const = 0;
-  // The driver calls it from time to time while open() is false. Returns an error if open() will never become true.
+  // The driver calls it from time to time while open() is false. Returns an error if open() will never become true,
+  // because the stream can never reach the call. Otherwise returns nothing.
   virtual std::optional<Error> lost() = 0;
-  // The driver calls it once, when the operation has ended, with or without an error.
+  // The driver calls it once, with the result, when the operation has ended.
   virtual void ended(const Status& result) noexcept = 0;
   // The driver calls it instead of ended() if the operation never started because an earlier segment of the same
   // call failed.
   virtual void dropped() noexcept = 0;
-  // True if the work that follows the end of the operation is done, or will never be done. Any thread may call it.
+  // True if the stream has done the work that follows the end of the operation, such as the copy of the output to
+  // the GPU, or will never do it. Any thread may call it.
   virtual bool finished() = 0;
-  virtual Status outcome() = 0;  // the result of that work; valid when finished() is true
+  virtual Status outcome() = 0;  // The result of the work that finished() describes; valid when finished() is true.
 };
 
 }  // namespace tutti

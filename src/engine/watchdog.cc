@@ -6,18 +6,21 @@
 namespace tutti {
 namespace {
 
-// How long a transfer must look hopeless before it is given up.
+// How long a send or receive must look hopeless, without a break, before its exchange fails.
 constexpr std::int64_t kSuspicionNs = 100'000'000;
-// How long data from a peer that is gone may take to arrive.
+// How long the data of a collective may take to arrive from a peer that has finished the call and is gone.
 constexpr std::int64_t kLostNs = 2'000'000'000;
-// The longest time between two looks at the clock of a rank that is running.
+// The longest time between two readings of the clock at which this rank still counts as running without a break.
+// After a longer gap, its process is assumed to have been stopped.
 constexpr std::int64_t kMaxClockGapNs = 100'000'000;
-// Maximum number of deadline extensions without progress. The limit also applies if the caller polls rarely.
+// Maximum number of deadline extensions without progress. There is a limit because a caller that calls test() only
+// rarely looks like a process that was stopped, each time, and would otherwise never time out.
 constexpr std::uint32_t kMaxExtensions = 3;
-// Interval between looks at the peers' boards while nothing makes progress.
+// Shortest time between two looks at the peers' status boards, unless a deadline has passed.
 constexpr std::int64_t kLookEveryNs = 5'000'000;
 
-// Returns the suspicion if it has lasted for `lasting_ns` without progress, otherwise nothing.
+// Returns the suspicion if every check of the last `lasting_ns` has found one and the operation made no progress
+// meanwhile; otherwise returns nothing. A check without a suspicion restarts the time.
 std::optional<Diagnosis> confirmed(Operation& operation, std::optional<Diagnosis> suspicion, std::int64_t now_ns,
                                    std::int64_t lasting_ns) {
   if (!suspicion) operation.suspected_ns = 0;
@@ -55,8 +58,9 @@ EndedOperation Watchdog::check(std::span<const std::shared_ptr<Operation>> activ
   return {};
 }
 
-// If this rank was stopped, or its clock has jumped, it has not seen yet what its peers did meanwhile. So their
-// time starts again, at most kMaxExtensions times.
+// If this rank was stopped, or its clock has jumped, it has not processed yet the data that its peers sent
+// meanwhile. Therefore the timeout starts again from now, at most kMaxExtensions times without progress. `gap_ns`:
+// the time since the clock was read last.
 void Watchdog::extend_deadline(Operation& operation, std::int64_t now_ns, std::int64_t gap_ns) {
   if (gap_ns < std::max(kMaxClockGapNs, operation.timeout_ns / 4) || operation.extensions == kMaxExtensions) return;
   ++operation.extensions;
@@ -69,7 +73,8 @@ std::optional<Error> Watchdog::look_at(Operation& operation, std::int64_t now_ns
   const std::int64_t timeout_ms = operation.timeout_ns / 1'000'000;
   const FailureAnalyzer analyzer = context_.analyzer();
   if (operation.plan == nullptr) {
-    // A connection that the peer opened before it left may arrive after the peer's close frame.
+    // A reason must last for a while before it counts, because a connection that the peer opened before it left may
+    // arrive after the peer's close frame.
     auto diagnosis = confirmed(operation, analyzer.look(*operation.exchange), now_ns, kSuspicionNs);
     if (!diagnosis && late) diagnosis = analyzer.timed_out(*operation.exchange, timeout_ms);
     return diagnosis ? std::optional(std::move(diagnosis->error)) : std::nullopt;
@@ -86,8 +91,8 @@ std::optional<Error> Watchdog::look_at(Operation& operation, std::int64_t now_ns
   return failed_.give_up(operation, std::move(*diagnosis));
 }
 
-// A hint for the timeout message: the missing ranks may have made the same call on device memory, which their GPUs
-// carry out.
+// A hint for the timeout message of a call on host memory: the missing ranks may have made the same call on device
+// memory, which their GPUs carry out without the engine. Empty if that is not possible.
 std::string_view Watchdog::hint_for(const Operation& operation) const {
   const bool on_host = operation.start_condition == nullptr && operation.call.tag.count > 0;
   if (!on_host || !beside_devices_.load(std::memory_order_relaxed)) return {};

@@ -1,6 +1,7 @@
-// Watchdog: checks the deadlines and the peers of the operations in progress while none of them makes progress, and
-// ends an operation if its deadline has passed or its peers are gone. It has no threads or locks. Only the engine's
-// driver uses it, except for set_beside_devices().
+// Watchdog: checks the deadlines and the peers of the operations in progress, mainly while none of them makes
+// progress, and finds an operation that must fail because its deadline has passed, its stream is lost, or a peer is
+// gone or has failed. It has no threads or locks. Only the engine's driver uses it, except for
+// set_beside_devices().
 #pragma once
 
 #include <atomic>
@@ -26,18 +27,19 @@ class Watchdog {
            OperationRecorder& recorder)
       : context_(context), tasks_(tasks), staged_(staged), failed_(failed), recorder_(recorder) {}
 
-  // Sets the deadline of an operation that starts now.
+  // Reads the clock, and sets the deadline of an operation that starts now.
   void start(Operation& operation) {
     last_clock_ns_ = context_.environment.clock->now_ns();
     operation.deadline_ns = last_clock_ns_ + operation.timeout_ns;
   }
-  // The time at the last start() or check().
+  // The time of the clock at the last start() or check(), without a new look at the clock.
   std::int64_t last_clock_ns() const { return last_clock_ns_; }
-  // Looks at the clock, and from time to time at the peers of the `active` operations. Returns an operation that has
-  // failed, or nothing.
+  // Reads the clock, and extends the deadlines of operations that have made progress. At most every 5 ms, or if a
+  // deadline has passed, also looks at the peers' status boards. Returns the first of the `active` operations that
+  // has failed, with its error. If none has failed, `operation` of the result is null.
   EndedOperation check(std::span<const std::shared_ptr<Operation>> active);
-  // Set if GPUs of the ranks carry out calls on device memory, which the engine does not see. Only affects the wording
-  // of messages. Any thread may call it.
+  // `beside`: GPUs of the ranks carry out the calls on device memory, so the engine does not see these calls. Only
+  // affects the wording of timeout messages. Any thread may call it.
   void set_beside_devices(bool beside) { beside_devices_.store(beside, std::memory_order_relaxed); }
 
  private:
@@ -51,7 +53,7 @@ class Watchdog {
   FailedOperations& failed_;
   OperationRecorder& recorder_;
   std::atomic<bool> beside_devices_{false};
-  std::int64_t last_look_ns_ = 0;  // when it last looked at the peers' boards
+  std::int64_t last_look_ns_ = 0;  // when check() last looked at the peers' status boards
   std::int64_t last_clock_ns_ = 0;
 };
 

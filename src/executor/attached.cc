@@ -5,16 +5,17 @@
 namespace tutti {
 namespace {
 
-// Least number of bytes that one rank copies from or to another. Below it, the system calls cost more than copying
-// twice through shared memory. Measured, see docs/decisions/0012.
+// For Attachment::kLongCalls: the least number of bytes that one rank copies from or to another rank for which
+// system calls are used. For fewer bytes, the system calls cost more than copying twice through shared memory.
+// Measured, see docs/decisions/0012.
 constexpr std::uint64_t kAttachedFromBytes = 128 * 1024;
 
 }  // namespace
 
-// Copying by system calls costs reductions one more pass over the operands, because these are first fetched into a
-// scratch buffer and added afterwards; operands that arrive as messages are added while they are in a cache.
-// Reductions therefore use messages. The exception is an all-reduce in which each rank has a core of its own, which
-// is faster with system calls (docs/results/2026-11-22-tuner.md).
+// Reductions by system calls need one more pass over the operands, because the operands are first fetched into a
+// scratch buffer and added afterwards. Operands that arrive as messages are added while they are in a cache. With
+// kLongCalls, reductions therefore use messages. The exception is an all-reduce in which each rank has a core of
+// its own, which is faster with system calls (docs/results/2026-11-22-tuner.md).
 bool uses_attached_memory(const Collective& collective, std::uint64_t bytes, Attachment attachment,
                           std::uint32_t cores) {
   if (attachment != Attachment::kLongCalls) return attachment != Attachment::kNone;

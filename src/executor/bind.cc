@@ -72,7 +72,8 @@ Result<ReceiveConnection*> Connections::receive(std::uint32_t peer, std::uint16_
 void Connections::drop_stale(const CallTag& call) {
   for (auto& [key, connection] : receives_) {
     if (connection != nullptr && key.second != kPointToPointLane)
-      static_cast<void>(connection->arrival(call));  // arrival() drops messages of calls before `call`
+      // The result is not needed: arrival() drops messages of calls before `call`.
+      static_cast<void>(connection->arrival(call));
   }
 }
 

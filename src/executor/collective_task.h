@@ -19,52 +19,56 @@ namespace tutti {
 // The checked arguments of one call.
 struct Call {
   CallTag tag;
-  DataType type = DataType::kFloat32;  // ignored if `user` is set
+  DataType type = DataType::kFloat32;  // ignored if user.combine is not null
   std::size_t element_bytes = 4;
   ReduceOp op = ReduceOp::kSum;
   Scale scale;
-  UserReduction user;  // user.combine is non-null only for a reduction of the caller's own
+  UserReduction user;  // user.combine is null unless the user passed a reduction function
   Lengths lengths;
-  bool in_place = false;  // input and output overlap
+  bool in_place = false;  // the input and the output overlap
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  WindowRef input_window;  // location of `input` in registered memory; window 0 if it is not registered
+  // Location of `input` and of `output` in registered memory. Window 0: the buffer is not registered.
+  WindowRef input_window;
   WindowRef output_window;
 };
 
-// A message or an access to memory that has failed, so that the call cannot go on.
+// Describes a message that does not fit the call, or a failed access to memory of a peer. The call cannot go on.
 struct BadMessage {
-  std::uint32_t peer = 0;  // the sender; for kUnreachable the owner of the memory, perhaps this rank itself
+  // The sender of the message or the owner of the memory. For kUnreachable this can be this rank itself.
+  std::uint32_t peer = 0;
   // The failure: kMismatch, kCorrupt, kDamaged, kUnmapped, kWithdrawn, kUnreachable or kForbidden.
   Arrival kind = Arrival::kMismatch;
-  CallTag tag;           // for kMismatch: the tag of the peer's call; sequence 0 if it is not known
+  CallTag tag;           // for kMismatch: the peer's tag; sequence 0 if it is unknown
   std::string damage{};  // for kDamaged: a description by the connection
-  MemoryLoss loss{};     // for kUnmapped: why the peer's memory could not be mapped
+  MemoryLoss loss{};     // for kUnmapped: the reason why the peer's memory could not be mapped
 };
 
 class CollectiveTask {
  public:
   virtual ~CollectiveTask() = default;
-  // Starts the next call. The memory that `call` points to must stay valid until the call is done or given up.
+  // Starts the next call. The buffers to which `call` points must stay valid until the call is done or given up.
   virtual void start(const Call& call) = 0;
-  // The output that peers on this machine may store to in that call; window 0 if there is none.
+  // The output of `call` that this rank offers to peers on this machine, so that they may store into it. Window 0
+  // if this rank offers none.
   virtual WindowRef offered(const Call& call) const = 0;
-  // True if peers that share no memory with this rank may write to the output of the current call.
+  // True if this rank has advertised the output of the current call to peers on other machines, so that the network
+  // may write into it.
   virtual bool shows_output() const { return false; }
-  // Used before a call is given up: asks `peer` to stop writing to the output. Returns true when the peer has
-  // agreed, or if the output was never advertised to it.
+  // Call this repeatedly before a call is given up: asks `peer` to stop writing to the output over the network.
+  // Returns true when the peer has confirmed that, or if the output was not advertised to it.
   virtual bool revoke_output(std::uint32_t peer) { return static_cast<void>(peer), true; }
-  // Withdraws the output, so that peers may not write to it any more. `gave_up`: the call has failed, and messages
-  // to the output may be missing.
+  // Ends the advertisement of the output, so that the network cannot write into it any more. `gave_up`: true if the
+  // call has failed, so that messages to the output may be missing.
   virtual void withdraw_output(bool gave_up) { static_cast<void>(gave_up); }
-  // Makes as much progress as is possible without waiting. Returns true if there was any. Stops at the first bad
-  // message.
+  // Makes as much progress as is possible without waiting. Returns true if there was any progress. Stops at the
+  // first bad message, which bad_message() then describes.
   virtual bool progress() = 0;
   virtual bool done() = 0;
   virtual const std::optional<BadMessage>& bad_message() const = 0;
-  // Describes what the task waits for, for error messages.
+  // Describes the events for which the task waits, for error messages.
   virtual std::string waits_for() = 0;
-  // The ranks that the task waits for, each once, ascending.
+  // The ranks for which the task waits, each once, in ascending order.
   virtual std::vector<std::uint32_t> waits_for_ranks() = 0;
 };
 

@@ -11,9 +11,9 @@ namespace {
 constexpr std::uint64_t kWindowsAt = 1024;  // offset of the window addresses, after the flags of the ranks
 constexpr std::uint64_t kHeadBytes = 28 * 1024;
 constexpr std::uint64_t kLlPayload = 16 * 1024;
-constexpr std::uint64_t kLl128Payload = 15 * 1024;  // 128 lines of 120 bytes
-// ^LL has at least this many connections, so that one copy of a plan with several lanes fits even if there are few
-// blocks. LL carries short messages, for which one copy suffices.
+constexpr std::uint64_t kLl128Payload = 15 * 1024;  // bytes of data: 128 lines of 120 bytes
+// The LL protocol has at least this many connections between two ranks, even if there are fewer blocks, so that one
+// slice (copy) of a plan with several lanes fits. LL carries short messages, for which one slice suffices.
 constexpr std::uint32_t kFewConnections = 4;
 static_assert(3 * kMostDeviceRanks * sizeof(std::uint32_t) <= kWindowsAt);
 static_assert(kWindowsAt + kMostDeviceRanks * (kMostDeviceWindows + 1) * sizeof(std::uint64_t) <= kHeadBytes);
@@ -78,7 +78,8 @@ std::vector<device::Link> DeviceArena::links(device::Protocol protocol, std::uin
   TUTTI_ASSERT(peers.size() == ranks_);
   const Connections& how = connections(protocol);
   std::vector<device::Link> links(std::size_t{2} * how.count * ranks_);
-  const auto at = [](std::uint64_t address) { return reinterpret_cast<std::byte*>(address); };  // NOLINT: a device's
+  // NOLINT: an address on a device
+  const auto at = [](std::uint64_t address) { return reinterpret_cast<std::byte*>(address); };
   for (std::uint32_t number = 0; number < how.count; ++number) {
     for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
       if (peer == rank) continue;

@@ -1,9 +1,9 @@
 // DeviceArena: the memory layout of the connections between the GPUs of a communicator. Every rank has one arena in
-// the memory of its GPU, and its peers write to it. This class only computes addresses and never accesses the
-// memory. The layout is the same on all ranks:
+// the memory of its GPU, and its peers write into it. This class only computes addresses and offsets, and never
+// accesses the memory. The layout is the same on all ranks:
 //
 //   head         flags of each rank (closed_flag(), barrier_flag()) and addresses of the peers' windows (window_word())
-//   connections  for each protocol, number and peer: the mailboxes of this rank's sending and receiving end,
+//   connections  for each protocol, connection number and peer: the mailboxes of this rank's sending and receiving end,
 //                envelopes, slots
 #pragma once
 
@@ -18,17 +18,18 @@
 
 namespace tutti {
 
-inline constexpr std::uint32_t kDeviceProtocols = 3;  // number of values of device::Protocol
-// Limited because a channel that sends to and receives from all other ranks needs two ports per peer, and has at
-// most device::kMaxPorts.
+inline constexpr std::uint32_t kDeviceProtocols = 3;  // the number of values of device::Protocol
+// The largest number of ranks. It is limited because a channel that sends to and receives from all other ranks
+// needs two ports per peer, and a channel has at most device::kMaxPorts (96) ports.
 inline constexpr std::uint32_t kMostDeviceRanks = 48;
 
-// Windows of a rank are numbered 1 .. kMostDeviceWindows. Window 0 is all memory of the rank, starting at address 0.
+// Windows (registered memory) of a rank are numbered 1 .. kMostDeviceWindows. Window 0 stands for all memory of the
+// rank, starting at address 0, for peers that can access all of it (ArenaPeer::all_of_memory).
 inline constexpr std::uint32_t kMostDeviceWindows = 64;
 
 class DeviceArena {
  public:
-  // The connections of one protocol.
+  // The number and size of the connections of one protocol.
   struct Connections {
     std::uint32_t count = 1;       // connections from each rank to each other rank
     std::uint32_t slots = 4;       // slots per connection; a power of two
@@ -36,35 +37,40 @@ class DeviceArena {
   };
   // Indexed by device::Protocol.
   using AllConnections = std::array<Connections, kDeviceProtocols>;
-  // The connections of each protocol for the given settings. The slots of the simple protocol are shortened if the
-  // arena would otherwise be longer than `most_bytes`.
+  // Returns the connections of each protocol for a communicator whose calls use at most `blocks` thread blocks per
+  // rank. The slots of the simple protocol have `slot_bytes` bytes, but fewer (at least 4096) if the slots of the
+  // simple protocol would otherwise need more than `most_bytes` bytes in an arena.
   static AllConnections choose_connections(std::uint32_t ranks, std::uint32_t blocks, std::uint64_t slot_bytes,
                                            std::uint64_t most_bytes);
 
-  // `ranks` is in 1 .. kMostDeviceRanks.
+  // `ranks` is the number of ranks, 1 .. kMostDeviceRanks.
   DeviceArena(std::uint32_t ranks, const AllConnections& connections);
 
   std::uint64_t bytes() const { return bytes_; }
   const Connections& connections(device::Protocol protocol) const {
     return connections_[static_cast<std::size_t>(protocol)];
   }
-  // Offset of the flag (32 bits) that `peer` sets when it has stopped using this arena.
+  // Offset in the arena of the flag (32 bits) that `peer` sets when it has stopped using this arena, so that the
+  // owner may free it.
   static std::uint64_t closed_flag(std::uint32_t peer) { return std::uint64_t{peer} * sizeof(std::uint32_t); }
-  // Offset of the flag (32 bits) that `peer` sets when it reaches a stream barrier of that parity. The owner of the
-  // arena resets it.
+  // Offset of the flag (32 bits) that `peer` sets when its stream reaches a stream barrier. The barriers use the
+  // parities 0 and 1 in turn, so that two consecutive barriers do not share a flag. The owner of the arena resets
+  // the flag.
   static std::uint64_t barrier_flag(std::uint32_t peer, std::uint32_t parity) {
     return (parity + 1) * kMostDeviceRanks * sizeof(std::uint32_t) + closed_flag(peer);
   }
-  // Offset of the address (64 bits) of a window of `peer`, see device::Link::windows. Only the owner of the arena
-  // reads and writes it.
+  // Offset of a word (64 bits) that holds the address at which window number `window` of `peer` is mapped on this
+  // rank's GPU, see device::Link::windows. Only the owner of the arena reads and writes it.
   static std::uint64_t window_word(std::uint32_t peer, std::uint32_t window);
 
-  // How a rank reaches one peer.
+  // The memory of one peer, as this rank's device sees it.
   struct ArenaPeer {
     std::uint64_t arena = 0;     // address of the peer's arena on this rank's device
     bool all_of_memory = false;  // this rank's device can access all memory of the peer at the same addresses
   };
-  // Returns the links of `rank`, indexed by device::link_index(). `peers` is indexed by rank and includes this rank.
+  // Returns the ends of `rank` of all its connections of one protocol, indexed by device::link_index(): for each
+  // peer and connection number, one end that sends to the peer and one that receives from it. `peers` is indexed by
+  // rank and includes `rank` itself.
   std::vector<device::Link> links(device::Protocol protocol, std::uint32_t rank,
                                   std::span<const ArenaPeer> peers) const;
 
@@ -77,8 +83,9 @@ class DeviceArena {
 
   std::uint32_t ranks_;
   AllConnections connections_;
+  // Indexed by protocol: the offset of the first connection, and the distance between connections.
   std::array<std::uint64_t, kDeviceProtocols> begin_{};
-  std::array<std::uint64_t, kDeviceProtocols> stride_{};  // bytes per connection, indexed by protocol
+  std::array<std::uint64_t, kDeviceProtocols> stride_{};  // bytes that one connection needs
   std::uint64_t bytes_ = 0;
 };
 

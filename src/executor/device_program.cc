@@ -104,8 +104,9 @@ void add_channel(const PlanShape& shape, const Channel& channel, Arrays& arrays)
                             .sends = static_cast<std::uint8_t>(port.direction == Direction::kSend ? 1 : 0),
                             .peer_output = packed(output_blocks(shape.collective, port.peer))});
   }
-  // Every tile has messages on every connection, so a window that a call publishes on a connection is never mistaken
-  // for one of the next call.
+  // Check that every connection of the channel has at least one message in each tile. The receiver identifies its
+  // offer of an output by the number of the first message of the call on that connection. Without a message, that
+  // number would be the same in the next call, and the old offer would be taken for a new one.
   std::vector<bool> used(channel.ports.size());
   for (const std::uint16_t port : channel.lists) used[port] = true;
   TUTTI_ASSERT(std::ranges::find(used, false) == used.end(), "a channel has a connection that no step uses");

@@ -1,6 +1,6 @@
 // Packs plans for the device evaluator: converts the plan of one rank and the layout of one call into the format
-// that device code reads (kernels/device/program.h). Pure functions of the plan and the lengths; they do not use a
-// device.
+// that device code reads (kernels/device/program.h). All functions are pure: they depend only on the plan and the
+// lengths of the call, and do not use a device.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@
 
 namespace tutti {
 
-// A device::ProgramHeader and its arrays. The bytes are copied to device memory unchanged, aligned to
-// device::kProgramAlignment.
+// The packed plan of one rank: a device::ProgramHeader and its arrays, in one block of bytes. The bytes are copied
+// to device memory unchanged, to an address that is a multiple of device::kProgramAlignment.
 class DeviceProgram {
  public:
   explicit DeviceProgram(std::vector<device::ProgramWord> words) : words_(std::move(words)) {}
@@ -32,25 +32,28 @@ class DeviceProgram {
   std::vector<device::ProgramWord> words_;
 };
 
-// Packs the plan of `rank`. Also builds the plans of its peers, in order to compute where pushed messages are
-// stored. Errors: kUnsupported if a step or a channel exceeds the limits of one thread block (device::kMaxPorts and
-// the constants next to it).
+// Packs the plan of `rank`. Also builds the plans of the peers, in order to find the chunk of a peer's output into
+// which a message can be delivered. Errors: kUnsupported if the plan exceeds a limit of the device
+// (device::kMaxPorts and the constants next to it), for example the number of ports of a channel.
 Result<DeviceProgram> pack_program(const Generator& generator, std::uint32_t rank);
 
 // The device::Geometry of one call. The caller copies the tables to device memory and sets their addresses in
 // `geometry`.
 struct DeviceGeometry {
-  device::Geometry geometry;              // the pointers to the three tables are null
+  device::Geometry geometry;              // `cuts`, `contiguous` and `starts` are null
   std::vector<device::Cut> cuts;          // empty if all blocks have the same length
   std::vector<std::uint64_t> contiguous;  // empty if all blocks have the same length
-  std::vector<std::uint64_t> starts;      // empty if also no displacements were given
+  // Empty if all blocks have the same length and no displacements were given.
+  std::vector<std::uint64_t> starts;
 
-  // Returns the geometry with pointers to the tables in this object, which must outlive it.
+  // Returns the geometry with pointers to the tables in this object, for use on the host. The object must outlive
+  // the result.
   device::Geometry on_host() const;
 };
 
-// `max_chunk_bytes`: at most device::payload_bytes() of the connections; the same on all ranks. `element_bytes`: 1,
-// 2, 4 or 8.
+// Computes the geometry of one call of `rank`. `max_chunk_bytes`: the longest message, at most
+// device::payload_bytes() of the connections, a multiple of device::kChunkUnitBytes, and the same on all ranks.
+// `element_bytes`: 1, 2, 4 or 8.
 DeviceGeometry pack_geometry(const PlanShape& shape, std::uint32_t rank, const Lengths& lengths,
                              std::uint32_t element_bytes, std::uint64_t max_chunk_bytes);
 

@@ -14,26 +14,28 @@
 namespace tutti {
 namespace {
 
-// A counter, and the part of it that launches of the current round are certain to see.
+// A counter, and the value that it had at the barrier before the current round, which all launches of the round are
+// certain to see.
 struct Count {
   std::uint64_t now = 0;
   std::uint64_t seen = 0;
 };
 
-// A connection between two ranks, as counts of messages.
+// A connection between two ranks, reduced to its numbers of messages.
 struct Wire {
   Count sent;
   Count received;
   std::uint64_t messages_of_a_tile = 0;
-  bool publishes = false;  // a message may be published, so that it is read in the sender's memory
+  // Some message may be published, which means that the receiver reads it in the sender's memory.
+  bool publishes = false;
 };
 
 // One channel of one rank.
 struct Walker {
   const Channel* channel = nullptr;
-  std::size_t first_of_rank = 0;     // index of the first channel of this rank in walkers_
+  std::size_t first_of_rank = 0;     // index of the rank's first channel in walkers_
   std::vector<std::uint32_t> wires;  // indexed by port: index into wires_
-  Count steps;                       // steps that have run, of all tiles
+  Count steps;                       // number of steps that have run, in all tiles together
 };
 
 // Simulates all channels of all ranks, round by round.
@@ -42,7 +44,7 @@ class Simulation {
   Simulation(const Generator& generator, std::uint32_t slots, std::uint32_t max_tiles);
   void run();
 
-  // Indexed by tile; see DeviceRounds::ended_ and drained_.
+  // The results, indexed by tile; see DeviceRounds::ended_ and DeviceRounds::drained_.
   std::vector<std::uint64_t> ended, drained;
 
  private:
@@ -101,8 +103,9 @@ void Simulation::add_channel(std::uint32_t rank, const Channel& channel, std::si
   }
 }
 
-// Whether a step can run, by the conditions of Evaluator::prepare(). Progress of other channels of the same rank
-// also counts only after the next barrier, because their blocks may run after this one.
+// Whether a step can run, by the conditions of Evaluator::prepare() (kernels/device/evaluate.h): its messages,
+// credits and waits for other channels. Progress of other channels counts only from the next barrier on, even on
+// the same rank, because their blocks may run after this one.
 bool Simulation::can_run(const Walker& walker, const Step& step, std::span<const After> afters,
                          std::uint64_t tile) const {
   for (const std::uint16_t port : walker.channel->receives(step)) {
@@ -120,12 +123,12 @@ bool Simulation::can_run(const Walker& walker, const Step& step, std::span<const
   });
 }
 
-// Runs one step: takes its messages and sends its own.
+// Runs one step: counts the messages that it receives and those that it sends.
 void Simulation::take(Walker& walker, const Step& step, std::uint64_t tile) {
   for (const std::uint16_t port : walker.channel->receives(step)) {
     Wire& wire = wires_[walker.wires[port]];
     ++wire.received.now;
-    // The sender sees only after the next barrier that the tile's last message has been read.
+    // The sender sees only in the next round that the last message of the tile on this connection was read.
     if (wire.publishes && wire.received.now == (tile + 1) * wire.messages_of_a_tile)
       drained[tile] = std::max(drained[tile], round_ + 1);
   }
@@ -133,7 +136,7 @@ void Simulation::take(Walker& walker, const Step& step, std::uint64_t tile) {
   ++walker.steps.now;
 }
 
-// Simulates one launch of one channel, which runs as many steps as possible. Returns false if it could run no step.
+// Simulates one launch for one channel, which runs as many steps as possible. Returns false if no step could run.
 bool Simulation::walk(Walker& walker) {
   const Channel& channel = *walker.channel;
   const std::uint64_t step_count = channel.steps.size();

@@ -12,8 +12,8 @@
 namespace tutti {
 namespace {
 
-constexpr int kMessagesPerTurn = 16;    // messages of one transfer before the next transfer gets its turn
-constexpr std::size_t kMostListed = 4;  // transfers that waits_for() lists at most
+constexpr int kMessagesPerTurn = 16;    // messages of one transfer before the next transfer is tried
+constexpr std::size_t kMostListed = 4;  // maximum number of transfers that waits_for() lists
 
 }  // namespace
 
@@ -50,9 +50,10 @@ Exchange::Exchange(std::vector<Transfer> transfers, std::span<const OwnCopy> own
   }
 }
 
-// Sends the next message of a transfer and returns its length in bytes. If the receiver has advertised its buffer,
-// the network writes the message directly into it, with as many bytes as it takes at once. Otherwise the message
-// goes through a slot.
+// Sends the next message of a transfer and returns its length in bytes. If the receiver has advertised its buffer
+// and the message is long enough, the network writes the message directly into that buffer, with as many bytes as
+// it takes at once. Otherwise the message is sent as at most slot_bytes bytes from the user's buffer, which stays
+// unchanged until the send has ended.
 std::uint64_t Exchange::send_message(const Transfer& transfer, std::uint64_t moved) {
   const std::span<const std::byte> whole(transfer.data, transfer.bytes);
   const std::byte* const data = transfer.data + moved;
@@ -68,7 +69,9 @@ std::uint64_t Exchange::send_message(const Transfer& transfer, std::uint64_t mov
 }
 
 bool Exchange::send_next(Transfer& transfer, State& state) {
-  if (state.posted) {  // all messages are posted; the send ends when they have been handed over
+  // All messages were passed to the connection. The send ends when they have been handed over to the system or the
+  // receiver.
+  if (state.posted) {
     state.ended = transfer.send->handed_over();
     return state.ended;
   }
@@ -79,8 +82,9 @@ bool Exchange::send_next(Transfer& transfer, State& state) {
   return true;
 }
 
-// The peer sends another transfer than this receive expects. Its messages are read nevertheless, with the tag and
-// length that the peer gives, and dropped. Returns false if that is not possible.
+// Handles a transfer of the peer with other arguments than this receive. Records the mismatch. From now on, the
+// messages are read with the tag and length that the peer gives, and dropped. Returns false if that is not
+// possible, because the receive discards already or the length of the peer's transfer is invalid.
 bool Exchange::discard(Transfer& transfer, State& state) {
   const CallTag theirs = transfer.receive->mismatched_tag();
   if (!bad_) {
@@ -95,8 +99,9 @@ bool Exchange::discard(Transfer& transfer, State& state) {
   return true;
 }
 
-// A message through a slot must have the length that both ranks compute. A message that the network wrote directly
-// into the receive buffer may have any length, but must follow the previous one without a gap.
+// Checks the length and position of a received message. A message that the network did not write into the receive
+// buffer must have the length `slot_bytes` that both ranks compute. A message that the network wrote directly into
+// the receive buffer may have any length, but must follow the previous one without a gap.
 bool Exchange::fits(const Message& message, const State& state, std::uint64_t slot_bytes) {
   if (!message.output_offset) return message.bytes == slot_bytes;
   return state.shown && *message.output_offset == state.moved && message.bytes > 0 &&
@@ -104,8 +109,9 @@ bool Exchange::fits(const Message& message, const State& state, std::uint64_t sl
 }
 
 bool Exchange::receive_next(Transfer& transfer, State& state) {
-  // The buffer is advertised only after the first message: a transfer that has not begun may still be given up, and
-  // the next transfer then gets its number.
+  // The buffer is advertised only after the first message has arrived. Before that, the transfer may be given up
+  // and the next transfer may get the same number, so the peer could write a message of that transfer into this
+  // buffer.
   const bool may_show = state.begun && !state.discards && state.bytes >= transfer.receive->min_aimed_bytes();
   if (may_show && !std::exchange(state.asked, true)) {
     state.shown = transfer.receive->advertise_output(transfer.tag, {transfer.data, transfer.bytes});
@@ -180,8 +186,8 @@ void Exchange::look_again() {
   unfinished_ = transfers_.size();
 }
 
-// Looks for a message of any peer. The tags of a probe do not match those of real transfers, so arrival() reports a
-// message as a mismatch and leaves it in place.
+// Looks for a message of any peer, and returns true if there is one. The tags of a probe do not match those of real
+// transfers, so arrival() reports a message as a mismatch and leaves it in place.
 bool Exchange::probe() {
   const std::size_t count = transfers_.size();
   for (std::size_t i = 0; i < count && unfinished_ > 0; ++i) {
@@ -189,9 +195,10 @@ bool Exchange::probe() {
     if (!numbers_.turn(transfer.peer, transfer.direction, transfer.tag.sequence)) continue;
     const Arrival arrival = transfer.receive->arrival(transfer.tag);
     if (arrival == Arrival::kNothing) continue;
-    const bool is_collectives = arrival == Arrival::kMismatch &&
-                                // A message of a collective that runs as an exchange, for example all_to_all_v.
-                                transfer.receive->mismatched_tag().kind != transfer.tag.kind;
+    // Skip a message of a collective that runs as an exchange, for example all_to_all_v. A probe looks for
+    // point-to-point sends only.
+    const bool is_collectives =
+        arrival == Arrival::kMismatch && transfer.receive->mismatched_tag().kind != transfer.tag.kind;
     if (is_collectives) continue;
     found_ = transfer.peer;
     numbers_.first_probed = static_cast<std::uint32_t>((numbers_.first_probed + i + 1) % count);

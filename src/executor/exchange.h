@@ -1,18 +1,19 @@
 // Exchange: a group of sends and receives of one rank that are in progress at the same time. all_to_all_v, gather_v
 // and scatter_v are implemented as such groups, too.
 //
-// Every ordered pair of ranks has one connection for exchanges (lane kPointToPointLane). Transfers follow each other
-// on it in the order of the calls. Each transfer has a number (CallTag::sequence) that counts per pair and
-// direction; both ranks count in the same way. A transfer is cut into messages of slot_bytes, or of any length if
-// the network writes them directly into the receiver's memory (SendConnection::send_aimed).
+// Every ordered pair of ranks has one connection for exchanges (lane kPointToPointLane). Transfers follow each
+// other on it in the order of the calls. The transfers of each ordered pair are numbered (CallTag::sequence), by
+// the sender and by the receiver in the same way. A transfer is divided into messages of slot_bytes (the last one
+// may be shorter), or of any length if the network writes them directly into the receiver's memory
+// (SendConnection::send_aimed()).
 //
-// Transfers to different peers, or in different directions, never wait for each other. A group therefore ends on
-// every rank, whatever the order of its calls, as long as each send has its receive: the wait-for graph only has
-// edges between messages of one pair.
+// Transfers to different peers, or in different directions, never wait for each other. So if each send has its
+// receive, a group ends on every rank, in whatever order its calls were made: a transfer waits only for earlier
+// transfers of the same pair and direction.
 //
 // A probe is an exchange that only looks for a message: it ends when the next message of one of its receives has
-// arrived, and leaves the message in place. It takes no numbers. It uses the numbers that the next receives will
-// get.
+// arrived, and leaves the message in place. A probe uses the numbers that the next receives will get, but does not
+// take them.
 #pragma once
 
 #include <algorithm>
@@ -29,69 +30,76 @@
 
 namespace tutti {
 
-// The numbers of one rank's transfers with each peer. next(), upcoming() and give_back() require the engine's lock,
-// because all threads that submit calls use the same counters. The other functions are for the driver only.
+// The numbers of one rank's transfers, for each peer and direction. next(), upcoming() and give_back() require the
+// engine's lock, because all threads that submit calls use the same counters. Only the driver calls the other
+// functions.
 class PairNumbers {
  public:
   explicit PairNumbers(std::uint32_t ranks)
       : made_(2 * std::size_t{ranks}, 0), moves_(2 * std::size_t{ranks}, 0), active_(2 * std::size_t{ranks}) {}
+  // Takes the next number, for a transfer that is being submitted. Numbers begin with 1.
   std::uint64_t next(std::uint32_t peer, Direction direction) { return ++made_[index(peer, direction)]; }
-  // The number that next() would return. Requires the engine's lock.
+  // The number that next() would return, without taking it.
   std::uint64_t upcoming(std::uint32_t peer, Direction direction) const { return made_[index(peer, direction)] + 1; }
-  // Transfers begin in the order of their numbers, and may end in any order. A probe may have begun before transfers
-  // with smaller numbers; the insertion keeps the list sorted.
+  // Adds a transfer to the unfinished ones. Transfers begin in the order of their numbers, and may end in any
+  // order. A probe may have begun before transfers with smaller numbers, so the number is inserted at its sorted
+  // position.
   void begin(std::uint32_t peer, Direction direction, std::uint64_t number) {
     std::deque<std::uint64_t>& active = active_[index(peer, direction)];
     active.insert(std::upper_bound(active.begin(), active.end(), number), number);
   }
-  // Returns the number of a transfer of which no message has moved, so that the next transfer gets it. Has an effect
-  // only if no later number was taken. The peer's counterpart has not met the transfer, so both ranks still count
-  // alike. Requires the engine's lock.
+  // Gives back the number of a failed transfer of which no message has moved, so that the next transfer gets the
+  // same number. This keeps the numbers of both ranks equal, because the peer's transfer with that number has not
+  // received or sent any message either. No effect if a later number was taken already.
   void give_back(std::uint32_t peer, Direction direction, std::uint64_t number) {
     if (made_[index(peer, direction)] == number) --made_[index(peer, direction)];
   }
-  // Whether the transfer with this number is the first that has not ended.
+  // Whether the transfer with this number has its turn: all earlier transfers with that peer in that direction have
+  // ended.
   bool turn(std::uint32_t peer, Direction direction, std::uint64_t number) const {
     return active_[index(peer, direction)].front() == number;
   }
   void end(std::uint32_t peer, Direction direction, std::uint64_t number) {
     std::deque<std::uint64_t>& active = active_[index(peer, direction)];
-    // Probes may share a number with a receive, so erase only one.
+    // A probe may have the same number as a receive, so erase only one entry.
     const auto one = std::find(active.begin(), active.end(), number);
     if (one != active.end()) active.erase(one);
   }
-  // Counts the messages that move between this rank and the peer in one direction. A transfer that waits for its
-  // turn can thus see that those before it make progress.
+  // Counts progress between this rank and the peer in one direction. So a transfer that waits for its turn can see
+  // that the transfers before it make progress.
   void note_move(std::uint32_t peer, Direction direction) { ++moves_[index(peer, direction)]; }
   std::uint64_t moves(std::uint32_t peer, Direction direction) const { return moves_[index(peer, direction)]; }
-  // Index at which the next probe begins to look. It rotates, so that every peer gets its turn.
+  // Index of the transfer with which the next probe begins to look. It advances after each message found, so that
+  // every peer gets its turn.
   std::uint32_t first_probed = 0;
 
  private:
   static std::size_t index(std::uint32_t peer, Direction direction) {
     return 2 * std::size_t{peer} + static_cast<std::size_t>(direction);
   }
+  // Indexed by index(): the last number that was taken, and the count of note_move().
   std::vector<std::uint64_t> made_;
   std::vector<std::uint64_t> moves_;
   // Indexed by index(): the numbers of unfinished transfers, ascending.
   std::vector<std::deque<std::uint64_t>> active_;
 };
 
-// One send or receive.
+// One send or receive of a user's buffer. An Exchange divides the buffer into messages.
 struct Transfer {
   Direction direction = Direction::kSend;
   std::uint32_t peer = 0;     // never this rank itself
-  std::byte* data = nullptr;  // of a send it is only read
+  std::byte* data = nullptr;  // the buffer; only read if this is a send
   std::uint64_t bytes = 0;
   CallTag tag;
-  SendConnection* send = nullptr;  // exactly one of the two is set, by open()
+  SendConnection* send = nullptr;  // open() sets one of the two
   ReceiveConnection* receive = nullptr;
 };
 
-// Opens the connection of a transfer. Called by the driver. Errors: those of the transport.
+// Opens the connection of a transfer on first use, and stores it in the transfer. Called by the driver. Errors:
+// those of the transport.
 Status open(Transfer& transfer, Connections& connections);
 
-// Data that a rank sends to itself.
+// Data that a rank sends to itself. It is copied when the exchange is created.
 struct OwnCopy {
   const std::byte* from = nullptr;
   std::byte* to = nullptr;
@@ -100,65 +108,69 @@ struct OwnCopy {
 
 class Exchange {
  public:
-  // `transport` and `numbers` must outlive the exchange. The transfers must be open. Transfers of the same pair and
-  // direction must be in the order of their numbers. A probe has only receives, at most one from each peer.
   enum class Purpose : std::uint8_t { kTransfer, kProbe };
+  // `transport` and `numbers` must outlive the exchange. open() must have succeeded for all transfers. Transfers of
+  // the same pair and direction must be in the order of their numbers. A probe has only receives, at most one from
+  // each peer.
   Exchange(std::vector<Transfer> transfers, std::span<const OwnCopy> own, Transport& transport, PairNumbers& numbers,
            Purpose purpose = Purpose::kTransfer);
-  // Moves the messages that can move now; returns true if there were any. If the peer's transfer has other arguments
-  // than a receive, the receive reads the data and drops it, so that the peer and all other transfers can finish. A
-  // message that a correct peer cannot send stops the whole exchange.
+  // Moves the messages that can move now. Returns true if there were any. If the peer sends a transfer with other
+  // arguments than this rank's receive, the receive reads the data and drops it, so that the peer and all other
+  // transfers can finish, and fails at the end. A message that a correct peer cannot send stops the whole exchange.
   bool progress();
   bool done();
-  // Describes the first message that did not fit. Returns nothing while the exchange can still make progress.
+  // Describes the first message that did not fit its receive. Returns nothing if all messages fit, and also while
+  // other transfers of the exchange can still make progress.
   std::optional<BadMessage> bad_message() const { return unfinished_ == 0 || broken_ ? bad_ : std::nullopt; }
   std::span<const Transfer> transfers() const { return transfers_; }
-  // Returns true if, since the last call of this function, a message has moved on a connection on which a transfer
-  // of this exchange waits for its turn. The engine extends the deadline then: the timeout counts from the last
-  // progress of the transfers in front, too.
+  // Returns true if a transfer of this exchange waits for its turn, and an earlier transfer in front of it has made
+  // progress since the last call of this function. In that case the engine extends the deadline, because the
+  // timeout counts from the last progress.
   bool queue_has_moved();
   // The transfers that have not ended. The pointers stay valid as long as the exchange.
   std::vector<const Transfer*> unfinished() const;
-  // True if it is this transfer's turn, but nothing can move now and, if the peer is gone, never will: there is no
-  // message and none can still arrive, or there is no credit.
+  // Call this for a peer that has exited or left. True if the transfer has its turn but can never go on: for a
+  // receive, no message is there or in transit; for a send, there is no credit, or the messages have not been
+  // handed over.
   bool stalled(const Transfer& transfer) const;
-  // Describes the first few transfers that have not ended, for example "a message from rank 2 (0 of 8 bytes
-  // received)". If all have ended, the text says that sent messages have not left this process yet.
+  // Describes the first four transfers that have not ended, for example "a message from rank 2 (0 of 8 bytes
+  // received)". If all have ended, the text is "sent messages to leave this process".
   std::string waits_for() const;
-  // Call this before give_up(): asks `peer` to stop writing directly into this rank's receive buffers. Returns true
-  // when the peer has agreed, or if no buffer was advertised to it.
+  // Call this repeatedly before give_up(): asks `peer` to stop writing directly into this rank's receive buffers
+  // over the network. Returns true when the peer has confirmed that, or if no buffer is advertised to it.
   bool revoke_output(std::uint32_t peer);
-  // After a failure: ends all transfers, so that it is the turn of later ones.
+  // After a failure: ends all transfers, so that later transfers get their turn.
   void give_up();
-  // After give_up(): returns the numbers of transfers of which no message had moved, so that later transfers get
-  // them. Called by the driver, under the engine's lock. Allocates nothing, because it may follow a failed
-  // allocation.
+  // After give_up(): gives back the numbers of transfers of which no message had moved (PairNumbers::give_back()),
+  // so that later transfers get these numbers. Called by the driver, with the engine's lock held. Allocates
+  // nothing, because it may follow a failed allocation.
   void give_back_numbers() noexcept;
   const Transfer* bad_transfer() const { return bad_transfer_; }
   bool probes() const { return purpose_ == Purpose::kProbe; }
-  // For a probe: adapts its numbers after receives have taken or returned numbers. Called by the driver, under the
-  // engine's lock.
+  // For a probe: sets its numbers to those that the next receives will get, because receives have taken numbers or
+  // given them back. Called by the driver, with the engine's lock held.
   void renumber();
-  // For a probe that ended successfully: found() is the peer that has sent a message. If a receive has taken the
-  // number of that message meanwhile, is_stale() is true, and look_again() restarts the probe. Called by the driver,
-  // under the engine's lock.
+  // For a probe that has found a message: found() is the peer that sent it. If a receive has taken the number of
+  // that message since then, is_stale() is true, because that receive will get the message. look_again() then
+  // restarts the probe. is_stale() and look_again() are called by the driver, with the engine's lock held.
   std::uint32_t found() const { return found_; }
   bool is_stale() const;
   void look_again();
 
  private:
   struct State {
-    std::uint64_t moved = 0;  // bytes
-    bool begun = false;       // a message was sent or has arrived
-    bool posted = false;      // all messages of a send were posted
+    std::uint64_t moved = 0;  // bytes that were sent or received so far
+    bool begun = false;       // a message of the transfer was sent or has arrived
+    bool posted = false;      // for a send: all messages were passed to the connection
     bool ended = false;
-    bool untouched = false;  // it was given up before any message moved
-    // The peer sends another transfer than this receive expects; its data is read and dropped.
+    bool untouched = false;  // the transfer was given up before any message moved
+    // The peer sends a transfer with other arguments than this receive, so its data is read and dropped.
     bool discards = false;
-    bool asked = false;            // advertise_output() was called, once per receive
+    bool asked = false;            // advertise_output() was called, which happens once per receive
     bool shown = false;            // advertise_output() has advertised the receive buffer to the peer
     std::uint64_t moves_seen = 0;  // the value of PairNumbers::moves() that queue_has_moved() saw last
-    CallTag tag;  // the tag that the messages carry; differs from Transfer::tag if the receive discards
+    // The tag and total length of the messages. They differ from those of the Transfer if the receive discards.
+    CallTag tag;
     std::uint64_t bytes = 0;
   };
   bool advance(Transfer& transfer, State& state);

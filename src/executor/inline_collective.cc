@@ -11,7 +11,7 @@
 namespace tutti {
 namespace {
 
-// The number of blocks that a rank of this collective writes into its mailbox at most.
+// The maximum number of blocks that a rank writes into its mailbox: the number of blocks of its input.
 std::uint64_t blocks_written(CollectiveKind kind, std::uint32_t ranks) {
   return block_count(row_of(kind).input, ranks);
 }
@@ -58,7 +58,8 @@ bool InlineCollective::progress() {
   return phase_ == Phase::kDone || next_ != before;
 }
 
-// Writes this rank's payload and marks its mailbox as written. Ranks without a payload only write the mark.
+// Writes this rank's payload and marks its mailbox as written. A rank without a payload, for example a rank other
+// than the root of a broadcast, only writes the mark.
 void InlineCollective::write() {
   marks_.open();
   const bool rooted_elsewhere = row_of(kind_).root == RootHas::kTheInput && rank() != call_.tag.root;
@@ -84,8 +85,8 @@ bool InlineCollective::needs(std::uint32_t peer) const {
   return true;
 }
 
-// Whether all values that this rank needs have been written. Sets bad_ if a peer has written one for a call with
-// other arguments.
+// Whether all values that this rank needs have been written. Sets bad_ if a peer has written a value for a call
+// with other arguments.
 bool InlineCollective::all_there() {
   for (; next_ < ranks(); ++next_) {
     if (next_ == rank() || !needs(next_)) continue;
@@ -96,13 +97,13 @@ bool InlineCollective::all_there() {
   return true;
 }
 
-// Computes the output. Returns false if a mailbox was overwritten meanwhile because its owner gave the call up; then
-// the output is invalid.
+// Computes the output. Returns false if a mailbox was overwritten during that time, because its owner has given the
+// call up. In that case the output is invalid.
 bool InlineCollective::finish() {
   if (bytes_ > 0) {
     const CollectiveRow& row = row_of(kind_);
-    const std::uint64_t offset =
-        row.input == BlockSet::kAll ? rank() * bytes_ : 0;  // the position of this rank's block in each input
+    // The offset of this rank's block in the payload of each rank, in bytes.
+    const std::uint64_t offset = row.input == BlockSet::kAll ? rank() * bytes_ : 0;
     if (row.root == RootHas::kTheOutput && rank() != call_.tag.root) {
       // nothing: only the root has an output
     } else if (row.reduces) {
@@ -119,7 +120,8 @@ bool InlineCollective::finish() {
   return true;
 }
 
-// The payload of a rank. This rank's own payload is also in its input, which is read instead.
+// The memory that holds the contribution of a rank: its payload or, for this rank itself, its input, which has the
+// same contents (but is not scaled yet for kPreMulSum).
 const std::byte* InlineCollective::value_of(std::uint32_t owner) const {
   return owner == rank() ? call_.input : payload_of(owner);
 }
@@ -128,7 +130,7 @@ void InlineCollective::copy(const std::byte* from, std::byte* to) const {
   if (from != to) std::memcpy(to, from, bytes_);
 }
 
-// Adds the blocks of all ranks in rank order. `first_byte`: where the block begins in each rank's payload.
+// Adds one block of each rank, in rank order. `first_byte`: the offset of the block in the payload of each rank.
 void InlineCollective::reduce(std::uint64_t first_byte) {
   const bool scaled = call_.op == ReduceOp::kPreMulSum;
   const kernels::Reduction reduction{.type = call_.type,
@@ -141,8 +143,8 @@ void InlineCollective::reduce(std::uint64_t first_byte) {
   kernels::reduce(reduction, sources_, std::span(&call_.output, 1), bytes_ / call_.element_bytes);
 }
 
-// Copies one block of each rank to its position in the output. `first_byte`: where the block begins in each rank's
-// payload.
+// Copies one block of each rank to its position in the output. `first_byte`: the offset of the block in the payload
+// of each rank.
 void InlineCollective::gather(std::uint64_t first_byte) {
   for (std::uint32_t owner = 0; owner < ranks(); ++owner) {
     copy(value_of(owner) + first_byte, call_.output + owner * bytes_);

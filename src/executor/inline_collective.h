@@ -1,10 +1,11 @@
-// InlineCollective: a collective on a few bytes, without a plan, messages and credits. Every rank writes its
-// contribution into its own shared-memory mailbox (transport.h), and all others read it in place. A rank is done as
-// soon as it has read all the values that it needs. A value that fits into one cache line costs one cache-line
-// transfer per reader.
+// InlineCollective: a collective on a few bytes among ranks of one machine, without plan, messages and credits.
+// Every rank writes its contribution into its own shared-memory mailbox (ShmMailboxes in transport.h), and the
+// other ranks read it there. A rank is done as soon as it has read all values that it needs. A value that fits into
+// the mark of a mailbox costs each reader the transfer of one cache line.
 //
-// It replaces the one-shot and direct plans of the same collective and returns the same bits, because it adds in
-// rank order in one pass (tests/communicator/inline_collective_test.cc compares the two).
+// An InlineCollective replaces the one-shot or direct plan of its collective. It returns the same bits as the plan,
+// because it adds the values in rank order in one pass, as the plan does
+// (tests/communicator/inline_collective_test.cc compares the two).
 #pragma once
 
 #include <cstddef>
@@ -20,8 +21,8 @@
 
 namespace tutti {
 
-// Longest value, in bytes, that goes through mailboxes. If all ranks read all mailboxes, it is the length of one
-// block; if a mailbox contains a block for each rank, it is the sum of these blocks. Measured, see
+// The most bytes that a rank may write into its mailbox in one call: the length of one block or, if the input of
+// the collective has a block for each rank (for example all_to_all), of all these blocks together. Measured, see
 // docs/decisions/0010.
 inline constexpr std::uint64_t kMostInlineBytes = kMailboxBytes;
 
@@ -30,16 +31,17 @@ class InlineCollective final : public CollectiveTask {
   // `marks` must outlive this object.
   explicit InlineCollective(MailboxBoard& marks);
 
-  // Whether a call runs through mailboxes. The answer is the same on all ranks that agree about the arguments of the
-  // call. `bytes`: length of one block.
+  // Whether a call runs through mailboxes instead of a plan. The result is the same on all ranks that pass the same
+  // arguments. `bytes`: length of one block.
   static bool takes(const Collective& collective, Algorithm algorithm, std::uint64_t bytes);
 
   void start(const Call& call) override;
   WindowRef offered(const Call& /*call*/) const override { return {}; }
   bool progress() override;
   bool done() override { return phase_ == Phase::kDone; }
-  // Set if a rank has written a mailbox for a call with other arguments. It has no tag; the tag is on the status
-  // board of that peer, for as long as the board remembers the call.
+  // Set if a peer has written its mailbox for a call with the same number but other arguments. The BadMessage
+  // contains no tag, because a mailbox has only a digest of the tag. The tag itself is on the status board of the
+  // peer, as long as the board remembers the call.
   const std::optional<BadMessage>& bad_message() const override { return bad_; }
   std::string waits_for() override;
   std::vector<std::uint32_t> waits_for_ranks() override;
@@ -64,9 +66,10 @@ class InlineCollective final : public CollectiveTask {
   MailboxBoard& marks_;
   Call call_;
   CollectiveKind kind_ = CollectiveKind::kBarrier;
-  std::uint64_t bytes_ = 0;          // length of one block
-  std::uint64_t payload_bytes_ = 0;  // length of the payload of a rank that writes one
-  std::uint32_t next_ = 0;           // this rank has not read the value of rank next_ yet
+  std::uint64_t bytes_ = 0;          // length of one block, in bytes
+  std::uint64_t payload_bytes_ = 0;  // bytes that a rank writes into its mailbox, if it writes any
+  // The first rank whose value this rank needs and has not seen written yet; ranks() if there is none.
+  std::uint32_t next_ = 0;
   Phase phase_ = Phase::kDone;
   std::vector<const std::byte*> sources_;
   std::optional<BadMessage> bad_;

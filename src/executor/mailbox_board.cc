@@ -1,6 +1,6 @@
-// MailboxBoard: the memory ordering of marks and payloads is as follows. A writer sets `number` to 0, writes the
-// payload, and sets `number` to the call's sequence number. A reader checks `number`, reads the payload, and checks
-// `number` again (holds()).
+// MailboxBoard: implements the following protocol of marks and payloads (a seqlock). A writer sets `number` of its
+// mark to 0, writes the payload, and sets `number` to the sequence number of the call. A reader checks that
+// `number` is that of the call, reads the payload, and checks `number` again (holds()).
 #include "executor/mailbox_board.h"
 
 #include <algorithm>
@@ -10,9 +10,9 @@
 namespace tutti {
 namespace {
 
-// Orders the stores after this call behind the stores before it, for readers on other ranks.
+// Makes sure that other ranks see the stores before this call earlier than the stores after it.
 void order_stores(std::atomic<std::uint64_t>& number) {
-#if defined(__SANITIZE_THREAD__)  // ThreadSanitizer does not support fences
+#if defined(__SANITIZE_THREAD__)  // ThreadSanitizer does not support fences, so use an atomic
   number.exchange(0, std::memory_order_acq_rel);
 #else
   static_cast<void>(number);
@@ -23,7 +23,8 @@ void order_stores(std::atomic<std::uint64_t>& number) {
 constexpr std::uint64_t kLineBytes = 64;
 
 void fetch_for_writing(const void* line) {
-#if defined(__x86_64__)  // the builtin emits prefetchw only if the target processor is specified
+// Not the builtin, which emits prefetchw only if the compiler's options name a processor that has it.
+#if defined(__x86_64__)
   asm volatile("prefetchw %0" ::"m"(*static_cast<const char*>(line)));
 #else
   __builtin_prefetch(line, 1);
@@ -70,7 +71,7 @@ bool MailboxBoard::may_write(bool long_payload_buffer) {
   return all_past(used_[turn_]) && (!long_payload_buffer || all_past(long_used_[sequence_ % kLongPayloadBuffers]));
 }
 
-// Whether all other ranks have finished call `used`.
+// Whether all other ranks have finished the call with the number `used` (0: no call). If not, sets reader_.
 bool MailboxBoard::all_past(std::uint64_t used) {
   if (used == 0 || used < all_entered_) return true;
   for (reader_ = 0; reader_ < ranks(); ++reader_) {
@@ -81,7 +82,7 @@ bool MailboxBoard::all_past(std::uint64_t used) {
   return true;
 }
 
-// The last call for which `peer` has written a mailbox.
+// The number of the last call for which `peer` has written a mailbox, or 0.
 std::uint64_t MailboxBoard::newest_of(std::uint32_t peer) const {
   std::uint64_t newest = 0;
   for (const MailboxMark* marks : mailboxes_.marks) {
@@ -100,7 +101,8 @@ void MailboxBoard::open(bool long_payload_buffer) {
 }
 
 void MailboxBoard::close() {
-  // Publishes all stores above; pairs with arm() of the doorbell.
+  // Publishes the payload. The order must be seq_cst: a rank arms its doorbell, looks at the mailbox once more, and
+  // then sleeps. So either it sees this store, or ring_sleepers() sees that its doorbell is armed.
   mark(rank_).number.store(sequence_, std::memory_order_seq_cst);
   transport_.ring_sleepers(rank_);
 }
@@ -147,8 +149,9 @@ bool MailboxBoard::holds(std::uint32_t peer) const {
   return mark(peer).number.load(std::memory_order_seq_cst) == sequence_;
 }
 
-// A rank may have been suspended during a call that has failed since. When it continues, it must not overwrite the
-// value of a later call, so the value only grows.
+// `claimed` holds the number of the last call in which the part was claimed, and only grows. The reason: a rank may
+// have been suspended during a call that has failed since, and when it continues, it must not overwrite the number
+// of a later call.
 bool MailboxBoard::claim(std::uint32_t part_of) {
   std::atomic<std::uint64_t>& claimed = mark(part_of).claimed;
   std::uint64_t seen = claimed.load(std::memory_order_relaxed);
@@ -170,7 +173,8 @@ std::uint64_t MailboxBoard::steps_of(std::uint32_t part_of) const {
   return mark(part_of).steps.load(std::memory_order_relaxed);
 }
 
-// Other ranks write this value. An invalid rank is replaced, because callers use the result as an index.
+// Other ranks write the value, so it is not trusted. An invalid rank is replaced by `part_of`, because callers use
+// the result as an index.
 std::uint32_t MailboxBoard::claimer(std::uint32_t part_of) const {
   const std::uint32_t claimer = mark(part_of).claimer.load(std::memory_order_relaxed);
   return claimer < ranks() ? claimer : part_of;

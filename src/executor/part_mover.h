@@ -26,7 +26,7 @@ class PartMover {
   bool move(const WorkItem& part, std::uint32_t of) {
     return part.from == WorkItem::kAllRanks ? add(part, of) : copy(part);
   }
-  // A process has exited, and its memory is needed. The status board of the peer reports the exit.
+  // Whether a process has exited whose memory is needed. The status board of the peer reports the exit.
   bool peer_exited() const { return peer_exited_; }
 
  private:
@@ -34,7 +34,9 @@ class PartMover {
   bool add(const WorkItem& part, std::uint32_t of);
   bool fetch(std::uint32_t peer, std::uint64_t offset, std::byte* to, std::uint64_t bytes);
   bool store(std::uint32_t peer, std::uint64_t offset, const std::byte* from, std::uint64_t bytes);
-  // Turns the result of an access by system call into a fault or peer_exited(). Returns true if it succeeded.
+  // Evaluates the result of an access to a peer's memory by system call. Returns true if it succeeded. If the process
+  // of the peer has exited, sets peer_exited_: no more progress is then made, and the engine ends the call when it
+  // detects the exit. After other failures sets bad_.
   bool check_access(std::uint32_t peer, MemoryAccess access);
   std::byte* scratch(std::uint32_t of) { return scratch_begin_ + of * tile_bytes_; }
 
@@ -45,9 +47,10 @@ class PartMover {
   Transport& transport_;
   std::optional<BadMessage>& bad_;
   bool peer_exited_ = false;
-  std::vector<const std::byte*> sources_;  // operands of the current part, indexed by rank
+  std::vector<const std::byte*> sources_;  // addresses of the operands of one reduction, indexed by rank
   std::vector<std::byte*> destinations_;
-  // One tile for the operand of each rank and one for the sum; allocated when system calls are needed.
+  // Memory for one tile of the operand of each rank and one tile of the sum. Allocated when operands must be fetched by
+  // system calls for the first time.
   std::vector<std::byte> scratch_;
   std::byte* scratch_begin_ = nullptr;  // the first page boundary in scratch_
   std::uint64_t tile_bytes_ = 0;

@@ -89,7 +89,8 @@ bool PeerBuffers::find(std::uint32_t peer, std::size_t which, const WindowRef& a
   if (advert.window == 0 || advert.offset % call_.element_bytes != 0) return corrupt();
   if (advert.window == kInPayloadBuffer) {
     if (!work_.uses_payload_buffers()) return corrupt();
-    location = {.data = which == 0 ? marks_.long_payload_buffer(peer) : nullptr};  // the peer copies its output itself
+    // For an output there is no address, because the peer copies its output itself.
+    location = {.data = which == 0 ? marks_.long_payload_buffer(peer) : nullptr};
     to_payload_buffers_ |= which != 0;
     return true;
   }
@@ -115,7 +116,7 @@ void PeerBuffers::report_loss(std::uint32_t peer) {
 }
 
 void PeerBuffers::add_own() {
-  inputs_[marks_.rank()] = {.data = const_cast<std::byte*>(call_.input)};  // NOLINT: only read
+  inputs_[marks_.rank()] = {.data = const_cast<std::byte*>(call_.input)};  // NOLINT: the input is only read
   outputs_[marks_.rank()] = {.data = call_.output};
 }
 

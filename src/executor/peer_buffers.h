@@ -17,8 +17,10 @@ class PeerBuffers {
  public:
   // The begin of the input or output of a rank.
   struct Location {
-    std::byte* data = nullptr;  // address in this process; null: accessible only by system calls
-    std::uint64_t address = 0;  // address in the process of the owner; 0 if it is not needed
+    std::byte* data = nullptr;  // address in this process; null: see `address`
+    // Address in the process of the owner, for system calls. If `data` is null and this is 0, this rank does not
+    // access the memory.
+    std::uint64_t address = 0;
     bool needs_calls() const { return data == nullptr && address != 0; }
     bool found() const { return data != nullptr || address != 0; }
   };
@@ -32,8 +34,8 @@ class PeerBuffers {
               std::uint32_t cores, std::optional<BadMessage>& bad);
 
   void begin();  // forgets the previous call
-  // Writes this rank's mailbox. Returns false if the others need this rank's memory and cannot use it; the mailbox then
-  // reports that this rank runs the plan.
+  // Writes this rank's mailbox, which advertises its memory. Returns false if the other ranks need memory of this rank
+  // that they cannot use. In that case the mailbox reports that this rank runs the plan, and the caller must do so.
   bool advertise();
   // Looks up the memory of `peer` that this rank uses. If it is missing because it could not be mapped, see
   // report_loss().
@@ -48,7 +50,8 @@ class PeerBuffers {
   // Indexed by rank: the core on which the rank ran when it wrote its mailbox; 0 if the work has no shares.
   const std::vector<std::int32_t>& cpus() const { return cpus_; }
 
-  bool own_is_offered() const { return offered_; }   // other ranks may use memory of this one
+  // Whether other ranks may use the buffers of this one.
+  bool own_is_offered() const { return offered_; }
   bool needs_calls() const { return needs_calls_; }  // some memory is accessible only by system calls
   // Whether this rank copies its output from the payload buffers of the others.
   bool own_output_is_fetched() const { return fetches_; }
@@ -56,23 +59,25 @@ class PeerBuffers {
   bool some_output_is_fetched() const { return to_payload_buffers_; }
 
  private:
-  // Used as a window number: the memory is private and attached; the offset is an address.
+  // Used as a window number: the memory is private, and the offset is an address in the process of its owner.
   static constexpr std::uint32_t kAttached = ~std::uint32_t{0};
-  // Used as a window number: an input is in the payload buffer of its owner, and an output is copied by its owner from
-  // the payload buffers of the others.
+  // Used as a window number. For an input: its contents are in the long payload buffer of its owner. For an output:
+  // its owner copies the results from the long payload buffers of the ranks that have computed them.
   static constexpr std::uint32_t kInPayloadBuffer = kAttached - 1;
-  struct MemoryAdvert {          // the payload of a mailbox: location of the memory of a rank
-    std::uint32_t by_plan;       // 1: this rank runs the plan
-    std::uint32_t input_window;  // 0: not offered; the same for output_window
-    std::uint32_t output_window;
-    std::int32_t cpu;  // the core on which the rank runs
+  // The payload of a mailbox: the location of the memory of a rank.
+  struct MemoryAdvert {
+    std::uint32_t by_plan;        // 1: this rank runs the plan
+    std::uint32_t input_window;   // the window of the input; 0: not offered
+    std::uint32_t output_window;  // the window of the output; 0: not offered
+    std::int32_t cpu;             // the core on which the rank was running
     std::uint64_t input_offset;
     std::uint64_t output_offset;
   };
   bool show(const WindowRef& window, const std::byte* data, std::uint32_t& shown_window,
             std::uint64_t& shown_offset) const;
-  // Locates memory of a peer. The values in its mark are checked: an offset outside of the peer's registered memory is
-  // refused.
+  // Locates the memory of `peer` that `advert` describes, of `bytes` bytes (`which`: 0 for its input, 1 for its
+  // output), and stores the result to `location`. Returns false if the memory is not mapped yet, or if the advert
+  // is invalid, for example an offset outside of the peer's registered memory. In the second case bad_ is set.
   bool find(std::uint32_t peer, std::size_t which, const WindowRef& advert, std::uint64_t bytes, Location& location);
 
   const Call& call_;

@@ -12,10 +12,10 @@
 
 namespace tutti {
 namespace {
-// In bytes. Copying a shorter value into a slot takes less time than waiting until the receiver has read it in
-// place.
+// The shortest value, in bytes, that is published. For a shorter one, copying it into a slot takes less time than
+// waiting until the receiver has read it in this rank's memory.
 constexpr std::uint64_t kLeastPublished = 4096;
-constexpr std::uint64_t kStepsPerTurn = 64;  // steps of one channel before the next channel gets its turn
+constexpr std::uint64_t kStepsPerTurn = 64;  // maximum number of steps in one turn of a channel
 
 kernels::Reduction copying() {
   kernels::Reduction how;
@@ -24,8 +24,8 @@ kernels::Reduction copying() {
 }
 }  // namespace
 
-// The domain of values over which the evaluator (plan/evaluate.h) runs: bytes in memory, for one channel of this
-// rank.
+// The domain of values (plan/evaluate.h) with which the evaluator runs one channel of this rank: the values are
+// bytes in memory. The evaluator calls the public functions.
 class PlanExecution::Domain {
  public:
   Domain(PlanExecution& execution, std::size_t channel)
@@ -35,7 +35,7 @@ class PlanExecution::Domain {
         cursor_(execution.cursors_[channel]) {}
 
   bool receive_ready(std::uint16_t port) {
-    if (plan_execution_.bad_) return false;  // the previous step failed, so no step runs after it
+    if (plan_execution_.bad_) return false;  // a step has failed, so no other step runs
     const BoundPort& from = bound_.ports[port];
     const Arrival arrival =
         from.receive->arrival(plan_execution_.call_.tag, from.by_memory ? place() : std::span<std::byte>());
@@ -52,7 +52,7 @@ class PlanExecution::Domain {
 
  private:
   void report(std::uint16_t port, Arrival kind) {
-    if (plan_execution_.bad_) return;  // only the first bad message is the cause
+    if (plan_execution_.bad_) return;  // only the first bad message is reported
     ReceiveConnection& connection = *bound_.ports[port].receive;
     plan_execution_.bad_ = BadMessage{.peer = bound_.ports[port].peer,
                                       .kind = kind,
@@ -74,10 +74,11 @@ class PlanExecution::Domain {
   bool gather_operands(const Channel& channel, const Step& step, std::uint64_t tile, std::uint64_t bytes);
   bool may_publish(const Step& step, const kernels::Reduction& reduction, std::uint64_t bytes) const;
   bool published_operands_valid(const Channel& channel, const Step& step);
-  // Properties of the value that a step sends.
+  // Properties of the value that a step sends, as far as they restrict the ways to send it.
   struct Value {
-    bool may_publish;       // it is an unmodified slice of this rank's memory
-    bool stands_in_memory;  // it is in this rank's memory, or will be when the step has stored it
+    bool may_publish;  // receivers may read it in this rank's memory, see may_publish()
+    // The value is in this rank's buffers or scratch, or will be there when the step has stored it to its sink.
+    bool stands_in_memory;
   };
   SendMethod send_method(const BoundPort& port, const SendRule& rule, const Step& step, std::uint64_t tile,
                          const Value& value) const;
@@ -91,8 +92,9 @@ class PlanExecution::Domain {
   const Cursor& cursor_;
 };
 
-// Where the current step stores the one value that it receives, so that the connection can deliver it there. Empty
-// if the step does more than that, or may not run yet.
+// If the current step only stores one received value to its sink (and forwards it), returns the memory of that
+// sink, so that the connection can deliver the message there. Returns an empty span if the step does more than
+// that, or cannot run yet because a send has no credit.
 std::span<std::byte> PlanExecution::Domain::place() {
   const Step& step = program_.steps[cursor_.step];
   if (!can_push(step)) return {};
@@ -123,9 +125,9 @@ WindowRef PlanExecution::Domain::window(const Slice& slice, std::uint64_t tile) 
   return place;
 }
 
-// The length of the step's value in bytes. In this order: the length of the scratch value that it reads, of the
-// slice of input or output that it reads, of the slice of the output that it stores to, or of the message that it
-// forwards.
+// The length of the step's value in bytes. It is that of the local operand if the step has one: the value in a
+// scratch chunk, or a slice of the input or output. Otherwise it is the length of the slice of the output that the
+// step stores to or, if the step stores to none, of the message that it receives.
 std::uint64_t PlanExecution::Domain::bytes_of(const Channel& channel, const Step& step, std::uint64_t tile) const {
   if (step.source.space == Space::kScratch) return plan_execution_.scratch_bytes_[step.source.chunk];
   if (step.source.space != Space::kNone) return extent(step.source, tile).count * element_bytes();
@@ -146,7 +148,8 @@ kernels::Reduction PlanExecution::Domain::reduction(const Step& step) const {
   return reduction;
 }
 
-// Fills sources_ with the operands, in the order of the plan. Returns false if a message does not fit the step.
+// Fills sources_ with the addresses of the operands, in the order of the plan. If a message does not fit the step,
+// reports it as kCorrupt and returns false.
 bool PlanExecution::Domain::gather_operands(const Channel& channel, const Step& step, std::uint64_t tile,
                                             std::uint64_t bytes) {
   auto& sources = plan_execution_.sources_;
@@ -173,8 +176,9 @@ bool PlanExecution::Domain::gather_operands(const Channel& channel, const Step& 
   return true;
 }
 
-// Whether receivers may read the step's value in this rank's memory: the value must be one unmodified slice, long
-// enough, and not overwritten during the call.
+// Whether receivers may read the step's value in this rank's memory: the value must be one unmodified slice of at
+// least kLeastPublished bytes, and the call must not overwrite it. An in-place call may overwrite it, unless
+// PlanShape::windows_in_place is true.
 bool PlanExecution::Domain::may_publish(const Step& step, const kernels::Reduction& reduction,
                                         std::uint64_t bytes) const {
   const bool modified = reduction.scaled_source >= 0 || reduction.divisor != 1;
@@ -182,8 +186,9 @@ bool PlanExecution::Domain::may_publish(const Step& step, const kernels::Reducti
          (!plan_execution_.call_.in_place || plan_execution_.plan_.shape.windows_in_place);
 }
 
-// Whether the peer has entered the same call with the same arguments. Only then does its output have the length that
-// this rank computes, whatever else is in the peer's memory.
+// Whether the peer has entered the same call with the same arguments. This must be true before this rank writes
+// into the peer's output, because only then is the output as long as this rank computes. Otherwise the write could
+// damage other memory of the peer.
 bool PlanExecution::agrees_with(std::uint32_t peer) {
   std::uint64_t& agreed = agreed_[peer];
   if (agreed == call_.tag.sequence) return true;
@@ -192,8 +197,9 @@ bool PlanExecution::agrees_with(std::uint32_t peer) {
   return true;
 }
 
-// Chooses how to send a value through one port. Tried in this order: publish it, store it into the peer's output,
-// overwrite a received message as a reply, send it from memory, write it into a slot.
+// Chooses the way to send a value through one port, the first of these that is possible: publish it, store it into
+// the peer's output (delivered), overwrite a received message as a reply, send it from memory, write it into a
+// slot.
 PlanExecution::SendMethod PlanExecution::Domain::send_method(const BoundPort& port, const SendRule& rule,
                                                              const Step& step, std::uint64_t tile,
                                                              const Value& value) const {
@@ -204,7 +210,8 @@ PlanExecution::SendMethod PlanExecution::Domain::send_method(const BoundPort& po
     const Layout& layout = *plan_execution_.layout_;
     const std::uint64_t whole_bytes =
         layout.length(output_blocks(plan_execution_.plan_.shape.collective, port.peer)) * element_bytes();
-    // The output is null if it is not offered, or if that is not known yet. A slot is used then.
+    // `output` is null if the peer does not offer its output, or if that is not known yet. One of the ways below is
+    // used in that case.
     std::byte* output =
         plan_execution_.transport_.peer_output(port.peer, plan_execution_.call_.tag.sequence, whole_bytes)
             .value_or(nullptr);
@@ -215,7 +222,8 @@ PlanExecution::SendMethod PlanExecution::Domain::send_method(const BoundPort& po
   }
   if (rule.answers != kNoPort && port.send->can_reply()) {
     const Message over = bound_.ports[rule.answers].receive->front();
-    // The message is in a slot that the peer does not reuse before it has read the reply.
+    // Only a message in a slot can be overwritten. The peer does not use that slot again before it has read the
+    // reply (plan/replies.h).
     if (over.carrier == Carrier::kSlot) {
       return {.carrier = Carrier::kReplied, .destination = const_cast<std::byte*>(over.data), .over = over};
     }
@@ -224,8 +232,8 @@ PlanExecution::SendMethod PlanExecution::Domain::send_method(const BoundPort& po
   return {.carrier = Carrier::kSlot, .from_memory = false, .destination = port.send->slot()};
 }
 
-// If the peer would store the next message to its output unchanged, asks the connection to let the network write it
-// there directly. This has an effect only if the peer has advertised its output.
+// Call this before post(). If the peer's step only stores the next message to its output, asks the connection to
+// let the network write the message there directly. This has an effect only if the peer has advertised its output.
 void PlanExecution::Domain::aim(const BoundPort& port, const SendRule& rule, std::uint64_t tile) const {
   if (rule.unpublished != Carrier::kDelivered || rule.peer_sink.space != Space::kOutput) return;
   if (plan_execution_.transport_.peer_has_left(port.peer, plan_execution_.call_.tag.sequence))
@@ -236,7 +244,8 @@ void PlanExecution::Domain::aim(const BoundPort& port, const SendRule& rule, std
                  layout.output_of(port.peer, tile, rule.peer_sink.chunk).offset * element_bytes());
 }
 
-// Sends the value as `send_method` specifies.
+// Sends the value of `bytes` bytes in the way that `send_method` specifies. If that way has a destination, the
+// value must have been written there already.
 void PlanExecution::Domain::post(const BoundPort& port, const SendMethod& send_method, const Step& step,
                                  std::uint64_t tile, std::uint64_t bytes) {
   switch (send_method.carrier) {
@@ -253,8 +262,8 @@ void PlanExecution::Domain::post(const BoundPort& port, const SendMethod& send_m
   if (std::find(drains.begin(), drains.end(), port.send) == drains.end()) drains.push_back(port.send);
 }
 
-// Checks, after published operands were read, that they were valid. Returns false (and reports it) if a peer gave
-// the call up meanwhile, because it may then have changed them.
+// Call this after the operands were read. Returns false, and reports kWithdrawn, if a peer that has published an
+// operand has left the call, because the peer may have changed the operand before it was read.
 bool PlanExecution::Domain::published_operands_valid(const Channel& channel, const Step& step) {
   for (const std::uint16_t port : channel.receives(step)) {
     const BoundPort& from = bound_.ports[port];
@@ -266,8 +275,8 @@ bool PlanExecution::Domain::published_operands_valid(const Channel& channel, con
   return true;
 }
 
-// Combines the sources and writes the result to all destinations, with the kernels or, from left to right, with the
-// caller's own function.
+// Combines the operands in sources_ and writes the result to all addresses in destinations_. Uses the reduction
+// kernels or, if the user has passed a reduction function, that function, from left to right.
 void PlanExecution::Domain::combine(const kernels::Reduction& how, std::uint64_t bytes) {
   const auto& sources = plan_execution_.sources_;
   const auto& destinations = plan_execution_.destinations_;
@@ -290,8 +299,8 @@ void PlanExecution::Domain::apply(const Channel& channel, const Step& step, std:
   const auto& sources = plan_execution_.sources_;
   auto& destinations = plan_execution_.destinations_;
   destinations.clear();
+  // The connection has already delivered the value to the sink.
   const bool already_there = step.sink.space != Space::kNone && sources.size() == 1 && step.receive_count == 1 &&
-                             // A connection has already delivered the value there.
                              sources[0] == address(step.sink, tile);
   if (step.sink.space != Space::kNone && !already_there) destinations.push_back(address(step.sink, tile));
   const bool unmodified = sources.size() == 1 && how.scaled_source < 0 && how.divisor == 1;
@@ -307,8 +316,9 @@ void PlanExecution::Domain::apply(const Channel& channel, const Step& step, std:
                 send_methods.back().carrier == Carrier::kReplied;
     if (send_methods.back().destination != nullptr) destinations.push_back(send_methods.back().destination);
   }
-  // A hint for the cache: a slot is read again immediately. The callers' buffers are used again only after all
-  // messages of the call have passed through the caches.
+  // A hint for the kernel whether the result should stay in the cache. A value in a slot is read again at once. A
+  // value in the caller's buffer is used again only after about `bytes_until_reuse` bytes have passed through the
+  // caches.
   if (!to_slots) {
     how.bytes_until_reuse =
         plan_execution_.call_.tag.count * element_bytes() * plan_execution_.plan_.shape.collective.ranks;
@@ -316,8 +326,8 @@ void PlanExecution::Domain::apply(const Channel& channel, const Step& step, std:
   if (!destinations.empty() && bytes > 0) combine(how, bytes);
   if (step.sink.space == Space::kScratch) plan_execution_.scratch_bytes_[step.sink.chunk] = bytes;
   if (!published_operands_valid(channel, step)) return;
-  // Messages are released before the results are sent, so that a peer that has received the result also sees that
-  // its memory is free again.
+  // The received messages are released before the result is sent. So if a peer has published an operand and
+  // receives the result, it also sees that its memory is not read any more.
   for (const std::uint16_t port : channel.receives(step)) bound_.ports[port].receive->release();
   for (std::size_t i = first_send; i < first_send + step.send_count; ++i) {
     const BoundPort& port = bound_.ports[channel.lists[i]];
@@ -353,11 +363,11 @@ void PlanExecution::start(const Call& call) {
   advertise_output();
 }
 
-// Advertises the output to peers that can write to it over the network. The conditions of plan/windows.h are the
-// same whether the peer or its network card writes.
+// Advertises the output to peers whose messages the network can write into it. The conditions are those for pushed
+// messages in plan/windows.h. They do not depend on whether the peer's CPU or a network card writes.
 void PlanExecution::advertise_output() {
   if (call_.in_place && !plan_.shape.windows_in_place) return;
-  if (!call_.lengths.displacements.empty()) return;  // peers do not know the displacements of this rank
+  if (!call_.lengths.displacements.empty()) return;  // peers do not know this rank's displacements
   const std::uint64_t longest = layout_->max_chunk_count() * call_.element_bytes;
   const std::uint64_t bytes = layout_->length(output_blocks(plan_.shape.collective, plan_.rank)) * call_.element_bytes;
   for (const BoundChannel& channel : plan_.channels) {
@@ -402,8 +412,8 @@ bool PlanExecution::done() {
   for (const Cursor& cursor : cursors_) {
     if (!finished(cursor, layout_->tiles())) return false;
   }
-  // Checks only the connections of this plan, because a peer that does not read the messages of another call must
-  // not delay this one.
+  // Sent messages must have been handed over. Check only the connections of this plan, because a peer that does not
+  // read the messages of another call, on other connections, must not delay this call.
   for (const BoundChannel& channel : plan_.channels) {
     for (const BoundPort& port : channel.ports) {
       if (port.lingers && !port.send->handed_over()) return false;

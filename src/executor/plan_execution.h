@@ -1,6 +1,7 @@
-// PlanExecution: the CPU executor. It runs one call of a bound plan on bytes in host memory. There is one task per
-// channel, and the tasks of a rank take turns in the thread that drives progress. A step makes no allocation, lock,
-// log entry or system call.
+// PlanExecution: the CPU executor. It runs one call of a bound plan on bytes in host memory. The channels of the
+// plan take turns in the thread that drives progress: each runs some steps, until it has to wait or its turn is
+// over. A step allocates no memory, takes no lock, writes no log and makes no system call of its own (a connection
+// may make some).
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,8 @@ class PlanExecution final : public CollectiveTask {
   PlanExecution& operator=(const PlanExecution&) = delete;
 
   void start(const Call& call) override;
-  // There is none if the call is in place and the plan does not permit peers to write into an in-place output.
+  // The output of the call. Window 0 (nothing is offered) if the output is not registered, or if the call is in
+  // place and the plan does not permit peers to write into an in-place output.
   WindowRef offered(const Call& call) const override {
     return call.in_place && !plan_.shape.windows_in_place ? WindowRef{} : call.output_window;
   }
@@ -37,19 +39,21 @@ class PlanExecution final : public CollectiveTask {
   bool progress() override;
   bool done() override;
   const std::optional<BadMessage>& bad_message() const override { return bad_; }
-  // For each channel that is not finished, a text like "channel 0 step 3 of 7, tile 0 of 2, no message from rank 2".
+  // Describes each channel that is not finished, for example "channel 0 step 3 of 7, tile 0 of 2, no message from
+  // rank 2".
   std::string waits_for() override;
   std::vector<std::uint32_t> waits_for_ranks() override;
 
  private:
   class Domain;
-  // How one value is sent through one port.
+  // The way in which one value is sent through one port.
   struct SendMethod {
     Carrier carrier = Carrier::kSlot;
-    bool from_memory = false;  // for kSlot: sent directly from the value's memory instead of a copy in the slot
-    std::byte* destination =
-        nullptr;     // address to which the value is written; null if it is published or sent from memory
-    Message over{};  // for kReplied: the message that the value overwrites
+    // For kSlot: the connection sends directly from the memory of the value, instead of from a copy in the slot.
+    bool from_memory = false;
+    // The address to which this rank writes the value. Null if the value is published or sent from its memory.
+    std::byte* destination = nullptr;
+    Message over{};  // for kReplied: the received message that the value overwrites
   };
 
   bool agrees_with(std::uint32_t peer);
@@ -58,15 +62,20 @@ class PlanExecution final : public CollectiveTask {
   const BoundPlan& plan_;
   Transport& transport_;
   Call call_;
-  bool shown_ = false;  // the output was advertised to peers that share no memory with this rank
-  // Indexed by peer: the last call that the peer was seen to enter with the same arguments as this rank.
+  bool shown_ = false;  // the output was advertised to peers on other machines
+  // Indexed by peer: the sequence number of the last call that the peer is known to have entered with the same
+  // arguments as this rank. See agrees_with().
   std::vector<std::uint64_t> agreed_;
   std::optional<Layout> layout_;
-  std::vector<Cursor> cursors_;                // indexed by channel
-  std::vector<SendConnection*> published_to_;  // connections that must be drained before the call may end
-  std::vector<const std::byte*> sources_;      // operands of the current step
+  std::vector<Cursor> cursors_;  // indexed by channel
+  // Connections over which values were published in this call. The call ends only when they are drained, because
+  // the peers read the values in this rank's memory.
+  std::vector<SendConnection*> published_to_;
+  std::vector<const std::byte*> sources_;  // addresses of the operands of the current step
+  // Addresses to which the value of the current step is written, and the ways to send it, one for each send.
   std::vector<std::byte*> destinations_;
   std::vector<SendMethod> send_methods_;
+  // The scratch chunks of the plan. Each has the length of the longest chunk.
   std::vector<std::byte> scratch_;
   std::vector<std::uint64_t> scratch_bytes_;  // indexed by scratch chunk: length in bytes of the value in it
   std::vector<std::byte> sum_;                // intermediate result of a user's reduction

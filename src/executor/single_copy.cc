@@ -13,9 +13,11 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint32_t kPollsBeforeHelp = 16;  // before that, a rank on another core is probably running
+// After this many polls without success, a rank on another core probably does not run, so its share is done here.
+constexpr std::uint32_t kPollsBeforeHelp = 16;
 
-// The items of a rooted collective that only copies. The root does the end of the block of each other rank.
+// Divides the work of broadcast, scatter and gather: each rank copies the begin of its own block, and the root copies
+// the end of it.
 void list_rooted_items(const WorkDivision& work, const PeerBuffers& buffers, std::vector<WorkItem>& items) {
   const std::uint32_t root = work.root();
   const std::uint64_t bytes = work.block_bytes();
@@ -46,7 +48,7 @@ void list_items(const WorkDivision& work, const PeerBuffers& buffers, std::vecto
   const CollectiveRow& row = row_of(work.kind());
   const std::uint64_t from_offset = row.input == BlockSet::kAll ? own : 0;
   const std::uint32_t blocks = block_count(row.output, work.ranks());
-  // Start at the next rank, so that not all ranks read from the same one.
+  // Each rank starts with the block of its own number, so that not all ranks read from the same rank at the same time.
   for (std::uint32_t i = 0; i < blocks; ++i) {
     const std::uint32_t block = (work.rank() + i) % blocks;
     const std::uint32_t from = contributor_of(row.kind, work.ranks(), 0, work.rank(), block);
@@ -134,7 +136,8 @@ bool SingleCopyCollective::read() {
       case PeerBuffers::PeerState::kPending:
         if (!bad_ && all_shares_finished()) return true;
         buffers_.report_loss(next_);
-        // If a peer has written its mailbox, but its memory was not found yet, its mailbox will not change any more.
+        // If the peer has not written its mailbox, wait for that. If it has, but its memory is not mapped yet, the
+        // mailbox will not change any more, so do not wait for it.
         marks_.await(marks_.look(next_) == MailboxBoard::MailboxState::kNothing ? next_ : Transport::kAnyRank);
         return false;
     }
@@ -158,7 +161,7 @@ void SingleCopyCollective::begin_moving() {
   phase_ = Phase::kMoving;
   part_of_ = marks_.rank();
   if (!work_.has_shares()) return list_items(work_, buffers_, items_);
-  shares_.begin(buffers_.cpus());  // all ranks have read the same values
+  shares_.begin(buffers_.cpus());  // the same on all ranks, which have read the same mailboxes
   if (shares_.take(part_of_)) return begin_share(part_of_);
   if (!help(false)) begin_waiting();
 }
@@ -216,7 +219,8 @@ void SingleCopyCollective::fetch_output() {
   }
 }
 
-// Whether all ranks have finished that use this rank's memory or leave results for it.
+// Whether all parts are finished that use this rank's memory or produce results for it. Always true if this rank has
+// offered no memory and fetches no results.
 bool SingleCopyCollective::all_finished() {
   const bool waits = buffers_.own_is_offered() || buffers_.own_output_is_fetched();
   for (; waits && next_ < marks_.ranks(); ++next_) {

@@ -1,32 +1,36 @@
 // SingleCopyCollective: a collective without messages. Ranks of one machine read and write each other's memory, so
-// that each byte is copied only once. The memory must be registered, or it may be private if the transport can
-// attach to it. Each rank writes into its mailbox where its input and output are. Then each rank does its part of
-// the work: it loads its operands and stores the results directly into the outputs. Finally it reports that its part
-// is finished. If others use the memory of a rank, that rank waits for their reports.
+// that each byte is copied only once. The memory must be registered, or it may be private memory if the transport
+// can access that (Transport::attachment()). Each rank writes the location of its input and output into its
+// mailbox. Then each rank does its part of the work: it loads its operands from the inputs and stores the results
+// directly into the outputs. Finally each rank reports that its part is finished. If other ranks use the memory of
+// a rank, that rank waits for their reports.
 //
-//   all-reduce, reduce, reduce-scatter  Each rank adds its share of all inputs in rank order. This loads and stores the
-//                                       least possible number of bytes, and ranks wait for each other only twice. In an
-//                                       all-reduce or reduce, a rank also does the shares of ranks that have advertised
-//                                       their memory but are not running. If ranks share a core, the last rank to
-//                                       arrive therefore need not wait for the others.
-//   broadcast, scatter, gather          Each rank copies most of its own block, and the root copies the rest, so that
-//                                       all cores have the same amount of work.
+//   all-reduce, reduce, reduce-scatter  Each rank adds its share (a range of elements) of all inputs, in rank order.
+//                                       This loads and stores the least possible number of bytes, and ranks wait for
+//                                       each other only twice. If ranks share a core, a rank in an all-reduce or reduce
+//                                       also does the shares of ranks that have advertised their memory but are not
+//                                       running. So the last rank to arrive need not wait until the others run again.
+//   broadcast, scatter, gather          Each rank copies most of its own block, and the root copies the rest of each
+//                                       block, so that all cores have the same amount of work.
 //   all-gather, all-to-all              Each rank copies the blocks that it needs.
 //
-// It replaces the two-shot plan of an all-reduce and the direct plans of the others, and returns the same bits.
+// A SingleCopyCollective replaces the two-shot plan of an all-reduce and the direct plans of the other collectives,
+// and returns the same bits.
 //
-// Ranks need not agree on whether their memory can be used. There are two fallbacks for a rank if its memory cannot
-// be used. In a reduction with a short input, it copies the input into its payload buffer, and copies its output
-// from the payload buffers in which the others have left the results. Otherwise it reports that it runs the plan,
-// and all ranks that need its memory run the plan as well; this rank does not wait for the mailboxes of the others.
-// In a rooted collective that only copies, no such fallback is necessary for a rank other than the root: that rank
-// copies its block alone, without the help of the root.
+// Ranks need not agree on whether their memory can be used. There are two fallbacks for a rank whose memory the
+// others cannot use. In a reduction with a short input, the rank copies its input into its long payload buffer, and
+// later copies its output from the long payload buffers in which the other ranks have left the results. In other
+// cases the rank reports in its mailbox that it runs the plan, and all ranks that need its memory run the plan as
+// well. A third case needs no fallback: in a rooted collective that only copies, a rank other than the root copies
+// its whole block itself, without the help of the root.
 //
-// The parts: WorkDivision knows which memory is used and how the work is divided, PeerBuffers finds the memory, PartMover
-// copies and adds, and WorkShares lets ranks do the shares of others. This class has the phases of a call.
+// The parts: WorkDivision computes which memory is used and how the work is divided, PeerBuffers finds the memory,
+// PartMover copies and adds, and WorkShares lets ranks do the shares of others. This class goes through the phases of
+// a call.
 //
-// A rank that gives the call up withdraws its mark before its memory is returned to the user, and waits for ranks
-// that still use the memory (FailedOperations). The other ranks check the marks before each part of their work.
+// A rank whose call fails withdraws the mark of its mailbox before its memory is returned to the user, and then
+// waits for a limited time for ranks that may still use the memory (engine/failed_operations.h). The other ranks
+// check the marks before each part of their work.
 #pragma once
 
 #include <cstddef>
@@ -45,8 +49,9 @@
 
 namespace tutti {
 
-// Whether the ranks of a call use each other's private memory. `bytes`: length of one block. `cores`: cores of the
-// machine; 0: one for each rank. The result is the same on all ranks that agree about the call.
+// Whether the ranks of a call use each other's private (not registered) memory. `bytes`: length of one block.
+// `cores`: number of CPU cores that the ranks of the machine may use together; 0: unknown, and treated as enough
+// for all ranks. The result is the same on all ranks that pass the same arguments to the call.
 bool uses_attached_memory(const Collective& collective, std::uint64_t bytes, Attachment attachment,
                           std::uint32_t cores);
 
@@ -57,9 +62,10 @@ class SingleCopyCollective final : public CollectiveTask {
   SingleCopyCollective(const SingleCopyCollective&) = delete;  // its parts refer to each other
   SingleCopyCollective& operator=(const SingleCopyCollective&) = delete;
 
-  // Whether a call tries this path. The result is the same on all ranks that agree about the call.
+  // Whether a call tries to run as a single-copy collective. The result is the same on all ranks that pass the same
+  // arguments to the call.
   static bool takes(const Collective& collective, Algorithm algorithm, ReduceOp op);
-  // Sets the task that runs the plan if memory cannot be used. Call it before start().
+  // Sets the task that runs the plan if the memory of some rank cannot be used. Call it before start().
   void set_plan(CollectiveTask& plan) { plan_ = &plan; }
 
   void start(const Call& call) override;
@@ -69,8 +75,8 @@ class SingleCopyCollective final : public CollectiveTask {
   const std::optional<BadMessage>& bad_message() const override {
     return phase_ == Phase::kPlan ? plan_->bad_message() : bad_;
   }
-  // The call with that sequence number has failed: withdraws this rank's mark, before the caller gets its memory
-  // back.
+  // Call this when the call with that sequence number has failed, before the user gets the memory back: withdraws
+  // this rank's mark, so that other ranks stop using the memory.
   void give_up(std::uint64_t sequence) { marks_.take_back(sequence); }
   std::string waits_for() override;
   std::vector<std::uint32_t> waits_for_ranks() override;
@@ -79,21 +85,25 @@ class SingleCopyCollective final : public CollectiveTask {
   enum class Phase : std::uint8_t { kBeforeWriting, kReading, kMoving, kAwaiting, kPlan, kDone };
   void advance();
   void run_plan();
-  // Looks up the memory of all ranks that share memory with this rank in this call. Switches to the plan as soon as
-  // one of them runs the plan. Returns false if some memory was not found yet.
+  // Looks up the memory of all ranks for which WorkDivision::uses() is true. Returns true if that is complete and the
+  // next phase has begun. Returns false if a mailbox or memory is missing: call it again later. As soon as one of these
+  // ranks runs the plan, switches to the plan and returns true.
   bool read();
-  // Whether all shares are finished although this rank has not found all memory yet. A rank that has done the shares
-  // may then have left the call and freed its memory. Only the results are left to fetch.
+  // Called when this rank cannot find the memory of a peer. A possible reason is that other ranks have done all
+  // shares, and that the peer has left the call and freed its memory. If all shares are finished, continues with
+  // phase kAwaiting, in which only the results are left to fetch, and returns true.
   bool all_shares_finished();
   void begin_moving();
   void begin_waiting();
-  // Begins with the share of rank `of`, which was taken.
+  // Makes the share of rank `of`, which this rank has taken, its current work.
   void begin_share(std::uint32_t of);
-  // Takes and begins the share of another rank (WorkShares::take_of_others()). Returns false if there is none.
+  // Takes the share of another rank, if there is one to take (WorkShares::take_of_others()), and makes it the current
+  // work. Returns false if there is none.
   bool help(bool on_other_cores);
   bool all_hold();
   bool move_a_part();
-  // Copies those shares of the output that this rank has not added itself from the payload buffers of the others.
+  // Copies the shares of the output that other ranks have computed from their payload buffers. The shares that this
+  // rank has computed are in its output already.
   void fetch_output();
   bool all_finished();
 
@@ -106,13 +116,14 @@ class SingleCopyCollective final : public CollectiveTask {
   PartMover mover_;
   WorkShares shares_;
   Phase phase_ = Phase::kDone;
-  // The first rank that is not known to have reached the state that this rank waits for.
+  // In the phases kReading and kAwaiting: the first rank that this rank still waits for, because its memory is not
+  // located or its part is not finished.
   std::uint32_t next_ = 0;
-  std::uint32_t part_of_ = 0;     // this rank is doing the part of that rank
-  std::uint64_t seen_steps_ = 0;  // steps_of() the part that this rank waits for, at the last look
-  std::uint32_t polls_ = 0;       // unsuccessful polls while waiting for parts of others
+  std::uint32_t part_of_ = 0;     // the rank whose part this rank is doing
+  std::uint64_t seen_steps_ = 0;  // the last value of steps_of(next_) in phase kAwaiting
+  std::uint32_t polls_ = 0;       // number of polls in phase kAwaiting without success
   std::vector<WorkItem> items_;   // the work of this rank
-  std::size_t item_index_ = 0;    // index of the current item
+  std::size_t item_index_ = 0;    // index of the current item in items_
   std::uint64_t moved_ = 0;       // bytes of the current item that are done
 };
 

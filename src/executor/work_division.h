@@ -10,12 +10,12 @@
 
 namespace tutti {
 
-// One unit of a rank's work: a copy from one rank to another, or the sum of the inputs of all ranks.
+// One unit of a rank's work: a range of bytes to copy from one rank to another, or to add from the inputs of all ranks.
 struct WorkItem {
   static constexpr std::uint32_t kAllRanks = ~std::uint32_t{0};
   std::uint32_t from = 0;         // the rank to copy from, or kAllRanks: the sum of all inputs
   std::uint32_t to = 0;           // the rank to store to, or kAllRanks
-  std::uint64_t from_offset = 0;  // in bytes
+  std::uint64_t from_offset = 0;  // in bytes, from the begin of the input; to_offset: of the output
   std::uint64_t to_offset = 0;
   std::uint64_t bytes = 0;
 };
@@ -35,12 +35,12 @@ class WorkDivision {
   std::uint64_t input_bytes() const;  // length of the input of one rank
   std::uint64_t output_bytes() const;
 
-  // Whether the root does a part of the work of each other rank.
+  // Whether the root copies a part of the block of each other rank: in broadcast, scatter and gather.
   bool root_helps() const { return has_root(kind_) && !reduces(kind_); }
-  // Whether other ranks read the input, or write the output, of `owner`.
+  // Whether other ranks read the input of `owner`, and whether they write its output.
   bool input_is_used(std::uint32_t owner) const;
   bool output_is_used(std::uint32_t owner) const;
-  // Whether this rank uses memory of `peer`.
+  // Whether this rank uses memory of `peer`, or `peer` uses memory of this rank. False for this rank itself.
   bool uses(std::uint32_t peer) const;
 
   // Whether the work is divided into shares, one for each rank, that any rank may do: in an all-reduce or reduce.
@@ -54,8 +54,9 @@ class WorkDivision {
   // root copies the rest, so that all ranks have the same amount of work.
   std::uint64_t member_bytes() const;
 
-  // Whether payload buffers replace memory that cannot be used: only for short operands of reductions. Messages move
-  // long values faster, but their number grows with the square of the number of ranks.
+  // Whether payload buffers replace memory that cannot be used. That is the case for reductions with short inputs.
+  // For longer inputs the plan is used, because messages move long values faster. The limit grows with the square of
+  // the number of ranks, because the number of messages of the plan does.
   bool uses_payload_buffers() const;
 
  private:

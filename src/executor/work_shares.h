@@ -21,8 +21,9 @@ class WorkShares {
   void begin(const std::vector<std::int32_t>& cpus);
   // Takes the share of rank `of`. Returns false if another rank has claimed it.
   bool take(std::uint32_t of);
-  // Takes the share of a rank that cannot run because this one occupies its core or, if `on_other_cores`, of any rank.
-  // Returns the owner of the share, or nothing if there is none to take.
+  // Takes a share that no rank has claimed yet: of a rank that cannot run now because this rank occupies its core or,
+  // if `on_other_cores` is true, of any rank. Returns the owner of the share. Returns nothing if there is no such
+  // share, or if no ranks share a core.
   std::optional<std::uint32_t> take_of_others(bool on_other_cores);
   // Whether this rank has taken the share of `owner`.
   bool took(std::uint32_t owner) const { return taken_[owner]; }

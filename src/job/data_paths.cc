@@ -72,7 +72,7 @@ PathCandidate check_ucx(const Config& config) {
 // The data paths other than TCP, in the order of preference.
 struct PathRow {
   TransportPolicy policy;
-  bool automatic;  // may be selected if the user names no transport
+  bool automatic;  // may be selected if TUTTI_TRANSPORT is auto
   PathCandidate (*check)(const Config& config);
   Result<std::shared_ptr<DataPathMaker>> (*make)(const Config& config);
 };

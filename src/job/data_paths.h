@@ -14,7 +14,7 @@ namespace tutti::detail {
 
 // A data path between machines, as it is available on this machine.
 struct PathCandidate {
-  std::string name;  // as in kTransportTable
+  std::string name;  // "verbs", "ucx" or "tcp"
   bool usable = false;
   bool chosen = false;
   // Properties of the path, or the reasons why it is unavailable or was not selected.
@@ -25,8 +25,9 @@ struct PathCandidate {
 // libraries, but changes no state.
 std::vector<PathCandidate> path_candidates(const Config& config);
 
-// Returns the maker of the selected path, or null if that is TCP. Errors: kUnsupported or kConfig if the
-// configuration requests a path by name and it is not available.
+// Returns the maker of the selected path, or null if that is TCP. Errors: kConfig if TUTTI_TRANSPORT names a path
+// that is not available, or one that cannot be encrypted while TUTTI_ENCRYPT is 1; those of opening the selected
+// path.
 Result<std::shared_ptr<DataPathMaker>> find_data_path(const Config& config, const Log& log);
 
 }  // namespace tutti::detail

@@ -1,6 +1,6 @@
-// Environment: everything outside of a communicator that it depends on: the clock, the waiter, the transport to its
-// peers, and the log. It is passed to the communicator, so the same code runs in the real environment
-// (make_environment()), among threads of one process, and in a simulation that a seed determines
+// Environment: everything outside of a communicator on which the communicator depends: the clock, the waiter, the
+// transport to its peers, and the log. It is passed to the communicator, so the same code runs in the real
+// environment (make_environment()), among threads of one process, and in a simulation that a seed determines
 // (tests/communicator).
 #pragma once
 
@@ -21,11 +21,12 @@ struct Environment {
   std::shared_ptr<Clock> clock;  // shared by the ranks of one process
   // Decides how a rank waits when it cannot continue.
   std::unique_ptr<Waiter> waiter;
-  std::unique_ptr<Transport> transport;  // access to the network and to shared memory
+  std::unique_ptr<Transport> transport;  // the connections to the other ranks, over a network or shared memory
   // Shared by the ranks of one process, so that each plan is verified only once.
   std::shared_ptr<VerifiedPlanCache> plan_cache;
   std::vector<std::uint32_t> nodes{};  // the machine of each rank; empty if all ranks are on one machine
-  // Number of CPU cores that the ranks of rank 0's machine may use together. 0 if unknown.
+  // Number of CPU cores on which the ranks of rank 0's machine may run, counted together. A limit of the cgroup is
+  // not applied. 0 if unknown.
   std::uint32_t cores = 0;
   Log log{LogLevel::kWarn, 0};
   std::unique_ptr<Recorder> recorder{};  // null if nothing is recorded

@@ -9,7 +9,7 @@
 namespace tutti {
 
 // Each blob starts with '+' (success), '!' (this rank failed), or "?N|" (this rank timed out while waiting for rank
-// N). Text follows.
+// N). After this mark follows the text of the result or of the error.
 Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Result<std::string>& result) {
   std::string own = "+";
   if (!result) own = result.error().code == ErrorCode::kTimeout ? fmt::format("?{}|", result.error().rank) : "!";

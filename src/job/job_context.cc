@@ -57,7 +57,8 @@ std::string common_settings(const Config& config) {
 // many ranks that the slots would take gigabytes. UCX needs even longer slots, because it has a cost for each flush
 // and announcement rather than for each message. Measured: docs/results/2026-11-25-rdma.md.
 std::uint32_t default_slot_bytes(const JobContext& job_context, const std::vector<std::uint32_t>& members) {
-  constexpr std::size_t kMostOfLong = 64;  // ranks; each has 2 * slots * slot_bytes for each lane to each other rank
+  // more ranks get short slots, because each rank has 2 * slots * slot_bytes for each lane to each other rank
+  constexpr std::size_t kMostOfLong = 64;
   constexpr std::uint32_t kSlotBytesOfUcx = 1024 * 1024;
   std::set<std::uint32_t> machines;
   for (const std::uint32_t rank : members) {
@@ -70,8 +71,8 @@ std::uint32_t default_slot_bytes(const JobContext& job_context, const std::vecto
   return longest ? kSlotBytesOfUcx : kRdmaSlotBytes;
 }
 
-// Removes the settings from the front of every blob. Errors: kMismatch, naming the first rank that differs from
-// rank 0.
+// Compares common_settings(), which every blob begins with, and removes them from the blobs. Errors: kMismatch,
+// naming the first rank that differs from rank 0.
 Status compare_settings(std::vector<std::string>& blobs) {
   std::string first;
   for (std::size_t rank = 0; rank < blobs.size(); ++rank) {
@@ -95,8 +96,8 @@ Result<std::uint32_t> parse_id(const std::string& blob, std::size_t rank) {
                       static_cast<std::int32_t>(rank));
 }
 
-// Finds the machine of every rank: ranks are on one machine if their names of it are equal and they can reach each
-// other.
+// Finds the machine of every rank: ranks are on one machine if their machine names are equal and they can reach each
+// other's Unix sockets. Returns for each rank the lowest rank of its machine.
 Result<std::vector<std::uint32_t>> find_machines(const UnixExchange& exchange, const std::vector<std::string>& blobs,
                                                  std::uint32_t rank, const Gather& gather,
                                                  std::vector<std::string>& addresses) {
@@ -181,7 +182,7 @@ class TransportMaker {
     std::vector<std::uint32_t> peers;
     for (const std::uint32_t r : local_) peers.push_back(members_[r]);
     const auto exchange =
-        // Shared with the windows.
+        // Shared with the windows of registered memory.
         std::make_shared<SubExchange>(job_context_->exchange, std::move(peers));
     const auto index = static_cast<std::uint32_t>(local_index_[rank_]);
     const SegmentShape shape{.ranks = static_cast<std::uint32_t>(local_.size()),
@@ -189,7 +190,8 @@ class TransportMaker {
                              .slot_bytes = whole_slot_bytes()};
     auto own = OwnSegment::create(index, shape, exchange);
     auto blobs = gather_or_fail(gather_, own ? Result<std::string>(std::to_string(own->id())) : own.error());
-    // Take part in the second round all the same: communicators that are created together rely on all rounds.
+    // Take part in the second round in spite of the error: communicators that are created together rely on all
+    // rounds.
     if (!blobs) {
       static_cast<void>(gather_("!"));
       return blobs.error();
@@ -213,7 +215,7 @@ class TransportMaker {
         std::make_unique<ChecksumTransport>(*std::move(transport), rank_, connection_names()));
   }
 
-  // Indexed by rank. Valid after make().
+  // The CPUs that each rank may use, indexed by rank. Valid after make().
   const std::vector<std::vector<bool>>& cpus() const { return cpus_; }
 
  private:
@@ -234,7 +236,8 @@ class TransportMaker {
     return transport;
   }
 
-  // Returns one digit: the attachment that this rank has found, as far as the settings permit it.
+  // Returns one digit, the number of an Attachment: how this rank can access the other ranks' memory, as far as the
+  // settings permit it.
   std::string found_attachment(const ShmTransport& local) const {
     const AttachPolicy policy = job_context_->config.attach;
     Attachment found = policy == AttachPolicy::kOff ? Attachment::kNone : local.find_attachment();
@@ -253,7 +256,7 @@ class TransportMaker {
     return agreed;
   }
 
-  // Includes the space for a checksum after the value.
+  // Bytes of a slot, including the space for a checksum after the value.
   std::uint32_t whole_slot_bytes() const {
     return slot_bytes_ + (job_context_->config.checksum ? kChecksumSlotBytes : 0);
   }
@@ -266,7 +269,7 @@ class TransportMaker {
         connection_names.emplace_back("shared memory");
         continue;
       }
-      // Followed by a secret nonce, which messages must not show.
+      // The address is followed by '/' and a secret nonce, which messages must not show.
       const std::string& address = job_context_->tcp_addresses[members_[r]];
       connection_names.push_back(job_context_->path_maker != nullptr ? "the network"
                                                                      : "tcp, " + address.substr(0, address.find('/')));
@@ -304,8 +307,8 @@ class TransportMaker {
     return std::unique_ptr<Transport>(std::move(*mixed));
   }
 
-  // Used even if this rank is alone on its machine: the local transport manages the registered memory, which cards
-  // read.
+  // Combines shared memory with an RDMA data path, even if this rank is alone on its machine, because the
+  // shared-memory transport manages the registered memory, which the NICs read.
   Result<std::unique_ptr<Transport>> add_offloaded(std::unique_ptr<ShmTransport> local,
                                                    const TcpTransportOptions& options,
                                                    const std::vector<std::string>& addresses) {
@@ -326,7 +329,8 @@ class TransportMaker {
     return mix(std::move(local), std::move(*remote), doorbell);
   }
 
-  // The shared-memory transport numbers only the ranks of this machine. Translates such a rank.
+  // The shared-memory transport numbers only the ranks of this machine. Translates such a number in an error into the
+  // rank of the communicator.
   Error in_job_ranks(Error error) const {
     if (local_.size() == members_.size() || error.rank < 0) return error;
     const std::uint32_t rank = local_[static_cast<std::size_t>(error.rank)];
@@ -343,7 +347,7 @@ class TransportMaker {
   const std::uint32_t slot_bytes_;
   std::vector<std::int32_t> local_index_;  // indexed by rank; -1 if the rank is on another machine
   std::vector<std::uint32_t> local_;       // the ranks of this machine, including this one
-  std::vector<std::vector<bool>> cpus_;    // indexed by rank
+  std::vector<std::vector<bool>> cpus_;    // the CPUs that each rank may use, indexed by rank
 };
 
 // Opens this rank's TCP endpoint and, if configured, the RDMA path. Returns the data that other ranks need to
@@ -404,8 +408,8 @@ Result<std::shared_ptr<JobContext>> make_job_context(const Config& config, std::
                         "TUTTI_TRANSPORT=shm, but the ranks cannot all share memory: they are on several machines, in "
                         "several network namespaces, or have different TUTTI_NODE_IDs; use auto");
   }
-  // All ranks are present and connect at once. A rank that cannot is reported in the next round, which has the same
-  // deadline.
+  // All ranks of a machine connect to each other at the same time. They get a little less time than is left for
+  // set-up, so that a rank that cannot connect can still report that in the next round.
   Status connected = check_limits(config, group);
   if (connected)
     connected = exchange->connect(addresses, group, *job_context->clock, deadline_ns - margin_ns(timeout_ms));
@@ -464,7 +468,7 @@ Result<Environment> make_environment(const std::shared_ptr<JobContext>& job_cont
                           .nodes = number_machines(job_context->machines, members),
                           .log = Log(job_context->config.log_level, static_cast<std::int32_t>(rank))};
   std::vector<std::vector<bool>> cpus;   // of the ranks of this machine
-  std::vector<std::vector<bool>> first;  // of the ranks of rank 0's machine; equal on all ranks
+  std::vector<std::vector<bool>> first;  // of the ranks of rank 0's machine; all ranks compute the same
   for (std::uint32_t r = 0; r < members.size(); ++r) {
     if (environment.nodes[r] == environment.nodes[rank]) cpus.push_back(maker.cpus()[r]);
     if (environment.nodes[r] == environment.nodes[0]) first.push_back(maker.cpus()[r]);

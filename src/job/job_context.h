@@ -2,14 +2,15 @@
 // connection to the ranks of its machine (one SegmentExchange), the TCP listener and the peers' addresses, the
 // clock, the plan cache, and the configuration.
 //
-// The first communicator of a job creates it, and split and duplicate reuse it. Therefore a further communicator
-// costs only one segment of shared memory and the sockets of its own TCP connections: one for each direction of
-// each pair of ranks that has exchanged messages. These connections are opened when they are first used, through
-// the one listener. Communicators may be destroyed in any order, because each of them holds a reference to the
-// JobContext.
+// It is created together with the first communicator of a job, and split(), duplicate() and shrink() reuse it; grow()
+// creates another one. Therefore a further communicator costs only one segment of shared memory and the sockets of
+// its own TCP connections: one for each direction of each pair of ranks that has exchanged messages. These
+// connections are opened when they are first used, through the one listener. Communicators may be destroyed in any
+// order, because each of them holds a reference to the JobContext.
 //
 // Set-up runs in rounds. In each round every rank contributes one blob and receives all blobs. A rank that fails
-// contributes its error instead. Then the other ranks fail with an error that names it, and no rank waits forever.
+// contributes its error instead. Then the other ranks fail with an error that names the rank that failed, and no rank
+// waits forever.
 #pragma once
 
 #include <cstdint>
@@ -41,19 +42,23 @@ struct JobContext {
   Config config;
   std::uint32_t job_rank = 0;
   std::vector<bool> cpus;                         // indexed by CPU: true if this process may use it
-  std::uint32_t cpu_limit = 0;                    // as in HostTopology
+  std::uint32_t cpu_limit = 0;                    // limit of the cgroup, in cores; 0: no limit
   std::shared_ptr<Clock> clock;                   // shared by the ranks of one process
   std::shared_ptr<VerifiedPlanCache> plan_cache;  // shared by the ranks of one process
-  // Makes the waiter of each communicator. If null, it is chosen by the number of cores.
+  // Makes the waiter of each communicator. If null, each gets an AdaptiveWaiter with limits that follow from the
+  // number of its ranks on this machine and the cores that they share.
   std::function<std::unique_ptr<Waiter>()> make_waiter;
-  // Its peers are numbered by job rank. Shared with segments and windows.
+  // Passes segments of memory between the ranks of this machine. Its peers are numbered by job rank. Shared with
+  // segments and windows.
   std::shared_ptr<SegmentExchange> exchange;
-  // Null if TCP is not needed to reach any rank. Shared by the ranks of the process.
+  // The TCP listener. Null if no rank is reached by a network. Shared by the ranks of the process.
   std::shared_ptr<TcpEndpoint> endpoint;
-  std::vector<std::string> tcp_addresses;  // indexed by job rank
-  // Null if messages between machines use TCP. Shared by the rank's communicators.
+  std::vector<std::string> tcp_addresses;  // the address of each rank's TCP listener, indexed by job rank
+  // Makes the RDMA data path of each communicator. Null if messages between machines use TCP. Shared by the rank's
+  // communicators.
   std::shared_ptr<DataPathMaker> path_maker;
-  std::vector<std::string> path_offers;  // indexed by job rank: the offer of its path_maker; empty if it has none
+  // indexed by job rank: the offer of that rank's path_maker; empty if it has none
+  std::vector<std::string> path_offers;
   // The device of this rank, or null. Shared by the rank's communicators, and by the ranks of this process that use the
   // same GPU.
   std::shared_ptr<detail::RankDevice> device;
@@ -75,10 +80,10 @@ using Gather = std::function<Result<std::vector<std::string>>(const std::string&
 // error names the rank that they waited for.
 Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Result<std::string>& result);
 
-// Creates the JobContext of this process's rank in a job with several ranks. The rounds include all ranks of the
-// job. `key` is a secret that only the job's ranks have. They use it to authenticate the connections of all
-// communicators that are derived from this one. `device` is the device of the rank, or the error with which it
-// could not be opened.
+// Creates the JobContext of one rank, for Communicator::create(). (create_all() makes its own.) `ranks` may be 1. The
+// rounds include all ranks of the job. `key` is a secret that only the job's ranks have. They use it to authenticate
+// the connections of all communicators that share the JobContext. `device` is the device of the rank, null if it has
+// none, or the error with which it could not be opened.
 Result<std::shared_ptr<JobContext>> make_job_context(const Config& config, std::uint32_t rank, std::uint32_t ranks,
                                                      const std::string& tcp_address, const Key& key,
                                                      std::int64_t timeout_ms, const Gather& gather,
@@ -90,9 +95,9 @@ std::shared_ptr<RecordingFolder> open_recordings(const Config& config, std::uint
 // Number of rounds that make_environment() takes, even if it fails.
 inline constexpr int kEnvironmentRounds = 2;
 
-// Creates the environment of a communicator whose rank i is the job rank members[i]. This rank is `rank`. The
-// rounds include the members. `communicator` is an id that is the same on all members and differs from those of the
-// job's other communicators.
+// Creates the environment of a communicator whose rank i is the job rank members[i]. `rank`: the number of this rank
+// in the communicator. The rounds include the members. `communicator` is an id that is the same on all members and
+// differs from those of the job's other communicators.
 Result<Environment> make_environment(const std::shared_ptr<JobContext>& job_context,
                                      const std::vector<std::uint32_t>& members, std::uint32_t rank,
                                      std::uint64_t communicator, const Gather& gather);

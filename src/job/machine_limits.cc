@@ -17,7 +17,7 @@ constexpr std::uint64_t kDescriptorsPerPeer = 2;
 constexpr std::uint64_t kOtherDescriptors = 16;  // listeners, event queues, the segment's file
 constexpr std::uint64_t kMappingsPerPeer = 2;
 constexpr std::uint64_t kOtherMappings = 1000;  // used by the program itself
-// Of the 128 TiB of address space that a process has.
+// Maximum address space for the segments of all ranks of a machine, of the 128 TiB that a process has.
 constexpr std::uint64_t kMostAddressBytes = std::uint64_t{100} << 40;
 
 Error refusal(ErrorCode code, std::string message) { return {code, ErrorScope::kCommunicator, -1, std::move(message)}; }

@@ -26,9 +26,9 @@ ProcessLimits process_limits();
 // Errors: kSystem. The message contains the limit and the number that is needed.
 Status check_descriptor_limit(std::uint64_t ranks, const ProcessLimits& limits);
 
-// Checks the same and the limits of ranks that share memory. `shape` is the shape of the segment of each rank of
-// the machine. Errors: kUnsupported, or kSystem if the limit can be raised. The message contains the limit and the
-// number that is needed.
+// Checks the descriptors as check_descriptor_limit() does, and the limits of ranks that share memory. `shape` is the
+// shape of the segment of each rank of the machine. Errors: kUnsupported, or kSystem if the limit can be raised. The
+// message contains the limit and the number that is needed.
 Status check_machine_limits(const SegmentShape& shape, const ProcessLimits& limits);
 
 }  // namespace tutti

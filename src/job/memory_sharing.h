@@ -10,9 +10,9 @@
 namespace tutti {
 
 // Returns the address that the other ranks need to share memory with this one. It is empty if the system forbids
-// memfd_create. Then the other ranks treat this rank as if it were alone on a machine, all its traffic goes over
-// TCP or another network path, and a warning is logged. Errors: that of Mapping::refusal(), if TUTTI_TRANSPORT=shm
-// leaves no other path.
+// memfd_create. Then the other ranks treat this rank as if it were alone on a machine, and all its traffic goes over
+// TCP or another network path. A warning is logged, unless TUTTI_TRANSPORT names a network path anyway. Errors: that
+// of Mapping::refusal(), if TUTTI_TRANSPORT is shm, which leaves no other path.
 Result<std::string> shared_memory_address(const Config& config, const UnixExchange& exchange, std::uint32_t rank);
 
 }  // namespace tutti

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kRanksPerDigit = 4;
 constexpr std::string_view kHexDigits = "0123456789abcdef";
-constexpr std::size_t kMostBytes = Bootstrap::kMaxBlobBytes - 1;  // a round adds one character in front
+constexpr std::size_t kMostBytes = Bootstrap::kMaxBlobBytes - 1;  // gather_or_fail() adds one character in front
 static_assert(kMostScatteredRanks / kRanksPerDigit < kMostBytes);
 
 std::string pack_runs(const std::vector<bool>& set) {

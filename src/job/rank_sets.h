@@ -10,13 +10,14 @@
 
 namespace tutti {
 
-// Sets of up to this many ranks always fit, whichever ranks they contain.
+// In a job of up to this many ranks, every set of ranks fits in one blob.
 inline constexpr std::size_t kMostScatteredRanks = 16'000;
 
-// Encodes the set in the shorter of two forms. The first is a list of runs, for example "0-3,7-7". The second is
-// "x" and hexadecimal digits for four ranks each, with the lowest rank in the lowest bit of the first digit. For
-// example, every second rank of 1,024 makes 512 runs, which take 4.5 KB. Errors: kUnsupported, for a set of more
-// than kMostScatteredRanks ranks with too many runs.
+// Encodes the set of the ranks r for which set[r] is true, in the shorter of two forms. The first is a list of runs,
+// for example "0-3,7-7". The second is "x" and hexadecimal digits for four ranks each, with the lowest rank in the
+// lowest bit of the first digit. For example, every second rank of 1,024 makes 512 runs, which take 4.5 KB, but only
+// 257 bytes in the second form. Errors: kUnsupported, if there are more than kMostScatteredRanks ranks and the set
+// has too many runs for the first form.
 Result<std::string> pack_ranks(const std::vector<bool>& set);
 // Accepts any text. A text that has neither of the two forms gives an empty set.
 std::vector<bool> unpack_ranks(std::string_view text, std::size_t ranks);

@@ -35,7 +35,7 @@ std::string own_program() {
   return line;
 }
 
-// A sequence lock for one writer. Readers take the data that is written during its lifetime either completely or
+// A sequence lock for one writer. Readers take the data that is written while this object exists either completely or
 // not at all.
 template <class Block>
 class SequenceLock {
@@ -72,7 +72,7 @@ std::unique_ptr<Recorder> Recorder::create(std::shared_ptr<RecordingFolder> fold
   auto file = folder->make(name, recording::file_bytes(options.capacity, device_capacity_of(options.capacity)));
   if (file == nullptr) return nullptr;
   std::unique_ptr<Recorder> recorder(
-      // The constructor is private.
+      // The constructor is private, so make_unique cannot be used.
       new Recorder(std::move(folder), std::move(file), std::move(name), options.capacity));
   recorder->fill(options);
   return recorder;

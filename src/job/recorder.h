@@ -1,5 +1,5 @@
-// Recorder: the flight recorder of one rank in one communicator. It records the last operations, the ranks that it
-// waits for, and its failures, in a mapped file (base/recording.h) that remains after the process has exited. A
+// Recorder: the flight recorder of one rank in one communicator. It records the last operations, the ranks for which
+// this rank waits, and its failures, in a mapped file (base/recording.h) that remains after the process has exited. A
 // problem with the recording never makes a call fail or wait.
 //
 // Threads: begin(), end(), waits() and failed() belong to the thread that drives the engine, one thread at a time.
@@ -42,7 +42,8 @@ class Recorder {
 
   std::uint64_t now() const { return recording::read_ticks(ticks_); }
 
-  // Starts the next operation now. Returns its serial number, which identifies it in later calls.
+  // Records that the next operation starts now. Returns the serial number of its record, which identifies the
+  // operation in later calls.
   std::uint64_t begin(const CallTag& tag, recording::CallPath way, std::uint8_t flags = 0) {
     const std::uint64_t serial = next_ += 2;
     recording::Record& record = record_at(serial);
@@ -65,12 +66,13 @@ class Recorder {
   // Records more details of an operation that is not a short one.
   void add(std::uint64_t serial, std::uint64_t bytes, std::uint32_t peer, std::uint32_t transfers);
 
-  // Returns true if waits() should be called for a waiting operation. It writes at most once every kWaitEveryNs.
+  // Returns true if waits() should be called for a waiting operation. The state of a wait is written at most once
+  // every kWaitEveryNs.
   bool should_record_wait(std::int64_t now_ns) const { return now_ns - last_wait_ns_ >= kWaitEveryNs; }
   struct Wait {
-    std::uint64_t serial = 0;  // 0 if it has not started
+    std::uint64_t serial = 0;  // the result of begin() for the operation; 0 if the operation has not started
     std::uint64_t sequence = 0;
-    std::span<const std::uint32_t> waited;  // the ranks that it waits for
+    std::span<const std::uint32_t> waited;  // the ranks for which the operation waits
     std::span<const std::uint32_t> absent;  // the ranks that have not entered the call
     std::string_view text;
   };

@@ -20,11 +20,13 @@
 namespace tutti {
 namespace {
 
-// Files of dead processes and ended communicators, of all ranks together, counted when the folder is opened.
+// Maximum number of files of dead processes and ended communicators, of all jobs together. Checked when the folder is
+// opened.
 constexpr std::size_t kMostOld = 256;
-// Files of communicators of one rank that ended without an error. If there are more, the oldest is removed.
+// Maximum number of files that mark_completed() has renamed. If there are more, the oldest of them is removed.
 constexpr std::size_t kMostEnded = 8;
-constexpr std::int64_t kOldS = std::int64_t{24} * 3600;  // older files are removed even if there are few
+// one day, in seconds; older files are removed even if there are few
+constexpr std::int64_t kOldS = std::int64_t{24} * 3600;
 // Disk space that stays free: a quarter of the file system, but at most kLeastFreeBytes.
 constexpr std::uint64_t kLeastFreeShare = 4;
 constexpr std::uint64_t kLeastFreeBytes = 1 << 30;
@@ -183,7 +185,8 @@ void RecordingFolder::mark_completed(const std::string& name) {
   if (fd_ < 0) return;
   std::string ended = name.substr(0, name.size() - recording::kSuffix.size());
   ended += recording::kEndedSuffix;
-  if (renameat(fd_, name.c_str(), fd_, ended.c_str()) != 0) return;  // it was removed, or it is in another folder
+  // the file was removed, or it is in another folder
+  if (renameat(fd_, name.c_str(), fd_, ended.c_str()) != 0) return;
   ended_.push_back(std::move(ended));
   if (ended_.size() <= kMostEnded) return;
   unlinkat(fd_, ended_.front().c_str(), 0);

@@ -1,6 +1,7 @@
-// RecordingFolder: the folder with the recordings of one rank of a job. Only this user can access it, and its files
-// have mode 0600. When it is opened, old files of dead processes and of communicators that ended without an error
-// are removed. Files of live processes are kept. Thread-safe.
+// RecordingFolder: the folder to which the ranks of this process write their recordings. Only this user can write to
+// it, and the files have mode 0600. When the folder is opened, files of dead processes and of ended communicators are
+// removed if they are older than a day, or if there are more than 256 of them. Files of communicators that still
+// exist are kept. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -43,8 +44,8 @@ class RecordingFolder {
   // Creates a file of zeros and allocates all its memory, so that no later access can fail for lack of space.
   // Returns null if no candidate is usable. The first time this happens, a warning states the reason.
   std::unique_ptr<MappedRecording> make(const std::string& name, std::size_t bytes);
-  // Reports that the communicator of this recording ended without an error. Only the last few such files of this
-  // rank are kept.
+  // Reports that the communicator of this recording ended without an error. Renames the file
+  // (recording::kEndedSuffix). Of the files that this object has renamed, only the last few are kept.
   void mark_completed(const std::string& name);
 
  private:

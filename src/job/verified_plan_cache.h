@@ -13,12 +13,13 @@ namespace tutti {
 
 class VerifiedPlanCache {
  public:
-  // Plans for more ranks are not verified here, because that would take seconds. `tutti verify` checks their
-  // generators with samples.
+  // Plans for more than this many ranks are not verified here, because that would take seconds. `tutti verify` checks
+  // their generators with samples.
   static constexpr std::uint32_t kMaxRanks = 64;
 
   explicit VerifiedPlanCache(bool enabled) : enabled_(enabled) {}
-  // Returns success, or kInvalidPlan with rank, channel and step.
+  // Proves the generator's plan, or returns the result of an earlier proof. Errors: kInvalidPlan with rank, channel
+  // and step. Returns success without a proof if `enabled` is false or the plan has more than kMaxRanks ranks.
   Status prove(const Generator& generator);
 
  private:

@@ -12,12 +12,12 @@
 namespace tutti::detail {
 namespace {
 
-// Ranks that a participant contacts at the same time, and that forward a decision. One of them may die during the
-// protocol without any harm.
+// Number of coordinator candidates: each participant sends kJoin to this many ranks, and as many members forward a
+// decision. So there is another candidate if one or two of them die during the protocol.
 constexpr std::uint32_t kCoordinatorCandidates = 3;
 // Number of past decisions that a rank keeps for ranks that have missed them.
 constexpr std::size_t kKeptDecisions = 16;
-// kJoin is sent again after timeout / 8, but at least every 250 ms.
+// kJoin is sent again every timeout / 8, or every 250 ms if that is shorter.
 constexpr std::int64_t kJoinsPerTimeout = 8;
 constexpr std::int64_t kMaxJoinIntervalNs = 250'000'000;
 constexpr std::int64_t kSuspectedTimeoutNs = 100'000'000;  // how long the coordinator waits for a suspected rank
@@ -51,10 +51,12 @@ void Consensus::begin(const ConsensusVote& vote, const std::vector<bool>& suspec
 bool Consensus::step(std::int64_t now_ns) {
   for (std::uint32_t peer = 0; peer < ranks_ && !outcome_; ++peer) {
     if (peer == rank_) continue;
-    // checked before the messages are read, because messages sent before the exit count
+    // Check for the exit before reading the messages: if the peer exits in between, the messages that it sent
+    // before its exit must still be read in the next step.
     const bool ended = messenger_.gone(peer);
     receive_from(peer, now_ns);
-    // A closed connection is evidence of an exit only if this rank and the peer have exchanged messages before.
+    // A closed connection proves an exit only if there was a connection in this attempt: the peer has joined, or
+    // this rank has sent kJoin to a lower peer.
     PeerState& state = peers_[peer];
     state.dead =
         ended && (messenger_.always_reachable(peer) || state.joined || (peer < rank_ && state.join_sent_ns != 0));
@@ -78,7 +80,7 @@ void Consensus::send(std::uint32_t peer, Header header, const std::vector<bool>&
 }
 
 void Consensus::receive_from(std::uint32_t peer, std::int64_t now_ns) {
-  // Messages after the decision belong to the next instance. They stay in the queue.
+  // Messages that follow the decision belong to the next instance. They stay in the queue until the next begin().
   while (!outcome_) {
     const auto message = messenger_.take(peer);
     if (!message) return;
@@ -106,7 +108,7 @@ void Consensus::handle(std::uint32_t peer, const Header& header, const std::vect
       from.dropped = false;
       from.vote = {header.operation, header.value};
       for (std::uint32_t i = 0; i < ranks_; ++i) peers_[i].suspected = peers_[i].suspected || bits[i];
-      // The candidate confirms that it is running, so that the participant does not go on to the next candidate.
+      // Confirm that this rank is running, so that the sender does not give it up as a candidate.
       return send(peer, {.type = MessageType::kJoinAck});
     case MessageType::kJoinAck: return;
     case MessageType::kPromise:
@@ -118,7 +120,8 @@ void Consensus::handle(std::uint32_t peer, const Header& header, const std::vect
       if (of_ballot && phase_ == Phase::kAcceptSent) from.has_accepted = true;
       return;
     case MessageType::kReject:
-      // A participant has promised a higher ballot to another coordinator, so follow that coordinator.
+      // The participant has promised a higher ballot to another coordinator. Promise that ballot too, and so follow
+      // that coordinator.
       if (phase_ != Phase::kIdle && header.ballot > ballot_) {
         promise(coordinator_of(header.ballot), header.ballot, now_ns);
       }
@@ -132,7 +135,7 @@ void Consensus::handle(std::uint32_t peer, const Header& header, const std::vect
 void Consensus::handle_as_participant(std::uint32_t peer, const Header& header, const ConsensusDecision& received,
                                       std::int64_t now_ns) {
   if (header.type == MessageType::kDecided) return decide(received, peer);
-  // Only the coordinator of a ballot may send its messages.
+  // Ignore a message whose sender is not the coordinator of its ballot.
   if (coordinator_of(header.ballot) != peer) return;
   if (!promise(peer, header.ballot, now_ns)) return send(peer, {.type = MessageType::kReject, .ballot = promised_});
   if (header.type == MessageType::kPrepare) {
@@ -150,8 +153,9 @@ void Consensus::handle_as_participant(std::uint32_t peer, const Header& header, 
   send(peer, {.type = MessageType::kAccepted, .ballot = header.ballot});
 }
 
-// The message belongs to another instance, because this rank or the sender has missed decisions. If the sender is
-// ahead, contact it, so that it sends kDecided. If it is behind, send it the decision that it needs.
+// Handles a message of another instance. If the sender is ahead, this rank has missed a decision: send kJoin, which
+// the sender answers with that decision. If the sender is behind and has sent a message that needs an answer, send
+// it the decision that it has missed, if this rank still has it.
 void Consensus::answer_other_epoch(std::uint32_t peer, const Header& header) {
   const bool wants_answer = header.type == MessageType::kJoin || header.type == MessageType::kPrepare ||
                             header.type == MessageType::kAcceptRequest;
@@ -166,7 +170,8 @@ void Consensus::answer_other_epoch(std::uint32_t peer, const Header& header) {
 }
 
 // Promises `peer` to ignore all ballots below `ballot`. If this rank was the coordinator, it becomes a participant.
-// Returns false if a higher ballot has been promised already.
+// Returns false, without a promise, if this rank has promised a higher ballot already, or if `peer` is not another
+// rank.
 bool Consensus::promise(std::uint32_t peer, std::uint64_t ballot, std::int64_t now_ns) {
   if (ballot < promised_ || peer >= ranks_ || peer == rank_) return false;
   promised_ = ballot;
@@ -186,8 +191,8 @@ void Consensus::send_join(std::uint32_t peer, std::int64_t now_ns) {
   send(peer, {.type = MessageType::kJoin, .operation = vote_.operation, .value = vote_.value}, suspected);
 }
 
-// Contacts the coordinator candidates. Returns false if there is no lower rank left, so that this rank must be the
-// coordinator.
+// Sends kJoin to the coordinator candidates, or to the coordinator that this rank follows. Returns false if there
+// is none, because all lower ranks are dead or dropped. This rank must then be the coordinator.
 bool Consensus::contact_candidates(std::int64_t now_ns) {
   const std::int64_t every_ns = std::min(timeout_ns_ / kJoinsPerTimeout, kMaxJoinIntervalNs);
   std::uint32_t candidates = 0;
@@ -207,8 +212,8 @@ bool Consensus::contact_candidates(std::int64_t now_ns) {
   }
   for (std::uint32_t peer = 0; peer < rank_ && candidates < kCoordinatorCandidates; ++peer) {
     PeerState& candidate = peers_[peer];
-    // Count the timeout of a candidate from begin() of this rank at the earliest, so that all ranks give it up at
-    // approximately the same time.
+    // The timeout of a candidate starts with its last message, but not before this rank's begin(). So all ranks
+    // give up a silent candidate at approximately the same time.
     const std::int64_t since_ns = std::max(candidate.last_heard_ns, began_ns_);
     if (candidate.join_sent_ns != 0 && now_ns - since_ns > timeout_ns_) candidate.dropped = true;
     if (!candidate.dead && !candidate.dropped) visit(peer);
@@ -216,16 +221,18 @@ bool Consensus::contact_candidates(std::int64_t now_ns) {
   return candidates > 0;
 }
 
-// One step of the coordinator. A phase that has finished starts the next one at once.
+// One step of the coordinator. If a phase has finished, the next phase starts in the same call.
 void Consensus::run_coordinator(std::int64_t now_ns) {
   if (phase_ == Phase::kIdle && all_joined(now_ns)) send_prepare(now_ns);
   if (phase_ == Phase::kPrepareSent) count_promises(now_ns);
   if (phase_ == Phase::kAcceptSent) count_acceptances(now_ns);
 }
 
+// Whether the coordinator need not wait for further ranks to join: each other rank has joined, is dead or dropped,
+// or has not joined in time.
 bool Consensus::all_joined(std::int64_t now_ns) const {
-  // Wait for at least a quarter of the timeout after becoming coordinator, because the other ranks need time to
-  // notice that the previous coordinator has failed.
+  // A rank that becomes the coordinator late waits for at least a quarter of the timeout, because the other ranks
+  // need time to notice that the previous coordinator has failed.
   const std::int64_t until_ns = std::max(began_ns_ + timeout_ns_, *coordinator_since_ns_ + timeout_ns_ / 4);
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
     const PeerState& state = peers_[peer];
@@ -241,7 +248,8 @@ void Consensus::send_prepare(std::int64_t now_ns) {
   promised_ = ballot_;
   phase_ = Phase::kPrepareSent;
   phase_since_ns_ = now_ns;
-  // An unbound proposal was this rank's own and was not decided: only this rank could have decided it. Start anew.
+  // If bound_ is false, accepted_ is a proposal of this rank that only this rank could have decided, and it has
+  // not. So the new ballot need not repeat it.
   best_promised_ = bound_ ? accepted_ : AcceptedProposal();
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
     PeerState& participant = peers_[peer];
@@ -251,8 +259,8 @@ void Consensus::send_prepare(std::int64_t now_ns) {
   }
 }
 
-// Waits for the promises of all ranks that received kPrepare. A rank that died, or was silent for the timeout, is
-// skipped.
+// Makes the proposal when all ranks to which kPrepare was sent have promised. Ranks that have died or were silent
+// for the timeout are not waited for, and will not be members.
 void Consensus::count_promises(std::int64_t now_ns) {
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
     PeerState& participant = peers_[peer];
@@ -272,7 +280,8 @@ void Consensus::count_promises(std::int64_t now_ns) {
 void Consensus::propose(std::int64_t now_ns) {
   phase_ = Phase::kAcceptSent;
   phase_since_ns_ = now_ns;
-  // A proposal of this rank's own earlier ballot may be replaced, because this rank has not decided it.
+  // Whether this rank may choose the members: no accepted proposal is known, or only one of this rank's own earlier
+  // ballots, which may be replaced because this rank has not decided it.
   const bool own = best_promised_.ballot == 0 || (!bound_ && coordinator_of(best_promised_.ballot) == rank_);
   if (own) {
     proposal_ = {std::vector<bool>(ranks_), vote_.operation, vote_.value};
@@ -302,8 +311,8 @@ void Consensus::propose(std::int64_t now_ns) {
 
 // Decides when all live members have accepted. If a member dies or falls silent before it has accepted, the
 // behavior depends on bound_. This rank's own proposal is replaced by one without that member, in a new ballot. An
-// adopted proposal must stay as it is, because it may have been decided already. Its dead members are then not
-// waited for.
+// adopted proposal (bound_) must stay as it is, because another coordinator may have decided it already. Its dead
+// members are then not waited for.
 void Consensus::count_acceptances(std::int64_t now_ns) {
   bool all = true;
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
@@ -327,15 +336,17 @@ void Consensus::decide(const ConsensusDecision& decision, std::uint32_t from) {
   while (decided_.size() > kKeptDecisions) decided_.erase(decided_.begin());
   const Header header{
       .type = MessageType::kDecided, .epoch = epoch_, .operation = decision.operation, .value = decision.value};
-  std::uint32_t before = 0;  // number of lower-ranked members that forward the decision before this rank does
+  // Number of lower members, without the sender, which forward the decision as well.
+  std::uint32_t before = 0;
   for (std::uint32_t peer = 0; peer < rank_; ++peer) before += decision.members[peer] && peer != from ? 1 : 0;
   const bool passes_on = from == rank_ || before < kCoordinatorCandidates;
   for (std::uint32_t peer = 0; peer < ranks_ && passes_on; ++peer) {
-    // Also send it to ranks that were considered dead or silent but have contacted this rank. Otherwise such a rank
-    // would continue with the proposal that it has accepted.
+    // Also send the decision to ranks that are not members but have joined, because they were believed dead or were
+    // silent. Otherwise such a rank might go on with an older proposal that it has accepted.
     const bool concerned = from == rank_ || decision.members[peer] || peers_[peer].ever_joined;
     if (peer == rank_ || peer == from || !concerned || peers_[peer].dead || !can_reach(peer)) continue;
-    // it is not waiting for a message from this rank
+    // This rank has sent no kJoin to that lower rank on another machine. So there is no connection, and the lower
+    // rank does not wait for a message of this rank.
     if (peer < rank_ && peers_[peer].join_sent_ns == 0 && !messenger_.always_reachable(peer)) continue;
     send(peer, header, decision.members);
   }
@@ -354,8 +365,8 @@ void Consensus::decide(const ConsensusDecision& decision, std::uint32_t from) {
                   rank_)};
 }
 
-// Lists only the ranks that did not answer. A rank that answers is itself waiting for another rank, so it is not
-// the cause.
+// Makes the error for an attempt that found no decision in time. It lists only the ranks that were waited for and
+// did not answer. A rank that answers is itself waiting for another rank, so it is not the cause.
 Error Consensus::timed_out(std::int64_t now_ns) const {
   std::vector<std::uint32_t> awaited;
   for (std::uint32_t peer = 0; peer < ranks_ && awaited.size() < kMaxNamedRanks; ++peer) {

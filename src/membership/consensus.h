@@ -1,5 +1,5 @@
-// Consensus: the live ranks of a communicator agree on which of them continue. It is used by agree(); decision
-// record 0024 states the reasons and the guarantees.
+// Consensus: the live ranks of a communicator agree on the set of ranks that continue. Communicator::agree() and
+// the uniform mode use it. docs/decisions/0024-agree.md states the reasons and the guarantees.
 //
 // The protocol is a variant of single-decree Paxos (Leslie Lamport, "Paxos Made Simple", 2001). Each decision of a
 // communicator is one instance of the protocol, and the instances are numbered by `epoch`. Every rank is a
@@ -18,27 +18,29 @@
 //   kDecided       coordinator -> participant   learn                 the decision; some participants forward it
 //
 // The lowest live rank is the coordinator. Every other rank sends kJoin to the three lowest ranks (the coordinator
-// candidates). If a candidate has died, or has been silent for the timeout, the rank tries the next higher one.
-// When all live ranks have joined, or the timeout is over, the coordinator sends kPrepare to all joined ranks. It
-// then proposes the accepted proposal with the highest ballot that the promises reported. If they reported none, it
-// proposes the set of ranks that have promised. It decides when every member of the proposal has accepted. If a
-// coordinator dies, the next candidate takes over with a higher ballot, learns from the promises which proposal may
-// have been decided, and proposes that one again.
+// candidates). If a candidate has died, or has been silent for the timeout, the rank contacts the next higher rank
+// instead. A rank below which no live rank is left is the coordinator. When all live ranks have joined, or the
+// timeout is over, the coordinator sends kPrepare to all joined ranks. When all of them have promised, died or been
+// silent for the timeout, the coordinator makes its proposal: of the accepted proposals that the promises report,
+// the one with the highest ballot. If the promises report none, it proposes the set of the ranks that have
+// promised. It decides when every live member of the proposal has accepted. If a coordinator dies, the next
+// candidate takes over with a higher ballot, learns from the promises which proposal may have been decided, and
+// proposes that same proposal again.
 //
 // The differences from Paxos:
 // - The quorum of phase 2 is not a majority but all members of the proposal, because the surviving one of two ranks
 //   must be able to continue. Hence any live member that answers kPrepare can report a proposal that may have been
 //   decided. The price is that two groups that cannot communicate for the timeout decide separately.
-// - A coordinator may replace its own proposal if a member dies before it accepts. This is safe because only this
-//   coordinator could have decided on that proposal. See Consensus::bound_.
+// - A coordinator may replace its own proposal if a member dies before it accepts. This is safe because no other
+//   rank could have decided on that proposal, and this coordinator has not. See Consensus::bound_.
 // - Nothing is written to disk. A process that has died does not come back under its old rank.
 //
-// Guarantee: the n-th decisions of two ranks are equal, or have no member in common. The second case is possible
-// only if live ranks could not communicate for the timeout.
+// Guarantee: the n-th decision of one rank and the n-th decision of another rank are equal, or have no member in
+// common. The second case is possible only if live ranks could not communicate for the timeout.
 //
-// The class uses no threads and no clock, and never blocks: step() does the work that is possible now. A rank keeps one
-// Consensus for the lifetime of its communicator. It stores the last decisions, so that ranks that missed one can
-// get it.
+// The class uses no threads and no clock, and never blocks: the caller passes the time, and step() does the work
+// that is possible at that time. A rank keeps one Consensus for the lifetime of its communicator. The Consensus
+// stores the last 16 decisions, so that a rank that missed a decision can get it later.
 #pragma once
 
 #include <cstdint>
@@ -52,56 +54,61 @@
 
 namespace tutti::detail {
 
-// The message transport of a Consensus. Messages between two ranks arrive in order, and a message that was sent
-// arrives even if its sender exits afterwards.
+// The message transport of a Consensus. Messages between two ranks arrive in order. A message arrives even if its
+// sender exits soon after sending it.
 class ConsensusMessenger {
  public:
   virtual ~ConsensusMessenger() = default;
-  // Never blocks.
+  // Sends a message to `peer`, or queues it. Never blocks.
   virtual void send(std::uint32_t peer, std::string_view message) = 0;
-  // The next message from `peer`, or nothing if there is none at the moment.
+  // Removes and returns the oldest message from `peer`. Returns nothing if there is none at the moment.
   virtual std::optional<std::string> take(std::uint32_t peer) = 0;
-  // True if the process of `peer` has exited or the connection to it is closed. Messages that it sent before can
-  // still be taken.
+  // True if the process of `peer` has exited or the connection to that rank is closed. Messages that `peer` sent
+  // before can still be taken.
   virtual bool gone(std::uint32_t peer) = 0;
-  // True if this rank can always send to `peer` and can always detect its exit. False if a connection is needed
-  // (between machines). The higher one of two ranks opens that connection with its first message. Until then the
-  // lower rank can neither send to the higher one nor detect that it has exited.
+  // True if this rank can always send to `peer` and can always detect the exit of `peer` (both are on one machine).
+  // False if a connection is needed (between machines). Of two ranks, the higher one opens that connection with its
+  // first message. Until then the lower rank can neither send to the higher rank nor detect its exit.
   virtual bool always_reachable(std::uint32_t peer) = 0;
 };
 
-// The input of one rank to a decision. The decision contains the minimum of each field over all members.
+// The input of one rank to a decision. The decision contains the minimum of each field over all of its members.
 struct ConsensusVote {
-  // Number of the last collective that completed on this rank.
+  // Sequence number of the last collective that completed on this rank; 0 if none has. The uniform mode passes
+  // another number.
   std::uint64_t operation = 0;
-  // A number from the application.
+  // A number that the application passes to agree(), for example as a yes (1) or no (0).
   std::int64_t value = 0;
 };
 
 struct ConsensusDecision {
   // Indexed by rank: true for the ranks that continue.
   std::vector<bool> members;
-  std::uint64_t operation = 0;  // minimum over the members
-  std::int64_t value = 0;       // minimum over the members
+  std::uint64_t operation = 0;  // minimum of the members' votes
+  std::int64_t value = 0;       // minimum of the members' votes
 
   bool operator==(const ConsensusDecision&) const = default;
 };
 
-// It has 42 methods and members, because one rank plays each role of the protocol: it joins, coordinates, proposes and
-// votes, and all roles share the ballots.
+// The protocol of one rank. The class has 42 methods and members, because a rank can have every role of the
+// protocol (participant and coordinator), and the roles share their state, for example the ballots.
 class Consensus {
  public:
   Consensus(std::uint32_t rank, std::uint32_t ranks, ConsensusMessenger& messenger);
 
-  // Starts the next decision. `suspected` is indexed by rank: true if the caller has reason to believe that the
-  // rank has died. The coordinator waits only 100 ms for a suspected rank instead of the full timeout.
+  // Starts the next decision, or another attempt at a decision for which an earlier attempt failed with kTimeout.
+  // `suspected` is indexed by rank: true if the caller has reason to believe that the rank has died. The
+  // coordinator waits only 100 ms for a suspected rank to join instead of the full timeout. `now_ns` is the current
+  // time of any monotonic clock, the same in all calls.
   void begin(const ConsensusVote& vote, const std::vector<bool>& suspected, std::int64_t timeout_ns,
              std::int64_t now_ns);
-  // Does the work that is possible now. Call it repeatedly until it returns true. Then outcome() is set.
+  // Does the work that is possible now. After begin(), call step() repeatedly until it returns true. outcome() is
+  // then set.
   bool step(std::int64_t now_ns);
-  // The result of the last begin(). Errors:
-  // - kTimeout: no decision was reached. begin() can be called again, because promises and accepted proposals are
-  //   kept.
+  // The result of the attempt that the last begin() started. May be called only after step() has returned true.
+  // Errors:
+  // - kTimeout: no decision was reached within 4 timeouts. begin() may be called again to continue, because
+  //   promises and accepted proposals are kept.
   // - kRefused: the other ranks decided to continue without this rank.
   const Result<ConsensusDecision>& outcome() const { return *outcome_; }
 
@@ -116,37 +123,43 @@ class Consensus {
     kAccepted,
     kDecided
   };
-  // The header of each message. A bit set follows, with one bit for each rank: the suspected ranks in kJoin, the
-  // members in kPromise, kAcceptRequest and kDecided.
+  // The header of each message. After it follows a set with one bit for each rank: the suspected ranks in kJoin,
+  // the members of the proposal or decision in kPromise, kAcceptRequest and kDecided, and zeros in the other
+  // messages.
   struct Header {
     MessageType type = MessageType::kJoin;
     std::uint32_t zero = 0;
-    // Number of decisions that the sender has made or received so far. This is the number of its current instance.
+    // Number of the instance (decision) to which the message belongs, counted from 0. It is the number of decisions
+    // that the sender knows, except in kDecided, which may deliver an older decision.
     std::uint64_t epoch = 0;
-    std::uint64_t ballot = 0;  // in kReject: the ballot that was promised
+    std::uint64_t ballot = 0;  // in kReject: the higher ballot that the sender has promised
     // Only in kPromise: the ballot of the accepted proposal that this message carries, or 0 if there is none.
     std::uint64_t accepted = 0;
-    std::uint64_t operation = 0;  // of a vote or of a proposal
+    std::uint64_t operation = 0;  // with `value`: of a vote (kJoin), a proposal or a decision
     std::int64_t value = 0;
   };
   static_assert(sizeof(Header) == 48);
-  // The state of this rank's communication with another rank during one begin().
+  // This rank's knowledge about another rank since the last begin().
   struct PeerState {
     bool dead = false;
-    // True for a lower rank that was silent for the timeout, and for a rank that no longer answers the coordinator.
+    // True for a lower rank that this rank has given up as a candidate because it was silent for the timeout. At
+    // the coordinator: true for a rank that no longer answers. The next message of a lower rank, or kJoin, makes it
+    // false again.
     bool dropped = false;
-    // The rank has sent kJoin and is still expected to take part.
+    // The rank has sent kJoin, and this rank, as the coordinator, still expects it to take part.
     bool joined = false;
-    // The rank has sent kJoin at least once since begin(). Therefore a connection to it exists, even if the
-    // coordinator no longer waits for it.
+    // The rank has sent kJoin at least once since begin(). Therefore a connection to the rank exists,
+    // even if this rank, as the coordinator, no longer waits for it.
     bool ever_joined = false;
-    bool suspected = false;  // a rank reported it as failed, or begin() did
-    // Time of the last message from the rank.
+    bool suspected = false;  // the caller of begin() or a rank that joined believes it has died
+    // Time of the last message from the rank. If none has arrived: the time of begin() or of the first kJoin to the
+    // rank.
     std::int64_t last_heard_ns = 0;
     // Time of the last kJoin that was sent to the rank. 0 if none was sent since begin().
     std::int64_t join_sent_ns = 0;
     ConsensusVote vote{};
-    // These three belong to the current ballot, and are used by the coordinator only.
+    // At the coordinator, for its current ballot: kPrepare was sent to the rank; its kPromise and its kAccepted
+    // have arrived.
     bool prepare_sent = false;
     bool promised = false;
     bool has_accepted = false;
@@ -184,34 +197,37 @@ class Consensus {
   const std::uint32_t ranks_;
   ConsensusMessenger& messenger_;
   std::uint64_t epoch_ = 0;
-  std::map<std::uint64_t, ConsensusDecision> decided_;  // the last kKeptDecisions decisions, by epoch
+  std::map<std::uint64_t, ConsensusDecision> decided_;  // the last kKeptDecisions (16) decisions, by epoch
   std::vector<PeerState> peers_;
   std::optional<Result<ConsensusDecision>> outcome_;
 
-  // State of the current instance (epoch). It is kept if an attempt fails with kTimeout.
-  // The highest ballot that this rank has promised. Round in the upper 48 bits, rank of the coordinator in the
-  // lower 16.
+  // The following state belongs to the current instance (epoch). It is kept if an attempt fails with kTimeout.
+  //
+  // The highest ballot that this rank has promised, or 0 if it has promised none.
   std::uint64_t promised_ = 0;
+  // The highest round of any ballot that this rank has promised or used as coordinator.
   std::uint64_t last_round_ = 0;
   AcceptedProposal accepted_;
-  // True if this rank has accepted or adopted a proposal that may have been decided by another coordinator. Then it
-  // must not replace that proposal. False if the accepted proposal is its own, or if there is none.
+  // True if this rank has accepted the proposal of another coordinator, or has proposed it again. That proposal may
+  // have been decided already, so this rank must not replace it by another one. False if accepted_ is a proposal
+  // that this rank has made itself, or if there is none.
   bool bound_ = false;
 
-  // State of the current attempt, which starts at begin().
+  // The following state belongs to the current attempt, which starts at begin().
   ConsensusVote vote_;
   std::int64_t timeout_ns_ = 0;
   std::int64_t began_ns_ = 0;
-  // Set while this rank considers itself the coordinator.
+  // The time at which this rank became the coordinator in this attempt. Empty if it has not.
   std::optional<std::int64_t> coordinator_since_ns_;
-  // A higher rank that acts as coordinator instead of this one. Set when this rank has promised one of its ballots.
+  // A higher rank that acts as the coordinator, because this rank has promised a ballot of that rank. Empty if
+  // there is none, or if that rank has died or been silent for the timeout.
   std::optional<std::uint32_t> followed_coordinator_;
   Phase phase_ = Phase::kIdle;
   std::uint64_t ballot_ = 0;
   std::int64_t phase_since_ns_ = 0;
-  // The accepted proposal with the highest ballot that the promises reported.
+  // Of the accepted proposals that this rank knows or that promises have reported, the one with the highest ballot.
   AcceptedProposal best_promised_;
-  ConsensusDecision proposal_;  // the proposal of this ballot
+  ConsensusDecision proposal_;  // the proposal that this rank makes as coordinator in ballot_
 };
 
 }  // namespace tutti::detail

@@ -5,10 +5,10 @@
 namespace tutti::detail {
 namespace {
 
-// Mixed into the communicator's id, so that the consensus messages are kept apart from the messages of the
-// communicator and of a SurvivorRendezvous.
+// Combined with the communicator's id to a channel number, so that the consensus messages are kept apart from the
+// messages of the communicator and of a SurvivorRendezvous, whose channels are made from the same id.
 constexpr std::uint64_t kConsensusChannel = 0x7c5ae1d3902b46f8;
-constexpr std::int64_t kFlushNs = 1'000'000'000;  // longest wait until the last messages are sent
+constexpr std::int64_t kFlushNs = 1'000'000'000;  // longest wait after a decision until the last messages are sent
 
 }  // namespace
 
@@ -18,7 +18,7 @@ ConsensusParticipant::ConsensusParticipant(std::shared_ptr<JobContext> job_conte
                    communicator ^ kConsensusChannel),
       consensus_(rank, oob_channel_.ranks(), *this) {}
 
-// Closes the connections to lower ranks. Between two ranks, the higher one opens the connection and the higher one
+// Closes the connections to lower ranks. Of two ranks, the higher one opens the connection, and the higher one
 // closes it. If the lower rank closed it, it could close a connection that the other rank has meanwhile opened for
 // its next agreement.
 void ConsensusParticipant::hang_up() {
@@ -30,7 +30,7 @@ Result<ConsensusDecision> ConsensusParticipant::decide(const ConsensusVote& vote
   Clock& clock = oob_channel_.clock();
   std::vector<bool> lost_ranks(oob_channel_.ranks());
   if (lost && *lost < oob_channel_.ranks()) lost_ranks[*lost] = true;
-  hang_up();  // remove connections whose other end has already closed them
+  hang_up();  // remove connections of an earlier attempt that have ended
   consensus_.begin(vote, lost_ranks, timeout_ns, clock.now_ns());
   const BackoffSleep pause(clock);
   for (oob_channel_.pump(); !consensus_.step(clock.now_ns()); oob_channel_.pump()) pause();

@@ -12,8 +12,8 @@
 namespace tutti::detail {
 namespace {
 
-// Longest gap between two calls of now_ns() that counts as running time. A waiting thread calls it at least every 2
-// ms, so a longer gap means that the process was stopped. The value is an estimate.
+// Longest gap between two calls of now_ns() that counts as running time. A waiting thread calls now_ns() about
+// every 2 ms, so a gap of more than 100 ms means that the process was stopped. The value is an estimate.
 constexpr std::int64_t kMaxGapNs = 100'000'000;
 
 // The header of each datagram.
@@ -137,7 +137,7 @@ void BackoffSleep::operator()() const {
 std::optional<std::uint64_t> random_number() {
   std::uint64_t number = 0;
   if (getrandom(&number, sizeof(number), 0) != static_cast<ssize_t>(sizeof(number))) return std::nullopt;
-  // Set the lowest bit, because 0 means "no number" for the callers.
+  // Set the lowest bit, so that the number is never 0, which means "no number" to callers.
   return number | 1;
 }
 

@@ -17,24 +17,27 @@
 namespace tutti::detail {
 namespace {
 
-// Maximum time between the participants' and the coordinator's giving up, so that they do not do it at the same
-// moment.
+// While joining, participants give up earlier than the coordinator by this time, or by a quarter of the timeout if
+// that is shorter. In gather rounds the coordinator gives up earlier by that time. So the other side can still
+// receive the error.
 constexpr std::int64_t kMaxMarginNs = 500'000'000;
-// Maximum wait for the other ranks to join after the attempt has failed, so that they get the error as well.
+// When the coordinator detects a failure while ranks are missing, it waits up to this time for them to join, so
+// that they get the error as well.
 constexpr std::int64_t kFailureWaitNs = 500'000'000;
-// Maximum wait in leave() until the last datagrams have been passed to the operating system.
+// Maximum time that leave() waits until the last datagrams have been passed to the operating system.
 constexpr std::int64_t kFlushTimeoutNs = 1'000'000'000;
 // Maximum length of a list of ranks in an error message, in bytes.
 constexpr std::size_t kMaxListBytes = 200;
 
 Error given_up(std::uint32_t peer) {
-  // The error names rank -1, because the peer was itself waiting for this rank or for another one.
+  // The rank of the error is -1 (no culprit), because the peer was itself waiting for this rank or for another one.
   return {ErrorCode::kTimeout, ErrorScope::kCall, -1, fmt::format("rank {} gave up this attempt; call again", peer)};
 }
 
 Error no_random_number() { return {ErrorCode::kSystem, ErrorScope::kCall, -1, "no random number can be had"}; }
 
-// Formats the ranks below `ranks` that are not in `survivors`, for example "2-4, 7". Equal lists give equal texts.
+// Formats the excluded ranks, which are the ranks 0 .. `ranks` - 1 that are not in `survivors`, for example "2-4,
+// 7". Equal lists give equal texts, so the texts can be compared.
 std::string format_excluded(const std::vector<std::uint32_t>& survivors, std::uint32_t ranks) {
   std::string text;
   std::uint32_t next = 0;
@@ -58,7 +61,8 @@ std::string abbreviate(const std::string& text) {
 
 }  // namespace
 
-// The OobChannel uses ~communicator for TCP, because the communicator itself has attached its id to the endpoint.
+// The OobChannel uses ~communicator as its channel number for TCP, because the communicator itself has attached
+// `communicator`, its id, to the TcpEndpoint.
 SurvivorRendezvous::SurvivorRendezvous(std::shared_ptr<JobContext> job_context, std::vector<std::uint32_t> members,
                                        std::uint32_t rank, std::uint64_t communicator)
     : oob_channel_(std::move(job_context), std::move(members), rank, communicator, ~communicator),
@@ -108,8 +112,8 @@ Result<std::vector<std::string>> SurvivorRendezvous::gather(const std::string& b
   return give_up(malformed());
 }
 
-// Only a participant closes the connection. The coordinator does not, because its end may already belong to the
-// participant's next attempt.
+// Only a participant closes the connection to the coordinator. The coordinator does not close connections, because
+// its end may already belong to the participant's next attempt.
 void SurvivorRendezvous::leave() {
   const std::int64_t until_ns = oob_channel_.clock().now_ns() + kFlushTimeoutNs;
   BackoffSleep pause(oob_channel_.clock());
@@ -131,13 +135,14 @@ void SurvivorRendezvous::leave() {
   }
 }
 
-// The coordinator's part.
+// The following functions are used by the coordinator only.
 
 Result<std::uint64_t> SurvivorRendezvous::meet_as_coordinator() {
   Clock& clock = oob_channel_.clock();
   meet_started_ns_ = clock.now_ns();
   const std::int64_t deadline_ns = meet_started_ns_ + timeout_ns();
-  // Reported only after the other ranks have joined, so that all get the same error.
+  // The first failure that was found. It is reported after the other ranks have joined, or after kFailureWaitNs, so
+  // that all ranks get the same error.
   std::optional<Error> trouble;
   std::int64_t trouble_until_ns = 0;
   BackoffSleep pause(clock);
@@ -168,8 +173,8 @@ Result<std::uint64_t> SurvivorRendezvous::meet_as_coordinator() {
   return *id;
 }
 
-// Handles the messages of a participant. If one participant gives up, the attempt ends for all, so that all of them
-// get the same error and can try again together.
+// Handles the messages of a participant. If one participant gives up, the coordinator ends the attempt for all, so
+// that all of them get the same error and can try again together.
 void SurvivorRendezvous::receive_from(std::uint32_t peer) {
   Participant& participant = participants_[peer];
   while (auto message = take(peer)) {
@@ -177,7 +182,8 @@ void SurvivorRendezvous::receive_from(std::uint32_t peer) {
     if (header.type == MessageType::kJoin) {
       const bool late = participant.missed_attempt && message->body == missed_excluded_ && message->body != excluded_;
       participant = {.attempt_id = header.attempt_id, .just_joined = true, .list = std::move(message->body)};
-      // The message belongs to the attempt that failed without this participant.
+      // The kJoin belongs to the attempt that failed without this participant, and the current attempt excludes
+      // other ranks.
       if (late) {
         send_error(peer, missed_error_);
         participant = {};
@@ -187,7 +193,8 @@ void SurvivorRendezvous::receive_from(std::uint32_t peer) {
     } else if (header.type == MessageType::kBlob && header.round == round_) {
       participant.blob = std::move(message->body);
     } else if (header.type == MessageType::kGiveUp) {
-      // It gave up before this rank started to meet.
+      // kJoin and kGiveUp were read together: the participant gave up before this rank called meet(), so its
+      // attempt does not count as part of this one.
       if (participant.just_joined) {
         participant = {.gave_up_early = true};
       } else {
@@ -197,18 +204,19 @@ void SurvivorRendezvous::receive_from(std::uint32_t peer) {
   }
 }
 
-// Handles the messages of all participants. Returns an error for the first one that has exited, if any.
+// Handles the messages of all participants. Returns an error for the lowest participant that has exited. Returns
+// nothing if none has exited.
 std::optional<Error> SurvivorRendezvous::find_lost() {
   std::optional<Error> first;
   for (const std::uint32_t peer : survivors_) {
     if (peer == rank_) continue;
-    // Checked before the messages are read, because messages sent before the exit count.
+    // Check for the exit before reading the messages, so that those that the peer sent before its exit are read.
     const bool gone = oob_channel_.gone(peer);
     receive_from(peer);
     Participant& participant = participants_[peer];
     participant.just_joined = false;
-    // Between machines, a closed connection is evidence of an exit only if the participant has joined and has not
-    // given up.
+    // Between machines, a closed connection proves an exit only if the participant has joined and has not given up,
+    // because a participant that gives up closes its connection as well.
     participant.gone =
         gone && (oob_channel_.on_same_machine(peer) || (participant.attempt_id != 0 && !participant.gave_up));
     if (participant.gone && !first) first = lost_error(peer);
@@ -243,8 +251,9 @@ bool SurvivorRendezvous::any_gave_up() const {
                      [this](std::uint32_t peer) { return participants_[peer].gave_up; });
 }
 
-// Lists the ranks that did not join. A rank that joined and gave up was waiting itself, for this rank or for
-// another, so it is listed only if no rank is absent.
+// Makes the error for an attempt in which not all ranks have joined in time. It lists the ranks that did not join.
+// A rank that joined and gave up was itself waiting for this rank or for another one, so such ranks are listed only
+// if no rank is absent.
 Error SurvivorRendezvous::join_timeout_error() {
   const auto names = [](const std::vector<std::uint32_t>& ranks) {
     return abbreviate(fmt::format("{}", fmt::join(ranks, ", ")));
@@ -261,8 +270,8 @@ Error SurvivorRendezvous::join_timeout_error() {
     return {ErrorCode::kTimeout, ErrorScope::kCall, -1,
             fmt::format("rank(s) {} gave up before all ranks had joined; call again", names(gave_up_ranks))};
   }
-  // If this rank was stopped, other ranks may have given up meanwhile. It has not waited itself then, so it does
-  // not name a rank as the cause: messages of that rank may still be on the way.
+  // If this rank was stopped, other ranks may have given up meanwhile although this rank has hardly waited.
+  // Messages of the absent ranks may then still be in transit, so the error names no culprit (rank -1).
   const bool waited = oob_channel_.clock().now_ns() - meet_started_ns_ >= timeout_ns() / 4;
   return {ErrorCode::kTimeout, ErrorScope::kCall, waited ? static_cast<std::int32_t>(absent_ranks.front()) : -1,
           fmt::format("rank(s) {} did not come; exclude them, too, or see what holds them up", names(absent_ranks))};
@@ -318,7 +327,8 @@ void SurvivorRendezvous::send_error(std::uint32_t peer, const Error& error) {
   send(peer, {.type = MessageType::kRefused, .attempt_id = participants_[peer].attempt_id}, wire::pack_failure(error));
 }
 
-// Reports the error to all ranks that have joined. A rank that is late gets it when it joins a later attempt.
+// Ends the coordinator's attempt with the error: sends it to all ranks that have joined, and keeps it for ranks
+// that have not. Such a rank gets it when its kJoin arrives during a later attempt that excludes other ranks.
 Error SurvivorRendezvous::fail(Error error) {
   for (Participant& participant : participants_) participant.missed_attempt = false;
   for (const std::uint32_t peer : survivors_) {
@@ -332,7 +342,7 @@ Error SurvivorRendezvous::fail(Error error) {
   return error;
 }
 
-// The participant's part.
+// The following functions are used by participants only.
 
 Result<std::uint64_t> SurvivorRendezvous::meet_as_participant() {
   const std::uint32_t coordinator = survivors_.front();
@@ -342,7 +352,7 @@ Result<std::uint64_t> SurvivorRendezvous::meet_as_participant() {
     return *failed_;
   }
   attempt_id_ = *attempt_id;
-  oob_channel_.hang_up(coordinator);  // a connection of an earlier attempt
+  oob_channel_.hang_up(coordinator);  // close a connection of an earlier attempt
   send(coordinator, {.type = MessageType::kJoin, .attempt_id = attempt_id_}, excluded_);
   auto body = answer(MessageType::kAllJoined, oob_channel_.clock().now_ns() + timeout_ns());
   if (!body) return body.error();
@@ -352,8 +362,10 @@ Result<std::uint64_t> SurvivorRendezvous::meet_as_participant() {
   return id;
 }
 
-// Waits for a message of type `wanted` from the coordinator. Shortly before the deadline the participant gives up.
-// It then waits for the coordinator's error until the deadline, because that error states the reason.
+// Waits for a message of type `wanted` from the coordinator, and returns its body. While joining, the participant
+// tells the coordinator shortly before the deadline that it gives up, and then waits for the coordinator's error
+// until the deadline, because that error states the reason. In a gather round the participant only waits until the
+// deadline, because the coordinator gives up before.
 Result<std::string> SurvivorRendezvous::answer(MessageType wanted, std::int64_t deadline_ns) {
   Clock& clock = oob_channel_.clock();
   const std::uint32_t coordinator = survivors_.front();
@@ -362,7 +374,7 @@ Result<std::string> SurvivorRendezvous::answer(MessageType wanted, std::int64_t 
   BackoffSleep pause(clock);
   while (true) {
     oob_channel_.pump();
-    // Checked before the messages are read, because messages sent before the exit count.
+    // Check for the exit before reading the messages, so that those that the peer sent before its exit are read.
     const bool gone = oob_channel_.gone(coordinator);
     while (auto message = take(coordinator)) {
       const Header& header = message->header;
@@ -378,7 +390,7 @@ Result<std::string> SurvivorRendezvous::answer(MessageType wanted, std::int64_t 
       return *failed_;
     }
     const std::int64_t now_ns = clock.now_ns();
-    const bool in_rounds = wanted == MessageType::kAllBlobs;  // in the rounds the coordinator gives up first
+    const bool in_rounds = wanted == MessageType::kAllBlobs;  // a gather round, in which the coordinator gives up first
     if (!asked && !in_rounds && now_ns >= give_up_ns) {
       send(coordinator, {.type = MessageType::kGiveUp, .attempt_id = attempt_id_}, "");
       asked = true;

@@ -1,20 +1,23 @@
-// SurvivorRendezvous: the surviving ranks of a communicator meet and exchange data. It is used by shrink(). The
-// communicator itself may be broken, and the excluded ranks may be dead, stopped, or still busy with it.
+// SurvivorRendezvous: the surviving ranks of a communicator meet and exchange data, in order to create a smaller
+// communicator. It is used by shrink(). The communicator itself may be broken, and the excluded ranks may be dead,
+// stopped, or still busy with a call of the communicator.
 //
 // The communication is a star, like in the first set-up. The coordinator is the lowest of the surviving ranks. Each
-// of the others sends it a kJoin message with the list of the ranks that it excludes. When all have joined with the
-// same list, the coordinator sends a random number that identifies the meeting. After that it carries out gather
-// rounds: each rank sends a blob, and gets the blobs of all.
+// other survivor (a participant) sends the coordinator a kJoin message with the list of the ranks that it excludes.
+// When all survivors have joined with the same list, the coordinator sends them a random number that identifies the
+// meeting. After that, gather rounds are possible: each rank sends a blob to the coordinator, and gets the blobs of
+// all ranks from it.
 //
-// The coordinator detects every failure, or is notified of it, and reports it to all ranks that have joined.
-// Because one rank decides, all ranks end with the same result. Each attempt of a rank has a random number
-// (`attempt_id`), so that the rank can recognize replies to an attempt that it has given up. If a rank joins late,
-// when the attempt of the others has already failed without it, there are two cases. If the others are trying again
-// with the same list, it joins their new attempt. If they exclude other ranks now, it gets the error of the first
-// attempt.
+// The coordinator detects every failure, or a participant reports it, and the coordinator sends the error to all
+// ranks that have joined. Because one rank decides, all ranks end with the same result. Each attempt of a
+// participant has a random number (`attempt_id`), so that the participant can ignore replies to an earlier attempt
+// that it has given up. A rank may join late, when the attempt of the others has already failed without it. If the
+// others are trying again with the same list, the late rank joins their new attempt. If the others exclude other
+// ranks in their new attempt, the late rank gets the error of the attempt that it missed.
 //
-// The messages go through an OobChannel. Only one thread at a time may use a SurvivorRendezvous. No function blocks
-// longer than the set-up timeout. The timeout is counted once for joining, and once for all gather rounds together.
+// The messages go through an OobChannel. Only one thread at a time may use a SurvivorRendezvous. meet() blocks for
+// at most the set-up timeout, all gather rounds together for at most another set-up timeout, and leave() for at
+// most 1 s.
 #pragma once
 
 #include <cstdint>
@@ -30,48 +33,53 @@ namespace tutti::detail {
 
 class SurvivorRendezvous {
  public:
-  // `communicator` is the id of the communicator. Its rank i is the job rank members[i], and this rank is `rank`.
+  // `communicator` is the id of the communicator whose survivors meet. Rank i of that communicator is the job rank
+  // members[i], and this rank is number `rank` of it.
   SurvivorRendezvous(std::shared_ptr<JobContext> job_context, std::vector<std::uint32_t> members, std::uint32_t rank,
                      std::uint64_t communicator);
 
   // Joins the meeting of the ranks `survivors`, and waits until all of them have joined. The list must be
-  // ascending, and must contain this rank and at least one other. Returns a random number that is the same on all
-  // of them. Errors, with ranks of the communicator:
+  // ascending, and must contain this rank and at least one other rank. Returns a random number, which is the same
+  // on all survivors. Errors (their rank numbers are those of the communicator):
   // - kTimeout: some ranks did not join. The message lists them.
   // - kPeerLost: a rank has exited or cannot be reached.
   // - kMismatch: the ranks passed different lists.
   // - kSystem: the system has no random numbers.
   //
-  // Every rank that joined gets the same error if the coordinator survives.
+  // If the coordinator survives, every rank that has joined gets the same error.
   Result<std::uint64_t> meet(const std::vector<std::uint32_t>& survivors);
-  // A gather round. Returns the blobs in the order of `survivors`. After an error, all further rounds fail with
-  // that error.
+  // Runs a gather round. All survivors call it equally often, after meet() has succeeded. Returns the blobs of all
+  // survivors, in the order of `survivors`. After an error, all further rounds fail with that error.
   Result<std::vector<std::string>> gather(const std::string& blob);
-  // Ends the meeting, whether it succeeded or failed. After that, meet() may be called again.
+  // Ends the meeting, whether it succeeded or failed, and waits up to 1 s until the last messages are sent. After
+  // that, meet() may be called again.
   void leave();
 
  private:
   enum class MessageType : std::uint32_t { kJoin = 1, kGiveUp, kBlob, kAllJoined, kAllBlobs, kRefused };
-  // The header of each message.
+  // The header of each message. The body, if there is any, follows.
   struct Header {
     MessageType type = MessageType::kJoin;
     std::uint32_t round = 0;
-    std::uint64_t attempt_id = 0;  // attempt of the participant that sends or receives the message
+    // Identifies the attempt of the participant that sends the message or, if the coordinator sends it, receives
+    // it.
+    std::uint64_t attempt_id = 0;
   };
   static_assert(sizeof(Header) == 16);
   struct Message {
     Header header;
     std::string body;
   };
-  struct Participant {             // coordinator's record of a participant
-    std::uint64_t attempt_id = 0;  // 0 if it has not joined
-    bool just_joined = false;      // it has joined since the last look
+  // The coordinator's record of a participant.
+  struct Participant {
+    std::uint64_t attempt_id = 0;  // the attempt with which it has joined; 0 if it has not
+    bool just_joined = false;      // its kJoin arrived in the current find_lost()
     bool gave_up = false;
-    bool gave_up_early = false;  // it joined and gave up before this rank started to meet
+    bool gave_up_early = false;  // its kJoin and its kGiveUp were read in one find_lost(), so that attempt is over
     bool gone = false;
-    bool missed_attempt = false;        // an attempt failed before it joined
-    std::string list{};                 // the ranks that it excludes
-    std::optional<std::string> blob{};  // its blob of the current round
+    bool missed_attempt = false;        // the coordinator's last attempt failed before it had joined
+    std::string list{};                 // the ranks that the participant excludes, as text
+    std::optional<std::string> blob{};  // empty until the blob of the current round arrives
   };
   bool is_coordinator() const { return survivors_.front() == rank_; }
   std::int64_t timeout_ns() const;
@@ -99,16 +107,20 @@ class SurvivorRendezvous {
   // Indexed by rank. Kept between meetings, because a rank may join before the coordinator calls meet().
   std::vector<Participant> participants_;
 
-  std::vector<std::uint32_t> survivors_;  // of the current meeting, ascending
-  std::string excluded_;                  // the ranks that it excludes, as text
-  std::uint64_t attempt_id_ = 0;          // of this rank, if it is a participant
-  std::int64_t meet_started_ns_ = 0;      // time when this rank called meet(), if it is the coordinator
-  // Attempt ids of the participants, in the order of survivors_. Set when all have joined.
+  std::vector<std::uint32_t> survivors_;  // the ranks of the current meeting, ascending
+  std::string excluded_;                  // the other ranks, which the meeting excludes, as text
+  std::uint64_t attempt_id_ = 0;          // the current attempt of this rank, if it is a participant
+  std::int64_t meet_started_ns_ = 0;      // time of the call of meet(), if this rank is the coordinator
+  // Used by the coordinator: the attempt ids of all survivors, in the order of survivors_ (0 for itself). Empty
+  // until all have joined.
   std::vector<std::uint64_t> attempt_ids_;
-  std::string missed_excluded_;  // excluded ranks of the attempt that some participants were too late for
-  Error missed_error_;           // the error of that attempt
+  // The ranks that the coordinator's last failed attempt excluded. See Participant::missed_attempt.
+  std::string missed_excluded_;
+  Error missed_error_;  // the error of the coordinator's last failed attempt
+  // Number of gather rounds of the meeting that have succeeded on this rank.
   std::uint32_t round_ = 0;
-  std::int64_t deadline_ns_ = 0;  // for all rounds together
+  std::int64_t deadline_ns_ = 0;  // limit for all gather rounds of the meeting together
+  // The error with which the meeting has failed. Empty if it has not failed.
   std::optional<Error> failed_;
 };
 

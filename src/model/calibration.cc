@@ -1,4 +1,5 @@
-// Describes the hardware from files of /proc and /sys, hashes the description, and reads and writes the file.
+// Describes the hardware by a text made from files of /proc and /sys, hashes that text, and reads and writes the
+// calibration file.
 #include "model/calibration.h"
 
 #include <fcntl.h>
@@ -25,7 +26,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMostEntries = 4096;  // number of entries of a folder that are read
+// limit on the entries of a folder that are looked at
+constexpr std::size_t kMostEntries = 4096;
+// limit on the bytes of a line that are used
 constexpr std::size_t kMostLine = 512;
 constexpr std::size_t kMostCpuinfoLines = 64;
 
@@ -42,14 +45,16 @@ std::string first_line(const fs::path& path) {
   return line.substr(0, kMostLine);
 }
 
-// The entries of a folder, sorted, so that the order in which the kernel lists them does not matter.
+// The paths of the entries of a folder. They are sorted, so that the order in which the kernel lists them does not
+// change the hash.
 std::vector<fs::path> entries(const fs::path& folder) {
   std::vector<fs::path> found;
   for (const std::string& name : names_in_folder(folder, kMostEntries)) found.push_back(folder / name);
   return found;
 }
 
-// Describes the first processor, because all processors of a machine are the same.
+// Describes only the first processor of /proc/cpuinfo, because the processors of a machine are usually all of the
+// same model.
 std::string processor() {
   std::ifstream file("/proc/cpuinfo");
   std::string line;
@@ -62,8 +67,9 @@ std::string processor() {
   return text;
 }
 
-// Lists GPUs and accelerators by vendor and device. Bus numbers are left out, because they change when other
-// devices are plugged in.
+// Lists GPUs and accelerators by vendor and device number. Bus numbers are left out, because they change when other
+// devices are plugged in. The PCI classes that start with 0x03 are display controllers, with 0x12 processing
+// accelerators.
 std::string accelerators() {
   std::string text;
   for (const fs::path& device : entries("/sys/bus/pci/devices")) {
@@ -78,7 +84,7 @@ std::string nics() {
   std::string text;
   std::error_code error;
   for (const fs::path& one : entries("/sys/class/net")) {
-    if (!fs::exists(one / "device", error)) continue;  // loopback, bridges and interfaces of containers
+    if (!fs::exists(one / "device", error)) continue;  // no hardware: loopback, bridges, interfaces of containers
     text += fmt::format("nic {}:{};", first_line(one / "device/vendor"), first_line(one / "device/device"));
   }
   for (const fs::path& one : entries("/sys/class/infiniband")) {
@@ -94,19 +100,20 @@ std::string description() {
     const std::string name = node.filename().string();
     numa += name.starts_with("node") && name.find_first_not_of("0123456789", 4) == std::string::npos ? 1 : 0;
   }
-  // The number of processors of the machine, even if this process is bound to some of them.
+  // This counts all processors of the machine, even if this process may only run on some of them.
   return fmt::format("{}cores {};l2 {};l3 {};numa {};{}{}", processor(), ::sysconf(_SC_NPROCESSORS_CONF), host.l2_bytes,
                      host.last_level_bytes, numa, accelerators(), nics());
 }
 
-// Empty: none of the variables is set.
+// Returns the folder of calibration files. Returns an empty string if neither XDG_CACHE_HOME nor HOME is an
+// absolute path.
 std::string calibration_folder(const EnvironmentVariables& environment) {
   const auto value = [&](std::string_view name) {
     const auto found = environment.find(name);
     return found == environment.end() ? std::string() : found->second;
   };
   const std::string cache = value("XDG_CACHE_HOME");
-  // The XDG specification: relative paths are ignored.
+  // The XDG specification demands that relative paths are ignored.
   if (cache.starts_with('/')) return cache + "/tutti";
   const std::string home = value("HOME");
   return home.starts_with('/') ? home + "/.cache/tutti" : std::string();
@@ -125,7 +132,7 @@ Status write_all(int fd, const std::string& path, std::string_view text) {
 }  // namespace
 
 std::string hardware_hash() {
-  // FNV-1a, 64 bits. It only distinguishes machines, so it need not resist attacks.
+  // The hash FNV-1a with 64 bits. It only has to distinguish machines, so it need not resist attacks.
   std::uint64_t hash = 0xcbf29ce484222325;
   for (const char c : description()) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   return fmt::format("{:016x}", hash);
@@ -139,13 +146,14 @@ std::string calibration_path(const std::string& file, const EnvironmentVariables
 
 Result<std::optional<Parameters>> load_calibration(const std::string& file, const EnvironmentVariables& environment) {
   std::error_code error;
-  // A file that the user names is used even if it was measured on another machine.
+  // A file that the user names in TUTTI_TUNE_FILE is used even if it was measured on other hardware.
   if (!file.empty()) {
     auto parameters = load_parameters(file);
     if (!parameters) return parameters.error();
     return std::optional<Parameters>(*std::move(parameters));
   }
-  // Check for the folder first, because most machines do not have one, and the hash must read dozens of files.
+  // Check for the folder first: most machines do not have one, and then the hash is not needed, for which dozens of
+  // files must be read.
   const std::string folder = calibration_folder(environment);
   if (folder.empty() || !fs::is_directory(folder, error)) return std::optional<Parameters>();
   const std::string hardware = hardware_hash();

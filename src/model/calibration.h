@@ -1,6 +1,7 @@
-// The calibration file: stores the measured costs of a machine, with a hash that identifies the machine's
-// hardware. Reads and writes files. May be used from any thread, if a file has only one writer at a time. A reader
-// sees the complete old file or the complete new one, because a file is replaced by a rename.
+// The calibration file: stores the measured costs of a machine, with a hash that identifies the machine's hardware.
+// `tutti tune` writes it, and a communicator reads it. May be used from any thread or process: a writer writes a
+// temporary file and renames it, so a reader sees either the complete old file or the complete new one. If several
+// write at once, the last rename counts.
 #pragma once
 
 #include <optional>
@@ -13,19 +14,24 @@
 namespace tutti {
 
 // Returns 16 hexadecimal digits: a hash of the hardware that determines a machine's costs, as the kernel reports
-// it (processor model, number of processors, caches, NUMA nodes, GPUs, NICs and their speed). Never fails: a part
-// that cannot be read counts as absent.
+// it: processor model, number of processors, cache sizes, number of NUMA nodes, models of GPUs and NICs, and speed
+// of the RDMA ports. Never fails: a part that cannot be read counts as absent.
 std::string hardware_hash();
 
-// Returns the path of this machine's file: `file` (TUTTI_TUNE_FILE) if it is not empty; otherwise HASH.json in the
-// folder `tutti` of XDG_CACHE_HOME, or of .cache in HOME. Returns an empty string if none of these is set.
+// Returns the path of this machine's file: `file` (the value of TUTTI_TUNE_FILE) if it is not empty; otherwise
+// $XDG_CACHE_HOME/tutti/HASH.json; if that variable is not set, $HOME/.cache/tutti/HASH.json. HASH is
+// hardware_hash(). A variable that is not an absolute path counts as not set. Returns an empty string if `file` is
+// empty and neither variable is set.
 std::string calibration_path(const std::string& file, const EnvironmentVariables& environment);
 
-// Returns the stored costs, or nothing if there is no file. Errors: kSystem if the file cannot be read;
-// kInvalidArgument if it is damaged, or was measured on other hardware.
+// Returns the costs that are stored at calibration_path(). If `file` is empty, returns nothing if this machine has
+// no file, and only accepts a file that was measured on this hardware. If `file` is not empty, that file must
+// exist, and may have been measured on another machine. Errors: kSystem if the file cannot be read;
+// kInvalidArgument if its content is wrong, or if it was measured on other hardware and `file` is empty.
 Result<std::optional<Parameters>> load_calibration(const std::string& file, const EnvironmentVariables& environment);
 
-// Writes the file atomically, and creates its folder if needed. Errors: kSystem, with the path.
+// Replaces or creates the file by a rename, and creates its folder if needed. Errors, with the path: kSystem if the
+// file cannot be written, or if `path` exists and is not a regular file, for example a symbolic link.
 Status store_calibration(const std::string& path, const Parameters& parameters);
 
 }  // namespace tutti

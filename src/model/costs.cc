@@ -1,5 +1,5 @@
-// Groups the messages and steps of a plan into classes with equal duration, and computes the durations of each
-// class.
+// Groups the messages and the steps of a plan into classes of equal duration, and computes the duration of each
+// class once.
 #include "model/costs.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 namespace tutti {
 namespace {
 
-constexpr double kBytesPerUs = 1000;  // bytes per microsecond at 1 GB/s
+constexpr double kBytesPerUs = 1000;  // bytes in a microsecond at 1 GB/s
 
 double us_of(double bytes, double gbytes_per_s) { return gbytes_per_s > 0 ? bytes / (gbytes_per_s * kBytesPerUs) : 0; }
 
@@ -51,9 +51,9 @@ const MessageCost& Costs::cost_of(Level level) const {
   return wanted.gbytes_per_s > 0 ? wanted : parameters_->cost(level, Protocol::kSimple);
 }
 
-// The copies of a plan are rotated by one rank of a machine each. If only a few ranks of a machine send to other
-// machines, the copies therefore use different ports. One copy is simulated, with its share of each port: the
-// number of its messages there divided by that of all copies.
+// Computes shares_. In copy k of the plan, the ranks of each machine are rotated by k. If only a few ranks of a
+// machine send to other machines, the copies therefore use different NICs. Only copy 0 is simulated. Its share of a
+// NIC is the number of its messages there divided by the number of messages of all copies there.
 void Costs::find_shares(const Network& network) {
   if (options_.channels == 1 || network.ports() == 0) return;
   std::vector<double> sent(programs_->ranks, 0);
@@ -92,7 +92,8 @@ Status Costs::find_messages(const Network& network) {
                         .factor = factor(from),
                         .bound_gbytes_per_s = network.narrowest_gbytes_per_s(from, to)};
       if (!moved_by_channel(kind.level) && !shares_.empty()) kind.share = shares_[from];
-      // The parameters are measured values. Links only limit the bandwidth if they are slower than these.
+      // The bandwidth in the parameters was measured, so it includes the links of a usual route. The links of this
+      // route only matter if they are slower.
       if (kind.bound_gbytes_per_s >= cost_of(kind.level).gbytes_per_s) kind.bound_gbytes_per_s = 0;
       const auto [found, added] = kinds.try_emplace(kind, static_cast<std::uint32_t>(kinds_.size()));
       if (added) kinds_.push_back(kind);
@@ -114,11 +115,12 @@ Status Costs::find_messages(const Network& network) {
   return {};
 }
 
-// Steps of ranks of the same class take equally long if they have the same number of operands and the same classes
-// of messages.
+// Groups the steps. Two steps take equally long at each place if they have the same number of operands, the same
+// ProgramStep::copies, and messages of the same durations. If there are stragglers, the steps must also be steps of
+// the same class of ranks.
 void Costs::find_steps() {
   std::map<std::vector<std::uint32_t>, std::uint32_t> kinds;
-  // Steps with at most one send, which have a shorter key.
+  // Index into steps_ for steps with at most one send. Their key fits into 64 bits, which is faster than a vector.
   std::unordered_map<std::uint64_t, std::uint32_t> simple_kinds;
   step_of_.resize(programs_->steps.size());
   for (std::uint32_t t = 0; t < programs_->threads.size(); ++t) {
@@ -146,8 +148,9 @@ void Costs::find_steps() {
   }
 }
 
-// With c channels, the rank's bandwidth is the smaller of c times that of one channel and that of all channels
-// together. This function returns one channel's share.
+// Returns the bandwidth of one channel, for messages of this class. All channels of a rank together have the
+// bandwidth of the level, or that of the narrowest link if that is slower. One channel has its part of that: 1 /
+// channels, or MessageClass::share at a port if shares_ is not empty. It never has more than channel_gbytes_per_s.
 double Costs::gbytes_per_s(const MessageClass& kind) const {
   const MessageCost& cost = cost_of(kind.level);
   const bool by_channel = moved_by_channel(kind.level);

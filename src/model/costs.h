@@ -1,10 +1,11 @@
-// Costs: the duration of every step and every message of a plan on a network, for messages of one length. These
-// are the terms of the recurrences of decision 0016, computed in advance. simulate() creates a Costs, and its
-// engines read it. Used by one thread.
+// Costs: the duration of every step and every message of a plan on a network, if all messages have one length
+// (set_bytes()). The durations are the terms of the recurrences of docs/decisions/0016-cost-model.md, computed in
+// advance. simulate() creates a Costs, and its models (sweep, events, flows) read it. Used by one thread.
 //
-// All durations are vectors indexed by place: the place of a rank is its index within its class
-// (model/programs.h). The vectors have one element for each rank of a class, or fewer: if ranks r and r + period
-// always do the same at the same time, only the places of the first period are stored.
+// All durations are vectors indexed by place: the place of a rank is its index within its class (model/programs.h).
+// A vector has one element for each rank of a class. It may have fewer, namely places(), if rank r and the rank
+// that is places() places after r in its class always do the same at the same time. Then only the first places()
+// places are stored.
 #pragma once
 
 #include <cstdint>
@@ -22,52 +23,68 @@
 
 namespace tutti {
 
-// Limit on the numbers that one simulation may hold. It corresponds to 1 GiB.
+// Limit on the numbers (doubles) that one simulation may hold. 2^27 doubles take 1 GiB.
 inline constexpr std::uint64_t kMostTimes = std::uint64_t{1} << 27;
 
 struct CostOptions {
   Protocol protocol = Protocol::kSimple;
   std::uint32_t channels = 1;
-  std::map<std::uint32_t, double> factors{};  // slowdown of the ranks that are slower than the others
+  // Indexed by rank: all its work takes this many times as long. Ranks that are not in the map have the factor 1.
+  std::map<std::uint32_t, double> factors{};
 };
 
-// Durations of the messages of a connection, indexed by the place of the sender. In microseconds.
+// Durations of the messages of a connection, in microseconds, except gbytes_per_s. Each vector is indexed by the
+// place of the sender. A message on NVLink, PCIe or in memory is moved by the sender's channel. A message on the
+// network is moved by a port (a NIC), which serves its messages one after the other.
 struct MessageTimes {
-  std::vector<double> post;  // time of the sender's channel for a message, without its bytes
-  // time of the sender's channel to move the bytes; 0 if an engine (a NIC) moves them
+  // time of the sender's channel for one message, without the time for its bytes
+  std::vector<double> post;
+  // time of the sender's channel to move the bytes of one message; 0 if a port moves them
   std::vector<double> move;
-  std::vector<double> transfer;  // from the end of the sender's work, or the departure, to the arrival
-  // From one departure at the port to the next. Minus infinity (kNever) if the message uses no port.
+  // From the departure of a message to its arrival. The departure is the end of the sender's step, or later if the
+  // message must wait for its port.
+  std::vector<double> transfer;
+  // How long the message occupies its port, which is the time from its departure to the next departure at this
+  // port. Minus infinity (kNever) if the message uses no port.
   std::vector<double> hold;
-  std::vector<double> gap;           // the part of `hold` that does not depend on the bytes
-  std::vector<double> latency;       // latency of a credit on its way back
-  std::vector<double> gbytes_per_s;  // upper bound
+  // the part of `hold` that does not depend on the number of bytes
+  std::vector<double> gap;
+  // from the receiver's step that frees a slot until the sender sees the credit for the slot
+  std::vector<double> latency;
+  // bandwidth of the message, in GB/s, if it does not share any link with other messages
+  std::vector<double> gbytes_per_s;
 };
 
 class Costs {
  public:
   static constexpr double kNever = -std::numeric_limits<double>::infinity();
 
-  // All arguments must outlive the object. `places`: length of the vectors. Errors: kInvalidArgument if messages
-  // use a level for which the parameters have no costs; kUnsupported for more than kMostTimes numbers.
+  // `programs`, `network` and `parameters` must outlive the object. `places` is the length of the vectors: a
+  // divisor of programs.places(). Errors: kInvalidArgument if messages use a level for which the parameters have no
+  // costs; kUnsupported if the object would hold more than about kMostTimes numbers.
   static Result<Costs> create(const Programs& programs, const Network& network, const Parameters& parameters,
                               const CostOptions& options, std::uint32_t places);
-  // Computes all durations for messages of this length. It is one channel's share, and an average, so it need not
-  // be a whole number.
+  // Computes all durations for messages of `bytes` bytes. `bytes` is an average over the chunks of one channel's
+  // share of the call, so it need not be a whole number.
   void set_bytes(double bytes);
 
   std::uint32_t places() const { return places_; }
+  // The durations of the messages of a connection, which is an index into Programs::connections.
   const MessageTimes& message(std::uint32_t connection) const { return messages_[message_of_[connection]].times; }
-  // The duration of a step, indexed by place. `number` is the index in Programs::steps.
+  // The duration of a step, indexed by place. `number` is the index of the step in Programs::steps.
   const std::vector<double>& step(std::uint64_t number) const { return steps_[step_of_[number]].times; }
-  // The same duration without the time in which the channel moves bytes. Returns {fixed part, adding and copying}.
+  // The parts of the duration of a step at one place, without the time in which the channel moves the bytes of its
+  // messages. `first` is the fixed part, for the step itself and for posting each message. `second` is the time to
+  // add and to copy. The whole duration, step(), is first + max(second, time to move the bytes).
   std::pair<double, double> still(std::uint64_t number, std::uint32_t place) const;
+  // The rank that runs a thread (an index into Programs::threads) at a place.
   std::uint32_t rank(std::uint32_t thread, std::uint32_t place) const {
     return programs_->threads[thread].rank_class + place * programs_->classes;
   }
   bool uses_port(std::uint32_t connection, std::uint32_t place) const {
     return message(connection).hold[place] != kNever;
   }
+  // How many times as long the work of this rank takes: 1, except for stragglers.
   double factor(std::uint32_t rank) const {
     if (options_.factors.empty()) return 1;
     const auto found = options_.factors.find(rank);
@@ -75,12 +92,17 @@ class Costs {
   }
 
  private:
-  // A class of messages with the same duration: level, slowdown of the sender, and effect of links and port.
+  // A class of messages that take equally long, because these four values are equal.
   struct MessageClass {
+    // the slowest component of the route
     Level level = Level::kMemory;
+    // slowdown of the sender; 1: none
     double factor = 1;
-    double bound_gbytes_per_s = 0;  // bandwidth limit of the links; 0: no limit
-    double share = 1;               // share of the port's bandwidth
+    // bandwidth of the narrowest link of the route; 0 if that is not slower than the measured bandwidth of the
+    // level
+    double bound_gbytes_per_s = 0;
+    // The part of its port's bandwidth that the simulated copy of the plan gets. Always 1 if shares_ is empty.
+    double share = 1;
 
     bool operator<(const MessageClass& other) const {
       return std::tie(level, factor, bound_gbytes_per_s, share) <
@@ -88,12 +110,15 @@ class Costs {
     }
   };
   struct Message {
-    std::vector<std::uint32_t> kinds;  // indexed by place: index into kinds_
+    // indexed by the place of the sender: index into kinds_
+    std::vector<std::uint32_t> kinds;
     MessageTimes times;
   };
   struct StepClass {
-    std::uint64_t step = 0;    // the first step of this class
-    std::uint32_t thread = 0;  // thread of that step
+    // the first step of this class, an index into Programs::steps
+    std::uint64_t step = 0;
+    // the thread of that step, an index into Programs::threads
+    std::uint32_t thread = 0;
     std::vector<double> times;
   };
 
@@ -110,13 +135,16 @@ class Costs {
   CostOptions options_;
   std::uint32_t places_ = 1;
   double bytes_ = 0;
-  // The share of one copy of the plan in each rank's port. Empty if all ports are shared equally.
+  // Indexed by rank: the part of the bandwidth of the rank's port that the simulated copy of the plan gets. Empty
+  // if the plan has only one copy, or if the network has no ports. Then each of the copies gets an equal part.
   std::vector<double> shares_;
   std::vector<MessageClass> kinds_;
   std::vector<Message> messages_;
-  std::vector<std::uint32_t> message_of_;  // by connection: index into messages_
+  // indexed by connection: index into messages_
+  std::vector<std::uint32_t> message_of_;
   std::vector<StepClass> steps_;
-  std::vector<std::uint32_t> step_of_;  // by step: index into steps_
+  // indexed by step, as in Programs::steps: index into steps_
+  std::vector<std::uint32_t> step_of_;
 };
 
 }  // namespace tutti

@@ -1,4 +1,5 @@
-// Messages that share links. Ports and channels start them, and model/flows.h determines their rates.
+// The messages of the model kFlows, which share links. Ports and channels start them, and model/flows.h determines
+// their rates.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -19,7 +20,8 @@ void EventRun::set_up_flows() {
     const bool by_port = costs_.uses_port(connection, fifo % places_);
     kinds[fifo].source = by_port ? tasks_.size() + network_.port(from) : sender(fifo);
   }
-  // The share of this copy of the plan.
+  // Only copy 0 of the plan is simulated, so each link has only the part of its bandwidth that corresponds to the
+  // messages of copy 0 among those of all copies.
   flows_ = std::make_unique<Flows>(kinds, [&](std::uint64_t link) {
     return network_.gbytes_per_s(link) * inputs_.links->first[link] / inputs_.links->all[link];
   });
@@ -30,7 +32,9 @@ void EventRun::set_up_flows() {
   }
 }
 
-// Flows: the channel moves the bytes of its sends one after the other.
+// Starts to move the bytes of the next message that the channel itself moves. A channel moves the messages of a
+// step one after the other. When all are moved, the step ends, but not before state.end. Messages that use a port
+// are skipped here: send() hands them to the port at the end of the step.
 void EventRun::next_move(std::uint32_t task, double now) {
   Task& state = tasks_[task];
   const ProgramStep& step = programs_.steps[number_of(task)];
@@ -82,8 +86,8 @@ void EventRun::list_port(std::uint64_t port) {
   ports_to_fill_.push_back(port);
 }
 
-// Starts the next message if the port is idle. Otherwise the port is put on a list, and fill_ports() checks it
-// when all rates are known.
+// Starts the next message if the port is idle. Also puts the port on the list of ports that fill_ports() checks
+// when all rates are known, because a busy port may have bandwidth left for a further message.
 void EventRun::serve_port(std::uint64_t port, double now) {
   PortQueue& queue = port_queues_[port];
   list_port(port);
@@ -94,7 +98,8 @@ void EventRun::serve_port(std::uint64_t port, double now) {
   begin_flow(*fifo, sender(*fifo), now);
 }
 
-// Starts one more message on each port that has bandwidth left. Returns true if a message was started.
+// Starts one more message on each listed port that has bandwidth left, and empties the list. Returns true if any
+// message was started; the rates must be computed again then.
 bool EventRun::fill_ports(double now) {
   std::vector<std::uint64_t> ports;
   ports.swap(ports_to_fill_);
@@ -112,6 +117,7 @@ bool EventRun::fill_ports(double now) {
   return any;
 }
 
+// Computes the rates of the flows that have changed, and the new time at which each of them will end.
 void EventRun::settle_flows(double now) {
   do {
     flows_->settle([&](std::uint32_t fifo, double gbytes_per_s) {

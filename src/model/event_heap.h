@@ -1,6 +1,6 @@
-// The event heap of the event engine. Each node has four children, because such a heap is less deep than a binary
-// one and keeps siblings in one cache line. Events with equal times are ordered by owner, so that a run is
-// deterministic. Used by one thread.
+// The event heap of the event engine: the earliest event is first. Each node has four children, because such a heap
+// has half as many levels as a binary one, and four siblings (64 bytes) lie in at most two cache lines. Events with
+// equal times are ordered by owner, so that a run is deterministic. Used by one thread.
 #pragma once
 
 #include <cstdint>
@@ -9,27 +9,38 @@
 namespace tutti {
 
 enum class EventKind : std::uint8_t {
-  kReady,    // a step can run, and needs a core
-  kMove,     // a step's channel starts to move bytes
-  kEnd,      // a step has ended
-  kPort,     // a port is free again
-  kMoved,    // a flow of a channel has arrived
-  kCarried,  // a flow of a port has arrived
+  // a step has all its inputs and needs a core; only if cores are shared
+  kReady,
+  // the channel of a step starts to move the bytes of its messages; only in the model kFlows
+  kMove,
+  // a step has ended
+  kEnd,
+  // the gap after a message is over, so its port may send the next one; only in the model kFlows
+  kPort,
+  // a channel has moved all bytes of one message; only in the model kFlows
+  kMoved,
+  // a port has sent all bytes of one message; only in the model kFlows
+  kCarried,
 };
 
 struct Event {
+  // in microseconds since the start of the call
   double time = 0;
-  // A channel of a rank, a port, or a connection of a rank, depending on the kind of event.
+  // The number of the thing to which the event happens. kReady, kMove and kEnd: a task of EventRun. kPort: a port.
+  // kMoved and kCarried: a FIFO of EventRun.
   std::uint32_t owner = 0;
+  // the kind in the lowest 3 bits, the stamp in the other 29
   std::uint32_t kind_and_stamp = 0;
 
-  // `stamp` is the stamp of a flow. Its lowest 29 bits are stored. If a flow's stamp has changed since, the event
-  // is obsolete.
+  // Creates an event. `stamp` is only used for kMoved and kCarried: the present stamp of the flow (EventRun::Flow),
+  // of which the lowest 29 bits are stored. If the flow has another stamp when the event is removed, the event is
+  // obsolete, because the rate of the flow has changed.
   static Event at(double time, EventKind kind, std::uint32_t owner, std::uint32_t stamp = 0) {
     return {.time = time, .owner = owner, .kind_and_stamp = static_cast<std::uint32_t>(kind) | stamp << 3};
   }
   EventKind kind() const { return static_cast<EventKind>(kind_and_stamp & 7); }
   bool has_stamp(std::uint32_t stamp) const { return kind_and_stamp >> 3 == (stamp & 0x1fffffff); }
+  // The order of the heap: by time, then by owner, then by kind and stamp.
   bool before(const Event& other) const {
     if (time != other.time) return time < other.time;
     return owner != other.owner ? owner < other.owner : kind_and_stamp < other.kind_and_stamp;

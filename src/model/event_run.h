@@ -1,6 +1,6 @@
 // EventRun: one run of the event engine (model/events.h), with its state and its events. Internal to this folder.
-// events.cc implements the steps, and event_flows.cc the messages in transit if links are shared. Used by one
-// thread.
+// events.cc implements the steps of the ranks, and event_flows.cc the messages in transit in the model kFlows. Used
+// by one thread.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@
 
 namespace tutti {
 
-// The state of one run. A task is one channel of one rank, and has the number `thread * places + place`. A FIFO is
-// one connection of one sending rank, and has the number `connection * places + place`, with the place of the
-// sender.
+// The state of one run. A task is one channel of one rank, and has the number `thread * places + place`, with a
+// thread of Programs. A FIFO is one connection of one sending rank, and has the number `connection * places +
+// place`, with a connection of Programs and the place of the sender.
 //
-// It has more than 40 methods and members. Most methods are one kind of event or one index computation, and an event
-// may change tasks, FIFOs, ports and flows, so parts of the class would have to refer to each other.
+// The class has more than 40 methods and members. Most methods are one kind of event or one index computation. An
+// event may change tasks, FIFOs, ports and flows, so parts of the class would have to refer to each other.
 class EventRun {
  public:
   explicit EventRun(const EventInputs& inputs);
@@ -29,26 +29,44 @@ class EventRun {
 
  private:
   struct Task {
-    double end = 0;  // end of its last step
+    // The end of its last step. In the model kFlows, while a step runs: the end of the step if moving the bytes of
+    // its messages does not take longer.
+    double end = 0;
+    // start of its present step
     double begin = 0;
+    // end of the step before the present one, from which on the task waited for the inputs of the present one
     double ready = 0;
+    // the tile that it works on; the number of tiles if it has finished
     std::uint64_t tile = 0;
+    // its next or present step within the program of its thread
     std::uint32_t cursor = 0;
-    std::uint32_t moving = 0;    // flows: index of the next send to move
-    std::uint32_t moved_to = 0;  // flows: the connection that carries these bytes
-    bool under_way = false;      // it has an event in the heap, waits for a core, or moves bytes
+    // model kFlows: which send of the present step is moved next
+    std::uint32_t moving = 0;
+    // not used
+    std::uint32_t moved_to = 0;
+    // its step has an event in the heap, waits for a core, or moves bytes
+    bool under_way = false;
   };
   struct FifoState {
+    // number of messages that were sent to this FIFO
     std::uint64_t sent = 0;
+    // number of messages that were received from this FIFO
     std::uint64_t received = 0;
   };
   struct Flow {
+    // bytes that were not moved yet at the time `since`
     double bytes_left = 0;
-    double rate = 0;  // bytes per us
+    double rate = 0;  // its present rate, in bytes per us
+    // the time at which the rate changed last
     double since = 0;
+    // not used
     double latency = 0;
-    std::uint32_t stamp = 0;    // modulo 2^29
-    std::uint64_t message = 0;  // its number in the FIFO
+    // Incremented when the flow begins or ends, and when its rate changes, so that older events of the flow are
+    // obsolete. Compared modulo 2^29.
+    std::uint32_t stamp = 0;
+    // number of the present or next message of this FIFO, from 0
+    std::uint64_t message = 0;
+    // the task that sends the message
     std::uint32_t task = 0;
     bool under_way = false;
   };
@@ -56,12 +74,14 @@ class EventRun {
   std::uint32_t thread_of(std::uint32_t task) const { return task / places_; }
   std::uint32_t place_of(std::uint32_t task) const { return task % places_; }
   std::uint32_t rank_of(std::uint32_t task) const { return costs_.rank(thread_of(task), place_of(task)); }
+  // The index of the task's next step in Programs::steps.
   std::uint64_t number_of(std::uint32_t task) const {
     return programs_.threads[thread_of(task)].first_step + tasks_[task].cursor;
   }
+  // The connections of a step: first those from which it receives, then those to which it sends.
   const std::uint32_t* list_of(const ProgramStep& step) const { return programs_.lists.data() + step.list_begin; }
-  // incoming_fifo() is the FIFO from which `task` receives through a connection. receiver() and sender() are the
-  // tasks at the two ends of a FIFO.
+  // incoming_fifo() is the FIFO from which the rank at `place` receives through a connection. receiver() and
+  // sender() are the tasks at the two ends of a FIFO.
   std::uint32_t incoming_fifo(std::uint32_t connection, std::uint32_t place) const {
     const std::uint32_t places = programs_.connections[connection].places;
     return connection * places_ + (place + places_ - places) % places_;
@@ -73,15 +93,22 @@ class EventRun {
   std::uint32_t sender(std::uint32_t fifo) const {
     return programs_.connections[fifo / places_].from * places_ + fifo % places_;
   }
+  // The time at which a message of a FIFO arrives. kNever: it is in transit at a rate that may still change.
   double& arrival(std::uint32_t fifo, std::uint64_t message) { return arrivals_[fifo * slots_ + message % slots_]; }
+  // The time at which the sender gets the credit for the slot of a message.
   double& credit(std::uint32_t fifo, std::uint64_t message) { return credits_[fifo * slots_ + message % slots_]; }
+  // The time at which a step with a mark ended in a tile. Only two tiles are stored, the even and the odd one.
   double& mark(std::uint32_t index, std::uint32_t place, std::uint64_t tile) {
     return marks_[(std::size_t{index} * places_ + place) * 2 + tile % 2];
   }
+  // Returns `us` lengthened by a random factor (SimulateOptions::jitter), which depends only on the seed, `what`
+  // and `count`.
   double jittered(double us, std::uint64_t what, std::uint64_t count) const;
-  // A bit that separates the jitter of messages from that of steps.
+  // This bit is set in `what` for a FIFO, so that a FIFO and a task of the same number have different random
+  // factors.
   static constexpr std::uint64_t kMessageJitter = std::uint64_t{1} << 40;
 
+  // The .cc files describe these functions. `now` is always the time of the present event, in microseconds.
   bool known(std::uint32_t task, double& begin);
   void try_step(std::uint32_t task);
   void start(std::uint32_t task, double begin);
@@ -109,21 +136,33 @@ class EventRun {
   const std::uint32_t places_;
   const std::uint32_t slots_;
   const std::uint64_t tiles_;
-  std::optional<Costs> last_costs_;  // costs of the last tile, if it is shorter
+  // the costs for the shorter last tile; empty if all tiles are equally long
+  std::optional<Costs> last_costs_;
   std::vector<Task> tasks_;
   std::vector<FifoState> fifos_;
+  // Indexed by FIFO, then by message modulo slots_.
   std::vector<double> arrivals_, credits_;
+  // Indexed by mark, then by place, then by tile modulo 2. kNever: the step has not ended in this tile.
   std::vector<double> marks_;
-  std::vector<double> ports_;  // indexed by port: the time at which it is free
+  // indexed by port: the time from which on it is free; only in the model kEvents
+  std::vector<double> ports_;
+  // Indexed by rank: 1 for the ranks in SimulateOptions::dead_ranks.
   std::vector<std::uint8_t> dead_;
+  // empty if every rank has a core of its own
   std::optional<Cores> cores_;
+  // Null in the model kEvents. Then flow_of_, port_queues_ and ports_to_fill_ are not used either.
   std::unique_ptr<Flows> flows_;
-  std::vector<Flow> flow_of_;  // indexed by FIFO
+  // indexed by FIFO: its message in transit, if there is one
+  std::vector<Flow> flow_of_;
+  // indexed by port (NIC): the messages that wait for it
   std::vector<PortQueue> port_queues_;
-  std::vector<std::uint64_t> ports_to_fill_;  // ports that may have bandwidth left, and messages waiting
+  // ports that may have bandwidth left and have messages waiting
+  std::vector<std::uint64_t> ports_to_fill_;
   EventHeap heap_;
   EventResult result_;
+  // number of steps of all tasks that have ended
   std::uint64_t steps_done_ = 0;
+  // number of tasks that have run all tiles
   std::uint64_t finished_ = 0;
 };
 

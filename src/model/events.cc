@@ -1,4 +1,5 @@
-// Steps, messages without shared links, cores, and the main loop of the event engine. event_flows.cc has the rest.
+// The event engine: steps, messages of the model kEvents, cores, and the main loop. event_flows.cc has the messages
+// of the model kFlows.
 #include "model/events.h"
 
 #include <fmt/format.h>
@@ -13,7 +14,7 @@
 namespace tutti {
 namespace {
 
-// The finalizer of SplitMix64 (Steele, Lea, Flood 2014).
+// A hash of 64 bits: one step of the random generator SplitMix64 (Steele, Lea, Flood 2014).
 std::uint64_t mix(std::uint64_t x) {
   x += 0x9e3779b97f4a7c15ULL;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -60,8 +61,8 @@ EventRun::EventRun(const EventInputs& inputs)
   if (inputs.links != nullptr) set_up_flows();
 }
 
-// Returns true if the times of all events that the next step waits for are known, and sets `begin` to the latest
-// of them.
+// Returns true if the times of everything for which the task's next step waits are known: messages, credits and
+// marked steps. Then `begin` is set to the latest of these times.
 bool EventRun::known(std::uint32_t task, double& begin) {
   const Task& state = tasks_[task];
   const ProgramStep& step = programs_.steps[number_of(task)];
@@ -73,7 +74,7 @@ bool EventRun::known(std::uint32_t task, double& begin) {
     const FifoState& fifo_state = fifos_[fifo];
     if (fifo_state.sent == fifo_state.received) return false;
     const double seen = arrival(fifo, fifo_state.received);
-    // It is in transit, at a rate that may change.
+    // The message is in transit, at a rate that may still change, so its arrival is not known.
     if (seen == Costs::kNever) return false;
     begin = std::max(begin, seen);
   }
@@ -87,9 +88,10 @@ bool EventRun::known(std::uint32_t task, double& begin) {
     if (state.tile < wait.tiles_before) continue;
     const std::uint64_t tile = state.tile - wait.tiles_before;
     const std::uint32_t other = programs_.mark_threads[wait.mark] * places_ + place;
-    // The other channel may be more than one tile ahead. Then the entry of the mark already holds the time of a
-    // later tile. In that case the mark can be ignored, because its time is long past: the other channel could not
-    // be that far ahead if it did not already have data from this channel.
+    // Only the marks of two tiles are stored. If the other channel is more than one tile ahead, the entry belongs
+    // to a later tile. Then the mark is ignored, because its time is long past: the other channel could not be that
+    // far ahead without data that this channel sent after the mark. If the other channel is one tile ahead and has
+    // run the marked step again, the entry is kNever, which has no effect on `begin`.
     if (tasks_[other].tile < tile || (tasks_[other].tile == tile && mark(wait.mark, place, tile) == Costs::kNever)) {
       return false;
     }
@@ -125,13 +127,14 @@ void EventRun::start(std::uint32_t task, double begin) {
     return;
   }
   const auto [posts, adding] = costs.still(number, place_of(task));
-  // The earliest end. It is later if the bytes take longer.
+  // Model kFlows. This is the end of the step unless moving the bytes of its messages takes longer.
   state.end = begin + jittered(posts + adding, task, count);
   state.moving = 0;
   heap_.push(Event::at(begin + posts, EventKind::kMove, task));
 }
 
-// A message departs at the end of its step.
+// Called at the end of the step that sends the message. A message that uses a port departs as soon as the port is
+// free, any other message immediately.
 void EventRun::send(std::uint32_t fifo, double now) {
   const std::uint32_t connection = fifo / places_, place = fifo % places_;
   const std::uint64_t message = fifos_[fifo].sent++;
@@ -220,8 +223,9 @@ void EventRun::take(const Event& event) {
       return;
   }
   if (!cores_ || event.kind() == EventKind::kMove || event.kind() == EventKind::kPort) return;
-  // A rank that continues immediately keeps its core: if the next event is at the same time, cores are not
-  // assigned to other ranks before it was processed. Events of other machines concern other cores.
+  // A rank whose next step can begin immediately should keep its core. Therefore no cores are handed out yet if the
+  // next event has the same time, is the start of a step, and is on the same machine: that event may be the next
+  // step of this rank. Cores are handed out after it. Events of other machines concern other cores.
   const auto machine_of = [&](const Event& each) { return rank_of(each.owner) / network_.ranks_per_machine(); };
   if (event.kind() == EventKind::kEnd && !heap_.empty() && heap_.first().time == event.time &&
       heap_.first().kind() == EventKind::kReady && machine_of(heap_.first()) == machine_of(event)) {
@@ -232,8 +236,8 @@ void EventRun::take(const Event& event) {
   });
 }
 
-// Reports a rank that waits for a dead rank. Prefers a rank that waits for a message to one that waits for a
-// credit.
+// Returns an error about a rank that waits for a dead rank, preferably one that waits for a message and not for a
+// credit. If there is no such rank, the error is that the plan does not end.
 Error EventRun::describe_blocked() const {
   std::uint64_t stay = 0;
   std::string found;

@@ -1,10 +1,13 @@
-// The event engine: simulates the steps of all ranks in the order of their end times. A port serves one message at
-// a time, from any of its senders. If there are more ranks than cores, ranks wait for a core. Durations may have
-// jitter. Links may be shared (model/flows.h). Internal to this folder: simulate() runs it. Used by one thread.
+// The event engine: simulates the steps of all ranks in the order of time, for the models kEvents and kFlows of
+// model/simulate.h. A port (NIC) serves the messages of all its senders, one at a time. If there are more ranks
+// than cores, ranks wait for a core. Durations may have jitter. Messages may share the bandwidth of links
+// (model/flows.h). Internal to this folder: simulate() runs it. Used by one thread.
 //
-// A step is put into the heap, with its end time, as soon as the times of all events that it waits for are known.
-// So each channel has at most one event in the heap, and events are removed in ascending order of time. Therefore
-// ports and cores are assigned in the order of time.
+// A step is put into a heap of events as soon as the times of everything that it waits for are known: normally with
+// its end time. If cores are shared, it is put there first with the time from which it needs a core. If links are
+// shared, it is put there first with the time at which its bytes start to move. So each channel has at most one
+// event in the heap, and the events of all channels are processed in ascending order of time. Therefore ports and
+// cores are given to messages and ranks in the order of time.
 #pragma once
 
 #include <cstdint>
@@ -21,21 +24,27 @@ namespace tutti {
 
 struct EventInputs {
   const Programs& programs;
-  Costs& costs;  // for all places
+  // for all places: costs.places() is programs.places(); the engine calls set_bytes()
+  Costs& costs;
   const Network& network;
   const Parameters& parameters;
   const SimulateOptions& options;
+  // the numbers of tiles and the lengths of their chunks
   TileCounts tiles;
-  const LinkCounts* links = nullptr;  // needed for flows; null: links are not shared
+  // Not null: the model kFlows, in which messages share links. Null: the model kEvents, in which they do not.
+  const LinkCounts* links = nullptr;
 };
 
 struct EventResult {
-  double time_us = 0;  // without the launch
+  // the time at which the last rank has finished; Parameters::launch_us is not included
+  double time_us = 0;
+  // the steps of the ranks below SimulateOptions::traced_ranks, in the order of their ends
   std::vector<TracedStep> trace{};
 };
 
-// Errors: kPeerLost if a dead rank prevents other ranks from finishing; kInvalidPlan if the plan does not run to
-// its end; kUnsupported if the state would need more than kMostTimes numbers.
+// Errors: kPeerLost if other ranks wait for a message or a credit of a dead rank for ever; kInvalidPlan if the plan
+// does not run to its end for another reason; kUnsupported if the state would need more than kMostTimes numbers, or
+// if there are 2^32 channels or more.
 Result<EventResult> run_events(const EventInputs& inputs);
 
 }  // namespace tutti

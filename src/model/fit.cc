@@ -1,5 +1,5 @@
-// Solves the formulas of the cost model for the parameters: short messages give the fixed times, and the slope
-// between long messages gives the bandwidths.
+// Solves the formulas of the cost model for the parameters. The times of short messages give the fixed times, and
+// the additional time of longer messages gives the bandwidths.
 #include "model/fit.h"
 
 #include <algorithm>
@@ -12,16 +12,20 @@
 namespace tutti {
 namespace {
 
+// Messages of at most kShortBytes are short: their bytes take no noticeable time. From about kLongBytes on,
+// messages are long: their time grows with their length.
 constexpr std::uint64_t kShortBytes = 64;
 constexpr std::uint64_t kLongBytes = 1 << 20;
-// GB/s. The upper bound if noise makes the time not grow with the length.
+// Upper bound for a bandwidth, in GB/s. Noise can let longer messages appear to take no more time than shorter
+// ones, and the bandwidth would then be infinite.
 constexpr double kFastest = 1e4;
 
+// The measured times, by name of the measurement.
 class Times {
  public:
   explicit Times(std::span<const Measurement> measured) : measured_(measured) {}
 
-  // The time of the shortest message, if it has at most `most` bytes.
+  // The median time of the shortest message of this measurement. Returns nothing if none has at most `most` bytes.
   std::optional<double> shortest(std::string_view what, std::uint64_t most) const {
     const Measurement* best = nullptr;
     for (const Measurement& one : measured_) {
@@ -30,8 +34,8 @@ class Times {
     return best == nullptr ? std::nullopt : std::optional(best->median_us);
   }
 
-  // Microseconds per byte, from the shortest message of at least `least` bytes to the longest. Returns nothing if
-  // there are fewer than two sizes.
+  // The slope in microseconds per byte, from the shortest message of at least `least` bytes to the longest message.
+  // Returns nothing if fewer than two sizes of at least `least` bytes were measured.
   std::optional<double> us_per_byte(std::string_view what, std::uint64_t least) const {
     const Measurement* low = nullptr;
     const Measurement* high = nullptr;
@@ -69,14 +73,14 @@ void round_all(Parameters& p) {
   }
 }
 
-// The one-way time is launch + step + post + latency. Messages that are sent back to back take launch + step +
-// post each. The time per byte of a long call, in tiles, consists of the step and the post of each slot, and of
-// moving the bytes.
+// Computes post_us, latency_us and gbytes_per_s of a level ("memory" or "nic") for the protocol simple. Three
+// formulas are used. A message one way takes launch_us + step_us + post_us + latency_us. Each message of a stream
+// takes launch_us + step_us + post_us. A slot of a long call takes step_us + post_us + the time to move its bytes.
 void fit_messages(const Times& times, const std::string& level, Parameters& p, MessageCost& cost) {
   const auto one_way = times.shortest(level + ".one_way", kShortBytes);
   const auto stream = times.shortest(level + ".stream", kShortBytes);
   if (one_way && stream) {
-    // Part of the one-way time must be latency, even if the measurements are noisy.
+    // `busy` is at most 80% of the one-way time, so that some latency is left even if the measurements are noisy.
     const double busy = std::min(*stream, 0.8 * *one_way);
     cost.post_us = std::max(busy - p.launch_us - p.step_us, 0.01);
     cost.latency_us = std::max(*one_way - p.launch_us - p.step_us - cost.post_us, 0.01);
@@ -88,12 +92,14 @@ void fit_messages(const Times& times, const std::string& level, Parameters& p, M
   }
 }
 
-// Two ranks: each loads half of the message and stores half of it.
+// Computes the costs of direct access to another rank's memory, from all-reduces of two ranks. Each of them loads
+// half of the message from the other rank's memory, and stores half of the message to it.
 void fit_windows(const Times& times, Parameters& p) {
   MessageCost& window = p.cost(Level::kMemory, Protocol::kWindow);
   if (const auto slope = times.us_per_byte("registered", kLongBytes / 4)) window.gbytes_per_s = 1e-3 / *slope;
   if (const auto shortest = times.shortest("registered", kLongBytes / 4)) {
-    const double base = (*shortest - p.launch_us) / 2;  // the bytes are only a small part of it
+    // Time of one of the two synchronizations of the call. The bytes take only a small part of the time.
+    const double base = (*shortest - p.launch_us) / 2;
     window.latency_us = std::max(base - window.post_us, 0.01);
   }
   if (const auto slope = times.us_per_byte("attached", kLongBytes / 4)) p.attach_gbytes_per_s = 1e-3 / *slope;
@@ -106,7 +112,8 @@ void fit_mailboxes(const Times& times, std::uint32_t cores, Parameters& p) {
   if (const auto slope = times.us_per_byte("mailboxes", 1024)) line.gbytes_per_s = std::min(1e-3 / *slope, kFastest);
   const auto crowd = times.shortest("mailboxes.crowd", UINT64_MAX);
   if (!crowd || !pair || cores == 0) return;
-  // In a call, all ranks run once: `turns` ranks run one after the other on each core.
+  // handover_us is computed from a call that is assumed to have 2 * cores ranks (`tutti tune` uses at most 16). In
+  // this call every rank must run once, so `turns` ranks run one after the other on each core.
   const double turns = std::ceil(double{1} * 2 * cores / cores);
   p.handover_us = std::max((*crowd - *pair) / turns, 0.05);
 }

@@ -1,5 +1,5 @@
-// Computes the parameters of a machine from times that were measured on it. A pure function; may be used from any
-// thread.
+// Computes the parameters of a machine from times that `tutti tune` has measured on it. A pure function; may be
+// used from any thread.
 #pragma once
 
 #include <cstdint>
@@ -10,21 +10,24 @@
 
 namespace tutti {
 
-// The names of the measurements (Measurement::what). Each time is that of one call or one message.
+// The names of the measurements (Measurement::what). Each time is that of one call or of one message. Except for
+// "mailboxes.crowd", Measurement::bytes is the length of the call's buffer.
 //
-//   "alone"              a call of a communicator of one rank
-//   "memory.one_way"     a broadcast by chain between two ranks through slots; half of the round-trip time
-//   "memory.stream"      the same, back to back in one direction
-//   "nic.one_way", "nic.stream"   the same over sockets
-//   "mailboxes"          an all-reduce by one_shot of two ranks
-//   "mailboxes.crowd"    the same with more ranks than cores; `bytes` is the number of ranks
-//   "registered"         an all-reduce by two_shot of two ranks in each other's memory
-//   "attached"           the same by system calls
-//   "reduce", "copy"     local, with two operands and with one; both ranks at the same time
+//   "alone"              an all_reduce of 8 bytes in a communicator of one rank
+//   "memory.one_way"     a broadcast by the chain algorithm from one of two ranks to the other, through slots in shared
+//                        memory; half of the time of a broadcast and a broadcast back
+//   "memory.stream"      31 such broadcasts in one direction without waiting, and 1 back; the average time of the 32
+//   "nic.one_way", "nic.stream"   as the two above, but over sockets
+//   "mailboxes"          an all_reduce of two ranks by one_shot, through mailboxes
+//   "mailboxes.crowd"    an all_reduce of 8 bytes by one_shot, of twice as many ranks as cores (but at most 16);
+//                        `bytes` is the number of ranks
+//   "registered"         an all_reduce of two ranks by two_shot, by loads and stores in each other's memory
+//   "attached"           an all_reduce of two ranks by two_shot, by system calls
+//   "reduce", "copy"     no call: adds two buffers, or copies one; both ranks do so at the same time
 //
-// Parameters that were not measured keep the values of default_host_parameters(). Numbers are rounded to four
-// digits. Errors: kInvalidArgument if "memory.one_way" lacks a size of at most 64 bytes, or sizes from which a
-// slope for long messages (512 KiB and more) can be computed.
+// Parameters for which a measurement is missing keep the values of default_host_parameters(cores). Measured values
+// are rounded to four digits. Errors: kInvalidArgument if "memory.one_way" lacks a size of at most 64 bytes, or
+// lacks two sizes of at least 512 KiB, from which the bandwidth is computed.
 Result<Parameters> fit_parameters(std::span<const Measurement> measured, std::uint32_t cores, std::uint64_t slot_bytes);
 
 }  // namespace tutti

@@ -1,5 +1,5 @@
-// The constructor selects the links that can be a bottleneck. settle() finds the connected sets of flows that have
-// changed, and solves each of them or takes the rates from the cache.
+// The constructor selects the links that can be a bottleneck. settle() finds the connected sets of flows to which a
+// flow was added or from which one was removed, and solves each of them, or takes its rates from the cache.
 #include "model/flows.h"
 
 #include <algorithm>
@@ -12,14 +12,14 @@
 namespace tutti {
 namespace {
 
-constexpr double kSame = 1 + 1e-12;  // tolerance for shares that differ only by rounding
-constexpr double kEnough = 1 + 1e-9;
+constexpr double kSame = 1 + 1e-12;   // tolerance, because equal shares may differ by rounding
+constexpr double kEnough = 1 + 1e-9;  // tolerance in the comparison of a link's capacity
 
 }  // namespace
 
 Flows::Flows(const std::vector<FlowRoute>& kinds, const std::function<double(std::uint64_t link)>& capacity)
     : routes_(kinds.size()), rates_(kinds.size(), -1), seen_kind_(kinds.size()) {
-  // bandwidth that each source can use, indexed by link and source
+  // indexed by link, then by source: the largest rate that the source may send over the link
   std::map<std::uint64_t, std::map<std::uint64_t, double>> wanted;
   for (const FlowRoute& kind : kinds) {
     most_.push_back(kind.most);
@@ -28,7 +28,7 @@ Flows::Flows(const std::vector<FlowRoute>& kinds, const std::function<double(std
       most = std::max(most, kind.most);
     }
   }
-  // The new numbers of the links that can be a bottleneck.
+  // The links that can be a bottleneck get new numbers. Indexed by the old number.
   std::map<std::uint64_t, std::uint32_t> number;
   for (const auto& [link, sources] : wanted) {
     double together = 0;
@@ -43,9 +43,9 @@ Flows::Flows(const std::vector<FlowRoute>& kinds, const std::function<double(std
       if (const auto found = number.find(link); found != number.end()) routes_[i].push_back(found->second);
     }
   }
-  // A source is treated like a link if it may have several flows at a time, which are those with a bottleneck on
-  // their route.
-  // number of its routes with a bottleneck, and the largest rate
+  // A source that has a route with a bottleneck is treated like one more link of all its routes. Only such a source
+  // may have several flows at a time, because a bottleneck can leave it bandwidth for a further flow. The map
+  // holds, by source, the number of its routes with a bottleneck, and the largest rate of all its routes.
   std::map<std::uint64_t, std::pair<std::uint32_t, double>> sources;
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     auto& [narrow, most] = sources[kinds[i].source];
@@ -88,7 +88,8 @@ void Flows::end(std::uint32_t kind) {
   }
 }
 
-// Starting with links_, collects all routes and links that are connected with them.
+// Starting with the one link in links_, collects in set_ all routes with flows that are connected with it, directly
+// or through other routes, and in links_ all their links.
 void Flows::collect() {
   set_.clear();
   for (std::size_t i = 0; i < links_.size(); ++i) {
@@ -107,8 +108,9 @@ void Flows::collect() {
   std::sort(set_.begin(), set_.end());
 }
 
-// Progressive filling: repeatedly fixes the rates of the flows on the link that has the least bandwidth for each
-// flow, and of the flows that do not need more.
+// Computes the max-min fair rates of set_ by progressive filling. Each round finds the link that has the least
+// bandwidth left for each of its flows without a rate. If no flow has a smaller upper bound than that, the flows of
+// this link get that rate. Otherwise the flows with the smallest upper bound get this bound.
 void Flows::solve(std::vector<double>& rates) {
   ++solved_;
   rates.assign(set_.size(), -1);

@@ -1,10 +1,11 @@
-// Flows: messages that share links share their bandwidth max-min fairly. That means that a flow cannot get more
-// bandwidth without taking some from a flow that has no more than it. Internal to this folder: the event engine
-// uses it. Used by one thread.
+// Flows: messages that are in transit at the same time share the bandwidth of the links of their routes, max-min
+// fairly. Max-min fair means: no flow can get more bandwidth without taking bandwidth from a flow that does not
+// have more than it. Internal to this folder: the event engine uses it. Used by one thread.
 //
-// Only links that can be a bottleneck are considered: those on which all senders together may need more than the
-// capacity. Flows that share such links, directly or through other flows, are solved together. The solution of
-// each set of flows is cached, because the steps of a collective repeat themselves.
+// Only links that can be a bottleneck are considered: a link on which all senders together could use more than its
+// capacity. Flows that share such links, directly or through other flows, form a set, and the rates of a set are
+// solved together. The solution of each set is cached, because a collective repeats its steps, so the same sets of
+// flows occur again and again.
 #pragma once
 
 #include <cstdint>
@@ -17,52 +18,71 @@ namespace tutti {
 
 class Flows {
  public:
-  // Called with a flow and its rate in GB/s, when the flow begins or its rate changes.
+  // settle() calls this with the index of a route and the rate of its flow in GB/s, if the flow has begun or if its
+  // rate has changed.
   using Changed = std::function<void(std::uint32_t flow, double gbytes_per_s)>;
 
-  // The route of flows from one rank to another. All flows of one source together use at most the rate of the
-  // fastest of them.
+  // The route of the flows of one connection of one sending rank. `source` identifies the part that sends them: a
+  // port or a channel. If the source has a route with a bottleneck, all its flows together use at most the largest
+  // `most` of its routes.
   struct FlowRoute {
     std::vector<std::uint64_t> links;
-    double most = 0;  // largest rate of a flow, in GB/s
+    // upper bound on the rate of one flow, in GB/s
+    double most = 0;
     std::uint64_t source = 0;
   };
-  // `capacity` returns the bandwidth in GB/s of each link on a route.
+  // `capacity` returns the bandwidth in GB/s of a link. It is only called in the constructor, for each link of a
+  // route.
   Flows(const std::vector<FlowRoute>& kinds, const std::function<double(std::uint64_t link)>& capacity);
 
-  // Begins and ends a flow on a route, given by its index. A route has at most one flow at any time. Rates change
-  // only in settle().
+  // begin() starts a flow on a route, and end() ends it. The route is given by its index in `kinds`. A route has at
+  // most one flow at any time. Neither changes a rate: settle() computes the new rates, and calls `changed` for
+  // each rate that changed.
   void begin(std::uint32_t kind);
   void end(std::uint32_t kind);
   void settle(const Changed& changed);
 
-  // True if some link of the route can be a bottleneck.
+  // True if some link of this route, or of another route of the same source, can be a bottleneck. If false, its
+  // flows always have the rate FlowRoute::most.
   bool can_be_narrow(std::uint32_t kind) const { return !routes_[kind].empty(); }
 
-  std::uint64_t solved() const { return solved_; }  // number of sets of flows that were solved, for tests
+  // number of sets of flows that were solved and not found in the cache, for tests
+  std::uint64_t solved() const { return solved_; }
 
  private:
-  static constexpr std::size_t kMostRemembered = 1 << 22;  // limit on the cached rates, of all sets together
+  // Limit on the number of cached rates, of all sets together. If it would be exceeded, the cache is emptied.
+  static constexpr std::size_t kMostRemembered = 1 << 22;
 
   void collect();
   void solve(std::vector<double>& rates);
 
+  // In the members, a link is one that can be a bottleneck, or a source that has a route with such a link. These
+  // links have new numbers from 0.
   std::vector<double> capacities_;
   std::vector<std::vector<std::uint32_t>> routes_;
   std::vector<double> most_;
-  std::vector<double> rates_;                        // indexed by route; negative: it has no flow
-  std::vector<std::vector<std::uint32_t>> on_link_;  // indexed by link: the routes that have a flow
-  std::vector<std::uint32_t> touched_;               // links whose flows have changed
-  // routes without bottleneck links whose flows began since the last settle()
+  // indexed by route: the rate of its flow in GB/s; negative if it has no flow
+  std::vector<double> rates_;
+  // indexed by link: the routes that use it and have a flow
+  std::vector<std::vector<std::uint32_t>> on_link_;
+  // links on which a flow began or ended since the last settle()
+  std::vector<std::uint32_t> touched_;
+  // routes without links that can be a bottleneck, on which a flow began since the last settle()
   std::vector<std::uint32_t> begun_;
-  std::vector<std::uint32_t> set_;    // routes that are solved together
-  std::vector<std::uint32_t> links_;  // links of these routes
+  // for settle(): routes whose rates are solved together
+  std::vector<std::uint32_t> set_;
+  // for settle(): the links of these routes
+  std::vector<std::uint32_t> links_;
   std::vector<std::uint8_t> seen_kind_, seen_link_;
+  // The cache. The key is the sorted indices of the routes of a set, as bytes; the value is their rates in this
+  // order.
   std::unordered_map<std::string, std::vector<double>> remembered_;
   std::size_t remembered_rates_ = 0;
   std::uint64_t solved_ = 0;
-  std::vector<double> room_;            // indexed by link, while solving: capacity that is left
-  std::vector<std::uint32_t> unfixed_;  // indexed by link, while solving: number of flows without a rate
+  // for solve(), indexed by link: the capacity that is left
+  std::vector<double> room_;
+  // for solve(), indexed by link: number of its flows that have no rate yet
+  std::vector<std::uint32_t> unfixed_;
 };
 
 }  // namespace tutti

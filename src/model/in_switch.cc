@@ -1,4 +1,4 @@
-// The formula of in_switch.h. The part between the machines is simulated on a network with one rank per machine.
+// The formula of in_switch.h. The time between the machines is simulated on a network with one rank per machine.
 #include "model/in_switch.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Walks the route of every connection of every copy of the plan, and counts the messages on each link.
+// Computes the route of every connection in every rotation of the plan, and counts the messages on each link.
 #include "model/link_loads.h"
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 namespace tutti {
 namespace {
 
+// Limit on the number of routes, so that they are computed in a few seconds.
 constexpr std::uint64_t kMostRoutes = 4'000'000;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Computes the bytes that a call sends over each link. Pure functions, internal to this folder.
+// Computes the bytes that one call sends over each link of a network. Pure functions, internal to this folder.
 #pragma once
 
 #include <cstdint>
@@ -10,34 +10,43 @@
 
 namespace tutti {
 
-// The copies of a plan on a network, one for each channel. In each copy, the ranks of a machine are rotated by one
-// more. A plan with a root is not rotated, because its root is a fixed rank, which sends or receives the bytes of
-// all copies.
+// The copies of a plan, one for each channel of the call (Parameters::channels), and the ranks that run them. In
+// copy k, each role of the plan is taken by the rank k places later on the same machine, modulo the ranks of a
+// machine. So copies with different k can use different NICs. A plan with a root is not rotated, because its root
+// is a fixed rank, which sends or receives the bytes of all copies. A turn is a rotation: 0 .. turns()-1.
 struct Copies {
+  // number of copies
   std::uint32_t count = 1;
+  // number of possible rotations: the ranks of a machine, or 1 for a plan with a root
   std::uint32_t per_machine = 1;
 
   Copies(const Programs& programs, const Network& network, std::uint32_t copies)
       : count(copies), per_machine(programs.rooted ? 1 : network.ranks_per_machine()) {}
 
+  // Number of rotations that at least one copy has.
   std::uint32_t turns() const { return count < per_machine ? count : per_machine; }
+  // Number of copies that have this rotation.
   std::uint32_t with_turn(std::uint32_t turn) const {
     return count / per_machine + (turn < count % per_machine ? 1 : 0);
   }
+  // The rank that takes the role of `rank` in the copies with this rotation.
   std::uint32_t turned(std::uint32_t rank, std::uint32_t turn) const {
     return rank - rank % per_machine + (rank % per_machine + turn) % per_machine;
   }
 };
 
-// Number of messages of one tile on every link: for all copies together, and for the first copy alone. Empty if
-// there are so many routes that walking them would take more than seconds.
+// How many messages of one tile cross each link, indexed by link (Network::links()): those of all copies together,
+// and those of copy 0 alone. Both vectors are empty if the plan has so many connections (more than 4 million
+// routes) that computing all routes would take many seconds.
 struct LinkCounts {
   std::vector<double> all;
   std::vector<double> first;
 };
 LinkCounts count_on_links(const Programs& programs, const Network& network, std::uint32_t copies);
 
-// `bytes_per_message` is the sum over all tiles, for one copy.
+// Returns the links that are used most, at most kMostBusiest, the busiest first. Links without bytes are left out.
+// `bytes_per_message` is the bytes that one message of the plan carries in all tiles together, in one copy.
+// `time_us` is the duration of the call, for LinkLoad::utilisation. If `counts` is empty, the result is empty.
 std::vector<LinkLoad> busiest_links(const LinkCounts& counts, const Network& network, double bytes_per_message,
                                     double time_us);
 

@@ -1,5 +1,6 @@
-// Numbers the links: first those inside the machines, then those between NICs and leaf switches, then the uplinks.
-// Links 2n and 2n + 1 are the two directions of one cable.
+// Links have these numbers: first those inside the machines, machine by machine; then those between NICs and their
+// switch; then the uplinks, which are between leaf and spine switches. Links 2n and 2n + 1 are the two directions
+// of one cable.
 #include "model/network.h"
 
 #include <fmt/format.h>
@@ -15,10 +16,12 @@
 namespace tutti {
 namespace {
 
-// Number of uplink names that are compared with an unknown name.
+// For the error message about an unknown name of a link: with how many names of uplinks this name is compared, and
+// how many names the message lists.
 constexpr std::uint64_t kMostNames = 4096;
 constexpr std::size_t kMostListed = 64;
-// Limit on the ranks of one machine, because a path is stored for each pair of a rank's node and another node.
+// Limit on the ranks of one machine, because a path is stored from the place of each rank to every node of the
+// machine's graph.
 constexpr std::uint32_t kMostPlaces = 4096;
 
 Error refusal(std::string message) {
@@ -27,6 +30,8 @@ Error refusal(std::string message) {
 
 double nic_gbytes_per_s(const GraphNode& node) { return node.nic.megabits_per_s / 8000; }
 
+// True if `a` is the better path to a NIC: of a closer type, or of the same type and wider, or as wide and with
+// fewer hops.
 bool nearer(const Path& a, const Path& b) {
   return std::tuple(a.type, -a.gbytes_per_s, a.hops.size()) < std::tuple(b.type, -b.gbytes_per_s, b.hops.size());
 }
@@ -63,7 +68,7 @@ Status Network::lay_out(const Cluster& cluster) {
   ranks_per_machine_ = cluster.ranks_per_machine;
   nics_ = nodes_of(graph_, NodeKind::kNic);
   const bool had_nics = !nics_.empty();
-  // Removes NICs without bandwidth, for example unconnected ones.
+  // Ignores NICs whose speed is 0 or not known, for example because no cable is connected.
   std::erase_if(nics_, [&](std::uint32_t nic) { return !(nic_gbytes_per_s(graph_.nodes[nic]) > 0); });
   if (machines_ == 0 || ranks_per_machine_ == 0 || ranks_per_machine_ > kMostPlaces) {
     return refusal(fmt::format("{} machines of {} ranks: give at least 1 machine, with 1 to {} ranks", machines_,
@@ -135,7 +140,8 @@ Result<Network::MachinePaths> Network::make_inside(const Graph& graph, const Dea
                       "one of its ways to a NIC alive",
                       rank, dead.machine, graph.nodes[places_[place_of_[rank]]].name));
     }
-    // Ranks that have the same nearest NICs use them round-robin.
+    // `near` holds the nearest NICs, which are all equally near. Ranks use them round-robin, so count the ranks
+    // before this one to which the first of them is equally near.
     std::uint32_t turn = 0;
     for (std::uint32_t other = 0; other < rank; ++other) {
       const std::vector<Path>& others = inside.paths[place_of_[other]];
@@ -235,7 +241,9 @@ std::uint64_t Network::port(std::uint32_t rank) const {
   return std::uint64_t{machine} * nics_.size() + inside_of(machine).nic[rank % ranks_per_machine_];
 }
 
-// Returns the first spine that works, starting with `dealt`. check_spines() has checked that there is one.
+// Returns the first spine switch, from number `dealt` on (modulo the spines), whose links to both leaf switches
+// work. Returns fabric_.spines if there is none. check_spines() refuses networks in which that can happen for a
+// message.
 std::uint32_t Network::spine_between(std::uint32_t from_leaf, std::uint32_t to_leaf, std::uint32_t dealt) const {
   for (std::uint32_t i = 0; i < fabric_.spines; ++i) {
     const std::uint32_t spine = (dealt + i) % fabric_.spines;
@@ -273,7 +281,7 @@ void Network::route(std::uint32_t from, std::uint32_t to, std::vector<std::uint6
     }
   }
   links.push_back(wire_links_ + 2 * (std::uint64_t{b} * nics_.size() + to_nic) + 1);
-  // Walked from its end to its start.
+  // The path leads from the receiver to its NIC. The message takes it backwards.
   const Path& in = inside_of(b).paths[place_of_[to % ranks_per_machine_]][nics_[to_nic]];
   for (std::size_t i = in.hops.size(); i-- > 0;) add(b, in.hops[i], true);
 }
@@ -312,8 +320,8 @@ std::string Network::name(std::uint64_t link) const {
 }
 
 Status Network::find_dead(const std::string& wanted, std::map<std::uint32_t, DeadLinks>& machines) {
-  // The name of a link inside a machine contains the machine's number, so only the links of that machine and of
-  // the fabric are compared.
+  // The name of a link inside a machine, or between a NIC and its switch, contains the machine's number. So only
+  // the links of that machine and the uplinks are compared with the name.
   const auto is_named = [&](std::uint64_t link) { return name(link) == wanted || name(link ^ 1) == wanted; };
   std::uint32_t machine = 0;
   if (wanted.starts_with("machine ")) {
@@ -337,7 +345,8 @@ Status Network::find_dead(const std::string& wanted, std::map<std::uint32_t, Dea
   return refusal(no_such_link(wanted, machine));
 }
 
-// Returns an error message with the most similar name, or with a list of all links, each in one direction.
+// Returns an error message with the most similar name. If no name is similar, the message lists the cables of this
+// machine and the uplinks, at most kMostListed, each in one direction.
 std::string Network::no_such_link(const std::string& wanted, std::uint32_t machine) const {
   if (machine >= machines_) {
     return fmt::format("no link is called \"{}\": there are machines 0 to {}", wanted, machines_ - 1);
@@ -358,6 +367,7 @@ std::string Network::no_such_link(const std::string& wanted, std::uint32_t machi
                      machine, all == 0 ? " none" : ":" + list);
 }
 
+// Returns an error if two leaf switches are not connected through any spine switch.
 Status Network::check_spines() const {
   std::set<std::uint32_t> touched;
   for (const std::uint64_t link : dead_spine_links_) {
@@ -378,7 +388,8 @@ Result<Network> Network::without(std::span<const std::string> dead_links) const 
   for (const std::string& each : dead_links) TUTTI_TRY(network.find_dead(each, machines));
   for (auto& [machine, dead] : machines) {
     dead.machine = machine;
-    // A dead link is removed from the graph. The other links keep their numbers.
+    // Remove the dead links from the graph, so that the paths avoid them. That changes the numbers of the other
+    // links in the graph; `number` maps them back to the old ones.
     Graph graph = graph_;
     std::vector<GraphLink> alive;
     std::vector<std::uint32_t> number;

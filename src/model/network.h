@@ -1,13 +1,13 @@
-// Network: a cluster as the simulator sees it. It has numbered directed links with a capacity, and computes the
-// links of the route between two ranks. The paths inside a machine are computed once from its graph, and the links
-// of the fabric by arithmetic, so 100,000 ranks need no more memory than one machine. A value; may be read by any
-// thread.
+// Network: a cluster as the simulator sees it. It numbers the directed links of the cluster, each with its
+// bandwidth, and computes the links of the route between two ranks. The paths inside a machine are computed once
+// from the graph of one machine, and the links between machines by arithmetic. So 100,000 ranks need no more memory
+// than one machine. A value; may be read by any thread.
 //
-// A message between machines leaves through the network port (NIC) nearest to the sender. Ranks with several
-// equally near NICs use them round-robin. It arrives through the NIC of the receiver, which is selected in the
-// same way. Between leaf switches, it uses the spine switch that the receiving port is assigned to, (machine +
-// port) modulo spines, as in destination routing. So the ports of one machine, and the same port of neighbouring
-// machines, are distributed over all spines.
+// A message between machines leaves through the NIC nearest to the sender. If several NICs are equally near to
+// several ranks, the ranks use these NICs round-robin. The message arrives through the NIC that the receiver would
+// send through. Between leaf switches, it uses the spine switch (machine + NIC) modulo spines, with the receiver's
+// machine and NIC, as in destination routing. So the NICs of one machine, and the NICs of neighbouring machines,
+// are distributed over all spines.
 #pragma once
 
 #include <cstdint>
@@ -23,50 +23,66 @@
 
 namespace tutti {
 
-// It has 41 methods and members, because it answers the questions of all cost formulas about ranks, machines and links.
+// It has 41 methods and members, because it answers the questions of all cost formulas about ranks, machines and
+// links.
 class Network {
  public:
-  // Errors: kInvalidArgument if ranks of a machine cannot reach each other, or if there are several machines
-  // without NICs.
+  // Errors: kInvalidArgument if the numbers of machines or ranks are not possible, if ranks of a machine cannot
+  // reach each other, if there are several machines without usable NICs, or if the fabric has no spines or an
+  // oversubscription below 1.
   static Result<Network> create(const Cluster& cluster);
 
-  // Returns the same network without these links. A link is identified by its name in either direction. Traffic
-  // uses other routes. Errors: kInvalidArgument if a link with this name does not exist (the message contains the
-  // nearest name or a list), or if some ranks can no longer reach each other (the message names them).
+  // Returns this network without the links of these names (see name()). The name of either direction removes both
+  // directions. Messages then use other routes. Must not be called on a network from which links were removed
+  // already. Errors: kInvalidArgument if a link with this name does not exist (the message contains the most
+  // similar name or a list of names), or if some ranks can no longer reach each other (the message names a rank or
+  // two leaf switches).
   Result<Network> without(std::span<const std::string> dead_links) const;
 
   std::uint32_t ranks() const { return machines_ * ranks_per_machine_; }
   std::uint32_t ranks_per_machine() const { return ranks_per_machine_; }
-  // Adding this number, or a multiple, to every rank maps the network to itself. It divides ranks().
+  // Adding this number, or a multiple of it, to every rank (modulo ranks()) changes neither level() nor
+  // narrowest_gbytes_per_s() of any two ranks. It divides ranks(). It is ranks() if no smaller period is known.
   std::uint32_t period() const { return period_; }
-  // The same, under the assumption that messages to other leaf switches cost as much as those within one.
+  // The same, under the assumption that messages of the level kSpine cost as much as those of the level kNic. It is
+  // ranks() if an uplink is slower than the slowest NIC.
   std::uint32_t period_of_machines() const { return machine_period_; }
 
+  // The slowest component on the route from one rank to another.
   Level level(std::uint32_t from, std::uint32_t to) const;
-  // Bandwidth of the narrowest link of the route; 0 if the route has no links.
+  // Bandwidth of the narrowest link of the route from one rank to another, in GB/s. 0 if the route has no links,
+  // because both ranks are at the same CPU.
   double narrowest_gbytes_per_s(std::uint32_t from, std::uint32_t to) const;
 
-  // The NIC through which a rank sends to other machines: 0 .. ports()-1. Only defined if there are several
-  // machines.
+  // The number of the NIC through which a rank sends to other machines: 0 .. ports()-1. Must not be called if there
+  // is only one machine.
   std::uint64_t port(std::uint32_t rank) const;
+  // Number of NICs of all machines together; 0 if there is only one machine.
   std::uint64_t ports() const { return machines_ == 1 ? 0 : std::uint64_t{machines_} * nics_.size(); }
 
-  // Directed links are numbered 0 .. links()-1.
+  // Number of directed links. They are numbered 0 .. links()-1.
   std::uint64_t links() const { return spine_links_ + 2 * std::uint64_t{leaves_} * fabric_.spines; }
+  // Stores the numbers of the links of the route in `links`, in the order from sender to receiver. `links` is empty
+  // if both ranks are at the same CPU.
   void route(std::uint32_t from, std::uint32_t to, std::vector<std::uint64_t>& links) const;
+  // Bandwidth of a link.
   double gbytes_per_s(std::uint64_t link) const;
   std::string name(std::uint64_t link) const;  // for example "machine 3: gpu0 -> nvswitch", "leaf 2 -> spine 5"
 
  private:
-  // The paths inside one machine. They are the same for all machines without dead links.
+  // The paths inside one machine. All machines without dead links share one object (inside_).
   struct MachinePaths {
-    std::vector<std::vector<Path>> paths;  // [index into places_][node]
-    std::vector<std::uint32_t> nic;        // indexed by local rank: index into nics_
+    // indexed by place (index into places_), then by node of the graph
+    std::vector<std::vector<Path>> paths;
+    // indexed by local rank: the NIC through which it sends, an index into nics_; empty if there is one machine
+    std::vector<std::uint32_t> nic;
   };
-  // The dead links of one machine, and the NICs with a dead link to the network.
+  // The dead links inside one machine, and those between its NICs and the network.
   struct DeadLinks {
     std::uint32_t machine = 0;
-    std::set<std::uint32_t> links;  // links of the graph
+    // dead links inside the machine, as indices into Graph::links
+    std::set<std::uint32_t> links;
+    // NICs whose link to the network is dead, as indices into nics_
     std::set<std::uint32_t> nics;
   };
 
@@ -76,11 +92,13 @@ class Network {
   Result<MachinePaths> make_inside(const Graph& graph, const DeadLinks& dead) const;
   const MachinePaths& inside_of(std::uint32_t machine) const;
   const Path& path_inside(std::uint32_t from, std::uint32_t to) const;
+  // Number of the leaf switch to which a NIC (an index into nics_) of a machine is connected.
   std::uint32_t leaf_of(std::uint32_t machine, std::uint32_t nic) const;
   std::uint32_t spine_between(std::uint32_t from_leaf, std::uint32_t to_leaf, std::uint32_t dealt) const;
   std::uint64_t uplink(std::uint32_t leaf, std::uint32_t spine) const {
     return spine_links_ + 2 * (std::uint64_t{leaf} * fabric_.spines + spine);
   }
+  // Finds the link of this name, and adds it to `machines` or to dead_spine_links_.
   Status find_dead(const std::string& name, std::map<std::uint32_t, DeadLinks>& machines);
   std::string no_such_link(const std::string& wanted, std::uint32_t machine) const;
   Status check_spines() const;
@@ -89,17 +107,26 @@ class Network {
   Fabric fabric_;
   std::uint32_t machines_ = 1;
   std::uint32_t ranks_per_machine_ = 1;
-  std::vector<std::uint32_t> nics_;      // nodes of the graph
-  std::vector<std::uint32_t> places_;    // nodes of the graph that have ranks
-  std::vector<std::uint32_t> place_of_;  // indexed by local rank: index into places_
-  std::uint32_t leaves_ = 0;             // 0: the NICs of all machines are connected to one switch
-  double spine_gbytes_per_s_ = 0;        // bandwidth of one uplink
-  std::uint64_t wire_links_ = 0;         // number of the first link between a NIC and its switch
-  std::uint64_t spine_links_ = 0;        // number of the first link between a leaf and a spine
+  // nodes of the graph: the NICs whose speed is known and above 0
+  std::vector<std::uint32_t> nics_;
+  // nodes of the graph at which ranks can be: its GPUs, or its CPUs if it has no GPUs
+  std::vector<std::uint32_t> places_;
+  // indexed by local rank: index into places_
+  std::vector<std::uint32_t> place_of_;
+  // number of leaf switches; 0: there are none, because one switch connects the NICs of all machines
+  std::uint32_t leaves_ = 0;
+  // bandwidth of one uplink, which is a link between a leaf and a spine switch
+  double spine_gbytes_per_s_ = 0;
+  // number of the first link between a NIC and its switch
+  std::uint64_t wire_links_ = 0;
+  // number of the first link between a leaf and a spine switch
+  std::uint64_t spine_links_ = 0;
   std::uint32_t period_ = 1;
   std::uint32_t machine_period_ = 1;
   MachinePaths inside_;
-  std::map<std::uint32_t, MachinePaths> changed_;  // machines with dead links
+  // indexed by machine: the paths of the machines with dead links
+  std::map<std::uint32_t, MachinePaths> changed_;
+  // even numbers of uplinks, each for both directions of the cable
   std::set<std::uint64_t> dead_spine_links_;
 };
 

@@ -1,4 +1,4 @@
-// A parser of the rules. An error in a rule is reported with the number and the text of the rule.
+// The parser of the rules. An error in a rule is reported with the number and the text of the rule.
 #include "model/overrides.h"
 
 #include <fmt/format.h>
@@ -17,8 +17,8 @@
 namespace tutti {
 namespace {
 
-// Parses a number with an optional suffix K, M, G or T (or KiB and so on). Returns nothing if the text is not such
-// a number, or if it does not fit into 64 bits.
+// Parses a number with an optional suffix K, M, G or T, or KiB, MiB, GiB or TiB; the first letter may be small. 1K
+// is 1024. Returns nothing if the text is not such a number, or if the number does not fit into 64 bits.
 std::optional<std::uint64_t> parse_bytes(std::string_view text) {
   std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -39,14 +39,16 @@ std::string_view trim(std::string_view text) {
   return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
 }
 
-// Returns "did you mean ...", or a list of all known words if none is similar.
+// Returns "did you mean ..." with the known word that is most similar, or a list of all known words if none is
+// similar.
 std::string suggest(std::string_view word, const std::vector<std::string_view>& known) {
   const std::string_view nearest = nearest_name(word, known);
   return nearest.empty() ? fmt::format("there are {}", fmt::join(known, ", "))
                          : fmt::format("did you mean {}?", nearest);
 }
 
-// Returns an error message, or nothing.
+// Parses the text after "ranks" of a condition, such as "<=8", and narrows the range of the rule. Returns an error
+// message if it cannot, otherwise nothing. read_range() and read_chunk() do the same for other parts of a rule.
 std::optional<std::string> read_ranks(std::string_view text, Override& rule) {
   const bool at_most = text.starts_with("<=");
   const bool at_least = text.starts_with(">=");
@@ -83,7 +85,8 @@ std::optional<std::string> read_chunk(std::string_view text, std::uint64_t slot_
   return std::nullopt;
 }
 
-// The algorithm follows the last "=", because conditions may also contain one.
+// Parses one rule into `rule`. The algorithm follows the last "=", because a condition such as "ranks<=8" also
+// contains one. Returns an error message, or nothing.
 std::optional<std::string> read_rule(std::string_view text, std::uint64_t slot_bytes, Override& rule) {
   const std::size_t equals = text.rfind('=');
   if (equals == std::string_view::npos) return "has no \"= algorithm\" at its end";

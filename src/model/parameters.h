@@ -1,8 +1,8 @@
-// Parameters: the costs of a machine's components, which the simulator and the tuner use to predict the time of a
-// plan. A value. It is measured by `tutti tune`, read from a file, or filled with documented defaults.
-// docs/decisions/0016-cost-model.md explains the recurrences that use it.
+// Parameters: the costs of a machine's components, from which the simulator and the tuner predict the time of a
+// plan. A value. `tutti tune` measures it, a file stores it, and the functions default_...() fill it with
+// documented defaults. docs/decisions/0016-cost-model.md explains the recurrences that use it.
 //
-// Times are in microseconds, and bandwidths in 10^9 bytes of payload per second, both as doubles.
+// Times are doubles in microseconds. Bandwidths are doubles in GB/s: 10^9 bytes of payload per second.
 #pragma once
 
 #include <array>
@@ -15,43 +15,60 @@
 
 namespace tutti {
 
-// The slowest component on the route of a message.
+// The slowest component on the route of a message from one rank to another.
 enum class Level : std::uint8_t {
-  kMemory,  // memory of one machine, bytes moved by CPU cores
-  kNvLink,  // NVLink, xGMI, chip to chip: bytes moved by the GPU's kernel
-  kPcie,    // PCIe between GPUs of a machine
-  kNic,     // the network, within one leaf switch
-  kSpine,   // the network, across spine switches
+  // memory of one machine; CPU cores move the bytes
+  kMemory,
+  // NVLink, xGMI or a chip-to-chip link; the kernel on the GPU moves the bytes
+  kNvLink,
+  // PCIe between GPUs of one machine; the kernel on the GPU moves the bytes
+  kPcie,
+  // the network between machines, within one leaf switch; a NIC moves the bytes
+  kNic,
+  // the network between machines, across a spine switch; a NIC moves the bytes
+  kSpine,
 };
 inline constexpr std::size_t kLevels = 5;
 
-// How a connection transports a value.
+// How a connection transports a value. The names are those of NCCL, except kWindow.
 enum class Protocol : std::uint8_t {
-  kSimple,  // slots and counters, for long messages
-  kLl,      // a flag next to every 4 bytes; on the host, the payload is in the cache line of the flag
-  kLl128,   // 120 bytes and a flag
-  kWindow,  // directly in the peer's memory; data that does not change is not copied
+  // through slots, with counters that say which slots are full; for long messages
+  kSimple,
+  // On a GPU: a flag next to every 4 bytes. On the host: a mailbox, in which the payload is in the cache line of
+  // the flag.
+  kLl,
+  // 120 bytes of payload and a flag of 8 bytes in each 128 bytes
+  kLl128,
+  // through registered memory: one rank reads or writes the other rank's buffer directly, without a slot
+  kWindow,
 };
 inline constexpr std::size_t kProtocols = 4;
 
-// The cost of one message on one level with one protocol. These are the four parameters of LogGP, with o and g of
-// the sender (Alexandrov et al. 1995).
+// The cost of one message on one level with one protocol. The first four fields are the parameters of the LogGP
+// model (Alexandrov et al. 1995): the overhead o (of the sender only), the latency L, the gap g, and 1/G, the
+// bandwidth of long messages.
 struct MessageCost {
-  double post_us = 0;     // time of the sender's channel per message, without its bytes
-  double latency_us = 0;  // from the end of the sender's work until the receiver sees it
-  double gap_us = 0;      // time of the sender's port per message, without its bytes
-  // Of one rank, all of its channels together. 0: this level does not support this protocol.
+  // time of the sender's channel for one message, without the time for its bytes
+  double post_us = 0;
+  // From the end of the sender's work until the receiver sees the message. If a NIC moves the bytes, the time for
+  // them is added.
+  double latency_us = 0;
+  // time of the sender's port (NIC) for one message, without the time for its bytes; only used on kNic and kSpine
+  double gap_us = 0;
+  // The bandwidth of one rank, all of its channels together. 0: this protocol is not available on this level.
   double gbytes_per_s = 0;
-  // Of one channel. k channels have min(k * this, gbytes_per_s). 0: no such limit.
+  // The bandwidth of one channel: k channels together have min(k * channel_gbytes_per_s, gbytes_per_s). 0: one
+  // channel alone can use the whole bandwidth.
   double channel_gbytes_per_s = 0;
 
   bool operator==(const MessageCost&) const = default;
 };
 
-// One of the measured times from which the parameters were computed. It is kept for people, and to see how noisy
-// the machine was.
+// One of the measured times from which `tutti tune` computed the parameters. Nothing is computed from a Measurement
+// later. It is stored so that people can check the parameters, and can see how noisy the machine was.
 struct Measurement {
-  std::string what{};  // for example "memory.one_way" or "reduce", see model/fit.h
+  // name of the measurement, for example "memory.one_way" or "reduce"; model/fit.h lists the names
+  std::string what{};
   std::uint64_t bytes = 0;
   double median_us = 0;
   double p95_us = 0;
@@ -60,34 +77,47 @@ struct Measurement {
 };
 
 struct Parameters {
-  std::string name{};      // name of the machine or of the system
-  std::string source{};    // for people: who measured it and how, or "defaults"
-  std::string hardware{};  // hash of the hardware, hexadecimal; empty: not of a specific machine
+  std::string name{};  // name of the machine or of the system
+  // a text for people: who measured the parameters and how, or "defaults"
+  std::string source{};
+  // hardware_hash() of the measured machine (model/calibration.h); empty if they are not of one specific machine
+  std::string hardware{};
 
-  std::array<std::array<MessageCost, kProtocols>, kLevels> costs{};  // [level][protocol]
+  // indexed by level, then by protocol
+  std::array<std::array<MessageCost, kProtocols>, kLevels> costs{};
 
-  double launch_us = 0;  // time per call: arguments, a kernel's launch, the last wait
-  double step_us = 0;    // time per step
-  // Speed at which one rank adds: bytes of each operand after the first. 0: adding takes no time.
+  // time per call: checking the arguments, launching a kernel, and waiting for the end
+  double launch_us = 0;
+  // time per step of a plan, without its messages and its additions
+  double step_us = 0;
+  // Speed at which one rank adds: the time of an addition of n operands is the bytes of n - 1 operands divided by
+  // this. 0: adding takes no time.
   double reduce_gbytes_per_s = 0;
   // Speed at which one rank copies between its own buffers. 0: copying takes no time.
   double copy_gbytes_per_s = 0;
-  // Another process's memory that is not mapped, copied by a system call such as process_vm_readv. 0: not
-  // possible.
+  // Cross-memory attach: a rank copies to or from another process's memory by a system call such as
+  // process_vm_readv. attach_us is the time per system call without the bytes. A bandwidth of 0 means that the
+  // ranks cannot do this.
   double attach_us = 0;
   double attach_gbytes_per_s = 0;
-  // Reductions in the switch (NVLS): inside a machine, an all-reduce, a reduce-scatter or an all-gather takes the
-  // latency, and one pass over the bytes at this bandwidth. 0: the machine has no such switch.
+  // All-reduce by the switch of a machine (NVLink SHARP, called NVLS in NCCL), see model/in_switch.h: takes the
+  // latency, plus the bytes of the call divided by the bandwidth. A bandwidth of 0 means that the machine has no
+  // such switch.
   double switch_gbytes_per_s = 0;
   double switch_latency_us = 0;
 
-  std::uint32_t cores = 0;  // ranks of one machine that can run at the same time; 0: all
-  // time to switch a core from one rank to another, if there are more ranks than cores
+  // how many ranks of one machine can run at the same time; 0: all of them
+  std::uint32_t cores = 0;
+  // time to switch a core from one rank to another; only used if a machine has more ranks than cores
   double handover_us = 0;
-  std::uint64_t slot_bytes = 512 * 1024;  // longest message of a connection; it determines the tiles of a call
-  std::uint32_t slots = 4;                // messages that a connection holds
-  std::uint32_t channels = 1;             // number of copies of a plan that divide a long call
-  std::vector<Measurement> measured{};    // at most kMostMeasurements
+  // longest message of a connection; a call with longer chunks is divided into tiles
+  std::uint64_t slot_bytes = 512 * 1024;
+  // number of messages that a connection can hold
+  std::uint32_t slots = 4;
+  // number of copies of a plan among which a call is divided; they run in parallel
+  std::uint32_t channels = 1;
+  // at most kMostMeasurements; may be empty
+  std::vector<Measurement> measured{};
 
   const MessageCost& cost(Level level, Protocol protocol) const {
     return costs[static_cast<std::size_t>(level)][static_cast<std::size_t>(protocol)];
@@ -98,21 +128,27 @@ struct Parameters {
   bool operator==(const Parameters&) const = default;
 };
 
-// True if the sender's channel moves the bytes itself and is busy meanwhile. False if an engine (a NIC) moves
-// them.
+// True if the sender's channel moves the bytes of messages on this level itself, and is busy meanwhile. False if a
+// NIC moves them.
 constexpr bool moved_by_channel(Level level) { return level < Level::kNic; }
 
-// Parameters as a file: JSON with units in its field names (docs/parameters-json.md). Errors: kInvalidArgument
-// with the line or the field, and the allowed values; kSystem if the file cannot be read or written.
-inline constexpr std::size_t kMostParameterBytes = 256 * 1024;  // length of a file
+// Parameters as a JSON file, with units in the names of the fields (docs/parameters-json.md). Fields that are
+// absent keep the values of a default-constructed Parameters. Errors: kInvalidArgument with the line and column, or
+// with the field and its allowed values; load_parameters() also kSystem if the file cannot be read or is not a
+// regular file.
+// limit on the length of a file
+inline constexpr std::size_t kMostParameterBytes = 256 * 1024;
+// limit on Parameters::measured
 inline constexpr std::size_t kMostMeasurements = 1024;
 Result<Parameters> parse_parameters(std::string_view json);
 Result<Parameters> load_parameters(const std::string& path);
-std::string to_json(const Parameters& parameters);  // ends with a newline; parse_parameters() returns an equal value
+// The text ends with a newline. parse_parameters() of the text returns an equal value.
+std::string to_json(const Parameters& parameters);
 
 // Documented defaults; the .cc file gives the source of each number. The first function is for a machine without
-// GPUs with this number of cores, the second one for GPUs of this compute capability (80, 90, 100). The network is
-// RDMA with 8 x 400 Gbit/s.
+// GPUs, with this number of cores (0: not limited). Its network is TCP at about 25 Gbit/s. The second function is
+// for GPUs of this compute capability, which must be greater than 0: below 90 the values are those of an A100, from
+// 90 on those of an H100, from 100 on those of a B200. Its network is RDMA with 8 NICs of 400 Gbit/s.
 Parameters default_host_parameters(std::uint32_t cores);
 Parameters default_gpu_parameters(std::int32_t capability);
 

@@ -1,5 +1,6 @@
-// Reads and writes Parameters as JSON. The events of a JSON parser (SAX) drive a table of paths. So data that the
-// table does not contain is never stored, and each error can report its position.
+// Reads and writes Parameters as JSON. To read, a SAX parser calls Reader for each part of the text, and Reader
+// looks up the path of the part in a table of all fields. So nothing that the table does not contain is ever
+// stored, and each error can report its position.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,34 +25,41 @@ namespace tutti {
 namespace {
 
 constexpr double kFormat = 1;  // the value of "tutti_parameters"
+// limit on the length of a text, such as "name"
 constexpr std::size_t kMostTextBytes = 512;
-constexpr std::size_t kShownBytes = 24;  // bytes of the text that an error message repeats
+// limit on the bytes of the file that an error message repeats
+constexpr std::size_t kShownBytes = 24;
+// largest time; 1000 s
 constexpr double kMostUs = 1e9;
-// 1 KB per second. A smaller bandwidth that is not 0 is an error, because times would overflow.
+// 1 KB per second. A smaller bandwidth, except 0, is an error, because the predicted times would overflow.
 constexpr double kLeastGbytesPerS = 1e-6;
 constexpr double kMostGbytesPerS = 1e6;
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
 
-// Describes the value at a path: its type and range, and the function that stores it. The elements of an array
-// have the path "path[]".
+// Describes the value at a path of the JSON, such as "costs.nic.simple.post_us": its type and range, and the
+// function that stores it. The elements of the array at "measured" have the path "measured[]".
 struct Field {
   enum class Content : std::uint8_t { kNumber, kWhole, kText, kObject, kArray };
   Content content = Content::kObject;
+  // kNumber and kWhole: smallest value
   double least = 0;
+  // kNumber and kWhole: largest value; kArray: largest number of elements
   double most = 0;
+  // 0 is allowed, too, even if `least` is greater
   bool or_zero = false;
   std::function<void(double)> number{};
   std::function<void(const std::string&)> text{};
 };
 
+// Indexed by path; "" is the outermost object.
 using Fields = std::map<std::string, Field, std::less<>>;
 
 void add_number(Fields& fields, const std::string& path, double& target, double most) {
   fields[path] = {.content = Field::Content::kNumber, .most = most, .number = [&target](double x) { target = x; }};
 }
 
-// In 10^9 bytes per second. 0: not available.
+// Adds the field of a bandwidth, in GB/s. 0 is allowed; its meaning depends on the field (model/parameters.h).
 void add_bandwidth(Fields& fields, const std::string& path, double& target) {
   fields[path] = {.content = Field::Content::kNumber,
                   .least = kLeastGbytesPerS,
@@ -89,8 +97,9 @@ void add_costs(Fields& fields, Parameters& p) {
   }
 }
 
-// All fields of the format, bound to `p` and `format`, which must outlive them. Numbers that are neither times nor
-// bandwidths have the limits of TUTTI_SLOT_BYTES, TUTTI_SLOTS and of a device's blocks, with some margin.
+// All fields of the format. Their functions store into `p` and `format`, which must outlive them. Numbers that are
+// neither times nor bandwidths have the limits of TUTTI_SLOT_BYTES, TUTTI_SLOTS and the number of thread blocks of
+// a device, with some margin.
 Fields all_fields(Parameters& p, std::uint32_t& format) {
   Fields fields;
   fields[""] = {};
@@ -135,7 +144,8 @@ std::string sanitized(std::string_view text) {
   return text.size() > kShownBytes ? result + "..." : result;
 }
 
-// Receives the parser's events. A handler returns false after an error, which ends the parsing.
+// The parser calls the public functions, one for each part of the JSON. A function returns false after an error,
+// which ends the parsing.
 class Reader {
  public:
   Reader(std::string_view text, Parameters& p) : text_(text), p_(p), fields_(all_fields(p, format_)) {}
@@ -157,13 +167,20 @@ class Reader {
   bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&);
 
  private:
+  // An object or array whose end has not been read yet.
   struct OpenValue {
-    std::string pattern{};  // path in the table; "" for the outermost object
-    std::string path{};     // path for error messages
+    // its path in the table, for example "measured[]"; "" for the outermost object
+    std::string pattern{};
+    // its path for error messages, for example "measured[3]"
+    std::string path{};
+    // true: an array; false: an object
     bool array = false;
-    std::string key{};  // key of the next value
+    // object: the key of the value that follows
+    std::string key{};
+    // object: the keys so far, because a key may occur only once
     std::set<std::string, std::less<>> seen{};
-    std::size_t elements = 0;  // number of elements that have begun
+    // array: number of elements that have begun
+    std::size_t elements = 0;
   };
 
   static std::string under(const std::string& path, const std::string& key) {
@@ -201,8 +218,8 @@ std::string Reader::path() const {
   return place.key.empty() ? place.path : under(place.path, place.key);
 }
 
-// Returns the field of the value that begins. It always exists: key() has checked it, and the table has an entry
-// for the elements of each array.
+// Called when a value begins. Returns its entry in the table, which always exists: key() has checked it, and the
+// table has an entry for the elements of each array.
 const Field* Reader::begin_value() {
   if (!open_.empty() && open_.back().array) ++open_.back().elements;
   return &fields_.find(pattern())->second;
@@ -277,7 +294,7 @@ bool Reader::parse_error(std::size_t position, const std::string&, const nlohman
   const auto line = 1 + std::count(before.begin(), before.end(), '\n');
   const std::size_t newline = before.rfind('\n');
   const std::size_t column = newline == std::string_view::npos ? before.size() + 1 : before.size() - newline;
-  // The error of the JSON library for a number that does not fit into a double.
+  // The JSON library reports error 406 for a number that does not fit into a double.
   const bool overflow = error.id == 406;
   const std::string place = sanitized(text_.substr(before.size() < 12 ? 0 : before.size() - 12, kShownBytes));
   error_ = invalid(fmt::format("line {}, column {}: {}: {}", line, column,
@@ -286,7 +303,7 @@ bool Reader::parse_error(std::size_t position, const std::string&, const nlohman
   return false;
 }
 
-// Checks that involve more than one field.
+// Checks after parsing: those that involve more than one field, and the digits of `hardware`.
 std::optional<Error> check(const Parameters& p) {
   for (std::size_t l = 0; l < kLevels; ++l) {
     for (std::size_t k = 0; k < kProtocols; ++k) {
@@ -303,9 +320,8 @@ std::optional<Error> check(const Parameters& p) {
   return std::nullopt;
 }
 
-// Writes JSON as text, value by value. It does not build a tree of the JSON library, because the destructor of a
-// tree allocates memory, and the process would end if there is none. Single values do not allocate in their
-// destructor.
+// Writes JSON as text, value by value. It does not build a tree of the JSON library, because the destructor of such
+// a tree allocates memory, and if that fails, the process ends. The destructor of a single value does not allocate.
 class JsonWriter {
  public:
   template <class Value>
@@ -313,7 +329,7 @@ class JsonWriter {
     begin_value(name);
     text_ += nlohmann::json(value).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   }
-  // An element of an array has no name.
+  // Begins an object or array. `name` is its key; empty for an element of an array, which has no key.
   void open(std::string_view name, char bracket) {
     begin_value(name);
     text_ += bracket;
@@ -343,7 +359,8 @@ class JsonWriter {
 
   std::string text_;
   std::size_t depth_ = 0;
-  bool empty_ = true;  // the innermost object or array has no elements yet
+  // true if the innermost open object or array has no elements yet, so that no comma is needed
+  bool empty_ = true;
 };
 
 void add_cost(JsonWriter& json, std::string_view protocol, const MessageCost& cost) {
@@ -358,7 +375,8 @@ void add_cost(JsonWriter& json, std::string_view protocol, const MessageCost& co
 
 bool is_known(const MessageCost& cost) { return cost.gbytes_per_s > 0; }
 
-// Writes the costs by level and protocol, without those that are not known.
+// Writes the costs by level and protocol. Leaves out the protocols that are not available (bandwidth 0), and levels
+// and `costs` if nothing is left of them.
 void add_costs(JsonWriter& json, const Parameters& p) {
   const auto any = [](const auto& level) { return std::any_of(level.begin(), level.end(), is_known); };
   if (std::none_of(p.costs.begin(), p.costs.end(), any)) return;
@@ -412,7 +430,7 @@ Result<Parameters> parse_parameters(std::string_view json) {
 Result<Parameters> load_parameters(const std::string& path) {
   std::error_code unknown;
   const auto status = std::filesystem::status(path, unknown);
-  // Reading a FIFO would block.
+  // Opening or reading a named pipe would block, so only regular files are read.
   if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
     return Error{ErrorCode::kSystem, ErrorScope::kCall, -1, fmt::format("{}: is no regular file", path)};
   }

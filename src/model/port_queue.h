@@ -1,10 +1,10 @@
-// PortQueue: the messages that wait to leave through a port (a NIC) if messages share links. Internal to this
-// folder: the event engine uses it. Used by one thread.
+// PortQueue: the messages that wait to leave through one port (a NIC), in the model kFlows, in which messages share
+// links. Internal to this folder: the event engine uses it. Used by one thread.
 //
-// A port sends the oldest message as fast as it can. If that message is slowed down by a bottleneck further on its
-// route, for example because several senders send to one receiver, the port has bandwidth left. Then it also sends
-// the oldest message of another connection, in the same way as NICs serve their queue pairs, and kernels their
-// sockets, in turn. Messages of one connection stay in order.
+// A port sends its oldest message as fast as possible. If that message is slowed down by a bottleneck further on
+// its route, for example because several senders send to one receiver, the port has bandwidth left. Then the port
+// also sends the oldest message of another connection. NICs do the same when they serve their queue pairs in turn,
+// and kernels when they serve their sockets. Messages of one connection stay in order.
 #pragma once
 
 #include <algorithm>
@@ -17,19 +17,29 @@ namespace tutti {
 
 class PortQueue {
  public:
-  std::uint32_t flows = 0;   // number of active flows
-  std::uint32_t pauses = 0;  // number of gaps after messages, in which the port is busy but sends no bytes
-  double rate = 0;           // of all flows together, in bytes per us
-  // In bytes per us. 0: there is no bottleneck beyond the port, so one message at a time uses its whole bandwidth.
+  // number of messages that the port is sending
+  std::uint32_t flows = 0;
+  // number of gaps (MessageCost::gap_us) that follow a message and are not over: the port is busy, but sends no
+  // bytes
+  std::uint32_t pauses = 0;
+  // rate of all messages that the port is sending, together, in bytes per us
+  double rate = 0;
+  // Largest rate of a message of this port, in bytes per us. 0: no route of this port has a bottleneck beyond the
+  // port, so the port sends one message at a time, with its whole bandwidth.
   double most = 0;
-  bool listed = false;  // the port is in the caller's list of ports that may have bandwidth left
+  // true if the port is in EventRun::ports_to_fill_, the list of ports that may have bandwidth left
+  bool listed = false;
 
+  // Adds a message of a FIFO (a connection of one sending rank, see EventRun) at the end of the queue.
   void push(std::uint32_t fifo) { fifos_.push_back(fifo); }
+  // The port sends nothing, and no gap after a message is open.
   bool is_idle() const { return flows + pauses == 0; }
+  // The port sends messages, but they do not use its whole bandwidth, because bottlenecks slow them down.
   bool has_room() const { return flows > 0 && rate < most * kFull; }
 
-  // Removes and returns the FIFO of the oldest message, but skips messages of a FIFO that has an active flow.
-  // Considers the first kMostLookedAt messages.
+  // Removes the oldest message of the queue and returns its FIFO. Skips messages of FIFOs for which under_way(fifo)
+  // is true, because a FIFO may have only one message in transit. Only looks at the first kMostLookedAt messages.
+  // Returns nothing if it may take none of them.
   template <class UnderWay>
   std::optional<std::uint32_t> take(UnderWay under_way) {
     const std::size_t end = std::min(fifos_.size(), next_ + kMostLookedAt);
@@ -48,14 +58,16 @@ class PortQueue {
   static constexpr double kFull = 1 - 1e-9;
 
   static std::ptrdiff_t at(std::size_t index) { return static_cast<std::ptrdiff_t>(index); }
-  // Frees the memory of messages that were taken, but only now and then.
+  // Frees the memory of the first `served` entries, which were taken already. Does so only when they are about half
+  // of all entries, or all of them, because moving the rest takes time.
   void forget(std::size_t served) {
     if (served * 2 <= fifos_.size() + 64 && served < fifos_.size()) return;
     fifos_.erase(fifos_.begin(), fifos_.begin() + at(served));
     next_ = 0;
   }
 
-  // the FIFOs of the waiting messages, in order; at most `slots` messages for each
+  // One entry for each message: its FIFO, the oldest message first. Entries before next_ were taken. A FIFO has at
+  // most as many waiting messages as a connection has slots.
   std::vector<std::uint32_t> fifos_;
   std::size_t next_ = 0;
 };

@@ -1,4 +1,4 @@
-// Builds the plan of one rank of each class, and converts its channels to programs with flat arrays.
+// Builds the plan of the first rank of each class, and converts its channels to programs in flat arrays.
 #include "model/programs.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint32_t kNoThread = ~std::uint32_t{0};
+constexpr std::uint32_t kNoThread = ~std::uint32_t{0};  // the other end of the connection was not found yet
 
 class Writer {
  public:
@@ -38,8 +38,8 @@ class Writer {
     for (std::uint32_t rank = 0; rank < out_.classes; ++rank) {
       const RankPlan plan = generator_.build(generator_.shape, rank);
       out_.first_thread.push_back(static_cast<std::uint32_t>(out_.threads.size()));
-      // The first rank's plan gives a good estimate of the total number of steps. So a plan that is too large is
-      // rejected immediately and not after minutes.
+      // The plan of rank 0 gives a good estimate of the number of steps of all classes. So a plan that is too large
+      // is rejected immediately, and not after minutes of building plans.
       std::uint64_t steps = 0;
       for (const Channel& channel : plan.channels) steps += channel.steps.size();
       if (out_.steps.size() + steps > kMostProgramSteps || steps * out_.classes > 4 * kMostProgramSteps) {
@@ -146,7 +146,7 @@ class Writer {
   const Generator& generator_;
   const CheckFirstRank& check_first_;
   Programs out_;
-  // (class of the sender, offset, lane) -> index into Programs::connections.
+  // Maps (class of the sender, offset, lane) to an index into Programs::connections.
   std::unordered_map<std::uint64_t, std::uint32_t> connections_;
 };
 

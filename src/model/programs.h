@@ -1,11 +1,12 @@
-// Programs: a plan in the form that the simulator uses. It contains the programs of the ranks that differ, as flat
-// arrays, and the connections between them. A value that is built once for each plan, and may be read by any
-// thread.
+// Programs: a plan in the form that the simulator uses. It contains the programs of the ranks (only one of several
+// ranks whose programs are alike), as flat arrays, and the connections between them. A value that is built once for
+// each plan, and may be read by any thread.
 //
-// Ranks r and r + P' run the same program with shifted peers (model/rotation.h). Rank r belongs to class c = r mod
-// P' and has the place s = r / P' in it. A connection here goes from a thread (a channel) of one class to a thread
-// of another. It stands for one connection per place: the connection of the sender at place s ends at the receiver
-// at place s + `places`.
+// Ranks r and r + P' run the same program, with P' added to the peers (rotation_period() computes P'). So there are
+// P' classes: rank r belongs to class r mod P', and its place in the class is r / P' (rounded down). A thread is a
+// channel of a class, and stands for that channel of every rank of the class. A connection goes from a thread of
+// one class to a thread of the same or another class, and stands for one connection per place: that of the sender
+// at place s ends at the receiver at place s + ProgramConnection::places, modulo the number of places.
 #pragma once
 
 #include <cstdint>
@@ -17,67 +18,97 @@
 
 namespace tutti {
 
-// Limit on the steps of one plan, all classes together. They need about 1 GB.
+// Limit on the number of steps of the programs of all classes together. That many steps need about 1 GB.
 inline constexpr std::uint64_t kMostProgramSteps = 40'000'000;
-// Limit on the number of ranks with different programs, as trees have. Each of them needs about 3 KB, with its
+// Limit on the number of classes. Trees have one class for each rank. A class of a tree needs about 3 KB, with its
 // connections (measured: 277 MB for the double tree of 100,000 ranks).
 inline constexpr std::uint32_t kMostPrograms = 500'000;
 
 struct ProgramStep {
-  // Index into lists: first the connections of the receives, then those of the sends.
+  // Index into Programs::lists. There, the connections of the receives come first, then those of the sends.
   std::uint32_t list_begin = 0;
+  // number of messages that the step receives
   std::uint16_t receives = 0;
+  // number of messages that the step sends
   std::uint16_t sends = 0;
-  std::uint16_t operands = 0;  // operands of the sum, including the local one
-  std::uint16_t waits = 0;     // number of entries of Programs::waits, starting with wait_begin
+  // number of values that the step adds: the received ones, and the local one if there is one
+  std::uint16_t operands = 0;
+  // number of entries of Programs::waits for this step
+  std::uint16_t waits = 0;
+  // index of the first of these entries
   std::uint32_t wait_begin = 0;
-  std::int32_t mark = -1;   // index of the mark that records the end of this step; -1: other steps do not wait for it
-  std::uint8_t copies = 0;  // 1: the value is stored, or received without being sent on
+  // Number of the mark that records when this step ended, because another channel waits for it. -1: no channel
+  // waits for it.
+  std::int32_t mark = -1;
+  // 1 if the step copies its value: it stores the value, or it only receives. Otherwise 0.
+  std::uint8_t copies = 0;
   std::uint8_t reserved[3] = {};
 };
 static_assert(sizeof(ProgramStep) == 24);
 
+// A step waits until the step with this mark, in another channel of the same rank, has ended in the same tile
+// (tiles_before 0) or in the tile before (1).
 struct Wait {
   std::uint32_t mark = 0;
   std::uint32_t tiles_before = 0;  // 0 or 1
 };
 
 struct ProgramThread {
+  // the class, and also the number of its first rank
   std::uint32_t rank_class = 0;
+  // number of the channel in the plan of the rank
   std::uint16_t channel = 0;
+  // index into Programs::steps
   std::uint64_t first_step = 0;
+  // number of steps for one tile
   std::uint32_t steps = 0;
 };
 
 struct ProgramConnection {
-  std::uint32_t from = 0;      // thread
-  std::uint32_t to = 0;        // thread
-  std::uint32_t offset = 0;    // to_rank = from_rank + offset modulo ranks
-  std::uint32_t places = 0;    // to_place = from_place + places modulo the number of places
-  std::uint32_t per_tile = 0;  // number of messages per tile
+  // the thread that sends, an index into Programs::threads
+  std::uint32_t from = 0;
+  // the thread that receives, an index into Programs::threads
+  std::uint32_t to = 0;
+  // rank of the receiver = (rank of the sender + offset) modulo ranks
+  std::uint32_t offset = 0;
+  // place of the receiver = (place of the sender + places) modulo the number of places
+  std::uint32_t places = 0;
+  // number of messages that one sender sends for one tile
+  std::uint32_t per_tile = 0;
 };
 
 struct Programs {
+  // number of ranks of the plan
   std::uint32_t ranks = 1;
+  // number of classes, called P' above
   std::uint32_t classes = 1;
-  bool rooted = false;                      // the collective has a root
-  std::uint32_t slots = 1;                  // slots per connection that the plan requires
-  std::vector<ProgramThread> threads;       // ordered by class, then channel; channels without steps are left out
-  std::vector<std::uint32_t> first_thread;  // indexed by class, with one more entry at the end
+  // true if the collective has a root
+  bool rooted = false;
+  // the number of slots that each connection must have, so that the plan does not deadlock
+  std::uint32_t slots = 1;
+  // ordered by class, then by channel; channels without steps are left out
+  std::vector<ProgramThread> threads;
+  // indexed by class: the index of its first thread; with one more entry at the end, the number of threads
+  std::vector<std::uint32_t> first_thread;
   std::vector<ProgramStep> steps;
+  // connections of all steps, see ProgramStep::list_begin
   std::vector<std::uint32_t> lists;
   std::vector<Wait> waits;
   std::vector<ProgramConnection> connections;
-  std::vector<std::uint32_t> mark_threads;  // indexed by mark: the thread of its step
+  // indexed by mark: the thread whose step has this mark
+  std::vector<std::uint32_t> mark_threads;
 
+  // number of ranks of each class
   std::uint32_t places() const { return ranks / classes; }
-  std::uint64_t messages_of_tile() const;  // of all ranks
+  // number of messages that all ranks together send for one tile
+  std::uint64_t messages_of_tile() const;
 };
 
-// Errors: kUnsupported if there are more than kMostPrograms, or if they have more than kMostProgramSteps;
-// kInvalidPlan if a message has no receiver or no sender. `check_first` is called with the plan of rank 0 before the
-// plans of the other ranks are built, which may take seconds and gigabytes. If it returns an error,
-// make_programs() returns that error.
+// Builds the plans of the first rank of each class, and converts them. `check_first` may be empty. Otherwise it is
+// called with the plan of rank 0 before the plans of the other ranks are built, because these may take seconds and
+// gigabytes. If it returns an error, make_programs() returns that error. Errors: kUnsupported if there are more
+// than kMostPrograms classes, or if they have, or probably have, too many steps (kMostProgramSteps); kInvalidPlan
+// if a connection has no receiver or no sender.
 using CheckFirstRank = std::function<Status(const RankPlan& first, std::uint32_t classes)>;
 Result<Programs> make_programs(const Generator& generator, const CheckFirstRank& check_first = {});
 

@@ -1,18 +1,20 @@
-// The sweep for rings. It is optimized, because a ring has the largest number of ranks times steps: 2e10 for an
-// all-reduce of 100,000 ranks.
+// The sweep for rings. It is optimized, because of all plans a ring has the most steps of all ranks together: 2e10
+// for an all-reduce of 100,000 ranks.
 //
-// Step n of rank s waits for step n-1 of rank s, for step n-1 of rank s-1 (its message) and, because of a credit,
-// for a step of rank s+1 that is not later than n-1. So it depends only on the cone below (s, n). If each step
-// were computed for all ranks before the next step, every array would be loaded from memory once per step.
-// Instead, a band of kBand steps is computed for one block of ranks after the other. A block is shifted to the
-// left by one rank for each step. The ring is cut at rank 0: first the trapezoid of ranks [i, V - i) in step i of
-// the band is computed, then the remaining triangle around rank 0. (V is the number of ranks.)
+// In a ring, rank s receives from rank s-1 and sends to rank s+1. Step n of rank s waits for three steps: step n-1
+// of rank s; step n-1 of rank s-1, which sends the message; and, because of a credit, a step of rank s+1 that is
+// not later than n-1. So it only depends on the earlier steps of ranks at a distance of at most the number of
+// steps. If each step were computed for all ranks before the next step, every array would be loaded from memory
+// once per step. Instead, a band of kBand steps is computed for one block of ranks after the other. A block is
+// shifted to the left by one rank for each step, because of the dependency on rank s+1. The ring is cut at rank 0:
+// first the ranks from i to V - i - 1 are computed in step i of the band, which form a trapezoid, then the
+// remaining ranks around rank 0, which form a triangle. (V is the number of ranks of the ring.)
 //
-// The arrays start at different offsets within a page. If they started at the same offset, their rows would
-// compete for the same few cache lines.
+// The arrays begin at different offsets within a memory page (kStagger). If they began at the same offset, their
+// elements with the same index would compete for the same few cache lines.
 //
-// Two messages that use the same slot of the arrays do not conflict, because the later one waits for the credit of
-// the earlier one.
+// Arrays of messages have one row per slot, so a message replaces the one that was sent slots_ messages before.
+// That is safe, because the later message waits for the credit of the earlier one.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -24,30 +26,46 @@
 namespace tutti {
 namespace {
 
-constexpr std::size_t kBand = 128;   // steps
-constexpr std::size_t kBlock = 256;  // ranks; with 14 arrays and the shift about 40 KB
-constexpr std::size_t kPage = 512;   // numbers
+// Number of steps that are computed for one block of ranks before the next block.
+constexpr std::size_t kBand = 128;
+// Number of ranks of a block. With 14 arrays and the shift, a block needs about 40 KB of the cache.
+constexpr std::size_t kBlock = 256;
+// doubles in a page of 4 KiB
+constexpr std::size_t kPage = 512;
+// doubles by which the offsets of successive arrays in a page differ
 constexpr std::size_t kStagger = 40;
+// Below this number of ranks, bands and blocks are not worth it.
 constexpr std::size_t kLeastPlaces = 4 * kBand;
 
-// One row: consecutive ranks in one step that receives and sends. All pointers are to the first rank of the row,
-// except that `in` and `in_latency` point to the rank before it, and `credit` to the rank after it.
+// One row: consecutive ranks in one step, which receives one message and sends one. Each pointer is to the value of
+// the first rank of the row, except that `in` and `in_latency` point to the rank before it, and `credit` to the
+// rank after it.
 struct Row {
+  // in: end of the previous step; out: end of this step
   double* end;
+  // in and out: when the rank's port is free
   double* free;
+  // out: when the next rank receives the sent message
   double* seen;
+  // out: when the previous rank gets the credit for the received message
   double* back;
+  // when the received message arrives
   const double* in;
+  // when the credit for the sent message arrives
   const double* credit;
+  // duration of this step
   const double* times;
+  // MessageTimes of the sent message
   const double* transfer;
   const double* hold;
+  // MessageTimes::latency of the received message
   const double* in_latency;
+  // number of ranks of the row
   std::size_t count;
 };
 
-// Four numbers at a time, with an explicit vector type. The compiler does not vectorize the loop itself, because
-// too many of the arrays might overlap.
+// Four doubles, an explicit vector type. The compiler does not vectorize the loop by itself, because it would have
+// to check for overlaps of too many arrays.
 using Four [[gnu::vector_size(32)]] = double;
 
 [[gnu::always_inline]] inline void run_row(const Row& row) {
@@ -70,7 +88,7 @@ using Four [[gnu::vector_size(32)]] = double;
     store(row.end + i, end);
     load(cost, row.in_latency + i);
     store(row.back + i, end + cost);
-    // `free` and `hold` are minus infinity if no port is used.
+    // If the message uses no port, `free` and `hold` are minus infinity, so that they have no effect.
     load(free, row.free + i);
     end = end < free ? free : end;
     load(cost, row.hold + i);
@@ -131,12 +149,18 @@ class RingSweep final : public TileRunner {
   const Costs& costs_;
   const std::size_t slots_;
   const std::size_t places_;
-  const std::size_t stride_;              // distance from one array to the next, in numbers
-  std::vector<double> costs_of_message_;  // transfer, hold, latency
-  std::vector<double> costs_of_steps_;    // one array for each kind of step
-  std::vector<const double*> step_;       // indexed by step: pointer into costs_of_steps_
-  std::vector<double> arrivals_;          // indexed by slot, place of the sender
-  std::vector<double> state_;             // ends, ports, credits (slot, place of the receiver)
+  const std::size_t stride_;  // distance from one array to the next, in numbers
+  // three arrays, indexed by place: transfer, hold and latency of a message
+  std::vector<double> costs_of_message_;
+  // one array, indexed by place, for each class of steps of equal duration
+  std::vector<double> costs_of_steps_;
+  // indexed by step: pointer to its array in costs_of_steps_
+  std::vector<const double*> step_;
+  // indexed by message modulo slots_, then by place of the sender
+  std::vector<double> arrivals_;
+  // arrays indexed by place: the ends of steps, when ports are free, and for each slot the credits (place of the
+  // receiver)
+  std::vector<double> state_;
   void (*run_row_)(const Row& row) = run_row_plain;
 };
 
@@ -147,7 +171,9 @@ void RingSweep::copy_costs() {
   std::copy(message.hold.begin(), message.hold.end(), costs_of_message_.begin() + static_cast<std::ptrdiff_t>(stride_));
   std::copy(message.latency.begin(), message.latency.end(),
             costs_of_message_.begin() + static_cast<std::ptrdiff_t>(2 * stride_));
-  std::map<const double*, std::size_t> kinds;  // only a few
+  // The classes of steps, numbered from 0. The key is the address of the durations of the class. There are only a
+  // few.
+  std::map<const double*, std::size_t> kinds;
   const std::size_t steps = programs_.steps.size();
   for (std::size_t n = 0; n < steps; ++n) kinds.try_emplace(costs_.step(n).data(), kinds.size());
   costs_of_steps_.resize(kinds.size() * stride_);
@@ -156,7 +182,8 @@ void RingSweep::copy_costs() {
   for (std::size_t n = 0; n < steps; ++n) step_[n] = costs_of_steps_.data() + kinds.at(costs_.step(n).data()) * stride_;
 }
 
-// Runs one step of one rank. Message number `step` is sent in this step and received in the next.
+// Runs one step of one rank. Message number n is sent in step n and received in step n + 1, so here the rank
+// receives message `step` - 1 and sends message `step`.
 void RingSweep::run_one(std::size_t step, std::size_t place) {
   const ProgramStep& program = programs_.steps[step];
   const std::size_t before = place == 0 ? places_ - 1 : place - 1;

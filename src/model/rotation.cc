@@ -1,5 +1,5 @@
-// The periods follow from the definitions of the algorithms. They are not computed from the plans, so that the
-// plans of all ranks need not be built.
+// The periods follow from the definitions of the algorithms. They are not computed from the plans, because that
+// would require building the plans of all ranks.
 #include "model/rotation.h"
 
 #include "base/collective_table.h"
@@ -8,8 +8,8 @@
 namespace tutti {
 namespace {
 
-// Returns the number of ranks of each machine if it is the same for all, and the ranks of each machine are
-// consecutive. Otherwise returns 0.
+// Returns the number of ranks of each machine if it is the same for all machines, and if the ranks of each machine
+// are consecutive. Otherwise returns 0. The numbers of the machines must also ascend.
 std::uint32_t ranks_of_equal_machines(const Collective& collective) {
   if (collective.nodes.empty()) return collective.ranks;
   std::uint32_t size = 0;
@@ -18,7 +18,7 @@ std::uint32_t ranks_of_equal_machines(const Collective& collective) {
   for (std::uint32_t rank = 0; rank < collective.ranks; ++rank) {
     const std::uint32_t first = rank - rank % size;
     if (collective.nodes[rank] != collective.nodes[first]) return 0;
-    // If a machine's number occurs again later, the machine is larger than it seems here. Ascending numbers
+    // If a machine's number occurred again later, the machine would have more ranks than `size`. Ascending numbers
     // exclude that.
     if (first == rank && rank > 0 && collective.nodes[rank] <= collective.nodes[rank - 1]) return 0;
   }
@@ -42,7 +42,8 @@ std::uint32_t rotation_period(const Generator& generator) {
       if (size == collective.ranks) return 1;
       return size == 0 ? collective.ranks : size;
     }
-    default: return collective.ranks;  // no symmetry is known, so every rank is simulated
+    // no symmetry is known, so every rank has a program of its own
+    default: return collective.ranks;
   }
 }
 

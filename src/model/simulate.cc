@@ -25,8 +25,9 @@ Error refusal(ErrorCode code, std::string message) {
   return {.code = code, .scope = ErrorScope::kCall, .rank = -1, .message = std::move(message)};
 }
 
-// Divides each copy's share in the same way as the runtime (plan/layout.h), except that all chunks of a tile are
-// equally long.
+// Divides a call into tiles and chunks as the runtime does (plan/tiling.h, plan/layout.h), except that all chunks
+// of a tile are equally long. `copies` is the number of copies of the plan; the result is for one copy's share of
+// the bytes.
 TileCounts cut(std::uint64_t bytes, std::uint32_t copies, std::uint32_t chunks, std::uint64_t slot_bytes) {
   const std::uint64_t share = (bytes + copies - 1) / copies;
   const Tiling tiling(share, 1, chunks, std::clamp<std::uint64_t>(slot_bytes / 64 * 64, 64, std::uint64_t{1} << 36));
@@ -43,6 +44,7 @@ TileCounts cut(std::uint64_t bytes, std::uint32_t copies, std::uint32_t chunks, 
           .last_bytes = static_cast<double>(rest) / chunks};
 }
 
+// limit on Straggler::factor
 constexpr double kMostFactor = 1e6;
 
 Status check(const Generator& generator, const Network& network, const Parameters& parameters,
@@ -86,8 +88,10 @@ CostOptions cost_options(const Parameters& parameters, const SimulateOptions& op
   return costs;
 }
 
-// Returns the number of places of a class that can differ. If plan and network can be shifted onto themselves,
-// these are the places of one common period of both.
+// Returns the number of places of a class that must be simulated. Let P be the least common multiple of the plan's
+// period (`classes`) and the network's. Adding P to all ranks changes neither the plan nor the network, so rank r +
+// P always does the same as rank r at the same time. Therefore P / classes places are enough. If there are
+// stragglers, all places must be simulated.
 std::uint32_t different_places(std::uint32_t classes, const Network& network, const Parameters& parameters,
                                const CostOptions& options) {
   if (!options.factors.empty()) return network.ranks() / classes;
@@ -122,7 +126,8 @@ bool needs_events(const SimulateOptions& options) {
 
 Result<SimulationModel> choose(const Programs& programs, std::uint64_t tiles, const Parameters& parameters,
                                const SimulateOptions& options, const LinkCounts& counts) {
-  // If the user requests a model, it may have this many times more work than kAuto allows.
+  // If the user requests a model, the plan may have this many times more messages or steps than kAuto allows for
+  // it.
   constexpr std::uint64_t kBearable = 10;
   const double steps = static_cast<double>(programs.steps.size()) * programs.places() * static_cast<double>(tiles);
   const double messages = static_cast<double>(programs.messages_of_tile()) * static_cast<double>(tiles);
@@ -156,18 +161,18 @@ Result<SimulationModel> choose(const Programs& programs, std::uint64_t tiles, co
   return SimulationModel::kSweep;
 }
 
-// Returns the error that the sweep will certainly give, if it is the model that will be used. Only the plan of one
-// rank is needed for that, so the plans of the other ranks are not built in vain. This works for machines of equal
-// size, because their ranks have similar programs. Otherwise rank 0's program may be the longest, and the size is
-// checked later.
+// If the sweep will be used and is certain to fail for lack of memory, returns its error. Only the plan of rank 0
+// is needed for that, so the plans of the other ranks are not built in vain. Only for hierarchical plans on
+// machines of equal size, because their ranks have programs of similar length. For other plans, rank 0's program
+// may be the longest, so the size is checked later.
 Status look_ahead(const RankPlan& first, std::uint32_t classes, const Generator& generator, const Network& network,
                   const Parameters& parameters, const SimulateOptions& options, const CostOptions& costs,
                   std::uint64_t tiles) {
   if (generator.shape.algorithm != Algorithm::kHierarchical || classes == network.ranks()) return {};
   SweepSize size{.classes = classes, .places = different_places(classes, network, parameters, costs)};
   double steps = 0, messages = 0;
-  // The steps for which other channels wait: the channel in the upper half, the step in the lower half. A step is
-  // counted once in size.marks, even if several steps wait for it.
+  // The steps for which other channels wait: the number of the channel in the upper 32 bits, and of the step in the
+  // lower 32 bits. A step counts only once in size.marks, even if several steps wait for it.
   std::vector<std::uint64_t> marks;
   for (const Channel& channel : first.channels) {
     size.threads += channel.steps.empty() ? 0 : 1;

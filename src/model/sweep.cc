@@ -12,11 +12,12 @@
 namespace tutti {
 namespace {
 
-// Takes its arguments by value, because std::max() uses references, which prevents the compiler from vectorizing
-// the loops.
+// Like std::max(), but takes its arguments by value. std::max() takes references, which prevents the compiler from
+// vectorizing the loops.
 double later(double a, double b) { return a < b ? b : a; }
 
-// into[i] = the later of into[i] and from[i - shift], indices modulo the length; shift < count.
+// Sets into[i] to the later of into[i] and from[i - shift], for all i below `count`. Indices are modulo `count`,
+// and `shift` must be below `count`.
 void later_of_shifted(double* into, const double* from, std::size_t count, std::size_t shift) {
   for (std::size_t i = 0; i < shift; ++i) into[i] = later(into[i], from[count - shift + i]);
   for (std::size_t i = shift; i < count; ++i) into[i] = later(into[i], from[i - shift]);
@@ -62,6 +63,8 @@ class Sweep final : public TileRunner {
   double* mark(std::uint32_t index, std::uint32_t tiles_before) {
     return state_.data() + marks_at_ + (2 * std::size_t{index} + tiles_before) * places_;
   }
+  // False if the step needs a message that was not sent yet, a slot that is not free yet, or a marked step of this
+  // tile that did not run yet. In the last case the thread is added to waiting_.
   bool can_run(std::uint32_t thread, const ProgramStep& step);
   void apply(std::uint32_t thread, const ProgramStep& step, const std::vector<double>& times);
   void run_thread(std::uint32_t thread);
@@ -76,19 +79,27 @@ class Sweep final : public TileRunner {
   const Costs& costs_;
   const std::uint32_t slots_;
   const std::size_t places_;
-  std::vector<std::uint32_t> cursors_;  // the next step of each thread in this tile
-  std::vector<std::uint8_t> queued_;
-  std::vector<std::uint32_t> ready_;  // threads; at most all of them
-  std::vector<std::uint64_t> sent_;   // indexed by connection, in this tile
+  // indexed by thread: its next step in this tile
+  std::vector<std::uint32_t> cursors_;
+  std::vector<std::uint8_t> queued_;  // indexed by thread: 1 if it is in ready_
+  // threads whose next step may be able to run; each thread at most once
+  std::vector<std::uint32_t> ready_;
+  // indexed by connection: number of messages sent in this tile, and received in this tile
+  std::vector<std::uint64_t> sent_;
   std::vector<std::uint64_t> received_;
-  std::vector<std::vector<std::uint32_t>> waiting_;  // indexed by mark: the threads that wait for it
-  std::vector<double> arrivals_;                     // indexed by connection, slot, place of the sender
-  std::vector<double> begin_;
-  // Ends of threads, ports of threads, credits (connection, slot, place of the receiver), and marks of this tile
-  // and of the previous one.
+  // indexed by mark: the threads whose next step waits for it
+  std::vector<std::vector<std::uint32_t>> waiting_;
+  // indexed by connection, then by message modulo slots_, then by place of the sender
+  std::vector<double> arrivals_;
+  std::vector<double> begin_;  // for apply(), indexed by place: the beginning of the step
+  // The state that the next tile needs, all parts indexed by place last: the ends of the last steps of threads;
+  // when the ports are free for threads; credits, by connection and slot (place of the receiver); marks, each in
+  // this tile and in the tile before.
   std::vector<double> state_;
+  // indices in state_ of the first port, credit and mark
   std::size_t ports_at_ = 0, credits_at_ = 0, marks_at_ = 0;
-  std::uint64_t steps_run_ = 0;  // in this tile
+  // number of steps of all threads that have run in this tile
+  std::uint64_t steps_run_ = 0;
 };
 
 bool Sweep::can_run(std::uint32_t thread, const ProgramStep& step) {
@@ -168,7 +179,9 @@ void Sweep::run_thread(std::uint32_t thread) {
   }
 }
 
-// Rotates the credits so that the oldest is first. Then the states of different tiles can be compared.
+// Rotates the credits of each connection so that the oldest one is first. Then equal positions in the states of
+// different tiles have the same meaning, and the states can be compared. Also makes the marks of this tile those of
+// the tile before.
 void Sweep::end_tile() {
   for (std::uint32_t c = 0; c < programs_.connections.size(); ++c) {
     const auto turn = static_cast<std::ptrdiff_t>(sent_[c] % slots_ * places_);
@@ -184,7 +197,7 @@ void Sweep::end_tile() {
 }
 
 Status Sweep::run_tile(const Progress& progress) {
-  // Number of threads that run between two progress reports.
+  // How often run_thread() is called between two progress reports.
   constexpr std::uint64_t kTurns = 4096;
   steps_run_ = 0;
   for (std::uint32_t t = static_cast<std::uint32_t>(programs_.threads.size()); t-- > 0;) wake(t);
@@ -212,12 +225,16 @@ Status Sweep::run_tile(const Progress& progress) {
 
 // ---- run_tiles(): the loop over tiles, and the detection of a periodic regime ----
 
-constexpr std::size_t kMostLag = 4;    // largest period, in tiles
-constexpr std::uint64_t kRepeats = 2;  // number of times that the period must have repeated
-constexpr double kTolerance = 1e-10;   // tolerance for rounding, relative to the time so far
+// longest period that is detected, in tiles
+constexpr std::size_t kMostLag = 4;
+// a period is only used if it was found this many times in succession
+constexpr std::uint64_t kRepeats = 2;
+// tolerance for rounding, as a fraction of the simulated time so far
+constexpr double kTolerance = 1e-10;
 
-// Returns how much later all times of `now` are than those of `before`. Negative if the difference is not the same
-// for all.
+// Returns by how much the times of `now` are later than those of `before`, if that is the same for all, up to
+// `allowed`. Times that are kNever in both are skipped. Returns a negative number if the differences are not the
+// same, or if there are no times.
 double common_delay(const std::vector<double>& now, const std::vector<double>& before, double allowed) {
   double least = std::numeric_limits<double>::infinity(), most = Costs::kNever;
   for (std::size_t i = 0; i < now.size(); ++i) {
@@ -267,7 +284,7 @@ Result<double> run_tiles(TileRunner& runner, Costs& costs, const TileCounts& til
     return runner.run_tile([&](double part) { progress((static_cast<double>(tile) + part) / total); });
   };
   costs.set_bytes(tiles.full_bytes);
-  // The states after the last tiles, the newest last; at most kMostLag.
+  // The states after the tiles before the present one, the newest last; at most kMostLag.
   std::vector<std::vector<double>> history;
   std::vector<std::uint64_t> repeats(kMostLag + 1, 0);
   for (std::uint64_t tile = 0; tile < tiles.full;) {
@@ -283,7 +300,7 @@ Result<double> run_tiles(TileRunner& runner, Costs& costs, const TileCounts& til
       for (double& time : runner.state()) time += delay * static_cast<double>(rounds);
       tile += rounds * lag;
       history.clear();
-      extrapolate = false;  // fewer than `lag` tiles are left
+      extrapolate = false;  // fewer than `lag` full tiles are left
       break;
     }
     history.push_back(runner.state());

@@ -1,12 +1,14 @@
-// The max-plus sweep: every step begins when its channel is free and its messages, waits and credits have arrived.
-// A port serves the messages of one channel one after the other, and there is no other contention. So one pass
-// over the programs, in any order that respects the dependencies, computes all times. Internal to this folder:
-// simulate() runs it. Used by one thread.
+// The max-plus sweep: every step begins when its channel is free and its messages, the steps that it waits for, and
+// its credits have arrived. A port serves the messages of one channel one after the other. Nothing else delays a
+// message, so it does not matter in which order the steps of different ranks are computed. One pass over the
+// programs, in any order that respects the dependencies, computes all times. Internal to this folder: simulate()
+// runs it. Used by one thread.
 //
-// The sweep runs tile by tile. The times that one tile passes to the next are in `state()`: when channels and
-// ports are free, when credits are back, and when marked steps ended. If all of them are later by the same amount
-// than they were one tile (or a few tiles) before, this also holds for all further tiles, because a max-plus
-// system ends in such a periodic regime. These tiles can then be skipped.
+// The sweep runs tile by tile. The times that one tile passes to the next are in `state()`: when channels and ports
+// are free, when credits are back, and when marked steps ended. Assume that all of these times are later by the
+// same amount than they were one tile (or a few tiles) before. Then this will also hold for all further tiles,
+// because a max-plus system ends in such a periodic regime. So the remaining tiles can be skipped: the amount is
+// added once for each of them.
 #pragma once
 
 #include <cstdint>
@@ -20,27 +22,28 @@
 
 namespace tutti {
 
+// Called with the completed part, 0 .. 1. May be empty.
 using Progress = std::function<void(double part)>;
 
 class TileRunner {
  public:
   virtual ~TileRunner() = default;
-  // Runs one tile of all threads. Errors: kInvalidPlan if the plan does not run to its end. `progress` may be
-  // empty.
+  // Runs one tile of all threads of the plan (channels, see model/programs.h). Errors: kInvalidPlan if the plan
+  // does not run to its end.
   virtual Status run_tile(const Progress& progress) = 0;
-  // The times that the next tile depends on; kNever for a resource that has not been used yet. The caller may add
-  // a constant to all of them to skip tiles.
+  // The times on which the next tile depends, in microseconds. kNever stands for a resource that has not been used
+  // yet. The caller may add a constant to all of them to skip tiles.
   virtual std::vector<double>& state() = 0;
-  // The time at which the last thread ended its last step.
+  // The latest time, in microseconds, at which a thread ended its last step so far.
   virtual double latest() const = 0;
 };
 
-// Creates a sweep for any plan. `slots` is the number of messages that a connection holds. All arguments must
-// outlive it. Errors: kUnsupported for more than kMostTimes numbers.
+// Creates a sweep for any plan. `slots` is the number of messages that a connection can hold. `programs` and
+// `costs` must outlive the sweep. Errors: those of check_size().
 Result<std::unique_ptr<TileRunner>> make_sweep(const Programs& programs, const Costs& costs, std::uint32_t slots);
 
-// The number of times that a sweep must store. `classes` and `places` are as in Programs and Costs, all other
-// numbers are per class.
+// The size of a sweep, to predict how many times (doubles) it must store. `classes` is as in Programs, and `places`
+// as in Costs. The other numbers are averages for one class.
 struct SweepSize {
   std::uint64_t classes = 1;
   std::uint64_t places = 1;
@@ -48,23 +51,28 @@ struct SweepSize {
   double connections = 0;
   double marks = 0;
 };
-// Errors: kUnsupported for more than kMostTimes.
+// Errors: kUnsupported if a sweep of this size would store more than kMostTimes times.
 Status check_size(const SweepSize& size, std::uint32_t slots);
 
-// Creates a sweep for rings: plans in which every rank has one channel that receives from one rank and sends to
-// one. It gives the same times, but works in blocks of ranks and steps that stay in the processor's cache. Returns
-// null if the plan is not a ring.
+// Creates a sweep for rings: plans in which every rank has one channel that receives from one neighbour and sends
+// to the other. It gives the same times as make_sweep() but is faster, because it works in blocks of ranks and
+// steps that stay in the processor's cache. Returns null if the plan is not a ring, if connections have fewer than
+// 2 slots, or if costs.places() is below 512, so that make_sweep() is fast enough.
 std::unique_ptr<TileRunner> make_ring_sweep(const Programs& programs, const Costs& costs, std::uint32_t slots);
 
+// The tiles of one copy of the plan. A length of a chunk is an average, so it need not be a whole number.
 struct TileCounts {
-  std::uint64_t full = 0;  // number of tiles with chunks of `full_bytes`
+  // number of tiles with chunks of `full_bytes` bytes, at least 1
+  std::uint64_t full = 0;
   double full_bytes = 0;
-  std::uint64_t last = 0;  // 0 or 1 more, with chunks of `last_bytes`
+  // 1 if a shorter tile with chunks of `last_bytes` bytes follows, otherwise 0
+  std::uint64_t last = 0;
   double last_bytes = 0;
 };
 
-// Runs all tiles. Returns the time at which the last thread has finished, without the launch. `extrapolate`: skip
-// tiles of a periodic regime. Errors: those of run_tile().
+// Runs all tiles. Returns the time in microseconds at which the last thread has finished, without
+// Parameters::launch_us. Sets the length of messages in `costs` for the tiles. If `extrapolate` is true, tiles of a
+// periodic regime are skipped (see above). Errors: those of run_tile().
 Result<double> run_tiles(TileRunner& runner, Costs& costs, const TileCounts& tiles, bool extrapolate,
                          const Progress& progress);
 

@@ -1,4 +1,4 @@
-// Predicts calls that run a plan with the sweep, and the other methods with formulas.
+// Predicts calls that run a plan by simulating them (model kSweep), and the other methods by formulas.
 #include "model/tuner.h"
 
 #include <fmt/format.h>
@@ -16,14 +16,16 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint64_t kNextToNothing = 8;  // bytes of the call whose time is called latency
-// Reading from a socket costs its core about half as much as writing: 1.0 to 1.5 us, compared with 2.6 us
-// (docs/results/2026-11-21-host-speed.md).
+// The time of a call of at most this many bytes is Prediction::latency_us.
+constexpr std::uint64_t kNextToNothing = 8;
+// Reading a message from a socket takes about half as much time of the core as writing it: 1.0 to 1.5 us, compared
+// with 2.6 us (docs/results/2026-11-21-host-speed.md).
 constexpr double kReadOverWrite = 0.5;
 
 Error refusal(std::string message) { return {ErrorCode::kUnsupported, ErrorScope::kCall, -1, std::move(message)}; }
 
-// A cluster as far as calls on the host are concerned: each machine has a CPU and a port to the network.
+// A cluster for calls on the host: each machine has one CPU, at which all its ranks are, and one NIC if there are
+// several machines. The NIC is as fast as the parameters say. All machines are connected to one switch.
 Cluster host_cluster(const Parameters& parameters, std::uint32_t machines, std::uint32_t ranks_per_machine) {
   Cluster cluster;
   cluster.name = "hosts";
@@ -44,8 +46,8 @@ Cluster host_cluster(const Parameters& parameters, std::uint32_t machines, std::
   return cluster;
 }
 
-// Returns the number of ranks of each machine if it is the same for all, and ranks are numbered machine by
-// machine. Otherwise returns 0.
+// Returns the number of ranks of each machine if it is the same for all machines, and if ranks are numbered machine
+// by machine (rank r is on machine r / result). Otherwise returns 0.
 std::uint32_t ranks_per_machine(const TunerOptions& options) {
   if (options.nodes.empty()) return options.ranks;
   std::uint32_t machines = 0;
@@ -60,16 +62,20 @@ std::uint32_t ranks_per_machine(const TunerOptions& options) {
 
 double over(double bytes, double gbytes_per_s) { return gbytes_per_s > 0 ? bytes / (gbytes_per_s * 1e3) : 0; }
 
-// The bytes that a rank loads from the memory of other ranks, and the bytes that it stores into it.
+// Returns {loads, stores} for kByMemory and kByCalls: the bytes that a rank loads from the memory of other ranks,
+// and those that it stores into it. `bytes` is the length of one block.
 std::pair<double, double> bytes_in_memory(const Collective& collective, double bytes) {
   const CollectiveRow& row = row_of(collective.kind);
   if (!row.has_data || row.input == BlockSet::kNone) return {0, 0};
   const double others = collective.ranks - 1.0;
   const double share = bytes / collective.ranks;
-  if (row.reduces && !has_blocks(row.kind)) {  // each rank adds up its share, which it stores to others or to the root
+  // All-reduce and reduce: each rank adds up one share of the values of all ranks, and stores the sum to all others
+  // or to the root.
+  if (row.reduces && !has_blocks(row.kind)) {
     return {share * others, row.root == RootHas::kNothing ? share * others : share};
   }
-  if (has_root(row.kind)) return {share * others, 0};  // the bytes that cross are shared out over all ranks
+  // The other collectives with a root: all ranks share the work of moving the bytes.
+  if (has_root(row.kind)) return {share * others, 0};
   return {bytes * others, 0};
 }
 
@@ -100,9 +106,10 @@ double Tuner::crowd() const {
   return std::max(1.0, double{1} * network_.ranks_per_machine() / parameters_.cores);
 }
 
-// The time that the busiest rank's thread, and the cores of the busiest machine, need for their work without
-// waiting. It is a lower bound for every schedule. The simulator assumes that the channels of a rank run in
-// parallel, like thread blocks of a GPU, so it does not include this bound.
+// The time that the busiest rank's thread needs for its work without any waiting, or the cores of the busiest
+// machine for the work of its ranks, if that is longer. Every schedule takes at least this time. The simulator does
+// not include this bound, because it assumes that the channels of a rank run in parallel, like thread blocks of a
+// GPU.
 double Tuner::work_us(const Generator& generator, std::uint64_t bytes, const Parameters& parameters) const {
   const std::uint32_t each = network_.ranks_per_machine();
   const Tiling tiling(bytes, 1, generator.shape.chunks, std::max<std::uint64_t>(parameters.slot_bytes / 64 * 64, 64));
@@ -149,8 +156,9 @@ Result<double> Tuner::by_messages(const Generator& generator, std::uint64_t byte
   const double alone_us =
       parameters.launch_us + std::max(simulated->time_us - parameters.launch_us, work_us(generator, bytes, parameters));
   if (crowd() <= 1) return alone_us;
-  // Counts the rounds of the plan by a simulation in which messages take 1 us and everything else takes no time.
-  // In each round, the waiting rank must get a core again.
+  // There are more ranks than cores. Count the rounds of the plan by a simulation in which a message takes 1 us and
+  // everything else takes no time: the result in us is the number of rounds. In each round, the rank that waits for
+  // a message must get a core again.
   Parameters rounds;
   rounds.slots = parameters.slots;
   for (auto& level : rounds.costs) {

@@ -1,8 +1,8 @@
-// Tuner: predicts the time of each algorithm of a collective on this machine, and sorts them. The simulator
-// computes the predictions (docs/decisions/0016-cost-model.md), so a new algorithm is supported automatically.
-// Methods of the runtime that do not use a plan (mailboxes, each other's memory) have formulas of their own,
-// described at ExecutionMethod. A value. Const functions may be called from any thread. The same inputs give the
-// same result on every rank.
+// Tuner: predicts the time of each algorithm of a collective on this machine, and sorts the algorithms by it. For
+// algorithms that run a plan, the simulator computes the prediction from the plan
+// (docs/decisions/0016-cost-model.md), so a new algorithm needs no code here. Ways to execute a call without a plan
+// (mailboxes, direct access to the memory of others) have formulas, see ExecutionMethod. A value. Const functions
+// may be called from any thread. The same inputs give the same result on every rank.
 #pragma once
 
 #include <cstdint>
@@ -19,22 +19,26 @@
 
 namespace tutti {
 
-// How the runtime executes a call with this algorithm.
+// How the runtime executes a call for which an algorithm was selected.
 enum class ExecutionMethod : std::uint8_t {
-  kByMessages,  // runs the plan, step by step
-  // Every rank writes its value to its mailbox, and all ranks read all values (decision 0010). This takes the
-  // latency of one cache line, and p - 1 values are read.
+  // runs the plan of the algorithm, step by step, with messages
+  kByMessages,
+  // Without the plan: every rank writes its value to its mailbox in shared memory, and reads the values that it
+  // needs from the mailboxes of the others (decision 0010). Predicted time: the latency of one cache line, and the
+  // time to read the values. These are the values of all other ranks if every rank gets all values or their sum,
+  // otherwise one value.
   kByMailbox,
-  // Each rank does a share of the work directly in the memory of the others (decision 0012). This takes two
-  // synchronizations, and the time for the bytes.
+  // Without the plan: each rank does a share of the work by loads and stores in the memory of the other ranks
+  // (decision 0012). Predicted time: two synchronizations of all ranks, and the time to load and store the bytes.
   kByMemory,
-  kByCalls,  // the same by system calls
+  // as kByMemory, but by system calls (cross-memory attach) instead of loads and stores
+  kByCalls,
 };
 
 struct Candidate {
   Algorithm algorithm = Algorithm::kAuto;
   ExecutionMethod way = ExecutionMethod::kByMessages;
-  // Longest chunk of kByMessages. 0: as long as a slot.
+  // For kByMessages: the longest chunk into which the call is divided. 0: a chunk may be as long as a slot.
   std::uint64_t chunk_bytes = 0;
 
   bool operator==(const Candidate&) const = default;
@@ -42,8 +46,10 @@ struct Candidate {
 
 struct Prediction {
   Candidate candidate{};
-  double latency_us = 0;    // time of the same call with almost no bytes
-  double bandwidth_us = 0;  // additional time for the bytes
+  // time of the same call with 8 bytes, or with all its bytes if it has fewer
+  double latency_us = 0;
+  // additional time for all its bytes
+  double bandwidth_us = 0;
 
   double total_us() const { return latency_us + bandwidth_us; }
   bool operator==(const Prediction&) const = default;
@@ -52,47 +58,56 @@ struct Prediction {
 struct TunerOptions {
   Parameters parameters{};
   std::uint32_t ranks = 1;
-  std::vector<std::uint32_t> nodes{};  // as in Collective
-  // The ranks of one machine share memory. False: they communicate as machines do, but share the cores.
+  // the machine of each rank, as Collective::nodes; empty: one machine
+  std::vector<std::uint32_t> nodes{};
+  // True if the ranks of one machine communicate through shared memory. If false, they communicate as ranks of
+  // different machines do, at the costs of Level::kNic, but they share the cores of their machine.
   bool memory = true;
 };
 
-// Largest communicator for which the tuner is used. The first call of a size waits for its predictions: 1 ms with
-// 8 ranks, 100 ms with 64, 7 s with 512 (nine algorithms of all_reduce, on a busy machine). Above the limit, fixed
-// rules are used.
+// Largest communicator for which the tuner is used. The first call of each size waits until all its predictions are
+// computed: 1 ms with 8 ranks, 100 ms with 64, and it would be 7 s with 512 (measured with nine algorithms of
+// all_reduce on a busy machine). In larger communicators, fixed rules select the algorithm.
 inline constexpr std::uint32_t kMostTunedRanks = 64;
-// An earlier choice is only replaced by another one if the predicted time of the new one is at most this fraction
-// of the old one's. Smaller differences between predictions are not reliable (decision 0018).
+// The algorithm of the fixed rules is only replaced by the tuner's if the predicted time of the tuner's is at most
+// this fraction of that of the other. Smaller differences between predictions are not reliable (decision 0018).
 inline constexpr double kWorthChanging = 0.85;
-// shortest chunk of a candidate; longer ones are multiples of it
+// Candidate::chunk_bytes is a multiple of this.
 inline constexpr std::uint64_t kLeastChunkBytes = 4096;
 
 class Tuner {
  public:
-  // Errors: kUnsupported if there are too many ranks, or if the machines do not have equal numbers of consecutive
-  // ranks.
+  // For calls on the host. Errors: kUnsupported if there are more than kMostTunedRanks ranks, if the machines have
+  // different numbers of ranks, or if ranks are not numbered machine by machine; those of Network::create().
   static Result<Tuner> create(const TunerOptions& options);
-  // The same, with a network given by the caller.
+  // For a network that the caller has created, whose ranks are GPUs: each channel of a rank runs in a thread block
+  // of its own, so the work of the channels is not added up. Never fails.
   static Result<Tuner> create(const Parameters& parameters, const Network& network);
 
-  // `bytes` is the length of one block. Errors: those of find_generator() and simulate().
+  // `bytes` is the length of one block of the call. Errors: those of find_generator() and simulate(); kUnsupported
+  // if the candidate needs system calls that the parameters say are not possible, or if the predicted time is not
+  // finite.
   Result<Prediction> predict(const Collective& collective, std::uint64_t bytes, Candidate candidate) const;
-  // Returns the predictions of all candidates that can be predicted, the fastest first. Equal ones stay in their
-  // order.
+  // Returns the predictions of the candidates, the fastest first. Candidates for which predict() returns an error
+  // are left out. Candidates with equal times stay in the given order.
   std::vector<Prediction> predict_all(const Collective& collective, std::uint64_t bytes,
                                       std::span<const Candidate> candidates) const;
   const Parameters& parameters() const { return parameters_; }
 
  private:
-  // How a rank executes its channels: each by a thread block of a GPU, or all by one thread, which may also read
-  // its messages from sockets.
+  // How a rank executes its channels. kBlocks: each by a thread block of a GPU, all in parallel. kThread: all by
+  // one thread, one after the other. kThreadWithSockets: as kThread, and the thread also reads messages from
+  // sockets, which takes time.
   enum class Rank : std::uint8_t { kBlocks, kThread, kThreadWithSockets };
   Tuner(Parameters parameters, Network network, Rank rank)
       : parameters_(std::move(parameters)), network_(std::move(network)), rank_(rank) {}
-  double crowd() const;  // number of ranks of one machine per core, at least 1
-  // `parameters` are those of the tuner, except that slot_bytes is the length of a chunk.
+  // number of ranks of one machine for each of its cores, at least 1; 1 if the number of cores is unlimited
+  double crowd() const;
+  // Both functions predict kByMessages. `parameters` are those of the tuner, except that slot_bytes is the length
+  // of the longest chunk. work_us() is the part of the time that the busiest rank or the cores need for their work.
   Result<double> by_messages(const Generator& generator, std::uint64_t bytes, const Parameters& parameters) const;
   double work_us(const Generator& generator, std::uint64_t bytes, const Parameters& parameters) const;
+  // Predicts the methods other than kByMessages.
   double without_messages(const Collective& collective, std::uint64_t bytes, ExecutionMethod way) const;
 
   Parameters parameters_;

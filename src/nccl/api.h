@@ -1,5 +1,6 @@
-// The macro and the wrapper with which every function of nccl.h is defined. Each function is defined once and exported
-// under both of its names (nccl... and pnccl...). Exceptions are caught, because the caller is a C program.
+// The macro TUTTI_NCCL and the wrapper guarded(), with which every function of nccl.h is defined. Each function is
+// defined once and exported under two names (nccl... and pnccl...). guarded() catches exceptions, because the caller is
+// a C program.
 #pragma once
 
 #include <new>
@@ -10,9 +11,8 @@
 #include "nccl/errors.h"
 #include "tutti/export.h"
 
-//TUTTI_NCCL(ncclResult_t, CommCount, const ncclComm_t comm, int* count) { ... }
-// defines pncclCommCount, and ncclCommCount as its weak alias. A profiling tool may therefore define ncclCommCount
-// itself and call pncclCommCount.
+// Example: `TUTTI_NCCL(ncclResult_t, CommCount, const ncclComm_t comm, int* count) { ... }` defines pncclCommCount, and
+// ncclCommCount as its weak alias. A profiling tool may therefore define ncclCommCount itself and call pncclCommCount.
 #define TUTTI_NCCL(result, name, ...)                                                              \
   extern "C" TUTTI_API result pnccl##name(__VA_ARGS__);                                            \
   extern "C" TUTTI_API __attribute__((weak, alias("pnccl" #name))) result nccl##name(__VA_ARGS__); \

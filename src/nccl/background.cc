@@ -12,11 +12,12 @@
 namespace tutti::nccl {
 namespace {
 
-// How long the exit handler waits for the threads. An aborted set-up ends within 0.1 s, so this is ample.
+// How long the exit handler waits for the background threads at most. An aborted set-up ends within about 0.1 s, so
+// this is ample.
 constexpr std::chrono::seconds kExitWait(2);
 
-// The running background threads, by a number that each one gets. One object for the whole process, because the exit
-// handler has to find all of them.
+// The running background threads: for the number of each thread, the communicators that it uses. There is one object
+// for the whole process, because the exit handler has to find all threads. `last` is the number given out last.
 struct BackgroundThreads {
   std::mutex mutex;
   std::condition_variable changed;
@@ -25,7 +26,7 @@ struct BackgroundThreads {
 };
 
 BackgroundThreads& background_threads() {
-  // never destroyed, because threads may still run after the exit handler has stopped waiting
+  // Never destroyed, because background threads may still run after the exit handler has stopped waiting.
   static auto& the = *new BackgroundThreads;
   return the;
 }
@@ -34,8 +35,8 @@ BackgroundThreads& background_threads() {
 void abort_all() {
   std::vector<CommPtr> comms;
   {
-    // Only tries to lock: in a forked child another thread of the parent may have held the mutex, which then stays
-    // locked.
+    // Only tries to lock, because in a forked child the mutex stays locked forever if another thread of the parent held
+    // it at the time of the fork.
     const std::unique_lock lock(background_threads().mutex, std::try_to_lock);
     if (!lock.owns_lock()) return;
     for (const auto& [number, its] : background_threads().threads) comms.insert(comms.end(), its.begin(), its.end());
@@ -71,7 +72,7 @@ void run_in_background(std::function<void()> body, std::vector<CommPtr> comms) {
   try {
     start_thread([number, work = std::move(body)]() mutable {
       work();
-      work = nullptr;  // releases the communicators that it holds
+      work = nullptr;  // releases the references to communicators that `body` captured
       remove_thread(number);
     }).detach();
   } catch (...) {

@@ -1,9 +1,9 @@
-// Background threads: they run the jobs of nonblocking communicators. They are detached, so the program never joins
-// them.
+// Background threads: they run the jobs of nonblocking communicators. They are detached, because no function of NCCL's
+// interface joins them.
 //
-// If the process exits while some of them run, an exit handler aborts their communicators and then waits for them, for
-// at most 2 s. Otherwise they could use objects that are destroyed during exit. All functions may be called from any
-// thread.
+// If the process exits while some background threads run, an exit handler aborts their communicators and then waits for
+// the threads, for at most 2 s. Without this wait, the threads could use objects that are destroyed during exit. All
+// functions may be called from any thread.
 #pragma once
 
 #include <functional>
@@ -13,8 +13,8 @@
 
 namespace tutti::nccl {
 
-// Runs `body`, which must not throw, in a new thread. `comms` are the communicators that it uses; they are aborted if
-// the process exits before `body` has returned. Throws std::system_error if no thread can be started.
+// Runs `body`, which must not throw, in a new thread. `comms` are the communicators that `body` uses; the exit handler
+// aborts them if the process exits before `body` has returned. Throws std::system_error if no thread can be started.
 void run_in_background(std::function<void()> body, std::vector<CommPtr> comms);
 
 }  // namespace tutti::nccl

@@ -1,5 +1,5 @@
-// The exported collectives, ncclSend and ncclRecv. Each function checks its arguments, and then runs the call or adds
-// it to the open group (group.h).
+// The exported collectives, ncclSend and ncclRecv. Each function checks its arguments. It then runs the call or,
+// between ncclGroupStart() and ncclGroupEnd(), adds the call to the group (group.h).
 #include <fmt/format.h>
 
 #include "nccl/api.h"
@@ -66,10 +66,10 @@ ncclResult_t collective(const char* function, ncclComm_t handle, const Arguments
   one.stream = arguments.stream;
   one.algorithm = comm.settings.algorithms[static_cast<std::size_t>(arguments.kind)];
   if (const ncclResult_t taken = take_op(function, comm, arguments.op, one); taken != ncclSuccess) return taken;
-  // as in NCCL; every rank passes count 0, so no rank waits for another one
+  // As in NCCL, nothing is done for count 0. No rank waits for this one, because every rank passes the same count.
   if (arguments.count == 0) return ncclSuccess;
-  // A rank may pass any pointer for a buffer that it does not use, for example the input of a broadcast on a rank that
-  // is not the root. Such pointers are replaced by null, so that they are never looked at.
+  // A rank may pass any pointer, even an invalid one, for a buffer that it does not use, for example for the input of a
+  // broadcast on a rank that is not the root. Such pointers are replaced by null, so that nothing inspects them.
   const bool root = comm.rank == arguments.root;
   const RootHas only_root = row_of(arguments.kind).root;
   if (!root && only_root == RootHas::kTheInput) one.call.input = nullptr;

@@ -38,8 +38,8 @@ ncclResult_t fail_in(const char* function, ncclResult_t result, const std::strin
   return fail(result, fmt::format("{}: {}", function, message));
 }
 
-// Jobs with the same lane must run one after the other: they work on the same communicator, or make new communicators
-// from the same parent.
+// Identifies the lane of a job: the parent or, if there is none, the communicator itself. Jobs of one lane run one
+// after the other, because they work on the same communicator, or make new communicators from the same parent.
 const Comm* lane_of(const Job& job) { return job.parent != nullptr ? job.parent.get() : job.comm.get(); }
 
 std::vector<CommPtr> comms_of(const std::vector<Job>& lane) {
@@ -59,8 +59,8 @@ void count_job(const Job& job, int difference) {
   }
 }
 
-// Stores the error of a background job in its communicators, because its result has no caller. ncclCommGetAsyncError()
-// reports it.
+// Stores the error of a background job in the job's communicators, because the function that started the job has
+// already returned. ncclCommGetAsyncError() reports the error.
 void record_job_error(const Job& job, ncclResult_t result) {
   for (const CommPtr& comm : {job.comm, job.parent}) {
     if (comm == nullptr) continue;
@@ -81,9 +81,10 @@ ncclResult_t run_lane(const std::vector<Job>& lane) noexcept {
   return first;
 }
 
-// Counts the forks that lead to this process, since the first communicator was created. The counter grows in the child
-// of each fork, not in the parent. A Comm compares it with its own copy to detect a forked child. Asking the system for
-// the process id instead would cost each call more than all other checks together.
+// The number of fork() calls that led to this process since the first communicator was created: fork() increments the
+// counter in the child, not in the parent. A Comm stores the value at its creation. If the value differs later, this
+// process is a forked child of the Comm's process. Asking the system for the process id instead would cost each call
+// more than all other checks together.
 std::atomic<int>& forks() {
   static std::atomic<int> count{0};
   static const int watched = pthread_atfork(nullptr, nullptr, [] { ++forks(); });
@@ -92,8 +93,8 @@ std::atomic<int>& forks() {
 }
 
 ncclComm_t next_handle() {
-  static std::atomic<std::uintptr_t> last{0};       // unique in the process
-  return reinterpret_cast<ncclComm_t>(last += 16);  // NOLINT: a number
+  static std::atomic<std::uintptr_t> last{0};       // the handle that was given out last; handles are 16, 32, ...
+  return reinterpret_cast<ncclComm_t>(last += 16);  // NOLINT: the handle is a number, not an address
 }
 
 }  // namespace
@@ -112,7 +113,7 @@ Result<RankDevice> RankDevice::of_this_thread() {
   if (loaded == nullptr) return RankDevice();
   cuda::CUcontext context = nullptr;
   const bool asked = loaded->api().ctx_get_current(&context) == cuda::CUresult::kSuccess;
-  // As in the CUDA runtime: a thread that has not chosen a device uses device 0.
+  // As in the CUDA runtime: a thread without a current context uses device 0.
   if (!asked || context == nullptr) {
     const auto devices = loaded->device_count();
     return devices.ok() && *devices > 0 ? of(0) : Result<RankDevice>(RankDevice());
@@ -191,7 +192,8 @@ ncclResult_t Comm::state() {
     if (communicator == nullptr) return ncclSuccess;
     works = pending;
   }
-  // Without the mutex: a call inside the communicator may wait for other ranks, and abort() must be able to end it.
+  // The mutex is not held from here on: test() and wait() may wait for other ranks, and abort(), which locks the mutex,
+  // must be able to end such a wait.
   std::vector<std::shared_ptr<Work>> ended;
   for (const auto& work : works) {
     if (!work->test()) continue;
@@ -275,12 +277,13 @@ ncclResult_t run_jobs(std::vector<Job> jobs) {
     (found != lanes.end() ? *found : lanes.emplace_back()).push_back(std::move(job));
   }
   std::mutex mutex;
-  // The first error in time. Later ones may only be consequences of it.
+  // The error that occurred first. Later errors may be mere consequences of it.
   AsyncError first;
   const auto failed = [&](ncclResult_t result, std::string message) {
     const std::scoped_lock lock(mutex);
     if (first.result == ncclSuccess) first = {.result = result, .message = std::move(message)};
-    for (const auto& lane : lanes) {  // the set-up of the other jobs may wait for the one that failed
+    // Stops all set-ups that are in progress, because they may wait for the job that failed.
+    for (const auto& lane : lanes) {
       for (const Job& job : lane) *job.comm->stop = *job.comm->stop || job.comm->is_creating();
     }
   };

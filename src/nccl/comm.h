@@ -6,10 +6,11 @@
 // uses a Comm holds a shared_ptr to it. A destroyed Comm is therefore freed when the last call that still uses it
 // returns.
 //
-// Jobs: an operation that may wait for other ranks (set-up, split, shrink, finalize, ...) is a job. A blocking
-// communicator runs its job in the thread of the caller; if there are several jobs in a group, they run at the same
-// time. A nonblocking communicator runs its job in a background thread, and the caller uses ncclCommGetAsyncError() to
-// find out when it has ended. A communicator runs one job at a time, and refuses calls while it does.
+// Jobs: an operation that may wait for other ranks (set-up, split, shrink, finalize, ...) is a job. A job of a blocking
+// communicator runs before the function returns, in the caller's thread. If a group has several such jobs, they run at
+// the same time, all but one in threads of their own. A job of a nonblocking communicator runs in a background thread,
+// and the caller uses ncclCommGetAsyncError() to find out when the job has ended. A communicator runs one job at a
+// time, and refuses calls while a job runs.
 //
 // Threads: all functions may be called from any thread. `mutex` protects the members that change.
 #pragma once
@@ -49,17 +50,18 @@ struct AsyncError {
   std::string message;
 };
 
-// The state of a communicator.
+// The state of a Comm.
 enum class Phase : std::uint8_t {
-  kCreating,  // its set-up job has not ended
+  kCreating,  // its set-up job has not ended, or waits for the end of a group
   kReady,
-  kFailed,     // set-up has failed; final; `failure` is the error
+  kFailed,     // set-up has failed; the phase never changes again; Comm::failure is the error
   kRevoked,    // stopped by ncclCommRevoke(); may be split, shrunk or destroyed
   kSuspended,  // between ncclCommSuspend() and ncclCommResume()
   kFinalized,  // ncclCommFinalize() has ended; may only be destroyed
 };
 
-// The GPU of a rank: the one that was current in the thread that created the communicator.
+// The GPU of a rank: the one that was current in the thread that created the communicator, or the one that the program
+// passed to ncclCommInitAll(). A communicator that is made from another one has the same GPU.
 struct RankDevice {
   std::int32_t number = -1;                         // CUDA device number; -1: no GPU, host memory only
   std::shared_ptr<cuda::PrimaryContext> context{};  // null: no GPU; shared by the rank's communicators
@@ -95,41 +97,42 @@ class Comm {
 
   std::mutex mutex;
   Phase phase = Phase::kCreating;
-  // Null until the set-up job has succeeded, and if it has failed. Does not change afterwards.
+  // Null while the set-up job runs, and if set-up failed. Set once, when set-up succeeds, and never replaced.
   std::unique_ptr<Communicator> communicator;
-  std::optional<Error> failure;  // why set-up failed; set in Phase::kFailed
-  // The first error that was reported after its call had returned, or that made more than its call unusable.
+  std::optional<Error> failure;  // why set-up failed; set if and only if the phase is kFailed
+  // The first error of a call that failed after it had returned (a job or call in the background, a call on a GPU), or
+  // of a call whose error made the whole communicator or process unusable (ErrorScope).
   std::optional<AsyncError> async_error;
-  int jobs_running = 0;
-  bool aborted = false;
-  // set to true to stop the set-up; shared with it
+  int jobs_running = 0;  // jobs that have this Comm as Job::comm or Job::parent, and have not ended
+  bool aborted = false;  // abort() was called
+  // The value true makes the set-up stop with an error. Shared with the set-up, which reads it.
   const std::shared_ptr<std::atomic<bool>> stop = std::make_shared<std::atomic<bool>>();
   // Calls on host memory that a nonblocking communicator has not finished yet. Shared, because one Work can belong to
   // a group of several communicators.
   std::vector<std::shared_ptr<Work>> pending;
-  std::map<int, CustomOp> ops;
+  std::map<int, CustomOp> ops;                           // by the ncclRedOp_t that ncclRedOpCreatePreMulSum() returned
   std::map<std::uintptr_t, Registration> registrations;  // by the handle that ncclCommRegister() returned
   std::uintptr_t last_registration = 0;
-  // Null until the first window is registered. Shared with the calls that use it, which may still run after the handle
-  // was destroyed.
+  // Null until the first window is registered. Shared with the calls that use windows, because such a call may still
+  // run when another thread destroys the communicator.
   std::shared_ptr<Windows> windows;
-  // The id that ncclCommGetUniqueId() returned last, if ncclCommGrow() has not used it yet.
+  // The id that ncclCommGetUniqueId() returned, until ncclCommGrow() uses it. Empty: no id is waiting to be used.
   std::optional<UniqueId> growth;
 
   bool is_creating();
-  Result<DeviceScope> enter_device() const;
-  // Stores the result of a set-up job: the communicator becomes ready, or failed.
+  Result<DeviceScope> enter_device() const;  // makes `device` current in this thread; see DeviceScope
+  // Stores the result of a set-up job: the phase becomes kReady or, if `made` is an error, kFailed.
   ncclResult_t take(Result<std::unique_ptr<Communicator>> made);
   // Stores the error for ncclCommGetAsyncError(), unless an earlier one is stored already.
   void record_error(const Error& error);
-  // Aborts the operations in progress, and the set-up if it is in progress. May be called from any thread.
+  // Aborts the operations of the communicator and of its windows. If set-up is in progress, stops the set-up instead.
   void abort();
-  // The result for ncclCommGetAsyncError(). Also checks which pending calls have ended.
+  // The result for ncclCommGetAsyncError(). Also removes the calls that have ended from `pending`.
   ncclResult_t state();
 
  private:
   const ncclComm_t handle_;
-  const int forks_;  // value of forks() when the Comm was created; it differs in a forked child
+  const int forks_;  // value of forks() when the Comm was created; in a child forked later, forks() is greater
 };
 
 using CommPtr = std::shared_ptr<Comm>;
@@ -142,9 +145,9 @@ void remove_from_table(const CommPtr& comm);
 // Looks up a handle. Errors: ncclInvalidArgument if it is null, was destroyed, or is not a communicator;
 // ncclInvalidUsage if the communicator belongs to the process from which this one was forked.
 ncclResult_t find(ncclComm_t handle, const char* function, CommPtr* comm);
-// As find(), and the communicator must be ready for calls. Further errors: ncclInvalidArgument if it is being set up
-// or a job is in progress; the error of the set-up if it failed; ncclInvalidUsage if it is revoked, suspended or
-// finalized.
+// As find(), and the communicator must be ready for calls. Further errors: ncclInvalidArgument if the communicator is
+// being set up or one of its jobs is in progress; the error of the set-up if that failed; ncclInvalidUsage if the
+// communicator is revoked, suspended or finalized.
 ncclResult_t find_ready(ncclComm_t handle, const char* function, CommPtr* comm);
 
 // Properties of a communicator for files that do not use Comm itself.
@@ -153,20 +156,22 @@ struct CommFacts {
   int ranks = 0;
   int device = -1;  // CUDA device number; -1: no GPU
 };
-ncclResult_t facts_of(ncclComm_t handle, CommFacts* facts);
+ncclResult_t facts_of(ncclComm_t handle, CommFacts* facts);  // errors: those of find()
 
 // An operation on one communicator that may wait for other ranks.
 struct Job {
-  // The communicator that the job changes. Its setting `blocking` decides how the job runs.
+  // The communicator that the job changes or creates. Its setting `blocking` decides in which thread the job runs. If
+  // several jobs must run one after the other (run_jobs()), the setting of the first one decides for all of them.
   CommPtr comm;
-  // Null, or the communicator from which `comm` is made. It cannot be used while the job runs.
+  // Null, or the communicator from which `comm` is made. Calls on the parent are refused while the job runs.
   CommPtr parent;
   std::function<ncclResult_t()> body;  // called once, without a mutex held
 };
 
-// Runs the jobs. Jobs of different communicators run at the same time; jobs that share a communicator run in the order
-// of the list. Waits for the jobs of blocking communicators and returns the first error. Jobs of nonblocking
-// communicators continue in the background; the result is then ncclInProgress.
+// Runs the jobs. Jobs of different communicators run at the same time; jobs that share a communicator (as Job::comm or
+// Job::parent) run in the order of the list. Waits for the jobs of blocking communicators, and returns the first error
+// of these. Jobs of nonblocking communicators continue in the background; the result is then ncclInProgress, unless
+// there was an error.
 ncclResult_t run_jobs(std::vector<Job> jobs);
 
 }  // namespace tutti::nccl

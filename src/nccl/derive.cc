@@ -22,8 +22,8 @@ ncclResult_t check_output(const char* function, ncclComm_t* newcomm) {
   return fail(ncclInvalidArgument, fmt::format("{}: the place for the new communicator is null", function));
 }
 
-// Looks up a communicator that may be split or shrunk. This includes a revoked one, because its ranks are still there
-// although its calls were stopped. Errors: those of find_ready().
+// As find_ready(), for a communicator that is to be split or shrunk: a revoked communicator is accepted as well if none
+// of its jobs is in progress, because its ranks still exist although its calls were stopped.
 ncclResult_t find_parent(ncclComm_t handle, const char* function, CommPtr* comm) {
   if (const ncclResult_t found = find(handle, function, comm); found != ncclSuccess) return found;
   {
@@ -33,8 +33,9 @@ ncclResult_t find_parent(ncclComm_t handle, const char* function, CommPtr* comm)
   return find_ready(handle, function, comm);
 }
 
-// Stores the new communicator in `child`. Its rank and size are known only now, because the other ranks decide them,
-// too.
+// Stores the new communicator, or the error, in `child`. The rank and the size of the new communicator are known only
+// now, because they depend on the arguments of the other ranks. `*made` is null if this rank passed
+// NCCL_SPLIT_NOCOLOR.
 ncclResult_t take_child(Comm& child, Result<std::unique_ptr<Communicator>> made) {
   if (made.ok() && *made != nullptr) {
     const std::scoped_lock lock(child.mutex);
@@ -46,7 +47,8 @@ ncclResult_t take_child(Comm& child, Result<std::unique_ptr<Communicator>> made)
 
 Result<std::unique_ptr<Communicator>> split(Comm& parent, int colour, int key) {
   if (parent.phase != Phase::kRevoked) return parent.communicator->split(colour, key);
-  // A revoked communicator executes no calls, and split() is one. So a full copy is made first, which is then split.
+  // A revoked communicator executes no calls, and split() is one. So shrink(), with no rank excluded, makes a copy with
+  // all ranks first, and the copy is split.
   auto whole = parent.communicator->shrink({});
   if (!whole) return whole.error();
   return (*whole)->split(colour, key);
@@ -82,7 +84,7 @@ TUTTI_NCCL(ncclResult_t, CommSplit, ncclComm_t comm, int color, int key, ncclCom
     }
     auto settings = settings_with(parent->settings, config);
     if (!settings) return in_group(fail(settings.error()));
-    // shared by the table and the calls that use it
+    // Shared by the table of communicators and the calls that use the Comm.
     const auto child = std::make_shared<Comm>(-1, 0, parent->device, *settings);
     const auto body = [parent, child, color, key] { return take_child(*child, split(*parent, color, key)); };
     if (color != NCCL_SPLIT_NOCOLOR) *newcomm = add_to_table(child);

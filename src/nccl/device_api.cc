@@ -17,7 +17,8 @@ constexpr int kUnknownDevice = -1;
 // Bytes of a slot of the low-latency all-to-all, for ncclLLA2ACalcSlots().
 constexpr int kSlotBytes = 8;
 
-// ncclPutSignal(), ncclSignal() and ncclWaitSignal() work, because they need no kernel.
+// The one-sided calls on the host (ncclPutSignal(), ncclSignal(), ncclWaitSignal()) are supported, because they need no
+// kernel of the program.
 constexpr bool kHasHostRma = true;
 
 ncclResult_t refuse(const char* call, const char* instead) {
@@ -36,8 +37,8 @@ ncclResult_t refuse_pointer(const char* call) {
                 "Use ncclPutSignal() to write to a peer's window, and ncclWinGetUserPtr() for this rank's own memory.");
 }
 
-// The team of ranks whose memory a kernel can reach through the device API. Without a device API this is the rank
-// alone.
+// The Lsa team: the ranks whose memory a kernel can reach through the device API. Tutti has no device API, so the team
+// is the calling rank alone.
 constexpr ncclTeam_t kAlone{.nRanks = 1, .rank = 0, .stride = 1};
 
 ncclResult_t fill_in(const CommFacts& facts, ncclCommProperties_t* props) {
@@ -67,8 +68,8 @@ ncclResult_t fill_in(const CommFacts& facts, ncclCommProperties_t* props) {
   return ncclSuccess;
 }
 
-// Returns answer(facts) for a valid communicator. If the handle is not a communicator, returns `otherwise` and stores
-// the error message for ncclGetLastError().
+// Returns answer(facts), for the facts of the communicator `comm`. If the handle is not a communicator, returns
+// `otherwise` and stores the error message for ncclGetLastError().
 template <class Answer, class Value>
 Value answer_for(ncclComm_t comm, Value otherwise, Answer&& answer) {
   Value value = otherwise;
@@ -81,7 +82,8 @@ Value answer_for(ncclComm_t comm, Value otherwise, Answer&& answer) {
   return value;
 }
 
-// The number of member `rank` of the team, counted in the numbering in which the calling rank has the number `own`.
+// The number of member `rank` of the team in another numbering of ranks: the one in which the calling rank has the
+// number `own`. For example, `own` is the caller's rank in the communicator.
 int member(int own, const ncclTeam_t& team, int rank) { return own + (rank - team.rank) * team.stride; }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The host functions of NCCL's device API. libnccl exports them, but nccl.h does not declare them: programs get their
-// declarations from NCCL's nccl_device.h. The layouts and constants are those of NCCL 2.30.7.
+// The host functions of NCCL's device API. libnccl exports these functions, but nccl.h does not declare them: programs
+// get the declarations from NCCL's nccl_device.h. The layouts and constants are those of NCCL 2.30.7.
 //
 // Types that are only passed by pointer, and that Tutti never reads or writes, stay incomplete. Only
 // src/nccl/device_api.cc and the tests use this file.
@@ -12,7 +12,8 @@
 
 extern "C" {
 
-// A team of ranks. Member i of the team is world rank `R + (i - rank) * stride`, if R is the world rank of the caller.
+// A team: `nRanks` ranks of a communicator, with a constant stride between them. `rank` is the caller's number in the
+// team. Member i of the team has rank `R + (i - rank) * stride` in the communicator, if R is the caller's rank there.
 struct ncclTeam {
   int nRanks, rank, stride;
 };
@@ -61,36 +62,38 @@ struct ncclLLA2AHandle;
 struct ncclGinOutboxHandle;
 struct ncclGinInboxA2AHandle;
 
-// Sets *props to the properties of the communicator. NCCL's initializer has set its first fields: the size of the
-// structure, a magic number and the version. At most `size` bytes are written, because a program that was built for an
-// older NCCL has a shorter structure. cudaDev is -1 if the communicator has no GPU. nvmlDev is always -1, because the
-// number that NVML gives to the GPU is not looked up.
+// Sets *props to the properties of the communicator. Before the call, the program must set the first fields (the size
+// of the structure, a magic number and the version) with NCCL_COMM_PROPERTIES_INITIALIZER. At most `props->size` bytes
+// are written, because a program that was built for an older NCCL has a shorter structure. cudaDev is -1 if the
+// communicator has no GPU. nvmlDev is always -1, because the number that NVML gives to the GPU is not looked up.
 ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t* props);
 
-// Refused: always returns ncclInvalidUsage.
+// Not supported: both functions always return ncclInvalidUsage.
 ncclResult_t ncclDevCommCreate(ncclComm_t comm, const ncclDevCommRequirements* reqs, ncclDevComm* outDevComm);
 ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const ncclDevComm* devComm);
 
-// Refused: always returns ncclInvalidUsage.
+// Not supported: these four functions always return ncclInvalidUsage.
 ncclResult_t ncclGetLsaDevicePointer(ncclWindow_t window, std::size_t offset, int lsaRank, void** outPtr);
 ncclResult_t ncclGetLsaMultimemDevicePointer(ncclWindow_t window, std::size_t offset, void** outPtr);
 ncclResult_t ncclGetMultimemDevicePointer(ncclWindow_t window, std::size_t offset, ncclMultimemHandle_t multimem,
                                           void** outPtr);
 ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t window, std::size_t offset, int peer, void** outPtr);
 
-// Teams of the communicator that contain the calling rank. World: all ranks. Lsa: the ranks whose memory a kernel of
-// this rank can reach through the device API, which is this rank alone. Rail: one rank of each Lsa team, so all ranks.
-// If `comm` is not a communicator, the team has 0 ranks.
+// The three teams that contain the calling rank. World: all ranks of the communicator. Lsa: the ranks whose memory a
+// kernel of this rank can reach through the device API; because Tutti has no device API, this is the rank alone. Rail:
+// one rank of each Lsa team, which is therefore all ranks. If `comm` is not a communicator, the team has 0 ranks.
 ncclTeam_t ncclTeamWorld(ncclComm_t comm);
 ncclTeam_t ncclTeamLsa(ncclComm_t comm);
 ncclTeam_t ncclTeamRail(ncclComm_t comm);
 
-// Convert the number of a team's member to its rank in the world, or in the team of ncclTeamLsa(). The functions only
-// calculate; they do not check that such a rank exists. They return -1 if `comm` is not a communicator.
+// Convert `rank`, the number of a member of `team`, to the member's rank in the communicator, or to its number in the
+// team of ncclTeamLsa(). The functions only calculate; they do not check that such a rank exists. They return -1 if
+// `comm` is not a communicator.
 int ncclTeamRankToWorld(ncclComm_t comm, ncclTeam_t team, int rank);
 int ncclTeamRankToLsa(ncclComm_t comm, ncclTeam_t team, int rank);
 
-// Refused, because they only prepare ncclDevCommCreate(), which is refused.
+// Not supported: these functions always return ncclInvalidUsage, because they only prepare ncclDevCommCreate(), which
+// is not supported either.
 ncclResult_t ncclLsaBarrierCreateRequirement(ncclTeam_t team, int nBarriers, ncclLsaBarrierHandle* outHandle,
                                              ncclDevResourceRequirements* outReq);
 ncclResult_t ncclGinBarrierCreateRequirement(ncclComm_t comm, ncclTeam_t team, int nBarriers,
@@ -102,7 +105,8 @@ ncclResult_t ncclGinOutboxCreateRequirement(int nBlocks, int size_log2, ncclGinO
 ncclResult_t ncclGinInboxA2ACreateRequirement(ncclTeam_t peers, int nBlocks, int size_log2,
                                               ncclGinInboxA2AHandle* outHandle, ncclDevResourceRequirements* outReq);
 
-// The number of 8-byte slots for `maxElts` elements of `maxEltSize` bytes; each element begins in a new slot.
+// The number of 8-byte slots for `maxElts` elements of `maxEltSize` bytes each, if each element begins in a new slot. 0
+// if one of the arguments is not positive.
 int ncclLLA2ACalcSlots(int maxElts, int maxEltSize);
 
 }  // extern "C"

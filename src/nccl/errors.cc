@@ -23,9 +23,9 @@ LastMessage& process_message() {
   return last;
 }
 
+constexpr std::size_t kMaxMessageBytes = 2000;  // longer messages of a thread are truncated
 // A message of one thread. The type has no destructor, because a program's last calls may come after thread-local
-// destructors have run. Longer messages are truncated.
-constexpr std::size_t kMaxMessageBytes = 2000;
+// destructors have run.
 struct MessageBuffer {
   char text[kMaxMessageBytes + 1];
   void set(std::string_view message) {
@@ -46,8 +46,8 @@ ncclResult_t result_of(ErrorCode code) {
     case ErrorCode::kInvalidPlan:
     case ErrorCode::kUnsupported:
     case ErrorCode::kConfig: return ncclInvalidUsage;
-    // ncclTimeout exists since NCCL 2.30. Programs that were compiled with older headers do not have it, so they get
-    // ncclRemoteError.
+    // ncclTimeout exists since NCCL 2.30. If TUTTI_NCCL_VERSION makes the library report an older version, the result
+    // is ncclRemoteError, because programs that were compiled with older headers do not know ncclTimeout.
     case ErrorCode::kTimeout: {
       const auto& settings = process_settings();
       return !settings.ok() || settings->version >= NCCL_VERSION(2, 30, 0) ? ncclTimeout : ncclRemoteError;

@@ -16,14 +16,15 @@ namespace tutti::nccl {
 // The result code for an error code of Tutti. docs/nccl.md contains the table.
 ncclResult_t result_of(ErrorCode code);
 
-// Store the message as the last one of the thread and of the process, and return the result code.
-// fail_without_memory() is for exhausted memory: it allocates nothing, and stores the message for the thread only.
+// Store the message as the last message of this thread and of the process, and return the result code.
+// fail_without_memory() is for exhausted memory: it returns ncclSystemError, allocates nothing, and stores its message
+// for this thread only.
 ncclResult_t fail(const Error& error);
 ncclResult_t fail(ncclResult_t result, std::string message);
 ncclResult_t fail_without_memory() noexcept;
 
-// The message for ncclGetLastError(). The pointer is valid until the same thread calls this function again. Empty if
-// there was no error yet.
+// The message for ncclGetLastError(): the last one of this thread or, if this thread has had no error, of the process.
+// Empty if the process has had no error. The pointer is valid until the same thread calls this function again.
 const char* last_error();
 
 }  // namespace tutti::nccl

@@ -9,9 +9,9 @@
 namespace tutti::nccl {
 namespace {
 
-// Costs for calls that the cost model cannot predict: of one round, and of each byte that a rank sends. The values for
-// shared memory were measured with bench/ on a small machine. Those for a network and a GPU are estimates, of the
-// order of magnitude that vendors publish.
+// Costs for calls that the cost model cannot predict: the time of one round of messages, and the time for each byte
+// that a rank sends. The values for shared memory (kHost) were measured with bench/ on a small machine. Those for a
+// network and for GPUs are estimates, of the order of magnitude that vendors publish.
 struct Costs {
   double round_us;
   double us_per_byte;
@@ -25,7 +25,8 @@ Costs costs_of(const Comm& comm) {
   return comm.device.number >= 0 && comm.communicator->runs_on_devices() ? kDevice : kHost;
 }
 
-// The number of rounds of a call, and how many times its block size a rank sends.
+// The work of a call: the number of rounds of messages, and the number of bytes that a rank sends, in units of
+// count * size_of(type).
 struct Effort {
   double rounds;
   double blocks;

@@ -31,9 +31,9 @@ thread_local OpenGroup group;
 
 OpenGroup take_group() { return std::exchange(group, {}); }
 
-// The options for a call. Waits for earlier work of its stream if the call is on host memory, and reads the factor of
-// a pre-multiplied sum, so it must be called at the time when the call runs. The communicator's device is current
-// meanwhile.
+// The options for a call. To be called at the time when the call runs, because this function waits for earlier work of
+// the stream if the call is on host memory, and reads the factor of a pre-multiplied sum. It makes the communicator's
+// device current while it runs.
 Result<CallOptions> options_of(const GroupCall& one) {
   const auto scope = one.comm->enter_device();
   if (!scope) return scope.error();
@@ -91,8 +91,9 @@ ncclResult_t run_one(const GroupCall& one) {
   return ran.ok() ? ncclSuccess : record_failure({&one, 1}, ran.error());
 }
 
-// Runs the calls of `all` together. When it returns, calls on device memory have been enqueued in their streams, and
-// calls on host memory have finished, unless they run in the background (ncclInProgress).
+// Runs the calls of the group `all` together. When this function returns, calls on device memory have been enqueued in
+// their streams. Calls on host memory have finished or, if `in_background` is true, continue in the background; the
+// result is then ncclInProgress.
 ncclResult_t run_together(Group& all, std::span<const GroupCall> calls, bool in_background) {
   if (in_background) return start_in_background(all, calls);
   const Status ran = all.run();
@@ -120,7 +121,7 @@ ncclResult_t run_calls(std::span<const GroupCall> calls) {
   return joined.ok() || result != ncclSuccess ? result : fail(joined.error());
 }
 
-// Marks the communicators that the group would have created as failed, because the group does not run.
+// Marks the communicators that the group would have created as failed, because the group is discarded without running.
 void mark_failed(const OpenGroup& ended) {
   for (const Job& job : ended.jobs) {
     const std::scoped_lock lock(job.comm->mutex);
@@ -131,8 +132,8 @@ void mark_failed(const OpenGroup& ended) {
   }
 }
 
-// Runs the outermost group of this thread: jobs, then calls, then puts and signals, then waits. Stops at the first
-// error.
+// Runs the outermost group of this thread: jobs, then calls, then puts and signals, then waits for signals. Stops at
+// the first error. If a call was refused when it was added to the group, nothing runs, and that error is returned.
 ncclResult_t end_group() {
   OpenGroup ended = take_group();
   if (ended.error != ncclSuccess) {

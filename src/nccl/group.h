@@ -1,7 +1,7 @@
 // Groups: the calls that a thread makes between ncclGroupStart() and the matching ncclGroupEnd() are collected here
 // and started together by ncclGroupEnd(). Each thread has its own open group, as NCCL's interface requires. At the end
-// of a group, its jobs run first (for example the creation of communicators), all at the same time; then its calls,
-// all at the same time; then its one-sided calls, one after the other.
+// of a group, its jobs run first (for example the creation of communicators), at the same time if they have no
+// communicator in common; then its calls, all at the same time; then its one-sided calls, one after the other.
 //
 // Calls on host memory: if the communicator is blocking, the call has finished when the function, or ncclGroupEnd(),
 // returns. If it is nonblocking, the call continues, and ncclCommGetAsyncError() reports its end. Calls on device
@@ -23,24 +23,24 @@ struct GroupCall {
   enum class CallType : std::uint8_t { kCollective, kSend, kReceive };
   CommPtr comm{};
   CallType kind = CallType::kCollective;
-  CollectiveCall call{};   // a transfer uses: input or output, count, type
-  std::int32_t peer = -1;  // the other rank of a transfer
+  CollectiveCall call{};   // a send uses only input, count and type; a receive only output, count and type
+  std::int32_t peer = -1;  // the other rank of a transfer; -1 for a collective
   Algorithm algorithm = Algorithm::kAuto;
   std::optional<CustomOp> custom{};  // set for a pre-multiplied sum
   void* stream = nullptr;
 };
 
-// A one-sided call: a put or a signal (`waits` is false), or a wait for signals.
+// A one-sided call: ncclPutSignal() or ncclSignal() if `waits` is false, ncclWaitSignal() if it is true.
 struct OneSided {
   bool waits = false;
   std::function<ncclResult_t()> body;
 };
 
-// Whether this thread is between ncclGroupStart() and ncclGroupEnd().
+// Whether this thread has called ncclGroupStart() without the matching ncclGroupEnd() yet.
 bool group_is_open();
 
-// Run the operation now if no group is open; otherwise add it to the open group, which runs it at its end. `function`
-// is the name for error messages.
+// Run the operation now if this thread has no open group; otherwise add it to the open group, and return ncclSuccess.
+// The group's end then runs the operation. `function` is the name for error messages.
 ncclResult_t run_call(const char* function, GroupCall call);
 ncclResult_t run_job(Job job);
 // At the end of a group, puts and signals run before waits, so that two ranks that each put and wait do not wait for

@@ -26,9 +26,10 @@ constexpr std::chrono::minutes kIdTimeout(10);
 
 static_assert(sizeof(ncclUniqueId) == sizeof(UniqueId));
 
-// The network interface on which the ranks meet. TUTTI_INTERFACE decides if it is set. If the launcher reports that
-// all ranks are on this machine, this is loopback. Otherwise it is the interface that other machines can reach,
-// because NCCL programs expect to run on several machines without any setting.
+// The network interface on which the ranks meet: TUTTI_INTERFACE if it is set. Otherwise loopback if the launcher
+// reports that all ranks are on this machine, or names this machine's loopback address as rank 0's. Otherwise the
+// address that other machines can reach, because NCCL programs expect to run on several machines without any setting.
+// Loopback if there is no such address.
 Result<std::string> rendezvous_interface(const Settings& settings) {
   const Variables variables = with_defaults(environment_variables(), settings.defaults);
   for (const auto& [name, value] : variables) {
@@ -74,7 +75,7 @@ ncclResult_t init_rank(const char* function, ncclComm_t* comm, int ranks, const 
     options.root = settings->root;
     options.job_id = "NCCL_COMM_ID " + settings->root;
   }
-  // shared by the table and the calls that use it
+  // Shared by the table of communicators and the calls that use the Comm.
   const auto made = std::make_shared<Comm>(rank, ranks, *device, *settings);
   *comm = add_to_table(made);
   return finish_creation(comm, made,

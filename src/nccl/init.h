@@ -1,4 +1,4 @@
-// Shared by the functions that create communicators (init.cc, derive.cc).
+// The function that init.cc and derive.cc share: both define exported functions that create communicators.
 #pragma once
 
 #include "nccl.h"
@@ -6,8 +6,8 @@
 
 namespace tutti::nccl {
 
-// The last step of such a function, with the result of its job. If creation failed at once, the Comm is removed from
-// the table and the handle becomes null. Returns `result`, also to the open group.
+// The last step of a function that creates the communicator `made`. `result` is the result of run_job() for its set-up.
+// If this is an error, removes the Comm from the table and sets *comm to null. Returns in_group(result).
 ncclResult_t finish_creation(ncclComm_t* comm, const CommPtr& made, ncclResult_t result);
 
 }  // namespace tutti::nccl

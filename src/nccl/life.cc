@@ -49,10 +49,11 @@ ncclResult_t finalize(Comm& comm) {
 // How ncclCommDestroy() destroys a communicator.
 enum class DestroyAction : std::uint8_t {
   kFinalize,  // finalize it first, which waits for the operations in progress
-  // abort it: it was not created, has failed, or was stopped
+  // abort it: its set-up has not ended or has failed, it has an asynchronous error, or it was aborted, revoked or
+  // suspended
   kAbort,
-  kNothing,  // nothing to do: it was finalized
-  kRefuse,   // refuse: a job is in progress
+  kNothing,  // only remove its handle, because it was finalized
+  kRefuse,   // return an error, because the communicator is ready and one of its jobs is in progress
 };
 
 DestroyAction destroy_action_of(Comm& comm) {
@@ -64,13 +65,14 @@ DestroyAction destroy_action_of(Comm& comm) {
   return comm.jobs_running > 0 ? DestroyAction::kRefuse : DestroyAction::kFinalize;
 }
 
-// For a forked child that destroys a communicator of its parent: removes the handle from the table and leaks the Comm,
-// because the communicator belongs to the parent process. Returns false if the handle is not inherited.
+// For a forked child that destroys or aborts a communicator of its parent process: removes the handle from the table
+// and leaks the Comm. Returns false, and does nothing, if the handle is invalid or the communicator belongs to this
+// process.
 bool leak_inherited(ncclComm_t handle) {
   CommPtr comm;
   if (find(handle, "", &comm) == ncclSuccess || comm == nullptr) return false;
   remove_from_table(comm);
-  // The reference is leaked: the destructor would use connections and memory of the parent.
+  // The reference is leaked, so that the destructor never runs: it would use connections and memory of the parent.
   static_cast<void>(new CommPtr(comm));
   return true;
 }
@@ -120,8 +122,8 @@ TUTTI_NCCL(ncclResult_t, CommDestroy, ncclComm_t comm) {
     if (action != DestroyAction::kFinalize) return ncclSuccess;
     const ncclResult_t begun =
         run_job({.comm = found, .parent = nullptr, .body = [found] { return finalize(*found); }});
-    // If the job is in progress, the function still succeeds: the handle is invalid now, so the program cannot ask for
-    // the end.
+    // ncclInProgress is replaced by ncclSuccess: the handle is invalid now, so the program could not ask when the job
+    // has ended.
     return in_group(begun == ncclInProgress ? ncclSuccess : begun);
   });
 }
@@ -156,7 +158,7 @@ TUTTI_NCCL(ncclResult_t, CommRevoke, ncclComm_t comm, int revokeFlags) {
       found->phase = Phase::kRevoked;
     }
     found->abort();
-    finish_pending(*found).ok();  // abort() has ended them; their errors are of no use
+    finish_pending(*found).ok();  // the errors are ignored: the calls were aborted
     const std::scoped_lock lock(found->mutex);
     found->async_error.reset();
     return ncclSuccess;
@@ -181,7 +183,7 @@ TUTTI_NCCL(ncclResult_t, CommUserRank, const ncclComm_t comm, int* rank) {
   return guarded([&] { return answer("ncclCommUserRank", comm, rank, &CommFacts::rank); });
 }
 
-// Stores -1 if the communicator has no GPU and works on host memory.
+// Stores the CUDA device number, or -1 if the communicator has no GPU and works on host memory.
 TUTTI_NCCL(ncclResult_t, CommCuDevice, const ncclComm_t comm, int* device) {
   return guarded([&] { return answer("ncclCommCuDevice", comm, device, &CommFacts::device); });
 }
@@ -241,7 +243,7 @@ TUTTI_NCCL(ncclResult_t, CommMemStats, ncclComm_t comm, ncclCommMemStat_t stat, 
       case ncclStatGpuMemSuspend:
       case ncclStatGpuMemTotal: *value = found->communicator->device_memory_use(); return ncclSuccess;
       case ncclStatGpuMemSuspended: *value = found->phase == Phase::kSuspended ? 1 : 0; return ncclSuccess;
-      case ncclStatGpuMemPersist: *value = 0; return ncclSuccess;  // suspending frees all of it
+      case ncclStatGpuMemPersist: *value = 0; return ncclSuccess;  // ncclCommSuspend() frees all GPU memory
     }
     return fail(ncclInvalidArgument,
                 fmt::format("ncclCommMemStats: statistic {} does not exist", static_cast<int>(stat)));

@@ -55,15 +55,15 @@ class Block {
 
 namespace {
 
-// The allocations of ncclMemAlloc() that were not freed, by address. The table is global, because ncclMemFree()
-// receives an address and nothing else.
+// The allocations of ncclMemAlloc() that ncclMemFree() has not freed yet, by address. The table is global, because
+// ncclMemFree() receives an address and nothing else.
 struct Table {
   std::mutex mutex;
-  std::map<const void*, std::shared_ptr<Block>> blocks;  // shared with registrations
+  std::map<const void*, std::shared_ptr<Block>> blocks;  // shared with Registration::block
 };
 
 Table& table() {
-  // never destroyed: memory that a program does not free is freed when the process exits
+  // Never destroyed: the system frees memory that the program did not free when the process exits.
   static auto& the = *new Table;
   return the;
 }
@@ -76,7 +76,7 @@ ncclResult_t add_block(std::shared_ptr<Block> block, void** place) {
   return ncclSuccess;
 }
 
-// The allocation that contains the whole range, or null.
+// The allocation of ncclMemAlloc() that contains the whole range of `bytes` bytes at `data`, or null.
 std::shared_ptr<Block> block_of(const void* data, std::size_t bytes) {
   const std::scoped_lock lock(table().mutex);
   auto after = table().blocks.upper_bound(data);
@@ -145,8 +145,9 @@ Result<Registration> register_if_useful(Communicator& communicator, void* data, 
     made.memory = *std::move(registered);
     return made;
   }
-  // The buffer is used without registration in these cases. Device memory: its type cannot be mapped by peers, or the
-  // communicator has reached its limit of registrations. Host memory: it is registered already.
+  // The buffer is used without registration in two cases. kUnsupported (device memory): peers cannot map memory of this
+  // type, or the communicator has reached its limit of registrations. kInvalidArgument for host memory: it is already
+  // registered.
   const ErrorCode code = registered.error().code;
   if (code == ErrorCode::kUnsupported || (on_host && code == ErrorCode::kInvalidArgument)) return made;
   return registered.error();

@@ -1,4 +1,5 @@
-// Host and device memory of the NCCL interface: ncclMemAlloc(), and helpers that work on memory of either type.
+// Host and device memory of the NCCL interface: the registration of buffers, and helpers that work on host memory and
+// on device memory. memory.cc also defines ncclMemAlloc() and ncclMemFree().
 #pragma once
 
 #include <cstddef>
@@ -11,24 +12,27 @@ namespace tutti::nccl {
 
 class Block;  // an allocation of ncclMemAlloc()
 
-// A buffer that is registered with a communicator. If the buffer was allocated by ncclMemAlloc(), it stays allocated
-// until its last Registration is destroyed, even if the program frees it before.
+// The registration of a buffer with a communicator. If ncclMemAlloc() allocated the buffer, the memory stays allocated
+// until the last Registration of it is destroyed, even if the program calls ncclMemFree() before.
 struct Registration {
   std::shared_ptr<Block> block{};  // null: the memory was not allocated by ncclMemAlloc()
-  // Empty: the buffer is used without registration. Declared after `block`, so that it is destroyed first.
+  // Empty: the buffer is used without registration. Declared after `block`, so that the registration is released before
+  // the memory is freed.
   Memory memory{};
 };
 
-// Whether `data` is host memory. Always true if the process has not loaded a CUDA driver.
+// Whether `data` points to host memory, pageable or pinned (not to managed memory). Always true if the process has not
+// loaded a CUDA driver.
 bool is_host_memory(const void* data);
 
 // Copies `bytes` bytes from host memory to host or device memory. The copy has finished when the function returns.
 Status write_memory(void* to, const void* from, std::size_t bytes);
 
-// Registers memory that other ranks can then access directly. This is device memory if GPUs execute the calls
-// (registration is then collective), and whole pages of host memory from ncclMemAlloc(). Other memory, and memory that
-// the communicator cannot register because its limit is reached, is used without registration: the result's `memory`
-// is empty.
+// Registers memory if other ranks can then access it directly. This is the case for device memory if GPUs execute the
+// calls (registration is then collective), and for host memory that begins at a page of an allocation of
+// ncclMemAlloc(). In all other cases the buffer is used without registration: the result's `memory` is empty. The same
+// holds if registration returns kUnsupported, for example because the limit of registrations is reached, or if the host
+// memory is already registered. Other errors are returned.
 Result<Registration> register_if_useful(Communicator& communicator, void* data, std::size_t bytes);
 
 }  // namespace tutti::nccl

@@ -10,9 +10,10 @@
 namespace tutti::nccl {
 namespace {
 
-// A number that is unique in the process, so that an operation of another communicator is detected.
+// The number of a new operation. It is unique in the process, so that the use of an operation with another communicator
+// than its own is detected.
 int next_number() {
-  static std::atomic<int> last{1000};  // global, because an ncclRedOp_t is only a number
+  static std::atomic<int> last{1000};  // the number given out last, for all communicators
   return ++last;
 }
 

@@ -34,8 +34,8 @@ ncclResult_t register_window(Comm& comm, void* data, std::size_t bytes, ncclWind
   return ncclSuccess;
 }
 
-// Finds the communicator and its windows. Errors: those of find(); ncclInvalidArgument if no window was ever
-// registered.
+// Finds the communicator and its windows. Errors: those of find(); ncclInvalidArgument if no window was ever registered
+// with the communicator.
 ncclResult_t find_windows(const char* function, ncclComm_t handle, CommPtr* comm, std::shared_ptr<Windows>* windows) {
   if (const ncclResult_t there = find(handle, function, comm); there != ncclSuccess) return there;
   const std::scoped_lock lock((*comm)->mutex);
@@ -46,8 +46,8 @@ ncclResult_t find_windows(const char* function, ncclComm_t handle, CommPtr* comm
 
 }  // namespace
 
-// Registration is a local operation, as in NCCL. Every rank would have to take part in the registration of device
-// memory, so device memory is used without registration.
+// A local operation, as in NCCL: other ranks need not call it. Device memory could only be registered by all ranks
+// together, so for device memory this function returns a handle but registers nothing.
 TUTTI_NCCL(ncclResult_t, CommRegister, const ncclComm_t comm, void* buff, size_t size, void** handle) {
   return guarded([&] {
     CommPtr found;
@@ -63,7 +63,7 @@ TUTTI_NCCL(ncclResult_t, CommRegister, const ncclComm_t comm, void* buff, size_t
     const std::scoped_lock lock(found->mutex);
     const std::uintptr_t number = ++found->last_registration;
     found->registrations[number] = std::move(made);
-    *handle = reinterpret_cast<void*>(number);  // NOLINT: a number
+    *handle = reinterpret_cast<void*>(number);  // NOLINT: the handle is a number, not an address
     return ncclSuccess;
   });
 }

@@ -20,8 +20,8 @@ ncclResult_t fail_in(const char* function, const std::string& message) {
 
 ncclResult_t outcome(const Status& status) { return status.ok() ? ncclSuccess : fail(status.error()); }
 
-// Finds the communicator of a one-sided call and its windows. Errors: those of find_ready(); ncclInvalidUsage if it
-// has no window.
+// Finds the communicator of a one-sided call, and the communicator's windows. Errors: those of find_ready();
+// ncclInvalidUsage if no window was ever registered with the communicator.
 ncclResult_t find_windows(const char* function, ncclComm_t handle, CommPtr* comm, std::shared_ptr<Windows>* windows) {
   if (const ncclResult_t ready = find_ready(handle, function, comm); ready != ncclSuccess) return ready;
   const std::scoped_lock lock((*comm)->mutex);
@@ -86,8 +86,8 @@ TUTTI_NCCL(ncclResult_t, Signal, int peer, int sigIdx, int ctx, unsigned int fla
   });
 }
 
-// Blocks the calling thread until the signals have arrived, whatever the stream is. Work that is enqueued afterwards,
-// in any stream, therefore finds the data.
+// Blocks the calling thread until the signals have arrived, and ignores the stream. Inside a group, ncclGroupEnd()
+// blocks instead. Work that is enqueued afterwards, in any stream, therefore finds the data.
 TUTTI_NCCL(ncclResult_t, WaitSignal, int nDesc, ncclWaitSignalDesc_t* signalDescs, ncclComm_t comm, cudaStream_t) {
   return guarded([&] {
     constexpr const char* kName = "ncclWaitSignal";

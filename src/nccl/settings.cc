@@ -13,8 +13,8 @@
 namespace tutti::nccl {
 namespace {
 
-// NCCL has no timeouts. These are so long that they never end a job that works, but a lost rank is still reported at
-// some time: 1 day for a call, 10 minutes for set-up.
+// The default timeouts of the NCCL interface: 1 day for a call, 10 minutes for set-up. NCCL has no timeouts, so these
+// are long enough never to end a job that works; but a lost rank is still reported eventually.
 Variables long_timeouts() { return {{"TUTTI_TIMEOUT_MS", "86400000"}, {"TUTTI_SETUP_TIMEOUT_MS", "600000"}}; }
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
@@ -24,7 +24,7 @@ void set_default(Settings& settings, const char* name, std::string value) {
   settings.defaults.emplace_back(name, std::move(value));
 }
 
-// Limits the thread blocks that a call uses on a GPU. Tutti's own maximum is 64.
+// Limits the number of thread blocks that a call uses on a GPU to `most`, or to 64, which is Tutti's own maximum.
 void limit_blocks(Settings& settings, std::int32_t most) {
   set_default(settings, "TUTTI_DEVICE_BLOCKS", std::to_string(std::min(most, 64)));
 }
@@ -49,8 +49,8 @@ struct Range {
   int most;
 };
 
-// Checks the ranges of all fields. A field that the program did not set has the value NCCL_CONFIG_UNDEF_INT, which is
-// always valid.
+// Checks the ranges of all integer fields. A field that the program did not set has the value NCCL_CONFIG_UNDEF_INT,
+// which is always valid.
 Status check_ranges(const ncclConfig_t& config) {
   const Range ranges[] = {
       {"blocking", config.blocking, 0, 1},
@@ -82,8 +82,8 @@ Status check_ranges(const ncclConfig_t& config) {
 }  // namespace
 
 Result<const Settings*> environment_settings() {
-  // Created once, because all functions must use the same settings; see process_settings().
-  // never destroyed, because jobs may still run after main() has returned
+  // Created once, because all functions must use the same settings. Never destroyed, because jobs may still run after
+  // main() has returned.
   static const auto& made = *new Result<Settings>([] {
     const auto& environment = process_settings();
     return environment ? first_settings(*environment) : Result<Settings>(environment.error());
@@ -95,8 +95,8 @@ Result<const Settings*> environment_settings() {
 Result<Settings> settings_with(const Settings& base, const ncclConfig_t* config) {
   Settings settings = base;
   if (config == nullptr) return settings;
-  // A program passes the structure of the NCCL version with which it was compiled. It can be shorter or longer than
-  // this one.
+  // A program passes the ncclConfig_t of the NCCL version with which it was compiled. That can be shorter or longer
+  // than the ncclConfig_t of this library.
   constexpr std::size_t kHead = offsetof(ncclConfig_t, blocking);
   if (config->magic != NCCL_API_MAGIC || config->size < kHead) {
     return invalid("the ncclConfig_t was not initialised: start from NCCL_CONFIG_INITIALIZER");

@@ -18,15 +18,16 @@ struct Settings {
   bool blocking = true;
   // "host:port" of NCCL_COMM_ID, at which the ranks meet. Empty: they meet through the unique id.
   std::string root;
-  // The algorithm for each collective, indexed by CollectiveKind.
+  // The algorithm for each collective, indexed by CollectiveKind. kAuto: Tutti chooses.
   std::array<Algorithm, 10> algorithms{};
 };
 
-// The settings from the environment variables. Read once in a process, when they are first used.
+// The settings that follow from the environment variables. Read once in a process, at the first call of this function.
 Result<const Settings*> environment_settings();
 
-// `base` with the fields of `config`, which may be null. An environment variable takes precedence over the field of
-// the same meaning. Errors (kInvalidArgument): a config that was not initialised, or a field that is out of range.
+// Returns `base`, changed by the fields of `config` that Tutti uses: `blocking` and `maxCTAs`. A null `config` changes
+// nothing. An environment variable takes precedence over the field of the same meaning. Errors (kInvalidArgument): a
+// config that was not initialised, or any field that is out of range.
 Result<Settings> settings_with(const Settings& base, const ncclConfig_t* config);
 
 }  // namespace tutti::nccl

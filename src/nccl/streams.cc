@@ -17,8 +17,8 @@ bool on_device(const cuda::PointerInfo& info) {
   return info.kind == cuda::MemoryKind::kDevice || info.kind == cuda::MemoryKind::kManaged;
 }
 
-// Waits for the work in `stream`. Refused if the stream is being captured, because nothing runs then. `what` is for
-// the message.
+// Waits for the work in `stream`. Error (kUnsupported): the stream is being captured into a graph, so its work does not
+// run now and could not be waited for. `what` begins the error message, for example "a call on host memory".
 Status wait_for(const cuda::Driver& driver, void* stream, const char* what) {
   auto capturing = cuda::CaptureStatus::kNone;
   TUTTI_TRY(

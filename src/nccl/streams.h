@@ -17,18 +17,20 @@ struct GroupCall;
 // Whether the calling thread has a current CUDA context.
 bool has_context(const cuda::Driver& driver);
 
-// Returns the value for CallOptions::stream of a call on `buffer` in `stream`: nothing for host memory, the stream for
-// device memory. A call on host memory runs immediately, so this function first waits for the work that is in the
-// stream, if the thread has a current context. Errors: kUnsupported (host memory in a stream that is being captured),
-// kDevice.
+// Returns the value for CallOptions::stream of a call on `buffer` in `stream`: `stream` for device memory, for managed
+// memory and for a null buffer; nothing for host memory, and always nothing without a CUDA driver. A call on host
+// memory runs immediately, so this function first waits for the work that is in the stream, if the thread has a current
+// context. Errors: kUnsupported (host memory, but the stream is being captured into a graph), kDevice.
 Result<std::optional<void*>> order_in_stream(const void* buffer, void* stream);
 
-// Copies `bytes` bytes (at most 8) from host or device memory to host memory, after the work that is in `stream` now
-// has finished. Errors: as order_in_stream().
+// Copies `bytes` bytes from host or device memory to host memory, after the work that is in `stream` now has finished.
+// The copy is complete when the function returns. Errors: kInvalidArgument (device memory, but the thread has no
+// current context), kUnsupported (the stream is being captured into a graph), kDevice.
 Status read_in_stream(const void* from, void* to, std::size_t bytes, void* stream);
 
-// All sends and receives of one group on one communicator use a single stream. If the program passed several streams
-// for them, fork() makes that stream wait for the others, and join() makes the others wait for it after the transfers.
+// All sends and receives of one group on one communicator use a single stream: the first one that the program passed
+// for them. If the program passed several streams, fork() makes the first stream wait for the others before the
+// transfers, and join() makes the others wait for the first stream after the transfers. Collectives are not affected.
 class JoinedStreams {
  public:
   static Result<JoinedStreams> fork(std::span<const GroupCall> calls);
@@ -37,7 +39,7 @@ class JoinedStreams {
   Status join();
 
  private:
-  // The streams of one communicator: the first that the group named, which is used, and the others.
+  // The streams that the transfers of one communicator named: the first, which all of them use, and the others.
   struct Member {
     void* first = nullptr;
     std::vector<void*> others;

@@ -1,4 +1,4 @@
-// The functions that need no communicator, except for those of the parameters: version, error strings, last error.
+// The functions for the version, the error strings and the last error. None of them uses a communicator.
 #include "nccl/api.h"
 #include "nccl/environment/environment.h"
 
@@ -7,10 +7,11 @@ namespace tutti::nccl {
 TUTTI_NCCL(ncclResult_t, GetVersion, int* version) {
   return guarded([&] {
     if (version == nullptr) return fail(ncclInvalidArgument, "ncclGetVersion: the place for the version is null");
-    // Reads the environment anew and does not store it, because programs ask for the version first and set variables
-    // for their communicators afterwards.
+    // Reads the environment without storing the settings, because programs ask for the version first and set variables
+    // for their communicators afterwards. process_settings() must not read the environment before that.
     const auto settings = read_settings(process_environment(), this_machine());
-    // If a variable is invalid, the function that needs it reports that.
+    // If a variable is invalid, the version is the default one; the function that creates a communicator reports the
+    // variable.
     *version = settings.ok() ? settings->version : NCCL_VERSION_CODE;
     return ncclSuccess;
   });

@@ -16,30 +16,32 @@
 namespace tutti::nccl {
 namespace {
 
-// How many times a wait checks its condition without a pause, so that short waits stay short.
+// How many times a wait checks its condition before it begins to sleep between checks, so that short waits stay short.
 constexpr int kChecksWithoutPause = 200;
-// A rank that waits for a signal checks for messages of other ranks only at every 16th check, because the message for
-// which it waits usually arrives first.
+// A rank that waits for a signal checks for messages of other ranks only once in 16 checks, because usually the message
+// with the signal arrives first.
 constexpr int kChecksPerProbe = 16;
-constexpr int kMessagesPerProbe = 64;
+constexpr int kMessagesPerProbe = 64;  // the most messages that a wait receives before it checks its condition again
 constexpr std::chrono::microseconds kShortestPause{20};
 constexpr std::chrono::microseconds kLongestPause{1000};
-// After a target was checked, it is not checked again for this long, because a check is a system call.
+// check_target() does not check a target again for this long after a check, because a check is a system call.
 constexpr std::chrono::milliseconds kBetweenChecks{100};
+// How long check_target() waits for a certain answer at most.
 constexpr std::chrono::seconds kLongestCheck{1};
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
 
 Error no_window() { return invalid("this communicator has no window yet: register one on all ranks first"); }
 
-// The information about its window that each rank gives to all others when a window is registered.
+// The information that ranks exchange when a window is registered: the size of the rank's own part, and 1 in `failed`
+// if the rank could not register it.
 struct WindowInfo {
   std::uint64_t bytes = 0;
   std::uint64_t failed = 0;
 };
 
-// Creates the communicator for the messages of windows. It is suspended at once, because it never transfers GPU memory
-// and needs no memory for that.
+// Creates the communicator for the messages of windows. It is suspended at once, so that it holds no GPU memory: it
+// only sends and receives host memory.
 Result<std::shared_ptr<Communicator>> make_channel(Communicator& parent) {
   auto channel = parent.duplicate();
   if (!channel) return channel.error();
@@ -51,7 +53,7 @@ Result<std::shared_ptr<Communicator>> make_channel(Communicator& parent) {
 
 Windows::~Windows() {
   abort();
-  channel_.reset();  // after this nothing is sent any more, so the puts can be destroyed
+  channel_.reset();  // from here on nothing reads the memory of the puts in flight, so they can be destroyed
 }
 
 std::shared_ptr<Communicator> Windows::channel() {
@@ -69,7 +71,7 @@ Result<ncclWindow_t> Windows::add(Communicator& parent, void* data, std::size_t 
   auto window = std::make_shared<Window>();
   window->data = static_cast<std::byte*>(data);
   window->bytes = bytes;
-  // Incremented even if registration fails, so that the numbers stay the same on all ranks.
+  // Incremented even if registration fails, so that a window has the same number on all ranks.
   window->number = ++last_number_;
   auto registration = register_if_useful(parent, data, bytes);
   const WindowInfo own{.bytes = bytes, .failed = registration.ok() ? 0U : 1U};
@@ -90,7 +92,7 @@ Result<ncclWindow_t> Windows::add(Communicator& parent, void* data, std::size_t 
 }
 
 Status Windows::remove(ncclWindow_t handle) {
-  // Declared before the lock, so that it is destroyed after the unlock: that can take long.
+  // Declared before the lock, so that the window is destroyed after the unlock, because that can take long.
   std::shared_ptr<Window> removed;
   const std::scoped_lock lock(mutex_);
   const auto found = windows_.find(handle);
@@ -107,7 +109,8 @@ Result<std::byte*> Windows::data_of(ncclWindow_t handle) {
   return invalid("the window is none of this communicator's, or was deregistered");
 }
 
-// Checks a put and copies its data. The copy is in the header if it is short and the target is another rank.
+// Checks the arguments of a put and copies its data: into the header if the data has at most kInlineBytes bytes and the
+// target is another rank, otherwise into Put::payload.
 Result<Windows::Put> Windows::prepare(const Signal& to, ncclWindow_t handle, std::uint64_t offset, const void* data,
                                       std::size_t bytes, void* stream) {
   Put put{.header = std::make_unique<Header>(), .payload = {}, .work = {}};
@@ -152,8 +155,8 @@ Status Windows::put(const Signal& to, ncclWindow_t window, std::uint64_t offset,
   return {};
 }
 
-// Checks that the process of the target exists. This is necessary because a put does not wait until its message is
-// received, so that otherwise only a later call would report the lost process.
+// Returns an error if the process of the target has ended. Without this check only a later call would report the lost
+// process, because a put does not wait until its message is received.
 Status Windows::check_target(Lock& lock, Communicator& channel, std::int32_t peer) {
   const auto start = std::chrono::steady_clock::now();
   const auto last = checked_at_.find(peer);
@@ -170,8 +173,8 @@ Status Windows::check_target(Lock& lock, Communicator& channel, std::int32_t pee
   return {};
 }
 
-// Waits until a put of `bytes` bytes may be started under the limits. A put that is larger than kMostBytes waits until
-// it is the only one.
+// Waits until a put of `bytes` bytes may be started under the limits kMostPuts and kMostBytes. A put that is larger
+// than kMostBytes waits until no other put is in flight. Returns the error of an earlier put if there is one.
 Status Windows::wait_for_capacity(Lock& lock, Communicator& channel, std::size_t bytes) {
   TUTTI_TRY(take_until(lock, channel, 1, [&] {
     remove_completed();
@@ -180,13 +183,14 @@ Status Windows::wait_for_capacity(Lock& lock, Communicator& channel, std::size_t
   return take_put_error();
 }
 
-// Returns, and removes, the error of a put that has failed since the last call that could report it.
+// Returns put_error_ and clears it.
 Status Windows::take_put_error() {
   const auto failed = std::exchange(put_error_, std::nullopt);
   return failed ? Status(*failed) : Status();
 }
 
-// Starts the messages of a put. They are in one group, so that the header and the payload stay in order.
+// Starts the messages of a put: the header, and the payload if it is not inside the header. Both are in one group, so
+// that no other message to the same peer comes between them.
 Status Windows::send(Communicator& channel, std::int32_t peer, Put put) {
   {
     const std::scoped_lock lock(channel_mutex_);
@@ -205,7 +209,7 @@ Status Windows::send(Communicator& channel, std::int32_t peer, Put put) {
   return {};
 }
 
-// Removes completed puts from puts_ and stores the first error.
+// Removes completed puts from puts_, and stores the first error of one of them in put_error_.
 void Windows::remove_completed() {
   for (auto& [peer, puts] : puts_) {
     while (!puts.empty() && puts.front().work.test()) {
@@ -239,10 +243,11 @@ Status Windows::wait(const Signal& from, std::uint64_t count) {
   return {};
 }
 
-// Receives the next message from `peer` and stores its payload. Must not be called while another thread receives from
-// that peer. With Arrival::kMayBeLate the message may not have arrived yet; until it arrives, messages of other ranks
-// are received, because `peer` may itself be waiting for capacity that one of them needs. If an exception passes
-// (exhausted memory), it aborts the channel, because a part of the message may not have been read.
+// Receives the next message from `peer`, stores its payload and counts its signal. Must not be called while another
+// thread receives from that peer. With Arrival::kMayBeLate the message may not have arrived yet. Until it arrives,
+// take() receives messages of other ranks, because `peer` may be waiting, directly or through other ranks, for a rank
+// whose puts to this rank have used up its capacity. If an exception is thrown (exhausted memory), take() aborts the
+// channel, because a part of the message may not have been read.
 Status Windows::take(Lock& lock, Communicator& channel, std::int32_t peer, Arrival when) {
   receiving_.insert(peer);
   ++receives_begun_;
@@ -264,7 +269,8 @@ Status Windows::take(Lock& lock, Communicator& channel, std::int32_t peer, Arriv
   }
 }
 
-// The body of take(). Returns errors of the connection; `stored` becomes the error if the payload could not be stored.
+// The body of take(). Returns errors of the connection. If the payload was received but could not be stored, sets
+// `stored` to that error and returns success.
 Status Windows::receive_and_store(Lock& lock, Communicator& channel, std::int32_t peer, Arrival when, Status& stored) {
   Header& header = headers_[peer];
   auto work = start_receive(channel, &header, sizeof(header), peer);
@@ -272,7 +278,7 @@ Status Windows::receive_and_store(Lock& lock, Communicator& channel, std::int32_
   if (work && when == Arrival::kMayBeLate)
     waited = take_until(lock, channel, kChecksPerProbe, [&] { return work->test(); });
   lock.unlock();
-  // waits even after an error, because the receive writes to `header`
+  // Waits even after an error, because the receive may still write to `header`.
   Status received = work ? work->wait() : Status(work.error());
   if (received.ok() && header.bytes > 0) received = store_payload(channel, header, peer, stored);
   lock.lock();
@@ -280,9 +286,9 @@ Status Windows::receive_and_store(Lock& lock, Communicator& channel, std::int32_
   return received.ok() ? waited : received;
 }
 
-// Receives one message that has arrived, from any peer. Returns false if no message has arrived, if another thread is
-// receiving from its sender, or if another thread has begun to receive a message since the check, because it may have
-// been this one.
+// Receives one message that has arrived, from any peer, and returns true. Returns false, and receives nothing, if no
+// message has arrived, if another thread is receiving from the sender of the message, or if another thread has begun to
+// receive a message since take_any() was called, because that may have been this message.
 Result<bool> Windows::take_any(Lock& lock, Communicator& channel) {
   const std::uint64_t receives_begun = receives_begun_;
   lock.unlock();
@@ -294,9 +300,9 @@ Result<bool> Windows::take_any(Lock& lock, Communicator& channel) {
   return true;
 }
 
-// Waits until done() returns true. done() is called with the lock held. While it waits, it receives messages of other
-// ranks: this gives capacity to ranks that wait for it themselves. Several messages are received before the next
-// check, for the same reason.
+// Waits until done() returns true. done() is called with the lock held. Once in `checks_per_probe` checks, receives
+// messages of other ranks that have arrived, so that ranks that wait for capacity for a put to this rank can continue.
+// Up to kMessagesPerProbe messages are received before done() is checked again, for the same reason.
 Status Windows::take_until(Lock& lock, Communicator& channel, int checks_per_probe, const std::function<bool()>& done) {
   auto pause = kShortestPause;
   for (int checks = 1; !done(); ++checks) {
@@ -322,7 +328,8 @@ Status Windows::take_until(Lock& lock, Communicator& channel, int checks_per_pro
 }
 
 Result<Work> Windows::start_receive(Communicator& channel, void* to, std::size_t bytes, std::int32_t peer) {
-  const std::scoped_lock lock(channel_mutex_);  // without it, an open group of put() would make this receive fail
+  // Without this lock, a Group that put() has open on the channel in another thread would make this receive fail.
+  const std::scoped_lock lock(channel_mutex_);
   Group one;
   TUTTI_TRY(one.receive(channel, to, bytes, DataType::kUint8, peer));
   return one.start();
@@ -333,8 +340,8 @@ Status Windows::receive(Communicator& channel, void* to, std::size_t bytes, std:
   return work ? work->wait() : Status(work.error());
 }
 
-// Stores the payload of a message in its window. Returns errors of the connection; `stored` becomes the error if the
-// payload cannot be stored.
+// Receives the payload of a message, unless it is inside the header, and stores it in the window. Returns errors of the
+// connection. If the payload cannot be stored, sets `stored` to that error and returns success.
 Status Windows::store_payload(Communicator& channel, const Header& header, std::int32_t peer, Status& stored) {
   std::shared_ptr<Window> window;
   {
@@ -348,7 +355,7 @@ Status Windows::store_payload(Communicator& channel, const Header& header, std::
   std::byte* to = fits ? window->data + header.offset : nullptr;
   const bool inside = header.bytes <= kInlineBytes;
   if (fits && !inside && is_host_memory(to)) return receive(channel, to, header.bytes, peer);
-  // A payload that cannot be stored is received all the same, because the next message is behind it.
+  // A payload that cannot be stored is received all the same, because the next message of the peer is behind it.
   std::vector<std::byte> payload(inside ? 0 : header.bytes);
   if (!inside) TUTTI_TRY(receive(channel, payload.data(), header.bytes, peer));
   stored = fits ? write_memory(to, inside ? header.inside.data() : payload.data(), header.bytes)

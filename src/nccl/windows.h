@@ -1,16 +1,17 @@
 // Windows: the memory windows of a communicator, and the one-sided calls on them.
 //
 // ncclCommWindowRegister() is collective, and a window has the same number on all ranks. Puts and signals are sent as
-// messages between the two ranks. They use a communicator of their own, so that they do not mix with the program's
-// sends and receives. A put copies its data and returns. The target stores the data while it is in a one-sided call
-// that waits: for a signal of any rank, for capacity for another put, or for its last puts when the communicator is
-// finalized. This is enough, because NCCL only promises that the data is visible after ncclWaitSignal().
+// messages between the two ranks. The messages use a communicator of their own (the channel), so that they do not mix
+// with the program's sends and receives. A put copies its data, starts the message and returns. The target stores the
+// data while one of its threads is in a one-sided call that waits: for a signal of any rank, for capacity for a put of
+// its own, or for the end of its own puts when the communicator is finalized. This is enough, because NCCL only
+// promises that the data is visible after ncclWaitSignal().
 //
 // Limits: a rank has at most kMostPuts puts and kMostBytes bytes of puts in flight. A further put waits until targets
-// have received some of them. While it waits, it receives the puts of other ranks, so that ranks which put to each
-// other without waiting for signals do not block each other. If the target never enters a call that waits, the put
-// waits until its timeout. This happens if the target only computes, or if the same thread would have to make the
-// target's call.
+// have received enough of the earlier ones. While a put waits, it receives the puts of other ranks, so that ranks which
+// put to each other without waiting for signals do not block each other. If the target never enters a call that waits,
+// the put fails when the timeout of an earlier put ends. This happens if the target only computes, or if the thread
+// that waits would have to make the target's call as well.
 //
 // Threads: all functions may be called from any thread.
 #pragma once
@@ -56,9 +57,10 @@ struct Signal {
 
 class Windows {
  public:
-  // Limits for the puts of one rank that are in flight.
+  // Limits for the puts of one rank that are in flight. A larger put is allowed, but only while no other is in flight.
+  // Payloads inside the header do not count as bytes.
   static constexpr std::size_t kMostBytes = std::size_t{1} << 30;
-  // Limited, because each put in flight costs time whenever one of them makes progress.
+  // Limited, because each operation in flight on the channel makes the progress of the others slower.
   static constexpr std::size_t kMostPuts = 1024;
 
   explicit Windows(std::int32_t rank) : rank_(rank) {}
@@ -66,26 +68,29 @@ class Windows {
   Windows(const Windows&) = delete;
   Windows& operator=(const Windows&) = delete;
 
-  // Registers a window of `bytes` bytes at `data`. Collective over `parent`; the caller must not run two of these at
-  // the same time. If registration fails on one rank, all ranks get an error.
+  // Registers a window of `bytes` bytes at `data`. Collective over `parent`, which must be the same communicator in
+  // every call. The caller must not run two calls of add() at the same time. If registration fails on one rank, all
+  // ranks get an error.
   Result<ncclWindow_t> add(Communicator& parent, void* data, std::size_t bytes);
-  // Deregisters a window. Collective if the window is device memory. Errors: kInvalidArgument if it is not a window of
-  // this communicator.
+  // Deregisters a window. Collective if the window is device memory. Errors: kInvalidArgument if `handle` is not a
+  // window of this communicator.
   Status remove(ncclWindow_t handle);
   // The start of this rank's memory of the window. Errors: as remove().
   Result<std::byte*> data_of(ncclWindow_t handle);
 
-  // Writes `bytes` bytes from `data` (host or device memory, after the work that is in `stream`) to the window of rank
-  // to.peer, and then signals that rank. With a null window and 0 bytes it only signals. Errors: kPeerLost if the
-  // process of the target ended more than a second ago; also the error of an earlier put that has failed since.
+  // Writes `bytes` bytes from `data` (host or device memory, read after the work that is in `stream` now) to `offset`
+  // in the window of rank to.peer, and then signals that rank. With a null window and 0 bytes it only signals. Errors:
+  // kInvalidArgument (the range is not inside that window); kPeerLost if the process of the target ended more than a
+  // second ago; the error of an earlier put that failed after it had returned.
   Status put(const Signal& to, ncclWindow_t window, std::uint64_t offset, const void* data, std::size_t bytes,
              void* stream);
-  // Waits until `count` signals of `from` have arrived that no earlier wait() has consumed, and consumes them.
+  // Waits until `count` signals `from` (this peer, index and context) have arrived that no earlier wait() has consumed,
+  // and consumes them. If data of a put of that peer could not be stored, returns that error.
   Status wait(const Signal& from, std::uint64_t count);
   // Waits until all puts of this rank have been sent, and receives the puts of other ranks meanwhile. Then finalizes
   // the communicator of the windows.
   Status finish();
-  void abort();  // ends the functions above in other threads with an error
+  void abort();  // makes the functions above, which may be running in other threads, end with an error
 
  private:
   // The header of a message. All ranks of a job run the same build, so the layout needs no version. A payload of up to
@@ -107,12 +112,14 @@ class Windows {
     std::vector<std::byte> payload;  // empty if the payload is in the header
     Work work;
   };
-  // A reference to channel_; null if no window was registered yet.
+  // Returns channel_; null if no window was registered yet.
   std::shared_ptr<Communicator> channel();
   Result<Put> prepare(const Signal& to, ncclWindow_t window, std::uint64_t offset, const void* data, std::size_t bytes,
                       void* stream);
-  enum class Arrival : std::uint8_t { kArrived, kMayBeLate };  // whether the message that take() waits for has arrived
-  using Lock = std::unique_lock<std::mutex>;                   // locks mutex_; released during waits for peers
+  // kArrived: the message that take() is to receive has already arrived. kMayBeLate: it may arrive later.
+  enum class Arrival : std::uint8_t { kArrived, kMayBeLate };
+  // Holds mutex_. A function that receives a Lock unlocks it while it waits for peers.
+  using Lock = std::unique_lock<std::mutex>;
   Status check_target(Lock& lock, Communicator& channel, std::int32_t peer);
   Status send(Communicator& channel, std::int32_t peer, Put put);
   Status wait_for_capacity(Lock& lock, Communicator& channel, std::size_t bytes);
@@ -127,31 +134,36 @@ class Windows {
   Status take_put_error();
 
   const std::int32_t rank_;
-  // Protects the members below up to channel_mutex_. Not held during waits for peers.
+  // Protects the members below up to channel_mutex_, except last_number_, which only add() uses. Not held during waits
+  // for peers.
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::uint32_t last_number_ = 0;
-  // Shared with threads that store payloads in a window, which may be deregistered meanwhile.
+  std::uint32_t last_number_ = 0;  // number of the window that was registered last; 0: none
+  // Each window is shared with the threads that store a payload in it, because another thread may deregister it
+  // meanwhile.
   std::map<ncclWindow_t, std::shared_ptr<Window>> windows_;
-  // signals that have arrived and were not consumed by wait()
+  // Number of signals that have arrived and were not consumed by wait().
   std::map<Signal, std::uint64_t> arrived_;
   std::uint64_t receives_begun_ = 0;        // number of messages that threads have begun to receive
   std::set<std::int32_t> receiving_;        // peers from which some thread is receiving a message
   std::map<std::int32_t, Header> headers_;  // by peer: header of the message that is being received
-  // By peer: a put of that peer could not be stored. The next wait() for that peer returns the error.
+  // By peer: the first error of a put of that peer whose data could not be stored here. The next wait() for a signal of
+  // that peer that has not arrived yet returns the error and removes it.
   std::map<std::int32_t, Error> store_errors_;
-  // A put of this rank has failed. Its next put() or finish() returns the error.
+  // The first error of a put of this rank that failed after put() had returned. The next put() to another rank, or
+  // finish(), returns the error and removes it. Empty: no such error.
   std::optional<Error> put_error_;
-  // Arrival check_target() last checked each target.
+  // By target: the time at which check_target() last found that the target's process exists.
   std::map<std::int32_t, std::chrono::steady_clock::time_point> checked_at_;
-  // Puts in flight, by target. Declared before channel_, so that they are destroyed after the channel that still sends
-  // them. Those to one target complete in order.
+  // Puts in flight, by target; puts to one target complete in the order of the deque. Declared before channel_, so that
+  // the puts are destroyed after the channel, which may still read their memory.
   std::map<std::int32_t, std::deque<Put>> puts_;
   std::size_t puts_in_flight_ = 0;
   std::size_t bytes_in_flight_ = 0;
   // Held while operations are started on the channel, and while channel_ is read or set.
   std::mutex channel_mutex_;
-  // The communicator of the windows, created with the first one. Shared with the calls that use it.
+  // The communicator of the windows' messages. Null until the first window is registered. Shared with the calls that
+  // use it.
   std::shared_ptr<Communicator> channel_;
 };
 

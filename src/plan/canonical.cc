@@ -1,4 +1,4 @@
-// Builds the canonical form by renumbering the ports of each channel, and hashes plans.
+// canonical() renumbers the ports of each channel and sorts its waits. digest() hashes a plan.
 #include "plan/canonical.h"
 
 #include <algorithm>
@@ -34,8 +34,8 @@ Channel canonical(const Channel& channel) {
   return result;
 }
 
-// Combines numbers, one after another, into a 64-bit hash. Every number changes all bits of the state (the
-// finalizer of SplitMix64).
+// Combines numbers, one after another, into a 64-bit hash. Each bit of a number can change every bit of the state
+// (the mixing function is the finalizer of SplitMix64).
 class Hash {
  public:
   void add(std::uint64_t number) {

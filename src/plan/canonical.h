@@ -1,5 +1,6 @@
-// The canonical form of a plan, and its digest. Plans that differ only in how they are written down have the same
-// canonical form, so that they also have the same digest. Pure functions.
+// The canonical form of a plan, and its digest. Plans that differ only in how they are written down (for example
+// in the numbering of their ports) have the same canonical form, and therefore also the same digest. Used for the
+// plans of users. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +9,14 @@
 
 namespace tutti {
 
-// Returns the same plan with Algorithm::kUser, with each channel's ports in the order of their first use, without
-// unused ports, with lists in the order of the steps, and with sorted waits. The function is idempotent. The plan
-// must be valid (see verify()).
+// Returns an equivalent plan in which the algorithm is Algorithm::kUser, the ports of each channel are in the
+// order in which its steps first use them, unused ports are removed, Channel::lists has the entries of each step
+// in the order of the steps, and Channel::after is sorted. canonical(canonical(x)) is equal to canonical(x). The
+// plan must be valid (see verify()).
 Plan canonical(const Plan& plan);
 
-// A hash of every field of a canonical plan. Never 0, so that 0 can stand for "no plan".
+// Returns a hash of all fields of a plan. Pass a canonical plan: equivalent plans that are not canonical can have
+// different hashes. Never returns 0, so that 0 can stand for "no plan".
 std::uint32_t digest(const Plan& plan);
 
 }  // namespace tutti

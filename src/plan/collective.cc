@@ -1,4 +1,4 @@
-// The table of collective.h as functions.
+// Implements the table at the top of collective.h as functions.
 #include "plan/collective.h"
 
 namespace tutti {
@@ -40,7 +40,8 @@ ExpectedOutput expected_output(const PlanShape& shape, std::uint32_t rank, std::
   ExpectedOutput result{.datum = chunk % shape.chunks,
                         .contributor = contributor_of(row.kind, shape.collective.ranks, shape.collective.root, rank,
                                                       chunk / shape.chunks)};
-  if (row.input == BlockSet::kAll) result.datum += rank * shape.chunks;  // of the contributor's blocks, this rank's
+  // If every rank's input has a block for each rank, the datum is in the block for this rank.
+  if (row.input == BlockSet::kAll) result.datum += rank * shape.chunks;
   if (row.reduces) result.contributor = kEveryRank;
   return result;
 }
@@ -50,7 +51,8 @@ std::uint32_t output_alias(const PlanShape& shape, std::uint32_t rank, std::uint
   if (row.input == BlockSet::kNone) return kNoChunk;
   if (row.root != RootHas::kNothing && rank != shape.collective.root) return kNoChunk;
   if ((row.input == BlockSet::kAll) == (row.output == BlockSet::kAll)) return input_chunk;
-  if (row.output == BlockSet::kAll) return rank * shape.chunks + input_chunk;  // its place among all blocks
+  // The input is this rank's own block, which has this position among the output blocks of all ranks.
+  if (row.output == BlockSet::kAll) return rank * shape.chunks + input_chunk;
   return input_chunk / shape.chunks == rank ? input_chunk % shape.chunks : kNoChunk;
 }
 

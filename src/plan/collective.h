@@ -1,12 +1,14 @@
 // The definition of each collective in chunks: the contents of every rank's input, the required contents of every
-// rank's output, and which chunks of the two share memory in an in-place call. The verifier proves plans against
-// these functions, the interpreter checks results with them, and Layout (plan/layout.h) maps the same chunks to
-// bytes. Pure functions.
+// rank's output, and the chunks of input and output that share memory in an in-place call. The verifier proves
+// plans against these functions, the interpreter checks results with them, and Layout (plan/layout.h) maps the
+// same chunks to bytes. Pure functions.
 //
 // A buffer is a sequence of blocks, and a block is a sequence of PlanShape::chunks chunks: chunk c of a buffer is
-// chunk c % chunks of block c / chunks. A *datum* is one unit of data of the collective. In a collective that
-// adds, contributions of different ranks to the same datum are added. In the others, a datum is copied from one
-// rank to another. Contributions to the same datum are at the same position of the message on each rank.
+// chunk c % chunks of block c / chunks. A *datum* is the unit of data that a collective adds or moves, and is as
+// long as a chunk. Data are numbered from 0 by their position in the ranks' inputs: on every rank, input chunk c
+// is that rank's contribution to datum c. In a collective that adds, the contributions of different ranks to the
+// same datum are added. In the other collectives, the contribution of one rank to a datum is copied to other
+// ranks.
 //
 //   collective      blocks in          blocks out        in[c] of rank r       out[c] of rank r
 //   all_reduce      1                  1                 datum c               datum c of all ranks
@@ -18,8 +20,9 @@
 //   gather          1                  p at the root     datum c               datum c % B of rank c / B
 //   scatter         p at the root      1                 datum c               datum r * B + c of the root
 //   barrier         1 (empty)          1 (empty)         datum c               datum c of all ranks
-// Here p is the number of ranks and B is PlanShape::chunks. A barrier is an all_reduce of empty data: a rank that
-// holds the contributions of all ranks has waited for all of them.
+// Here p is the number of ranks and B is PlanShape::chunks. For example, in an all_gather, out[c] of every rank is
+// a copy of in[c % B] of rank c / B. A barrier is an all_reduce of blocks with 0 elements: a rank that has
+// received the contributions of all ranks has waited for all of them.
 #pragma once
 
 #include <cstdint>
@@ -32,9 +35,10 @@ namespace tutti {
 inline constexpr std::uint32_t kEveryRank = ~std::uint32_t{0};
 inline constexpr std::uint32_t kNoChunk = ~std::uint32_t{0};
 
-// The blocks of one buffer of `rank`. `count` is their number. The first one belongs to rank `first`, the next one
-// to rank first + 1, and so on. If the blocks do not belong to ranks, `first` is 0. In the v-variants, the length
-// of a block depends on its rank.
+// The blocks of one buffer (input or output) of one rank. `count` is their number; 0 means that the rank does not
+// use this buffer. The first block belongs to rank `first`, the next one to rank first + 1, and so on. If the
+// blocks do not belong to ranks (for example the only block of an all_reduce), `first` is 0. In the v-variants
+// (all_gather_v, ...), the length of a block depends on the rank to which it belongs.
 struct Blocks {
   std::uint32_t count = 0;
   std::uint32_t first = 0;
@@ -44,14 +48,15 @@ struct Blocks {
 Blocks input_blocks(const Collective& collective, std::uint32_t rank);
 Blocks output_blocks(const Collective& collective, std::uint32_t rank);
 
-// Number of chunks of the whole buffer, in one tile.
+// Number of chunks of the whole input (or output) of `rank`, in one tile. 0 if the rank does not use that buffer.
 std::uint32_t input_chunks(const PlanShape& shape, std::uint32_t rank);
 std::uint32_t output_chunks(const PlanShape& shape, std::uint32_t rank);
-// Number of different data (see datum above) of the whole collective, in one tile.
+// Number of different data of the whole collective, in one tile: the data are numbered 0 .. data() - 1 (see datum
+// at the top of this file).
 std::uint32_t data(const PlanShape& shape);
 
-// The required contents of out[chunk] of `rank`: the datum, and the rank that contributes it. kEveryRank: the sum
-// over all ranks.
+// The required contents of out[chunk] of `rank`: the datum, and the rank whose contribution is copied. If
+// `contributor` is kEveryRank, the output is the sum of all ranks' contributions to the datum.
 struct ExpectedOutput {
   std::uint32_t datum = 0;
   std::uint32_t contributor = kEveryRank;
@@ -60,8 +65,9 @@ struct ExpectedOutput {
 };
 ExpectedOutput expected_output(const PlanShape& shape, std::uint32_t rank, std::uint32_t chunk);
 
-// For in-place calls: the output chunk that has the same memory as in[input_chunk] of `rank`, or kNoChunk if that
-// input chunk has memory of its own.
+// For in-place calls: returns the output chunk that has the same memory as in[input_chunk] of `rank`, or kNoChunk
+// if no output chunk has that memory. For example, in a reduce_scatter only the rank's own block of the input is
+// also the output.
 std::uint32_t output_alias(const PlanShape& shape, std::uint32_t rank, std::uint32_t input_chunk);
 
 }  // namespace tutti

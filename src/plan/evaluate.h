@@ -1,14 +1,16 @@
-// The evaluator: runs one channel of a plan over a domain of values. Because it is a template, the same function
-// runs plans over ordered contributions (verifier), bytes (executor), lengths (export) and times (pictures).
+// The evaluator: runs the steps of one channel of a plan. A *domain* is a class that defines the values on which
+// the steps operate, and decides when a step can run. Because the evaluator is a template over the domain, the
+// same code runs plans on sets of ranks (plan/verify), bytes (src/executor), message lengths
+// (plan/formats/operations.cc) and times (the pictures of tools/plan/svg.cc).
 //
-// A domain reports whether a step can run, and then runs it:
+// A domain has these functions. The first three report whether a step can run, and apply() runs it:
 //   bool receive_ready(port)            true if the next message on this port has arrived
-//   bool send_ready(port)               true if this port has a credit
-//   bool reached(channel, step, tile)   true if that step of another channel of this rank has run in that tile
-//   void apply(channel, step, tile)     evaluates the equation; all of its ports are ready
-// Channels are sequential programs that communicate through bounded single-producer single-consumer FIFOs. So a
-// plan is a Kahn network, and the order in which channels are advanced changes neither a value nor whether the
-// plan deadlocks (Kahn 1974).
+//   bool send_ready(port)               true if this port has a credit, so that a message can be sent on it
+//   bool reached(channel, step, tile)   true if this step of another channel of the same rank has run in this tile
+//   void apply(channel, step, tile)     runs the step; called only when all of its ports are ready
+// Channels are sequential programs that communicate through bounded FIFOs, each with one sender and one receiver.
+// So a plan is a Kahn process network (Kahn 1974): the caller may advance the channels in any order, and this
+// order changes neither a value nor whether the plan deadlocks.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +19,12 @@
 
 namespace tutti {
 
-// The position of a channel: the next step to run.
+// The position of a channel in its program: `step` is the next step to run, and `tile` is the tile in which to run
+// it.
 struct Cursor {
   std::uint64_t tile = 0;
   std::uint32_t step = 0;
-  std::uint32_t after = 0;  // index of the first entry of Channel::after for this step or a later one
+  std::uint32_t after = 0;  // index of the first entry of Channel::after whose step is `step` or later
 
   bool operator==(const Cursor&) const = default;
 };
@@ -45,8 +48,9 @@ bool can_run(const Channel& channel, const Cursor& cursor, Domain& domain) {
   return true;
 }
 
-// Runs steps until one is not ready, the channel is finished, or `max_steps` have run. Returns how many ran. A
-// channel without steps is finished at once.
+// Runs steps of the channel, over all tiles, until the next step cannot run yet, the channel is finished, or this
+// call has run `max_steps` steps. Returns the number of steps that this call ran. A channel without steps is
+// finished at once.
 template <class Domain>
 std::uint64_t advance(const Channel& channel, Cursor& cursor, std::uint64_t tiles, std::uint64_t max_steps,
                       Domain& domain) {

@@ -1,4 +1,4 @@
-// Combines the tilings of the blocks with the starts of the blocks.
+// Computes the position of a chunk: the start of its block in the buffer, plus its position in the block (Tiling).
 #include "plan/layout.h"
 
 #include <algorithm>
@@ -38,7 +38,8 @@ Extent Layout::extent(const Blocks& blocks, const std::vector<std::uint64_t>& st
   const std::uint32_t rank = blocks.first + block;
   const Tiling& cut = tiling(rank);
   Extent extent;
-  // If this block has fewer tiles than the longest one, its chunks are empty in the last tiles.
+  // The call has as many tiles as its longest block. If this block has fewer tiles, its chunks are empty in the
+  // remaining ones.
   if (tile < cut.tiles()) extent = cut.extent(tile, chunk % chunks_);
   if (blocks.count > 1) extent.offset += starts.empty() ? rank * count_ : starts[rank];
   return extent;

@@ -1,7 +1,7 @@
-// Layout: the position of each chunk of a plan in the buffers of one call. This is the only code that converts
-// blocks, counts and displacements to offsets. A Layout is a pure function of its constructor's arguments, so all
-// ranks of a call compute consistent ones. See collective.h for blocks and chunks, and tiling.h for the division
-// of a block into chunks.
+// Layout: the position of each chunk of a plan in the buffers of one call. For calls that run a plan on the host,
+// this is the only code that converts blocks, counts and displacements to offsets. A Layout depends only on its
+// constructor's arguments, so the ranks of a call agree on the number and the lengths of all chunks without
+// communication. See collective.h for blocks and chunks, and tiling.h for the division of a block into chunks.
 #pragma once
 
 #include <cstddef>
@@ -16,11 +16,12 @@ namespace tutti {
 
 // Lengths of the blocks of one call, in elements.
 struct Lengths {
-  std::uint64_t count = 0;  // length of every block; used if `counts` is empty
-  // v-variants: the length of each rank's block, indexed by rank. The same on all ranks.
+  std::uint64_t count = 0;  // length of every block; ignored if `counts` is not empty
+  // v-variants: the length of each rank's block, indexed by rank. All ranks must pass the same lengths. Empty in
+  // the other calls.
   std::vector<std::uint64_t> counts;
-  // v-variants: the start of each block in the buffer that holds the blocks of all ranks, indexed by rank. If it
-  // is empty, the blocks follow each other without gaps. Each rank may have displacements of its own.
+  // v-variants: the start of each block, in elements, in the buffer that holds the blocks of all ranks, indexed by
+  // rank. If it is empty, the blocks follow each other without gaps. Each rank may pass different displacements.
   std::vector<std::uint64_t> displacements;
 
   bool operator==(const Lengths&) const = default;
@@ -28,21 +29,26 @@ struct Lengths {
 
 class Layout {
  public:
-  // `rank` is this rank. lengths.counts is empty or has one entry per rank.
+  // `rank` is the rank whose buffers are described. lengths.counts is empty or has one entry per rank. No chunk is
+  // longer than `max_chunk_bytes` (see Tiling).
   Layout(const PlanShape& shape, std::uint32_t rank, const Lengths& lengths, std::size_t element_bytes,
          std::size_t max_chunk_bytes);
 
-  std::uint64_t tiles() const { return tiles_; }  // At least 1, because an empty call still exchanges its messages.
-  std::uint64_t max_chunk_count() const { return max_chunk_count_; }  // elements of the longest chunk
+  // Number of tiles of the call. At least 1: a call without data still sends its messages, because receivers wait for
+  // them.
+  std::uint64_t tiles() const { return tiles_; }
+  std::uint64_t max_chunk_count() const { return max_chunk_count_; }  // number of elements of the longest chunk
 
-  // Position of a chunk in this rank's buffers, in elements from the start of the buffer.
+  // Position and length of a chunk of one tile in this rank's input (or output), in elements from the start of the
+  // buffer.
   Extent input(std::uint64_t tile, std::uint32_t chunk) const;
   Extent output(std::uint64_t tile, std::uint32_t chunk) const;
-  // Position of a chunk in the output of a peer that uses no displacements.
+  // Position and length of a chunk in the output of `peer`, if that rank passes no displacements. (Displacements
+  // of a peer are not known here.)
   Extent output_of(std::uint32_t peer, std::uint64_t tile, std::uint32_t chunk) const;
 
-  // Number of elements from the start to the end of a buffer that consists of `blocks` without gaps. Displacements
-  // are ignored.
+  // Number of elements of a buffer that consists of `blocks` without gaps: the sum of the lengths of these blocks.
+  // Displacements are ignored.
   std::uint64_t length(const Blocks& blocks) const;
 
  private:
@@ -55,10 +61,11 @@ class Layout {
   Blocks input_;
   Blocks output_;
   std::uint64_t count_;
-  std::vector<Tiling> tilings_;  // one for all ranks, or one for each rank
-  // v-variants: the start of each block if there are no displacements, followed by the end of the last one
+  std::vector<Tiling> tilings_;  // one entry that is valid for all blocks, or, in v-variants, one for each rank's block
+  // v-variants: the start of each block in a buffer without gaps, followed by the end of the last block. Empty in
+  // other calls.
   std::vector<std::uint64_t> contiguous_;
-  std::vector<std::uint64_t> displacements_;  // start of each block in this rank's buffer of all blocks; may be empty
+  std::vector<std::uint64_t> displacements_;  // Lengths::displacements of this rank; may be empty
   std::uint64_t tiles_ = 1;
   std::uint64_t max_chunk_count_ = 0;
 };

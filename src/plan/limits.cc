@@ -1,4 +1,5 @@
-// Counts the parts of a plan and estimates the cost of its verification, without running it.
+// Counts the channels, steps and messages of a plan, and estimates the cost of its verification without verifying
+// it.
 #include "plan/limits.h"
 
 #include <fmt/format.h>
@@ -14,12 +15,14 @@
 namespace tutti {
 namespace {
 
-// Limit on the chunks of all buffers of all ranks. A verification needs 72 bytes for each of them.
+// Limit on the number of chunks of one tile: inputs, outputs and scratch of all ranks. A verification with two
+// tiles needs up to about 90 bytes for each of them, so at most about 400 MB.
 constexpr std::uint64_t kMostChunks = std::uint64_t{1} << 22;
 constexpr std::uint64_t kMostClockBytes = std::uint64_t{2} << 30;
-// Limit on the clock entries that all joins of a verification process. One core processes about 10^9 per second.
+// Limit on the number of clock entries that all joins of vector clocks in a verification process. One core
+// processes about 10^9 entries per second, so this is about a minute.
 constexpr std::uint64_t kMostClockWords = std::uint64_t{1} << 36;
-// How often a whole verification with clocks runs each step: 2 tiles x 2 calls x 2 modes.
+// How often the verifications with windows run each step: 2 tiles x 2 calls x 2 modes (in place or not).
 constexpr std::uint64_t kVisits = 8;
 
 Error beyond(std::string_view what, std::uint64_t had, std::uint64_t most) {
@@ -75,8 +78,9 @@ Status check_chunks(const PlanShape& shape) {
   return at_most("chunks of all ranks", chunks, kMostChunks);
 }
 
-// Checks the cost of the vector clocks in the modes with windows. There is one clock for each channel, two for
-// each rank, and one for each step with messages or credits that are still in use.
+// Checks the memory and time of the vector clocks (plan/verify/races.h) in the verifications with windows. There
+// is one clock for each channel, two for each rank, and one for each step whose clock a message, a credit or a
+// wait still needs. Each clock has one entry per channel of all ranks.
 Status check_clocks(const Plan& plan, const Sizes& sizes) {
   const std::uint64_t under_way =
       std::min(kVisits * sizes.steps, 2 * sizes.connections * plan.shape.slots + 2 * sizes.waits);

@@ -1,4 +1,4 @@
-// The names of spaces and orders, ChannelBuilder, and build_plan().
+// The texts of spaces and orders (to_string()), ChannelBuilder, and build_plan().
 #include "plan/plan.h"
 
 #include <limits>

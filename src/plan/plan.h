@@ -6,8 +6,9 @@
 //
 // A plan contains chunk numbers and no byte offsets. A Tiling (plan/tiling.h) converts chunks to offsets for one
 // call. The loop over the tiles is not part of the plan: each channel runs all of its steps once per tile, one
-// tile after the other. All types here are values: they can be compared, copied and printed. Nothing in this
-// folder communicates with a peer or touches user memory, so everything may be used from any thread.
+// tile after the other. All types here are plain values that can be compared and copied. No code in this folder
+// communicates with a peer or accesses user memory. Different objects may be used by different threads at the same
+// time.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +23,16 @@
 
 namespace tutti {
 
-// The parts of a collective that a plan depends on. The count, the data type and the reduction operation are not
-// among them, so one plan serves calls of every length. collective.h defines each collective.
+// The properties of a collective on which its plan depends. The count, the data type and the reduction operation
+// are not among them, so one plan is valid for calls of every length, type and operation. collective.h defines
+// each collective.
 struct Collective {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   std::uint32_t ranks = 1;
-  // rank; 0 if the collective has no root
+  // rank number of the root; 0 if the collective has no root
   std::uint32_t root = 0;
-  // The machine of each rank, numbered 0, 1, ... If it is empty, all ranks are on one machine.
+  // The number of the machine (node) on which each rank runs, indexed by rank. If it is empty, all ranks are on
+  // one machine.
   std::vector<std::uint32_t> nodes{};
 
   bool operator==(const Collective&) const = default;
@@ -37,9 +40,10 @@ struct Collective {
 
 std::string_view to_string(Space space);
 
-// One chunk of one buffer of this rank. Space kNone stands for "no slice"; chunk is then 0. In an in-place call,
-// some chunks of input and output share memory (see output_alias() in collective.h). Such a chunk of kInput must
-// not be read after the corresponding chunk of kOutput was written, because its value is lost then.
+// One chunk of one buffer (input, output or scratch) of the rank that runs the step. Space kNone stands for "no
+// slice"; chunk is then 0. In an in-place call, some chunks of input and output share memory (see output_alias()
+// in collective.h). A plan must not read such a chunk of kInput after it has written the chunk of kOutput with the
+// same memory, because the input value is lost then.
 struct Slice {
   Space space = Space::kNone;
   std::uint8_t reserved[3] = {};
@@ -49,19 +53,21 @@ struct Slice {
 };
 static_assert(sizeof(Slice) == 8 && alignof(Slice) == 4);
 
-// One equation. The operands are, in this order: the first `source_position` received values, then the local
-// `source` (if there is one), then the remaining received values. The connections are in the channel's list of
-// port indices: lists[list_begin, +receive_count) are the receives in operand order, and the next send_count
-// entries are the sends.
+// One equation (see the top of this file). The operands are added in this order: the first `source_position`
+// received values, then the local `source` (if there is one), then the remaining received values. The step's
+// connections are in Channel::lists, which contains indices into Channel::ports. The receive_count entries from
+// list_begin on are the receives, in the order of the operands. The next send_count entries are the sends.
 struct Step {
-  Slice source;                  // local operand, or kNone
-  Slice sink;                    // local destination of the value, or kNone
-  std::uint32_t list_begin = 0;  // index into Channel::lists
+  Slice source;                  // local operand; its space is kNone if all operands are received
+  Slice sink;                    // chunk to which the value is stored; its space is kNone if it is only sent
+  std::uint32_t list_begin = 0;  // index in Channel::lists of the step's first entry
   std::uint16_t receive_count = 0;
   std::uint16_t send_count = 0;
-  std::uint16_t source_position = 0;  // 0 .. receive_count; 0 if there is no source
-  // 1 if this step is the first one whose value holds the contributions of all ranks; an average divides here.
-  // Always 0 in collectives that do not add.
+  // number of received operands before the source: 0 .. receive_count; 0 if there is no source
+  std::uint16_t source_position = 0;
+  // 1 if the value of this step is the sum over all ranks, and none of its operands already is that sum. In an
+  // average, this step divides by the number of ranks. Several ranks may each complete the same chunk. Always 0 in
+  // collectives that do not add.
   std::uint8_t completes = 0;
   std::uint8_t reserved = 0;
 
@@ -71,8 +77,9 @@ static_assert(sizeof(Step) == 28 && alignof(Step) == 4);
 
 enum class Direction : std::uint8_t { kReceive = 0, kSend = 1 };
 
-// One end of a connection. A connection is a directed FIFO, identified by (sending rank, receiving rank, lane).
-// Exactly one channel of the sender and one channel of the receiver use it.
+// One end of a connection, as seen by a channel of one rank. A connection is a directed FIFO of messages,
+// identified by (sending rank, receiving rank, lane). Exactly one channel of the sending rank and one channel of
+// the receiving rank use it.
 struct Port {
   std::uint32_t peer = 0;
   std::uint16_t lane = 0;
@@ -83,26 +90,28 @@ struct Port {
 };
 static_assert(sizeof(Port) == 8 && alignof(Port) == 4);
 
-// A wait between two channels of one rank: `step` of this channel may run only after `other_step` of
-// `other_channel` has run in the same tile, or in the previous tile if tiles_before is 1. A wait for the previous
-// tile protects scratch memory: this channel must not overwrite a chunk before the other channel has read it. In
-// the first tile of a call there is no previous tile, and such a wait is skipped.
+// A wait between two channels of one rank: `step` of the channel that has this entry may run only after
+// `other_step` of `other_channel` has run in the same tile (if tiles_before is 0) or in the previous tile (if
+// tiles_before is 1). A wait for the previous tile protects scratch memory, which all tiles share: this channel
+// must not overwrite a scratch chunk before the other channel has read the chunk's value of the previous tile. In
+// the first tile of a call there is no previous tile, so such a wait is skipped.
 struct After {
   std::uint32_t step = 0;
   std::uint16_t other_channel = 0;
-  std::uint16_t tiles_before = 0;  // 0 or 1
+  std::uint16_t tiles_before = 0;  // 0: other_step of the same tile; 1: of the previous tile
   std::uint32_t other_step = 0;
 
   bool operator==(const After&) const = default;
 };
 static_assert(sizeof(After) == 12 && alignof(After) == 4);
 
-// A sequential program of one rank. On the host it is one task, on a GPU it is one thread block.
+// A sequential program of one rank. The channels of a rank run independently of each other, except for the waits
+// in `after`. On a GPU, one or more thread blocks run a channel, each of them on its own part of the elements.
 struct Channel {
   std::vector<Step> steps;
   std::vector<Port> ports;
-  std::vector<std::uint16_t> lists;  // indices into ports, see Step
-  std::vector<After> after;          // sorted by step
+  std::vector<std::uint16_t> lists;  // indices into `ports`; see Step
+  std::vector<After> after;          // the waits of all steps, sorted by After::step
 
   std::span<const std::uint16_t> receives(const Step& step) const {
     return std::span(lists).subspan(step.list_begin, step.receive_count);
@@ -113,8 +122,9 @@ struct Channel {
   bool operator==(const Channel&) const = default;
 };
 
-// The part of a plan that one rank runs. A rank builds only its own RankPlan, and those of its direct peers if it
-// must know where a store through a window goes (plan/windows.h).
+// The part of a plan that one rank runs. A rank does not build the whole Plan. It builds its own RankPlan, and
+// those of the peers with which it exchanges messages if it needs to know the steps at the other end
+// (plan/windows.h, plan/replies.h).
 struct RankPlan {
   std::vector<Channel> channels;
 
@@ -127,24 +137,28 @@ std::string_view to_string(Order order);
 struct PlanShape {
   Collective collective;
   Algorithm algorithm = Algorithm::kRing;
-  std::uint32_t chunks = 1;  // chunks of each block of input and of output, per tile
-  // Number of scratch chunks. Every tile uses the same ones. Each of them can hold a value as long as the longest
-  // chunk.
+  std::uint32_t chunks = 1;  // number of chunks of each block of input and output, per tile
+  // Number of scratch chunks of each rank. All tiles share them, so a tile overwrites the values of the previous
+  // one. Each scratch chunk has space for the longest chunk of a call.
   std::uint32_t scratch_chunks = 0;
-  // Number of messages that every connection must be able to hold. With fewer slots the plan can deadlock.
+  // Smallest number of messages that every connection must be able to hold. With fewer slots the plan can
+  // deadlock.
   std::uint16_t slots = 1;
-  std::uint16_t lanes = 1;  // lanes are 0 .. lanes - 1
-  // False: a rank does not use windows (see plan/windows.h) if its call is in place. It publishes nothing, because
-  // the plan may overwrite its input before every peer has read it. It does not offer its output to peers either,
-  // because a peer could overwrite data that the plan has yet to read. Messages to and from such a rank go through
-  // slots.
+  std::uint16_t lanes = 1;  // number of lanes; Port::lane is 0 .. lanes - 1
+  // False: a rank whose call is in place does not let peers access its buffers through windows (plan/windows.h).
+  // It publishes nothing, because the plan may overwrite its input before every peer has read it. It does not let
+  // peers write into its output either, because a peer could overwrite data that the plan has yet to read. So
+  // messages to this rank go through slots, unless the sender publishes them. Messages from this rank go through
+  // slots, unless they are pushed into the output of a peer whose own call is not in place. True: in-place calls
+  // use windows like others.
   bool windows_in_place = true;
   Order order = Order::kAny;
 
   bool operator==(const PlanShape&) const = default;
 };
 
-// A whole plan, with all ranks. Only tools, tests and the verifier need one.
+// A whole plan, with the RankPlans of all ranks, indexed by rank. Needed for plans of users (UserPlan), tools,
+// tests and the verifier. Calls with the built-in algorithms use a Generator and single RankPlans instead.
 struct Plan {
   PlanShape shape;
   std::vector<RankPlan> ranks;
@@ -152,18 +166,20 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
-// Builds one channel step by step. The calls for a step are made in the order of its equation. Example:
+// Builds one channel step by step. For each step, call step(), and then the functions of StepBuilder: first the
+// operands in the order in which they are added, then the sink, then the sends. Example:
 //   ChannelBuilder b;
 //   auto from = b.receive_from(prev, lane), to = b.send_to(next, lane);
-//   b.step().receive(from).local({Space::kInput, {}, 3}).send(to);
+//   b.step().receive(from).local(Space::kInput, 3).send(to);
 class ChannelBuilder {
  public:
-  // Both return the port's index, and add the port if the channel does not have it yet.
+  // receive_from() returns the index of the port that receives from `peer` on `lane`, and send_to() that of the
+  // port that sends to it. Both add the port if the channel does not have it yet.
   std::uint16_t receive_from(std::uint32_t peer, std::uint16_t lane);
   std::uint16_t send_to(std::uint32_t peer, std::uint16_t lane);
 
-  // Appends operands, the sink and sends to the last step of the builder. The operands keep the order of the
-  // calls.
+  // Adds operands, a sink and sends to the last step of the builder, also if the object was returned for an
+  // earlier step. Operands are added up in the order of the calls of receive() and local().
   class StepBuilder {
    public:
     StepBuilder& receive(std::uint16_t port);
@@ -178,7 +194,7 @@ class ChannelBuilder {
     ChannelBuilder& builder_;
   };
   StepBuilder step();
-  // Makes the last step wait for the given step of another channel of this rank, see After.
+  // Makes the last step of this channel wait for a step of another channel of the same rank; see After.
   void after(std::uint16_t other_channel, std::uint32_t other_step, std::uint16_t tiles_before = 0);
 
   std::uint32_t steps() const { return static_cast<std::uint32_t>(channel_.steps.size()); }
@@ -187,11 +203,12 @@ class ChannelBuilder {
  private:
   std::uint16_t port(std::uint32_t peer, std::uint16_t lane, Direction direction);
   Channel channel_;
-  // (peer, lane, direction) -> index into Channel::ports
+  // (peer, lane, direction), packed into 64 bits -> index into Channel::ports
   std::unordered_map<std::uint64_t, std::uint16_t> port_index_;
 };
 
-// An algorithm's generator. `build` is a pure function, and gives the same result on every rank.
+// An algorithm's generator for one collective. `build` returns the plan of `rank`. It is a pure function: every
+// rank that calls it with the same arguments obtains the same plan.
 struct Generator {
   PlanShape shape;
   std::function<RankPlan(const PlanShape& shape, std::uint32_t rank)> build;

@@ -1,4 +1,5 @@
-// Finds the replies of a rank by pairing its messages of one tile with those of each peer, in both directions.
+// slot_replies() finds the possible replies of a rank: for each of its sends, it looks for a message that the same
+// step receives from the same peer, and checks in the peer's plan that its slot stays free long enough.
 #include "plan/replies.h"
 
 #include <map>
@@ -9,16 +10,17 @@
 namespace tutti {
 namespace {
 
-// One end of one message of a tile: the step that sends or receives it, and its index among the sends or receives
-// of the step.
+// One end of one message of a tile: the channel and the step that send (or receive) it, and the index of the
+// message among the sends (or receives) of this step.
 struct MessageEnd {
   std::uint32_t channel;
   std::uint32_t step;
   std::uint16_t index;
 };
-using PeerLane = std::pair<std::uint32_t, std::uint16_t>;  // peer, lane
+using PeerLane = std::pair<std::uint32_t, std::uint16_t>;  // the peer's rank, the lane
 
-// The messages of one tile that a rank sends to, and receives from, each peer and lane, in their order.
+// The messages of one tile that a rank sends to each peer and lane, and those that it receives from each peer and
+// lane, in the order in which the rank's steps run.
 struct TileMessages {
   std::map<PeerLane, std::vector<MessageEnd>> sends;
   std::map<PeerLane, std::vector<MessageEnd>> receives;
@@ -41,8 +43,8 @@ struct TileMessages {
   }
 };
 
-// If `step` has exactly one end in `ends`, returns that end's index, which is the number of the message in the
-// tile. Otherwise returns nothing.
+// If exactly one of `ends` belongs to the step `step` of `channel`, returns the index of this end, which is the
+// number of its message within the tile. Otherwise returns nothing.
 std::optional<std::size_t> only_of_step(const std::vector<MessageEnd>& ends, std::uint32_t channel,
                                         std::uint32_t step) {
   std::optional<std::size_t> found;
@@ -54,17 +56,18 @@ std::optional<std::size_t> only_of_step(const std::vector<MessageEnd>& ends, std
   return found;
 }
 
-// The messages of one tile between this rank and a peer on one lane, in both directions and at both ends.
+// The messages of one tile between this rank and a peer on one lane, in both directions, each listed from this
+// rank's plan and from the peer's plan.
 struct ConnectionPair {
-  const std::vector<MessageEnd>& received;  // messages from the peer, as this rank receives them
-  const std::vector<MessageEnd>& replied;   // messages to the peer, as this rank sends them
-  const std::vector<MessageEnd>& sent;      // messages to this rank, as the peer sends them
-  const std::vector<MessageEnd>& awaited;   // messages from this rank, as the peer receives them
+  const std::vector<MessageEnd>& received;  // messages from the peer to this rank, in this rank's plan
+  const std::vector<MessageEnd>& replied;   // messages from this rank to the peer, in this rank's plan
+  const std::vector<MessageEnd>& sent;      // messages from the peer to this rank, in the peer's plan
+  const std::vector<MessageEnd>& awaited;   // messages from this rank to the peer, in the peer's plan
 };
 
-// True if the peer does not need the slot of its message number `message` again before it has read the message
-// number `reply` that answers it. The peer's sends from `message` until it reads `reply` must then fit into the
-// `slots` slots.
+// True if the peer does not need the slot of its message number `message` again before it has received the reply,
+// which is this rank's message number `reply`. This is true if the peer receives the reply in a later step of the
+// same channel, and sends at most `slots` messages on the lane from `message` until it receives the reply.
 bool slot_is_kept(const ConnectionPair& lane, std::size_t message, std::size_t reply, std::uint32_t slots) {
   if (message >= lane.sent.size() || reply >= lane.awaited.size()) return false;
   const MessageEnd& request = lane.sent[message];

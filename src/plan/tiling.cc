@@ -1,5 +1,6 @@
-// Tiling in alignment units: the count is rounded up to whole units, the units are divided among tiles and chunks,
-// and only the last chunk with data is cut back to the exact number of elements.
+// Divides a block in alignment units: the number of elements is rounded up to whole units, and the units are
+// divided among tiles and chunks. At the end, the last chunk that has data is shortened to the exact number of
+// elements.
 #include "plan/tiling.h"
 
 #include <algorithm>
@@ -26,15 +27,15 @@ Tiling::Tiling(std::uint64_t count, std::size_t element_bytes, std::uint32_t chu
 
   const std::uint64_t units = divide_up(count, unit_count_);
   const std::uint64_t most_units_per_tile = std::uint64_t{chunks} * (max_chunk_bytes / (unit_count_ * element_bytes));
-  // Use as few tiles as possible, and make them nearly equally long. Otherwise the last tile could have only a few
-  // bytes, and would still take as much time as a full one.
+  // Use as few tiles as possible, and divide the units evenly among them. If all tiles except the last were as
+  // long as possible, the last one could have only a few bytes, but its latency would be that of a full tile.
   tile_units_ = divide_up(units, divide_up(units, most_units_per_tile));
   tiles_ = divide_up(units, tile_units_);
   const std::uint64_t last_units = units - (tiles_ - 1) * tile_units_;
   full_ = {.units = tile_units_ / chunks, .longer = tile_units_ % chunks};
   last_ = {.units = last_units / chunks, .longer = last_units % chunks};
-  // This is the longest chunk: no tile is longer than the first one, and no chunk of a tile is longer than its
-  // first one.
+  // The first chunk of the first tile is the longest one: no tile is longer than the first tile, and in each tile
+  // no chunk is longer than the first chunk.
   chunk_count_ = extent(0, 0).count;
 }
 
@@ -44,8 +45,8 @@ Extent Tiling::extent(std::uint64_t tile, std::uint32_t chunk) const {
   const std::uint64_t first_unit =
       tile * tile_units_ + chunk * split.units + std::min<std::uint64_t>(chunk, split.longer);
   const std::uint64_t units = split.units + (chunk < split.longer ? 1 : 0);
-  // In elements, limited to the end of the block. A chunk of the last tile can start after the end, and is empty
-  // then.
+  // Converted to elements, and limited to the end of the block. A chunk of the last tile can start after the end
+  // of the block; it is then empty.
   const std::uint64_t begin = std::min(count_, first_unit * unit_count_);
   return {.offset = begin, .count = std::min(units * unit_count_, count_ - begin)};
 }

@@ -1,4 +1,4 @@
-// The rules for windows, and the pairing of the sends of one rank with the receives of its peers.
+// The rules for windows, and window_sends(), which finds the receiving step of each send of a rank.
 #include "plan/windows.h"
 
 #include <map>
@@ -9,13 +9,14 @@
 namespace tutti {
 namespace {
 
-// A receive in a peer's plan.
+// A step of a peer's plan that receives a message.
 struct Receive {
   std::uint32_t channel;
   std::uint32_t step;
 };
 
-// The receives of one tile by which a peer receives from `rank`: indexed by lane, in the order in which they run.
+// The receives of one tile with which a peer receives from one given rank: for each lane, in the order in which
+// they run.
 using ReceivesByLane = std::map<std::uint16_t, std::vector<Receive>>;
 
 ReceivesByLane receives_from(const RankPlan& plan, std::uint32_t rank) {
@@ -32,7 +33,8 @@ ReceivesByLane receives_from(const RankPlan& plan, std::uint32_t rank) {
   return receives;
 }
 
-// A peer's plan, and the number of its receives that have been paired so far, indexed by lane.
+// A peer's plan, its receives from this rank, and, for each lane, the number of these receives that were paired
+// with sends so far.
 struct PeerReceives {
   RankPlan plan;
   ReceivesByLane receives;

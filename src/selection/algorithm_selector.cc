@@ -26,7 +26,7 @@ constexpr std::uint64_t kLatencyBytes = 8 * 1024;
 constexpr std::uint32_t kManyRanks = 256;  // with more ranks, every rank would have to read from too many
 // Up to this number of ranks, one rank sends to all others in turn. With more, forwarding is faster. Estimate.
 constexpr std::uint32_t kFewRanks = 16;
-// Size of one block. Below it, forwarding the data log p times is faster than sending p messages. Estimate.
+// Size of one block. Up to it, forwarding the data log p times is faster than sending p messages. Estimate.
 constexpr std::uint64_t kBruckBytes = 256;
 
 // The facts about the communicator and the call that the rules use.
@@ -59,8 +59,9 @@ Algorithm choose_broadcast(const CallFacts& s) {
 
 Algorithm choose_reduce(const CallFacts& s) {
   if (s.is_short()) return s.ranks <= kFewRanks ? Algorithm::kDirect : Algorithm::kBinomial;
-  // If memory is registered, all ranks add, which is up to eleven times faster. It is not known here whether it is.
-  // If it is not, messages go to the root, which is up to twice as slow as trees. Measured.
+  // kDirect: if the buffers are registered, all ranks add a part each, which is up to eleven times faster than trees.
+  // If they are not, all messages go to the root, which is up to twice as slow as trees. It is not known here which
+  // of the two is the case. Measured.
   if (s.memory && !s.machines && !s.many()) return Algorithm::kDirect;
   return s.many() ? Algorithm::kDoubleTree : Algorithm::kRing;
 }
@@ -113,7 +114,7 @@ Algorithm choose_algorithm(const Collective& collective, const SelectionQuery& q
 const Tuner* AlgorithmSelector::tuner() {
   if (tuner_created_ || options_.tuning == nullptr) return tuner_ ? &*tuner_ : nullptr;
   Parameters parameters = options_.tuning->parameters;
-  const std::uint32_t limit = parameters.cores;  // limit of the cgroup
+  const std::uint32_t limit = parameters.cores;  // the limit of the cgroup of rank 0; 0: none
   parameters.cores = limit > 0 && options_.cores > 0 ? std::min(limit, options_.cores) : options_.cores;
   if (options_.slots > 0) parameters.slots = options_.slots;
   if (options_.slot_bytes > 0) parameters.slot_bytes = options_.slot_bytes;
@@ -231,7 +232,7 @@ Selection AlgorithmSelector::choose(const Collective& collective, const Selectio
   Selection& selection = table_.try_emplace(key, Buckets{}).first->second[bucket];
   if (selection.algorithm == Algorithm::kAuto) {
     const Decision decision = explain(collective, given);
-    selection = {decision.algorithm, decision.chunk_bytes};  // only a rule sets chunk_bytes
+    selection = {decision.algorithm, decision.chunk_bytes};  // only a rule of TUTTI_TUNE sets chunk_bytes
   }
   return selection;
 }

@@ -2,9 +2,9 @@
 // rule if one applies, otherwise the algorithm that the tuner predicts to be the fastest, otherwise a rule of
 // thumb.
 //
-// If all ranks share memory, the tuner does not replace the rules of thumb, because they were measured, and because
-// it is known only when all ranks have entered a call whether it can use memory in place. The rules for several
-// machines and for sockets are estimates, so the tuner replaces them if it predicts a clear gain.
+// If all ranks share memory, the tuner does not replace the rules of thumb, because they were measured, and because a
+// rank learns only after all ranks have entered a call whether the call can use their buffers directly. The rules for
+// several machines and for sockets are estimates, so the tuner replaces them if it predicts a clear gain.
 #pragma once
 
 #include <array>
@@ -28,10 +28,10 @@ struct SelectionQuery {
   std::uint64_t bytes = 0;     // of one block
   bool in_rank_order = false;  // the operation must combine the ranks' inputs in rank order
   bool memory = true;          // ranks of one machine share memory
-  // GPUs carry the call out. The tuner's costs do not cover that.
+  // GPUs carry the call out. The tuner is then not asked, because its costs are those of the host.
   bool on_device = false;
-  // Ranks use each other's memory in this call, whether it is registered or not. In a query to an
-  // AlgorithmSelector: they may use it.
+  // Ranks read and write each other's buffers in this call, even if these are not registered. In a query to an
+  // AlgorithmSelector it only means that the call permits this; the selector finds out whether the system does.
   bool attached = false;
 };
 
@@ -43,14 +43,14 @@ struct SelectorOptions {
   // Shared by the communicators of a JobContext. If null, only the rules of thumb are used.
   std::shared_ptr<const Tuning> tuning{};
   std::uint32_t ranks = 1;
-  std::vector<std::uint32_t> nodes{};  // as in Collective
-  // Cores of rank 0's machine. 0 if unknown; then one for each rank is assumed.
+  std::vector<std::uint32_t> nodes{};  // the machine of each rank; empty if all ranks are on one machine
+  // Environment::cores: the cores of rank 0's machine. 0 if unknown; then one for each rank is assumed.
   std::uint32_t cores = 0;
   bool memory = true;
   bool mailboxes = false;
   Attachment attachment = Attachment::kNone;
-  // The slots of the job's connections. They replace those with which the tuning was measured. 0 means those of the
-  // tuning.
+  // Number of slots of a connection, and bytes of a slot. They replace the values with which the tuning was measured.
+  // 0: the values of the tuning are used.
   std::uint32_t slots = 0;
   std::uint64_t slot_bytes = 0;
 };
@@ -77,7 +77,7 @@ class AlgorithmSelector {
     std::uint32_t chunk_bytes = 0;  // as in Selection
     By by = By::kRuleOfThumb;
     Algorithm rule_of_thumb = Algorithm::kDirect;
-    std::string reason{};                   // why this algorithm was selected, as text for people
+    std::string reason{};                   // text for people: why this algorithm was selected
     std::vector<Prediction> predictions{};  // the fastest first; empty if there is no tuner
   };
 
@@ -85,9 +85,11 @@ class AlgorithmSelector {
   // communicator's setting is used. The root does not affect the result. The first call for a collective type and a
   // power of two of bytes may run the tuner. Later calls look the result up in a table.
   Selection choose(const Collective& collective, const SelectionQuery& query);
-  // All calls up to the next power of two get the selection for that size. Returns that size.
+  // The next power of two, for which choose() makes a selection: all calls between two powers of two get the same
+  // one, unless a rule of TUTTI_TUNE applies.
   static std::uint64_t rounded_up_bytes(std::uint64_t bytes);
-  // Makes the same selection and returns it with all predictions. Slow.
+  // Makes the selection that choose() makes for a call on host memory, and returns it with all predictions. Slow,
+  // because it runs the tuner.
   Decision explain(Collective collective, SelectionQuery query);
   // Returns the predicted time in microseconds, or nothing if the tuner cannot predict it. The result of a
   // simulation is stored and looked up later by type, algorithm, chunk size and exact bytes. The root does not

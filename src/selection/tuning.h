@@ -1,6 +1,7 @@
-// Tuning: the data by which all ranks of a job select algorithms. It comes from rank 0: its tuning file or the
-// defaults, and its rules. It is sent in the set-up round in which rank 0 sends the communicator's id, so that
-// ranks with different files make the same selection. The functions and the type may be used by any thread.
+// Tuning: the data by which all ranks of a job select algorithms. It comes from rank 0: the costs in its tuning file
+// or default costs, and its rules (TUTTI_TUNE). It is sent in the set-up round in which rank 0 sends the
+// communicator's id, so that ranks with different files make the same selection. The functions and the type may be
+// used by any thread.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@
 namespace tutti::detail {
 
 struct Tuning {
-  // `cores` is only the limit of rank 0's cgroup, or 0 if it has none.
+  // Costs. Here `cores` is not the number of cores of a machine, but the limit of rank 0's cgroup, or 0 if there is
+  // none.
   Parameters parameters{};
   std::string rules{};  // the overrides as the user wrote them; they are sent in this form
   std::vector<Override> overrides{};
@@ -27,7 +29,7 @@ struct Tuning {
 };
 
 // Returns the tuning of rank 0. If the file cannot be used, it logs a warning. If there is no file, it logs a hint.
-// In both cases it returns the defaults.
+// In both cases it uses the default costs. The rules of TUTTI_TUNE apply in any case.
 Tuning own_tuning(const Config& config, std::uint32_t cpu_limit, const Log& log);
 
 // Maximum size of the packed text, because it must fit into one set-up blob together with the id.

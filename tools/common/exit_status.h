@@ -5,7 +5,8 @@
 namespace tutti::tool {
 
 inline constexpr int kExitSuccess = 0;
-inline constexpr int kExitFailure = 1;  // the command was tried and failed, or a result was wrong
-inline constexpr int kExitUsage = 2;    // the command line is invalid; nothing was tried
+inline constexpr int kExitFailure = 1;  // the command began its work and failed, or found a wrong result
+// The command line, or a TUTTI_* variable, is invalid. The command did not begin its work.
+inline constexpr int kExitUsage = 2;
 
 }  // namespace tutti::tool

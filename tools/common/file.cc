@@ -24,8 +24,8 @@ namespace tutti::tool {
 namespace {
 
 constexpr std::string_view kOpenFiles = "/proc/";
-constexpr int kMostLinks = 40;      // the same limit as in Linux
-constexpr mode_t kFileMode = 0666;  // the umask is subtracted
+constexpr int kMostLinks = 40;      // follow_links() follows at most so many links, as Linux does
+constexpr mode_t kFileMode = 0666;  // permissions of a new file, from which the kernel removes those in the umask
 
 std::string folder_of(const std::string& path) {
   const std::size_t slash = path.rfind('/');
@@ -33,8 +33,8 @@ std::string folder_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// The path to which symbolic links lead, so that the links themselves are not replaced. Links are followed only up to
-// a path in /proc: behind that, there are files that a process has open.
+// Returns the path to which symbolic links lead, so that a rename does not replace the links themselves. A link in
+// /proc is not followed, because it stands for a file that a process has open (/dev/stdout leads to /proc/self/fd/1).
 std::string follow_links(std::string path) {
   for (int link = 0; link < kMostLinks && !path.starts_with(kOpenFiles); ++link) {
     std::error_code none;
@@ -45,7 +45,8 @@ std::string follow_links(std::string path) {
   return path;
 }
 
-// Whether the path is a device, a pipe, or a file that a process has open. Such a path cannot be replaced by renaming.
+// True if the path is a device, a pipe, another thing that is no regular file, or in /proc (a file that a process has
+// open). Such a path cannot be replaced by renaming, so write_file() writes to it directly.
 bool is_stream(const std::string& path) {
   struct stat status = {};
   return path.starts_with(kOpenFiles) || (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode));
@@ -69,8 +70,8 @@ Status refuse_disk(const std::string& path) {
   return refusal(fmt::format("{} is a disk or another block device: name a file", path));
 }
 
-// Opens a named pipe for writing. A normal open would wait for a reader, possibly without end, so this one polls for a
-// limited time.
+// Opens a named pipe for writing. A blocking open() could wait for a reader without end, so this function tries a
+// non-blocking open() again and again for kPipeWait. Errors: kSystem, for example if there is no reader by then.
 Result<Fd> open_pipe(const std::string& path) {
   constexpr std::chrono::milliseconds kLook{10};
   const auto end = std::chrono::steady_clock::now() + kPipeWait;
@@ -107,7 +108,7 @@ Status write_renamed(const std::string& path, const std::string& temporary, cons
   if (::fsync(file.get()) != 0) return cannot_write(path, errno);
   if (::rename(temporary.c_str(), path.c_str()) != 0) return cannot_write(path, errno);
   const Fd folder(::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // Some file systems do not support this. The error is ignored, because the rename has succeeded.
+  // Makes the rename durable. Some file systems do not support this; an error is ignored, because the file is in place.
   if (folder.valid()) ::fsync(folder.get());
   return {};
 }
@@ -162,7 +163,7 @@ bool flush_output(std::string_view command) {
   errno = 0;
   const bool flushed = std::fflush(stdout) == 0 && std::cout.flush().good() && std::ferror(stdout) == 0;
   if (flushed) return true;
-  const int error = errno != 0 ? errno : EIO;  // if errno is 0, an earlier print has failed
+  const int error = errno != 0 ? errno : EIO;  // errno is 0 if an earlier print, and not this flush, has failed
   fmt::print(stderr, "tutti{}{}: cannot write to stdout: {}\n", command.empty() ? "" : " ", command,
              ::strerrordesc_np(error));
   return false;

@@ -1,6 +1,6 @@
-// Functions that write result files and read input files. A file is replaced as a whole, so that other processes never
-// see a half-written one, and every failure is reported. Reading has a size limit. Functions wait for the other end of
-// a pipe for at most kPipeWait.
+// Functions that write result files and read input files. A regular file is replaced as a whole, so that other
+// processes never see a half-written one, and every failure is reported. Reading has a size limit. If a path is a
+// pipe, the functions wait at most kPipeWait for a process at its other end (or, when they read, for its data).
 #pragma once
 
 #include <chrono>
@@ -14,8 +14,8 @@ namespace tutti::tool {
 
 inline constexpr std::chrono::milliseconds kPipeWait{5000};
 
-// Checks that write_file() can probably write to `path`. Commands call it before the work whose result is to be
-// written. Errors: kSystem.
+// Checks that write_file() can probably write to `path`. Commands call it before long work, so that they fail at once
+// and not when they write the result. Errors: kSystem.
 Status check_writable(const std::string& path);
 
 // Writes `text` to a file. If this fails, the old content remains: the text is written to a temporary file in the same
@@ -25,12 +25,12 @@ Status check_writable(const std::string& path);
 // could destroy the data of a disk. Errors: kSystem.
 Status write_file(const std::string& path, const std::string& text);
 
-// Reads a file, a pipe or a device up to its end, but at most `most_bytes` bytes. Errors: kSystem, also if no data
-// arrives from a pipe for kPipeWait, for example because it has no writer.
+// Reads a file, a pipe or a device up to its end, but at most `most_bytes` bytes; the rest of a longer file is ignored.
+// Errors: kSystem, also if no data arrives from a pipe or device for kPipeWait.
 Result<std::string> read_file(const std::string& path, std::size_t most_bytes);
 
-// Flushes standard output. If not all output could be written, prints that to stderr in the name of `command` (empty:
-// `tutti` itself) and returns false.
+// Flushes standard output. If not all output of this process could be written, prints an error message of the
+// subcommand `command` (empty: of `tutti` itself) to stderr and returns false.
 bool flush_output(std::string_view command);
 
 // The current time in UTC, for example "2026-01-31T12:00:00Z".

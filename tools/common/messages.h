@@ -3,7 +3,7 @@
 //
 //  error                           text                                                             exit status
 //  an unknown word                 --op: "smu" is not one of sum, prod, max; did you mean sum?       2
-//  a number out of range, or none  --ranks: "0" is not a number from 1 to 4096                       2
+//  out of range, or not a number   --ranks: "0" is not a number from 1 to 4096                       2
 //  an invalid size                 --bytes: "1X" is not a size; write bytes like 8, 4K, ...          2
 //  a file that cannot be used      cannot open FILE: No such file or directory                       1
 //                                  cannot read FILE: Is a directory
@@ -23,33 +23,36 @@
 
 namespace tutti::tool {
 
-// Each returns the part of a message that follows the name of the option (or of another part of the command line) and
-// a colon.
+// Each function returns the text of a message behind the name of an option and a colon, for example behind "--op: ".
+// `word` is the value that the user gave; `known` are the permitted values.
 std::string not_one_of(std::string_view word, std::span<const std::string_view> known);
 std::string not_a_size(std::string_view word);
 std::string not_a_number(std::string_view word);
-// If `most` is not given, there is no upper limit.
+// The permitted range is `least` to `most`. If `most` is empty, there is no upper limit.
 std::string not_a_number(std::string_view word, double least, std::optional<double> most);
 
-// An error of the command line (kInvalidArgument): `name`, for example "--op", and one of the texts above.
+// Returns an error of the command line (kInvalidArgument) with the message "NAME: TEXT". `name` is that of an option,
+// for example "--op", and `text` comes from one of the functions above.
 Error wrong_option(std::string_view name, std::string_view text);
 
 // Errors of files (kSystem). `error_number` is the value of errno.
 Error cannot_open(std::string_view path, int error_number);
 Error cannot_read(std::string_view path, int error_number);
 Error cannot_write(std::string_view path, int error_number);
-// The error for a file that could be read but has invalid content. `message` contains the file's name. The code is
-// kConfig and not kInvalidArgument, because the command line is valid.
+// The error for a file that could be read but has invalid content. `message` must contain the file's name. The code is
+// kConfig and not kInvalidArgument, because report() would take kInvalidArgument as an error of the command line.
 Error wrong_content(std::string message);
 
-// If a TUTTI_* variable of this process is unknown or has an invalid value, prints its name to stderr and returns the
-// exit status of `command`. Commands that start ranks call this before they start them, because otherwise each rank
-// would report it.
+// If a TUTTI_* variable of this process is unknown or has an invalid value, prints an error message of `command` to
+// stderr and returns the exit status kExitUsage. Otherwise returns nothing. Commands that start ranks call this
+// before they start them, because otherwise each rank would print the error.
 std::optional<int> report_environment(std::string_view command);
 
-// These print to stderr why `command` fails, and return its exit status.
+// report_usage() and report() print to stderr why `command` fails, and return its exit status. report_usage() is for
+// errors of the command line: it also refers to --help, and returns kExitUsage.
 int report_usage(std::string_view command, std::string_view message);
-// Errors with the codes kInvalidArgument and kUnsupported are treated as errors of the command line (report_usage()).
+// Passes errors with the codes kInvalidArgument and kUnsupported to report_usage(). For all others it returns
+// kExitFailure.
 int report(std::string_view command, const Error& error);
 
 }  // namespace tutti::tool

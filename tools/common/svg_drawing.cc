@@ -8,7 +8,7 @@
 namespace tutti::tool {
 namespace {
 
-// A length with at most two decimals and without trailing zeros, for example "12", "12.5", "12.25".
+// Formats a length or coordinate with at most two decimals and without trailing zeros: "12", "12.5", "12.25".
 std::string number(double value) {
   std::string text = fmt::format("{:.2f}", value);
   text.erase(text.find_last_not_of('0') + 1);
@@ -16,7 +16,7 @@ std::string number(double value) {
   return text == "-0" ? "0" : text;
 }
 
-// Whether a byte of a UTF-8 text begins a character.
+// True if the byte is the first one of a character in UTF-8 text.
 bool begins_letter(char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) != 0x80U; }
 
 std::string attributes_of(const SvgStroke& stroke) {

@@ -23,8 +23,8 @@ CLI::Validator number_in(Number least, Number most) {
   return validator;
 }
 
-// Accepts numbers from `least`, without upper limit. CLI11 checks later whether the number fits in the type of the
-// option.
+// Accepts numbers that are at least `least`. There is no upper limit, but CLI11 checks later whether the number fits
+// in the type of the option.
 inline CLI::Validator number_from(double least) {
   return {[=](std::string& text) {
             double value = 0;
@@ -44,7 +44,7 @@ inline CLI::Validator name_in(const std::vector<std::string>& names) {
   return validator;
 }
 
-// The message for an error that CLI11 has detected.
+// Returns the message for an error that CLI11 has detected, in the form that messages.h describes if possible.
 inline std::string describe_parse_error(const CLI::ParseError& error) {
   constexpr std::string_view kConversion = "Could not convert: ";  // followed by "--ranks = x"
   const std::string text = error.what();

@@ -24,12 +24,12 @@ namespace tutti::tool {
 namespace {
 
 constexpr int kRepetitions = 7;
-constexpr int kSlowRepetitions = 3;  // if one pass takes longer than kSlowPassUs
+constexpr int kSlowRepetitions = 3;  // instead of kRepetitions, if one pass takes longer than kSlowPassUs
 constexpr double kSlowPassUs = 100'000;
 constexpr double kRepetitionUs = 3000;       // intended duration of a repetition
-constexpr std::int64_t kMaxPasses = 20'000;  // in one repetition
+constexpr std::int64_t kMaxPasses = 20'000;  // most passes over the message in one repetition
 constexpr int kSpinsBeforeYield = 20'000;
-// Switches between the two threads in one repetition of measure_switch_us().
+// Number of switches between the two threads in one repetition of measure_switch_us().
 constexpr int kSwitches = 2000;
 constexpr std::uint64_t kShareBytes = 64;  // each thread's share of the message begins on a cache line
 constexpr std::uint64_t kPageBytes = 4096;
@@ -41,7 +41,7 @@ double now_us() {
 
 std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
-// The minimum of the repetitions, because the limit is what an undisturbed machine can do.
+// The minimum of the times of all repetitions, because the bound is the time of an undisturbed machine.
 double least(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
 
 std::vector<int> usable_cpus() {
@@ -60,8 +60,8 @@ bool pin_to(int cpu) {
   return ::pthread_setaffinity_np(::pthread_self(), sizeof set, &set) == 0;
 }
 
-// `ranks` buffers next to each other in one shared mapping, in huge pages if the system provides them. Not valid() if
-// they need more than half of the available memory, or if the mapping fails.
+// `ranks` buffers of `bytes` bytes next to each other in one shared mapping, in huge pages if the system provides them.
+// valid() returns false if the buffers need more than half of the available memory, or if the mapping failed.
 class SharedBuffers {
  public:
   SharedBuffers(std::int32_t ranks, std::uint64_t bytes)
@@ -90,7 +90,8 @@ class SharedBuffers {
   std::byte* data_ = nullptr;
 };
 
-// A barrier for a fixed number of threads. They spin, and yield the core after kSpinsBeforeYield checks.
+// A barrier for a fixed number of threads. A thread that waits spins, and yields its core between checks after the
+// first kSpinsBeforeYield checks.
 class SpinBarrier {
  public:
   explicit SpinBarrier(int threads) : threads_(threads) {}
@@ -116,7 +117,8 @@ class SpinBarrier {
   alignas(64) std::atomic<int> generation_{0};
 };
 
-// The measured work: several threads execute the passes at the same time, with a barrier before and after each pass.
+// The measured work. In a pass, several threads at the same time reduce their shares of the message, with a barrier
+// before and after it.
 class Passes {
  public:
   Passes(const kernels::Reduction& reduction, const SharedBuffers& buffers, std::int32_t ranks, std::uint64_t count,
@@ -167,7 +169,7 @@ class Passes {
     };
     passes(1);
     const double first_us = passes(3);
-    if (thread == 0) {  // the other threads read these after the next barrier
+    if (thread == 0) {  // the other threads read passes_ and repetitions_ after the next barrier
       passes_ = std::clamp<std::int64_t>(static_cast<std::int64_t>(kRepetitionUs / first_us), 1, kMaxPasses);
       repetitions_ = first_us > kSlowPassUs ? kSlowRepetitions : kRepetitions;
     }
@@ -198,7 +200,8 @@ std::optional<double> measure_switch_us() {
   const int cpu = usable_cpus().front();
   std::vector<double> times_us;
   for (int repetition = 0; repetition < kRepetitions; ++repetition) {
-    std::atomic<int> turn{-2};  // both threads increment it until it is 0; then it counts the hand-overs
+    // Each thread increments it once at its start, so both have started when it is 0. Then it counts the switches.
+    std::atomic<int> turn{-2};
     std::atomic<bool> pinned{true};
     double elapsed_us = 0;
     const auto play = [&](int parity) {
@@ -239,7 +242,7 @@ std::optional<double> BoundMeter::measure_us(DataType type, ReduceOp op, std::ui
   const int threads = std::min(cores_, static_cast<int>(ranks_));
   Passes passes(reduction, buffers, ranks_, count, threads);
   double bound_us = passes.measure_us(usable_cpus());
-  const int turns = (ranks_ + cores_ - 1) / cores_;  // number of ranks that share a core
+  const int turns = (ranks_ + cores_ - 1) / cores_;  // most ranks that share a core
   if (turns > 1) {
     if (!switch_us_) switch_us_ = measure_switch_us();
     bound_us += (turns - 1) * switch_us_.value_or(0);

@@ -1,11 +1,12 @@
-// BoundMeter: measures the machine's own limit for an all-reduce, which is the time that its cores need for the
-// minimal work of any all-reduce inside one machine. docs/run.md explains how to read the result.
+// BoundMeter: measures the bound of an all-reduce, which is the time that the machine's cores need for the work that no
+// all-reduce inside one machine can avoid. `tutti perf` prints the bound beside the measured times. docs/run.md
+// explains how to read it.
 //
-// The measurement uses P buffers in shared memory, one for each rank. min(cores, P) threads, each pinned to a core of
-// its own, each sum their share of all P buffers and store the result to all P buffers. These are 2 P bytes of loads
-// and stores together for each byte of the message. Before and after each pass, the threads spin at a barrier. No data
-// is copied elsewhere, and no thread waits for a sleeping peer. If there are more ranks than cores, each core must
-// also switch between ranks; the time of such a switch (a hand-over) is measured separately and added.
+// The measurement uses P buffers in shared memory, one for each of the P ranks. min(cores, P) threads, each pinned to a
+// core of its own, each sum their share of all P buffers and store the result to all P buffers. For each byte of the
+// message, these are P bytes of loads and P bytes of stores. Before and after each pass over the message, the threads
+// spin at a barrier. No data is copied elsewhere, and no thread sleeps. If there are more ranks than cores, a real job
+// must also switch each core between ranks; the time of a switch is measured separately and added.
 #pragma once
 
 #include <cstdint>
@@ -18,24 +19,25 @@ namespace tutti::tool {
 // The number of cores that this process may use.
 int usable_cores();
 
-// Measures the limit for a number of ranks. Used by one thread.
+// Measures the bound for one number of ranks. Used by one thread.
 class BoundMeter {
  public:
   explicit BoundMeter(std::int32_t ranks);
 
-  // Returns the limit in microseconds: the minimum of several repetitions, which take about 20 ms together, or a few
-  // passes if a pass is slow. Returns nothing if the buffers need more than half of the memory that is available now,
-  // or if there are more ranks than a reduction kernel has sources. Starts threads, and blocks until they have ended.
+  // Returns the bound of an all-reduce of `count` elements in microseconds: the minimum of several repetitions, which
+  // together take about 20 ms, or a few passes over the message if one pass takes longer than that. Returns nothing if
+  // the buffers need more than half of the memory that is available now, if there are more ranks than a reduction
+  // kernel has sources, or if `count` is 0. Starts threads, and blocks until they have ended.
   std::optional<double> measure_us(DataType type, ReduceOp op, std::uint64_t count);
 
  private:
   std::int32_t ranks_;
   int cores_;
-  std::optional<double> switch_us_;  // measured once, when it is first needed
+  std::optional<double> switch_us_;  // result of measure_switch_us(); empty until it is first needed
 };
 
-// Microseconds from the sched_yield() of one thread to the moment when another thread runs on the same core. Returns
-// nothing if threads cannot be pinned.
+// Measures the time of a switch between two threads of one core: the microseconds from the sched_yield() of one thread
+// to the moment when the other thread runs. Returns nothing if threads cannot be pinned to a core.
 std::optional<double> measure_switch_us();
 
 }  // namespace tutti::tool

@@ -1,6 +1,6 @@
 // The buffers of `tutti perf`: host memory (plain, or registered with the communicator) or GPU memory. A rank always
-// fills and checks its buffers on the host. For GPU memory, a Buffer is a pair of a host buffer and a GPU buffer, and
-// is copied between them. Each object is used by one thread.
+// fills and checks its buffers on the host. For GPU memory, a Buffer consists of a host buffer and a GPU buffer of the
+// same size, and push() and pull() copy the data between them. Each object is used by one thread.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,12 @@
 
 namespace tutti::tool {
 
-// The GPU of one rank, with a stream for its calls. The GPU's context is current in the thread that opened it, until
-// the destructor.
+// The GPU of one rank, with a stream for its calls. From open() until the destructor, the GPU's context is current in
+// the thread that called open().
 class PerfDevice {
  public:
-  // Errors: kUnsupported (no driver or no GPU), kSystem.
+  // Opens the GPU with the CUDA device number `device`. Errors: kUnsupported (no driver or no GPU), and those of calls
+  // to the CUDA driver (kDevice).
   static Result<std::unique_ptr<PerfDevice>> open(int device);
   ~PerfDevice();
 
@@ -27,7 +28,8 @@ class PerfDevice {
   cuda::CUstream stream() const { return stream_->handle(); }
   Status synchronize() const { return stream_->synchronize(); }
 
-  // stop_timer() returns the time in microseconds that the stream needed for the work since start_timer().
+  // stop_timer() waits for the work in the stream, and returns the time in microseconds that the GPU needed for the
+  // work that was enqueued since start_timer().
   Status start_timer();
   Result<double> stop_timer();
 
@@ -43,7 +45,8 @@ class PerfDevice {
   std::unique_ptr<cuda::Event> stop_;
 };
 
-// The number of the GPU that a rank uses, if its machine has `devices` GPUs.
+// The number of the GPU that a rank uses if its machine has `devices` GPUs: `ranks_per_gpu` consecutive ranks share
+// one, and after the last GPU the first one follows.
 int device_of(std::int32_t rank, std::int32_t ranks_per_gpu, int devices);
 
 // A buffer of one rank. A default-constructed Buffer has no memory.
@@ -57,8 +60,11 @@ class Buffer {
 
   std::byte* host() const { return host_; }  // the memory that the rank fills and checks
   std::byte* data() const { return data_; }  // the memory that is passed to calls
-  Status push() const;                       // copies host() to data() if they differ, and waits
-  Status pull() const;                       // copies back after the calls in the stream, and waits
+  // For GPU memory: push() copies host() to data(). pull() copies data() to host(), after the work that is in the
+  // stream. Both return when the copy has finished. For host memory they do nothing, because host() and data() are the
+  // same.
+  Status push() const;
+  Status pull() const;
 
  private:
   struct Free {

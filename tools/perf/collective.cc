@@ -15,7 +15,7 @@ constexpr std::string_view kSendReceiveName = "send_recv";  // as in nccl-tests
 constexpr std::string_view kPingPongName = "ping_pong";
 constexpr std::string_view kOneWayName = "one_way";
 
-// The start of each block in a row of blocks, and the end of the last one, in elements.
+// The starts of blocks that lie one after the other in a buffer, and the end of the last block, in elements.
 struct Row {
   explicit Row(const std::vector<std::size_t>& counts) : starts(counts.size() + 1, 0) {
     for (std::size_t i = 0; i < counts.size(); ++i) starts[i + 1] = starts[i] + counts[i];
@@ -26,9 +26,9 @@ struct Row {
   std::vector<std::uint64_t> starts;
 };
 
-// The lengths of the blocks that `rank` sends to each rank in an all-to-all (or receives from each rank). The block
-// from rank r to rank q has the length of block (q - r) mod p. So blocks differ, but all ranks send and receive the
-// same total.
+// The lengths of the blocks that `rank` sends to each rank in an all-to-all or, if `sends` is false, receives from each
+// rank. The block from rank r to rank q has the length counts[(q - r) mod p], for p ranks. So blocks differ in length,
+// but all ranks send and receive the same total.
 std::vector<std::size_t> rotated(const std::vector<std::size_t>& counts, std::int32_t rank, bool sends) {
   const auto ranks = static_cast<std::int32_t>(counts.size());
   std::vector<std::size_t> result;
@@ -74,7 +74,7 @@ class RankCallBuilder {
  private:
   std::size_t own_count() const { return counts_[static_cast<std::size_t>(rank_)]; }
 
-  // A call with an output of one block that comes from rank `from`.
+  // Sets the lengths of the input and output of a call whose whole output, if there is one, comes from rank `from`.
   void simple(std::uint64_t input, std::uint64_t output, std::int32_t from) {
     call_.input_elements = input;
     call_.output_elements = output;
@@ -90,7 +90,8 @@ class RankCallBuilder {
     simple(sends ? elements_ : 0, receives ? elements_ : 0, partner);
   }
 
-  // The lengths of the blocks of a rank's input or output. An all-to-all has a block for each pair of ranks.
+  // The lengths of the blocks of a rank's input (if `input` is true) or output. The blocks of an all-to-all belong to
+  // pairs of ranks, so their lengths are those of rotated().
   std::vector<std::size_t> lengths(const CollectiveRow& row, std::int32_t rank, bool input) const {
     const BlockSet set = input ? row.input : row.output;
     if (counts_.empty()) return {elements_};
@@ -139,7 +140,7 @@ class RankCallBuilder {
   const bool at_root_;
   const std::int32_t root_;
   std::uint64_t elements_ = 0;
-  std::vector<std::size_t> counts_;  // lengths of the row of blocks, in elements
+  std::vector<std::size_t> counts_;  // length of the block of each rank, in elements; empty: no blocks
   RankCall call_;
 };
 
@@ -228,7 +229,8 @@ std::vector<std::size_t> unequal_counts(std::uint64_t total, std::int32_t parts)
   const std::uint64_t whole = p * (p + 1);
   const auto end_of = [&](std::uint64_t block) {
     const std::uint64_t share = (block + 1) * (block + 2);
-    return total / whole * share + total % whole * share / whole;  // avoids total * share, which may exceed 64 bits
+    // total * share / whole, without the product total * share, which may exceed 64 bits
+    return total / whole * share + total % whole * share / whole;
   };
   std::vector<std::size_t> counts;
   std::uint64_t start = 0;

@@ -54,7 +54,8 @@ CommunicatorOptions communicator_options(const PerfOptions& options) {
   return result;
 }
 
-// The number of GPUs of this machine, or 0 if none can be used. The reason is reported later, when a rank opens a GPU.
+// The number of GPUs of this machine. 0 if the buffers are not GPU memory, or if no GPU can be used; in the second case
+// the error is reported later, when a rank opens its GPU.
 int count_devices(const PerfOptions& options) {
   if (options.memory != MemoryKind::kCuda) return 0;
   auto driver = cuda::Driver::open();
@@ -68,7 +69,8 @@ Status write_files(const PerfOptions& options, const PerfReport& report) {
   return {};
 }
 
-// Measures, and writes the files on rank 0. Returns the number of wrong elements of all ranks together.
+// Runs the sweep, and on rank 0 writes the JSON and CSV files. Returns the number of wrong elements of all ranks
+// together.
 Result<std::uint64_t> measure(Communicator& communicator, const PerfOptions& options) {
   Result<std::string> transport = agree_on_transport(communicator);
   if (!transport) return transport.error();
@@ -82,8 +84,8 @@ Result<std::uint64_t> measure(Communicator& communicator, const PerfOptions& opt
   return wrong;
 }
 
-// Runs one rank, and prints its error if there is one. Returns true if it succeeded and no element of any rank was
-// wrong.
+// Runs one rank, and prints its error if there is one. Returns true if the rank had no error and no element of any rank
+// was wrong.
 bool run_rank(Communicator& communicator, const PerfOptions& options) {
   const Result<std::uint64_t> wrong = measure(communicator, options);
   if (!wrong && !wrong.error().message.empty()) print_error(communicator.rank(), wrong.error());
@@ -98,7 +100,7 @@ int run_as_rank(const PerfOptions& options, const LaunchInfo& launch) {
   if (options.nodes > 0) {
     if (!launch.size)
       return usage_error("--nodes: the launcher does not report the number of ranks; set TUTTI_WORLD_SIZE");
-    // the same split as in create_all()
+    // Ranks are assigned to simulated machines in the same way as in Communicator::create_all().
     const std::int64_t node = std::int64_t{*launch.rank} * options.nodes / *launch.size;
     create_options.node_id = fmt::format("node {}", node);
   }
@@ -133,8 +135,8 @@ int run_as_threads(const PerfOptions& options) {
   for (std::size_t rank = 0; rank < ranks->size(); ++rank) {
     threads.emplace_back([&, rank] {
       succeeded[rank] = run_rank(*(*ranks)[rank], options) ? 1 : 0;
-      // After the last collective every rank has the number of wrong elements, so this abort cannot disturb another
-      // rank's work.
+      // If this rank had an error, abort() ends the calls in which other ranks wait for it. If elements were wrong, all
+      // ranks know the number after their last collective, so abort() does not disturb any rank.
       if (succeeded[rank] == 0) (*ranks)[rank]->abort();
     });
   }
@@ -160,9 +162,9 @@ int run_as_processes(const PerfOptions& options, const std::vector<std::string>&
   return kExitFailure;
 }
 
-// The job of which this process is a rank; without a rank if there is none. If TUTTI_RANK is set, the process is
-// always a rank. With the variables of another launcher, --ranks or --threads makes the process start a job of its
-// own.
+// The job of which this process is a rank. The result has no rank if the process is not a rank of a job. If TUTTI_RANK
+// is set, the process is always a rank. If only the variables of another launcher (for example mpirun) are set, --ranks
+// or --threads makes the process start a job of its own.
 Result<LaunchInfo> find_job(const PerfOptions& options) {
   const EnvironmentVariables environment = process_environment();
   const bool ours = environment.contains("TUTTI_RANK");
@@ -183,7 +185,8 @@ int run_perf(const PerfArguments& given, const std::vector<std::string>& argumen
     if (const std::optional<int> status = report_environment("perf")) return *status;
   }
   if (!is_rank && options->ranks == 0) options->ranks = kDefaultRanks;
-  // If the launcher does not report the number of ranks, it is not known here. The library checks these options later.
+  // If the launcher does not report the number of ranks and --ranks is not given, the number is not known here (0). The
+  // first call then reports an invalid root or algorithm.
   if (const std::int32_t ranks = is_rank ? job->size.value_or(options->ranks) : options->ranks; ranks > 0) {
     if (const Status fits = check_ranks(*options, ranks); !fits) return usage_error(fits.error().message);
   }
@@ -253,7 +256,7 @@ void add_options(CLI::App& command, PerfArguments& given) {
 }  // namespace
 
 void add_perf_command(CLI::App& app, std::vector<std::string> arguments, int& exit_status) {
-  auto given = std::make_shared<PerfArguments>();  // shared with the callback, which outlives this function
+  auto given = std::make_shared<PerfArguments>();  // shared with the callback, which runs after this function
   CLI::App* command = app.add_subcommand("perf", "Measure a collective and check its results");
   add_options(*command, *given);
   command->footer("Exit status: 0; 1 if a rank failed or an element was wrong; 128 + N if signal N ended a rank.");

@@ -8,8 +8,9 @@
 
 namespace tutti::tool {
 
-// Adds the command to `app`. `arguments` is the whole command line after the program's name; copies of this program
-// are started with it as ranks. Stores the result in `exit_status` when the command has run.
+// Adds the command to `app`. `arguments` is the whole command line after the program's name: to start ranks, the
+// command starts copies of this program with these arguments. Stores the exit status in `exit_status` when the command
+// has run.
 void add_perf_command(CLI::App& app, std::vector<std::string> arguments, int& exit_status);
 
 }  // namespace tutti::tool

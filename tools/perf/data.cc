@@ -10,12 +10,13 @@
 namespace tutti::tool {
 namespace {
 
-// Floating products: number of ranks whose factor is not the neutral element 1 at an index.
+// For products of floating-point types: at each index, at most this many ranks have a factor other than 1.
 constexpr int kMaxFactors = 8;
 // Largest factor of kPreMulSum for floating types.
 constexpr std::int32_t kMaxScale = 3;
 
-// The finishing function of Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators".
+// A hash of the value: the finishing function of the generator SplitMix64 (Steele, Lea & Flood 2014, "Fast splittable
+// pseudorandom number generators").
 constexpr std::uint64_t mix(std::uint64_t value) {
   value += 0x9e3779b97f4a7c15u;
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -23,7 +24,7 @@ constexpr std::uint64_t mix(std::uint64_t value) {
   return value ^ (value >> 31);
 }
 
-// Integers up to 2^bits are exact in the type.
+// Returns the largest number b such that the type represents all integers from 0 to 2^b exactly.
 int significand_bits(DataType type) {
   switch (type) {
     case DataType::kFloat8E5M2: return 3;
@@ -49,7 +50,8 @@ void sign_extend_as(Block& numbers) {
   }
 }
 
-// Converts each number to the type and back to 64 bits, so that it can be compared and divided.
+// Converts each number to the integer type, which drops its high bits, and back to 64 bits, with the sign of the type,
+// so that the number can be compared and divided.
 void sign_extend(DataType type, Block& numbers) {
   switch (type) {
     case DataType::kInt8: return sign_extend_as<std::int8_t>(numbers);
@@ -76,7 +78,7 @@ bool is_unsigned(DataType type) {
   return type == DataType::kUint8 || type == DataType::kUint32 || type == DataType::kUint64;
 }
 
-//totals[i] = op(totals[i], numbers[i])
+// Computes totals[i] = op(totals[i], numbers[i]) for every i. `without_sign`: compare the numbers as unsigned.
 void accumulate(ReduceOp op, bool without_sign, const Block& numbers, Block& totals) {
   switch (op) {
     case ReduceOp::kSum:
@@ -93,7 +95,7 @@ void accumulate(ReduceOp op, bool without_sign, const Block& numbers, Block& tot
 }
 
 void store_low_bytes(std::uint64_t number, std::size_t bytes, std::byte* element) {
-  switch (bytes) {  // little endian
+  switch (bytes) {  // the low bytes come first, because the machine is little endian
     case 1: std::memcpy(element, &number, 1); break;
     case 4: std::memcpy(element, &number, 4); break;
     default: std::memcpy(element, &number, 8); break;
@@ -103,7 +105,7 @@ void store_low_bytes(std::uint64_t number, std::size_t bytes, std::byte* element
 // The magnitude bits of the nearest value (ties to even) in a floating-point format with `fraction_bits` fraction
 // bits, as if its exponent had no upper limit. `magnitude` is the bits of a finite float32 without its sign.
 std::uint32_t rounded_magnitude(std::uint32_t magnitude, int fraction_bits, int bias) {
-  // Below the smallest normal value, each halving loses one more bit.
+  // A value below the smallest normal one loses one more bit for each factor of 2 by which it is smaller.
   const int smallest_exponent = 1 - bias;
   const auto exponent = static_cast<int>(magnitude >> 23) - 127;
   const int dropped = 23 - fraction_bits + std::max(0, smallest_exponent - exponent);
@@ -137,7 +139,7 @@ std::uint16_t to_bfloat16_bits(float value) {
 
 std::uint16_t to_float16_bits(float value) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t rounded = std::min(rounded_magnitude(bits & 0x7fffffffu, 10, 15), 0x7c00u);  // infinity
+  const std::uint32_t rounded = std::min(rounded_magnitude(bits & 0x7fffffffu, 10, 15), 0x7c00u);  // at most infinity
   return static_cast<std::uint16_t>(((bits >> 16) & 0x8000u) | rounded);
 }
 
@@ -162,12 +164,13 @@ DataPattern::DataPattern(DataType type, ReduceOp op, std::int32_t ranks)
     value_bits_ = bits;
   } else if (op == ReduceOp::kProd) {
     contributors_ = std::min(ranks, kMaxFactors);
-    // with 1 the factors are +-1 and +-2, which are exact even in float8
+    // With value_bits_ 1 the factors are +-1 and +-2. Products of 8 of them are powers of 2 up to 256, which are exact
+    // even in float8.
     value_bits_ = std::max(1, bits / contributors_);
   } else {
     const std::uint64_t limit = (std::uint64_t{1} << bits) / (op == ReduceOp::kPreMulSum ? kMaxScale : 1);
     if (limit < static_cast<std::uint64_t>(ranks)) contributors_ = static_cast<std::int32_t>(limit);
-    // The largest value_bits with contributors * 2^(value_bits - 1) <= limit.
+    // The largest value_bits_ with contributors_ * 2^(value_bits_ - 1) <= limit, so that no sum exceeds the limit.
     value_bits_ = std::bit_width(limit / static_cast<std::uint64_t>(contributors_));
   }
   if (!floating_) contributors_ = ranks;
@@ -185,22 +188,24 @@ bool DataPattern::contributes(std::uint64_t index_hash, std::int32_t rank) const
   return ((index_hash >> 40) + static_cast<std::uint64_t>(rank)) % ranks < static_cast<std::uint64_t>(contributors_);
 }
 
-// The inputs of one rank as integers (two's complement). Like all loops over a block in this file, the loops contain
-// no decisions, which are made before: checking must not take longer than the collective that is checked.
+// Computes the inputs of one rank as integers (two's complement), from the hashes of the elements' indices. Like in all
+// loops over a block in this file, the decisions about type and operation are made outside the loops, because checking
+// must not take longer than the collective that is checked.
 void DataPattern::make_numbers(const Block& hashes, std::int32_t rank, Block& numbers) const {
   const std::uint64_t multiplier = multipliers_[static_cast<std::size_t>(rank)];
   const int shift = 64 - value_bits_;
   if (!floating_) {
     const std::uint64_t odd =
-        // A product of even numbers becomes 0 soon, and then a missing factor would not be visible. So factors are
-        // odd.
+        // Makes factors odd: a product of even numbers soon becomes 0 modulo 2^bits, and then a missing factor would
+        // not be visible.
         op_ == ReduceOp::kProd ? 1 : 0;
     for (std::size_t i = 0; i < kBlock; ++i) {
       const std::uint64_t random = hashes[i] * multiplier;
-      numbers[i] = (random >> 32 ^ random) | odd;  // the low bits of the product alone are similar for some ranks
+      // The high bits are mixed in, because the low bits of the product alone are similar for some ranks.
+      numbers[i] = (random >> 32 ^ random) | odd;
     }
     sign_extend(type_, numbers);
-  } else if (op_ == ReduceOp::kProd) {  // +-1 .. +-2^value_bits
+  } else if (op_ == ReduceOp::kProd) {  // numbers from +-1 to +-2^value_bits_
     for (std::size_t i = 0; i < kBlock; ++i) {
       const std::uint64_t random = hashes[i] * multiplier;
       const std::uint64_t magnitude = 1 + (random << 1 >> shift);
@@ -221,7 +226,7 @@ void DataPattern::hash_indices(std::uint64_t first, Block& hashes) const {
   for (std::size_t i = 0; i < kBlock; ++i) hashes[i] = mix(first + i);
 }
 
-// Writes the first `count` numbers as elements of the type.
+// Writes the first `count` numbers to `elements`, converted to the type.
 void DataPattern::store_numbers(const Block& numbers, std::size_t count, std::byte* elements) const {
   if (!floating_) {
     for (std::size_t i = 0; i < count; ++i) store_low_bytes(numbers[i], element_bytes_, elements + i * element_bytes_);
@@ -238,8 +243,9 @@ void DataPattern::store_numbers(const Block& numbers, std::size_t count, std::by
   }
 }
 
-// Stores the sums divided by the number of ranks. Integers wrap and are then divided towards zero. Floating types are
-// divided once, in float32 (float64 in float64), and are then rounded to the type.
+// Stores the sums divided by the number of ranks. Sums of integer types are first wrapped to the type and then divided
+// towards zero. Sums of floating-point types are divided once, in float32 (for float64 in float64), and then rounded to
+// the type.
 void DataPattern::store_averages(Block& sums, std::size_t count, std::byte* elements) const {
   if (!floating_) {
     sign_extend(type_, sums);

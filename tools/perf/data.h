@@ -1,8 +1,7 @@
-// DataPattern: inputs that give the same result when they are reduced in any order, and the expected results, bit for
-// bit.
+// DataPattern: inputs whose reduction has the same bits in any order, and the expected results, bit for bit.
 //
-// Integers have arbitrary values: they wrap modulo 2^bits, so the order cannot matter. Floating types contain integers
-// that are so small that every partial sum or product of any subset of the ranks fits in the significand of the type.
+// Integer types have arbitrary values: sums and products wrap modulo 2^bits, so the order cannot matter. Floating-point
+// types contain integers that are so small that every sum or product of any subset of the ranks is exact in the type.
 // The result then does not depend on the algorithm, and a single wrong, missing or doubled contribution is visible.
 // The expected values are computed from the same integers, without the kernels of the library. All functions are pure
 // functions of (type, op, ranks, rank, index) and may be called from any thread.
@@ -30,11 +29,11 @@ class DataPattern {
   // The factor of `rank` for kPreMulSum, and {1, 1} for every other operation.
   Scale scale(std::int32_t rank) const;
 
-  // Writes elements [first, first + count) of the input of `rank`.
+  // Writes elements [first, first + count) of the input of `rank` to `input`, from its start on.
   void fill_input(std::int32_t rank, std::uint64_t first, std::uint64_t count, std::byte* input) const;
 
-  // The number of wrong elements in [first, first + count), in a buffer that should contain the input of `rank`, or
-  // the reduction of all inputs.
+  // Return the number of wrong elements among the `count` elements at `input` or `result`. Correct would be elements
+  // [first, first + count) of the input of `rank`, or of the reduction of all ranks' inputs.
   std::uint64_t count_wrong_input(std::int32_t rank, std::uint64_t first, std::uint64_t count,
                                   const std::byte* input) const;
   std::uint64_t count_wrong_result(std::uint64_t first, std::uint64_t count, const std::byte* result) const;
@@ -58,7 +57,7 @@ class DataPattern {
   std::int32_t ranks_;
   std::size_t element_bytes_;
   bool floating_;
-  int value_bits_;  // floating types: inputs have about 2^value_bits values
+  int value_bits_;  // floating-point types: an input has one of about 2^value_bits_ values
   // At each index, at most this many ranks have an input that is not the neutral element of the operation.
   std::int32_t contributors_;
   std::vector<std::uint64_t> multipliers_;  // indexed by rank; makes the inputs of ranks different

@@ -15,27 +15,29 @@
 namespace tutti::tool {
 namespace {
 
-// In addition to its buffers, a rank allocates slots of shared memory in its first call. They need a few times the
-// size of the message, up to a limit.
+// In addition to its buffers, a rank allocates slots of shared memory in its first call. reserve_for() returns their
+// size, which is a few times the size of the message, from kLeastSlotBytes to kMostSlotBytes.
 constexpr std::uint64_t kMostSlotBytes = 16 << 20;
 constexpr std::uint64_t kLeastSlotBytes = 64 << 10;
 std::uint64_t reserve_for(std::uint64_t size) { return std::min(kMostSlotBytes, kLeastSlotBytes + 4 * size); }
 
-// Memory that a rank needs before its first call, in a job of a few ranks.
+// Estimate of the memory that a rank needs before its first call, in a job of a few ranks.
 constexpr std::uint64_t kRankBytes = 4 << 20;
 
-// A hash of the text. It is the same on all ranks for equal texts, because all ranks run this program.
+// A hash of the text. Equal texts have the same hash on all ranks, because all ranks run the same program.
 std::uint64_t digest(const std::string& text) { return std::hash<std::string>{}(text); }
 
-// Identifies the process's cgroup namespace, because the paths of cgroups are relative to it.
+// Identifies the process's cgroup namespace. Needed because the path of a cgroup is relative to the namespace, so equal
+// paths can mean different cgroups.
 std::string namespace_identity() {
   std::array<char, 64> name = {};
   const ssize_t bytes = ::readlink("/proc/self/ns/cgroup", name.data(), name.size());
   return {name.data(), bytes > 0 ? static_cast<std::size_t>(bytes) : 0};
 }
 
-// This rank's claim. If a machine hides its boot id, ranks are grouped by host name (boot_id.h). If several machines
-// have the same name, the needs of their ranks are added up, and more messages are left out than necessary.
+// This rank's claim, without needed_bytes. If a machine hides its boot id, ranks are grouped by host name (boot_id.h).
+// If several machines then have the same name, the needs of their ranks are added up, and more messages are left out
+// than necessary.
 Result<MemoryClaim> own_claim() {
   const AvailableMemory memory = available_memory();
   const auto boot = boot_id();
@@ -49,7 +51,8 @@ Result<MemoryClaim> own_claim() {
   return claim;
 }
 
-// The total of the ranks that share a machine or a cgroup.
+// The ranks that share a machine or a cgroup: the sum of the bytes that they need, and the smallest number of available
+// bytes that one of them has found.
 struct MemoryDomain {
   std::uint64_t needed_bytes = 0;
   std::uint64_t available_bytes = kUnlimitedMemory;
@@ -65,7 +68,7 @@ void add_to(std::map<std::uint64_t, MemoryDomain>& domains, std::uint64_t key, s
   domain.available_bytes = std::min(domain.available_bytes, available);
 }
 
-// Checks sizes by their index. Its functions are collective.
+// Checks whether a message size, given by its index in `sizes`, fits in memory. shortage_of() is collective.
 class ShortageFinder {
  public:
   ShortageFinder(Communicator& communicator, const std::vector<std::uint64_t>& sizes,
@@ -133,7 +136,7 @@ Result<MemoryFit> fit_in_memory(Communicator& communicator, const std::vector<st
   const auto largest = fitting.shortage_of(sizes.size() - 1);
   if (!largest) return largest.error();
   if (largest->needed_bytes == 0) return MemoryFit{.max_bytes = sizes.back(), .left_out = {}, .nothing_fits = {}};
-  // Binary search: sizes with an index below `fit` fit, sizes with an index of at least `low` do not.
+  // Binary search: sizes with an index below `fit` fit in memory, sizes with an index of `low` or more do not.
   std::size_t fit = 0;
   MemoryShortage smallest = *largest;
   for (std::size_t low = sizes.size() - 1; fit < low;) {

@@ -37,7 +37,8 @@ Status resolve_sizes(const PerfArguments& arguments, PerfOptions& options) {
     return {};
   };
   TUTTI_TRY(take("--minbytes", arguments.min_bytes, options.min_bytes));
-  options.max_bytes = std::max(options.max_bytes, options.min_bytes);  // -b 1G alone measures only that size
+  // If --minbytes is above the default maximum and --maxbytes is not given, only the size --minbytes is measured.
+  options.max_bytes = std::max(options.max_bytes, options.min_bytes);
   TUTTI_TRY(take("--maxbytes", arguments.max_bytes, options.max_bytes));
   if (arguments.min_bytes.empty()) options.min_bytes = std::min(options.min_bytes, options.max_bytes);
   TUTTI_TRY(take("--stepbytes", arguments.step_bytes, options.step_bytes));
@@ -57,7 +58,8 @@ Status resolve_sizes(const PerfArguments& arguments, PerfOptions& options) {
   return {};
 }
 
-// Parses one name, or "all" for every value.
+// Stores the values of an option in `values`: all of `all` if `text` is "all", otherwise only `parsed`, which is the
+// value that `text` names. Error: `parsed` is empty, because `text` names no value.
 template <class Value>
 Status resolve_list(std::string_view option, const std::string& text, std::optional<Value> parsed,
                     std::span<const Value> all, std::vector<Value>& values) {
@@ -80,7 +82,7 @@ Error wrong_collective(const std::string& name) {
   return wrong_option("collective", not_one_of(name, std::vector<std::string_view>(names.begin(), names.end())));
 }
 
-// The algorithms that the collective has.
+// The algorithms that --algorithm allows for the collective, in addition to "auto".
 std::vector<Algorithm> algorithms_for(const PerfCollective& collective) {
   return is_exchange(collective) ? std::vector{Algorithm::kDirect} : algorithms_of(collective.kind);
 }
@@ -114,8 +116,8 @@ Status resolve_names(const PerfArguments& arguments, PerfOptions& options) {
   TUTTI_TRY(resolve_list("--datatype", arguments.data_type, parse_data_type(arguments.data_type), all_data_types(),
                          options.types));
   TUTTI_TRY(resolve_list("--op", arguments.op, parse_reduce_op(arguments.op), all_reduce_ops(), options.ops));
-  // The operation only selects the pattern of the input. The pattern for kMax uses the most different values of a
-  // type.
+  // If the collective does not reduce, the operation only selects the DataPattern of the input. The pattern for kMax
+  // has the most different values.
   if (!adds(options.collective)) options.ops = {ReduceOp::kMax};
   if (!has_buffers(options.collective)) options.types = {DataType::kFloat32};
   TUTTI_TRY(resolve_algorithm(arguments, options));
@@ -184,7 +186,7 @@ std::optional<std::uint64_t> parse_size(std::string_view text) {
   const auto [rest, failure] = std::from_chars(text.data(), end, number);
   if (failure != std::errc() || rest == text.data()) return std::nullopt;
   const std::string_view suffix(rest, static_cast<std::size_t>(end - rest));
-  // 1GB is refused, because some people read it as 10^9
+  // "1GB" is refused, because some people read it as 10^9 bytes.
   if (suffix.size() > 1 && suffix.substr(1) != "iB") return std::nullopt;
   const std::size_t power = std::string_view("KMGkmg").find(suffix.empty() ? '?' : suffix[0]);
   if (!suffix.empty() && power == std::string_view::npos) return std::nullopt;
@@ -236,7 +238,7 @@ std::vector<std::uint64_t> sweep_sizes(const PerfOptions& options) {
       continue;
     }
     bytes = std::max<std::uint64_t>(1, bytes);
-    if (bytes > options.max_bytes / options.step_factor) break;  // the product may exceed 64 bits
+    if (bytes > options.max_bytes / options.step_factor) break;  // without the product, which may exceed 64 bits
     bytes *= options.step_factor;
   }
   return sizes;

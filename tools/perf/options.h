@@ -1,5 +1,5 @@
-// The options of a `tutti perf` run: PerfArguments is the command line as text, PerfOptions the checked values. All
-// functions are pure and may be called from any thread.
+// The options of a `tutti perf` run: PerfArguments holds the options as they were given, PerfOptions the checked
+// values. All functions are pure and may be called from any thread.
 #pragma once
 
 #include <chrono>
@@ -19,8 +19,8 @@ namespace tutti::tool {
 enum class MemoryKind : std::uint8_t { kPlain, kRegistered, kCuda };
 std::string_view to_string(MemoryKind memory);
 
-// The command line as it was given. The options have the names of nccl-tests if it has the same option. Empty: not
-// given.
+// The options as they were given on the command line, before they are checked. Options that nccl-tests has as well have
+// the same names here. An empty text or an empty optional means that the option was not given.
 struct PerfArguments {
   std::string collective = "all_reduce";
   std::string min_bytes;
@@ -51,10 +51,11 @@ struct PerfOptions {
   PerfCollective collective;
   std::uint64_t min_bytes = 8;
   std::uint64_t max_bytes = 64 << 20;
-  std::uint64_t step_bytes = 0;  // 0: sizes are multiplied by step_factor
+  std::uint64_t step_bytes = 0;  // added to get the next size; 0: the size is multiplied by step_factor instead
   std::uint64_t step_factor = 2;
   std::vector<DataType> types;
-  // If the collective does not reduce, one operation that only selects the pattern of the input.
+  // The reduction operations to measure. If the collective does not reduce, one operation, which is not executed and
+  // only selects the DataPattern of the input.
   std::vector<ReduceOp> ops;
   Algorithm algorithm = Algorithm::kAuto;
   MemoryKind memory = MemoryKind::kPlain;
@@ -62,14 +63,14 @@ struct PerfOptions {
   bool in_place = true;
   bool check = true;
   bool threads = false;         // ranks are threads of one process
-  std::int64_t iterations = 0;  // 0: chosen from the time of a call
+  std::int64_t iterations = 0;  // number of timed calls; 0: chosen from the time of a call
   std::int64_t warmup_iterations = 5;
-  std::int32_t root = 0;           // used by collectives with a root
+  std::int32_t root = 0;           // used only by collectives with a root
   std::int32_t ranks = 0;          // 0: not given
   std::int32_t ranks_per_gpu = 1;  // with kCuda: number of consecutive ranks that share a GPU
-  // Number of machines over which the ranks are split; 0: not given.
+  // Number of simulated machines over which the ranks are split; 0: not given, so the real machines count.
   std::int32_t nodes = 0;
-  // This rank flips a bit of its results before they are checked; -1: no rank.
+  // The rank that flips a bit of its results before they are checked, to test the check; -1: no rank.
   std::int32_t corrupt = -1;
   std::string transport;                 // empty: not given
   std::chrono::milliseconds timeout{0};  // of set-up and of each collective; 0: the library's default
@@ -82,20 +83,21 @@ inline constexpr std::size_t kMaxSizes = 10'000;  // largest number of sizes in 
 
 // Parses a size in bytes: an integer with an optional suffix K, M, G (upper or lower case, powers of 1024) or KiB,
 // MiB, GiB. Examples: "8", "4K", "64M", "1GiB". Other texts are refused, for example 1GB, which some people read as
-// 10^9 bytes.
+// 10^9 bytes, and sizes above kMaxMessageBytes.
 std::optional<std::uint64_t> parse_size(std::string_view text);
 
 // Checks and converts the command line. Errors: kInvalidArgument, with the option's name and its valid values.
 Result<PerfOptions> resolve(const PerfArguments& arguments);
 
-// Checks the options that depend on the number of ranks: root, machines, the rank to corrupt, the algorithm. Errors:
-// as resolve().
+// Checks the options whose valid values depend on the number of ranks: root, nodes, corrupt and algorithm. Errors: as
+// resolve().
 Status check_ranks(const PerfOptions& options, std::int32_t ranks);
 
 // The sizes of the sweep in bytes, in ascending order.
 std::vector<std::uint64_t> sweep_sizes(const PerfOptions& options);
 
-// The message lengths of the sweep in elements (message_elements()), without consecutive duplicates.
+// The message lengths of the sweep in elements, which are the results of message_elements() for all sweep_sizes(). A
+// length that is equal to the one before it is left out.
 std::vector<std::uint64_t> sweep_elements(const PerfOptions& options, DataType type, std::int32_t ranks);
 
 }  // namespace tutti::tool

@@ -1,5 +1,5 @@
-// The ranks of a benchmark communicate only through the collectives that they measure. A value that one rank has (a
-// number of iterations, a time, a count of wrong elements) reaches the others through small all-reduces.
+// The ranks of a benchmark communicate only through the communicator that they measure. A value that one rank has (a
+// number of iterations, a time, a count of wrong elements) reaches the other ranks through small all-reduces.
 #include "tools/perf/rank.h"
 
 #include <fmt/format.h>
@@ -31,13 +31,13 @@ namespace tutti::tool {
 namespace {
 
 constexpr double kSettleUs = 100'000;
-constexpr double kTargetUs = 200'000;  // intended duration of all timed calls
+constexpr double kTargetUs = 200'000;  // intended duration of all timed calls of one measurement
 constexpr std::int64_t kMinIterations = 5;
 constexpr std::int64_t kMaxIterations = 2000;
-constexpr std::size_t kGuardBytes = 64;  // after each buffer's elements; must not change
+constexpr std::size_t kGuardBytes = 64;  // bytes behind each buffer's elements, which a call must not change
 constexpr std::byte kGuard{0xa5};
-constexpr std::int32_t kLateRanks = 8;         // ranks that are late in turn when a barrier is checked
-constexpr std::chrono::milliseconds kLate{1};  // by how much
+constexpr std::int32_t kLateRanks = 8;         // when a barrier is checked, so many ranks enter late, one in each call
+constexpr std::chrono::milliseconds kLate{1};  // by how much a late rank enters the barrier later
 
 double now_us() {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -50,7 +50,7 @@ Result<Number> reduce_number(Communicator& communicator, Number number, DataType
   return result;
 }
 
-// One measurement (out of place or in place) of a row, and this rank's part of it.
+// One measurement (out of place or in place) of a row of the table, and this rank's part of its call.
 struct Case {
   DataType type;
   ReduceOp op;
@@ -59,7 +59,7 @@ struct Case {
 
   std::size_t bytes(std::uint64_t elements) const { return elements * size_of(type); }
   std::size_t input_bytes() const { return in_place ? 0 : bytes(call.input_elements); }
-  std::size_t output_bytes() const {  // in place: the size of the common buffer
+  std::size_t output_bytes() const {  // in place: the size of the buffer that holds both input and output
     if (!in_place) return bytes(call.output_elements);
     return bytes(
         std::max(call.in_place_input_at + call.input_elements, call.in_place_output_at + call.output_elements));
@@ -72,7 +72,7 @@ struct BufferBytes {
   std::size_t output = 0;
 };
 
-// A range of input elements that a call must not change.
+// A range of elements of the input that a call must not change; `first` is an index into the input.
 struct UntouchedRange {
   std::uint64_t first = 0;
   std::uint64_t count = 0;
@@ -109,8 +109,8 @@ class Sweep {
   Result<PerfMeasurement> measure_checked(const Case& one, const DataPattern& pattern);
   Case make_case(DataType type, ReduceOp op, std::uint64_t elements, bool in_place) const;
   Status prepare(const Case& one, const DataPattern& pattern);
-  Status finish();  // waits for the GPU's work
-  Status fetch();   // as finish(), and copies the buffers to the host
+  Status finish();  // waits for the calls on the GPU, and returns their errors; does nothing without a GPU
+  Status fetch();   // as finish(), and then copies the buffers from the GPU to the host
   Status call(const Case& one, const DataPattern& pattern);
   Status exchange_with_partner(const RankCall& side, const void* input, void* output, DataType type,
                                const CallOptions& extras);
@@ -130,7 +130,7 @@ class Sweep {
   Status settle();
 
   Communicator& communicator_;
-  // max_bytes can be smaller than requested, because larger messages do not fit in memory.
+  // The options of the run, but limit_to_memory() lowers max_bytes if larger messages do not fit in memory.
   PerfOptions options_;
   PerfReport* const report_;
   BoundMeter bound_;
@@ -172,7 +172,7 @@ Status Sweep::limit_to_memory() {
   };
   const Result<MemoryFit> fit = fit_in_memory(communicator_, sweep_sizes(options_), needed);
   if (!fit) return fit.error();
-  if (!fit->nothing_fits.empty()) {  // all ranks get this result, but only rank 0 prints it
+  if (!fit->nothing_fits.empty()) {  // only rank 0's error has a message; errors without one are not printed
     return Error{.code = ErrorCode::kSystem, .message = rank() == 0 ? fit->nothing_fits : std::string()};
   }
   options_.max_bytes = fit->max_bytes;
@@ -187,13 +187,13 @@ Status Sweep::allocate_buffers() {
     Result<Buffer> made = Buffer::create(communicator_, options_.memory, device_.get(), bytes);
     if (!made) return made.error();
     *buffer = std::move(*made);
-    std::memset(buffer->host(), 0, bytes);  // the pages are allocated now, not in a timed call
+    std::memset(buffer->host(), 0, bytes);  // makes the system allocate the pages now, not in a timed call
   }
   return {};
 }
 
-// Runs barriers for 0.1 s, because the scheduler moves ranks between cores when a job starts, and times would not be
-// meaningful. Skipped if the user requested no warm-up calls.
+// Runs barriers for 0.1 s, because the scheduler moves ranks between cores when a job starts, and times that are
+// measured meanwhile are not meaningful. Does nothing if the user requested 0 warm-up calls.
 Status Sweep::settle() {
   if (options_.warmup_iterations == 0) return {};
   const double end_us = now_us() + kSettleUs;
@@ -241,7 +241,7 @@ Algorithm Sweep::algorithm_of(DataType type, std::uint64_t elements) const {
   const PerfCollective& collective = options_.collective;
   if (is_exchange(collective)) return Algorithm::kDirect;
   std::uint64_t count = shown_count(collective, communicator_.size(), elements);
-  // the selection uses the mean block
+  // Tutti selects the algorithm for blocks of different lengths by their mean length.
   if (collective.variable) count /= static_cast<std::uint64_t>(communicator_.size());
   return communicator_.auto_algorithm(collective.kind, count, type);
 }
@@ -252,13 +252,13 @@ Status Sweep::run_row(DataType type, ReduceOp op, std::uint64_t elements) {
   row.op = op;
   row.elements = elements;
   row.algorithm = algorithm_of(type, elements);
-  // The other ranks sleep in the barrier meanwhile, so that the measurement of the bound has all cores of the machine.
+  // Rank 0 measures the bound while the other ranks sleep in the barrier() below, so that it can use all cores.
   if (report_ != nullptr && device_ == nullptr && has_bound(options_.collective, report_->job())) {
     row.bound_us = bound_.measure_us(type, op, elements);
   }
   TUTTI_TRY(barrier());
-  // If the collective does not reduce, the values need not be small. The pattern for kMax has the most different
-  // values.
+  // If the collective does not reduce, the values need not be small, so the pattern with the most different values is
+  // used, which is the one for kMax.
   const DataPattern pattern(type, adds(options_.collective) ? op : ReduceOp::kMax, communicator_.size());
   for (const bool in_place : {false, true}) {
     if (in_place ? !options_.in_place : !options_.out_of_place) continue;
@@ -279,8 +279,8 @@ Result<PerfMeasurement> Sweep::measure(const Case& one, const DataPattern& patte
   return measurement;
 }
 
-// One checked call, warm-up calls, timed calls, a check. Out of place, the result of the last timed call is checked.
-// In place, the timed calls use their own results as inputs, so one more call with fresh inputs is checked.
+// Makes one call and checks it, makes the warm-up and the timed calls, and checks again: out of place the last timed
+// call, in place one more call, because the timed calls use their own results as inputs. --check 0: no checks.
 Result<PerfMeasurement> Sweep::measure_checked(const Case& one, const DataPattern& pattern) {
   std::uint64_t wrong = 0;
   TUTTI_TRY(prepare(one, pattern));
@@ -376,7 +376,7 @@ Status Sweep::call(const Case& one, const DataPattern& pattern) {
                            extras);
 }
 
-// Exchanges messages with the partner. The even rank sends first; in a one-way transfer it is the only one that sends.
+// Exchanges messages with the partner, if there is one: the even rank sends, and then, if not one-way, the odd rank.
 Status Sweep::exchange_with_partner(const RankCall& side, const void* input, void* output, DataType type,
                                     const CallOptions& extras) {
   const std::int32_t partner = partner_of(rank(), communicator_.size());
@@ -389,7 +389,7 @@ Status Sweep::exchange_with_partner(const RankCall& side, const void* input, voi
   return communicator_.send(input, side.count, type, partner, extras);
 }
 
-// --corrupt: flips a bit, as a faulty transport or plan could do, so that the check itself can be tested.
+// On the rank that --corrupt names, flips a bit as a faulty transport or plan could do, to test the check itself.
 void Sweep::corrupt(const Case& one) {
   if (rank() != options_.corrupt) return;
   if (one.call.output_elements > 0) {
@@ -417,8 +417,8 @@ std::uint64_t Sweep::count_wrong(const Case& one, const DataPattern& pattern) co
   return wrong;
 }
 
-// The number of times that this rank left a barrier before the last rank had entered it. Each of the first kLateRanks
-// ranks is the late one once. Returns nothing if the ranks are on several machines, because their clocks cannot be
+// Returns the number of barriers that this rank left before the last rank had entered them. Each of the first
+// kLateRanks ranks enters one barrier late. Returns nothing for several machines, because their clocks cannot be
 // compared.
 Result<std::optional<std::uint64_t>> Sweep::check_barrier(const Case& one, const DataPattern& pattern) {
   if (communicator_.nodes() > 1) return std::optional<std::uint64_t>();
@@ -450,7 +450,7 @@ Result<double> Sweep::warm_up(const Case& one, const DataPattern& pattern) {
   return (now_us() - start_us) / static_cast<double>(std::max<std::int64_t>(1, calls - 1));
 }
 
-// All ranks use rank 0's estimate: the other ranks contribute 0 to the maximum.
+// Returns --iters or, if that is 0, rank 0's estimate: the other ranks contribute 0 to the maximum.
 Result<std::int64_t> Sweep::agree_on_iterations(double call_us) {
   if (options_.iterations > 0) return options_.iterations;
   std::int64_t iterations = 0;
@@ -468,7 +468,7 @@ Result<double> Sweep::time_calls(const Case& one, const DataPattern& pattern, st
   if (device_ != nullptr) TUTTI_TRY(device_->start_timer());
   for (std::int64_t i = 0; i < iterations; ++i) TUTTI_TRY(call(one, pattern));
   double spent_us = now_us() - start_us;
-  if (device_ != nullptr) {  // measured with the GPU's events
+  if (device_ != nullptr) {  // the time between two CUDA events replaces the host's time
     const Result<double> measured_us = device_->stop_timer();
     if (!measured_us) return measured_us.error();
     spent_us = *measured_us;
@@ -481,8 +481,8 @@ Result<double> Sweep::time_calls(const Case& one, const DataPattern& pattern, st
 }  // namespace
 
 Result<std::string> agree_on_transport(Communicator& communicator) {
-  // Later names describe more transports, so the maximum describes the job. For example, a rank that is alone on its
-  // machine uses only TCP, although the job uses shm and TCP ("mixed").
+  // In `names`, combinations come after single transports, so the name with the highest index on any rank describes the
+  // job. For example, a rank that is alone on its machine uses only "tcp", although the job uses shm and TCP ("mixed").
   std::vector<std::string> names(kTransportNames.begin(), kTransportNames.end());
   names.emplace_back("mixed");  // shared memory and TCP
   for (const TransportRow& row : kTransportTable) names.push_back(fmt::format("shm+{}", row.name));

@@ -16,9 +16,9 @@ namespace tutti::tool {
 namespace {
 
 constexpr int kSchemaVersion = 1;
-constexpr std::string_view kNone = "none";  // for a collective that has no type or operation
+constexpr std::string_view kNone = "none";  // shown as type or operation if the collective has none
 
-// Two decimals if they are significant, in at most 10 columns.
+// The time with two decimals or, from 1 s on, with none, so that the text has at most 10 characters.
 std::string time_text(double time_us) {
   return time_us < 1e6 ? fmt::format("{:.2f}", time_us) : fmt::format("{:.0f}", time_us);
 }
@@ -30,8 +30,9 @@ Status print(const std::string& text) {
   return {};
 }
 
-// The bound as a percentage of the faster of the two times. The in-place time of a single rank does not count, because
-// there is nothing to do.
+// The bound as a percentage of the faster of the two times (out of place and in place). With a single rank, only the
+// out-of-place time counts, because an in-place call does nothing there. Returns nothing if the row has no bound or no
+// such time.
 std::optional<double> of_bound_percent(const PerfRow& row, std::int32_t ranks) {
   if (!row.bound_us) return std::nullopt;
   std::optional<double> best_us;
@@ -144,7 +145,8 @@ double PerfReport::mean_busbw_GBps() const {
   return measurements > 0 ? total / measurements : 0;
 }
 
-// Reports where the calls were really executed. Some plans are executed by the host although the ranks have GPUs.
+// Reports whether the GPUs or the host executed the calls on GPU memory. Some plans are executed by the host although
+// the ranks have GPUs.
 std::string PerfReport::carried_out_text() const {
   int by_devices = 0;
   int all = 0;
@@ -222,8 +224,8 @@ std::string PerfReport::to_json(const std::string& date) const {
   return document.dump(2) + "\n";
 }
 
-// Floating-point numbers have six digits, because the measurements are not more precise and people read this file as
-// well. Values need no quotes: names contain neither commas nor quotes.
+// Floating-point numbers have six significant digits, because the measurements are not more precise and people read
+// this file as well. No value needs quotes, because names contain neither commas nor quotes.
 std::string PerfReport::to_csv() const {
   std::string text;
   for (const nlohmann::ordered_json& row : json_rows()) {

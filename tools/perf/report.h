@@ -1,7 +1,7 @@
-// PerfReport: the output of `tutti perf`. It is a table that is printed while the command measures, and JSON and CSV
-// files for programs (docs/perf-json.md).
+// PerfReport: the output of `tutti perf`. It consists of a table that is printed while the command measures, and of
+// JSON and CSV files for programs (docs/perf-json.md).
 //
-// Only used by the thread of rank 0.
+// Used only on rank 0, by one thread.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,12 @@ namespace tutti::tool {
 
 // The measurement of one form of a call (out of place or in place) at one size.
 struct PerfMeasurement {
-  double time_us = 0;  // mean time of a call, on the slowest rank
+  // Mean time of a timed call on the slowest rank. For a ping-pong, half of that, which is the time of one message.
+  double time_us = 0;
   std::int64_t iterations = 0;
-  // Wrong elements of all ranks and checks; nothing if results were not checked.
+  // Number of wrong elements, of all ranks and of both checks together. Nothing if results were not checked.
   std::optional<std::uint64_t> wrong;
-  bool on_devices = false;  // rank 0's GPU executed every call
+  bool on_devices = false;  // rank 0's GPU executed every call; false: the host executed at least one
 };
 
 // One row of the table: one type, operation and size.
@@ -35,31 +36,32 @@ struct PerfRow {
   Algorithm algorithm = Algorithm::kRing;  // the algorithm that was executed, never kAuto
   std::optional<PerfMeasurement> out_of_place;
   std::optional<PerfMeasurement> in_place;
-  std::optional<double> bound_us;
+  std::optional<double> bound_us;  // result of BoundMeter (bound.h); nothing: not measured
 };
 
 // The size of the job and its transport.
 struct PerfJob {
   std::int32_t ranks = 1;
-  std::int32_t nodes = 1;  // machines, real ones or as set by --nodes or TUTTI_NODE_ID
+  std::int32_t nodes = 1;  // number of machines: real ones, or as set by --nodes or TUTTI_NODE_ID
   int cores = 1;           // number of cores that rank 0 may use
   std::string transport;   // a result of agree_on_transport()
 };
 
-// Whether rows have a bound. The bound of tools/perf/bound.h applies only to an all-reduce in the memory of one
-// machine.
+// Whether the table has columns for the bound of tools/perf/bound.h. The bound applies only to an all-reduce whose
+// ranks all communicate through shared memory.
 bool has_bound(const PerfCollective& collective, const PerfJob& job);
 
-// In GB/s, with 1 GB = 1e9 bytes.
+// The length of the message divided by the time, in GB/s, with 1 GB = 1e9 bytes. 0 if the time is 0.
 double algbw_GBps(std::uint64_t bytes, double time_us);
 
 class PerfReport {
  public:
   PerfReport(const PerfOptions& options, PerfJob job);
 
-  // Sets the reason why some messages are not measured; empty: all are measured. To be called before print_header().
+  // Sets the reason why some messages are not measured; empty: all are measured. To be called before print_header(),
+  // which prints the reason.
   void leave_out(std::string why) { left_out_ = std::move(why); }
-  // Print to stdout. Errors: kSystem if stdout cannot be written.
+  // Print to stdout; add() also stores the row for the files. Errors: kSystem if stdout cannot be written.
   Status print_header() const;
   Status add(const PerfRow& row);
   Status print_footer() const;
@@ -78,7 +80,8 @@ class PerfReport {
   std::string op_text(const PerfRow& row) const;
   std::optional<std::uint64_t> wrong() const;  // nothing if nothing was checked
   double mean_busbw_GBps() const;
-  std::string carried_out_text() const;  // for device memory
+  // For GPU memory: the line of the footer that states whether the GPUs or the host executed the calls.
+  std::string carried_out_text() const;
   std::vector<nlohmann::ordered_json> json_rows() const;
 
   const PerfOptions options_;

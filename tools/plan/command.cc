@@ -27,11 +27,12 @@
 namespace tutti::tool {
 namespace {
 
-// A proof needs the whole plan, with the steps of all ranks in memory, so the number of ranks is limited. A ring of
-// this many ranks has 2 million steps.
+// Limit on the number of ranks of a plan that is proved or written to a file. Both need the steps of all ranks in
+// memory at once. A ring of this many ranks has 2 million steps.
 constexpr std::uint32_t kMaxProvedRanks = 1024;
-// With more ranks than this, the proof covers staged execution only and not windows, because the time for vector
-// clocks is ranks times messages.
+// If a plan has more ranks than this, only its execution through slots (staged) is proved, and not that through
+// windows. The reason is that the proof for windows uses vector clocks, whose time grows with the number of ranks
+// times the number of messages.
 constexpr std::uint32_t kMaxWindowRanks = 256;
 
 struct PlanOptions {
@@ -49,8 +50,8 @@ struct PlanOptions {
 
 int fail(const Error& error) { return report("plan", error); }
 
-// Proves the plan, staged and through windows if it is small enough. The counts of the report are sums over the forms
-// of execution.
+// Proves the plan in place and out of place: staged and through windows for at most kMaxWindowRanks ranks,
+// otherwise only staged. The counts in the report are sums over these forms of execution.
 Result<VerifyReport> prove(const Plan& plan) {
   if (plan.ranks.size() <= kMaxWindowRanks) return verify_all(plan);
   VerifyReport sum;
@@ -64,7 +65,7 @@ Result<VerifyReport> prove(const Plan& plan) {
   return sum;
 }
 
-// Prints the steps of one rank, or of all ranks one after the other.
+// Prints the steps of the rank of --rank, or otherwise those of all ranks one after the other.
 void print_steps(const Generator& generator, const PlanOptions& options) {
   std::fputs(to_text(generator.shape).c_str(), stdout);
   const std::uint32_t first = options.rank.value_or(0);
@@ -80,7 +81,8 @@ Status draw(const Plan& plan, const std::string& path) {
   return write_file(path, *svg);
 }
 
-// Writes the plan as JSON, unless it is so large that it could not be read back.
+// Writes the plan as JSON. Returns an error if the plan is so large that `tutti verify --plan` would refuse to read
+// it.
 Status write_json(const Plan& plan, const PlanOptions& options) {
   const auto refuse = [&](const std::string& reason) {
     return Error{
@@ -112,7 +114,8 @@ void print_proof(const VerifyReport& report, const PlanShape& shape) {
       report.steps, report.messages, report.race_checks);
 }
 
-// For a plan with too many ranks to be built as a whole: prints the steps of one rank.
+// For a plan with more than kMaxProvedRanks ranks, which is not built as a whole: prints the steps of the rank of
+// --rank. Fails if no rank is given, or if the whole plan would be needed for a file.
 int print_unproved(const Generator& generator, const PlanOptions& options) {
   if (!options.rank || !options.svg_path.empty() || !options.json_path.empty() || options.exported.wanted()) {
     fmt::print(stderr,
@@ -147,8 +150,8 @@ int run_plan(const PlanOptions& options) {
   if (!generator.ok()) return fail(generator.error());
   if (options.ranks > kMaxProvedRanks) return print_unproved(*generator, options);
   const Plan plan = build_plan(*generator);
-  // Files are written first, so that an error does not cost the time of the proof and is not hidden behind pages of
-  // steps.
+  // Files are written before the proof, so that an error in writing does not cost the time of the proof, and is not
+  // hidden behind pages of steps.
   if (const Status written = write_files(plan, options); !written.ok()) return fail(written.error());
   const Result<VerifyReport> report = prove(plan);
   if (!options.quiet) print_steps(*generator, options);

@@ -1,5 +1,5 @@
-// The options --goal and --chakra of `tutti plan`: they write the plan of one call of a given size in the formats of
-// other simulators. Used by one thread.
+// The options --goal and --chakra of `tutti plan`: they write the plan of one call of a given size in the formats
+// of other simulators, GOAL for LogGOPSim and Chakra for ASTRA-sim. Used by one thread.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -11,22 +11,30 @@
 namespace tutti::tool {
 
 struct ExportOptions {
+  // the file to write; empty: none
   std::string goal_path;
+  // the folder for one file per rank; empty: none
   std::string chakra_folder;
-  std::string bytes;  // in the syntax of tutti perf; the whole message, with all its blocks
+  // length of the message, all its blocks together, in the syntax of `tutti perf`: 8, 4K, 64M
+  std::string bytes;
+  // length of one element
   std::string element_bytes = "4";
+  // longest message of a connection
   std::string slot_bytes = "512K";
 
+  // True if some file is to be written.
   bool wanted() const { return !goal_path.empty() || !chakra_folder.empty(); }
 };
 
 // Adds the options to `command`.
 void add_export_options(CLI::App& command, ExportOptions& options);
 
-// Checks the options; to be called before the plan is built. Errors: kInvalidArgument.
+// Checks the options. Call it before the plan is built, so that an error is reported without delay. Errors:
+// kInvalidArgument.
 Status check_export(const ExportOptions& options);
 
-// Writes the requested files, if any. Errors: those of CallOperations::create() and write_file().
+// Writes the requested files; does nothing if none is requested. Errors: those of check_export(),
+// CallOperations::create() and write_file().
 Status export_plan(const Plan& plan, const ExportOptions& options);
 
 }  // namespace tutti::tool

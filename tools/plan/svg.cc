@@ -1,5 +1,5 @@
-// Draws in two stages: Schedule runs one tile of the plan and computes the time of each step, and Drawing places
-// the boxes and lines and writes the SVG elements.
+// Draws in two stages. Schedule runs one tile of the plan and computes the time of each step. Drawing places the
+// boxes and lines, and writes the SVG elements.
 #include "tools/plan/svg.h"
 
 #include <fmt/format.h>
@@ -21,22 +21,29 @@
 namespace tutti::tool {
 namespace {
 
-// ---- Schedule: a domain with times as values, which computes when each step runs. ----
+// ---- Schedule: computes when each step runs. It is a domain of advance() (plan/evaluate.h), whose values are
+// times. ----
 
+// One step of one channel of one rank, and the value that it sends or stores.
 struct Box {
   std::uint32_t rank = 0;
   std::uint32_t channel = 0;
   std::uint32_t time = 0;
-  std::uint32_t chunk = 0;        // the datum, see collective.h
-  std::uint32_t contributor = 0;  // the rank whose data it is, if nothing is added
+  // number of the datum that the value belongs to (plan/collective.h)
+  std::uint32_t chunk = 0;
+  // the rank whose input the value is, if no values were added
+  std::uint32_t contributor = 0;
   bool adds = false;
   bool completes = false;
-  bool complete = false;  // the value holds every contribution
-  bool stores = false;    // the step stores to output
+  // reductions: the value contains the inputs of all ranks; other collectives: as `stores`
+  bool complete = false;
+  // the step stores the value in the output
+  bool stores = false;
 };
 
 struct MessageLine {
-  std::size_t from = 0;  // indices into Schedule::boxes
+  // the box that sends and the box that receives, as indices into Schedule::boxes
+  std::size_t from = 0;
   std::size_t to = 0;
 };
 
@@ -44,7 +51,8 @@ class Schedule {
  public:
   explicit Schedule(const Plan& plan) : plan_(plan) {}
 
-  bool run();  // false: the plan does not run to its end
+  // Runs the plan and fills boxes, lines and times. Returns false if the plan does not run to its end.
+  bool run();
 
   bool receive_ready(std::uint16_t port) { return !queue(port).empty(); }
   bool send_ready(std::uint16_t) const { return true; }
@@ -58,17 +66,20 @@ class Schedule {
   std::uint32_t times = 0;
 
  private:
-  using Key = std::tuple<std::uint32_t, std::uint32_t, std::uint16_t>;  // sender, receiver, lane
+  // identifies a connection: sender, receiver, lane
+  using Key = std::tuple<std::uint32_t, std::uint32_t, std::uint16_t>;
   std::deque<std::size_t>& queue(std::uint16_t port) {
     const Port& end = program_->ports[port];
     return queues_[end.direction == Direction::kSend ? Key{rank_, end.peer, end.lane} : Key{end.peer, rank_, end.lane}];
   }
 
   const Plan& plan_;
-  std::map<Key, std::deque<std::size_t>> queues_;  // indices of the boxes that sent
-  // indices of boxes, indexed by rank, channel, step
+  // the messages in each connection, each as the index of the box that sent it
+  std::map<Key, std::deque<std::size_t>> queues_;
+  // indexed by rank, then channel, then step: the index of its box; only steps that have run
   std::vector<std::vector<std::vector<std::size_t>>> done_;
-  std::map<std::pair<std::uint32_t, std::uint32_t>, Box> scratch_;  // (rank, chunk) -> the box that stored it
+  // indexed by rank and scratch chunk: a copy of the box that stored it last
+  std::map<std::pair<std::uint32_t, std::uint32_t>, Box> scratch_;
   std::uint32_t rank_ = 0;
   std::uint32_t channel_ = 0;
   const Channel* program_ = nullptr;
@@ -139,18 +150,21 @@ bool Schedule::run() {
   return true;
 }
 
-// ---- Drawing: positions and appearance. ----
+// ---- Drawing: positions and appearance. Lengths are in pixels. ----
 
 constexpr int kMargin = 28;
 constexpr int kLabelWidth = 64;
 constexpr int kHeaderHeight = 118;
-constexpr int kRowHeight = 30;  // height of a channel's row
+constexpr int kRowHeight = 30;  // of one row of boxes
 constexpr int kBoxHeight = 22;
 constexpr int kRankGap = 10;
 constexpr int kLegendBoxWidth = 40;
-constexpr int kLabelSize = 12;         // font size of a label if the boxes are wide enough
-constexpr int kSmallestLabelSize = 8;  // if a label needs a smaller font, the boxes are made wider
-constexpr int kLabelGap = 6;           // space to the left and right of a label, both together
+// font size of the labels if the boxes are wide enough
+constexpr int kLabelSize = 12;
+// If a label needed a smaller font than this, the boxes are made wider.
+constexpr int kSmallestLabelSize = 8;
+// free space in a box beside its label, left and right together
+constexpr int kLabelGap = 6;
 constexpr std::uint32_t kLinesBesideARow = 3;
 constexpr int kMinWidth = 840;
 constexpr std::string_view kInk = "#1f2933";
@@ -178,14 +192,16 @@ class Drawing {
   };
   void draw_box_at(BoxRect at, const Box& box, const std::string& label);
 
-  // Hues are evenly spaced. Neighbouring chunks also differ in lightness.
+  // The colour of a box. Each chunk (or each rank, if by_rank_) has its own hue, and the hues are evenly spaced. If
+  // `strong`, neighbouring chunks also differ in lightness.
   std::string colour(const Box& box, bool strong) const {
     const std::uint32_t chunk = by_rank_ ? box.contributor : box.chunk;
     const std::uint32_t hue = chunk % colours_ * 360 / colours_;
     return rgb(hue, strong ? 0.62 : 0.70, strong ? (chunk % 2 == 0 ? 0.50 : 0.42) : 0.88);
   }
   static std::string rgb(std::uint32_t hue, double saturation, double lightness);
-  // Approximate width of a label in a sans-serif font: a digit is 0.56 times as wide as the font size.
+  // Estimated width of a label of `letters` letters in a sans-serif font of this size. A digit is 0.56 times as
+  // wide as the font size; 0.6 is used.
   static int text_width(std::size_t letters, int size) { return static_cast<int>(letters) * size * 3 / 5; }
   int x_of(std::uint32_t time) const { return kMargin + kLabelWidth + static_cast<int>(time) * pitch_; }
   int y_of(const Box& box) const { return rows_.at({box.rank, box.channel}); }
@@ -195,12 +211,15 @@ class Drawing {
   int pitch_ = 0;
   int box_width_ = 0;
   int label_size_ = kLabelSize;
-  bool by_rank_ = false;  // colours and labels show the rank whose data travels
-  bool to_each_ = false;  // labels show the rank to which it travels, too
+  // true: colours and labels show the rank whose data travels, and not the chunk
+  bool by_rank_ = false;
+  // true: labels also show the rank to which the data travels
+  bool to_each_ = false;
   std::uint32_t colours_ = 1;
   int bottom_ = 0;
   int width_ = 0;
-  std::map<std::pair<std::uint32_t, std::uint32_t>, int> rows_;  // (rank, channel) -> top of its boxes
+  // indexed by rank and channel: the y coordinate of the top of its boxes
+  std::map<std::pair<std::uint32_t, std::uint32_t>, int> rows_;
   SvgDrawing svg_;
 };
 
@@ -214,7 +233,8 @@ Drawing::Drawing(const Plan& plan, const Schedule& schedule) : plan_(plan), sche
   width_ = std::max(x_of(schedule.times), kMinWidth) + kMargin;
 }
 
-// Makes the boxes as wide as the page allows, and at least as wide as the longest label needs.
+// Sets the width of a box, its distance to the next one (pitch_), and the font size of the labels. Boxes are as
+// wide as the page allows, and at least so wide that the longest label fits in the smallest font.
 void Drawing::choose_widths() {
   std::size_t longest = 0;
   for (const Box& box : schedule_.boxes) longest = std::max(longest, letter_count(label_of(box)));
@@ -224,13 +244,14 @@ void Drawing::choose_widths() {
   while (label_size_ > kSmallestLabelSize && text_width(longest, label_size_) + kLabelGap > box_width_) --label_size_;
 }
 
-// Channels of a rank share a row if none of their steps run at the same time.
+// Gives each channel a row. Channels of a rank share a row if no two of their steps have the same time.
 void Drawing::place_rows() {
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<std::uint32_t>> times;
   for (const Box& box : schedule_.boxes) times[{box.rank, box.channel}].push_back(box.time);
   int y = kHeaderHeight;
   for (std::uint32_t rank = 0; rank < plan_.ranks.size(); ++rank) {
-    std::vector<std::set<std::uint32_t>> taken(1);  // times that are taken, indexed by row
+    // indexed by row of this rank: the times at which the row has a box already
+    std::vector<std::set<std::uint32_t>> taken(1);
     for (std::uint32_t c = 0; c < plan_.ranks[rank].channels.size(); ++c) {
       const std::vector<std::uint32_t>& own = times[{rank, c}];
       if (own.empty()) continue;
@@ -246,12 +267,13 @@ void Drawing::place_rows() {
   bottom_ = y;
 }
 
-// Converts HSL to #rrggbb, because not every viewer supports hsl().
+// Converts a colour from hue (degrees), saturation and lightness (0 to 1) to #rrggbb, because not every viewer
+// supports hsl().
 std::string Drawing::rgb(std::uint32_t hue, double saturation, double lightness) {
   const double chroma = (1 - std::max(2 * lightness - 1, 1 - 2 * lightness)) * saturation;
   const auto part = [&](std::uint32_t offset) {
-    // 0..6. A channel rises in the first sixth, is full in the next two, falls in the fourth, and is zero in the
-    // last two.
+    // Position on the circle of hues, 0 to 6. A primary colour rises in the first sixth of its circle, is full in
+    // the next two, falls in the fourth, and is zero in the last two.
     const double at = static_cast<double>((hue + offset) % 360) / 60;
     const double share = std::clamp(std::min(at, 4 - at), 0.0, 1.0);
     return static_cast<int>(std::lround(255 * (lightness - chroma / 2 + chroma * share)));
@@ -301,7 +323,7 @@ void Drawing::draw_legend(int x, int y) {
 }
 
 void Drawing::draw_grid() {
-  // y -> rank. A row that several channels share is in the map once.
+  // Maps the y coordinate of a row to its rank. A row that several channels share is in the map once.
   std::map<int, std::uint32_t> lines;
   for (const auto& [place, y] : rows_) lines[y + kBoxHeight / 2] = place.first;
   std::uint32_t last_rank = ~std::uint32_t{0};
@@ -338,7 +360,8 @@ void Drawing::draw_line(const MessageLine& line) {
     x = to_x;
     y = to_y;
   };
-  // The line passes the boxes of the times in between, so it runs along the edge of the receiver's row.
+  // If the receiver does not run directly after the sender, the line would cross the boxes in between. So it runs
+  // along the edge of the receiver's row until shortly before the receiver.
   if (to.time > from.time + 1) {
     const int aside = kBoxHeight / 2 + 3 + 2 * static_cast<int>(from.rank % kLinesBesideARow);
     curve_to(x_of(from.time + 1), y1 < y2 ? y2 - aside : y2 + aside);
@@ -365,7 +388,7 @@ void Drawing::draw_box_at(BoxRect at, const Box& box, const std::string& label) 
   const std::string line = colour(box, true);
   svg_.box(at.x, at.y, at.width, kBoxHeight,
            {.fill = fill, .line = line, .line_width = box.completes ? 0 : 1.2, .radius = 4});
-  // A bar marks a box that stores to output.
+  // A bar at the bottom of a box shows that its step stores to the output.
   if (box.stores) {
     svg_.box(at.x + 3, at.y + kBoxHeight - 5, at.width - 6, 3, {.fill = box.completes ? kInk : kWhite, .radius = 1});
   }

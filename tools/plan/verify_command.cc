@@ -33,22 +33,27 @@
 namespace tutti::tool {
 namespace {
 
-// Largest number of ranks of a plan. A ring of this many ranks has 34 million steps.
+// Largest number of ranks that --ranks accepts. A ring of this many ranks has 34 million steps.
 constexpr std::uint32_t kMaxRanks = 4096;
-// Plans with more ranks are checked less: only without windows, in place, with one root, one tile and one call. Races
-// stay unchecked if the vector clocks would be too large.
+// Plans with more than kFullRanks ranks are checked less: only execution without windows and in place, with one
+// root, one tile and one call. Their freedom from races is not checked if the vector clocks would be too large.
 constexpr std::uint32_t kFullRanks = 256;
-constexpr std::uint64_t kMostSteps = 70'000'000;  // largest number of steps of a plan
-// Memory per step. Measured: a run with a plan of kMostSteps steps uses up to 5.6 GB.
+// limit on the steps of a plan with more than kFullRanks ranks, all its ranks together
+constexpr std::uint64_t kMostSteps = 70'000'000;
+// Memory that a run needs for each step of its largest plan. Measured: with a plan of kMostSteps steps, it uses up
+// to 5.6 GB.
 constexpr std::uint64_t kStepBytes = 80;
-// Limit for plans with more than kFullRanks ranks whose freedom from races only vector clocks can prove: the number of
-// clock entries that are joined, about 10^9 of which take a second.
+// Limit for plans with more than kFullRanks ranks whose freedom from races only vector clocks can prove: how many
+// entries of vector clocks are joined in all. 10^9 of them take about a second.
 constexpr std::uint64_t kMostClockWords = std::uint64_t{1} << 32;
+// The numbers of ranks whose plans are mutated, without --mutations.
 constexpr std::uint32_t kMutatedRanks[] = {2, 3, 4, 5, 8};
-// Plans with at most this many ranks are mutated for every root and all machine shapes; larger ones only for root 0 on
-// one machine.
+// Plans with at most this many ranks are mutated for each root of roots_of() and each distribution of
+// machines_of(). Plans with more ranks are mutated only for root 0 on one machine.
 constexpr std::uint32_t kMutatedVariants = 4;
-constexpr std::uint32_t kMostMutatedRanks = 12;  // with --mutations: all rank counts up to this one
+// with --mutations, the plans of 1 to this many ranks are mutated
+constexpr std::uint32_t kMostMutatedRanks = 12;
+// Limit on the undetected mutations that are printed.
 constexpr std::size_t kShownMisses = 10;
 
 struct VerifyCommand {
@@ -59,7 +64,7 @@ struct VerifyCommand {
   std::string plan_path;
 };
 
-// A progress bar on one line of the terminal. Prints nothing if standard error is not a terminal.
+// A progress bar on one line of standard error. Prints nothing if standard error is not a terminal.
 class ProgressBar {
  public:
   explicit ProgressBar(double total) : total_(total), shown_(isatty(STDERR_FILENO) == 1) {}
@@ -90,20 +95,25 @@ class ProgressBar {
 };
 
 struct Outcome {
-  // Available memory, measured once at the start: freed memory stays with this process, and a later measurement would
-  // count it as used.
+  // Available memory in bytes. It is measured only once, at the start: memory that was freed later stays with this
+  // process, so a later measurement would count it as used.
   std::uint64_t memory_bytes = 0;
+  // The kind of limit from which memory_bytes comes, for messages.
   std::string_view memory_limit;
+  // number of plans for which a proof was tried; `failed` of them were not proved
   std::uint64_t plans = 0;
   std::uint64_t failed = 0;
+  // number of cases that were not tried: no plan exists, or the plan is too large
   std::uint64_t skipped = 0;
-  std::uint64_t sampled = 0;     // plans with more than kFullRanks ranks
-  std::uint64_t races_open = 0;  // of these: proved, but races were not checked
+  // number of proved plans with more than kFullRanks ranks, which are checked less
+  std::uint64_t sampled = 0;
+  // number of proved plans whose freedom from races was not checked
+  std::uint64_t races_open = 0;
   VerifyReport counts;
   MutationCount mutations;
 };
 
-// Relative time of the proofs for a number of ranks, for the progress bar.
+// Estimated time of all proofs for one number of ranks, in arbitrary units, for the progress bar.
 double work_of(std::uint32_t ranks) { return static_cast<double>(ranks) * ranks; }
 
 // One algorithm of one collective.
@@ -126,7 +136,8 @@ std::vector<Subject> subjects_of(const VerifyCommand& command) {
   return subjects;
 }
 
-// The roots to try: the first rank, one in the middle, and the last one.
+// The roots to try: rank 0, one in the middle, and the last rank, each once. Only the one in the middle if there
+// are more than kFullRanks ranks. Only 0 if the collective has no root.
 std::vector<std::uint32_t> roots_of(CollectiveKind kind, std::uint32_t ranks) {
   if (!has_root(kind)) return {0};
   if (ranks > kFullRanks) return {ranks / 2};
@@ -135,8 +146,8 @@ std::vector<std::uint32_t> roots_of(CollectiveKind kind, std::uint32_t ranks) {
   return roots;
 }
 
-// The distributions over machines to try: all ranks on one machine; half of the ranks on each of two machines; two
-// thirds on the first machine.
+// The distributions of ranks over machines to try, each as Collective::nodes: all ranks on one machine; half of the
+// ranks on each of two machines; two thirds of the ranks on the first of two machines.
 std::vector<std::vector<std::uint32_t>> machines_of(std::uint32_t ranks) {
   std::vector<std::vector<std::uint32_t>> shapes{{}};
   if (ranks < 2) return shapes;
@@ -157,7 +168,7 @@ std::string describe(const Subject& subject, const Collective& collective) {
   return text;
 }
 
-// The number of steps of all ranks together, estimated as the steps of rank 0 times the number of ranks.
+// Estimates the number of steps of all ranks together, as the steps of rank 0 times the number of ranks.
 std::uint64_t steps_of(const Generator& generator) {
   std::uint64_t steps = 0;
   for (const Channel& channel : generator.build(generator.shape, 0).channels) steps += channel.steps.size();
@@ -170,9 +181,10 @@ std::uint64_t channels_of(const Plan& plan) {
   return channels;
 }
 
-// Proves a plan. With more than kFullRanks ranks, a proof of all four forms of execution would take hours. Then only
-// the result of staged in-place execution is proved. Freedom from races is proved if the order of steps of each rank
-// is sufficient, or if vector clocks of limited size are.
+// Proves a plan. For at most kFullRanks ranks, all four forms of execution are proved (staged or through windows,
+// each in place or out of place). For more ranks that would take hours, so only the result of staged execution in
+// place is proved. Its freedom from races is proved if the order of steps within each rank is sufficient for that,
+// or otherwise by vector clocks if they are not too large. VerifyReport::race_free says if it was.
 Result<VerifyReport> prove_or_sample(const Plan& plan) {
   if (plan.ranks.size() <= kFullRanks) return verify_all(plan);
   const auto sampled = verify(plan, {.in_place = true, .own_order_only = true, .tiles = 1, .calls = 1});
@@ -183,7 +195,7 @@ Result<VerifyReport> prove_or_sample(const Plan& plan) {
   return !clocked.ok() && clocked.error().code == ErrorCode::kUnsupported ? sampled : clocked;
 }
 
-// The reason why a plan is too large to be built, or an empty string.
+// Returns the reason why a plan is too large to be built, as a text. Returns an empty text if it is not.
 std::string too_large(const Generator& generator, const Outcome& outcome) {
   const std::uint64_t steps = steps_of(generator);
   if (steps > kMostSteps) return fmt::format("has about {} steps, more than {}", steps, kMostSteps);
@@ -193,8 +205,10 @@ std::string too_large(const Generator& generator, const Outcome& outcome) {
                      text_of_bytes(needed), text_of_bytes(outcome.memory_bytes), outcome.memory_limit);
 }
 
-// Calls `visit` with every different plan for this number of ranks: for several roots and, if the plan depends on
-// machines, several distributions over machines. Counts the cases without a plan, and prints the first one.
+// Calls `visit` with every different plan of an algorithm for this number of ranks: for each root of roots_of()
+// and, if the plan depends on the machines, for each distribution of machines_of(). A case without a plan is
+// counted in outcome.skipped, and the message is printed if it is the first skipped case. A plan that is too large
+// is counted there, too, and always printed.
 void for_each_plan(const Subject& subject, std::uint32_t ranks, ProgressBar& bar, Outcome& outcome,
                    const std::function<void(const Plan& plan, const std::string& name)>& visit) {
   for (const std::uint32_t root : roots_of(subject.kind, ranks)) {
@@ -324,7 +338,7 @@ int run_verify(const VerifyCommand& command) {
   return report_outcome(outcome, subjects, range, seconds.count());
 }
 
-// Proves a user's plan from a JSON file.
+// Proves a user's plan, which is read from a JSON file, and prints the result. Returns the exit code.
 int verify_file(const std::string& path) {
   const Result<std::string> text = read_file(path, PlanLimits::kJsonBytes + 1);
   if (!text.ok()) return report("verify", text.error());

@@ -1,5 +1,6 @@
-// The command `tutti verify`. It proves the plans of every algorithm of every collective for a range of rank counts,
-// and tests the verifier by mutating plans. docs/verifier.md describes it.
+// The command `tutti verify`. It proves the plans of every algorithm of every collective for a range of numbers of
+// ranks. It also tests the verifier: it changes (mutates) plans and checks that the verifier rejects them.
+// docs/verifier.md describes it.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -9,6 +10,7 @@
 
 namespace tutti::tool {
 
+// Numbers of ranks, both ends included.
 struct RankRange {
   std::uint32_t first = 2;
   std::uint32_t last = 64;
@@ -16,11 +18,13 @@ struct RankRange {
   bool operator==(const RankRange&) const = default;
 };
 
-// Parses "2..64" or "8". Returns nothing for any other text, for 0 ranks, and for a range that ends before it starts.
+// Parses "2..64", or "8" for 8..8. Returns nothing for any other text, for 0 ranks, and for a range that ends
+// before it starts.
 std::optional<RankRange> parse_rank_range(const std::string& text);
 
-// Adds the command to `app`. Stores the result in `exit_code` when the command has run: 0 if everything was proved and
-// the verifier detected every mutation.
+// Adds the command to `app`. When the command line selects this command, app.parse() runs it and stores its exit
+// code in `exit_code`, which must outlive the parsing. The exit code is 0 if everything was proved and the verifier
+// detected every mutation that is not harmless.
 void add_verify_command(CLI::App& app, int& exit_code);
 
 }  // namespace tutti::tool

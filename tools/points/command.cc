@@ -26,13 +26,15 @@ namespace {
 
 struct PointsOptions {
   std::string table;
-  std::string systems;  // empty: find_systems() searches for it
+  // path of the file of systems; empty: find_systems() searches for it
+  std::string systems;
   std::string only;
-  std::uint32_t starts = 0;  // greater than 0: fit parameters, from this many starts
+  // 0: do not fit; otherwise fit the parameters, with this number of starts
+  std::uint32_t starts = 0;
   bool every_point = false;
 };
 
-// Relative errors |predicted / measured - 1| of a set of points.
+// Relative errors |predicted / measured - 1| of the predictions for a set of points.
 struct Errors {
   double median = 0;
   double worst = 0;
@@ -42,7 +44,8 @@ struct Errors {
 
 int fail(const Error& error) { return report("points", error); }
 
-constexpr std::size_t kMostBytes = std::size_t{64} << 20;  // largest file that is read
+// files of this size or larger are refused
+constexpr std::size_t kMostBytes = std::size_t{64} << 20;
 
 Result<std::string> read_whole(const std::string& path) {
   Result<std::string> text = read_file(path, kMostBytes);
@@ -65,8 +68,8 @@ std::string source_of(const System& system, const std::vector<Point>& points) {
                      system.capability);
 }
 
-// The errors of the predictions for the points to which the parameters were not fitted. Prints all points if `print`
-// is true.
+// Computes the errors of the predictions for those points to which the parameters were not fitted. If `print` is
+// true, prints a line of a table for every point, including the fitted ones.
 Result<Errors> measure_errors(const Predictor& predictor, const std::vector<Point>& points,
                               const Parameters& parameters, bool print) {
   std::vector<std::pair<double, std::uint64_t>> errors;
@@ -124,8 +127,8 @@ Status run_system(const PointsOptions& options, const System& system, const std:
   return std::fflush(stdout) == 0 ? Status() : system_error("cannot write to stdout", errno);
 }
 
-// The path of bench/points/systems.json: in the working directory, or in a folder above this program, because a build
-// places the program somewhere in Tutti's tree.
+// Searches for bench/points/systems.json: first in the working directory, then in the folders above this program,
+// because a build places the program somewhere in Tutti's source tree.
 Result<std::string> find_systems() {
   namespace fs = std::filesystem;
   const fs::path wanted = "bench/points/systems.json";

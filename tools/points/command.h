@@ -6,7 +6,8 @@
 
 namespace tutti::tool {
 
-// Adds the command to `app`. Stores the result in `exit_code` when the command has run.
+// Adds the command to `app`. When the command line selects this command, app.parse() runs it and stores its exit
+// code in `exit_code`, which must outlive the parsing.
 void add_points_command(CLI::App& app, int& exit_code);
 
 }  // namespace tutti::tool

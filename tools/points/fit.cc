@@ -1,4 +1,4 @@
-// parameter(), set_parameter() and fit(): fit the parameters of a system to some of its points.
+// parameter(), set_parameter() and fit(), which fits the parameters of a system to some of its points.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -16,8 +16,8 @@ Error invalid(std::string message) {
   return {.code = ErrorCode::kInvalidArgument, .scope = ErrorScope::kCall, .rank = -1, .message = std::move(message)};
 }
 
-// Pointers to the fields for which a name stands. A name of the level `nic` stands for two fields, because `spine`
-// must have the same value. Empty if there is no such name.
+// Returns pointers to the fields of `p` for which a name stands. A name of the level `nic` stands for two fields,
+// because `spine` must have the same value. The result is empty if no such parameter can be fitted.
 std::vector<double*> pointers_to(Parameters& p, std::string_view name) {
   if (name == "launch_us") return {&p.launch_us};
   if (name == "step_us") return {&p.step_us};
@@ -50,7 +50,8 @@ class Fit {
   Fit(const System& system, const Predictor& predictor, const std::vector<Point>& points)
       : system_(system), predictor_(predictor), points_(points) {}
 
-  // The sum of |log(predicted / measured)| over the points to be fitted. Errors: those of a prediction.
+  // The sum of |log(predicted / measured)| over the points whose `fitted` is true. Errors: those of
+  // Predictor::predict().
   Result<double> misfit(const Parameters& parameters) const {
     double sum = 0;
     for (const Point& point : points_) {
@@ -62,10 +63,11 @@ class Fit {
     return sum;
   }
 
-  // Changes one parameter after the other by a step, as long as that reduces the misfit. If no change of a whole round
-  // helps, the step is halved.
+  // Improves `parameters` until no change of a parameter helps, and returns the misfit that is left. In each round,
+  // every fitted parameter is multiplied or divided by e^step, if that reduces the misfit. If a round changes
+  // nothing, the step is halved.
   Result<double> descend(Parameters& parameters) const {
-    constexpr double kFirstStep = 0.5, kLastStep = 0.01;  // steps of the parameter's logarithm
+    constexpr double kFirstStep = 0.5, kLastStep = 0.01;  // in the parameter's logarithm
     Result<double> best = misfit(parameters);
     for (double step = kFirstStep; best.ok() && step > kLastStep;) {
       bool better = false;
@@ -105,7 +107,7 @@ Result<double> parameter(const Parameters& parameters, std::string_view name) {
 Status set_parameter(Parameters& parameters, std::string_view name, double value) {
   const std::vector<double*> pointers = pointers_to(parameters, name);
   if (pointers.empty()) return invalid(fmt::format("{}: no parameter has this name", name));
-  // The bandwidth of a channel keeps its ratio to the total bandwidth.
+  // If the bandwidth of a rank is set, that of one channel is scaled by the same factor.
   constexpr std::string_view kAll = ".gbytes_per_s";
   if (name.ends_with(kAll)) {
     const std::string one = std::string(name.substr(0, name.size() - kAll.size())) + ".channel_gbytes_per_s";

@@ -31,7 +31,8 @@ std::optional<Protocol> parse_protocol(std::string_view name) {
   return std::nullopt;
 }
 
-// A field of one system that is a text or a list of texts. The result is always a list.
+// Reads a field of one system that is a text or a list of texts. The result is always a list; it is empty if the
+// field is absent.
 Result<std::vector<std::string>> text_field(const Json& system, const std::string& field) {
   const auto found = system.find(field);
   if (found == system.end()) return std::vector<std::string>{};
@@ -43,7 +44,7 @@ Result<std::vector<std::string>> text_field(const Json& system, const std::strin
   return values;
 }
 
-// A field of one system that is an integer; 0 if the field is absent.
+// Reads a field of one system that is an integer. The result is 0 if the field is absent.
 Result<std::uint32_t> integer_field(const Json& system, const std::string& field) {
   const auto found = system.find(field);
   if (found == system.end()) return 0u;
@@ -118,7 +119,8 @@ Result<System> parse_system(const Json& json) {
   return system;
 }
 
-// The fields of one CSV line. A field in quotes may contain commas, and two quotes for one quote.
+// Splits one line of a CSV file into its fields. A field in quotes may contain commas, and a quote is written as
+// two quotes.
 std::vector<std::string> fields_of(std::string_view line) {
   std::vector<std::string> fields(1);
   bool quoted = false;
@@ -144,7 +146,7 @@ std::optional<Number> number_of(const std::string& text) {
   return number;
 }
 
-// Sorts the points and sets Point::fitted.
+// Sorts the points by machines, ranks and bytes, and sets Point::fitted of each.
 void mark_fitted(std::vector<Point>& points, Training training) {
   std::sort(points.begin(), points.end(), [](const Point& a, const Point& b) {
     return std::tie(a.machines, a.ranks, a.bytes) < std::tie(b.machines, b.ranks, b.bytes);

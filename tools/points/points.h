@@ -1,11 +1,12 @@
-// Comparison of the cost model with published measurements: reads measurements, predicts them, and fits parameters to
-// some of them. Used by `tutti points` (command.h) from one thread.
+// Comparison of the cost model with published measurements of all-reduces: reads measurements, predicts them, and
+// fits parameters to some of them. Used by `tutti points` (command.h) from one thread.
 //
-// A system is a machine or cluster for which measurements were published. It consists of rows of a table of points, a
-// ready-made shape, and one file of parameters (docs/parameters-json.md) for all its rows. The parameters are fitted
-// to some of the rows, and the other rows are used to judge them. The prediction for a row is the minimum of
-// simulate() over the algorithms and protocols of the system. Nothing is selected by size, and a prediction uses only
-// the row's number of ranks, number of machines, and bytes.
+// A system is a machine or cluster for which measurements were published. It consists of rows of a table (each row
+// is one point), a ready-made shape, and one file of parameters (docs/parameters-json.md) for all its rows. The
+// parameters are fitted to some of the rows, and the other rows are used to judge them. The prediction for a row is
+// the shortest time of simulate() over the system's algorithms, protocols and slot sizes, or that of InSwitch if it
+// is shorter. Nothing is selected by size, and a prediction uses only the row's number of ranks, number of
+// machines, and bytes.
 #pragma once
 
 #include <cstdint>
@@ -27,76 +28,97 @@ struct Point {
   std::uint32_t machines = 0;
   std::uint64_t bytes = 0;
   double time_us = 0;
-  bool fitted = false;  // the parameters are fitted to this point
+  // true: the parameters are fitted to this point; false: they are judged by it
+  bool fitted = false;
 };
 
-// The rows of a system to which its parameters are fitted; rows are in ascending order of bytes.
+// Selects the rows of a system to which its parameters are fitted.
 enum class Training : std::uint8_t {
-  kEveryOtherSize,    // the first, third, ... size for each number of machines
-  kAtMost16Machines,  // all rows with up to 16 machines
+  // for each number of machines: the first, third, ... row, in ascending order of bytes
+  kEveryOtherSize,
+  // all rows with up to 16 machines
+  kAtMost16Machines,
 };
 
 struct System {
-  std::string name;         // name of its parameter file, also used in tables
-  std::string rows;         // value of the table's column `system`
-  std::string algorithm;    // value of the table's column `algo`; empty: any
-  std::uint32_t ranks = 0;  // value of the table's column `ranks`; 0: any
-  std::string shape;        // name of the shape (topology/cluster.h)
-  // Compute capability of the GPUs. Parameters that are not fitted have the defaults for it.
+  // name of the system in tables, and of its parameter file: NAME.json next to the file of systems
+  std::string name;
+  // the rows whose column `system` has this value belong to this system
+  std::string rows;
+  // value of the table's column `algo` in these rows; empty: any value
+  std::string algorithm;
+  // value of the table's column `ranks` in these rows; 0: any value
+  std::uint32_t ranks = 0;
+  std::string shape;  // name of the shape (topology/cluster.h)
+  // Compute capability of the GPUs: 80, 90 or 100. Parameters that are not fitted have the defaults for it.
   std::int32_t capability = 0;
   Training training = Training::kEveryOtherSize;
+  // The prediction is the shortest time over these algorithms and protocols. May be empty if in_switch is true.
   std::vector<Algorithm> algorithms;
   std::vector<Protocol> protocols;
-  // Message lengths (slot sizes) into which calls are split; the prediction uses the best one. Empty: the value of the
-  // parameters.
+  // Slot sizes, which limit the length of a message. The prediction is the shortest time over these. Empty: only
+  // Parameters::slot_bytes.
   std::vector<std::uint64_t> slot_bytes;
-  // The switch of a machine may do the machine's part of the all-reduce (NVLS).
+  // True if the switches inside the machines may add (NVLS). Then InSwitch is one more candidate for the
+  // prediction.
   bool in_switch = false;
-  std::vector<std::string> fitted;  // names of fitted parameters: "launch_us", "nvlink.simple.latency_us", ...
+  // names of the parameters that are fitted, as for parameter(): "launch_us", "nvlink.simple.latency_us", ...
+  std::vector<std::string> fitted;
 };
 
-inline constexpr std::size_t kMostPoints = 100'000;  // largest number of rows of a table
+// limit on the number of lines of a table
+inline constexpr std::size_t kMostPoints = 100'000;
 
-// Reads the file of systems (docs/points.md). Errors: kInvalidArgument with the system and the field.
+// Parses the file of systems (docs/points.md). Errors: kInvalidArgument with the number of the system and the
+// field.
 Result<std::vector<System>> parse_systems(std::string_view json);
 
-// The all-reduces of one system in a table (docs/points.md), sorted by machines and bytes. Rows without a time are
-// left out. Errors: kInvalidArgument with the line.
+// Returns the points of one system in a table (docs/points.md): the all-reduces, sorted by machines, ranks and
+// bytes. Rows whose number of ranks, machines or bytes, or whose time, is missing or not above 0 are left out.
+// Errors: kInvalidArgument, with the column or the line, if the table does not have the needed columns or is too
+// long.
 Result<std::vector<Point>> points_of(std::string_view csv, const System& system);
 
-// Read or set one parameter by its name in the file. Setting a parameter of `nic` also sets that of `spine`. Errors:
-// kInvalidArgument if there is no such name.
+// Read or set one parameter that can be fitted, by its name in the file: launch_us, step_us, reduce_gbytes_per_s,
+// switch_..., or LEVEL.PROTOCOL.FIELD. There are no names of the level `spine`: setting a parameter of `nic` also
+// sets that of `spine`. Setting a gbytes_per_s also scales channel_gbytes_per_s by the same factor. Errors:
+// kInvalidArgument for any other name.
 Result<double> parameter(const Parameters& parameters, std::string_view name);
 Status set_parameter(Parameters& parameters, std::string_view name, double value);
 
 struct Predicted {
   double time_us = 0;
-  Algorithm algorithm = Algorithm::kAuto;  // kAuto: done in the switch
+  // the fastest one; kAuto: the switches add, and `protocol` has no meaning
+  Algorithm algorithm = Algorithm::kAuto;
   Protocol protocol = Protocol::kSimple;
 };
 
-// Predicts the times of points. It contains the plans and networks for the numbers of machines of all points. Errors:
-// those of make_shape(), find_generator() and simulate().
+// Predicts the times of points of one system. create() builds the networks and the plans for the numbers of
+// machines of all points, so that predict() need not. Errors: those of make_shape(), Network::create(),
+// find_generator() and simulate(); predict() also kInvalidArgument if the system's shape does not have the point's
+// number of ranks.
 class Predictor {
  public:
   static Result<Predictor> create(const System& system, const std::vector<Point>& points);
   Result<Predicted> predict(const Point& point, const Parameters& parameters) const;
 
  private:
-  // The network and the plans for one number of machines.
+  // The network, the plans and the formula of the switches for one number of machines.
   struct PlannedCluster {
     std::uint32_t machines = 0;
     Network network;
     std::vector<Generator> generators;
+    // empty if System::in_switch is false
     std::optional<InSwitch> in_switch;
   };
   System system_;
   std::vector<PlannedCluster> clusters_;
 };
 
-// Finds the parameters that predict the points marked as fitted best, which means the smallest sum of |log(predicted /
-// measured)|. The search changes one parameter after the other. It begins `starts` times, with parameters within a
-// factor of 10 of the defaults. Deterministic.
+// Finds the parameters that best predict the points whose `fitted` is true. Best means the smallest sum of
+// |log(predicted / measured)|. The search changes one parameter after the other. It begins `starts` times: first
+// with the defaults of the GPUs, then with random parameters within a factor of 10 of the defaults. The random
+// numbers are the same in every run. Errors: those of Predictor::predict().
 Result<Parameters> fit(const System& system, const Predictor& predictor, const std::vector<Point>& points,
                        std::uint32_t starts);
 

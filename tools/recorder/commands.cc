@@ -28,12 +28,13 @@
 namespace tutti::tool {
 namespace {
 
-// Most messages about unreadable files that the user did not name.
+// At most this many messages are printed about files that cannot be read and that the user did not name. If there are
+// more such files, the last message only states their number.
 constexpr std::size_t kMostReadErrors = 3;
 
-// The recordings that the user has selected.
+// The options with which the user selects recordings.
 struct RecordingSelection {
-  std::string folder;  // empty: the folders in which ranks of this user store them
+  std::string folder;  // empty: the folders in which ranks of this user store their recordings
   std::string job;     // 8 hexadecimal digits; empty: all jobs (top) or the newest job (doctor)
 };
 
@@ -67,7 +68,7 @@ Result<std::vector<std::string>> folders_of(const RecordingSelection& selection)
   return recording::folders(config->record_dir, process_environment());
 }
 
-// Only the recordings of job `job`, 8 hexadecimal digits.
+// Returns only the recordings of the job with this number, written with 8 hexadecimal digits.
 std::vector<Recording> of_job(std::vector<Recording> all, const std::string& job) {
   std::erase_if(all, [&](const Recording& one) { return fmt::format("{:08x}", one.job) != job; });
   return all;
@@ -97,8 +98,8 @@ int run_top(const TopCommand& command) {
   }
 }
 
-// Reads the named files; without named files, all recordings of the named job; without a named job, those of the
-// newest job.
+// Reads the files that the user has named. If there are none: the recordings of the job that the user has named, or
+// of the newest job.
 Result<std::vector<Recording>> read_for_doctor(const DoctorCommand& command) {
   std::vector<Recording> recordings;
   for (const std::string& path : command.files) {
@@ -116,7 +117,8 @@ Result<std::vector<Recording>> read_for_doctor(const DoctorCommand& command) {
   recordings = read_recordings(*folders, read_errors);
   const std::size_t printed = read_errors.size() <= kMostReadErrors ? read_errors.size() : kMostReadErrors - 1;
   for (std::size_t i = 0; i < printed; ++i) fmt::print(stderr, "tutti doctor: {}\n", read_errors[i]);
-  if (printed < read_errors.size()) {  // often the files of processes that were killed while they created them
+  // Many unreadable files are usually those of processes that were killed while they created their recordings.
+  if (printed < read_errors.size()) {
     fmt::print(stderr, "tutti doctor: and {} more files that cannot be read\n", read_errors.size() - printed);
   }
   if (!recordings.empty()) {

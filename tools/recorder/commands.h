@@ -6,8 +6,9 @@
 
 namespace tutti::tool {
 
-// Add the commands to `app`. They store the result in `exit_status` when they have run: 0 even if the recordings show
-// a failure; 1 if there is no recording, if a file is not a recording, or if the trace cannot be written.
+// Add the commands to `app`. When a command has run, it stores the result in `exit_status`: 0 for success, even if the
+// recordings show a failure of the job; 1 if there is no recording, if a named file is not a recording, or if the trace
+// cannot be written; 2 for an invalid option.
 void add_top_command(CLI::App& app, int& exit_status);
 void add_doctor_command(CLI::App& app, int& exit_status);
 

@@ -15,19 +15,19 @@ namespace {
 
 using Recordings = std::span<const Recording>;
 
-constexpr std::int64_t kLongWaitNs = 1'000'000'000;  // shorter waits are normal
+constexpr std::int64_t kLongWaitNs = 1'000'000'000;  // a wait that is shorter than this is normal and not a problem
 constexpr std::size_t kMaxListedRanks = 16;
 
-// The recording of a rank, or null.
+// Returns the recording of the rank with this number, or null if there is none.
 const Recording* of_rank(Recordings recordings, std::int64_t rank) {
   const auto found =
       std::find_if(recordings.begin(), recordings.end(), [&](const auto& one) { return one.rank == rank; });
   return found == recordings.end() ? nullptr : &*found;
 }
 
-// The sequence number of the last collective that the rank has entered, or 0.
+// Returns the sequence number of the last collective that the rank has entered; 0 if it has entered none.
 std::uint64_t entered(const Recording& recording) {
-  for (std::size_t i = recording.calls.size(); i-- > 0;) {  // backwards, because the last one counts
+  for (std::size_t i = recording.calls.size(); i-- > 0;) {  // from the last call to the first
     const RecordedCall& call = recording.calls[i];
     if (call.collective() && (call.outcome.flags & recording::kNotStarted) == 0) return call.tag.sequence;
   }
@@ -59,7 +59,7 @@ std::vector<std::uint32_t> ranks_without_recording(Recordings recordings) {
   return ranks;
 }
 
-// The calls in which ranks wait, for example "ranks 0, 1 are in all_reduce #6 (...) for 3.2 s".
+// Describes the calls in which ranks are, for example "ranks 0, 1 are in all_reduce #6 (...) for 3.2 s".
 std::string waiting_text(Recordings recordings, std::int64_t now_ns) {
   std::map<std::string, std::pair<std::vector<std::uint32_t>, std::int64_t>> waiting;
   for (const Recording& one : recordings) {
@@ -79,7 +79,8 @@ std::string waiting_text(Recordings recordings, std::int64_t now_ns) {
 
 std::string sentence(const std::string& text) { return text.empty() ? "" : " " + text + "."; }
 
-// The earliest failure that any rank has recorded, or null. `reporter` becomes the recording that contains it.
+// Returns the earliest failure that any rank has recorded, or null if there is none. Sets `reporter` to the recording
+// that contains the failure.
 const RecordedFailure* first_failure(Recordings recordings, const Recording*& reporter) {
   const RecordedFailure* first = nullptr;
   for (const Recording& one : recordings) {
@@ -90,7 +91,7 @@ const RecordedFailure* first_failure(Recordings recordings, const Recording*& re
   return first;
 }
 
-// The verdict for ranks with processes that ended without destroying their communicators.
+// The verdict if the processes of the ranks `ranks` ended without destroying their communicators.
 Verdict died(Recordings recordings, std::vector<std::uint32_t> ranks, std::int64_t now_ns) {
   Verdict verdict{.cause = Cause::kDied, .culprits = std::move(ranks), .what = {}, .advice = {}};
   verdict.advice =
@@ -113,7 +114,7 @@ Verdict died(Recordings recordings, std::vector<std::uint32_t> ranks, std::int64
   return verdict;
 }
 
-// The verdict for ranks with stopped processes.
+// The verdict if the processes of the ranks `ranks` are stopped, for example by SIGSTOP or a debugger.
 Verdict stopped(Recordings recordings, std::vector<std::uint32_t> ranks, std::int64_t now_ns) {
   Verdict verdict{.cause = Cause::kStopped, .culprits = std::move(ranks), .what = {}, .advice = {}};
   std::vector<std::int32_t> pids;
@@ -128,8 +129,9 @@ Verdict stopped(Recordings recordings, std::vector<std::uint32_t> ranks, std::in
   return verdict;
 }
 
-// The verdict for ranks that passed different arguments. Examines calls that are running or have failed, the latest
-// one first. A value that at most half of the ranks passed is taken to be the wrong one.
+// The verdict if ranks passed different arguments to the same call, or nothing if they did not. Examines the calls
+// that are running or have failed, the latest one first. A rank is taken as a culprit if at most half of the ranks
+// passed the same value as this rank.
 std::optional<Verdict> mismatch(Recordings recordings) {
   std::set<std::uint64_t, std::greater<>> sequences;
   for (const Recording& one : recordings) {
@@ -168,7 +170,7 @@ std::optional<Verdict> mismatch(Recordings recordings) {
   return std::nullopt;
 }
 
-// The verdict for ranks that have not entered the collective `sequence`, or nothing if there are none.
+// The verdict if ranks have not entered the collective with this sequence number, or nothing if all have.
 std::optional<Verdict> absent(Recordings recordings, std::uint64_t sequence, std::int64_t now_ns) {
   const auto late =
       ranks_that(recordings, [&](const Recording& one) { return !one.ended_ns && entered(one) < sequence; });
@@ -195,7 +197,8 @@ std::optional<Verdict> absent(Recordings recordings, std::uint64_t sequence, std
   return verdict;
 }
 
-// The verdict if a rank has recorded an error. `failure` is the first one.
+// The verdict if a rank has recorded an error. `failure` is the earliest one, and `reporter` the recording that
+// contains it.
 Verdict from_failure(Recordings recordings, const RecordedFailure& failure, const Recording& reporter,
                      std::int64_t now_ns) {
   const std::string first_error = fmt::format(" Rank {} reported the first error, {} ago: \"{}\"", reporter.rank,
@@ -227,7 +230,7 @@ Verdict from_failure(Recordings recordings, const RecordedFailure& failure, cons
   return verdict;
 }
 
-// The verdict if no rank has recorded an error, from the states of the processes and calls.
+// The verdict if no rank has recorded an error. It follows from the states of the processes and of their calls.
 Verdict from_states(Recordings recordings, std::int64_t now_ns) {
   const auto gone = ranks_that(recordings, [](const Recording& one) { return one.died(); });
   if (!gone.empty()) return died(recordings, gone, now_ns);

@@ -14,13 +14,13 @@ namespace tutti::tool {
 enum class Cause : std::uint8_t {
   kNone,        // no problem is visible
   kDied,        // a process ended without destroying its communicator
-  kStopped,     // a process is stopped
-  kMismatch,    // the ranks passed different arguments
+  kStopped,     // a process is stopped, for example by SIGSTOP or a debugger
+  kMismatch,    // the ranks passed different arguments to the same call
   kAbsent,      // a rank has not entered a call in which other ranks wait
   kDestroyed,   // a rank destroyed its communicator while other ranks needed it
   kAborted,     // a rank called abort()
-  kUnrecorded,  // ranks wait for ranks whose recordings are not available
-  kStuck,       // all ranks are in the call, and some have waited long
+  kUnrecorded,  // ranks wait for other ranks, and the recordings of those are not available
+  kStuck,       // all ranks are in the same call, and some have waited for more than a second
   kOther,       // a call failed for another reason
 };
 
@@ -35,10 +35,10 @@ struct Verdict {
 // the present time in nanoseconds since 1970.
 Verdict diagnose(std::span<const Recording> recordings, std::int64_t now_ns);
 
-// The state of the process: "running", "stopped", "dead", "ended", ...
+// The state of the rank's process, in one word: "running", "stopped", "dead", "ended", ...
 std::string state_of(const Recording& recording);
-// The call of the rank, for example "in all_reduce #6 (...) for 3.2 s", "after all_reduce #5 (...), 2.0 s ago", "after
-// a failed ...", "before its first call".
+// The call in which the rank is, or its last one, for example "in all_reduce #6 (...) for 3.2 s", "after all_reduce #5
+// (...), 2.0 s ago", "after a failed ...", "before its first call".
 std::string call_state_of(const Recording& recording, std::int64_t now_ns);
 
 // The report for all communicators in `recordings`, which must be sorted as by read_recordings().
@@ -49,7 +49,7 @@ std::string duration_text(std::int64_t ns);
 // A list of ranks as text: "rank 2", "ranks 0, 1, 3". Long lists are shortened.
 std::string rank_list(std::span<const std::uint32_t> ranks);
 
-// Splits sorted recordings into groups with the same job and communicator.
+// Splits recordings, sorted as by sort_recordings(), into groups with the same job and communicator.
 std::vector<std::span<const Recording>> by_communicator(std::span<const Recording> recordings);
 
 }  // namespace tutti::tool

@@ -28,8 +28,8 @@ using recording::Header;
 using recording::Record;
 
 constexpr std::size_t kMostBytes = recording::file_bytes(recording::kMostCapacity, recording::kMostCapacity);
-constexpr int kTries = 4;  // attempts to read a file while a process writes to it
-// The rate of the tick counter is calculated from two readings of the clocks. They must be at least this far apart.
+constexpr int kTries = 4;  // a file is read at most so many times, until no record of it is being written
+// The rate of the tick counter is calculated from two readings of both clocks, which must be at least so many ns apart.
 constexpr double kLeastBaseNs = 1e6;
 
 Error refused(std::string message) { return {ErrorCode::kRefused, ErrorScope::kCall, -1, std::move(message)}; }
@@ -47,8 +47,8 @@ Number number_at(std::span<const std::byte> file, std::size_t offset) {
   return number;
 }
 
-// The text up to the first zero byte. Other than printable characters are replaced, because the text is printed on
-// terminals.
+// Returns the text in the field of `room` bytes at `offset`, up to its first zero byte. Unprintable characters are
+// replaced, because the text is printed on terminals.
 std::string text_at(std::span<const std::byte> file, std::size_t offset, std::size_t room) {
   const std::string_view text(reinterpret_cast<const char*>(file.data() + offset), room);
   return printable(text.substr(0, text.find('\0')));
@@ -69,7 +69,7 @@ class TickConverter {
     if (number_at<recording::Ticks>(file, offsetof(Header, ticks)) == recording::Ticks::kSteadyNs) return;
     const auto made_ns = number_at<std::int64_t>(file, made + offsetof(recording::Anchor, steady_ns));
     const auto use = [&](std::uint64_t ticks, std::int64_t steady_ns) {
-      // as double, because in a damaged file the difference may exceed 64 bits
+      // Subtracted as double, because in a damaged file the difference may not fit into 64 bits.
       const double base_ns = static_cast<double>(steady_ns) - static_cast<double>(made_ns);
       if (ticks <= ticks_ || base_ns < kLeastBaseNs) return false;
       ns_per_tick_ = base_ns / static_cast<double>(ticks - ticks_);
@@ -80,7 +80,8 @@ class TickConverter {
             number_at<std::int64_t>(file, latest + offsetof(recording::Anchor, steady_ns)))) {
       return;
     }
-    // A guess (a counter of 2.5 GHz). It is only used for a process that had just started.
+    // A guess: the counter runs at 2.5 GHz. It is used if the recording has no two clock readings that are far enough
+    // apart, for example because its process ended right after the start.
     ns_per_tick_ = 0.4;
   }
   std::int64_t unix_ns(std::uint64_t ticks) const {
@@ -94,14 +95,14 @@ class TickConverter {
   double ns_per_tick_ = 1;
 };
 
-// Whether all fields of the tag have valid values.
+// True if all fields of the tag have valid values.
 bool plausible(const CallTag& tag) {
   return is_valid(CollectiveKind{tag.kind}) && tag.algorithm <= static_cast<std::uint8_t>(Algorithm::kUser) &&
          (tag.type == kUserTag || is_valid(DataType{tag.type})) && (tag.op == kUserTag || is_valid(ReduceOp{tag.op}));
 }
 
-// Parses the record at `offset`, which is entry `place` of its ring. Returns nothing if it is invalid or being
-// written.
+// Parses the record at `offset`, which is entry `place` of its ring buffer. Returns nothing if the record is invalid,
+// or was being written when the file was read.
 std::optional<RecordedCall> parse_call(std::span<const std::byte> file, std::size_t offset, std::uint64_t place,
                                        std::uint64_t capacity, const TickConverter& times) {
   const auto field = [&](std::size_t at) { return word_at(file, offset + at); };
@@ -146,8 +147,8 @@ std::vector<RecordedCall> parse_ring(std::span<const std::byte> first, std::span
   return calls;
 }
 
-// Whether the structure at `offset` is complete: it has the same bytes in both copies, and its serial number is even,
-// which means that no write was in progress.
+// True if the structure of `bytes` bytes at `offset` is complete: it is the same in both copies of the file, and its
+// serial number (the word at its start) is even and not 0. The writer makes the serial number odd while it writes.
 bool is_complete(std::span<const std::byte> first, std::span<const std::byte> second, std::size_t offset,
                  std::size_t bytes) {
   const std::uint64_t serial = word_at(second, offset);
@@ -191,7 +192,8 @@ std::optional<RecordedWait> parse_wait(std::span<const std::byte> first, std::sp
   return wait;
 }
 
-// The state, according to /proc, of the process that wrote the file, if it is a process of this machine and boot.
+// Returns the state, according to /proc, of the process that wrote the file. Returns kUnknown if it was a process of
+// another machine, boot or process namespace.
 ProcessState process_state(std::span<const std::byte> file) {
   const std::string boot = text_at(file, offsetof(Header, boot), sizeof(Header::boot));
   const auto name_space = word_at(file, offsetof(Header, pid_namespace));
@@ -326,7 +328,7 @@ Result<Recording> read_recording(const std::string& path) {
     if (read && read->torn == 0) break;
   }
   close(fd);
-  // the message already contains the file's name
+  // The message of a kSystem error already contains the file's name.
   if (!read && read.error().code == ErrorCode::kSystem) return read.error();
   if (!read) return refused(fmt::format("{}: {}", path, read.error().message));
   read->path = path;
@@ -335,7 +337,9 @@ Result<Recording> read_recording(const std::string& path) {
 
 std::vector<Recording> read_recordings(const std::vector<std::string>& folders, std::vector<std::string>& read_errors) {
   std::vector<Recording> recordings;
-  std::set<std::filesystem::path> seen;  // because two names, for example one from TMPDIR, may lead to the same folder
+  // The folders that were read. They are compared by their canonical paths, because two names, for example one from
+  // TMPDIR, may lead to the same folder.
+  std::set<std::filesystem::path> seen;
   for (const std::string& folder : folders) {
     std::error_code error;
     if (const auto path = std::filesystem::canonical(folder, error); error || !seen.insert(path).second) continue;
@@ -357,7 +361,8 @@ std::vector<Recording> read_recordings(const std::vector<std::string>& folders, 
 
 void sort_recordings(std::vector<Recording>& recordings) {
   std::sort(recordings.begin(), recordings.end(), [](const Recording& a, const Recording& b) {
-    const auto place = [](const Recording& one) {  // a job's first communicator comes first
+    // A job's first communicator has the same number as the job. It comes before the other ones.
+    const auto place = [](const Recording& one) {
       return std::tuple(one.job, one.communicator != one.job, one.communicator, one.rank, one.pid);
     };
     return place(a) < place(b);

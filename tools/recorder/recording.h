@@ -18,15 +18,15 @@ namespace tutti::tool {
 
 // One operation of a communicator.
 struct RecordedCall {
-  std::uint64_t number = 0;  // number in its ring buffer: 1, 2, 3 ...
+  std::uint64_t number = 0;  // number among all calls that its ring buffer has recorded: 1, 2, 3 ...
   CallTag tag;
   std::int64_t start_ns = 0;  // in nanoseconds since 1970, like all times here
-  // Nothing if the call is running, or if it was so quick that its end was not measured.
+  // Empty if the call is running, or if it was so short that its end was not measured.
   std::optional<std::int64_t> end_ns{};
   recording::Outcome outcome;
   std::uint64_t bytes = 0;
-  std::uint32_t peer = 0;       // the other rank, if the call is an exchange
-  std::uint32_t transfers = 0;  // number of transfers, if the call is an exchange
+  std::uint32_t peer = 0;       // for an exchange (sends and receives): the other rank of its first transfer
+  std::uint32_t transfers = 0;  // for an exchange: number of sends and receives
 
   bool collective() const { return outcome.way != recording::CallPath::kTransfers; }
   bool running() const { return outcome.state == recording::State::kRunning; }
@@ -35,14 +35,15 @@ struct RecordedCall {
 
 // The wait of a rank for other ranks.
 struct RecordedWait {
-  std::uint64_t number = 0;    // number of the call; 0: a call that has not begun
-  std::uint64_t sequence = 0;  // its sequence number among the collectives; 0: an exchange
+  std::uint64_t number = 0;    // RecordedCall::number of the call in which the rank waits; 0: it has not begun
+  std::uint64_t sequence = 0;  // sequence number of this call among the collectives; 0: an exchange
   std::int64_t since_ns = 0;
   std::int64_t updated_ns = 0;
   std::uint32_t waited_count = 0;
   std::uint32_t absent_count = 0;
-  std::vector<std::uint32_t> waited;  // the first of the ranks for which the rank waits
-  // the first of the ranks that have not entered the call
+  // The ranks for which the rank waits, and the ranks that are known not to have entered the call. Both lists have only
+  // the first ranks if there are many; waited_count and absent_count are the full numbers.
+  std::vector<std::uint32_t> waited;
   std::vector<std::uint32_t> absent;
   std::string text;
 };
@@ -77,10 +78,10 @@ struct Recording {
   std::int64_t made_ns = 0;
   std::optional<std::int64_t> ended_ns{};    // when the communicator was destroyed
   std::optional<std::int64_t> aborted_ns{};  // when abort() was called on this rank
-  std::uint64_t begun = 0;                   // number of operations since the start
+  std::uint64_t begun = 0;                   // number of operations that the rank has begun on this communicator
   std::uint64_t device_begun = 0;
-  std::size_t torn = 0;             // records that were being written, or are invalid
-  std::vector<RecordedCall> calls;  // the last calls, sorted by number
+  std::size_t torn = 0;  // number of records that are left out, because they were being written or are invalid
+  std::vector<RecordedCall> calls;  // the last calls, sorted by number; the file has no space for earlier ones
   std::vector<RecordedCall> device_calls;
   std::optional<RecordedWait> wait{};
   std::optional<RecordedFailure> first_failure{};
@@ -90,37 +91,40 @@ struct Recording {
   const RecordedCall* last() const { return calls.empty() ? nullptr : &calls.back(); }
   // The oldest running operation, or null.
   const RecordedCall* running() const;
-  // The wait, if it belongs to an operation that is still running; otherwise null.
+  // The wait, if it belongs to an operation that is still running; null if there is none or if it is over.
   const RecordedWait* current_wait() const;
   // The collective with this sequence number, or null.
   const RecordedCall* find(std::uint64_t sequence) const;
   bool died() const { return process == ProcessState::kDead && !ended_ns; }
 };
 
-// Parses the content of a file. `first` and `second` are two copies of it, made one after the other; they differ if a
-// process writes to the file meanwhile, and records that differ are counted in Recording::torn. All numbers are
-// checked, so any content is safe to parse. `now` is the present time of this machine's clocks, for files of the
-// present boot; 0 if it is unknown.
+// The present time of two clocks of this machine: the CPU's tick counter and the steady clock. ticks is 0 if the
+// counter cannot be used, for example for a file from an earlier boot.
 struct ClockReading {
   std::uint64_t ticks = 0;
   std::int64_t steady_ns = 0;
 };
+
+// Parses the content of a file. `first` and `second` are two copies of the content, made one after the other; they
+// differ if a process writes to the file meanwhile. Records that differ are left out and counted in Recording::torn.
+// All numbers are checked, so any content is safe to parse. `now` helps to convert the recorded ticks to times.
 Result<Recording> parse_recording(std::span<const std::byte> first, std::span<const std::byte> second,
                                   const ClockReading& now);
 
 // Reads a file. Errors: kSystem (the file cannot be read), kRefused (it is not a recording, or has another version).
 Result<Recording> read_recording(const std::string& path);
 
-// Reads all recordings in the folders, except those that are removed meanwhile. A message about each file that cannot
-// be read is added to `read_errors`.
+// Reads all recordings in the folders, and sorts them by sort_recordings(). Adds a message to `read_errors` for each
+// file with the name of a recording that has another content or version. Files that are removed meanwhile are left out.
 std::vector<Recording> read_recordings(const std::vector<std::string>& folders, std::vector<std::string>& read_errors);
 
-// Sorts by job, communicator and rank. The first communicator of a job comes before its other ones.
+// Sorts by job, then by communicator (the first communicator of the job before the others), then by rank.
 void sort_recordings(std::vector<Recording>& recordings);
 
 // A call as text, for example "all_reduce #12 (8 float32, sum, ring)" or "send #3 to rank 2 (8 float32)".
 std::string describe(const RecordedCall& call);
-// The length of a call in bytes: that of its longer buffer; for an exchange, the sum of all its transfers.
+// The length of a call in bytes: that of the longer one of its input and output; for an exchange, the sum of its
+// transfers.
 std::uint64_t bytes_of(const RecordedCall& call, std::uint32_t ranks);
 
 }  // namespace tutti::tool

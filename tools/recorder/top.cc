@@ -10,7 +10,8 @@ namespace tutti::tool {
 namespace {
 
 constexpr std::int64_t kSecondNs = 1'000'000'000;
-constexpr std::int64_t kFreshNs = 500'000'000;  // a wait that was last updated earlier is over
+// A recorded wait that was not updated for longer than this is taken as over, because a waiting rank updates it often.
+constexpr std::int64_t kFreshNs = 500'000'000;
 
 struct Rates {
   double calls_per_s = 0;
@@ -19,7 +20,8 @@ struct Rates {
 
 Rates rates_of(const Recording& one, std::int64_t now_ns) {
   std::int64_t from_ns = now_ns - kSecondNs;
-  // If the oldest call in the recording is younger than a second, the period begins with that call.
+  // If the ring buffer has dropped calls and its oldest call is younger than a second, the period begins with this
+  // call.
   if (!one.calls.empty() && one.begun > one.calls.size()) from_ns = std::max(from_ns, one.calls.front().start_ns);
   Rates rates;
   for (const RecordedCall& call : one.calls) {
@@ -31,8 +33,8 @@ Rates rates_of(const Recording& one, std::int64_t now_ns) {
   return {rates.calls_per_s / s, rates.bytes_per_s / s};
 }
 
-// The ranks for which this rank waits, for example "rank 2: not entered yet", or the recorded text. Empty if it does
-// not wait.
+// Describes the ranks for which this rank waits, for example "rank 2: not entered yet", or returns the text of the
+// recorded wait. Empty if the rank does not wait.
 std::string wait_text(const Recording& one, std::int64_t now_ns) {
   const RecordedWait* wait = one.current_wait();
   const bool held = one.process == ProcessState::kStopped || one.process == ProcessState::kDead;

@@ -9,9 +9,9 @@
 
 namespace tutti::tool {
 
-// The table, or an empty string if no job runs. `recordings` must be sorted. Communicators that have ended, and jobs
-// without a running process, are left out. Calls and bytes per second are those of the last second, or of a shorter
-// time if the recording does not go back so far.
+// Returns the table, or an empty string if no job runs. `recordings` must be sorted by sort_recordings(). Communicators
+// that have ended, and jobs without a running process, are left out. Calls and bytes per second are those of the last
+// second before `now_ns`, or of a shorter time if the recording's oldest call is younger.
 std::string top_table(std::span<const Recording> recordings, std::int64_t now_ns);
 
 }  // namespace tutti::tool

@@ -13,7 +13,7 @@
 namespace tutti::tool {
 namespace {
 
-// Length of the bar for a call that was so quick that its end was not measured.
+// Largest length of the bar for a call that was so short that its end was not measured.
 constexpr std::int64_t kQuickNs = 1'000;
 
 class Trace {
@@ -48,7 +48,8 @@ class Trace {
         one.communicator == one.job ? "calls" : fmt::format("communicator {:08x}, rank {}", one.communicator, one.rank);
     const std::int64_t collectives = next++;
     name("thread_name", one, collectives, which);
-    std::vector<std::pair<std::int64_t, std::int64_t>> exchanges;  // tracks, and the time until which each is in use
+    // The tracks for sends and receives, each with the time up to which it is in use.
+    std::vector<std::pair<std::int64_t, std::int64_t>> exchanges;
     for (std::size_t i = 0; i < one.calls.size(); ++i) {
       const RecordedCall& call = one.calls[i];
       const std::int64_t end_ns = end_of(one, i);
@@ -81,7 +82,8 @@ class Trace {
     }
   }
 
-  // The end of the bar for call i. If the end was not measured, it is not later than the start of the next call.
+  // The time at which the bar for one.calls[i] ends. For a call whose end was not measured, it is kQuickNs after the
+  // start, or the start of the next call if that is earlier.
   std::int64_t end_of(const Recording& one, std::size_t i) const {
     const RecordedCall& call = one.calls[i];
     if (call.end_ns) return *call.end_ns;
@@ -123,7 +125,7 @@ class Trace {
 
   const std::int64_t now_ns_;
   std::int64_t begin_ns_ = 0;
-  std::map<std::uint32_t, std::int64_t> next_track_;  // the next free track number, by rank of the job
+  std::map<std::uint32_t, std::int64_t> next_track_;  // the next free track number of each rank of the job
   nlohmann::json events_ = nlohmann::json::array();
 };
 

@@ -60,7 +60,7 @@ int run(RunOptions options, const std::vector<std::string>& program) {
 }  // namespace
 
 void add_run_command(CLI::App& app, std::vector<std::string> program, int& exit_status) {
-  auto options = std::make_shared<RunOptions>();  // shared with the callback, which outlives this function
+  auto options = std::make_shared<RunOptions>();  // shared with the callback, which runs after this function
   CLI::App* command = app.add_subcommand("run", "Start the ranks of a job here: tutti run -n N -- PROGRAM ARGS...");
   command->footer(
       "Each line of the ranks' output gets the prefix \"[rank] \". If a rank fails, the others get the grace period, "

@@ -7,8 +7,8 @@
 
 namespace tutti::tool {
 
-// Adds the command to `app`. `program` is the part of the command line after "--". Stores the result in `exit_status`
-// when the command has run.
+// Adds the command to `app`. `program` is the part of the command line after "--": the program that the ranks execute,
+// and its arguments. Stores the exit status in `exit_status` when the command has run.
 void add_run_command(CLI::App& app, std::vector<std::string> program, int& exit_status);
 
 }  // namespace tutti::tool

@@ -20,14 +20,14 @@
 namespace tutti::tool {
 namespace {
 
-constexpr std::chrono::seconds kGiveUpAfter{2};
+constexpr std::chrono::seconds kGiveUpAfter{2};  // the most time that end_children() takes
 
-// The parent of `pid`, or -1 if the process is gone. The process name in /proc/PID/stat may contain any characters, so
-// the last ')' is its end.
+// The id of the parent process of `pid`, or -1 if `pid` does not exist any more. In /proc/PID/stat, the parent's id
+// follows the process name in parentheses. The name may contain any characters, so it ends at the last ')' of the file.
 pid_t parent_of(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string text;
-  // getline, because the process may end while the file is read, and iterators would throw then.
+  // The file is read with getline(), because iterators would throw if the process ends while the file is read.
   std::getline(file, text, '\0');
   const std::size_t name_end = text.rfind(')');
   if (name_end == std::string::npos || name_end + 4 >= text.size()) return -1;
@@ -60,7 +60,7 @@ int end_children(const std::vector<pid_t>& spared) {
     bool left = false;
     for (pid_t child : list_children()) {
       if (std::find(spared.begin(), spared.end(), child) != spared.end()) continue;
-      // A zombie is only reaped. Only processes that had to be killed are counted.
+      // A child that has already ended (a zombie) is only reaped, and not counted as killed.
       if (::waitpid(child, nullptr, WNOHANG) == child) continue;
       ::kill(child, SIGKILL);
       killed.insert(child);

@@ -1,6 +1,6 @@
-// Finds and kills the processes that a job leaves behind: processes that ranks have started and not waited for. This
-// process becomes a subreaper, which means that such orphans become its children. So at the end of the job, it only
-// has to kill its children. Linux only. Used by one thread.
+// Finds and kills the processes that a job leaves behind: processes that ranks have started and not waited for. The
+// launcher (this process) becomes a subreaper, which means that such orphans become its children. So at the end of the
+// job, it only has to kill its children. Linux only. Used by one thread.
 #pragma once
 
 #include <sys/types.h>
@@ -17,9 +17,9 @@ Status become_subreaper();
 // The direct children of this process, in any state.
 std::vector<pid_t> list_children();
 
-// Kills and reaps every child of this process except those in `spared`, and also the processes that become orphans by
-// this. Gives up after 2 s, because a process may be in an uninterruptible wait. Returns the number of processes that
-// were killed.
+// Kills and reaps every child of this process except those in `spared`, and also the processes that become children of
+// this process because their parents were killed. Gives up after 2 s, because a process may be in an uninterruptible
+// wait. Returns the number of processes that were killed; children that had already ended do not count.
 int end_children(const std::vector<pid_t>& spared);
 
 }  // namespace tutti::tool

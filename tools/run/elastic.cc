@@ -22,7 +22,7 @@ constexpr std::size_t kMostBytes = 64;  // longest packet from a rank
 // How long the rendezvous server waits for the first rank before it closes.
 constexpr std::chrono::milliseconds kFirstRankTimeout{60'000};
 
-// Parses "2:4" to 2 and 4. Returns false if the text is not two numbers.
+// Parses "2:4" to least = 2 and most = 4. Returns false if the text is not two numbers with a colon between them.
 bool parse_two(const std::string& text, std::int32_t& least, std::int32_t& most) {
   const char* const end = text.data() + text.size();
   const auto [colon, wrong] = std::from_chars(text.data(), end, least);
@@ -81,9 +81,9 @@ std::vector<std::size_t> ElasticControl::missing() const {
   return missing;
 }
 
-// Reads the packets of one rank. Malformed packets are ignored; the wait for the rank then times out. A rank that has
-// closed its end of the socket counts as missing until its process ends, because it may have died and must then be
-// replaced before the others continue.
+// Reads all packets of one rank that have arrived. Malformed packets are ignored; the wait for the rank then times out.
+// A rank that has closed its end of the socket counts as not ready until its process ends, because it may have died,
+// and must then be replaced before the other ranks continue.
 void ElasticControl::receive_packets(Member& member) {
   std::array<char, kMostBytes> bytes;
   while (true) {
@@ -128,8 +128,9 @@ Status ElasticControl::serve(std::chrono::steady_clock::time_point now, std::chr
   return {};
 }
 
-// Starts the set-up of a new communicator. The ranks continue at the lowest number of steps that any rank with a state
-// has done. If a rank dies during the set-up, the set-up fails, and all ranks become ready again.
+// Makes the ranks set up a new communicator: sends each rank its rank number, a unique id, the step at which all
+// continue and the rank from which the others copy the state. The step is the lowest number of steps that a rank with a
+// state has done. If a rank dies during the set-up, the set-up fails on all ranks, and they become ready again.
 Status ElasticControl::start_set_up() {
   auto id = UniqueId::create({.interface = "lo", .timeout = kFirstRankTimeout});
   if (!id) return id.error();

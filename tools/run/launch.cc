@@ -29,19 +29,22 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// After the job's end: how long to read from pipes that a process which cannot be killed holds open.
+// After the last rank has ended, a process that cannot be killed may hold output pipes open. They are read until no
+// data has arrived for this long.
 constexpr std::chrono::milliseconds kDrainAfterEnd{1000};
-// The same limit if that process still writes to them.
+// The open pipes are read for at most this long after the last rank has ended, even if data continues to arrive.
 constexpr std::chrono::milliseconds kMostDrain{3000};
-// A failed job waits this long if the reader of its output does not read.
+// After a failed job, output that could not be written is dropped if the reader of our stdout and stderr has read
+// nothing for this long.
 constexpr std::chrono::milliseconds kStalledOutput{2000};
-constexpr std::chrono::milliseconds kCheckInterval{20};  // interval of checks for the end of a killed rank
+constexpr std::chrono::milliseconds kCheckInterval{20};  // shortest timeout of poll() if an elastic deadline has passed
 constexpr std::size_t kReadBytes = 64 << 10;
 
-// The stages of a job's end. A job only moves to later stages.
+// The stages of a job: running, failed and in the grace period, after SIGTERM, after SIGKILL. A job only moves to later
+// stages, and may skip some.
 enum class Stage : std::uint8_t { kRunning, kGrace, kTerminating, kKilled };
 
-// One pipe from a rank, and the sink to which its lines go.
+// One pipe that carries the stdout or stderr of a rank, and the sink to which its lines go.
 struct Source {
   Fd fd;
   LineRelay relay;
@@ -106,7 +109,8 @@ class Job {
   const std::vector<pid_t> spared_;  // children that this process had before the job
   Sink output_;
   Sink own_errors_;
-  // &output_ if stdout and stderr are the same file, because the lines of two sinks would be mixed with each other.
+  // The sink for stderr: &own_errors_ or, if stdout and stderr are the same file, &output_, because two sinks would
+  // write parts of lines between each other.
   Sink* errors_;
   Fd signals_;
   RootSocket root_;
@@ -118,13 +122,13 @@ class Job {
   std::vector<Source> sources_;
   Stage stage_ = Stage::kRunning;
   std::optional<int> failure_status_;
-  std::optional<Clock::time_point> stage_deadline_;  // when the next stage begins
-  // When pipes that are still open after the end of the last rank are abandoned.
+  std::optional<Clock::time_point> stage_deadline_;  // when the next stage begins; empty: only when an event causes it
+  // When pipes that are still open after the end of the last rank are abandoned. Empty while ranks run.
   std::optional<Clock::time_point> drain_deadline_;
-  // The latest time for that. Arriving bytes do not extend it. It is extended while the reader of our output does not
-  // read.
+  // The latest time to which arriving data can move drain_deadline_. This limit moves only while a sink is full because
+  // the reader of our output does not read.
   Clock::time_point drain_limit_;
-  Clock::time_point last_progress_ = Clock::now();  // when output was written last
+  Clock::time_point last_progress_ = Clock::now();  // when a sink has last written output, or the last rank has ended
   std::vector<char> read_buffer_ = std::vector<char>(kReadBytes);
 };
 
@@ -156,7 +160,8 @@ Status Job::start() {
   Result<JobIdentity> identity = JobIdentity::create(options_.ranks, root_);
   if (!identity) return identity.error();
   identity_ = *identity;
-  // The unique ids that this process creates for the ranks must be protected with the key of the job.
+  // This process creates the unique ids of an elastic job, and must protect them with the job key, which
+  // UniqueId::create() reads from the environment.
   if (elastic_) {
     ::setenv("TUTTI_JOB_KEY", identity_.key.c_str(), 1);
     ::unsetenv("TUTTI_JOB_KEY_FILE");
@@ -170,10 +175,10 @@ Status Job::start() {
   return {};
 }
 
-// Starts one rank. Returns false if that is impossible; the job then ends.
+// Starts the process of one rank. If that is impossible, ends the job and returns false.
 bool Job::start_rank(std::int32_t rank) {
   int exit_status = 1;
-  Fd channel;  // the rank's end of the socket; closed here after the start
+  Fd channel;  // elastic job: the end of the socket that the rank inherits; this process closes its copy at the end
   std::optional<Error> error;
   if (elastic_) {
     Result<Fd> seat = elastic_->add(static_cast<std::size_t>(rank));
@@ -196,8 +201,8 @@ bool Job::start_rank(std::int32_t rank) {
   return false;
 }
 
-// Handles the death of a rank in an elastic job. Returns true if the job continues, with a replacement or with fewer
-// ranks.
+// Handles the failure of a rank in an elastic job. Starts a replacement if more are allowed; otherwise the job
+// continues with fewer ranks if enough are left. Returns true if the job continues.
 bool Job::replace(std::int32_t rank, int wait_status) {
   const ElasticBounds& bounds = *options_.elastic;
   const std::string end = fmt::format("{}: rank {} {}", options_.name, rank, describe_end(wait_status));
@@ -215,8 +220,8 @@ bool Job::replace(std::int32_t rank, int wait_status) {
   return true;
 }
 
-// Serves the ranks of an elastic job. A live rank that does not join the others in time is killed, so that it can be
-// replaced.
+// Answers the packets of the ranks of an elastic job. Kills a live rank that has not become ready in time while others
+// wait for it, so that it is replaced.
 void Job::serve_elastic() {
   if (!elastic_ || stage_ != Stage::kRunning) return;
   const Clock::time_point now = Clock::now();
@@ -250,7 +255,7 @@ int Job::run() {
 
 bool Job::finished() const { return running_ == 0 && sources_.empty() && !output_.pending() && !own_errors_.pending(); }
 
-// The time until the next deadline for poll(); -1 if there is none.
+// The timeout for poll(): the milliseconds until the next deadline, at most 60,000; -1 if there is no deadline.
 int Job::wait_ms() const {
   std::optional<Clock::time_point> next = stage_deadline_;
   const auto consider = [&](Clock::time_point deadline) {
@@ -258,7 +263,8 @@ int Job::wait_ms() const {
   };
   if (drain_deadline_) consider(*drain_deadline_);
   if (elastic_ && elastic_->deadline() && stage_ == Stage::kRunning) {
-    // After its deadline, a killed rank may still have to be reaped, so poll again soon.
+    // If this deadline has passed, the next poll waits for kCheckInterval and not for 0 ms, because the killed ranks
+    // may not have ended yet.
     consider(std::max(*elastic_->deadline(), Clock::now() + kCheckInterval));
   }
   if (failure_status_ && running_ == 0 && (output_.pending() || own_errors_.pending())) {
@@ -284,8 +290,8 @@ void Job::wait_for_events() {
   ::poll(entries.data(), entries.size(), wait_ms());
 }
 
-// Reads once from each pipe, so that no rank can block the others. If a sink is full, its pipes are not read, and the
-// ranks wait when their pipes are full.
+// Reads once from each pipe, so that no rank can block the others. The pipes of a full sink are not read, so that their
+// ranks must wait in write() when the pipes are full as well.
 void Job::read_sources() {
   for (Source& source : sources_) {
     if (source.sink->full()) {
@@ -322,12 +328,12 @@ void Job::handle_signals() {
   while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) continue;
-    if (stage_ == Stage::kTerminating || stage_ == Stage::kKilled) {  // a second request: do not wait any longer
+    if (stage_ == Stage::kTerminating || stage_ == Stage::kKilled) {  // a second signal: send SIGKILL to the ranks now
       stage_deadline_ = Clock::now();
       continue;
     }
     fail(kExitSignalBase + signal, Stage::kTerminating, std::max<Clock::duration>(options_.grace, kKillAfter), "");
-    // A signal from the terminal was already sent to the whole process group, which contains the ranks.
+    // The terminal (the kernel) sends its signals to the whole process group, so the ranks already have them.
     if (info.ssi_code != SI_KERNEL) signal_ranks(signal);
   }
   reap();
@@ -344,8 +350,8 @@ void Job::reap() {
     *found = 0;
     ended.emplace_back(static_cast<std::int32_t>(found - pids_.begin()), wait_status);
   }
-  // Ranks that were killed by a signal come first: they are the cause, and ranks that reported an error are a
-  // consequence, whatever the order in which they are reaped.
+  // Ranks that were killed by a signal are handled first: they are the cause, and the errors of other ranks are the
+  // consequence, whatever the order in which waitpid() returns them.
   std::stable_partition(ended.begin(), ended.end(), [](const auto& end) { return WIFSIGNALED(end.second); });
   for (const auto& [rank, status] : ended) rank_ended(rank, status);
 }
@@ -364,7 +370,8 @@ void Job::rank_ended(std::int32_t rank, int wait_status) {
     fail(status, Stage::kGrace, options_.grace,
          fmt::format("{}: rank {} {}\n", options_.name, rank, describe_end(wait_status)));
   }
-  // A rank that is reaped as killed during the grace period failed before the others, although it was reaped later.
+  // A rank that was killed by a signal is taken as the cause, even if it is reaped in the grace period after a rank
+  // with an error. So its status becomes the status of the job.
   if (stage_ == Stage::kGrace && WIFSIGNALED(wait_status) && failure_status_ && *failure_status_ < kExitSignalBase) {
     failure_status_ = status;
     errors_->append(fmt::format("{}: rank {} {}\n", options_.name, rank, describe_end(wait_status)));
@@ -372,8 +379,8 @@ void Job::rank_ended(std::int32_t rank, int wait_status) {
   if (running_ == 0) all_ended();
 }
 
-// Called after the end of the last rank. Kills the processes that ranks have started and not waited for, which have
-// become children of this process.
+// Called after the end of the last rank. Kills the processes that ranks have started and not waited for (they have
+// become children of this process), and starts the time limit for reading the pipes.
 void Job::all_ended() {
   stage_deadline_.reset();
   end_children(spared_);
@@ -402,7 +409,8 @@ void Job::check_deadlines() {
     }
   }
   if (drain_deadline_ && now >= *drain_deadline_) {
-    const bool blocked = output_.full() || errors_->full();  // our reader is slow, or the owner of the pipe is silent
+    // True: pipes are open because the reader of our output is slow. False: a process that holds a pipe writes nothing.
+    const bool blocked = output_.full() || errors_->full();
     if (blocked && (!failure_status_ || now < last_progress_ + kStalledOutput)) {
       drain_deadline_ = now + kDrainAfterEnd;
       drain_limit_ = now + kMostDrain;
@@ -417,7 +425,8 @@ void Job::check_deadlines() {
   }
 }
 
-// Moves the job to a later stage. The first failure determines the exit status.
+// Moves the job to a later stage, from which it goes on to the next one after `until_next`. The first call determines
+// the exit status. `message` is printed to stderr; it may be empty.
 void Job::fail(int exit_status, Stage stage, Clock::duration until_next, const std::string& message) {
   if (!failure_status_) failure_status_ = exit_status;
   stage_ = stage;

@@ -1,8 +1,8 @@
 // launch(): runs the ranks of a job as processes of this machine, and returns when no process of the job is left.
 //
-// Used by `tutti run` and `tutti perf`. It must be called from the main thread of a process that has no other threads
-// and no other use for its children, because every process that the job leaves behind is killed at the end.
-// docs/run.md describes the behaviour on which users may rely.
+// Used by `tutti run`, `tutti perf` and others. It must be called from the main thread of a process that has no other
+// threads. During the call, this process must not start other children, because at the end every child that did not
+// exist before the call is killed. docs/run.md describes the behaviour on which users may rely.
 #pragma once
 
 #include <chrono>
@@ -16,30 +16,32 @@
 
 namespace tutti::tool {
 
-// The lines that get the prefix "[rank] ".
+// The lines of the ranks' output that get the prefix "[rank] ": none, those of stderr, or all.
 enum class Prefix : std::uint8_t { kNone, kErrors, kAll };
 
 struct LaunchOptions {
   std::string name;                  // name of the command in messages: "tutti run"
   std::vector<std::string> command;  // program and arguments
   std::int32_t ranks = 1;            // 1 .. kMaxLocalRanks
-  // Grace period: the time that the other ranks have to report their errors after the first failure.
+  // Grace period: the time that the other ranks have to report their errors after the first failure, before they get
+  // SIGTERM.
   std::chrono::milliseconds grace{2000};
   std::chrono::milliseconds timeout{0};  // timeout of the whole job; 0: none
   Prefix prefix = Prefix::kAll;
-  std::optional<ElasticBounds> elastic{};  // set: ranks that die are replaced
+  std::optional<ElasticBounds> elastic{};  // set: an elastic job, in which ranks that fail are replaced
 };
 
 inline constexpr std::int32_t kMaxLocalRanks = 4096;
 inline constexpr std::chrono::milliseconds kKillAfter{1000};  // time from SIGTERM to SIGKILL
 
-// Exit statuses of a job that ended for another reason than the exit of its ranks.
+// Exit statuses of a job: kExitTimeout after LaunchOptions::timeout; kExitSignalBase plus the number of the signal if a
+// signal ended a rank or this process.
 inline constexpr int kExitTimeout = 124;
-inline constexpr int kExitSignalBase = 128;  // plus the number of the signal
+inline constexpr int kExitSignalBase = 128;
 
-// Runs the job to its end and returns its exit status: 0 if every rank returned 0, otherwise that of the first
-// failure, which is 128 + N if signal N ended the rank. Problems are reported on stderr. Returns an error only if
-// nothing was started.
+// Runs the job to its end and returns its exit status: 0 if every rank ended with status 0, otherwise the status of the
+// first failure, which is 128 + N if signal N ended the rank. In an elastic job, failures of ranks that were replaced
+// do not count. Problems are reported on stderr. Returns an error only if no process was started.
 Result<int> launch(const LaunchOptions& options);
 
 }  // namespace tutti::tool

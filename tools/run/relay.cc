@@ -14,7 +14,8 @@ namespace tutti::tool {
 
 Sink::Sink(int fd) : fd_(fd), write_limit_bytes_(PIPE_BUF) {
   struct stat status = {};
-  // A writable pipe accepts PIPE_BUF bytes without blocking. A regular file accepts any number.
+  // If poll() reports a pipe as writable, it accepts PIPE_BUF bytes without blocking. A regular file accepts any
+  // number.
   if (::fstat(fd, &status) == 0 && S_ISREG(status.st_mode)) write_limit_bytes_ = kMaxPendingBytes;
 }
 
@@ -24,7 +25,7 @@ void Sink::append(std::string_view bytes) {
 
 bool Sink::writable() const {
   pollfd entry{.fd = fd_, .events = POLLOUT, .revents = 0};
-  return ::poll(&entry, 1, 0) == 1;  // also on POLLERR, because write() then returns the reason
+  return ::poll(&entry, 1, 0) == 1;  // also true after POLLERR, so that flush() calls write(), which returns the errno
 }
 
 bool Sink::flush() {

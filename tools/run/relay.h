@@ -2,8 +2,9 @@
 // with the prefix of its rank.
 //
 // A LineRelay splits the bytes of one pipe into lines and passes them to a Sink. A Sink stores bytes until its
-// descriptor accepts them. Both have bounded memory: a Sink that is full() must not be fed. If its reader is slow, the
-// pipes become full and the ranks wait. Bytes are not interpreted. All of this is used by one thread.
+// descriptor accepts them. Both have bounded memory, because callers must not pass lines to a Sink that is full(). So
+// if the reader of the tool's output is slow, the pipes of the ranks become full and the ranks wait. Bytes other than
+// newlines are not interpreted. All of this is used by one thread.
 #pragma once
 
 #include <cstddef>
@@ -13,25 +14,25 @@
 
 namespace tutti::tool {
 
-inline constexpr std::size_t kMaxLineBytes = 64 << 10;    // longer lines are split
+inline constexpr std::size_t kMaxLineBytes = 64 << 10;    // longer lines are split into several
 inline constexpr std::size_t kMaxPendingBytes = 1 << 20;  // a Sink with at least this many bytes is full
 
-// Stores whole lines until the descriptor accepts them. The Sink borrows the descriptor and never changes its flags,
-// because the user's shell may share it. SIGPIPE must be ignored.
+// Stores whole lines until its descriptor accepts them. The Sink does not close the descriptor and never sets flags
+// such as O_NONBLOCK, because the user's shell may share the descriptor. The process must ignore SIGPIPE.
 class Sink {
  public:
   explicit Sink(int fd);
 
-  void append(std::string_view bytes);  // bytes are dropped after a failure
-  // Writes as many bytes as the descriptor accepts without blocking. Returns true if anything was written.
+  void append(std::string_view bytes);  // stores the bytes, or drops them if writing has failed (failure())
+  // Writes as many stored bytes as the descriptor accepts without blocking. Returns true if anything was written.
   bool flush();
 
   int fd() const { return fd_; }
   bool pending() const { return written_ < buffer_.size(); }
   bool full() const { return buffer_.size() - written_ >= kMaxPendingBytes; }
-  // Drops the bytes that were not written yet.
+  // Drops the stored bytes that were not written yet.
   void drop();
-  // The errno after which writing stopped (EPIPE, ENOSPC, ...), or 0.
+  // The errno with which a write failed (EPIPE, ENOSPC, ...), after which nothing is written any more; 0: none failed.
   int failure() const { return failure_; }
 
  private:
@@ -50,18 +51,19 @@ class LineRelay {
   // With an empty prefix, lines are passed on unchanged.
   LineRelay(std::string prefix, Sink& sink) : prefix_(std::move(prefix)), sink_(&sink) {}
 
-  // Adds bytes that were read from the pipe.
+  // Takes bytes that were read from the pipe, and passes on the lines that are complete.
   void feed(std::string_view bytes);
-  // To be called at the end of the pipe. Passes on a last line that has no newline; a newline is added if there is a
-  // prefix.
+  // To be called at the end of the pipe. Passes on the last line if it has no newline; a newline is added to it unless
+  // the prefix is empty.
   void finish();
 
  private:
-  void emit(std::string_view line);  // `line` ends with a newline, or was split
+  // Passes on a line, which ends with a newline unless it is a part of a longer line or the last one.
+  void emit(std::string_view line);
 
   std::string prefix_;
   Sink* sink_;
-  std::string partial_;  // the incomplete line, < kMaxLineBytes
+  std::string partial_;  // the line that is not complete yet, shorter than kMaxLineBytes
 };
 
 }  // namespace tutti::tool

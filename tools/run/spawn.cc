@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kNotExecutable = 126;
 constexpr int kNotFound = 127;
-// The variables that the launcher sets. Values of the caller's environment are removed.
+// The variables that the launcher sets for the ranks. Their values in the launcher's own environment are not passed on.
 constexpr std::array<std::string_view, 10> kRankVariables = {
     "TUTTI_RANK",    "TUTTI_WORLD_SIZE", "TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE",   "TUTTI_ROOT",
     "TUTTI_ROOT_FD", "TUTTI_JOB_ID",     "TUTTI_JOB_KEY",    "TUTTI_JOB_KEY_FILE", "TUTTI_ELASTIC_FD"};
@@ -71,22 +71,22 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return result;
 }
 
-// Everything that the child needs. It is prepared before the fork, because the child may only make system calls
-// between fork and exec.
+// Everything that the child process needs between fork() and exec(). It is prepared before fork(), because the child
+// may only make system calls there.
 struct ChildSetup {
   char** arguments;
   char** environment;
-  int input_fd;  // -1: inherit ours
+  int input_fd;  // the child's stdin; -1: it inherits the launcher's stdin
   int output_fd;
   int errors_fd;
-  int inherited_fd;  // -1: no such descriptor
-  int failure_fd;    // the pipe to which errno is written if exec fails
+  int inherited_fd;  // a further descriptor that stays open in the program (a socket); -1: none
+  int failure_fd;    // the pipe to which the child writes errno if exec() fails
   pid_t launcher;
 };
 
 [[noreturn]] void run_child(const ChildSetup& setup) {
-  // If the launcher has died before prctl, nothing would kill this process. In that case its parent has already
-  // changed.
+  // The kernel is to kill this process when the launcher ends. If the launcher has ended before prctl(), that has no
+  // effect; then the parent of this process has already changed, and the process ends itself.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
   if (::getppid() != setup.launcher) ::_exit(1);
   sigset_t none;
@@ -104,7 +104,8 @@ struct ChildSetup {
   ::_exit(kNotFound);
 }
 
-// Reads errno from the child. If exec succeeds, the pipe is closed without data, and the result is 0.
+// Returns the errno that the child wrote because exec() failed. If exec() succeeds, it closes the pipe without data,
+// and the result is 0.
 int read_failure(int fd) {
   int failure = 0;
   ssize_t bytes = 0;
@@ -116,9 +117,10 @@ int read_failure(int fd) {
 
 }  // namespace
 
-// The socket reserves a port and does not listen; rank 0 listens. If a wrapper program closes rank 0's copy of the
-// socket, rank 0 can still listen there with a socket of its own, because SO_REUSEADDR allows that beside sockets that
-// do not listen. The kernel does not give the port to a process that asks for any free port.
+// The socket reserves a port and does not listen here; rank 0 listens on it. If a wrapper program closes the copy that
+// rank 0 inherits, rank 0 can still listen on the port with a socket of its own, because SO_REUSEADDR allows that while
+// the other sockets at the port do not listen. The kernel never gives the reserved port to a process that asks for any
+// free port.
 Result<RootSocket> RootSocket::create() {
   RootSocket root;
   TUTTI_TRY(check_loopback());

@@ -1,5 +1,5 @@
-// Starts the ranks of a job: creates their socket, environment and pipes, and ensures that they are killed when the
-// launcher ends.
+// Starts the processes of the ranks of a job: creates the job's socket, and the environment and pipes of each rank, and
+// ensures that the ranks are killed when the launcher ends.
 #pragma once
 
 #include <sys/types.h>
@@ -13,8 +13,8 @@
 
 namespace tutti::tool {
 
-// A TCP socket that is bound to a free port of the loopback address, so that no other process can take the port. Rank
-// 0 inherits it and listens on it.
+// A TCP socket that is bound to a free port of the loopback address, so that no other process can take the port. Rank 0
+// inherits the socket and listens on it as the rendezvous server, unless the job is elastic.
 struct RootSocket {
   Fd fd;
   std::string host;  // 127.0.0.1, or ::1 if the loopback interface has no IPv4 address
@@ -29,28 +29,29 @@ struct RootSocket {
 struct JobIdentity {
   std::int32_t ranks = 1;
   std::string id;  // 128 random bits in hexadecimal
-  // 256 other random bits, in hexadecimal. They are passed in the environment of the ranks, which only this user and
-  // root can read.
+  // The job key: 256 other random bits, in hexadecimal. It is passed in the environment of the ranks, which only this
+  // user and root can read.
   std::string key;
-  std::string root;  // value of TUTTI_ROOT
-  int root_fd = -1;  // descriptor that rank 0 inherits
+  std::string root;  // value of TUTTI_ROOT: the address of the RootSocket
+  int root_fd = -1;  // descriptor of the RootSocket, which rank 0 inherits
 
   static Result<JobIdentity> create(std::int32_t ranks, const RootSocket& root);
 };
 
-// A started rank. Its pipes are read by this process, without blocking.
+// The process of a rank. The launcher reads its output through the pipes, whose ends here do not block.
 struct RankProcess {
   std::int32_t rank = 0;
   pid_t pid = -1;
-  Fd output;  // its stdout
-  Fd errors;  // its stderr
+  Fd output;  // end of the pipe for the stdout of the rank
+  Fd errors;  // end of the pipe for the stderr of the rank
 };
 
-// Starts `command`, which is searched in PATH, as one rank, in the process group of this process. Rank 0 inherits
-// stdin; the other ranks have an empty stdin. The process is killed when the calling thread ends, for whatever reason.
-// `elastic_fd` is the rank's socket in an elastic job, which it inherits instead of the root's socket; -1: not
-// elastic. Returns after the program has started. If it cannot be started, the error's message contains the reason,
-// and `exit_status` is the value that shells use: 127 not found, 126 not executable.
+// Starts `command`, which is searched in PATH, as rank `rank`, in the process group of this process. Rank 0 inherits
+// stdin; the other ranks have an empty stdin. The kernel kills the process with SIGKILL when the calling thread ends,
+// for whatever reason. `elastic_fd` is the rank's socket in an elastic job, which the rank inherits instead of the
+// RootSocket; -1: the job is not elastic. Returns after the program has started. If the program cannot be started, the
+// error's message contains the reason, and `exit_status` is the value that shells use: 127 not found, 126 not
+// executable (or another problem).
 Result<RankProcess> spawn_rank(const JobIdentity& job, std::int32_t rank, const std::vector<std::string>& command,
                                int& exit_status, int elastic_fd = -1);
 

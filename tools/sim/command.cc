@@ -23,7 +23,7 @@
 namespace tutti::tool {
 namespace {
 
-// A progress bar on stderr. Prints nothing if stderr is not a terminal.
+// A progress bar on standard error. Prints nothing if standard error is not a terminal.
 class Bar {
  public:
   void show(double part, std::string_view what) {
@@ -47,8 +47,9 @@ class Bar {
 
 int fail(const Error& error) { return report("sim", error); }
 
-// Draws the best plan. It is simulated again with a trace, so that the drawing has time lines if the plan is small
-// enough.
+// Writes a drawing of the fastest algorithm to the file `path`. The algorithm is simulated again to record the time
+// lines of the first ranks, with the model kEvents if the task uses the model kSweep. If the plan is too large for
+// that, only the links are drawn.
 Status draw(const SimTask& task, const Network& network, const SimRow& best, const std::string& path) {
   const std::string title =
       fmt::format("{}, {}, {} bytes, {} ranks on {}: {:.3f} us", to_string(task.collective.kind),

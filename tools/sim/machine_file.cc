@@ -14,7 +14,7 @@
 namespace tutti::tool {
 
 Result<MachineFile> read_machine_file(const std::string& path) {
-  // One byte more than the limit, so that the reader detects a longer file.
+  // Read one byte more than the limit, so that read_xml() detects a file that is too long.
   const Result<std::string> text = read_file(path, kMaxXmlBytes + 1);
   TUTTI_TRY(text);
   XmlReading reading = read_xml(*text);

@@ -27,10 +27,10 @@ constexpr Protocol kProtocolsByName[] = {Protocol::kSimple, Protocol::kLl, Proto
 
 Error invalid(std::string message) { return Error{.code = ErrorCode::kInvalidArgument, .message = std::move(message)}; }
 
+// Finds the value whose name is `text`, the argument of the option `option`. `another` is one more word that the option
+// accepts. The caller has handled it before, so it is only listed in the error message. Empty: there is none.
 template <class Value, std::size_t kCount>
 Result<Value> by_name(std::string_view option, const std::string& text, const Value (&values)[kCount],
-                      // Finds a value by its name. `another` is a further valid word, which the caller has handled
-                      // before; it is only listed in the error message.
                       std::string_view another = {}) {
   std::vector<std::string_view> names;
   for (const Value value : values) {
@@ -98,11 +98,11 @@ Status resolve_collective(const SimArguments& arguments, SimTask& task) {
   return {};
 }
 
-// GPUs of unknown capability get the defaults of this compute capability.
+// If the compute capability of a machine's GPUs is not known, this one is used to select default parameters.
 constexpr std::int32_t kFallbackCapability = 80;
 
-// Sets the parameters: those of a file, or the defaults of the machine's newest GPU, or of its processors if it has no
-// GPUs.
+// Sets task.parameters: those of the file of --parameters, or otherwise the defaults. These are the defaults for
+// the highest compute capability among the machine's GPUs, or those of a host if the machine has no GPUs.
 Status resolve_parameters(const SimArguments& arguments, SimTask& task) {
   if (!arguments.parameters_path.empty()) {
     Result<Parameters> parameters = read_parameters(arguments.parameters_path);
@@ -114,7 +114,7 @@ Status resolve_parameters(const SimArguments& arguments, SimTask& task) {
   std::int32_t capability = 0;
   for (const std::uint32_t node : gpus) {
     const GpuInfo& gpu = task.cluster.machine.nodes[node].gpu;
-    // with gcn set, capability is not a compute capability
+    // An AMD GPU: if its GCN architecture name is set, `capability` is not a compute capability.
     if (gpu.gcn.empty()) capability = std::max(capability, gpu.capability);
   }
   if (!gpus.empty() && capability == 0) {
@@ -125,9 +125,9 @@ Status resolve_parameters(const SimArguments& arguments, SimTask& task) {
   return {};
 }
 
-// For example "2 NICs of 200 Gbit/s" or "no NIC".
+// Returns the NICs of a machine as a text, for example "2 NICs of 200 Gbit/s" or "no NIC".
 std::string nics_text(const Graph& machine) {
-  std::map<double, std::uint32_t> nics;  // number of NICs, by speed
+  std::map<double, std::uint32_t> nics;  // number of NICs, indexed by speed in Mbit/s
   for (const std::uint32_t node : nodes_of(machine, NodeKind::kNic)) ++nics[machine.nodes[node].nic.megabits_per_s];
   if (nics.empty()) return "no NIC";
   std::string text;

@@ -1,6 +1,6 @@
-// The options of a `tutti sim` run: SimArguments is the command line as text, SimTask the checked values. The
-// functions are pure, except that they read the files of parameters and of a machine. They may be called from any
-// thread.
+// The options of one run of `tutti sim`: SimArguments is the command line as text, and SimTask has the checked
+// values. The functions only read the files of parameters and of a machine, and change nothing. They may be called
+// from any thread.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,16 @@
 
 namespace tutti::tool {
 
-// The command line as it was given. Empty: not given.
+// The command line as it was given, with the defaults of options that were not given. An empty text, or 0 for
+// channels, ranks, nics and machines_per_leaf, means: not given.
 struct SimArguments {
   std::string collective = "all_reduce";
-  std::string shape{};     // if both this and xml_path are empty: dgx-h100
-  std::string xml_path{};  // a file in NCCL's XML format, instead of a shape
+  // name of a ready-made machine; dgx-h100 if both this and xml_path are empty
+  std::string shape{};
+  // file of a machine in NCCL's XML format; shape must be empty then
+  std::string xml_path{};
   std::uint32_t machines = 1;
-  std::uint32_t ranks = 0;
+  std::uint32_t ranks = 0;  // per machine
   std::string bytes = "1M";
   std::string algorithm{};
   std::string protocol = "simple";
@@ -47,26 +50,32 @@ struct SimArguments {
 };
 
 struct SimTask {
-  Collective collective;  // includes the distribution of ranks over machines
-  // Bytes of the larger buffer, as in tutti perf; rounded down to whole blocks.
+  // with the machine of each rank in Collective::nodes if there are several machines
+  Collective collective;
+  // Bytes of the larger one of a rank's two buffers, as in `tutti perf`, rounded down to whole blocks. 0 for a
+  // barrier.
   std::uint64_t bytes = 0;
-  std::uint64_t block_bytes = 0;  // bytes of one block, as for simulate()
-  std::optional<Algorithm> algorithm;
+  // bytes of one block, the argument of simulate()
+  std::uint64_t block_bytes = 0;
+  std::optional<Algorithm> algorithm;  // empty: all algorithms that can execute the collective
   Cluster cluster;
-  std::string machine;  // description: source of the machine, and the parts that the simulation uses
-  // Description of the defaults that replace unknown values; empty if there are none.
+  // A text for people: from which shape or file the machine comes, and which parts of it the simulation uses.
+  std::string machine;
+  // A text for people that says which defaults replace unknown values. Empty if nothing was unknown.
   std::string parameters_notes;
   Parameters parameters;
   SimulateOptions options;
-  std::vector<Protocol> protocols;  // each algorithm uses the fastest of these; at least one
-  // Also predict all-reduces in which switches calculate the sums (model/in_switch.h).
+  // at least one; if there are several, each algorithm is listed with the fastest of them
+  std::vector<Protocol> protocols;
+  // True if an all-reduce in which the switches of the machines add (model/in_switch.h) is predicted, too.
   bool in_switch = false;
 };
 
-// Checks and converts the command line. Errors: kInvalidArgument, with the option's name and its valid values; those
-// of read_parameters() and read_machine_file().
+// Checks and converts the command line. Errors: kInvalidArgument, with the option's name and its valid values;
+// those of read_parameters(), read_machine_file(), make_shape() and make_cluster().
 Result<SimTask> resolve(const SimArguments& arguments);
 
+// "auto", "sweep", "events" or "flows".
 std::string_view to_string(SimulationModel model);
 
 }  // namespace tutti::tool

@@ -10,7 +10,7 @@
 namespace tutti::tool {
 
 Result<Parameters> read_parameters(const std::string& path) {
-  // One byte more than the limit, so that the parser detects a longer file.
+  // Read one byte more than the limit, so that parse_parameters() detects a file that is too long.
   const Result<std::string> text = read_file(path, kMostParameterBytes + 1);
   if (!text) return text.error();
   Result<Parameters> parameters = parse_parameters(*text);

@@ -1,4 +1,5 @@
-// read_parameters(): reads a file with parameters of the cost model, for commands that predict times.
+// read_parameters(): reads a file with parameters of the cost model (docs/parameters-json.md), for commands that
+// predict times.
 #pragma once
 
 #include <string>
@@ -8,7 +9,8 @@
 
 namespace tutti::tool {
 
-// Errors: those of read_file(); wrong_content() with the position in the file and the cause.
+// Errors: those of read_file(); those of wrong_content(), whose message has the position or the field in the file,
+// and the cause.
 Result<Parameters> read_parameters(const std::string& path);
 
 }  // namespace tutti::tool

@@ -1,4 +1,5 @@
-// The output of `tutti sim`: a table and JSON. All functions are pure, except memory_mib().
+// The output of `tutti sim`: a table and JSON. All functions are pure, except memory_mib(), and except that
+// to_text() and to_json() contain its result.
 #pragma once
 
 #include <string>
@@ -10,28 +11,37 @@
 
 namespace tutti::tool {
 
+// The prediction for one algorithm.
 struct SimRow {
-  Algorithm algorithm = Algorithm::kRing;  // kAuto: switches calculate the sums
-  Protocol protocol = Protocol::kSimple;
+  // kAuto stands for an all-reduce in which the switches of the machines add (model/in_switch.h)
+  Algorithm algorithm = Algorithm::kRing;
+  Protocol protocol = Protocol::kSimple;  // the fastest one of SimTask::protocols
   SimulateResult result;
-  double wall_s = 0;  // run time of the simulation in seconds
-  // The model let a link carry more than its capacity. `result` then contains the minimum time that the busiest link
-  // needs.
+  // how long the simulation ran, with all protocols, in seconds
+  double wall_s = 0;
+  // True if the model let a link carry more bytes than it can in the simulated time. `result.time_us` was then
+  // replaced by the time that the busiest link needs, and the utilisations are relative to that time.
   bool bounded = false;
 };
 
 struct SimReport {
-  std::vector<SimRow> rows;           // the fastest first; at least one
-  std::vector<std::string> left_out;  // algorithms that are not suitable, with the reason: "two_shot: ..."
+  // the fastest first; at least one
+  std::vector<SimRow> rows;
+  // algorithms that cannot be simulated for this task, each with the reason: "two_shot: ..."
+  std::vector<std::string> left_out;
 };
 
-std::string_view name_of(const SimRow& row);  // "ring", "in_switch"
+// "in_switch" for kAuto, otherwise the name of the algorithm, for example "ring"
+std::string_view name_of(const SimRow& row);
+// SimTask::bytes divided by the time, in 10^9 bytes per second.
 double algbw_gbytes_per_s(const SimTask& task, const SimRow& row);
+// algbw times the factor of the collective by which nccl-tests converts it to the bandwidth of a link.
 double busbw_gbytes_per_s(const SimTask& task, const SimRow& row);
 
 std::string to_text(const SimTask& task, const SimReport& report);
 std::string to_json(const SimTask& task, const SimReport& report);
 
-double memory_mib();  // largest memory use of this process so far
+// largest resident memory of this process so far, in MiB
+double memory_mib();
 
 }  // namespace tutti::tool

@@ -13,7 +13,8 @@
 namespace tutti::tool {
 namespace {
 
-// Simulates one algorithm with each of the task's protocols and returns the fastest result.
+// Simulates one algorithm with each of the task's protocols by this model, and returns the row of the fastest
+// protocol. Returns an error as soon as one simulation fails.
 Result<SimRow> run_one(const SimTask& task, const Network& network, Algorithm algorithm, SimulationModel model,
                        const SimProgress& progress) {
   const Result<Generator> generator = find_generator(task.collective, algorithm);
@@ -31,8 +32,9 @@ Result<SimRow> run_one(const SimTask& task, const Network& network, Algorithm al
     if (best && best->result.time_us <= result->time_us) continue;
     best = SimRow{.algorithm = algorithm, .protocol = protocol, .result = *std::move(result)};
   }
-  // The models sweep and events do not limit links that several messages share. The time that the busiest link needs
-  // for all its bytes is therefore a lower bound for the whole time.
+  // In the models kSweep and kEvents, messages do not share the bandwidth of links, so a link can carry more than its
+  // capacity. The call cannot be shorter than the time that the busiest link needs for all its bytes, so that time
+  // is used if it is longer.
   const double most = best->result.busiest.empty() ? 0 : best->result.busiest.front().utilisation;
   if (most > 1) {
     best->bounded = true;
@@ -43,14 +45,15 @@ Result<SimRow> run_one(const SimTask& task, const Network& network, Algorithm al
   return *std::move(best);
 }
 
+// A greater number for a less detailed model.
 int coarseness(SimulationModel model) {
   if (model == SimulationModel::kFlows) return 0;
   return model == SimulationModel::kEvents ? 1 : 2;
 }
 
 // Models consider different effects, so rows can only be compared if the same model simulated them. This function
-// simulates rows again with the most detailed model that all rows can use. A row that this model refuses keeps its
-// result.
+// finds the least detailed model of all rows, and simulates the rows of other models again with it. A row for which
+// that model fails keeps its result.
 void rerun_with_one_model(const SimTask& task, const Network& network, std::vector<SimRow>& rows,
                           const SimProgress& progress) {
   SimulationModel common = SimulationModel::kFlows;

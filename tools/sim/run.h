@@ -1,5 +1,5 @@
-// run_sim_task(): simulates one algorithm, or all suitable ones. Used by `tutti sim` and by `tutti tune --explain
-// --shape`. Used by one thread.
+// run_sim_task(): simulates one algorithm, or all algorithms that can execute the collective. Used by `tutti sim`
+// and by `tutti tune --explain --shape`. Used by one thread.
 #pragma once
 
 #include <functional>
@@ -13,12 +13,14 @@
 
 namespace tutti::tool {
 
-// A callback that is called now and then with the completed part (0 to 1) of the simulation `what`, and with nothing
-// when the simulation has ended. It may be empty.
+// A callback that is called now and then with the completed part (0 to 1) of a simulation, and with the name of its
+// algorithm in `what`. When the simulation has ended, it is called once without a part. It may be empty.
 using SimProgress = std::function<void(std::optional<double> part, std::string_view what)>;
 
-// Runs the task. With --model auto, all rows are simulated by the same model if possible. Errors: those of simulate();
-// if no algorithm is suitable, the error of the last one.
+// Runs the task. With --model auto, all rows are simulated by the same model if possible, so that they can be
+// compared. An algorithm for which simulate() or find_generator() returns kUnsupported is left out; if that is
+// every algorithm, the error of the last one is returned. Errors: all other errors of simulate(); those of
+// InSwitch.
 Result<SimReport> run_sim_task(const SimTask& task, const Network& network, const SimProgress& progress = {});
 
 }  // namespace tutti::tool

@@ -14,7 +14,8 @@ namespace {
 
 constexpr double kLeft = 110, kWidth = 1000, kRow = 18, kTop = 46, kBar = 16;
 
-// The distance between ticks: 1, 2 or 5 times a power of ten, so that about eight of them fit into `span`.
+// The distance between two marks of the time axis: 1, 2, 5 or 10 times a power of ten, so that at most about eight
+// of them fit into `span`.
 double tick_of(double span) {
   const double rough = span / 8;
   const double power = std::pow(10, std::floor(std::log10(rough)));
@@ -28,9 +29,11 @@ void add_text(SvgDrawing& svg, double x, double y, std::string_view anchor, std:
   svg.text(x, y, text, {.size = 11, .anchor = anchor});
 }
 
-// Draws the time lines. Returns the y coordinate at which the next part may begin.
+// Draws the time lines of the trace. Returns the y coordinate below them, at which the next part of the drawing may
+// begin.
 double draw_lines(const SimulateResult& result, SvgDrawing& svg) {
-  std::map<std::pair<std::uint32_t, std::uint16_t>, std::size_t> rows;  // row number by (rank, channel)
+  std::map<std::pair<std::uint32_t, std::uint16_t>, std::size_t>
+      rows;  // number of the row, indexed by rank and channel
   double end = 0;
   const std::size_t shown = std::min(result.trace.size(), kMostDrawnSteps);
   for (std::size_t i = 0; i < shown; ++i) {
@@ -53,7 +56,8 @@ double draw_lines(const SimulateResult& result, SvgDrawing& svg) {
   for (std::size_t i = 0; i < shown; ++i) {
     const TracedStep& step = result.trace[i];
     const double y = kTop + kRow * static_cast<double>(rows.at({step.rank, step.channel})) + 1;
-    if (step.begin_us > step.ready_us) {  // the time that the step waited
+    // A thin line shows how long the step waited before it began.
+    if (step.begin_us > step.ready_us) {
       svg.line(x(step.ready_us), y + kBar / 2, x(step.begin_us), y + kBar / 2, {.colour = "#c9c9c9"});
     }
     const char* const colour = step.tile % 2 == 0 ? "#3b75af" : "#7aa6d6";

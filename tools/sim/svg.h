@@ -1,4 +1,4 @@
-// Draws a simulated call as SVG: the time lines of its first ranks, and the loads of its busiest links.
+// Draws a simulated call as SVG: the time lines of the traced ranks, and the loads of the busiest links.
 #pragma once
 
 #include <string>
@@ -7,10 +7,12 @@
 
 namespace tutti::tool {
 
+// Number of ranks that `tutti sim` traces for a drawing.
 inline constexpr std::uint32_t kDrawnRanks = 16;
-inline constexpr std::size_t kMostDrawnSteps = 20'000;  // later steps are left out, and the drawing says so
+// Limit on the steps in the time lines. Later steps are left out, and the drawing says so.
+inline constexpr std::size_t kMostDrawnSteps = 20'000;
 
-// If `result.trace` is empty, only the links are drawn. `title` is printed at the top.
+// Draws `result`. If `result.trace` is empty, only the links are drawn. `title` is printed at the top.
 std::string to_svg(const SimulateResult& result, const std::string& title);
 
 }  // namespace tutti::tool

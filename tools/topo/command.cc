@@ -40,20 +40,21 @@ struct TopoOptions {
   std::string svg{};
 };
 
-// Everything that is printed about a machine, whatever its source is.
+// Everything that is printed about a machine. The machine is this one, one from a file (--xml), or a shape (--shape).
 struct MachineView {
   std::optional<Machine> machine{};  // set only for this machine
-  std::string file{};                // set only for a file
-  std::vector<Finding> findings{};
-  std::vector<std::string> notes{};  // set only for this machine
+  std::string file{};                // the path of the file; empty if the machine is not from a file
+  std::vector<Finding> findings{};   // about the file
+  std::vector<std::string> notes{};  // of discover(); empty unless it is this machine
   Cluster cluster{};
   Routes within{};  // routes inside one machine
-  Routes across{};  // routes for one of several equal machines; empty if it has no NIC
+  Routes across{};  // routes across several machines like this one; empty if no NIC has a known speed
 };
 
-// Reads a machine from a file. If the file is invalid, its findings are printed here, and the error is only a summary.
+// Reads a machine from a file. If the file is invalid, prints its findings to stderr and returns an error that is
+// only a summary.
 Result<MachineView> load_file(const std::string& path) {
-  // One byte more than the limit, so that the reader detects a longer file.
+  // Reads up to one byte more than the limit, so that read_xml() detects a file that is too long.
   const Result<std::string> text = read_file(path, kMaxXmlBytes + 1);
   TUTTI_TRY(text);
   XmlReading reading = read_xml(*text);
@@ -104,7 +105,8 @@ Result<MachineView> load_view(const TopoOptions& options) {
 
 void find_all_routes(MachineView& view) {
   const Graph& graph = view.cluster.machine;
-  // Limit for GPUs and for NICs. Machines have fewer, but a malicious file may have more.
+  // No routes are searched for in a machine with more GPUs, or with more NICs. Real machines have fewer; a file that is
+  // meant to do harm could make the search take very long.
   constexpr std::size_t kMostSearched = 64;
   if (nodes_of(graph, NodeKind::kGpu).size() > kMostSearched) return;
   if (nodes_of(graph, NodeKind::kNic).size() > kMostSearched) return;
@@ -155,7 +157,7 @@ std::string json_of(const MachineView& view) {
   document["file"] = view.file.empty() ? json(nullptr) : json(view.file);
   document["findings"] = json::array();
   for (const Finding& finding : view.findings) document["findings"].push_back(finding_json(finding));
-  // The texts of a file may be invalid UTF-8.
+  // Texts that come from a file may be invalid UTF-8. Invalid bytes are replaced, because dump() would throw otherwise.
   return document.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
@@ -183,7 +185,7 @@ int run_transports(const TopoOptions& options) {
 
 int run_topo(const TopoOptions& options) {
   if (options.transports) return run_transports(options);
-  std::error_code unknown;  // ignored, because one of the two files may not exist
+  std::error_code unknown;  // an error is ignored, because one of the two files may not exist
   if (!options.write_xml.empty() && std::filesystem::equivalent(options.write_xml, options.xml, unknown)) {
     return report_usage("topo",
                         "--write-xml names the file that --xml reads: what Tutti does not know would be lost from it");

@@ -6,8 +6,9 @@
 
 namespace tutti::tool {
 
-// Adds the command to `app`. Stores the result in `exit_status` when the command has run: 0 also if there is no GPU or
-// no driver; 1 if a file is invalid.
+// Adds the command to `app`. Stores the result in `exit_status` when the command has run: 0 for success, also if
+// there is no GPU or no driver; 1 if the driver or NVML fails, or if a file is invalid or cannot be read or written;
+// 2 for an invalid option.
 void add_topo_command(CLI::App& app, int& exit_status);
 
 }  // namespace tutti::tool

@@ -1,7 +1,8 @@
-// even_tours(): finds tours with equal shares by depth-first search. Each tour may use a resource as often as the
-// share fits into the remaining capacity. The search is fast because of the proof from the linear program: if the
-// total is near its optimum, no tour may cost much more than 1 at its prices, and little priced capacity may remain
-// unused, so most legs are impossible.
+// even_tours(): finds tours with equal shares by depth-first search. Before the search, the capacity of each resource
+// is converted to the number of times that the share fits into it. The search is fast because of the prices from the
+// linear program: every tour costs at least 1, and if the intended total is near the optimum, the capacity that is
+// available for all tours costs little more than their number. So no tour may cost much more than 1, and most legs
+// are impossible.
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -16,13 +17,15 @@ namespace {
 constexpr double kRounding = 1e-5;  // relative tolerance for prices and capacities
 
 enum class TourOrder : std::uint8_t {
-  // Every second tour is the reverse of the one before; otherwise as kEvenly.
+  // Every second tour is the reverse of the tour before it. The other tours are searched for in the order kEvenly.
   kPairs,
-  // The nearest places first, and of these the ones with the most remaining capacity, so that the load is distributed.
+  // The nearest places first; of equally near places, the one whose leg has the most remaining capacity first, so
+  // that the load is distributed.
   kEvenly,
-  // The nearest places first, and of these the lowest numbers.
+  // The nearest places first; equally near places by number, beginning at the present place.
   kNearest,
-  // By number. Only leaves out orders of tours that are permutations of another one.
+  // All places by number. Finds every set of tours, because it leaves out only sets that differ from another one in the
+  // order of their tours.
   kAll,
 };
 
@@ -37,13 +40,15 @@ class EvenTours {
       all_.push_back(static_cast<std::uint32_t>(std::min(times, 1e6)));
       worth += prices_[i] * all_.back();
     }
-    allowed_ = prices.empty() ? count : worth;  // largest price of all tours together
+    allowed_ = prices.empty() ? count : worth;  // the price of all tours together must not exceed this
   }
 
-  // False if the prices prove that there are no such tours.
+  // False if the prices prove that there are no `count` tours with the intended total: each would cost at least 1,
+  // but the available capacity costs less than `count`.
   bool worth_trying() const { return allowed_ >= count_ * (1 - kRounding); }
 
-  // Searches with one order of places. Returns false if it finds no tours, or if the budget is used up.
+  // Searches in one order of places, and tries at most `budget` legs. Adds the number of tried legs to `steps`. Returns
+  // false if it finds no tours or if the budget is used up.
   bool find(TourOrder order, std::uint64_t budget, std::uint64_t& steps) {
     order_ = order;
     left_ = all_;
@@ -58,8 +63,8 @@ class EvenTours {
   std::vector<Tour> take() { return std::move(tours_); }
 
  private:
-  // Uses the leg, if its resources have capacity and the price stays within the limit. Otherwise changes nothing and
-  // returns false.
+  // Takes the capacity of the leg's resources and returns true, if they have capacity and the price of all tours can
+  // stay within allowed_. Otherwise changes nothing and returns false.
   bool use_leg(const Leg& leg) {
     if (!leg.possible()) return false;
     for (std::size_t i = 0; i < leg.resources.size(); ++i) {
@@ -70,7 +75,7 @@ class EvenTours {
       --left_[leg.resources[i]];
       cost_ += prices_[leg.resources[i]];
     }
-    // The tours that are still to be found, apart from the rest of this one, cost at least 1 each.
+    // Each tour that has not been begun costs at least 1.
     const auto to_come = static_cast<double>(count_ - 1 - tours_.size());
     if (cost_ + to_come <= allowed_ + count_ * kRounding) return true;
     release_leg(leg);
@@ -99,9 +104,10 @@ class EvenTours {
     return most;
   }
 
-  // The places in the order in which to try them after `last`. Places that are equal are tried in the order of their
-  // numbers, beginning at `last` and continuing cyclically, so that tours with different first places have different
-  // last places.
+  // The places in the order in which to try them after the place `last`. `legs` are the legs to all places; if `last`
+  // is the number of places, they lead in from a door. Places that the order does not distinguish are tried by number,
+  // beginning at `last` and continuing cyclically, so that tours with different first places have different last
+  // places.
   std::vector<std::uint32_t> in_order(const Leg* legs, std::uint32_t last) const {
     std::vector<std::uint32_t> places(problem_.places);
     std::iota(places.begin(), places.end(), 0u);
@@ -110,7 +116,8 @@ class EvenTours {
     if (!begins) std::rotate(places.begin(), places.begin() + last, places.end());
     std::vector<std::tuple<PathType, std::size_t, std::uint64_t>> keys(problem_.places);
     for (std::uint32_t place : places) {
-      // The first and last place of a tour are loaded least, so a tour begins where the least capacity remains.
+      // A tour uses fewer links at its first place than at others. So it begins at the place with the least remaining
+      // capacity, and continues along the leg with the most.
       std::uint64_t least_first = 0;
       if (order_ != TourOrder::kNearest)
         least_first = begins ? most_remaining_from(place) : ~remaining_capacity(legs[place]);
@@ -120,7 +127,8 @@ class EvenTours {
     return places;
   }
 
-  // Whether a place remains at which the tour can end.
+  // True if the tour can still end: an exit with remaining capacity can be reached from a place that it has not
+  // visited, or from its last place if it has visited all.
   bool can_leave(const Tour& tour, const std::vector<bool>& passed) const {
     for (std::uint32_t exit : problem_.doors[tour.door].exits) {
       const std::vector<Leg>& legs = problem_.exits[exit].legs;
@@ -175,8 +183,8 @@ class EvenTours {
     return false;
   }
 
-  // With kAll, tours through the same door must be in ascending order, because other orders give the same set of
-  // tours.
+  // True if the tour must be left out. With kAll, consecutive tours through the same door must be in ascending order of
+  // their places, because the same tours in another order are the same set.
   bool out_of_order(const Tour& tour) const {
     return order_ == TourOrder::kAll && !tours_.empty() && tours_.back().door == tour.door &&
            tour.order < tours_.back().order;
@@ -198,7 +206,8 @@ class EvenTours {
     return false;
   }
 
-  // Adds the reverse of the last tour, and searches for all further tours.
+  // Adds the reverse of the last tour, and then searches for the tours that are still missing. Returns false and
+  // removes the reverse again if this fails.
   bool add_reversed() {
     const Tour back = reversed(tours_.back(), problem_);
     const std::vector<std::uint32_t>& exits = problem_.doors[back.door].exits;
@@ -222,10 +231,10 @@ class EvenTours {
   const TourProblem& problem_;
   std::uint32_t count_;
   std::vector<double> prices_;
-  std::vector<std::uint32_t> all_;   // indexed by resource; how often a whole share fits
-  std::vector<std::uint32_t> left_;  // indexed by resource; what remains of it
-  double allowed_ = 0;
-  double cost_ = 0;
+  std::vector<std::uint32_t> all_;   // indexed by resource: how many times the share fits into its capacity
+  std::vector<std::uint32_t> left_;  // indexed by resource: all_ minus the uses by the tours so far
+  double allowed_ = 0;               // the highest possible price of all tours
+  double cost_ = 0;                  // the price of the tours so far, with the unfinished one
   TourOrder order_ = TourOrder::kEvenly;
   std::uint64_t budget_ = 0;
   std::vector<Tour> tours_;

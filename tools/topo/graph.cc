@@ -21,10 +21,12 @@ std::string counted(std::size_t count, std::string_view one, std::string_view ma
   return fmt::format("{} {}", count, count == 1 ? one : many);
 }
 
-// Largest number of columns of the matrix; a wider one could not be read.
+// With more GPUs and NICs, neither the matrix of paths is printed, because it would be too wide to read, nor the
+// paths in the JSON object.
 constexpr std::size_t kMostEnds = 128;
 
-// The PCI tree: for each node, its links, the link that leads to it from above, and the nodes below it.
+// The PCI tree. For each node: the indexes of all its links, the link that leads to it from above (kNone for a root),
+// and the nodes directly below it.
 struct Tree {
   explicit Tree(const Graph& graph)
       : links(graph.nodes.size()), link_to(graph.nodes.size(), kNone), beneath(graph.nodes.size()) {
@@ -56,8 +58,8 @@ std::string link_text(const Graph& graph, const GraphLink& link, std::uint32_t f
   return fmt::format("{}{} to {}: {}", to_string(link.kind), count, other, number_text(link.gbytes_per_s));
 }
 
-// The links of a part that are not in the tree. A link between two parts of the same type is listed only at the first
-// one, because otherwise the rows would be too long.
+// Describes the links of a part that are not in the PCI tree. To keep the rows short, a link between two parts of the
+// same kind is listed only at its `from` end, a link to an NVSwitch not at the switch, and a C2C link not at the CPU.
 std::string other_links(const Graph& graph, const Tree& tree, std::uint32_t node) {
   std::vector<std::string> texts;
   for (const std::uint32_t i : tree.links[node]) {
@@ -78,7 +80,7 @@ void add_rows(const Graph& graph, const Tree& tree, std::uint32_t node, std::siz
   for (const std::uint32_t child : tree.beneath[node]) add_rows(graph, tree, child, depth + 1, rows);
 }
 
-// The rows of the matrix: GPUs, or CPUs if there are no GPUs.
+// The nodes between which paths are shown: the GPUs, or the CPUs if there are no GPUs.
 std::vector<std::uint32_t> ends_of(const Graph& graph) {
   std::vector<std::uint32_t> ends = nodes_of(graph, NodeKind::kGpu);
   if (ends.empty()) ends = nodes_of(graph, NodeKind::kCpu);
@@ -207,7 +209,7 @@ std::string graph_text(const Graph& graph) {
   const Tree tree(graph);
   std::vector<std::vector<std::string>> rows{{"part", "what it is", "GB/s up", "other links (GB/s)"}};
   for (std::uint32_t node = 0; node < graph.nodes.size(); ++node) {
-    // The roots: CPUs, with everything below them, and parts to which no link leads.
+    // The node is a root of the tree: a CPU, or a part that no PCI links connect to a CPU.
     if (tree.link_to[node] == kNone) add_rows(graph, tree, node, 0, rows);
   }
   return columns_text(rows);

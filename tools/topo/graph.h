@@ -17,24 +17,26 @@ std::string parts_text(const Graph& graph);
 // The parts as a tree, each with its description and the link that leads to it.
 std::string graph_text(const Graph& graph);
 
-// A matrix of the path types between GPUs and NICs (between CPUs if there are no GPUs), with NCCL's names, and a
-// legend with their bandwidths.
+// A matrix of the path types, with NCCL's names: from each GPU (from each CPU if there are no GPUs) to each GPU (CPU)
+// and NIC, and a legend with the bandwidths. Empty if the matrix would have fewer than two columns. One sentence if
+// it would be too wide.
 std::string matrix_text(const Graph& graph);
 
 // One line for each finding: "FILE:3:5: warning: ...; ...".
 std::string findings_text(const std::string& file, std::span<const Finding> findings);
 
-// The objects "graph", and one element of "findings", as in docs/topo-json.md.
+// The object "graph", and one element of the array "findings", as docs/topo-json.md describes them.
 nlohmann::json graph_json(const Graph& graph);
 nlohmann::json finding_json(const Finding& finding);
 
-// A table. Each column is as wide as its widest cell, with two spaces before it. The first row is the heading.
+// Formats the rows as a table, one line each. Each column is as wide as its widest cell, with two spaces before it.
 std::string columns_text(const std::vector<std::vector<std::string>>& rows);
 
 // A short description of a part: "sm_90, rank 0", "400 Gbit/s", "GenuineIntel x86_64".
 std::string description(const GraphNode& node);
 
-// A number with at most three significant digits: "48", "20.6", "3.13".
+// A number of GB/s or Gbit/s: with two decimals below 10, one below 100, otherwise none, and without zeros at the
+// end, for example "3.13", "20.6", "48", "1234". "unlimited" for infinity.
 std::string number_text(double value);
 
 }  // namespace tutti::tool

@@ -16,12 +16,12 @@ namespace {
 
 constexpr double kTiny = 1e-9;      // tolerance for prices and pivots, which are about 1
 constexpr double kAccuracy = 1e-7;  // relative tolerance of the optimum
-constexpr double kMaxLoads = 1024;  // largest number of loads of one resource by all tours
+constexpr double kMaxLoads = 1024;  // aims_above() considers at most so many uses of one resource by all tours together
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-// The linear program, solved by the revised simplex method with an explicit inverse matrix. If several rows could
-// leave the basis, the one with the lexicographically smallest row of the inverse leaves, so that no basis occurs
-// twice. Rows are resources, scaled to a capacity of 1.
+// The linear program, solved by the revised simplex method with an explicit inverse of the basis matrix. Each row
+// stands for a resource, scaled to a capacity of 1. If several rows could leave the basis, the one whose row of the
+// inverse, divided by its pivot, is lexicographically smallest leaves, so that no basis occurs twice (no cycling).
 class Master {
  public:
   explicit Master(const std::vector<double>& capacity) : capacity_(capacity), rows_(capacity.size()) {
@@ -42,7 +42,7 @@ class Master {
     return prices;
   }
 
-  // Adds a tour and puts it into the basis. `loads` as from loads_of().
+  // Adds a tour and puts it into the basis. `loads` is the result of loads_of() for the tour.
   void enter(Tour tour, const std::vector<std::uint32_t>& loads) {
     std::vector<double> column(rows_, 0);
     for (std::uint32_t resource : loads) column[resource] += 1 / capacity_[resource];
@@ -51,8 +51,8 @@ class Master {
     tours_.push_back(std::move(tour));
   }
 
-  // If a resource has a negative price, too much of its capacity is in use: puts its slack variable into the basis.
-  // Returns false if there is no such resource.
+  // Puts the slack variable of the resource with the lowest negative price into the basis, because less use of this
+  // resource increases the total. Returns false, and changes nothing, if no price is negative.
   bool enter_slack(const std::vector<double>& prices) {
     std::size_t lowest = 0;
     for (std::size_t i = 0; i < rows_; ++i) {
@@ -139,7 +139,8 @@ double dot(const std::vector<double>& a, const std::vector<double>& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
 
-// Updates the bound if this one is lower: the value of all capacities at prices for which the cheapest tour costs 1.
+// Lowers packing.bound if these prices prove a lower one. `cheapest` is a lower bound for the price of every tour.
+// Divided by it, the prices make every tour cost at least 1, and the bound is the price of all capacities.
 void update_bound(const TourProblem& problem, const std::vector<double>& prices, double cheapest, Packing& packing) {
   if (!(cheapest > 0)) return;
   const double bound = dot(prices, problem.capacity) / cheapest;
@@ -149,15 +150,16 @@ void update_bound(const TourProblem& problem, const std::vector<double>& prices,
   for (double& price : packing.prices) price /= cheapest;
 }
 
-// Whether cheapest_tour() is possible and fits within the remaining steps.
+// True if cheapest_tour() can handle the number of places, and its steps fit within the remaining steps.
 bool may_search_all(const TourProblem& problem, const PackingLimits& limits, const Packing& packing) {
   if (problem.places > kMaxExactPlaces) return false;
   const std::uint64_t sets = 1ull << (problem.places - 1);
   return packing.steps + problem.doors.size() * problem.places * problem.places * sets <= limits.max_steps;
 }
 
-// Returns a tour that costs less than 1. If there is none, or the limits do not allow to find one, returns nothing and
-// updates the bound.
+// Returns a tour that costs less than 1 at these prices, so that adding it increases the total. Returns nothing if
+// there is none, or if it is not found within the limits. If cheap_tour() finds none, also updates the bound and
+// `proven`; `total` is the total of the linear program.
 std::optional<Tour> next_tour(const TourProblem& problem, const PackingLimits& limits,
                               const std::vector<double>& prices, double total, Packing& packing) {
   PricedTour cheap = cheap_tour(problem, prices, packing.steps);
@@ -172,8 +174,9 @@ std::optional<Tour> next_tour(const TourProblem& problem, const PackingLimits& l
   return std::move(cheapest.tour);
 }
 
-// The first tour. All prices are still 0, so every tour would be equally cheap; prices of 1 / capacity prefer fast
-// links. Returns nothing if there is no tour, or if the limits do not allow to find one.
+// Returns the first tour for the linear program. Without tours all its prices are 0, so prices of 1 / capacity are
+// used, which prefer fast links. Returns nothing if there is no tour (then packing.proven is set), or if none is
+// found within the limits.
 std::optional<Tour> first_tour(const TourProblem& problem, const PackingLimits& limits, Packing& packing) {
   std::vector<double> prices;
   for (double capacity : problem.capacity) prices.push_back(1 / capacity);
@@ -187,8 +190,8 @@ std::optional<Tour> first_tour(const TourProblem& problem, const PackingLimits& 
   return std::nullopt;
 }
 
-// Lowers the bound if possible, without the linear program. For each place: all tours together cannot have more
-// bandwidth than the links into this place or out of it allow, because every tour uses such links.
+// Lowers the bound if possible, without the linear program: for each place, with a price of 1 for all links directly at
+// the place and 0 for all others. Every tour uses these links, so they limit the total.
 void add_cut_bounds(const TourProblem& problem, double total, Packing& packing) {
   for (std::uint32_t place = 0; place < problem.places; ++place) {
     std::vector<double> prices(problem.capacity.size(), 0);
@@ -211,7 +214,8 @@ void add_cut_bounds(const TourProblem& problem, double total, Packing& packing) 
   packing.proven = total >= packing.bound * (1 - kAccuracy);
 }
 
-// Solves the linear program as far as the limits allow. Returns its tours and their shares.
+// Solves the linear program as far as the limits allow. Returns its tours with their shares, which may be unequal. Sets
+// bound, prices, proven and steps of `packing`.
 std::vector<std::pair<double, Tour>> solve(const TourProblem& problem, const PackingLimits& limits, Packing& packing) {
   packing.bound = kInfinite;
   Master master(problem.capacity);
@@ -261,15 +265,15 @@ void use_rounded(const TourProblem& problem, std::vector<std::pair<double, Tour>
   TUTTI_ASSERT(packing.total > 0);
 }
 
-// A number of tours and their intended total.
+// A goal for even_tours(): the number of tours and their total bandwidth.
 struct Aim {
   double total = 0;
   std::uint32_t count = 0;
 };
 
-// Equal shares are always limited by a resource that they fill completely, so a share is a capacity divided by a whole
-// number. Returns all such totals that are better than the present packing (or equal, with at most as many tours), the
-// largest first, then those with the fewest tours.
+// Equal shares are always limited by a resource that they fill completely, so the best share is a capacity divided by a
+// whole number. Returns all aims with such shares whose total is larger than that of the present packing (or about
+// equal, with at most as many tours). The largest total comes first; of equal totals, the fewest tours.
 std::vector<Aim> aims_above(const TourProblem& problem, std::uint32_t max_tours, const Packing& packing) {
   std::vector<double> capacities = problem.capacity;
   std::sort(capacities.begin(), capacities.end());
@@ -292,7 +296,8 @@ std::vector<Aim> aims_above(const TourProblem& problem, std::uint32_t max_tours,
   return aims;
 }
 
-// Finds the best packing with equal shares. Adds its steps to `steps`.
+// Sets the tours, share and total of `packing` to the best packing with equal shares that it finds. `shares` are the
+// tours of the linear program. Adds the number of tried legs to `steps`.
 void share_evenly(const TourProblem& problem, const std::vector<std::pair<double, Tour>>& shares,
                   const PackingLimits& limits, Packing& packing, std::uint64_t& steps) {
   use_rounded(problem, shares, limits.max_tours, packing);
@@ -311,7 +316,7 @@ void share_evenly(const TourProblem& problem, const std::vector<std::pair<double
   steps += tried;
 }
 
-// The path types that occur among the legs, the nearest first.
+// The path types that occur among the possible legs of all these lists, without duplicates, the nearest first.
 std::vector<PathType> types_of(const std::vector<const std::vector<Leg>*>& all) {
   std::vector<PathType> types;
   for (const std::vector<Leg>* legs : all) {
@@ -324,8 +329,9 @@ std::vector<PathType> types_of(const std::vector<const std::vector<Leg>*>& all) 
   return types;
 }
 
-// The limits on path types to try, as pairs of the farthest type between places and the farthest type to the outside.
-// The last pair is left out, because it is no limit.
+// The limits on path types that are tried: pairs of the farthest permitted type between places and the farthest
+// permitted type to the outside, the nearest first. The pair of the two farthest types is left out, because it
+// excludes no leg.
 std::vector<std::pair<PathType, PathType>> type_limits_of(const TourProblem& problem) {
   std::vector<const std::vector<Leg>*> outside;
   for (const Door& door : problem.doors) outside.push_back(&door.legs);
@@ -344,7 +350,7 @@ std::vector<std::pair<PathType, PathType>> type_limits_of(const TourProblem& pro
   return kinds;
 }
 
-// The problem without legs of farther types.
+// Returns the problem without the legs whose type is farther than the limit (`between` places, or to the `outside`).
 TourProblem without_farther(TourProblem problem, PathType between, PathType outside) {
   const auto cut = [](std::vector<Leg>& legs, PathType farthest) {
     for (Leg& leg : legs) {

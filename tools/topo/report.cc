@@ -19,7 +19,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kArchitecturesPerMajor = 10;  // sm_86 is compute capability 8.6
-constexpr std::size_t kShortUuid = 12;      // "GPU-" and 8 digits, which nvidia-smi also accepts
+constexpr std::size_t kShortUuid = 12;      // length of "GPU-" and 8 digits; nvidia-smi accepts such a short UUID
 
 std::string_view name_of(DeviceCode::Form kind) {
   switch (kind) {
@@ -51,7 +51,7 @@ std::vector<std::size_t> allowed_cpus(const HostTopology& host) {
   return cpus;
 }
 
-// For example "0-3, 8", the format of taskset.
+// Formats ascending numbers as ranges, for example "0-3, 8", similar to the lists of CPUs of taskset.
 std::string ranges_text(const std::vector<std::size_t>& numbers) {
   std::vector<std::string> ranges;
   for (std::size_t first = 0; first < numbers.size();) {
@@ -89,7 +89,8 @@ std::string host_text(const Machine& machine) {
                      size_text(host.l2_bytes), size_text(host.last_level_bytes), machine.simd);
 }
 
-// The information of hwloc: sockets, NUMA nodes, caches.
+// One line about the processors: the numbers of sockets, cores and NUMA nodes, and the caches. Empty if they are
+// unknown.
 std::string processors_text(const Processors& processors) {
   if (processors.nodes.empty()) return {};
   std::string text = fmt::format("        sockets {}, cores {}, NUMA nodes {}:", processors.packages, processors.cores,
@@ -195,8 +196,8 @@ json path_json(const GpuPath& path, std::size_t from, std::size_t to) {
 DeviceCode device_code_for(const Gpu& gpu, std::span<const int> architectures) {
   if (architectures.empty()) return {};
   const int capability = gpu.capability_major * kArchitecturesPerMajor + gpu.capability_minor;
-  // Machine code runs on GPUs of the same major version with an equal or higher minor version. The newest code that
-  // fits is used.
+  // Machine code runs on GPUs of the same major version of compute capability and of an equal or higher minor
+  // version. The newest such code is used, as the driver does.
   const auto newest = std::find_if(architectures.rbegin(), architectures.rend(), [&](int architecture) {
     return architecture / kArchitecturesPerMajor == gpu.capability_major && architecture <= capability;
   });

@@ -16,28 +16,29 @@ namespace tutti::tool {
 
 struct Machine {
   HostTopology host;
-  std::string simd;  // instruction set of the CPU kernels, named as in Highway
+  std::string simd;  // instruction set that the CPU kernels use, with Highway's name: "AVX2", "AVX3", ...
   GpuTopology gpus;
   std::vector<int> architectures;  // of the library's device code: kernels::device_architectures()
-  Processors processors{};         // no NUMA nodes: not determined
+  Processors processors{};         // processors.nodes is empty if the processors were not determined
 };
 
 // The part of the library's device code that a GPU can execute.
 struct DeviceCode {
   enum class Form : std::uint8_t {
     kNone,    // this build has no device code
-    kBinary,  // machine code for its major version
+    kBinary,  // machine code for the GPU's major version of compute capability
     kPtx,     // PTX, which the driver compiles when it is loaded
-    kTooOld,  // the GPU is older than all device code
+    kTooOld,  // the GPU cannot execute any of the device code, because it is too old
   };
   Form kind = Form::kNone;
-  int architecture = 0;  // architecture of the code; set for kBinary and kPtx
+  int architecture = 0;  // architecture of the code that the GPU runs (90 is sm_90); 0 for kNone and kTooOld
 
   bool operator==(const DeviceCode&) const = default;
 };
 DeviceCode device_code_for(const Gpu& gpu, std::span<const int> architectures);
 
-// Whether the GPUs or the host execute calls on device memory of ranks on these GPUs, and the reason.
+// Whether the GPUs (on_device) or the host execute a call on GPU memory by ranks on all GPUs of the machine, and a
+// clause with the reason.
 struct CallPlacement {
   bool on_device = false;
   std::string reason;

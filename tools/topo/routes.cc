@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-// The names of the GPUs and NICs in a route, which contains only their indices.
+// Finds the names of GPUs (or CPUs) and NICs by the indices in a route; Ring in search.h explains these indices.
 class Names {
  public:
   explicit Names(const Graph& graph)

@@ -10,11 +10,11 @@
 
 namespace tutti::tool {
 
-// For example "rings: 8 of 46.2 GB/s each, 370 GB/s in all (at most 370 is possible)" and one line for each ring; the
-// same for trees; then the warnings. Empty if there are no routes.
+// Returns a line such as "rings: 8 of 46.2 GB/s each, 370 GB/s in all (at most 370 is possible)" and one line for each
+// ring; then the lines for trees in the same form; then the warnings. Empty if there are neither routes nor warnings.
 std::string routes_text(const Graph& graph, const Routes& routes);
 
-// The object "routes" as in docs/topo-json.md.
+// An object in the format of "within" and "across" of the object "routes" in docs/topo-json.md.
 nlohmann::json routes_json(const Graph& graph, const Routes& routes);
 
 }  // namespace tutti::tool

@@ -15,10 +15,10 @@
 namespace tutti {
 namespace {
 
-// The places of a machine, and all paths between them and to the NICs.
+// The places of a machine (its GPUs, or its CPUs if there are no GPUs), and all paths between them and to the NICs.
 struct Machine {
   const Graph& graph;
-  std::vector<std::uint32_t> places;  // indices of nodes
+  std::vector<std::uint32_t> places;  // indices of the nodes in the graph
   std::vector<std::uint32_t> nics;
   std::vector<std::vector<Path>> between;  // indexed by [from][to], both places
   std::vector<std::vector<Path>> to_nic;   // indexed by [nic][place]
@@ -42,8 +42,9 @@ struct Machine {
     for (std::size_t nic = 0; nic < nics.size(); ++nic) to_nic[nic] = with_relays(to_nic[nic]);
   }
 
-  // A GPU whose own path to the NIC is farther than PXN sends through the GPU that is nearest to the NIC and has
-  // NVLink to it.
+  // Takes the places' paths to one NIC. Replaces each path that is farther than kPxn by one over NVLink to a relay
+  // and from there to the NIC. The relay is the GPU with the nearest path to the NIC to which the place has NVLink,
+  // if there is one.
   std::vector<Path> with_relays(const std::vector<Path>& own) const {
     std::vector<Path> paths = own;
     for (std::size_t place = 0; place < own.size(); ++place) {
@@ -65,11 +66,12 @@ struct Machine {
   }
 };
 
-// The link or port that a resource of the problem stands for. It is ordered, so that it can be a key of a map.
+// The link or the port of a NIC, in one direction, that a resource of a TourProblem stands for. It has operator<, so
+// that it can be the key of a map.
 struct Resource {
   bool is_port = false;
   std::uint32_t index = 0;  // index of the link or the NIC
-  bool reversed = false;    // for a port: incoming
+  bool reversed = false;    // for a link: from `to` to `from`; for a port: incoming
 
   bool operator<(const Resource& other) const {
     return std::tie(is_port, index, reversed) < std::tie(other.is_port, other.index, other.reversed);
@@ -155,7 +157,7 @@ class ProblemBuilder {
     return found->second;
   }
 
-  // A leg along all these paths; its type is the farthest of their types.
+  // Makes a leg that loads all links of all these paths. Its type is the farthest of their types.
   Leg leg(std::initializer_list<const Path*> paths) {
     Leg made{{}, PathType::kLoc};
     for (const Path* path : paths) {
@@ -168,7 +170,8 @@ class ProblemBuilder {
     return made;
   }
 
-  // Adds the port of the NIC to the leg. If the speed of the port is unknown, only its link limits it.
+  // Adds the port of the NIC, in one direction (`in`: incoming), to the resources of the leg. If the speed of the
+  // port is unknown, adds nothing, so that only the NIC's PCI link limits the bandwidth.
   Leg with_port(Leg made, std::uint32_t nic, bool in) {
     const double gbytes_per_s = machine_.graph.nodes[machine_.nics[nic]].nic.megabits_per_s / 8000;
     if (made.possible() && gbytes_per_s > 0) made.resources.push_back(number_of({true, nic, in}, gbytes_per_s));
@@ -240,8 +243,9 @@ class Search {
     if (routes_.rings.empty()) add_fallback_ring();
   }
 
-  // Searches for rings that cross rails, unless a quick check excludes a sufficient gain: the prices of the proof for
-  // rings that stay on their rail usually also limit the others.
+  // Searches for rings that may leave by another NIC than they came by, and replaces `kept` by them if they have more
+  // than crossing_gain more bandwidth. Does not search if the prices that prove the bound of `kept` prove that such
+  // rings cannot gain enough.
   void try_crossing(SolvedProblem& kept) {
     ProblemBuilder builder(machine_);
     const TourProblem problem = builder.rings_across(true);
@@ -293,7 +297,7 @@ class Search {
   }
 
   void warn_about_packing(std::string_view what, const Packing& packing) {
-    if (packing.tours.empty() && packing.proven) return;  // add_fallback_ring() has added a warning
+    if (packing.tours.empty() && packing.proven) return;  // no tour exists: add_fallback_ring() gives a warning
     if (!packing.proven) {
       warn(WarningKind::kUnproven,
            machine_.places.size() > kMaxExactPlaces
@@ -349,7 +353,7 @@ class Search {
     }
   }
 
-  // Adds a ring in the order of the numbers, and a warning with the reason why there is no other ring.
+  // Adds a ring in the order of the numbers of the places, and a warning with the reason why no other ring was found.
   void add_fallback_ring() {
     Ring ring;
     for (std::uint32_t place = 0; place < machine_.places.size(); ++place) ring.gpus.push_back(place);

@@ -18,7 +18,7 @@ constexpr std::uint32_t kNone = ~0U;
 
 // Lengths in pixels.
 constexpr double kMargin = 28;
-constexpr double kColumn = 84;  // one GPU or NIC
+constexpr double kColumn = 84;  // width of the column of one GPU or NIC
 constexpr double kBox = 72;
 constexpr double kBar = 30;
 constexpr double kCpuBar = 44;
@@ -48,7 +48,8 @@ constexpr std::string_view kNvLinkColour = "#1c8580";
 constexpr std::string_view kPciColour = "#78868e";
 constexpr std::string_view kCpuColour = "#3d6690";
 
-// The width of a line: a link with 16 times the bandwidth is twice as wide.
+// The width of the line for a link, in pixels: with 16 times the bandwidth it is twice as wide, but at least 0.8 and at
+// most 6 pixels.
 double width_of(double gbytes_per_s) { return std::clamp(1.1 * std::pow(std::max(gbytes_per_s, 0.1), 0.25), 0.8, 6.0); }
 
 SvgStroke stroke_of(const GraphLink& link, std::string_view colour) {
@@ -94,14 +95,14 @@ class Drawing {
  private:
   NodeKind kind(std::uint32_t node) const { return graph_.nodes[node].kind; }
 
-  // Sets the positions of all parts. Each part without children has a column of its own, from left to right. A part
-  // with children spans their columns.
+  // Sets the positions of all parts. Each part without children in the PCI tree has a column of its own, from left to
+  // right. A part with children is as wide as the columns of its children together.
   void lay_out() {
     double x = kMargin;
     for (const std::uint32_t cpu : nodes_of(graph_, NodeKind::kCpu)) {
       const double begin = x;
       place_part(cpu, 0, x);
-      x = std::max(x, begin + 2 * kColumn);  // a CPU's text needs space
+      x = std::max(x, begin + 2 * kColumn);  // a CPU is at least two columns wide, because its text needs the space
       boxes_[cpu].width = x - begin - (kColumn - kBox);
       boxes_[cpu].leaf = false;
       x += kColumn / 2;
@@ -120,7 +121,8 @@ class Drawing {
 
   static double level_y(std::size_t level) { return static_cast<double>(level) * (kBar + kGap); }
 
-  // Recursive; the depth is limited, because a PCI tree has at most kMaxXmlDepth levels.
+  // Places a part and everything below it. The recursion is not deep: a PCI tree from a file has at most kMaxXmlDepth
+  // levels, and that of a real machine has fewer.
   void place_part(std::uint32_t node, std::size_t level, double& x) {
     PartBox& box = boxes_[node];
     box.level = level;
@@ -203,7 +205,7 @@ class Drawing {
     drawing_.text(kMargin, bottom_ - 4, arc_legend(), {.size = 11, .colour = kNvLinkColour, .anchor = "start"});
   }
 
-  // The bandwidths of links between GPUs; there are too many links for a label at each.
+  // A text with the bandwidths of each kind of link between GPUs, because there are too many links for a label at each.
   std::string arc_legend() const {
     std::vector<std::pair<double, std::string>> kinds;
     for (const GraphLink& link : graph_.links) {
@@ -220,7 +222,7 @@ class Drawing {
     return legend;
   }
 
-  // Draws an arc below the GPUs. Returns its depth.
+  // Draws the link between two GPUs as an arc below them. Returns how far the arc reaches down, in pixels.
   double draw_arc(const GraphLink& link) {
     const PartBox& a = boxes_[link.from];
     const PartBox& b = boxes_[link.to];
@@ -305,7 +307,8 @@ class Drawing {
     drawing_.text(x, at.y + 49, short_bus_id(node), {.size = 9, .colour = "#78868e"});
   }
 
-  // Draws one row for each route, with its GPUs in order. Trees are drawn to the right of the rings.
+  // Draws the rings and trees below the machine: one row for each, with its GPUs in their order. The trees are to the
+  // right of the rings.
   void draw_routes() {
     constexpr std::size_t kMostDrawn = 16;
     constexpr double kBetween = 60;
@@ -381,7 +384,7 @@ class Drawing {
     bottom_ += closed && to.empty() ? 46 : 34;
   }
 
-  // An arrow from left to right.
+  // Draws a horizontal arrow from left to right.
   void draw_arrow(double from_x, double to_x, double y, std::string_view colour) {
     constexpr double kHead = 6;
     drawing_.line(from_x, y, to_x - kHead, y, {.colour = colour, .width = 1.6});

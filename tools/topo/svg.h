@@ -11,8 +11,8 @@ namespace tutti::tool {
 
 inline constexpr std::size_t kMaxDrawnParts = 2'000;
 
-// Returns an SVG document. A graph with more than kMaxDrawnParts parts is not drawn, and the document says so. Only
-// the first 16 rings and the first 16 trees are drawn.
+// Returns an SVG document. If the graph has more than kMaxDrawnParts parts, the document contains only a sentence
+// that the machine is too large. Only the first 16 rings and the first 16 trees are drawn.
 std::string graph_svg(const Graph& graph, const Routes& routes);
 
 }  // namespace tutti::tool

@@ -9,7 +9,7 @@ namespace tutti {
 namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
-constexpr double kGain = 1e-12;  // smaller gains are rounding errors
+constexpr double kGain = 1e-12;  // differences of prices that are smaller than this are taken as rounding errors
 
 double price_of(const Leg& leg, const std::vector<double>& prices) {
   if (!leg.possible()) return kInfinite;
@@ -18,7 +18,7 @@ double price_of(const Leg& leg, const std::vector<double>& prices) {
   return sum;
 }
 
-// The prices of all legs, calculated once.
+// The price of each leg (the sum of the prices of its resources; infinite if the leg is impossible), calculated once.
 struct LegPrices {
   std::uint32_t places;
   std::vector<double> between;             // indexed by from * places + to
@@ -113,10 +113,11 @@ class HeldKarp {
   const LegPrices& priced_;
   std::uint32_t door_;
   std::uint32_t places_;
-  std::vector<double> best_;  // see at()
+  std::vector<double> best_;  // the table of prices that at() reads
 };
 
-// The tour that begins at `first` and always continues to the nearest place. Its price may be infinite.
+// Returns the tour that begins at place `first` and always continues to the place with the cheapest leg. The price of
+// the tour may be infinite.
 Tour greedy_tour(const TourProblem& problem, const LegPrices& priced, std::uint32_t door, std::uint32_t first) {
   Tour tour{door, 0, {first}};
   std::vector<bool> passed(problem.places);
@@ -134,8 +135,9 @@ Tour greedy_tour(const TourProblem& problem, const LegPrices& priced, std::uint3
   return tour;
 }
 
-// Improves a tour: moves one place at a time to the position with the largest gain, as long as there is a gain, at
-// most `places` times. Does nothing if there are more than kMaxExactPlaces places.
+// Improves a tour: makes the move of one place to another position that reduces the price most, and repeats this as
+// long as the price falls, at most as many times as there are places. Leaves the order unchanged if there are more
+// than kMaxExactPlaces places. run() returns the price of the tour.
 class Improver {
  public:
   Improver(const TourProblem& problem, const LegPrices& priced, Tour& tour)
@@ -169,10 +171,10 @@ class Improver {
   }
 
  private:
-  static constexpr double kLargePrice = 1e6;  // replaces an infinite price, because differences are calculated
+  static constexpr double kLargePrice = 1e6;  // replaces an infinite price, because infinity minus infinity is NaN
 
-  // The price of the leg between the places at two positions. Position -1 is the door, and the position after the last
-  // place is the cheapest exit.
+  // The price of the leg between the places at the positions `from` and `to` of the tour. Position -1 stands for the
+  // door, and the position after the last place for the cheapest exit.
   double leg(std::int32_t from, std::int32_t to) const {
     const std::vector<std::uint32_t>& order = tour_.order;
     double price = 0;

@@ -5,10 +5,10 @@
 // A place is a GPU, or a CPU if the machine has no GPUs. A tour enters by a door, visits each place once, and leaves
 // by an exit that the door allows:
 //
-//  ring in one machine    one door, which opens only to place 0; leaving is the path from the last place to place 0
-//  ring across machines   a door and an exit for each NIC
-//  tree                   a chain that begins at the GPU of the NIC and may end at any place; each leg is loaded in
-//                         both directions
+//  ring in one machine    one door, which leads only to place 0; its exit is the path from the last place back to
+//  place 0 ring across machines   a door and an exit for each NIC
+//  tree                   a door for each NIC (one door without NICs) and an exit without cost at every place; each leg
+//                         loads its links in both directions
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@
 
 namespace tutti {
 
-// One part of a tour, and the resources that it loads: links in one direction, or ports of NICs in one direction. A
-// resource is listed once for each time that the leg uses it.
+// One part of a tour (between two places, or between a place and the outside), and the resources that it loads: links
+// or ports of NICs, each in one direction. A resource is listed once for each time that the leg uses it.
 struct Leg {
   std::vector<std::uint32_t> resources{};
   PathType type = PathType::kDis;
@@ -28,22 +28,22 @@ struct Leg {
 };
 
 struct Door {
-  std::vector<Leg> legs{};             // indexed by place; from outside to the place
-  std::vector<std::uint32_t> exits{};  // exits that a tour may use; not empty
+  std::vector<Leg> legs{};             // indexed by place: the leg from the outside to the place
+  std::vector<std::uint32_t> exits{};  // the exits that a tour through this door may use; not empty
 };
 
 struct Exit {
-  std::vector<Leg> legs{};  // indexed by place; from the place to the outside
+  std::vector<Leg> legs{};  // indexed by place: the leg from the place to the outside
 };
 
 struct TourProblem {
-  std::uint32_t places = 0;        // 1 .. 2^16
+  std::uint32_t places = 0;        // number of places, 1 to 2^16
   std::vector<double> capacity{};  // indexed by resource; greater than 0
   std::vector<Leg> between{};      // indexed by from * places + to
   std::vector<Door> doors{};
   std::vector<Exit> exits{};
-  bool reversible = false;  // a reversed tour is also a tour; door i belongs to exit i
-  bool closed = false;      // the path to the exit also leads to a place
+  bool reversible = false;  // every tour may also be taken in reverse; door i and exit i are then the same NIC
+  bool closed = false;      // a ring in one machine: the exit's legs are paths to place 0, and not to the outside
 
   const Leg& leg(std::uint32_t from, std::uint32_t to) const { return between[from * places + to]; }
 };
@@ -56,16 +56,16 @@ struct Tour {
   bool operator==(const Tour&) const = default;
 };
 
-// The resources that the tour loads. A resource that is loaded several times is listed several times.
+// The resources that the tour loads, of all its legs. A resource is listed once for each time that the tour loads it.
 std::vector<std::uint32_t> loads_of(const TourProblem& problem, const Tour& tour);
 
-// The reversed tour; the problem must be reversible.
+// Returns the same tour in the opposite direction. The problem must be reversible.
 Tour reversed(const Tour& tour, const TourProblem& problem);
 
 struct PricedTour {
   Tour tour{};
   double price = 0;    // infinite if there is no tour
-  bool exact = false;  // no tour is cheaper
+  bool exact = false;  // true: no tour is cheaper; false: a cheaper one may exist
 };
 
 // Largest number of places for cheapest_tour().
@@ -76,13 +76,15 @@ inline constexpr std::uint32_t kMaxExactPlaces = 16;
 // is the one with the lowest door, and then the first one in the recurrence. Adds the number of steps to `steps`.
 PricedTour cheapest_tour(const TourProblem& problem, const std::vector<double>& prices, std::uint64_t& steps);
 
-// Finds a cheap tour, not always the cheapest. For each door it always continues to the nearest place, which takes
-// places^2 steps. With at most kMaxExactPlaces places, it then moves single places as long as that reduces the price,
-// in at most places^3 steps.
+// Finds a cheap tour, which need not be the cheapest: for each door, a tour that always continues to the place with the
+// cheapest leg (places^2 steps). With at most kMaxExactPlaces places, it then moves single places to other positions
+// in the tour as long as that reduces the price (at most places^3 steps for each door). Adds the number of steps to
+// `steps`.
 PricedTour cheap_tour(const TourProblem& problem, const std::vector<double>& prices, std::uint64_t& steps);
 
-// A lower bound for the price of a tour: a tour leaves each place once and arrives at each place once. At least 0;
-// infinite if there is no tour.
+// Returns a lower bound for the price of every tour. A tour leaves each place once and arrives at each place once. So
+// it costs at least as much as the cheapest legs out of all places, and at least as much as the cheapest legs into
+// all places. Infinite if this shows that there is no tour.
 double least_price(const TourProblem& problem, const std::vector<double>& prices);
 
 }  // namespace tutti

@@ -1,5 +1,5 @@
-// The output of `tutti topo --transports`: the transports to other machines, which ones are selected, and why the
-// others are not.
+// The output of `tutti topo --transports`: the transports between machines, whether each can be used and is selected,
+// and the reasons.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace tutti::tool {
 
-// The list for the environment of this process. With `as_json` it is an object {"transports": [{"name", "usable",
-// "chosen", "words"}]}. Errors: kConfig, if a TUTTI_* variable is invalid.
+// Returns the list for the TUTTI_* variables and the devices of this process, as text, or with `as_json` as a JSON
+// object {"transports": [{"name", "usable", "chosen", "words"}]}. Errors: kConfig, if a TUTTI_* variable is invalid.
 Result<std::string> list_transports(bool as_json);
 
 }  // namespace tutti::tool

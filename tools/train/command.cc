@@ -27,7 +27,7 @@ namespace tutti::tool {
 namespace {
 
 constexpr std::int32_t kDefaultRanks = 2;
-// Exit status of tutti-train for an error that a replacement of the rank would repeat.
+// The exit status with which tutti-train reports an error that a replacement of the rank would repeat.
 constexpr int kExitNoRestart = 3;
 constexpr std::int32_t kMostRestarts = 1'000'000;
 constexpr double kMostRejoinS = 1e8;
@@ -37,7 +37,7 @@ int usage_error(const std::string& message) {
   return kExitUsage;
 }
 
-// The path of the harness; empty if this build has none.
+// The path of the training harness, tutti-train; empty if this build has none.
 std::string program() {
   std::array<char, PATH_MAX> path = {};
   if (::readlink("/proc/self/exe", path.data(), path.size() - 1) < 0) return {};
@@ -46,9 +46,9 @@ std::string program() {
   return ::access(harness.c_str(), X_OK) == 0 ? harness : std::string();
 }
 
-// Removes an option from `words` and returns its value, which follows "--name" or "--name=" (or, for short names, "-n"
-// as in "-nVALUE"). If the option occurs several times, the last value counts. Returns an empty text if the value is
-// missing, and nothing if the option is absent.
+// Removes all occurrences of an option and its value from `words`, and returns the value. The forms are "--name VALUE"
+// and "--name=VALUE" or, for a short name, "-n VALUE" and "-nVALUE". If the option occurs several times, the last value
+// counts. Returns an empty text if the value is missing, and nothing if the option is absent.
 std::optional<std::string> take(std::vector<std::string>& words, const std::string& name) {
   std::optional<std::string> value;
   const bool is_long = name.starts_with("--");
@@ -74,13 +74,13 @@ bool parse(const std::string& text, Number least, Number most, Number& value) {
   return wrong == std::errc() && last == end && value >= least && value <= most;
 }
 
-// The options for the start of the ranks.
+// The options of `tutti train` that concern the start of the ranks. The harness does not get them.
 struct Launch {
   std::int32_t ranks = 0;
   std::optional<ElasticBounds> elastic;
 };
 
-// Removes the options for the start of the ranks from `words`. Returns an error message, or an empty text.
+// Moves the options for the start of the ranks from `words` to `launch`. Returns an error message, or an empty text.
 std::string take_launch(std::vector<std::string>& words, Launch& launch) {
   for (const char* name : {"--ranks", "-n"}) {
     const auto text = take(words, name);
@@ -113,14 +113,15 @@ std::vector<char*> pointers(std::vector<std::string>& words) {
   return result;
 }
 
-// Replaces this process by the program. Returns only if that fails.
+// Replaces this process by `command` (exec). Returns an exit status only if that fails.
 int exec_program(std::vector<std::string> command) {
   ::execv(command.front().c_str(), pointers(command).data());
   fmt::print(stderr, "tutti train: {} cannot be started: {}\n", command.front(), std::strerror(errno));
   return kExitFailure;
 }
 
-// Runs the program in a child process and returns its exit status.
+// Runs `command` in a child process and returns its exit status; kExitFailure if a signal ended it or it was not
+// started.
 int wait_for(const std::vector<std::string>& command) {
   const pid_t pid = ::fork();
   if (pid == 0) ::_exit(exec_program(command));
@@ -145,7 +146,8 @@ int run_train(std::vector<std::string> words) {
         "(libtorch-dev), then build again\n");
     return kExitFailure;
   }
-  ::setenv("OMP_WAIT_POLICY", "passive", 0);  // waiting threads must give their core to other ranks
+  // OpenMP threads that wait must give their core to other ranks.
+  ::setenv("OMP_WAIT_POLICY", "passive", 0);
   const auto is_help = [](const std::string& word) { return word == "--help" || word == "-h"; };
   const auto is_elastic = [](const std::string& word) { return word == "--elastic" || word.starts_with("--elastic="); };
   if (is_rank() && std::any_of(words.begin(), words.end(), is_elastic)) {

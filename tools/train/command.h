@@ -1,6 +1,6 @@
-// The command `tutti train`, which starts the ranks of a training run. The training harness is a separate program,
-// tutti-train, in the same folder as this one. It exists only if libtorch was installed when it was built
-// (docs/training.md).
+// The command `tutti train`, which starts the ranks of a training run. The ranks execute the training harness, a
+// separate program tutti-train in the same folder as tutti. The harness exists only if libtorch was installed when
+// Tutti was built (docs/training.md).
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -9,7 +9,7 @@
 
 namespace tutti::tool {
 
-// Adds the command to `app`. `arguments` is the whole command line after the program's name. Stores the result in
+// Adds the command to `app`. `arguments` is the whole command line after the program's name. Stores the exit status in
 // `exit_status` when the command has run.
 void add_train_command(CLI::App& app, std::vector<std::string> arguments, int& exit_status);
 

@@ -44,7 +44,7 @@ struct TuneArguments {
   std::string parameters_path{};
   std::uint32_t nodes = 1;
   bool print = false;
-  // The measurement that this process does as a rank, if this command has started it.
+  // The option --part: set if `tutti tune` has started this process as a rank. It names the measurement to do.
   std::string part{};
   bool regret = false;
   std::string collectives = "all_reduce";
@@ -57,14 +57,15 @@ struct TuneArguments {
   double point_s = 1;
 };
 
-constexpr std::uint32_t kMostCrowd = 16;  // number of ranks that share cores in a measurement
+// Largest number of ranks in TunePart::kCrowd, the measurement with twice as many ranks as cores.
+constexpr std::uint32_t kMostCrowd = 16;
 constexpr std::chrono::milliseconds kPartTimeout{30'000};
 
 int usage_error(const std::string& message) { return report_usage("tune", message); }
 
 int failure(const Error& error) { return report("tune", error); }
 
-// The error for a name that is not one of the collectives with algorithms.
+// The error for a value `name` of the option `option` that is not the name of a collective with algorithms.
 Error wrong_collective(std::string_view option, std::string_view name) {
   std::vector<std::string_view> known;
   for (const CollectiveKind kind : all_collectives()) known.push_back(to_string(kind));
@@ -111,11 +112,12 @@ Result<RegretOptions> regret_options(const TuneArguments& given) {
   return options;
 }
 
-// Parses a range "2-8" or a number "4".
+// Parses numbers of ranks, "2-8" or "4", and returns the first and the last one. Returns nothing unless the text is
+// valid and the numbers are between 2 and 256.
 std::optional<std::pair<std::int32_t, std::int32_t>> parse_ranks(const std::string& text) {
   int first = 0;
   int last = 0;
-  // Number of characters that were parsed; the text is invalid unless this is its length.
+  // Number of characters that sscanf() has parsed. The text is invalid if this is not its whole length.
   int used = 0;
   const bool range = std::sscanf(text.c_str(), "%d-%d%n", &first, &last, &used) == 2;
   const bool number = !range && std::sscanf(text.c_str(), "%d%n", &first, &used) == 1;
@@ -149,7 +151,7 @@ Result<std::vector<std::string>> own_command(const std::vector<std::string>& arg
   return command;
 }
 
-// A temporary file, which is removed at the end of the run.
+// A temporary file, which the destructor removes.
 class TemporaryFile {
  public:
   TemporaryFile() {
@@ -267,7 +269,8 @@ std::string summary(const Parameters& p) {
       p.reduce_gbytes_per_s, p.copy_gbytes_per_s, p.cores, p.handover_us);
 }
 
-// A folder that the user names must exist. It is not created, because its name may contain a typing error.
+// Checks that the folder of `tune_file` (TUTTI_TUNE_FILE) exists. The command does not create a folder that the user
+// has named, because the name may contain a typing error. Empty: the user has named no file.
 Status check_folder(const std::string& tune_file) {
   const std::filesystem::path folder = std::filesystem::path(tune_file).parent_path();
   std::error_code unknown;
@@ -285,9 +288,9 @@ int run_measure(const TuneArguments& given) {
     return usage_error("there is no place for the file: set HOME, XDG_CACHE_HOME or TUTTI_TUNE_FILE, or give --print");
   }
   if (const Status there = check_folder(config->tune_file); !there) return usage_error(there.error().message);
-  ::unsetenv("TUTTI_TUNE");  // the algorithms of the ranks are given explicitly
+  ::unsetenv("TUTTI_TUNE");  // the ranks need no tuning, because every measured call names its algorithm
   ::unsetenv("TUTTI_TUNE_FILE");
-  // These settings would change the measurement, which must show the properties of the machine.
+  // These settings of the user would change the results, which must show the properties of the machine.
   for (const char* name : {"TUTTI_ATTACH", "TUTTI_SLOTS", "TUTTI_SLOT_BYTES"}) ::unsetenv(name);
   const HostTopology host = discover_host();
   auto parameters = measure_machine(*config, cores_of({host.cpus}, host.cpu_limit));
@@ -338,8 +341,8 @@ int run_tune(const TuneArguments& given, const std::vector<std::string>& argumen
   return run_measure(given);
 }
 
-// Returns an error message if an option belongs to another task than the selected one (measure, explain or compare),
-// because it would have no effect.
+// Returns an error message if the user has given an option that belongs to another task than the selected one (measure,
+// --explain or --regret), because the option would have no effect. Returns nothing if there is no such option.
 std::optional<std::string> contradiction(const CLI::App& command, const TuneArguments& given) {
   constexpr std::pair<std::string_view, std::string_view> kOptions[] = {
       {"--print", "measure"},      {"--shape", "explain"},      {"--xml", "explain"},     {"--nodes", "explain"},
@@ -380,7 +383,8 @@ void add_options(CLI::App& command, TuneArguments& given) {
   command.add_option("--parameters", given.parameters_path,
                      "With --explain: a file of costs instead of the measured ones");
   command.add_flag("--print", given.print, "Print the measured costs as JSON, and do not store them");
-  command.add_option("--part", given.part)->group("");  // used to start the ranks
+  // Not shown in the help text: the command itself passes it to the ranks that it starts.
+  command.add_option("--part", given.part)->group("");
   command.add_flag("--regret", given.regret, "Run every algorithm and compare the library's choice with the best");
   command.add_option("--collectives", given.collectives, "With --regret: list, separated by commas")
       ->capture_default_str();

@@ -22,7 +22,8 @@
 namespace tutti::tool {
 namespace {
 
-constexpr std::uint32_t kMostExplained = 512;  // largest number of ranks; takes seconds of simulation
+// Largest number of ranks for --explain, because the simulation of more ranks takes too long.
+constexpr std::uint32_t kMostExplained = 512;
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
 
@@ -40,7 +41,8 @@ std::string table(const std::vector<Prediction>& predictions, std::uint64_t slot
   return text;
 }
 
-// The machine of each rank, for equally many consecutive ranks on each; empty for one machine.
+// Returns the machine of each rank: the first ranks are on machine 0, and all machines have equally many ranks. Empty
+// for one machine.
 std::vector<std::uint32_t> nodes_of_ranks(std::uint32_t ranks, std::uint32_t machines) {
   std::vector<std::uint32_t> nodes;
   for (std::uint32_t rank = 0; rank < ranks && machines > 1; ++rank) nodes.push_back(rank / (ranks / machines));
@@ -54,7 +56,8 @@ std::string heading(const ExplainOptions& options, const Collective& collective,
                      parameters.name, parameters.source.empty() ? "" : ", " + parameters.source);
 }
 
-// The reason why the runtime selects by a rule of thumb there; empty if it would use predictions.
+// Returns the reason why the library would select the algorithm of this call by a rule of thumb and not by
+// predictions, or an empty text if it would use predictions.
 std::string why_not_predicted(const SimTask& task) {
   if (!nodes_of(task.cluster.machine, NodeKind::kGpu).empty()) return "calls that GPUs carry out are not predicted";
   if (task.collective.ranks > kMostTunedRanks)
@@ -62,8 +65,8 @@ std::string why_not_predicted(const SimTask& task) {
   return task.cluster.machines == 1 ? "all ranks share memory" : "";
 }
 
-// The results of `tutti sim` for that machine, from the same functions, and the algorithm that the runtime would
-// select there.
+// --explain for a shape or an XML file: the simulated times of `tutti sim` for that machine, and the algorithm that the
+// library would select on it.
 Result<std::string> explain_shape(const ExplainOptions& options) {
   SimArguments arguments{.collective = std::string(to_string(options.kind)),
                          .shape = options.shape,
@@ -114,7 +117,7 @@ Result<std::string> explain_here(const ExplainOptions& options) {
   collective.nodes = nodes_of_ranks(ranks, options.machines);
   const bool alone = options.machines == 1 && !options.tcp;
   detail::AlgorithmSelector selector(
-      {.tuning = std::make_shared<const detail::Tuning>(tuning),  // shared as in a JobContext
+      {.tuning = std::make_shared<const detail::Tuning>(tuning),  // the selector shares it, as it does in the library
        .ranks = ranks,
        .nodes = collective.nodes,
        .cores = cores_of({host.cpus}, 0),

@@ -1,6 +1,6 @@
-// `tutti tune --explain`: shows, for this machine, the predictions of the runtime for a call, the selected algorithm
-// and the reason. It uses the functions of the runtime. For a shape, it shows the results of `tutti sim`, with the
-// functions of that command.
+// `tutti tune --explain`: shows for a call the predicted time of each algorithm, the algorithm that the library would
+// select on this machine, and the reason. It calls the same functions as the library. For another machine (a shape or
+// an XML file), it shows the times of `tutti sim`, with the functions of that command.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,15 @@ namespace tutti::tool {
 
 struct ExplainOptions {
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  std::uint64_t bytes = 0;  // bytes of one block
-  std::uint32_t ranks = 0;  // 0: 2 on this machine; all ranks of a shape
+  std::uint64_t bytes = 0;  // bytes of one block of the call
+  std::uint32_t ranks = 0;  // 0: 2 ranks for this machine, or all ranks of the shape or XML file
   std::uint32_t machines = 1;
-  bool tcp = false;  // ranks of this machine communicate over TCP
-  // This, or a file in NCCL's XML format (xml_path). If both are empty: this machine.
+  bool tcp = false;  // for this machine: its ranks communicate over TCP and not through shared memory
+  // The name of a shape, or the path of a file in NCCL's XML format. If both are empty: this machine.
   std::string shape{};
   std::string xml_path{};
-  std::string parameters_path{};  // empty: costs that were measured here, otherwise defaults
+  // A file of costs. Empty: the costs that `tutti tune` has measured on this machine, or defaults if there are none.
+  std::string parameters_path{};
 };
 
 // Returns the text to print. Errors: kInvalidArgument, kUnsupported, kConfig (TUTTI_TUNE), kSystem.

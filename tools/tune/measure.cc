@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kSamples = 9;
 constexpr double kSampleUs = 1500;
-constexpr std::int64_t kMostCalls = 2000;  // largest number of calls in one sample
+constexpr std::int64_t kMostCalls = 2000;  // a sample, whose calls are timed together, has at most so many calls
 constexpr std::uint64_t kSizes[] = {8, 64, 512, 4096, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 4 << 20};
 constexpr std::uint64_t kLocalSizes[] = {64 << 10, 256 << 10, 1 << 20, 4 << 20};
 constexpr std::uint64_t kMemorySizes[] = {16 << 10, 256 << 10, 1 << 20, 4 << 20};
@@ -57,7 +57,7 @@ class Measurer {
       };
       TUTTI_TRY(sample(level + ".one_way", bytes, 2, there_and_back));
     }
-    // A one-sided stream of messages with rare answers, which only ensure that the sender does not get far ahead.
+    // A stream of messages from rank 0. Rank 1 answers only once per burst, so that rank 0 does not get far ahead.
     for (const std::uint64_t bytes : {kSizes[0], kSizes[3], kSizes[6]}) {
       constexpr int kBurst = 32;
       const auto burst = [&]() -> Status {
@@ -84,7 +84,8 @@ class Measurer {
     for (const std::uint64_t bytes : kMemorySizes) {
       TUTTI_TRY(
           sample("registered", bytes, 1, [&] { return all_reduce(registered->data(), bytes, Algorithm::kTwoShot); }));
-      if (bytes < 256 << 10) continue;  // system calls are used only from this size
+      // An all_reduce of two ranks uses cross-memory attach (system calls) only from this size on.
+      if (bytes < 256 << 10) continue;
       TUTTI_TRY(sample("attached", bytes, 1, [&] { return all_reduce(plain_.data(), bytes, Algorithm::kTwoShot); }));
     }
     for (const std::uint64_t bytes : kLocalSizes) TUTTI_TRY(local(bytes));
@@ -122,12 +123,14 @@ class Measurer {
     return all;
   }
 
-  // Measures `body`, several samples of several calls each. The stored time is that of one call divided by `parts`,
-  // the number of operations in a call.
+  // Measures `body` in several samples of several calls each. Rank 0 stores the median and the 95th percentile of the
+  // samples' times per call, divided by `parts`, the number of operations in one call of `body`. All ranks must call
+  // it.
   Status sample(std::string what, std::uint64_t bytes, int parts, const std::function<Status()>& body) {
     std::vector<double> times;
     std::int64_t calls = 2;
-    for (int number = -1; number < kSamples; ++number) {  // the first determines the number of calls in a sample
+    // The sample with the number -1 is not stored; its time determines the number of calls in the other samples.
+    for (int number = -1; number < kSamples; ++number) {
       if (number <= 0) TUTTI_TRY(body());
       auto ready = most(0);
       if (!ready) return ready.error();

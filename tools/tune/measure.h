@@ -1,5 +1,5 @@
-// The measurements of `tutti tune`: calls of the library between ranks that are processes. model/fit.h lists the names
-// of the measurements.
+// The measurements of `tutti tune`: the times of calls of the library between ranks, each of which is a process.
+// model/fit.h lists the names of the measurements and makes a machine's costs from them.
 #pragma once
 
 #include <string>
@@ -12,14 +12,18 @@
 
 namespace tutti::tool {
 
-// Does this rank's part of a measurement. The job has two ranks that share memory (kMemory) or communicate over TCP
-// (kNic), or more ranks than cores (kCrowd). Collective. Only rank 0 gets measurements.
+// The groups of measurements. The job has two ranks that share memory (kMemory), two ranks that communicate over TCP
+// (kNic), or twice as many ranks as cores, but at most 16, that share memory (kCrowd).
 enum class TunePart : std::uint8_t { kMemory, kNic, kCrowd };
+
+// Does this rank's part of the measurements of a group. All ranks must call it. Rank 0 gets the measurements, and the
+// other ranks get an empty list.
 Result<std::vector<Measurement>> measure_part(Communicator& communicator, TunePart part);
 
 std::string_view to_string(TunePart part);  // "memory", "nic", "crowd"
 
-// Convert measurements to CSV, one line each, and back. Errors: kInvalidArgument for an invalid line.
+// Convert measurements to CSV, one line for each, and back. Error of parse_measurements(): kInvalidArgument if a line
+// is invalid.
 std::string measurements_csv(const std::vector<Measurement>& measured);
 Result<std::vector<Measurement>> parse_measurements(std::string_view csv);
 

@@ -21,9 +21,9 @@ namespace tutti::tool {
 namespace {
 
 constexpr std::int64_t kFewestRounds = 3;
-constexpr std::int64_t kMostCalls = 300;  // largest number of calls in one sample
-// An algorithm is dropped if its fastest sample of the first rounds takes more than this many times as long as the
-// best.
+constexpr std::int64_t kMostCalls = 300;  // a sample, whose calls are timed together, has at most so many calls
+// After the first kFewestRounds rounds, an algorithm is not measured further if its fastest sample takes more than this
+// many times as long as the fastest sample of all algorithms.
 constexpr double kDropFactor = 3;
 constexpr std::string_view kCsvHead = "collective,transport,ranks,bytes,algorithm,chosen,median_us,least_us,samples";
 
@@ -65,7 +65,7 @@ class RegretRank {
   }
 
  private:
-  // This rank's part of the call, and the bytes of its larger buffer.
+  // Returns this rank's part of the call, and the number of bytes that input and output span in an in-place call.
   std::pair<RankCall, std::size_t> call_of(CollectiveKind kind, std::uint64_t bytes) const {
     const PerfCollective collective{.kind = kind};
     const std::uint64_t elements = message_elements(collective, communicator_.size(), bytes, 4);
@@ -75,7 +75,7 @@ class RegretRank {
     return {std::move(call), most * 4};
   }
 
-  // The maximum of all ranks' values.
+  // Returns the maximum of the values that the ranks pass. All ranks must call it, so it is also a barrier.
   Result<double> most(double mine) {
     double all = 0;
     TUTTI_TRY(communicator_.all_reduce(&mine, &all, 1, DataType::kFloat64, ReduceOp::kMax));
@@ -83,8 +83,8 @@ class RegretRank {
   }
 
   Status call(CollectiveKind kind, const RankCall& side, Algorithm algorithm) {
-    // In place if the collective supports it. An all-to-all uses one half of the buffer as input and the other one as
-    // output.
+    // The call is in place. But if an in-place call would replace blocks of the input that other ranks read (for
+    // example all-to-all), the output is behind the input in buffer_.
     std::byte* const base = buffer_.data();
     const bool apart = replaces_input_in_place(kind);
     const std::byte* input = base + side.in_place_input_at * 4;
@@ -118,9 +118,10 @@ class RegretRank {
     for (std::int64_t round = 0; round < options_.rounds; ++round) {
       for (std::size_t i = 0; i < candidates.size(); ++i) {
         Candidate& one = candidates[(i + static_cast<std::size_t>(round)) % candidates.size()];
-        if (round == 0) TUTTI_TRY(call(kind, side, one.algorithm));  // builds its plan and connections
+        if (round == 0) TUTTI_TRY(call(kind, side, one.algorithm));  // not timed: makes the plan and the connections
         const double guess_us = one.samples.empty() ? 0 : one.best_us();
-        // After at least kFewestRounds samples, because a single one may be disturbed by other work on the machine.
+        // An algorithm is dropped only after kFewestRounds samples, because other work on the machine may disturb a
+        // few.
         if (one.samples.size() >= static_cast<std::size_t>(kFewestRounds) && guess_us > kDropFactor * best) continue;
         auto first = one.samples.empty() ? sample(kind, side, one.algorithm, 2) : Result<double>(guess_us);
         if (!first) return first.error();
@@ -132,7 +133,9 @@ class RegretRank {
       }
       best = candidates.front().best_us();
       for (const Candidate& one : candidates) best = std::min(best, one.best_us());
-      auto over = most(now_us() > end_us ? 1 : 0);  // all ranks must end in the same round
+      // The clocks of the ranks differ slightly, so they agree whether the time is over: all must end in the same
+      // round.
+      auto over = most(now_us() > end_us ? 1 : 0);
       if (!over) return over.error();
       if (*over > 0 && round + 1 >= kFewestRounds) break;
     }

@@ -1,6 +1,6 @@
 // `tutti tune --regret`: measures every algorithm of a collective and compares the fastest one with the one that the
-// library selects. The ranks are processes. All algorithms are measured in turn in each round, so that drift of the
-// machine affects all of them equally.
+// library selects. The ranks are processes. In each round, all algorithms are measured one after the other, so that
+// slow changes of the machine's speed affect all of them equally.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,11 @@ struct RegretOptions {
   std::vector<CollectiveKind> kinds{CollectiveKind::kAllReduce};
   std::vector<std::uint64_t> sizes{};  // lengths of messages in bytes: message_elements() of float32
   MemoryKind memory = MemoryKind::kPlain;
-  // Largest number of rounds. If all algorithms of a point are slow, it has fewer, but at least 3.
+  // Largest number of rounds of a point (a collective and a size). In each round, every algorithm gives one sample. A
+  // point that takes longer than point_s ends after its present round, but not before the third one.
   std::int64_t rounds = 5;
-  double sample_us = 3000;  // approximate duration of all calls of one sample
-  double point_s = 2;       // approximate duration of one point
+  double sample_us = 3000;  // intended duration of all calls of one sample together
+  double point_s = 2;       // see `rounds`
 };
 
 // The measurement of one algorithm at one point (collective, transport, ranks and size).
@@ -34,35 +35,36 @@ struct RegretRow {
   std::string algorithm{};
   bool chosen = false;
   double median_us = 0;
-  double least_us = 0;  // minimum, which a busy machine disturbs least
-  std::int64_t samples = 0;
+  double least_us = 0;       // the fastest sample, which other work on the machine disturbs least
+  std::int64_t samples = 0;  // number of samples
 
   bool operator==(const RegretRow&) const = default;
 };
 
-// Measures all points, as one rank. Collective. Only rank 0 gets rows.
+// Does this rank's part of the measurements of all points. All ranks must call it. Rank 0 gets the rows, and the
+// other ranks get an empty list. `transport` is only copied into the rows.
 Result<std::vector<RegretRow>> measure_regret(Communicator& communicator, const RegretOptions& options,
                                               std::string_view transport);
 
-// Convert rows to CSV, one line each, and back. Errors: kInvalidArgument for an invalid line.
+// Convert rows to CSV, one line for each, and back. Error of parse_regret(): kInvalidArgument if a line is invalid.
 std::string to_csv(const std::vector<RegretRow>& rows);
 Result<std::vector<RegretRow>> parse_regret(std::string_view csv);
 
-// For each point, the time of the selected algorithm divided by that of the best one. Points without a measurement of
-// the selected algorithm are left out.
+// For each point, the time of the selected algorithm divided by the time of the fastest one (1: the selection was the
+// best). Points without a measurement of the selected algorithm are left out.
 struct Regret {
   struct Point {
     RegretRow chosen{};
-    RegretRow best{};     // the one with the lowest median
-    double least_us = 0;  // minimum over all algorithms
+    RegretRow best{};     // the row of the algorithm with the lowest median_us
+    double least_us = 0;  // the smallest RegretRow::least_us of all algorithms
     double ratio() const { return chosen.median_us / best.median_us; }
     double least_ratio() const { return chosen.least_us / least_us; }
   };
   std::vector<Point> points{};
-  double median = 1;  // median of the points' ratio()
-  double worst = 1;
+  double median = 1;        // median of the points' ratio()
+  double worst = 1;         // largest ratio() of a point
   double least_median = 1;  // median of the points' least_ratio()
-  double least_worst = 1;
+  double least_worst = 1;   // largest least_ratio() of a point
 };
 Regret regret_of(const std::vector<RegretRow>& rows);
 std::string to_text(const Regret& regret);

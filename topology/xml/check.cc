@@ -13,8 +13,8 @@
 namespace tutti {
 namespace {
 
-// A bridge is implausible if the link of a device beneath it is so many times faster. On AMD machines, a factor of 4
-// occurs by design.
+// A warning is given if the link of a device is at least this many times as fast as that of the bridge above it. The
+// limit is above 4, because on AMD machines a factor of 4 occurs by design.
 constexpr double kMuchSlower = 5;
 
 class Check {
@@ -124,7 +124,8 @@ class Check {
         std::move(advice));
   }
 
-  // Finds parts that are not connected, with disjoint sets that the links merge.
+  // Reports each GPU and NIC that no links connect to the first GPU or NIC of the file. Uses disjoint sets of nodes,
+  // which each link merges.
   void check_reach() {
     std::vector<std::uint32_t> leader(nodes().size());
     std::iota(leader.begin(), leader.end(), 0U);
@@ -144,8 +145,8 @@ class Check {
     }
   }
 
-  // Reports bridges whose own link is much slower than that of a device beneath. Virtual machines often report such
-  // wrong speeds.
+  // Reports each bridge whose link towards the CPU is much slower (kMuchSlower) than the link of a device beneath it.
+  // Virtual machines often report such wrong speeds.
   void check_bridges() {
     std::vector<bool> reported(nodes().size(), false);
     for (std::uint32_t i = 0; i < nodes().size(); ++i) {

@@ -17,13 +17,13 @@ namespace {
 constexpr double kMostGigatransfers = 256;  // generation 8 of PCI Express
 constexpr auto kGenerations = std::to_array<double>({2.5, 5, 8, 16, 32, 64, 128, 256});
 
-// The rule for one type of element in the format: its permitted positions, its attributes, and the attributes that
-// it must have.
+// The rule for one type of element in the format: the elements that may contain it, the attributes that it may have,
+// and the attributes that it must have. Each list is a text with a space before and after each name.
 struct ElementRule {
   std::string_view name;
-  std::string_view parents;     // with a space before and after each; empty: it is the root
-  std::string_view attributes;  // in the same form
-  std::string_view required;    // in the same form
+  std::string_view parents;  // empty: the element is the root
+  std::string_view attributes;
+  std::string_view required;
 };
 
 constexpr auto kElementRules = std::to_array<ElementRule>({
@@ -171,7 +171,7 @@ std::optional<bool> XmlDraft::flag(const XmlElement& element, std::string_view n
 
 std::optional<std::string> XmlDraft::bus_id(const XmlElement& element, std::string_view name) {
   const std::string* value = element.find(name);
-  if (value == nullptr) return std::nullopt;  // check_vocabulary() has reported it
+  if (value == nullptr) return std::nullopt;  // check_vocabulary() has reported that the attribute is missing
   auto id = parse_bus_id(*value);
   if (!id) report_value(element, name, "write domain, bus, device and function in hexadecimal: 0000:3b:00.0");
   return id;
@@ -181,7 +181,7 @@ double XmlDraft::link_speed(const XmlElement& element) {
   const std::string* value = element.find("link_speed");
   if (value == nullptr || value->empty()) return 0;
   const auto speed = parse_link_speed(*value);
-  // For some virtual devices, the kernel reports "Unknown".
+  // The text is not a speed, for example "Unknown", which the kernel reports for some virtual devices.
   if (!speed || *speed < 0 || *speed > kMostGigatransfers) {
     report_value(element, "link_speed", "write it as \"16 GT/s\" or \"16.0 GT/s PCIe\", or leave it empty",
                  fmt::format("it is {} GT/s", kPciDefaultGigatransfers));

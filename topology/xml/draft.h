@@ -1,5 +1,5 @@
-// XmlDraft: the intermediate state while a topology file is read. Only read_xml() and its parts use the class. The
-// writer uses sort_links().
+// XmlDraft: the intermediate state while a topology file is read. Only read_xml() and the functions that it calls use
+// the class. The writer (write.cc) uses only sort_links() from this header.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace tutti {
 
-inline constexpr std::size_t kMostCpus = 256;  // limit for the NUMA nodes of a machine
+inline constexpr std::size_t kMostCpus = 256;  // limit for the number of <cpu> elements (NUMA nodes) of a machine
 
 class XmlDraft {
  public:
@@ -26,29 +26,29 @@ class XmlDraft {
   std::vector<std::vector<std::uint32_t>> children{};  // for each element: the indexes of its child elements
   std::vector<std::uint32_t> element_of{};             // for each node of the graph: the element that describes it
   std::vector<std::uint32_t> parent_of{};              // for each node: the node above it in the PCI tree, or kNoNode
-  std::map<std::string, std::uint32_t, std::less<>> by_bus_id{};  // node indexes
+  std::map<std::string, std::uint32_t, std::less<>> by_bus_id{};  // the index of the node with this PCI bus id
   std::vector<Finding> findings{};
 
   static constexpr std::uint32_t kNoNode = ~0U;
 
-  // Adds a finding at the line of the element. The number of findings is limited; the last one then reports that
-  // there are more.
+  // Adds a finding at the line of the element. There are at most kMaxXmlFindings findings and one more, which reports
+  // that further ones are not listed.
   void report(Severity severity, const XmlElement& element, std::string what, std::string advice);
 
-  // Return the value of an attribute. If it is missing or wrong, they return `otherwise`, or 0 or nothing if there
-  // is no such parameter. A wrong value is also a finding. It is an error if the machine would be a different one
-  // without the value: bus ids, numbers of GPUs and ranks, counts and bandwidths of links. It is a warning if the
-  // rest of the file remains useful. In that case `assumed` describes the assumption, for example "the model is not
-  // known".
+  // The following functions return the value of an attribute. If the attribute is missing or its value is invalid, they
+  // return `otherwise`, or 0 or nothing if they have no such parameter. An invalid value also adds a finding. If
+  // `assumed` is empty, the finding is an error: without a bus id, the number of a GPU or rank, or the count or
+  // bandwidth of a link, the graph would show a different machine. Otherwise the finding is a warning, and `assumed`
+  // is a clause that describes the assumption, for example "the model of the CPU is not known".
   std::int64_t integer(const XmlElement& element, std::string_view name, std::int64_t least, std::int64_t most,
                        std::int64_t otherwise, std::string_view assumed = {});
   double real(const XmlElement& element, std::string_view name, double most, double otherwise,
-              std::string_view assumed = {});  // 0 .. most
+              std::string_view assumed = {});  // valid values are 0 to `most`
   std::uint32_t hexadecimal(const XmlElement& element, std::string_view name, std::uint32_t most,
                             std::string_view assumed = {});
   std::string text(const XmlElement& element, std::string_view name) const;
   std::optional<bool> flag(const XmlElement& element, std::string_view name, std::string_view assumed);
-  std::optional<std::string> bus_id(const XmlElement& element, std::string_view name);  // a wrong one is an error
+  std::optional<std::string> bus_id(const XmlElement& element, std::string_view name);  // an invalid one is an error
   double link_speed(const XmlElement& element);
 
   const XmlElement& element_of_node(std::uint32_t node) const { return elements[element_of[node]]; }
@@ -60,21 +60,22 @@ class XmlDraft {
                     std::string_view assumed = {});
 };
 
-// Checks the names of elements and attributes, and the positions of elements. Refused elements are removed from
-// `draft.children`.
+// Checks the names of elements and attributes, and that each element is inside an element that may contain it. Removes
+// elements that are unknown or misplaced from `draft.children`, so that the functions below do not see them.
 void check_vocabulary(XmlDraft& draft);
 
-// Reads the nodes and the links of the PCI tree.
+// Adds the parts (CPUs, PCI switches, GPUs, NICs) and the links of the PCI tree to draft.graph.
 void read_parts(XmlDraft& draft);
 
-// Reads the other links: NVLink, xGMI, NVLink-C2C, between CPUs, between PCI switches.
+// Adds all other links to draft.graph: NVLink, xGMI, NVLink-C2C, links between CPUs, further links between PCI
+// switches.
 void read_links(XmlDraft& draft);
 
-// Finds errors that are not visible in a single part, but in all parts together.
+// Finds faults that only several parts together show, for example two GPUs with the same number.
 void check_whole(XmlDraft& draft);
 
-// Sorts the links into the order that read_xml() promises: first the links of the PCI tree, by their lower ends,
-// then the others by kind and ends.
+// Sorts the links into the order in which read_xml() returns them: first the links of the PCI tree, by the node farther
+// from the CPU, then the other PCI links, then all other links by kind; links of the same kind by their nodes.
 void sort_links(Graph& graph);
 
 }  // namespace tutti

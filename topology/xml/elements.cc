@@ -9,7 +9,8 @@
 namespace tutti {
 namespace {
 
-constexpr std::size_t kMaxEquals = kMaxXmlElements * 16;  // limits the attributes before they are stored
+// A text with more equals signs is refused before it is parsed. This limits the number of attributes.
+constexpr std::size_t kMaxEquals = kMaxXmlElements * 16;
 
 // A position in the text; lines and columns start at 1.
 struct TextPosition {

@@ -1,5 +1,5 @@
-// Converts the text of an XML file to a flat list of elements. The list respects the limits of xml.h, so it is safe
-// to walk. A pure function; may be called by any thread.
+// Converts the text of an XML file to a flat list of elements. The numbers and depths of elements are within the
+// limits of xml.h, so a recursion over the list is safe. A pure function; may be called by any thread.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct XmlAttribute {
 struct XmlElement {
   std::string name{};
   std::vector<XmlAttribute> attributes{};
-  std::int32_t parent = -1;  // index into the list; -1: this is the root
+  std::int32_t parent = -1;  // index of the enclosing element in the list; -1: this element is the root
   std::uint32_t depth = 0;
   std::uint32_t line = 0;
   std::uint32_t column = 0;
@@ -27,7 +27,8 @@ struct XmlElement {
   const std::string* find(std::string_view attribute) const;
 };
 
-// Returns the elements in the order of the text, the root first. Empty if a finding of kError was added.
+// Returns the elements in the order of the text, the root first. Adds faults to `findings`. Returns an empty list if
+// one of them is a Severity::kError: the text is not XML, has several roots or a DOCTYPE, or exceeds a limit.
 std::vector<XmlElement> read_elements(std::string_view text, std::vector<Finding>& findings);
 
 }  // namespace tutti

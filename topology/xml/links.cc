@@ -12,16 +12,19 @@
 namespace tutti {
 namespace {
 
-constexpr std::int64_t kMostLinks = 1'024;  // limit for parallel links
+constexpr std::int64_t kMostLinks = 1'024;  // largest valid value of the attribute count (parallel links)
 constexpr double kMostGbytes = 1e6;
-constexpr std::uint32_t kBridgeKind = 0x0680;  // PCI class of NVSwitches, without the last byte
-constexpr std::uint32_t kCpuClass = 0x068001;  // PCI class of POWER CPUs, as the end of an NVLink
+// Values of the attribute tclass, the PCI class of the other end of an NVLink: that of an NVSwitch (without the last
+// byte), and that of a POWER CPU.
+constexpr std::uint32_t kBridgeKind = 0x0680;
+constexpr std::uint32_t kCpuClass = 0x068001;
 
-// The link between two parts, as both of them describe it.
+// The link between two parts, as the elements of both parts describe it. Index 0 is the part with the lower node
+// number.
 struct LinkReport {
-  std::uint32_t count[2] = {0, 0};  // in the element of the lower node, in that of the higher node
-  std::uint32_t element[2] = {0, 0};
-  double gbytes_per_s = 0;  // 0: the default of the kind
+  std::uint32_t count[2] = {0, 0};    // number of parallel links; 0: this part does not describe the link
+  std::uint32_t element[2] = {0, 0};  // index of the element that describes the link
+  double gbytes_per_s = 0;            // 0: the default for the kind of link
 };
 
 class Links {
@@ -42,7 +45,7 @@ class Links {
   }
 
  private:
-  using Ends = std::tuple<LinkKind, std::uint32_t, std::uint32_t>;  // the lower node first
+  using Ends = std::tuple<LinkKind, std::uint32_t, std::uint32_t>;  // the two nodes, the lower number first
 
   GraphNode& at(std::uint32_t node) { return draft_.graph.nodes[node]; }
 
@@ -52,7 +55,8 @@ class Links {
     for (const std::uint32_t link : draft_.children_named(gpu, "c2c")) read_c2c(link, node);
   }
 
-  // Returns the node that a link leads to. The NVSwitch is created when the first link leads to it.
+  // Returns the node that the attribute `target` names: a GPU of the file, or the NVSwitch if `device_class` is that of
+  // NVSwitches; the first such link adds its node. Returns kNoNode if it is neither.
   std::uint32_t target_of(const XmlElement& element, std::uint32_t device_class) {
     const std::string target = draft_.text(element, "target");
     const auto id = parse_bus_id(target);
@@ -172,8 +176,8 @@ class Links {
           fmt::format("{} are used; write the same count at both ends", count));
     }
     const double gbytes = reported.gbytes_per_s > 0 ? reported.gbytes_per_s : default_gbytes(kind, low, high, count);
-    // A second PCI link between two switches leads from the higher to the lower node, which shows that it is not in
-    // the tree.
+    // A PCI link between two switches that is not in the PCI tree leads from the higher to the lower node number.
+    // Links of the tree lead from the lower to the higher number, so the direction distinguishes them.
     const bool down = kind != LinkKind::kPci;
     draft_.graph.links.push_back(
         {down ? low : high, down ? high : low, kind, kind == LinkKind::kPci ? 1 : count, gbytes});
@@ -190,7 +194,7 @@ class Links {
       }
       return;
     }
-    // check_whole() refuses a file with more NUMA nodes, so it does not matter that their links are incomplete.
+    // check_whole() refuses a file with more than kMostCpus NUMA nodes, so the links of further nodes are not needed.
     const std::size_t count = std::min(cpus.size(), kMostCpus);
     for (std::size_t i = 0; i < count; ++i) {
       for (std::size_t j = i + 1; j < count; ++j) {

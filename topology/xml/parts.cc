@@ -1,4 +1,4 @@
-// Reads the parts of a machine and the links of its PCI tree.
+// read_parts(): reads the parts of a machine and the links of its PCI tree from the elements of a topology file.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +11,9 @@
 namespace tutti {
 namespace {
 
-constexpr std::int64_t kMostNumber = 65'535;  // limit for devices, families, models, ports
+// Limits for the values of attributes. A value above its limit is invalid. kMostNumber is the limit for the numbers of
+// GPUs, NICs and ports, and for the family and model of a CPU.
+constexpr std::int64_t kMostNumber = 65'535;
 constexpr std::int64_t kMostRank = 1 << 24;
 constexpr std::int64_t kMostCapability = 9'999;
 constexpr std::int64_t kMostNuma = 4'095;
@@ -21,7 +23,7 @@ constexpr double kMostGbytes = 1e6;
 constexpr std::uint32_t kMostClass = 0xFFFFFF;
 constexpr std::uint32_t kMostId = 0xFFFF;
 
-// The assumption that is made if the value is wrong; see XmlDraft::integer().
+// The assumptions that are made if the value of an attribute is invalid: the argument `assumed` of XmlDraft::integer().
 constexpr std::string_view kNoFamily = "the family of the CPU is not known";
 constexpr std::string_view kNoModel = "the model of the CPU is not known";
 constexpr std::string_view kNoId = "the maker and model of the device are not known";
@@ -40,7 +42,8 @@ class Parts {
       draft_.report(Severity::kError, draft_.elements.front(), "<system> without a <cpu>", "a machine has a CPU");
     }
     for (const std::uint32_t cpu : cpus) read_cpu(cpu);
-    // number() also gives names to GPUs. If two nodes have the same name, the later one gets a different name.
+    // number() also names the GPUs after their numbers. Then, if two nodes have the same name, make_unique() gives
+    // the later one a different name.
     number(NodeKind::kGpu);
     number(NodeKind::kNic);
     for (GraphNode& node : draft_.graph.nodes) make_unique(node);
@@ -102,7 +105,8 @@ class Parts {
     return pci;
   }
 
-  // The depth of the recursion is limited by kMaxXmlDepth.
+  // Reads a <pci> element and everything beneath it. The depth of the recursion is at most kMaxXmlDepth, because
+  // read_elements() refuses deeper files.
   void read_pci(std::uint32_t index, std::uint32_t above) {
     const XmlElement& element = draft_.elements[index];
     const PciInfo pci = pci_of(element);
@@ -181,7 +185,8 @@ class Parts {
     gpu.arch = draft_.text(element, "arch");
   }
 
-  // Reads a port of a card that has several ports, or of an unknown card.
+  // Reads a <net> element that becomes a node of its own: a port of a card with several ports, or a port without a PCI
+  // device. (If a card has one port, read_pci() makes one node for card and port.)
   void read_port(std::uint32_t index, std::uint32_t above) {
     const XmlElement& element = draft_.elements[index];
     const std::uint32_t node = add(NodeKind::kNic, index, above, draft_.text(element, "name"));
@@ -213,7 +218,8 @@ class Parts {
     }
   }
 
-  // Numbers the devices that have no number, after the highest number, in the order of their bus ids.
+  // Gives numbers to the GPUs or NICs without a number in the file, in the order of their bus ids, beginning after the
+  // highest number in the file. Then names the GPUs that have no tutti_name: "gpu0", "gpu1", ...
   void number(NodeKind kind) {
     std::int32_t next = 0;
     std::vector<std::uint32_t> without;
@@ -263,8 +269,8 @@ class Parts {
     if (node.name.empty()) node.name = to_string(node.kind);
     const std::string wanted = node.name;
     for (std::uint32_t copy = 2; !names_.insert(node.name).second; ++copy) {
-      // The search for a free suffix continues where the last one for the same name ended. Names in the file that
-      // look like such a suffix cost one step each.
+      // The search for a free suffix continues behind the last suffix that was given to the same name, so that many
+      // equal names do not take quadratic time. A name of the file that looks like name and suffix costs one more step.
       copy = std::max(copy, copies_[wanted]);
       copies_[wanted] = copy + 1;
       node.name = fmt::format("{}#{}", wanted, copy);

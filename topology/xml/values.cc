@@ -27,7 +27,7 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-// Returns the words of a mask, the lowest first. Empty if the text is not a mask.
+// Returns the 32-bit words of a CPU mask, that of the CPUs 0 to 31 first. Empty if the text is not a mask.
 std::vector<std::uint32_t> mask_words(std::string_view text) {
   std::vector<std::uint32_t> words;
   while (true) {

@@ -1,5 +1,5 @@
-// Parses the values of attributes in topology files. Pure functions; may be called by any thread. They return
-// nothing if the text is not such a value.
+// Parses the values of attributes in topology files and in sysfs. Pure functions; may be called by any thread. The
+// parsers return nothing if the text does not have the stated form.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,12 @@ std::optional<std::uint32_t> parse_hexadecimal(std::string_view text);  // for e
 // numbers.
 std::optional<double> parse_link_speed(std::string_view text);
 
-// Returns a bus id in the form "0000:3b:00.0", in lower case. The text may be in upper case, and its domain may have
-// up to eight digits.
+// Returns a PCI bus id in the form "0000:3b:00.0" (domain:bus:device.function), in lower case. The text may be in upper
+// case, and its domain may have four to eight digits.
 std::optional<std::string> parse_bus_id(std::string_view text);
 
-// CPU masks in the format of the kernel: 32-bit words in hexadecimal, separated by commas, the lowest word last.
+// CPU masks in the format of the kernel: 32-bit words in hexadecimal, separated by commas, the word of the CPUs 0 to 31
+// last. masks_overlap() returns true if at least one CPU is in both masks, and false if a text is not a mask.
 bool is_mask(std::string_view text);
 bool masks_overlap(std::string_view one, std::string_view other);
 

@@ -21,15 +21,16 @@ Error unsupported(std::string message) {
   return {ErrorCode::kUnsupported, ErrorScope::kCall, -1, std::move(message) + "; NCCL's format cannot express it"};
 }
 
-// In the order of the graph, because a file need not list CPUs in the order of their numbers.
+// The CPUs in the order of their nodes, and not of their NUMA numbers, because a file may list CPUs in any order and
+// reading and writing it must not change this order.
 std::vector<std::uint32_t> cpus_of(const Graph& graph) {
   std::vector<std::uint32_t> cpus = nodes_of(graph, NodeKind::kCpu);
   std::sort(cpus.begin(), cpus.end());
   return cpus;
 }
 
-// Selects the PCI links that form a tree below the CPUs. Returns for each node the link that leads down to it, or
-// kNone.
+// Selects the PCI links that form a tree below the CPUs. Returns for each node the index of the link that leads down
+// to it, or kNone for CPUs and for nodes that no PCI links connect to a CPU.
 std::vector<std::uint32_t> tree_links(const Graph& graph) {
   std::vector<std::uint32_t> link_to(graph.nodes.size(), kNone);
   std::vector<std::vector<std::uint32_t>> down(graph.nodes.size());
@@ -78,7 +79,7 @@ std::vector<std::uint32_t> file_order(const Graph& graph, const std::vector<std:
 
 class Writer {
  public:
-  explicit Writer(const Graph& graph)  // `graph` must be in the order of a file
+  explicit Writer(const Graph& graph)  // `graph` must be in the order that in_file_order() gives
       : graph_(graph), link_to_(tree_links(graph)), children_(children_of(graph, link_to_)) {
     for (std::uint32_t i = 0; i < graph.links.size(); ++i) {
       if (link_to_[graph.links[i].to] == i) continue;
@@ -193,7 +194,7 @@ class Writer {
   }
 
   void write_beneath(std::uint32_t node, std::size_t depth) {
-    std::vector<std::uint32_t> ports;  // ports without a card of their own share one <nic>
+    std::vector<std::uint32_t> ports;  // consecutive ports that are no PCI devices of their own are in one <nic>
     for (const std::uint32_t child : children_[node]) {
       if (graph_.nodes[child].kind == NodeKind::kNic && graph_.nodes[child].pci.bus_id.empty()) {
         ports.push_back(child);
@@ -217,8 +218,8 @@ class Writer {
     ports.clear();
   }
 
-  // Writes the bandwidth of the link if it differs from `otherwise`, which a reader computes from the other
-  // attributes.
+  // Writes the bandwidth of the tree link to `node` if it differs from `otherwise`, the bandwidth that a reader of
+  // the file computes from the other attributes.
   void own_bandwidth(std::uint32_t node, double otherwise) {
     const double gbytes = graph_.links[link_to_[node]].gbytes_per_s;
     if (gbytes != otherwise) number("tutti_gbytes_per_s", gbytes);
@@ -238,7 +239,7 @@ class Writer {
     if (pci.width != 0) number("link_width", pci.width);
     if (node.kind == NodeKind::kPci) own_name(index, "pci " + pci.bus_id);
     if (node.kind == NodeKind::kGpu) own_name(index, fmt::format("gpu{}", node.gpu.device));
-    // For a NIC, name and bandwidth are written into its <net>, because a reader takes the link from there.
+    // For a NIC, write_net() writes name and bandwidth into the <net>, because read_xml() reads them there.
     if (node.kind != NodeKind::kNic) own_bandwidth(index, pci_gbytes_per_s(pci));
     text_ += ">\n";
     if (node.kind == NodeKind::kGpu) write_gpu(index, depth + 1);
@@ -295,7 +296,7 @@ class Writer {
       open(depth, "c2c");
       number("bw", link.gbytes_per_s * 1'000 / link.count);
       number("count", link.count);
-      // The product may differ from the bandwidth by a rounding error.
+      // A reader computes bw * count / 1000. If a rounding error makes this differ from the bandwidth, write that, too.
       if (link.gbytes_per_s * 1'000 / link.count * link.count / 1'000 != link.gbytes_per_s) {
         number("tutti_gbytes_per_s", link.gbytes_per_s);
       }
@@ -323,7 +324,7 @@ class Writer {
   const Graph& graph_;
   std::vector<std::uint32_t> link_to_;
   std::vector<std::vector<std::uint32_t>> children_;
-  std::map<std::uint32_t, std::vector<std::uint32_t>> others_;  // links that are not in the tree, for each node
+  std::map<std::uint32_t, std::vector<std::uint32_t>> others_;  // for each node: its links that are not in the tree
   std::string text_;
   bool listed_ = false;
 };
@@ -356,8 +357,8 @@ Graph in_file_order(const Graph& graph) {
     const bool tree = link_to[link.to] == i;
     link.from = new_index[link.from];
     link.to = new_index[link.to];
-    // A second PCI link between two switches leads from the higher to the lower number, all others from the lower to
-    // the higher number.
+    // A PCI link that is not in the tree leads from the higher to the lower node number, all other links from the
+    // lower to the higher number (as in links.cc).
     const bool up = !tree && link.kind == LinkKind::kPci;
     if (up ? link.from < link.to : link.from > link.to) std::swap(link.from, link.to);
     sorted.links.push_back(link);

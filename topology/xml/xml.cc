@@ -20,7 +20,8 @@ constexpr std::string_view kAdvice =
     "give a topology file in NCCL's format, as `tutti topo --write-xml FILE` or NCCL_TOPO_DUMP_FILE makes it on that "
     "machine";
 
-// Files that are taken for topology files. Empty: it is none of these.
+// If the file has a format that users confuse with a topology file, returns a sentence for the message. Otherwise
+// returns an empty text.
 std::string_view name_of_other_format(FileFormat kind) {
   switch (kind) {
     case FileFormat::kTuttiPlan: return "this is a plan of Tutti";
@@ -29,7 +30,7 @@ std::string_view name_of_other_format(FileFormat kind) {
     case FileFormat::kJson: return "this is JSON";
     case FileFormat::kHwlocTopology: return "this is a topology of hwloc (lstopo)";
     case FileFormat::kMscclAlgorithm: return "this is a collective algorithm of MSCCL";
-    case FileFormat::kNcclGraphs:  // refuse_root() tells
+    case FileFormat::kNcclGraphs:  // refuse_root() reports this format
     case FileFormat::kNcclTopology:
     case FileFormat::kXml:
     case FileFormat::kUnknown: break;
@@ -37,7 +38,7 @@ std::string_view name_of_other_format(FileFormat kind) {
   return {};
 }
 
-// Reports that the outermost element is not <system>.
+// Adds the finding that the outermost element `root` is not <system>.
 void refuse_root(const XmlElement& root, std::vector<Finding>& findings) {
   constexpr std::size_t kShown = 40;
   const bool graphs = root.name == "graphs";

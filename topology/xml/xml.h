@@ -1,13 +1,14 @@
-// NCCL's XML topology files: reading, checking, writing. All functions are pure functions of text; may be called by
-// any thread. The tool and tests link this (tutti::topology_xml), but the library that users load does not.
+// NCCL's XML topology files: reading, checking, writing. All functions are pure and may be called by any thread. They
+// work on texts; the caller reads and writes the files. Only the `tutti` command and tests link this
+// (tutti::topology_xml).
 //
 // As much of a file as possible is read, and every fault becomes a Finding with its line. For any text, time and
 // memory are bounded by the limits below: no entity is expanded, and nothing recurses deeper than kMaxXmlDepth.
 //
-// There are extensions, which NCCL ignores. They are written only if the graph has a property that NCCL's format
-// cannot express: the attributes tutti_name and tutti_gbytes_per_s (for a part and for the link that leads to it),
-// the element tutti_cpulink, and tutti_cpulinks="listed" on the <system> if not all CPUs are linked to each other
-// with the default bandwidth.
+// Tutti adds extensions to the format, which NCCL ignores. An extension is written only if the graph has a property
+// that NCCL's format cannot express: the attribute tutti_name for the name of a part, tutti_gbytes_per_s for the
+// bandwidth of a link, and, unless all CPUs are linked to each other with the default bandwidth,
+// tutti_cpulinks="listed" on the <system> and one element tutti_cpulink for each link between CPUs.
 #pragma once
 
 #include <cstddef>
@@ -24,20 +25,20 @@ namespace tutti {
 inline constexpr std::size_t kMaxXmlBytes = 16U << 20U;
 inline constexpr std::size_t kMaxXmlElements = 65'536;
 inline constexpr std::size_t kMaxXmlDepth = 64;
-inline constexpr std::size_t kMaxXmlAttributes = 32;     // of one element
-inline constexpr std::size_t kMaxXmlValueBytes = 1'024;  // of one attribute
-inline constexpr std::size_t kMaxXmlFindings = 1'000;    // the last one reports that there are more
+inline constexpr std::size_t kMaxXmlAttributes = 32;     // attributes of one element
+inline constexpr std::size_t kMaxXmlValueBytes = 1'024;  // bytes of a value, or of the name of an element or attribute
+inline constexpr std::size_t kMaxXmlFindings = 1'000;    // one further finding then reports that there are more
 
 enum class Severity : std::uint8_t {
-  kNote,     // nothing is wrong, but something is assumed
-  kWarning,  // used or ignored, with the consequence that the finding describes
+  kNote,     // the file is valid, but it lacks a value, and one is assumed
+  kWarning,  // a value or element is doubtful; Finding::advice says whether it is used or ignored
   kError,    // the file cannot be what its author intended
 };
 
 struct Finding {
   Severity severity = Severity::kNote;
-  std::uint32_t line = 0;  // starts at 1; 0: the whole file
-  std::uint32_t column = 0;
+  std::uint32_t line = 0;    // counted from 1
+  std::uint32_t column = 0;  // in bytes, counted from 1
   std::string what{};
   std::string advice{};  // the remedy
 
@@ -51,20 +52,22 @@ struct XmlReading {
   bool usable() const;
 };
 
-// The nodes are in the order of the file: the CPUs, each followed by the parts beneath it, then the NVSwitch. If the
-// file describes GPUs or NICs only by their PCI class, they are numbered in the order of their bus ids.
+// Reads a topology file from its text. The nodes of the graph are in the order of the file: the CPUs, each followed
+// by the parts beneath it in the PCI tree, then the NVSwitch. GPUs and NICs without a number in the file, for example
+// those that are described only by their PCI class, are numbered in the order of their bus ids.
 XmlReading read_xml(std::string_view text);
 
-// Like read_xml(), but stops at the first error. Errors: kInvalidArgument with line, cause and remedy.
+// Like read_xml(), but returns only the graph, or the first finding of Severity::kError as an Error
+// (kInvalidArgument) with line, cause and remedy. Warnings and notes are dropped.
 Result<Graph> parse_xml(std::string_view text);
 
-// Returns a file from which read_xml() reads in_file_order(graph). Errors: kUnsupported if the format cannot express
-// the graph, for example because no CPU leads to a part, or because a link has a kind that is impossible between its
-// ends.
+// Returns the text of a file from which read_xml() reads in_file_order(graph). Errors: kUnsupported if the format
+// cannot express the graph, for example because no PCI links connect a part to a CPU, or because it cannot express a
+// link of this kind between these two parts.
 Result<std::string> to_xml(const Graph& graph);
 
-// The same machine with its parts and links in the order in which read_xml() returns them. Parts that no CPU leads
-// to come last.
+// Returns the same machine with its parts and links in the order in which read_xml() would return them. Parts that no
+// PCI links connect to a CPU come last.
 Graph in_file_order(const Graph& graph);
 
 std::string_view to_string(Severity severity);  // "note", "warning", "error"

@@ -33,7 +33,7 @@ std::size_t count_of(const Tensor& tensor) {
   return static_cast<std::size_t>(tensor.numel());
 }
 
-// Adds its lifetime to the exposed time.
+// Adds the time from its construction to its destruction to CommTime::exposed_s.
 class ExposedTimer {
  public:
   explicit ExposedTimer(CommTime& time) : time_(time) {}

@@ -1,7 +1,7 @@
 // Comm: collectives and sends of tensors over Tutti, and the time that a rank waits for them.
 //
-// In this folder, and only here, errors are exceptions, because an error inside libtorch's backward pass cannot be
-// returned in another way. Failure contains Tutti's error unchanged.
+// In train/, and only there, errors are exceptions, because an error inside libtorch's backward pass cannot be returned
+// in another way. Failure contains Tutti's error; require() only appends to its message.
 //
 // All tensors are contiguous, and are on one device. Calls on GPU tensors are ordered in the default stream of the
 // current context, which is also libtorch's default stream. One thread uses a Comm and its Pending objects.
@@ -33,11 +33,11 @@ class Failure : public std::exception {
   std::string text_;
 };
 
-// Throws Failure if `status` is an error. `group_text` is appended to the message if the error contains ranks of a
-// smaller group: it tells which ranks of the job they are.
+// Throws Failure if `status` is an error. `group_text` is appended to the message, if it is not null. For a smaller
+// group, whose ranks have other numbers than those of the job, it lists the ranks of the job in the group.
 void require(const Status& status, const std::string* group_text = nullptr);
 
-// The time that a rank has waited for other ranks, and the bytes that it has passed to calls. Used by one thread.
+// The time in seconds that a rank has waited in calls, and the bytes that it has passed to calls. Used by one thread.
 struct CommTime {
   double exposed_s = 0;
   std::uint64_t bytes = 0;
@@ -74,13 +74,13 @@ class Comm {
   std::int32_t size() const { return comm_ == nullptr ? 1 : comm_->size(); }
   Communicator* communicator() { return comm_; }
   CommTime& time() { return *time_; }
-  void use_algorithm(Algorithm algorithm) { algorithm_ = algorithm; }  // for all_reduce
+  void use_algorithm(Algorithm algorithm) { algorithm_ = algorithm; }  // for all-reduces
 
   // Ends all calls on this communicator, on this rank and on its peers.
   void abort();
-  // Throws `failure`. Call this if all ranks of the group have detected the same failure, from the result of the same
-  // call. It waits until all ranks have got there, because a rank that throws aborts its communicators, and a rank that
-  // is still in that call would then report the abort instead of the failure.
+  // Throws `failure` on this rank, after a barrier of the group. Call it on all ranks of the group, after all have
+  // detected the same failure from the result of one collective call. The barrier is needed because a rank that throws
+  // aborts its communicators. A rank that is still in the collective call would report the abort instead of `failure`.
   [[noreturn]] void fail_on_all_ranks(const Failure& failure);
 
   // Divides the group: ranks with the same `colour` form a new group, in the order of their ranks in this one. `name`
@@ -114,7 +114,8 @@ class Comm {
   Communicator* comm_ = nullptr;
   CommTime* time_;
   Algorithm algorithm_ = Algorithm::kAuto;
-  std::vector<std::int64_t> job_ranks_;  // After split(): the rank in the job of each rank; empty: they are equal
+  // After split(): for each rank of this group, its rank in the job. Empty: this group has the ranks of the job.
+  std::vector<std::int64_t> job_ranks_;
   // After split(): a text for error messages that lists the ranks of the job in this group. null: the ranks are those
   // of the job.
   std::shared_ptr<const std::string> group_text_;

@@ -43,8 +43,8 @@ class DataParallel final : public BaseReplicas {
       if (options_.overlap) work_[i] = ranks_.start_all_reduce(shards_[i].gradients);
     }
   }
-  // Buckets that were not started by end_backward() are started here: those of a rank without samples in this step,
-  // whose gradients are zero, and all of them without overlap.
+  // Starts the buckets that end_backward() has not started: all of them without overlap. With overlap there are none,
+  // because a rank without samples also makes a backward pass, with a weight of zero.
   void finish() override {
     for (std::size_t i = 0; i < buckets_.size(); ++i) {
       if (!options_.overlap || !ready_[i]) work_[i] = ranks_.start_all_reduce(shards_[i].gradients);

@@ -15,12 +15,12 @@ namespace tutti::train {
 struct ParameterSlice {
   std::string name;                 // name of the parameter: "layer.3/up.weight"
   std::vector<std::int64_t> whole;  // shape of the whole parameter
-  std::vector<std::int64_t> part;   // shape of this rank's part of it
-  // The dimension along which tensor-parallel ranks split it; -1: this rank holds all of it.
+  std::vector<std::int64_t> part;   // shape of this rank's part of the parameter
+  // The dimension along which tensor-parallel ranks split the parameter; -1: this rank holds the whole parameter.
   std::int64_t split_dim = -1;
-  std::int64_t begin = 0;  // first element in this rank's part, flattened in C order
-  std::int64_t at = 0;     // first element in the flat tensor
-  // number of elements
+  std::int64_t begin = 0;  // index of the slice's first element in this rank's part, flattened in C order
+  std::int64_t at = 0;     // index of the slice's first element in the flat tensor
+  // number of elements of the slice
   std::int64_t length = 0;
 };
 
@@ -37,7 +37,8 @@ struct Bucket {
 // Divides the layers into buckets, starting with the last layer, where the backward pass begins. Each bucket has at
 // least `bytes` bytes of float32 values (the last one may be smaller). Layers without parameters are added to a
 // neighbouring bucket. With bytes = 0 there is one bucket for each layer that has parameters. The result is empty if
-// no layer has parameters. `first_index` is the index of the first layer in the model, for the names.
+// no layer has parameters. `first_index` is the index of the first layer in the model, for the names. `multiple`: the
+// multiple to which the lengths of the buckets are padded, usually the number of ranks.
 std::vector<Bucket> make_buckets(const Layers& layers, std::size_t first_index, std::int64_t bytes,
                                  std::int64_t multiple);
 

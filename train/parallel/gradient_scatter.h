@@ -26,16 +26,16 @@ class GradientScatter {
   void open(std::size_t bucket);
   // Starts the reduce-scatter of the bucket. Its result is added to `shard` later, by open() or finish().
   void close(std::size_t bucket, Tensor& shard);
-  // Waits for all outstanding buckets.
+  // Waits for the reduce-scatters of all outstanding buckets, and adds their results to the shards.
   void finish();
-  // Bytes of the buffers.
+  // Bytes of both buffers, with their results.
   std::int64_t buffer_bytes() const { return 2 * (length_ + length_ / ranks_.size()) * 4; }
 
  private:
   struct Buffer {
     // gradients of this rank for the whole bucket
     Tensor whole;
-    // the sum over ranks of this rank's part
+    // result of the reduce-scatter: this rank's part of the gradients, summed over the ranks
     Tensor arriving;
     Tensor shard;  // `arriving` is added to it; undefined: the buffer is free
     Pending work;

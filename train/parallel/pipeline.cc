@@ -11,7 +11,7 @@ constexpr std::int64_t kMostDimensions = 6;
 constexpr std::size_t kMaxPendingSends = 8;  // tensors whose sends may be outstanding; each has a header and values
 
 // Sends and receives tensors between stages. A header with the shape is sent before the values, because the receiver
-// does not know it.
+// does not know the shape.
 class StageChannel {
  public:
   StageChannel(Comm& stages, torch::Device device) : stages_(stages), device_(device) {}
@@ -92,8 +92,8 @@ class Stage {
 void run_pipeline(const Layers& layers, Replicas& replicas, const PassOptions& options, Mesh& mesh, Schedule schedule,
                   const std::vector<MicroBatch>& batches) {
   Stage stage(layers, replicas, options, mesh, batches);
-  // The number of forward passes before the first backward pass: all of them (gpipe), or the number of stages after
-  // this one (1f1b).
+  // `ahead` is the number of forward passes before forward and backward passes alternate: with gpipe all of them, with
+  // 1f1b the number of stages after this one (`behind`).
   const auto behind = static_cast<std::size_t>(mesh.pipe.size() - 1 - mesh.pipe.rank());
   const std::size_t ahead = schedule == Schedule::kGpipe ? batches.size() : std::min(behind, batches.size());
   for (std::size_t batch = 0; batch < ahead; ++batch) stage.forward(batch);

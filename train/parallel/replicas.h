@@ -42,8 +42,8 @@ class Replicas {
  public:
   virtual ~Replicas() = default;
   virtual void begin_step() = 0;
-  // Makes the values of this layer available until the next call. `next` is the layer that will be needed after it,
-  // or -1; its values can be fetched in the meantime.
+  // Makes the values of this layer available until the next call of need(). `next` is the layer that will be needed
+  // after it, so that its values can be fetched in the meantime; -1: none.
   virtual void need(std::size_t layer, std::int64_t next) = 0;
   // Called before the backward pass of a layer.
   virtual void begin_backward(std::size_t layer) = 0;

@@ -23,8 +23,8 @@ std::uint32_t check_of(const std::byte* value, std::uint64_t bytes, const CallTa
   return crc32c(&summed, sizeof(summed), crc32c(value, bytes));
 }
 
-// Numbers the messages of each call. Both ends count in the same way, even if calls that failed have left messages
-// behind, because the counter restarts with each call.
+// Numbers the messages of each call, from 0. The sender and the receiver count in the same way, even if calls that
+// failed have left messages behind, because the counter restarts with each call.
 class Counter {
  public:
   std::uint32_t next(const CallTag& tag) {
@@ -58,7 +58,7 @@ class ChecksumSend final : public SendConnection {
   }
   bool can_reply() const override { return inner_->can_reply(); }
   void send_reply(const Message& over, const CallTag& tag) override {
-    seal(const_cast<std::byte*>(over.data), over.bytes, tag);  // this is a slot that the caller has written
+    seal(const_cast<std::byte*>(over.data), over.bytes, tag);  // `over.data` is a slot that the caller has written
     Message whole = over;
     whole.bytes += sizeof(ChecksumTrailer);
     inner_->send_reply(whole, tag);

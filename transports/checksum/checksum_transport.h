@@ -1,11 +1,11 @@
 // ChecksumTransport: adds a checksum to every message of another transport. The sender writes a trailer behind the
-// value in the slot, and the receiver checks it before it returns the message. If a bit was flipped between the two,
-// for example in a slot, a kernel buffer, a network card or a cable, arrival() returns Arrival::kDamaged, and
-// ReceiveConnection::damage() names the two ranks and the path between them.
+// value in the slot, and the receiver checks the trailer before it returns the message. If a bit was flipped between
+// these two moments, for example in a slot, a kernel buffer, a network card or a cable, arrival() returns
+// Arrival::kDamaged, and ReceiveConnection::damage() names the two ranks and the path between them.
 //
-// All values go through slots: memory is not registered, there are no mailboxes, and ranks do not access each other's
-// memory, because such accesses would bypass the messages. Status boards, datagrams and set-up have no checksums.
-// Thread-safety: see transport.h.
+// All values go through slots: peers cannot read windows, there are no mailboxes, and ranks do not access each
+// other's memory, because such accesses would bypass the messages and their checksums. Status boards, datagrams and
+// set-up have no checksums. Thread-safety: see transport.h.
 #pragma once
 
 #include <memory>
@@ -25,8 +25,8 @@ struct ChecksumTrailer {
 };
 static_assert(sizeof(ChecksumTrailer) == 8);
 
-// The slots of the inner transport are longer than the slots of this transport by this number of bytes. It is a whole
-// page, because slots are whole pages.
+// The slots of the inner transport are longer than the slots of the ChecksumTransport by this number of bytes. The
+// trailer needs only 8 of them, but the length of a slot must be a multiple of the page size.
 inline constexpr std::uint32_t kChecksumSlotBytes = 4096;
 
 class ChecksumTransport final : public Transport {

@@ -15,8 +15,8 @@ namespace {
 // window instead.
 class RemoteSendConnection final : public SendConnection {
  public:
-  // `local` has the table of windows. It must outlive the connection, which is the case because the transport of the
-  // communicator owns it.
+  // `local` has the table of windows. It must outlive the connection, which is the case because a communicator
+  // destroys its connections before its transport.
   RemoteSendConnection(std::unique_ptr<SendConnection> remote, const ShmTransport& local)
       : remote_(std::move(remote)), local_(local) {}
   bool ready() override { return remote_->ready(); }
@@ -65,7 +65,8 @@ std::string name_of(const MixedOptions& options, std::string_view remote) {
   return remote == "tcp" ? "mixed" : fmt::format("shm+{}", remote);
 }
 
-// A window about which the remote transport may cache data. The cached data is dropped before the window ends.
+// A window about which the remote transport may cache data. The destructor drops the cached data before the window
+// ends.
 class CachedWindow final : public Window {
  public:
   CachedWindow(std::unique_ptr<Window> window, MemoryReleaseCallback forget)
@@ -84,8 +85,9 @@ class CachedWindow final : public Window {
 }  // namespace
 
 void MixedTransport::BothDoorbell::arm() {
-  // The order matters. Arming the remote doorbell may discard earlier events of its descriptors. If the local
-  // doorbell were armed first, a wake-up could be discarded, and a local peer sends only one for each sleep.
+  // The order matters, because arming the remote doorbell may discard earlier events of its descriptors. If the local
+  // doorbell were armed first, the wake-up of a local peer could be discarded, and a local peer sends only one
+  // wake-up for each sleep.
   remote_.arm();
   local_->arm();
 }
@@ -119,8 +121,8 @@ Result<std::unique_ptr<MixedTransport>> MixedTransport::create(MixedOptions opti
   auto local_doorbell = local->create_descriptor_doorbell();
   if (!local_doorbell) return local_doorbell.error();
   for (const int fd : (*local_doorbell)->descriptors()) TUTTI_TRY(remote_doorbell.add_wait_source(fd));
+  // `new`, because std::make_unique cannot call the private constructor.
   return std::unique_ptr<MixedTransport>(new MixedTransport(std::move(options), std::move(local), std::move(remote),
-                                                            // The constructor is private.
                                                             std::move(*local_doorbell), remote_doorbell));
 }
 
@@ -148,7 +150,7 @@ Result<std::unique_ptr<ReceiveConnection>> MixedTransport::open_receive(std::uin
 
 void MixedTransport::enter_call(const CallTag& tag, const WindowRef& output) {
   local_->enter_call(tag, output);
-  remote_->enter_call(tag, {});  // remote peers cannot store into the output
+  remote_->enter_call(tag, {});  // no output is offered, because remote peers cannot use peer_output()
 }
 
 void MixedTransport::leave_call(const CallTag& tag, const std::optional<CallFailure>& failure) {
@@ -177,7 +179,8 @@ bool MixedTransport::peer_has_left(std::uint32_t peer, std::uint64_t sequence) {
 }
 
 std::optional<std::byte*> MixedTransport::peer_output(std::uint32_t peer, std::uint64_t sequence, std::uint64_t bytes) {
-  if (options_.local_index[peer] < 0) return nullptr;  // RDMA writes into outputs by aim()
+  // A network transport writes into outputs only by SendConnection::aim().
+  if (options_.local_index[peer] < 0) return nullptr;
   const auto [transport, index] = route(peer);
   return transport.peer_output(index, sequence, bytes);
 }
@@ -186,7 +189,8 @@ Result<std::unique_ptr<Window>> MixedTransport::allocate_window(std::size_t byte
   return wrap_window(local_->allocate_window(bytes));
 }
 
-// Adopting replaces the pages of the memory, so cached data about them must be dropped first.
+// Adopting replaces the pages of the memory, so data that the remote transport has cached about them is dropped
+// first.
 Result<std::unique_ptr<Window>> MixedTransport::adopt_window(void* data, std::size_t bytes) {
   if (const MemoryReleaseCallback forget = remote_->memory_release_callback()) forget(data, bytes);
   return wrap_window(local_->adopt_window(data, bytes));
@@ -204,7 +208,7 @@ void MixedTransport::pump() {
 }
 
 bool MixedTransport::flush() {
-  const bool local_done = local_->flush();  // both transports must be flushed, whatever the first one returns
+  const bool local_done = local_->flush();  // called before the `&&` below, so that both transports are flushed
   return remote_->flush() && local_done;
 }
 

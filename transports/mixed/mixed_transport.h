@@ -1,13 +1,13 @@
-// MixedTransport: one communicator over two transports. It uses shared memory for the ranks of this machine and
-// another transport for all other ranks. It only selects the transport: every function is forwarded to the transport
+// MixedTransport: one communicator over two transports. It uses shared memory for the ranks of this machine, and a
+// network transport for all other ranks. It only selects the transport: every function is forwarded to the transport
 // that serves the peer, or to both. Thread-safety: see transport.h.
 //
-// Memory is registered with the local transport only. Local peers read it in place. If a message is published to a
-// remote peer, it is sent from the memory of the window.
+// Memory is registered with the shared-memory transport only, and local peers read it in place. A message that is
+// published to a remote peer is sent over the network from the memory of the window.
 //
-// The rank sleeps in the doorbell of the remote transport, which also watches the descriptors of the shared-memory
-// doorbell (DescriptorDoorbell). The state of that doorbell tells local peers to wake the rank through a descriptor
-// instead of a futex.
+// The rank sleeps in the doorbell of the network transport, which also watches the descriptors of a
+// DescriptorDoorbell of the shared-memory transport. While the rank sleeps, the state of that DescriptorDoorbell
+// tells local peers to wake the rank through a descriptor instead of a futex.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ namespace tutti {
 struct MixedOptions {
   std::uint32_t rank = 0;
   std::uint32_t ranks = 1;
-  // Indexed by rank: the number of the rank in the local transport, or -1 if it is on another machine. This rank has
-  // one too.
+  // Indexed by rank: the number of the rank in the shared-memory transport, or -1 if the rank is on another machine.
+  // The element of this rank itself must not be -1.
   std::vector<std::int32_t> local_index;
 };
 
@@ -71,7 +71,7 @@ class MixedTransport final : public Transport {
   void announce_abort() override;
 
  private:
-  // Sleeps on the doorbells of both transports.
+  // Sleeps until the doorbell of either transport is rung.
   class BothDoorbell final : public Doorbell {
    public:
     BothDoorbell(std::unique_ptr<DescriptorDoorbell> local, PollDoorbell& remote)

@@ -28,8 +28,8 @@ struct DataPathOptions {
   std::uint32_t slot_bytes = 128 * 1024;
   std::uint32_t lanes = 8;
   // Indexed by rank: the text in which the data path of that rank described itself at set-up (see
-  // DataPathMaker::offer()). Empty for this rank and for ranks that the data path does not serve. It comes from
-  // peers, so do not trust it.
+  // DataPathMaker::offer()). Empty for this rank and for ranks that the data path does not serve. The texts
+  // come from peers, so do not trust them.
   std::vector<std::string> offers;
 };
 
@@ -38,25 +38,27 @@ class DataPath {
   virtual ~DataPath() = default;
   virtual std::string_view name() const = 0;  // "verbs" or "ucx"
   virtual bool reaches(std::uint32_t peer) const = 0;
-  // Like the functions of Transport. Only for peers that it reaches. Errors: kSystem, with the name of the device.
+  // Like the functions of Transport. Only for peers for which reaches() is true. Errors: kSystem, with the name of the
+  // device.
   virtual Result<std::unique_ptr<SendConnection>> open_send(std::uint32_t peer, std::uint16_t lane) = 0;
   virtual Result<std::unique_ptr<ReceiveConnection>> open_receive(std::uint32_t peer, std::uint16_t lane) = 0;
   // Processes everything that has arrived, and sends everything that waits. Never blocks.
   virtual void pump() = 0;
-  // True if everything that was sent has left this process.
+  // Passes on everything that waits to be sent, as far as possible now. Returns true if everything that was sent has
+  // left this process. See Transport::flush().
   virtual bool flush() = 0;
   // The devices and ports that connect this rank to the peer. See Transport::peer_path().
   virtual std::string describe_path(std::uint32_t /*peer*/) { return {}; }
   // The reason why messages to or from the peer cannot pass any more, with device, port and queue pair. Empty as
   // long as they can.
   virtual std::optional<std::string> broken(std::uint32_t peer) = 0;
-  // True if the peer itself has reported that messages cannot pass. That counts even if the peer has since left
-  // properly.
+  // True if the peer itself has reported that messages cannot pass between the two ranks, even if the peer has since
+  // left properly.
   virtual bool peer_reported_broken(std::uint32_t /*peer*/) { return false; }
   // Waits until everything that was sent has arrived, as far as that is possible, but for at most `timeout_ns`.
   // Call it before the path ends.
   virtual void drain(std::int64_t timeout_ns) = 0;
-  virtual MemoryReleaseCallback memory_release_callback() { return {}; }  // like Transport's
+  virtual MemoryReleaseCallback memory_release_callback() { return {}; }  // see Transport
   // Number of send completions that the network has reported so far.
   virtual std::uint64_t send_completions() const { return 0; }
   // Problems to report in the message of a wait that has timed out; empty if there are none.
@@ -69,7 +71,7 @@ struct DataPathHost {
   TcpLinks& links;  // for the doorbell and the status boards
 };
 
-// Makes the data paths of the communicators of one rank. There is one per rank of a job. Thread-safe.
+// Makes the data paths of the communicators of one rank. There is one maker per rank of a job. Thread-safe.
 class DataPathMaker {
  public:
   virtual ~DataPathMaker() = default;

@@ -15,7 +15,8 @@ struct Header {
   std::uint32_t bytes = 0;
 };
 
-// The tag of every message. It never changes, so for the connection everything belongs to a single call.
+// The tag of every message. It never changes, so the TCP connections treat all messages as messages of a single call,
+// and never drop one as a message of an earlier call.
 constexpr CallTag kTag{.sequence = 1, .kind = 0xfe};
 
 }  // namespace

@@ -27,10 +27,11 @@ class HandshakeChannel {
   // Longer handshake messages are sent in parts.
   HandshakeChannel(OpenSend open_send, OpenReceive open_receive, std::uint64_t slot_bytes);
 
-  // Sends `text`, the description of this rank's end of `lane`, to `peer`. At most kMaxMessageBytes bytes. Call it
-  // once for each peer and lane. Errors: those of opening the connections.
+  // Sends `text`, for example the description of this rank's end of a lane, to `peer`. At most kMaxMessageBytes bytes.
+  // Opens the TCP connections on the first call for a peer. Call it once for each peer and value of `lane`: a lane with
+  // several types of messages adds a flag to its number (see LaneState). Errors: those of opening the connections.
   Status send(std::uint32_t peer, std::uint16_t lane, const std::string& text);
-  // Returns the text that `peer` has sent for `lane`, once. Empty if it has not arrived yet.
+  // Returns the text that `peer` has sent with the same value of `lane`, once. Empty if it has not arrived yet.
   std::optional<std::string> take(std::uint32_t peer, std::uint16_t lane);
   // Processes everything that has arrived, and sends everything that waits. If a peer sends something malformed, the
   // reason is kept in trouble().
@@ -42,14 +43,14 @@ class HandshakeChannel {
   void close() { peers_.clear(); }
 
   static constexpr std::size_t kMaxMessageBytes = 64 * 1024;
-  // Limit for the unread messages of one peer.
+  // Limit for the messages of one peer that take() has not returned yet. A peer that sends more is corrupt.
   static constexpr std::size_t kMaxUnread = 256;
 
  private:
   struct PeerChannels {
     std::unique_ptr<SendConnection> send;
     std::unique_ptr<ReceiveConnection> receive;
-    std::string unsent;    // whole messages, to be sent in parts that fit into slots
+    std::string unsent;    // messages, each with its header; sent in parts that fit into slots
     std::string received;  // the beginning of a message that is not complete
     std::map<std::uint16_t, std::string> messages;
     bool corrupt = false;

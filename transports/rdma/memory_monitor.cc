@@ -38,7 +38,7 @@ void back_off(int& checks) {
 // Returns a descriptor that reports unmapping, moving and discarding of memory; -1 if that is not supported.
 int open_descriptor() {
   int fd = static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY));
-  if (fd < 0) fd = static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK));  // before Linux 5.11
+  if (fd < 0) fd = static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK));  // Linux < 5.11 refuses the flag
   if (fd < 0) return -1;
   uffdio_api api{};
   api.api = UFFD_API;

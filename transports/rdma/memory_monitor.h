@@ -23,18 +23,19 @@ namespace tutti {
 
 class MemoryMonitor {
  public:
-  using Cursor = std::uint64_t;
+  using Cursor = std::uint64_t;  // a position in the sequence of ended ranges: the number of ranges before it
 
   // Returns null if the system does not support userfaultfd or does not permit it (seccomp in some containers).
   // Thread-safe.
   static std::shared_ptr<MemoryMonitor> shared();
 
-  // Starts to report when memory in [begin, end) ends. Both must be page boundaries. Returns false if this type of
-  // memory cannot be watched. Thread-safe.
+  // Starts to report when memory in [begin, end) is returned or gets other pages ("ends"). `begin` and `end` must be
+  // page boundaries. Returns false if this type of memory cannot be watched. Thread-safe.
   bool watch(std::uintptr_t begin, std::uintptr_t end);
   // Revokes one call of watch() with the same range. Memory that no other watch() covers is not reported any more
   // and causes no more cost in the kernel. The memory may already be unmapped. Thread-safe.
   void unwatch(std::uintptr_t begin, std::uintptr_t end);
+  // The cursor for gone_since() that excludes everything recorded until now.
   Cursor now() const { return recorded_.load(std::memory_order_acquire); }
   // Calls `gone` for each range that ended since `cursor`, and advances the cursor. Everything that ended before
   // this call is included. Returns false if ranges were lost because too many have ended; then any memory may have
@@ -59,7 +60,8 @@ class MemoryMonitor {
 
   const int fd_;
   const pid_t process_;
-  // Never taken by the monitor's thread, because all threads that return memory wait for that thread.
+  // Never taken by the monitor's thread: a thread that holds the mutex may return memory, and then waits for the
+  // monitor's thread.
   std::mutex mutex_;
   Watches watches_;                    // guarded by mutex_
   std::atomic<bool> reading_ = false;  // events may have been read that are not recorded yet

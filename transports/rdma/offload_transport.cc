@@ -9,7 +9,7 @@
 namespace tutti {
 namespace {
 
-// How long data that was sent may take to arrive when the transport ends.
+// How long announce_leave() waits for sent data to arrive.
 constexpr std::int64_t kDrainNs = 2'000'000'000;
 
 }  // namespace
@@ -37,7 +37,7 @@ Result<std::unique_ptr<OffloadTransport>> OffloadTransport::create(TcpTransportO
 
 OffloadTransport::~OffloadTransport() {
   if (path_ == nullptr || !tcp_->links().own_process()) return;
-  // If this throws, the destructor of tcp_ still sends the close notification.
+  // If announce_leave() throws, the destructor of tcp_ still sends the close notification.
   runs_through([this] { announce_leave(); });
 }
 

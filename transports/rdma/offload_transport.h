@@ -76,7 +76,8 @@ class OffloadTransport final : public Transport {
   HandshakeChannel handshake_channel_;
   std::unique_ptr<DataPath> path_;
   bool left_ = false;
-  // Peers that could not be reached any more before they left, which is the reason why they left.
+  // Peers to or from which messages cannot pass any more, as this rank or the peer has found. They are reported as
+  // kUnreachable even after they have left, because that failure is the reason why they left.
   std::set<std::uint32_t> unreachable_;
 };
 

@@ -10,7 +10,7 @@ namespace {
 
 using Transfer = ssize_t (*)(pid_t, const iovec*, unsigned long, const iovec*, unsigned long, unsigned long);
 
-// Whether this process can read one byte of `process` at that address.
+// Whether this process can read the byte at `address` in `process`.
 bool is_readable(pid_t process, std::uint64_t address) {
   std::byte byte{};
   const iovec local{.iov_base = &byte, .iov_len = 1};
@@ -18,8 +18,9 @@ bool is_readable(pid_t process, std::uint64_t address) {
   return process_vm_readv(process, &local, 1, &remote, 1, 0) == 1;
 }
 
-// Determines why not even one byte was moved. The kernel reports EFAULT for the memory of either side. This function
-// therefore tests whether the source of the first byte that was not moved is readable.
+// Determines why the last system call has moved no byte. The kernel reports EFAULT both for memory of this process
+// and for memory of the other one. So the function tests whether the source of the first byte that was not moved is
+// readable: if it is, the destination is at fault.
 MemoryAccess refusal(Transfer transfer, pid_t process, std::uint64_t address, const std::byte* here) {
   if (errno == ESRCH) return MemoryAccess::kGone;
   if (errno != EFAULT) return MemoryAccess::kForbidden;
@@ -51,7 +52,8 @@ bool can_attach(pid_t process, const SegmentHeader& header) {
   if (process <= 0 || header.nonce == there.nonce) return false;
   const MemoryAccess access = read_process(process, header.address, reinterpret_cast<std::byte*>(&there), sizeof there);
   if (access != MemoryAccess::kDone || there != header) return false;
-  return process_vm_writev(process, nullptr, 0, nullptr, 0, 0) == 0;  // a system call filter may forbid only this call
+  // A call that writes nothing: a system call filter may forbid only writing.
+  return process_vm_writev(process, nullptr, 0, nullptr, 0, 0) == 0;
 }
 
 MemoryAccess read_process(pid_t process, std::uint64_t address, std::byte* to, std::size_t bytes) {

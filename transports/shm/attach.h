@@ -4,8 +4,8 @@
 // way to find out is to try, see can_attach().
 //
 // When a process has exited, the kernel may give its process number to another process. The caller therefore checks
-// that the process is alive before each call (SegmentExchange::peer_gone). The kernel reuses a number only after all
-// other numbers, so a call never accesses the memory of an unrelated process.
+// that the process is alive before each call (SegmentExchange::peer_gone). Between that check and the call the number
+// is practically never given to another process, because the kernel reuses a number only after all others.
 #pragma once
 
 #include <sys/types.h>
@@ -18,12 +18,13 @@
 
 namespace tutti {
 
-// Whether this process can attach to `process`. That process owns the segment with this `header`, which contains the
-// address at which the owner has mapped the segment. The test reads that address in the other process and expects the
-// same header there. It also tests whether writing is permitted.
+// Whether this process can read and write the memory of `process`, which must be the owner of the segment with this
+// `header`. `header.address` is the address at which the owner has mapped the segment. The test reads that address in
+// the other process and expects the same header there. It also tests whether writing is permitted.
 bool can_attach(pid_t process, const SegmentHeader& header);
 
-// Copy `bytes` bytes from or to `address`, an address in the other process. Thread-safe.
+// read_process() copies `bytes` bytes from `address` to `to`; write_process() copies them from `from` to `address`.
+// `address` is an address in `process`. Thread-safe.
 MemoryAccess read_process(pid_t process, std::uint64_t address, std::byte* to, std::size_t bytes);
 MemoryAccess write_process(pid_t process, std::uint64_t address, const std::byte* from, std::size_t bytes);
 

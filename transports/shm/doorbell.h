@@ -4,9 +4,9 @@
 // the futex of the doorbell (FutexDoorbell), or on file descriptors together with descriptors of another transport
 // (DescriptorDoorbell). The state tells the peers which of the two they must wake.
 //
-// A wake-up is never lost. The owner first arms its doorbell and then polls once more. The peer first stores its data
+// A wake-up is never lost. The owner first arms its doorbell and then polls once more. A peer first stores its data
 // and then reads the state of the doorbell. All four operations are sequentially consistent, so at least one of the
-// two sees what the other has stored.
+// two ranks sees the store of the other: either the poll finds the data, or the peer wakes the owner.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +23,14 @@ namespace tutti {
 // Values of SharedDoorbell::sleepers
 inline constexpr std::uint32_t kAwake = 0;
 inline constexpr std::uint32_t kSleepsOnFutex = 1;
-// The peer that wakes the owner sets the value back to kAwake, because one wake-up for each sleep is enough.
+// A peer that wakes the owner sets the value back to kAwake, so that only one peer sends a wake-up for each sleep.
 inline constexpr std::uint32_t kSleepsOnDescriptors = 2;
 
 // Rings the doorbell of one rank, from any thread. Copyable; keeps the memory of the doorbell alive.
 class Ringer {
  public:
-  // The doorbell of the rank that has the number `peer` in `exchange`, and that shares its segment as `id`. The rank
-  // may be this rank itself.
+  // Rings the doorbell of the rank that has the number `peer` in `exchange`. `segment` is the segment of that rank,
+  // and `id` is the number under which the rank shares it. The rank may be this rank itself.
   Ringer(Segment segment, std::uint32_t id, std::uint32_t peer, std::shared_ptr<SegmentExchange> exchange)
       : segment_(std::move(segment)),
         state_(&segment_.doorbell()),
@@ -42,12 +42,12 @@ class Ringer {
     const std::uint32_t sleeper = state_->sleepers.load(std::memory_order_seq_cst);
     if (sleeper != kAwake) wake(sleeper);
   }
-  // The same for a mailbox that `writer` has written. The owner is only woken if it waits for that mailbox or for all
-  // mailboxes.
+  // Like ring(), after the mailbox of rank `writer` was written. The owner of the doorbell is only woken if it waits
+  // for that mailbox or for all mailboxes.
   void ring_for_mailbox(std::uint32_t writer) const {
     const std::uint32_t sleeper = state_->sleepers.load(std::memory_order_seq_cst);
     if (sleeper == kAwake) return;
-    // Stored before the owner armed its doorbell.
+    // A relaxed load is enough, because the owner stored `awaited` before it armed its doorbell.
     const std::uint32_t awaited = state_->awaited.load(std::memory_order_relaxed);
     if (awaited == 0 || awaited == writer + 1) wake(sleeper);
   }
@@ -59,15 +59,15 @@ class Ringer {
   SharedDoorbell* state_;
   std::uint32_t id_;
   std::uint32_t peer_;
-  std::shared_ptr<SegmentExchange> exchange_;  // shared by all users of the exchange
+  std::shared_ptr<SegmentExchange> exchange_;  // shared with all other users of the exchange
 };
 
 // The doorbell of a rank that only waits for shared memory. It sleeps on a futex. Only ring() is thread-safe.
 class FutexDoorbell final : public Doorbell {
  public:
   explicit FutexDoorbell(Segment segment, Ringer ringer) : segment_(std::move(segment)), ringer_(std::move(ringer)) {}
-  // From now on, a sleep of this rank is counted in the CommonCounters of segment `first`. If no rank sleeps, peers
-  // need not read the doorbell of each rank.
+  // From now on, this rank is counted in the CommonCounters of `first`, the segment of rank 0, while its doorbell is
+  // armed. If that count is 0, a rank that has written a mailbox need not look at the doorbell of each peer.
   void count_sleepers_in(Segment first) { first_ = std::move(first); }
   void arm() override;
   void disarm() override;
@@ -82,9 +82,9 @@ class FutexDoorbell final : public Doorbell {
   bool armed_ = false;
 };
 
-// The doorbell of a rank that sleeps on descriptors, because it also waits for something else than shared memory. How
-// to use it: arm it, poll once more, sleep until one of the descriptors becomes readable, and disarm it. Only one
-// thread may use it.
+// The doorbell of a rank that sleeps on file descriptors, because it also waits for something other than shared
+// memory. How to use it: arm it, poll once more, sleep until one of the descriptors becomes readable, and disarm it.
+// Only one thread may use it.
 class DescriptorDoorbell {
  public:
   DescriptorDoorbell(Segment segment, std::shared_ptr<SegmentExchange> exchange, std::unique_ptr<WakeReceiver> receiver)
@@ -96,7 +96,7 @@ class DescriptorDoorbell {
 
  private:
   Segment segment_;
-  std::shared_ptr<SegmentExchange> exchange_;  // shared; must outlive `receiver_`
+  std::shared_ptr<SegmentExchange> exchange_;  // shared with other users; must outlive `receiver_`
   std::unique_ptr<WakeReceiver> receiver_;
 };
 

@@ -11,7 +11,8 @@
 namespace tutti {
 namespace {
 
-constexpr std::chrono::microseconds kPollInterval{200};  // polling interval while mappings are in transit during set-up
+// Interval at which collect_offers() checks for mappings during set-up.
+constexpr std::chrono::microseconds kPollInterval{200};
 
 std::uint64_t wake_key(std::uint32_t rank, std::uint32_t segment) { return std::uint64_t{rank} << 32 | segment; }
 
@@ -45,7 +46,8 @@ Result<std::vector<Offer>> collect_offers(SegmentExchange& exchange, std::uint32
     for (std::uint32_t peer = 0; peer < ids.size(); ++peer) {
       std::shared_ptr<Mapping>& mapping = offers[peer].mapping;
       if (mapping != nullptr) continue;
-      // Checked before find(), because a mapping that the peer sent before its exit is still valid.
+      // Read before find(): if the peer exits between the two calls, find() still finds the mapping that the peer
+      // sent before.
       const bool gone = exchange.peer_gone(peer);
       mapping = exchange.find(peer, ids[peer]);
       if (mapping != nullptr) continue;
@@ -138,7 +140,7 @@ void InProcessRelay::insert(std::uint32_t rank, std::uint32_t id, std::shared_pt
 }
 
 void InProcessRelay::erase(std::uint32_t rank, std::uint32_t id) {
-  std::shared_ptr<Mapping> last;  // unmapped after the lock is released
+  std::shared_ptr<Mapping> last;  // so that the memory is unmapped after the lock is released
   const std::scoped_lock lock(mutex_);
   const auto found = mappings_.find({rank, id});
   if (found == mappings_.end()) return;
@@ -175,8 +177,8 @@ std::uint32_t InProcessExchange::share(const std::shared_ptr<Mapping>& mapping, 
   return id;
 }
 
-// Memory from our allocator is one mapping for all ranks of the process. Adopted memory belongs to the user, who may
-// free it while a peer still reads it. Each peer therefore gets its own view of adopted memory.
+// All ranks of the process use one mapping of memory from Mapping::create(). Adopted memory belongs to the user, who
+// may free it while a peer still reads it. Each peer therefore gets its own view of adopted memory.
 std::shared_ptr<Mapping> InProcessExchange::find(std::uint32_t peer, std::uint32_t id) {
   auto mapping = relay_->find(peer, id);
   const std::scoped_lock lock(mutex_);
@@ -198,14 +200,15 @@ std::optional<MemoryLoss> InProcessExchange::loss(std::uint32_t peer, std::uint3
   return lost == lost_.end() ? std::nullopt : std::optional(lost->second);
 }
 
-// The next find() tries to map the memory again by itself.
+// Returns the loss at once, because no peer need be asked: the next find() tries to map the memory again.
 std::optional<MemoryLoss> InProcessExchange::take_loss(std::uint32_t peer, std::uint32_t id) {
   const std::scoped_lock lock(mutex_);
   const auto lost = lost_.extract({peer, id});
   return lost.empty() ? std::nullopt : std::optional(std::move(lost.mapped()));
 }
 
-// Drops views of memory that was withdrawn, because no caller asks for their numbers again.
+// Drops views of memory that its owner has withdrawn. Otherwise they would stay mapped, because no caller asks for
+// their numbers again.
 bool InProcessExchange::pump() {
   const std::scoped_lock lock(mutex_);
   const auto taken_back = [this](const auto& entry) {

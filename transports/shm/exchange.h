@@ -1,14 +1,14 @@
-// SegmentExchange: how the ranks of one machine obtain each other's shared memory, wake each other if a futex is not
-// sufficient, and send each other datagrams (transports/oob_datagrams.h). It separates the shared-memory transport
-// from the operating system and has several implementations:
+// SegmentExchange: how the ranks of one machine obtain each other's shared memory, wake each other if they sleep on
+// descriptors instead of a futex, and send each other datagrams (transports/oob_datagrams.h). It separates the
+// shared-memory transport from the operating system and has several implementations:
 //
 //   UnixExchange       passes file descriptors between processes
 //   InProcessExchange  passes pointers between threads of one process
 //   SubExchange        lets another communicator of the same processes use an existing exchange
 //
 // The exchange of a rank serves all communicators that the rank has with these peers. Every shared mapping has a
-// number (1, 2, ...; 0 is never used). The exchange of the owner never assigns a number twice, even for different
-// communicators. All functions are thread-safe and never block.
+// number (1, 2, ...; 0 is never used). The exchange of a rank never assigns a number twice, even for different
+// communicators. All functions of this interface are thread-safe and never block.
 #pragma once
 
 #include <sys/types.h>
@@ -38,49 +38,53 @@ class SegmentExchange {
  public:
   virtual ~SegmentExchange() = default;
   // share() offers `mapping` to the peers in `audience` (empty: all peers) and returns its number. unshare()
-  // withdraws the offer; pass the same audience. Peers that have mapped the memory keep their mapping until they
-  // receive the withdrawal.
+  // withdraws the offer of mapping or file `id`; pass the same audience. Peers that have mapped the memory keep their
+  // mapping until they receive the withdrawal.
   virtual std::uint32_t share(const std::shared_ptr<Mapping>& mapping, std::span<const std::uint32_t> audience) = 0;
   virtual void unshare(std::uint32_t id, std::span<const std::uint32_t> audience) = 0;
-  // Returns the mapping of the peer. Null if it has not arrived yet (ask again later), was lost (see take_loss()), or
-  // was withdrawn.
+  // Returns the mapping that `peer` shares under the number `id`. Null if it has not arrived yet (ask again later),
+  // was lost (see take_loss()), or was withdrawn.
   virtual std::shared_ptr<Mapping> find(std::uint32_t peer, std::uint32_t id) = 0;
   // Transfer of open files, for memory that only the driver of a device can map. Each peer of the audience can take
   // the file once. share_file() takes ownership of the descriptor and returns a number as share() does; unshare()
-  // withdraws the offer. take_file() gives the descriptor to the caller, or returns -1 if it has not arrived yet (ask
-  // again later), was already taken, or was withdrawn. Only UnixExchange implements them. The other exchanges return
-  // 0 and -1, because threads of one process need not pass files.
+  // withdraws the offer. take_file() gives the descriptor to the caller, or returns -1 if the file has not arrived
+  // yet (ask again later), was already taken, or was withdrawn. Only UnixExchange implements the two functions. In
+  // the other exchanges they return 0 and -1: threads of one process need not pass files, and files are passed by the
+  // exchange of the job, which is not a SubExchange.
   virtual std::uint32_t share_file(int fd, std::span<const std::uint32_t> audience) {
     static_cast<void>(audience);
     close(fd);
     return 0;
   }
   virtual int take_file(std::uint32_t /*peer*/, std::uint32_t /*id*/) { return -1; }
-  // The reason why mapping or file `id` of the peer was lost: this process could not receive or map it. Empty if this
-  // rank knows of no loss.
+  // The reason why mapping or file `id` of the peer was lost: this process could not receive it, or could not map it.
+  // Empty if no loss is known.
   virtual std::optional<MemoryLoss> loss(std::uint32_t /*peer*/, std::uint32_t /*id*/) { return std::nullopt; }
-  // The same for a caller whose peer still calls pump() and therefore answers. The first call asks the peer to share
-  // a lost mapping again. A later call reports the loss if the second attempt failed as well. Each loss is reported
-  // once; the next call then starts again by asking the peer.
+  // Like loss(), but for a caller whose peer still calls pump() and can therefore share the mapping again. The first
+  // call asks the peer to do that, and returns empty. A later call returns the loss if the second attempt failed as
+  // well. Each loss is returned once; the next call then starts again by asking the peer. Two kinds of loss are
+  // returned by the first call already: that of a file, because files are not shared again, and that of memory of a
+  // rank in this process, because the next find() tries again.
   virtual std::optional<MemoryLoss> take_loss(std::uint32_t /*peer*/, std::uint32_t /*id*/) { return std::nullopt; }
-  // Sends and receives what is queued. Returns true if nothing remains to be sent. A waiting rank calls it from time
-  // to time.
+  // Sends what is queued, and receives what has arrived. Returns true if nothing remains to be sent. A waiting rank
+  // calls it from time to time.
   virtual bool pump() = 0;
-  // Whether nothing remains to be sent to these peers. Other peers do not matter, because a stopped process may never
-  // receive what is queued for it.
+  // Whether nothing remains to be sent to these peers. Packets for other peers do not matter, because a stopped
+  // process may never receive them.
   virtual bool all_sent_to(std::span<const std::uint32_t> peers) = 0;
-  // True once the process of the peer has exited, or has closed its end.
+  // True once the process of the peer has exited, or has closed its end of the connection.
   virtual bool peer_gone(std::uint32_t peer) = 0;
   // The process number of the peer as this process sees it; 0 if this process cannot see it.
   virtual pid_t process_of(std::uint32_t peer) = 0;
-  // Wakes `peer` if it sleeps in the communicator that uses segment `segment` of that peer. Has no effect if the peer
-  // has no WakeReceiver for that segment.
+  // Wakes `peer` if it sleeps in the communicator in which `peer` uses its segment number `segment`. Has no effect if
+  // the peer has no WakeReceiver for that segment.
   virtual void wake_peer(std::uint32_t peer, std::uint32_t segment) = 0;
-  // Creates the receiver of wake-ups for this rank's communicator with the segment `segment`. Only one may exist at a
-  // time, and the exchange must outlive it.
+  // Creates the receiver of wake-ups for the communicator in which this rank uses its segment number `segment`. Only
+  // one receiver may exist for a segment at a time, and the exchange must outlive it.
   virtual Result<std::unique_ptr<WakeReceiver>> create_wake_receiver(std::uint32_t segment) = 0;
   // post() queues a datagram of at most kMostDatagramBytes to `peer`, which must not be this rank. The datagram is
-  // lost if the peer has exited. take_datagram() returns the oldest one from `peer` on that channel, if there is any.
+  // lost if the peer has exited. take_datagram() removes and returns the oldest datagram from `peer` on that channel;
+  // empty if there is none.
   virtual void post(std::uint32_t peer, std::uint64_t channel, const std::string& datagram) = 0;
   virtual std::optional<std::string> take_datagram(std::uint32_t peer, std::uint64_t channel) = 0;
 };
@@ -102,15 +106,17 @@ class Share {
   std::uint32_t id_;
 };
 
-// A mapping that a rank offers. This object keeps the mapping alive, even if the owner withdraws the offer.
+// A mapping that a rank has shared, and its number. This object keeps the mapping alive, even if the owner withdraws
+// it.
 struct Offer {
   std::uint32_t id = 0;
   std::shared_ptr<Mapping> mapping;
 };
 
-// Waits until the mapping ids[r] of every rank r has arrived and everything that this rank has shared was sent.
-// Returns the mappings indexed by rank, with `own` as the mapping of this rank. Errors: kTimeout and kPeerLost name a
-// rank; kSystem: this rank could not receive or map a mapping; kRefused: the mapping that a peer shared is unusable.
+// Waits until mapping number ids[r] of every rank r has arrived and everything that this rank has shared was sent.
+// Returns the mappings indexed by rank, with `own` as the mapping of this rank. Errors: kTimeout names the first rank
+// whose mapping is missing, or no rank (-1) if only a peer does not receive; kPeerLost names the rank that has ended;
+// kSystem: this rank could not receive or map a mapping; kRefused: the mapping that a peer shared is unusable.
 Result<std::vector<Offer>> collect_offers(SegmentExchange& exchange, std::uint32_t rank,
                                           const std::vector<std::uint32_t>& ids, const std::shared_ptr<Mapping>& own,
                                           Clock& clock, std::int64_t deadline_ns);
@@ -125,7 +131,7 @@ class SubExchange final : public SegmentExchange {
   std::shared_ptr<Mapping> find(std::uint32_t peer, std::uint32_t id) override;
   std::optional<MemoryLoss> loss(std::uint32_t peer, std::uint32_t id) override;
   std::optional<MemoryLoss> take_loss(std::uint32_t peer, std::uint32_t id) override;
-  bool pump() override;  // the result only concerns its own peers
+  bool pump() override;  // pumps the parent, but the result only concerns the members
   bool all_sent_to(std::span<const std::uint32_t> peers) override;
   bool peer_gone(std::uint32_t peer) override;
   pid_t process_of(std::uint32_t peer) override;
@@ -135,8 +141,8 @@ class SubExchange final : public SegmentExchange {
   std::optional<std::string> take_datagram(std::uint32_t peer, std::uint64_t channel) override;
 
  private:
-  // Returns the numbers that these peers have in the parent. The result is stored in `storage`, except if all peers
-  // are meant, so that this case needs no memory allocation.
+  // Returns the numbers that the peers in `audience` have in the parent. The result is stored in `storage`, except if
+  // `audience` is empty and so means all members, so that this case needs no memory allocation.
   std::span<const std::uint32_t> translate(std::span<const std::uint32_t> audience,
                                            std::vector<std::uint32_t>& storage) const;
 
@@ -144,7 +150,8 @@ class SubExchange final : public SegmentExchange {
   std::vector<std::uint32_t> members_;
 };
 
-// The mappings and datagrams of all ranks of one process. Their exchanges share it. Thread-safe.
+// The mappings and datagrams of all ranks of one process. The InProcessExchanges of these ranks share it.
+// Thread-safe.
 class InProcessRelay {
  public:
   void insert(std::uint32_t rank, std::uint32_t id, std::shared_ptr<Mapping> mapping);
@@ -156,9 +163,9 @@ class InProcessRelay {
 
  private:
   mutable std::mutex mutex_;
-  std::map<std::pair<std::uint32_t, std::uint32_t>, OobDatagramQueue> datagrams_;  // indexed by sender and receiver
+  std::map<std::pair<std::uint32_t, std::uint32_t>, OobDatagramQueue> datagrams_;  // indexed by (sender, receiver)
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::shared_ptr<Mapping>> mappings_;
-  WakeTable wake_table_;  // indexed by rank and segment
+  WakeTable wake_table_;  // the key combines rank and segment
 };
 
 class InProcessExchange final : public SegmentExchange {
@@ -190,7 +197,7 @@ class InProcessExchange final : public SegmentExchange {
   std::uint32_t rank_;
   std::mutex mutex_;
   std::uint32_t last_id_ = 0;
-  // This rank's own views of adopted memory of peers.
+  // This rank's own views of adopted memory of peers, indexed by (peer, number of the mapping).
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::shared_ptr<Mapping>> adopted_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, MemoryLoss> lost_;  // views that could not be mapped
 };

@@ -12,7 +12,7 @@ std::vector<std::uint32_t> local_groups(const std::vector<std::vector<bool>>& re
   std::vector<std::vector<std::uint32_t>> groups;
   std::vector<std::uint32_t> lowest;
   for (std::uint32_t rank = 0; rank < reaches.size(); ++rank) {
-    // Whether `rank` can join the group.
+    // Whether `rank` and all members of the group reach each other, so that `rank` can join.
     const auto takes = [&](const std::vector<std::uint32_t>& group) {
       return std::all_of(group.begin(), group.end(),
                          [&](std::uint32_t member) { return reach(rank, member) && reach(member, rank); });

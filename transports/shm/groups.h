@@ -7,11 +7,11 @@
 
 namespace tutti {
 
-// reaches[a][b] is true if rank a has found that it can reach rank b; missing elements count as false. Returns for
-// every rank the lowest rank of its group. Within a group, every rank reaches every other one in both directions; the
-// entry of a rank for itself does not matter. The relation need not divide the ranks into groups by itself: for
-// example, a reaches b and b reaches c, but a does not reach c. So the ranks are assigned in ascending order, and
-// each rank joins the first group in which it and all members reach each other.
+// reaches[a][b] is true if rank a has found that it can reach rank b; missing elements count as false. Element r of
+// the result is the lowest rank of the group to which rank r belongs. Within a group, every rank reaches every other
+// one in both directions; the entry of a rank for itself does not matter. `reaches` need not divide the ranks into
+// groups by itself: for example, a reaches b and b reaches c, but a does not reach c. So the ranks are assigned in
+// ascending order, and each rank joins the first group of which all members reach the rank and are reached by it.
 std::vector<std::uint32_t> local_groups(const std::vector<std::vector<bool>>& reaches);
 
 }  // namespace tutti

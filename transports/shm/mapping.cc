@@ -33,10 +33,10 @@ Error system_error(const char* call, std::size_t bytes, const std::string& advic
           fmt::format("{} for {} bytes of shared memory failed: {}; {}", call, bytes, std::strerror(errno), advice)};
 }
 
-// Returns the remedy if mmap() fails. The kernel reports the same error (ENOMEM) for two different limits, so the
-// text includes the number of mappings.
+// Returns advice for a failure of mmap(). The kernel reports the same error (ENOMEM) for two different limits, so the
+// text contains the number of mappings, from which the user can see whether that limit was reached.
 std::string more_mappings() {
-  const int error = errno;  // preserved, because the caller is about to report it
+  const int error = errno;  // restored below, because the caller is about to report it
   std::ifstream maps("/proc/self/maps");
   std::ifstream limit("/proc/sys/vm/max_map_count");
   std::size_t count = 0;
@@ -91,15 +91,16 @@ Result<int> create_memfd(std::size_t bytes) {
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     return system_error("ftruncate", bytes, "ask for less memory");
   }
-  // Otherwise a peer could shrink the file, and an access beyond its end would kill this process with SIGBUS.
+  // Without the seals, a peer could shrink the file, and an access beyond its end would kill this process with
+  // SIGBUS.
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return system_error("sealing a memfd", bytes, "is this kernel older than 3.17?");
   }
   return fd.release();
 }
 
-// Maps memory. If the mapping is at least 2 MiB long, its address is a multiple of 2 MiB, so that the kernel can use
-// huge pages. `fd`: -1 for memory without a file.
+// Maps memory for reading and writing; null if that fails. If the mapping is at least 2 MiB long, its address is a
+// multiple of 2 MiB, so that the kernel can use huge pages. `fd`: the file to map, or -1 for anonymous memory.
 std::byte* map_aligned(int fd, std::size_t bytes) {
   const int flags = fd < 0 ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED;
   if (bytes < kHugePage) {
@@ -197,7 +198,7 @@ Result<std::shared_ptr<Mapping>> Mapping::map_open(int fd) {
   }
   std::byte* data = map_aligned(fd, bytes);
   if (data == nullptr) return system_error("mmap", bytes, more_mappings());
-  // The mapping remains valid after the descriptor is closed.
+  // The Mapping keeps no descriptor (-1), because mapped memory remains valid after the descriptor is closed.
   std::shared_ptr<Mapping> mapping(new Mapping(-1, data, bytes, false));
   if (bytes >= kLarge) {
     void* const page = mmap(nullptr, page_size(), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -218,7 +219,8 @@ Result<std::shared_ptr<Mapping>> Mapping::adopt(void* data, std::size_t bytes) {
   auto memfd = create_memfd(bytes);
   if (!memfd) return memfd.error();
   Descriptor fd(*memfd);
-  // write() loads missing pages, and reports invalid memory as EFAULT instead of a signal.
+  // Copies the contents by write(), because write() loads missing pages, and reports invalid memory as EFAULT instead
+  // of a signal.
   for (std::size_t done = 0; done < bytes;) {
     const auto written = pwrite(fd.get(), static_cast<std::byte*>(data) + done, bytes - done, static_cast<off_t>(done));
     if (written < 0 && errno == EINTR) continue;
@@ -235,13 +237,13 @@ Result<std::shared_ptr<Mapping>> Mapping::adopt(void* data, std::size_t bytes) {
 void Mapping::retire() {
   if (std::exchange(retired_, true)) return;
   if (!adopted_) {
-    // Peers may keep the mapping for a while. The pages can be freed immediately.
+    // Peers may keep the memory mapped for a while, but its pages can be freed immediately.
     if (fd_ >= 0) fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes_));
     return;
   }
   // Copies the contents to private pages, which then replace the shared pages in one step.
   void* copy = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (copy == MAP_FAILED) return;  // The pages stay shared, with the same contents; no data is lost.
+  if (copy == MAP_FAILED) return;  // the pages stay shared, with the same contents, so no data is lost
   std::memcpy(copy, data_, bytes_);
   if (mremap(copy, bytes_, bytes_, MREMAP_MAYMOVE | MREMAP_FIXED, data_) == MAP_FAILED) munmap(copy, bytes_);
 }

@@ -1,6 +1,6 @@
 // Mapping: memory that other processes can map as well. It is a memfd: a file without a name that the kernel deletes
-// when its last user exits, even after kill -9. Some sandboxes forbid memfd_create; in that case only ranks that are
-// threads of one process can share mappings, see refusal().
+// when the last process that uses it exits, even after kill -9. Some sandboxes forbid memfd_create; in that case only
+// ranks that are threads of one process can share mappings, see refusal().
 //
 // A resource: the memory is unmapped when the object is destroyed. Mappings are owned by shared_ptr, because ranks
 // that are threads of one process use the same mapping and are destroyed in any order.
@@ -17,16 +17,16 @@ namespace tutti {
 class Mapping {
  public:
   // The error that explains why this process cannot pass mappings to other processes: the operating system forbids
-  // memfd_create. It is tested once, and the result holds until the process exits. If there is such an error,
-  // create() returns memory that only this process can map (fd() is -1), and adopt() fails with this error, but with
-  // the scope ErrorScope::kCall.
+  // memfd_create. Empty if memfd_create is permitted. It is tested once, and the result holds until the process
+  // exits. If there is such an error, create() returns memory that only this process can map (fd() is -1), and
+  // adopt() fails with this error, but with the scope ErrorScope::kCall.
   static const std::optional<Error>& refusal();
-  // Allocates zeroed pages. `huge` requests huge pages; the kernel may ignore that. Errors: kSystem, with the limit
-  // that must be raised (memory, descriptors).
+  // Allocates zeroed pages. `huge` requests huge pages; the kernel may ignore that. Errors: kSystem; the message
+  // names the limit that must be raised (memory, descriptors, mappings).
   static Result<std::shared_ptr<Mapping>> create(std::size_t bytes, bool huge);
   // Maps all of a memfd that was received from a peer. Takes ownership of the descriptor.
   static Result<std::shared_ptr<Mapping>> map(int fd);
-  // Creates a second view, at another address, of memory that this process owns.
+  // Maps the memory of `mapping` a second time, at another address of this process. mapping.fd() must not be -1.
   static Result<std::shared_ptr<Mapping>> map_again(const Mapping& mapping);
   // Converts the private pages at [data, data+bytes) into shared pages. The range must be page-aligned. Contents and
   // address do not change. retire() makes the pages private again; otherwise the destructor does. Errors:
@@ -34,21 +34,21 @@ class Mapping {
   static Result<std::shared_ptr<Mapping>> adopt(void* data, std::size_t bytes);
 
   ~Mapping();
-  // The owner calls it when it no longer needs the mapping, although peers may still have it mapped. Adopted memory
-  // becomes private again. The pages of other memory are freed, and peers then read zeros. A second call has no
-  // effect.
+  // The owner of the memory calls it when the mapping is no longer needed, although peers may still have it mapped.
+  // Adopted memory becomes private again, with the same contents. The pages of other memory are freed, and peers then
+  // read zeros. A second call has no effect.
   void retire();
   bool adopted() const { return adopted_; }
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
 
   std::byte* data() const { return data_; }
-  // The first page of the memory. A large mapping of a peer's memory has a separate view of this page, because of
-  // page tables: see kLarge.
+  // The first page of the memory. A large mapping of a peer's memory has a separate view of this page, which saves
+  // page tables: see kLarge in mapping.cc.
   std::byte* first_page() const { return first_page_ != nullptr ? first_page_ : data_; }
   std::size_t size() const { return bytes_; }
-  // Descriptor that can be passed to peers. -1 if the mapping was received from a peer, or if refusal() contains an
-  // error.
+  // The descriptor that can be passed to peers. -1 if the mapping was created by map() or map_again(), or if
+  // refusal() contains an error.
   int fd() const { return fd_; }
 
  private:
@@ -67,8 +67,9 @@ class Mapping {
 // The page size of the operating system, in bytes.
 std::size_t page_size();
 
-// Returns a duplicate of `fd` with a number above 2 and closes `fd`, if its number is at most 2. So text that a
-// program prints to its standard streams is never written into a descriptor of ours. -1 stays -1.
+// Moves a descriptor away from the numbers of the standard streams: if `fd` is 0, 1 or 2, it closes `fd` and returns
+// a duplicate with a number above 2, or -1 if there is none. Any other `fd`, also -1, is returned unchanged. So text
+// that a program prints to its standard streams is never written into a descriptor of the library.
 int above_standard(int fd);
 
 }  // namespace tutti

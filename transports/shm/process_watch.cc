@@ -42,7 +42,7 @@ bool ProcessWatch::has_ended() const {
   if (kill(process_, 0) != 0 && errno == ESRCH) return true;
   char state = 0;
   const std::uint64_t start = recording::process_start(process_, &state);
-  if (start == 0) return false;  // if no descriptor is free, the file of the process in /proc cannot be read
+  if (start == 0) return false;  // /proc could not be read, for example because no descriptor is free
   return state == 'Z' || state == 'X' || (start_ != 0 && start != start_);
 }
 

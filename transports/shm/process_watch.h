@@ -1,8 +1,8 @@
 // ProcessWatch: detects that another process of this machine has exited.
 //
-// It uses a pidfd. If the system provides none, for example because all descriptors are in use, it looks for the
-// process by its number on each call. The kernel may have given the number to a new process meanwhile, so the start
-// time of the process is compared as well. Only one thread at a time may use it.
+// It uses a pidfd. If the system provides none, for example because all descriptors are in use, each call looks for
+// the process by its number. The kernel may have given the number to a new process in the meantime, so the start time
+// of the process is compared as well. Only one thread at a time may use it.
 #pragma once
 
 #include <sys/types.h>
@@ -20,8 +20,8 @@ class ProcessWatch {
   ProcessWatch& operator=(ProcessWatch&& other) noexcept;
 
   pid_t process() const { return process_; }
-  int fd() const { return fd_; }  // becomes readable when the process exits; -1: there is none
-  bool has_ended() const;         // also true for a zombie, for which the parent process has not waited yet
+  int fd() const { return fd_; }  // pidfd, readable once the process has exited; -1: there is none
+  bool has_ended() const;         // also true for a zombie: it has exited, but its parent has not called wait() yet
 
  private:
   pid_t process_;

@@ -10,7 +10,8 @@
 namespace tutti {
 namespace {
 
-constexpr std::size_t kHeaderBytes = 4096;  // header, status board and doorbell share the first page
+// The first page, which contains the header, the status board and the doorbell.
+constexpr std::size_t kHeaderBytes = 4096;
 constexpr std::size_t kBoardOffset = kLine;
 constexpr std::size_t kDoorbellOffset = kBoardOffset + sizeof(Board);
 static_assert(kDoorbellOffset + sizeof(SharedDoorbell) <= kHeaderBytes);
@@ -22,17 +23,18 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std
 
 constexpr std::size_t whole_pages(std::size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
-std::size_t control_bytes(std::uint32_t slots) {  // descriptors and the Consumed counter
-  return whole_pages(slots * sizeof(Descriptor) + sizeof(Consumed));
-}
+// Size of the part of an inbox that contains the descriptors and the Consumed counter.
+std::size_t control_bytes(std::uint32_t slots) { return whole_pages(slots * sizeof(Descriptor) + sizeof(Consumed)); }
 
-// Returns the object at that offset. Zero bytes are a valid initial state of all these types.
+// Returns the object at that offset of the segment. No constructor runs, because zero bytes, which a new segment
+// contains, are a valid initial state of all these types.
 template <class T>
 T* at(const std::shared_ptr<Mapping>& mapping, std::size_t offset) {
   return std::launder(reinterpret_cast<T*>(mapping->data() + offset));
 }
 
-// The same for objects in the first page.
+// Like at(), for objects in the first page. It uses the separate view of that page if the mapping has one, see
+// Mapping::first_page().
 template <class T>
 T* in_first_page(const std::shared_ptr<Mapping>& mapping, std::size_t offset) {
   TUTTI_ASSERT(offset + sizeof(T) <= kHeaderBytes);
@@ -84,7 +86,7 @@ Result<Segment> Segment::create(const SegmentShape& shape, std::uint32_t rank) {
              .bytes = shape.bytes(),
              .address = reinterpret_cast<std::uintptr_t>((*mapping)->data()),
              .nonce = {}};
-  // If no random numbers are available, the nonce of every header is zero, and peers do not attach: see can_attach().
+  // If getrandom() fails, the nonce stays zero. Peers then do not attach, see can_attach().
   static_cast<void>(getrandom(header->nonce.data(), sizeof(header->nonce), 0));
   return Segment(std::move(*mapping), shape);
 }

@@ -30,7 +30,8 @@ void ShmSendConnection::post(Carrier carrier, const WindowRef& place, std::uint6
   descriptor.window.store(place.window, std::memory_order_relaxed);
   descriptor.carrier.store(static_cast<std::uint32_t>(carrier), std::memory_order_relaxed);
   ++sent_;
-  // Publishes all of the above and the bytes of the message. Pairs with Ringer: see doorbell.h.
+  // This store publishes all of the above and the bytes of the message. It is seq_cst and precedes ring(), so that no
+  // wake-up is lost: see doorbell.h.
   descriptor.number.store(sent_, std::memory_order_seq_cst);
   ringer_.ring();
 }
@@ -67,7 +68,7 @@ ShmReceiveConnection::ShmReceiveConnection(Segment receiver, Segment sender, Rin
       ringer_(std::move(ringer)),
       exchange_(std::move(exchange)) {}
 
-// Checks the next message and describes it in front_.
+// Checks the message in `descriptor`, which is the next one, and describes it in front_.
 Arrival ShmReceiveConnection::look(Descriptor& descriptor) {
   const auto carrier = descriptor.carrier.load(std::memory_order_relaxed);
   const std::uint64_t bytes = descriptor.bytes.load(std::memory_order_relaxed);
@@ -112,7 +113,7 @@ Arrival ShmReceiveConnection::arrival(const CallTag& call, std::span<std::byte>)
       release();
       continue;
     }
-    // The peer has given this call up; its board contains the reason.
+    // The peer has given `call` up, because it already sends messages of a later call. Its board contains the reason.
     if (sequence > call.sequence) return Arrival::kNothing;
     const CallTag tag = descriptor.tag.load();
     if (tag != call) {
@@ -129,7 +130,8 @@ Arrival ShmReceiveConnection::arrival(const CallTag& call, std::span<std::byte>)
 void ShmReceiveConnection::release() {
   front_call_ = 0;
   ++received_;
-  // Returns the slot to the sender. Pairs with Ringer: see doorbell.h.
+  // Returns the slot to the sender. The store is seq_cst and precedes ring(), so that no wake-up is lost: see
+  // doorbell.h.
   inbox_.consumed->count.store(received_, std::memory_order_seq_cst);
   ringer_.ring();
 }

@@ -34,13 +34,15 @@ class ShmSendConnection final : public SendConnection {
   Inbox inbox_;
   Ringer ringer_;
   std::uint64_t sent_ = 0;
-  std::uint64_t consumed_ = 0;  // the number of released messages when it was read last
+  // The number of messages that the receiver had released when this rank read the counter last.
+  std::uint64_t consumed_ = 0;
 };
 
 class ShmReceiveConnection final : public ReceiveConnection {
  public:
-  // `receiver` is the segment of this rank. `sender` is the segment of the peer; the slots of the connection in the
-  // opposite direction are there. `ringer` rings the doorbell of the peer.
+  // `receiver` is the segment of this rank, which contains the inbox. `sender` is the segment of the peer, which
+  // contains the slots of the connection in the opposite direction, for replies. `ringer` rings the doorbell of the
+  // peer.
   ShmReceiveConnection(Segment receiver, Segment sender, Ringer ringer, const SegmentShape& shape, std::uint32_t rank,
                        std::uint32_t peer, std::uint16_t lane, std::shared_ptr<SegmentExchange> exchange);
   Arrival arrival(const CallTag& call, std::span<std::byte> place) override;
@@ -61,15 +63,17 @@ class ShmReceiveConnection final : public ReceiveConnection {
   Ringer ringer_;                              // rings the sender, which may wait for a credit
   std::shared_ptr<SegmentExchange> exchange_;  // shared with the transport
   std::uint64_t received_ = 0;
-  std::uint64_t front_call_ = 0;  // the call for which front_ describes message number `received_`; 0: none
+  // The sequence number of the call if front_ describes message number `received_`; 0: front_ is not valid.
+  std::uint64_t front_call_ = 0;
   Message front_;
   CallTag mismatched_;
   MemoryLoss loss_;
-  // Sequence number of the call that failed because of loss_, or 0. arrival() returns kUnmapped for that call again,
-  // because take_loss() reports a loss only once.
+  // Sequence number of the call for which arrival() has returned kUnmapped because of loss_, or 0. arrival() returns
+  // kUnmapped for that call again, because SegmentExchange::take_loss() reports a loss only once.
   std::uint64_t unmapped_call_ = 0;
-  std::uint32_t window_id_ = 0;  // the window that `window_` maps
-  // Kept while messages in this window arrive, because the peer may withdraw it meanwhile.
+  std::uint32_t window_id_ = 0;  // number of the window of the peer that `window_` maps; 0: none
+  // The mapping of window `window_id_`, or null. Kept until a message in another window arrives, because the peer may
+  // withdraw the window before this rank has read the message.
   std::shared_ptr<Mapping> window_;
 };
 

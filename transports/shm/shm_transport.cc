@@ -18,7 +18,7 @@ class ShmWindow final : public Window {
   ~ShmWindow() override {
     if (getpid() != process_) return;  // a copy in a forked child must not free the pages of the rank
     runs_through([this] { table_->erase(id_); });
-    mapping_->retire();  // peers may keep their mapping for a while
+    mapping_->retire();  // frees the pages, although peers may keep their mapping for a while
   }
   std::byte* data() const override { return mapping_->data(); }
   std::size_t size() const override { return mapping_->size(); }
@@ -162,7 +162,7 @@ std::span<const std::byte> ShmTransport::window_memory(const WindowRef& place) c
 }
 
 ShmTransport::~ShmTransport() {
-  // Set-up failed half-way, or this is a copy in a forked child.
+  // Announces nothing if the set-up failed half-way, or if this is the copy of the object in a forked child.
   if (segments_.size() != shape_.ranks || getpid() != process_) return;
   runs_through([this] { announce_leave(); });
 }
@@ -203,8 +203,8 @@ void ShmTransport::set_life(PeerLife life) {
   ring_peers();
 }
 
-// The sequence number of the record is zero while its other fields change, so that peer_call() never returns a
-// mixture of two calls.
+// The sequence number of the record in `calls` is zero while its other fields change, so that peer_call() never
+// returns a mixture of two calls.
 void ShmTransport::enter_call(const CallTag& tag, const WindowRef& output) {
   Board& board = segments_[rank_].board();
   AtomicTag& record = board.calls[tag.sequence % kCallRecords];
@@ -219,14 +219,14 @@ void ShmTransport::enter_call(const CallTag& tag, const WindowRef& output) {
   record.store(unpublished);
   record.sequence.store(tag.sequence, std::memory_order_release);
   offers_ = output.window != 0;
-  if (!offers_) {  // and no offer remains from the previous call
+  if (!offers_) {  // leave_call() has already withdrawn the offer of an earlier call
     board.entered.store(tag.sequence, std::memory_order_release);
     return;
   }
   board.changing.store(tag.sequence, std::memory_order_seq_cst);
   board.output_offset.store(output.offset, std::memory_order_relaxed);
   board.output_window.store(output.window, std::memory_order_relaxed);
-  board.entered.store(tag.sequence, std::memory_order_seq_cst);  // pairs with leave_call(), see there
+  board.entered.store(tag.sequence, std::memory_order_seq_cst);  // seq_cst for the reason that leave_call() describes
 }
 
 void ShmTransport::leave_call(const CallTag& tag, const std::optional<CallFailure>& failure) {
@@ -235,9 +235,10 @@ void ShmTransport::leave_call(const CallTag& tag, const std::optional<CallFailur
     board.left.store(tag.sequence, std::memory_order_release);
     return;
   }
-  // A peer that enters the call from now on finds no offer. If a peer has already entered the call, the caller waits
-  // for it before it returns the buffers to the user. Both sides first store and then load, all with seq_cst, so at
-  // least one of the two sees what the other has stored.
+  // A peer that enters the call after this store finds no offer. If a peer has entered the call before, the caller of
+  // leave_call() waits for that peer before it returns the buffers to the user. This rank stores output_window and
+  // then loads `entered` of the peer, and the peer stores `entered` and then loads output_window. All four are
+  // seq_cst, so at least one of the two ranks sees the store of the other.
   board.output_window.store(0, std::memory_order_seq_cst);
   if (failure) {
     FailureRecord& record = board.failures[tag.sequence % kFailureRecords];
@@ -255,13 +256,13 @@ void ShmTransport::leave_call(const CallTag& tag, const std::optional<CallFailur
 PeerStatus ShmTransport::peer_status(std::uint32_t peer) {
   const Board& board = segments_.at(peer).board();
   PeerStatus status;
-  // `life` must be read first. A peer that is no longer live has left its last call before, and this rank must then
-  // see that it has left.
+  // `life` must be read first: a peer that leaves properly stores the end of its last call before it stores kLeft. So
+  // if this rank sees kLeft, it also sees that the peer has left its last call.
   status.life = life_on(board);
   status.left = board.left.load(std::memory_order_seq_cst);
   status.entered = board.entered.load(std::memory_order_seq_cst);
   if (peer != rank_ && status.life == PeerLife::kLive && exchange_->peer_gone(peer)) {
-    // The peer may have left properly, or finished the call, between the two reads.
+    // Reads both again, because the peer may have left properly, or finished the call, before it exited.
     status.life = life_on(board);
     status.left = board.left.load(std::memory_order_seq_cst);
     if (status.life == PeerLife::kLive) status.life = PeerLife::kLost;
@@ -272,8 +273,8 @@ PeerStatus ShmTransport::peer_status(std::uint32_t peer) {
 std::optional<CallTag> ShmTransport::peer_call(std::uint32_t peer, std::uint64_t sequence) {
   const AtomicTag& record = segments_.at(peer).board().calls[sequence % kCallRecords];
   const CallTag tag = record.load();
-  // `tag.sequence` may have been read after the other fields. So the record is read again, and both reads must be
-  // equal.
+  // The owner may have changed the record during load(). So the record is read again, and the tag is valid only if
+  // both reads are equal.
   if (record.sequence.load(std::memory_order_seq_cst) != sequence || tag.sequence != sequence || sequence == 0)
     return std::nullopt;
   const CallTag again = record.load();
@@ -287,7 +288,7 @@ std::optional<CallFailure> ShmTransport::peer_failure(std::uint32_t peer, std::u
   if (record.sequence.load(std::memory_order_acquire) != sequence) return std::nullopt;
   const std::uint64_t code = packed_fields & 0xff;
   const std::uint64_t argument = packed_fields >> 8 & 0xff;
-  // A correct rank never writes such values. All that is known is that the call failed.
+  // A correct rank never writes such values, so only the fact that the call failed is reported.
   if (code > static_cast<std::uint64_t>(kLastErrorCode) || argument > static_cast<std::uint64_t>(kLastCallArgument)) {
     return CallFailure{.code = ErrorCode::kRefused};
   }
@@ -303,7 +304,8 @@ bool ShmTransport::peer_has_left(std::uint32_t peer, std::uint64_t sequence) {
 std::optional<std::byte*> ShmTransport::peer_output(std::uint32_t peer, std::uint64_t sequence, std::uint64_t bytes) {
   PeerOutput& known = outputs_.at(peer);
   if (known.sequence == sequence) {
-    // The offer is checked before every store. If a peer has given the call up, its memory belongs to its user again.
+    // Checked again on each call, so before every store into the output: if the peer has given the call up, its
+    // memory belongs to its user again.
     if (known.data != nullptr && segments_[peer].board().output_window.load(std::memory_order_seq_cst) == 0) {
       known.data = nullptr;
     }
@@ -321,14 +323,15 @@ std::optional<std::byte*> ShmTransport::peer_output(std::uint32_t peer, std::uin
   std::shared_ptr<Mapping> mapping;
   if (entered == sequence && window != 0) {
     mapping = exchange_->find(peer, window);
-    // If the output of the peer cannot be mapped, this call sends through slots. The next call tries again.
+    // If the output of the peer cannot be mapped, the result is null, so this call sends through slots. The next call
+    // tries again.
     if (mapping == nullptr && !exchange_->take_loss(peer, window)) return std::nullopt;
     if (mapping != nullptr && (offset > mapping->size() || bytes > mapping->size() - offset)) {
       mapping = nullptr;  // a correct peer does not offer such a range
     }
   }
-  // If the output changes during this function, the peer has given the call up, and the call of this rank fails as
-  // well.
+  // If `changing` has another value, the output may have changed since it was read. The peer has then given the call
+  // up, and the call of this rank fails as well.
   if (board.changing.load(std::memory_order_seq_cst) != sequence) mapping = nullptr;
   known = {.sequence = sequence, .data = mapping == nullptr ? nullptr : mapping->data() + offset, .mapping = mapping};
   return known.data;

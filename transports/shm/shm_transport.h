@@ -1,8 +1,8 @@
 // ShmTransport: connections between the ranks of one machine through shared memory. segment.h describes the memory
 // and its writers.
 //
-// Thread-safety: see transport.h. A peer can only damage its own messages, because this rank checks all sizes,
-// windows and offsets that a peer has written before it uses them.
+// Thread-safety: see transport.h. If a peer writes invalid sizes, windows or offsets, it cannot make this rank access
+// other memory, because this rank checks these values before it uses them.
 //
 // ShmTransport has more than 40 methods and members, because 28 of the methods implement the interface Transport. The
 // work is done by Segment, SegmentExchange, WindowTable and the connections.
@@ -32,7 +32,8 @@ class WindowTable {
   void erase(std::uint32_t id);
   WindowRef find(const std::byte* data, std::size_t bytes) const;
   const std::byte* address(const WindowRef& place, std::size_t bytes) const;
-  std::span<const std::byte> memory(std::uint32_t window) const;  // empty: there is no such window
+  // All of that window; empty if there is no such window.
+  std::span<const std::byte> memory(std::uint32_t window) const;
   bool overlaps(const std::byte* data, std::size_t bytes) const;
 
  private:
@@ -46,17 +47,17 @@ class WindowTable {
   std::shared_ptr<SegmentExchange> exchange_;             // shared with the transport, which may be destroyed first
 };
 
-// This rank's own segment, offered to the ranks of its communicator. Creating it is the first step of set-up. The
-// next steps are to send id() to the other ranks and to call collect_offers().
+// This rank's own segment, offered to the ranks of its communicator. create() is the first step of the set-up of a
+// ShmTransport. The next steps are to send id() to the other ranks and to call collect_offers().
 class OwnSegment {
  public:
   static Result<OwnSegment> create(std::uint32_t rank, const SegmentShape& shape,
                                    const std::shared_ptr<SegmentExchange>& exchange);
   const Segment& segment() const { return segment_; }
   std::uint32_t id() const { return share_->id(); }
-  // The offer is valid as long as a copy of this pointer exists. If set-up fails on a rank, it keeps the pointer
-  // until the other ranks have learned of the failure. Otherwise they would wait for the segment until their
-  // deadline.
+  // The segment is offered as long as a copy of this pointer exists. If set-up fails on this rank, the caller keeps
+  // the pointer until the other ranks have learned of the failure. Otherwise they would wait for the segment until
+  // their deadline.
   std::shared_ptr<const Share> offer() const { return share_; }
 
  private:
@@ -69,8 +70,8 @@ class OwnSegment {
 
 class ShmTransport final : public Transport {
  public:
-  // `offers`: the segments of all ranks, indexed by rank. The peers of `exchange` are the ranks. Errors: kRefused and
-  // kMismatch, both with the rank of the peer.
+  // `offers`: the segments of all ranks, indexed by rank. `exchange` must number its peers like the ranks. Errors:
+  // kRefused and kMismatch, both with the rank whose segment is unusable.
   static Result<std::unique_ptr<ShmTransport>> create(std::uint32_t rank, const SegmentShape& shape, OwnSegment own,
                                                       const std::vector<Offer>& offers,
                                                       const std::shared_ptr<SegmentExchange>& exchange);
@@ -110,16 +111,17 @@ class ShmTransport final : public Transport {
   MemoryAccess write_memory(std::uint32_t peer, std::uint64_t address, const std::byte* from,
                             std::size_t bytes) override;
 
-  // For set-up. find_attachment() returns the accesses that this rank can make to the memory of all other ranks.
-  // set_attachment() sets the value on which all ranks have agreed.
+  // For set-up. find_attachment() returns kPointers if all ranks are threads of this process, kLongCalls if this rank
+  // can attach to the processes of all ranks, and otherwise kNone. set_attachment() sets the value on which all ranks
+  // have agreed.
   Attachment find_attachment() const;
   void set_attachment(Attachment agreed) { attachment_ = agreed; }
 
-  // Creates the doorbell for a rank that sleeps on descriptors instead of in doorbell(). Only one of the two may be
-  // armed at a time, and only one such object may exist.
+  // Creates the doorbell for a rank that sleeps on file descriptors instead of in doorbell(). Only one of the two
+  // doorbells may be armed at a time, and only one DescriptorDoorbell may exist for a transport.
   Result<std::unique_ptr<DescriptorDoorbell>> create_descriptor_doorbell();
-  // The address of `place`, which must be in a window of this rank. Null if fewer than `bytes` bytes follow there in
-  // the window. Thread-safe.
+  // The address of `place` in a window of this rank. Null if there is no such window, or if fewer than `bytes` bytes
+  // follow in it. Thread-safe.
   const std::byte* window_address(const WindowRef& place, std::size_t bytes) const;
   std::span<const std::byte> window_memory(const WindowRef& place) const;  // the whole window; empty if there is none
 
@@ -145,16 +147,17 @@ class ShmTransport final : public Transport {
   ShmMailboxes mailboxes_;
   struct PeerWindow {
     std::uint32_t id = 0;
-    std::shared_ptr<Mapping> mapping;  // kept alive as long as it is the mapping that was requested last
+    std::shared_ptr<Mapping> mapping;  // kept until peer_memory() is called for another window with the same `which`
   };
-  std::vector<std::array<PeerWindow, 2>> windows_of_;  // indexed by rank
-  std::vector<Ringer> peers_;                          // all ranks except this one
+  // Indexed by rank, and then by the argument `which` of peer_memory().
+  std::vector<std::array<PeerWindow, 2>> windows_of_;
+  std::vector<Ringer> peers_;  // for all ranks except this one
   Attachment attachment_ = Attachment::kNone;
-  std::vector<pid_t> processes_;               // indexed by rank
+  std::vector<pid_t> processes_;               // process numbers, indexed by rank; 0: not visible to this process
   bool offers_ = false;                        // this rank offers an output in its current call
   std::vector<PeerOutput> outputs_;            // indexed by rank
   std::shared_ptr<SegmentExchange> exchange_;  // shared with the windows, which may outlive the transport
-  std::shared_ptr<WindowTable> windows_;       // shared in the same way
+  std::shared_ptr<WindowTable> windows_;       // shared with the windows, too
   FutexDoorbell doorbell_;
 };
 

@@ -25,10 +25,11 @@ namespace {
 
 constexpr std::size_t kMaxMappingsPerPeer = 1 << 16;
 constexpr std::size_t kMaxFilesPerPeer = 256;
-// A socket never becomes full with so few packets. The kernel counts 768 bytes for each packet, and the smallest
-// buffer has 4,608 bytes. (Measured: a buffer of the usual size takes 279 packets.)
+// A number of packets that always fits into an empty socket. The kernel counts 768 bytes for each packet, and the
+// smallest buffer has 4,608 bytes. (Measured: a buffer of the usual size takes 279 packets.)
 constexpr std::uint32_t kAlwaysFits = 4;
-constexpr std::size_t kMaxPending = 64;  // connections without a first packet, in addition to two for each rank
+// Limit for connections without a first packet, in addition to two for each rank.
+constexpr std::size_t kMaxPending = 64;
 constexpr std::int64_t kPollIntervalMs = 100;
 
 }  // namespace
@@ -57,7 +58,7 @@ Result<std::unique_ptr<UnixExchange>> UnixExchange::listen(std::uint32_t rank, s
   std::unique_ptr<UnixExchange> exchange(new UnixExchange(rank, ranks));  // the constructor is private
   auto address = UnixAddress::random();
   if (!address) return address.error();
-  // A probe and a connection of each rank, and some unrelated connections.
+  // The queue must hold a probe and a connection of each rank, and some unrelated connections.
   auto listener = listen_at(*address, 2 * ranks + 16);
   if (!listener) return listener.error();
   exchange->address_ = std::move(*address);
@@ -84,8 +85,8 @@ UnixExchange::~UnixExchange() {
   }
 }
 
-// No rank accepts connections before all ranks have probed, so a queue that is full stays full, and waiting would be
-// useless. This happens if the kernel limits the queue (net.core.somaxconn) to fewer connections than there are
+// Does not wait if the queue of a listener is full: no rank accepts connections before all ranks have probed, so the
+// queue would stay full. It is full if the kernel limits it (net.core.somaxconn) to fewer connections than there are
 // ranks.
 Result<std::vector<Reach>> UnixExchange::probe(const std::vector<std::string>& addresses) const {
   std::vector<Reach> reaches;
@@ -94,7 +95,7 @@ Result<std::vector<Reach>> UnixExchange::probe(const std::vector<std::string>& a
     if (peer == rank_ || addresses[peer].empty()) continue;
     const std::optional<UnixAddress> address = UnixAddress::parse(addresses[peer]);
     const DialResult dialled = address ? dial(*address) : DialResult{};
-    // The listener sees a connection that closes without a packet, and drops it.
+    // Sends nothing: the listener drops a connection that is closed without a packet.
     if (dialled.fd >= 0) close(dialled.fd);
     reaches.back() = dialled.error == EAGAIN ? Reach::kReached : dialled.reach;
     errno = dialled.error;
@@ -255,7 +256,8 @@ void UnixExchange::record_loss(Peer& peer, std::uint32_t id, MemoryLoss why, boo
   lost = {.why = std::move(why), .asked = false, .report = lost.asked || !can_ask};
 }
 
-// `fd` is closed if the descriptor was lost. Returns true if sleepers must check again.
+// Maps the memory that arrived with a kShare packet. `fd` is not open if the descriptor was lost. Returns true,
+// because sleepers that wait for this mapping must check again, also after a loss.
 bool UnixExchange::receive_mapping(Peer& peer, std::uint32_t id, OwnedDescriptor fd) {
   if (!fd.is_open()) {
     record_loss(peer, id, lost_descriptor(spare_.restore()), true);
@@ -286,8 +288,8 @@ bool UnixExchange::receive_file(Peer& peer, std::uint32_t id, OwnedDescriptor fd
   return false;
 }
 
-// A peer has lost a mapping of this rank. If the packet with that mapping is already queued, it is not queued again,
-// so a peer cannot fill the queue.
+// Shares mapping `id` of this rank again, because `peer` has lost it. Does nothing if a packet with that mapping is
+// already queued, so that a peer cannot fill the queue.
 void UnixExchange::share_again(Peer& peer, std::uint32_t id) {
   const auto found = shared_.find(id);
   if (found == shared_.end()) return;
@@ -344,7 +346,7 @@ bool UnixExchange::receive_one(Peer& peer, ReceivedPacket& received) {
     case UnixOperation::kDatagram: peer.datagrams.put(received.packet.channel, std::move(received.datagram)); break;
     case UnixOperation::kWake: wake_table_.signal(id); break;
     case UnixOperation::kShareAgain: share_again(peer, id); break;
-    default: break;  // a repeated hello
+    default: break;  // a repeated hello or an unknown operation has no effect
   }
   return false;
 }
@@ -361,22 +363,23 @@ void UnixExchange::receive_pending(Peer& peer) {
       mark_gone(peer);
       break;
     }
-    // It is larger than other packets.
+    // A datagram is larger than other packets, so a few of them can fill the socket: count it as more than
+    // kAlwaysFits.
     if (received.packet.operation == UnixOperation::kDatagram) packets += kAlwaysFits;
     const bool with_descriptor = received.fd.is_open() || received.fd_lost;
     arrived |= receive_one(peer, received);
-    // Mapping::map() has closed the descriptor that it received, so a number can be reserved again.
+    // receive_one() has usually closed the descriptor that arrived, so a number can be reserved again.
     if (with_descriptor) spare_.restore();
   }
-  // Sleepers may wait for this mapping. A full socket may also have caused a wake-up to be dropped, so all sleepers
-  // are woken in this case too.
+  // Wakes all sleepers if a mapping has arrived, because they may wait for it. Also wakes them if the socket may have
+  // been full, because a wake-up for one of them may then have been dropped (see wake_peer()).
   if (arrived || packets > kAlwaysFits) wake_table_.signal_all();
 }
 
 void UnixExchange::mark_gone(Peer& peer) {
   if (std::exchange(peer.gone, true)) return;
   peer.outbox.clear();
-  if (socket_events_ >= 0) {  // the descriptors of a process that has exited stay readable for ever
+  if (socket_events_ >= 0) {  // removed, because the descriptors of a process that has exited stay readable for ever
     epoll_ctl(socket_events_, EPOLL_CTL_DEL, peer.socket, nullptr);
     if (peer.watch.fd() >= 0) epoll_ctl(socket_events_, EPOLL_CTL_DEL, peer.watch.fd(), nullptr);
   }
@@ -426,8 +429,8 @@ std::shared_ptr<Mapping> UnixExchange::find(std::uint32_t peer, std::uint32_t id
 bool UnixExchange::peer_gone(std::uint32_t peer) {
   const std::scoped_lock lock(mutex_);
   Peer& from = peers_.at(peer);
-  // If a rank has forked a child, its sockets stay open as long as the child runs. So the process itself is checked
-  // as well.
+  // If the peer has forked a child that keeps copies of its sockets, the sockets stay open as long as the child runs.
+  // So this function also checks the process of the peer itself.
   const bool ended = from.watch.has_ended();
   if (from.socket >= 0) receive_pending(from);  // receives the packets that the peer sent before it exited
   if (ended) mark_gone(from);
@@ -441,7 +444,8 @@ pid_t UnixExchange::process_of(std::uint32_t peer) {
 
 // Does not lock the mutex, because the caller must not wait while another thread maps memory. That is safe, because
 // sockets do not change after set-up. A wake-up that does not fit into the socket is dropped. That is safe too: the
-// full socket is readable, and the thread that empties it wakes all sleepers (receive_pending).
+// socket is full, so the peer finds it readable, and the thread of the peer that empties it wakes all sleepers of its
+// process (receive_pending()).
 void UnixExchange::wake_peer(std::uint32_t peer, std::uint32_t segment) {
   if (peer == rank_) return wake_table_.signal(segment);
   const UnixPacket packet{.operation = UnixOperation::kWake, .id = segment};
@@ -464,14 +468,15 @@ Status UnixExchange::watch_sockets() {
     }
   }
   socket_events_ = epoll;
-  // If a child removed the process of a peer from the epoll set, it would be removed for this process as well.
+  // An epoll set is shared with forked children: if a child removed a descriptor from it, the descriptor would be
+  // removed for this process as well. So a child must not keep its copy.
   close_in_children(socket_events_);
   return {};
 }
 
 void UnixExchange::receive_ready() {
   const std::scoped_lock lock(mutex_);
-  std::array<epoll_event, 64> events{};  // further events end the next sleep
+  std::array<epoll_event, 64> events{};  // a 65th event is not lost: it stays pending and ends the next sleep at once
   const int count = epoll_wait(socket_events_, events.data(), static_cast<int>(events.size()), 0);
   for (int i = 0; i < count; ++i) {
     Peer& peer = peers_[events[static_cast<std::size_t>(i)].data.u32];

@@ -1,12 +1,12 @@
 // UnixExchange: transfers memfd descriptors and datagrams between the processes of one machine.
 //
 // It uses Unix sockets (SOCK_SEQPACKET) with abstract addresses, so it creates no files, and nothing remains when the
-// processes exit. There is one socket for each pair of ranks; when a peer dies, its socket closes. All communicators
-// of a process that reach the same peers share one exchange, through SubExchange.
+// processes exit. There is one socket for each pair of ranks; when a peer exits, the kernel closes its end. All
+// communicators of a process that reach the same peers share one exchange, through SubExchange.
 //
 // Authentication: according to the kernel, the peer must belong to the same user. The connecting rank must also
 // present the nonce that the listening rank has published through the bootstrap. The length of everything received is
-// checked. The copy in a forked child sends nothing.
+// checked. In a forked child, the copy of this object sends nothing.
 //
 // UnixExchange has more than 40 methods and members. 15 of the methods implement the interface SegmentExchange, and
 // one mutex guards all packets to and from a peer, whose order matters.
@@ -36,17 +36,18 @@ class UnixExchange final : public SegmentExchange {
  public:
   // Step 1: listen. The caller then sends address() to all peers through the bootstrap.
   static Result<std::unique_ptr<UnixExchange>> listen(std::uint32_t rank, std::uint32_t ranks);
-  // opaque and printable, below 128 bytes
+  // The address of this rank for connect() and probe() of its peers: printable, shorter than 128 bytes.
   std::string address() const { return address_.text(); }
   // Step 2, only needed if some peers may be unreachable: tries to connect to every address that is not empty, and
   // sends nothing. `addresses` is indexed by rank, and so is the result. All ranks may probe at the same time once
   // all ranks listen, and as often as they like. It never waits. This rank counts as reached. A listener with a full
-  // queue also counts as reached, whichever user it belongs to.
+  // queue also counts as reached, whichever user it belongs to, because its user cannot be determined then. Errors:
+  // kSystem if this process is out of descriptors or memory.
   Result<std::vector<Reach>> probe(const std::vector<std::string>& addresses) const;
-  // Step 3: connect to all lower ranks of `group`, and accept connections of all higher ones. `group` is in ascending
-  // order and is the same on all its members, one of which is this rank. `addresses` is indexed by rank. This rank
-  // gets no connection to ranks outside the group. Errors: kTimeout and kPeerLost name the ranks; kRefused: the peer
-  // belongs to another user.
+  // Step 3: connects to all lower ranks of `group`, and accepts connections of all higher ones. `group` is in
+  // ascending order and is the same on all its members, one of which is this rank. `addresses` is indexed by rank.
+  // This rank gets no connection to ranks outside the group. Errors: kTimeout and kPeerLost name a rank; kRefused:
+  // the peer belongs to another user, or its address is invalid; kSystem.
   Status connect(const std::vector<std::string>& addresses, const std::vector<std::uint32_t>& group, Clock& clock,
                  std::int64_t deadline_ns);
 
@@ -68,44 +69,44 @@ class UnixExchange final : public SegmentExchange {
   std::optional<std::string> take_datagram(std::uint32_t peer, std::uint64_t channel) override;
 
  private:
-  class UnixWakeReceiver;  // a WakeReceiver
-  struct File {            // a descriptor that is closed with this object
+  class UnixWakeReceiver;  // the WakeReceiver that create_wake_receiver() returns
+  struct File {            // owns a descriptor that share_file() has taken
     explicit File(int given) : fd(given) {}
     ~File();
     File(const File&) = delete;
     File& operator=(const File&) = delete;
     const int fd;
   };
-  struct QueuedPacket {  // a packet in an outbox; mapping or file keep its descriptor open
+  struct QueuedPacket {  // a packet in an outbox; `mapping` or `file` keeps the descriptor open until it is sent
     UnixOperation operation;
     std::uint32_t id;
     std::shared_ptr<Mapping> mapping{};
-    std::shared_ptr<File> file{};  // shared by the queued packets to several peers
-    std::uint64_t channel = 0;     // channel of a datagram
+    std::shared_ptr<File> file{};  // shared by the queued packets for all peers of the audience
+    std::uint64_t channel = 0;     // for a datagram: its channel
     std::string datagram{};
     int fd() const;  // the descriptor that is sent with the packet, or -1
   };
-  // A mapping or file that did not arrive.
+  // Why a mapping or file of a peer did not arrive.
   struct LossRecord {
     MemoryLoss why;
-    bool asked = false;  // its owner was asked to share it again, and it has not arrived since
-    // take_loss() must report it, because it was lost again after the owner was asked; or because it is a file, which
-    // is never shared again.
+    bool asked = false;  // the owner was asked to share the mapping again, and the mapping has not arrived since
+    // The next take_loss() must return the loss, because the mapping was lost again after the owner was asked, or
+    // because it is a file, which is never shared again.
     bool report = false;
   };
   struct Peer {
     int socket = -1;
     ProcessWatch watch;
-    bool awaited = false;  // belongs to the group and has not connected yet
+    bool awaited = false;  // set during connect(): the peer must connect to this rank and has not done so yet
     bool gone = false;
     std::deque<QueuedPacket> outbox;
     std::map<std::uint32_t, std::shared_ptr<Mapping>> mappings;
     OobDatagramQueue datagrams;
-    std::map<std::uint32_t, OwnedDescriptor> files;  // not taken yet
-    std::map<std::uint32_t, LossRecord> lost;        // mappings and files that did not arrive
+    std::map<std::uint32_t, OwnedDescriptor> files;  // arrived but not taken, indexed by number
+    std::map<std::uint32_t, LossRecord> lost;        // mappings and files that did not arrive, indexed by number
   };
   struct SharedMapping {                  // a mapping that this rank shares
-    std::weak_ptr<Mapping> mapping;       // weak, because its owner determines its lifetime
+    std::weak_ptr<Mapping> mapping;       // weak, because the caller of share() determines its lifetime
     std::vector<std::uint32_t> audience;  // empty: all peers
   };
 
@@ -130,14 +131,15 @@ class UnixExchange final : public SegmentExchange {
   std::uint32_t rank_;
   int listener_ = -1;
   UnixAddress address_;
-  WakeTable wake_table_;  // the key is the segment
-  std::mutex mutex_;      // guards the members below; the sockets of peers change during set-up only
+  WakeTable wake_table_;  // the key is the number of the segment
+  // Guards the members below, except that Peer::socket is read without it after set-up and does not change then.
+  std::mutex mutex_;
   std::uint32_t last_id_ = 0;
-  // Epoll set of the sockets and pidfds of all peers; created by the first create_wake_receiver(), not inherited by
-  // children.
+  // Epoll set of the sockets and pidfds of all peers, or -1. The first create_wake_receiver() creates it. Forked
+  // children replace their copy, see watch_sockets().
   int socket_events_ = -1;
   std::vector<Peer> peers_;
-  std::map<std::uint32_t, SharedMapping> shared_;  // indexed by number
+  std::map<std::uint32_t, SharedMapping> shared_;  // mappings of this rank, indexed by number
   SpareDescriptor spare_;
 };
 

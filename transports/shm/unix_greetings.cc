@@ -36,26 +36,27 @@ Status UnixGreetings::accept_some() {
   return {};
 }
 
-// Returns true if the connection is no longer pending.
+// Passes the first packet of the connection to admit_ if it has arrived. Returns true if the connection must be
+// removed from pending_.
 bool UnixGreetings::receive_packet(PendingConnection& pending) {
   std::vector<std::byte> packet(longest_ + 1);
   const ssize_t bytes = recv(pending.fd.get(), packet.data(), packet.size(), MSG_DONTWAIT);
   if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-  // The other end has closed it, or it is not a Tutti rank.
+  // The other end has closed the connection, or its packet is too long for a rank of Tutti.
   if (bytes <= 0 || static_cast<std::size_t>(bytes) > longest_) return true;
   packet.resize(static_cast<std::size_t>(bytes));
   if (admit_(pending.fd.get(), pending.process, packet)) pending.fd.release();
   return true;
 }
 
-// The packet of a peer may have arrived since the last check. It must be handled before the connection is closed,
-// because the peer has sent it successfully and would not notice the loss.
+// Closes the connection that has waited longest. Its packet may have arrived since the last check, and is then
+// handled first: the peer has sent it successfully, and would not notice its loss.
 void UnixGreetings::drop_oldest() {
   receive_packet(pending_.front());
   pending_.pop_front();
 }
 
-// True if a connection was closed, or taken over by `admit`.
+// Frees one place by drop_oldest(). Returns false if there is no pending connection.
 bool UnixGreetings::make_room() {
   if (pending_.empty()) return false;
   drop_oldest();

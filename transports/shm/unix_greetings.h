@@ -1,9 +1,9 @@
 // UnixGreetings: accepts connections on a listening Unix socket and receives the first packet of each.
 //
 // It watches all connections together, so a connection that sends nothing does not delay the others. Connections of
-// other users are closed as soon as they are accepted. Only wait() blocks, for a limited time. No function runs as
-// long as unrelated processes keep connecting, so a caller that calls them in a loop can check its deadline in each
-// iteration.
+// other users are closed as soon as they are accepted. Only wait() blocks, for a limited time. Each call handles a
+// limited number of connections, so a caller that calls these functions in a loop can check its deadline in each
+// iteration, even if unrelated processes keep connecting.
 #pragma once
 
 #include <sys/types.h>
@@ -21,18 +21,19 @@ namespace tutti {
 
 class UnixGreetings {
  public:
-  // Receives a connection and its first packet. Return true to take ownership of the descriptor. If it returns false,
-  // the descriptor is closed.
+  // A function of the caller that gets a connection and its first packet. It returns true if it takes ownership of
+  // `fd`. If it returns false, UnixGreetings closes `fd`. `process`: the process at the other end.
   using Admit = std::function<bool(int fd, pid_t process, std::span<const std::byte> packet)>;
 
-  // `listener` must be non-blocking and stays the property of the caller. `max_pending`: the number of connections
-  // without a packet that receive_packets() keeps. `longest`: the length in bytes of the longest packet that is
-  // passed to `admit`; a connection with a longer packet is closed.
+  // `listener` must be non-blocking; the caller still owns it. `max_pending`: the number of connections without a
+  // packet that receive_packets() keeps. `longest`: the length in bytes of the longest packet that is passed to
+  // `admit`; a connection with a longer packet is closed.
   UnixGreetings(int listener, std::size_t max_pending, std::size_t longest, Admit admit)
       : listener_(listener), max_pending_(max_pending), longest_(longest), admit_(std::move(admit)) {}
 
-  // Accepts connections. If the system has no descriptor or no memory for another connection, the connection that has
-  // waited longest is closed. Errors: kSystem if there is no connection to close.
+  // Accepts connections that wait on the listener, at most 64 in one call. If the system has no descriptor or no
+  // memory for another connection, the connection that has waited longest for its packet is closed. Errors: kSystem
+  // if accepting fails for another reason, or if there is no connection to close.
   Status accept_some();
   // Calls `admit` for each connection on which the first packet has arrived. Then it closes the connections that have
   // waited longest, until `max_pending` are left.

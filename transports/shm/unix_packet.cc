@@ -16,12 +16,13 @@
 namespace tutti {
 namespace {
 
-// Buffer size for one descriptor. Because of alignment, two descriptors fit as well.
+// Size of the buffer for the control data of a message with one descriptor. Because of alignment, the control data of
+// two descriptors fits as well.
 constexpr std::size_t kControlBytes = CMSG_SPACE(sizeof(int));
 constexpr auto kWhole = static_cast<ssize_t>(sizeof(UnixPacket));
 
-// Whether the error concerns the local system and not the peer, and can disappear: the socket is full or empty, too
-// many descriptors are in transit, or memory is short.
+// Whether the error is temporary and not caused by the peer: the socket is full or empty, too many descriptors are in
+// transit, or memory is short.
 bool is_passing(int error) {
   return error == EAGAIN || error == EINTR || error == ETOOMANYREFS || error == ENOBUFS || error == ENOMEM;
 }
@@ -74,8 +75,9 @@ UnixTransfer send_packet(int socket, const UnixPacket& packet, const std::string
   return is_passing(errno) ? UnixTransfer::kLater : UnixTransfer::kEnd;
 }
 
-// A call with MSG_PEEK receives the descriptor as well, but leaves the packet on the socket, so that the receiver can
-// try again if that fails. The second call removes the packet, and the kernel drops its own copy of the descriptor.
+// recvmsg() with MSG_PEEK receives the descriptor as well, but leaves the packet on the socket, so that this function
+// can try again after it has released the spare number. The recv() at the end removes the packet, and the kernel
+// drops its own copy of the descriptor.
 UnixTransfer receive_packet(int socket, SpareDescriptor& spare, ReceivedPacket& received) {
   received.fd.reset();
   received.fd_lost = false;
@@ -96,14 +98,15 @@ UnixTransfer receive_packet(int socket, SpareDescriptor& spare, ReceivedPacket& 
     if (bytes <= 0) return UnixTransfer::kEnd;
     received.fd = descriptor_in(message);
     received.fd_lost = (message.msg_flags & MSG_CTRUNC) != 0;
-    if ((message.msg_flags & MSG_TRUNC) != 0) bytes = -1;  // longer than any of our packets
+    if ((message.msg_flags & MSG_TRUNC) != 0) bytes = -1;  // longer than any correct packet, so the packet is invalid
     if (received.fd.is_open() || !received.fd_lost || !spare.release()) break;
   }
-  if (received.fd_lost) received.fd.reset();  // more than one descriptor was sent; keep none of them
+  // Several descriptors were sent, and not all have arrived; keep none of them.
+  if (received.fd_lost) received.fd.reset();
   const UnixPacket& packet = received.packet;
   const bool sound = bytes >= kWhole && packet.magic == UnixPacket::kMagic &&
                      (packet.operation == UnixOperation::kDatagram || bytes == kWhole);
-  // This is done before the packet is removed from the socket, so that the packet is not lost if memory is exhausted.
+  // Copied before the packet is removed from the socket, so that the packet is not lost if memory is exhausted.
   if (sound) received.datagram.assign(datagram.data(), static_cast<std::size_t>(bytes - kWhole));
   char byte = 0;
   while (recv(socket, &byte, sizeof(byte), MSG_DONTWAIT) < 0 && errno == EINTR) {

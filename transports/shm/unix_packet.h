@@ -1,10 +1,10 @@
-// Packets between the exchanges of two processes (unix_exchange.h): their format, and how to send and receive a
-// packet with its datagram or its file descriptor.
+// Packets between the UnixExchanges of two processes: their format, and how to send and receive a packet together
+// with its datagram or its file descriptor.
 //
 // A descriptor that arrives with a packet needs a free descriptor number in the receiving process. If there is none,
 // the kernel drops the descriptor. For this reason a packet is inspected before it is removed from the socket, and
 // SpareDescriptor keeps one number in reserve. So a process that has reached its limit of open files can still
-// receive a descriptor, map its memory, and close it again.
+// receive a descriptor, map its memory, and close the descriptor again.
 #pragma once
 
 #include <sys/types.h>
@@ -24,7 +24,7 @@ enum class UnixOperation : std::uint32_t {
   kWake = 4,
   kDatagram = 5,
   kShareFile = 6,
-  kShareAgain = 7  // sent to the owner: its mapping `id` was lost on the way to this rank
+  kShareAgain = 7  // asks the owner of mapping `id` to share it again, because it was lost on the way
 };
 
 struct UnixPacket {
@@ -32,13 +32,15 @@ struct UnixPacket {
 
   std::uint32_t magic = kMagic;
   UnixOperation operation{};
-  std::uint32_t id = 0;  // number of the mapping; segment to wake; or rank of the sender, in a hello
+  // kHello: rank of the sender; kWake: number of the segment to wake; kDatagram: 0; otherwise: the mapping or file.
+  std::uint32_t id = 0;
   std::uint32_t reserved = 0;
-  Nonce nonce{};              // only in a hello
-  std::uint64_t channel = 0;  // channel of the datagram that follows
+  Nonce nonce{};              // kHello: the nonce of the receiver; otherwise zero
+  std::uint64_t channel = 0;  // kDatagram: channel of the datagram that follows; otherwise 0
 };
 
-// A file descriptor that only reserves a number. It is given up when no other number is free. Not thread-safe.
+// A file descriptor that only reserves a descriptor number. It is closed when no other number is free. Not
+// thread-safe.
 class SpareDescriptor {
  public:
   SpareDescriptor() { restore(); }
@@ -46,8 +48,8 @@ class SpareDescriptor {
   SpareDescriptor(const SpareDescriptor&) = delete;
   SpareDescriptor& operator=(const SpareDescriptor&) = delete;
 
-  bool release();  // frees the number; false if there is no reserved number
-  bool restore();  // reserves a number again; false if none is free
+  bool release();  // closes the descriptor; false if no number was reserved
+  bool restore();  // reserves a number again if none is reserved; false if none is free
 
  private:
   int fd_ = -1;
@@ -59,19 +61,20 @@ enum class UnixTransfer : std::uint8_t {
   kEnd     // the peer has closed its end, or does not use this protocol
 };
 
-// Sends a packet. `fd` is sent with it and stays the property of the caller; -1: no descriptor. The datagram may be
-// empty. Does not block.
+// Sends a packet. `fd` is sent with it, and the caller still owns `fd`; -1: no descriptor. `datagram` may be empty.
+// Does not block.
 UnixTransfer send_packet(int socket, const UnixPacket& packet, const std::string& datagram, int fd);
 
 struct ReceivedPacket {
   UnixPacket packet;
   std::string datagram;
-  OwnedDescriptor fd;    // closed unless it is released
-  bool fd_lost = false;  // a descriptor was sent, but this process had no free number for it, or may not receive it
+  OwnedDescriptor fd;  // closed unless it is released
+  // A descriptor was sent, but did not arrive: this process had no free number, or may not receive it.
+  bool fd_lost = false;
 };
 
-// Receives a packet. kDone: `received` is filled. If the packet contains a descriptor and no number is free, the
-// spare descriptor is given up. Does not block.
+// Receives a packet into `received`, which is valid if the result is kDone. If the packet contains a descriptor and
+// no number is free, `spare` is released. Does not block.
 UnixTransfer receive_packet(int socket, SpareDescriptor& spare, ReceivedPacket& received);
 
 }  // namespace tutti

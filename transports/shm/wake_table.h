@@ -1,4 +1,5 @@
-// Wake-ups for ranks that sleep on descriptors (epoll), because they also wait for something else than shared memory.
+// Wake-ups for ranks that sleep on file descriptors (epoll), because they also wait for something other than shared
+// memory.
 //
 // A wake-up is addressed to one communicator of a rank. Several communicators may sleep in one process, each in its
 // own thread, and share one socket to the peer. The thread that reads a wake-up from the socket forwards it to the
@@ -22,12 +23,12 @@ class WakeReceiver {
   // A sleep must end when any of these descriptors becomes readable after drain(). They stay open as long as the
   // receiver exists.
   virtual std::vector<int> descriptors() const = 0;
-  // Reads everything that has made the descriptors readable. The rank calls it before it polls once more and then
-  // sleeps.
+  // Reads everything that has made the descriptors readable, so that only later events end the next sleep. The rank
+  // calls it before it polls once more and then sleeps.
   virtual void drain() = 0;
 };
 
-// Eventfds, each with a key. Thread-safe.
+// A table of eventfds, one for each WakeReceiver, found by a key. Thread-safe.
 class WakeTable {
  public:
   WakeTable() = default;
@@ -35,9 +36,9 @@ class WakeTable {
   WakeTable(const WakeTable&) = delete;
   WakeTable& operator=(const WakeTable&) = delete;
 
-  Result<int> open(std::uint64_t key);  // the table owns the descriptor; the key must be unused
+  Result<int> open(std::uint64_t key);  // creates an eventfd, which the table owns; the key must be unused
   void close(std::uint64_t key);
-  void signal(std::uint64_t key);  // no effect if the key is not open
+  void signal(std::uint64_t key);  // makes the eventfd readable; no effect if there is none with that key
   void signal_all();
 
  private:

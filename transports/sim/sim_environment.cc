@@ -12,7 +12,7 @@
 namespace tutti {
 namespace {
 
-// Limit for a dead rank; its code is assumed to never end after that.
+// How often a killed rank may pause, as a ghost, before its code is assumed to never end, which fails the test.
 constexpr std::uint64_t kMostGhostPauses = 1'000'000;
 
 thread_local SimEnvironment* current_environment = nullptr;
@@ -231,7 +231,8 @@ void SimEnvironment::wait_for_turn(std::unique_lock<std::mutex>& lock, std::uint
   own.turn_changed.wait(lock, [&] { return turn_ == rank && own.state == State::kReady; });
 }
 
-// Advances the clock to the next event or to the end of the shortest sleep, whichever is earlier. Returns false if
+// Advances the clock to the next event, which then happens, or to `next_wake_ns`, whichever is earlier. Wakes the ranks
+// whose sleep ends. `next_wake_ns`: the time at which the first rank can run again; kForeverNs: never. Returns false if
 // there is neither.
 bool SimEnvironment::advance_time(std::int64_t next_wake_ns) {
   const bool event = !events_.empty() && events_.begin()->first.first <= next_wake_ns;

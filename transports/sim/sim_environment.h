@@ -37,12 +37,14 @@
 namespace tutti {
 
 enum class SimFaultKind : std::uint8_t {
-  kKill,   // the process of the rank exits
-  kStop,   // it does not run for `lasts_ns`, as after SIGSTOP
-  kSlow,   // for `lasts_ns`, each of its steps takes `amount_ns` longer
-  kJump,   // its clock jumps forward by `amount_ns`
-  kCut,    // for `lasts_ns`, nothing that it sends reaches `peer`; it arrives afterwards
-  kReset,  // its connections with `peer` break, and data in transit is lost, if set_reset() has set a function for that
+  kKill,  // the process of the rank exits
+  kStop,  // the rank does not run for `lasts_ns`, as after SIGSTOP
+  kSlow,  // for `lasts_ns`, each step of the rank takes `amount_ns` longer
+  kJump,  // the clock of the rank jumps forward by `amount_ns`
+  kCut,   // data that the rank sends to `peer` within `lasts_ns` arrives only after that time
+  // The connections between the rank and `peer` break, and data in transit is lost. Without effect if set_reset() was
+  // not called.
+  kReset,
 };
 
 inline constexpr std::int64_t kForeverNs = INT64_MAX;
@@ -52,9 +54,9 @@ struct SimFault {
   SimFaultKind kind = SimFaultKind::kKill;
   std::uint32_t rank = 0;
   std::uint32_t peer = 0;
-  std::uint64_t at_step = 0;  // before this step of the rank, counted from 1; 0: at time `at_ns`
+  std::uint64_t at_step = 0;  // the fault happens before this step of the rank, counted from 1; 0: at time `at_ns`
   std::int64_t at_ns = 0;
-  std::int64_t lasts_ns = 0;  // kForeverNs: until the environment is destroyed
+  std::int64_t lasts_ns = 0;  // how long the fault lasts; kForeverNs: until the environment is destroyed
   std::int64_t amount_ns = 0;
 };
 std::string describe(const SimFault& fault);
@@ -69,7 +71,7 @@ struct SimOptions {
   bool writes_outputs = false;  // the network can write directly into an output that a receiver has advertised
   std::size_t memory_bytes = std::size_t{1} << 30;  // for all windows together; allocation fails beyond that
   std::int64_t max_notice_ns = 100'000'000;         // longest time until a peer detects that a process has exited
-  // Time limit of the run; ranks that have not ended then are killed, see overran().
+  // Time limit of the run. Ranks that have not ended when it is reached are killed; overran() is true then.
   std::int64_t limit_ns = kForeverNs;
   std::vector<std::int64_t> clock_offsets_ns{};  // indexed by rank; empty: no offsets
   std::vector<std::int32_t> clock_drifts_ppm{};  // indexed by rank; empty: no drift
@@ -86,7 +88,7 @@ class SimEnvironment {
 
   std::shared_ptr<Clock> clock(std::uint32_t rank = 0);
   std::unique_ptr<Waiter> waiter(std::uint32_t rank);
-  std::unique_ptr<Transport> transport(std::uint32_t rank);  // with shared memory, see sim_transport.cc
+  std::unique_ptr<Transport> transport(std::uint32_t rank);  // for a machine with shared memory; see sim_transport.cc
 
   const SimOptions& options() const { return options_; }
   std::int64_t now_ns() const { return now_ns_; }
@@ -102,17 +104,19 @@ class SimEnvironment {
   std::size_t open_windows() const;
   std::size_t open_connections() const;
   std::size_t refused_writes() const;  // writes between live ranks into outputs that had been withdrawn
-  std::size_t late_stores() const;     // number of windows into which a rank wrote after they had ended
+  // Number of windows into which a rank wrote after they had ended. Windows of killed ranks do not count.
+  std::size_t late_stores() const;
 
   // For the simulated clock, transport and kernel. Only the rank that has the turn may call them.
   static SimEnvironment* current();  // the environment of this thread; null: the thread is not a rank
   static std::uint32_t current_rank();
-  void step(std::uint32_t rank);  // counts a step; its faults may stop or kill the rank
+  void step(std::uint32_t rank);  // counts a step; faults that are due at this step may stop or kill the rank
+  // Counts a step, and passes the turn until the rank is woken or `max_sleep_ns` has passed.
   void pause(std::uint32_t rank, std::int64_t max_sleep_ns);
   void wake(std::uint32_t rank);
   void wake_all();
-  void at(std::int64_t time_ns, std::function<void()> happen);
-  std::uint64_t draw(std::uint64_t bound);
+  void at(std::int64_t time_ns, std::function<void()> happen);  // schedules an event; kForeverNs: never
+  std::uint64_t draw(std::uint64_t bound);                      // a random number below `bound`
   // The time at which data that `from` sends to `to` now will arrive; kForeverNs: never.
   std::int64_t arrival_ns(std::uint32_t from, std::uint32_t to);
   bool seen_dead(std::uint32_t observer, std::uint32_t rank) const;
@@ -134,16 +138,16 @@ class SimEnvironment {
   struct Rank {
     State state = State::kReady;
     bool dead = false;
-    std::int64_t wake_at_ns = 0;  // while it is paused
+    std::int64_t wake_at_ns = 0;  // end of its sleep, while its state is kPaused
     std::int64_t stopped_until_ns = 0;
     std::int64_t slow_until_ns = 0;
     std::int64_t slow_ns = 0;
     std::int64_t jumped_ns = 0;
-    std::int64_t ghost_ns = 0;  // time since its death, according to its own clock
+    std::int64_t ghost_ns = 0;  // how far its own clock has advanced since its death
     std::uint64_t ghost_pauses = 0;
     std::uint64_t steps = 0;
     std::vector<std::int64_t> noticed_ns;    // when each rank detects its death; indexed by the observing rank
-    std::vector<std::int64_t> cut_until_ns;  // indexed by receiver
+    std::vector<std::int64_t> cut_until_ns;  // until when its data is held back (kCut); by receiver
     std::condition_variable turn_changed;
   };
 

@@ -22,8 +22,9 @@ struct SimEnvironment::Network {
     Carrier carrier = Carrier::kSlot;
     std::uint64_t bytes = 0;
     std::vector<std::byte> slot;
-    const std::byte* published = nullptr;          // memory of the sender, read when the receiver handles the message
-    std::optional<std::uint64_t> output_offset{};  // see Message
+    // Memory of the sender, which is read when the receiver handles the message; null: the message is not published.
+    const std::byte* published = nullptr;
+    std::optional<std::uint64_t> output_offset{};  // see Message::output_offset
   };
   // A receiver's output of a call into which the network may write messages.
   struct AdvertisedOutput {

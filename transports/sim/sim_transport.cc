@@ -145,7 +145,8 @@ class SimSend final : public SendConnection {
 
   SimConnectionEnd end_;
   std::vector<std::byte> slot_;
-  std::optional<std::pair<SimEnvironment::Network::AdvertisedOutput, std::uint64_t>> landing_;  // for the next message
+  // The output to which aim() has directed the next message, and the offset in it.
+  std::optional<std::pair<SimEnvironment::Network::AdvertisedOutput, std::uint64_t>> landing_;
 };
 
 class SimReceive final : public ReceiveConnection {

@@ -12,10 +12,12 @@
 namespace tutti {
 namespace {
 
-constexpr std::int64_t kLateNs = 50'000'000;            // the state of a call that lasts longer is sent to the peers
-constexpr std::int64_t kFlushLimitNs = 100'000'000;     // time limit for sending a failure report
-constexpr std::int64_t kRetryIntervalNs = 100'000'000;  // between two attempts to connect to a peer
-// For each peer; later states are dropped if the queue is longer, because newer ones follow.
+constexpr std::int64_t kLateNs = 50'000'000;  // if a call waits longer, its state is sent to the peers
+// How long leave() and abort() wait at most until a failure or an abort was sent.
+constexpr std::int64_t kFlushLimitNs = 100'000'000;
+constexpr std::int64_t kRetryIntervalNs = 100'000'000;  // time between two attempts to connect to a peer
+// If more bytes than this are queued for a peer, further states for this peer are dropped, because the peer does not
+// read.
 constexpr std::size_t kMaxPendingBytes = 16384;
 
 template <class T>
@@ -58,7 +60,7 @@ void StatePusher::leave(const CallTag& tag, const std::optional<CallFailure>& fa
     push();
     flush_with_limit();
   } else if (state_sent_) {
-    push();  // peers that know that this rank is in a long call also learn that it has finished the call
+    push();  // peers were told that this rank is in a long call, so they are also told that the call has ended
   }
 }
 
@@ -149,14 +151,15 @@ bool StatePusher::open(std::uint32_t peer) {
     return false;
   }
   connection.socket = std::move(*stream);
-  connection.begun = connection.socket.is_encrypted();  // an encrypted stream sends data by itself
+  connection.begun = connection.socket.is_encrypted();  // an encrypted stream has sent the preamble by itself
   if (!connection.begun) put(connection.pending, preamble);
   return true;
 }
 
-// Records that no connection to `peer` could be made. Only the operating system of the peer refuses a connection. Two
-// other errors do not prove that the process of the peer has exited: the network has no route to it, or this system
-// is short of descriptors. These errors may disappear, so open() tries again later.
+// Records that no connection to `peer` could be made, because of `error`. If the operating system of the peer has
+// refused the connection, the process of the peer has exited, and the connection is never tried again. Two other
+// errors do not prove that: the network has no route to the peer, or this system is short of descriptors. These
+// errors may disappear, so open() tries again later.
 void StatePusher::note_failure(std::uint32_t peer, int error) {
   ControlConnection& connection = connections_[peer];
   const Error failure = connect_error(addresses_[peer]->socket, error, static_cast<std::int32_t>(peer));
@@ -165,8 +168,8 @@ void StatePusher::note_failure(std::uint32_t peer, int error) {
   if (connection.closed) connection.ended = Reply{.kind = Reply::Kind::kEnded, .error = error};
 }
 
-// Returns true if the connection failed before it was established, because of the network. open() then makes a new
-// connection.
+// Resets the connection and returns true if it failed because of the network before any bytes were sent on it. open()
+// then makes a new connection.
 bool StatePusher::try_again(std::uint32_t peer, int error) {
   ControlConnection& connection = connections_[peer];
   if (connection.begun || !is_network_error(error)) return false;
@@ -179,14 +182,15 @@ bool StatePusher::try_again(std::uint32_t peer, int error) {
   return true;
 }
 
-// Queues the current state.
+// Queues the current state of this rank.
 void StatePusher::append(ControlConnection& connection) {
   if (connection.pending.size() > kMaxPendingBytes) return;
   put(connection.pending, FrameHeader{.kind = FrameKind::kState, .bytes = sizeof(StateRecord), .tag = call_});
   put(connection.pending, record_);
 }
 
-// Sends the queued bytes to `peer`. Returns true if nothing more can be sent on the current connection.
+// Sends the queued bytes to `peer`. Returns true if no queued bytes are left, because all were sent or the connection
+// has ended. Returns false if the socket is full.
 bool StatePusher::send(std::uint32_t peer) {
   ControlConnection& connection = connections_[peer];
   while (!connection.closed && connection.sent < connection.pending.size()) {
@@ -194,7 +198,7 @@ bool StatePusher::send(std::uint32_t peer) {
                .iov_len = connection.pending.size() - connection.sent};
     const Moved moved = connection.socket.send({&part, 1});
     if (moved.ended) {
-      // The peer may have sent a close frame or a refusal.
+      // The peer may have sent a close frame or a refusal before the connection ended.
       const Reply reply = connection.replies.read(connection.socket);
       const bool said = reply.kind == Reply::Kind::kClose || reply.kind == Reply::Kind::kRefused;
       if (!said && try_again(peer, moved.error)) return true;
@@ -226,14 +230,15 @@ bool StatePusher::flush_locked() {
   return empty;
 }
 
-// Waits, for a limited time, until the queued states have been sent. This is necessary because a new connection can
-// only send after the peer's machine has answered, and no thread may drive this rank any more once its call has
-// failed.
+// Waits until the queued states have been sent, at most for kFlushLimitNs. This is necessary because a new connection
+// can only send after the machine of the peer has answered, and perhaps no thread drives this rank any more once its
+// call has failed.
 void StatePusher::flush_with_limit() {
   const std::int64_t latest_ns = clock_.now_ns() + kFlushLimitNs;
   std::vector<pollfd> waiting;
   while (!flush_locked() && clock_.now_ns() < latest_ns) {
-    if (endpoint_.encrypts()) endpoint_.service();  // peers may wait for this rank in the same way
+    // Peers may wait in the same loop until this rank continues their TLS handshakes.
+    if (endpoint_.encrypts()) endpoint_.service();
     waiting.clear();
     for (const ControlConnection& connection : connections_) {
       if (!connection.pending.empty()) {
@@ -320,7 +325,7 @@ void PeerBoard::note_call(const CallTag& tag) {
   note_progress(tag.sequence, 0);
 }
 
-// A rank is in one call at a time. If it has entered a call, it has therefore left all earlier calls.
+// A rank is in one call at a time. If the peer has entered a call, it has therefore left all earlier calls.
 void PeerBoard::note_progress(std::uint64_t entered, std::uint64_t left) {
   status_.entered = std::max(status_.entered, entered);
   status_.left = std::max({status_.left, left, entered > 0 ? entered - 1 : 0});

@@ -1,9 +1,11 @@
-// The status boards over TCP. There is no memory that all ranks can read, so each rank sends its state to its peers.
+// The status boards over TCP. There is no memory that all ranks can read, so each rank sends its state to its peers,
+// and keeps a copy of the state of each peer.
 //
-// It sends the state on control connections, which it opens when they are needed: immediately when a call fails or
-// the rank aborts, and once when a call has lasted for kLateNs. For calls that succeed in less time nothing is sent.
-// A rank that waits for a peer to which it has no connection opens one as well, because only a connection shows that
-// the process of the peer has exited.
+// A rank sends its state on control connections, which it opens when they are needed. It sends the state immediately
+// when a call fails or the rank aborts, and once when a call has lasted for kLateNs (board.cc). It also sends the
+// state of its call when a peer reports its own state, or when the calls of two ranks do not match. Other calls cause
+// no such traffic. A rank that waits for a peer to which it has no connection opens one as well, because only a
+// connection shows that the process of the peer has exited.
 #pragma once
 
 #include <array>
@@ -25,42 +27,42 @@ namespace tutti {
 // Sends this rank's state on the control connections to its peers. Thread-safe.
 class StatePusher {
  public:
-  // A reply that a peer has sent on a control connection, or the end of that connection.
+  // A frame that `peer` has sent back on a control connection of this rank, or the end of that connection.
   struct PeerEvent {
     std::uint32_t peer;
     Reply reply;
   };
 
-  // `mine`: the fields that are the same in all preambles of this rank. `addresses`: indexed by rank; empty for ranks
-  // that are not reached by TCP.
+  // `mine`: a preamble of this rank, from which the fields that are the same for all peers are used. `addresses`:
+  // indexed by rank; empty for ranks that are not reached by TCP.
   StatePusher(const Preamble& mine, std::vector<std::optional<PeerAddress>> addresses, TcpEndpoint& endpoint,
               EpollDoorbell& doorbell, Clock& clock);
   void enter(const CallTag& tag);
   void leave(const CallTag& tag, const std::optional<CallFailure>& failure);
   void abort();
   void send_close();    // sends a close frame on the existing connections; call it before the destructor
-  void push_if_late();  // sends the state of the call, once, if the call has lasted for kLateNs
-  void push_now();      // sends the state of the call, unless it was already sent
-  bool flush();         // returns true if nothing is queued any more
-  std::vector<PeerEvent> take_events();  // replies of peers, and ends of our connections, since the last call
+  void push_if_late();  // sends the state of the current call once, if a wait in it has lasted for kLateNs
+  void push_now();      // sends the state of the current call, unless it was already sent; no effect between calls
+  bool flush();         // sends queued data; returns true if nothing is queued any more
+  std::vector<PeerEvent> take_events();  // the events since the last call
   StateRecord record() const;
-  std::string trouble() const;  // why the state could not be sent to some peer; empty if there is no problem
-  // Opens the control connection to `peer` if there is none. If that connection ends, the process of the peer has
-  // exited.
+  std::string trouble() const;  // why the state could not be sent to one of the peers; empty if there is no problem
+  // Opens the control connection to `peer` if there is none. Unless the network fails, the end of that connection
+  // shows that the process of the peer has exited; take_events() then returns the end.
   void connect(std::uint32_t peer);
 
  private:
-  struct ControlConnection {  // the connection to one peer
+  struct ControlConnection {  // the control connection of this rank to one peer
     TcpStream socket;
     ReplyReader replies;
     std::vector<std::byte> pending;
-    std::size_t sent = 0;        // number of bytes of `pending` that were sent
-    bool begun = false;          // the peer may have received bytes on this connection
-    bool state_due = false;      // the state must be sent to the peer as soon as there is a connection
-    std::int64_t retry_ns = 0;   // no other attempt to connect before this time
-    bool closed = false;         // the connection has ended, or no process listens there; never tried again
-    std::string trouble{};       // why the last attempt to connect failed; empty if it succeeded
-    std::optional<Reply> ended;  // not yet returned by take_events()
+    std::size_t sent = 0;       // number of bytes at the start of `pending` that were sent
+    bool begun = false;         // bytes were sent on this connection, so the peer may have received them
+    bool state_due = false;     // the state must be queued for the peer as soon as there is a connection
+    std::int64_t retry_ns = 0;  // open() does not try to connect before this time
+    bool closed = false;        // the connection has ended, or no process listens at the peer; it is never opened again
+    std::string trouble{};      // why the last attempt to connect failed; empty if it succeeded
+    std::optional<Reply> ended;  // the last frame or the end of the connection, until take_events() returns it
   };
   void push();
   void append(ControlConnection& connection);
@@ -80,9 +82,9 @@ class StatePusher {
   std::vector<ControlConnection> connections_;
   StateRecord record_;
   CallTag call_;
-  bool inside_ = false;              // this rank is in call_
-  bool state_sent_ = false;          // the state of call_ was sent to the peers
-  std::int64_t waits_since_ns_ = 0;  // when push_if_late() first saw call_; 0: not yet
+  bool inside_ = false;              // this rank has entered call_ and has not left it
+  bool state_sent_ = false;          // the state was queued for the peers since this rank entered call_
+  std::int64_t waits_since_ns_ = 0;  // time of the first push_if_late() in call_; 0: there was none yet
 };
 
 // The state of one peer, as the peer has reported it. Belongs to the thread that drives progress.
@@ -91,8 +93,8 @@ class PeerBoard {
   void accept(TcpStream socket) { socket_ = std::move(socket); }
   bool connected() const { return socket_.is_open(); }
   TcpStream& socket() { return socket_; }
-  // Reads the data that has arrived. Returns true if it contained a state. Sets `ended` if the connection has ended
-  // or is not valid.
+  // Reads the data that has arrived. Returns true if it contained the state of the peer. Sets `ended` if the
+  // connection has ended, or if this function has closed it because of invalid data.
   bool receive(bool& ended);
   void note_call(const CallTag& tag);
   void note_progress(std::uint64_t entered, std::uint64_t left);
@@ -106,7 +108,8 @@ class PeerBoard {
 
  private:
   static constexpr std::size_t kFrameBytes = kHeaderBytes + sizeof(StateRecord);
-  // Number of calls that are remembered, the same as on boards in shared memory.
+  // Number of calls whose tags are remembered. It is the same as kCallRecords, the number for boards in shared
+  // memory.
   static constexpr std::size_t kCalls = 2 * kMailboxes;
   static constexpr std::size_t kFailures = 8;
   struct Failure {
@@ -120,7 +123,7 @@ class PeerBoard {
   std::size_t have_ = 0;
   PeerStatus status_;
   std::array<CallTag, kCalls> calls_{};        // indexed by sequence number modulo the array size
-  std::array<Failure, kFailures> failures_{};  // indexed in the same way
+  std::array<Failure, kFailures> failures_{};  // indexed by sequence number modulo the array size
 };
 
 }  // namespace tutti

@@ -16,16 +16,17 @@
 namespace tutti {
 namespace {
 
-constexpr std::size_t kMaxPendingPreambles = 256;  // connections with an incomplete preamble
-// Minimum time that each of them gets, even if many others arrive.
+constexpr std::size_t kMaxPendingPreambles = 256;  // maximum number of connections with an incomplete preamble
+// Time for which a connection with an incomplete preamble is kept at least, even if many others arrive.
 constexpr std::int64_t kMinPreambleTimeNs = 250'000'000;
-// Mailboxes of destroyed communicators, remembered for peers that connect later.
+// Maximum number of detached mailboxes whose close frames are kept for peers that connect later.
 constexpr std::size_t kMaxClosedMailboxes = 1024;
-constexpr int kAcceptsAtOnce = 64;                   // in each call of accept_some()
-constexpr int kLooksAtOnce = 4;                      // calls of epoll_wait() in each service()
-constexpr std::int64_t kAcceptPauseNs = 50'000'000;  // after the system had no descriptor for a connection
+constexpr int kAcceptsAtOnce = 64;  // maximum number of connections that one call of accept_some() accepts
+constexpr int kLooksAtOnce = 4;     // maximum number of calls of epoll_wait() in one service()
+// Pause in accepting after the system had no descriptor for a connection.
+constexpr std::int64_t kAcceptPauseNs = 50'000'000;
 
-// Listens on the first free port of the range.
+// Listens on the first free port of the range in `options`, and sets the port of `address` to it.
 Result<Socket> listen_in_range(SocketAddress& address, const TcpEndpointOptions& options) {
   if (options.first_port > options.last_port) {
     return Error{ErrorCode::kConfig, ErrorScope::kCommunicator, -1,
@@ -85,7 +86,8 @@ Result<TcpStream> TcpEndpoint::begin(Socket socket, const Preamble& preamble) co
                               std::as_bytes(std::span(&preamble, 1)));
 }
 
-// Sends a frame in clear, before there is a TLS session. It is followed by a proof, except if it is a refusal.
+// Sends a frame in clear on a new connection. If this endpoint encrypts, a proof of the frame follows, except after a
+// refusal.
 void TcpEndpoint::answer(const Preamble& preamble, const Socket& socket, const FrameHeader& frame) const {
   FrameHeader sent_frame = frame;
   Tag proof{};
@@ -157,7 +159,7 @@ void TcpEndpoint::detach(const TcpMailbox& mailbox, const FrameHeader& close_fra
   });
   if (closed_mailboxes_.size() > kMaxClosedMailboxes) closed_mailboxes_.pop_front();
   if (own == nullptr) return;
-  for (auto& link : own->links) route(std::move(link));  // sends the close frame to them
+  for (auto& link : own->links) route(std::move(link));  // sends the close frame on them
   own->links.clear();
 }
 
@@ -175,14 +177,15 @@ void TcpEndpoint::service() {
   if (accept_again_ns_ != 0 && now_ns >= accept_again_ns_) {
     accept_again_ns_ = watch(listener_.get()).ok() ? 0 : now_ns + kAcceptPauseNs;
   }
-  // If service() was not called for a long time, preambles could not be read. So each pending connection gets its
-  // full time again.
+  // If service() was not called for a long time, preambles that arrived could not be read. So each pending connection
+  // gets its full time again.
   if (now_ns - std::exchange(serviced_ns_, now_ns) > options_.preamble_timeout_ns / 2) {
     for (auto& [fd, pending] : pending_preambles_) pending.since_ns = now_ns;
   }
   evict(now_ns);
   poll_unwatched();
-  // Limited, even if many connections arrive, because the calls of this process wait meanwhile.
+  // The number of rounds is limited, even if many connections arrive, because the calls of this process make no
+  // progress meanwhile.
   for (int look = 0; look < kLooksAtOnce; ++look) {
     const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
     for (int i = 0; i < count; ++i) {
@@ -198,8 +201,8 @@ void TcpEndpoint::service() {
   }
 }
 
-// Stops accepting for a while. The connections stay in the queue of the kernel. The listener is removed from the
-// epoll set, because otherwise it would wake sleeping ranks again and again.
+// Stops accepting for kAcceptPauseNs. New connections stay in the queue of the kernel. The listener is removed from
+// the epoll set, because otherwise it would wake sleeping ranks again and again.
 void TcpEndpoint::pause_accepting(std::int64_t now_ns) {
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
   accept_again_ns_ = now_ns + kAcceptPauseNs;
@@ -224,7 +227,7 @@ void TcpEndpoint::accept_some(std::int64_t now_ns) {
     PendingPreamble& pending = pending_preambles_[fd];
     pending.socket = std::move(socket);
     pending.since_ns = now_ns;
-    read_preamble(fd);  // usually the preamble has already arrived
+    read_preamble(fd);  // called at once, because usually the preamble has already arrived
   }
 }
 
@@ -238,14 +241,14 @@ void TcpEndpoint::poll_unwatched() {
   }
 }
 
-// Closes connections if their preamble did not arrive in time.
+// Refuses the connections whose preamble did not arrive in time.
 void TcpEndpoint::evict(std::int64_t now_ns) {
   const auto silent = [&](const auto& one) { return now_ns - one.second.since_ns > options_.preamble_timeout_ns; };
   while (std::any_of(pending_preambles_.begin(), pending_preambles_.end(), silent)) evict_oldest(now_ns);
 }
 
-// Closes the connection that has waited longest for its preamble, to make space for others. Returns false if all are
-// very recent, because they may be connections of ranks over a slow network.
+// Refuses the connection that has waited longest for its preamble, to make space for others. Returns false if there
+// is none, or if it has waited for less than kMinPreambleTimeNs, because it may come from a rank over a slow network.
 bool TcpEndpoint::evict_oldest(std::int64_t now_ns) {
   const auto oldest =
       std::min_element(pending_preambles_.begin(), pending_preambles_.end(),
@@ -266,16 +269,16 @@ void TcpEndpoint::read_preamble(int fd) {
   pending.have += moved.bytes;
   Preamble preamble;
   std::memcpy(&preamble, pending.bytes.data(), sizeof(preamble));
-  const bool wrong_start =
-      // Such a connection is refused at once.
-      std::memcmp(&preamble, &kWireMagic, std::min(pending.have, sizeof(kWireMagic))) != 0;
+  // A connection that does not start with kWireMagic is refused at once.
+  const bool wrong_start = std::memcmp(&preamble, &kWireMagic, std::min(pending.have, sizeof(kWireMagic))) != 0;
   const bool whole = pending.have == pending.bytes.size();
   if (!whole && !moved.ended && !wrong_start) return;
   Socket socket = std::move(pending.socket);
-  const bool probe = moved.ended && pending.have == 0;  // the PeerProbe of a peer, which sends nothing
+  // A peer sends nothing before it closes the connection of its PeerProbe.
+  const bool probe = moved.ended && pending.have == 0;
   pending_preambles_.erase(found);
   if (probe) {
-    // Necessary because a forked child may have a copy of the socket that stays open.
+    // Closing the socket would not remove it from the epoll set if a forked child has a copy that stays open.
     epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
     return;
   }
@@ -288,7 +291,7 @@ void TcpEndpoint::read_preamble(int fd) {
   handle_authenticated(preamble, std::move(socket));
 }
 
-// Handles a connection after its preamble has proved that the other end has the key of the job.
+// Handles a connection whose preamble has proved that the other end has the key of the job.
 void TcpEndpoint::handle_authenticated(const Preamble& preamble, Socket socket) {
   const int fd = socket.get();
   if (!options_.encrypt) {
@@ -298,13 +301,13 @@ void TcpEndpoint::handle_authenticated(const Preamble& preamble, Socket socket) 
   if (const ClosedMailbox* closed = closed_mailbox_of(preamble)) return answer(preamble, socket, closed->close_frame);
   auto stream =
       TcpStream::encrypted(std::move(socket), TlsSession::End::kServer, key_of_connection(preamble, options_.key));
-  if (!stream) return;  // no memory; the socket is closed, and the other end concludes that this process has exited
+  if (!stream) return;  // no memory; closes the socket, so the other end concludes that this process has exited
   handshakes_[fd] = {.preamble = preamble, .socket = std::move(*stream)};
   advance_handshake(fd);
 }
 
-// Continues the TLS handshake. When it has ended, the connection goes to the mailbox of its receiver. This also happens
-// if the handshake failed, so that the receiver learns of the failure.
+// Continues the TLS handshake of `fd`, if it is in handshakes_. When the handshake has ended, the connection goes to
+// the mailbox of its receiver. This also happens if the handshake failed, so that the receiver learns of the failure.
 void TcpEndpoint::advance_handshake(int fd) {
   const auto found = handshakes_.find(fd);
   if (found == handshakes_.end()) return;
@@ -340,7 +343,7 @@ void TcpEndpoint::route(AcceptedLink link) {
 }
 
 void TcpEndpoint::park(AcceptedLink link) {
-  if (parked_.size() >= options_.most_parked) {  // drop connections that the other end has closed
+  if (parked_.size() >= options_.most_parked) {  // first drop parked connections that the other end has closed
     std::erase_if(parked_, [](const AcceptedLink& parked) { return remote_has_closed(parked.socket.get()); });
   }
   if (parked_.size() >= options_.most_parked) return refuse_locked(std::move(link), Refusal::kFull);

@@ -1,14 +1,15 @@
 // TcpEndpoint: the single TCP listener of a process, shared by all its ranks (threads) and communicators.
 //
-// It has no thread of its own. A rank that waits for a connection calls service(), which accepts connections and
-// reads their preambles. An accepted connection is put into the mailbox of its communicator and rank. If that mailbox
-// is not attached yet, the connection is parked.
+// It has no thread of its own. A rank that waits calls service(), which accepts connections and reads their
+// preambles. An accepted connection is put into the mailbox (TcpMailbox) of the communicator and rank that its
+// preamble names. If that mailbox is not attached yet, the connection is parked.
 //
 // A connection is refused if its preamble does not prove that the sender has the key of the job, or if it is a copy
-// of an earlier connection. Refusals are counted (see refusals()), and no rank waits for such a connection. All
-// queues have a limit, see the constants.
+// of an earlier connection. Refusals are counted (see refusals()), and do not delay any rank. All queues have a
+// limit, see the constants in endpoint.cc and TcpEndpointOptions.
 //
-// Thread-safe. Sleeping ranks watch wait_fd(), which stays readable until service() is called.
+// Thread-safe. Sleeping ranks watch wait_fd(). It becomes readable when there is work for service(), and stays
+// readable until service() is called.
 //
 // TcpEndpoint has more than 40 methods and members. A new connection passes through all its queues (preamble,
 // handshake, mailbox or parked) under one mutex, and the limits apply to all queues together.
@@ -36,32 +37,35 @@ namespace tutti {
 
 struct TcpEndpointOptions {
   std::string address;  // numeric IPv4 or IPv6 address that peers can reach; not a wildcard
-  // The endpoint listens on the first free port of first_port..last_port. If both are 0, it listens on any free port.
+  // The endpoint listens on the first free port from first_port to last_port. If both are 0, it listens on any free
+  // port.
   std::uint16_t first_port = 0;
   std::uint16_t last_port = 0;
-  Key key{};                                         // known only to the ranks of the job; must not be all zeros
-  Clock* clock = nullptr;                            // null: the clock of the system
-  std::int64_t preamble_timeout_ns = 5'000'000'000;  // time limit for the preamble of a new connection
-  std::uint32_t most_parked = 4096;  // maximum number of connections to communicators that do not exist here yet
-  bool encrypt = false;              // encrypt all connections with TLS; must be the same on all ranks
+  Key key{};               // known only to the ranks of the job; must not be all zeros
+  Clock* clock = nullptr;  // null: the clock of the system
+  // A new connection whose preamble has not arrived after this time is refused.
+  std::int64_t preamble_timeout_ns = 5'000'000'000;
+  // Maximum number of connections for communicators that do not exist in this process yet.
+  std::uint32_t most_parked = 4096;
+  bool encrypt = false;  // encrypt all connections with TLS; must be the same on all ranks
 };
 
 // A connection with an accepted preamble.
 struct AcceptedLink {
   Preamble preamble;
-  TcpStream socket;  // with TLS: the handshake is complete or has failed; the stream reports which
+  TcpStream socket;  // with TLS: the handshake is complete, or it has failed and socket.over() is true
 };
 
-// Connections to one rank of one communicator that the rank has not taken yet. The mutex of the endpoint guards
-// `links`.
+// Accepted connections for one rank of one communicator that the rank has not taken yet. The mutex of the endpoint
+// guards `links`.
 struct TcpMailbox {
   TcpMailbox(std::uint64_t id, std::uint32_t owner, Doorbell& doorbell)
       : communicator(id), rank(owner), owner_doorbell(doorbell) {}
   const std::uint64_t communicator;
   const std::uint32_t rank;
-  Doorbell& owner_doorbell;  // rung when a connection was added
+  Doorbell& owner_doorbell;  // the doorbell of the rank; rung when a connection is added
   std::vector<AcceptedLink> links;
-  std::atomic<bool> filled = false;  // a hint, so that checking an empty mailbox needs no lock
+  std::atomic<bool> filled = false;  // true if there may be links, so that checking an empty mailbox needs no lock
 };
 
 class TcpEndpoint {
@@ -73,38 +77,42 @@ class TcpEndpoint {
   TcpEndpoint(const TcpEndpoint&) = delete;
   TcpEndpoint& operator=(const TcpEndpoint&) = delete;
 
-  std::string address() const { return address_.text(); }  // opaque text for the peers, below 128 bytes
+  // For PeerAddress::parse() of the peers; shorter than 128 bytes.
+  std::string address() const { return address_.text(); }
 
   // Creates the mailbox of a rank; call it once for each (communicator, rank). Connections that were parked for it
   // are put into the mailbox at once. `owner_doorbell` must outlive the mailbox.
   std::shared_ptr<TcpMailbox> attach(std::uint64_t communicator, std::uint32_t rank, Doorbell& owner_doorbell);
-  // Removes the mailbox when the rank destroys its communicator. Connections that arrive later receive `close_frame`.
+  // Removes the mailbox when the rank closes its communicator. Connections for it that arrive later, or that the rank
+  // has not taken, receive `close_frame`.
   void detach(const TcpMailbox& mailbox, const FrameHeader& close_frame);
   // Removes and returns the connections in the mailbox.
   std::vector<AcceptedLink> take(TcpMailbox& mailbox);
 
-  // Completes the preamble of a new connection, so that the receiver accepts it, but only once. preamble.nonce must
-  // be the nonce of the receiver.
+  // Fills in the fields that prove the identity of this endpoint, so that the receiver accepts the preamble, but only
+  // once. preamble.nonce must already be the nonce of the receiver.
   void sign(Preamble& preamble);
   bool encrypts() const { return options_.encrypt; }
-  // Starts a new connection with a signed preamble. Without TLS, the caller must first send the preamble; with TLS,
-  // the stream sends it. Errors: kSystem if the TLS library cannot create a session.
+  // Returns the stream of a new connection for which sign() has completed `preamble`. Without TLS, the caller must
+  // send the preamble first; with TLS, the stream sends it. Errors: kSystem if the TLS library cannot create a
+  // session.
   Result<TcpStream> begin(Socket socket, const Preamble& preamble) const;
 
-  void service();  // accepts what has arrived; never blocks
+  void service();  // accepts connections, and reads the preambles and handshakes that have arrived; never blocks
   int wait_fd() const { return epoll_.get(); }
-  void refuse(AcceptedLink link, Refusal refusal);  // sends the reason to the other end, counts the refusal, and closes
+  // Sends `refusal` to the other end, counts it, and closes the connection.
+  void refuse(AcceptedLink link, Refusal refusal);
 
   struct Refusals {
     std::uint64_t count = 0;
-    std::string last;     // for example "10.0.0.7:4711: it speaks another protocol"; empty: none
-    std::string trouble;  // why no connections can be accepted at the moment; empty if they can
+    std::string last;     // the last one, for example "10.0.0.7:4711: it speaks another protocol"; empty: none
+    std::string trouble;  // why no connections can be accepted at the moment; empty if they can be accepted
   };
   Refusals refusals();
 
  private:
   using MailboxKey = std::pair<std::uint64_t, std::uint32_t>;  // (communicator, rank)
-  struct PendingPreamble {                                     // a connection with an incomplete preamble
+  struct PendingPreamble {  // a new connection whose preamble has not arrived completely
     Socket socket;
     std::array<std::byte, sizeof(Preamble)> bytes{};
     std::size_t have = 0;
@@ -116,8 +124,9 @@ class TcpEndpoint {
     FrameHeader close_frame;
   };
 
-  // Records which connections of one other endpoint have arrived, to detect copies. It remembers the last kWindow
-  // serial numbers, because connections may arrive in any order; older ones count as copies.
+  // Records the serial numbers of the connections that have arrived from one other endpoint, to detect copies.
+  // Connections may arrive in any order, so it remembers which of the last kWindow numbers were seen. An older number
+  // counts as a copy.
   struct SeenSerials {
     static constexpr std::size_t kWindow = 1024;
     std::uint64_t highest = 0;
@@ -151,17 +160,19 @@ class TcpEndpoint {
   mutable std::mutex mutex_;  // guards all members below
   std::map<int, PendingPreamble> pending_preambles_;
   std::map<int, AcceptedLink> handshakes_;  // connections with a valid preamble and an incomplete TLS handshake
-  std::vector<int> unwatched_;              // those of both maps that epoll_ctl() refused to watch
+  std::vector<int> unwatched_;              // descriptors in the two maps above that epoll_ctl() refused to watch
   std::map<MailboxKey, std::weak_ptr<TcpMailbox>> mailboxes_;
   std::deque<AcceptedLink> parked_;
   std::deque<ClosedMailbox> closed_mailboxes_;
   std::int64_t serviced_ns_ = 0;      // time of the last call of service()
-  std::int64_t accept_again_ns_ = 0;  // 0: accepting; otherwise the time at which accepting resumes
+  std::int64_t accept_again_ns_ = 0;  // 0: connections are accepted; otherwise the time at which accepting resumes
   Refusals refusals_;
-  std::map<std::uint64_t, SeenSerials> seen_serials_;  // indexed by source; only senders that have the key add elements
-  std::uint64_t source_ = 0;                           // random number that identifies this endpoint
-  std::mutex signing_;                                 // guards the member below; never held together with mutex_
-  std::map<WireNonce, std::uint64_t> serials_;         // serial number of the last connection to each listener
+  // Indexed by Preamble::source; has elements only for senders with the key.
+  std::map<std::uint64_t, SeenSerials> seen_serials_;
+  std::uint64_t source_ = 0;  // random number that identifies this endpoint
+  std::mutex signing_;        // guards serials_; never held together with mutex_
+  // For each listener, by its nonce: serial number of the last connection to it.
+  std::map<WireNonce, std::uint64_t> serials_;
 };
 
 }  // namespace tutti

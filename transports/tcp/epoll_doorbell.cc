@@ -15,8 +15,8 @@
 namespace tutti {
 namespace {
 constexpr int kEventsAtOnce = 64;
-// Maximum number of system calls in which arm() discards old events. If some remain, the next sleep ends early, which
-// does no harm.
+// Maximum number of epoll_wait() calls in which wait_and_consume() discards old events. If some remain, the next
+// sleep ends early, which does no harm.
 constexpr int kMaxDiscardCalls = 64;
 constexpr int kUnwatchedPollMs = 10;  // longest sleep while there is a socket that cannot be watched
 enum Source : std::uint64_t { kSocket = 0, kRing = 1, kServiced = 2 };
@@ -54,7 +54,8 @@ EpollDoorbell::Unwatched EpollDoorbell::file_of(int fd) {
 void EpollDoorbell::watch_again() {
   const std::scoped_lock lock(mutex_);
   std::erase_if(unwatched_, [this](const Unwatched& socket) {
-    return file_of(socket.fd) != socket || try_to_watch(socket.fd);  // closed meanwhile, or watched now
+    // Removed if it was closed meanwhile, or can be watched now.
+    return file_of(socket.fd) != socket || try_to_watch(socket.fd);
   });
   has_unwatched_.store(!unwatched_.empty(), std::memory_order_relaxed);
 }
@@ -88,7 +89,9 @@ void EpollDoorbell::arm() {
   if (has_unwatched_.load(std::memory_order_relaxed)) watch_again();
   wait_and_consume(0);
   for (const auto& arm : armed_too_) arm();
-  armed_.store(true, std::memory_order_seq_cst);  // pairs with ring(): at least one of the two sees the other
+  // seq_cst, like the load in ring(): either ring() sees it, or the poll after arm() sees the data of the ringing
+  // thread
+  armed_.store(true, std::memory_order_seq_cst);
 }
 
 void EpollDoorbell::disarm() { armed_.store(false, std::memory_order_relaxed); }
@@ -106,7 +109,7 @@ void EpollDoorbell::ring() {
 
 void EpollDoorbell::stay_awake() {
   const std::uint64_t one = 1;
-  // If the counter is full, the descriptor is readable already.
+  // The write fails only if the counter is full. The descriptor is readable then, as intended.
   [[maybe_unused]] const ssize_t written = write(event_.get(), &one, sizeof(one));
 }
 

@@ -1,8 +1,9 @@
 // EpollDoorbell: sleeps until one of many sockets has new events, or until a thread rings.
 //
 // Sockets are watched edge-triggered and are registered once, so a sleep needs no set-up. arm() discards the events
-// up to now, and the caller then polls the sockets once more. Any later event ends sleep(). This only works if the
-// caller reads a socket until it is empty, or until it has found the data that it needs.
+// up to now, and the caller then polls the sockets once more. Any later event ends sleep(). If a poll leaves unread
+// data in a socket, that data does not end a sleep. So the caller must read a socket until it is empty, or until it
+// has found the data that it waits for.
 #pragma once
 
 #include <sys/types.h>
@@ -28,21 +29,23 @@ class EpollDoorbell final : public PollDoorbell {
   void disarm() override;
   void sleep(std::int64_t timeout_ns) override;
   void ring() override;
-  void stay_awake();  // makes the next sleep() end at once; for functions that were passed to add_armed()
+  void stay_awake();  // makes the next sleep() end at once; for the functions that are passed to add_armed()
 
   // Watches the socket `fd` from now on, until it is closed. If the system has not enough memory or watches, arm()
   // tries again. Until that succeeds, sleep() returns early, so that the caller polls the socket itself. Thread-safe.
   void watch(int fd);
-  // Adds another descriptor that ends a sleep. It is watched until it is closed.
+  // Adds a descriptor of another source, whose events end a sleep. It is watched edge-triggered until it is closed.
   Status add_wait_source(int fd) override;
-  // Adds a descriptor that stays readable until `service` is called. sleep() and arm() call `service` before they
-  // return.
+  // Adds a descriptor that stays readable until `service` is called. If it is readable, sleep() and arm() call
+  // `service` before they return. A doorbell can have only one such descriptor.
   Status add_serviced(int fd, std::function<void()> service);
-  // `arm` is called by every arm(). For sources that must be armed themselves, or that must discard earlier events.
+  // Adds a function that every arm() calls: for sources of wake-ups that must be armed themselves, or whose earlier
+  // events must be discarded.
   void add_armed(std::function<void()> arm) { armed_too_.push_back(std::move(arm)); }
 
  private:
-  struct Unwatched {  // a socket; the same number may belong to another file by now, so the inode is compared
+  // A socket that could not be watched. Contains the inode, because the number may belong to another file by now.
+  struct Unwatched {
     int fd;
     dev_t device;
     ino_t inode;
@@ -62,7 +65,7 @@ class EpollDoorbell final : public PollDoorbell {
   std::vector<std::function<void()>> armed_too_;
   std::mutex mutex_;                         // guards unwatched_
   std::vector<Unwatched> unwatched_;         // sockets that the system has refused to watch
-  std::atomic<bool> has_unwatched_ = false;  // unwatched_ is not empty
+  std::atomic<bool> has_unwatched_ = false;  // unwatched_ is not empty; read without the lock
 };
 
 }  // namespace tutti

@@ -12,7 +12,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::size_t kReadBytes = 16384;  // for each system call
+constexpr std::size_t kReadBytes = 16384;  // maximum length of each read from a socket
 
 }  // namespace
 
@@ -92,7 +92,7 @@ void TcpOobDatagrams::pump() {
       endpoint_->refuse(std::move(link), Refusal::kShape);
       continue;
     }
-    PeerConnection connection;  // if the peer connects again, it does not use the previous connection any more
+    PeerConnection connection;  // a peer that connects again does not use the previous connection any more
     connection.socket = std::move(link.socket);
     connections_[preamble.sender] = std::move(connection);
   }
@@ -108,7 +108,8 @@ void TcpOobDatagrams::send_pending(PeerConnection& connection) {
     iovec part{.iov_base = connection.unsent.data(), .iov_len = connection.unsent.size()};
     const Moved moved = connection.socket.send({&part, 1});
     connection.unsent.erase(0, moved.bytes);
-    if (moved.ended) receive_pending(connection);  // receives the datagrams that the peer sent before it ended
+    // Receives the datagrams that the peer sent before the connection ended.
+    if (moved.ended) receive_pending(connection);
     connection.ended |= moved.ended;
     if (moved.bytes == 0) return;
   }
@@ -124,7 +125,7 @@ void TcpOobDatagrams::receive_pending(PeerConnection& connection) {
       std::memcpy(&header, connection.unread.data(), sizeof(header));
       const bool sound =
           header.magic == kFrameMagic && header.kind == FrameKind::kDatagram && header.bytes <= kMostDatagramBytes;
-      if (!sound) {  // a close frame, a refusal, or not a Tutti rank
+      if (!sound) {  // a close frame, a refusal, or data that no rank of Tutti sends
         connection.ended = true;
         return;
       }

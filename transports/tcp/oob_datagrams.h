@@ -1,10 +1,12 @@
 // TcpOobDatagrams: transfers datagrams (transports/oob_datagrams.h) between ranks that reach each other by TCP.
 //
-// It uses connections of its own: one between each two ranks that exchange datagrams. The rank that first posts one
-// opens the connection. Both ranks may use it in both directions until one of them closes it.
+// It uses connections of its own: one between each two ranks that exchange datagrams. The rank that posts first opens
+// the connection. Both ranks may use it in both directions until one of them closes it. Two ranks must not open a
+// connection to each other at the same time, because the later one replaces the earlier one.
 //
-// A waiting rank calls pump() from time to time; no function blocks. Only one thread at a time may use it. The length
-// of everything received is checked. If anything other than a datagram arrives, the connection is ended.
+// A waiting rank calls pump() from time to time; no function blocks. Only one thread at a time may use an object. The
+// length of everything received is checked. If anything other than a datagram arrives, the connection counts as
+// ended.
 #pragma once
 
 #include <cstdint>
@@ -20,32 +22,35 @@ namespace tutti {
 
 class TcpOobDatagrams {
  public:
-  // `channel`: a number for TcpEndpoint::attach(), the same on all ranks. `addresses`: indexed by rank, as the
-  // endpoints of the ranks returned them; empty for ranks to which nothing is ever posted.
+  // `channel`: a number that takes the place of the communicator in TcpEndpoint::attach(); the same on all ranks.
+  // `addresses`: the results of TcpEndpoint::address(), indexed by rank; empty for ranks to which nothing is ever
+  // posted.
   TcpOobDatagrams(std::shared_ptr<TcpEndpoint> endpoint, std::uint64_t channel, std::uint32_t rank,
                   std::vector<std::string> addresses);
   ~TcpOobDatagrams();
   TcpOobDatagrams(const TcpOobDatagrams&) = delete;
   TcpOobDatagrams& operator=(const TcpOobDatagrams&) = delete;
 
-  // Queues a datagram of at most kMostDatagramBytes. Opens a connection if there is none. The datagram is lost if the
-  // connection has ended.
+  // Queues a datagram of at most kMostDatagramBytes, and sends as much as possible. Opens a connection if there is
+  // none. The datagram is lost if the connection has ended. There can be a new connection only after hang_up(), or if
+  // the peer connects.
   void post(std::uint32_t peer, const std::string& datagram);
   // Removes and returns the oldest datagram of that peer, if there is any.
   std::optional<std::string> take(std::uint32_t peer);
   void pump();
   bool all_sent_to(std::uint32_t peer) const;
-  // The peer has closed the connection, its process has exited, or it cannot be reached. Datagrams that it sent
-  // before can still be taken.
+  // Whether the connection has ended: the peer has closed it, the process of the peer has exited, or the peer cannot
+  // be reached. Datagrams that the peer sent before can still be taken.
   bool gone(std::uint32_t peer) const { return connections_.at(peer).ended; }
-  // The reason why this rank could not connect to the peer. Empty if it could connect or has not tried, also if the
-  // connection ended later.
+  // The reason why this rank could not connect to the peer. Empty if this rank could connect or has not tried, also
+  // if the connection ended later.
   const std::string& trouble(std::uint32_t peer) const { return connections_.at(peer).trouble; }
-  // Closes the connection. Datagrams that were sent still arrive. The next post() opens a new connection.
+  // Closes the connection. Datagrams that were passed to the system still arrive at the peer. Those that are queued
+  // or not taken yet are lost. The next post() opens a new connection.
   void hang_up(std::uint32_t peer);
 
  private:
-  class NullDoorbell final : public Doorbell {  // no thread sleeps on it
+  class NullDoorbell final : public Doorbell {  // the endpoint needs a doorbell, but no thread sleeps on this one
    public:
     void arm() override {}
     void disarm() override {}
@@ -57,7 +62,7 @@ class TcpOobDatagrams {
     bool ended = false;
     std::string trouble{};
     std::string unsent{};
-    std::string unread{};  // an incomplete frame
+    std::string unread{};  // received bytes of an incomplete frame
     OobDatagramQueue datagrams;
   };
   void dial(std::uint32_t peer);

@@ -9,7 +9,7 @@ namespace tutti {
 namespace {
 
 // Longest time to wait for an answer. Linux repeats the first packet of a connection after 1 s, so this time includes
-// the answer to the second packet. If a single packet is lost, the machine is therefore not mistaken for one that is
+// the answer to the second packet. So if only the first packet is lost, the machine is not mistaken for one that is
 // switched off.
 constexpr std::int64_t kAnswerNs = 3'000'000'000;
 // Time for which a new connection must stay open. When a process exits, its listener is closed within this time after
@@ -34,7 +34,8 @@ PeerProbe::Finding PeerProbe::look(std::int64_t now_ns) {
     const Moved moved = peek_some(socket_.get(), &byte, 1);
     if (moved.ended) settle(is_network_error(moved.error) ? Finding::kSilence : Finding::kEnded);
   }
-  const bool connected = (state.revents & (POLLIN | POLLOUT)) != 0;  // a listener may send data first
+  // POLLIN counts, too, because a listener may send data first
+  const bool connected = (state.revents & (POLLIN | POLLOUT)) != 0;
   if (finding_ == Finding::kNone && connected && connected_ns_ == 0) connected_ns_ = std::max<std::int64_t>(now_ns, 1);
   if (finding_ == Finding::kNone && connected_ns_ != 0 && now_ns - connected_ns_ >= kOpenNs) settle(Finding::kAccepts);
   if (finding_ == Finding::kNone && now_ns - since_ns_ >= kAnswerNs) {

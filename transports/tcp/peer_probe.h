@@ -2,9 +2,9 @@
 //
 // The kernel closes the connections of a dead process. But a firewall, a proxy or a broken network can also end
 // connections, which looks the same. So the probe makes one more connection to the listener of the peer and sends
-// nothing on it. If it is refused, no process listens there, so the process of the peer has exited. If it stays open,
-// a process listens there. That is the process of the peer, unless another process has taken its port. Only one
-// thread may use it; no function blocks.
+// nothing on it. If the connection is refused, no process listens there, so the process of the peer has exited. If
+// the connection stays open, a process listens there. That is the process of the peer, unless another process has
+// taken its port. Only one thread may use a PeerProbe; no function blocks.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,14 @@ class PeerProbe {
  public:
   enum class Finding : std::uint8_t {
     kNone,     // not known yet
-    kEnded,    // no process listens there
+    kEnded,    // no process listens there (also assumed if this process has no descriptor for the probe)
     kAccepts,  // a connection was made and stays open; another process may have accepted it
-    kSilence,  // no answer, or the network reports that there is no route
+    kSilence,  // the machine does not answer, or the network reports that it has no route to the machine
   };
 
   PeerProbe(const SocketAddress& listener, std::int64_t now_ns);
-  // Returns the finding. Once it is not kNone, it does not change any more. That takes 0.1 s if the machine of the
-  // peer answers, and at most 3 s otherwise.
+  // Checks the connection of the probe and returns the finding. Once the finding is not kNone, it does not change any
+  // more. That takes at most about 0.1 s if the machine of the peer answers, and at most 3 s otherwise.
   Finding look(std::int64_t now_ns);
 
  private:
@@ -33,11 +33,11 @@ class PeerProbe {
 
   Socket socket_;
   std::int64_t since_ns_;
-  std::int64_t connected_ns_ = 0;  // 0: not yet
+  std::int64_t connected_ns_ = 0;  // time at which the connection was first seen established; 0: not yet
   Finding finding_ = Finding::kNone;
 };
 
-// Describes the finding, for a sentence about a connection that has ended. Empty if the process has exited.
+// Describes the finding, as the end of a sentence about a connection that has ended. Empty for kEnded and kNone.
 std::string describe_finding(PeerProbe::Finding finding);
 
 }  // namespace tutti

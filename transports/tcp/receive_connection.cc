@@ -11,7 +11,8 @@ namespace tutti {
 namespace {
 
 constexpr std::size_t kStashBytes = 16384;
-// Messages of at least this length are read directly into their final place.
+// Length from which on a message counts as long. After a long message, only one header is read ahead, so that the
+// next payload is not copied through the stash.
 constexpr std::size_t kLongBytes = kStashBytes / 2;
 
 }  // namespace
@@ -51,7 +52,7 @@ Arrival TcpReceiveConnection::arrival(const CallTag& call, std::span<std::byte> 
   while (!corrupt_) {
     if (stage_ == Stage::kHeader && !read_header()) break;
     const std::uint64_t sequence = header_.tag.sequence;
-    // The peer has given this call up; its board contains the reason.
+    // The peer has given `call` up, because it already sends messages of a later call. Its board contains the reason.
     if (sequence > call.sequence) return Arrival::kNothing;
     if (sequence < call.sequence) {  // a message of an earlier call that failed
       if (!skip()) return Arrival::kNothing;
@@ -59,7 +60,8 @@ Arrival TcpReceiveConnection::arrival(const CallTag& call, std::span<std::byte> 
     }
     if (header_.tag != call) {
       mismatched_ = header_.tag;
-      links_->pusher().push_now();  // the error message is best if both sides know that the calls differ
+      // Tells the peer about this call, so that the errors of both ranks name the difference.
+      links_->pusher().push_now();
       return Arrival::kMismatch;
     }
     decide(place);
@@ -71,7 +73,8 @@ Arrival TcpReceiveConnection::arrival(const CallTag& call, std::span<std::byte> 
   return corrupt_ ? Arrival::kCorrupt : Arrival::kNothing;
 }
 
-// Takes the connection of the peer from TcpLinks if necessary. Returns true once it has arrived.
+// Takes the connection of the peer from TcpLinks if this was not done before. Returns true once the connection has
+// arrived, also after its end.
 bool TcpReceiveConnection::claim() {
   if (active_.socket != nullptr || ended_) return true;
   TcpStream socket = links_->claim(peer(), lane_);
@@ -84,14 +87,15 @@ bool TcpReceiveConnection::claim() {
 }
 
 // Switches to the other socket, because the peer has sent kMoved: its next messages arrive on the common socket, or
-// on the socket of the peer again. Returns false if this lane has no common socket that this rank made, so the frame
-// is invalid.
+// again on the socket that the peer has made. Returns false if the frame is invalid, because only the higher rank of
+// a lane may switch and the peer is the lower one.
 bool TcpReceiveConnection::switch_socket() {
   if (!links_->makes_common_socket(peer())) return false;
   if (inactive_.socket == nullptr) {
     inactive_.socket = lane_state_.common;
     if (inactive_.socket == nullptr) {
-      // The sending connection of this rank was destroyed before it had sent everything.
+      // There is no common socket, because the sending connection of this rank was destroyed before it had sent
+      // everything.
       note_end(0);
       return true;
     }
@@ -115,8 +119,9 @@ void TcpReceiveConnection::release() {
   stage_ = Stage::kHeader;
 }
 
-// Decides where the payload goes. The caller may pass another `place` than in the previous call, or none. The part
-// that has arrived is then copied from the old place. That is safe, because the old place belongs to the same call.
+// Decides where the payload goes. The caller of arrival() may pass another `place` than in the previous call, or
+// none. The part of the payload that has arrived is then copied from the old place to the slot. That is safe, because
+// the old place belongs to the same call.
 void TcpReceiveConnection::decide(std::span<std::byte> place) {
   const bool fits = header_.bytes > 0 && place.size() == header_.bytes;
   if (target_ == PayloadTarget::kUndecided) {
@@ -128,8 +133,8 @@ void TcpReceiveConnection::decide(std::span<std::byte> place) {
   }
 }
 
-// Returns true if header_ contains the header of a message. Returns false if none has arrived, or if the connection
-// has ended.
+// Reads until header_ contains the header of a message, and then returns true. Returns false if none has arrived yet,
+// if the connection has ended, or if invalid data has arrived.
 bool TcpReceiveConnection::read_header() {
   while (!ended_) {
     while (stashed() >= kHeaderBytes) {
@@ -149,7 +154,8 @@ bool TcpReceiveConnection::read_header() {
   return false;
 }
 
-// Takes the header of one frame from the read-ahead buffer. Returns true if it is the header of a message.
+// Takes the header of one frame from the read-ahead buffer and handles frames without a payload. Returns true if it
+// is the header of a message.
 bool TcpReceiveConnection::take_header() {
   std::memcpy(&header_, active_.stash.get() + active_.begin, kHeaderBytes);
   active_.begin += kHeaderBytes;
@@ -178,8 +184,8 @@ bool TcpReceiveConnection::take_header() {
   return true;
 }
 
-// Reads with at most one system call: up to `bytes` more bytes of the payload into `to`, and the bytes behind it into
-// the read-ahead buffer, which must be empty. Returns true if the payload is complete.
+// Receives once from the socket: up to `bytes` more bytes of the payload into `to`, and the bytes behind the payload
+// into the read-ahead buffer, which must be empty. Returns true if the payload is complete.
 bool TcpReceiveConnection::fill(std::byte* to, std::size_t bytes) {
   active_.begin = 0;
   active_.end = 0;
@@ -205,7 +211,7 @@ bool TcpReceiveConnection::read_payload(std::byte* to) {
   return !ended_ && fill(to + received_, rest());
 }
 
-// Reads the rest of the payload and discards it. Returns true if all of it has arrived.
+// Reads the rest of the payload and discards it. Returns true if the whole payload has arrived.
 bool TcpReceiveConnection::skip() {
   while (rest() > 0) {
     const std::size_t have = std::min(rest(), stashed());
@@ -219,7 +225,7 @@ bool TcpReceiveConnection::skip() {
   return true;
 }
 
-// Records that the connection has ended.
+// Records that the connection has ended, and reports it to TcpLinks unless the peer has sent a close frame.
 void TcpReceiveConnection::note_end(int error) {
   ended_ = true;
   if (!close_received_) links_->note_reply(peer(), {.kind = Reply::Kind::kEnded, .error = error});
@@ -234,8 +240,8 @@ void TcpReceiveConnection::look() {
   if (ended_ || corrupt_ || close_received_ || end_seen_ || !claim()) return;
   check_inactive();
   if (stage_ == Stage::kHeader && !read_header()) return;
-  // A message must be read first. If the peer has closed the connection, the last bytes show whether it sent a close
-  // frame.
+  // No complete header is left in the stash, or a payload must be read first. If the peer has closed the connection,
+  // the last bytes that have arrived show whether it has sent a close frame.
   const Reply reply = stream().final_reply({active_.stash.get() + active_.begin, stashed()});
   if (reply.kind == Reply::Kind::kNothing) return;
   end_seen_ = true;
@@ -243,8 +249,8 @@ void TcpReceiveConnection::look() {
   links_->note_reply(peer(), reply);
 }
 
-// Checks the inactive socket. No message arrives there before the peer switches to it, but its end may contain a
-// close frame.
+// Checks whether the inactive socket has ended. No message arrives there before the peer switches to it, but its last
+// bytes may be a close frame.
 void TcpReceiveConnection::check_inactive() {
   if (inactive_end_seen_ || inactive_.socket == nullptr || !inactive_.socket->socket.is_open()) return;
   const Reply reply = inactive_.socket->socket.final_reply(inactive_.stashed());
@@ -257,7 +263,7 @@ bool TcpReceiveConnection::send_close(const FrameHeader& close_frame) {
   for (const BufferedSocket* side : {&active_, &inactive_}) {
     LaneSocket* const socket = side->socket.get();
     if (socket == nullptr || !socket->socket.is_open() || socket->sender || socket->torn)
-      continue;  // the sending connection sends the close frame there
+      continue;  // the sending connection sends the close frame there, or nothing more may be sent
     socket->socket.send_frame(close_frame);
   }
   return true;

@@ -1,12 +1,12 @@
 // TcpReceiveConnection: the receiving end of a connection.
 //
-// It holds one message at a time; further messages stay in the kernel. If the receiver names a place with the length
-// of the message, the message is read directly into that place, but only inside arrival() calls that name it. All
-// other messages go into one slot. A system call that reads a header may also read more bytes behind it; they go into
-// a read-ahead buffer, the stash.
+// It holds one message at a time; further messages stay in the kernel. If the caller of arrival() names a place that
+// is as long as the message, the payload is read directly into that place, but only inside calls of arrival() that
+// name it. The payload of any other message goes into one slot. A system call that reads a header may also read more
+// bytes behind the header; they go into a read-ahead buffer, the stash.
 //
-// It reads the socket that the peer has made, until the peer reports that it continues on the common socket of the
-// lane. The peer may switch back later. Belongs to the thread that drives progress.
+// It reads the socket that the peer has made for this lane, until the peer reports that it continues on the common
+// socket of the lane (kMoved). The peer may switch back later. Belongs to the thread that drives progress.
 //
 // This class has more than 40 methods and members. 11 of the methods implement the interfaces ReceiveConnection and
 // TcpLink, and the others are the steps by which one message is read from one of two sockets.
@@ -28,7 +28,8 @@ class TcpReceiveConnection final : public ReceiveConnection, public TcpLink {
 
   Arrival arrival(const CallTag& call, std::span<std::byte> place) override;
   bool wants_place() const override { return true; }
-  // look() may have seen a close frame behind messages that were not read yet.
+  // True if the connection has arrived and has not ended for this reader. That is possible even after look() has
+  // reported a close frame of the peer, because messages before that frame may still have to be read.
   bool may_bring_more() override { return claim() && !ended_ && !corrupt_; }
   CallTag mismatched_tag() const override { return mismatched_; }
   Message front() override;
@@ -41,11 +42,13 @@ class TcpReceiveConnection final : public ReceiveConnection, public TcpLink {
   void end() override;
 
  private:
-  enum class Stage : std::uint8_t { kHeader, kPayload };  // the part of the message that is read next
+  enum class Stage : std::uint8_t { kHeader, kPayload };  // the part of the current message that must be read next
   enum class PayloadTarget : std::uint8_t { kUndecided, kCallerBuffer, kSlot };
 
-  struct BufferedSocket {                // a socket and its read-ahead buffer, which contains the bytes in [begin, end)
-    std::shared_ptr<LaneSocket> socket;  // null if it has not arrived; shared, see LaneSocket
+  // A socket and its read-ahead buffer. The positions from `begin` to before `end` contain the bytes that were not
+  // used yet.
+  struct BufferedSocket {
+    std::shared_ptr<LaneSocket> socket;  // null if the connection of the peer has not arrived
     PageBytes stash;
     std::size_t begin = 0;
     std::size_t end = 0;
@@ -68,22 +71,23 @@ class TcpReceiveConnection final : public ReceiveConnection, public TcpLink {
 
   std::shared_ptr<TcpLinks> links_;  // shared with the transport, which may be destroyed first
   const std::uint16_t lane_;
-  TcpLane& lane_state_;  // state that is shared with the sending connection of the lane
+  TcpLane& lane_state_;  // shared with the sending connection of the lane
   PageBytes slot_;
-  BufferedSocket active_;           // the socket on which messages arrive now
-  BufferedSocket inactive_;         // the other socket; empty until the peer has switched for the first time
-  bool inactive_end_seen_ = false;  // the end of the inactive socket was seen
+  BufferedSocket active_;    // the socket on which messages arrive now
+  BufferedSocket inactive_;  // the other socket of the lane; empty until the peer has switched for the first time
+  bool inactive_end_seen_ = false;  // inactive_ has ended, and that was reported
   Stage stage_ = Stage::kHeader;
-  FrameHeader header_;        // valid from Stage::kPayload on
-  std::size_t received_ = 0;  // bytes of the payload
+  FrameHeader header_;        // header of the current message; valid in Stage::kPayload
+  std::size_t received_ = 0;  // bytes of the payload that have been read
   PayloadTarget target_ = PayloadTarget::kUndecided;
-  std::span<std::byte> caller_buffer_;  // valid if the target is the caller's buffer
-  bool long_messages_ = false;  // the last message was too long for the stash, so only the next header is read ahead
+  std::span<std::byte> caller_buffer_;  // valid if target_ is kCallerBuffer
+  bool long_messages_ = false;  // the last message had at least kLongBytes, so that only one header is read ahead
   bool corrupt_ = false;
   bool close_received_ = false;
-  bool ended_ = false;  // end of file or reset; nothing more will arrive
+  bool ended_ = false;  // end of file or an error; nothing more will arrive
   bool end_seen_ = false;
-  std::uint64_t last_noted_call_ = 0;  // the last call that was reported to the board of the peer
+  // Sequence number of the last call that was reported to the PeerBoard of the peer.
+  std::uint64_t last_noted_call_ = 0;
   CallTag mismatched_;
 };
 

@@ -10,11 +10,14 @@ namespace tutti {
 namespace {
 
 constexpr std::uint64_t kCoalescedBytes = 4096;
-// Messages of up to this length use the common socket. Measured: 8 KiB are faster there, 32 KiB are not.
+// Messages of up to this length are better sent on the common socket. Measured: 8 KiB are faster there, 32 KiB are
+// not.
 constexpr std::uint64_t kShortBytes = 16384;
-constexpr std::uint32_t kMoveAfter = 4;  // consecutive messages on the wrong socket after which the connection switches
-constexpr std::size_t kHeaderSpace = 64;  // bytes before the payload of a slot; the header is at the end of them
-constexpr std::size_t kMostParts = 32;    // maximum number of frames for one system call
+// Number of consecutive messages on the wrong socket after which the connection switches to the other one.
+constexpr std::uint32_t kMoveAfter = 4;
+// Bytes before the payload in a slot; the header takes the last ones of them.
+constexpr std::size_t kHeaderSpace = 64;
+constexpr std::size_t kMostParts = 32;  // maximum number of parts (preamble, frames) in one system call
 static_assert(kHeaderSpace >= kHeaderBytes);
 
 }  // namespace
@@ -113,13 +116,14 @@ void TcpSendConnection::enqueue(const FrameHeader& header, const std::byte* data
   const std::size_t gone = already_sent > kHeaderBytes ? already_sent - kHeaderBytes : 0;
   if (data != to && header.bytes > gone) std::memcpy(to + gone, data + gone, header.bytes - gone);
   slots_[index].bytes = kHeaderBytes + header.bytes;
-  if (count_ == 0) first_sent_ = already_sent;  // otherwise nothing of this message can have been sent
+  // Otherwise older messages are queued, so nothing of this one was sent.
+  if (count_ == 0) first_sent_ = already_sent;
   ++count_;
   links_->mark_dirty(*this);
 }
 
-// Sends the queue and, if `header` is not null, one more message behind it, with one system call. Returns the number
-// of bytes of that message that were sent.
+// Sends the queue and, if `header` is not null, one more message behind the queue, with one system call. Returns the
+// number of bytes of that message, with its header, that were sent.
 std::size_t TcpSendConnection::transmit(const FrameHeader* header, const std::byte* data) {
   if (moving_ && !move()) return 0;
   std::array<iovec, kMostParts> parts;
@@ -158,7 +162,7 @@ std::size_t TcpSendConnection::transmit(const FrameHeader* header, const std::by
     --count_;
   }
   if (count_ == 0) {
-    first_ = 0;  // a queue that becomes empty every time then stays in one slot, and in the cache
+    first_ = 0;  // a queue that always becomes empty then uses only one slot, which stays in the cache
     return moved.bytes > before ? moved.bytes - before : 0;
   }
   first_sent_ += left;
@@ -174,15 +178,16 @@ bool TcpSendConnection::push() {
   return true;
 }
 
-// Switches to the other socket if several consecutive messages are better sent there.
+// Requests a switch to the other socket if the last kMoveAfter messages were better sent there and nothing is queued.
 void TcpSendConnection::switch_if_better(std::uint64_t bytes) {
   const bool in_place = (bytes <= kShortBytes) == (socket_ != own_);
   out_of_place_ = in_place ? 0 : out_of_place_ + 1;
   if (out_of_place_ >= kMoveAfter && !pending()) moving_ = true;
 }
 
-// Switches to the other socket. Everything before it was passed to the operating system. The kMoved frame tells the
-// receiver that the next messages arrive on the other socket.
+// Switches to the other socket. All earlier messages were already passed to the operating system. The kMoved frame
+// tells the receiver that the next messages arrive on the other socket. Returns false if the frame could not be sent
+// completely.
 bool TcpSendConnection::move() {
   FrameHeader frame{.kind = FrameKind::kMoved};
   while (move_sent_ < kHeaderBytes) {
@@ -204,11 +209,11 @@ bool TcpSendConnection::move() {
   return true;
 }
 
-// Handles an error of a send.
+// Handles an error of a send: finds out how the connection has ended, and ends this end of it.
 void TcpSendConnection::fail(const Moved& moved) {
   if (socket_->reader != nullptr) {
     close_queue();
-    return socket_->reader->look();  // data may have arrived before the reason of the failure
+    return socket_->reader->look();  // it finds the reason, perhaps behind data that has arrived
   }
   TcpStream& stream = socket_->socket;
   Reply reply = brings_answer() ? replies_.read(stream) : stream.final_reply({});  // the peer may have sent the reason
@@ -220,7 +225,7 @@ void TcpSendConnection::fail(const Moved& moved) {
 
 void TcpSendConnection::look() {
   for (const auto& socket : {own_, borrowed_}) {
-    // The receiving connection checks this socket.
+    // If the socket has a reader, that receiving connection checks the socket.
     if (over_ || socket == nullptr || !socket->socket.is_open() || socket->reader != nullptr) continue;
     TcpStream& stream = socket->socket;
     const bool answer = socket == own_ && !links_->makes_common_socket(peer());
@@ -240,7 +245,8 @@ void TcpSendConnection::close_queue() {
   count_ = 0;
 }
 
-// If messages of a failed call are still queued and cannot be sent, there is no reason to wait until they can.
+// Returns true without sending if queued messages, which belong to a failed call, cannot be sent now: there is no
+// reason to wait until they can.
 bool TcpSendConnection::send_close(const FrameHeader& close_frame) {
   if (over_ || !push()) return true;
   bool all_sent = true;

@@ -1,16 +1,17 @@
 // TcpSendConnection: the sending end of a connection.
 //
-// If the kernel can take a message immediately, it is sent from the memory where it is. What the kernel cannot take,
-// and messages of up to kCoalescedBytes, wait in a queue of `slots` messages until flush(), a receive or a later
-// call. So small messages between two flushes are sent in one system call.
+// A message that is longer than kCoalescedBytes is passed to the kernel at once, directly from the memory of the
+// caller. Shorter messages, and the rest of a message that the kernel does not take, are copied into a queue of
+// `slots` messages. The queue is sent by flush(), before a receive, or by a later call. So several small messages
+// between two flushes are sent in one system call.
 //
-// Each connection makes its own socket. If the peer is the lower rank and has made a socket for the same lane, short
-// messages are sent on that common socket, so that both directions share it. Long messages use this rank's own
-// socket, because data that arrives on a socket that sends much has to wait for this process. Belongs to the thread
-// that drives progress.
+// Each connection makes its own socket. If the peer is the lower rank and has made a socket for the same lane, this
+// connection sends short messages on that common socket, so that both directions share it. It sends long messages on
+// this rank's own socket, because on a common socket the data that arrives would be delayed while this process sends
+// much. Belongs to the thread that drives progress.
 //
-// When the peer has closed its end, messages that the kernel has not taken can no longer reach it. From then on the
-// connection is never ready(). If there were such messages, handed_over() also stays false. A caller that sends
+// When the peer has closed its end, messages that the kernel has not taken can no longer reach the peer. From then on
+// ready() always returns false, and if there were such messages, handed_over() does as well. A caller that sends
 // therefore waits, checks the status of the peer and learns the reason. So data is never lost without an error.
 //
 // This class has more than 40 methods and members. 13 of the methods implement the interfaces SendConnection and
@@ -44,9 +45,10 @@ class TcpSendConnection final : public SendConnection, public TcpLink {
   bool handed_over() override { return push() && !lost_; }
 
  private:
-  struct Slot {  // One frame: the header is directly before the payload, which is aligned to 64 bytes.
+  // The memory for one queued frame. The header is directly before the payload, which is aligned to 64 bytes.
+  struct Slot {
     PageBytes memory;
-    std::size_t bytes = 0;  // length of header and payload
+    std::size_t bytes = 0;  // length of the queued frame: header and payload
   };
   TcpSendConnection(std::shared_ptr<TcpLinks> links, std::uint32_t peer, std::uint16_t lane, const Preamble& preamble,
                     TcpStream stream);
@@ -54,7 +56,7 @@ class TcpSendConnection final : public SendConnection, public TcpLink {
   bool pending() const {
     return !over_ && (count_ > 0 || preamble_sent_ < sizeof(preamble_) || moving_ || socket_->socket.unsent());
   }
-  // Whether the socket is this rank's own one and only one frame can arrive on it, but no data.
+  // Whether messages are sent on this rank's own socket and the peer sends at most one frame on it, but no messages.
   bool brings_answer() const { return !links_->makes_common_socket(peer()) && socket_ == own_; }
   void switch_if_better(std::uint64_t bytes);
   std::byte* payload(std::size_t slot);
@@ -73,20 +75,21 @@ class TcpSendConnection final : public SendConnection, public TcpLink {
 
   std::shared_ptr<TcpLinks> links_;  // shared with the transport, which may be destroyed first
   TcpLane& lane_;
-  std::shared_ptr<LaneSocket> own_;       // never null; shared, see LaneSocket
-  std::shared_ptr<LaneSocket> borrowed_;  // the common socket of the lane, once this connection has switched to it
-  std::shared_ptr<LaneSocket> socket_;    // the one of these two on which messages are sent
+  std::shared_ptr<LaneSocket> own_;  // the socket that this connection has made; never null
+  // The common socket of the lane; null before this connection has switched to it for the first time.
+  std::shared_ptr<LaneSocket> borrowed_;
+  std::shared_ptr<LaneSocket> socket_;  // own_ or borrowed_: the socket on which messages are sent now
   Preamble preamble_;
   std::size_t preamble_sent_ = 0;
   std::vector<Slot> slots_;
-  std::size_t first_ = 0;           // slot of the oldest queued message
-  std::size_t count_ = 0;           // number of queued messages
-  std::size_t first_sent_ = 0;      // bytes of the oldest message that were sent
-  bool moving_ = false;             // to the other socket; the kMoved frame is being sent
-  std::size_t move_sent_ = 0;       // bytes of the kMoved frame that were sent
-  std::uint32_t out_of_place_ = 0;  // number of consecutive messages for which the other socket would be better
-  bool over_ = false;  // nothing can be sent any more, because the other end has closed or this one has ended
-  bool lost_ = false;  // the kernel had not taken all messages before the connection ended
+  std::size_t first_ = 0;       // index in slots_ of the oldest queued message
+  std::size_t count_ = 0;       // number of queued messages
+  std::size_t first_sent_ = 0;  // bytes of the oldest queued message, with its header, that were sent
+  bool moving_ = false;         // the connection is switching to its other socket: the kMoved frame must be sent first
+  std::size_t move_sent_ = 0;   // bytes of the kMoved frame that were sent
+  std::uint32_t out_of_place_ = 0;  // number of last messages in a row for which the other socket would be better
+  bool over_ = false;               // nothing can be sent any more, because the peer has closed or end() was called
+  bool lost_ = false;               // a message was not passed completely to the kernel before the connection ended
   ReplyReader replies_;
 };
 

@@ -27,11 +27,12 @@ constexpr int kKeepIdleSeconds = 10;
 constexpr int kKeepEverySeconds = 5;
 constexpr int kKeepProbes = 3;
 constexpr std::size_t kDiscardBytes = 16384;
-constexpr int kMostDiscards = 4096;  // maximum number of reads of that size; more than a kernel buffers
+// Maximum number of reads in discard_unread(); together more than a kernel buffers.
+constexpr int kMostDiscards = 4096;
 
-// Data in a socket also orders memory accesses of the ranks of one process, but the thread sanitizer does not see
-// that. So in its builds every transfer takes a lock, and a receive is ordered after the send. In other builds this
-// class does nothing.
+// If two ranks of one process exchange data by a socket, the data also orders their memory accesses, but the thread
+// sanitizer does not see that. So in its builds every transfer takes a lock, which orders a receive after the send.
+// In other builds this class does nothing.
 class SeenBySanitizer {
  public:
 #if defined(__SANITIZE_THREAD__)
@@ -56,7 +57,7 @@ Result<Socket> new_socket(int family) {
   return made;
 }
 
-// Converts the return value of a system call.
+// Converts the return value of a system call. `reading`: for a read, the value 0 means end of file.
 Moved moved(ssize_t result, bool reading) {
   if (result > 0) return {.bytes = static_cast<std::size_t>(result)};
   if (result == 0) return {.ended = reading};
@@ -162,7 +163,7 @@ void tune(int fd, std::uint32_t buffer_bytes) {
 Result<Socket> listen_on(const SocketAddress& address) {
   auto made = new_socket(address.family());
   if (!made) return made.error();
-  set(made->get(), SOL_SOCKET, SO_REUSEADDR, 1);  // allows the use of a port that a recently ended job has used
+  set(made->get(), SOL_SOCKET, SO_REUSEADDR, 1);  // allows a port that a job which ended recently has used
   if (address.family() == AF_INET6) set(made->get(), IPPROTO_IPV6, IPV6_V6ONLY, 1);
   if (bind(made->get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) != 0) {
     return socket_error("bind", errno);
@@ -213,7 +214,7 @@ Moved send_some(int fd, std::span<iovec> parts) {
   const SeenBySanitizer seen;
   ssize_t result = -1;
   do {
-    result = parts.size() == 1  // the usual case for short messages; the kernel has less to read
+    result = parts.size() == 1  // the usual case for short messages; send() costs less than sendmsg()
                  ? ::send(fd, parts[0].iov_base, parts[0].iov_len, MSG_DONTWAIT | MSG_NOSIGNAL)
                  : sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   } while (result < 0 && errno == EINTR);

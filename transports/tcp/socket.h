@@ -1,8 +1,8 @@
 // Socket: an owned TCP descriptor, and the system calls on it that the transport needs.
 //
-// All sockets are non-blocking and close-on-exec, are not kept by forked children (inherited.h), and have a number
-// above those of the standard streams. The types are values or resources without shared state, so any thread may use
-// them.
+// All TCP sockets are non-blocking and close-on-exec, are not kept by forked children (inherited.h), and have a
+// number above those of the standard streams. The types are values or resources without shared state, so any thread
+// may use them.
 #pragma once
 
 #include <netinet/in.h>
@@ -55,19 +55,20 @@ struct SocketAddress {
   std::string text() const;  // for example "127.0.0.1:4711" or "[::1]:4711"
 };
 
-// Parses a numeric address without a port. Errors: kConfig if it is invalid.
+// Parses a numeric address without a port; the port of the result is 0. Errors: kConfig if the address is invalid.
 Result<SocketAddress> parse_host(const std::string& host);
 // Parses the output of SocketAddress::text(). Errors: kRefused, because the text comes from a peer.
 Result<SocketAddress> parse_address(const std::string& text);
 SocketAddress local_address(int fd);
 SocketAddress remote_address(int fd);
 
-// "<call> failed: <description of errno>", with a remedy if one is known.
+// A kSystem error with the text "<call> on a TCP socket failed: <description of `error`, an errno>", and a remedy if
+// one is known. `rank`: the rank to name, or -1.
 Error socket_error(const char* call, int error, std::int32_t rank = -1);
 
 // listen_on() creates a listener. connect_to() starts a connection, which may not be established yet when it returns;
-// the first send reports a failure. Errors: kSystem; for connect_to() also kPeerLost if the system reports a failure
-// immediately.
+// the first send then reports a failure. `buffer_bytes`: see tune(). Errors: kSystem; for connect_to() also kPeerLost
+// if the system reports immediately that the peer cannot be reached.
 Result<Socket> listen_on(const SocketAddress& address);
 Result<Socket> connect_to(const SocketAddress& address, std::uint32_t buffer_bytes, std::int32_t peer);
 // Starts a connection, without tune(). `error` is set to 0, or to the errno of a failure; in that case the returned
@@ -82,21 +83,23 @@ bool is_network_error(int error);
 // Sets TCP_NODELAY and keep-alive. `buffer_bytes`: size of the socket buffers; 0: the kernel chooses and adapts it.
 void tune(int fd, std::uint32_t buffer_bytes);
 
-// The result of one system call: the number of bytes moved, or the reason why none were.
+// The result of a send or a receive: the number of bytes moved, or the reason why none were. 0 bytes without `ended`
+// means that nothing can be moved now: try again later.
 struct Moved {
   std::size_t bytes = 0;
   bool ended = false;  // end of file or an error; nothing can be moved any more
-  int error = 0;       // errno; 0 for end of file
+  int error = 0;       // only valid if `ended`: an errno, or one of tls_end; 0 for end of file
 };
-// These functions make one non-blocking system call each. peek_some() leaves the data in the socket.
+// Each of these functions makes one non-blocking system call. peek_some() leaves the data in the socket.
 Moved send_some(int fd, std::span<iovec> parts);
 Moved receive_some(int fd, std::span<iovec> parts);
 Moved receive_some(int fd, std::byte* data, std::size_t bytes);
 Moved peek_some(int fd, std::byte* data, std::size_t bytes);
-// Reads and discards what has arrived, up to a limit. Call it before closing a socket: if there is unread data,
-// closing resets the connection, and the kernel then discards sent data that the peer's system has not received yet.
+// Reads and discards the data that has arrived, up to a limit. Call it before closing a socket: if there is unread
+// data, closing resets the connection, and the kernel then discards sent data that the system of the peer has not
+// received yet.
 void discard_unread(int fd);
-// The peer has closed its side. There may still be unread data.
+// Whether the other end has closed the connection, or the connection has failed. There may still be unread data.
 bool remote_has_closed(int fd);
 
 // Uninitialised memory, aligned to 4096 bytes.

@@ -9,12 +9,12 @@
 namespace tutti {
 namespace {
 
-// Limit of the unread data that is searched for a close frame; more than a kernel buffers.
+// Maximum amount of unread data that is searched for a close frame. It is more than a kernel buffers.
 constexpr std::size_t kMaxUnreadBytes = 64 * 1024 * 1024;
-constexpr std::size_t kAheadBytes = 64 * 1024;  // for each read
+constexpr std::size_t kAheadBytes = 64 * 1024;  // length of each read in read_ahead()
 
-// Returns the reply in the last frame of `all`, which must be everything that has arrived and will arrive. If there
-// is none, returns how the connection ended.
+// Returns the meaning of the last frame of `all`, which must be everything that has arrived and will arrive. If `all`
+// does not end with a close frame or a refusal, returns kEnded with `error`.
 Reply reply_at_end(std::span<const std::byte> all, int error) {
   const Reply ended{.kind = Reply::Kind::kEnded, .error = error};
   if (all.size() < kHeaderBytes) return ended;
@@ -84,7 +84,9 @@ Moved TcpStream::receive_encrypted(std::span<iovec> parts) {
   return moved;
 }
 
-// Continues the handshake. Returns false if no data of the caller can be moved yet.
+// Continues the handshake. Returns false while this end, as the client, waits for the first bytes of the other end,
+// which may be an answer in clear. In that case no data of the caller can be moved. Otherwise returns true, also if
+// the connection has ended.
 bool TcpStream::advance_handshake() {
   if (encryption_->end.ended) return true;
   if (encryption_->awaits_answer) {
@@ -96,8 +98,9 @@ bool TcpStream::advance_handshake() {
   return true;
 }
 
-// Checks whether the other end has answered in clear. Reads with peek_some(), so that the data stays in the socket
-// for TLS.
+// Checks whether the first bytes from the other end are an answer in clear (kAnswer), TLS (kTls), or have not arrived
+// (kNothing). kAnswer also means that the connection has ended without any. Reads with peek_some(), so that the data
+// stays in the socket for TLS.
 TcpStream::AnswerState TcpStream::peek_answer() {
   Encryption& encryption = *encryption_;
   std::array<std::byte, kAnswerBytes> bytes{};
@@ -126,7 +129,7 @@ TcpStream::AnswerState TcpStream::peek_answer() {
   return AnswerState::kAnswer;
 }
 
-// Decrypts everything that has arrived.
+// Decrypts everything that has arrived into `ahead`, up to kMaxUnreadBytes.
 void TcpStream::read_ahead() {
   Encryption& encryption = *encryption_;
   encryption.ahead.erase(encryption.ahead.begin(),
@@ -158,7 +161,8 @@ Reply TcpStream::final_reply(std::span<const std::byte> stashed) {
   int unread_bytes = 0;
   if (ioctl(fd, FIONREAD, &unread_bytes) != 0 || unread_bytes < 0) unread_bytes = 0;
   std::vector<std::byte> all(stashed.begin(), stashed.end());
-  // One byte more than there is, so that the read also returns the error with which the connection ended.
+  // One byte more than there is: if nothing is unread, the read then returns the error with which the connection
+  // ended.
   all.resize(stashed.size() + std::min(static_cast<std::size_t>(unread_bytes), kMaxUnreadBytes) + 1);
   const Moved moved = peek_some(fd, all.data() + stashed.size(), all.size() - stashed.size());
   all.resize(stashed.size() + moved.bytes);

@@ -1,12 +1,13 @@
 // TcpStream: the data of one connection, either in clear or encrypted with TLS, and the operations that the transport
 // needs.
 //
-// In clear, the operations are those of socket.h, plus one branch. With TLS (tls.h) they do not block either. They
-// also continue the handshake, and no data of the caller is moved before the handshake is complete.
+// In clear, the operations only call the functions of socket.h. With TLS (tls.h) they do not block either. They also
+// continue the handshake, and no data of the caller is moved before the handshake is complete.
 //
-// The listening end may send a refusal or a close frame before there is a TLS session, if the other end connects too
-// late or is not accepted. That frame is sent in clear. It is followed by a proof that is computed with the key of
-// the connection. Only a refusal is accepted without a proof, because the reason for it may be that the keys differ.
+// The listening end may send a refusal or a close frame before there is a TLS session: a refusal if it does not
+// accept the connection, a close frame if its communicator was closed before the connection arrived. That frame is
+// sent in clear. A close frame is followed by a proof that is computed with the key of the connection. A refusal is
+// accepted without a proof, because the reason for it may be that the keys differ.
 //
 // Only one thread at a time may use a stream.
 #pragma once
@@ -34,11 +35,12 @@ class TcpStream {
 
   int get() const { return socket_.get(); }
   bool is_open() const { return socket_.is_open(); }
-  // Informs the peer that this is the end (only with TLS), discards unread data, and closes the socket.
+  // Sends the close notification of TLS (only with TLS), discards unread data, and closes the socket.
   void end();
   void close() { socket_.close(); }
 
-  // Like send_some() and receive_some(). If not everything was sent, the next send must begin with the rest.
+  // Like send_some() and receive_some() of socket.h. If send() has not sent everything, the next send() must begin
+  // with the rest.
   Moved send(std::span<iovec> parts) {
     return encryption_ == nullptr ? send_some(socket_.get(), parts) : send_encrypted(parts);
   }
@@ -55,23 +57,25 @@ class TcpStream {
     return send({&part, 1});
   }
 
-  // Continues the handshake, and sends the part of it that the system has not taken yet. No effect without TLS.
+  // Continues the handshake of TLS, and sends encrypted data that the system has not taken yet. No effect without
+  // TLS.
   void advance() {
     if (encryption_ != nullptr) static_cast<void>(advance_handshake());
   }
-  // The same for a sender that has no data. The result tells whether it could send data.
+  // Like advance(), for a sender that has no more data: Moved::ended is true if nothing can be sent any more.
   Moved finish();
   bool is_encrypted() const { return encryption_ != nullptr; }
-  // Whether data of the caller can be moved.
+  // Whether data of the caller can be moved: always without TLS, and with TLS once the handshake is complete.
   bool ready() const { return encryption_ == nullptr || encryption_->tls->established(); }
   // Whether encrypted data is waiting to be sent.
   bool unsent() const { return encryption_ != nullptr && encryption_->tls->unsent(); }
   bool over() const { return encryption_ != nullptr && (encryption_->end.ended || encryption_->tls->over()); }
-  short wait_events() const;  // the events for poll() until more can be sent
+  short wait_events() const;  // the events for which a caller of poll() must wait until more can be sent
 
-  // Returns how a connection on which data can arrive has ended: kNothing while it is open, otherwise the meaning of
-  // its last frame. It does not consume data. `stashed`: data that the caller has already read. It inspects all
-  // unread data, which is slow, so call it only once after the connection has ended.
+  // Returns how a connection on which messages can arrive has ended: kNothing while it is open, kClose or kRefused if
+  // the last bytes that arrived are such a frame, and otherwise kEnded. The data can still be read afterwards.
+  // `stashed`: data that the caller has already read but not processed. The function inspects all unread data, which
+  // is slow, so call it only until it has returned something other than kNothing.
   Reply final_reply(std::span<const std::byte> stashed);
 
  private:
@@ -79,10 +83,11 @@ class TcpStream {
   struct Encryption {
     std::unique_ptr<TlsSession> tls;
     Key key{};
-    bool awaits_answer = false;    // the other end may answer in clear, instead of its part of the handshake
-    std::vector<std::byte> ahead;  // data that was decrypted but not received yet, or the answer in clear
+    bool awaits_answer = false;  // the other end may still answer in clear, instead of with its part of the handshake
+    // Data that the caller has not received yet: decrypted data, or the answer in clear.
+    std::vector<std::byte> ahead;
     std::size_t ahead_begin = 0;
-    Moved end;  // set once everything that can arrive has arrived
+    Moved end;  // `ended` is set once nothing more can arrive from the system
   };
   Moved send_encrypted(std::span<iovec> parts);
   Moved receive_encrypted(std::span<iovec> parts);
@@ -95,10 +100,11 @@ class TcpStream {
   std::unique_ptr<Encryption> encryption_;  // null: in clear
 };
 
-// Returns the proof behind a frame that is sent in clear on a connection with this key.
+// Returns the proof that follows a close frame in clear, on a connection with this key.
 Tag answer_proof(const Key& key, const FrameHeader& frame);
 
-// Collects a Reply from a connection on which only one frame can arrive. The frame may arrive in several parts.
+// Reads the single frame that can arrive on a connection, which may come in several parts. read() returns kNothing
+// until the frame is complete, then its meaning, or kEnded.
 class ReplyReader {
  public:
   Reply read(TcpStream& stream);

@@ -15,7 +15,7 @@
 namespace tutti {
 namespace {
 
-// Memory that only this rank uses, because peers get copies of the data.
+// A window over TCP: memory that only this rank accesses, because peers get copies of the data.
 class PlainWindow final : public Window {
  public:
   PlainWindow(std::byte* data, std::size_t bytes) : data_(data), bytes_(bytes) {}

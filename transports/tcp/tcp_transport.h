@@ -3,8 +3,8 @@
 //
 // Thread-safety: see transport.h. Messages are in slots or delivered, never published, because there is no memory
 // that both ends can access. For the same reason windows are plain memory, and find_window() never finds them. If a
-// rank has no address here, another transport serves it: its status is always "live", and no connection may be opened
-// to it.
+// rank has no address here, another transport serves it: peer_status() then always reports kLive for it, and no
+// connection may be opened to it.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ namespace tutti {
 
 class TcpTransport final : public Transport {
  public:
-  // `addresses`: indexed by rank, as the endpoints of the ranks returned them; empty for this rank and for ranks that
+  // `addresses`: the results of TcpEndpoint::address(), indexed by rank; empty for this rank and for ranks that
   // another transport serves. Errors: kRefused (an address is invalid), kSystem.
   static Result<std::unique_ptr<TcpTransport>> create(const TcpTransportOptions& options,
                                                       std::shared_ptr<TcpEndpoint> endpoint,
@@ -52,7 +52,8 @@ class TcpTransport final : public Transport {
   std::string troubles() override { return links_->troubles(); }
   std::string peer_trouble(std::uint32_t peer) override { return links_->tampering(peer); }
   std::string peer_loss(std::uint32_t peer) override { return links_->loss(peer); }
-  TcpLinks& links() { return *links_; }  // for transports that replace the data connections by their own
+  // For transports that use their own data connections, but the boards of this one.
+  TcpLinks& links() { return *links_; }
 
  private:
   explicit TcpTransport(std::shared_ptr<TcpLinks> links) : links_(std::move(links)) {}

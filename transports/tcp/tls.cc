@@ -16,10 +16,11 @@
 namespace tutti {
 namespace {
 
-constexpr std::size_t kRecordBytes = 16384;         // maximum in TLS 1.3
-constexpr std::size_t kReadBytes = 64 * 1024;       // for each system call
-constexpr std::size_t kMostUnsent = 256 * 1024;     // maximum of encrypted data that the system has not taken yet
-constexpr std::size_t kGatherBytes = kRecordBytes;  // parts that are shorter than this share a record
+constexpr std::size_t kRecordBytes = 16384;    // the longest data of a record that TLS 1.3 permits
+constexpr std::size_t kReadBytes = 64 * 1024;  // maximum length of each read from the socket
+// seal() encrypts nothing more while the system has not taken this much
+constexpr std::size_t kMostUnsent = 256 * 1024;
+constexpr std::size_t kGatherBytes = kRecordBytes;  // shorter parts are gathered into one record of up to this length
 
 // Constants of OpenSSL.
 constexpr int kWantRead = 2, kZeroReturn = 6;
@@ -29,8 +30,9 @@ constexpr int kVerifyPeer = 1;
 constexpr int kPipeType = 0x0400 | 120;  // BIO_TYPE_SOURCE_SINK and a number of our own
 constexpr int kPipeFlush = 11;
 constexpr int kShouldRetryRead = 0x01 | 0x08;
-constexpr unsigned long kFirstAlertReason = 1000;  // errors from this number on: the peer has sent that alert
-constexpr unsigned char kIdentity[] = "tutti";     // not secret, because each connection has its own key
+// An error code of kFirstAlertReason + n means that the peer has sent alert n.
+constexpr unsigned long kFirstAlertReason = 1000;
+constexpr unsigned char kIdentity[] = "tutti";  // not secret, because each connection has its own key
 
 // Whether this processor has instructions for AES.
 bool has_aes() {
@@ -44,7 +46,7 @@ bool has_aes() {
 #endif
 }
 
-// Handles control commands of the library; only a flush succeeds.
+// The control function of our BIO: of all commands of OpenSSL, only a flush succeeds.
 long answer_nothing(OpenSslPipe*, int command, long, void*) { return command == kPipeFlush ? 1 : 0; }
 
 }  // namespace
@@ -120,7 +122,8 @@ TlsSession::TlsSession(const TlsLibrary& tls, OpenSsl* ssl, const Options& optio
 TlsSession::~TlsSession() { tls_.ssl_free(ssl_); }
 
 OpenSslSession* TlsSession::make_session() const {
-  constexpr unsigned char kSuite[2] = {0x13, 0x01};  // only its hash matters, which is the same for both cipher suites
+  // Only the hash of the cipher suite matters here, which is the same for both suites.
+  constexpr unsigned char kSuite[2] = {0x13, 0x01};
   OpenSslSession* const session = tls_.session_new();
   if (session == nullptr) return nullptr;
   const OpenSslCipher* const cipher = tls_.cipher_find(ssl_, kSuite);
@@ -145,7 +148,7 @@ int TlsSession::use_session(OpenSsl* ssl, const OpenSslDigest*, const unsigned c
 int TlsSession::find_session(OpenSsl* ssl, const unsigned char* identity, std::size_t bytes, OpenSslSession** session) {
   const TlsLibrary& tls = **TlsLibrary::open();
   *session = nullptr;
-  // There is no session with that name.
+  // 1 without a session means that this end knows no key with that name, so the handshake fails.
   if (bytes != sizeof(kIdentity) || std::memcmp(identity, kIdentity, bytes) != 0) return 1;
   *session = static_cast<TlsSession*>(tls.get_ex_data(ssl, 0))->make_session();
   return *session == nullptr ? 0 : 1;
@@ -173,7 +176,7 @@ int TlsSession::read_in(OpenSslPipe* pipe, char* to, int bytes) {
   return static_cast<int>(count);
 }
 
-// Passes encrypted data to the system. Returns false if the system did not take all of it.
+// Passes the encrypted data in out_ to the system. Returns false if the system did not take all of it.
 bool TlsSession::flush(int fd) {
   while (unsent() && !send_end_.ended) {
     iovec part{.iov_base = out_.data() + out_begin_, .iov_len = out_.size() - out_begin_};
@@ -191,8 +194,8 @@ bool TlsSession::flush(int fd) {
   return true;
 }
 
-// Reads more encrypted data with one system call. All previous data must have been used. Returns false if there is
-// none now, or if the connection has ended.
+// Reads more encrypted data into in_ with one system call. All previous data must have been used. Returns false if
+// there is no data now, or if the connection has ended.
 bool TlsSession::fill(int fd) {
   if (receive_end_.ended) return false;
   TUTTI_ASSERT(in_begin_ == in_end_);
@@ -206,8 +209,8 @@ bool TlsSession::fill(int fd) {
   return moved.bytes > 0;
 }
 
-// Handles an error of the library. After that, nothing more is read or sent, except for the alert that tells the peer
-// the reason.
+// Handles an error of OpenSSL. After that, nothing more is read or sent on this connection, except for the alert that
+// tells the peer the reason and is already in out_.
 void TlsSession::fail(int fd) {
   const unsigned long reason = tls_.err_get_error() & 0x7fffff;
   const bool of_peer = reason >= kFirstAlertReason && reason < kFirstAlertReason + 256;
@@ -224,8 +227,8 @@ bool TlsSession::handshake_step(int fd) {
   tls_.err_clear_error();
   const int result = tls_.do_handshake(ssl_);
   if (result != 1 && tls_.get_error(ssl_, result) == kWantRead) return true;
-  // Without the key, the peer could only have presented a certificate, and no certificate is trusted. This check
-  // makes sure once more that the key was used.
+  // Without the key, the peer could only have presented a certificate, and no certificate is trusted.
+  // session_reused() makes sure once more that the key was used.
   established_ = result == 1 && tls_.session_reused(ssl_) == 1;
   if (!established_) fail(fd);
   return false;
@@ -249,8 +252,8 @@ void TlsSession::advance(int fd) {
   flush(fd);
 }
 
-// Encrypts `parts`, except for the beginning that was encrypted in an earlier call, as long as there is space.
-// Returns true if all of it is encrypted.
+// Encrypts `parts` into out_, as long as there is space. Skips the first sealed_ bytes of `parts`, which an earlier
+// call has already encrypted. Returns true if all of `parts` is encrypted.
 bool TlsSession::seal(std::span<iovec> parts) {
   std::size_t skip = sealed_;
   gathered_.clear();
@@ -294,7 +297,8 @@ bool TlsSession::seal(std::span<iovec> parts) {
   return put_gathered();
 }
 
-// After an exception it is unknown how much of `parts` was sent, so nothing more can be sent on this connection.
+// Sends `parts` by send_sealed(). After an exception it is unknown how much of them was sent, so nothing more can be
+// sent on this connection.
 Moved TlsSession::send(int fd, std::span<iovec> parts) {
   try {
     return send_sealed(fd, parts);
@@ -319,7 +323,8 @@ Moved TlsSession::send_sealed(int fd, std::span<iovec> parts) {
     sealed_ -= gone;
     moved.bytes += gone;
     if (all || !flushed) break;
-    // The next call of seal() skips the part that was sent.
+    // Removes the part that was sent from `parts`, because the next call of seal() skips only the data that is still
+    // in records_.
     for (iovec& part : parts) {
       const std::size_t bytes = std::min(gone, part.iov_len);
       part = {.iov_base = static_cast<std::byte*>(part.iov_base) + bytes, .iov_len = part.iov_len - bytes};
@@ -332,7 +337,7 @@ Moved TlsSession::send_sealed(int fd, std::span<iovec> parts) {
   return moved;
 }
 
-// Fills one part with decrypted data. Returns false if there is no more data now.
+// Fills `part` with decrypted data. Returns false if there is not enough data now, or if the connection has ended.
 bool TlsSession::read_part(int fd, iovec part, Moved& moved) {
   std::size_t have = 0;
   while (have < part.iov_len) {

@@ -1,9 +1,9 @@
 // TlsSession: TLS 1.3 on one connection, with a key that both ends already have.
 //
-// The key is used as an external PSK together with a Diffie-Hellman exchange. Even if the key becomes known later,
-// recorded data can therefore not be decrypted. There are no certificates, tickets or early data. The session makes
-// the same system calls as a plain connection, on a socket that its owner holds, and never blocks. The handshake
-// continues inside send(), receive() and advance().
+// The key is used as an external pre-shared key (PSK) together with a Diffie-Hellman exchange. So recorded data
+// cannot be decrypted even if the key becomes known later. There are no certificates, tickets or early data. The
+// session makes the same system calls as a plain connection, on a socket that the caller passes and owns, and never
+// blocks. The handshake continues inside send(), receive() and advance().
 //
 // Only one thread at a time may use a session. Its functions clear the error queue of OpenSSL for the calling thread.
 //
@@ -31,9 +31,10 @@ class TlsSession {
   enum class End : std::uint8_t { kClient, kServer };
   struct Options {
     End end = End::kClient;
-    Key key{};                              // must not be used for any other connection
+    Key key{};                              // must be different for each connection
     std::span<const std::byte> greeting{};  // sent in clear, before the handshake
-    // The key is renewed after this number of records; TLS 1.3 permits 2^24.5 with AES-GCM.
+    // The sending key is renewed after this number of records. TLS 1.3 permits 2^24.5 records for each key with
+    // AES-GCM.
     std::uint64_t records_per_key = 1u << 23;
   };
   // Errors: those of TlsLibrary::open(), and kSystem.
@@ -46,28 +47,31 @@ class TlsSession {
   // were not taken, the next call must begin with them, because part of them may already be encrypted. Before the
   // handshake is complete, nothing is moved.
   Moved send(int fd, std::span<iovec> parts);
-  // Like receive_some(). Returns only data that was authenticated. If it is less than `parts` can hold, the system
-  // has no more data now.
+  // Like receive_some() in socket.h. Returns only data that was authenticated. If the data is shorter than `parts`,
+  // the system has no more data now.
   Moved receive(int fd, std::span<iovec> parts);
   // Sends the first message of the handshake; reads nothing.
   void begin(int fd);
   // Continues the handshake as far as possible now, and sends the rest of its messages.
   void advance(int fd);
-  // Sends the close notification of TLS, if the system takes it. It proves to the peer that all data has arrived.
+  // Sends the close notification of TLS, if the system takes it. The notification proves to the peer that all data
+  // has arrived.
   void send_close_notify(int fd);
 
   bool established() const { return established_; }
-  bool over() const { return receive_end_.ended; }          // nothing more arrives from the system
-  const Moved& send_end() const { return send_end_; }       // `ended` is set once the system takes nothing more
-  bool unsent() const { return out_begin_ < out_.size(); }  // there is encrypted data that the system has not taken
+  bool over() const { return receive_end_.ended; }  // nothing more can arrive
+  // `ended` is set once nothing more can be sent; `error` is the reason
+  const Moved& send_end() const { return send_end_; }
+  // Whether there is encrypted data that the system has not taken.
+  bool unsent() const { return out_begin_ < out_.size(); }
 
  private:
-  // A TLS record that the system has not taken completely.
+  // A TLS record whose encrypted bytes the system has not taken completely.
   struct Record {
-    std::size_t bytes;   // length of the caller's data
-    std::uint64_t upto;  // end of the record, as a position in everything that was produced
+    std::size_t bytes;   // length of the data of the caller in the record
+    std::uint64_t upto;  // the value of produced_ after the record was encrypted
   };
-  struct EndSettings;  // settings that all sessions of one end share
+  struct EndSettings;  // settings of OpenSSL that all sessions of one End (client or server) share
   TlsSession(const TlsLibrary& tls, OpenSsl* ssl, const Options& options);
   static const EndSettings& settings_of(const TlsLibrary& tls, End end);
   static int use_session(OpenSsl*, const OpenSslDigest*, const unsigned char**, std::size_t*, OpenSslSession**);
@@ -89,32 +93,36 @@ class TlsSession {
   const Key key_;
   const std::uint64_t records_per_key_;
   bool established_ = false;
-  bool dead_ = false;          // the library must not be used any more
+  bool dead_ = false;          // after an error of OpenSSL: it must not be used for this session any more
   Moved receive_end_;          // `ended` is set once nothing more can arrive
   Moved send_end_;             // `ended` is set once nothing more can be sent
-  std::vector<std::byte> in_;  // encrypted data, as it arrived
+  std::vector<std::byte> in_;  // encrypted data from the peer; [in_begin_, in_end_) was not decrypted yet
   std::size_t in_begin_ = 0, in_end_ = 0;
-  std::vector<std::byte> out_;  // encrypted data to be sent
+  std::vector<std::byte> out_;  // encrypted data for the peer; the system has taken the first out_begin_ bytes
   std::size_t out_begin_ = 0;
-  std::uint64_t produced_ = 0;  // total number of encrypted bytes
+  std::uint64_t produced_ = 0;  // number of bytes that were ever appended to out_
   std::deque<Record> records_;  // records that the system has not taken completely
-  std::size_t sealed_ = 0;      // bytes of the caller's data in records_
+  std::size_t sealed_ = 0;      // total length of the data of the caller in records_
   std::uint64_t records_of_key_ = 0;
   std::vector<std::byte> gathered_;
 };
 
-// Errors in the Moved of a TlsSession, in addition to those of the system. These constants are errno values with a
-// meaning of their own.
+// Values of Moved::error that a TlsSession returns in addition to the errors of the system. The constants are errno
+// values to which this file gives another meaning.
 namespace tls_end {
-inline constexpr int kRefused = EKEYREJECTED;   // in the handshake: the other end has another key, or is not a rank
-inline constexpr int kAltered = EBADMSG;        // received data differs from what the peer sent
-inline constexpr int kPeerRefused = EREMOTEIO;  // the peer reports kAltered or a similar error
-inline constexpr int kCut = ECONNABORTED;       // the connection ended without the close notification of TLS
+// In the handshake: the other end has another key, or is not a rank of Tutti.
+inline constexpr int kRefused = EKEYREJECTED;
+inline constexpr int kAltered = EBADMSG;  // received data differs from what the peer sent
+// The peer has sent an alert: it has found kAltered or a similar error.
+inline constexpr int kPeerRefused = EREMOTEIO;
+inline constexpr int kCut = ECONNABORTED;  // the connection ended without the close notification of TLS
 }  // namespace tls_end
 
-// Whether the error shows that a process between the ends, or at one of them, did something that a rank never does.
+// Whether the error shows that the data was tampered with: a process between the two ends, or at one of them, did
+// something that a rank never does. True for kRefused, kAltered and kPeerRefused.
 bool is_tampering(int error);
-// "end of file", the text of strerror(), or a description of the errors above.
+// Describes how a connection ended: "end of file" for 0, a text for each constant of tls_end, and strerror() for any
+// other errno.
 std::string describe_end_error(int error);
 
 }  // namespace tutti

@@ -11,7 +11,8 @@ namespace tutti {
 namespace {
 
 constexpr const char* kFile = "libssl.so.3";
-// OPENSSL_INIT_NO_ATEXIT: other threads may still call the library at exit.
+// The value of OPENSSL_INIT_NO_ATEXIT: OpenSSL must not clean up at exit, because other threads may still call it
+// then.
 constexpr std::uint64_t kNoCleanupAtExit = 0x00080000;
 
 Error missing(const std::string& why) {
@@ -69,7 +70,8 @@ void find_all(SharedLibrary& library, TlsLibrary& tls) {
 Result<const TlsLibrary*> load() {
   auto library = SharedLibrary::open(kFile, RTLD_NODELETE);
   if (!library) return missing(library.error().message);
-  alignas(TlsLibrary) static std::byte memory[sizeof(TlsLibrary)];  // never destroyed
+  // The object in it is never destroyed, because other threads may use it at exit.
+  alignas(TlsLibrary) static std::byte memory[sizeof(TlsLibrary)];
   auto* const tls = new (memory) TlsLibrary();
   find_all(*library, *tls);
   if (library->missing() != nullptr) return missing(fmt::format("it lacks the function {}", library->missing()));

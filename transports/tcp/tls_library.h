@@ -1,7 +1,8 @@
 // TlsLibrary: OpenSSL's libssl.so.3, opened with dlopen() when it is first needed.
 //
-// The program is not linked with OpenSSL, and its headers are not needed for the build. The few prototypes are
-// declared here; names and values were compared with the headers of OpenSSL 3.0. Any thread may use it.
+// The program is not linked with OpenSSL, and the build does not need the headers of OpenSSL. The few prototypes are
+// declared here; their names and values were compared with the headers of OpenSSL 3.0. Any thread may use the
+// functions.
 //
 // It has more than 40 members, because each member is a function of OpenSSL that Tutti calls.
 #pragma once
@@ -24,8 +25,9 @@ struct OpenSslPipe;        // BIO
 struct OpenSslPipeMethod;  // BIO_METHOD
 
 struct TlsLibrary {
-  // Functions of libssl, and of libcrypto, which is loaded with it. The names of the members are those of the
-  // functions without their prefixes.
+  // Functions of libssl, and of libcrypto, which is loaded with it. The names of the members are shortened: for
+  // example, read_ex is SSL_read_ex(), context_new is SSL_CTX_new() and bio_new is BIO_new(). find_all() in
+  // tls_library.cc lists the full names.
   int (*init)(std::uint64_t options, const void* settings) = nullptr;
   const OpenSslMethod* (*client_method)() = nullptr;
   const OpenSslMethod* (*server_method)() = nullptr;
@@ -72,8 +74,8 @@ struct TlsLibrary {
   unsigned long (*err_get_error)() = nullptr;
   void (*err_clear_error)() = nullptr;
 
-  // Returns the library, which is opened once for the process. Errors: kConfig if it cannot be opened; the message
-  // names the package to install.
+  // Returns the table of functions. The library is opened by the first call and stays open. Errors: kConfig if it
+  // cannot be opened or lacks a function; the message names the package to install.
   static Result<const TlsLibrary*> open();
 };
 

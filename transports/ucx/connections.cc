@@ -5,7 +5,8 @@
 namespace tutti {
 namespace {
 
-// How long a message of a peer that has left or is lost may still be in transit.
+// For this time after the first call of may_bring_more(), messages of a peer that has left or is lost may still be in
+// transit.
 constexpr std::int64_t kMoreNs = 1'000'000'000;
 
 }  // namespace

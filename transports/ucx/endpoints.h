@@ -29,12 +29,13 @@ class UcxEndpoints {
   const DataPathOptions& options() const { return options_; }
   std::uint64_t key() const { return key_; }  // messages to this rank must contain it
   std::vector<UcxPeer>& peers() { return peers_; }
-  // Returns the lane, ready for use.
+  // Returns the lane. Allocates its lists of messages on the first use.
   UcxLane& lane(UcxPeer& peer, std::uint16_t number);
 
   // Sends the handshake message to the peer if that has not happened. Errors: those of sending it.
   Status introduce(UcxPeer& peer);
-  // Makes the endpoints of the peers whose handshake messages have arrived, and starts the messages to them.
+  // Makes the endpoints of the peers whose handshake messages have arrived, and passes the messages that wait for these
+  // peers to UCX.
   void connect_waiting();
 
   UcxHeader header_to(const UcxPeer& peer, UcxMessageType kind) const;
@@ -42,19 +43,23 @@ class UcxEndpoints {
   void* post(UcxPeer& peer, const UcxHeader& header, std::string_view data, ucp_send_nbx_callback_t done, void* user) {
     return ucp_.post(peer.endpoint, header, data, done, user);
   }
-  void send_last(UcxPeer& peer);  // the last message to the peer: this rank leaves
+  void send_last(UcxPeer& peer);  // sends the last message (kLast) to the peer, because this rank leaves
   void note_sent() { ++unfinished_; }
   void note_finished() { --unfinished_; }
-  std::uint64_t unfinished() const { return unfinished_; }  // messages that UCX has not completed or not received yet
+  // Number of messages of this rank that were not passed to UCX yet, or that UCX has not completed.
+  std::uint64_t unfinished() const { return unfinished_; }
 
+  // Marks the peer as failed, unless it has failed before. Its messages that were not passed to UCX are dropped, and
+  // close_failed() closes its endpoint. `doing`: the action that failed, for the error message; may be empty.
   void fail(UcxPeer& peer, ucs_status_t status, std::string_view doing);
-  // Closes the endpoints of peers that have failed. UCX does not permit that within its own callbacks.
+  // Closes the endpoints of peers that have failed. Do not call it within a callback of UCX, because UCX does not
+  // permit that.
   void close_failed();
-  // Closes all endpoints, for at most `timeout_ns`.
+  // Closes all endpoints, and waits for that at most `timeout_ns`. Closes none if detects_failures() is false.
   void close_all(std::int64_t timeout_ns);
-  // Endpoints that cannot detect failures cannot be closed by force either.
+  // False if some endpoint cannot detect the failure of its peer. Such endpoints cannot be closed by force either.
   bool detects_failures() const { return !no_failure_detection_; }
-  bool busy() const;  // UCX still has requests in its queues
+  bool busy() const;  // True if UCX has not completed all requests of this rank.
 
   std::optional<std::string> broken(std::uint32_t rank);  // see DataPath::broken()
   std::string troubles() const;
@@ -75,7 +80,7 @@ class UcxEndpoints {
   std::string handshake_message_;
   std::uint64_t key_ = 0;
   std::vector<UcxPeer> peers_;         // indexed by rank; elements never move
-  std::vector<UcxPeer*> unconnected_;  // peers that have not answered the handshake message of this rank
+  std::vector<UcxPeer*> unconnected_;  // peers that got a handshake message, but whose own has not arrived
   std::vector<UcxPeer*> failed_;       // peers with endpoints to close
   std::vector<void*> closing_;         // close requests of UCX that are not complete
   std::uint64_t unfinished_ = 0;       // see unfinished()

@@ -19,10 +19,11 @@ struct UcxLane;
 struct UcxPeer;
 
 // When UCX reports that a send is complete, its data may still wait in this process for space in a socket, and a UCX
-// flush would need the cooperation of the peer. So UcxSender::is_handed_over() counts the bytes that the peer has not
-// reported as released. If they are at most as many as a socket buffer certainly holds (kUcxSystemTakes), the
-// operating system has all of them. Receivers report releases at least every kUcxReportBytes bytes, so the unreported
-// bytes of all lanes between two ranks, which plans and sends use, stay below that limit.
+// flush would need the cooperation of the peer. So UcxSender::is_handed_over() counts the bytes of a lane that the peer
+// has not reported as released. A socket buffer certainly holds kUcxSystemTakes bytes. If the count is at most half of
+// that, because two lanes can be busy at a time, the operating system has all of these bytes. Receivers report releases
+// at least every kUcxReportBytes bytes, so the released but unreported bytes of all lanes between two ranks stay below
+// kUcxSystemTakes.
 inline constexpr std::uint64_t kUcxSystemTakes = 64 * 1024;
 inline constexpr std::uint64_t kUcxReportBytes = kUcxSystemTakes / (kPointToPointLane + 2);
 
@@ -42,20 +43,21 @@ struct UcxSend {
   UcxHeader header;
   PageBytes memory;
   bool going = false;  // UCX has the message and has not completed it yet
-  // Requests of UCX, a put and a flush, that must complete before the message is announced.
+  // Number of requests of UCX (a put and a flush) that must complete before the message is announced.
   std::uint32_t writing = 0;
 };
 
 // A message of the peer, until it is released.
 struct UcxArrived {
-  // kAnnounced: the sender has announced the message, and it must be fetched. kFetching: it is being fetched.
-  // kComplete: the whole message is here.
+  // kEmpty: no message. kAnnounced: the sender has announced a message (rendezvous protocol), and its payload must be
+  // fetched. kFetching: the payload is being fetched. kComplete: the whole message is here.
   enum class State : std::uint8_t { kEmpty, kAnnounced, kFetching, kComplete };
   UcxLane* lane = nullptr;
   UcxHeader header;
   State state = State::kEmpty;
   PageBytes memory;  // holds the payload if it could not remain in memory of UCX
-  // Data of UCX: to be released, or to be fetched in state kAnnounced.
+  // Data that UCX keeps for this message; null: none. In state kAnnounced it is the handle for fetching the payload. In
+  // state kComplete it is the payload itself, which release() gives back to UCX.
   void* kept = nullptr;
   const std::byte* data = nullptr;  // the payload, in state kComplete
 };
@@ -66,13 +68,13 @@ struct UcxLane {
   std::uint16_t number = 0;
   std::vector<UcxSend> sends;        // index: number of the message modulo slots; empty until the lane is used
   std::uint64_t sent = 0;            // messages that this rank has sent
-  std::uint64_t started = 0;         // messages of those that were passed to UCX
-  std::uint64_t credited = 0;        // messages of those that the peer has reported as released
+  std::uint64_t started = 0;         // number of these messages that were passed to UCX
+  std::uint64_t credited = 0;        // number of these messages that the peer has reported as released
   std::uint32_t going = 0;           // elements of `sends` that UCX has not completed
-  std::vector<UcxArrived> arrivals;  // index like that of `sends`
+  std::vector<UcxArrived> arrivals;  // index: number of the message modulo slots
   std::uint64_t seen = 0;            // the highest message number that has arrived, plus 1
   std::uint64_t released = 0;        // messages that this rank has released
-  std::uint64_t reported = 0;        // messages of those that were reported to the peer
+  std::uint64_t reported = 0;        // the value of `released` that the peer was informed of last
   // Bytes of released messages that were not reported to the peer.
   std::uint64_t unreported_bytes = 0;
   bool corrupt = false;  // the peer has sent something that a correct peer never sends
@@ -80,14 +82,14 @@ struct UcxLane {
   bool credit_going = false;
   bool report_queued = false;  // the lane is in UcxReceiver::reports_queue_
   // Long messages of the peer.
-  std::unique_ptr<UcxSlots> slots;  // the peer writes into them, once they are advertised
-  bool offers = false;              // they are advertised, or will be soon
+  std::unique_ptr<UcxSlots> slots;  // the peer writes into them once they are advertised; null: not created
+  bool offers = false;              // the lane was queued for the advertisement of its slots, which happens once
   UcxHeader offer;
   bool offer_going = false;
   // Long messages of this rank.
-  std::string offered;             // the advertisement of the peer, not parsed yet
-  ucp_rkey_h key = nullptr;        // key of the peer's slots
-  std::uint64_t remote_slots = 0;  // address of the peer's slots
+  std::string offered;             // the peer's advertisement of its slots, as it arrived; empty: none yet
+  ucp_rkey_h key = nullptr;        // key of the peer's slots; null: they cannot be used (yet)
+  std::uint64_t remote_slots = 0;  // address of the peer's slots; valid if `key` is not null
 };
 
 struct UcxPeer {
@@ -98,16 +100,16 @@ struct UcxPeer {
   class UcxReceiver* receiver = nullptr;
   ucp_ep_h endpoint = nullptr;
   std::string resources;  // the devices that the endpoint uses, as far as UCX shows
-  // A NIC writes into the memory of the peer, so long messages are put into its slots.
+  // Long messages are put into slots of the peer, because a NIC can write there, or because of UcxPuts::kAlways.
   bool writes = false;
   bool introduced = false;  // this rank has sent its handshake message to the peer
   bool connected = false;   // the handshake message of the peer has arrived
-  std::uint64_t key = 0;    // the key in that message; every header to the peer has it
+  std::uint64_t key = 0;    // the key in that handshake message; every header to the peer contains it
   std::vector<UcxLane> lanes;
   bool last_sent = false;
   bool last_going = false;
   UcxHeader last;
-  bool left = false;  // it has sent its last message (kLast)
+  bool left = false;  // the last message of the peer (kLast) has arrived
   ucs_status_t error = UCS_OK;
   std::string error_words;
   std::int64_t error_ns = 0;

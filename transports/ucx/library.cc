@@ -114,7 +114,7 @@ Result<ucp_context_h> make_context(const UcxLibrary& ucx, bool puts) {
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP | (puts ? UCP_FEATURE_RMA : 0);
-  params.mt_workers_shared = 1;  // ranks may be threads of one process
+  params.mt_workers_shared = 1;  // several threads use the context, if ranks are threads of one process
   ucp_context_h context = nullptr;
   const SignalsBlocked blocked;  // UCX may start a thread, which must not receive signals
   status = ucx.init_version(kMajor, kLeastMinor, &params, config, &context);

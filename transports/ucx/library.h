@@ -59,7 +59,8 @@ struct UcxLibrary {
 // the process share one object, because it is expensive to create.
 class UcxContext {
  public:
-  // Returns the object of this process, and creates one if none exists. A forked child gets an object of its own.
+  // Returns the object of this process. Creates one if none exists, or if it was made with another value of `puts`. A
+  // forked child gets an object of its own.
   // Errors: kUnsupported, kSystem. Thread-safe.
   static Result<std::shared_ptr<UcxContext>> shared(UcxPuts puts = UcxPuts::kByCards);
   // Keeps a worker that cannot be destroyed until the process ends, with its context and the memory that peers may
@@ -73,8 +74,8 @@ class UcxContext {
   const UcxLibrary& library() const { return library_; }
   ucp_context_h handle() const { return handle_; }
   UcxPuts puts() const { return puts_; }
-  // True unless it has been found that endpoints cannot detect the failure of a peer. UCX prints an error each time
-  // such an endpoint is requested but impossible, so it is not requested again.
+  // False once UCX has failed to make an endpoint that detects the failure of its peer. UCX prints an error for each
+  // such attempt, so further endpoints are made without failure detection at once.
   bool detects_failures() const { return detects_failures_.load(std::memory_order_relaxed); }
   void set_no_failure_detection() { detects_failures_.store(false, std::memory_order_relaxed); }
   bool own_process() const;  // false in a forked child, which must not use its copy

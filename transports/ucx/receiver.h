@@ -21,9 +21,10 @@ class UcxReceiver {
   UcxReceiver(const UcxReceiver&) = delete;
   UcxReceiver& operator=(const UcxReceiver&) = delete;
 
-  // Takes a message that has arrived on the lane. Returns UCS_INPROGRESS if UCX must keep the data.
+  // Takes a message that has arrived on the lane. `how`: the receive attributes that UCX passes to the callback.
+  // Returns UCS_INPROGRESS if UCX must keep the data, and UCS_OK if UCX may free the data.
   ucs_status_t take(UcxLane& lane, const UcxHeader& header, void* data, std::size_t bytes, std::uint64_t how);
-  // The next message in order, in any state.
+  // The next message in order. Its state is kEmpty if it has not arrived.
   UcxArrived& next(UcxLane& lane) { return lane.arrivals[lane.released % endpoints_.options().slots]; }
   void release(UcxLane& lane, UcxArrived& message);
   void report_all();  // sends the reports of released messages that are due
@@ -32,7 +33,7 @@ class UcxReceiver {
   // Do the work that callbacks of UCX have queued, because it must not be done within them.
   void fetch_announced();
   void offer_slots();
-  void drop_all();  // releases all data of UCX
+  void drop_all();  // gives back to UCX all data that UCX keeps for messages
   // Removes the slots from all lanes, because a peer may still write there when this object does not exist any more.
   std::vector<std::unique_ptr<UcxSlots>> take_slots();
 
@@ -50,7 +51,7 @@ class UcxReceiver {
 
   UcpWorker& ucp_;  // belongs to the UcxWorker, like `endpoints_`
   UcxEndpoints& endpoints_;
-  std::vector<UcxArrived*> announced_;   // to be fetched when UCX has returned
+  std::vector<UcxArrived*> announced_;   // messages to fetch when the callback of UCX has returned
   std::vector<UcxLane*> offering_;       // lanes that must still advertise their slots
   std::vector<UcxLane*> reports_queue_;  // lanes that have released messages to report
 };

@@ -28,7 +28,7 @@ std::string describe(const std::vector<UcxResource>& resources);
 // InfiniBand and RoCE. In UCX 1.13, all other transports emulate such writes with messages, or do not reach the
 // memory of other processes.
 bool is_nic_write_transport(std::string_view transport);
-// True if the output of ucp_context_print_info() contains such a transport.
+// True if the output of ucp_context_print_info() contains a transport for which is_nic_write_transport() is true.
 bool contains_nic_write_transport(std::string_view text);
 
 }  // namespace tutti

@@ -9,7 +9,8 @@
 namespace tutti {
 namespace {
 
-// Lanes with calls that can end at the same time: one of a collective, and the lane of sends.
+// Number of lanes to one peer on which calls can wait for is_handed_over() at the same time: one lane of a collective,
+// and kPointToPointLane.
 constexpr std::uint64_t kBusyLanes = 2;
 
 }  // namespace
@@ -126,8 +127,9 @@ void UcxSender::settle() {
 
 // ---- slots of the receiver ----
 
-// A correct peer sends one well-formed advertisement for each lane. If UCX only announces its data (rendezvous,
-// because of UCX_RNDV_THRESH), it is ignored, and messages remain active messages.
+// A correct peer sends one well-formed advertisement for each lane; any other makes the lane corrupt. If UCX only
+// announces the data of the advertisement (rendezvous, because of UCX_RNDV_THRESH), the advertisement is ignored, and
+// long messages are still sent as active messages.
 void UcxSender::take_offer(UcxLane& lane, const void* data, std::size_t bytes, std::uint64_t how) {
   const bool first = lane.key == nullptr && lane.offered.empty();
   if (!first || bytes <= sizeof(UcxSlotsOffer) || bytes > sizeof(UcxSlotsOffer) + kMostUcxKey ||
@@ -178,7 +180,7 @@ void UcxSender::write(UcxSend& message) {
   const std::uint64_t slot = (lane.started - 1) % endpoints_.options().slots;
   const std::uint64_t place = lane.remote_slots + slot * ucx_slot_stride(endpoints_.options().slot_bytes);
   const ucp_request_param_t param = ucx_request_param(&UcxSender::on_written, &message);
-  message.writing = 1;  // until both have been started
+  message.writing = 1;  // counts this function, so that the message is not announced before the flush has been started
   void* put = ucp_.functions().put_nbx(lane.peer->endpoint, message.memory.get(), message.header.bytes, place, lane.key,
                                        &param);
   if (await_written(message, put)) await_written(message, ucp_.functions().ep_flush_nbx(lane.peer->endpoint, &param));

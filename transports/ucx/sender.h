@@ -21,15 +21,18 @@ class UcxSender {
   UcxSender(const UcxSender&) = delete;
   UcxSender& operator=(const UcxSender&) = delete;
 
+  // True if there is a credit and a free slot for one more message. Also true if the worker is over: send() then does
+  // nothing.
   bool may_send(const UcxLane& lane) const;
   std::byte* slot(UcxLane& lane);
   // Sends the message in slot(). Call it only if may_send().
   void send(UcxLane& lane, std::uint64_t bytes, const CallTag& tag);
-  void start(UcxLane& lane);                     // passes the messages to UCX that it has not received yet
+  // Passes to UCX the messages of the lane that were sent before the peer was connected.
+  void start(UcxLane& lane);
   bool is_delivered(const UcxLane& lane) const;  // UCX does not read memory of this rank any more for this lane
   // True if the operating system or the peer has all messages of this lane.
   bool is_handed_over(const UcxLane& lane) const;
-  // Records the counter of released messages in a header of the peer.
+  // Records how many messages the peer has released. `released`: the counter that a header of the peer contains.
   void note_released(UcxLane& lane, std::uint32_t released);
 
   // Takes the advertisement of the peer's slots.
@@ -52,7 +55,7 @@ class UcxSender {
 
   UcpWorker& ucp_;  // belongs to the UcxWorker, like `endpoints_`
   UcxEndpoints& endpoints_;
-  std::vector<UcxSend*> written_;  // to be announced when UCX has returned
+  std::vector<UcxSend*> written_;  // messages to announce when the callback has returned
   std::vector<UcxLane*> offered_;  // lanes with an unread advertisement of the peer's slots
 };
 

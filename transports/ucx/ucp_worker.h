@@ -39,8 +39,9 @@ class UcpWorker {
 
   unsigned progress() { return library_.worker_progress(handle_); }  // returns 0 if nothing has happened
   bool arm() { return library_.worker_arm(handle_) == UCS_OK; }      // false: UCX still has events
-  // Sends one active message. Returns the request of UCX. The header and the data must remain unchanged until `done`
-  // is called.
+  // Sends one active message. Returns the request of UCX: the header and the data must then remain unchanged until
+  // `done` is called. Returns null if the message was sent at once, or an error pointer (UCS_PTR_IS_ERR); `done` is not
+  // called then.
   void* post(ucp_ep_h endpoint, const UcxHeader& header, std::string_view data, ucp_send_nbx_callback_t done,
              void* user) const;
 
@@ -73,7 +74,7 @@ class UcpWorker {
   const std::shared_ptr<UcxContext> context_;  // shared by the ranks of the process with the same UcxPuts
   const UcxLibrary& library_;
   ucp_worker_h handle_ = nullptr;
-  std::exception_ptr thrown_;  // from a callback, not thrown again yet
+  std::exception_ptr thrown_;  // exception of a callback, not thrown again yet; null: none
 };
 
 }  // namespace tutti

@@ -12,8 +12,8 @@
 namespace tutti {
 namespace {
 
-// The version of the protocol between ranks and the major version of UCX. The offer of a rank is this text and the
-// other parts of the version of UCX.
+// The start of each offer; 2 is the version of the protocol between ranks. In the offer it is followed by the version
+// of UCX without the major version, for example "ucx2.13.1" for UCX 1.13.1. Only the start is compared.
 constexpr std::string_view kWire = "ucx2.";
 
 // The DataPath over UCX. It forwards all calls to its worker.

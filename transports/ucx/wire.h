@@ -26,7 +26,7 @@ struct UcxHeader {
   UcxMessageType kind = UcxMessageType::kMessage;
   std::uint16_t lane = 0;
   std::uint64_t key = 0;       // the key from the handshake message of the receiver
-  std::uint32_t sender = 0;    // rank
+  std::uint32_t sender = 0;    // rank of the sender
   std::uint32_t bytes = 0;     // length of the payload, which follows this header or is in a slot
   std::uint32_t number = 0;    // number of the message on its lane: 0, 1, 2 ... modulo 2^32
   std::uint32_t released = 0;  // messages of the other direction that the sender has released, modulo 2^32

@@ -9,8 +9,9 @@
 namespace tutti {
 namespace {
 
-constexpr int kMaxArmTries = 1000;                   // tries to fall asleep while messages continue to arrive
-constexpr std::int64_t kEndTimeoutNs = 500'000'000;  // for endpoints to close
+// How often arm() tries to prepare for sleep while messages continue to arrive.
+constexpr int kMaxArmTries = 1000;
+constexpr std::int64_t kEndTimeoutNs = 500'000'000;  // how long end() waits for the endpoints to close
 
 }  // namespace
 
@@ -165,7 +166,8 @@ std::string UcxWorker::troubles() const {
 
 // ---- end ----
 
-// True if everything for this peer has left this process, or cannot be sent any more.
+// True if all messages for this peer have left this process, or cannot be sent any more. Sends the last message (kLast)
+// when UCX has completed all others.
 bool UcxWorker::drained(UcxPeer& peer) {
   if (!peer.introduced || peer.dead() || peer.left) return true;
   bool idle = true;

@@ -14,8 +14,8 @@
 //
 // At most `slots` messages are in transit in each direction of a lane. The receiver reports the messages that it has
 // released in the header of each message in the other direction. It sends a message of its own for that when half of
-// the slots are released but not reported, or when the sender cannot have a credit left. So a sender without credits
-// always gets some after a message was released.
+// the slots or kUcxReportBytes bytes are released but not reported, or when the sender cannot have a credit left. So a
+// sender without credits always gets some after a message was released.
 //
 // The worker owns its parts and connects them: UcpWorker (the worker of UCX), UcxEndpoints (handshakes, failures and
 // the state of peers and lanes), UcxSender and UcxReceiver. Use it in the thread that drives progress. Callbacks of
@@ -55,11 +55,14 @@ class UcxWorker {
 
   // For the connections.
   UcxSender& sender() { return sender_; }
-  bool ready(UcxLane& lane);        // a message can be sent
-  bool delivered(UcxLane& lane);    // UCX does not read memory of this rank any more for this lane
-  bool handed_over(UcxLane& lane);  // in addition, no further action of this process is needed
-  // The next message in order, or null if nothing of it has arrived. It may be incomplete: its state is any but
-  // kEmpty.
+  // True if a message can be sent on the lane.
+  bool ready(UcxLane& lane);
+  // True if UCX does not read memory of this rank any more for this lane.
+  bool delivered(UcxLane& lane);
+  // True if, in addition, the operating system or the peer has all messages of the lane.
+  bool handed_over(UcxLane& lane);
+  // The next message in order, or null if nothing of it has arrived. The message may be incomplete: its state can be
+  // kAnnounced, kFetching or kComplete.
   UcxArrived* next(UcxLane& lane);
   void release(UcxLane& lane, UcxArrived& message) { receiver_.release(lane, message); }
   void note_call(UcxPeer& peer, const CallTag& tag) { links_->note_call(peer.rank, tag); }
@@ -86,13 +89,13 @@ class UcxWorker {
                                  std::size_t bytes, const ucp_am_recv_param_t* param);
 
   HandshakeChannel* handshake_channel_;  // belongs to the DataPathHost; valid until end()
-  TcpLinks* links_;                      // the same
+  TcpLinks* links_;                      // belongs to the DataPathHost; valid until end()
   SteadyClock clock_;
   UcpWorker ucp_;
   UcxEndpoints endpoints_;
   UcxSender sender_;
   UcxReceiver receiver_;
-  std::uint64_t refused_ = 0;  // messages that were dropped because no peer has sent them
+  std::uint64_t refused_ = 0;  // messages that were dropped because their key, rank or lane is wrong
   bool ending_ = false;        // everything that arrives from now on is dropped
 };
 

@@ -10,7 +10,8 @@ using Use = VerbsDevice::MemoryUse;
 bool AdvertisedOutputs::advertise(const CallTag& call, std::span<std::byte> output) {
   if (!state_.works() || pairs_.size() > ReceiveTargets::kMaxQueuePairs) return false;
   if (!targets_.can_advertise(call) || !pairs_.has_capacity()) return false;
-  // Longer outputs are not advertised, because two of them in turn would evict each other from the cache.
+  // An output longer than a quarter of the registration cache is not advertised, because a few such outputs that are
+  // used in turn would evict each other from the cache.
   if (output.size() > pairs_.most_registered_bytes(Use::kWrittenByPeers) / 4) return false;
   auto registrations = pairs_.register_memory(Use::kWrittenByPeers, output);
   if (!registrations) return false;
@@ -34,7 +35,7 @@ bool AdvertisedOutputs::revoke() {
   if (targets_.is_revoked(pairs_.size())) return true;
   if (!pairs_.has_capacity()) return false;
   const auto number = targets_.revoke();
-  if (number) {  // follows the descriptor on the same queue pair
+  if (number) {  // posted on queue pair 0 like the descriptor, so it arrives after the descriptor
     pairs_.post_empty(0, LaneImmediate::kIsRevocation | *number);
   }
   return targets_.is_revoked(pairs_.size());

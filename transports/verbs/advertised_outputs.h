@@ -29,10 +29,11 @@ class AdvertisedOutputs {
   // Asks the peer to stop writing into the advertised output. Returns true once the peer has acknowledged on every
   // queue pair, which implies that all its earlier writes have arrived.
   bool revoke();
-  // Ends the advertisement, because the call has ended. `gave_up`: messages are missing, so the registration is
-  // dropped in order that no NIC can write there later.
+  // Ends the advertisement, because the call has ended. `gave_up`: the call was given up, so messages may be missing.
+  // The registration of the output is then dropped from the cache, so that no NIC can write there later.
   void withdraw(bool gave_up);
-  // True if the payload is in its slot, or within the output that this rank advertises.
+  // Checks a header from the peer: true if the payload is in its slot, or if its claimed position is within the output
+  // that this rank advertises for the call.
   bool is_in_bounds(const LaneHeader& header) const {
     return header.output_offset == ReceiveTargets::kInSlot ||
            targets_.is_within(header.tag, header.output_offset, header.bytes);
@@ -46,9 +47,12 @@ class AdvertisedOutputs {
 
   // Outputs of the peer.
   const ReceiveTargets& targets() const { return targets_; }
-  void take_descriptor(std::uint32_t index);  // has arrived in the receive half of the memory
+  // Records the descriptor with this index, which the peer has written into the receive half of the lane's memory.
+  void take_descriptor(std::uint32_t index);
+  // Records that the peer revokes its advertisement `number`, and acknowledges that as soon as possible.
   void note_revocation(std::uint16_t number);
-  void acknowledge_revocation();  // if the peer waits for it
+  // Acknowledges a revocation by the peer, if one is not acknowledged yet and the queue pairs have space for it.
+  void acknowledge_revocation();
 
  private:
   LaneState& state_;  // belongs to the VerbsLane, like the two references below

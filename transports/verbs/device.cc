@@ -72,7 +72,7 @@ Status VerbsDevice::prepare(std::uint64_t cache_bytes) {
 }
 
 std::shared_ptr<RegistrationCache> VerbsDevice::make_registrations(MemoryUse use, std::uint64_t cache_bytes) {
-  return std::make_shared<RegistrationCache>(  // shared with the callbacks of memory_release_callback()
+  return std::make_shared<RegistrationCache>(  // memory_release_callback() of VerbsPath holds weak pointers
       [this, use](void* data, std::size_t bytes) -> std::optional<RegistrationCache::Key> {
         if (!library_.fork_is_harmless()) return std::nullopt;
         ibv_mr* const region = register_memory(data, bytes, use);
@@ -84,8 +84,8 @@ std::shared_ptr<RegistrationCache> VerbsDevice::make_registrations(MemoryUse use
 }
 
 VerbsDevice::~VerbsDevice() {
-  // This is a copy in a forked child. The kernel objects belong to the parent, so the child must not free anything:
-  // the caches are moved to memory that is leaked intentionally.
+  // In a forked child this object is only a copy. The kernel objects belong to the parent, so the child must not free
+  // anything: the caches are moved to memory that is leaked intentionally.
   if (process_ != getpid()) {
     static_cast<void>(new (std::nothrow) auto(std::move(sources_)));
     static_cast<void>(new (std::nothrow) auto(std::move(targets_)));

@@ -17,7 +17,8 @@ namespace tutti {
 class VerbsDevice : public std::enable_shared_from_this<VerbsDevice> {
  public:
   // Returns the device called `name`, and opens it if no object for it exists. `cache_bytes` is the size of each
-  // registration cache; only the call that opens the device determines it. Errors: kSystem.
+  // registration cache; only the call that opens the device determines it. Errors: kUnsupported if
+  // libibverbs is missing or too old; kSystem otherwise.
   static Result<std::shared_ptr<VerbsDevice>> open(const std::string& name, std::uint64_t cache_bytes);
   ~VerbsDevice();
   VerbsDevice(const VerbsDevice&) = delete;
@@ -53,7 +54,8 @@ class VerbsDevice : public std::enable_shared_from_this<VerbsDevice> {
   const pid_t process_;
   ibv_pd* domain_ = nullptr;
   ibv_device_attr limits_{};
-  // Both are shared with the callbacks of memory_release_callback(), which may run after the device was closed.
+  // The caches for kReadByUs and for kWrittenByPeers. They are shared pointers so that VerbsPath's
+  // memory_release_callback() can hold weak pointers to them, because the callback may run after the device was closed.
   std::shared_ptr<RegistrationCache> sources_;
   std::shared_ptr<RegistrationCache> targets_;
   DeviceReports reports_;

@@ -46,7 +46,7 @@ std::vector<std::size_t> assign_rails(std::string_view list, const std::vector<P
   });
   std::vector<std::size_t> rails(ports.size(), kNoRail);
   std::size_t next = 0;
-  // Gives the next rails to the ports that match. Returns true if there was at least one.
+  // Gives the next rails to the matching ports that have no rail yet. Returns true if there was at least one.
   const auto count = [&](const auto& is_meant) {
     const std::size_t before = next;
     for (const PortName* port : sorted) {

@@ -18,16 +18,17 @@ bool is_port_accepted(std::string_view list, std::string_view device, std::uint8
 
 struct PortName {
   std::string device;
-  std::uint8_t number = 1;
-  bool software = false;  // of a software device
+  std::uint8_t number = 1;  // port number, counted from 1
+  bool software = false;    // true if the device is implemented in software, for example rdma_rxe
 };
 inline constexpr std::size_t kNoRail = ~std::size_t{0};
 
 // Returns the rail of each port: its position among the ports that the filter accepts, whether or not the port can
 // be used. Ports that are not accepted get kNoRail. The rails follow the order of the filter: an item that matches
-// several ports takes one rail for each of them, and an item that matches no port still takes one rail. If the
-// filter is empty or starts with "^", the rails follow the device names, with software devices last. So a port that
-// is down, or a listed device that is missing, does not change the rails of the other ports.
+// several ports takes one rail for each of them. An item still takes one rail if it matches no port, or only ports
+// that earlier items have matched. If the filter is empty or starts with "^", the rails follow the device names, with
+// software devices last. So a port that is down, or a listed device that is missing, does not change the rails of the
+// other ports.
 std::vector<std::size_t> assign_rails(std::string_view list, const std::vector<PortName>& ports);
 
 // Returns the port numbers of a device as the operating system lists them, in ascending order. This also works if

@@ -29,12 +29,12 @@ struct GidChoice {
 
 bool is_zero(const Gid& gid);
 bool is_ipv4(const Gid& gid);        // ::ffff:a.b.c.d
-bool is_link_local(const Gid& gid);  // fe80::/64
+bool is_link_local(const Gid& gid);  // fe80::/10
 std::string text_of(const Gid& gid);
 std::string_view to_string(GidType type);
 
-// `entries`: the GIDs of one port that are in use. `wanted`: the index that the user has configured, if any. The
-// order of preference is:
+// `entries`: the GIDs of one port that are in use. `ethernet`: true for a RoCE port, false for an InfiniBand port.
+// `wanted`: the index that the user has configured with TUTTI_RDMA_GID_INDEX, if any. The order of preference is:
 //
 //   1. the GID with the index that the user has configured
 //   2. RoCE v2 with an IPv4 address
@@ -43,7 +43,8 @@ std::string_view to_string(GidType type);
 //   5. RoCE v1
 //
 // On InfiniBand the first GID is used, unless the user has configured one. If several GIDs are equally good, the one
-// with the lowest index is used. Returns nothing if no GID qualifies; `reason` then contains the explanation.
+// with the lowest index is used. Returns nothing if the port has no GID, or none with the index `wanted`; `reason` then
+// contains the explanation.
 std::optional<GidChoice> choose_gid(const std::vector<GidEntry>& entries, bool ethernet,
                                     std::optional<std::int32_t> wanted, std::string& reason);
 

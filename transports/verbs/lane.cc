@@ -97,7 +97,8 @@ void VerbsLane::on_arrival(std::size_t, std::uint32_t immediate) {
   if (!header) return;
   sender_.note_released(header->released);
   outputs_.note_received(header->seen);
-  // Report the releases even if this poll was made for another lane, because the peer may wait for nothing else.
+  // Report the releases even if this poll was made for another lane, because the peer may be blocked until it gets
+  // these credits.
   receiver_.report_released_if_due();
 }
 

@@ -51,11 +51,16 @@ class VerbsLane final : public CompletionHandler {
   LaneReceiver& receiver() { return receiver_; }
   AdvertisedOutputs& outputs() { return outputs_; }
 
-  bool ready();                  // a message can be sent
-  const LaneHeader* front();     // the next message; null if none has arrived
-  void pump();                   // processes completions, completes the handshake, and sends releases that are due
-  void receive_broken_report();  // takes the report of the peer that its end has broken
-  void close();                  // frees all resources, because the VerbsPath ends
+  // True if a message can be sent now. Processes completions first if there is no credit or no space.
+  bool ready();
+  // The header of the next message. Null if no message has arrived, or if its header is malformed.
+  const LaneHeader* front();
+  void pump();  // processes completions, continues the handshake, and sends releases that are due
+  // Fails this end of the lane if the peer has reported that its own end has broken.
+  void receive_broken_report();
+  // Destroys the queue pairs and deregisters the memory, because the VerbsPath ends. Connections may still hold the
+  // lane afterwards.
+  void close();
 
  private:
   VerbsLane(const VerbsLaneOptions& options, HandshakeChannel& handshake_channel);

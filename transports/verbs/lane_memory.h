@@ -39,7 +39,8 @@ class LaneMemory {
   // Bytes of one half: the slots, and one page for the descriptors of advertised outputs.
   std::uint64_t half_bytes() const { return descriptor_offset(0) + kPage; }
 
-  // Offsets from the begin of either half, in bytes. The header of a message is at the begin of its slot.
+  // Offsets from the start of either half, in bytes. Message `number`, counted from 0, is in slot number % slots, with
+  // its header at the start of the slot.
   std::uint64_t slot_offset(std::uint64_t number) const { return number % slots_ * stride(); }
   std::uint64_t descriptor_offset(std::uint32_t index) const {
     static_assert(ReceiveTargets::kDescriptors * sizeof(ReceiveTargets::Descriptor) <= kPage);
@@ -48,7 +49,7 @@ class LaneMemory {
 
   std::byte* send_slot(std::uint64_t number) const { return send_half() + slot_offset(number); }
   const std::byte* receive_slot(std::uint64_t number) const { return receive_half() + slot_offset(number); }
-  // Returns a copy of the header in that slot, because the peer can still change the slot.
+  // Returns a copy of the header of message `number`, because the peer can still change the slot.
   LaneHeader received_header(std::uint64_t number) const {
     LaneHeader header;
     std::memcpy(&header, receive_slot(number), sizeof(header));

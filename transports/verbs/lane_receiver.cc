@@ -37,9 +37,9 @@ void LaneReceiver::release() {
 }
 
 // True if the releases of this rank should be reported in a message of their own. The next message in the other
-// direction would report them at no cost, so up to half of the slots may wait for it. They may not wait if the peer
-// has no credit left, as far as this rank knows, because the peer may need a credit before this rank can send that
-// next message.
+// direction would report them at no cost, so releases of fewer than half of the slots may wait for it. They may not
+// wait if the peer has no credit left, as far as this rank knows, because the peer may need a credit before this rank
+// can send that next message.
 bool LaneReceiver::must_report_released() const {
   if (reported_released_ == released_) return false;
   return released_ - reported_released_ >= std::max<std::uint64_t>(1, options_.slots / 2) ||

@@ -25,7 +25,8 @@ class LaneReceiver {
         parts_(options.slots, 0),
         whole_(options.slots, false) {}
 
-  // Records that a part of a message has arrived in `slot`. Returns the header when the message is complete.
+  // Records that one of the `parts` parts of a message has arrived in `slot`. Returns the header if the message is now
+  // complete, and nothing otherwise. A slot that cannot be in use makes the lane corrupt.
   std::optional<LaneHeader> take_part(std::uint32_t slot, std::uint32_t parts);
 
   bool has_message() const { return front_ || whole_[released_ % options_.slots]; }
@@ -34,8 +35,10 @@ class LaneReceiver {
   const std::byte* payload() const { return memory_.receive_slot(released_) + sizeof(LaneHeader); }
   void release();
 
-  std::uint64_t released() const { return released_; }      // messages that this rank has released so far
-  void note_reported() { reported_released_ = released_; }  // a header has informed the peer of all releases
+  std::uint64_t released() const { return released_; }  // messages that this rank has released so far
+  // Records that a header, or a message of its own, has informed the peer of all releases so far.
+  void note_reported() { reported_released_ = released_; }
+  // Reports the releases in a message of their own, if they must not wait for the next header.
   void report_released_if_due();
 
  private:
@@ -50,8 +53,8 @@ class LaneReceiver {
   // The header of the next message. It is a copy that has been checked, because the peer can still change the slot.
   std::optional<LaneHeader> front_;
   std::uint64_t arrived_ = 0;            // complete messages that have arrived so far
-  std::uint64_t released_ = 0;           // messages of those that this rank has released
-  std::uint64_t reported_released_ = 0;  // releases of those that the peer has been informed of
+  std::uint64_t released_ = 0;           // messages that this rank has released so far
+  std::uint64_t reported_released_ = 0;  // the value of `released_` in the last report to the peer
 };
 
 }  // namespace tutti

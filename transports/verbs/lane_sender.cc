@@ -45,7 +45,7 @@ void LaneSender::send_pinned(std::span<const std::byte> whole, const std::byte* 
 
 bool LaneSender::aim(const CallTag& call, std::uint64_t output_bytes, std::uint64_t offset) {
   next_offset_.reset();
-  // A new descriptor may have arrived, or a revocation.
+  // Process completions first, because a new descriptor or a revocation may have arrived.
   pairs_.poll();
   const ReceiveTargets::Descriptor* const entry = targets_.find(call, output_bytes);
   if (entry == nullptr || offset > entry->bytes) return false;
@@ -53,8 +53,9 @@ bool LaneSender::aim(const CallTag& call, std::uint64_t output_bytes, std::uint6
   return true;
 }
 
-// The length is chosen so that a message never crosses the end of a block of a long registration. Otherwise parts of
-// the memory would be registered twice.
+// The message ends at the next multiple of kVerbsMaxDirectBytes within `whole`, or after one slot's length if that is
+// longer. So messages seldom cross the end of a kRegisteredBlock. A message that crosses it makes register_source()
+// register both blocks together.
 std::uint64_t LaneSender::send_aimed(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes,
                                      const CallTag& tag) {
   static_assert(kRegisteredBlock % kVerbsMaxDirectBytes == 0);
@@ -62,7 +63,7 @@ std::uint64_t LaneSender::send_aimed(std::span<const std::byte> whole, const std
   const std::uint64_t bytes_to_block_end =
       kVerbsMaxDirectBytes - static_cast<std::uint64_t>(data - whole.data()) % kVerbsMaxDirectBytes;
   std::uint64_t length = std::max(usual, std::min(bytes, bytes_to_block_end));
-  // A longer message would need more requests than QueuePairs::has_capacity() has reserved.
+  // Use the length of a slot if this length would need more requests than QueuePairs::has_capacity() has reserved.
   if (pairs_.parts_of(length) > std::max(pairs_.parts_of(options_.slot_bytes), pairs_.size())) length = usual;
   const std::optional<PairRegistrations> registrations =
       next_offset_ ? register_source(whole, data, length) : std::nullopt;

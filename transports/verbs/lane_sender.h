@@ -30,23 +30,24 @@ class LaneSender {
              LaneReceiver& receiver, const ReceiveTargets& targets)
       : options_(options), state_(state), memory_(memory), pairs_(pairs), receiver_(receiver), targets_(targets) {}
 
-  // True if a message can be sent now. Call the other functions of this group only if it is true.
+  // True if a message can be sent now. Call slot(), send(), send_pinned() and send_aimed() only if it is true.
   bool may_send() const {
     return state_.is_connected() && sent_ - peer_released_ < options_.slots && pairs_.has_capacity() &&
            state_.broken().empty();
   }
   std::byte* slot() const { return memory_.send_slot(sent_) + sizeof(LaneHeader); }
-  void send(std::uint64_t bytes, const CallTag& tag);  // sends the first bytes of slot()
+  void send(std::uint64_t bytes, const CallTag& tag);  // sends the first `bytes` bytes of slot()
   void send_pinned(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes, const CallTag& tag);
-  // Directs the next message to `offset` in the output that the peer advertises for `call`, if the message is long
-  // enough. Returns false if the peer does not advertise an output of that length, or its descriptor has not arrived
-  // yet.
+  // Directs the next message to `offset` in the output that the peer advertises for `call`. If that message turns out
+  // to be shorter than kVerbsMinDirectBytes, it goes into a slot all the same. Returns false if the peer does not
+  // advertise an output of `output_bytes` bytes, or if its descriptor has not arrived yet.
   bool aim(const CallTag& call, std::uint64_t output_bytes, std::uint64_t offset);
   // Call it after aim() has returned true. See SendConnection::send_aimed().
   std::uint64_t send_aimed(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes,
                            const CallTag& tag);
 
-  // Records the counter of released messages in a header of the peer, and in a report of its own.
+  // Both record how many messages the peer has released. The first takes the counter from a header of the peer, the
+  // second takes it from the immediate data of a report.
   void note_released(std::uint32_t released);
   void note_released_report(std::uint32_t immediate);
 
@@ -57,7 +58,7 @@ class LaneSender {
     std::uint64_t bytes = 0;
     // registrations of `data` for each queue pair; null if the data is in the send slot of this message
     const PairRegistrations* registrations = nullptr;
-    // a caller will soon wait for the completion of this message
+    // request a completion from the NIC, because a caller will soon wait for it
     bool signaled = false;
   };
   std::optional<PairRegistrations> register_source(std::span<const std::byte> whole, const std::byte* data,
@@ -72,8 +73,8 @@ class LaneSender {
   LaneReceiver& receiver_;
   const ReceiveTargets& targets_;
   std::uint64_t sent_ = 0;           // messages sent so far
-  std::uint64_t peer_released_ = 0;  // messages of those that the peer has released
-  std::size_t next_pair_ = 0;
+  std::uint64_t peer_released_ = 0;  // messages that the peer has released so far, as far as this rank knows
+  std::size_t next_pair_ = 0;        // the queue pair for the next message that is sent as a single part
   // The offset in the output of the peer that aim() has set for the next message.
   std::optional<std::uint64_t> next_offset_;
 };

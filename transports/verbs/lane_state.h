@@ -30,27 +30,29 @@ class LaneState {
 
   // The handshake. Errors: those of HandshakeChannel::send().
   Status send_handshake(const std::string& text);
-  // Returns the handshake message of the peer, once. Fails the lane if the peer has sent something malformed.
+  // Returns the handshake message of the peer, once; empty if it has not arrived. Fails the lane if the peer has sent
+  // something malformed.
   std::optional<std::string> take_handshake();
-  void send_ready();  // the queue pairs of this rank are ready to receive
-  void take_ready();  // makes the lane connected if those of the peer are ready, too
+  void send_ready();  // informs the peer that the queue pairs of this rank are ready to receive
+  void take_ready();  // makes the lane connected if the peer has sent the same message
   void close() { stage_ = Stage::kClosed; }
   bool awaits_handshake() const { return stage_ == Stage::kHandshakeSent; }
   bool is_connecting() const { return stage_ == Stage::kHandshakeSent || stage_ == Stage::kReadySent; }
   bool is_connected() const { return stage_ == Stage::kConnected; }
   bool is_closed() const { return stage_ == Stage::kClosed; }
-  // True if messages can be sent.
+  // True if the handshake is complete and the lane has not broken. Sending a message needs a credit in addition.
   bool works() const { return is_connected() && broken_.empty(); }
 
   void fail(const std::string& why);
-  const std::string& broken() const { return broken_; }  // the reason; empty if the lane works
-  // Informs the peer that the queue pair with that index has broken.
+  const std::string& broken() const { return broken_; }  // why the lane has broken; empty: it has not
+  // Informs the peer that the queue pair with index `pair` has broken. `words`: the reason.
   void report_broken(std::size_t pair, const std::string& words);
   struct BrokenReport {
     std::size_t pair = 0;
     std::string words;  // printable
   };
-  // Returns the report of the peer that its end has broken, once.
+  // Returns the report of the peer that its end has broken, once. Empty if there is none, or if the lane is connecting
+  // or closed.
   std::optional<BrokenReport> take_broken_report();
   bool peer_reported_broken() const { return peer_reported_broken_; }
 

@@ -43,13 +43,13 @@ struct VerbsLibrary {
   decltype(&::ibv_wc_status_str) wc_status_str = nullptr;
   decltype(&::ibv_port_state_str) port_state_str = nullptr;
   decltype(&::ibv_event_type_str) event_type_str = nullptr;
-  // Null before rdma-core 28. In that case no access flags are used that older versions do not have.
+  // Null before rdma-core 28. Relaxed ordering is not used then, because reg_mr() does not accept that flag.
   ibv_mr* (*reg_mr_iova2)(ibv_pd*, void*, std::size_t, std::uint64_t, unsigned) = nullptr;
 
   decltype(&::ibv_is_fork_initialized) is_fork_initialized = nullptr;  // null before rdma-core 36
-  // True if fork() leaves pinned pages to the parent process (since Linux 5.12). If not, then after a fork the next
-  // write of this process goes to a copy of the page, which the NIC does not see. In that case memory of users must
-  // not be pinned.
+  // True if fork() leaves pinned pages to the parent process (since Linux 5.12). False if it does not, or if libibverbs
+  // is too old to report it. In that case the next write of this process after a fork could go to a copy of the page,
+  // which the NIC does not see. Therefore memory of users is then not registered.
   bool fork_is_harmless() const { return is_fork_initialized != nullptr && is_fork_initialized() == IBV_FORK_UNNEEDED; }
 
   // Opens the library once per process. Thread-safe. Errors: kUnsupported.

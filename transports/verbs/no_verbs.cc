@@ -1,5 +1,5 @@
-// Replaces the other files of this folder if the headers of libibverbs were not available when Tutti was built. All
-// functions return kUnsupported.
+// Replaces the other files of this folder if the headers of libibverbs were not available when Tutti was built. The
+// two functions that return a Result return kUnsupported.
 #include "transports/verbs/verbs_maker.h"
 
 namespace tutti {

@@ -16,7 +16,8 @@
 namespace tutti {
 namespace {
 
-// Time between two queries of a queue pair. A query is estimated to take about 10 microseconds.
+// Minimum time between two queries by probe_next(). Each query covers the queue pairs of one lane. It is estimated to
+// take about 10 microseconds for a queue pair.
 constexpr std::int64_t kProbeEveryNs = 10'000'000;
 
 // How long the device retransmits a packet before it reports the queue pair as broken.
@@ -114,7 +115,7 @@ Result<std::unique_ptr<VerbsPath>> VerbsPath::create(const DataPathHost& host, c
 }
 
 VerbsPath::~VerbsPath() {
-  // This is a copy in a forked child. All resources belong to the parent, so they are leaked intentionally.
+  // In a forked child this object is only a copy. All resources belong to the parent, so they are leaked intentionally.
   if (getpid() != process_) {
     static_cast<void>(new (std::nothrow) auto(std::move(lanes_)));
     static_cast<void>(new (std::nothrow) auto(std::move(rails_)));
@@ -204,8 +205,8 @@ std::optional<std::string> VerbsPath::broken(std::uint32_t peer) {
     if (std::string why = rail.rail->failure(); !why.empty()) return why;
     if (const auto since_ns = rail.rail->device().reports().down_since_ns(rail.rail->port().number)) {
       const std::int64_t down_ns = SteadyClock().now_ns() - *since_ns;
-      // After this time every packet sent meanwhile would have been given up. A rank that only receives cannot notice
-      // the failure otherwise.
+      // After this time the device would have given up every packet that was sent meanwhile. A rank that only receives
+      // has no such packet, so it cannot notice the failure in another way.
       if (down_ns > tries_last_ns(settings_) && lanes_.lower_bound({peer, 0}) != lanes_.upper_bound({peer, 0xffff})) {
         return fmt::format("{} port {} has been down for {:.1f} s, longer than packets are retransmitted: {}",
                            rail.rail->port().device, rail.rail->port().number, static_cast<double>(down_ns) / 1e9,

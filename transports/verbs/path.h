@@ -32,7 +32,7 @@ class VerbsPath final : public DataPath {
   Result<std::unique_ptr<SendConnection>> open_send(std::uint32_t peer, std::uint16_t lane) override;
   Result<std::unique_ptr<ReceiveConnection>> open_receive(std::uint32_t peer, std::uint16_t lane) override;
   void pump() override;
-  // Always true, because the NICs send without help from this process.
+  // Processes completions. Always returns true, because the NICs send without help from this process.
   bool flush() override;
   std::string describe_path(std::uint32_t peer) override;
   std::optional<std::string> broken(std::uint32_t peer) override;
@@ -57,7 +57,7 @@ class VerbsPath final : public DataPath {
   // One rail for each port of this rank, null if it reaches no peer. They are shared pointers only so that the
   // doorbell can hold weak pointers to them.
   std::vector<std::shared_ptr<VerbsRail>> rails_;
-  std::vector<std::vector<LaneRail>> peers_;         // indexed by rank; empty: not reached
+  std::vector<std::vector<LaneRail>> peers_;         // the rails to each rank, indexed by rank; empty: not reached
   std::map<Key, std::shared_ptr<VerbsLane>> lanes_;  // shared with their connections
   // The lane whose queue pairs were queried last, and the time of that query.
   Key probed_{};

@@ -15,7 +15,8 @@ namespace {
 
 // The vendor ids of the software devices rdma_rxe and siw.
 constexpr std::array<std::uint32_t, 2> kSoftwareVendors = {0xffffff, 0x626d74};
-// Number of table entries that are read. A NIC has space for up to 1024 GIDs, of which most are empty.
+// Number of entries of a port's GID table that are read, unless TUTTI_RDMA_GID_INDEX names a later one. A NIC has space
+// for up to 1024 GIDs, of which most are empty.
 constexpr int kMostGids = 256;
 
 std::string first_line(const std::string& path) {

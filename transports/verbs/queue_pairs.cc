@@ -13,7 +13,8 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint64_t kStripeBytes = 65536;  // a message has one part for each full kStripeBytes, see parts_of()
+// A message has one part for each full kStripeBytes, but at most one for each queue pair. See parts_of().
+constexpr std::uint64_t kStripeBytes = 65536;
 constexpr std::uint32_t kHandshakeMagic = 0x32425654;  // "TVB2"
 
 struct HandshakeHeader {
@@ -260,7 +261,7 @@ void QueuePairs::note_reports() {
 
 void QueuePairs::probe() {
   if (!state_.works()) return;
-  poll();  // a completion has a more precise reason
+  poll();  // a failed completion has a more precise reason than the query below
   for (std::size_t i = 0; i < pairs_.size() && state_.broken().empty(); ++i) {
     ibv_qp_attr state{};
     ibv_qp_init_attr made{};

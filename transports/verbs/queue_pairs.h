@@ -64,9 +64,10 @@ class QueuePairs {
   Status create(const std::vector<LaneRail>& rails, const LaneMemory& memory, CompletionHandler& handler);
   std::string handshake_message(const LaneMemory& memory) const;
   // Connects the queue pairs to those in the handshake message of the peer. Returns false if the message cannot be
-  // read, or if its options differ from those of this rank.
+  // read, or if its options differ from those of this rank. If a queue pair cannot be connected, the lane fails, and
+  // the result is still true.
   bool accept_handshake(const std::string& text);
-  void close();  // frees all resources
+  void close();  // destroys the queue pairs, and drops all registrations
 
   std::size_t size() const { return pairs_.size(); }
   std::string describe(std::size_t index) const;  // "rxe0 port 1, queue pair 17 (to queue pair 18 of ... at rank 3)"
@@ -93,20 +94,22 @@ class QueuePairs {
   void pin_until_done(std::size_t index, std::shared_ptr<RegistrationCache::Registration> registration);
 
   // Completions.
-  bool poll();  // processes the completions of all rails; returns true if there were any
+  // Processes the completions of all rails of this lane, which includes those of other lanes on the same rails. Returns
+  // true if there were any.
+  bool poll();
   void note_done(std::size_t index, std::uint64_t number);
   void note_failure(std::size_t index, const std::string& words);
-  // True if the NICs have finished reading the memory of the user. Always false if the lane is broken. A caller that
-  // waits for true then finds that the peer is unreachable.
+  // True if the NICs have finished reading the memory of the user, or if the lane is closed. Always false if the lane
+  // has broken: a caller that waits for true then finds that the peer is unreachable.
   bool pins_done() const;
   bool idle() const;          // all requests are completed, or the lane is broken or closed
   void ask_for_completion();  // requests a completion, so that idle() becomes true
   void note_reports();        // takes the failures of queue pairs that the devices have reported
-  void probe();               // queries the state of the queue pairs from the devices
+  void probe();               // queries the state of the queue pairs; fails the lane if one is in the error state
 
   // Memory of the user. Registers it with the device of every rail. Returns nothing if one device refuses.
   std::optional<PairRegistrations> register_memory(Use use, std::span<const std::byte> memory);
-  std::uint64_t most_registered_bytes(Use use) const;  // size of the registration cache
+  std::uint64_t most_registered_bytes(Use use) const;  // size of the registration cache for `use`
   void forget(Use use, const PairRegistrations& registrations);
 
  private:
@@ -136,6 +139,7 @@ class QueuePairs {
 
   const VerbsLaneOptions& options_;  // belongs to the VerbsLane, like `state_`
   LaneState& state_;
+  // Registrations of the lane's memory: two for each rail, for the send half and for the receive half.
   std::vector<std::pair<VerbsRail*, ibv_mr*>> regions_;
   std::vector<Pair> pairs_;
   std::vector<std::uint32_t> weights_;  // see weights()

@@ -13,12 +13,14 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint32_t kReceives = 1024;       // maximum number of posted receive requests, for all peers together
-constexpr std::uint32_t kCompletions = 16384;   // capacity of the completion queue
-constexpr std::uint32_t kRefillAt = 64;         // receive requests that are posted together
-constexpr std::uint32_t kInline = 256;          // size of inline messages to request from the device, in bytes
-constexpr std::uint8_t kReceiverNotReady = 12;  // code of the time until the next try: 0.64 ms
-// 7 means without limit. If the process of the peer has died, the TCP connection detects that.
+constexpr std::uint32_t kReceives = 1024;      // maximum number of posted receive requests, for all peers together
+constexpr std::uint32_t kCompletions = 16384;  // capacity of the completion queue
+constexpr std::uint32_t kRefillAt = 64;        // receive requests are posted again once this number has been used
+constexpr std::uint32_t kInline = 256;         // size of inline messages to request from the device, in bytes
+// How long a sender waits before it tries again if no receive request is posted. The code 12 means 0.64 ms.
+constexpr std::uint8_t kReceiverNotReady = 12;
+// How often a sender tries again if no receive request is posted. 7 means without limit, because the TCP connection
+// detects that the process of the peer has died.
 constexpr std::uint8_t kTriesForReceiver = 7;
 constexpr std::uint8_t kHopLimit = 64;
 
@@ -75,7 +77,8 @@ VerbsRail::~VerbsRail() {
   if (channel_ != nullptr) library().destroy_comp_channel(channel_);
 }
 
-// Posts receive requests without memory. Each arrival consumes one. Its immediate data contains where the data is.
+// Posts the missing receive requests. They have no memory: each arrival consumes one, and its immediate data contains
+// the index of the slot into which the peer has written.
 void VerbsRail::refill() {
   std::array<ibv_recv_wr, kRefillAt> requests{};
   while (missing_receives_ > 0) {

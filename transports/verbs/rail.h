@@ -1,6 +1,6 @@
 // VerbsRail: one port of this machine as one transport uses it. It owns a completion queue with its channel, which
-// wakes a sleeping thread, a shared receive queue, and the queue pairs that use this port. Use it in the thread that
-// drives progress.
+// wakes a sleeping thread, and a shared receive queue. It also creates the queue pairs that use this port; they belong
+// to the QueuePairs of the lanes. Use it in the thread that drives progress.
 //
 // Everything that arrives is an RDMA write with immediate data, into memory whose address was sent to the peer
 // before. Therefore receive requests have no memory of their own: each arrival only consumes one of them. All queue
@@ -23,9 +23,11 @@ namespace tutti {
 class CompletionHandler {
  public:
   virtual ~CompletionHandler() = default;
+  // A write with this immediate data has arrived.
   virtual void on_arrival(std::size_t pair, std::uint32_t immediate) = 0;
   // All requests of this queue pair up to `number` are complete.
   virtual void on_done(std::size_t pair, std::uint64_t number) = 0;
+  // A request has failed, so the queue pair has broken. `words`: the reason.
   virtual void on_failure(std::size_t pair, const std::string& words) = 0;
 };
 
@@ -59,8 +61,8 @@ class VerbsRail {
     // The longest message, in bytes, that can be sent inline, which needs no registered memory.
     std::uint32_t most_inline = 0;
   };
-  // Creates a queue pair with space for `depth` send requests. Its completions go to `user` until it is destroyed.
-  // Errors: kSystem.
+  // Creates a queue pair with space for `depth` send requests. Until destroy_pair(), its completions go to `user`, with
+  // the index `pair`. Errors: kSystem.
   Result<CreatedPair> create_pair(CompletionHandler& user, std::size_t pair, std::uint32_t depth);
   void destroy_pair(ibv_qp* pair);
   // Connects the queue pair. It can receive from now on, and can send as soon as the peer has connected its end.

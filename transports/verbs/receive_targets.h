@@ -34,11 +34,11 @@ class ReceiveTargets {
   using PairRegistrations =
       std::vector<std::shared_ptr<RegistrationCache::Registration>>;  // one registration for each queue pair
 
-  struct Descriptor {  // written as it is into the memory of the peer
+  struct Descriptor {  // describes an advertised output; an RDMA write copies it into the memory of the peer
     CallTag call;
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;
-    std::uint32_t number = 0;  // counts from 1; the lower 32 bits
+    std::uint32_t number = 0;  // number of the advertisement on this lane, from 1; the lower 32 bits
     std::uint32_t unused = 0;
     std::array<std::uint32_t, kMaxQueuePairs> keys{};  // remote key of the buffer for each queue pair
   };
@@ -73,8 +73,9 @@ class ReceiveTargets {
   // The output of the peer for `call` if it is exactly `output_bytes` long. Null if the peer has not advertised such
   // an output, or if the descriptor has not arrived yet.
   const Descriptor* find(const CallTag& call, std::uint64_t output_bytes) const;
-  void forget(std::uint16_t number);                                      // the peer has revoked this one
-  const Descriptor& peer_descriptor() const { return peer_descriptor_; }  // the last descriptor
+  // Forgets the peer's descriptor with this number (the lower 16 bits), because the peer has revoked it.
+  void forget(std::uint16_t number);
+  const Descriptor& peer_descriptor() const { return peer_descriptor_; }  // the last one; number 0: none
   std::uint32_t seen() const { return received_count_; }
 
  private:
@@ -88,9 +89,9 @@ class ReceiveTargets {
   };
   std::optional<Advertised> advertised_;
   std::uint32_t advertised_count_ = 0;  // descriptors that this rank has advertised so far; lower 32 bits
-  std::uint32_t seen_by_peer_ = 0;      // how many of them the peer has received
+  std::uint32_t seen_by_peer_ = 0;      // how many of them the peer has received, as far as this rank knows
   Descriptor peer_descriptor_;          // the last descriptor of the peer; number 0: none
-  std::uint32_t received_count_ = 0;    // descriptors that the peer has advertised so far
+  std::uint32_t received_count_ = 0;    // descriptors of the peer that have arrived so far
 };
 
 }  // namespace tutti

@@ -8,7 +8,8 @@
 namespace tutti {
 namespace {
 
-// Each registration may split a mapping of the process. The kernel permits 65,530 mappings by default.
+// Maximum number of registrations in a cache. Each one may split a mapping of the process, and the kernel permits
+// 65,530 mappings by default.
 constexpr std::size_t kMaxRegistrations = 4096;
 
 std::uintptr_t page_bytes() {
@@ -35,7 +36,7 @@ std::shared_ptr<RegistrationCache::Registration> RegistrationCache::acquire(std:
   if (monitor_ == nullptr || end - begin > most_bytes_) return nullptr;
   const std::scoped_lock lock(mutex_);
   drop_gone();
-  // No registration contains another one, so of the registrations that start before `begin`, the last also ends
+  // No registration contains another one, so of the registrations that start at or before `begin`, the last also ends
   // last.
   const auto behind = entries_.upper_bound(begin);
   if (behind != entries_.begin() && std::prev(behind)->second->end() >= end) {

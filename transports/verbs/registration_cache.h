@@ -31,8 +31,8 @@ class RegistrationCache {
   using Register = std::function<std::optional<Key>(void* data, std::size_t bytes)>;
   using Deregister = std::function<void(const Key& key)>;
 
-  // A registered range of memory. The destructor deregisters it, as soon as no user holds it and the cache does not
-  // contain it any more. It must be destroyed before the cache.
+  // A registered range of memory. The destructor deregisters the range. It runs as soon as the cache does not contain
+  // the object and no user holds it any more. All users must release the object before the cache is destroyed.
   class Registration {
    public:
     Registration(const Deregister& deregister, std::span<std::byte> memory, const Key& key)
@@ -46,7 +46,7 @@ class RegistrationCache {
    private:
     friend class RegistrationCache;
     const Deregister& deregister_;
-    const std::span<std::byte> memory_;  // whole pages
+    const std::span<std::byte> memory_;  // extended to whole pages
     const Key key_;
     std::uint64_t used_ = 0;  // value of the cache's clock_ at the last use
   };
@@ -61,21 +61,22 @@ class RegistrationCache {
 
   // Returns a registration that contains all of `memory`, from the cache or a new one. Hold it as long as a network
   // card may use the memory. Returns null if the operating system refuses (limit of locked memory, no such memory),
-  // if the memory cannot be watched, or if it is longer than the cache. The caller must then copy the bytes.
+  // if the memory cannot be watched, or if it is longer than most_bytes(). The caller must then copy the bytes.
   std::shared_ptr<Registration> acquire(std::span<const std::byte> memory);
   // Drops all registrations that overlap [data, data + bytes), so that they are never found again.
   void forget(const void* data, std::size_t bytes);
-  void clear();  // registrations in use are deregistered later
+  // Drops all registrations. Those in use are deregistered when their last user releases them.
+  void clear();
   // Drops `entry`, so that it is never found again. It is deregistered when its last user releases it.
   void forget(const std::shared_ptr<Registration>& entry);
 
   struct Counts {
-    std::uint64_t found = 0;
-    std::uint64_t made = 0;
-    std::uint64_t refused = 0;  // refused by the operating system
-    std::uint64_t evicted = 0;  // evicted to make space
-    std::uint64_t gone = 0;     // dropped because their memory was unmapped or replaced
-    std::uint64_t bytes = 0;    // registered at present
+    std::uint64_t found = 0;    // calls of acquire() that found a registration in the cache
+    std::uint64_t made = 0;     // new registrations
+    std::uint64_t refused = 0;  // registrations that the operating system refused
+    std::uint64_t evicted = 0;  // registrations that were evicted to make space
+    std::uint64_t gone = 0;     // registrations that were dropped because their memory was unmapped or replaced
+    std::uint64_t bytes = 0;    // length of all registrations that the cache contains now
   };
   Counts counts();
 

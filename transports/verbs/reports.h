@@ -29,7 +29,7 @@ class DeviceReports {
   bool dead() const { return dead_.load(std::memory_order_acquire); }
 
   // Keeps the reports about this object from now on. Call unwatch() before the object is destroyed. Reports about
-  // other objects are dropped, because their numbers and addresses may already belong to different objects.
+  // objects that are not watched are dropped, because the address of a destroyed object may be reused.
   void watch(ibv_qp* pair);
   void watch(const void* queue);  // an ibv_cq or ibv_srq
   void unwatch(const void* object);

@@ -1,4 +1,4 @@
-// Divides a message into the parts that different ports transfer. A pure function.
+// Divides a message into the parts that different queue pairs transfer. A pure function.
 #pragma once
 
 #include <algorithm>

@@ -14,14 +14,17 @@
 namespace tutti {
 
 struct VerbsSettings {
-  // The user has selected verbs by name. A peer without a common port is then an error, and TCP is not used instead.
+  // The user has selected verbs by name. If a peer has offered ports, but this rank reaches none of them, creating the
+  // path then fails, and TCP is not used instead.
   bool required = false;
-  std::int32_t rank = 0;                  // this rank; distributes interrupts over cores
-  std::string devices;                    // list for is_port_accepted(); empty: all
-  std::optional<std::int32_t> gid_index;  // of every port; empty: selected by choose_gid()
-  std::uint32_t queue_pairs = 1;          // for each connection and port
-  std::uint8_t timeout = 17;              // for an acknowledgement: 4.096 us * 2^timeout
-  std::uint8_t retries = 6;               // 7 means without limit on some devices
+  std::int32_t rank = 0;                  // this rank; selects the interrupt vector, so that ranks use different cores
+  std::string devices;                    // TUTTI_RDMA_DEVICES, see is_port_accepted(); empty: all
+  std::optional<std::int32_t> gid_index;  // index of the GID, for all ports; empty: choose_gid() selects
+  std::uint32_t queue_pairs = 1;          // queue pairs for each lane and port
+  // A packet that is not acknowledged within 4.096 us * 2^timeout is sent again, at most `retries` times. On some
+  // devices 7 retries mean without limit.
+  std::uint8_t timeout = 17;
+  std::uint8_t retries = 6;
   std::uint8_t traffic_class = 0;
   std::uint8_t service_level = 0;
   // Size of each of the two registration caches of a device.
@@ -38,8 +41,8 @@ struct VerbsPort {
   bool ethernet = true;
   bool software = false;
   bool first_version = false;  // RoCE v1, whose packets are not IP packets
-  std::uint32_t mbps = 0;
-  std::uint8_t mtu = 3;  // of the path, as ibv_mtu: 1..5 are 256..4096 bytes
+  std::uint32_t mbps = 0;      // speed in Mbit/s; 0: unknown
+  std::uint8_t mtu = 3;        // active MTU of the port, as ibv_mtu: 1..5 are 256..4096 bytes
   std::uint16_t lid = 0;
   std::int32_t gid_index = 0;
   std::array<std::uint8_t, 16> gid{};

@@ -1,8 +1,8 @@
 """Tutti as a backend of torch.distributed: init_process_group("tutti").
 
 torch 2.14 and later find the backend by its name; 2.5 and later register it at `import torch`. With older versions, or
-with TORCH_DEVICE_BACKEND_AUTOLOAD=0, `import tutti.torch` registers it. docs/pytorch.md describes the supported
-functions.
+with TORCH_DEVICE_BACKEND_AUTOLOAD=0, the program must `import tutti.torch`, which registers it. docs/pytorch.md
+describes the supported functions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ def autoload() -> None:
     """For the entry point `torch.backends`, which torch calls at the end of its own import.
 
     This function is defined before the import of torch below. If this module is the first to import torch, torch calls
-    autoload() while the rest of this module does not exist yet. In this case register() is called at its end.
+    autoload() while the rest of this module does not exist yet. In this case autoload() does nothing, and the end of
+    this module calls register().
     """
     if "register" in globals():
         register()
@@ -34,7 +35,8 @@ _NAME = "tutti"
 
 
 def _create(group: Any, options: Optional[Any] = None) -> Any:
-    """torch calls this for each process group. `group` is torch's _DistributedBackendOptions."""
+    """Creates the process group. torch calls this function for each group. `group` is a _DistributedBackendOptions of
+    torch, `options` the caller's tutti.torch.Options or None."""
     from .process_group import ProcessGroupTutti
 
     return ProcessGroupTutti(
@@ -64,8 +66,8 @@ def register() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    # These names are imported on first use, so that `import torch`, which registers the backend, stays fast for
-    # programs that do not use it.
+    # These names are imported at their first use, so that `import torch`, which imports this module to register the
+    # backend, stays fast for programs that do not use the backend.
     if name == "ProcessGroupTutti":
         from .process_group import ProcessGroupTutti
 

@@ -1,4 +1,4 @@
-"""Base: the common part of all calls of a process group. It runs a call at once, in the background, in a CUDA stream,
+"""Base: the common part of all calls of a process group. Base runs a call at once, in the background, in a CUDA stream,
 or as part of a batch."""
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from .events import profiling, recorded
 from .rendezvous import milliseconds
 from .work import CudaWork, DoneWork, FutureThread, HostWork, KeptWorks, PollThread
 
-# Since torch 2.8 the options of a call tell whether the caller waits at once. With older versions every call starts in
-# the background.
+# Whether the options of a call contain asyncOp, which is false if the caller waits for the call at once. True since
+# torch 2.8. With older versions every call on host memory starts in the background.
 SAYS_WHETHER_ASYNC = hasattr(c10d.AllreduceOptions(), "asyncOp")
-_KEPT = 0 if SAYS_WHETHER_ASYNC else 1024
+_KEPT = 0 if SAYS_WHETHER_ASYNC else 1024  # how many works KeptWorks keeps
 
 Tensors = List[torch.Tensor]
-_GRACE_S = 1.0  # grace period for receives without a message when the group ends, in seconds
+_GRACE_S = 1.0  # when the group ends: seconds that receives without a message get before the group is aborted
 _DESTROYED = "this process group has been destroyed: make a new one"
 
 
 class Batch:
-    """Calls that start together: those between _start_coalescing() and _end_coalescing(), or the parts of one call on
-    many tensors."""
+    """Calls that start together: those between _start_coalescing() and _end_coalescing(), or the calls into which one
+    call on many tensors is split."""
 
     def __init__(self) -> None:
         self.group = _core.Group()
         self.outputs: Tensors = []
         self.held: List[Any] = []
         self.finishes: List[Callable[[], None]] = []
-        self.tensor: Optional[torch.Tensor] = None  # one of the tensors, which all are on the same device
-        self.transfers = False  # whether the user called send() or recv() in it
-        self.sources: List[int] = []  # source ranks of the user's recv() calls
+        self.tensor: Optional[torch.Tensor] = None  # any of the tensors; all are on the same device. None: no call yet
+        self.transfers = False  # whether the batch contains a send() or recv()
+        self.sources: List[int] = []  # the source ranks of the recv() calls in the batch
 
     def add_buffers(self, tensor: torch.Tensor, outputs: Tensors, held: Any, finish: Optional[Callable[[], None]]) -> None:
         if self.tensor is not None and self.tensor.device != tensor.device:
@@ -58,8 +58,8 @@ class Batch:
 
 class StreamErrors:
     """Reports failures of calls in CUDA streams that happened after the calls had returned. Each failure is reported
-    once: by the Work of the call, or by check(). The communicator's async_status() returns the first failure of any
-    call; a Work gets its own failure from its handle."""
+    once: by the Work of the call, or by check(). The communicator's async_status() raises and clears the first failure
+    of any call; a Work gets the failure of its own call from its _core.Work."""
 
     def __init__(self, communicator: Optional[Any]):
         self._communicator = communicator  # None: the group has ended, and check() is not called any more
@@ -76,7 +76,7 @@ class StreamErrors:
                 self._unreported = self._unreported or first
 
     def check(self) -> None:
-        """Raises a failure that no Work has reported."""
+        """Raises a failure that neither a Work nor check() has reported yet, if there is one."""
         unreported, self._unreported = self._unreported, None
         if unreported is not None:
             raise unreported
@@ -84,28 +84,30 @@ class StreamErrors:
 
 
 class Base:
-    """One rank of a process group. May be called from any thread. If several threads make calls, the program ensures
-    that the order of the calls is the same on all ranks."""
+    """One rank of a process group. Its functions may be called from any thread. If several threads make calls, the
+    program must ensure that the order of the calls is the same on all ranks."""
 
     def __init__(self, communicator: Any, timeout: timedelta, global_ranks: Sequence[int]):
         self.communicator: Optional[Any] = communicator
-        self._whole: Optional[Any] = communicator  # the same, but also valid while the group is being destroyed
+        self._whole: Optional[Any] = communicator  # as communicator, but not None before _end() has finished
         self._run = communicator.run
         self._rank: int = communicator.rank
         self._size: int = communicator.size
         self._global_ranks = list(global_ranks)
-        # Converts an Error for torch. This is not a method, because works keep it: a method would keep the group alive.
+        # Converts an Error for torch. Not a method, because works store this function, and a bound method would keep
+        # the group alive.
         self._convert_error: Callable[[Error], Exception] = functools.partial(for_torch, global_ranks=self._global_ranks)
         self._timeout_ms = 0  # 0: the communicator's timeout
         self._done = DoneWork()
         self._futures = FutureThread()
         self._transfer_futures = PollThread()
-        self._in_progress: Dict[int, HostWork] = {}  # works in progress by id(); a work removes itself when it ends
+        self._in_progress: Dict[int, HostWork] = {}  # works in progress, by id(work); a work removes itself at its end
         self._kept = KeptWorks(_KEPT)
         self._lock = threading.Lock()
         self._batches: Dict[int, Batch] = {}  # open batches, by thread id
-        # Receives are started with this lock and then counted by source. If a receive from any source has found a
-        # message, the counter shows whether another receive has taken it in the meantime.
+        # Receives are started while this lock is held, and counted in _received by source. A receive from any source
+        # first finds a message and then starts. If the counter of the message's source has changed in between, another
+        # receive may have taken the message.
         self._receiving = threading.RLock()
         self._received: Dict[int, int] = {}
         self._side_streams: Dict[torch.device, Any] = {}
@@ -150,9 +152,10 @@ class Base:
         finish: Optional[Callable[[], None]] = None,
         held: Any = None,
     ) -> Any:
-        """Runs one collective. The buffers at the addresses `source` and `target` are on the device of `tensor`.
-        `outputs` is the value of the future. `finish` runs after the call, and `held` is kept alive until then.
-        `counts`: counts of input and output, then displacements of input and output."""
+        """Makes one collective call, and returns its work. The buffers at the addresses `source` (input) and `target`
+        (output) are on the device of `tensor`. `outputs` is the value of the work's future. `finish` runs after the
+        call, and `held` is kept alive until then. `counts`: counts of input and output, then displacements of input and
+        output; None: not a v-variant."""
         limit = self._timeout_of(opts)
         call = [kind, source, target, count, dtype, op, root, 0, limit, scale, None, *counts, reduction]
         batch = self._open_batch()
@@ -193,8 +196,8 @@ class Base:
         transfers: bool = False,
         may_never_end: bool = False,
     ) -> HostWork:
-        """Creates the HostWork of an operation that has started. The group keeps it until the operation has ended,
-        because it keeps the buffers alive."""
+        """Creates the HostWork of an operation on host memory that has started. The group keeps the work until the
+        operation has ended, because the work keeps the operation's buffers alive."""
         in_progress = self._in_progress
         futures = self._transfer_futures if transfers else self._futures
         work = HostWork(started, outputs, self._convert_error, futures, finish, (tensor, held), in_progress, may_never_end)
@@ -207,14 +210,14 @@ class Base:
         return work
 
     def _remove_some_ended(self) -> None:
-        """Removes works that have ended without a call of wait(). Each new work checks two others in turn, so that one
-        long operation does not keep the others in the table."""
+        """Removes works that have ended without a call of wait() from the table of works in progress. Each call checks
+        the next two works in turn, so that one long operation does not keep the others in the table."""
         in_progress = self._in_progress
         with self._lock:
             for _ in range(2):
                 try:
                     number = next(iter(in_progress))
-                # The table is empty, or another thread has just changed it.
+                # StopIteration: the table is empty. RuntimeError: another thread has just changed it.
                 except (StopIteration, RuntimeError):
                     return
                 work = in_progress.get(number)
@@ -223,7 +226,7 @@ class Base:
                     continue
                 in_progress.pop(number, None)
                 in_progress[number] = work
-                if work.has_ended():  # another thread has ended it in the meantime
+                if work.has_ended():  # it ended, and removed itself, before it was put back into the table
                     in_progress.pop(number, None)
 
     # ---- CUDA streams
@@ -237,8 +240,8 @@ class Base:
     def _in_stream(
         self, opts: Any, tensor: torch.Tensor, outputs: Tensors, finish: Any, held: Any, start: Callable[[Any], Any]
     ) -> Any:
-        """Queues a call on the current stream or, if the caller does not wait for it at once, on the group's side
-        stream. `start` queues the call and returns its _core.Work."""
+        """Queues a call on CUDA memory: on the current stream if the caller waits for it at once, otherwise on the
+        group's side stream. `start` queues the call on the stream that it is given, and returns its _core.Work."""
         current = torch.cuda.current_stream(tensor.device)
         stream = current
         if not self._waits(opts):
@@ -253,7 +256,8 @@ class Base:
             return self._done
         for used in _tensors_in((tensor, outputs, held)):
             if used.is_cuda:
-                used.record_stream(stream)  # so that its memory is not reused before the stream has completed the call
+                # So that torch does not reuse the memory of the tensor before the side stream has completed the call.
+                used.record_stream(stream)
         event = torch.cuda.Event()
         event.record(stream)
         work = CudaWork(started, event, stream, outputs, self._convert_error, self._stream_errors.mark_reported, self._futures)
@@ -262,7 +266,7 @@ class Base:
         return work
 
     def _synchronize(self, device: torch.device) -> None:
-        """Waits for all work on the current stream of the device and on the group's side stream."""
+        """Blocks until all work on the current stream of the device, and on the group's side stream, has completed."""
         if device.index is None:
             device = torch.device(device.type, torch.cuda.current_device())
         torch.cuda.current_stream(device).synchronize()
@@ -283,10 +287,10 @@ class Base:
         return self._batches.get(threading.get_ident()) if self._batches else None
 
     def _discard(self, batch: Batch) -> None:
-        """Discards the batch, because a call could not be added to it. No call of the batch has started."""
+        """Discards a batch of which no call has started, because a call could not be added to it."""
         if self._open_batch() is batch:
             self._batches.pop(threading.get_ident(), None)
-        batch.group.drop()  # explicitly, because the traceback of the error may keep the batch alive
+        batch.group.drop()  # dropped explicitly, because the traceback of the error may keep the batch alive
 
     def _into_batch(
         self, batch: Batch, tensor: torch.Tensor, outputs: Tensors, finish: Any, held: Any, call: List[Any]
@@ -302,7 +306,7 @@ class Base:
         return self._done
 
     def _launch(self, batch: Batch, waits: bool) -> Any:
-        """Starts the calls of the batch. `waits`: the caller waits at once."""
+        """Starts the calls of the batch, and returns their work. `waits`: the caller waits for it at once."""
         tensor = batch.tensor
         if tensor is None:
             return self._done
@@ -335,17 +339,19 @@ class Base:
         return self._calling(batch.sources, batch.group.start)
 
     def _calling(self, sources: Sequence[int], start: Callable[..., Any], *arguments: Any) -> Any:
-        """Runs start(*arguments), which starts receives from the ranks `sources`, and counts these receives."""
+        """Returns start(*arguments), which starts receives from the ranks `sources`, and counts these receives."""
         with self._receiving:
             try:
                 return start(*arguments)
-            # The counters change after the start: a receive from any source that read them before must see a change.
+            # The counters change even if the start fails, because a receive from any source, which has read them
+            # before, must notice that its message may have been taken.
             finally:
                 for source in sources:
                     self._received[source] = self._received.get(source, 0) + 1
 
     def _together(self, opts: Any, function: Callable[[], None]) -> Any:
-        """Starts the calls that `function` makes together, as one batch. If a batch is open, they are added to it."""
+        """Runs `function`, and starts the calls that it makes together, as one batch. If this thread has an open batch,
+        the calls are added to that batch instead."""
         if self._open_batch() is not None:
             function()
             return self._done
@@ -365,13 +371,14 @@ class Base:
         self._batches[threading.get_ident()] = Batch()
 
     def _end_coalescing(self, *arguments: Any) -> Any:
-        """Starts the open batch. `arguments` is empty or the device. Before torch 2.1 it is the list of the works of
-        the calls, for which torch then waits: each of them is replaced by the work of the batch."""
+        """Starts the open batch, and returns its work. `arguments` is empty or the device. Before torch 2.1 it is the
+        list of the works of the calls, for which torch then waits: each element is replaced by the work of the
+        batch."""
         works = next((argument for argument in arguments if isinstance(argument, list)), None)
         batch = self._batches.pop(threading.get_ident(), None)
         if batch is None:
             if works is not None:
-                return self._done  # the end of a `with` block in which a call has failed; its error is propagated
+                return self._done  # a call in the `with` block has failed, and its error ends the block
             raise invalid("no calls are being coalesced")
         work = self._launch(batch, False)
         if works is not None:
@@ -381,20 +388,20 @@ class Base:
     # ---- the end
 
     def _unfinished(self, may_never_end: bool) -> List[HostWork]:
-        """Returns the works in progress. Without `may_never_end`, only those that are sure to end; a receive may wait for
-        ever."""
+        """Returns the works in progress. If `may_never_end` is false, leaves out those that may never end, which are
+        receives."""
         works = list(self._in_progress.values())
         return [work for work in works if (may_never_end or not work.may_never_end) and not work.is_completed()]
 
     def _wait_or_abort(self, patience_s: Optional[float]) -> None:
-        """Waits for the works in progress, at most `patience_s` seconds, and for receives at most _GRACE_S seconds. If
-        some have not ended by then, aborts the group."""
+        """Waits at most `patience_s` seconds for the works in progress (None: without a limit). After the others have
+        ended, waits for receives at most _GRACE_S seconds. If some works have not ended then, aborts the group."""
         limit = float("inf") if patience_s is None else time.monotonic() + patience_s
         pause = 1e-4
         while self._unfinished(False) and time.monotonic() < limit:
             time.sleep(pause)
             pause = min(2 * pause, 5e-3)
-        self._end_self_messages()  # only this rank can end them
+        self._end_self_messages()  # they would not end by themselves, because only this rank could complete them
         limit = min(limit, time.monotonic() + _GRACE_S)
         while self._unfinished(True):
             if time.monotonic() >= limit:
@@ -403,7 +410,7 @@ class Base:
             time.sleep(5e-3)
 
     def _end_self_messages(self) -> None:
-        """Ends the pending messages of this rank to itself."""
+        """Ends the pending messages of this rank to itself. Does nothing here; Transfers overrides it."""
 
     def _abort(self) -> None:
         self._end_self_messages()
@@ -412,7 +419,7 @@ class Base:
             whole.abort()
 
     def _end(self) -> None:
-        """Waits for the operations in progress, then leaves the communicator. The group refuses calls afterwards."""
+        """Refuses further calls, waits for the operations in progress, and leaves the communicator."""
         communicator, self.communicator = self.communicator, None
         if communicator is None:
             return
@@ -422,7 +429,7 @@ class Base:
         try:
             communicator.finalize()
         except Error:
-            pass  # the communicator is broken, and a call has already reported this
+            pass  # the communicator had failed before, and the call that failed has already reported this
         self._unfinished(True)
         self._futures.stop()
         self._transfer_futures.stop()

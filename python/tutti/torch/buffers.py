@@ -13,14 +13,14 @@ Finish = Callable[[], None]
 
 
 def explain(tensor: torch.Tensor, call: str) -> Exception:
-    """Returns the error that states why `call` cannot use the tensor, which is not contiguous host or CUDA memory."""
+    """Returns the error that states why `call` cannot use the tensor, for which is_whole() or is_dense() is false."""
     if not isinstance(tensor, torch.Tensor):
         return invalid(f"{call} takes tensors, not {type(tensor).__name__}")
     if tensor.layout is not torch.strided:
         return invalid(f"{call} takes dense tensors, this one's layout is {tensor.layout}: call .to_dense()")
     if tensor.device.type not in ("cpu", "cuda"):
         return invalid(f"{call} takes tensors of host or CUDA memory, this one is on {tensor.device}")
-    # The memory of these tensors does not contain the values of the tensor.
+    # torch negates or conjugates such a tensor only when it is read: the memory contains other values.
     if tensor.is_neg():
         return invalid(f"{call} takes tensors that store their values, this one is negated: call .resolve_neg()")
     if tensor.is_conj():
@@ -29,7 +29,8 @@ def explain(tensor: torch.Tensor, call: str) -> Exception:
 
 
 def is_whole(tensor: torch.Tensor) -> bool:
-    """Whether the tensor is contiguous host or CUDA memory, and that memory contains its values."""
+    """Whether `tensor` is a tensor in contiguous host or CUDA memory, and the memory contains its values (it is not a
+    lazily negated or conjugated view)."""
     try:
         return (
             tensor.layout is torch.strided
@@ -41,12 +42,13 @@ def is_whole(tensor: torch.Tensor) -> bool:
         return False
 
 
-_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of dimensions
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the tensor is whole, or is contiguous in the order channels_last. This is sufficient for calls that do
-    not split the tensor, if the tensors of all ranks have the same layout."""
+    """Whether is_whole() is true for the tensor, or would be if its elements were contiguous in the order
+    channels_last. This is sufficient for calls that do not split the tensor, if the tensors of all ranks have the same
+    layout."""
     return is_whole(tensor) or (
         isinstance(tensor, torch.Tensor)
         and tensor.layout is torch.strided
@@ -57,7 +59,8 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 def as_row(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the elements of a dense tensor in the order of the memory, as a tensor with one dimension."""
+    """Returns the elements of a tensor for which is_dense() is true in the order of its memory. A tensor that is not
+    contiguous in C order becomes a view with one dimension; other tensors are returned as they are."""
     return tensor if tensor.is_contiguous() else tensor.detach().as_strided((tensor.numel(),), (1,))
 
 
@@ -66,8 +69,8 @@ def is_sparse(tensor: torch.Tensor) -> bool:
 
 
 def check(tensors: Sequence[torch.Tensor], call: str) -> None:
-    """Raises InvalidArgumentError unless there is at least one tensor, and all are contiguous and have the same device
-    and type."""
+    """Raises InvalidArgumentError unless there is at least one tensor, is_whole() is true for all tensors, and all have
+    the same device and type. `call` is the name for the message."""
     if not tensors:
         raise invalid(f"{call} takes at least one tensor")
     first = tensors[0]
@@ -83,8 +86,9 @@ def check(tensors: Sequence[torch.Tensor], call: str) -> None:
 class Row:
     """The tensors of a list, one for each rank, as one buffer: either the tensors themselves, or a flat copy of them.
 
-    `address` is the start of the buffer. `displacements` are the offsets of the tensors, or None if they are
-    contiguous. `counts` are their lengths. Both are in units of `unit` bytes.
+    `address` is the start of the buffer. `counts` are the lengths of the tensors, and `displacements` their offsets
+    from `address`, or None if the tensors follow each other in memory. Both are in elements of Tutti's type:
+    `multiplier` such elements are one element of a tensor.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], multiplier: int):
@@ -95,7 +99,8 @@ class Row:
         self.displacements: Optional[List[int]] = None
 
     def is_contiguous_row(self) -> bool:
-        """Whether each tensor starts at the end of the previous one. If so, sets `address`."""
+        """Whether each tensor starts at the end of the previous one; empty tensors are ignored. Sets `address` to the
+        start of the first one."""
         start: Optional[int] = None
         for tensor in self.tensors:
             if tensor.numel() == 0:
@@ -108,23 +113,25 @@ class Row:
         return True
 
     def is_disjoint(self) -> bool:
-        """Whether the tensors do not overlap."""
+        """Whether no two of the tensors overlap in memory."""
         ends = sorted(extent(tensor) for tensor in self.tensors if tensor.numel())
         return all(one[1] <= other[0] for one, other in zip(ends, ends[1:]))
 
     def spread(self, unit: int) -> None:
-        """Uses the tensors themselves as the buffer, with displacements from the one with the lowest address."""
+        """Uses the tensors themselves as the buffer: the lowest address of a tensor becomes `address`, and the
+        distances from it the displacements. `unit`: bytes of an element of Tutti's type."""
         places = [tensor.data_ptr() for tensor in self.tensors]
         self.address = min((p for p, count in zip(places, self.counts) if count), default=0)
         self.displacements = [(p - self.address) // unit if n else 0 for p, n in zip(places, self.counts)]
 
     def extent(self) -> Tuple[int, int]:
-        """Returns the address of the first byte, and the address after the last byte."""
+        """Returns the address of the first byte of all tensors, and the address after the last byte; (0, 0) if all are
+        empty."""
         ends = [(tensor.data_ptr(), tensor.data_ptr() + bytes_of(tensor)) for tensor in self.tensors if tensor.numel()]
         return (min(e[0] for e in ends), max(e[1] for e in ends)) if ends else (0, 0)
 
     def flatten(self, fill: bool) -> None:
-        """Uses a new buffer instead of the tensors. With `fill`, copies their values to it."""
+        """Uses a new flat buffer instead of the tensors. If `fill` is true, copies the tensors' values to it."""
         first = self.tensors[0]
         total = sum(tensor.numel() for tensor in self.tensors)
         self.flat = torch.empty(total, dtype=first.dtype, device=first.device)
@@ -138,15 +145,15 @@ class Row:
         return self.flat.split([tensor.numel() for tensor in self.tensors])
 
     def copy_back(self) -> None:
-        """Copies the contents of the flat buffer to the tensors."""
+        """Copies the contents of the flat buffer, if there is one, to the tensors."""
         if self.flat is not None:
             for part, tensor in zip(self._parts(), self.tensors):
                 copy(tensor, part)
 
 
 def copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Like copy_(), element by element and for different shapes. Also writes to inference tensors, which copy_() allows
-    only in inference mode."""
+    """Copies the elements of `source` to `target` in their order, even if the shapes differ. Unlike copy_(), also
+    writes to inference tensors outside of inference mode."""
     if target.is_inference() and not torch.is_inference_mode_enabled():
         with torch.inference_mode():
             target.view(-1).copy_(source.view(-1))

@@ -1,4 +1,4 @@
-"""Collectives: the calls whose input and output are one tensor each."""
+"""Collectives: the calls of a process group whose input and output are one tensor each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, List, Optional, Tuple
 
 import torch
 import torch.distributed as dist
-from torch._C import _distributed_c10d as c10d  # torch.distributed itself lacks some options in older releases
+from torch._C import _distributed_c10d as c10d  # in older releases, torch.distributed lacks some options classes
 
 from ..errors import Error
 from .base import SAYS_WHETHER_ASYNC, Base, Tensors
@@ -23,8 +23,9 @@ _ALL_REDUCE_OPTIONS = (c10d.AllreduceOptions, c10d.AllreduceCoalescedOptions)
 
 
 def options_of(kind: Any, opts: Any, timeout: Optional[timedelta], **fields: Any) -> Any:
-    """Returns the options of a call. torch has a second form of calls, which passes a reduction or a root in place of
-    the options object; for these calls this creates the object."""
+    """Returns the options object of a call, of class `kind`. This is `opts` if it is such an object. torch also has a
+    form of calls without this object, which passes a reduction or a root instead; for these calls, creates the object
+    with `timeout` and the attributes `fields`."""
     if isinstance(opts, kind):
         return opts
     made = kind[0]() if isinstance(kind, tuple) else kind()
@@ -37,8 +38,9 @@ def options_of(kind: Any, opts: Any, timeout: Optional[timedelta], **fields: Any
 
 class Collectives(Base):
     def _reduction(self, opts: Any, dtype: torch.dtype) -> Tuple[int, int, int, int, Any]:
-        """Returns the type, its multiplier, the operation, the user reduction and the factor that Tutti uses for the
-        call."""
+        """Returns the arguments of Tutti for a reduction: the data type, the number of its elements in one element of
+        the tensor, the operation, the user reduction (0: none), and the factor of PREMUL_SUM (None for other
+        reductions)."""
         operation = opts.reduceOp
         number, multiplier, op, reduction, factored = REDUCTIONS[dtype, hash(operation)]
         return number, multiplier, op, reduction, factor_of(operation, dtype) if factored else None
@@ -65,8 +67,8 @@ class Collectives(Base):
         return self._collective(opts, tensor, tensors, ALL_REDUCE, address, address, count, dtype, op, 0, scale, reduction)
 
     def _all_reduce_now(self, tensor: torch.Tensor, opts: Any) -> Any:
-        """A fast version of _collective() for a caller that waits for a host tensor. For short messages every Python call
-        matters."""
+        """A fast version of _collective() for a tensor in host memory if the caller waits at once. It makes few Python
+        calls, because each one adds much to the time of a short message."""
         operation = opts.reduceOp
         timeout = opts.timeout
         dtype, multiplier, op, reduction, factored = REDUCTIONS[tensor.dtype, hash(operation)]
@@ -129,7 +131,7 @@ class Collectives(Base):
             opts, tensor, tensors, REDUCE, address, target, count, dtype, op, opts.rootRank, scale, reduction
         )
 
-    # ---- one input and one output tensor; torch 2.13 calls the first three *_single
+    # ---- one input and one output tensor; torch 2.13 names the first three functions all_gather_single and so on
 
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
         opts = options_of(c10d.AllgatherOptions, opts, None) if opts is None else opts
@@ -144,7 +146,7 @@ class Collectives(Base):
         target = output.data_ptr()
         held: Any = input
         if overlap(extent(input), extent(output)) and source != target + self._rank * bytes_of(input):
-            held = input.clone()  # the input overlaps output blocks of other ranks
+            held = input.clone()  # because the input overlaps blocks of the output that are not this rank's own
             source = held.data_ptr()
         return self._collective(
             opts, output, [output], ALL_GATHER, source, target, input.numel() * multiplier, dtype, held=(input, held)
@@ -206,8 +208,9 @@ class Collectives(Base):
         )
 
     def _split(self, tensor: torch.Tensor, sizes: Optional[List[int]], multiplier: int, name: str) -> List[int]:
-        """Returns the lengths of the blocks in elements of Tutti. `sizes` are lengths along the first dimension;
-        without them all blocks have the same length."""
+        """Returns the lengths of the blocks in elements of Tutti's type, of which `multiplier` are one element of the
+        tensor. `sizes` are the lengths of the blocks along the first dimension; if it is empty or None, all blocks have
+        the same length. `name` is "input" or "output"."""
         rows = tensor.size(0) if tensor.dim() else 1
         if not sizes:
             if rows % self._size:
@@ -254,7 +257,7 @@ class Collectives(Base):
         opts = options_of(c10d.BarrierOptions, opts, timeout) if opts is None else opts
         device = getattr(opts, "device", None)
         if device is not None and device.type == "cuda":
-            self._synchronize(device)  # so that earlier calls have ended as well
+            self._synchronize(device)  # so that the barrier also waits for earlier calls on CUDA memory
         return self._collective(opts, _NOTHING, [], BARRIER, 0, 0, 0, 0)
 
     def monitored_barrier(self, timeout: Optional[timedelta] = None, wait_all_ranks: bool = False) -> None:
@@ -269,7 +272,8 @@ _NOTHING = torch.empty(0)
 
 
 def check_each(tensors: Tensors, call: str) -> None:
-    """Checks all tensors of a batch before the first call is added, because a partial batch must not start."""
+    """Raises InvalidArgumentError unless there is at least one tensor, and is_dense() is true for all. Used to check
+    all tensors of a batch before the first call is added."""
     if not tensors:
         raise invalid(f"{call} takes at least one tensor")
     for tensor in tensors:

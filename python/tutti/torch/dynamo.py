@@ -1,7 +1,7 @@
 """Excludes the functions of the backend from torch.compile.
 
-torch's C++ code calls the methods of a process group inside compiled programs. Compiling them has no benefit and would
-be wrong, because Dynamo would treat the addresses of one call as constants.
+torch's C++ code calls the methods of a process group inside programs that torch.compile has compiled. Compiling the
+methods has no benefit and would be wrong, because Dynamo would treat the buffer addresses of one call as constants.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def _functions(module: types.ModuleType) -> Iterable[Any]:
 
 
 def _find_skip() -> Optional[Callable[[types.CodeType], None]]:
-    """Returns Dynamo's function that excludes a code object. Does not import Dynamo itself, because that takes
-    seconds."""
+    """Returns Dynamo's function that excludes a code object from compilation, or None if this torch has none. Does not
+    import Dynamo itself, because that takes seconds."""
     try:
         from torch._C._dynamo import eval_frame
     except ImportError:  # torch < 2.0 has no torch.compile
@@ -40,7 +40,7 @@ def _find_skip() -> Optional[Callable[[types.CodeType], None]]:
 
 
 def leave_alone(modules: Iterable[types.ModuleType]) -> None:
-    """Excludes every function of the modules from compilation. This adds no cost to their calls."""
+    """Excludes every function of the modules from compilation. Calls of these functions do not become slower."""
     skip = _find_skip()
     if skip is None:
         return

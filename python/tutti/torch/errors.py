@@ -1,4 +1,5 @@
-"""Converts Tutti's exceptions for users of torch: they are also instances of torch.distributed.DistBackendError."""
+"""Converts Tutti's exceptions for users of torch, so that all except InvalidArgumentError are also instances of
+torch.distributed.DistBackendError."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import torch.distributed as dist
 
 from ..errors import Error, InvalidArgumentError
 
-# The class exists since torch 2.0.
+# DistBackendError exists since torch 2.0.
 _TORCH_ERROR: Type[Exception] = getattr(dist, "DistBackendError", RuntimeError)
 _CLASSES: Dict[Type[Error], Type[Error]] = {}
 
@@ -19,7 +20,7 @@ def _remake(kind: Type[Error], words: Dict[str, Any]) -> Error:
 
 def _reduce(self: Error) -> Any:
     words = {"message": self.message, "code": self.code, "scope": self.scope, "rank": self.rank}
-    return _remake, (type(self)._kind, words)  # type: ignore[attr-defined]  # pickle can find this class by its name
+    return _remake, (type(self)._kind, words)  # type: ignore[attr-defined]  # pickle finds the class _kind by its name
 
 
 def _class_for(kind: Type[Error]) -> Type[Error]:
@@ -35,10 +36,10 @@ def _class_for(kind: Type[Error]) -> Type[Error]:
 
 
 def for_torch(error: Error, global_ranks: Optional[Sequence[int]] = None) -> Error:
-    """Returns the same failure as an exception that is also a DistBackendError.
+    """Returns the same failure as an exception that is also a DistBackendError (except an InvalidArgumentError).
 
-    `global_ranks`: for a sub-group, the rank in the default group of each rank in this group. The message then states
-    both rank numbers.
+    `global_ranks`: element i is the rank in the default group of rank i of this group; empty or None: not known. If the
+    two numbers of the rank that caused the failure differ, the message states both.
     """
     message = error.message
     rank = error.rank
@@ -49,5 +50,5 @@ def for_torch(error: Error, global_ranks: Optional[Sequence[int]] = None) -> Err
 
 
 def invalid(words: str) -> InvalidArgumentError:
-    """The error for a wrong argument of this rank. Nothing has been sent."""
+    """Returns the error for a wrong argument of this rank. It is raised before anything is sent."""
     return InvalidArgumentError(words)

@@ -1,8 +1,8 @@
 """Lists: the collectives that take a list with one tensor for each rank.
 
-The tensors are read and written in place, as blocks with displacements. This is faster than a copy through one flat
-buffer, at any length. A flat buffer is used if the tensors overlap in a way that in-place access does not allow. Each
-rank decides this for itself.
+Tutti reads and writes the tensors where they are, as the blocks of a v-variant with displacements. At any length this
+is faster than a copy through one flat buffer. A flat buffer is used only if the tensors overlap in a way that does not
+allow this. Each rank decides this for itself, because the choice has no effect on the messages.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from .collectives import Collectives, options_of
 from .errors import invalid
 from .tables import ALL_GATHER, ALL_TO_ALL, GATHER, MOVED, REDUCE_SCATTER, SCATTER
 
-# The counts of a rank that is not the root. Only the root passes the lengths of all ranks.
+# The counts that a rank other than the root passes to a gather or scatter: an empty list, which makes the call a
+# v-variant. Only the root passes the lengths of all ranks' blocks.
 _OF_THE_ROOT: Sequence[Optional[List[int]]] = ([], None, None, None)
 
 
 def _only(lists: Any, call: str) -> Any:
-    """Returns the only element of a list. torch passes lists of lists, because a process could formerly have several
-    GPUs."""
+    """Returns the only element of a list. torch passes lists of lists, because in old versions one process could have
+    several GPUs. Raises InvalidArgumentError if the list has another length."""
     if len(lists) != 1:
         raise invalid(f"{call} takes one list of tensors for one tensor, not {len(lists)}")
     return lists[0]
@@ -82,9 +83,9 @@ class Lists(Collectives):
         )  # fmt: skip
 
     def _choose_buffer(self, row: Row, clear: bool, unit: int, fill: bool) -> None:
-        """Chooses the buffer of the row. It is the tensors themselves if they are `clear`, which means that they do not
-        overlap the call's other buffer, and if no memory is written twice. Otherwise it is a flat copy. `fill`: the row
-        is the input of the call."""
+        """Chooses the buffer of the row. `clear`: the tensors do not overlap the other buffer of the call. `fill`: the
+        row is the input of the call, otherwise its output. The buffer is the tensors themselves if they are clear and,
+        for an output, do not overlap each other. Otherwise it is a flat copy. `unit`: as in Row.spread()."""
         if not clear or not (fill or row.is_disjoint()):
             row.flatten(fill)
         elif not row.is_contiguous_row():

@@ -1,5 +1,5 @@
 """empty(): creates tensors in memory that the other ranks of the machine can access directly, so that collectives on
-them avoid a copy."""
+these tensors avoid a copy."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from .errors import invalid
 def empty(*size: Any, dtype: Optional[torch.dtype] = None, group: Optional[dist.ProcessGroup] = None) -> torch.Tensor:
     """Creates a zeroed host tensor in registered memory. Local call.
 
-    `size`: as for torch.empty(). `group`: a process group of backend "tutti"; default: the default group. The memory is
-    freed with the last tensor that uses it. It belongs to the group, so do not use it after destroy_process_group().
+    `size`: as for torch.empty(). `group`: a process group of backend "tutti"; None: the default group. The memory is
+    freed with the last tensor that uses it. The memory belongs to the group, so do not use the tensors after
+    destroy_process_group().
     """
     shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
     dtype = dtype if dtype is not None else torch.get_default_dtype()

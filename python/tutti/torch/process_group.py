@@ -1,8 +1,8 @@
 """ProcessGroupTutti: the process group of backend "tutti". It is a subclass of torch's ProcessGroup, written in
 Python, so that one build works with all versions of torch.
 
-torch's C++ code (DDP's reducer, functional collectives) calls it through trampolines, and torch's Python code calls it
-directly. One object is used for host and CUDA tensors.
+torch's C++ code (DDP's reducer, functional collectives) calls its methods through pybind11's trampolines, and torch's
+Python code calls them directly. One object is used for host and CUDA tensors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .errors import for_torch, invalid
 from .rendezvous import Options, join, milliseconds
 from .transfers import Transfers
 
-_LAST_WAIT_S = 5.0
+_LAST_WAIT_S = 5.0  # seconds that calls in progress get when the interpreter exits
 _alive: "weakref.WeakSet[ProcessGroupTutti]" = weakref.WeakSet()
 
 
@@ -33,7 +33,7 @@ class ProcessGroupTutti(Transfers, dist.ProcessGroup):  # type: ignore[misc]
 
     Errors: tutti's exceptions. All except InvalidArgumentError are also torch.distributed.DistBackendError. After an
     InvalidArgumentError nothing has been sent, and the group stays usable. Messages name ranks by their numbers in this
-    group.
+    group; if the global rank of the rank that caused the failure differs, it is stated as well.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class ProcessGroupTutti(Transfers, dist.ProcessGroup):  # type: ignore[misc]
             raise invalid(f"pg_options of backend tutti is a tutti.torch.Options, not a {type(options).__name__}")
         try:
             dist.ProcessGroup.__init__(self, store, rank, size)
-        except TypeError:  # older releases
+        except TypeError:  # older releases of torch, whose constructor takes no store
             dist.ProcessGroup.__init__(self, rank, size)  # type: ignore[call-arg, arg-type]
-        # A copy, because torch stores attributes of the group in it.
+        # A copy of the caller's options, because torch stores attributes of the group in this object.
         self.options = dataclasses.replace(options) if options is not None else Options()
         self.options._timeout = timeout
         self._name = ""
@@ -98,7 +98,7 @@ class ProcessGroupTutti(Transfers, dist.ProcessGroup):  # type: ignore[misc]
         return [cpu, torch.device("cuda")] if torch.cuda.is_available() else [cpu]
 
     def _get_backend(self, device: torch.device) -> "ProcessGroupTutti":  # type: ignore[override]
-        """Returns the group itself for every device, because it is its own backend."""
+        """Returns the group itself for every device, because this class is both process group and backend."""
         return self
 
     def _get_backend_name(self) -> str:
@@ -119,43 +119,44 @@ class ProcessGroupTutti(Transfers, dist.ProcessGroup):  # type: ignore[misc]
         return self._sequence
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
-        """Sets how long a later call may make no progress."""
+        """Sets the timeout of later calls: how long a call may make no progress before it fails."""
         self._timeout_ms = milliseconds(timeout)
         self.options._timeout = timeout
 
     set_timeout = _set_default_timeout
 
     def eager_connect_single_device(self, device: Optional[torch.device] = None) -> None:
-        """Does nothing, because all ranks are already connected when the group has been created."""
+        """Does nothing, because the ranks have already been connected when the group was created."""
 
     # ---- the end
 
     def shutdown(self) -> None:
-        """Waits for the calls in progress, then leaves the group. destroy_process_group() calls it.
+        """Waits for the calls in progress, then leaves the group. destroy_process_group() calls this function.
 
         Local call, with one exception: if a receive gets no message within one second after all other calls have
-        ended, it ends with an error, which aborts the group on all ranks.
+        ended, the group is aborted on all ranks, so that the receive ends with an error.
         """
         _alive.discard(self)
         self._end()
         if self._any_source is not None:
             self._any_source.stop()
 
-    # Before torch 2.0, destroy_process_group() only destroys the object. At the exit of the interpreter the names of
-    # this module may already be None.
+    # Needed because before torch 2.0, destroy_process_group() does not call shutdown() but only destroys the object.
+    # sys.is_finalizing is a default argument, because at the exit of the interpreter the names of this module may
+    # already be None.
     def __del__(self, is_finalizing: Any = sys.is_finalizing) -> None:
         if getattr(self, "communicator", None) is not None and is_finalizing is not None and not is_finalizing():
             self.shutdown()
 
     def abort(self) -> None:
-        """Ends every call in progress with an error, on all ranks. The group refuses calls afterwards. May be called
-        from any thread."""
+        """Ends every call in progress with an error, on all ranks. Later calls fail as well. May be called from any
+        thread."""
         self._abort()
 
 
 def _at_exit() -> None:
-    """Waits at most _LAST_WAIT_S seconds for calls in progress, and then aborts the rest, because a thread must not
-    return to an interpreter that has ended."""
+    """Waits at most _LAST_WAIT_S seconds for the calls in progress of all groups, and then aborts those that have not
+    ended, because their threads must not return to an interpreter that has ended."""
     deadline = time.monotonic() + _LAST_WAIT_S
     for group in list(_alive):
         try:
@@ -163,7 +164,7 @@ def _at_exit() -> None:
                 group._wait_or_abort(max(0.0, deadline - time.monotonic()))
             group._futures.stop()
             group._transfer_futures.stop()
-        except Exception:  # the process is exiting, so an error cannot be reported any more
+        except Exception:  # ignored, because the process is exiting, and an error cannot be reported any more
             pass
 
 

@@ -1,4 +1,4 @@
-"""Set-up: the ranks of a process group find each other through torch's store, which they already share."""
+"""Set-up: the ranks of a process group find each other through torch's store, to which all of them are connected."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Options:
     not set, Tutti's environment variables (docs/config.md) and then the defaults apply.
 
     interface   network interface (name, subnet or address) for this rank's data, and on rank 0 also for set-up
-    transport   "auto", "shm" or "tcp"
+    transport   "auto", "shm", "tcp", "verbs" or "ucx", as TUTTI_TRANSPORT
     device      number of this rank's GPU; default: the current device
     encrypt     whether data between machines is encrypted (the same on all ranks)
     uniform     whether a collective has the same outcome on all ranks (the same on all ranks)
@@ -38,12 +38,12 @@ class Options:
     encrypt: Optional[bool] = None
     uniform: Optional[bool] = None
     checksum: Optional[bool] = None
-    _timeout: Optional[timedelta] = dataclasses.field(default=None, repr=False)  # torch reads this attribute
+    _timeout: Optional[timedelta] = dataclasses.field(default=None, repr=False)  # torch reads it
 
 
 def milliseconds(timeout: timedelta) -> int:
-    """Returns the timeout in milliseconds, at least 1. A negative value is treated as the longest timeout, because
-    torch's C++ code turns very long times into negative ones."""
+    """Returns the timeout in milliseconds, from 1 to _LONGEST_MS. A negative value is treated as the longest timeout,
+    because torch's C++ code turns very long times into negative ones."""
     if timeout.days < 0:
         return _LONGEST_MS
     return max(1, min(_LONGEST_MS, timeout // timedelta(milliseconds=1)))
@@ -62,11 +62,11 @@ _NO_BOOT_ID = "unknown boot of "
 
 
 def _machine() -> str:
-    """Returns a name of this machine and its network namespace. If it begins with the kernel's boot id, processes with
-    equal names reach each other over the loopback interface. Some sandboxes hide the boot id (for example gVisor, or a
-    container that masks parts of /proc). The name then begins with "unknown boot of HOST". It is the same for all
-    processes of one machine, but does not prove that two processes share a machine, because two sandboxes may have the
-    same host name and machine id."""
+    """Returns a name for this machine and the network namespace of this process. If the name begins with the kernel's
+    boot id, processes with equal names reach each other over the loopback interface. Some sandboxes hide the boot id
+    (for example gVisor, or a container that masks parts of /proc). The name then begins with "unknown boot of HOST".
+    Such a name is also the same for all processes of one machine, but equal names do not prove that two processes share
+    a machine, because two sandboxes may have the same host name and machine id."""
     boot = _first_line("/proc/sys/kernel/random/boot_id")
     if not boot:
         boot = f"{_NO_BOOT_ID}{socket.gethostname()} {_first_line('/etc/machine-id')}"
@@ -78,7 +78,7 @@ def _machine() -> str:
 
 
 def _is_here(address: str) -> bool:
-    """Whether the address belongs to this machine."""
+    """Whether `address` (a numeric IP address) belongs to an interface of this machine."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -89,7 +89,8 @@ def _is_here(address: str) -> bool:
 
 
 def _is_outward(address: str) -> bool:
-    """Whether other machines may reach the address: neither loopback nor link-local."""
+    """Whether other machines may be able to reach the address, because it is neither a loopback, nor a link-local, nor
+    the unspecified address."""
     parsed = ipaddress.ip_address(address.partition("%")[0])
     return not (parsed.is_loopback or parsed.is_link_local or parsed.is_unspecified)
 
@@ -105,7 +106,8 @@ def _addresses(host: str) -> List[str]:
 
 
 def _source_towards(address: str) -> Optional[str]:
-    """Returns the local address that the route to another address uses. Sends nothing."""
+    """Returns the address of this machine from which it would send to `address`, or None if it has no route there.
+    Sends nothing."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -116,7 +118,7 @@ def _source_towards(address: str) -> Optional[str]:
 
 
 def _interface_addresses() -> List[str]:
-    """Returns the addresses of this machine's interfaces, IPv4 first."""
+    """Returns the addresses of this machine's interfaces, first the IPv4 and then the IPv6 addresses."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
@@ -135,22 +137,25 @@ def _interface_addresses() -> List[str]:
 
 
 def _store_host(store: Any) -> str:
-    """Returns the host of torch's store as this rank has it, or the name of this machine if the store is a file."""
+    """Returns the host of torch's store by the name or address that this rank uses. If the store has no host (a store
+    in a file), returns MASTER_ADDR or, if that is not set, the name of this machine."""
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
     return str(getattr(store, "host", "")) or os.environ.get("MASTER_ADDR") or socket.gethostname()
 
 
 def _outward_address(host: str, seen_by_others: List[str]) -> Optional[str]:
-    """Called on rank 0. Returns the address of this machine that ranks on other machines can reach. A machine may
-    resolve its own name to a loopback address (127.0.1.1 in the hosts file of some distributions). So the addresses to
-    which the other ranks resolve the name are considered as well. If there is no name, for example with a store in a
-    file, this returns the address on the default route, or the address of any interface."""
+    """Called on rank 0. Returns an address of this machine that ranks on other machines can reach, or None. `host` is
+    the host of the store, which usually is this machine; `seen_by_others` are the addresses to which the other ranks
+    resolve it. They are considered because a machine may resolve its own name to a loopback address (127.0.1.1 in the
+    hosts file of some distributions). If no address of `host` can be used, for example with a store in a file, returns
+    the address on the default route, or the address of any interface."""
     own = _addresses(host)
     for address in own + seen_by_others:
         if _is_outward(address) and _is_here(address):
             return address
-    # These addresses are reserved for documentation and not in use, so the route to them is the default route.
+    # 198.51.100.1 and 2001:db8::1 are reserved for documentation and not in use, so the route to them is the default
+    # route.
     routes = [_source_towards(address) for address in own + ["198.51.100.1", "2001:db8::1"]]
     for source in routes + _interface_addresses():
         if source is not None and _is_outward(source) and _is_here(source):
@@ -159,12 +164,13 @@ def _outward_address(host: str, seen_by_others: List[str]) -> Optional[str]:
 
 
 def _rendezvous_interface(options: Options, host: str, ranks: List[str]) -> str:
-    """Called on rank 0. Returns the interface for set-up. `ranks`: the results of _machine_and_addresses() on all
-    ranks."""
+    """Called on rank 0. Returns the interface or address on which rank 0 listens for set-up; an empty text: as
+    TUTTI_INTERFACE. `ranks`: the results of _machine_and_addresses() on all ranks. Raises ConfigError if the ranks are
+    on several machines, and no address of this machine can be reached."""
     if options.interface:
         return options.interface
     if os.environ.get("TUTTI_INTERFACE"):
-        return ""  # Tutti reads the variable itself
+        return ""  # the C++ library reads the variable
     machines = [rank.split("|")[0] for rank in ranks]
     same_name = machines.count(machines[0]) == len(machines)
     is_proof = not machines[0].startswith(_NO_BOOT_ID)
@@ -174,7 +180,7 @@ def _rendezvous_interface(options: Options, host: str, ranks: List[str]) -> str:
     seen = [address for rank in others for address in rank.split("|")[1].split(",") if address]
     address = _outward_address(host, list(dict.fromkeys(seen)))
     if address is None and same_name:
-        return "lo"  # there is no other address, and the ranks most likely share a machine
+        return "lo"  # there is no other address, and equal names mean that the ranks most likely share a machine
     if address is None:
         raise _config(
             f"the ranks are on several machines, but rank 0 has no address that the others can reach ({host} is "
@@ -184,7 +190,8 @@ def _rendezvous_interface(options: Options, host: str, ranks: List[str]) -> str:
 
 
 def _machine_and_addresses(host: str) -> str:
-    """Returns the name of this rank's machine, and the addresses to which it resolves the host of the store."""
+    """Returns the text "MACHINE|ADDRESS,ADDRESS...": the name of this rank's machine, and the addresses to which the
+    machine resolves the host of the store."""
     return f"{_machine()}|{','.join(_addresses(host))}"
 
 
@@ -195,16 +202,17 @@ def _config(words: str) -> Error:
 
 
 class GroupStore:
-    """The keys of one group in the store. Each group uses new keys, because a group may be created again in the same
-    store, and because torch gives groups of different sizes the same name."""
+    """The keys of one process group in torch's store. Each group uses new keys, because a group may be created again in
+    the same store, and because torch gives groups of different sizes the same name."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta):
         self._store = store
         self._rank = rank
         self._size = size
         self._timeout = timedelta(milliseconds=milliseconds(timeout))
-        # A rank leaves the set-up of a group only after all ranks have joined. So the first `size` increments belong
-        # to the first group, the next `size` to the second one, and so on.
+        # Each rank increments a counter when it begins the set-up of a group, and completes the set-up only after all
+        # ranks have begun it. So the first `size` increments belong to the first group (round 0), the next `size` to
+        # the second one, and so on.
         self._round = (store.add(self._joined(), 1) - 1) // size
 
     def _joined(self) -> str:
@@ -217,7 +225,8 @@ class GroupStore:
         return _store_host(self._store)
 
     def leave(self) -> None:
-        """Called if not all ranks have joined. Ranks that try again then belong to the same round."""
+        """Takes back this rank's increment, because not all ranks have joined in time. Ranks that try again then belong
+        to the same round."""
         self._store.add(self._joined(), -1)
 
     def publish(self, name: str, value: str) -> None:
@@ -233,7 +242,8 @@ class GroupStore:
         return True
 
     def wait_for(self, names: List[str]) -> List[str]:
-        """Waits for the values of all names, and returns them. Raises DeadlineError that states the missing ones."""
+        """Waits for the values of all names, and returns them in this order. Raises a DeadlineError with the names
+        whose values are missing."""
         keys = [self._key(name) for name in names]
         try:
             self._store.wait(keys, self._timeout)
@@ -256,7 +266,7 @@ def _unique_id(group_store: GroupStore, rank: int, size: int, timeout: timedelta
     try:
         interface = _rendezvous_interface(options, host, ranks)
         unique_id = _core.create_unique_id(interface=interface, timeout_ms=min(milliseconds(timeout), 86_400_000))
-    except Exception as error:  # any error is reported, because the other ranks would wait until their deadline
+    except Exception as error:  # published for the other ranks, because they would wait until their timeouts
         group_store.publish("unique id of rank 0", f"!{getattr(error, 'message', str(error))}")
         raise
     group_store.publish("unique id of rank 0", _core.unique_id_to_text(unique_id))
@@ -264,8 +274,9 @@ def _unique_id(group_store: GroupStore, rank: int, size: int, timeout: timedelta
 
 
 def _device(options: Options) -> Optional[int]:
-    """Returns the GPU of this rank: the one in the options, otherwise the current device. If CUDA is not initialized
-    yet, or the current device is 0, the device with the number of the local rank."""
+    """Returns the number of this rank's GPU: the device in the options. If none is given there, returns None if CUDA is
+    not available, otherwise the current device. The exception: if CUDA is not initialized yet, or if the current device
+    is 0, returns the device with the number LOCAL_RANK, if it exists."""
     if options.device is not None or not torch.cuda.is_available():
         return options.device
     if torch.cuda.is_initialized() and torch.cuda.current_device() > 0:
@@ -275,9 +286,10 @@ def _device(options: Options) -> Optional[int]:
 
 
 def join(store: Any, rank: int, size: int, timeout: timedelta, options: Options) -> Any:
-    """Creates a communicator of all ranks that share the store's prefix. Collective; takes at most about `timeout`.
+    """Creates the communicator of a process group. Collective over the ranks that use the same store and prefix. Waits
+    for the other ranks at most about twice `timeout`: for their keys in the store, and in the set-up.
 
-    Errors: those of tutti.Communicator(), and DeadlineError that names the ranks that have not joined.
+    Errors: those of tutti.Communicator(), and a DeadlineError that names the ranks that have not joined.
     """
     group_store = GroupStore(store, rank, size, timeout)
     try:

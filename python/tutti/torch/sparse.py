@@ -1,4 +1,4 @@
-"""all_reduce of sparse tensors: all ranks gather the elements of all tensors, and each rank adds them."""
+"""all_reduce of sparse tensors: each rank gathers the non-zero elements of all ranks' tensors, and adds them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .work import EndedWork
 
 
 def all_reduce_sparse(group: Any, tensor: torch.Tensor, opts: Any) -> EndedWork:
-    """Replaces a COO tensor on every rank by the sum over all ranks. Blocks. The ranks may have different numbers of
-    elements."""
+    """Replaces the COO tensor of every rank by the sum over all ranks. Blocks until the result is there. The tensors of
+    the ranks may have different numbers of non-zero elements."""
     if opts.reduceOp != dist.ReduceOp.SUM:
         raise UnsupportedError("sparse tensors are summed; for other reductions call .to_dense()", code="unsupported")
     waits = c10d.AllgatherOptions()
@@ -30,7 +30,7 @@ def all_reduce_sparse(group: Any, tensor: torch.Tensor, opts: Any) -> EndedWork:
     group.allgather([every_index], [indices], waits).wait()
     group.allgather([every_value], [values], waits).wait()
     total = torch.sparse_coo_tensor(torch.cat(every_index).t(), torch.cat(every_value), tensor.shape)
-    with torch.no_grad():  # not tensor.detach(), because a detached sparse tensor has its own indices
+    with torch.no_grad():  # and not tensor.detach().copy_(), because a detached sparse tensor has indices of its own
         tensor.copy_(total.coalesce())
     work = EndedWork([tensor])
     group._kept.append(work)

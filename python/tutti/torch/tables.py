@@ -22,7 +22,7 @@ BARRIER = _core.collectives["barrier"]
 
 INT64 = _core.data_types["int64"]
 _UINT8 = _core.data_types["uint8"]
-_TWO_BYTES = _core.data_types["float16"]  # for user reductions, which use only the size of the type
+_TWO_BYTES = _core.data_types["float16"]  # stands for 16-bit integers: user reductions use only the size of the type
 
 _SAME = {
     "int8": "int8",
@@ -38,19 +38,19 @@ _SAME = {
     "float8_e4m3fn": "float8_e4m3",
     "float8_e5m2": "float8_e5m2",
 }
-# torch's type -> Tutti's type, for the types that both have.
+# torch's type -> the number of Tutti's type, for the types that both torch and Tutti have.
 _NATIVE: Dict[torch.dtype, int] = {
     getattr(torch, theirs): _core.data_types[ours] for theirs, ours in _SAME.items() if hasattr(torch, theirs)
 }
-# A complex number is handled as two of these numbers, which is correct only for sums.
+# A complex number is handled as two numbers of this type, which is correct for moving it, and for sums and averages.
 _COMPLEX = {torch.complex64: _core.data_types["float32"], torch.complex128: _core.data_types["float64"]}
 _INTEGERS = {dtype for dtype in _NATIVE if not dtype.is_floating_point}
 _SIXTEEN_BITS = {getattr(torch, name): name for name in ("int16", "uint16") if hasattr(torch, name)}
 
 
 class _Moved(dict):
-    """torch.dtype -> (Tutti's type, number of its elements in one element), for calls that only move elements. Contains
-    all types."""
+    """torch.dtype -> (number of Tutti's type, number of its elements in one element of the tensor), for calls that only
+    move elements. Has an entry for every type: types that Tutti does not have are moved as bytes."""
 
     def __missing__(self, dtype: torch.dtype) -> Tuple[int, int]:
         if dtype in _NATIVE:
@@ -65,7 +65,8 @@ class _Moved(dict):
 
 MOVED = _Moved()
 
-# (Tutti's type, number of its elements in one element, operation, user reduction or 0, whether there is a factor)
+# (number of Tutti's type, number of its elements in one element of the tensor, number of the operation, number of the
+# user reduction that replaces the operation or 0, whether the call has a factor)
 Reduction = Tuple[int, int, int, int, bool]
 
 _PLAIN = {"SUM": "sum", "PRODUCT": "prod", "MIN": "min", "MAX": "max", "AVG": "avg", "PREMUL_SUM": "premulsum"}
@@ -75,7 +76,8 @@ _LINEAR = ("SUM", "AVG", "PREMUL_SUM")
 
 
 def _numbered_operations() -> Dict[int, str]:
-    """Number of a ReduceOp -> its name. The number is equal to the hash of the ReduceOp in all releases since 1.13."""
+    """Returns a table: number of a ReduceOp -> its name. In all releases of torch since 1.13, the number of a ReduceOp
+    is equal to its hash."""
     kinds: Any = getattr(ReduceOp, "RedOpType", ReduceOp)
     return {int(kind): name for name, kind in kinds.__members__.items()}
 
@@ -104,7 +106,8 @@ def _find(dtype: torch.dtype, name: str) -> Optional[Reduction]:
 
 
 class _Reductions(dict):
-    """(torch.dtype, number of the ReduceOp) -> Reduction."""
+    """(torch.dtype, number of the ReduceOp) -> Reduction. An entry is created when it is first read; this raises
+    UnsupportedError or InvalidArgumentError if the type does not have the reduction."""
 
     def __missing__(self, key: Tuple[torch.dtype, int]) -> Reduction:
         dtype, number = key
@@ -125,8 +128,8 @@ REDUCTIONS = _Reductions()
 
 
 def factor_of(operation: ReduceOp, dtype: torch.dtype) -> float:
-    """Returns the factor of a PREMUL_SUM as a number. Raises InvalidArgumentError if the type is an integer type and
-    the factor is not a whole number."""
+    """Returns the factor of a PREMUL_SUM as a number. Raises InvalidArgumentError if `dtype` is an integer type and the
+    factor is not a whole number; UnsupportedError if this version of torch does not expose the factor."""
     state: Any = None if hasattr(operation, "factor") else operation.__getstate__()
     if state is None and not hasattr(operation, "factor"):
         words = "this version of torch does not expose the factor of a PREMUL_SUM: multiply before the call"

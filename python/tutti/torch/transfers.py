@@ -1,8 +1,9 @@
 """Transfers: sends and receives between two ranks.
 
-Between two ranks messages arrive in the order in which they are sent. Tag 0 adds no cost. Any other tag is sent in a
-header message before the tensor. The receiver compares the tags, and an unequal tag is an error: it does not search for
-the tag among later messages.
+Between two ranks, messages arrive in the order in which they are sent. A message with tag 0 consists of the tensor
+only. With any other tag, a header message that contains the tag is sent before the tensor. The receiver compares the
+tag with its own; if they differ, the receive fails, because the receiver does not search for its tag among later
+messages.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _HEADER = 3  # number of values in a header: mark, tag, bytes of the tensor
 
 
 class ManualOperation:
-    """An operation that ends when set() is called. Has wait() and test(), like _core.Work."""
+    """An operation that ends when set() is called, with an error if one is passed. Has wait() and test(), like
+    _core.Work."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -49,8 +51,8 @@ class ManualOperation:
 
 
 class AnySourceReceiver:
-    """Carries out receives from any source, one after the other, in its own thread, because such a receive blocks
-    until a message arrives. Created when it is first needed."""
+    """Carries out receives from any source, one after the other, in a thread of its own, because such a receive blocks
+    until a message arrives. A group creates this object at its first receive from any source."""
 
     def __init__(self, group: "Transfers"):
         self._group = group
@@ -79,8 +81,8 @@ class AnySourceReceiver:
             del asked, tensor, work
 
     def _receive(self, tensor: torch.Tensor, tag: int) -> Tuple[Any, int]:
-        """Starts the receive of the next message, and returns it with its sender. Before the receive starts, another
-        receive may take the message; in this case waits for the next one."""
+        """Waits for the next message, starts its receive, and returns the receive and the sender. If another receive
+        may have taken the message before this one starts, waits for the next message instead."""
         group = self._group
         communicator = group._open()
         while True:
@@ -97,10 +99,10 @@ class Transfers(Lists):
     _from_self: Deque[Tuple[torch.Tensor, int, ManualOperation]]
 
     def _prepare_transfers(self) -> None:
-        self._to_self = collections.deque()  # sends of this rank to itself that have no receive yet
-        self._from_self = collections.deque()  # receives of this rank from itself that have no send yet
+        self._to_self = collections.deque()  # sends of this rank to itself for which no receive was called yet
+        self._from_self = collections.deque()  # receives of this rank from itself for which no send was called yet
         self._self_lock = threading.Lock()
-        self._self_over = False  # set by abort() and when the group ends
+        self._self_over = False  # True after abort() or the end of the group: messages to itself are refused
         self._any_source_lock = threading.Lock()
 
     def _end_self_messages(self) -> None:
@@ -196,8 +198,8 @@ class Transfers(Lists):
         return self._with_header(tensor, peer, header, compare, False)
 
     def _with_header(self, tensor: torch.Tensor, peer: int, header: Any, finish: Any, sends: bool) -> Any:
-        """Sends or receives the header, if there is one, and the tensor as one batch, or adds them to the open
-        batch."""
+        """Sends or receives `header` (None: there is none) and the tensor as one batch, or adds them to this thread's
+        open batch. `finish` runs after the call."""
         opened = self._open_batch()
         batch = opened or Batch()
         try:
@@ -231,7 +233,8 @@ class Transfers(Lists):
             raise invalid("tags are for host memory: send tensors of CUDA memory with tag 0")
 
     def _with_self(self, tensor: torch.Tensor, tag: int, sends: bool) -> Any:
-        """A message of this rank to itself. The second of the two calls, send or receive, copies the tensor."""
+        """A message of this rank to itself: the send and the receive that belong together are two calls of this
+        function. The second of the two calls copies the tensor and ends both works."""
         self._open()
         mine, others = (self._to_self, self._from_self) if sends else (self._from_self, self._to_self)
         waiting = ManualOperation()

@@ -1,4 +1,4 @@
-"""Works: the handles of calls in progress for torch, and the threads that complete their futures."""
+"""Works: torch's handles of calls in progress, and the threads that complete the works' futures."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from torch.futures import Future
 from ..errors import DeadlineError, Error
 
 Finish = Callable[[], None]
-# Converts an Error to an exception for torch. Each Work gets this function from its group.
+# The type of a function that converts an Error to an exception for torch. Each Work gets such a function from its
+# group.
 ErrorConverter = Callable[[Error], Exception]
-# Pauses of PollThread between two checks of its works.
+# The shortest and the longest pause of PollThread between two checks of its works, in seconds.
 _SHORTEST_PAUSE_S = 1e-5
 _LONGEST_PAUSE_S = 2e-3
-_making_future = threading.Lock()  # shared by all works, because it is held only for a short time
+_making_future = threading.Lock()  # held while a work creates its future; one lock is enough, because that is short
 
 
 class DoneWork(dist.Work):
-    """The work of a call that has succeeded before it returned. One object is used for all such calls of a group."""
+    """The work of a call for which nothing is left to wait: it has succeeded before it returned, it is queued on the
+    caller's current CUDA stream, or it was added to a batch. One object is used for all such calls of a group."""
 
     def wait(self, timeout: Optional[timedelta] = None) -> bool:
         return True
@@ -52,7 +54,7 @@ class DoneWork(dist.Work):
 
 
 class EndedWork(DoneWork):
-    """A DoneWork with outputs."""
+    """As DoneWork, for one call, with the call's output tensors as its result and the value of its future."""
 
     def __init__(self, tensors: List[torch.Tensor]):
         super().__init__()
@@ -68,8 +70,8 @@ class EndedWork(DoneWork):
 
 
 class FutureThread:
-    """Waits for works in the order of their calls and completes their futures. The thread starts when it is first
-    needed.
+    """A thread that waits for works in the order of their calls, and completes their futures. It starts when the first
+    future is requested.
 
     Used for collectives, because the collectives of a group end in the order of their calls."""
 
@@ -87,11 +89,12 @@ class FutureThread:
         self._works.put(work)
 
     def would_wait_for_itself(self) -> bool:
-        """Whether the caller is a callback in this thread. The thread would then wait for itself."""
+        """Whether the caller runs in this thread, as a callback of a future. If it waited for another future of this
+        thread, the thread would wait for itself."""
         return threading.current_thread() is self._thread
 
     def stop(self) -> None:
-        """Ends the thread after all its works have ended."""
+        """Ends the thread, after it has completed the futures of all works that were added, and waits for its end."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._works.put(None)
@@ -104,14 +107,17 @@ class FutureThread:
             if work is None:
                 return
             work.complete()
-            del work  # otherwise its tensors would stay alive until the next work
+            del work  # otherwise the work's tensors would stay alive until the next work is added
 
 
 class PollThread(FutureThread):
-    """Like FutureThread, but for sends and receives, which end in any order, or never."""
+    """Like FutureThread, but for sends and receives, which end in any order, or never. So it polls all works in
+    turn."""
 
     def would_wait_for_itself(self) -> bool:
-        return False  # a callback may request the future of the next message, and must not wait for that message
+        # False even in a callback: the callback may request the future of a message that arrives later, and
+        # get_future() must then not wait for the message.
+        return False
 
     def _run(self) -> None:
         pending: List[HostWork] = []
@@ -126,9 +132,9 @@ class PollThread(FutureThread):
                     break
                 pending.append(work)
                 pause = _SHORTEST_PAUSE_S
-            work = None  # otherwise its tensors would stay alive until the next work
+            work = None  # otherwise the work's tensors would stay alive until the next work is added
             ended: List[HostWork] = []
-            for _ in range(len(pending)):  # check each work once, because it may end between two checks
+            for _ in range(len(pending)):  # checks each work exactly once, because it may end between two checks
                 pending.append(pending.pop(0))
                 if pending[-1].is_completed():
                     ended.append(pending.pop())
@@ -141,8 +147,8 @@ class PollThread(FutureThread):
 
 
 class KeptWorks:
-    """Keeps the last `limit` works for which wait() has not been called. Before torch 2.8, torch's C++ code does not
-    keep the Python part of a Work alive, and without it a wait never ends."""
+    """Keeps the last `limit` works for which wait() has not been called (limit 0: none). Needed because before torch
+    2.8, torch's C++ code does not keep the Python part of a Work alive, and a wait for a Work without it never ends."""
 
     def __init__(self, limit: int):
         self._limit = limit
@@ -164,8 +170,9 @@ class KeptWorks:
 class HostWork(dist.Work):
     """A call on host memory that runs in the background.
 
-    Keeps the tensors alive until the call has ended. May be used from any thread. The value of its future is the
-    outputs. A failure is raised in the Python or C++ code that waits for the work, with Tutti's message.
+    Keeps the tensors of the call alive until the call has ended. May be used from any thread. The value of its future
+    is the list of output tensors. A failure of the call is raised in the Python or C++ code that waits for the work,
+    with Tutti's message.
     """
 
     def __init__(
@@ -184,16 +191,17 @@ class HostWork(dist.Work):
         self._tensors = tensors
         self._convert_error = convert_error
         self._thread = thread
-        self._finish = finish  # copies results from a temporary buffer to the outputs; runs once
-        self._held = held  # other buffers of the call
+        self._finish = finish  # runs once after the call, for example to copy results from a temporary buffer; or None
+        self._held = held  # other objects that must live until the call has ended, such as buffers
         self.kept: Optional[KeptWorks] = None  # the table that keeps this work until its end has been reported
         self._in_progress = in_progress  # the table that keeps this work until the call has ended
-        self.may_never_end = may_never_end  # a receive, which may never end
-        self.source = -1  # for a receive: the source rank; valid after its end if the source was any rank
+        self.may_never_end = may_never_end  # whether the call is a receive, for which a message may never arrive
+        self.source = -1  # of a send or receive: the other rank; for a receive from any source -1 until it has started
         self._lock = threading.Lock()
         self._ended = False
         self._error: Optional[Exception] = None
-        self._end_future: Optional[Future] = None  # completed at the end of the call, before wait() returns
+        # For the profiler: completed when the call has ended, before wait() returns.
+        self._end_future: Optional[Future] = None
         self._ready: Optional[Future] = None
         self._future: Optional[Future] = None
 
@@ -201,7 +209,7 @@ class HostWork(dist.Work):
         if not self._ended:
             if timeout is not None and timeout > timedelta(0):
                 self._wait_until(time.monotonic() + timeout.total_seconds(), timeout)
-            else:  # this must not wait for the thread of futures, which may be in a callback that waits for this work
+            else:  # waits directly and not for the FutureThread, which may be in a callback that waits for this work
                 self._end()
         if self.kept is not None:
             self.kept.drop(self)
@@ -219,7 +227,8 @@ class HostWork(dist.Work):
             pause = min(2 * pause, 1e-3)
 
     def _end(self) -> None:
-        """Waits for the call and runs `finish`. May be called by several threads at the same time."""
+        """Waits until the call has ended, runs `finish` and stores the error. May be called by several threads at the
+        same time; only the first call has an effect, and the others wait for it."""
         with self._lock:
             if self._ended:
                 return
@@ -243,11 +252,11 @@ class HostWork(dist.Work):
         if self._ended:
             return True
         if not self._lock.acquire(blocking=False):
-            return False  # another thread is waiting for the call
+            return False  # another thread holds the lock in _end(), because it is waiting for the call
         try:
             over = self._ended or self._started.test()
         except Error:
-            over = True  # _end() gets the error again
+            over = True  # _end() gets the error again from wait(), and stores it
         finally:
             self._lock.release()
         if over:
@@ -262,7 +271,8 @@ class HostWork(dist.Work):
         end_future.set_result(None)
 
     def has_ended(self) -> bool:
-        """Whether the end is known already. Unlike is_completed(), it does not check the call."""
+        """Whether a wait or check has already found that the call has ended. Unlike is_completed(), makes no new
+        check."""
         return self._ended
 
     def is_success(self) -> bool:
@@ -290,7 +300,8 @@ class HostWork(dist.Work):
             if self._future is not None:
                 return self._future
             ready: Future = Future()
-            # The error is raised in a callback, because C++ code does not see an error that set_exception() stores.
+            # The error of the call is raised in the callback _value(), because C++ code does not see an error that
+            # set_exception() stores in a future.
             self._future = future = ready.then(self._value)
             ended = self._ended
             self._ready = ready
@@ -308,7 +319,7 @@ class HostWork(dist.Work):
         return self._tensors
 
     def complete(self) -> None:
-        """Waits for the end of the work and completes the future, which runs its callbacks."""
+        """Waits until the call has ended, and completes the future, which runs the future's callbacks."""
         self._end()
         ready, self._ready = self._ready, None
         assert ready is not None
@@ -316,11 +327,11 @@ class HostWork(dist.Work):
 
 
 class CudaWork(dist.Work):
-    """A call that is queued on a CUDA stream. It has ended when the stream has reached `event` and its C++ Work has
-    ended.
+    """A call that is queued on the group's side stream. The call has ended when the stream has reached `event` and the
+    call's _core.Work has ended.
 
-    May be used from any thread. The thread of futures completes its future after the call has ended, so that the future
-    can report a failure.
+    May be used from any thread. A FutureThread completes the future of this work after the call has ended, so that the
+    future can report a failure.
     """
 
     def __init__(
@@ -334,12 +345,13 @@ class CudaWork(dist.Work):
         thread: FutureThread,
     ):
         super().__init__()
-        self._started = started  # a _core.Work; None after its end is known
+        self._started = started  # a _core.Work; None after it is known to have ended
         self._event = event
         self._stream = stream
         self._tensors = tensors
         self._convert_error = convert_error
-        self._mark_reported = mark_reported  # a function of the group; called once, when a failure of the call is reported
+        # StreamErrors.mark_reported() of the group. Called once, when this work reports the failure of its call.
+        self._mark_reported = mark_reported
         self._unreported: Optional[Error] = None
         self._thread = thread
         self.kept: Optional[KeptWorks] = None
@@ -349,7 +361,7 @@ class CudaWork(dist.Work):
         self._future: Optional[Future] = None
 
     def _ended(self) -> bool:
-        """Whether the call has ended. After that a failure is known."""
+        """Whether the _core.Work has ended. If it has, stores its error."""
         with self._lock:
             started = self._started
             if started is not None and started.test():
@@ -357,7 +369,7 @@ class CudaWork(dist.Work):
             return self._started is None
 
     def _learn(self, started: Any) -> None:
-        """Stores the result of the call. Called with the lock held."""
+        """Stores the error of the call, which has ended. Called with the lock held."""
         try:
             started.wait()
         except Error as error:
@@ -365,7 +377,7 @@ class CudaWork(dist.Work):
         self._started = None
 
     def _failure(self) -> Optional[Exception]:
-        """Returns the failure of the call if it is known, and marks it as reported."""
+        """Returns the failure of the call if the call has ended with one, and marks it as reported. Otherwise None."""
         self._ended()
         with self._lock:
             unreported, self._unreported = self._unreported, None
@@ -374,8 +386,8 @@ class CudaWork(dist.Work):
         return self._error
 
     def wait(self, timeout: Optional[timedelta] = None) -> bool:
-        """Makes the current stream wait for the call; the host does not block. Raises a failure that is already
-        known."""
+        """Makes the current stream wait for the call; the host does not block. Raises the failure of the call if it has
+        already ended with one."""
         error = self._failure()
         if self.kept is not None:
             self.kept.drop(self)
@@ -420,11 +432,11 @@ class CudaWork(dist.Work):
         return self._tensors
 
     def complete(self) -> None:
-        """Waits for the call and completes the future, which runs its callbacks."""
+        """Waits until the call has ended, and completes the future, which runs the future's callbacks."""
         while not self._ended():
             started = self._started
             if started is not None:
-                with contextlib.suppress(Error):  # _ended() gets the error again
+                with contextlib.suppress(Error):  # _ended() gets the error again, and stores it
                     started.wait()
         ready, self._ready = self._ready, None
         assert ready is not None

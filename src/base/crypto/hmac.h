@@ -30,7 +30,8 @@ Key hmac_key(std::string_view key, std::initializer_list<std::string_view> parts
 // Derives a key for one purpose from another key: HMAC over `label`, a zero byte and `context`.
 Key derive_key(const Key& from, std::string_view label, std::string_view context = {});
 
-// The time does not depend on the position of the first difference. Texts of different length compare unequal at once.
+// The running time does not depend on the position of the first difference, so that an attacker cannot measure it.
+// Texts of different length compare unequal at once.
 bool equal_in_constant_time(std::string_view a, std::string_view b);
 
 // Fills `bytes` from the system's random number generator. Returns false if the generator fails.

@@ -1,4 +1,4 @@
-// BlockBudget: one table of devices for the whole process, guarded by a mutex.
+// BlockBudget: one table with an entry for each GPU, for the whole process, guarded by a mutex.
 #include "device/native/block_budget.h"
 
 #include <algorithm>
@@ -16,10 +16,11 @@ namespace {
 // What the communicators of this process have taken on one GPU.
 struct Device {
   cuda::CUuuid uuid;
-  std::uint32_t staying = 0;          // sum of the blocks of all communicators that stay
-  std::multiset<std::uint32_t> ends;  // blocks of each communicator that ends
+  std::uint32_t staying = 0;          // sum of the blocks of all communicators with kStay
+  std::multiset<std::uint32_t> ends;  // the blocks of each communicator with kEnd, one entry for each BlockBudget
 
-  // At least one block, for launches that need only one block at a time (those of calls in rounds).
+  // The blocks of the largest communicator with kEnd. At least one block, because calls in rounds take nothing from
+  // the budget and need one block at a time.
   std::uint32_t largest_end() const { return ends.empty() ? 1 : std::max(1u, *ends.rbegin()); }
   std::uint32_t left_to_stay(std::uint32_t capacity) const {
     const std::uint32_t taken = staying + largest_end();
@@ -30,7 +31,7 @@ struct Device {
 
 std::mutex mutex;
 
-// Returns the entry of a device. Hold the mutex.
+// Returns the entry of a GPU, and makes it if it does not exist yet. Hold the mutex.
 Device& find(const cuda::CUuuid& uuid) {
   // Not destroyed at exit, because communicators may be destroyed during exit.
   static auto& all = *new std::vector<Device>;

@@ -13,9 +13,10 @@
 namespace tutti::detail {
 namespace {
 
-// The value that ranks write to each other at the barriers of a call. It is a hash of the arguments of the call, its
-// number among the calls by copies, and the position of its input, which must be the same on all ranks. A rank with
-// another position writes another value, so its barrier does not end.
+// The value that ranks write to each other at the barriers of a call. The value is a hash of the arguments of the
+// call, of its number among the calls by copies, and of the location of its input (window and offset), all of which
+// must be the same on all ranks. If a rank's input has another location, that rank writes another value, so the
+// barriers of the call do not end and the call times out.
 std::uint32_t barrier_value_of(std::uint32_t digest, const DeviceWindows::WindowLocation& place, bool in_output,
                                std::uint64_t number) {
   std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
@@ -23,11 +24,13 @@ std::uint32_t barrier_value_of(std::uint32_t digest, const DeviceWindows::Window
   for (const std::uint64_t value : {std::uint64_t{digest}, where, place.offset, number}) {
     for (int i = 0; i < 8; ++i) hash = (hash ^ (value >> (8 * i) & 0xff)) * 0x100000001b3u;
   }
-  // Neither 0 (unset) nor 1 (the value of calls in rounds)
+  // Bit 1 is set, so the value is neither 0 (flag not set), nor 1 (the value of calls in rounds), nor
+  // StreamBarrier's kGivenUp (4).
   return static_cast<std::uint32_t>(hash ^ hash >> 32) | 2u;
 }
 
-// Whether the peers find the input of this call in the output buffer. Not for collectives with a root and blocks.
+// Whether the peers read the input of this call from this rank's output buffer: in a broadcast, and in an in-place
+// all_gather. Not defined for scatter and gather.
 bool input_is_in_output(const CheckedCall& checked) {
   const CollectiveKind kind = checked.collective.kind;
   return has_root(kind) || (!replaces_input_in_place(kind) && checked.call.in_place);
@@ -40,7 +43,7 @@ Status copy_blocks(const cuda::Driver& driver, const DeviceCall& call, const std
   for (const CopyEngines::BlockCopy& copy : call.copies->blocks) {
     const std::uint64_t from = inputs[copy.peer] + copy.from;
     const std::uint64_t to = reinterpret_cast<std::uintptr_t>(call.call.output) + copy.to;
-    if (from == to) continue;  // in place
+    if (from == to) continue;  // the block is already in its place, because the call is in place
     const cuda::CUresult result = driver.api().memcpy_async(to, from, copy.bytes, stream);
     if (result == cuda::CUresult::kSuccess) continue;
     return driver.error(result, fmt::format("copying a block of {} bytes from rank {}", copy.bytes, copy.peer));
@@ -58,14 +61,16 @@ bool CopyEngines::takes(const CheckedCall& checked, const CallOptions& options) 
          !(replaces_input_in_place(kind) && checked.call.in_place);
 }
 
-// If the input of only some ranks is in symmetric registered memory, the others launch the kernel, and the ranks
-// wait for each other until the timeout. docs/collectives.md states this limitation.
+// Each rank decides alone. If the inputs of only some ranks are in symmetric registered memory, the other ranks
+// launch the kernel, and the ranks wait for each other until the timeout. docs/collectives.md states this
+// limitation.
 std::optional<CopyEngines::Inputs> CopyEngines::find_inputs(const CheckedCall& checked,
                                                             const CallOptions& options) const {
   if (method_ != Method::kWindows || !takes(checked, options)) return std::nullopt;
   const Call& call = checked.call;
   const CollectiveKind kind = checked.collective.kind;
-  // The other ranks cannot compute where the input of a scatter is, nor that of an in-place gather at the root.
+  // Scatter and gather are excluded. The other ranks cannot compute where the root's input of a scatter is, nor
+  // where the root's input of an in-place gather is.
   if (has_root(kind) && has_blocks(kind)) return std::nullopt;
   const bool in_output = input_is_in_output(checked);
   auto found = in_output ? windows_->find_symmetric(call.output, checked.output_bytes)
@@ -93,12 +98,12 @@ void CopyEngines::copy_in_group(DeviceCall& call, const CheckedCall& checked, co
   call.copies.emplace(Copies{.blocks = block_copies(checked.collective, rank_, block_bytes_of(checked)), .inputs = {}});
 }
 
-// If the group contains all ranks, all inputs are in the calls, and the launching stream is already ordered behind all
-// their streams.
+// If the LaunchGroup contains all ranks (rounds is 0), all inputs are in the calls, and the launching stream is
+// already ordered behind the streams of all ranks.
 //
 // Otherwise each rank copies for itself, between two barriers: after the first barrier all inputs are complete, and
-// after the second one no rank reads them any more. When a call is given up, its barriers are released and the
-// copies still run; this is harmless, because a rank copies only into its own output.
+// after the second one no rank reads them any more. If a call fails, its barriers are released and its copies still
+// run. That does no harm, because a rank copies only into its own output.
 Status CopyEngines::put(const cuda::Driver& driver, std::span<const std::shared_ptr<DeviceCall>> calls,
                         const StreamBarrier* barrier, cuda::CUstream stream) {
   const DeviceCall& first = *calls.front();

@@ -1,16 +1,16 @@
-// CopyEngines: collectives that the copy engines of the GPUs carry out instead of a kernel. They need no
-// multiprocessor, and so do not slow down a computation beside them. Decides which calls they carry out, prepares these
-// calls, and puts the copies into a stream. Owns no threads or locks. Hold the communicator's submission mutex, except
-// for the static functions, which any thread may call.
+// CopyEngines: collectives that the copy engines of the GPUs carry out instead of a kernel. Copy engines use no
+// multiprocessor, so they do not slow down a computation that runs at the same time. The class decides which calls
+// copy engines carry out, prepares these calls, and puts the copies into a stream. It owns no threads or locks.
+// Hold the communicator's submission mutex, except for the static functions, which any thread may call.
 //
 // For a collective that only moves blocks, copies replace a plan: each rank copies blocks from the inputs of all ranks
 // to its own output. Ranks only read from each other, so a failed call never writes into the memory of another rank.
 // There are no steps: nothing is forwarded, and the copies of a call do not wait for each other. A test checks that the
 // result equals that of the plans.
 //
-// Cost for P ranks and blocks of b bytes. all_gather, all_to_all: (P - 1) b bytes in and out of each rank.
-// broadcast, scatter: (P - 1) b bytes out of the root, a load that trees and rings spread over the ranks. gather: (P
-// - 1) b bytes into the root.
+// Cost for P ranks and blocks of b bytes. all_gather, all_to_all: (P - 1) b bytes into and out of each rank.
+// broadcast, scatter: (P - 1) b bytes out of the root (the plans for trees and rings spread this load over the
+// ranks). gather: (P - 1) b bytes into the root.
 #pragma once
 
 #include <cstdint>
@@ -33,13 +33,14 @@ class StreamBarrier;
 
 class CopyEngines {
  public:
-  // How the copies find the inputs of the peers (docs/decisions/0013). kNone: no call is carried out by copies.
-  // kLaunchGroup: the addresses are in the calls of the ranks, which are all on one GPU and in one process. kWindows:
-  // the inputs are in registered memory; this requires that no two ranks of a process share a GPU.
+  // How the copies find the inputs of the peers (docs/decisions/0013). kNone: copies carry out no call.
+  // kLaunchGroup: all ranks are in one process and on one GPU, so the launch has the calls of all ranks with the
+  // addresses of their inputs. kWindows: the inputs are in symmetric registered memory; this requires that no two
+  // ranks of a process share a GPU.
   enum class Method : std::uint8_t { kNone, kLaunchGroup, kWindows };
 
   struct BlockCopy {
-    std::uint32_t peer = 0;  // the rank to read from; may be this rank
+    std::uint32_t peer = 0;  // the rank from whose input the block is copied; may be this rank
     std::uint64_t from = 0;  // offset in the peer's input, in bytes
     std::uint64_t to = 0;    // offset in this rank's output, in bytes
     std::uint64_t bytes = 0;
@@ -49,41 +50,44 @@ class CopyEngines {
   // The copies of one rank in one call.
   struct Copies {
     std::vector<BlockCopy> blocks;
-    // Indexed by rank: the address of the input as this rank's GPU sees it. Empty if the group contains all ranks,
-    // because the addresses are then in the calls.
+    // Indexed by rank: the address of that rank's input, as this rank's GPU sees it. Empty if the LaunchGroup
+    // contains all ranks, because the addresses are then in the calls of the launch.
     std::vector<std::uint64_t> inputs;
-    // Copied first, from this rank's input to the buffer in which its peers find it (the root of a broadcast).
+    // At the root of a broadcast that is not in place: the length of the input, which is first copied to the root's
+    // output, because the peers read it there. Otherwise 0.
     std::uint64_t own_bytes = 0;
   };
-  // The inputs of all ranks, in symmetric registered memory.
+  // Where the inputs of all ranks are in symmetric registered memory: the location, and the address on each rank.
   using Inputs = DeviceWindows::SymmetricLocation;
 
-  // `method` and `least_bytes` must be the same on all ranks. `least_bytes`: shorter blocks are left to kernels.
-  // `windows`: may be null for kNone.
+  // `method` and `least_bytes` must be the same on all ranks. `least_bytes`: calls with shorter blocks are carried
+  // out by kernels. `windows`: used only with kWindows, otherwise it may be null.
   CopyEngines(Method method, std::uint64_t least_bytes, std::uint32_t rank, std::shared_ptr<DeviceWindows> windows)
       : method_(method), least_bytes_(least_bytes), rank_(rank), windows_(std::move(windows)) {}
 
-  // For calls between two stream barriers. Returns nothing if copies do not carry out the call, or if this rank cannot
-  // compute the addresses of the peers' inputs: they are not in registered memory, or the registration has different
-  // lengths on different ranks, or the offset of an input is not the same on all ranks.
+  // For kWindows. Returns the inputs if copies between two stream barriers can carry out the call. Returns nothing
+  // if kernels carry it out: the call is too short or of another kind, or its input is not in registered memory
+  // that has the same length on all ranks. For scatter and gather it always returns nothing, because the ranks
+  // cannot compute where the root's input is.
   std::optional<Inputs> find_inputs(const CheckedCall& checked, const CallOptions& options) const;
-  // Makes `call` a call by copies between two stream barriers.
+  // Makes `call` a call by copies between two stream barriers. `inputs`: the result of find_inputs().
   void copy_between_barriers(DeviceCall& call, const CheckedCall& checked, Inputs inputs);
-  // Adds copies to `call` if they may carry it out and the ranks are in one LaunchGroup. They replace the kernel if the
-  // calls of all ranks have them.
+  // For kLaunchGroup; otherwise has no effect. Adds copies to `call` if copies can carry it out. The copies replace
+  // the kernel if the calls of all ranks in the launch have copies.
   void copy_in_group(DeviceCall& call, const CheckedCall& checked, const CallOptions& options) const;
 
-  // Puts the copies of all `calls` of a launch into the stream. `barrier`: that of the first call; null if the group
-  // contains all ranks. Requires a current context.
+  // Puts the copies of all `calls` of a launch into the stream. `barrier`: the stream barrier of the rank of the
+  // first call; may be null if the LaunchGroup contains all ranks. The context of the GPU must be current.
   static Status put(const cuda::Driver& driver, std::span<const std::shared_ptr<DeviceCall>> calls,
                     const StreamBarrier* barrier, cuda::CUstream stream);
 
-  // Whether copies alone can carry out the collective.
+  // Whether copies alone can carry out the collective: true for collectives that reduce nothing and have a plan.
   static bool only_moves_blocks(CollectiveKind kind);
-  // Returns the copies that `rank` makes. It starts with the next higher rank, so that not all ranks read from the
-  // same peer at the same time. Requires only_moves_blocks(collective.kind). block_bytes: length of the whole buffer
-  // of a broadcast, otherwise of one rank's block. For in-place calls the copies are correct for all collectives
-  // except all_to_all, which would overwrite blocks that are still to be read. A pure function.
+  // Returns the copies that `rank` makes. If each rank has a block, the copies begin with the block of the next
+  // higher rank and end with that of `rank`, so that not all ranks read from the same peer at the same time.
+  // Requires only_moves_blocks(collective.kind). block_bytes: for a broadcast the length of the whole buffer,
+  // otherwise the length of one rank's block. For in-place calls the copies are correct for all collectives except
+  // all_to_all, which would overwrite blocks that are still to be read. A pure function.
   static std::vector<BlockCopy> block_copies(const Collective& collective, std::uint32_t rank,
                                              std::uint64_t block_bytes);
 
@@ -94,7 +98,7 @@ class CopyEngines {
   const std::uint64_t least_bytes_;
   const std::uint32_t rank_;
   const std::shared_ptr<DeviceWindows> windows_;  // shared with the resources and with registrations
-  std::uint64_t calls_ = 0;                       // number of calls so far that are copies between stream barriers
+  std::uint64_t calls_ = 0;                       // number of calls by copies between stream barriers so far
 };
 
 }  // namespace tutti::detail

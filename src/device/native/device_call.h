@@ -1,6 +1,6 @@
-// DeviceCall: one call of one rank that GPUs carry out. The caller's thread makes it; after LaunchGroup::submit() it
-// belongs to the group, whose mutex guards its private members. Any thread may call finished(), outcome() and
-// settle().
+// DeviceCall: one call of one rank that GPUs carry out. The thread that makes the call fills the object in. After
+// LaunchGroup::submit() the group uses it, and the group's mutex guards its private members. Any thread may call
+// finished(), outcome() and settle().
 #pragma once
 
 #include <chrono>
@@ -22,16 +22,18 @@ class LaunchGroup;
 
 class DeviceCall final : public StartCondition {
  public:
-  // Launch parameters. Besides the call itself, they must be the same on all ranks for a common launch.
+  // Launch parameters. Calls of several ranks can share a launch only if these parameters, and the tags of the
+  // calls, are the same.
   struct Launch {
-    // The evaluator of `protocol`; not compared, because ranks may have loaded the same code separately.
+    // The evaluator of `protocol`. operator== ignores it, because ranks may have loaded the same code separately.
     cuda::CUfunction kernel = nullptr;
     device::Protocol protocol = device::Protocol::kSimple;
     std::uint32_t channels = 1;
     std::uint32_t slices = 1;
     std::uint32_t threads = 512;
-    // 0: kernels may wait for each other. Otherwise the number of launches; their kernels do not wait, and each launch
-    // has a barrier of all ranks in front of it.
+    // 0: one launch, whose kernels may wait for each other. Otherwise the number of launches of the call: their
+    // kernels do not wait, and each launch has a barrier of all ranks in front of it. For a call by copies between
+    // barriers: 2, the number of barriers.
     std::uint64_t rounds = 0;
 
     bool operator==(const Launch& other) const {
@@ -41,11 +43,14 @@ class DeviceCall final : public StartCondition {
   };
 
   device::Call call;
-  DeviceGeometry tables;  // for v-variants; the launch sets their addresses in call.geometry
+  // tables of blocks with different lengths; the launch copies them and sets their addresses in call.geometry
+  DeviceGeometry tables;
   Launch launch;
-  std::optional<CopyEngines::Copies> copies;  // replace the kernel if all calls of the launch have copies
-  // The value that ranks write to each other's flags at the barriers of this call; never 0. A rank that writes
-  // another value makes another call, and no barrier ends because of it.
+  // set: the call can be carried out by copies; these replace the kernel if all calls of the launch have them
+  std::optional<CopyEngines::Copies> copies;
+  // The value that ranks write to each other's flags at the barriers of this call: 1 for a call in rounds,
+  // otherwise see CopyEngines; never 0. If a rank makes another call by copies, it writes another value, for which
+  // no rank of this call waits, so the barriers do not end.
   std::uint32_t barrier_value = 1;
   CallTag tag;
   std::uint64_t executor_id = 0;  // id of the DeviceExecutor that prepared the call
@@ -55,28 +60,31 @@ class DeviceCall final : public StartCondition {
   bool open() const override { return true; }
   void ended(const Status& /*result*/) noexcept override {}
   void dropped() noexcept override {}
-  // A captured call is finished at once.
+  // A captured call counts as finished when the capture has taken it, because it runs only when the graph is
+  // launched.
   std::optional<Error> lost() override { return std::nullopt; }
   bool finished() override;
   Status outcome() override;
-  // Makes the stream wait for the call, after it was submitted; see LaunchGroup::settle().
+  // Makes the call's stream wait for the call. Requires that the call was submitted. See LaunchGroup::settle().
   Status settle();
 
  private:
   friend class LaunchGroup;
-  std::shared_ptr<LaunchGroup> launch_group_;  // shared with the ranks; null: the call was never submitted
+  std::shared_ptr<LaunchGroup> launch_group_;  // the group to which the call was submitted; null: never submitted
   std::size_t member_index_ = 0;
-  std::uint32_t number_ = 0;            // number of the call among those of the rank; the value of its flag
-  std::uint64_t capture_ = 0;           // id of the capture that the stream is in; 0: none
-  std::shared_ptr<cuda::Event> ready_;  // shared by the call and the pool to which it returns
-  std::shared_ptr<cuda::Event> done_;   // shared by the calls of one launch
+  std::uint32_t number_ = 0;   // number of the call among those of its rank, from 1; also the value of its flag
+  std::uint64_t capture_ = 0;  // id of the stream's capture; 0: the stream is not being captured
+  // recorded when the call was submitted; null if not needed; returns to a pool after use
+  std::shared_ptr<cuda::Event> ready_;
+  std::shared_ptr<cuda::Event> done_;  // recorded behind the launch; shared by all calls of the launch
   cuda::CUstream launched_in_ = nullptr;
   bool launched_ = false;
-  // The stream may wait for a flag, because no other stream of the caller implicitly waits for this one.
+  // The stream was made with CU_STREAM_NON_BLOCKING. It may wait for a flag, because no other stream implicitly
+  // waits for it.
   bool non_blocking_ = false;
-  bool waits_for_flag_ = false;  // its stream waits for a flag
+  bool waits_for_flag_ = false;  // settle() has put a wait for the call's flag into the stream
   std::chrono::steady_clock::time_point deadline_{};
-  std::optional<Status> outcome_;  // set when it is known
+  std::optional<Status> outcome_;  // empty until it is known how the call has ended
 };
 
 }  // namespace tutti::detail

@@ -1,6 +1,6 @@
-// calls_on_device(): counts the calls that a rank's GPU has carried out, for benchmarks and tests. Even if
-// Communicator::runs_on_devices() is true, the host may carry out a single call, and the result does not show that.
-// May be called by any thread.
+// calls_on_device(): the number of calls that a rank's GPU has carried out, for benchmarks and tests. If
+// Communicator::runs_on_devices() is true, the host may still carry out single calls, which only this number shows.
+// Any thread may call it.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace tutti::detail {
 
-// Returns how many calls of this rank were submitted to its GPU so far. A captured call counts once, however often
-// it is replayed.
+// Returns the number of calls of this rank that were submitted to its GPU so far. A captured call counts once,
+// however often it is replayed.
 std::uint64_t calls_on_device(const Communicator& communicator);
 
 }  // namespace tutti::detail

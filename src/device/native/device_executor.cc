@@ -19,20 +19,21 @@
 namespace tutti::detail {
 namespace {
 
-// Up to this length a message and its flag are stored together (protocol LL). This halves the bandwidth, but needs
-// no memory fence. Estimated, not measured yet.
+// Calls with blocks of at most this many bytes use protocol LL, which stores every few bytes of data together with
+// a flag. That halves the bandwidth, but needs no memory fence. The limit is estimated, not measured.
 constexpr std::uint64_t kLlBytes = 16 * 1024;
-// The least number of bytes of every chunk in a slice. For less, an additional block costs more time than it saves.
-// Estimated.
+// Minimum length of a chunk within one slice, in bytes. With shorter chunks, another slice (another thread block)
+// would cost more time than it saves. Estimated.
 constexpr std::uint64_t kLeastSliceBytes = 4 * 1024;
 constexpr std::uint32_t kShortThreads = 128;  // threads per block for the LL protocols, which carry short messages
-// The largest number of operations that a call in rounds may put into a stream. The driver blocks the caller when a
-// stream is full (at about 1,024 operations, according to experience). A call must not fill the stream, because the
-// same thread may have to fill the streams of the peers that let this one continue.
+// The largest number of operations that a call in rounds may put into a stream. The driver blocks the calling
+// thread when a stream is full (in our experience at about 1,024 operations). A call must not fill the stream,
+// because the same thread may serve other ranks, too, and this stream goes on only when the thread has put their
+// calls into their streams.
 constexpr std::uint64_t kMostStreamOperations = 512;
 constexpr std::uint64_t kMostScratchBytes = std::uint64_t{256} << 20;
 
-// A hash of the arguments that must be the same on all ranks of a call; never 0.
+// A hash of those arguments of a call that must be the same on all ranks; never 0.
 std::uint32_t digest_of(const CallTag& tag) {
   std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
   const auto add = [&](std::uint64_t value) {
@@ -67,7 +68,7 @@ std::uint64_t DeviceExecutor::next_id() {
 
 DeviceExecutor::~DeviceExecutor() {
   if (resources_->end()) return;
-  leak_until_exit(std::move(plans_));  // kernels may still use the plans
+  leak_until_exit(std::move(plans_));  // a launch still runs, and its kernel may use the plans
 }
 
 Result<bool> DeviceExecutor::takes(const CheckedCall& checked) {
@@ -120,7 +121,8 @@ Result<std::unique_ptr<DeviceExecutor::Plan>> DeviceExecutor::make_plan(const Ge
   const PlanShape& shape = generator.shape;
   std::uint32_t channels = 1;
   std::optional<DeviceProgram> own;
-  // A plan that one rank cannot run is carried out by the host on all ranks.
+  // Check the programs of all ranks. If one rank cannot run its program, the host carries out the call on all
+  // ranks.
   for (std::uint32_t r = 0; r < ranks_; ++r) {
     auto packed = pack_program(generator, r);
     if (!packed) return std::unique_ptr<Plan>();
@@ -179,16 +181,16 @@ Result<DeviceExecutor::Plan*> DeviceExecutor::plan_for(const Generator& generato
   const auto found = plans_.find(key);
   if (found != plans_.end()) return found->second.get();
   auto made = make_plan(generator, protocol);
-  // If the driver refuses, the peers may already have launched the call. It cannot be repeated then, so the
-  // communicator is broken.
+  // If the driver of this rank fails, the peers may already have launched the call. The call cannot be repeated
+  // then, so the communicator is broken.
   if (!made) return made.error().code == ErrorCode::kDevice ? broken_error(made.error()) : made.error();
   return plans_.emplace(key, std::move(*made)).first->second.get();
 }
 
 std::uint64_t DeviceExecutor::rounds_of(const Plan& plan, const device::Call& call, std::uint32_t slices) const {
   if (!plan.rounds) return 0;
-  // One more than the plan needs, because a launch may see messages late that were posted before the barrier in
-  // front of it.
+  // One round more than the plan needs, because a launch may see a message one round late, although it was posted
+  // before the barrier in front of that launch.
   return plan.rounds->of(device::tiles_of_slice(call.geometry.tiles, 0, slices), DeviceRounds::Draining::kPublished) +
          1;
 }
@@ -196,7 +198,8 @@ std::uint64_t DeviceExecutor::rounds_of(const Plan& plan, const device::Call& ca
 std::uint64_t DeviceExecutor::most_rounds() const { return kMostStreamOperations / (3 * (ranks_ - 1) + 1); }
 
 device::Protocol DeviceExecutor::choose_protocol(std::uint64_t bytes) const {
-  // The other protocols wait for data in the middle of a step, where a block cannot stop.
+  // In rounds, a block must be able to stop when a message is missing. With the LL protocols it waits in the middle
+  // of a step, where it cannot stop.
   if (resources_->settings().in_rounds) return device::Protocol::kSimple;
   switch (resources_->settings().protocol) {
     case DeviceProtocol::kSimple: return device::Protocol::kSimple;
@@ -207,8 +210,8 @@ device::Protocol DeviceExecutor::choose_protocol(std::uint64_t bytes) const {
   return bytes <= kLlBytes ? device::Protocol::kLl : device::Protocol::kSimple;
 }
 
-// Uses as many slices as the blocks, the connections and the length of the call permit. All slices have about the
-// same number of tiles.
+// Chooses as many slices as the thread blocks, the connections and the length of the call (`bytes` in each block)
+// permit. Chooses the chunk length so that all slices have about the same number of tiles.
 DeviceExecutor::Segmentation DeviceExecutor::cut(const Plan& plan, device::Protocol protocol,
                                                  std::uint64_t bytes) const {
   const DeviceArena::Connections& connections = resources_->arena().connections(protocol);
@@ -238,8 +241,10 @@ Status DeviceExecutor::check_stream(cuda::CUstream stream) {
   return {};
 }
 
-// Sets the windows of input and output. A registered buffer is in a window that all ranks know. Any other buffer
-// that ranks of this process may access in place is in window 0, which begins at address 0 and covers all memory.
+// Sets the windows of input and output. A registered buffer is in a window that all ranks know. Other buffers are
+// in window 0 if takes() has found that ranks of this process may access them in place. Window 0 begins at address
+// 0 and covers all memory; ranks of other processes have no access to it. Otherwise the buffer is in no window
+// (kNoWindow).
 void DeviceExecutor::place_windows(const CheckedCall& checked, device::Call& call) const {
   const auto place = [&](const void* data, std::size_t bytes) -> DeviceWindows::WindowLocation {
     if (const auto found = resources_->windows()->find(data, bytes)) return *found;
@@ -284,7 +289,7 @@ Result<std::shared_ptr<DeviceCall>> DeviceExecutor::prepare(const CheckedCall& c
   std::shared_ptr<DeviceCall> made = std::move(*begun);
   const Call& call = checked.call;
   const bool variable = !call.lengths.counts.empty();
-  // Approximate length of a block.
+  // Length of a block in bytes; for blocks of different lengths, their average.
   const std::uint64_t bytes = call.tag.count / (variable ? ranks_ : 1) * call.element_bytes;
   const device::Protocol protocol = choose_protocol(bytes);
   auto plan = plan_for(generator, digest, protocol);
@@ -314,7 +319,8 @@ Result<std::shared_ptr<DeviceCall>> DeviceExecutor::prepare(const CheckedCall& c
   to.arithmetic = {
       .type = call.type, .op = call.op, .scale_real = call.scale.real, .scale_integer = call.scale.integer};
   place_windows(checked, to);
-  if (!call.lengths.displacements.empty()) to.output_window = device::kNoWindow;  // peers assume a contiguous output
+  // peers compute addresses in an output whose blocks are contiguous, so they must not write to this one directly
+  if (!call.lengths.displacements.empty()) to.output_window = device::kNoWindow;
   to.in_place = call.in_place ? 1 : 0;
   made->launch.rounds = rounds_of(**plan, to, segmentation.slices);
   if (resources_->settings().in_rounds) to.stop_after_ns = 0;

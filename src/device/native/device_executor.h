@@ -1,6 +1,7 @@
-// DeviceExecutor: carries out calls of one rank on its GPU (docs/decisions/0013). It uses the same plans as the
-// host. They are packed and kept in device memory, and each call launches the evaluator kernel once. Hold the
-// communicator's submission mutex, except for failure(), abort(), fail() and finish().
+// DeviceExecutor: carries out calls of one rank on its GPU (docs/decisions/0013). The executor uses the same plans
+// as the host. It packs each plan and keeps it in device memory. A call launches the evaluator kernel once, or
+// several times if it runs in rounds, or no kernel if copy engines carry it out. Hold the communicator's submission
+// mutex, except for failure(), abort(), fail() and finish().
 #pragma once
 
 #include <atomic>
@@ -32,14 +33,14 @@ class DeviceExecutor {
   DeviceExecutor(const DeviceExecutor&) = delete;
   DeviceExecutor& operator=(const DeviceExecutor&) = delete;
 
-  // Whether the call's buffers are memory of this rank's GPU. False: they are host memory, or the call has no
-  // buffers. Errors: kInvalidArgument (memory of another GPU or context, or one buffer on the GPU and one on the
-  // host).
+  // Whether the call's buffers are memory of this rank's GPU. False: they are host memory, or all are empty. Call
+  // it before prepare() for the same call. Errors: kInvalidArgument (memory of another GPU or context, or one
+  // buffer on the GPU and one on the host).
   Result<bool> takes(const CheckedCall& checked);
-  // Returns a call that is ready to be submitted. Null: the devices cannot run this plan on some rank, so the host
-  // has to carry out the call; the answer is the same on all ranks. `digest`: digest of a caller's plan, otherwise
-  // 0. checked.call.tag must be complete. Errors: kInvalidArgument (the stream), the error that broke this executor
-  // before, those of the driver.
+  // Returns a call that is ready for submit(). Null: the GPU of some rank cannot run this plan, or the call would
+  // need too many rounds, so the host has to carry out the call; all ranks then get null. `digest`: the digest of a
+  // plan of the caller's own, otherwise 0. checked.call.tag must be complete. Errors: kInvalidArgument (the
+  // stream), the error that broke this executor before, those of the driver.
   Result<std::shared_ptr<DeviceCall>> prepare(const CheckedCall& checked, const Generator& generator,
                                               std::uint32_t digest, const CallOptions& options,
                                               std::int64_t timeout_ns);
@@ -52,31 +53,32 @@ class DeviceExecutor {
   // See LaunchGroup::failure().
   std::optional<Error> failure(bool asks_driver) { return resources_->launch_group().failure(rank_, asks_driver); }
   void abort();
-  // This rank cannot take part any more: ends all calls in this process that wait for it, and calls the functions
-  // that were registered with on_failure().
+  // Call it if this rank cannot take part any more: ends all calls of the ranks in its LaunchGroup that wait, and
+  // calls the functions that were registered with on_failure(), unless the peers detect this failure by themselves.
   void fail(const Error& error) noexcept { resources_->launch_group().fail(error); }
   void on_failure(LaunchGroup::FailureCallback on_failure) {
     resources_->launch_group().on_failure(rank_, std::move(on_failure));
   }
-  // Waits until all launched calls have ended, for as long as a call may take. Errors: the error that broke this
-  // executor, kTimeout.
+  // Waits until all launched calls have ended, at most for the longest timeout of all calls so far plus 1 s.
+  // Errors: the error that broke this executor, kTimeout.
   Status finish();
 
  private:
-  // A plan in device memory.
+  // One plan in the memory of this rank's GPU, with the state that its kernels keep between launches.
   struct Plan {
     PlanShape shape;
-    std::uint32_t channels = 1;  // the largest number of channels of any rank
+    std::uint32_t channels = 1;  // the largest number of channels that any rank's program has
     cuda::DeviceMemory program;
     cuda::DeviceMemory states;
-    std::optional<cuda::DeviceMemory> scratch;  // scratch memory of all slices
+    std::optional<cuda::DeviceMemory> scratch;  // the scratch chunks of all slices; empty if the plan has none
     std::optional<cuda::DeviceMemory> scratch_bytes;
-    std::optional<DeviceRounds> rounds{};  // set if kernels must not wait for each other
-    std::uint64_t scratch_room = 0;        // bytes of `scratch` per scratch chunk
+    std::optional<DeviceRounds> rounds{};  // set if calls run in rounds
+    std::uint64_t scratch_room = 0;        // length of one scratch chunk, in bytes; 0 if there are none
   };
-  // Collective, algorithm, root, digest, protocol.
+  // Collective, algorithm, root, digest of a caller's plan (otherwise 0), protocol.
   using PlanKey = std::tuple<CollectiveKind, Algorithm, std::uint32_t, std::uint32_t, device::Protocol>;
-  // How a call is divided: into slices that run in parallel, and each slice into chunks of limited length.
+  // How a call is divided: into slices, which thread blocks run in parallel, and each slice into tiles, whose
+  // chunks have at most max_chunk_bytes bytes.
   struct Segmentation {
     std::uint32_t slices = 1;
     std::uint64_t max_chunk_bytes = 0;
@@ -84,7 +86,7 @@ class DeviceExecutor {
 
   Result<Plan*> plan_for(const Generator& generator, std::uint32_t digest, device::Protocol protocol);
   Result<std::unique_ptr<Plan>> make_plan(const Generator& generator, device::Protocol protocol);
-  // Launches that a call needs if kernels must not wait; 0 if they may wait.
+  // The number of launches of a call that runs in rounds; 0 if calls do not run in rounds.
   std::uint64_t rounds_of(const Plan& plan, const device::Call& call, std::uint32_t slices) const;
   std::uint64_t most_rounds() const;
   device::Protocol choose_protocol(std::uint64_t bytes) const;
@@ -101,9 +103,11 @@ class DeviceExecutor {
   const std::uint32_t rank_;
   const std::uint32_t ranks_;
   VerifiedPlanCache& plan_cache_;
-  std::map<PlanKey, std::unique_ptr<Plan>> plans_;  // null: the devices cannot run the plan
-  bool windows_ = true;                             // whether peers may access the buffers of the last call in place
-  // The longest timeout of all calls so far; atomic, because finish() does not hold the mutex.
+  std::map<PlanKey, std::unique_ptr<Plan>> plans_;  // a null value: the GPU of some rank cannot run this plan
+  // Set by takes(): ranks of this process may access the buffers of that call in place, even if they are not
+  // registered.
+  bool windows_ = true;
+  // The longest timeout of all calls so far, in ns. Atomic, because finish() reads it without the submission mutex.
   std::atomic<std::int64_t> longest_ns_ = 0;
 };
 

@@ -18,7 +18,7 @@ Error broken_error(Error error) noexcept {
 Error lost_error(Error error, std::uint32_t rank, const CallTag* tag) noexcept {
   if (error.code != ErrorCode::kDevice) return broken_error(std::move(error));
   error.rank = static_cast<std::int32_t>(rank);
-  runs_through([&] {  // if there is no memory, the message stays as it is
+  runs_through([&] {  // if there is no memory for the new message, the error keeps its old one
     error.message = fmt::format("{}: rank {} cannot take part any more: {}",
                                 tag == nullptr ? "a call on device memory" : describe(*tag), rank, error.message);
   });

@@ -21,11 +21,12 @@ constexpr std::chrono::milliseconds kPoll{1};
 
 }  // namespace
 
-// One registry for the process, because ranks may be created independently, each by a thread of its own, and have no
-// other object in common.
+// There is one registry for the process, because its ranks may be created independently, each by a thread of its
+// own, and have no other object in common.
 std::shared_ptr<DeviceResources::Process> DeviceResources::Process::of(std::uint64_t communicator) {
   static std::mutex mutex;
-  static auto& all = *new std::map<std::uint64_t, std::weak_ptr<Process>>;  // not destroyed at exit: see config.cc
+  // never destroyed, because threads may still create communicators while the process exits
+  static auto& all = *new std::map<std::uint64_t, std::weak_ptr<Process>>;
   const std::scoped_lock lock(mutex);
   std::erase_if(all, [](const auto& entry) { return entry.second.expired(); });
   std::weak_ptr<Process>& found = all[communicator];
@@ -81,26 +82,29 @@ bool DeviceResources::end() {
 DeviceResources::~DeviceResources() {
   const bool idle = end();
   const auto scope = cuda::ContextScope::try_enter(device_->driver(), device_->context());
-  // Before peers are notified that this rank does not use their memory any more.
+  // Closes the peers' registered memory. This must be done before close_peers(), below, notifies the peers that
+  // this rank does not use their memory any more.
   if (windows_ != nullptr) windows_->end(idle);
   bool closed = false;
-  runs_through([&] {  // if there is no memory, the peers are not notified, and this rank does not wait for them
+  runs_through([&] {  // if an allocation fails, the peers are not notified, and this rank does not wait for them
     if (idle) close_peers();
     closed = idle && scope && peers_have_closed(kClosing);
   });
   if (closed) return;
   log_.write(LogLevel::kWarn, "a communicator ends {}: its memory on device {} is never freed",
              idle ? "before its peers" : "while calls of it still run", device_->number());
-  leak_until_exit(std::move(own_arena_));  // peers may still write to it
+  leak_until_exit(std::move(own_arena_));  // peers may still write to this rank's arena
   if (idle) return;
-  leak_until_exit(std::move(opened_));  // kernels may still use these and the following
+  leak_until_exit(std::move(opened_));  // kernels may still use this and the following objects
   leak_until_exit(std::move(links_));
   leak_until_exit(std::move(block_budget_));
-  leak_until_exit(std::move(process_));  // the peers' arenas, and host memory that launches of the group read
+  // keeps the arenas of peers in this process, and the LaunchGroup's host memory that launches read
+  leak_until_exit(std::move(process_));
   leak_until_exit(std::move(pinned_));
 }
 
-// Notifies every peer in another process that this rank does not use its memory any more.
+// Notifies every peer in another process that this rank does not use that peer's memory any more, and closes that
+// memory. Requires a current context.
 void DeviceResources::close_peers() {
   if (opened_.empty()) return;
   const cuda::Driver& driver = device_->driver();
@@ -115,8 +119,8 @@ void DeviceResources::close_peers() {
   opened_.clear();
 }
 
-// Waits until every peer in another process has stopped using this rank's memory or has exited. Returns false after
-// `limit`, or if the device cannot be read.
+// Waits until every peer in another process has stopped using this rank's memory or has exited. Returns false if
+// that takes longer than `limit`, or if the flags that the peers write to this rank's arena cannot be read.
 bool DeviceResources::peers_have_closed(std::chrono::milliseconds limit) {
   if (remote_ranks_.empty()) return true;
   const cuda::Driver& driver = device_->driver();

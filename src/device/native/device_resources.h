@@ -1,11 +1,12 @@
-// DeviceResources: the GPU resources of one rank of one communicator: arenas that all ranks can access, connections,
-// and the LaunchGroup. It is made in set-up rounds over the ranks of the communicator. In these rounds the ranks
-// agree whether their calls run on the GPUs at all. That requires that every rank has a GPU of the same machine, and
-// that every rank can access the memory of every other rank. The object exists as long as the communicator.
+// DeviceResources: the GPU resources of one rank of one communicator: arenas that all ranks can access,
+// connections, and the LaunchGroup. The ranks of the communicator make their objects together, in rounds of an
+// exchange during set-up. In these rounds they agree whether their calls run on the GPUs at all. That requires that
+// every rank has a GPU of the same machine, and that every rank can access the memory of every other rank. The
+// object exists as long as the communicator.
 //
-// If ranks of several processes share a GPU, a kernel may keep the kernel that it waits for from running. Calls then
-// run in rounds (executor/device_rounds.h). The same is done if other communicators of the process have taken too
-// many blocks of the GPU (block_budget.h).
+// If ranks of several processes share a GPU, a kernel may prevent the kernel that it waits for from running. In
+// this case, and if other communicators of the process have taken too many blocks of the GPU (block_budget.h),
+// calls run in rounds: their kernels do not wait for each other (executor/device_rounds.h).
 #pragma once
 
 #include <array>
@@ -44,51 +45,53 @@ class DeviceResources {
   cuda::CUfunction evaluator(device::Protocol protocol) const {
     return code_.evaluate[static_cast<std::size_t>(protocol)];
   }
-  device::Link* links(device::Protocol protocol) const;  // in device memory
-  device::RankStatus* status() const;                    // address on the device
+  // the array of links in device memory that kernels of this protocol read; one entry for each connection
+  device::Link* links(device::Protocol protocol) const;
+  device::RankStatus* status() const;  // the address of flags().status as the GPU sees it
   LaunchGroup::RankFlags& flags() const { return *flags_; }
-  // The same on all ranks.
+  // The settings, which are the same on all ranks.
   struct Settings {
-    std::uint32_t blocks = 1;  // largest number of blocks of one rank, within the BlockBudget
+    std::uint32_t blocks = 1;  // largest number of thread blocks of one rank's part of a launch, within the BlockBudget
     std::uint32_t threads = 32;
-    bool in_rounds = false;  // kernels must not wait for kernels of other ranks
+    bool in_rounds = false;  // calls run in rounds, because kernels must not wait for kernels of other ranks
     bool one_device = true;  // all ranks use the same device
     DeviceProtocol protocol = DeviceProtocol::kAuto;
   };
   const Settings& settings() const { return settings_; }
   CopyEngines& copy_engines() { return *copy_engines_; }
-  // Ends all launches of this rank. Returns true if nothing of this rank runs any more. False: something still runs,
-  // so the memory that it uses must be kept. The destructor calls this function, too.
+  // Leaves the LaunchGroup, waits for the launches of this rank, and ends them if they take longer than 1 s.
+  // Returns true if nothing of this rank runs any more. False: a launch still runs, so the memory that it uses must
+  // be kept. Further calls only return the result. The destructor calls this function, too.
   bool end();
-  // Bytes of device memory.
+  // Length of the device memory of this object, in bytes, without the peers' memory and the plans.
   std::uint64_t memory_bytes() const { return arena_.bytes() + (links_ ? links_->bytes() : 0); }
 
  private:
   friend class DeviceResourcesMaker;
-  // The objects that the ranks of one communicator in one process share. It is found by the number of the
-  // communicator. Thread-safe.
+  // The objects that those ranks of one communicator share that are in the same process. A rank finds it by the
+  // number of the communicator. Thread-safe.
   class Process {
    public:
-    // Returns the object of that communicator. The first rank that calls this makes it, and it is destroyed with its
-    // last user.
+    // Returns the object of the communicator with this number. The first rank that calls this function makes it; it
+    // is destroyed when no rank uses it any more.
     static std::shared_ptr<Process> of(std::uint64_t communicator);
 
     struct Share {
-      std::shared_ptr<RankDevice> device;  // must be destroyed after the arena
-      // Shared by all ranks of this process, because peers write to it until they have all ended.
+      std::shared_ptr<RankDevice> device;  // declared before the arena, so that it is destroyed after it
+      // The rank's arena. All ranks of the process keep it alive, because they write to it until they end.
       std::shared_ptr<cuda::DeviceMemory> arena;
     };
     void give(std::uint32_t rank, Share share);
     Share of_rank(std::uint32_t rank);
-    // Returns the LaunchGroup of these ranks, which are on one device. `whole`: they are all ranks of the
-    // communicator.
+    // Returns the LaunchGroup of `ranks`, which are on one device. The first of them that calls this function makes
+    // it. `whole`: `ranks` are all ranks of the communicator.
     std::shared_ptr<LaunchGroup> launch_group(const std::shared_ptr<RankDevice>& device,
                                               const std::vector<std::uint32_t>& ranks, bool whole);
 
    private:
     std::mutex mutex_;
     std::map<std::uint32_t, Share> shares_;
-    // Indexed by the first rank of the group; shared by its ranks.
+    // Keyed by the first rank of the group. Shared by the ranks of the group.
     std::map<std::uint32_t, std::shared_ptr<LaunchGroup>> launch_groups_;
   };
 
@@ -102,7 +105,8 @@ class DeviceResources {
     cuda::PeerMemory memory;
   };
   const std::uint32_t rank_;
-  const std::shared_ptr<RankDevice> device_;  // shared with the job_context; destroyed last
+  // shared with the job context; declared early, so that it is destroyed late
+  const std::shared_ptr<RankDevice> device_;
   const DeviceArena arena_;
   const Log log_;
   RankDevice::Code code_;
@@ -113,29 +117,32 @@ class DeviceResources {
     std::uint32_t rank;
     std::uint32_t job_rank;
   };
-  std::vector<RemoteRank> remote_ranks_;       // the ranks of other processes
-  std::shared_ptr<SegmentExchange> exchange_;  // shared with the job_context; reports which processes have exited
+  std::vector<RemoteRank> remote_ranks_;  // the ranks of other processes that have opened this rank's arena
+  // shared with the job context; used to find out which peers' processes have exited
+  std::shared_ptr<SegmentExchange> exchange_;
   std::vector<Opened> opened_;
-  std::shared_ptr<DeviceWindows> windows_;  // shared with registrations, which may be destroyed later
+  std::shared_ptr<DeviceWindows> windows_;  // shared with the DeviceWindow handles, which may be destroyed later
   BlockBudget block_budget_;
-  std::optional<cuda::DeviceMemory> links_;  // links of all protocols
+  // device memory with the device::Link tables of all protocols; links_at_ has their offsets
+  std::optional<cuda::DeviceMemory> links_;
   std::array<std::uint64_t, kDeviceProtocols> links_at_{};
   std::optional<cuda::PinnedMemory> pinned_;
   LaunchGroup::RankFlags* flags_ = nullptr;
-  std::optional<StreamBarrier> barrier_;     // empty: the communicator uses neither rounds nor copies between barriers
-  std::optional<CopyEngines> copy_engines_;  // always set after set-up
+  std::optional<StreamBarrier> barrier_;  // empty if the communicator uses neither rounds nor copies between barriers
+  std::optional<CopyEngines> copy_engines_;  // set during set-up
   Settings settings_;
   bool ended_ = false;
   bool idle_ = true;
 };
 
-// Number of rounds that make_device_resources() takes, also if it fails.
+// Number of exchange rounds that make_device_resources() takes, also if it fails or returns null.
 inline constexpr int kDeviceRounds = 3;
 
 // Makes the device resources of `rank` in a communicator. `members`: element i is the job rank of rank i.
-// `resources`: the environment of that communicator; its transport must outlive the result. Returns null if the host
-// has to carry out calls on device memory. Takes kDeviceRounds rounds over the members if JobContext::devices is
-// set, and none otherwise. Errors: the same on all ranks, for example if a device has too little memory.
+// `communicator`: its number, the same on all ranks. `resources`: the environment of that communicator; its
+// transport must outlive the result. Returns null, on all ranks, if the host has to carry out calls on device
+// memory. Takes kDeviceRounds rounds over the members if JobContext::devices is set, and none otherwise. Errors:
+// the same on all ranks, for example if a device has too little memory.
 Result<std::unique_ptr<DeviceResources>> make_device_resources(const JobContext& job_context,
                                                                const std::vector<std::uint32_t>& members,
                                                                std::uint32_t rank, std::uint64_t communicator,

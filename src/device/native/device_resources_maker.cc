@@ -25,8 +25,9 @@ constexpr std::string_view kHasNoBlocks = "-";
 constexpr const char* kTooFewBlocks =
     "some GPU has too few free blocks for the kernels of all its ranks, because other communicators use the rest";
 
-// A random number that identifies this process. A process with the same process id, in another container or after a
-// fork, has another one.
+// A number that identifies this process. It is random, so that another process with the same process id, for
+// example in another container, has another number. It is combined with the process id, so that a forked child has
+// another number than its parent.
 std::uint64_t process_nonce() {
   static const std::uint64_t nonce = [] {
     std::uint64_t value = 0;
@@ -54,11 +55,12 @@ bool from_hex(std::string_view text, std::span<std::byte> bytes) {
   return true;
 }
 
-// What each rank contributes to the first round. Ranks of one job run the same build.
+// The contribution of each rank to the first round. Its bytes are sent as hexadecimal text, which is possible
+// because all ranks of a job run the same build.
 struct Offer {
   cuda::CUuuid uuid;
   std::uint64_t process = 0;
-  std::uint64_t context = 0;  // address of the CUDA context; it has no meaning in another process
+  std::uint64_t context = 0;  // address of the CUDA context, comparable only between ranks of one process
   std::uint32_t blocks_at_once = 0;
   BlockBudget::Left left;
   std::uint32_t blocks = 0;
@@ -85,7 +87,8 @@ std::optional<T> unpack(std::string_view text) {
 
 }  // namespace
 
-// Makes one DeviceResources, in kDeviceRounds rounds.
+// Makes the DeviceResources of one rank, in kDeviceRounds rounds of `gather`: the ranks exchange offers, then
+// handles of their arenas, then whether they have opened all arenas.
 class DeviceResourcesMaker {
  public:
   DeviceResourcesMaker(const JobContext& job_context, const std::vector<std::uint32_t>& members, std::uint32_t rank,
@@ -131,8 +134,9 @@ class DeviceResourcesMaker {
   }
 
  private:
-  // Returns "1" if every peer's memory was opened. Returns "0" if the GPUs cannot all access each other; nothing
-  // stays open then, nor after an error, which comes from an exception.
+  // Makes the contribution to the last round: "1" if every peer's memory was opened, "0" if that failed, for
+  // example because this GPU cannot access a peer's GPU. Returns an error only after an exception. Except for "1",
+  // no peer's memory stays open.
   Result<std::string> try_to_connect(const std::vector<std::string>& handles) {
     try {
       const Status connected = connect(handles);
@@ -146,8 +150,8 @@ class DeviceResourcesMaker {
     }
   }
 
-  // When they end, the resources of this rank wait until all peers have closed its memory. This peer will not report
-  // that, because it has not opened the memory, so do not wait for it.
+  // Notes that `peer` has not opened the memory of this rank. When the resources of this rank are destroyed, they
+  // wait until all peers report that they have closed it. `peer` will not report that, so remove it from the list.
   void has_nothing_open(std::uint32_t peer) {
     if (resources_ == nullptr) return;
     std::erase_if(resources_->remote_ranks_,
@@ -156,14 +160,15 @@ class DeviceResourcesMaker {
 
   Result<std::vector<std::string>> round(const Result<std::string>& result) { return gather_or_fail(gather_, result); }
 
-  // Takes part in the remaining rounds with a failure, because the ranks of other communicators that are made at the
-  // same time expect this rank in every round.
+  // Takes part in the remaining `rounds` rounds with a failure, and returns `error`. Necessary because a round can
+  // include ranks of other communicators that are made at the same time, and these expect this rank in every round.
   Error skip(int rounds, Error error) {
     for (int i = 0; i < rounds; ++i) static_cast<void>(gather_("!"));
     return error;
   }
 
-  // The contribution to the first round: an Offer, or "-" if this rank's calls cannot run on a GPU.
+  // Makes the contribution to the first round: an Offer, or "-" if the calls of this rank cannot, or shall not, run
+  // on a GPU.
   std::string introduce() {
     const Config& config = job_context_.config;
     if (job_context_.device == nullptr || config.device_calls == DevicePolicy::kStaged || config.checksum ||
@@ -188,8 +193,9 @@ class DeviceResourcesMaker {
                       .copies = config.device_copies});
   }
 
-  // Decides from all offers whether calls run on the GPUs, and with how many blocks. The result is the same on all
-  // ranks.
+  // Decides from the offers of all ranks whether calls run on the GPUs (agreed_), how, and with how many blocks.
+  // All ranks come to the same result, because they have the same offers. Errors: an offer is malformed, or ranks
+  // have different settings.
   Status agree(const std::vector<std::string>& blobs) {
     agreed_ = false;
     for (const std::string& blob : blobs) {
@@ -246,22 +252,23 @@ class DeviceResourcesMaker {
     return {};
   }
 
-  // Runs calls in rounds: their kernels end without waiting for peers, and so need no blocks of their own. Returns
-  // false if that is not possible because several ranks of one process share a GPU, which would need a stream for
-  // each rank.
+  // Switches to calls in rounds, whose kernels end without waiting for peers, so that they need no blocks from the
+  // budget. Returns false if that is not possible, because several ranks of one process share a GPU, and would each
+  // need a stream of their own.
   bool can_run_in_rounds() {
     in_rounds_ = true;
     return !shared_;
   }
 
-  // The second step: allocates this rank's arena and flags, and takes blocks from the budget.
+  // The work before the second round: allocates this rank's arena and flags, takes blocks from the budget, and
+  // makes the handle for ranks of other processes (handle_).
   Status allocate() {
     const cuda::Driver& driver = job_context_.device->driver();
     auto scope = cuda::ContextScope::enter(driver, job_context_.device->context());
     if (!scope) return scope.error();
     const DeviceArena arena(ranks_, DeviceArena::choose_connections(
                                         ranks_, blocks_, job_context_.config.device_slot_bytes, kMostArenaBytes));
-    // make_unique cannot call the private constructor.
+    // Not make_unique, because the constructor is private.
     resources_.reset(new DeviceResources(rank_, job_context_.device, arena, log_));
     resources_->code_ = code_;
     resources_->exchange_ = job_context_.exchange;
@@ -273,7 +280,8 @@ class DeviceResourcesMaker {
     if (!memory) return too_little(memory.error(), arena.bytes());
     auto pinned = cuda::PinnedMemory::allocate(driver, sizeof(LaunchGroup::RankFlags));
     if (!pinned) return pinned.error();
-    resources_->flags_ = new (pinned->bytes().data()) LaunchGroup::RankFlags;  // constructed in the pinned memory
+    // placement new: the flags lie in the pinned memory
+    resources_->flags_ = new (pinned->bytes().data()) LaunchGroup::RankFlags;
     resources_->pinned_.emplace(std::move(*pinned));
     TUTTI_TRY(zero(*memory));
     resources_->own_arena_ = std::make_shared<cuda::DeviceMemory>(std::move(*memory));
@@ -316,7 +324,8 @@ class DeviceResourcesMaker {
     return blob.substr(std::min(blob.size(), kHasBlocks.size()));
   }
 
-  // Handles the case that blocks that were available when the ranks agreed have been taken since, on some rank.
+  // Checks whether all ranks got their blocks from the budget. If not, because another communicator has taken
+  // blocks since the offers were made, switches to calls in rounds, or returns an error if that is not possible.
   Status check_budget(const std::vector<std::string>& handles) {
     const auto has_blocks = [](const std::string& blob) { return blob.starts_with(kHasBlocks); };
     if (std::all_of(handles.begin(), handles.end(), has_blocks)) return {};
@@ -326,7 +335,8 @@ class DeviceResourcesMaker {
     return {};
   }
 
-  // Finds the arena of every peer and computes the connections.
+  // The work before the last round: opens the arena of every peer, joins the LaunchGroup, and writes the table of
+  // connections to the device. `handles`: the contributions to the second round.
   Status connect(const std::vector<std::string>& handles) {
     TUTTI_TRY(check_budget(handles));
     const cuda::Driver& driver = job_context_.device->driver();
@@ -374,8 +384,8 @@ class DeviceResourcesMaker {
     return write_links(peers);
   }
 
-  // Returns a function that reports whether a peer is alive. Only the status boards of the shared-memory transport
-  // can be read by any thread; with other transports the function is empty.
+  // Returns a function that returns the state of a peer. Any thread may call it. Only the status boards of the
+  // shared-memory transport can be read by any thread, so with other transports the result is empty.
   std::function<PeerLife(std::uint32_t)> life_of_peers() const {
     Transport* transport = host_environment_.transport.get();
     if (transport->name() != "shm") return {};
@@ -388,7 +398,8 @@ class DeviceResourcesMaker {
                                                      : ExportedMemory::Reach::kSameProcess;
   }
 
-  // Finds the arena of a peer in this process and enables access from this device to that peer's device.
+  // Finds the arena of a peer in this process, and lets this rank's GPU access the GPU of that peer, if it is
+  // another one.
   Status reach_here(std::uint32_t peer, DeviceArena::ArenaPeer& found) {
     const DeviceResources::Process::Share share = resources_->process_->of_rank(peer);
     if (share.arena == nullptr) return invalid_argument(fmt::format("rank {} of this process has no memory", peer));
@@ -432,8 +443,9 @@ class DeviceResourcesMaker {
   RankDevice::Code code_;
   std::vector<Offer> offers_;  // indexed by rank
   bool agreed_ = false;
-  bool shared_ = false;  // some process has several ranks on one GPU
-  // Some GPU has ranks of several processes, or too few free blocks for kernels that wait for others.
+  bool shared_ = false;  // some process has several ranks of the communicator on one GPU
+  // Calls run in rounds, because some GPU has ranks of several processes, or too few free blocks for kernels that
+  // wait for kernels of other GPUs.
   bool in_rounds_ = false;
   std::optional<BlockBudget::Launches> launches_{};  // empty if calls run in rounds, which take nothing from the budget
   bool has_blocks_ = true;

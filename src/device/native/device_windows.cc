@@ -19,21 +19,26 @@
 
 namespace tutti::detail {
 
-// What each rank contributes to the first round of a registration. Ranks of one job run the same build.
+// What each rank contributes to the first round of a registration. Sent as raw bytes, which is possible because all
+// ranks of a job run the same build.
 struct DeviceWindows::Offer {
   std::uint64_t taken = 0;  // bit n - 1 is set if window n is in use on this rank
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
-  // From the start of the allocation of the handle or, for mapped memory, of the first part.
+  // Offset of the memory, in bytes, from the start of the allocation that `handle` describes or, for mapped memory,
+  // from the start of its first allocation.
   std::uint64_t offset = 0;
-  ExportedMemory::Size mapped{};  // no parts: `handle` is used instead
+  // the number and length of the mapped allocations; 0 parts: it is not mapped memory, and `handle` is used if
+  // needed
+  ExportedMemory::Size mapped{};
   cuda::CUipcMemHandle handle{};
 };
 
 namespace {
 
-// Sets the relaxed capture mode for this thread. The driver calls here do not belong to a graph that may be captured
-// at the moment, and other modes would forbid some of them.
+// Sets the relaxed capture mode for this thread, and the old mode again at the end. A stream may be capturing a
+// graph at the moment. The driver calls of this file do not belong to that graph, and the other modes would forbid
+// some of them.
 class Relaxed {
  public:
   explicit Relaxed(const cuda::Driver& driver) : api_(driver.api()) { swap(); }
@@ -54,7 +59,8 @@ static_assert(kMostDeviceWindows <= 64, "numbers are bits of a word");
 Result<std::shared_ptr<DeviceWindows>> DeviceWindows::make(std::shared_ptr<RankDevice> device, std::uint32_t rank,
                                                            ExportedMemory::Peers peers, cuda::CUdeviceptr arena) {
   std::shared_ptr<DeviceWindows> made(
-      new DeviceWindows(std::move(device), rank, std::move(peers), arena));  // the constructor is private
+      // not make_shared, because the constructor is private
+      new DeviceWindows(std::move(device), rank, std::move(peers), arena));
   const cuda::Driver& driver = made->device_->driver();
   const auto ranks = static_cast<std::uint32_t>(made->peers_.reach.size());
   const std::uint64_t first = DeviceArena::window_word(0, 0);
@@ -111,13 +117,15 @@ Result<std::uint32_t> DeviceWindows::add(const void* data, std::size_t bytes, co
   return number;
 }
 
-// Opens the peers' memory as window `number`. If that fails on any rank, all ranks close it again.
+// Opens the peers' memory as window `number`. If that fails on any rank, all ranks close the window again and
+// return the error.
 Status DeviceWindows::exchange(std::uint32_t number, const std::vector<Offer>& offers, ExportedMemory::Rounds& parts,
                                const Gather& gather) {
   Status opened;
   TUTTI_TRY(parts.run(gather, opened));
   if (opened.ok()) opened = open(number, offers, parts);
-  // A last round, so that the window is used only if all ranks have opened it.
+  // A last round, in which each rank reports whether it has opened the window, because a window may be used only if
+  // all ranks have.
   auto all = gather_or_fail(gather, opened ? Result<std::string>("+") : opened.error());
   if (all) return {};
   const std::scoped_lock lock(mutex_);
@@ -155,7 +163,8 @@ Result<std::vector<DeviceWindows::Offer>> DeviceWindows::read(const std::vector<
   return offers;
 }
 
-// Maps the peers' memory as window `number`, which is not in use yet, and writes the table.
+// Maps the peers' memory as window `number`, which is not in use yet, and writes the addresses into the table in
+// the arena.
 Status DeviceWindows::open(std::uint32_t number, const std::vector<Offer>& offers, ExportedMemory::Rounds& parts) {
   std::vector<std::uint64_t> bases(offers.size(), device::kNoWindowBase);
   const std::scoped_lock lock(mutex_);
@@ -172,7 +181,8 @@ Status DeviceWindows::open(std::uint32_t number, const std::vector<Offer>& offer
   return write_bases(number, bases);
 }
 
-// Returns the address of the peer's memory as this rank's GPU sees it.
+// Returns the address of the peer's memory as this rank's GPU sees it. Maps it first if necessary, and keeps the
+// mapping in `window`.
 Result<std::uint64_t> DeviceWindows::map_peer(std::uint32_t peer, const Offer& offer, ExportedMemory::Rounds& parts,
                                               Window& window) const {
   const ExportedMemory::Reach reach = peers_.reach[peer];
@@ -184,8 +194,8 @@ Result<std::uint64_t> DeviceWindows::map_peer(std::uint32_t peer, const Offer& o
     if (!opened) return opened.error();
     return window.opened.emplace_back(std::move(*opened)).address() + offer.offset;
   }
-  // The owner of virtual memory decides which GPUs may access a mapping. To use the memory of a peer on another GPU,
-  // this rank therefore maps it once more, at addresses of its own.
+  // The owner of virtual memory decides which GPUs may access a mapping. Therefore this rank maps the memory of a
+  // peer on another GPU once more, at other addresses, with access for its own GPU.
   if (reach == ExportedMemory::Reach::kSameProcess) {
     auto mapped = ExportedMemory::map_again(*device_, offer.address, offer.bytes);
     if (!mapped) return mapped.error();
@@ -206,8 +216,8 @@ Status DeviceWindows::write_bases(std::uint32_t number, std::span<const std::uin
   return stream->synchronize();
 }
 
-// Frees window `number`. A call that still uses it fails, because its kernel then reads invalid addresses from the
-// table. Allocates nothing, because destructors call it.
+// Frees window `number` on this rank. If a call still uses it, the call fails, because its kernel then finds
+// kNoWindowBase in the table instead of an address. Never throws, so that destructors can call it. Hold the mutex.
 void DeviceWindows::close(std::uint32_t number) noexcept {
   std::array<std::uint64_t, kMostDeviceRanks> none{};
   none.fill(device::kNoWindowBase);
@@ -265,7 +275,7 @@ void DeviceWindows::end(bool idle) {
       window.opened.clear();
       window.mapped.clear();
     } else if (!window.opened.empty() || !window.mapped.empty()) {
-      leak_until_exit(std::move(window));  // kernels may still use it
+      leak_until_exit(std::move(window));  // kernels may still use the mappings
     }
   }
   last_ = 0;

@@ -1,10 +1,10 @@
-// DeviceWindows: the registered device memory of one communicator, from the view of one rank: which of the rank's
-// buffers are in which window, and the mappings of the peers' memory. A window has one number, which is the same on
-// all ranks. Kernels find the address of a peer's window in a table in the rank's arena (executor/device_arena.h).
-// There are at most kMostDeviceWindows windows.
+// DeviceWindows: the registered device memory of one communicator, from the view of one rank: the rank's own memory
+// in each window, and the mappings of the peers' memory. A window is one registration: each rank contributes memory
+// of its own, and the number of the window is the same on all ranks. Kernels find the address of a peer's memory in
+// a table in the rank's arena (executor/device_arena.h). There are at most kMostDeviceWindows windows.
 //
-// add() is collective, in the order of the communicator's calls; remove() is local. A number is reused when no rank
-// has a registration with it any more. Thread-safe, but only one thread at a time may call add().
+// add() is collective, in the order of the communicator's calls; remove() is local. The number of a window is
+// reused when all ranks have removed it. Thread-safe, but only one thread at a time may call add().
 #pragma once
 
 #include <array>
@@ -26,40 +26,43 @@ namespace tutti::detail {
 
 class DeviceWindows {
  public:
-  // `arena`: the arena of this rank; the object writes the table in it until end(). Requires a current context.
+  // `arena`: the address of this rank's arena; the object writes the table in it, until end(). The context of the
+  // device must be current.
   static Result<std::shared_ptr<DeviceWindows>> make(std::shared_ptr<RankDevice> device, std::uint32_t rank,
                                                      ExportedMemory::Peers peers, cuda::CUdeviceptr arena);
   DeviceWindows(const DeviceWindows&) = delete;
   DeviceWindows& operator=(const DeviceWindows&) = delete;
 
-  // Registers memory and returns the number of the window. Takes two rounds over the ranks, and more if mapped
-  // virtual memory is exported to other processes. `bytes` must be greater than 0. Errors, the same on all ranks:
-  // kInvalidArgument (not memory of this rank's GPU and context), kUnsupported (a type of memory that peers cannot
-  // map; too many windows), those of the driver.
+  // Registers memory of this rank, which may have another length on other ranks, and returns the number of the
+  // window. Takes two exchange rounds over the ranks, and more if mapped virtual memory is exported to other
+  // processes. `bytes` must be greater than 0. Errors, the same on all ranks: kInvalidArgument (not memory of this
+  // rank's GPU and context), kUnsupported (a type of memory that peers cannot map; too many windows), those of the
+  // driver.
   Result<std::uint32_t> add(const void* data, std::size_t bytes, const Gather& gather);
   void remove(std::uint32_t number);
 
-  // A position in a window.
+  // A position in a window; `offset` is in bytes from the start of the rank's memory.
   struct WindowLocation {
     std::uint32_t window = 0;
     std::uint64_t offset = 0;
   };
-  // Returns the window that contains all of these bytes, or nothing.
+  // Returns the position of these bytes in the first window whose memory of this rank contains all of them. Returns
+  // nothing if there is none.
   std::optional<WindowLocation> find(const void* data, std::size_t bytes) const;
 
-  // A position in a symmetric window, which has the same length on all ranks, so that an offset in it is valid on
-  // all ranks. `addresses`: indexed by rank, the address of the position in each rank's memory, as this rank's GPU
-  // sees it.
+  // A position in a symmetric window: all ranks have registered the same length, so an offset in the window is
+  // valid on all ranks. `addresses`: indexed by rank, the address of the position in each rank's memory, as this
+  // rank's GPU sees it.
   struct SymmetricLocation {
     WindowLocation place;
     std::vector<std::uint64_t> addresses;
   };
   std::optional<SymmetricLocation> find_symmetric(const void* data, std::size_t bytes) const;
 
-  std::size_t used() const;  // number of windows
+  std::size_t used() const;  // number of windows that are in use
 
-  // Ends all windows: nothing can be added any more. If `idle`, the peers' memory is closed. Otherwise it is leaked,
-  // because kernels may still use it.
+  // Ends all windows. Do not call add() afterwards; remove() then has no effect. If `idle`, the peers' memory is
+  // closed. Otherwise the mappings are leaked, because kernels may still use them.
   void end(bool idle);
 
  private:
@@ -68,8 +71,8 @@ class DeviceWindows {
     bool taken = false;
     std::uintptr_t begin = 0;
     std::size_t bytes = 0;
-    std::vector<std::uint64_t> bases;  // indexed by rank: the address of the window
-    bool symmetric = false;            // symmetric: the window has this length on all ranks
+    std::vector<std::uint64_t> bases;  // indexed by rank: the address of that rank's memory, as this rank's GPU sees it
+    bool symmetric = false;            // all ranks have registered `bytes` bytes
     std::vector<cuda::PeerMemory> opened;
     std::vector<cuda::MappedMemory> mapped;
   };
@@ -88,17 +91,18 @@ class DeviceWindows {
                   const Gather& gather);
   Status write_bases(std::uint32_t number, std::span<const std::uint64_t> bases) const;
 
-  const std::shared_ptr<RankDevice> device_;  // shared with the resources; destroyed last
+  // shared with the DeviceResources; declared first, so that it is destroyed last
+  const std::shared_ptr<RankDevice> device_;
   const std::uint32_t rank_;
   const ExportedMemory::Peers peers_;
   const cuda::CUdeviceptr arena_;
   mutable std::mutex mutex_;
   bool ended_ = false;
-  std::uint32_t last_ = 0;                              // all windows with higher numbers are free
+  std::uint32_t last_ = 0;                              // the highest number of a window that may be in use; 0: none is
   std::array<Window, kMostDeviceWindows + 1> windows_;  // indexed by number; element 0 is not used
 };
 
-// A registration; the destructor ends it.
+// The caller's handle of one rank's registration; the destructor ends the registration on this rank.
 class DeviceWindow {
  public:
   DeviceWindow(std::shared_ptr<DeviceWindows> windows, std::uint32_t number)

@@ -17,11 +17,11 @@
 namespace tutti::detail {
 namespace {
 
-// Largest number of files that a rank has open in one round, of its own and of all its peers. It is small compared
-// to the default limit of 1,024 open files per process.
+// Largest number of files that a rank has open in one round, its own and those of all its peers together. Small
+// compared to the default limit of 1,024 open files for each process.
 constexpr std::uint64_t kMostFiles = 128;
-// How long to wait for a file. Its owner sends it before the owner's round ends, so only a full socket or a lack of
-// file descriptors can delay it.
+// How long to wait for a file. Its owner has sent it before the gather of the round ends, so only a full socket or
+// a lack of file descriptors can delay it.
 constexpr std::chrono::seconds kArrival{10};
 constexpr std::chrono::microseconds kLookEvery{200};
 
@@ -32,7 +32,8 @@ Error from_rank(std::uint32_t rank, Error error) {
   return error;
 }
 
-// Checks that one end of the range is memory of this GPU, of any type.
+// Checks that the byte at `at`, the first or the last one of the range, is memory of this GPU and context, or
+// managed memory. `data` and `bytes`: the range, for messages.
 Status check_end(const RankDevice& device, const void* data, std::size_t bytes, const std::byte* at) {
   auto where = cuda::classify(device.driver(), at);
   if (!where) return where.error();
@@ -52,7 +53,7 @@ Status check_end(const RankDevice& device, const void* data, std::size_t bytes, 
   return {};
 }
 
-// Finds the allocation of cuMemAlloc that contains the range.
+// Finds the allocation of cuMemAlloc that contains the range, and makes an IPC handle for it.
 Result<ExportedMemory> plain_piece(const RankDevice& device, const void* data, std::size_t bytes) {
   const cuda::Driver& driver = device.driver();
   const auto address = reinterpret_cast<std::uintptr_t>(data);
@@ -68,8 +69,8 @@ Result<ExportedMemory> plain_piece(const RankDevice& device, const void* data, s
   return exported;
 }
 
-// Returns the mapped allocation at address `at`, and its start in `base`. Returns nothing if the memory there is of
-// another type.
+// Returns the allocation that cuMemMap has mapped at address `at`, and stores the address of its start in `base`.
+// Returns nothing if the memory at `at` is of another type.
 Result<std::optional<ExportedMemory::Part>> part_at(const cuda::Driver& driver, cuda::CUdeviceptr at,
                                                     cuda::CUdeviceptr& base) {
   auto memory = cuda::PhysicalMemory::behind(driver, at);
@@ -172,7 +173,8 @@ Result<cuda::MappedMemory> ExportedMemory::map_again(const RankDevice& device, s
   return mapped;
 }
 
-// Describes one part in the blob of a round. Ranks of one job run the same build.
+// Describes one allocation in a rank's contribution to a round. `id`: the id of its file in the SegmentExchange.
+// Sent as raw bytes, because all ranks of a job run the same build.
 struct ExportedMemory::Rounds::PartHeader {
   std::uint64_t bytes = 0;
   std::uint32_t id = 0;
@@ -211,14 +213,14 @@ std::uint64_t ExportedMemory::Rounds::parts_of(std::uint32_t rank) const {
 Status ExportedMemory::Rounds::run(const Gather& gather, Status& own) {
   std::uint64_t most = 0;
   for (const ExportedMemory::Size& sizes : sizes_) most = std::max(most, sizes.parts);
-  // All ranks must run the same number of rounds. If the communicator has several processes, every rank has peers in
-  // other processes, so all ranks compute the same number. Otherwise there are no rounds.
+  // All ranks must run the same number of rounds. If the ranks are in several processes, every rank has peers in
+  // other processes, so all ranks compute the same number. If all are in one process, there are no rounds.
   if (std::ranges::count(peers_.reach, ExportedMemory::Reach::kOtherProcess) == 0) most = 0;
   const std::uint64_t count = std::max<std::uint64_t>(1, kMostFiles / sizes_.size());
   own = reserve();
   for (std::uint64_t first = 0; first < most; first += count) {
-    // The files that this rank gives to its peers in this round. They are kept until the gather of the next round has
-    // ended, because only then all peers have received them.
+    // The files that this rank shares with its peers in this round. They stay shared until the gather of the next
+    // round has ended, because only then all peers are known to have received them.
     std::shared_ptr<SharedFiles> shared_files;
     auto blobs = gather_or_fail(gather, own.ok() ? show(first, count, shared_files) : own.error());
     last_shared_files_ = std::move(shared_files);
@@ -286,7 +288,7 @@ Result<cuda::FileDescriptor> ExportedMemory::Rounds::receive(std::uint32_t rank,
   const std::uint32_t peer = peers_.job_ranks[rank];
   const auto deadline = std::chrono::steady_clock::now() + kArrival;
   for (;;) {
-    // Checked before take_file(), because files that the peer sent before it exited still count.
+    // Read before take_file(), so that a file that the peer sent just before it exited is still found.
     const bool gone = peers_.exchange->peer_gone(peer);
     if (const int fd = peers_.exchange->take_file(peer, id); fd >= 0) return cuda::FileDescriptor(fd);
     if (const auto loss = peers_.exchange->take_loss(peer, id)) {

@@ -2,12 +2,12 @@
 // other processes get access to it.
 //
 // Memory of cuMemAlloc is described by a CUDA IPC handle, which is part of the rank's contribution to the first
-// round. Mapped virtual memory (cuMemCreate, cuMemMap) consists of all allocations that are mapped side by side in
-// the range. Each allocation is passed as a file descriptor, through the same exchange as the ranks' shared memory,
-// and the receiver maps the allocations again in the same order. (The alternative, pidfd_getfd, needs the right to
-// trace the peer, which containers and hardened systems do not grant.)
+// round of a registration. A range of mapped virtual memory (cuMemCreate, cuMemMap) can contain several
+// allocations, mapped side by side. Each of them is passed as a file descriptor, through the same SegmentExchange
+// as the ranks' shared memory, and the receiver maps the allocations again in the same order. (The alternative,
+// pidfd_getfd, needs the right to trace the peer, which containers and hardened systems do not grant.)
 //
-// Used by the thread that registers the memory, with a current context of the device.
+// Only the thread that registers the memory uses these objects, and the context of the device must be current.
 #pragma once
 
 #include <cstdint>
@@ -24,64 +24,68 @@
 
 namespace tutti::detail {
 
-// The allocation or allocations that contain a range of memory.
+// The allocation of cuMemAlloc, or the mapped allocations, that contain a range of memory.
 struct ExportedMemory {
-  // The distance between two ranks, in ascending order.
+  // How far a peer is away, which decides how it gets access. In ascending order, so that values can be compared.
   enum class Reach : std::uint8_t {
     kSameDevice,    // same process, same GPU
     kSameProcess,   // same process, another GPU
     kOtherProcess,  // another process
   };
-  // The ranks between which allocations are passed.
+  // The ranks of the communicator, and how files reach them.
   struct Peers {
     std::vector<Reach> reach;                   // indexed by rank
-    std::vector<std::uint32_t> job_ranks;       // indexed by rank: the job rank, as the exchange counts ranks
-    std::shared_ptr<SegmentExchange> exchange;  // shared with the job_context
+    std::vector<std::uint32_t> job_ranks;       // indexed by rank: its rank in the job, which `exchange` uses
+    std::shared_ptr<SegmentExchange> exchange;  // shared with the job context
   };
-  // One allocation that was mapped with cuMemMap. Peers map all of it, also if a range in it is exported.
+  // One allocation that was mapped with cuMemMap. Peers map all of it, even if only a range in it is registered.
   struct Part {
     cuda::PhysicalMemory memory;
     std::uint64_t bytes = 0;
   };
-  // The size of the memory that a rank exports.
+  // The number and the total length of the mapped allocations that a rank exports; both 0 if it exports none.
   struct Size {
     std::uint64_t parts = 0;
     std::uint64_t mapped_bytes = 0;
   };
   class Rounds;
 
-  // Finds the allocations that contain [data, data + bytes). `farthest`: the greatest distance of a rank that needs
-  // access. Errors: kInvalidArgument (not all of it is memory of this GPU and context), kUnsupported (managed memory,
-  // memory of a pool, or memory that was created without a handle type that can be shared; too many parts), those of
-  // the driver.
+  // Finds the allocations that contain [data, data + bytes). `farthest`: the largest Reach of all ranks; with
+  // kSameDevice the result is empty, because no rank needs to open anything. Errors: kInvalidArgument (not all of
+  // it is memory of this GPU and context), kUnsupported (managed memory, memory of a pool, or memory that was
+  // created without a handle type that can be shared; too many parts), those of the driver.
   static Result<ExportedMemory> find(const RankDevice& device, const void* data, std::size_t bytes, Reach farthest);
-  // Maps the allocations of a range of this process once more, for access by `device`.
+  // Maps the allocations that contain a range of mapped memory in this process once more, at other addresses, for
+  // access by `device`.
   static Result<cuda::MappedMemory> map_again(const RankDevice& device, std::uint64_t address, std::uint64_t bytes);
 
-  std::uint64_t offset = 0;  // offset of the range from the start of the (first) allocation
-  // Exactly one is set: an IPC handle (needed if some rank is in another process) or the list of mapped allocations.
-  // If no rank needs access from another GPU or process, neither is set.
+  // offset of the range, in bytes, from the start of the allocation or of the first part; 0 if neither of the next
+  // two is set
+  std::uint64_t offset = 0;
+  // At most one of the two is set. `handle`: for memory of cuMemAlloc, if some rank is in another process. `parts`:
+  // for mapped memory, if some rank is on another GPU or in another process.
   std::optional<cuda::CUipcMemHandle> handle;
   std::vector<Part> parts;
   std::uint64_t mapped_bytes = 0;  // sum of the lengths of all parts
 };
 
-// Largest number of allocations in one range; enough for 80 GiB of the allocations that PyTorch makes.
+// Largest number of allocations in one range; enough for 80 GiB if each has 20 MiB, as those of PyTorch do.
 inline constexpr std::size_t kMostDeviceParts = 4096;
 
 // Passes the allocations of all ranks to ranks of other processes, in rounds. In each round every rank shares some
-// of its own and receives those of its peers. A rank stops sharing a file one round later, or at the end, because
-// all peers have received it by then.
+// of its allocations and receives those of its peers. A rank stops sharing a file when the next round has ended, or
+// when this object is destroyed, because all peers have received the file by then.
 class ExportedMemory::Rounds {
  public:
-  // `sizes`: indexed by rank. All arguments must outlive this object.
+  // `own`: the memory of this rank. `sizes`: indexed by rank. All arguments must outlive this object.
   Rounds(const RankDevice& device, const Peers& peers, const ExportedMemory& own, std::span<const Size> sizes)
       : device_(device), peers_(peers), own_(own), sizes_(sizes) {}
 
-  // Runs all rounds. Returns the error of a round, which ends the rounds on all ranks. A failure after the last
-  // round is stored in `own`; the other ranks do not know about it yet.
+  // Runs all rounds. Returns the error of a round, which ends the rounds on all ranks. If this rank fails after the
+  // last round, the error is stored in `own` instead, because the other ranks have not been notified of it.
   Status run(const Gather& gather, Status& own);
-  // Returns the mapped memory of a rank, or nothing if it is not passed as files. Call it after run() has succeeded.
+  // Returns the mapped memory of a rank, or nothing if the memory of that rank was not passed as files. Call it
+  // after run() has succeeded.
   std::optional<cuda::MappedMemory> take(std::uint32_t rank);
 
  private:

@@ -11,7 +11,7 @@
 namespace tutti::detail {
 namespace {
 
-// Largest number of buffers; those of captured launches are never reused.
+// Largest number of buffers. There is a limit because those of captured launches are never reused.
 constexpr std::size_t kMostLaunchBuffers = 4096;
 constexpr std::size_t kPreallocatedBuffers = 8;
 constexpr std::size_t kLaunchAlignment = 16;
@@ -33,12 +33,12 @@ std::size_t calls_bytes(std::size_t calls) {
   return calls > device::kInlineCalls ? aligned_for_launch(calls * sizeof(device::Call)) : 0;
 }
 
-// Writes values one after another into host memory that the device reads.
+// Writes tables one after another into pinned host memory that the device reads.
 class BufferWriter {
  public:
   explicit BufferWriter(const cuda::PinnedMemory& memory) : memory_(memory) {}
 
-  // Returns the address of the copy on the device, or null if `count` is 0.
+  // Copies `count` values. Returns the address at which the device reads the copy, or null if `count` is 0.
   template <class T>
   T* put(const T* values, std::size_t count) {
     if (count == 0) return nullptr;
@@ -95,7 +95,8 @@ Result<const device::Call*> LaunchGroup::LaunchBuffers::fill(const Calls& calls)
   };
   const auto found = std::find_if(buffers_.begin(), buffers_.end(), is_free);
   if (found != buffers_.end()) {
-    std::rotate(found, found + 1, buffers_.end());  // the last element is the one in use
+    // the last element of buffers_ is always the buffer of the current launch
+    std::rotate(found, found + 1, buffers_.end());
   } else {
     TUTTI_TRY(add(bytes));
   }

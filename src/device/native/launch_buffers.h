@@ -1,6 +1,6 @@
-// LaunchGroup::LaunchBuffers: host memory that launches read, because many calls, and tables of blocks with different
-// lengths, do not fit into the parameters of a kernel. Used only by LaunchGroup::Launcher. Owns no thread. Hold the
-// group's mutex.
+// LaunchGroup::LaunchBuffers: pinned host memory that kernels read. It is needed for launches of many calls, and
+// for calls with tables of blocks of different lengths, which do not fit into the parameters of a kernel. Only
+// LaunchGroup::Launcher uses this class. It owns no thread. Hold the group's mutex.
 #pragma once
 
 #include <cstddef>
@@ -17,23 +17,28 @@ class LaunchGroup::LaunchBuffers {
  public:
   explicit LaunchBuffers(const cuda::Driver& driver) : driver_(driver) {}
 
-  // Allocates some buffers in advance, for launches of `members` calls of a communicator with `ranks` ranks. For groups
-  // whose launches wait for ranks outside of the group: to allocate more, the driver may wait for the whole device, and
-  // so for those launches. No effect if there are buffers already.
+  // Allocates eight buffers in advance, each for a launch of `members` calls of a communicator with `ranks` ranks.
+  // For groups whose launches wait for ranks outside of the group. In such a group, an allocation during a call
+  // could block, because the driver may wait for the whole device, and so for launches that wait for other ranks.
+  // No effect if there are buffers already.
   Status preallocate(std::size_t members, std::uint32_t ranks);
-  // Call it before the next launch.
+  // Call it at the start of each launch, before fill().
   void begin_launch() { in_use_ = false; }
-  // Puts the calls and their tables into a buffer if they need one. Returns the address of the calls on the device, or
-  // null if the parameters of the kernel hold all calls. Memory of earlier launches that have ended is reused.
+  // Copies the tables of the calls, and the calls themselves if there are too many for the kernel's parameters,
+  // into a free buffer, and sets the tables' addresses in the calls. Returns the device address of the copied
+  // calls, or null if the calls fit into the kernel's parameters. Reuses buffers of earlier launches that have
+  // ended.
   Result<const device::Call*> fill(const Calls& calls);
-  // The buffer of the current launch, if it uses one, may be reused after `done`. Without this call it is never reused;
-  // that is the case for captured launches.
+  // If the current launch uses a buffer: the buffer may be reused when the event `done` has completed. Captured
+  // launches do not call this function, so their buffers are never reused, because each replay reads them.
   void reuse_after(const std::shared_ptr<cuda::Event>& done);
 
  private:
   struct Buffer {
     cuda::PinnedMemory memory;
-    std::shared_ptr<cuda::Event> done;  // null although used: the memory of a captured launch
+    // The event behind the launch that uses the buffer. Null if there is none, while the launch is being made, and
+    // for ever if the launch is captured.
+    std::shared_ptr<cuda::Event> done;
     bool used = false;
   };
   Status add(std::size_t bytes);

@@ -58,7 +58,8 @@ Status LaunchGroup::add_member(const MemberOptions& options) {
 }
 
 void LaunchGroup::on_failure(std::uint32_t rank, FailureCallback on_failure) {
-  auto shared = std::make_shared<const FailureCallback>(std::move(on_failure));  // shared with a thread that calls it
+  // shared, because notify() calls it without the mutex
+  auto shared = std::make_shared<const FailureCallback>(std::move(on_failure));
   const std::scoped_lock lock(mutex_);
   members_->of_rank(rank).on_failure = std::move(shared);
 }
@@ -77,7 +78,7 @@ Status LaunchGroup::submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>
   }
 }
 
-// Queues the call, and launches as long as each rank has a waiting call.
+// Checks and queues the call of `caller`. Then launches, as long as each member has a waiting call.
 Status LaunchGroup::take_call(Member& caller, const std::shared_ptr<DeviceCall>& call) {
   auto scope = cuda::ContextScope::enter(device_->driver(), device_->context());
   if (!scope) return scope.error();
@@ -113,7 +114,8 @@ Status LaunchGroup::take_call(Member& caller, const std::shared_ptr<DeviceCall>&
   return {};
 }
 
-// Finds out whether the stream is being captured, and whether it may wait for a flag.
+// Finds out whether the call's stream is being captured, and whether it may wait for a flag: capture_ and
+// non_blocking_.
 Status LaunchGroup::look_at_stream(DeviceCall& call) {
   const cuda::Driver& driver = device_->driver();
   const cuda::DriverApi& api = driver.api();
@@ -129,11 +131,12 @@ Status LaunchGroup::look_at_stream(DeviceCall& call) {
   return {};
 }
 
-// Launches the first waiting call of every rank.
+// Launches the first waiting call of every member, in one launch. `caller`: the member whose call completes the
+// set.
 Status LaunchGroup::launch_front(const Member& caller) {
   const Status alike = members_->check_front();
   const Calls calls = members_->take_front();
-  // From here on only this function has these calls, so it must set an outcome for each of them in any case.
+  // The calls are in no queue any more, so if the launch fails, this function must set the outcome of each of them.
   Error error;
   try {
     const Status launched = alike.ok() ? launcher_->launch(calls) : alike;
@@ -143,7 +146,8 @@ Status LaunchGroup::launch_front(const Member& caller) {
     error = error_of_exception(ErrorScope::kCommunicator, static_cast<std::int32_t>(caller.options.rank),
                                "launching a call on device memory");
   }
-  // Ranks outside of this group may already have launched their part, so the communicator is broken.
+  // If ranks outside of this group exist, they may already have launched their part of the call, so the
+  // communicator is broken. The same is true if a launch was tried.
   if (alike.ok() || !members_->whole()) {
     error = lost_error(std::move(error), caller.options.rank, &calls.front()->tag);
   }
@@ -169,9 +173,11 @@ Status LaunchGroup::settle(DeviceCall& call) {
   }
 }
 
-// A stream must not wait for a flag if other streams of the caller implicitly wait for this stream, or if its handle
-// stands for several streams: the launch that writes the flag could be queued behind the wait. In this case the host
-// waits instead, until the timeout of the call. Returns false if neither the stream nor the host can wait.
+// Waits on the host until the call is launched, if that is useful. A stream must not wait for a flag if other
+// streams of the caller implicitly wait for this stream (no CU_STREAM_NON_BLOCKING), or if its handle stands for
+// several streams: the launch that writes the flag could be queued behind the wait. For such a stream the host
+// waits until the launch, at most until the timeout of the call. Returns false if the stream must not wait for a
+// flag and the call is not launched by then. Returns true otherwise.
 bool LaunchGroup::wait_for_others(std::unique_lock<std::mutex>& lock, DeviceCall& call) {
   const auto over = [&] { return call.launched_ || call.outcome_; };
   if (over() || call.capture_ != 0) return true;
@@ -183,7 +189,8 @@ bool LaunchGroup::wait_for_others(std::unique_lock<std::mutex>& lock, DeviceCall
   return served_elsewhere && members_->launched().wait_until(lock, call.deadline_, over);
 }
 
-// Errors: the outcome of the call, or an error after which the group cannot continue.
+// Does the work of settle(). Errors: the outcome of the call, if it has failed; otherwise an error after which the
+// group cannot go on.
 Status LaunchGroup::make_wait(std::unique_lock<std::mutex>& lock, DeviceCall& call) {
   const bool may_wait = wait_for_others(lock, call);
   if (call.outcome_) return *call.outcome_;
@@ -230,11 +237,12 @@ std::optional<Status> LaunchGroup::look(DeviceCall& call) noexcept {
   }
 }
 
-// Returns nothing while the call has not ended.
+// Returns the result of the call, or nothing while the call has not ended. A failure found here breaks the group.
 std::optional<Status> LaunchGroup::find_outcome(DeviceCall& call) {
   if (call.outcome_) return call.outcome_;
   if (!call.launched_) return std::nullopt;
-  if (call.capture_ != 0) return Status();  // it runs when the graph is launched
+  // a captured call runs only when the graph is launched, and its result is not known here
+  if (call.capture_ != 0) return Status();
   const Result<bool> finished = call.done_->finished();
   if (finished.ok() && !*finished) return std::nullopt;
   Status outcome = finished.ok() ? Status() : Status(members_->lost(call, finished.error()));
@@ -246,7 +254,8 @@ std::optional<Status> LaunchGroup::find_outcome(DeviceCall& call) {
     const bool ended_here = found.cause == device::Failure::kAborted && broken;
     outcome = ended_here ? *broken : device_failure(found, its.options.rank, &call.tag, call.timeout_ns);
   }
-  if (broken && call.launch.rounds > 0) outcome = *broken;  // its barriers were released, so the result is invalid
+  // the barriers of the call were released, so it has not waited for its peers, and its result is invalid
+  if (broken && call.launch.rounds > 0) outcome = *broken;
   call.outcome_ = std::move(outcome);
   if (!call.outcome_->ok()) members_->fail(call.outcome_->error());
   return call.outcome_;
@@ -277,8 +286,8 @@ bool LaunchGroup::drain(std::uint32_t rank, std::chrono::milliseconds limit) noe
     {
       const std::scoped_lock lock(mutex_);
       bool ended = true;
-      // If there is no memory for the error of the driver, the launch counts as ended: nothing runs in a lost
-      // context.
+      // If the query fails, the context is lost, and nothing runs in it any more. So the launch counts as ended,
+      // even if there is no memory for the error.
       runs_through([&] {
         const Result<bool> finished = launcher_->finished();
         ended = !finished.ok() || *finished;

@@ -1,20 +1,21 @@
 // LaunchGroup: the ranks of one communicator that share a GPU and a process. Their calls run in one kernel launch.
-// Otherwise a kernel of one rank could wait for a kernel of another rank that gets no free blocks. The last rank
-// that makes a call launches it for all. A rank that is alone is a group, too; it launches in its caller's stream
-// and waits for no other rank.
+// If each rank launched a kernel of its own, one kernel could wait for another that gets no free thread blocks. The
+// rank that makes a call last launches it for all ranks of the group. A rank that shares its GPU with no other rank
+// of its process is a group of its own, and waits for no other rank before the launch.
 //
 //   stream of a rank    record "ready" ......... wait for "done"; or, if the rank called before the last one: wait for
 //                                                a flag in host memory
 //   launching stream    wait for all "ready" | kernel | record "done" | write the flags
 //
-// The launching stream is the ranks' own if they all passed the same one, and otherwise a stream of the group. All
-// functions may be called from any thread. One mutex guards all data, and the driver is called while it is held.
+// If all ranks passed the same stream, the launching stream is that stream. Otherwise, and for calls in rounds, it
+// is a stream of the group. All functions may be called from any thread. One mutex guards all data, and the driver
+// is called while it is held.
 //
 // The group consists of its members with their waiting calls (launch_members.h), of the part that puts launches into
 // streams (launcher.h), and of a thread that ends calls for which a rank is missing (launch_watchdog.h).
 //
-// Limits: at most kMostWaiting calls of a rank may wait for the other ranks. If a call waits longer than its
-// timeout, it fails, and the whole group with it. The host then writes the flags, so that the streams continue.
+// Limits: at most 1,024 calls of a rank may wait for the other ranks of the group. If a call waits longer than its
+// timeout, the whole group fails. The host then writes the flags, so that the streams go on.
 #pragma once
 
 #include <chrono>
@@ -35,60 +36,72 @@ namespace tutti::detail {
 
 class LaunchGroup : public std::enable_shared_from_this<LaunchGroup> {
  public:
-  // Flags that a rank shares with its device, in pinned host memory.
+  // Flags through which the host and the GPU inform each other about one rank's calls. They are in pinned host
+  // memory.
   struct RankFlags {
     device::RankStatus status;
-    // Call n uses flag n % kWords. The flag becomes n when the stream of the call need not wait for the call any more.
+    // Call number n of the rank uses passed[n % kWords]. The value becomes n when the stream of that call need not
+    // wait for the call any more.
     static constexpr std::uint32_t kWords = 2048;
     alignas(device::kLineBytes) std::uint32_t passed[kWords] = {};
   };
-  // What a rank brings to the group when it joins.
+  // Values that a rank passes when it joins the group.
   struct MemberOptions {
     std::uint32_t rank = 0;
     std::uint32_t ranks = 1;
-    std::function<PeerLife(std::uint32_t rank)> life{};  // state of a peer; called from any thread; empty: not known
-    const StreamBarrier* barrier = nullptr;              // set if calls run in rounds, or by copies between barriers
+    // returns the state of a peer; any thread may call it; empty: peers' states are not known
+    std::function<PeerLife(std::uint32_t rank)> life{};
+    const StreamBarrier* barrier = nullptr;  // null unless calls run in rounds, or by copies between barriers
     RankFlags* flags = nullptr;
     cuda::CUdeviceptr flags_on_device = 0;
   };
-  // `whole`: these are all ranks of the communicator.
+  // `ranks`: the members. `whole`: they are all ranks of the communicator.
   LaunchGroup(std::shared_ptr<RankDevice> device, const std::vector<std::uint32_t>& ranks, bool whole);
   ~LaunchGroup();
   LaunchGroup(const LaunchGroup&) = delete;
   LaunchGroup& operator=(const LaunchGroup&) = delete;
 
-  // Adds a rank. Call it before the rank's first call. The flags must live until forget(). Errors: those of the
-  // driver.
+  // Adds a rank, which must be one of the `ranks` of the constructor. Call it before the rank's first call. The
+  // flags and the barrier must exist until forget(). Errors: those of the driver.
   Status add_member(const MemberOptions& options);
-  // Registers a function that is called with the error if this rank cannot take part any more and its peers do not
-  // detect that by themselves. It may be called by any thread until forget(), and never while the mutex is held.
+  // Registers a function that is called with the error that breaks the group, if the peers do not detect this
+  // failure by themselves (peers_see()). Any thread may call the function until forget(), and it is never called
+  // while the group's mutex is held.
   using FailureCallback = std::function<void(const Error&)>;
   void on_failure(std::uint32_t rank, FailureCallback on_failure);
 
-  // Submits the rank's next call. Launches if all other ranks have already made theirs. Errors: those of the call
-  // (for example kMismatch), those of the driver, the error that broke the group before.
+  // Submits the rank's next call. If all other ranks of the group have already made theirs, launches the call for
+  // all of them; otherwise it waits for them. Errors: those of the call (for example kMismatch), those of the
+  // driver, the error that broke the group before.
   Status submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>& call);
-  // Makes the call's stream wait for the call. Call it after submit(), and after everything else that the same
-  // thread submits with this call. If the missing ranks are served by other threads, it first waits up to 20 ms for
-  // them. Until a stream waits for a flag, those threads may call functions of the driver that wait for the whole
-  // device (for example cuMemFree), and streams that share a hardware queue do not delay each other.
+  // Makes the call's stream wait for the call. Call it after submit(), and after all other calls that the same
+  // thread submits together with this one (a Group). If the call is not launched yet and other threads make the
+  // missing calls, this function first waits up to 20 ms for the launch, so that the stream need not wait for a
+  // flag; for a stream that must not wait for a flag, it waits up to the call's timeout. A wait for a flag has two
+  // drawbacks: functions of the driver that wait for the whole device (for example cuMemFree) block in the other
+  // threads, and streams that share a hardware queue are delayed.
   Status settle(DeviceCall& call);
 
-  // Ends all calls of the group that wait for other ranks with `error`, and refuses all later calls.
+  // Ends all calls that wait for other ranks of the group with `error`, and refuses all later calls. If the group
+  // is already broken, the first error stays.
   void fail(const Error& error) noexcept;
-  // Returns why this rank's calls failed, or nothing. If `asks_driver`, also detects a lost context and returns an
-  // error that was not reported yet because its call had already returned.
+  // Returns the error that broke the group, or a failure that a kernel of this rank has recorded, which then breaks
+  // the group. Returns nothing if there is none. If `asks_driver`, also detects a lost context, and returns once
+  // the error of a launch that failed after this rank's call had returned.
   std::optional<Error> failure(std::uint32_t rank, bool asks_driver);
-  // Waits until all launched calls have ended, at most for `limit`. Returns true if nothing runs any more.
+  // Waits, at most for `limit`, until all launches of the group have ended (except for those in graphs) and no call
+  // of `rank` waits. Returns false if that takes longer.
   bool drain(std::uint32_t rank, std::chrono::milliseconds limit) noexcept;
-  // The rank makes no more calls. Calls of other ranks that wait for it fail.
+  // Call it when the rank makes no more calls. If calls of the group wait, they wait for this rank in vain, so the
+  // group fails.
   void leave(std::uint32_t rank) noexcept;
-  // The group does not use the rank's flags after this function has returned.
+  // Ends the membership: the group does not use the rank's flags, barrier and on_failure() function any more. The
+  // last rank also ends the watchdog's thread.
   void forget(std::uint32_t rank);
 
  private:
   friend class DeviceCall;
-  using Calls = std::vector<std::shared_ptr<DeviceCall>>;  // one call of every rank; shared with the operations
+  using Calls = std::vector<std::shared_ptr<DeviceCall>>;  // one call of every member, in the order of the members
   struct Member;
   class Members;
   class NotifyingLock;

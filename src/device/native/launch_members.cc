@@ -45,7 +45,7 @@ void LaunchGroup::Members::fail(const Error& error) noexcept {
     each.waiting.clear();
   }
   launched_.notify_all();
-  changed_.notify_all();  // wakes the watchdog, which releases the streams
+  changed_.notify_all();  // wakes the watchdog, which releases the streams of launched calls
 }
 
 Status LaunchGroup::Members::fail_by_exception(std::uint32_t rank) noexcept {

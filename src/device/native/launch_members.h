@@ -1,5 +1,6 @@
-// LaunchGroup::Members: the ranks of a launch group, their calls that wait for other ranks, and the error that broke
-// the group. Used only by the parts of LaunchGroup. Owns no thread. Hold the group's mutex for every function.
+// LaunchGroup::Members: the ranks of a launch group, their calls that wait for other ranks, and the error that
+// broke the group. Only the parts of LaunchGroup use this class. It owns no thread. Hold the group's mutex for
+// every function.
 #pragma once
 
 #include <condition_variable>
@@ -17,17 +18,20 @@ namespace tutti::detail {
 
 struct LaunchGroup::Member {
   MemberOptions options;
-  std::shared_ptr<const FailureCallback> on_failure{};  // shared with notify(), which calls it without the mutex
-  bool failure_unreported = false;                      // the error of the group has not been reported to it yet
-  bool here = false;                                    // between add_member() and forget()
-  std::uint64_t failure = 0;                            // the device::FailureWord of the rank at the time of forget()
+  // null if none is registered; shared with notify(), which calls it without the mutex
+  std::shared_ptr<const FailureCallback> on_failure{};
+  bool failure_unreported = false;  // on_failure has not been called yet with the error of the group
+  bool here = false;                // true between add_member() and forget()
+  std::uint64_t failure = 0;        // the value of failure_word() at the time of forget()
   std::uint32_t numbers = 0;
   bool left = false;
-  std::optional<Error> late_error{};                // the error of a call that had already returned
-  std::thread::id caller{};                         // the thread that made its last call
-  std::deque<std::shared_ptr<DeviceCall>> waiting;  // calls that wait for other ranks; shared with the operation
+  // the error of a launch that failed after this rank's call had returned; reported by LaunchGroup::failure()
+  std::optional<Error> late_error{};
+  std::thread::id caller{};  // the thread that made this rank's last call; no thread before the first call
+  // calls that were submitted but not launched, because calls of other ranks are missing; oldest first
+  std::deque<std::shared_ptr<DeviceCall>> waiting;
 
-  // The device::FailureWord that the rank's device has recorded; 0: none.
+  // The device::FailureWord that a kernel of this rank has recorded; 0: no kernel has failed.
   std::uint64_t failure_word() const;
 };
 
@@ -37,58 +41,65 @@ class LaunchGroup::Members {
 
   std::vector<Member>& all() { return all_; }
   const std::vector<Member>& all() const { return all_; }
-  bool whole() const { return whole_; }  // these are all ranks of the communicator
+  bool whole() const { return whole_; }  // the members are all ranks of the communicator
   Member& of_rank(std::uint32_t rank);
   Member& of(const DeviceCall& call) { return all_[call.member_index_]; }
   const Member& of(const DeviceCall& call) const { return all_[call.member_index_]; }
   std::condition_variable& launched() { return launched_; }
   std::condition_variable& changed() { return changed_; }
 
-  // The error that broke the group, or nothing.
+  // The error that broke the group; empty if the group can be used.
   const std::optional<Error>& broken() const { return broken_; }
-  // Breaks the group, and ends all waiting calls. Allocates nothing, because it also handles failed allocations.
+  // Breaks the group, unless it is broken already, and ends all waiting calls with the error that broke it. Works
+  // without free memory, because it also handles failed allocations.
   void fail(const Error& error) noexcept;
-  // Called in a catch block. A call may have been partly taken or launched, so the group cannot continue.
+  // Called in a catch block: breaks the group with the error of the exception, and returns the error that broke the
+  // group. The group cannot go on, because a call may have been taken or launched in part. `rank`: the rank whose
+  // call it was.
   Status fail_by_exception(std::uint32_t rank) noexcept;
-  // Calls the functions of on_failure() for failures that happened meanwhile. They are called without the mutex.
+  // Calls the functions that were registered with LaunchGroup::on_failure() and have not been called yet for the
+  // group's error. Unlocks the mutex during each of these calls.
   void notify(std::unique_lock<std::mutex>& lock) noexcept;
-  // The error of a call whose context is lost.
+  // The error of a call whose context is lost. `error`: the driver's error.
   Error lost(const DeviceCall& call, const Error& error) const;
-  // The error of a call that has waited too long for ranks of this process and GPU.
+  // The error of a call that has waited too long for members without a waiting call; its message lists these
+  // members.
   Error missing(const DeviceCall& call) const;
 
-  bool all_wait() const;  // each rank has a waiting call
+  bool all_wait() const;  // each member has a waiting call
   bool none_waits() const;
-  // Whether other threads make the calls of all missing ranks.
+  // Whether other threads than this one make the calls of all members without a waiting call, judged by the thread
+  // of their last calls. A member that has made no call yet counts as served by another thread.
   bool missing_served_by_others() const;
-  // Returns the waiting call with the earliest deadline, or null if no call waits.
+  // Returns the waiting call with the earliest deadline; null if no call waits.
   const DeviceCall* first_to_expire() const;
-  // Fails the group if a call of another rank already waits for a flag in the same stream, because the two calls would
-  // wait for each other. (Later calls of the same rank may wait behind its earlier ones.)
+  // Called before `call` of `caller` is taken. Fails the group, and returns the error, if the stream of `call`
+  // already waits for the flag of another member's call: that flag is set only after `call` was launched, and
+  // `call` is behind the wait. (A call behind an earlier call of the same member is allowed.)
   Status check_flag_waits(const Member& caller, const DeviceCall& call);
-  // Checks that the first waiting calls of all ranks agree. Returns the first difference to the call of the first rank
-  // as an error.
+  // Checks that the first waiting calls of all members have the same arguments and launch parameters. If one
+  // differs from the call of the first member, returns kMismatch with the first difference. Requires all_wait().
   Status check_front() const;
-  // Removes the first waiting call of every rank, and returns them.
+  // Removes the first waiting call of every member, and returns these calls. Requires all_wait().
   Calls take_front();
 
   cuda::CUdeviceptr flag_address(const DeviceCall& call) const;
-  // Sets the flag of a call from the host, so that its stream continues.
+  // Sets the flag of a call from the host, so that its stream goes on if it waits for the flag.
   void release_stream(const DeviceCall& call);
-  // Sets the abort flags that running kernels poll.
+  // Makes the running kernels of all members end, by the abort flags that kernels poll.
   void end_kernels() noexcept;
 
  private:
   std::vector<Member> all_;
   const bool whole_;
   std::optional<Error> broken_;
-  std::condition_variable launched_;  // notified when calls were launched or have failed
-  std::condition_variable changed_;   // wakes the watchdog
+  std::condition_variable launched_;  // notified when calls were launched or have failed; settle() waits for it
+  std::condition_variable changed_;   // the watchdog's thread waits for it; notified when there is something to check
 };
 
-// Locks the mutex. After unlocking, the destructor calls the functions of on_failure() for failures that happened
-// meanwhile. They are called without the mutex, because engines have mutexes of their own, and the driver may be
-// slow while the mutex is held.
+// Locks the group's mutex. The destructor calls Members::notify(), and unlocks the mutex. The functions of
+// on_failure() are called without the mutex because they lock the mutex of an engine: a thread that uses that
+// engine must not have to wait for the group's mutex, which is held during slow calls of the driver.
 class LaunchGroup::NotifyingLock {
  public:
   NotifyingLock(std::mutex& mutex, Members& members) : lock(mutex), members_(members) {}

@@ -19,11 +19,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kLooking{20};  // interval of the watchdog
-constexpr std::chrono::milliseconds kGrace{200};   // grace period after a peer has gone
-// Interval of the watchdog while it releases barriers.
+// Longest time between two checks while there is something to check.
+constexpr std::chrono::milliseconds kLooking{20};
+// time after a peer has left or exited until pending calls fail, because they may still end by themselves
+constexpr std::chrono::milliseconds kGrace{200};
+// Time between two checks while the watchdog releases barriers.
 constexpr std::chrono::milliseconds kReleasing{1};
-// Largest number of different barrier values in graphs.
+// Largest number of different barrier values in captured calls.
 constexpr std::size_t kMostCapturedBarriers = 4096;
 // PeerLife::kAborted covers both a rank that called abort() and a rank that has lost its device.
 constexpr const char* kAborted = "called abort(), or cannot take part any more: see the error of that rank";
@@ -55,7 +57,7 @@ Status LaunchGroup::Watchdog::add_captured(std::uint32_t barrier_value) {
 
 void LaunchGroup::Watchdog::end() {
   ending_ = true;
-  pending_launches_.clear();  // their calls keep the group alive
+  pending_launches_.clear();  // their calls refer to the group, which would otherwise never be destroyed
   members_.changed().notify_all();
 }
 
@@ -63,7 +65,7 @@ void LaunchGroup::Watchdog::join() {
   if (thread_.joinable()) thread_.join();
 }
 
-// The body of the thread.
+// The function that the thread runs.
 void LaunchGroup::Watchdog::watch() noexcept {
   const cuda::RelaxedCapture relaxed(device_.driver());
   std::unique_lock lock(mutex_);
@@ -87,7 +89,8 @@ void LaunchGroup::Watchdog::check_all() {
   if (watches_graphs()) check_replays();
 }
 
-// Waits until something has changed, or until it is time for the next check.
+// Waits until changed() is notified, or until it is time for the next check. If no call waits and no launch is
+// pending or in a graph, waits without a time limit.
 void LaunchGroup::Watchdog::wait_for_next_check(std::unique_lock<std::mutex>& lock) {
   const DeviceCall* first = members_.first_to_expire();
   if (!pending_launches_.empty() || watches_graphs()) {
@@ -95,14 +98,14 @@ void LaunchGroup::Watchdog::wait_for_next_check(std::unique_lock<std::mutex>& lo
   } else if (first == nullptr) {
     members_.changed().wait(lock);
   } else {
-    // A copy, because the call may be destroyed during the wait.
+    // A copy of the deadline, because the call may be destroyed during the wait.
     const auto until = std::min(first->deadline_, Clock::now() + kLooking);
     members_.changed().wait_until(lock, until);
   }
 }
 
-// Fails the group if the context of a waiting call was lost: no stream reports that, so the "ready" event is
-// queried.
+// Fails the group if the context of a waiting call was lost. A stream in a lost context reports nothing by itself,
+// so the function queries the event that was recorded when the call was submitted.
 void LaunchGroup::Watchdog::check_waiting_calls() {
   for (const Member& each : members_.all()) {
     if (each.waiting.empty()) continue;
@@ -113,8 +116,9 @@ void LaunchGroup::Watchdog::check_waiting_calls() {
   }
 }
 
-// Removes launches that have ended. If the context of a launch is lost, the launch cannot end by itself, so it is
-// ended here.
+// Removes pending launches that have ended. If the context of a launch is lost, it never ends, so the group fails
+// and the launch is removed. Of the oldest launch that still runs, checks the peers and, if it has barriers, the
+// timeout.
 void LaunchGroup::Watchdog::check_pending_launches() {
   while (!pending_launches_.empty()) {
     const auto finished = pending_launches_.front().done->finished();
@@ -133,7 +137,8 @@ void LaunchGroup::Watchdog::check_pending_launches() {
   if (first.call->launch.rounds > 0) check_round_timeout(first);
 }
 
-// Checks the timeout of a call in rounds. Streams wait without a time limit, so the watchdog measures the time.
+// Fails the group if the oldest pending launch, which has barriers, has run longer than its timeout. Streams wait
+// at barriers without a time limit, so the watchdog measures the time.
 void LaunchGroup::Watchdog::check_round_timeout(const PendingLaunch& first) {
   const DeviceCall& call = *first.call;
   const auto now = Clock::now();
@@ -144,8 +149,9 @@ void LaunchGroup::Watchdog::check_round_timeout(const PendingLaunch& first) {
   members_.fail(options.barrier->timeout_error(waited, call.barrier_value));
 }
 
-// If a peer has called abort(), the call fails. If a peer has left or exited, the call fails after a grace period:
-// the peer may have done its part before, and then the call ends by itself soon.
+// Checks the peers of a launched call. If a peer has called abort(), the group fails. If a peer has left or exited,
+// the group fails after a grace period, because the peer may have done its part before, and then the call soon ends
+// by itself.
 void LaunchGroup::Watchdog::check_peers(const DeviceCall& call) {
   const MemberOptions& options = members_.of(call).options;
   if (!options.life) return;
@@ -164,8 +170,8 @@ void LaunchGroup::Watchdog::check_peers(const DeviceCall& call) {
   }
 }
 
-// The group cannot see replays of graphs. If a peer has gone, or this rank has given up, the group fails, so that
-// the streams of replays are released.
+// The group cannot see whether a graph is being replayed at the moment. So if a peer has aborted or exited, the
+// group fails at once, and the streams of replays that may wait for that peer are released.
 void LaunchGroup::Watchdog::check_replays() {
   const MemberOptions& options = members_.all().front().options;
   for (std::uint32_t peer = 0; !members_.broken() && options.life && peer < options.ranks; ++peer) {
@@ -178,20 +184,23 @@ void LaunchGroup::Watchdog::check_replays() {
   }
 }
 
-// Whether the first pending launch is a call in rounds or by copies, whose streams wait at barriers.
+// Whether the oldest pending launch is a call in rounds, or by copies between barriers, so that its stream may wait
+// at a barrier.
 bool LaunchGroup::Watchdog::releases_rounds() const {
   return !pending_launches_.empty() && pending_launches_.front().call->launch.rounds > 0;
 }
 
-// Ends kernels and releases barriers, once per interval of the watchdog, because a stream must see the value of its
-// barrier for a whole interval. The first call creates a stream; if that throws, the next interval releases the
-// barriers.
+// Called after each check while the group is broken: makes running kernels end, and releases barriers for one
+// value. It does not loop, because the value must stay in the flags until the next check, so that the stream has
+// time to see it. If it throws, for example because there is no memory for its stream, it tries again at the next
+// check.
 void LaunchGroup::Watchdog::release_streams() noexcept {
   if (!pending_launches_.empty()) members_.end_kernels();
   if (releases_rounds() || watches_graphs()) static_cast<void>(runs_through([&] { release_rounds(); }));
 }
 
-// Sets all flags for which the streams of the barriers wait. This is repeated, because each barrier resets them.
+// Sets the flags for which streams at barriers wait. The watchdog calls this function again and again, because a
+// stream resets the flags of each barrier that it passes, and then waits at the next one.
 void LaunchGroup::Watchdog::release_rounds() {
   auto scope = cuda::ContextScope::enter(device_.driver(), device_.context());
   if (!scope) return pending_launches_.clear();
@@ -201,8 +210,9 @@ void LaunchGroup::Watchdog::release_rounds() {
     release_stream_.emplace(std::move(*made));
   }
   give_up_barriers();
-  // Each call of this function writes one of the values for which barriers wait: those of the captured calls, and that
-  // of the first pending launch. The value stays until the next call, so that a stream has time to see it.
+  // Each call of this function writes one of the values for which barriers wait, in turn: those of the captured
+  // calls, and that of the oldest pending launch. The value stays in the flags until the next call, so that a
+  // stream has time to see it.
   const std::size_t values = captured_barrier_values_.size() + (pending_launches_.empty() ? 0 : 1);
   if (values == 0) return;
   const std::size_t turn = release_turns_++ % values;
@@ -215,8 +225,9 @@ void LaunchGroup::Watchdog::release_rounds() {
   static_cast<void>(release_stream_->synchronize());
 }
 
-// If this rank gives up a call by copies, notifies the peers that reach the barrier later. The watchdog repeats this,
-// because this rank's own stream, once it is released, still writes its regular values. Requires a current context.
+// If this rank gives up a call by copies, prevents peers that reach its barriers later from passing them. The
+// watchdog repeats this, because this rank's own stream, once it is released, goes on and writes the regular values
+// into the same flags. Requires a current context.
 void LaunchGroup::Watchdog::give_up_barriers() {
   const bool by_copies = watches_graphs() || (!pending_launches_.empty() && pending_launches_.front().call->copies);
   for (const Member& each : members_.all()) {

@@ -1,6 +1,6 @@
-// LaunchGroup::Watchdog: ends calls for which some rank is missing, and releases their streams. Used only by the parts
-// of LaunchGroup. Owns a thread, which start() starts when the first call has to wait. Hold the group's mutex for every
-// function except join(); the thread locks it.
+// LaunchGroup::Watchdog: ends calls for which some rank is missing, and releases their streams. Only the parts of
+// LaunchGroup use this class. It owns a thread, which start() starts when the first call has to wait for a rank.
+// Hold the group's mutex for every function except join(); the thread locks the mutex by itself.
 #pragma once
 
 #include <chrono>
@@ -28,23 +28,25 @@ class LaunchGroup::Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // Starts the thread if it does not run, and wakes it otherwise. If that fails, the group fails.
+  // Starts the thread, or wakes it if it already runs. If the thread cannot be started, the group fails with the
+  // returned error (kSystem).
   Status start();
-  // A launch that waits for ranks outside of this group and, as far as is known, has not ended. The watchdog ends it
-  // if a rank has gone.
+  // A launch that waits for ranks outside of this group and has not ended, as far as the watchdog has seen. The
+  // watchdog ends it if one of these ranks is gone.
   struct PendingLaunch {
-    std::shared_ptr<DeviceCall> call;                              // one of its calls; shared with the operation
-    std::shared_ptr<cuda::Event> done;                             // shared with the calls
-    std::shared_ptr<cuda::Event> begun;                            // recorded before the kernel or the first barrier
-    std::optional<std::chrono::steady_clock::time_point> since{};  // when the watchdog saw that it had begun
+    std::shared_ptr<DeviceCall> call;    // the first call of the launch
+    std::shared_ptr<cuda::Event> done;   // recorded behind the launch
+    std::shared_ptr<cuda::Event> begun;  // recorded in the stream before the kernel or the first barrier of the launch
+    // when the watchdog first saw that `begun` had completed; empty before
+    std::optional<std::chrono::steady_clock::time_point> since{};
   };
   void add(PendingLaunch launch) { pending_launches_.push_back(std::move(launch)); }
   void remove_last() { pending_launches_.pop_back(); }
-  // Notes that a graph contains barriers with this value, so replays may wait for peers at any time. Errors:
-  // kUnsupported (too many values).
+  // Records that a graph contains barriers with this value. From then on, replays may wait for peers at any time,
+  // so the watchdog checks the peers all the time. Errors: kUnsupported (more than 4,096 values).
   Status add_captured(std::uint32_t barrier_value);
   bool watches_graphs() const { return !captured_barrier_values_.empty(); }
-  // The thread ends. Afterwards call join(), without the mutex.
+  // Makes the thread end. Afterwards call join(), without the mutex, because the thread needs the mutex to end.
   void end();
   void join();
 
@@ -66,9 +68,9 @@ class LaunchGroup::Watchdog {
   std::mutex& mutex_;
   Members& members_;
   std::deque<PendingLaunch> pending_launches_;
-  std::set<std::uint32_t> captured_barrier_values_;  // the values of the barriers in graphs
-  std::size_t release_turns_ = 0;                    // counts the calls of release_rounds()
-  // When the watchdog saw that a peer has left or exited.
+  std::set<std::uint32_t> captured_barrier_values_;  // the values of the barriers in captured calls
+  std::size_t release_turns_ = 0;  // counts the calls of release_rounds(), which releases one barrier value at a time
+  // When the watchdog first saw that a peer had left or exited; empty if it has not, or if no launch is pending.
   std::optional<std::chrono::steady_clock::time_point> gone_since_;
   std::optional<cuda::Stream> release_stream_;
   bool ending_ = false;

@@ -51,7 +51,8 @@ Result<bool> LaunchGroup::Launcher::finished() const {
   return last_plain_done_ == nullptr ? Result<bool>(true) : last_plain_done_->finished();
 }
 
-// Returns the stream of the launch: the ranks' own if they share one, otherwise a stream of the group.
+// Returns the stream of the launch: the members' own stream if all passed the same one, otherwise a stream of the
+// group. Errors: kUnsupported (the calls are captured in different graphs, or only some of them are).
 Result<cuda::CUstream> LaunchGroup::Launcher::choose_stream(const Calls& calls) {
   const DeviceCall& first = *calls.front();
   bool one_stream = true;
@@ -64,8 +65,9 @@ Result<cuda::CUstream> LaunchGroup::Launcher::choose_stream(const Calls& calls) 
     }
     one_stream &= call->stream == first.stream;
   }
-  // The handle of the per-thread default stream means another stream in each thread. Calls in rounds use a stream of
-  // the group, because the rounds of one rank wait for those of another.
+  // The handle of the per-thread default stream stands for another stream in each thread, so equal handles do not
+  // show that it is one stream. Calls in rounds always use a stream of the group, because the rounds of one rank
+  // wait for those of other ranks.
   const bool shared = calls.size() > 1 && reinterpret_cast<std::uintptr_t>(first.stream) == cuda::kPerThreadStream;
   if (one_stream && !shared && first.launch.rounds == 0) return first.stream;
   std::optional<cuda::Stream>& stream = first.capture_ == 0 ? stream_ : capture_stream_;
@@ -77,8 +79,9 @@ Result<cuda::CUstream> LaunchGroup::Launcher::choose_stream(const Calls& calls) 
   return stream->handle();
 }
 
-// Makes the stream wait for the streams of all ranks and for the launch before. Calls run in the order of submission,
-// whatever their streams. The order between captured calls and others is up to the caller.
+// Makes the launching stream wait for the streams of all `calls` and for the previous launch, so that calls run in
+// the order of submission, whatever their streams. A captured call waits only for the previous call of the same
+// capture: the order between graphs, and between graphs and other calls, is up to the caller.
 Status LaunchGroup::Launcher::order_behind(const Calls& calls, cuda::CUstream stream) const {
   const cuda::Driver& driver = device_.driver();
   for (const auto& call : calls) {
@@ -131,7 +134,8 @@ Status LaunchGroup::Launcher::launch(const Calls& calls) {
   return mark_launched(calls, *done, *stream);
 }
 
-// Lets the watchdog end the launch if a rank outside of the group has gone.
+// Adds a launch to the watchdog, which ends it if a rank outside of the group is gone. `call`: the first call of
+// the launch. `done`: the event that will be recorded behind the launch.
 Status LaunchGroup::Launcher::watch(const std::shared_ptr<DeviceCall>& call, const std::shared_ptr<cuda::Event>& done,
                                     cuda::CUstream stream) {
   auto begun = take_event();
@@ -156,7 +160,7 @@ Status LaunchGroup::Launcher::mark_launched(const Calls& calls, const std::share
   return {};
 }
 
-// Puts the kernel, or the copies that replace it, into the stream.
+// Puts the launch into the stream: copies if all calls have them, otherwise a call in rounds, or one kernel.
 Status LaunchGroup::Launcher::put_call(const Calls& calls, cuda::CUstream stream) {
   const DeviceCall& first = *calls.front();
   buffers_.begin_launch();
@@ -168,7 +172,8 @@ Status LaunchGroup::Launcher::put_call(const Calls& calls, cuda::CUstream stream
   return first.launch.rounds > 0 ? put_rounds(first, stream) : put_kernel(calls, *filled, stream);
 }
 
-// `filled`: the calls in device memory; null: they are passed as parameters.
+// Puts one kernel for all calls into the stream. `filled`: the address of the calls on the device; null: they are
+// passed as parameters of the kernel.
 Status LaunchGroup::Launcher::put_kernel(const Calls& calls, const device::Call* filled, cuda::CUstream stream) {
   const DeviceCall::Launch& how = calls.front()->launch;
   device::Launch launch;
@@ -181,8 +186,8 @@ Status LaunchGroup::Launcher::put_kernel(const Calls& calls, const device::Call*
   }
   void* parameters[] = {&launch};
   const unsigned blocks = device::blocks_of(launch);
-  // If ranks wait for each other within the launch, it must be cooperative, so that either all of its blocks are
-  // resident or none.
+  // If a launch has several calls, its blocks wait for each other. Then the launch must be cooperative, so that
+  // either all of its blocks are resident or none.
   const cuda::DriverApi& api = device_.driver().api();
   const cuda::CUresult result =
       calls.size() > 1
@@ -191,9 +196,10 @@ Status LaunchGroup::Launcher::put_kernel(const Calls& calls, const device::Call*
   return result == cuda::CUresult::kSuccess ? Status() : not_launched(result, launch, how.threads);
 }
 
-// Puts a call in rounds into the stream: in each round a barrier, then a kernel that does not wait for peers. Barriers
-// use two sets of flags in turn. The number of rounds is even, so that every call begins with the same set and a
-// captured call can be replayed.
+// Puts a call in rounds into the stream: in each round a barrier, then a kernel that does not wait for peers.
+// Barriers use two sets of flags in turn (parity 0 and 1). The number of rounds is rounded up to an even number, so
+// that every call begins with parity 0. Otherwise a captured call could not be replayed, because its parities are
+// fixed.
 Status LaunchGroup::Launcher::put_rounds(const DeviceCall& call, cuda::CUstream stream) {
   const StreamBarrier& barrier = *members_.of(call).options.barrier;
   const DeviceCall::Launch& how = call.launch;
@@ -215,8 +221,8 @@ Status LaunchGroup::Launcher::put_rounds(const DeviceCall& call, cuda::CUstream 
   return {};
 }
 
-// The message is formatted only after a failure, because a successful launch must not fail for lack of memory for a
-// message.
+// A function of its own, so that the message is formatted only after a failure: a successful launch must not fail
+// because there is no memory for a message.
 Error LaunchGroup::Launcher::not_launched(cuda::CUresult result, const device::Launch& launch,
                                           std::uint32_t threads) const {
   return device_.driver().error(result,

@@ -1,6 +1,6 @@
 // LaunchGroup::Launcher: puts launches into streams: a kernel, a call in rounds, or copies. It orders each launch
-// behind the streams of all ranks and behind the launch before. Used only by LaunchGroup. Owns no thread. Hold the
-// group's mutex, with a current context of the device.
+// behind the streams of all members and behind the previous launch. Only LaunchGroup uses this class. It owns no
+// thread. Hold the group's mutex, and make the device's context current.
 #pragma once
 
 #include <cstddef>
@@ -23,18 +23,20 @@ class LaunchGroup::Launcher {
   Launcher(const RankDevice& device, Members& members, Watchdog& watchdog)
       : device_(device), members_(members), watchdog_(watchdog), buffers_(device.driver()) {}
 
-  // Allocates what later launches must not allocate.
+  // If launches wait for ranks outside of the group, allocates memory that launches must not allocate later; see
+  // LaunchBuffers::preallocate(). `ranks`: number of ranks of the communicator.
   Status preallocate(std::uint32_t ranks);
-  // Returns an event, which returns to the pool of free events after its last use.
+  // Returns an event that is free or new. When the last reference to it is dropped, it returns to the pool of free
+  // events.
   Result<std::shared_ptr<cuda::Event>> take_event();
-  // Launches one call of every rank.
+  // Launches `calls`, one of every member, whose arguments have been checked to agree.
   Status launch(const Calls& calls);
-  // Whether the last launch that was not captured has ended; true if there was none.
+  // Whether the last launch that was not captured has ended; true if there was none. Errors: the context is lost.
   Result<bool> finished() const;
 
  private:
-  // Free events for reuse. The pool outlives the group if calls still hold events. `free` has capacity for all
-  // events that were made, so that returning one allocates nothing.
+  // The free events. Each event in use keeps the pool alive, even if the group no longer exists. `free` has
+  // capacity for all `made` events, so that returning one allocates nothing.
   struct Pool {
     std::mutex mutex;
     std::size_t made = 0;
@@ -55,11 +57,13 @@ class LaunchGroup::Launcher {
   Watchdog& watchdog_;
   LaunchBuffers buffers_;
   std::shared_ptr<Pool> pool_ = std::make_shared<Pool>();  // shared with events that are in use
-  std::optional<cuda::Stream> stream_;                     // for launches of ranks that have different streams
-  std::optional<cuda::Stream> capture_stream_;             // the same for captured launches
-  std::shared_ptr<cuda::Event> last_plain_done_;           // "done" of the last launch that was not captured
-  std::shared_ptr<cuda::Event> last_captured_done_;        // "done" of the last captured launch
-  std::uint64_t last_capture_ = 0;                         // the capture of that launch
+  std::optional<cuda::Stream> stream_;                     // the group's stream for launches; empty until it is needed
+  std::optional<cuda::Stream> capture_stream_;  // the group's stream for captured launches; empty until it is needed
+  // the event behind the last launch that was not captured; null if there was none
+  std::shared_ptr<cuda::Event> last_plain_done_;
+  // the event behind the last captured launch; null if there was none
+  std::shared_ptr<cuda::Event> last_captured_done_;
+  std::uint64_t last_capture_ = 0;  // the id of the capture of that launch; 0 before the first
 };
 
 }  // namespace tutti::detail

@@ -13,7 +13,7 @@
 namespace tutti::detail {
 namespace {
 
-// The value of a flag that means: the writer has given the call up. No call uses it.
+// A flag with this value states that its writer has given the call up. No call uses this value for its barriers.
 constexpr std::uint32_t kGivenUp = 4;
 
 }  // namespace
@@ -28,9 +28,9 @@ Status StreamBarrier::for_each_peer(Visit visit) const {
   return {};
 }
 
-// A rank resets its own flags of this parity before it writes the flags of the next barrier, which has the other
-// parity. A peer cannot reach the barrier after the next one before that, so a flag is never written before it was
-// reset.
+// After the wait, a rank resets the flags in its own arena of this parity, and only then writes flags of the next
+// barrier, which has the other parity. A peer passes that next barrier only after this write. So a peer cannot
+// write a flag of the barrier after the next one, which has this parity again, before the flag was reset.
 Status StreamBarrier::put(std::uint32_t parity, std::uint32_t value, cuda::CUstream stream) const {
   const cuda::DriverApi& api = device_.driver().api();
   const std::uint64_t own = arenas_[rank_];

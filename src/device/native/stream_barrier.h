@@ -1,6 +1,7 @@
-// StreamBarrier: a barrier at which the streams of all ranks wait for each other. The stream of each rank writes a flag
-// into the arena of every peer and then waits for the flags of all peers in its own arena. Calls in rounds and calls by
-// copy engines use it. The object is constant after construction and owns nothing; it may be used by any thread.
+// StreamBarrier: a barrier at which the streams of all ranks wait for each other. The stream of each rank writes a
+// flag into the arena of every peer and then waits for the flags of all peers in its own arena. Calls in rounds and
+// calls by copy engines use such barriers. The object is constant after construction and owns nothing. Any thread
+// may use it.
 #pragma once
 
 #include <cstdint>
@@ -22,16 +23,20 @@ class StreamBarrier {
       : device_(device), rank_(rank), arenas_(std::move(arenas)) {}
 
   std::uint32_t rank() const { return rank_; }
-  // Puts a barrier into the stream. `value`: the value of the flags, which no other call may use at the same time;
-  // never 0. Successive barriers must have different parities (0 and 1). Requires a current context, like give_up() and
-  // release().
+  // Puts this rank's part of one barrier into the stream: writes flags to all peers, waits for theirs, resets them.
+  // `value`: the value of the flags, the same on all ranks; never 0. `parity`: 0 or 1, which selects one of two
+  // sets of flags; successive barriers must have different parities. The context must be current, also for
+  // give_up() and release().
   Status put(std::uint32_t parity, std::uint32_t value, cuda::CUstream stream) const;
-  // Makes `stream` mark this rank's flags at all peers, so that a peer that reaches the barrier later does not pass it.
+  // After this rank has given a call up: makes `stream` write a special value into this rank's flags at all peers,
+  // so that a peer that reaches a barrier of the call later does not pass it.
   void give_up(cuda::CUstream stream) const;
-  // Makes `stream` set the flags for which this rank's streams wait, so that they pass the barrier.
+  // Makes `stream` set the flags for which this rank's own streams wait to `value`, as if all peers had reached the
+  // barrier, so that these streams pass it. `stream` must be another stream than those that wait.
   void release(std::uint32_t value, cuda::CUstream stream) const;
-  // Makes the error for a barrier that has timed out. The flags that the peers have set so far show which ranks have
-  // reached it, which ranks make another call, and which are missing. `waited` begins the message. Enters the context.
+  // Makes the error for a barrier with `value` that has timed out. Reads the flags that the peers have set so far:
+  // they show which ranks have reached the barrier, which ranks make another call, which have given up, and which
+  // are missing. The message begins with `waited`. Makes the context current by itself.
   Error timeout_error(const std::string& waited, std::uint32_t value) const;
 
  private:

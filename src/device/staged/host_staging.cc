@@ -18,7 +18,8 @@
 namespace tutti::detail {
 namespace {
 
-constexpr std::chrono::seconds kStreamsLimit{5};  // how long the end of a communicator waits for streams
+// how long the destructor waits for streams that have not finished their calls
+constexpr std::chrono::seconds kStreamsLimit{5};
 
 // One buffer of a call.
 struct BufferUse {
@@ -31,7 +32,7 @@ struct BufferUse {
   std::string place() const { return on_device() ? fmt::format("memory of GPU {}", where.device) : "host memory"; }
 };
 
-// Classifies the memory of the buffers. Returns an error unless all are host memory or all are memory of the same
+// Sets `where` of each buffer. Returns an error unless all buffers are host memory or all are memory of the same
 // device.
 Status look_at(const cuda::Driver& driver, std::span<BufferUse> buffers) {
   for (BufferUse& buffer : buffers) {
@@ -49,8 +50,9 @@ Status look_at(const cuda::Driver& driver, std::span<BufferUse> buffers) {
   return {};
 }
 
-// Runs one step of a call in segments on `rank`, and turns an exception into an error. An exception must not end the
-// loop over the segments, because streams may already have some of them, which must be finished or cancelled.
+// Runs `body`, one step of a call in segments on `rank`, and turns an exception into an error. An exception must
+// not leave the loop over the segments, because some segments may already be in streams, and the rest of the
+// function must join or cancel them.
 template <class Body>
 Status without_exception(std::uint32_t rank, Body&& body) noexcept {
   try {
@@ -78,7 +80,8 @@ HostStaging::~HostStaging() {
 bool HostStaging::is_device_memory(const void* data, std::size_t bytes) {
   if (bytes == 0) return false;
   auto where = cuda::classify(data);
-  return !where || cuda::is_of_device(where->kind);  // if the query fails, preparing the call will report the error
+  // if the query fails, true, so that stage() queries again and reports the error
+  return !where || cuda::is_of_device(where->kind);
 }
 
 std::optional<Error> HostStaging::take_error() {
@@ -98,7 +101,8 @@ Result<std::shared_ptr<StartCondition>> HostStaging::stage(CheckedCall& checked,
   auto staged = std::make_shared<StagedCall>(driver_, pool_);  // shared by the operation and the streams
   StagedBuffers& buffers = staged->buffers();
   void* stream = options.stream.value_or(nullptr);
-  // In a call in place, one of the two buffers contains the other.
+  // If the call is in place, input and output overlap, and the longer one contains the other. Then only the longer
+  // one is staged.
   const bool overlapping = input.bytes > 0 && output.bytes > 0 && overlap(input, output);
   std::vector<std::size_t> numbers;
   for (const BufferUse& buffer : used) {
@@ -109,7 +113,8 @@ Result<std::shared_ptr<StartCondition>> HostStaging::stage(CheckedCall& checked,
     numbers.push_back(*number);
   }
   const std::byte* base = overlapping ? std::min(input.data, output.data) : nullptr;
-  const auto within = [&](const BufferUse& buffer) {  // offset of the buffer in the staged buffer
+  // offset of a buffer in the staged copy, which covers both if they overlap
+  const auto within = [&](const BufferUse& buffer) {
     return overlapping ? static_cast<std::size_t>(buffer.data - base) : std::size_t{0};
   };
   buffers.copy_in(numbers.front(), within(input), input.bytes);
@@ -120,7 +125,7 @@ Result<std::shared_ptr<StartCondition>> HostStaging::stage(CheckedCall& checked,
   return std::shared_ptr<StartCondition>(std::move(staged));
 }
 
-// Each block of a v-variant is staged separately, because the gaps between displaced blocks belong to the caller and
+// Each block is staged separately, because the memory between blocks with displacements belongs to the caller and
 // must not be written.
 Result<std::shared_ptr<StartCondition>> HostStaging::stage(CheckedExchange& exchange, const CallOptions& options) {
   std::vector<BufferUse> used;
@@ -175,7 +180,7 @@ Status HostStaging::submit_segment(Engine& engine, const std::shared_ptr<Operati
     if (queued.error().scope == ErrorScope::kProcess) engine.fail(queued.error());
     return queued;
   }
-  // Each replay is an operation of its own.
+  // The captured operation itself is never run: each replay submits a copy of it. So the caller's Work is done now.
   if (staged.captured()) operation->done.store(true, std::memory_order_release);
   if (by_stream) return {};
   try {
@@ -217,10 +222,11 @@ Status HostStaging::submit(Engine& engine, const std::shared_ptr<Operation>& ope
   }
   if (status || (submitted == 0 && status.error().scope < ErrorScope::kCommunicator)) return status;
   Error error = copy_of(status.error());
-  // The peers have taken sequence numbers for all segments.
+  // The peers have used a sequence number for every segment, and this rank has not, so later calls would not match.
   error.scope = std::max(error.scope, ErrorScope::kCommunicator);
   engine.fail(error);
-  // Wait for the submitted segments, because they use the caller's buffers until they have ended.
+  // Segments without a StagedCall work directly on the caller's buffers until they have ended, so wait for those
+  // that were submitted.
   for (std::size_t segment = 0; segment < submitted; ++segment) {
     if (staged(segment) == nullptr) static_cast<void>(engine.wait(*segments[segment]));
   }

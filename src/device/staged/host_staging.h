@@ -1,7 +1,8 @@
-// HostStaging: stages the calls of one communicator on device memory through host memory, whole or in segments. It
-// recognises such calls, replaces their buffers, and submits them. The other files of this folder are its parts, and no
-// other folder includes them: a StagedCall for each call or segment (staging.h), its StagedBuffers, and the
-// communicator's StagingPool. Made at the first such call. Owns no threads. Hold the communicator's submission mutex.
+// HostStaging: stages the calls of one communicator on device memory through host memory, whole or in segments. The
+// class recognises such calls, replaces their buffers, and submits them. The other files of this folder are its
+// parts, and no other folder includes them: a StagedCall for each call or segment (staging.h), its StagedBuffers,
+// and the communicator's StagingPool. The object is made at the first such call, and owns no threads. Hold the
+// communicator's submission mutex.
 #pragma once
 
 #include <memory>
@@ -19,29 +20,33 @@ class StagingPool;
 
 class HostStaging {
  public:
-  // `driver` and `transport` must outlive this object, and no engine may use it any more when it is destroyed. The
-  // destructor waits for a limited time for streams that still have calls.
+  // `driver` and `transport` must outlive this object, and the engine must have ended all its operations before it
+  // is destroyed. The destructor waits up to 5 s for streams that have not finished their calls, and then leaks the
+  // host memory.
   HostStaging(const cuda::Driver& driver, Transport& transport, Log& log);
   ~HostStaging();
   HostStaging(const HostStaging&) = delete;
   HostStaging& operator=(const HostStaging&) = delete;
 
-  // If the buffers are device memory, replaces them by their copies in host memory and returns the start condition of
-  // the operation. Returns null if they are host memory. Errors: kInvalidArgument (some buffers are device memory and
-  // some host memory; the stream does not fit), kUnsupported, kSystem.
+  // If the buffers are device memory, replaces them by their copies in host memory and returns the start condition
+  // of the operation. Returns null, and changes nothing, if they are host memory or have no bytes. Errors:
+  // kInvalidArgument (the buffers are not all host memory or all memory of the same GPU; or the stream belongs to
+  // another context), kUnsupported (a captured call that uses several contexts), kSystem, those of the driver.
   Result<std::shared_ptr<StartCondition>> stage(CheckedCall& checked, const CallOptions& options);
   Result<std::shared_ptr<StartCondition>> stage(CheckedExchange& exchange, const CallOptions& options);
 
-  // Whether the buffer is device memory. Requires that the CUDA driver is loaded.
+  // Whether the buffer is device memory, or memory that the driver cannot classify. False if `bytes` is 0. Requires
+  // that the CUDA driver is loaded.
   static bool is_device_memory(const void* data, std::size_t bytes);
 
-  // Returns the first error since the last call of this function. First checks whether streams have lost their
-  // contexts.
+  // Checks whether streams have lost their contexts. Then returns the first error of a staged call since the last
+  // call of this function, or nothing.
   std::optional<Error> take_error();
 
-  // Submits an operation, with the other segments of its call: puts it into its stream, if it has one, and then into
-  // the engine's queue. The engine fails if the stream's context is lost, or if only some of the segments could be
-  // submitted.
+  // Submits an operation and the other segments of its call. For each of them: puts its copies and callbacks into
+  // its stream, if it has a StagedCall, and adds it to the engine's queue, unless the stream does that later. If a
+  // stream's context is lost, or only some segments could be submitted, also breaks the communicator
+  // (Engine::fail()).
   static Status submit(Engine& engine, const std::shared_ptr<Operation>& operation, Engine::Progress progress);
 
  private:
@@ -49,7 +54,8 @@ class HostStaging {
 
   const cuda::Driver& driver_;
   Log& log_;
-  const std::shared_ptr<StagingPool> pool_;  // shared by calls, which streams may hold for longer
+  // shared with the calls, which streams may hold for longer than this object exists
+  const std::shared_ptr<StagingPool> pool_;
 };
 
 }  // namespace tutti::detail

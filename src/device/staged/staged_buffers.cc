@@ -9,7 +9,8 @@
 namespace tutti::detail {
 namespace {
 
-constexpr std::size_t kBufferAlignment = 4096;  // peers on this machine access buffers in place, by whole cache lines
+// Peers on this machine access the copies in place, so no two copies (nor the flag) share a cache line.
+constexpr std::size_t kBufferAlignment = 4096;
 
 std::size_t aligned_for_peers(std::size_t bytes) {
   return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
@@ -37,7 +38,7 @@ Status StagedBuffers::allocate(StagingPool& pool, int device) {
   auto block = pool.take(buffers_.back().offset + buffers_.back().bytes, device);
   if (!block) return block.error();
   block_ = std::move(*block);
-  flag_ = new (block_.window->data()) std::atomic<std::uint32_t>(0);  // constructed in the block
+  flag_ = new (block_.window->data()) std::atomic<std::uint32_t>(0);  // placement new: the flag lies in the block
   return {};
 }
 

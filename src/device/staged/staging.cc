@@ -12,11 +12,12 @@
 namespace tutti::detail {
 namespace {
 
-// Only one in kLooks calls of finished() queries the driver.
+// Only one in kLooks calls of finished() queries the CUDA driver, because a query takes much longer than a look at
+// a counter.
 constexpr std::uint32_t kLooks = 64;
 
-// Whether the result of a query means that the context is lost. The driver may have forgotten the handles of a
-// context that is gone, so invalid handles count as well.
+// Whether the result of a query means that the context is lost. After a context was destroyed, its handles are
+// invalid, so these results count as well.
 bool says_lost(cuda::CUresult result) {
   return cuda::is_lost(result) || result == cuda::CUresult::kInvalidContext || result == cuda::CUresult::kInvalidHandle;
 }
@@ -36,10 +37,11 @@ StagedCall::~StagedCall() {
   retires_ ? pool_->retire(buffers_.take_block()) : pool_->give_back(buffers_.take_block());
 }
 
-// Returns the part for a stream and a context. Adds it if it does not exist yet.
+// Returns the index of the part for this stream and for the context of the memory. Adds a part if there is none
+// yet.
 Result<std::size_t> StagedCall::part_of(const cuda::PointerInfo& where, cuda::CUstream stream) {
   cuda::CUcontext context = where.context;
-  if (context == nullptr) {  // mapped virtual memory belongs to no context: any context of its device will do
+  if (context == nullptr) {  // mapped virtual memory belongs to no context, so use the current one
     TUTTI_TRY(driver_.check(driver_.api().ctx_get_current(&context), "finding the current context"));
     if (context == nullptr) {
       return invalid_argument(fmt::format(
@@ -128,10 +130,10 @@ Status StagedCall::enqueue(std::size_t number) {
   return enqueue_output(number, *stream);
 }
 
-// Returns the stream of the copies out. The documentation of the driver requires that work that is ordered by memory
-// flags is also ordered by events if it runs on one device, because streams may share a hardware queue. Therefore
-// the copies out wait for the copies in by an event. This also orders them behind everything that the caller's
-// stream does with the output before the call.
+// The output copies are ordered behind the flag. The documentation of the driver requires that work on one device
+// that is ordered by memory flags is also ordered by events, because streams may share a hardware queue. Therefore
+// the output copies wait for the input copies by an event. This also orders them behind everything that the
+// caller's stream does with the output before the call.
 Result<cuda::CUstream> StagedCall::Part::stream_of_output(const cuda::Driver& driver, StagingPool& pool) {
   if (out == nullptr) return stream;
   auto taken = pool.take_event(context);
@@ -168,7 +170,7 @@ Status StagedCall::use_own_output_stream() {
   return {};
 }
 
-// Records the event again, because an enqueue() that failed may not have recorded it.
+// Records the event again before the wait, because an enqueue() that failed may not have recorded it.
 Status StagedCall::join() {
   const Part& part = parts_.front();
   if (part.out == nullptr || !part.event) return {};
@@ -207,15 +209,16 @@ void StagedCall::on_finished(void* user_data) {
   } else {
     call->to_finish_.fetch_sub(1, std::memory_order_acq_rel);
   }
-  call.reset();  // returns the block to the pool, unless the operation still holds this call
+  // if this was the last reference, the destructor returns the block to the pool; otherwise the operation holds one
+  call.reset();
   StagingPool::spent(ticket);
 }
 
-// Called when the input is staged. If the engine already has the operation, wakes the engine; otherwise submits the
-// operation. The driver calls this function, so no exception may leave it.
+// Called when the input of all parts is staged. If the caller has submitted the operation, wakes the engine's
+// driver. Otherwise submits the operation now. Runs in a callback of the CUDA driver, so no exception may leave it.
 void StagedCall::submit() noexcept {
   std::shared_ptr<EngineHandle> handle;
-  std::shared_ptr<Operation> operation;  // shared with the engine's queue
+  std::shared_ptr<Operation> operation;  // the operation to submit; null: the caller has submitted it, or there is none
   Error failed;
   try {
     {
@@ -225,14 +228,14 @@ void StagedCall::submit() noexcept {
         operation = captured_ ? outcome_.operation->again() : std::exchange(outcome_.operation, nullptr);
     }
     if (handle == nullptr) return pool_->ring();
-    // The call failed when it was made, or its communicator has ended.
+    // No operation: enqueue() failed, or the communicator has ended (forget()).
     if (operation == nullptr) return release_streams();
     const Status submitted = handle->submit(operation);
     if (submitted.ok()) return;
     failed = copy_of(submitted.error());
   } catch (...) {
     failed = error_of_exception(ErrorScope::kCommunicator, -1, "a call that its stream has come to");
-    if (handle != nullptr) handle->fail(failed);  // the other ranks wait for this one
+    if (handle != nullptr) handle->fail(failed);  // the other ranks wait for this rank's call
   }
   ended(copy_of(failed));
   if (operation == nullptr) return;
@@ -262,14 +265,15 @@ cuda::CUresult StagedCall::Part::ask(const cuda::Driver& driver) const {
 void StagedCall::look() {
   const std::scoped_lock lock(looking_);
   for (const Part& part : parts_) {
-    if (!part.event || part.staged == 0) continue;  // nothing of it was put into the stream
+    if (!part.event || part.staged == 0) continue;  // no callback of this part was put into a stream
     const cuda::CUresult answer = part.ask(driver_);
     if (says_lost(answer)) give_up(part, answer);
   }
 }
 
-// Gives up the work in one stream after its context was lost: its callbacks do not run any more. Results of earlier
-// callbacks stay valid. Hold looking_.
+// Gives up the work in one stream after its context was lost (`why`), because its callbacks do not run any more:
+// cancels their tickets, and records the error. If both callbacks have run already, the result stays valid. Hold
+// looking_.
 void StagedCall::give_up(const Part& part, cuda::CUresult why) {
   const bool not_staged = pool_->cut(part.staged);
   const bool not_finished = part.finished != 0 && pool_->cut(part.finished);
@@ -297,7 +301,8 @@ void StagedCall::give_up(const Part& part, cuda::CUresult why) {
   if (not_finished) to_finish_.fetch_sub(1, std::memory_order_acq_rel);
 }
 
-// Hold mutex_.
+// Passes an error to the pool, for async_status(): at most one for each call, but one for each replay of a captured
+// call. Hold mutex_.
 void StagedCall::report(const Error& error) noexcept {
   if (captured_ || !std::exchange(outcome_.reported, true)) pool_->report(error);
 }

@@ -6,21 +6,20 @@
 //   engine                                      run the call, set the flag
 //
 // If the context of a stream is lost (a kernel failed, or the context was destroyed), its callbacks do not run any
-// more. Therefore an event is recorded behind all work of the call and queried now and then: by the engine's driver
-// while the input is missing, then by the threads that wait for the end, by async_status(), and when the
-// communicator ends.
+// more. Therefore an event is recorded behind all work of the call in each stream. It is queried from time to time:
+// by the engine's driver while the input is missing, later by the threads that wait for the end of the call, by
+// async_status(), and when the communicator ends.
 //
-// Each segment of a call that is cut (engine/segments.h) is a StagedCall. The copies out of host memory, and the
-// waits before them, use a stream of the communicator's own, so that they are not queued behind the input copies of
-// later segments. The caller's stream continues when all segments are done:
+// Each segment of a call that is divided into segments (engine/segments.h) is a StagedCall. The copies of the
+// output, and the waits before them, use a stream of the communicator's own, so that they are not queued behind the
+// input copies of later segments. The caller's stream continues when all segments are done:
 //
 //   caller's stream  copy in 0 | "staged" | copy in 1 | "staged" | copy in 2 | "staged" | wait for copy out 2
 //   own stream           wait for flag 0 | copy out 0 | wait for flag 1 | copy out 1 | wait for flag 2 | copy out 2
 //
-// A call that is captured in a graph is submitted anew by each replay, in the callback that reports "staged". It
-// therefore takes its position among the communicator's calls when the stream reaches it. To preserve their order,
-// all calls on device memory that follow a captured call on the same communicator are submitted by their callbacks,
-// too.
+// A call that is captured in a graph is submitted anew by each replay, in the callback that reports "staged". So it
+// takes its position among the communicator's calls when the stream reaches it. To preserve their order, all calls
+// on device memory that follow a captured call on the same communicator are submitted by their callbacks, too.
 #pragma once
 
 #include <atomic>
@@ -42,37 +41,41 @@
 
 namespace tutti::detail {
 
-// The copies of one call, and its start condition. Made and filled in by the caller's thread. Kept alive by the
-// operation and by the callbacks in streams.
+// One staged call, or one segment: its copies, and the start condition of its operation. The thread that makes the
+// call fills it in. The operation and the tickets of the callbacks in streams keep it alive.
 class StagedCall final : public StartCondition, public std::enable_shared_from_this<StagedCall> {
  public:
   StagedCall(const cuda::Driver& driver, std::shared_ptr<StagingPool> pool);
   ~StagedCall() override;
 
   // Adds a buffer of device memory that the call uses, in the order of `stream` (null: the default stream of that
-  // memory's context). Returns the number of the buffer. Errors: kInvalidArgument (a stream of another context),
-  // kUnsupported (a captured call that uses several contexts).
+  // memory's context). `where`: the properties of that memory. Returns the index of the buffer. Errors:
+  // kInvalidArgument (the stream belongs to another context than the memory), kUnsupported (a captured call that
+  // uses several contexts), those of the driver.
   Result<std::size_t> add(const cuda::PointerInfo& where, void* stream, const void* data, std::size_t bytes);
-  // For the copies of each buffer, and their memory.
+  // The buffers, for planning their copies and for the addresses of the host copies.
   StagedBuffers& buffers() { return buffers_; }
-  // Allocates the host memory. Call it once, after all buffers were added. Errors: kSystem.
+  // Allocates the host memory. Call it once, after all buffers were added, and before enqueue(). Errors: kSystem,
+  // those of the driver.
   Status allocate();
 
-  // captured(): the call is captured in a graph. submits_itself(): the streams submit the call when they reach it,
-  // and the caller must not submit it.
+  // captured(): the call is captured in a graph. submits_itself(): the callback of the stream submits the operation
+  // to the engine when the stream reaches the call, so the caller must pass the operation to submit_later() and not
+  // submit it. True for a captured call, and for every call after a captured one.
   bool captured() const { return captured_; }
   bool submits_itself() { return captured_ || pool_->has_graphs(); }
   void submit_later(std::shared_ptr<EngineHandle> handle, std::shared_ptr<Operation> operation);
-  // For a segment. use_own_output_stream() must be called before enqueue(); the copies out then go into the
-  // communicator's own stream. Afterwards call join(), also if enqueue() failed: it makes the caller's stream wait
-  // for these copies. Both do nothing if the streams submit the call, or if the call uses several streams; the
-  // segments then run one after another.
+  // For a segment. Call use_own_output_stream() before enqueue(): the copies of the output then go into the
+  // communicator's own stream. After all segments were enqueued, call join(), also if enqueue() failed: it makes
+  // the caller's stream wait for these copies. Both functions do nothing if submits_itself() is true, or if the
+  // call uses several streams; the segments then run one after another in the caller's streams.
   Status use_own_output_stream();
   Status join();
-  // Puts all copies, waits and callbacks into the streams. Call it once. After an error the streams continue, and
-  // nothing is staged.
+  // Puts all copies, waits and callbacks into the streams. Call it once. If it returns an error or throws, it has
+  // released the streams, and the caller must not submit the operation.
   Status enqueue();
-  // Releases the streams, because the operation has ended or will not be submitted.
+  // Sets the flag for which the streams wait, because the operation has ended or will not be submitted. Any thread
+  // may call it.
   void release_streams() { buffers_.release_streams(); }
 
   bool open() const override { return captured_ || to_stage_.load(std::memory_order_acquire) == 0; }
@@ -82,10 +85,11 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
   bool finished() override;
   Status outcome() override;
 
-  // Checks whether contexts were lost, and gives up the work in their streams. May be called by any thread.
+  // Checks whether contexts were lost, and gives up the work in their streams. Any thread may call it that may call
+  // the CUDA driver.
   void look();
-  // Call it for a captured call when its communicator ends. Later replays then submit no operation, and only release
-  // their streams.
+  // Call it for a captured call when its communicator ends, or if enqueue() fails: drops the operation. Callbacks
+  // that run later, for example in replays, then submit nothing and only release their streams.
   void forget();
 
  private:
@@ -93,22 +97,26 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
     cuda::CUstream stream = nullptr;
     cuda::CUcontext context = nullptr;
     int device = 0;
-    std::optional<cuda::Event> event{};  // recorded behind all work of the call in this stream
-    cuda::CUstream out = nullptr;        // stream of the copies out if it is another one, otherwise null
-    std::optional<cuda::Event> fork{};   // recorded in `stream` if `out` is set; `out` waits for it
-    // Ticket numbers of its callbacks; 0: none was issued.
+    std::optional<cuda::Event> event{};  // recorded behind all work of the call in this stream (or in `out`)
+    cuda::CUstream out = nullptr;        // the stream of the output copies, if that is another one; null: `stream`
+    // set if `out` is set: recorded in `stream` behind the input copies; `out` waits for it
+    std::optional<cuda::Event> fork{};
+    // Numbers of the tickets of its two callbacks; 0 if the callback was not put into a stream.
     std::uint64_t staged = 0;
     std::uint64_t finished = 0;
 
-    // Queries the event.
+    // Queries `event`, with `context` as the current one. Other results than success and "not ready" can mean that
+    // the context is lost.
     cuda::CUresult ask(const cuda::Driver& driver) const;
-    // Returns the stream of the copies out, which waits for the copies in.
+    // Returns the stream for the output copies. If that is `out`, first makes it wait for the input copies in
+    // `stream`.
     Result<cuda::CUstream> stream_of_output(const cuda::Driver& driver, StagingPool& pool);
   };
-  // The operation, and how it ended.
+  // The operation that the streams submit, if they do, and how the call ended.
   struct Outcome {
-    std::shared_ptr<EngineHandle> handle;  // shared by the communicator's calls
-    // The operation that the streams submit; of a captured call, the model that each replay copies.
+    std::shared_ptr<EngineHandle> handle;  // null if the caller submits the operation
+    // The operation that the callback submits; null after that, and if the caller submits it. For a captured call:
+    // the model of which each replay submits a copy; null after forget().
     std::shared_ptr<Operation> operation;
     bool ended = false;
     bool reported = false;
@@ -125,16 +133,21 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
   static void on_finished(void* self);
 
   const cuda::Driver& driver_;
-  const std::shared_ptr<StagingPool> pool_;  // shared by all calls, because streams may outlive the communicator
+  // shared by all calls, which streams may hold for longer than the communicator exists
+  const std::shared_ptr<StagingPool> pool_;
   std::vector<Part> parts_;
   StagedBuffers buffers_;
-  std::atomic<std::size_t> to_stage_{0};  // number of parts that have not copied their input yet
+  std::atomic<std::size_t> to_stage_{0};  // number of parts whose input copies have not run yet
   std::atomic<std::size_t> to_finish_{0};
-  std::atomic<std::uint32_t> asked_{0};  // number of calls of finished()
+  // number of calls of finished() that had to ask; one in kLooks queries the driver
+  std::atomic<std::uint32_t> asked_{0};
   bool captured_ = false;
-  bool retires_ = false;  // not all of the call could be put into the streams, or the streams will not reach it
-  std::mutex looking_;    // only one thread at a time runs look()
-  // Guards outcome_. Not held while the driver is called, because callbacks lock it.
+  // The block and the events must not be reused, because a stream may still use them: enqueue() failed halfway, or
+  // a context was lost.
+  bool retires_ = false;
+  std::mutex looking_;  // held by look(), so that only one thread at a time runs it
+  // Guards outcome_. Not held while the CUDA driver is called, because callbacks lock it, and the driver may wait
+  // for callbacks.
   std::mutex mutex_;
   Outcome outcome_;
 };

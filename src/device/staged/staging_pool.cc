@@ -58,7 +58,7 @@ void StagingPool::give_back(Block block) {
   if (block.window == nullptr) return;
   const std::scoped_lock lock(mutex_);
   if (!closed_) return resources_.free[block.size_class].push_back(std::move(block));
-  leak_until_exit(std::move(block));  // its transport was destroyed
+  leak_until_exit(std::move(block));  // the window's transport may already be destroyed
 }
 
 void StagingPool::retire(Block block) {
@@ -68,7 +68,8 @@ void StagingPool::retire(Block block) {
   leak_until_exit(std::move(block));
 }
 
-// The stream does not wait for the caller's default stream: see StreamOptions.
+// The stream is made with CU_STREAM_NON_BLOCKING (the default of StreamOptions), so it does not implicitly wait for
+// the caller's default stream.
 Result<cuda::CUstream> StagingPool::stream_for(cuda::CUcontext context) {
   const std::scoped_lock lock(mutex_);
   const auto found = resources_.streams.find(context);
@@ -94,7 +95,7 @@ Result<cuda::Event> StagingPool::take_event(cuda::CUcontext context) {
   return cuda::Event::create(driver_);
 }
 
-// May run in the thread of a callback, which must not call the driver, so nothing is destroyed here.
+// May run in a host callback of a stream, which must not call the driver. So no event is destroyed here.
 void StagingPool::give_back(cuda::CUcontext context, cuda::Event event) {
   const std::scoped_lock lock(mutex_);
   if (!closed_) return resources_.free_events[context].push_back(std::move(event));
@@ -125,18 +126,19 @@ std::shared_ptr<StagedCall> StagingPool::use(Ticket& ticket) {
 
 void StagingPool::spent(Ticket& ticket) {
   if (ticket.lasting) return;
-  const std::shared_ptr<StagingPool> pool = ticket.pool;  // the ticket may be the last owner of the pool
+  // a copy, because the ticket, which end() destroys, may be the last owner of the pool
+  const std::shared_ptr<StagingPool> pool = ticket.pool;
   pool->end(ticket.number);
 }
 
 void StagingPool::not_handed_out(Ticket& ticket) {
-  if (ticket.lasting) return;  // it ends together with the other tickets of its call
+  if (ticket.lasting) return;  // a lasting ticket stays in lasting_ until close()
   use(ticket).reset();
   end(ticket.number);
 }
 
 void StagingPool::end(std::uint64_t number) {
-  std::unique_ptr<Ticket> ended;  // destroyed after unlocking
+  std::unique_ptr<Ticket> ended;  // declared before the lock, so that the ticket is destroyed after unlocking
   const std::scoped_lock lock(mutex_);
   const auto found = out_.find(number);
   ended = std::move(found->second);
@@ -144,10 +146,10 @@ void StagingPool::end(std::uint64_t number) {
   if (out_.empty()) none_out_.notify_all();
 }
 
-// A callback that began before the context was lost may still be about to use the ticket, so the ticket is leaked.
-// The callback then finds no call in it.
+// The ticket is not destroyed but leaked, because a callback that began before the context was lost may be about to
+// use it. That callback then finds no call in the ticket, and does nothing.
 bool StagingPool::cut(std::uint64_t number) {
-  std::shared_ptr<StagedCall> call;  // after the lock
+  std::shared_ptr<StagedCall> call;  // declared before the lock, so that the call is released after unlocking
   const std::scoped_lock lock(mutex_);
   const auto found = out_.find(number);
   if (found == out_.end() || found->second->call == nullptr) return false;
@@ -197,7 +199,7 @@ bool StagingPool::close(std::chrono::milliseconds limit) {
   std::unique_lock lock(mutex_);
   for (std::int64_t round = 0; round < rounds && !out_.empty(); ++round) {
     lock.unlock();
-    runs_through([this] { look(); });  // tickets in a lost context will not come back
+    runs_through([this] { look(); });  // cancels the tickets in lost contexts, because their callbacks never run
     lock.lock();
     none_out_.wait_for(lock, kLookEvery, [this] { return out_.empty(); });
   }
@@ -205,12 +207,16 @@ bool StagingPool::close(std::chrono::milliseconds limit) {
   closed_ = true;
   std::vector<std::unique_ptr<Ticket>> graphs = std::exchange(lasting_, {});
   Resources resources = std::exchange(resources_, {});
-  lock.unlock();  // below, the driver may wait for streams, and these for their callbacks, which lock the mutex
+  // Unlocked, because freeing resources, below, may wait for streams, and these for their callbacks, which lock the
+  // mutex.
+  lock.unlock();
   for (const std::unique_ptr<Ticket>& ticket : graphs) ticket->call->forget();
   if (!all_back) {
-    leak_until_exit(std::move(resources));  // unpinning would wait for the work of the device
+    // destroying them would unpin memory, which waits for all work of the device
+    leak_until_exit(std::move(resources));
   } else if (!graphs.empty() && resources.context) {
-    leak_until_exit(*std::move(resources.context));  // the blocks of graphs are pinned in this context
+    // keeps the context alive, because blocks that graphs use are pinned in it
+    leak_until_exit(*std::move(resources.context));
   }
   if (!graphs.empty()) leak_until_exit(std::move(graphs));
   return all_back;

@@ -23,19 +23,19 @@ constexpr std::int64_t kLeastThreads = 64, kMostThreads = 512, kWarp = 32;
 constexpr std::int64_t kLeastSlot = 4096, kMostSlot = 16 << 20;
 constexpr std::size_t kLongestInterfaces = 256, kLongestNodeId = 64;  // limits of TUTTI_INTERFACE, TUTTI_NODE_ID
 
-// The words of NCCL_ALGO and NCCL_PROTO. The index of a word is the number of its bit in parse_allowed_values().
+// The words of NCCL_ALGO and NCCL_PROTO. The index of a word is the number of its bit in AllowedValues::allowed.
 constexpr std::array<std::string_view, 7> kAlgorithmWords = {
     "Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT"};
 constexpr std::array<std::string_view, 3> kProtocolWords = {"LL", "LL128", "Simple"};
 enum ProtocolBit : std::uint32_t { kLlBit = 1, kLl128Bit = 2, kSimpleBit = 4, kAllProtocols = 7 };
 
-// The algorithms of NCCL that Tutti has as well. Broadcast and reduce are absent, because NCCL has only rings for
-// them, so there is nothing to select.
+// An algorithm of NCCL for one collective, and Tutti's algorithm that corresponds to it. kCounterparts has no entries
+// for broadcast and reduce, because NCCL has only rings for these, so there is nothing to select.
 struct Counterpart {
   std::size_t function;  // index into kFunctionNames
   CollectiveKind kind;
-  std::uint32_t bit;
-  Algorithm algorithm;
+  std::uint32_t bit;    // the bit of NCCL's algorithm in AllowedValues::allowed
+  Algorithm algorithm;  // Tutti's corresponding algorithm
 };
 constexpr auto kCounterparts = std::to_array<Counterpart>({
     {4, CollectiveKind::kAllReduce, 1u << 0, Algorithm::kDoubleTree},
@@ -54,7 +54,7 @@ constexpr std::int64_t kMostRetries = 7;
 constexpr std::int64_t kMostServiceLevel = 15;
 constexpr std::int64_t kMostTrafficClass = 255;
 
-// FNV-1a with 64 bits, so that different names do not get the same hash.
+// The FNV-1a hash as 16 digits. It has 64 bits, so that different host ids practically never get the same hash.
 std::string hexadecimal_hash(std::string_view text) {
   std::uint64_t hash = 14695981039346656037u;
   for (const char c : text) hash = (hash ^ static_cast<std::uint8_t>(c)) * 1099511628211u;
@@ -85,7 +85,7 @@ class Reader {
  private:
   struct GivenVariable {
     std::string value;
-    std::string file;  // empty: from the environment
+    std::string file;  // the configuration file that set the variable; empty: the environment set it
   };
 
   // Collects the variables in given_. The first source that sets a name takes precedence.
@@ -142,7 +142,7 @@ class Reader {
     settings_.taken.push_back({std::string(name), std::to_string(number), number});
   }
 
-  // A number outside `low` to `high` is replaced by the nearer limit, with a warning.
+  // Takes and records a number; outside `low` to `high`, warns and takes the nearer limit. Nothing: no number is set.
   std::optional<std::int64_t> take_number(std::string_view name, std::int64_t low, std::int64_t high) {
     const auto text = take(name);
     if (!text) return std::nullopt;
@@ -166,7 +166,7 @@ class Reader {
     return on;
   }
 
-  // Reads the TUTTI_* variables on which the meaning of NCCL_* variables depends.
+  // Reads the two TUTTI_* variables on which the meaning of NCCL_* variables depends.
   Status read_own() {
     Variables own;
     for (const std::string_view name : {"TUTTI_NCCL_VERSION", "TUTTI_SLOTS"}) {
@@ -215,7 +215,7 @@ class Reader {
     if (!pattern && family == SocketFamily::kAny) return {};
     const auto there = host_access_.interfaces();
     if (!there) return there.error();
-    // If only the family is given, loopback is used only if no other interface has it, as in NCCL.
+    // As in NCCL: with NCCL_SOCKET_FAMILY alone, loopback is used only if no other interface has this family.
     const std::string_view wanted = pattern ? std::string_view(*pattern) : "^docker,lo,virbr";
     auto found = filter_interfaces(wanted, family, *there);
     if (found.empty() && !pattern) found = filter_interfaces("lo", family, *there);
@@ -230,7 +230,7 @@ class Reader {
     }
     std::string list;
     for (const InterfaceAddress& one : found) {
-      // the rest may be dropped, because only the first one that works is used
+      // The rest of the list may be dropped, because Tutti uses only the first interface that matches.
       if (list.size() + 1 + one.address.size() > kLongestInterfaces) break;
       list += (list.empty() ? "" : ",") + one.address;
     }
@@ -268,7 +268,7 @@ class Reader {
         warn("NCCL_ALGO=\"{}\" leaves {} with no algorithm that Tutti has: Tutti chooses", *text,
              kFunctionNames[function]);
       }
-      // If all algorithms that Tutti has are allowed, it selects as usual, also ones that NCCL does not have.
+      // If the list allows all of Tutti's counterparts, Tutti selects as usual, also algorithms that NCCL lacks.
       none_at_all &= there == 0 || left.empty();
     }
     if (none_at_all) warn("NCCL_ALGO=\"{}\" leaves no algorithm that Tutti has: Tutti chooses", *text);
@@ -293,7 +293,7 @@ class Reader {
           *text);
       return {};
     }
-    // Leaving the selection to Tutti could select an excluded protocol, so one protocol is named.
+    // Some protocol is excluded. Tutti's own selection could choose it, so one of the allowed protocols is fixed.
     const std::string word = (left & kSimpleBit) != 0 ? "simple" : (left & kLl128Bit) != 0 ? "ll128" : "ll";
     if (!alike || std::popcount(left) > 1) {
       warn("NCCL_PROTO=\"{}\" allows several protocols: Tutti holds to one, {}", *text, word);
@@ -325,7 +325,7 @@ class Reader {
     read_networks();
   }
 
-  // RDMA NICs are used if there are any, unless the variables disable them or request sockets.
+  // Reads the variables for networks. RDMA NICs are used if there are any, unless NCCL_IB_DISABLE=1 or NCCL_NET=Socket.
   void read_networks() {
     bool use_rdma = !take_switch("NCCL_IB_DISABLE");
     if (const auto text = take("NCCL_NET")) {
@@ -345,7 +345,7 @@ class Reader {
       set("TUTTI_RDMA_DEVICES", device_list(*devices));
       record("NCCL_IB_HCA", *devices);
     }
-    // A negative value selects the GID by rule, as in NCCL.
+    // If the value is -1, no index is set, and the transport selects the GID by its own rules, as in NCCL.
     if (const auto index = take_number("NCCL_IB_GID_INDEX", -1, kMostGids); index && *index >= 0) {
       set("TUTTI_RDMA_GID_INDEX", std::to_string(*index));
     }
@@ -376,7 +376,7 @@ class Reader {
     }
   }
 
-  // Takes a limit for thread blocks: the stricter of the first two names. names[2] is used if names[1] is not set.
+  // The stricter of the limits names[0] and names[1]; names[2] stands for names[1] if that is not set.
   std::optional<std::int32_t> take_ctas(const std::array<std::string_view, 3>& names,
                                         const std::int64_t& (*stricter)(const std::int64_t&, const std::int64_t&)) {
     auto taken = take_number(names[0], 1, kMostCtas);
@@ -442,11 +442,11 @@ class Reader {
   const EnvironmentVariables& environment_;
   const SystemAccess& host_access_;
   std::map<std::string, GivenVariable, std::less<>> given_;  // variables that are set and were not taken yet
-  std::int64_t slots_ = 0;                                   // slots of a connection, TUTTI_SLOTS
+  std::int64_t slots_ = 0;                                   // number of slots of a connection (TUTTI_SLOTS)
   EnvironmentSettings settings_;
 };
 
-// The text of a version number: 22809 is "2.28.9". Up to 2.8 the minor version had one digit.
+// The text of a version number of NCCL: "2.28.9" for 22809 and, up to NCCL 2.8, "2.8.4" for 2804.
 std::string version_text(std::int32_t version) {
   const std::int32_t major = version / (version < 10'000 ? 1000 : 10'000);
   const std::int32_t minor = version / 100 % (version < 10'000 ? 10 : 100);
@@ -472,7 +472,7 @@ Result<EnvironmentSettings> read_settings(const EnvironmentVariables& environmen
 }
 
 void report(const EnvironmentSettings& settings, const Log& log) {
-  // printed at any level: NCCL_DEBUG=VERSION requests only this
+  // Printed to stderr whatever the log level is, because NCCL_DEBUG=VERSION requests the version and nothing else.
   if (settings.prints_version) {
     std::fputs(fmt::format("tutti: NCCL's interface {}, Tutti {}\n", version_text(settings.version), version()).c_str(),
                stderr);
@@ -483,7 +483,7 @@ void report(const EnvironmentSettings& settings, const Log& log) {
   for (const std::string& sentence : settings.ignored) names.push_back(sentence.substr(0, sentence.find('=')));
   log.write(LogLevel::kWarn, "without effect in Tutti: {}{}", fmt::join(names, ", "),
             log.enabled(LogLevel::kInfo) ? "" : " (NCCL_DEBUG=INFO shows the reasons)");
-  // a probable typing error is a warning
+  // The reasons are shown at level info. A variable that is probably misspelt ("did you mean") is a warning.
   for (const std::string& sentence : settings.ignored) {
     const bool slip = sentence.find("did you mean") != std::string::npos;
     log.write(slip ? LogLevel::kWarn : LogLevel::kInfo, "{}", sentence);

@@ -1,10 +1,11 @@
 // The meaning of NCCL's environment variables for Tutti. The variables have NCCL's syntax. docs/nccl-environment.md
 // contains the table for users; a test compares it with this code.
 //
-// A variable is taken from the environment of the process, otherwise from the file that NCCL_CONF_FILE names
-// (~/.nccl.conf if that is not set), otherwise from /etc/nccl.conf. An empty variable counts as not set. If a value is
-// invalid, there is a warning and the default is used, as in NCCL. If NCCL refuses to start because of a value, Tutti
-// refuses as well. read_settings() depends only on its arguments. All functions may be called from any thread.
+// The value of a variable comes from the first of these sources that sets it: the environment of the process; the file
+// that NCCL_CONF_FILE names (~/.nccl.conf if that variable is not set); /etc/nccl.conf. An empty variable counts as not
+// set. If a value is invalid, there is a warning and the default is used, as in NCCL. If NCCL refuses to start because
+// of a value, Tutti refuses as well. read_settings() depends only on its arguments. All functions may be called from
+// any thread.
 #pragma once
 
 #include <array>
@@ -21,59 +22,61 @@
 
 namespace tutti::nccl {
 
-// An NCCL_* variable that is set and has a meaning for Tutti, with the value that is used.
+// An NCCL_* variable that is set and has a meaning for Tutti, with the value that is used. This can differ from the
+// value that was set, for example if that was out of range.
 struct TakenVariable {
   std::string name;
   std::string text;
-  std::optional<std::int64_t> number;  // set if the variable is a number
+  std::optional<std::int64_t> number;  // the same value; nothing if the variable is not a number
 };
 
 struct EnvironmentSettings {
-  // TUTTI_* variables that follow from the NCCL_* variables. They apply if the process's environment does not set
-  // them.
+  // TUTTI_* variables that follow from the NCCL_* variables. A TUTTI_* variable in the process's environment takes
+  // precedence over the entry of the same name.
   Variables overlay;
 
-  // NCCL_COMM_BLOCKING. Takes precedence over ncclConfig_t, as do min_ctas and max_ctas.
+  // NCCL_COMM_BLOCKING; nothing: not set. If set, ncclConfig_t::blocking is ignored.
   std::optional<bool> blocking;
-  std::optional<std::int32_t> min_ctas;  // NCCL_MIN_CTAS, 1 .. 64
-  std::optional<std::int32_t> max_ctas;  // NCCL_MAX_CTAS, 1 .. 64, not less than min_ctas
-  // NCCL_COMM_ID, "host:port": the ranks meet there instead of through the unique id.
+  std::optional<std::int32_t> min_ctas;  // NCCL_MIN_CTAS, or its older names; 1 .. 64; nothing: not set
+  // NCCL_MAX_CTAS, or its older names; 1 .. 64, not less than min_ctas. If set, ncclConfig_t::maxCTAs is ignored.
+  std::optional<std::int32_t> max_ctas;
+  // NCCL_COMM_ID, "host:port": the ranks meet there instead of through the unique id. Empty: not set.
   std::string root;
-  std::array<Algorithm, 10> algorithms{};        // NCCL_ALGO, indexed by CollectiveKind
+  std::array<Algorithm, 10> algorithms{};        // from NCCL_ALGO, by CollectiveKind; kAuto: Tutti chooses
   std::int32_t version = Config().nccl_version;  // TUTTI_NCCL_VERSION
   bool prints_version = false;                   // NCCL_DEBUG requests that the version is printed
-  bool all_parameters = false;                   // NCCL_PARAM_DUMP_ALL
+  bool all_parameters = false;                   // NCCL_PARAM_DUMP_ALL: TUTTI_* variables are listed as well
 
   std::vector<TakenVariable> taken;
-  std::vector<std::string> ignored;   // "NAME=VALUE has no effect: reason", one for each such variable
+  std::vector<std::string> ignored;   // "NAME=VALUE has no effect: reason", one for each variable without effect
   std::vector<std::string> warnings;  // one for each value that was invalid or was changed
 };
 
-// Access to the system, apart from the environment variables; tests replace it. Each function is called only if a
-// variable needs it.
+// The functions through which read_settings() uses the system; tests replace them. read_settings() calls `interfaces`
+// only if a variable selects network interfaces.
 struct SystemAccess {
-  // Returns the content of a file, or nothing if the file cannot be read.
+  // Returns the content of a configuration file, or nothing if the file cannot be read.
   std::function<std::optional<std::string>(const std::string& path)> read_file;
   std::function<Result<std::vector<InterfaceAddress>>()> interfaces;
 };
 
-// The real system. Files are read up to kMostConfBytes.
-inline constexpr std::size_t kMostConfBytes = 64 * 1024;
+inline constexpr std::size_t kMostConfBytes = 64 * 1024;  // the part of a configuration file that is read
+// The access to the real system.
 SystemAccess this_machine();
 
 // Interprets the variables. Errors (kConfig), in the same cases in which NCCL refuses to start: NCCL_ALGO or
-// NCCL_PROTO with an unknown word, NCCL_COMM_ID that is not an address, NCCL_SOCKET_IFNAME that matches no interface.
-// Also an invalid TUTTI_NCCL_VERSION or TUTTI_SLOTS.
+// NCCL_PROTO with an unknown word, NCCL_COMM_ID that is not an address, NCCL_SOCKET_IFNAME or NCCL_SOCKET_FAMILY that
+// matches no interface. Other errors: an invalid TUTTI_NCCL_VERSION or TUTTI_SLOTS, those of host_access.interfaces().
 Result<EnvironmentSettings> read_settings(const EnvironmentVariables& environment, const SystemAccess& host_access);
 
-// Logs the result for the user: the version, if NCCL_DEBUG requests it; each warning; and the variables without
-// effect, as one line of names, and at LogLevel::kInfo also each with its reason. To be called for the first
-// communicator of a process.
+// Logs the result of read_settings() for the user: the version, if NCCL_DEBUG requests it; each warning; and the
+// variables without effect, as one line with their names, and at LogLevel::kInfo also one line with the reason for
+// each. A line for a variable whose name looks misspelt is a warning. To be called once in a process.
 void report(const EnvironmentSettings& settings, const Log& log);
 
-// The result of read_settings() for this process. It is read once, at the first call, because NCCL's functions have no
-// object that could hold it and must all use the same values. Pointers into it are given to the program and stay valid
-// until the process exits.
+// The result of read_settings() for the environment of this process. The environment is read once, at the first call,
+// because all of NCCL's functions must use the same values and have no object that could hold them. The reference stays
+// valid until the process exits.
 const Result<EnvironmentSettings>& process_settings();
 
 }  // namespace tutti::nccl

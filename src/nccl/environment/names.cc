@@ -71,8 +71,8 @@ constexpr auto kForeign = std::to_array<std::string_view>({
     "NCCL_VERSION",
 });
 
-// The reason why variables with a common prefix have no effect. If several prefixes match, the first in the list
-// applies.
+// The reason why the variables whose names begin with `start` have no effect. If several entries of kFamilies match a
+// name, the first one applies.
 struct Family {
   std::string_view start;  // the name without NCCL_
   std::string_view reason;
@@ -117,11 +117,11 @@ constexpr auto kFamilies = std::to_array<Family>({
     {"LAUNCH_", "Tutti launches the kernels of ranks that share a process together if this is necessary"},
 });
 
-// Further variables that Tutti knows. `done` lists the values that request something that Tutti does in any case, so
-// that they need no report.
+// A variable of NCCL that Tutti knows and ignores. `done` lists the values that request a behaviour that Tutti always
+// has, so that the user need not be told that the variable is ignored. Empty: there is no such value.
 struct KnownVariable {
   std::string_view name;  // the name without NCCL_
-  std::string_view done;  // the values, separated by commas
+  std::string_view done;  // values, separated by commas, compared without regard to case
 };
 
 constexpr auto kKnown = std::to_array<KnownVariable>({
@@ -252,7 +252,8 @@ constexpr auto kKnown = std::to_array<KnownVariable>({
     {"WORK_FIFO_BYTES", ""},
 });
 
-// The other variables of NCCL 2.30. They are listed so that they are not reported as typing errors.
+// The other variables of NCCL 2.30, without the prefix NCCL_. They are listed so that they are not reported as
+// misspelt.
 constexpr auto kRare = std::to_array<std::string_view>({"ALLGATHERV_ENABLE",
                                                         "CONNECT_ROUND_MAX_PEERS",
                                                         "DEV_API_JIT",
@@ -358,8 +359,8 @@ bool is_one_of(std::string_view value, std::string_view list) {
   return false;
 }
 
-// The known name that is most similar to `end`, or an empty string. Names are compared without the prefix NCCL_,
-// because with it any two names would look similar.
+// The name in kMapped or kKnown that is most similar to `end`, or an empty string if none is similar. All names are
+// without the prefix NCCL_, because with the prefix any two names would look similar.
 std::string_view nearest(std::string_view end) {
   std::vector<std::string_view> names;
   for (const MappedName& mapped : kMapped) names.push_back(mapped.name.substr(kPrefix.size()));
@@ -373,7 +374,7 @@ std::span<const MappedName> mapped_names() { return kMapped; }
 
 std::string device_list(std::string_view hca) {
   std::string list;
-  if (hca.starts_with('^')) {  // the list excludes these devices
+  if (hca.starts_with('^')) {  // all devices except those in the list; TUTTI_RDMA_DEVICES uses the same sign
     list = "^";
     hca.remove_prefix(1);
   }

@@ -1,4 +1,4 @@
-// The names of NCCL's variables: those that Tutti maps to settings, those that it knows but that have no effect, and
+// The names of NCCL's variables: those that Tutti maps to settings, those that Tutti knows but that have no effect, and
 // those that begin with NCCL_ but are read by other software. All data is constant. All functions may be called from
 // any thread.
 #pragma once
@@ -18,16 +18,18 @@ struct MappedName {
 // The mapped variables, sorted by name.
 std::span<const MappedName> mapped_names();
 
-// Whether `name` is read by other software (PyTorch, nccl-tests, build systems, container images) and not by NCCL.
-// Such variables are not reported.
+// Whether `name` begins with NCCL_ but is read by other software (PyTorch, nccl-tests, build systems, container images)
+// and not by NCCL. Such variables are not reported to the user as variables without effect.
 bool is_foreign(std::string_view name);
 
-// The reason why `name`, which must not be in mapped_names(), has no effect. The text completes the sentence
-// "NAME=VALUE has no effect: ...". Empty if Tutti does in any case what this value requests.
+// The reason why the variable `name`, which must not be in mapped_names(), has no effect. The text completes the
+// sentence "NAME=VALUE has no effect: ...". Empty if the value requests a behaviour that Tutti always has, so that
+// there is nothing to report.
 std::string why_ignored(std::string_view name, std::string_view value);
 
-// The value of TUTTI_RDMA_DEVICES that corresponds to `hca`, a value of NCCL_IB_HCA. NCCL's names are prefixes of
-// device names, unless "=" precedes the list.
+// The value of TUTTI_RDMA_DEVICES that corresponds to `hca`, a value of NCCL_IB_HCA. In NCCL_IB_HCA, each name is a
+// prefix of device names, unless "=" precedes the list. For example, "mlx5" becomes "mlx5*", and "=mlx5_0" becomes
+// "mlx5_0".
 std::string device_list(std::string_view hca);
 
 }  // namespace tutti::nccl

@@ -85,7 +85,8 @@ std::string dump(const Parameters& parameters) {
 }
 
 const Result<Parameters>& process_parameters() {
-  static const auto& parameters = *new Result<Parameters>(make_parameters());  // never destroyed, as process_settings()
+  // Never destroyed, because threads may ask for it while the process exits.
+  static const auto& parameters = *new Result<Parameters>(make_parameters());
   return parameters;
 }
 

@@ -1,5 +1,6 @@
-// The settings in effect, for NCCL's parameter functions: the NCCL_* variables that Tutti maps, and all TUTTI_*
-// variables. They are values in one table that never changes. All functions may be called from any thread.
+// The parameters that NCCL's parameter functions (ncclParamBind() and others) report: the NCCL_* variables that Tutti
+// maps, and all TUTTI_* variables, with the values in effect. They are read once, and the table never changes after
+// that. All functions may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -17,20 +18,21 @@ namespace tutti::nccl {
 
 struct Parameter {
   std::string name;
-  std::string text;                    // empty: not set, Tutti decides
-  std::optional<std::int64_t> number;  // if it is set and a number
-  bool is_published = false;           // shown without NCCL_PARAM_DUMP_ALL
+  std::string text;                    // the value; empty: the variable is not set, and Tutti decides
+  std::optional<std::int64_t> number;  // the value if it is a number; nothing: no number, or not set
+  bool is_published = false;           // listed even without NCCL_PARAM_DUMP_ALL; true for NCCL_* variables only
 };
 
 class Parameters {
  public:
   Parameters(const EnvironmentSettings& settings, const Config& config);
-  Parameters(Parameters&&) = default;  // movable only: the pointers in listed_ of a copy would point into the original
+  // Movable but not copyable, because the pointers in listed_ of a copy would point into the original's all_.
+  Parameters(Parameters&&) = default;
   Parameters& operator=(Parameters&&) = default;
 
-  // Returns null if there is no such name.
+  // Returns the parameter with that name, or null if there is none. Finds parameters that are not listed, too.
   const Parameter* find(std::string_view name) const;
-  // Whether find() can have returned this pointer.
+  // Whether `parameter` points to a parameter of this object, so that it can be a result of find().
   bool holds(const Parameter* parameter) const;
   // The parameters to list, sorted by name. Without NCCL_PARAM_DUMP_ALL these are only the published ones.
   std::span<const Parameter* const> listed() const { return listed_; }
@@ -40,18 +42,20 @@ class Parameters {
   std::vector<const Parameter*> listed_;
 };
 
-// The value, which must be from `low` to `high`. Errors (kInvalidArgument): the parameter is not set, is not a number,
-// or is out of range.
+// The value of a parameter that is a number from `low` to `high` (both included). Errors (kInvalidArgument): the
+// parameter is not set, is not a number, or is out of range.
 Result<std::int64_t> number_between(const Parameter& parameter, std::int64_t low, std::int64_t high);
 
-// The bytes of the value: a number as std::int64_t; a text with a terminating zero; a single zero if it is not set.
+// The value as the bytes that ncclParamGet() returns: a number as an 8-byte std::int64_t; a text with a terminating
+// zero byte; a single zero byte if the parameter is not set.
 std::string bytes_of(const Parameter& parameter);
 
 // The text that ncclParamDumpAll() prints: a line for each parameter in listed().
 std::string dump(const Parameters& parameters);
 
-// The parameters of this process: process_settings(), overridden by its TUTTI_* variables. Created at the first call,
-// because all functions must use the same values. Errors: as process_settings() and parse_config().
+// The parameters of this process: those of process_settings(), overridden by the TUTTI_* variables of the process's
+// environment. Created once, at the first call, because all functions must use the same values. Errors: those of
+// process_settings() and parse_config().
 const Result<Parameters>& process_parameters();
 
 }  // namespace tutti::nccl

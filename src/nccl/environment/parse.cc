@@ -15,8 +15,8 @@ namespace {
 
 Error config_error(std::string message) { return {ErrorCode::kConfig, ErrorScope::kCall, -1, std::move(message)}; }
 
-// Removes the part before the first `separator` from `rest`, together with the separator, and returns the part.
-// Returns nothing if `rest` has been consumed.
+// Removes the part before the first `separator` from `rest`, together with the separator, and returns the part. If
+// there is no separator, returns all of `rest`, which then becomes nothing. Returns nothing if `rest` is nothing.
 std::optional<std::string_view> take_part(std::optional<std::string_view>& rest, char separator) {
   if (!rest) return std::nullopt;
   const std::size_t at = rest->find(separator);
@@ -34,7 +34,7 @@ std::optional<std::size_t> find_word(std::string_view word, std::span<const std:
 
 std::string listed(std::span<const std::string_view> words) { return fmt::format("{}", fmt::join(words, ", ")); }
 
-// Parses one entry, such as "ring,tree" or "^nvls", into bits.
+// Parses the words of one entry, such as "ring,tree" or "^nvls". Bit i of the result is set if words[i] may be used.
 Result<std::uint32_t> parse_words(std::string_view variable, std::string_view text,
                                   std::span<const std::string_view> words) {
   const std::uint32_t all = (1u << words.size()) - 1;

@@ -9,7 +9,7 @@
 namespace tutti {
 namespace {
 
-// A protobuf message, encoded field by field.
+// A protobuf message. Each function encodes one field and appends it to the message.
 class ProtobufMessage {
  public:
   ProtobufMessage& number(std::uint32_t field, std::uint64_t value) {
@@ -23,7 +23,7 @@ class ProtobufMessage {
     bytes_ += value;
     return *this;
   }
-  // A packed repeated field.
+  // Adds a packed repeated field: all values in one length-delimited field. Adds nothing if there are no values.
   ProtobufMessage& numbers(std::uint32_t field, const std::vector<std::uint32_t>& values) {
     if (values.empty()) return *this;
     std::string packed;
@@ -32,7 +32,7 @@ class ProtobufMessage {
   }
   ProtobufMessage& message(std::uint32_t field, const ProtobufMessage& value) { return text(field, value.bytes_); }
 
-  // Appends this message, preceded by its length, to a sequence of messages.
+  // Appends this message, preceded by its length in bytes, to `file`, a sequence of such messages.
   void append_to(std::string& file) const {
     varint(file, bytes_.size());
     file += bytes_;
@@ -49,7 +49,8 @@ class ProtobufMessage {
   std::string bytes_;
 };
 
-// Field numbers of et_def.proto, and values of its enumeration NodeType.
+// Field numbers of the messages in et_def.proto (Chakra's schema), and, in the last line, values of its
+// enumeration NodeType.
 constexpr std::uint32_t kMetadataVersion = 1;
 constexpr std::uint32_t kNodeId = 1, kNodeName = 2, kNodeType = 3, kNodeDataDeps = 5, kNodeAttr = 10;
 constexpr std::uint32_t kAttrName = 1, kAttrInt32 = 7, kAttrInt64 = 9, kAttrUint64 = 13, kAttrBool = 27;

@@ -1,4 +1,4 @@
-// Writes each operation as a line with a label, and then the dependencies between the labels.
+// Writes one line for each operation, with a label, and then one line ("l5 requires l3") for each dependency.
 #include "plan/formats/goal.h"
 
 #include <fmt/format.h>

@@ -37,7 +37,7 @@ void write_ends(Out& out, const Channel& channel, std::span<const std::uint16_t>
   }
 }
 
-// Writes the fields of one step in one line.
+// Writes one step as a JSON object on one line. A StepWriter is used for one step only.
 class StepWriter {
  public:
   explicit StepWriter(Out& out) : out_(out) {}
@@ -93,8 +93,9 @@ class StepWriter {
   bool first_ = true;
 };
 
-// True if a reader that numbers the ports in the order of their first use obtains the same numbers. Otherwise the
-// file must list the ports.
+// True if the channel's ports are numbered in the order in which its steps first use them, and all are used. The
+// reader numbers ports in that order if the file does not list them. If the result is false, the file must list
+// the ports.
 bool ports_follow_use(const Channel& channel) {
   std::size_t next = 0;
   for (const Step& step : channel.steps) {

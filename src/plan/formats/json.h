@@ -10,12 +10,14 @@
 
 namespace tutti {
 
-// The contents of a plan file: the plan, and labels for people.
+// The contents of a plan file: the plan, and a name and a comment for people.
 struct PlanFile {
   Plan plan;
-  std::string name{};     // must satisfy is_label()
-  std::string comment{};  // must satisfy is_label()
-  // False: the text has no field "windows_in_place", and the plan has the default of PlanShape::windows_in_place.
+  // Both must satisfy is_label(). Empty: the file has none.
+  std::string name{};
+  std::string comment{};
+  // Set by parse_plan(). False: the text has no field "windows_in_place", so the plan has the default value of
+  // PlanShape::windows_in_place, and the caller may choose another one.
   bool says_windows_in_place = true;
 
   bool operator==(const PlanFile&) const = default;
@@ -25,14 +27,16 @@ struct PlanFile {
 // change the direction of text.
 bool is_label(std::string_view text, std::size_t most_bytes);
 
-// Writes one line for each step. name and comment must be labels. If the plan's channels were built with
-// ChannelBuilder, the plan that is read back is equal to it. Otherwise the plan that is read back does the same.
+// Returns the JSON text, with one line for each step. name and comment must satisfy is_label(). If the plan's
+// channels were built with ChannelBuilder, parse_plan() returns an equal plan. Otherwise it returns a plan with
+// the same steps, which may differ in its lists of ports.
 std::string to_json(const PlanFile& file);
 
-// Reads and checks the text. It does not verify the plan: the caller calls verify(). Every error contains its
-// position: "line 3, column 7: ..." if the text is not JSON, and "ranks[2].channels[0].steps[5].receive[0].peer:
-// ..." if it is. Uses at most about 10 times as much memory as the text. Errors: kInvalidPlan; kUnsupported if the
-// version is unknown or if the plan exceeds PlanLimits (tutti/plan.h).
+// Reads a plan from JSON text and checks its fields. Does not verify the plan: the caller must call verify(). An
+// error in the text contains its position: "line 3, column 7: ..." if the text is not JSON, and otherwise the path
+// of the field, "ranks[2].channels[0].steps[5].receive[0].peer: ...". Needs at most about 10 times as much memory
+// as the text. Errors: kInvalidPlan; kUnsupported if the version of the format is unknown or if the plan exceeds
+// PlanLimits (tutti/plan.h).
 Result<PlanFile> parse_plan(std::string_view text);
 
 }  // namespace tutti

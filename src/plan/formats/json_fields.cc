@@ -1,4 +1,5 @@
-// The table of fields, from the innermost objects to the outermost one, and the functions that store their values.
+// The table of fields, from the innermost objects of the format to the outermost one, and the functions that store
+// the values of the fields.
 #include "plan/formats/json_fields.h"
 
 #include <fmt/format.h>
@@ -14,7 +15,7 @@ namespace tutti::json_fields {
 namespace {
 
 constexpr std::uint64_t kMost32 = std::numeric_limits<std::uint32_t>::max();
-// One send and one receive port for every other rank and every lane.
+// Largest number of ports of a channel: one send port and one receive port for every other rank and every lane.
 constexpr std::uint64_t kMostPorts = std::uint64_t{2} * (PlanLimits::kRanks - 1) * PlanLimits::kLanes;
 
 std::string too_many(std::string_view what, std::uint64_t most) {

@@ -1,6 +1,6 @@
-// Reads plan files. The events of a JSON parser (SAX) drive a table of the format's fields (json_fields.h). So
-// data that the table does not contain is never stored, nesting is limited by the depth of the table, and each
-// error can report its position.
+// Reads plan files. A JSON parser (SAX) calls PlanReader for each value in the text, and PlanReader looks up the
+// field in the table of the format's fields (json_fields.h). So fields that are not in the table are never stored,
+// the nesting depth is limited by the depth of the table, and each error can report its position.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,8 @@ using json_fields::Content;
 using json_fields::Field;
 using json_fields::ReaderState;
 
-constexpr std::size_t kShownToken = 24;  // characters of the text that an error message repeats
+// number of characters of a token or name from the text that an error message repeats
+constexpr std::size_t kShownToken = 24;
 
 std::string_view to_string(Content content) {
   switch (content) {
@@ -43,7 +44,8 @@ std::string sanitized(std::string_view text) {
   return text.size() > kShownToken ? result + "..." : result;
 }
 
-// Receives the parser's events. A handler returns false after an error, which ends the parsing.
+// The handler of the JSON parser's events. Each handler function returns true to go on, or false after an error,
+// which ends the parsing. take_error() then returns the error.
 class PlanReader {
  public:
   PlanReader(std::string_view text, PlanFile& file) : text_(text), reading_{.file = file} {}
@@ -91,19 +93,21 @@ class PlanReader {
   bool parse_error(std::size_t position, const std::string& token, const nlohmann::json::exception& error);
 
  private:
-  // The position of the reader in an object or array that has not ended yet.
+  // An object or array that has begun and not ended yet, and the position of the reader in it.
   struct OpenValue {
     const Field* what = nullptr;
-    // In an object: the field of the next value. In an array: the description of its elements.
+    // In an object: the field whose value comes next; null if there is none. In an array: the description of its
+    // elements.
     const Field* field = nullptr;
-    std::uint64_t elements = 0;  // in an array: number of elements that have begun
-    std::uint32_t seen = 0;      // in an object: a bit for each field that was read
+    std::uint64_t elements = 0;  // in an array: number of elements so far, including the one that is being read
+    std::uint32_t seen = 0;      // in an object: bit i is 1 if field i of `what` has occurred
   };
 
   const Field* begin_value(Content content, std::string_view had);
   bool start(Content content);
   bool wrong_content(std::string_view had) {
-    // Reports the error, unless an object is expected here.
+    // `had` fits no field. begin_value() reports the error, unless an object is expected here; in that case the
+    // next line does.
     begin_value(Content::kObject, had);
     return error_ || fail(fmt::format("should be {}, not {}", "an object", had));
   }
@@ -138,8 +142,9 @@ bool PlanReader::fail(const std::string& what, ErrorCode code) {
   return false;
 }
 
-// Returns the field of the value that begins here. If the field does not have the type `content`, reports an error
-// and returns null.
+// Called at the beginning of each value. Returns the field to which the value belongs. If that field does not have
+// the type `content`, or an array has too many elements, sets error_ and returns null. `had` describes the value
+// in error messages.
 const Field* PlanReader::begin_value(Content content, std::string_view had) {
   const Field* field = &json_fields::top();
   if (!open_.empty()) {
@@ -208,14 +213,15 @@ bool PlanReader::parse_error(std::size_t position, const std::string& token, con
   const std::size_t column = before.size() - (newline == std::string_view::npos ? 0 : newline + 1) + 1;
   const std::string where = path();
   const bool ended = position > text_.size();
-  // Sets the rank and the scope of the error.
+  // Sets the rank and the scope of error_. The message is set below.
   fail("");
   error_->message = fmt::format("line {}, column {}{}{}: this is not JSON: {}", line, column, where.empty() ? "" : ", ",
                                 where, ended ? "the text ends too early" : fmt::format("at \"{}\"", sanitized(token)));
   return false;
 }
 
-// Names the other file formats that users might pass by mistake. Empty: the text has none of these formats.
+// Returns the name of a file format that users might pass by mistake instead of a plan. Empty if `kind` is none of
+// these formats.
 std::string_view name_of_other_format(FileFormat kind) {
   switch (kind) {
     case FileFormat::kMscclAlgorithm: return "an algorithm of MSCCL in XML";
@@ -224,7 +230,7 @@ std::string_view name_of_other_format(FileFormat kind) {
     case FileFormat::kNcclTopology: return "a topology file of NCCL";
     case FileFormat::kHwlocTopology: return "a topology of hwloc (lstopo)";
     case FileFormat::kXml: return "XML";
-    // A JSON file may be a plan with errors. The reader reports them.
+    // Other JSON files may be plans with errors, for which the reader has better error messages.
     case FileFormat::kJsonAlgorithm:
     case FileFormat::kTuttiPlan:
     case FileFormat::kJson:
@@ -233,8 +239,8 @@ std::string_view name_of_other_format(FileFormat kind) {
   return {};
 }
 
-// Checks the peers and lanes of all ports. This is possible only after the last rank was read, because the number
-// of ranks is not known before.
+// Checks the peers and lanes of all ports that the steps use. This is possible only after the whole text was read,
+// because the number of ranks is the number of elements of "ranks", and "lanes" may follow it.
 Status check_peers(const Plan& plan) {
   for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
     for (std::size_t c = 0; c < plan.ranks[rank].channels.size(); ++c) {

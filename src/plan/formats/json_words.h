@@ -1,4 +1,5 @@
-// Keywords of the plan format that its reader and its writer share. Internal to this folder.
+// Keywords of the JSON plan format, shared by its reader (json_fields.cc) and its writer (json.cc). Internal to
+// this folder.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,7 @@
 
 namespace tutti {
 
-inline constexpr std::uint64_t kPlanFormat = 1;  // the value of "tutti_plan"
+inline constexpr std::uint64_t kPlanFormat = 1;  // the version of the format: the value of the field "tutti_plan"
 
 std::string_view direction_word(Direction direction);
 std::string_view order_word(Order order);

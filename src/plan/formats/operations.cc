@@ -1,5 +1,5 @@
-// Runs the plan twice with lengths as values, for a full tile and for the last tile, and then lists the operations
-// of any rank on request.
+// create() runs the plan twice with lengths as values, once for a full tile and once for the last tile. of_rank()
+// then lists the operations of one rank.
 #include "plan/formats/operations.h"
 
 #include <fmt/format.h>
@@ -22,11 +22,11 @@ Error refusal(ErrorCode code, std::string message) {
   return {.code = code, .scope = ErrorScope::kCall, .rank = -1, .message = std::move(message)};
 }
 
-// A domain of the evaluator (plan/evaluate.h). Its values are lengths. Runs one tile, with an unlimited number of
-// credits.
+// A domain of the evaluator (plan/evaluate.h) whose values are lengths in elements. Runs all ranks for one tile
+// (`tile` selects the lengths of its chunks). A send never waits for a credit.
 class Lengths1Tile {
  public:
-  using ByStep = std::vector<std::vector<std::vector<std::uint64_t>>>;  // indexed by rank, channel, step
+  using ByStep = std::vector<std::vector<std::vector<std::uint64_t>>>;  // lengths, indexed by rank, channel, step
 
   Lengths1Tile(const Plan& plan, const CallSize& size, std::uint64_t tile) : plan_(plan), size_(size), tile_(tile) {
     for (const RankPlan& rank : plan.ranks) {
@@ -37,7 +37,7 @@ class Lengths1Tile {
     }
   }
 
-  // Returns nothing if some step can never run.
+  // Returns the length of each step's value, or nothing if some step can never run.
   std::optional<ByStep> run() && {
     for (bool ran = true; ran;) {
       ran = false;
@@ -85,8 +85,9 @@ class Lengths1Tile {
     }
     return 0;
   }
-  // The key has 24 bits for each rank and 16 for the lane, because there are at most 2^24 ranks
-  // (algorithms/generators.h) and 2^16 lanes.
+  // Returns the messages under way on the connection of a port of the current channel. The key has 24 bits for
+  // each rank and 16 bits for the lane, because there are at most 2^24 ranks (kMaxRanks in
+  // algorithms/generators.h) and 2^16 lanes.
   std::deque<std::uint64_t>& queue(std::uint16_t port) {
     const Port& end = plan_.ranks[rank_].channels[channel_].ports[port];
     const bool sends = end.direction == Direction::kSend;
@@ -101,12 +102,13 @@ class Lengths1Tile {
   std::uint32_t channel_ = 0;
   std::optional<Layout> layout_;
   std::vector<std::vector<Cursor>> cursors_;
-  std::vector<std::vector<std::uint64_t>> scratch_;  // indexed by rank, chunk
+  std::vector<std::vector<std::uint64_t>> scratch_;  // lengths of the scratch values, indexed by rank, chunk
   ByStep lengths_;
   std::unordered_map<std::uint64_t, std::deque<std::uint64_t>> queues_;
 };
 
-// Lists the operations of one rank: tile by tile, channel by channel, step by step.
+// Builds the list of operations of one rank: tile by tile, in each tile channel by channel, and in each channel
+// step by step.
 class RankWriter {
  public:
   RankWriter(const PlanShape& shape, const RankPlan& plan) : shape_(shape), plan_(plan) {
@@ -116,8 +118,8 @@ class RankWriter {
     }
   }
 
-  // Adds the operation of a step and those of its messages. Its waits for other channels are added by end_tile(),
-  // because the steps that it waits for may be added later.
+  // Adds the operations of step `s` of channel `c`: one for the step, and one for each of its messages. end_tile()
+  // adds the waits for other channels, because the steps for which this step waits may be added after it.
   void add(std::uint32_t c, std::uint32_t s, std::uint64_t bytes) {
     const Channel& channel = plan_.channels[c];
     const Step& step = channel.steps[s];
@@ -142,7 +144,8 @@ class RankWriter {
     before_ = steps_;
     last_.resize(plan_.channels.size(), kNone);
   }
-  // Call this after all steps of the tile were added. Adds the waits for steps of other channels.
+  // Must be called after all steps of the tile were added. Adds the waits for steps of other channels
+  // (Channel::after).
   void end_tile() {
     for (std::size_t c = 0; c < plan_.channels.size(); ++c) {
       for (const After& after : plan_.channels[c].after) {
@@ -170,9 +173,13 @@ class RankWriter {
   const PlanShape& shape_;
   const RankPlan& plan_;
   std::vector<Operation> operations_;
-  std::vector<std::vector<std::uint32_t>> steps_;    // operations of this tile, indexed by channel, step
-  std::vector<std::vector<std::uint32_t>> before_;   // operations of the previous tile
-  std::vector<std::uint32_t> last_;                  // the operation of the last step, indexed by channel
+  // index of the operation of each step in this tile, indexed by channel, step; kNone: not added
+  std::vector<std::vector<std::uint32_t>> steps_;
+  // index of the operation of each step in the previous tile, indexed by channel, step; all kNone in the first
+  // tile
+  std::vector<std::vector<std::uint32_t>> before_;
+  // index of the operation of the step that was added last, indexed by channel
+  std::vector<std::uint32_t> last_;
   std::vector<std::vector<std::uint32_t>> numbers_;  // number of messages so far, indexed by channel, port
 };
 
@@ -201,8 +208,8 @@ Result<CallOperations> CallOperations::create(const Plan& plan, const CallSize& 
 
 Status CallOperations::count_operations() {
   std::uint64_t of_tile = 0;
-  // The largest number for one channel. It is an upper bound for one connection, because only one channel uses a
-  // connection.
+  // The largest number of messages per tile of one channel. It is an upper bound for the messages of one
+  // connection, because all messages of a connection are in one channel of each of its ranks.
   std::uint64_t most_messages = 0;
   for (const RankPlan& rank : plan_->ranks) {
     for (const Channel& channel : rank.channels) {

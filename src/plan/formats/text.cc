@@ -1,4 +1,4 @@
-// Prints equations in the notation of plan.h.
+// Converts the steps of plans to text, in the notation at the top of plan/plan.h.
 #include "plan/formats/text.h"
 
 #include <fmt/format.h>

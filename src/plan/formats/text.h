@@ -1,4 +1,4 @@
-// Prints plans for people, one line per step.
+// Converts plans to text for people, one line per step.
 #pragma once
 
 #include <string>
@@ -7,16 +7,17 @@
 
 namespace tutti {
 
-// For example "out[1] = recv(1) + in[1] ; send 3": the operands in their order, then the sends. A lane other than
-// 0 follows its peer: "recv(1/2)". A step that completes a value is marked "(complete)".
+// Returns the text of a step. For example, "out[1] = recv(1) + in[1] ; send 3": the message from rank 1, plus
+// in[1], is stored to out[1] and sent to rank 3. A lane other than 0 follows its peer: "recv(1/2)" receives from
+// rank 1 on lane 2. A step with Step::completes is marked "(complete)".
 std::string to_text(const Channel& channel, const Step& step);
 
-// Lines of the form "rank 2 channel 0: 3: ...", with "after channel:step" if the step waits for another channel.
-// Channels without steps have no line.
+// Returns one line for each step of one rank, of the form "rank 2 channel 0: 3: ..." for step 3, followed by
+// "after channel:step" if the step waits for another channel. Channels without steps have no line.
 std::string to_text(const RankPlan& plan, std::uint32_t rank);
 
-// The first function prints one line about the shape. The second prints that line, and then the steps of all
-// ranks.
+// The first function returns one line that describes the shape. The second returns that line, and then the lines
+// of the steps of all ranks.
 std::string to_text(const PlanShape& shape);
 std::string to_text(const Plan& plan);
 

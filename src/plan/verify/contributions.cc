@@ -1,5 +1,6 @@
-// Additions of runs and sets of ranks. Runs that follow each other need no set. All other sums are looked up in
-// the cache of unions first.
+// Adds values, which are runs or sets of ranks. The sum of two runs is again a run if the second starts with the
+// rank after the last rank of the first. All other sums are sets, which are looked up in the cache of unions
+// first.
 #include "plan/verify/contributions.h"
 
 #include <fmt/format.h>
@@ -11,14 +12,14 @@ namespace tutti {
 namespace {
 
 constexpr std::uint32_t kNoRank = ~std::uint32_t{0};
-// Size of the cache of unions. It needs several entries per rank, because the ranks are in different rounds of the
-// same plan.
+// Number of entries of the cache of unions, per rank. Several are needed, because at any time of the run different
+// ranks can be in different rounds of the plan, and so add different sets.
 constexpr std::size_t kUnionsPerRank = 16;
 
 }  // namespace
 
-// A strong 64-bit mix (the finalizer of SplitMix64). Two different expressions have the same hash with probability
-// 2^-64.
+// Adds `operand` to a 64-bit hash (the mixing function is the finalizer of SplitMix64). Two different expressions
+// have the same hash with a probability of about 2^-64.
 std::uint64_t Contributions::mix(std::uint64_t hash, std::uint64_t operand) {
   std::uint64_t x = (hash + 0x9e3779b97f4a7c15u) * 0xd1342543de82ef95u ^ operand;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -44,7 +45,8 @@ void Contributions::list(const Value& value, std::vector<Interval>& intervals) c
   intervals.push_back({.begin = value.first, .end = std::min(end, ranks_)});
 }
 
-// Merges left_ and right_ into merged_. Returns the first rank that is in both, or kNoRank.
+// Stores the union of the sets left_ and right_ to merged_. If a rank is in both sets, stops and returns the first
+// such rank. Otherwise returns kNoRank.
 std::uint32_t Contributions::merge() {
   merged_.clear();
   std::size_t l = 0;
@@ -62,21 +64,22 @@ std::uint32_t Contributions::merge() {
   return kNoRank;
 }
 
-// Returns a rank that is in both runs, or kNoRank.
+// `a` and `b` must be runs. Returns a rank that is in both, or kNoRank.
 std::uint32_t Contributions::shared_by_runs(const Value& a, const Value& b) const {
   if (distance(a.first, b.first) < a.count) return b.first;
   if (distance(b.first, a.first) < b.count) return a.first;
   return kNoRank;
 }
 
-// Different sets of the pool and different runs have different keys. A key is never 0, because a run is never
-// empty.
+// Returns a number for the set of ranks of a value. Different sets in the pool and different runs have different
+// keys. A key is never 0, because a run has at least one rank.
 std::uint64_t Contributions::key_of(const Value& value) {
   if (value.set != 0) return (std::uint64_t{1} << 63) | value.set;
   return (std::uint64_t{value.first} << 32) | value.count;
 }
 
-// Returns the pool's number of the set in merged_, and adds the set if it is new.
+// Returns the number of the set merged_ in the pool (as in Value::set). Adds it to the pool if it is not there
+// yet.
 std::uint32_t Contributions::intern() {
   std::uint64_t hash = 0;
   for (const Interval& each : merged_) hash = mix(hash, (std::uint64_t{each.begin} << 32) | each.end);
@@ -84,7 +87,8 @@ std::uint32_t Contributions::intern() {
   if (!added && std::ranges::equal(intervals_of(sets_[entry->second - 1]), merged_)) return entry->second;
   sets_.push_back({.first = intervals_.size(), .count = merged_.size()});
   intervals_.insert(intervals_.end(), merged_.begin(), merged_.end());
-  // If another set has the same hash, this set is not found again and may be stored more than once.
+  // If another set in the pool has the same hash, set_of_hash_ refers to that one. Then this set is not found
+  // again, and may be stored several times.
   return static_cast<std::uint32_t>(sets_.size());
 }
 

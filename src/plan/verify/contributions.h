@@ -1,11 +1,12 @@
-// The value domain of the verifier: a value of a plan is represented by the set of the ranks that contributed to
-// it. Internal to this folder.
+// The values of the verifier: instead of numbers, a value of a plan is represented by the set of the ranks whose
+// contributions it contains (see datum in plan/collective.h). Internal to this folder.
 //
 // Most values of a sensible plan are sums over consecutive ranks, in rank order, perhaps wrapping around from the
-// last rank to the first. Such a *run* is stored as two numbers. Any other set of ranks is stored as a list of
-// intervals in a pool. The order of its additions is then recorded only in the hash of the expression. Equal sets
-// are stored once, and the results of recent unions are cached, because a plan of thousands of ranks and millions
-// of sums has far fewer different sets. The size of the pool is limited only by the number of different sets.
+// last rank to the first. Such a sum is called a *run*, and is stored as two numbers, the first rank and the
+// number of ranks. For any other sum, the set of ranks is stored in a pool as a list of intervals. The order of
+// the additions of such a sum is recorded only in Value::expression. Equal sets are stored once, and the results
+// of recent unions are cached, because a plan of thousands of ranks and millions of sums has far fewer different
+// sets. The pool has no fixed limit: it grows with the number of different sets.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +18,17 @@
 namespace tutti {
 
 struct Value {
-  std::uint64_t expression = 0;  // hash of the exact additions: operands, order and grouping
+  std::uint64_t expression = 0;  // hash of the additions that made the value: operands, order and grouping
   std::uint32_t chunk = 0;
-  // The tile and call that the value belongs to. 0: the memory was never written.
+  // A number for the tile and the call to which the value belongs; different for every tile of every call. 0: the
+  // memory was never written.
   std::uint32_t generation = 0;
-  std::uint32_t first = 0;  // a run: the ranks first, first + 1, ..., modulo the number of ranks
-  std::uint32_t count = 0;  // number of ranks that contributed
-  std::uint32_t set = 0;    // 0: a run; otherwise 1 + index into the pool
-  bool complete = false;    // a step has marked the value as the sum over all ranks
+  // if the value is a run: it contains ranks first, first + 1, ..., modulo the number of ranks
+  std::uint32_t first = 0;
+  std::uint32_t count = 0;  // number of ranks whose contributions the value contains
+  std::uint32_t set = 0;    // 0: the value is a run; otherwise 1 + index of its set of ranks in the pool
+  // the value is the sum over all ranks, and the step that completed it was marked (Step::completes)
+  bool complete = false;
 };
 static_assert(sizeof(Value) == 32);
 
@@ -34,12 +38,13 @@ class Contributions {
 
   Value input(std::uint32_t rank, std::uint32_t chunk, std::uint32_t generation) const;
 
-  // Appends `right` to `sum`, but leaves sum.expression unchanged. Returns an empty string if the sum is valid,
-  // and otherwise an error message.
+  // Adds `right` to `sum` as its last operand. Leaves sum.expression unchanged: the caller sets it after all
+  // operands of a step were added. Returns an empty string if the two values may be added. Otherwise (different
+  // data or tiles, or a rank that is in both values) returns an error message.
   std::string add(Value& sum, const Value& right);
 
-  // True if the ranks in the value were added in the order first, first + 1, ..., modulo the number of ranks. A value
-  // of one rank is in every order, so the result is then true for any `first`.
+  // True if the contributions in the value were added in the order of the ranks first, first + 1, ..., modulo the
+  // number of ranks. The value of a single rank has no additions, so the result is then true for any `first`.
   bool in_order_from(const Value& value, std::uint32_t first) const {
     return value.set == 0 && (value.count == 1 || value.first == first);
   }
@@ -55,18 +60,19 @@ class Contributions {
     bool operator==(const Interval&) const = default;
   };
   struct Set {
-    std::size_t first = 0;  // index into intervals_; the intervals are ascending, with gaps between them
+    // index into intervals_ of the set's first interval; its intervals are ascending, with gaps between them
+    std::size_t first = 0;
     std::size_t count = 0;
   };
   std::uint32_t distance(std::uint32_t from, std::uint32_t to) const {
     return to >= from ? to - from : to + ranks_ - from;
   }
-  // A cached result: the union of two sets of ranks.
+  // An entry of the cache: the union of two sets of ranks.
   struct Union {
-    std::uint64_t left = 0;  // the two sets, see key_of(); 0: this entry is empty
+    std::uint64_t left = 0;  // left and right: key_of() of the two values that were united; 0: this entry is empty
     std::uint64_t right = 0;
-    std::uint32_t shared = 0;  // a rank that is in both sets, or kNoRank
-    std::uint32_t set = 0;     // the union, if no rank is in both sets
+    std::uint32_t shared = 0;  // a rank that is in both sets (so they must not be added), or kNoRank
+    std::uint32_t set = 0;     // the union as in Value::set, if no rank is in both sets; otherwise 0
   };
   static std::uint64_t key_of(const Value& value);
   std::uint32_t shared_by_runs(const Value& a, const Value& b) const;
@@ -81,12 +87,13 @@ class Contributions {
   std::uint32_t ranks_;
   std::vector<Interval> intervals_;
   std::vector<Set> sets_;
-  // The operands and the result of merge().
+  // The operands (left_, right_) and the result (merged_) of merge(). Members, so that their memory is reused.
   std::vector<Interval> left_;
   std::vector<Interval> right_;
   std::vector<Interval> merged_;
   std::unordered_map<std::uint64_t, std::uint32_t> set_of_hash_;
-  // A cache, indexed by the hash of both keys. A new entry replaces the old one at the same index.
+  // The cache of unions, indexed by a hash of the keys of both values. A new entry replaces the old one at the
+  // same index.
   std::vector<Union> unions_;
 };
 

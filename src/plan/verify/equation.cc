@@ -1,4 +1,4 @@
-// The effect of one step on values, and all the checks of a step.
+// The part of class Run that runs one step: the effect of the step on values, and all checks of it.
 #include <fmt/format.h>
 
 #include "plan/verify/run.h"
@@ -52,7 +52,8 @@ std::optional<Value> Run::load(const Step& step) {
     }
     case Space::kOutput:
       if (written(tile, chunk) == generation_) {
-        // The contents of an output are known, because store_output() accepts only the expected value.
+        // The contents of an output chunk that was written in this tile need not be stored, because store_output()
+        // accepts only the expected value.
         const ExpectedOutput known = expected_output(shape, rank_, chunk);
         if (known.contributor != kEveryRank) return contributions_.input(known.contributor, known.datum, generation_);
         return Value{.expression = expressions_[known.datum],
@@ -150,8 +151,8 @@ void Run::store(const Step& step, const Value& value, std::uint64_t tile) {
   }
 }
 
-// Checks `value` as the contents of out[chunk] of this rank. Returns an error message, or an empty string if the
-// value is what the collective requires there.
+// Checks whether the collective requires `value` in out[chunk] of this rank, added in the order that the plan
+// promises. Returns an error message, or an empty string if the value is correct.
 std::string Run::output_fault(const Value& value, std::uint32_t chunk) {
   const PlanShape& shape = wiring_.plan->shape;
   const ExpectedOutput want = expected_output(shape, rank_, chunk);
@@ -196,7 +197,8 @@ void Run::apply(const Channel& channel, const Step& step, std::uint64_t tile) {
   if (!value) return;
   store(step, *value, tile);
   for (std::uint16_t port : channel.sends(step)) send(port, *value);
-  // The sender's call may have waited for this message only.
+  // A rank is in drained_ if this step has received the last of its published messages. Its call may have waited
+  // only for that.
   for (std::uint32_t sender : drained_) end_call_if_done(sender);
   drained_.clear();
 }

@@ -1,4 +1,5 @@
-// Runs all channels in a random order, a few steps at a time, with real values in buffers and queues.
+// Runs the channels of all ranks in a random order, a few steps at a time, with float32 values in buffers and
+// queues.
 #include "plan/verify/interpret.h"
 
 #include <fmt/format.h>
@@ -20,17 +21,18 @@
 namespace tutti {
 namespace {
 
-constexpr std::size_t kElements = 3;  // elements of each chunk
+constexpr std::size_t kElements = 3;  // number of elements of each chunk
 struct Elements {
   std::array<float, kElements> values{};
-  std::vector<std::uint32_t> ranks{};  // ranks whose inputs were added, in that order
+  std::vector<std::uint32_t> ranks{};  // ranks whose inputs were added, in the order of the additions
 };
 constexpr float kUnset = std::numeric_limits<float>::quiet_NaN();
 const Elements kUnwritten{.values = {kUnset, kUnset, kUnset}};
 
 Error failure(std::string message) { return {.code = ErrorCode::kInvalidPlan, .message = std::move(message)}; }
 
-// A number between 2^-8 and 2^8 with many mantissa bits set, so that sums of such numbers are rounded.
+// Returns a pseudo-random number from 2^-8 to 2^9. Its mantissa uses all bits, so that sums of such numbers are
+// rounded.
 float input_element(std::uint32_t call, std::uint32_t rank, std::uint64_t tile, std::uint32_t chunk,
                     std::size_t element) {
   std::uint64_t x = call;
@@ -44,13 +46,15 @@ float input_element(std::uint32_t call, std::uint32_t rank, std::uint64_t tile, 
 }
 
 struct Buffers {
-  // tile x chunk. In an in-place call, the chunks that share memory with an output are not used.
+  // Input and output are indexed by tile x chunk. In an in-place call, input chunks that share memory with an
+  // output chunk are not used; `output` holds their values.
   std::vector<Elements> input;
   std::vector<Elements> output;
   std::vector<Elements> scratch;
 };
 
-// True if the channel can run without access to memory that does not exist.
+// True if all indices of the channel (chunks, lists, ports, peers) are valid, so that its steps can run without
+// accesses out of bounds.
 bool runnable(const Plan& plan, std::uint32_t rank, const Channel& channel) {
   const auto inside = [&](const Slice& slice) {
     switch (slice.space) {
@@ -92,7 +96,7 @@ class Interpreter {
   void apply(const Channel& channel, const Step& step, std::uint64_t tile);
 
  private:
-  using Key = std::tuple<std::uint32_t, std::uint32_t, std::uint16_t>;  // sender, receiver, lane
+  using Key = std::tuple<std::uint32_t, std::uint32_t, std::uint16_t>;  // sending rank, receiving rank, lane
 
   std::deque<Elements>& queue(std::uint16_t port) {
     const Port& end = program_->ports[port];
@@ -111,7 +115,7 @@ class Interpreter {
   std::vector<std::vector<Cursor>> cursors_;
   std::vector<std::uint32_t> calls_;
   std::map<Key, std::deque<Elements>> queues_;
-  std::vector<std::vector<float>> results_;  // indexed by rank; the results of its calls, one call after the other
+  std::vector<std::vector<float>> results_;  // indexed by rank: the outputs of its calls, one call after the other
   bool broken_ = false;
 
   std::uint32_t rank_ = 0;
@@ -186,7 +190,7 @@ void Interpreter::apply(const Channel& channel, const Step& step, std::uint64_t 
     value.ranks.insert(value.ranks.end(), operand.ranks.begin(), operand.ranks.end());
   }
   if (step.completes != 0) {
-    // The divisor is not a power of two, so that a division changes the mantissa.
+    // A division by a power of two would not change the mantissa, so the divisor is the number of ranks + 0.5.
     for (float& element : value.values) element /= static_cast<float>(plan_.ranks.size()) + 0.5f;
   }
   if (step.sink.space != Space::kNone) memory(step.sink, tile) = value;

@@ -1,7 +1,8 @@
-// An independent check of plans: runs a plan over float32 values in a random interleaving. It shares only the
-// evaluator with the verifier, so an error in the verifier's model cannot hide here: it uses no sets, orders or
-// clocks, and copies every message. Its sums depend on the order of the additions because they are rounded. So two
-// plans with the same output bits have done the same additions in the same order.
+// An independent check of plans: runs a plan over float32 values in a random interleaving. With the verifier it
+// shares only the evaluator (plan/evaluate.h) and the sizes and in-place rules of plan/collective.h. It has no
+// model of sets, orders or clocks, and copies every message, so it also detects plans that an error in the
+// verifier's model would let through. Its sums are rounded, so they depend on the order of the additions: if two
+// plans have the same output bits, they have almost certainly done the same additions in the same order.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +17,16 @@ struct InterpretOptions {
   bool in_place = false;
   std::uint32_t tiles = 2;
   std::uint32_t calls = 2;
-  std::uint64_t seed = 1;  // seed of the interleaving; the inputs are always the same
-  // If it is not null, receives for each chunk of the result the ranks that it contains, in the order of their
-  // addition.
+  std::uint64_t seed = 1;  // seed of the random interleaving; the inputs do not depend on it
+  // If not null, one list is appended to it for each output chunk of each tile, when a rank ends a call: the ranks
+  // whose inputs were added in this chunk, in the order of the additions.
   std::vector<std::vector<std::uint32_t>>* orders = nullptr;
 };
 
-// Returns the outputs of all calls, ranks, tiles and chunks, with a few elements for each chunk. Sums are divided
-// at the step with `completes`, so that this flag affects the result. Errors: kInvalidPlan if the plan cannot run,
-// does not end, or leaves a message unreceived.
+// Runs options.calls calls of options.tiles tiles. Returns the outputs of all ranks, calls, tiles and chunks (the
+// rank varies slowest), with a few elements for each chunk. In a step with Step::completes, the value is divided
+// by a constant, so that a wrong flag changes the result. Errors: kInvalidPlan if the plan has an invalid index,
+// deadlocks, or leaves a message that is not received.
 Result<std::vector<float>> interpret(const Plan& plan, const InterpretOptions& options);
 
 }  // namespace tutti

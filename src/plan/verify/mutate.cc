@@ -1,4 +1,5 @@
-// Generates mutants, verifies each of them, and judges the accepted ones with the interpreter.
+// Generates mutants, verifies each of them, and uses the interpreter to decide whether those that the verifier
+// accepts are harmless.
 #include "plan/verify/mutate.h"
 
 #include <fmt/format.h>
@@ -17,10 +18,11 @@ namespace tutti {
 namespace {
 
 constexpr std::uint64_t kInterleavings = 3;
-constexpr float kRounding = 1e-4F;  // relative error allowed for sums of a few float32 values of one sign
+// relative difference allowed between two sums of the same positive float32 values in different orders
+constexpr float kRounding = 1e-4F;
 
-// Generates the mutants of one channel. `channel_` is part of the plan that is passed to `visit`. It is restored
-// after each mutant.
+// Generates the mutants of one channel. `channel` is a part of `plan`: each change is made in it, then `visit` is
+// called with `plan`, and then the channel is restored.
 class ChannelMutator {
  public:
   ChannelMutator(const Plan& plan, Channel& channel, std::string place,
@@ -35,7 +37,8 @@ class ChannelMutator {
     visit_(plan_, fmt::format("{} step {}: {}", place_, s, what));
     channel_ = original_;
   }
-  // Sets a field of step `s` to each of the values that differ from its current value.
+  // For each of `values` that differs from the field's current value: sets the field of step `s` to it, and calls
+  // `visit`. Negative values are skipped.
   template <class Field, class Member>
   void set_field(std::uint32_t s, const std::string& name, Member member, std::initializer_list<std::int64_t> values) {
     for (const std::int64_t value : values) {
@@ -146,7 +149,8 @@ bool gives(const Plan& plan, bool in_place, const std::vector<float>& expected) 
   return true;
 }
 
-// True if the sum contains each rank exactly once, in an order that the plan promises.
+// True if `added`, the ranks whose inputs were added, contains each rank exactly once, in an order that `order`
+// allows.
 bool keeps_promise(Order order, std::uint32_t ranks, const std::vector<std::uint32_t>& added) {
   if (added.size() != ranks) return false;
   std::vector<bool> seen(ranks);
@@ -159,9 +163,10 @@ bool keeps_promise(Order order, std::uint32_t ranks, const std::vector<std::uint
   return true;
 }
 
-// If only one rank receives a sum, a mutant may add in another order that the plan's promise allows. Its sums are
-// then the same except for rounding. For positive numbers, rounding is much smaller than the error of a wrong
-// operand.
+// True if the mutant's sums have the same operands as those of the original plan (`expected`), in another order
+// that PlanShape::order allows. This is harmless only if a single rank receives each sum; otherwise the result is
+// false. Such sums differ from the expected ones only by rounding. All inputs are positive, so rounding is much
+// smaller than the effect of a wrong operand.
 bool gives_in_another_order(const Plan& plan, bool in_place, const std::vector<float>& expected) {
   const CollectiveKind kind = plan.shape.collective.kind;
   if (!reduces(kind) || (!has_root(kind) && row_of(kind).output != BlockSet::kOwn)) return false;

@@ -1,14 +1,15 @@
 // For each rank, runs the channels of that rank alone, with vector clocks that have one entry per channel of the
-// rank. In this run, messages never make a channel wait. So it has fewer happens-before edges than a real run, and
-// two accesses that are ordered here are ordered in every real run.
+// rank. In this run, messages never make a channel wait, so only program order and waits (After) order the
+// accesses. A real run has the same order and more. So two accesses that are ordered here are ordered in every
+// real run.
 //
-// In an in-place call this is not enough for an input chunk that one channel reads and another channel overwrites
-// with the result. In that case the data gives the order. If a rank reads in[c] in one step only, every value that
-// holds this rank's contribution to c comes from that step. The value that replaces in[c] is the result (every
-// store to an output is proved to be the result), and the result holds that contribution. So the store runs after
-// the read. The dependency from the read to the store consists of messages, program order, and memory that one
-// step writes and another reads. This class checks the accesses to such memory by waits only, so the argument is
-// not circular.
+// In an in-place call, this often does not order an input chunk that one channel reads and another channel
+// overwrites with the result. In that case the data gives the order. If a rank reads in[c] in one step only, every
+// value that holds this rank's contribution to datum c comes from that step. The value that overwrites in[c] is
+// the result (verify() proves that every store to an output is the result), and the result holds that
+// contribution. So the store runs after the read. The path from the read to the store consists of messages,
+// program order, and memory that one step writes and another step reads. This file checks the accesses to such
+// memory without this rule, by program order and waits only, so the argument is not circular.
 #include "plan/verify/own_order.h"
 
 #include <algorithm>
@@ -25,7 +26,7 @@ namespace {
 
 constexpr std::uint32_t kNoChannel = std::numeric_limits<std::uint32_t>::max();
 
-// Checks one rank at a time. It is a domain of evaluate.h.
+// Checks one rank at a time. The class is a domain of the evaluator (plan/evaluate.h).
 class OwnOrder {
  public:
   OwnOrder(const Plan& plan, const VerifyOptions& options) : plan_(plan), options_(options) {}
@@ -102,8 +103,9 @@ class OwnOrder {
     return location_of(plan_.shape, options_.in_place, rank_, slice, {.tile = tile, .tiles = options_.tiles});
   }
 
-  // True if this is an input chunk that exactly one step reads, and if its value is part of the result that
-  // replaces it. The read is then ordered before the store, see above.
+  // True if the call is in place, `slice` is an input chunk that exactly one step reads, and its value is part of
+  // the result that overwrites it. Then the read happens before the store of the result, as the comment at the top
+  // of this file explains.
   bool read_before_its_result(const Slice& slice) const {
     if (!options_.in_place || slice.space != Space::kInput || input_reads_[slice.chunk] != 1) return false;
     const std::uint32_t alias = output_alias(plan_.shape, rank_, slice.chunk);
@@ -135,12 +137,14 @@ class OwnOrder {
   std::uint32_t channel_ = 0;  // the channel that is being advanced
   bool ordered_ = true;
   std::vector<Cursor> cursors_;
-  std::vector<std::size_t> first_clock_;  // indexed by channel: index of its first clock in clocks_
-  std::vector<std::uint32_t> clocks_;     // channel x tile x step x channel
+  // indexed by channel: position in clocks_ of the clock of its first step in the first tile
+  std::vector<std::size_t> first_clock_;
+  std::vector<std::uint32_t> clocks_;  // channel x tile x step x channel: the clock of each step
   std::vector<std::uint32_t> input_reads_;
-  std::vector<std::uint32_t> writer_;  // indexed by location: the channel of the last write, or kNoChannel
+  std::vector<std::uint32_t> writer_;  // indexed by location (races.h): the channel of the last write, or kNoChannel
   std::vector<std::uint32_t> written_;
-  std::vector<std::uint32_t> reads_;  // location x channel: the last read
+  // location x channel: the channel's own clock entry at its last read; 0: it has not read
+  std::vector<std::uint32_t> reads_;
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
-// Race detection similar to FastTrack: the last write is stored as one epoch. The last read is also stored as one
-// epoch, as long as all reads are ordered. Source: C. Flanagan, S. N. Freund, "FastTrack: efficient and precise
-// dynamic race detection", PLDI 2009.
+// Race detection similar to FastTrack. For each location, the last write is stored as one epoch (a thread and the
+// value of its own clock entry) instead of a whole clock. The last read is also stored as one epoch, as long as
+// all reads since that write are ordered among each other. Source: C. Flanagan, S. N. Freund, "FastTrack:
+// efficient and precise dynamic race detection", PLDI 2009.
 #include "plan/verify/races.h"
 
 #include <fmt/format.h>
@@ -76,7 +77,7 @@ Races::Races(const Wiring& wiring, std::span<const std::uint8_t> rules, const Ve
   for (std::uint32_t t = 0; t < width_; ++t) clock(t)[t] = 1;
   begin_clocks_.assign(plan.ranks.size() * width_, 0);
   drain_clocks_.assign(plan.ranks.size() * width_, 0);
-  pool_.emplace_back();  // index 0 stands for "no snapshot"
+  pool_.emplace_back();  // snapshot 0 stands for "no snapshot"
   uses_.push_back(0);
   queues_.resize(wiring.connections.size());
   messages_.assign(wiring.connections.size() * slots, 0);
@@ -133,7 +134,7 @@ std::optional<Error> Races::between_calls(std::uint32_t rank) {
       const std::uint32_t chunks = space == Space::kInput ? input_chunks(shape, rank) : output_chunks(shape, rank);
       for (std::uint32_t chunk = 0; chunk < chunks; ++chunk) {
         const bool shared = space == Space::kInput && options_.in_place && output_alias(shape, rank, chunk) != kNoChunk;
-        if (shared) continue;  // this memory is written as an output
+        if (shared) continue;  // this memory is also an output chunk, which the loop writes as such
         if (auto error = write(rank, {.space = space, .chunk = chunk}, tile, access)) return error;
       }
     }
@@ -147,7 +148,8 @@ std::optional<Error> Races::between_calls(std::uint32_t rank) {
   return std::nullopt;
 }
 
-// Joins the clocks of the steps that this step waits for (After) in other channels of the same rank.
+// Joins into the thread's clock the clocks of the steps in other channels of the same rank for which this step
+// waits (After).
 void Races::join_after(std::uint32_t thread, std::uint32_t step_index, std::uint64_t tile) {
   const ThreadInfo& info = wiring_->threads[thread];
   const std::vector<After>& after = info.program->after;
@@ -160,7 +162,8 @@ void Races::join_after(std::uint32_t thread, std::uint32_t step_index, std::uint
   }
 }
 
-// A push waits until its receiver has entered the call, so it joins the clock of that event.
+// The sender of a push waits until the receiving rank has entered the call. So for each send of the step that may
+// be a push, joins into the thread's clock the clock with which the receiving rank has entered its call.
 void Races::join_push_grants(std::uint32_t thread, const Step& step) {
   const ThreadInfo& info = wiring_->threads[thread];
   for (std::uint16_t port : info.program->sends(step)) {
@@ -173,7 +176,9 @@ void Races::join_push_grants(std::uint32_t thread, const Step& step) {
   }
 }
 
-// Joins the clocks of all events that happen before this step. Program order is already in the thread's clock.
+// Joins into the thread's clock the clocks of all events that must happen before this step: the sends of its
+// messages, the receives that have freed the slots for its sends, grants of pushes, and waits. The earlier steps
+// of the thread are already in its clock.
 void Races::join_order(std::uint32_t thread, const Step& step, std::uint32_t step_index, std::uint64_t tile) {
   const ThreadInfo& info = wiring_->threads[thread];
   for (std::uint16_t port : info.program->receives(step)) {
@@ -191,7 +196,8 @@ void Races::join_order(std::uint32_t thread, const Step& step, std::uint32_t ste
   if (!info.program->after.empty()) join_after(thread, step_index, tile);
 }
 
-// Stores the clock of this step wherever a later step may wait for it: messages, credits and waits (After).
+// Stores the clock of this step for the steps that happen after it: for the receivers of its messages, for the
+// senders whose slots it has freed, and for steps that wait for it (After).
 void Races::hand_out(std::uint32_t thread, const Step& step, std::uint32_t step_index, std::uint64_t tile) {
   const ThreadInfo& info = wiring_->threads[thread];
   const auto awaited = awaited_.empty() ? awaited_.end() : awaited_.find(step_key(thread, step_index));
@@ -263,7 +269,8 @@ std::optional<Error> Races::check_local(std::uint32_t thread, const Step& step, 
   return std::nullopt;
 }
 
-// Checks the reads of slices that peers have published, and the stores into the sinks of peers.
+// Checks this step's accesses to the memory of peers: reads of slices that peers have published, and writes of
+// pushes into the sinks of peers.
 std::optional<Error> Races::check_remote(std::uint32_t thread, const Step& step, const Access& access,
                                          std::uint64_t tile) {
   const ThreadInfo& info = wiring_->threads[thread];
@@ -304,8 +311,8 @@ bool Races::ordered(const Access& earlier, std::uint32_t thread) {
   return clock(thread)[earlier.thread] >= earlier.epoch;
 }
 
-// Checks that the published slice was not written between the publish and this read. Order alone does not prove
-// that, because other messages can order the write before this read.
+// Checks that no step has written the published slice between the step that published it and this read. The check
+// for races does not find such a write if other messages order it before this read.
 std::optional<Error> Races::check_unchanged(std::uint32_t rank, const Slice& slice, std::uint64_t tile,
                                             std::size_t slot, const Access& access) const {
   const Location& place = locations_[location(rank, slice, tile)];
@@ -318,7 +325,8 @@ std::optional<Error> Races::check_unchanged(std::uint32_t rank, const Slice& sli
 std::optional<Error> Races::read(std::uint32_t rank, const Slice& slice, std::uint64_t tile, const Access& access) {
   Location& place = locations_[location(rank, slice, tile)];
   if (!ordered(place.write, access.thread)) return race(rank, slice, tile, place.write, access);
-  // The step that receives the pushed value may also write it itself, if the push is not possible at run time.
+  // The value may have been pushed, but at run time the push may not be possible. Then the receiving step itself
+  // writes the value, so nothing may read it before that step.
   if (place.write.kind == AccessType::kPush) {
     return plan_error(rank,
                       fmt::format("{} of rank {} in tile {}: {} comes after {} and before the step that receives it",

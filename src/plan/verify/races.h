@@ -1,7 +1,7 @@
-// The race detection of the verifier: vector clocks over the channels of all ranks. Internal to this folder.
-// docs/verifier.md explains the rules. The caller runs the plan in any order in which its steps can run, and
-// reports each step and each call boundary to this class. The happens-before relation does not depend on which
-// order that is.
+// The race detection of the verifier, with vector clocks over the channels of all ranks. Internal to this folder.
+// docs/verifier.md explains the rules. The caller (Run in run.h) runs the plan in any order in which its steps can
+// run, and reports each step and each boundary between calls to class Races. The happens-before relation between
+// steps, and so the result, does not depend on the order that the caller chooses.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,16 @@
 
 namespace tutti {
 
-// The window rules (plan/windows.h) that are possible for each message of a tile, as bits.
+// message_rules() returns, for each message of a tile (indexed as Wiring::sender_step), the bits of the window
+// rules (plan/windows.h) that its steps allow: kMayPublish, kMayPush, both, or 0 (only through a slot). All are 0
+// without options.windows.
 enum MessageRule : std::uint8_t { kMayPublish = 1, kMayPush = 2 };
 std::vector<std::uint8_t> message_rules(const Wiring& wiring, const VerifyOptions& options);
 
-// The number of memory locations of one rank, and the index of one of them: first the outputs and inputs of every
-// tile, then scratch. An input that shares memory with an output has the output's location.
+// A location is a chunk of memory of one rank: one chunk of output or input in one tile, or one chunk of scratch,
+// which all tiles share. location_count() is the number of locations of a rank, and location_of() is the index of
+// one of them: first the outputs of all tiles, then the inputs of all tiles, then scratch. In an in-place call, an
+// input chunk that shares memory with an output chunk has that output's location.
 struct TileIndex {
   std::uint64_t tile = 0;
   std::uint32_t tiles = 1;
@@ -29,18 +33,23 @@ struct TileIndex {
 std::size_t location_count(const PlanShape& shape, std::uint32_t rank, std::uint32_t tiles);
 std::size_t location_of(const PlanShape& shape, bool in_place, std::uint32_t rank, const Slice& slice, TileIndex at);
 
-// It has 41 methods and members: the clocks of threads, messages and locations, and one method for each type of access.
+// The detector. A thread is one channel of one rank (structure.h). The class has 41 methods and members, because
+// it keeps the clocks of threads, messages and locations, and has one method for each type of access.
 class Races {
  public:
-  // `slots` is the number of messages that a connection holds. Keeps references to `wiring` and `rules`. Errors:
-  // kUnsupported if the clocks would take too much memory.
+  // `slots` is the number of messages that a connection can hold. `rules` is the result of message_rules(). The
+  // object keeps references to `wiring` and `rules`. Errors: kUnsupported if the clocks would need more than 2
+  // GiB.
   static Result<Races> create(const Wiring& wiring, std::span<const std::uint8_t> rules, const VerifyOptions& options,
                               std::uint32_t slots);
 
-  // Reports that the user may write all of the rank's memory: before the first call, between two calls, and after
-  // the last.
+  // The caller calls this before a rank's first call, between two calls, and after its last one: at these times
+  // the user may write all of the rank's input and output. Returns an error if an access of the plan is not
+  // ordered with such writes.
   std::optional<Error> between_calls(std::uint32_t rank);
-  // Reports one step. Its messages are the next ones of their connections.
+  // The caller calls this for each step that runs. The messages of the step are the next ones of their
+  // connections. Returns an error if an access of the step races with an earlier access, or if the clocks need too
+  // much memory.
   std::optional<Error> step(std::uint32_t thread, std::uint32_t step, std::uint64_t tile);
 
   std::uint64_t checks() const { return checks_; }
@@ -49,20 +58,22 @@ class Races {
   enum class AccessType : std::uint8_t { kUser, kRead, kWrite, kPublishedRead, kPush };
   struct Access {
     std::uint32_t thread = 0;
-    std::uint32_t epoch = 0;  // 0: no access
+    std::uint32_t epoch = 0;  // value of the thread's own clock entry at this access; 0: there was no access
     std::uint32_t step = 0;
     AccessType kind = AccessType::kUser;
   };
   struct Location {
     Access write;
-    Access read;  // the latest read; unused if `many` is not 0
-    // 1 + index into read_sets_ if several reads are not ordered among each other; otherwise 0
+    Access read;  // the latest read since `write`; unused if `many` is not 0
+    // If several reads since `write` are not ordered among each other: 1 + index of their list in read_sets_.
+    // Otherwise 0.
     std::uint32_t many = 0;
     std::uint32_t writes = 0;
   };
-  // A copy of a clock, shared by all messages and credits of one step.
-  using Snapshot = std::uint32_t;  // 0: none; otherwise index into pool_
-  // The messages of one connection. Message k is at index k % slots.
+  // A copy of a thread's clock at the end of a step. All messages, credits and waits of the step share it.
+  using Snapshot = std::uint32_t;  // 0: no snapshot; otherwise index into pool_
+  // The number of messages of one connection that were sent and received so far. In the arrays below, message k is
+  // in slot k % slots.
   struct Queue {
     std::uint64_t sent = 0;
     std::uint64_t received = 0;
@@ -100,23 +111,27 @@ class Races {
   std::uint32_t slots_;
   std::uint32_t width_;  // number of threads; a thread is one channel of one rank (structure.h)
 
-  std::vector<std::uint32_t> clocks_;        // thread x thread
-  std::vector<std::uint32_t> begin_clocks_;  // rank x thread: the clock with which the rank entered its call
-  // rank x thread: the clocks of the receivers of its published messages, joined
+  std::vector<std::uint32_t> clocks_;        // thread x thread: the current clock of each thread
+  std::vector<std::uint32_t> begin_clocks_;  // rank x thread: the clock with which the rank entered its current call
+  // rank x thread: the joined clocks of the steps that have received published messages of this rank
   std::vector<std::uint32_t> drain_clocks_;
   std::vector<std::vector<std::uint32_t>> pool_;  // the snapshots; index 0 is unused
   std::vector<std::uint32_t> uses_;
   std::vector<Snapshot> free_;
 
   std::vector<Queue> queues_;
-  std::vector<Snapshot> messages_;  // connection x slots: the clock of the step that sent the message
-  // connection x slots: the number of writes to the published location at the time of the publish
+  // connection x slots: clock of the step that sent the message; 0 if the slot is free
+  std::vector<Snapshot> messages_;
+  // connection x slots: if the message may be published, the value of Location::writes of its source when it was
+  // sent
   std::vector<std::uint32_t> published_;
-  std::vector<Snapshot> credits_;  // connection x slots: the clock of the receive that freed the slot
-  // (thread, step) that is named by an After -> its snapshot, indexed by tile
+  // connection x slots: clock of the step whose receive freed the slot; 0 if there is none
+  std::vector<Snapshot> credits_;
+  // For each (thread, step) for which other channels wait (After): its latest snapshot for each tile, indexed by
+  // tile.
   std::unordered_map<std::uint64_t, std::vector<Snapshot>> awaited_;
 
-  std::vector<std::size_t> first_location_;  // indexed by rank
+  std::vector<std::size_t> first_location_;  // indexed by rank: index in locations_ of its location 0
   std::vector<Location> locations_;
   std::vector<std::vector<Access>> read_sets_;
   std::uint64_t checks_ = 0;

@@ -1,5 +1,5 @@
-// Schedules a verification run, and detects the errors that only appear in the whole run: deadlock and missing
-// output.
+// The part of class Run that schedules the threads, and detects the errors that are not errors of one step:
+// deadlocks and outputs that were not written.
 #include "plan/verify/run.h"
 
 #include <fmt/format.h>
@@ -15,7 +15,8 @@ namespace tutti {
 Run::Run(const Wiring& wiring, const VerifyOptions& options, ExpressionLog* log)
     : wiring_(wiring), options_(options), log_(log), contributions_(wiring.plan->shape.collective.ranks) {
   const PlanShape& shape = wiring.plan->shape;
-  // The largest number of messages that one connection can ever hold.
+  // The largest number of messages that one connection carries in the whole run. More slots than that would never
+  // be used.
   std::uint32_t most_messages = 1;
   for (const ConnectionInfo& connection : wiring.connections) {
     most_messages = std::max(most_messages, connection.messages * options.tiles * options.calls);
@@ -42,7 +43,7 @@ void Run::prepare_waiters() {
     for (const After& after : info.program->after) {
       waiters_.resize(wiring_.threads.size());
       std::vector<std::uint32_t>& waiters = waiters_[wiring_.first_thread[info.rank] + after.other_channel];
-      // A thread is listed once, even if several of its steps wait for that channel.
+      // Thread t is listed once, even if several of its steps wait for the same other channel.
       if (waiters.empty() || waiters.back() != t) waiters.push_back(t);
     }
   }
@@ -71,7 +72,7 @@ void Run::begin_call(std::uint32_t rank) {
     wake(t);
     if (!options_.windows) continue;
     const ThreadInfo& info = wiring_.threads[t];
-    // These senders may be waiting for the receiver to enter this call before they push.
+    // The threads that send to this rank may be waiting for it to enter this call before they push.
     for (std::uint32_t i = 0; i < info.program->ports.size(); ++i) {
       wake(wiring_.connections[wiring_.port_connection[info.first_port + i]].sender);
     }
@@ -107,8 +108,9 @@ void Run::end_call_if_done(std::uint32_t rank) {
   if (++state.call < options_.calls) begin_call(rank);
 }
 
-// Checked before a thread is advanced. One step may wait for a thousand messages and is woken by each of them, so
-// each message is checked only once.
+// Returns true if all messages of the thread's next step have arrived. Called before the thread is advanced. One
+// step may wait for a thousand messages, and its thread is woken by each of them. So this function continues with
+// the first message that was missing in the previous call.
 bool Run::receives_arrived(Thread& state) {
   if (program_->steps.empty()) return true;
   const std::span<const std::uint16_t> ports = program_->receives(program_->steps[state.cursor.step]);
@@ -198,7 +200,8 @@ std::string Run::describe_wait(std::uint32_t thread) {
 }
 
 Error Run::deadlock() const {
-  // A copy, because describe_wait() changes the members that bind a thread.
+  // A copy, because describe_wait() changes members (the thread that is being advanced), and this function is
+  // const.
   Run asked = *this;
   std::size_t blocked = 0;
   std::optional<Error> first;

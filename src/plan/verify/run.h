@@ -1,5 +1,6 @@
-// One verification run: evaluates a plan over the domain of contributions, together with the race detection.
-// Internal to this folder. run.cc schedules the steps, and equation.cc defines the effect of a step on values.
+// One verification run: runs a plan with sets of ranks as values (contributions.h), together with the race
+// detection (races.h). Internal to this folder. run.cc schedules the steps, and equation.cc defines the effect of
+// a step on values.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +19,21 @@
 
 namespace tutti {
 
-// The operands of each expression. Filled only for addition_order().
+// Value::expression of a sum -> the expressions of its operands. Filled only for addition_order().
 using ExpressionLog = std::unordered_map<std::uint64_t, std::vector<std::uint64_t>>;
 
 struct Report {
   VerifyReport counts;
-  std::vector<std::uint64_t> expressions;  // indexed by datum; only in collectives that add
+  // Indexed by datum: Value::expression of the result. All 0 in collectives that do not add.
+  std::vector<std::uint64_t> expressions;
 };
 
-// The state of one verification. It is a domain of evaluate.h that is bound to one thread at a time. A thread is
-// one channel of one rank (structure.h).
+// The state of one verification. A thread is one channel of one rank (structure.h). Run is the domain
+// (plan/evaluate.h) of all threads: run_thread() sets the members at the end of the class to one thread before it
+// advances it.
 //
-// It has more than 40 methods and members. They are the state of one simulation in which every step may wake any
-// thread, change any FIFO and end any call, so parts of it would have to refer to each other.
+// The class has more than 40 methods and members. It is not divided, because every step may wake any thread,
+// change any FIFO and end any call, so the parts would have to refer to each other.
 class Run {
  public:
   Run(const Wiring& wiring, const VerifyOptions& options, ExpressionLog* log);
@@ -54,22 +57,24 @@ class Run {
  private:
   struct Thread {
     Cursor cursor;
-    // How many of the next step's receives have arrived, counted from the first one. It is kept, so that a message
-    // does not cause all of them to be checked again.
+    // How many messages of the next step have arrived, counted from its first receive up to the first missing one.
+    // Stored, so that a new message does not cause all receives of the step to be checked again.
     std::uint32_t receives_arrived = 0;
     bool queued = false;
-    bool finished = false;  // finished the current call
+    bool finished = false;  // the thread has finished the current call
   };
   struct Rank {
     std::uint32_t call = 0;
-    std::uint32_t channels_left = 0;  // channels that have not finished the current call
-    std::uint32_t published = 0;      // messages that were published by this rank and not yet received
+    std::uint32_t channels_left = 0;  // number of channels that have not finished the current call
+    // With windows: number of messages of this rank that may be published and were not received yet. The call ends
+    // only at 0.
+    std::uint32_t published = 0;
     std::uint64_t outputs_written = 0;
   };
   struct Fifo {
     std::uint32_t sent = 0;
     std::uint32_t received = 0;
-    std::uint32_t next_send = 0;  // sent and received, modulo slots
+    std::uint32_t next_send = 0;  // next_send and next_receive are `sent` and `received` modulo the number of slots
     std::uint32_t next_receive = 0;
   };
 
@@ -111,27 +116,29 @@ class Run {
   ExpressionLog* log_;
   std::uint32_t slots_ = 1;
   Contributions contributions_;
-  std::vector<std::uint8_t> rules_;  // indexed by message of a tile, see message_rules()
+  std::vector<std::uint8_t> rules_;  // indexed by message of a tile; see message_rules()
   std::optional<Races> races_;
 
   std::vector<Thread> threads_;
   std::vector<Rank> ranks_;
   std::vector<Fifo> fifos_;
-  std::vector<Value> values_;              // connection x slots
-  std::vector<Value> scratch_;             // rank x chunk
-  std::vector<std::size_t> first_output_;  // indexed by rank: number of output chunks of all ranks before it
-  std::vector<std::uint32_t> written_;     // rank x tile x output chunk: generation of the last write
-  // indexed by datum; only in collectives that add. 0: not written yet.
+  std::vector<Value> values_;              // connection x slots: the messages under way
+  std::vector<Value> scratch_;             // rank x scratch chunk: the value stored last
+  std::vector<std::size_t> first_output_;  // indexed by rank: number of output chunks of all lower ranks
+  // rank x tile x output chunk: generation (Value::generation) of the last write
+  std::vector<std::uint32_t> written_;
+  // Indexed by datum: Value::expression of the first result that was stored, with which all others must agree. 0:
+  // no result was stored yet.
   std::vector<std::uint64_t> expressions_;
-  std::vector<std::vector<std::uint32_t>>
-      // For each thread, the threads that name it in an After. Empty if there are none in the whole plan.
-      waiters_;
-  std::vector<std::uint32_t> ready_;    // threads to run, last in first out
-  std::vector<std::uint32_t> drained_;  // ranks whose last published message was received by this step
+  // Indexed by thread: the threads that wait for its steps (After). Empty if no step of the plan waits.
+  std::vector<std::vector<std::uint32_t>> waiters_;
+  std::vector<std::uint32_t> ready_;  // threads that may be able to run; the last one added is taken first
+  // ranks whose last unreceived published message was received by the current step
+  std::vector<std::uint32_t> drained_;
   std::optional<Error> error_;
   VerifyReport counts_;
 
-  // The thread that is being advanced.
+  // The thread that is being advanced, its rank and its program.
   std::uint32_t thread_ = 0;
   std::uint32_t rank_ = 0;
   std::uint32_t first_port_ = 0;

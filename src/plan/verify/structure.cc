@@ -1,4 +1,5 @@
-// Static checks of a plan: fields are in bounds, ports are paired, and the numbers of messages match.
+// Checks a plan without running it: all fields are in bounds, each connection has two ends, and its ends agree on
+// the number of messages.
 #include "plan/verify/structure.h"
 
 #include <fmt/format.h>
@@ -15,10 +16,10 @@ namespace tutti {
 namespace {
 
 constexpr std::uint32_t kNoConnection = ~std::uint32_t{0};
-// Limit on the chunks of one buffer, which are numbered with 32 bits.
+// Limit on the number of chunks of one buffer, so that chunk numbers fit into 32 bits.
 constexpr std::uint64_t kMostChunks = std::uint64_t{1} << 31;
 
-// Returns an error message for the slice, or an empty string.
+// Checks one slice of a step. Returns an error message, or an empty string if the slice is valid.
 std::string slice_fault(const PlanShape& shape, std::uint32_t rank, const Slice& slice) {
   if (slice.reserved[0] != 0 || slice.reserved[1] != 0 || slice.reserved[2] != 0)
     return "has a reserved byte that is not 0";
@@ -35,8 +36,8 @@ std::string slice_fault(const PlanShape& shape, std::uint32_t rank, const Slice&
   return fmt::format("{} is out of bounds: there are {} chunks", to_string(slice), chunks);
 }
 
-// Returns an error message for a step's list of ports, or an empty string. `used` has a mark per port. All marks
-// are 0 before and after the call.
+// Checks the step's entries in Channel::lists. Returns an error message, or an empty string if they are valid.
+// `used` is working memory with at least one element for each port. All elements are 0 before and after the call.
 std::string list_fault(const Channel& channel, const Step& step, std::vector<std::uint8_t>& used) {
   const std::uint64_t end = std::uint64_t{step.list_begin} + step.receive_count + step.send_count;
   if (end > channel.lists.size()) {
@@ -179,14 +180,15 @@ void list_threads(const Plan& plan, Wiring& wiring) {
   wiring.port_connection.assign(ports, kNoConnection);
 }
 
-// One end of a connection. Ends are sorted so that the two ends of a connection are next to each other.
+// One end of a connection: a port of a channel. operator< sorts the two ends of a connection next to each other,
+// the receiving end first.
 struct ConnectionEnd {
-  std::uint32_t sender;  // sender and receiver are ranks
+  std::uint32_t sender;  // sender and receiver are ranks, unlike in ConnectionInfo, which has threads
   std::uint32_t receiver;
   std::uint16_t lane;
   Direction direction;
   std::uint32_t thread;
-  std::uint32_t port;  // index into Wiring::port_connection
+  std::uint32_t port;  // index of this end in Wiring::port_connection
 
   auto key() const { return std::tuple(sender, receiver, lane); }
   bool operator<(const ConnectionEnd& other) const {
@@ -215,7 +217,8 @@ std::vector<ConnectionEnd> list_ends(const Wiring& wiring) {
   return ends;
 }
 
-// Returns the first step of the thread that uses the port, for example " step 3". Empty if the port is not used.
+// Returns the first step of the thread that uses port number `port` of its channel, as text for an error message,
+// for example " step 3". Empty if no step uses the port.
 std::string first_use(const ThreadInfo& info, std::uint32_t port) {
   for (std::size_t s = 0; s < info.program->steps.size(); ++s) {
     const Step& step = info.program->steps[s];
@@ -255,7 +258,8 @@ Status connect(Wiring& wiring) {
   return {};
 }
 
-// Calls visit(connection, step) for every receive, or for every send, of every thread, in program order.
+// Calls visit(connection, step) for every receive (or every send, depending on `direction`) of every thread. The
+// calls for one thread are in program order.
 template <class Visit>
 void for_each_message(const Wiring& wiring, Direction direction, Visit visit) {
   for (const ThreadInfo& info : wiring.threads) {
@@ -269,7 +273,8 @@ void for_each_message(const Wiring& wiring, Direction direction, Visit visit) {
   }
 }
 
-// Returns the step that sends or receives message number `wanted` of a connection.
+// Returns the step that sends (or receives, depending on `direction`) message number `wanted` of a connection.
+// Messages of a tile are numbered from 0.
 std::uint32_t step_of_message(const Wiring& wiring, std::uint32_t connection, Direction direction,
                               std::uint32_t wanted) {
   std::uint32_t found = 0;
@@ -280,8 +285,8 @@ std::uint32_t step_of_message(const Wiring& wiring, std::uint32_t connection, Di
   return found;
 }
 
-// Reports that the two ends of a connection disagree on the number of messages. Names the first step without a
-// partner.
+// Returns the error for connection number `index`, whose receiver receives `received` messages per tile, but whose
+// sender sends another number. The message names the step of the first message that has no partner.
 Error unmatched_message(const Wiring& wiring, std::uint32_t index, std::uint32_t received) {
   const ConnectionInfo& connection = wiring.connections[index];
   const bool more_sent = connection.messages > received;
@@ -298,7 +303,8 @@ Error unmatched_message(const Wiring& wiring, std::uint32_t index, std::uint32_t
                   more_sent ? "sends" : "receives"));
 }
 
-// Pairs the k-th send with the k-th receive of each connection.
+// For each connection, finds the steps that send and receive its k-th message of a tile, and stores them in
+// sender_step and receiver_step.
 Status pair_messages(Wiring& wiring) {
   std::vector<std::uint32_t> received(wiring.connections.size(), 0);
   for_each_message(wiring, Direction::kSend,

@@ -1,4 +1,4 @@
-// The public functions of the verifier. Run (run.h) does the work. docs/verifier.md explains the method.
+// The public functions of the verifier. Class Run (run.h) does the work. docs/verifier.md explains the method.
 #include "plan/verify/verify.h"
 
 #include <fmt/format.h>

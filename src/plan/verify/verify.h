@@ -1,9 +1,9 @@
 // The verifier: proves that a plan is correct before it runs. See docs/decisions/0001-step-equation.md and
 // docs/verifier.md.
 //
-// A plan is a Kahn network, so one run determines the result, and whether the plan deadlocks, for every
-// interleaving. The same run also detects races with vector clocks, because the happens-before relation does not
-// depend on the interleaving either.
+// A plan is a Kahn process network (see plan/evaluate.h). So a single run of the plan shows, for every possible
+// interleaving of its channels, the result and whether the plan deadlocks. The same run also detects races with
+// vector clocks, because the happens-before relation does not depend on the interleaving either.
 #pragma once
 
 #include <cstdint>
@@ -16,47 +16,52 @@
 namespace tutti {
 
 struct VerifyOptions {
-  bool in_place = false;    // in place on every rank, if the collective has an in-place form, see collective.h
-  bool windows = false;     // all ranks reach all buffers, and messages may travel without copies, see plan/windows.h
-  std::uint16_t slots = 0;  // messages that a connection holds; 0: PlanShape::slots
-  // Only without windows: searches for races in the order among each rank's own channels
-  // (plan/verify/own_order.h). Vector clocks are not used, because their cost grows with the square of the number
-  // of channels. If this search does not find an order, VerifyReport::race_free is false.
+  // every rank's call is in place: input and output share memory (output_alias() in plan/collective.h)
+  bool in_place = false;
+  // all input and output buffers are mapped, so messages may travel without copies (plan/windows.h)
+  bool windows = false;
+  std::uint16_t slots = 0;  // number of messages that a connection can hold; 0: PlanShape::slots
+  // True: freedom from races is checked only with the order among each rank's own channels
+  // (plan/verify/own_order.h), without vector clocks, because the cost of these grows with the square of the
+  // number of channels of all ranks. If this order is not sufficient, VerifyReport::race_free is false, but
+  // verify() succeeds. Not allowed together with `windows`.
   bool own_order_only = false;
   std::uint32_t tiles = 2;
   std::uint32_t calls = 2;
 };
 
-// The amount of work of a verification, for people.
+// The amount of work that a verification has done, for output to users, and whether races are excluded.
 struct VerifyReport {
-  std::uint64_t steps = 0;  // steps evaluated, over all ranks, tiles and calls
+  std::uint64_t steps = 0;  // number of steps that were run, over all ranks, tiles and calls
   std::uint64_t messages = 0;
-  std::uint64_t race_checks = 0;  // comparisons with vector clocks
-  bool race_free = true;          // false: unknown, see VerifyOptions::own_order_only
+  std::uint64_t race_checks = 0;  // number of comparisons of two accesses by vector clocks
+  bool race_free = true;          // false: not known; possible only with VerifyOptions::own_order_only
 };
 
 // Proves that:
 // - every slice, port and list index is in bounds, and each connection has one channel at each end
-// - the plan ends with the given number of slots (no deadlock) and leaves no message unreceived
-// - every operand is valid: one chunk, no rank twice, no unwritten memory, no data of another tile
+// - with the given number of slots, the plan does not deadlock, and every message is received
+// - every operand is valid: output and scratch are read only after they were written in the same tile, all operands of
+//   a sum belong to the same datum (collective.h), and no rank's contribution is added twice
 // - every output chunk of every rank is written exactly once per tile and call, with the contents that
 //   collective.h requires
 // - sums are added in the order that the shape promises, and in the same order and grouping on all ranks
-// - `completes` is set on exactly the steps in which a value becomes complete
-// - accesses to the same memory are ordered, whether they are made by steps, by peers through windows, or by the
-//   user between two calls
+// - Step::completes is 1 in exactly the steps in which a value becomes the sum over all ranks
+// - there are no races: conflicting accesses to the same memory are ordered, whether they are made by steps, by peers
+//   through windows, or by the user between two calls (exception: VerifyOptions::own_order_only)
 //
-// The error (kInvalidPlan) contains rank, channel and step. kUnsupported: the plan has so many channels that the
-// vector clocks would not fit into memory.
+// Errors: kInvalidPlan if one of these does not hold; if the fault is in one step, the message names its rank, channel
+// and step. kUnsupported if the vector clocks would need more than 2 GiB, because the plan has too many channels.
 Result<VerifyReport> verify(const Plan& plan, const VerifyOptions& options = {});
 
-// Verifies all four combinations of in_place and windows. Returns the sum of the reports.
+// Calls verify() for all four combinations of in_place and windows, with two tiles and two calls. Returns the sum
+// of the reports, or the first error.
 Result<VerifyReport> verify_all(const Plan& plan);
 
-// Returns the exact additions of each datum, which are the same on every rank. For example "((r0+r1)+r2)"; the
-// operands of one step are added from left to right. Verifies the plan on the way. Only for small plans, because
-// the string of each chunk has about 5 * ranks characters. Errors: those of verify(); kUnsupported if the
-// collective does not add.
+// Returns, for each datum, the additions that make its sum, as text. They are the same on every rank. For example
+// "((r0+r1)+r2)": r0 is the contribution of rank 0, and the operands of one step are added from left to right.
+// Only for small plans, because each string has about 5 * ranks characters. Errors: kUnsupported if the collective
+// does not add; otherwise those of verify() for one tile and one call, out of place and without windows.
 Result<std::vector<std::string>> addition_order(const Plan& plan);
 
 }  // namespace tutti
