@@ -71,10 +71,6 @@ Result<Config> config_for(const CommunicatorOptions& options, const Variables& d
   if (options.setup_timeout.count() < 0 || options.timeout.count() < 0) return invalid("a timeout is negative");
   if (options.setup_timeout.count() > 0) config->setup_timeout = options.setup_timeout;
   if (options.timeout.count() > 0) config->timeout = options.timeout;
-  // Only the tuning rules of rank 0 are used. So a rank to which TUTTI_RANK gives another number does not fail
-  // because of wrong rules of its own; if it failed here, the others would wait for it until the timeout.
-  const auto rules = parse_overrides(config->tune, config->slot_bytes_or(kSlotBytes));
-  if (!rules && config->rank.value_or(0) == 0) return rules.error();
   return config;
 }
 
@@ -91,8 +87,11 @@ Result<std::uint64_t> agree_on_id(JobContext& job_context, const Gather& gather)
   Result<std::string> mine = std::string();
   if (job_context.job_rank == 0) {
     const Log log(job_context.config.log_level, 0);
-    if (getrandom(&id, sizeof(id), 0) == static_cast<ssize_t>(sizeof(id))) {
-      mine = fmt::format("{}|{}", id, pack(detail::own_tuning(job_context.config, job_context.cpu_limit, log)));
+    const auto tuning = detail::own_tuning(job_context.config, job_context.cpu_limit, log);
+    if (!tuning) {
+      mine = tuning.error();
+    } else if (getrandom(&id, sizeof(id), 0) == static_cast<ssize_t>(sizeof(id))) {
+      mine = fmt::format("{}|{}", id, pack(*tuning));
     } else {
       mine = Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1, "the system gives no random numbers"};
     }

@@ -32,10 +32,10 @@ Error refused(std::string message) {
 
 }  // namespace
 
-Tuning own_tuning(const Config& config, std::uint32_t cpu_limit, const Log& log) {
+Result<Tuning> own_tuning(const Config& config, std::uint32_t cpu_limit, const Log& log) {
   Tuning tuning{.parameters = default_host_parameters(cpu_limit)};
-  auto rules = parse_overrides(config.tune);
-  TUTTI_ASSERT(rules.ok());  // config_for() (create.cc) refuses malformed rules on rank 0
+  auto rules = parse_overrides(config.tune, config.slot_bytes_or(kSlotBytes));
+  if (!rules) return rules.error();
   tuning.overrides = *std::move(rules);
   tuning.rules = config.tune;
   auto stored = load_calibration(config.tune_file, process_environment());

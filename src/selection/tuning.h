@@ -29,8 +29,9 @@ struct Tuning {
 };
 
 // Returns the tuning of rank 0. If the file cannot be used, it logs a warning. If there is no file, it logs a hint.
-// In both cases it uses the default costs. The rules of TUTTI_TUNE apply in any case.
-Tuning own_tuning(const Config& config, std::uint32_t cpu_limit, const Log& log);
+// In both cases it uses the default costs. The rules of TUTTI_TUNE apply in any case. Errors: kConfig if a rule is
+// malformed. Other ranks do not check their own rules, because only those of rank 0 apply.
+Result<Tuning> own_tuning(const Config& config, std::uint32_t cpu_limit, const Log& log);
 
 // Maximum size of the packed text, because it must fit into one set-up blob together with the id.
 inline constexpr std::size_t kMostTuningBytes = 3900;

@@ -102,6 +102,27 @@ TEST(Tuning, ARuleOfAnotherOrderLeavesCallsInRankOrderAlone) {
   EXPECT_EQ(find_generator(all_reduce, in_order)->shape.order, Order::kByRank);
 }
 
+// TUTTI_TUNE of rank 0 is malformed. The options give the ranks their numbers, not the environment. Both ranks get an
+// error at once; the limit for the set-up is not reached.
+TEST(Tuning, AWrongRuleOfRank0FailsAllRanks) {
+  const auto id = create_unique_id({}, {});
+  ASSERT_TRUE(id.ok()) << id.error().message;
+  std::vector<std::thread> threads;
+  for (std::int32_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      CommunicatorOptions options;
+      options.rank = rank;
+      options.size = 2;
+      options.unique_id = *id;
+      const auto made = create(options, {{"TUTTI_TUNE", "all_reduce=rign"}, {"TUTTI_RANK", "1"}});
+      ASSERT_FALSE(made.ok());
+      EXPECT_EQ(made.error().code, rank == 0 ? ErrorCode::kConfig : ErrorCode::kSystem);
+      EXPECT_THAT(made.error().message, HasSubstr("did you mean ring?"));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 // The two ranks have different rules. The rules of rank 0 apply on both.
 TEST(Tuning, RanksWithDifferentRulesChooseAlike) {
   const auto id = create_unique_id({}, {});

@@ -103,9 +103,10 @@ Result<std::string> explain_shape(const ExplainOptions& options) {
 Result<std::string> explain_here(const ExplainOptions& options) {
   auto config = parse_config(environment_variables());
   if (!config) return config.error();
-  if (const auto rules = parse_overrides(config->tune, config->slot_bytes_or(kSlotBytes)); !rules) return rules.error();
   const HostTopology host = discover_host();
-  auto tuning = detail::own_tuning(*config, host.cpu_limit, Log(LogLevel::kWarn, -1));
+  auto own = detail::own_tuning(*config, host.cpu_limit, Log(LogLevel::kWarn, -1));
+  if (!own) return own.error();
+  detail::Tuning& tuning = *own;
   if (!options.parameters_path.empty()) {
     auto loaded = read_parameters(options.parameters_path);
     if (!loaded) return loaded.error();
