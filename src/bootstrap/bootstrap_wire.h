@@ -61,9 +61,13 @@ inline constexpr std::size_t kMaxJobIdBytes = 128;
 inline constexpr std::size_t kMaxHelloBytes = 256;
 // Limit for a frame that the server sends before it uses seals: a challenge or a refusal.
 inline constexpr std::size_t kMaxGreetingBytes = 1024;
-// Limit for any other frame from the server. It suffices for the blobs of 16,368 ranks if each blob has the maximum
-// length of 4,096 bytes.
-inline constexpr std::size_t kMaxFrameBytes = 64u << 20;
+// Limit for the welcome, and for a report about encryption before it.
+inline constexpr std::size_t kMaxWelcomeBytes = 1u << 20;
+// Limit for the result of a round: pack() of one blob of each rank, with the mark before it and the seal.
+// `blob_bytes`: the maximum length of a blob.
+constexpr std::size_t max_round_bytes(std::size_t ranks, std::size_t blob_bytes) {
+  return ranks * (blob_bytes + 16) + 256;
+}
 
 using Nonce = std::array<std::uint8_t, 32>;
 

@@ -334,7 +334,7 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::introduce(Connection& connection, st
 // Reads the server's answer after this rank has proved that it has the key: a welcome or a refusal, and before that
 // the report about encryption if this rank encrypts. A returned error is final.
 Result<TcpBootstrap::Attempt> TcpBootstrap::take_welcome(Connection& connection, std::uint16_t port, TimePoint limit) {
-  const auto sealed = connection.read(wire::kMaxFrameBytes, limit);
+  const auto sealed = connection.read(wire::kMaxWelcomeBytes, limit);
   if (!sealed && connection.altered()) return refused(port, "its message was altered on its way");
   if (!sealed) {
     wrong_servers_[port] = fmt::format("; the server on port {} has just ended", port);
@@ -449,7 +449,8 @@ Result<std::vector<std::string>> TcpBootstrap::all_gather(const std::string& blo
     if (written) send_sealed("q", Clock::now() + kRetryPause);
     last = Clock::now();
   }
-  const auto sealed = connection_->read(wire::kMaxFrameBytes, last + kServerAnswerTimeout);
+  const auto sealed = connection_->read(wire::max_round_bytes(static_cast<std::size_t>(options_.size), kMaxBlobBytes),
+                                        last + kServerAnswerTimeout);
   if (stopped()) return given_up();
   const Error altered =
       fail(ErrorCode::kRefused, fmt::format("the message of the server at {} was altered on its way", address_));

@@ -8,7 +8,9 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "bootstrap/bootstrap_wire.h"
 #include "bootstrap/client_connection.h"
 #include "bootstrap/server_connection.h"
 
@@ -127,6 +129,17 @@ void flood(tcp::socket& server, TlsSession* session) {
 }
 
 // A read must end at the deadline, or when another thread stops it, even if more bytes are always available.
+// A rank must accept the result of a round in which every rank has sent the longest blob. A fixed limit of 64 MiB once
+// refused it for more than 16,368 ranks.
+TEST(BootstrapWire, TheLimitOfARoundFitsTheLongestBlobsOfAllRanks) {
+  constexpr std::size_t kBlobBytes = 4096;
+  constexpr std::size_t kSealAndMark = 64;
+  for (const std::size_t ranks : {1, 2, 1000, 65535}) {
+    const std::vector<std::string> blobs(ranks, std::string(kBlobBytes, 'b'));
+    EXPECT_LE(wire::pack(blobs).size() + kSealAndMark, wire::max_round_bytes(ranks, kBlobBytes)) << ranks;
+  }
+}
+
 TEST(ClientConnection, BytesThatKeepComingDoNotMoveTheDeadline) {
   for (const bool encrypted : {false, true}) {
     for (const bool stopped : {false, true}) {
