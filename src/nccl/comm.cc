@@ -69,11 +69,13 @@ void record_job_error(const Job& job, ncclResult_t result) {
   }
 }
 
-ncclResult_t run_lane(const std::vector<Job>& lane) noexcept {
+// `waited_for`: a caller waits for the lane and gets its first error. Otherwise errors are recorded for
+// ncclCommGetAsyncError().
+ncclResult_t run_lane(const std::vector<Job>& lane, bool waited_for) noexcept {
   ncclResult_t first = ncclSuccess;
   for (const Job& job : lane) {
     const ncclResult_t result = guarded(job.body);
-    if (result != ncclSuccess && result != ncclInProgress && !job.comm->settings.blocking)
+    if (result != ncclSuccess && result != ncclInProgress && !(waited_for && job.comm->settings.blocking))
       record_job_error(job, result);
     count_job(job, -1);
     if (first == ncclSuccess) first = result;
@@ -288,7 +290,7 @@ ncclResult_t run_jobs(std::vector<Job> jobs) {
     }
   };
   const auto run = [&](std::size_t i) {
-    const ncclResult_t result = run_lane(lanes[i]);
+    const ncclResult_t result = run_lane(lanes[i], true);
     if (result != ncclSuccess && result != ncclInProgress) failed(result, last_error());
   };
   std::vector<std::thread> threads;
@@ -305,7 +307,7 @@ ncclResult_t run_jobs(std::vector<Job> jobs) {
       if (blocking) {
         threads.push_back(start_thread([&, i] { run(i); }));
       } else {
-        run_in_background([lane = lanes[i]] { run_lane(lane); }, comms_of(lanes[i]));
+        run_in_background([lane = lanes[i]] { run_lane(lane, false); }, comms_of(lanes[i]));
       }
     } catch (const std::system_error& error) {
       for (const Job& job : lanes[i]) {

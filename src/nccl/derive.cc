@@ -46,7 +46,11 @@ ncclResult_t take_child(Comm& child, Result<std::unique_ptr<Communicator>> made)
 }
 
 Result<std::unique_ptr<Communicator>> split(Comm& parent, int colour, int key) {
-  if (parent.phase != Phase::kRevoked) return parent.communicator->split(colour, key);
+  const bool revoked = [&] {
+    const std::scoped_lock lock(parent.mutex);
+    return parent.phase == Phase::kRevoked;
+  }();
+  if (!revoked) return parent.communicator->split(colour, key);
   // A revoked communicator executes no calls, and split() is one. So shrink(), with no rank excluded, makes a copy with
   // all ranks first, and the copy is split.
   auto whole = parent.communicator->shrink({});
@@ -109,7 +113,11 @@ TUTTI_NCCL(ncclResult_t, CommShrink, ncclComm_t comm, int* excludeRanksList, int
     const ncclResult_t found =
         stops ? find(comm, "ncclCommShrink", &parent) : find_parent(comm, "ncclCommShrink", &parent);
     if (found != ncclSuccess) return in_group(found);
-    if (parent->communicator == nullptr) {
+    const bool made = [&] {
+      const std::scoped_lock lock(parent->mutex);
+      return parent->communicator != nullptr;
+    }();
+    if (!made) {
       return in_group(fail(ncclInvalidUsage, "ncclCommShrink: the communicator was never made"));
     }
     auto settings = settings_with(parent->settings, config);

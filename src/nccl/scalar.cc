@@ -63,7 +63,8 @@ Scale decode_scale(DataType type, const void* bytes) {
 Result<Scale> scale_of(const CustomOp& op, void* stream) {
   if (op.scalar == nullptr) return op.scale;
   std::array<std::byte, 8> bytes{};
-  TUTTI_TRY(read_in_stream(op.scalar, bytes.data(), size_of(op.type), stream));
+  TUTTI_TRY(
+      read_in_stream("reading the factor of a pre-multiplied sum", op.scalar, bytes.data(), size_of(op.type), stream));
   return decode_scale(op.type, bytes.data());
 }
 

@@ -56,7 +56,7 @@ Result<std::optional<void*>> order_in_stream(const void* buffer, void* stream) {
   return std::optional<void*>();
 }
 
-Status read_in_stream(const void* from, void* to, std::size_t bytes, void* stream) {
+Status read_in_stream(const char* what, const void* from, void* to, std::size_t bytes, void* stream) {
   const cuda::Driver* driver = cuda::Driver::loaded();
   if (driver != nullptr) {
     auto info = cuda::classify(*driver, from);
@@ -65,12 +65,10 @@ Status read_in_stream(const void* from, void* to, std::size_t bytes, void* strea
       return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
                    "device memory is given, but the communicator has no device: make it with the device current"};
     }
-    if (has_context(*driver))
-      TUTTI_TRY(wait_for(*driver, stream, "a pre-multiplied sum whose factor is read by the call"));
+    if (has_context(*driver)) TUTTI_TRY(wait_for(*driver, stream, what));
     if (on_device(*info)) {
       const auto address = reinterpret_cast<cuda::CUdeviceptr>(from);
-      TUTTI_TRY(driver->check(driver->api().memcpy_dtoh_async(to, address, bytes, handle(stream)),
-                              "reading the factor of a pre-multiplied sum"));
+      TUTTI_TRY(driver->check(driver->api().memcpy_dtoh_async(to, address, bytes, handle(stream)), what));
       return driver->check(driver->api().stream_synchronize(handle(stream)), "waiting for a stream");
     }
   }

@@ -131,7 +131,7 @@ Result<Windows::Put> Windows::prepare(const Signal& to, ncclWindow_t handle, std
     put.header->window = found->second->number;
   }
   std::byte* const copy = put.payload.empty() ? put.header->inside.data() : put.payload.data();
-  if (bytes > 0) TUTTI_TRY(read_in_stream(data, copy, bytes, stream));
+  if (bytes > 0) TUTTI_TRY(read_in_stream("reading the data of a put", data, copy, bytes, stream));
   return put;
 }
 

@@ -121,8 +121,7 @@ class Reader {
 
   // Removes a variable (one of mapped_names()) from given_ and returns its value, if it is set.
   std::optional<std::string> take(std::string_view name) {
-    TUTTI_ASSERT(std::any_of(mapped_names().begin(), mapped_names().end(),
-                             [&](const MappedName& mapped) { return mapped.name == name; }));
+    TUTTI_ASSERT(std::ranges::find(mapped_names(), name) != mapped_names().end());
     const auto found = given_.find(name);
     if (found == given_.end()) return std::nullopt;
     std::string value = std::move(found->second.value);

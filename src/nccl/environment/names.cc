@@ -14,37 +14,37 @@ namespace {
 
 constexpr std::string_view kPrefix = "NCCL_";
 
-constexpr auto kMapped = std::to_array<MappedName>({
-    {"NCCL_ALGO"},
-    {"NCCL_BUFFSIZE", true},
-    {"NCCL_COMM_BLOCKING", true},
-    {"NCCL_COMM_ID"},
-    {"NCCL_CONF_FILE"},
-    {"NCCL_DEBUG"},
-    {"NCCL_HOSTID"},
-    {"NCCL_IB_DISABLE", true},
-    {"NCCL_IB_GID_INDEX", true},
-    {"NCCL_IB_HCA"},
-    {"NCCL_IB_QPS_PER_CONNECTION", true},
-    {"NCCL_IB_RETRY_CNT", true},
-    {"NCCL_IB_SL", true},
-    {"NCCL_IB_TC", true},
-    {"NCCL_IB_TIMEOUT", true},
-    {"NCCL_MAX_CTAS", true},
-    {"NCCL_MAX_NCHANNELS", true},
-    {"NCCL_MAX_NRINGS", true},
-    {"NCCL_MIN_CTAS", true},
-    {"NCCL_MIN_NCHANNELS", true},
-    {"NCCL_MIN_NRINGS", true},
-    {"NCCL_NET"},
-    {"NCCL_NTHREADS", true},
-    {"NCCL_P2P_DISABLE", true},
-    {"NCCL_P2P_LEVEL"},
-    {"NCCL_PARAM_DUMP_ALL", true},
-    {"NCCL_PROTO"},
-    {"NCCL_SHM_DISABLE", true},
-    {"NCCL_SOCKET_FAMILY"},
-    {"NCCL_SOCKET_IFNAME"},
+constexpr auto kMapped = std::to_array<std::string_view>({
+    "NCCL_ALGO",
+    "NCCL_BUFFSIZE",
+    "NCCL_COMM_BLOCKING",
+    "NCCL_COMM_ID",
+    "NCCL_CONF_FILE",
+    "NCCL_DEBUG",
+    "NCCL_HOSTID",
+    "NCCL_IB_DISABLE",
+    "NCCL_IB_GID_INDEX",
+    "NCCL_IB_HCA",
+    "NCCL_IB_QPS_PER_CONNECTION",
+    "NCCL_IB_RETRY_CNT",
+    "NCCL_IB_SL",
+    "NCCL_IB_TC",
+    "NCCL_IB_TIMEOUT",
+    "NCCL_MAX_CTAS",
+    "NCCL_MAX_NCHANNELS",
+    "NCCL_MAX_NRINGS",
+    "NCCL_MIN_CTAS",
+    "NCCL_MIN_NCHANNELS",
+    "NCCL_MIN_NRINGS",
+    "NCCL_NET",
+    "NCCL_NTHREADS",
+    "NCCL_P2P_DISABLE",
+    "NCCL_P2P_LEVEL",
+    "NCCL_PARAM_DUMP_ALL",
+    "NCCL_PROTO",
+    "NCCL_SHM_DISABLE",
+    "NCCL_SOCKET_FAMILY",
+    "NCCL_SOCKET_IFNAME",
 });
 
 constexpr auto kForeign = std::to_array<std::string_view>({
@@ -363,14 +363,14 @@ bool is_one_of(std::string_view value, std::string_view list) {
 // without the prefix NCCL_, because with the prefix any two names would look similar.
 std::string_view nearest(std::string_view end) {
   std::vector<std::string_view> names;
-  for (const MappedName& mapped : kMapped) names.push_back(mapped.name.substr(kPrefix.size()));
+  for (const std::string_view mapped : kMapped) names.push_back(mapped.substr(kPrefix.size()));
   for (const KnownVariable& known : kKnown) names.push_back(known.name);
   return nearest_name(end, names);
 }
 
 }  // namespace
 
-std::span<const MappedName> mapped_names() { return kMapped; }
+std::span<const std::string_view> mapped_names() { return kMapped; }
 
 std::string device_list(std::string_view hca) {
   std::string list;

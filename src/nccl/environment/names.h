@@ -9,14 +9,8 @@
 
 namespace tutti::nccl {
 
-// A variable for which environment.cc has a meaning.
-struct MappedName {
-  std::string_view name;
-  bool is_number = false;
-};
-
-// The mapped variables, sorted by name.
-std::span<const MappedName> mapped_names();
+// The mapped variables, sorted by name: those for which environment.cc has a meaning.
+std::span<const std::string_view> mapped_names();
 
 // Whether `name` begins with NCCL_ but is read by other software (PyTorch, nccl-tests, build systems, container images)
 // and not by NCCL. Such variables are not reported to the user as variables without effect.

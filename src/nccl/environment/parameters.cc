@@ -13,10 +13,10 @@ namespace {
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
 
-Parameter mapped(const MappedName& name, const EnvironmentSettings& settings) {
-  Parameter parameter{.name = std::string(name.name), .text = {}, .number = {}, .is_published = true};
+Parameter mapped(std::string_view name, const EnvironmentSettings& settings) {
+  Parameter parameter{.name = std::string(name), .text = {}, .number = {}, .is_published = true};
   for (const TakenVariable& taken : settings.taken) {
-    if (taken.name != name.name) continue;
+    if (taken.name != name) continue;
     parameter.text = taken.text;
     parameter.number = taken.number;
   }
@@ -36,7 +36,7 @@ Result<Parameters> make_parameters() {
 }  // namespace
 
 Parameters::Parameters(const EnvironmentSettings& settings, const Config& config) {
-  for (const MappedName& name : mapped_names()) all_.push_back(mapped(name, settings));
+  for (const std::string_view name : mapped_names()) all_.push_back(mapped(name, settings));
   for (ConfigValue& value : config_values(config)) {
     all_.push_back({.name = std::string(value.name), .text = std::move(value.text), .number = value.number});
   }
