@@ -39,8 +39,6 @@ class HandshakeChannel {
   // True if the peer has sent something that a correct peer never sends. Nothing more is received from it.
   bool corrupt(std::uint32_t peer) const;
   const std::string& trouble() const { return trouble_; }
-  // Closes the connections. Call it while their transport exists.
-  void close() { peers_.clear(); }
 
   static constexpr std::size_t kMaxMessageBytes = 64 * 1024;
   // Limit for the messages of one peer that take() has not returned yet. A peer that sends more is corrupt.

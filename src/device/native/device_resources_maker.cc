@@ -28,13 +28,15 @@ constexpr const char* kTooFewBlocks =
 // A number that identifies this process. It is random, so that another process with the same process id, for
 // example in another container, has another number. It is combined with the process id, so that a forked child has
 // another number than its parent.
-std::uint64_t process_nonce() {
-  static const std::uint64_t nonce = [] {
+// Nothing if the system has no random numbers.
+std::optional<std::uint64_t> process_nonce() {
+  static const std::optional<std::uint64_t> nonce = []() -> std::optional<std::uint64_t> {
     std::uint64_t value = 0;
-    static_cast<void>(getrandom(&value, sizeof(value), 0));
+    if (getrandom(&value, sizeof(value), 0) != static_cast<ssize_t>(sizeof(value))) return std::nullopt;
     return value;
   }();
-  return nonce ^ static_cast<std::uint64_t>(getpid());
+  if (!nonce) return std::nullopt;
+  return *nonce ^ static_cast<std::uint64_t>(getpid());
 }
 
 std::string to_hex(std::span<const std::byte> bytes) {
@@ -180,9 +182,16 @@ class DeviceResourcesMaker {
       log_.write(LogLevel::kInfo, "calls on device memory are carried out by the host: {}", code.error().message);
       return "-";
     }
+    const std::optional<std::uint64_t> nonce = process_nonce();
+    if (!nonce) {
+      log_.write(LogLevel::kWarn,
+                 "calls on device memory are carried out by the host: the system gives no random "
+                 "numbers, so ranks cannot tell whether they share a process");
+      return "-";
+    }
     code_ = *code;
     return pack(Offer{.uuid = job_context_.device->uuid(),
-                      .process = process_nonce(),
+                      .process = *nonce,
                       .context = reinterpret_cast<std::uint64_t>(job_context_.device->context()),
                       .blocks_at_once = code_.blocks_at_once,
                       .left = BlockBudget::left(job_context_.device->uuid(), code_.blocks_at_once),

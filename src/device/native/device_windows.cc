@@ -36,22 +36,6 @@ struct DeviceWindows::Offer {
 
 namespace {
 
-// Sets the relaxed capture mode for this thread, and the old mode again at the end. A stream may be capturing a
-// graph at the moment. The driver calls of this file do not belong to that graph, and the other modes would forbid
-// some of them.
-class Relaxed {
- public:
-  explicit Relaxed(const cuda::Driver& driver) : api_(driver.api()) { swap(); }
-  ~Relaxed() { swap(); }
-  Relaxed(const Relaxed&) = delete;
-  Relaxed& operator=(const Relaxed&) = delete;
-
- private:
-  void swap() { static_cast<void>(api_.thread_exchange_capture_mode(&mode_)); }
-  const cuda::DriverApi& api_;
-  cuda::CaptureMode mode_ = cuda::CaptureMode::kRelaxed;
-};
-
 static_assert(kMostDeviceWindows <= 64, "numbers are bits of a word");
 
 }  // namespace
@@ -80,7 +64,7 @@ Result<std::shared_ptr<DeviceWindows>> DeviceWindows::make(std::shared_ptr<RankD
 
 Result<std::uint32_t> DeviceWindows::add(const void* data, std::size_t bytes, const Gather& gather) {
   const cuda::Driver& driver = device_->driver();
-  const Relaxed relaxed(driver);
+  const cuda::RelaxedCapture relaxed(driver);
   auto scope = cuda::ContextScope::enter(driver, device_->context());
   ExportedMemory exported;
   auto blobs = gather_or_fail(gather, scope ? offer(data, bytes, exported) : scope.error());
@@ -229,7 +213,7 @@ void DeviceWindows::close(std::uint32_t number) noexcept {
 void DeviceWindows::remove(std::uint32_t number) {
   const std::scoped_lock lock(mutex_);
   if (ended_) return;
-  const Relaxed relaxed(device_->driver());
+  const cuda::RelaxedCapture relaxed(device_->driver());
   const auto scope = cuda::ContextScope::try_enter(device_->driver(), device_->context());
   close(number);
 }
