@@ -440,5 +440,38 @@ TEST(TcpFaults, WithoutDescriptorsAnAbortIsToldLater) {
   EXPECT_EQ(job.ranks[0]->troubles(), "");
 }
 
+// A peer that does not read fills the socket and then the queue of states. When it reads again, it must learn the last
+// state, here that the rank has aborted, although the queue was full at the abort.
+TEST(TcpState, APeerThatReadsLateLearnsOfAnAbort) {
+  constexpr int kFramesBeyondTheQueue = 500;
+  PlaintextJob job;
+  const auto own_endpoint = endpoint();
+  const auto doorbell = EpollDoorbell::create().value();
+  SteadyClock clock;
+  const TcpTransportOptions options = job.options(0);
+  Preamble mine;
+  mine.communicator = options.communicator;
+  mine.ranks = options.ranks;
+  mine.slot_bytes = options.slot_bytes;
+  StatePusher pusher(mine, {std::nullopt, PeerAddress::parse(job.addresses[1], 1).value()}, *own_endpoint, *doorbell,
+                     clock);
+  std::uint64_t sequence = 0;
+  const auto send_state = [&] {
+    pusher.enter(call(++sequence));
+    pusher.push_now();
+    pusher.leave(call(sequence), std::nullopt);
+  };
+  do send_state();
+  while (pusher.flush());
+  for (int i = 0; i < kFramesBeyondTheQueue; ++i) send_state();
+  pusher.abort();
+  EXPECT_TRUE(eventually([&] {
+    pusher.flush();
+    job.ranks[1]->pump();
+    return job.ranks[1]->peer_status(0).life == PeerLife::kAborted;
+  })) << "after "
+      << sequence << " states";
+}
+
 }  // namespace
 }  // namespace tutti::tcp_test

@@ -16,8 +16,8 @@ constexpr std::int64_t kLateNs = 50'000'000;  // if a call waits longer, its sta
 // How long leave() and abort() wait at most until a failure or an abort was sent.
 constexpr std::int64_t kFlushLimitNs = 100'000'000;
 constexpr std::int64_t kRetryIntervalNs = 100'000'000;  // time between two attempts to connect to a peer
-// If more bytes than this are queued for a peer, further states for this peer are dropped, because the peer does not
-// read.
+// If more bytes than this are queued for a peer, the state is not queued until the peer has read them. States in
+// between are skipped, so that a peer that does not read costs little memory.
 constexpr std::size_t kMaxPendingBytes = 16384;
 
 template <class T>
@@ -78,7 +78,7 @@ void StatePusher::send_close() {
     record_.life = static_cast<std::uint32_t>(PeerLife::kLeft);
   }
   for (ControlConnection& connection : connections_) {
-    if (connection.socket.is_open() && !connection.closed) runs_through([&] { append(connection); });
+    if (connection.socket.is_open() && !connection.closed) runs_through([&] { static_cast<void>(append(connection)); });
   }
   runs_through([this] { flush_locked(); });
 }
@@ -182,11 +182,12 @@ bool StatePusher::try_again(std::uint32_t peer, int error) {
   return true;
 }
 
-// Queues the current state of this rank.
-void StatePusher::append(ControlConnection& connection) {
-  if (connection.pending.size() > kMaxPendingBytes) return;
+// Queues the current state of this rank. Returns false if too many bytes are queued already.
+bool StatePusher::append(ControlConnection& connection) {
+  if (connection.pending.size() > kMaxPendingBytes) return false;
   put(connection.pending, FrameHeader{.kind = FrameKind::kState, .bytes = sizeof(StateRecord), .tag = call_});
   put(connection.pending, record_);
+  return true;
 }
 
 // Sends the queued bytes to `peer`. Returns true if no queued bytes are left, because all were sent or the connection
@@ -221,11 +222,13 @@ bool StatePusher::flush_locked() {
   bool empty = true;
   for (std::uint32_t peer = 0; peer < connections_.size(); ++peer) {
     ControlConnection& connection = connections_[peer];
-    if (connection.state_due && open(peer)) {
-      append(connection);
-      connection.state_due = false;
-    }
+    if (connection.state_due && open(peer)) connection.state_due = !append(connection);
     if (!connection.pending.empty()) empty &= send(peer);
+    // The queue was full, and the peer has taken all of it just now.
+    if (connection.state_due && connection.pending.empty() && open(peer)) {
+      connection.state_due = !append(connection);
+      empty &= send(peer);
+    }
   }
   return empty;
 }

@@ -65,7 +65,7 @@ class StatePusher {
     std::optional<Reply> ended;  // the last frame or the end of the connection, until take_events() returns it
   };
   void push();
-  void append(ControlConnection& connection);
+  bool append(ControlConnection& connection);
   bool send(std::uint32_t peer);
   bool open(std::uint32_t peer);
   void note_failure(std::uint32_t peer, int error);
