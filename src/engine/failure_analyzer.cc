@@ -237,9 +237,10 @@ std::optional<Diagnosis> FailureAnalyzer::look(const Call& call) const {
 // Returns nothing if there is none.
 std::optional<CallFailure> FailureAnalyzer::later_failure(const Call& call, std::uint32_t peer) const {
   constexpr std::uint64_t kMostCalls = 64;  // limits the length of the search
-  const std::uint64_t entered = transport_.peer_status(peer).entered;
-  const std::uint64_t last = std::min(entered, call.tag.sequence + kMostCalls);
-  for (std::uint64_t sequence = call.tag.sequence + 1; sequence <= last; ++sequence) {
+  // Begins with the newest call, because boards keep only the newest failures.
+  const std::uint64_t newest = transport_.peer_status(peer).entered;
+  const std::uint64_t oldest = std::max(call.tag.sequence, newest - std::min(newest, kMostCalls));
+  for (std::uint64_t sequence = newest; sequence > oldest; --sequence) {
     const auto failure = failure_of(peer, sequence);
     if (failure && (failure->code == ErrorCode::kPeerLost || failure->code == ErrorCode::kAborted)) return failure;
   }
