@@ -93,6 +93,7 @@ Result<std::shared_ptr<StartCondition>> OperationBuilder::staged_for(Checked& ch
   }
   if (host_staging_ == nullptr)
     host_staging_ = std::make_unique<HostStaging>(*driver, *environment_.transport, environment_.log);
+  driver_loaded_ = true;
   auto staged = host_staging_->stage(checked, options);
   if (staged) return std::shared_ptr<StartCondition>(std::move(*staged));
   if (staged.error().scope == ErrorScope::kProcess) engine_.fail(staged.error());
@@ -178,8 +179,8 @@ Result<std::shared_ptr<Operation>> OperationBuilder::make_operation(CheckedCall 
   operation->direct = may_be_short && !operation->by_mailbox &&
                       SingleCopyCollective::takes(checked.collective, algorithm, checked.call.op);
   ShortPlans& short_plans = short_plans_[static_cast<std::size_t>(checked.collective.kind)];
-  if (operation->by_mailbox) short_plans.by_mailbox = &plan;
-  if (operation->direct) short_plans.direct = &plan;
+  if (operation->by_mailbox && short_plans.by_mailbox != &plan) short_plans = {&plan, short_plans.direct};
+  if (operation->direct && short_plans.direct != &plan) short_plans = {short_plans.by_mailbox, &plan};
   operation->timeout_ns = timeout_ns(options.timeout, timeout_);
   operation->start_condition = std::move(*staged);
   operation->call = std::move(checked.call);
@@ -193,15 +194,21 @@ Result<std::shared_ptr<Operation>> OperationBuilder::make_operation(CheckedCall 
   return operation;
 }
 
-// The selector's answer for a short call, which travels by mailbox or by single copy. Calls of one length often
-// follow each other, so the last answer is kept.
-Selection OperationBuilder::select_short(const Collective& collective, std::size_t bytes) {
-  ShortPlans& plans = short_plans_[static_cast<std::size_t>(collective.kind)];
-  if (plans.chosen.algorithm == Algorithm::kAuto || plans.chosen_bytes != bytes) {
-    plans.chosen = selector_.choose(collective, {.bytes = bytes, .attached = true});
-    plans.chosen_bytes = bytes;
-  }
-  return plans.chosen;
+// Chooses the algorithm, unless `algorithm` names it, and decides whether and how a call of `bytes` bytes runs without
+// messages: by mailbox or by single copy.
+OperationBuilder::ShortChoice OperationBuilder::choose_short(const ShortPlans& plans, std::size_t bytes,
+                                                             Algorithm algorithm) {
+  const Collective& collective = (plans.by_mailbox != nullptr ? plans.by_mailbox : plans.direct)->shape.collective;
+  Selection selection{.algorithm = algorithm};
+  if (algorithm == Algorithm::kAuto) selection = selector_.choose(collective, {.bytes = bytes, .attached = true});
+  const bool by_mailbox = InlineCollective::takes(collective, selection.algorithm, bytes);
+  // The operation is not kPreMulSum (may_be_attached()), and takes() treats all others alike.
+  if (!by_mailbox && !SingleCopyCollective::takes(collective, selection.algorithm, ReduceOp::kSum)) return {};
+  BoundPlan* const plan = by_mailbox ? plans.by_mailbox : plans.direct;
+  if (plan == nullptr || plan->shape.algorithm != selection.algorithm) return {};
+  return {.plan = plan,
+          .path = by_mailbox ? Engine::ShortPath::kInline : Engine::ShortPath::kSingleCopy,
+          .tile_bytes = tile_bytes_of(selection)};
 }
 
 bool OperationBuilder::may_be_on_device(const CheckedCall& checked) const {
@@ -212,30 +219,31 @@ bool OperationBuilder::may_be_on_device(const CheckedCall& checked) const {
 std::optional<Status> OperationBuilder::run_short(CheckedCall& checked, const CallOptions& options,
                                                   std::unique_lock<std::mutex>& submission) {
   const CollectiveKind kind = checked.collective.kind;
-  const ShortPlans& plans = short_plans_[static_cast<std::size_t>(kind)];
+  ShortPlans& plans = short_plans_[static_cast<std::size_t>(kind)];
   if (plans.by_mailbox == nullptr && plans.direct == nullptr) return std::nullopt;
   Call& call = checked.call;
   if (plans_.has_user_plans() || !may_be_attached(call)) return std::nullopt;
   const std::size_t bytes = call.lengths.count * call.element_bytes;
   if (bytes > kMostShortBytes || (bytes == 0 && has_data(kind))) return std::nullopt;
-  const Collective& collective = (plans.by_mailbox != nullptr ? plans.by_mailbox : plans.direct)->shape.collective;
-  const Selection selection = options.algorithm == Algorithm::kAuto ? select_short(collective, bytes)
-                                                                    : Selection{.algorithm = options.algorithm};
-  const Algorithm algorithm = selection.algorithm;
-  const bool by_mailbox = InlineCollective::takes(collective, algorithm, bytes);
-  if (!by_mailbox && !SingleCopyCollective::takes(collective, algorithm, call.op)) return std::nullopt;
-  BoundPlan* plan = by_mailbox ? plans.by_mailbox : plans.direct;
-  if (plan == nullptr || plan->shape.algorithm != algorithm) return std::nullopt;
-  if (plan->shape.collective.root != checked.collective.root) return std::nullopt;
+  ShortChoice choice;
+  if (options.algorithm != Algorithm::kAuto) {
+    choice = choose_short(plans, bytes, options.algorithm);
+  } else {
+    if (!plans.chosen || plans.chosen_bytes != bytes) {
+      plans.chosen = choose_short(plans, bytes, Algorithm::kAuto);
+      plans.chosen_bytes = bytes;
+    }
+    choice = *plans.chosen;
+  }
+  if (choice.plan == nullptr || choice.plan->shape.collective.root != checked.collective.root) return std::nullopt;
   if (options.stream || may_be_on_device(checked)) return std::nullopt;
-  call.tag.algorithm = static_cast<std::uint8_t>(algorithm);
-  call.tag.tile_bytes = tile_bytes_of(selection);
-  if (!by_mailbox) {
+  call.tag.algorithm = static_cast<std::uint8_t>(choice.plan->shape.algorithm);
+  call.tag.tile_bytes = choice.tile_bytes;
+  if (choice.path == Engine::ShortPath::kSingleCopy) {
     call.input_window = environment_.transport->find_window(call.input, checked.input_bytes);
     call.output_window = environment_.transport->find_window(call.output, checked.output_bytes);
   }
-  const auto path = by_mailbox ? Engine::ShortPath::kInline : Engine::ShortPath::kSingleCopy;
-  return engine_.run_short(path, *plan, call, timeout_ns(options.timeout, timeout_), submission);
+  return engine_.run_short(choice.path, *choice.plan, call, timeout_ns(options.timeout, timeout_), submission);
 }
 
 Result<std::shared_ptr<Operation>> OperationBuilder::prepare_exchange(CheckedExchange exchange,

@@ -54,6 +54,22 @@ class OperationBuilder {
   std::optional<Error> take_staging_error();
 
  private:
+  // How run_short() runs a call of one type and length.
+  struct ShortChoice {
+    BoundPlan* plan = nullptr;  // null: the call cannot run as a short call
+    Engine::ShortPath path = Engine::ShortPath::kInline;
+    std::uint32_t tile_bytes = 0;  // for the tag
+  };
+  // For one type of collective, for run_short(): the plan that the last call by mailbox used, and the plan that the
+  // last single-copy (direct) call used. Null: there was none yet.
+  struct ShortPlans {
+    BoundPlan* by_mailbox = nullptr;
+    BoundPlan* direct = nullptr;
+    // The choice for calls of chosen_bytes bytes with Algorithm::kAuto. It is kept, because calls of one length often
+    // follow each other. Empty: it must be made, because there was none yet or one of the plans above is new.
+    std::optional<ShortChoice> chosen{};
+    std::size_t chosen_bytes = 0;
+  };
   Result<std::shared_ptr<Operation>> make_segments(const CheckedCall& whole, const CallOptions& options,
                                                    BoundPlan& plan);
   Result<std::shared_ptr<Operation>> make_operation(CheckedCall checked, const CallOptions& options, BoundPlan& plan,
@@ -61,7 +77,7 @@ class OperationBuilder {
   template <class Checked>  // CheckedCall or CheckedExchange
   Result<std::shared_ptr<StartCondition>> staged_for(Checked& checked, const CallOptions& options);
   bool may_be_on_device(const CheckedCall& checked) const;
-  Selection select_short(const Collective& collective, std::size_t bytes);
+  ShortChoice choose_short(const ShortPlans& plans, std::size_t bytes, Algorithm algorithm);
   Collective collective_of(CollectiveKind kind) const;
   std::uint32_t tile_bytes_of(const Selection& chosen) const {
     return chosen.chunk_bytes > 0 ? chosen.chunk_bytes
@@ -76,18 +92,10 @@ class OperationBuilder {
   const Segmentation segmentation_;
   PlanTable plans_;
   AlgorithmSelector selector_;
-  // For one type of collective, for run_short(): the plan that the last call by mailbox used, and the plan that the
-  // last single-copy (direct) call used. Null: there was none yet.
-  struct ShortPlans {
-    BoundPlan* by_mailbox = nullptr;
-    BoundPlan* direct = nullptr;
-    Selection chosen{};  // the selector's answer for chosen_bytes; kAuto: not asked yet
-    std::size_t chosen_bytes = 0;
-  };
   std::array<ShortPlans, kCollectiveTable.size()> short_plans_{};  // indexed by CollectiveKind
-  // Whether the CUDA driver was loaded when this object was made. If not, run_short() takes all buffers for host
-  // memory.
-  const bool driver_loaded_;
+  // Whether the CUDA driver was loaded when this object was made, or at a call that was not short. If not, run_short()
+  // takes all buffers for host memory.
+  bool driver_loaded_;
   // Null until a call finds the CUDA driver loaded.
   std::unique_ptr<HostStaging> host_staging_;
 };

@@ -36,7 +36,10 @@ std::uint32_t digest_of(const std::vector<std::uint64_t>& counts, const UserRedu
   return std::max(digest, 1u);
 }
 
-Status check_reduction(const CollectiveCall& call, const UserReduction& user) {
+// Some functions of this file have always_inline. Every call runs them, and the shortest calls take less than a
+// microsecond, so a few nanoseconds for each function call count. The compiler would not inline them by itself,
+// because the code for their error messages makes them long.
+[[gnu::always_inline]] inline Status check_reduction(const CollectiveCall& call, const UserReduction& user) {
   if (!is_valid(call.op))
     return invalid_argument(fmt::format("operation {} is not one of ReduceOp", static_cast<int>(call.op)));
   if (user.combine == nullptr) return {};
@@ -50,9 +53,6 @@ Status check_reduction(const CollectiveCall& call, const UserReduction& user) {
   return {};
 }
 
-// Some functions of this file have always_inline. Every call runs them, and the shortest calls take less than a
-// microsecond, so a few nanoseconds for each function call count. The compiler would not inline them by itself,
-// because the code for their error messages makes them long.
 [[gnu::always_inline]] inline Status check_enums(const CollectiveCall& call, const CallOptions& options,
                                                  const Caller& caller) {
   if (!has_plan(call.kind)) {

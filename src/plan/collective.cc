@@ -2,26 +2,6 @@
 #include "plan/collective.h"
 
 namespace tutti {
-namespace {
-
-Blocks blocks_of(BlockSet set, const Collective& collective, std::uint32_t rank) {
-  return {.count = block_count(set, collective.ranks), .first = first_block(set, rank)};
-}
-
-}  // namespace
-
-Blocks input_blocks(const Collective& collective, std::uint32_t rank) {
-  const CollectiveRow& row = row_of(collective.kind);
-  if (row.root == RootHas::kTheInput && rank != collective.root) return {};
-  return blocks_of(row.input, collective, rank);
-}
-
-Blocks output_blocks(const Collective& collective, std::uint32_t rank) {
-  const CollectiveRow& row = row_of(collective.kind);
-  if (row.root == RootHas::kTheOutput && rank != collective.root) return {};
-  return blocks_of(row.output, collective, rank);
-}
-
 std::uint32_t input_chunks(const PlanShape& shape, std::uint32_t rank) {
   return input_blocks(shape.collective, rank).count * shape.chunks;
 }
