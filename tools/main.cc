@@ -109,7 +109,7 @@ std::string fault_of(const CLI::App& app, const std::vector<std::string>& words,
 // `train` check the variables themselves before they start ranks. `run` leaves the check to the program that it starts,
 // which may change the variables.
 std::optional<int> check_environment(const std::vector<std::string>& words) {
-  constexpr std::string_view kCommands[] = {"plan", "points", "verify", "topo", "sim", "tune"};
+  constexpr std::string_view kCommands[] = {"plan", "points", "verify", "topo", "sim", "tune", "top", "doctor"};
   if (words.empty() || std::find(std::begin(kCommands), std::end(kCommands), words.front()) == std::end(kCommands)) {
     return {};
   }

@@ -87,6 +87,12 @@ Result<std::uint64_t> measure(Communicator& communicator, const PerfOptions& opt
 // Runs one rank, and prints its error if there is one. Returns true if the rank had no error and no element of any rank
 // was wrong.
 bool run_rank(Communicator& communicator, const PerfOptions& options) {
+  // All ranks have the same options and get the same answer. run_perf() makes the same check earlier if it knows the
+  // number of ranks.
+  if (const Status fits = check_ranks(options, communicator.size()); !fits) {
+    if (communicator.rank() == 0) print_error(-1, fits.error());
+    return false;
+  }
   const Result<std::uint64_t> wrong = measure(communicator, options);
   if (!wrong && !wrong.error().message.empty()) print_error(communicator.rank(), wrong.error());
   return wrong && *wrong == 0;
@@ -185,8 +191,8 @@ int run_perf(const PerfArguments& given, const std::vector<std::string>& argumen
     if (const std::optional<int> status = report_environment("perf")) return *status;
   }
   if (!is_rank && options->ranks == 0) options->ranks = kDefaultRanks;
-  // If the launcher does not report the number of ranks and --ranks is not given, the number is not known here (0). The
-  // first call then reports an invalid root or algorithm.
+  // If the launcher does not report the number of ranks and --ranks is not given, the number is not known here (0). Then
+  // run_rank() makes the check.
   if (const std::int32_t ranks = is_rank ? job->size.value_or(options->ranks) : options->ranks; ranks > 0) {
     if (const Status fits = check_ranks(*options, ranks); !fits) return usage_error(fits.error().message);
   }

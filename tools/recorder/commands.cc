@@ -109,7 +109,11 @@ Result<std::vector<Recording>> read_for_doctor(const DoctorCommand& command) {
   }
   if (!command.files.empty()) {
     sort_recordings(recordings);
-    return command.selection.job.empty() ? recordings : of_job(std::move(recordings), command.selection.job);
+    const std::string& job = command.selection.job;
+    if (!job.empty()) recordings = of_job(std::move(recordings), job);
+    if (!recordings.empty()) return recordings;
+    return Error{ErrorCode::kSystem, ErrorScope::kCall, -1,
+                 fmt::format("none of the files is a recording of job {}: leave --job out, or name other files", job)};
   }
   auto folders = folders_of(command.selection);
   if (!folders) return folders.error();

@@ -168,7 +168,7 @@ unknown_options() {
 # by each of them.
 wrong_variables() {
   local command commands=('perf all_reduce -b 8 -e 8' 'perf all_reduce -b 8 -e 8 --threads' topo 'sim all_reduce' tune
-    'verify --algorithm ring' 'plan all_reduce --algorithm ring --ranks 2')
+    'verify --algorithm ring' 'plan all_reduce --algorithm ring --ranks 2' 'top --once' doctor)
   if has_train; then commands+=('train cnn --data generated'); fi
   for command in "${commands[@]}"; do
     # shellcheck disable=SC2086

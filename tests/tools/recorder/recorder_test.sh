@@ -141,6 +141,9 @@ files_can_be_read_one_by_one() {
   expect doctor '^To blame: rank 2$'
   "$tutti" doctor "$here/out" >"$here/doctor" 2>&1 && fail 'a file that is not a recording is accepted'
   expect doctor 'out: the file is '
+  "$tutti" doctor --job 00000000 "$here"/records/tutti-*-r0-*.rec >"$here/doctor" 2>&1 &&
+    fail 'files of another job make an empty report'
+  expect doctor 'none of the files is a recording of job 00000000'
 }
 
 files_are_their_owners_alone() {
