@@ -54,9 +54,9 @@ Result<Generator> find_generator(const Collective& collective, Algorithm algorit
     return refusal(ErrorCode::kUnsupported,
                    fmt::format("{} ranks are more than the {} that a plan supports", collective.ranks, kMaxRanks));
   }
-  if (collective.root >= (has_root(collective.kind) ? collective.ranks : 1)) {
-    return refusal(ErrorCode::kInvalidArgument,
-                   fmt::format("root {} is outside 0..{}", collective.root, collective.ranks - 1));
+  const std::uint32_t roots = has_root(collective.kind) ? collective.ranks : 1;  // without a root, `root` must be 0
+  if (collective.root >= roots) {
+    return refusal(ErrorCode::kInvalidArgument, fmt::format("root {} is outside 0..{}", collective.root, roots - 1));
   }
   if (!collective.nodes.empty() && collective.nodes.size() != collective.ranks) {
     return refusal(ErrorCode::kInvalidArgument,

@@ -42,8 +42,6 @@ class EventRun {
     std::uint32_t cursor = 0;
     // model kFlows: which send of the present step is moved next
     std::uint32_t moving = 0;
-    // not used
-    std::uint32_t moved_to = 0;
     // its step has an event in the heap, waits for a core, or moves bytes
     bool under_way = false;
   };
@@ -59,8 +57,6 @@ class EventRun {
     double rate = 0;  // its present rate, in bytes per us
     // the time at which the rate changed last
     double since = 0;
-    // not used
-    double latency = 0;
     // Incremented when the flow begins or ends, and when its rate changes, so that older events of the flow are
     // obsolete. Compared modulo 2^29.
     std::uint32_t stamp = 0;
@@ -123,7 +119,6 @@ class EventRun {
   void finish_flow(std::uint32_t fifo, double now, bool by_port);
   void take(const Event& event);
   void set_up_flows();
-  void set_bytes(std::uint64_t tile);
   void report(bool last);
   Error describe_blocked() const;
 
