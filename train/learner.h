@@ -66,7 +66,7 @@ class Learner {
   std::int64_t samples() const { return data_.train.size(); }
   // CRC-32 of all training samples. The first call computes it, which takes about 0.2 s for fashion-mnist.
   std::uint32_t samples_crc();
-  // targets of one sample: 1, or of a text the context length
+  // number of targets of one sample: 1 for an image, the context length for a text
   std::int64_t targets_each() const { return data_.train.targets.numel() / data_.train.size(); }
   // Index in the model of the first layer of this rank (its pipeline stage).
   std::size_t first_layer() const { return first_layer_; }
