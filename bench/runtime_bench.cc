@@ -1,6 +1,6 @@
 // Benchmark of the runtime: the time that it adds to the transfer of the data, in ns:
 //   prepare_call  argument checks, selection of the algorithm, plan look-up, creation of an operation
-//   plan_step     one step of a ring all-reduce, whose chunks have one element. One thread executes both ranks in
+//   plan_step     one step of a ring all-reduce, with chunks of one element. One thread executes both ranks in
 //                 turn, so no cache line moves between cores and no rank waits
 //   short_call    an all-reduce of 8 bytes through mailboxes: two threads, each on its own core
 //   hand_over_*   the one-way time to wake a waiting rank: by a cache line between two cores; by sched_yield between

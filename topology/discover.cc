@@ -14,7 +14,7 @@
 namespace tutti {
 namespace {
 
-constexpr double kUnknownMegabits = 10'000;  // speed that is assumed for a NIC whose speed is unknown, as in NCCL
+constexpr double kUnknownMegabits = 10'000;  // speed that is assumed for a NIC with an unknown speed, as in NCCL
 constexpr std::uint32_t kNoNode = ~0U;
 
 // Builds the graph part by part; discover() runs it once.

@@ -28,8 +28,8 @@ struct Discovery {
 };
 
 // If gpus.no_driver is empty, the GPUs are those of `gpus`, with the driver's numbers; MIG slices of a GPU are one GPU.
-// Otherwise the GPUs are the devices in sysfs whose PCI class is that of a GPU. NICs that are down are left out. A part
-// is connected to the first NUMA node if sysfs shows neither its NUMA node nor CPUs that are near it. Errors: those of
+// Otherwise the GPUs are the devices in sysfs with the PCI class of a GPU. NICs that are down are left out. A part is
+// connected to the first NUMA node if sysfs shows neither its NUMA node nor CPUs that are near it. Errors: those of
 // discover_processors().
 Result<Discovery> discover(const DiscoverOptions& options, const GpuTopology& gpus);
 

@@ -27,7 +27,7 @@ const NamedValues<Decay> kDecays = {{"none", Decay::kNone}, {"linear", Decay::kL
 const NamedValues<Precision> kPrecisions = {
     {"fp32", Precision::kFloat32}, {"bf16", Precision::kBfloat16}, {"fp16", Precision::kFloat16}};
 
-// Adds an option whose argument is one of the names in `words`. The option sets `value` to the value of that name.
+// Adds an option that takes one of the names in `words`. The option sets `value` to the value of that name.
 template <class Value>
 CLI::Option* add_choice(CLI::App& app, const std::string& name, Value& value, const NamedValues<Value>& words,
                         const std::string& what) {

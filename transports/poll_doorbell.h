@@ -1,5 +1,5 @@
-// PollDoorbell: a doorbell whose sleep waits for file descriptors (epoll). A rank can therefore wait for the messages
-// of one transport and for descriptors of another transport in one system call.
+// PollDoorbell: a doorbell with a sleep that waits for file descriptors (epoll). A rank can therefore wait for the
+// messages of one transport and for descriptors of another transport in one system call.
 #pragma once
 
 #include "base/wait.h"

@@ -106,8 +106,8 @@ class SendConnection {
   virtual void send_published(const WindowRef& place, std::uint64_t bytes, const CallTag& tag) = 0;
   virtual void send_delivered(std::uint64_t bytes, const CallTag& tag) = 0;
   // can_reply(): whether this transport has replies. send_reply() sends one: `over` is a message that this rank has
-  // received from the peer in a slot, and whose bytes this rank has overwritten with the reply. The peer must not use
-  // that slot for a new message before it has released the reply.
+  // received from the peer in a slot, and has overwritten with the reply. The peer must not use that slot for a new
+  // message before it has released the reply.
   virtual bool can_reply() const { return false; }
   virtual void send_reply(const Message& over, const CallTag& tag) { static_cast<void>(over), static_cast<void>(tag); }
   // True if no rank and no device reads memory of this rank for an earlier message any more: the receiver has

@@ -1,7 +1,8 @@
-// Test values for gpu_bench, and the check of results. Every buffer repeats one period of values. The length of the
-// period is a multiple of a large prime, so that it does not divide any size. So the host computes the expected
-// result only for one period, and compares it with the whole buffer. Pure functions, except those that copy from and
-// to the GPU.
+// Test values for gpu_bench, and the check of results. Every buffer repeats one period of values. So the host computes
+// the expected result only for one period, and compares it with the whole buffer. The length of the period is a
+// multiple of a large prime, because a check cannot detect values that are displaced by a multiple of the period.
+// Typical displacements, for example by a power of two, are not multiples of it. Pure functions, except those that copy
+// from and to the GPU.
 #pragma once
 
 #include <cstddef>

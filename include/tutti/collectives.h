@@ -50,7 +50,7 @@ struct CollectiveRow {
   bool reduces = false;  // true: combines the ranks' inputs with a reduction; false: only moves them
   RootHas root = RootHas::kNothing;
   VariableForm variable = VariableForm::kNone;
-  bool has_data = true;  // false: a barrier, whose plan is an all_reduce of nothing
+  bool has_data = true;  // false: a barrier; its plan is an all_reduce of nothing
 };
 
 inline constexpr std::array kCollectiveTable = {

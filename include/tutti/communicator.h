@@ -220,8 +220,8 @@ class TUTTI_API Memory {
   std::unique_ptr<detail::MemoryImpl> impl_;
 };
 
-// A communicator whose set-up is in progress. The destructor waits until set-up has ended, at most until its deadline,
-// and then destroys the new communicator.
+// A communicator during its set-up. The destructor waits until set-up has ended, at most until its deadline, and then
+// destroys the new communicator.
 class TUTTI_API PendingCommunicator {
  public:
   PendingCommunicator(PendingCommunicator&&) noexcept;
@@ -315,7 +315,7 @@ class TUTTI_API Communicator {
   Result<std::unique_ptr<Communicator>> grow(std::int32_t size, const std::optional<UniqueId>& id = std::nullopt);
 
   // From now on this plan runs the calls of its collective (and root) that pass Algorithm::kUser, and those that pass
-  // kAuto and whose block size lies in `use`. If several plans fit, the one passed last is used. All ranks must pass
+  // kAuto if their block size lies in `use`. If several plans fit, the one passed last is used. All ranks must pass
   // the same plans in the same order; otherwise a call for which two ranks use different plans returns kMismatch.
   // Local call. Errors: kInvalidArgument (the plan is for another number of ranks or for another assignment of ranks
   // to machines, `use` is an empty range, or there are 256 plans already), kUnsupported (the plan needs more slots or

@@ -38,7 +38,7 @@ class TUTTI_API Group {
   // 65536 calls. run() and start() also refuse (kInvalidArgument) more collectives on one communicator than its queue
   // of operations has room for at that moment.
   Status add(Communicator& communicator, const CollectiveCall& call, const CallOptions& options = {});
-  // Add a send or a receive, whose arguments are checked at once, too. `peer` may be this rank, if the group also
+  // Add a send or a receive. Its arguments are checked at once, too. `peer` may be this rank, if the group also
   // holds the matching receive or send. The sends and receives of a group on one communicator use either only host
   // memory or only device memory. The longest of their timeouts applies to all of them.
   Status send(Communicator& communicator, const void* data, std::size_t count, DataType type, std::int32_t peer,

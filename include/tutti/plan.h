@@ -36,9 +36,9 @@ class PlanDraft;
 struct UserPlanData;
 }  // namespace detail
 
-// Limits of a user plan. In addition, the buffers of all ranks together have at most 2^22 chunks, and a plan whose
-// proof would need more than about 2 GiB of memory is refused (kUnsupported). Rings and trees are possible for up to
-// 1024 ranks, and plans in which all pairs of ranks communicate for up to about 256 ranks.
+// Limits of a user plan. In addition, the buffers of all ranks together have at most 2^22 chunks, and a plan is
+// refused (kUnsupported) if its proof would need more than about 2 GiB of memory. Rings and trees are possible for
+// up to 1024 ranks, and plans in which all pairs of ranks communicate for up to about 256 ranks.
 struct PlanLimits {
   static constexpr std::uint32_t kRanks = 1024;
   static constexpr std::uint32_t kChannels = 64;     // per rank
@@ -63,7 +63,7 @@ struct PlanDescription {
   std::uint32_t chunks = 1;          // chunks per tile of each block of the input and of the output; at least 1
   std::uint32_t scratch_chunks = 0;  // chunks per tile of the scratch buffer of every rank
   // 1 .. 64: number of messages that every connection must be able to hold, so that the plan does not deadlock. A
-  // communicator whose connections hold fewer messages (TUTTI_SLOTS) refuses the plan.
+  // communicator refuses the plan if its connections hold fewer messages (TUTTI_SLOTS).
   std::uint16_t slots = 1;
   std::uint16_t lanes = 1;    // 1 .. 7; lanes are numbered 0 .. lanes-1
   Order order = Order::kAny;  // the order in which the ranks' values are added; the verifier proves it as well

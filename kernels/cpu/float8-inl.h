@@ -74,7 +74,7 @@ struct Float8Codec : CodecBase {
       const hn::RebindToSigned<F16::Whole> with_sign;
       const auto shifted = hn::BitCast(d, hn::ShiftRight<1>(hn::BitCast(with_sign, words)));
       half = hn::And(shifted, hn::Set(d, 0xBF80));  // the sign, a gap of one bit, the 7 bits of the magnitude
-      // Only for a NaN, whose 7 bits are all set, does this addition carry into the gap. That completes the exponent
+      // Only for a NaN, with all 7 bits set, does this addition carry into the gap. That completes the exponent
       // field of a NaN in float16.
       half = hn::Or(half, hn::And(hn::Add(half, hn::Set(d, 0x0080)), hn::Set(d, 0x4000)));
     } else {

@@ -41,7 +41,7 @@ struct Reduction {
   // kAvg and kPreMulSum only add their operands, like kSum. The caller requests the division of kAvg by `divisor`, and
   // the multiplication of kPreMulSum by `scaled_source` and `scale`.
   ReduceOp op = ReduceOp::kSum;
-  // Index of the one source whose elements are multiplied by `scale` before they are combined; -1: no source is.
+  // Index of the one source that is multiplied by `scale` before its elements are combined; -1: no source is.
   std::ptrdiff_t scaled_source = -1;
   Scale scale;
   std::uint32_t divisor = 1;  // the combined value of all sources is divided by it; at least 1

@@ -74,8 +74,9 @@ struct alignas(16) Link {
   std::byte* slots = nullptr;
   Envelope* envelopes = nullptr;
   // A table with one entry per window: the address at which the peer's registered memory begins, or kNoWindowBase. The
-  // host may change the table at any time. If it closes a window during a call that uses the window, the call fails.
-  // The pointer is null if the connection has no table.
+  // host may change the table at any time. If it closes a window during a call, the call fails when a published message
+  // in that window arrives. A message that the call would deliver into the window goes through a slot instead. The
+  // pointer is null if the connection has no table.
   const std::uint64_t* windows = nullptr;
   std::uint64_t slot_bytes = 0;  // a multiple of kLineBytes
   std::uint32_t slot_mask = 0;   // slots - 1; the number of slots is a power of two

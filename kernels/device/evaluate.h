@@ -489,7 +489,7 @@ class Evaluator {
   bool last_ = false;
 };
 
-// The body of a kernel. Called by all threads of a block, whose number must be a multiple of 32.
+// The body of a kernel. Called by all threads of a block; their number must be a multiple of 32.
 template <Protocol kProtocol, class Faults = NoFaults>
 TUTTI_DEVICE void evaluate(const Launch& launch) {
   TUTTI_SHARED(Shared, shared);

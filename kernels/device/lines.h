@@ -95,7 +95,7 @@ TUTTI_DEVICE void store8(std::byte* to, std::uint64_t word, std::uint64_t bytes)
 // data may have been written.
 struct LineWork {
   const Stream* sources;
-  const Stream* destinations;  // a destination whose `memory` is null is skipped
+  const Stream* destinations;  // a destination is skipped if its `memory` is null
   std::uint32_t source_count;
   std::uint32_t destination_count;
   std::uint64_t bytes;
@@ -119,7 +119,8 @@ TUTTI_DEVICE void renew_ll(const LineWork& work, std::uint64_t words) {
   }
 }
 
-// The number of sources whose lines a thread loads before it checks the first of them, so that the latencies overlap.
+// The number of sources from which a thread loads lines before it checks the first of them, so that the latencies
+// overlap.
 inline constexpr unsigned kLinesAtOnce = 4;
 
 TUTTI_DEVICE const std::byte* ll_line(const Stream& from, std::uint64_t index) {

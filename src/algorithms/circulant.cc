@@ -92,7 +92,7 @@ PlanShape shape_of(const Collective& collective) {
           .order = Order::kAny};
 }
 
-// Number of scratch chunks for partial sums. With 1 or 2 ranks there is at most one round, whose sum is the
+// Number of scratch chunks for partial sums. With 1 or 2 ranks there is at most one round, and its sum is the
 // result, so no scratch is needed.
 std::uint32_t scratch_chunks(std::uint32_t ranks) { return ranks > 2 ? ranks : 0; }
 

@@ -117,9 +117,9 @@ inline constexpr auto kAlgorithmTable = std::to_array<AlgorithmRow>({
 struct TreeLinks {
   static constexpr std::uint32_t kNoRank = ~std::uint32_t{0};
   std::uint32_t parent = kNoRank;
-  // The child whose subtree's sum is added before this rank's value.
+  // The sum of this child's subtree is added before this rank's value.
   std::uint32_t lower = kNoRank;
-  // The child whose subtree's sum is added after this rank's value.
+  // The sum of this child's subtree is added after this rank's value.
   std::uint32_t upper = kNoRank;
 };
 // Returns the neighbours of `rank` in a tree of `ranks` ranks. `tree` is 0 or 1, and rank < ranks.

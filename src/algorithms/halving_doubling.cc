@@ -2,11 +2,11 @@
 //
 // A reduce-scatter by halving, and then an all-gather by doubling. Let the number of ranks Q be a power of two,
 // and divide the message into Q chunks. In round j = 0, 1, ..., log2 Q - 1, rank v exchanges data with rank v xor
-// 2^j. Initially all chunks remain. In each round, rank v sends those of its remaining chunks whose number differs
-// from v in bit j, and adds the received chunks to the others, which remain. After the last round only chunk v
-// remains, and it holds every rank's contribution. In the doubling, the rounds run in reverse: in round j, rank v
-// has the results of all chunks whose numbers agree with v in bits 0 .. j. It sends all of them to rank v xor 2^j,
-// and receives and stores as many others.
+// 2^j. Initially all chunks remain. In each round, rank v sends those of its remaining chunks with a number that
+// differs from v in bit j, and adds the received chunks to the others, which remain. After the last round only chunk
+// v remains, and it holds every rank's contribution. In the doubling, the rounds run in reverse: in round j, rank v
+// has the results of all chunks with numbers that agree with v in bits 0 .. j. It sends all of them to rank v xor
+// 2^j, and receives and stores as many others.
 //   halving, round j    send (in or scratch)[c] for c = v xor 2^j modulo 2^(j+1)
 //                       received (+) (in or scratch)[c] for c = v modulo 2^(j+1), in the order of the ranks:
 //                       store scratch[c]; in the last round complete: store out[c]

@@ -10,11 +10,11 @@
 // each part of the message is exchanged over the network by only one rank of each machine, instead of by all its
 // ranks, and all network ports are in use at the same time.
 //
-// On a machine of L ranks, whose indices 0 .. L-1 are in rank order, rail g belongs to the rank with index g
-// modulo L. If machines differ in size, a rank of a small machine owns several rails and processes them one after
-// the other. There are as many rails as the *largest* machine has ranks, so that all ranks of all machines take
-// part in the additions and use their ports. Each rail is divided into as many chunks as the plan of the
-// all-reduce across requires (PlanShape::chunks). The channels of a rank:
+// On a machine of L ranks, with indices 0 .. L-1 in rank order, rail g belongs to the rank with index g modulo L. If
+// machines differ in size, a rank of a small machine owns several rails and processes them one after the other.
+// There are as many rails as the *largest* machine has ranks, so that all ranks of all machines take part in the
+// additions and use their ports. Each rail is divided into as many chunks as the plan of the all-reduce across
+// requires (PlanShape::chunks). The channels of a rank:
 //   the first one    reduce-scatter inside (algorithms/inside.h): in[c] of all, stored as scratch[c] at c's owner
 //   the next ones    the all-reduce across, with scratch[c] as its input: stores out[c]
 //   the last one     all-gather inside: out[c] from c's owner, stored as out[c] by the others
@@ -64,10 +64,10 @@ namespace tutti {
 namespace {
 
 // If a machine has more ranks than this, hierarchical_tree uses rings instead of the direct stages inside.
-// hierarchical_tree is for many machines, and for messages whose time is mostly the number of rounds times the
-// latency. In machines with up to 16 GPUs, usually all GPUs are at the same distance from each other. There, one
-// round of 15 messages is faster than 15 rounds of one message. On larger machines, direct stages would need more
-// connections per rank and more operands per step, while a ring needs only one connection in each direction.
+// hierarchical_tree is for many machines, and for messages that take mostly the number of rounds times the latency.
+// In machines with up to 16 GPUs, usually all GPUs are at the same distance from each other. There, one round of 15
+// messages is faster than 15 rounds of one message. On larger machines, direct stages would need more connections
+// per rank and more operands per step, while a ring needs only one connection in each direction.
 constexpr std::uint32_t kMaxDirectInTree = 16;
 
 // Returns the chunks of `space` that `plan` (of the stage across) reads (`slice` is &Step::source) or stores to

@@ -23,8 +23,8 @@ inline constexpr std::uint16_t kRoundSlots = 2;
 // these are all rounds of up to 16 ranks.
 inline constexpr std::uint16_t kMostRoundLanes = 4;
 
-// Number of lanes for an algorithm whose longest round has `messages` messages per rank: enough to send them all
-// at once, but at most kMostRoundLanes.
+// Number of lanes for an algorithm if its longest round has `messages` messages per rank: enough to send them all at
+// once, but at most kMostRoundLanes.
 constexpr std::uint16_t round_lanes(std::uint32_t messages) {
   return static_cast<std::uint16_t>(
       std::clamp<std::uint32_t>((messages + kRoundSlots - 1) / kRoundSlots, 1, kMostRoundLanes));

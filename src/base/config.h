@@ -82,6 +82,8 @@ std::optional<DevicePolicy> parse_device_calls(std::string_view name);
 // The protocol of messages between GPUs. kAuto selects it by the length of the message.
 enum class DeviceProtocol : std::uint8_t { kAuto, kSimple, kLl, kLl128 };
 
+// The settings of a process. Config has more than 40 members, because each member is one setting, and the tables of
+// names and defaults refer to the members one by one.
 struct Config {
   std::optional<std::int32_t> rank;                    // TUTTI_RANK
   std::optional<std::int32_t> size;                    // TUTTI_WORLD_SIZE
@@ -145,7 +147,7 @@ using Variables = std::vector<std::pair<std::string, std::string>>;
 // The TUTTI_* variables of this process.
 Variables environment_variables();
 
-// Returns `own`, extended by those variables of `defaults` whose names are not in `own`.
+// Returns `own`, extended by those variables of `defaults` that `own` does not have.
 Variables with_defaults(Variables own, const Variables& defaults);
 
 // Errors (kConfig): an unknown TUTTI_* name (the message suggests the most similar known name), or an invalid value.

@@ -95,10 +95,10 @@ struct RendezvousOptions {
   std::string origin;  // for the log: the variables and options from which the values were taken
 };
 
-// Creates a bootstrap whose ranks are connected in a star around a RendezvousServer. The connections exist only
-// during set-up. The server runs in rank 0, or in the process that made the unique id. Every rank is its client,
-// rank 0 included. The server and each rank prove to each other that they have the job's key. Blocks until all
-// ranks have joined. Errors:
+// Creates a bootstrap that connects the ranks in a star around a RendezvousServer. The connections exist only during
+// set-up. The server runs in rank 0, or in the process that made the unique id. Every rank is its client, rank 0
+// included. The server and each rank prove to each other that they have the job's key. Blocks until all ranks have
+// joined. Errors:
 // - kTimeout: some ranks did not join, or the server does not answer. The message names them.
 // - kPeerLost: a rank, or the process of the server, has exited. The message names it.
 // - kRefused: this rank differs from the server in key, version or number of ranks, its number is already in use,

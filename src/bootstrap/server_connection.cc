@@ -69,7 +69,8 @@ void ServerConnection::send(std::shared_ptr<const Body> frame) {
 void ServerConnection::write_next() {
   write([this](error_code error) {
     outbox.pop_front();
-    // The read in progress will report the error to the owner of the connection.
+    // The other frames cannot be sent either. The owner of the connection gets the error from the read in progress,
+    // or from the callback of when_sent().
     if (error) outbox.clear();
     if (!outbox.empty()) return write_next();
     if (const Done done = std::exchange(when_sent_, {})) done(error);

@@ -73,7 +73,7 @@ class TcpBootstrap final : public Bootstrap {
     // Announces that this rank leaves. If there is no memory for the message, the server still sees that the
     // connection ends.
     if (connection_ != nullptr) runs_through([&] { send_sealed("q", Clock::now() + kRetryPause); });
-    // Must end before server_, whose destructor waits until all ranks have left.
+    // Must end before server_, because the destructor of server_ waits until all ranks have left.
     connection_.reset();
   }
 

@@ -112,7 +112,8 @@ std::uint64_t count_of(const Lengths& lengths, std::uint32_t block) {
 }
 
 // Number of elements from a buffer's start to the end of the block that ends last; empty blocks do not count.
-// `blocks`: the blocks of a call that are in the buffer.
+// `blocks`: the blocks of a call that are in the buffer. A single block counts as beginning at the buffer's start, even
+// if it has a displacement.
 [[gnu::always_inline]] inline std::uint64_t extent_of(const Lengths& lengths, const Blocks& blocks) {
   if (blocks.count == 0) return 0;
   if (blocks.count == 1) return count_of(lengths, lengths.counts.empty() ? 0 : blocks.first);

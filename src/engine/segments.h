@@ -1,7 +1,7 @@
 // Segments: if some ranks of a communicator have a GPU, and the host carries out their calls on device memory, long
 // calls are divided into segments. Then three steps can overlap: one segment is copied from the GPU, the ranks
 // reduce the segment before it, and an earlier one is copied back (docs/decisions/0013). Every rank must divide a
-// call in the same way, even a rank whose buffers are in host memory, because each segment is an operation with a
+// call in the same way, even a rank with buffers in host memory, because each segment is an operation with a
 // sequence number of its own. Pure functions.
 #pragma once
 

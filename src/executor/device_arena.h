@@ -37,7 +37,7 @@ class DeviceArena {
   };
   // Indexed by device::Protocol.
   using AllConnections = std::array<Connections, kDeviceProtocols>;
-  // Returns the connections of each protocol for a communicator whose calls use at most `blocks` thread blocks per
+  // Returns the connections of each protocol for a communicator with calls of at most `blocks` thread blocks per
   // rank. The slots of the simple protocol have `slot_bytes` bytes, but fewer (at least 4096) if the slots of the
   // simple protocol would otherwise need more than `most_bytes` bytes in an arena.
   static AllConnections choose_connections(std::uint32_t ranks, std::uint32_t blocks, std::uint64_t slot_bytes,

@@ -26,7 +26,7 @@ class PartMover {
   bool move(const WorkItem& part, std::uint32_t of) {
     return part.from == WorkItem::kAllRanks ? add(part, of) : copy(part);
   }
-  // Whether a process has exited whose memory is needed. The status board of the peer reports the exit.
+  // Whether a process has exited although its memory is needed. The status board of the peer reports the exit.
   bool peer_exited() const { return peer_exited_; }
 
  private:

@@ -17,8 +17,8 @@
 // A SingleCopyCollective replaces the two-shot plan of an all-reduce and the direct plans of the other collectives,
 // and returns the same bits.
 //
-// Ranks need not agree on whether their memory can be used. There are two fallbacks for a rank whose memory the
-// others cannot use. In a reduction with a short input, the rank copies its input into its long payload buffer, and
+// Ranks need not agree on whether their memory can be used. There are two fallbacks for a rank if the others cannot
+// use its memory. In a reduction with a short input, the rank copies its input into its long payload buffer, and
 // later copies its output from the long payload buffers in which the other ranks have left the results. In other
 // cases the rank reports in its mailbox that it runs the plan, and all ranks that need its memory run the plan as
 // well. A third case needs no fallback: in a rooted collective that only copies, a rank other than the root copies
@@ -28,9 +28,9 @@
 // PartMover copies and adds, and WorkShares lets ranks do the shares of others. This class goes through the phases of
 // a call.
 //
-// A rank whose call fails withdraws the mark of its mailbox before its memory is returned to the user, and then
-// waits for a limited time for ranks that may still use the memory (engine/failed_operations.h). The other ranks
-// check the marks before each part of their work.
+// If the call of a rank fails, the rank withdraws the mark of its mailbox before its memory is returned to the user,
+// and then waits for a limited time for ranks that may still use the memory (engine/failed_operations.h). The other
+// ranks check the marks before each part of their work.
 #pragma once
 
 #include <cstddef>

@@ -36,7 +36,7 @@ Error set_up_error(ErrorCode code, std::string message, std::int32_t rank = -1) 
 std::int64_t margin_ns(std::int64_t timeout_ms) { return std::min<std::int64_t>(timeout_ms / 4, 1000) * 1'000'000; }
 
 // Two ranks try to share memory if their machine names are equal. It does no harm if two machines have the same
-// name, because their ranks cannot connect to each other's Unix sockets, whose names are random.
+// name, because their ranks cannot connect to each other's Unix sockets, which have random names.
 Result<std::string> machine_name(const Config& config) {
   auto boot = boot_id();
   if (!boot) return boot.error();

@@ -4,9 +4,9 @@
 //
 // It is created together with the first communicator of a job, and split(), duplicate() and shrink() reuse it; grow()
 // creates another one. Therefore a further communicator costs only one segment of shared memory and the sockets of
-// its own TCP connections: one for each direction of each pair of ranks that has exchanged messages. These
-// connections are opened when they are first used, through the one listener. Communicators may be destroyed in any
-// order, because each of them holds a reference to the JobContext.
+// its own TCP connections. For each pair of ranks, these are one connection for each direction of each lane that is
+// used, and control connections (transports/tcp/board.h). They are opened when they are first used, through the one
+// listener. Communicators may be destroyed in any order, because each of them holds a reference to the JobContext.
 //
 // Set-up runs in rounds. In each round every rank contributes one blob and receives all blobs. A rank that fails
 // contributes its error instead. Then the other ranks fail with an error that names the rank that failed, and no rank
@@ -95,7 +95,7 @@ std::shared_ptr<RecordingFolder> open_recordings(const Config& config, std::uint
 // Number of rounds that make_environment() takes, even if it fails.
 inline constexpr int kEnvironmentRounds = 2;
 
-// Creates the environment of a communicator whose rank i is the job rank members[i]. `rank`: the number of this rank
+// Creates the environment of a communicator. Its rank i is the job rank members[i]. `rank`: the number of this rank
 // in the communicator. The rounds include the members. `communicator` is an id that is the same on all members and
 // differs from those of the job's other communicators.
 Result<Environment> make_environment(const std::shared_ptr<JobContext>& job_context,

@@ -135,7 +135,7 @@ void Consensus::handle(std::uint32_t peer, const Header& header, const std::vect
 void Consensus::handle_as_participant(std::uint32_t peer, const Header& header, const ConsensusDecision& received,
                                       std::int64_t now_ns) {
   if (header.type == MessageType::kDecided) return decide(received, peer);
-  // Ignore a message whose sender is not the coordinator of its ballot.
+  // Ignore a message if its sender is not the coordinator of its ballot.
   if (coordinator_of(header.ballot) != peer) return;
   if (!promise(peer, header.ballot, now_ns)) return send(peer, {.type = MessageType::kReject, .ballot = promised_});
   if (header.type == MessageType::kPrepare) {

@@ -6,7 +6,7 @@ namespace tutti::detail {
 namespace {
 
 // Combined with the communicator's id to a channel number, so that the consensus messages are kept apart from the
-// messages of the communicator and of a SurvivorRendezvous, whose channels are made from the same id.
+// messages of the communicator and of a SurvivorRendezvous, which makes its channels from the same id.
 constexpr std::uint64_t kConsensusChannel = 0x7c5ae1d3902b46f8;
 constexpr std::int64_t kFlushNs = 1'000'000'000;  // longest wait after a decision until the last messages are sent
 

@@ -33,7 +33,7 @@ namespace tutti::detail {
 
 class SurvivorRendezvous {
  public:
-  // `communicator` is the id of the communicator whose survivors meet. Rank i of that communicator is the job rank
+  // The survivors of the communicator with the id `communicator` meet. Rank i of that communicator is the job rank
   // members[i], and this rank is number `rank` of it.
   SurvivorRendezvous(std::shared_ptr<JobContext> job_context, std::vector<std::uint32_t> members, std::uint32_t rank,
                      std::uint64_t communicator);

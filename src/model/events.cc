@@ -223,7 +223,7 @@ void EventRun::take(const Event& event) {
       return;
   }
   if (!cores_ || event.kind() == EventKind::kMove || event.kind() == EventKind::kPort) return;
-  // A rank whose next step can begin immediately should keep its core. Therefore no cores are handed out yet if the
+  // A rank should keep its core if its next step can begin immediately. Therefore no cores are handed out yet if the
   // next event has the same time, is the start of a step, and is on the same machine: that event may be the next
   // step of this rank. Cores are handed out after it. Events of other machines concern other cores.
   const auto machine_of = [&](const Event& each) { return rank_of(each.owner) / network_.ranks_per_machine(); };

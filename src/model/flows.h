@@ -69,7 +69,7 @@ class Flows {
   std::vector<std::uint32_t> touched_;
   // routes without links that can be a bottleneck, on which a flow began since the last settle()
   std::vector<std::uint32_t> begun_;
-  // for settle(): routes whose rates are solved together
+  // for settle(): routes with rates that are solved together
   std::vector<std::uint32_t> set_;
   // for settle(): the links of these routes
   std::vector<std::uint32_t> links_;

@@ -68,7 +68,7 @@ Status Network::lay_out(const Cluster& cluster) {
   ranks_per_machine_ = cluster.ranks_per_machine;
   nics_ = nodes_of(graph_, NodeKind::kNic);
   const bool had_nics = !nics_.empty();
-  // Ignores NICs whose speed is 0 or not known, for example because no cable is connected.
+  // Ignores NICs with a speed that is 0 or not known, for example because no cable is connected.
   std::erase_if(nics_, [&](std::uint32_t nic) { return !(nic_gbytes_per_s(graph_.nodes[nic]) > 0); });
   if (machines_ == 0 || ranks_per_machine_ == 0 || ranks_per_machine_ > kMostPlaces) {
     return refusal(fmt::format("{} machines of {} ranks: give at least 1 machine, with 1 to {} ranks", machines_,
@@ -241,8 +241,8 @@ std::uint64_t Network::port(std::uint32_t rank) const {
   return std::uint64_t{machine} * nics_.size() + inside_of(machine).nic[rank % ranks_per_machine_];
 }
 
-// Returns the first spine switch, from number `dealt` on (modulo the spines), whose links to both leaf switches
-// work. Returns fabric_.spines if there is none. check_spines() refuses networks in which that can happen for a
+// Returns the first spine switch, from number `dealt` on (modulo the spines), with working links to both leaf
+// switches. Returns fabric_.spines if there is none. check_spines() refuses networks in which that can happen for a
 // message.
 std::uint32_t Network::spine_between(std::uint32_t from_leaf, std::uint32_t to_leaf, std::uint32_t dealt) const {
   for (std::uint32_t i = 0; i < fabric_.spines; ++i) {

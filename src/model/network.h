@@ -82,7 +82,7 @@ class Network {
     std::uint32_t machine = 0;
     // dead links inside the machine, as indices into Graph::links
     std::set<std::uint32_t> links;
-    // NICs whose link to the network is dead, as indices into nics_
+    // NICs with a dead link to the network, as indices into nics_
     std::set<std::uint32_t> nics;
   };
 
@@ -107,7 +107,7 @@ class Network {
   Fabric fabric_;
   std::uint32_t machines_ = 1;
   std::uint32_t ranks_per_machine_ = 1;
-  // nodes of the graph: the NICs whose speed is known and above 0
+  // nodes of the graph: the NICs with a known speed above 0
   std::vector<std::uint32_t> nics_;
   // nodes of the graph at which ranks can be: its GPUs, or its CPUs if it has no GPUs
   std::vector<std::uint32_t> places_;

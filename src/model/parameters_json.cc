@@ -167,7 +167,7 @@ class Reader {
   bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&);
 
  private:
-  // An object or array whose end has not been read yet.
+  // An object or array that has not been read to its end yet.
   struct OpenValue {
     // its path in the table, for example "measured[]"; "" for the outermost object
     std::string pattern{};

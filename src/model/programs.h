@@ -1,6 +1,6 @@
-// Programs: a plan in the form that the simulator uses. It contains the programs of the ranks (only one of several
-// ranks whose programs are alike), as flat arrays, and the connections between them. A value that is built once for
-// each plan, and may be read by any thread.
+// Programs: a plan in the form that the simulator uses. It contains the programs of the ranks (only one program for
+// several ranks if theirs are alike), as flat arrays, and the connections between them. A value that is built once
+// for each plan, and may be read by any thread.
 //
 // Ranks r and r + P' run the same program, with P' added to the peers (rotation_period() computes P'). So there are
 // P' classes: rank r belongs to class r mod P', and its place in the class is r / P' (rounded down). A thread is a
@@ -40,7 +40,8 @@ struct ProgramStep {
   // Number of the mark that records when this step ended, because another channel waits for it. -1: no channel
   // waits for it.
   std::int32_t mark = -1;
-  // 1 if the step copies its value: it stores the value, or it only receives. Otherwise 0.
+  // 1 if the step copies its value, which means that it stores the value. Otherwise 0. A step that only receives
+  // always has 1, because every step of a valid plan stores or sends.
   std::uint8_t copies = 0;
   std::uint8_t reserved[3] = {};
 };
@@ -95,7 +96,7 @@ struct Programs {
   std::vector<std::uint32_t> lists;
   std::vector<Wait> waits;
   std::vector<ProgramConnection> connections;
-  // indexed by mark: the thread whose step has this mark
+  // indexed by mark: the thread of the step with this mark
   std::vector<std::uint32_t> mark_threads;
 
   // number of ranks of each class

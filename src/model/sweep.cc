@@ -82,12 +82,12 @@ class Sweep final : public TileRunner {
   // indexed by thread: its next step in this tile
   std::vector<std::uint32_t> cursors_;
   std::vector<std::uint8_t> queued_;  // indexed by thread: 1 if it is in ready_
-  // threads whose next step may be able to run; each thread at most once
+  // threads that may be able to run their next step; each thread at most once
   std::vector<std::uint32_t> ready_;
   // indexed by connection: number of messages sent in this tile, and received in this tile
   std::vector<std::uint64_t> sent_;
   std::vector<std::uint64_t> received_;
-  // indexed by mark: the threads whose next step waits for it
+  // indexed by mark: the threads that wait for it in their next step
   std::vector<std::vector<std::uint32_t>> waiting_;
   // indexed by connection, then by message modulo slots_, then by place of the sender
   std::vector<double> arrivals_;

@@ -80,8 +80,8 @@ class Tuner {
   // For calls on the host. Errors: kUnsupported if there are more than kMostTunedRanks ranks, if the machines have
   // different numbers of ranks, or if ranks are not numbered machine by machine; those of Network::create().
   static Result<Tuner> create(const TunerOptions& options);
-  // For a network that the caller has created, whose ranks are GPUs: each channel of a rank runs in a thread block
-  // of its own, so the work of the channels is not added up. Never fails.
+  // For a network that the caller has created, with GPUs as ranks: each channel of a rank runs in a thread block of
+  // its own, so the work of the channels is not added up. Never fails.
   static Result<Tuner> create(const Parameters& parameters, const Network& network);
 
   // `bytes` is the length of one block of the call. Errors: those of find_generator() and simulate(); kUnsupported

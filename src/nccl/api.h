@@ -1,6 +1,6 @@
-// The macro TUTTI_NCCL and the wrapper guarded(), with which every function of nccl.h is defined. Each function is
-// defined once and exported under two names (nccl... and pnccl...). guarded() catches exceptions, because the caller is
-// a C program.
+// The macro TUTTI_NCCL defines a function of nccl.h. Each function is defined once and exported under two names
+// (nccl... and pnccl...). The wrapper guarded() runs the body of a function that can throw, and catches its exceptions,
+// because the caller is a C program.
 #pragma once
 
 #include <new>

@@ -66,7 +66,7 @@ struct RankDevice {
   std::int32_t number = -1;                         // CUDA device number; -1: no GPU, host memory only
   std::shared_ptr<cuda::PrimaryContext> context{};  // null: no GPU; shared by the rank's communicators
 
-  // The device with that number, whose primary context is retained. A negative number gives a RankDevice without a
+  // The device with that number. Its primary context is retained. A negative number gives a RankDevice without a
   // GPU. Errors: those of the CUDA driver.
   static Result<RankDevice> of(std::int32_t number);
   // The device of the current context of this thread. If the thread has no context, this is device 0, as in the CUDA
@@ -101,7 +101,7 @@ class Comm {
   std::unique_ptr<Communicator> communicator;
   std::optional<Error> failure;  // why set-up failed; set if and only if the phase is kFailed
   // The first error of a call that failed after it had returned (a job or call in the background, a call on a GPU), or
-  // of a call whose error made the whole communicator or process unusable (ErrorScope).
+  // of a call, if that error made the whole communicator or process unusable (ErrorScope).
   std::optional<AsyncError> async_error;
   int jobs_running = 0;  // jobs that have this Comm as Job::comm or Job::parent, and have not ended
   bool aborted = false;  // abort() was called

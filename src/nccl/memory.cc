@@ -96,7 +96,7 @@ ncclResult_t allocate_on_host(void** place, std::size_t bytes) {
 }
 
 ncclResult_t allocate_on_device(const cuda::Driver& driver, void** place, std::size_t bytes) {
-  // A driver without virtual memory management returns plain memory, whose alignment is smaller than a window
+  // A driver without virtual memory management returns plain memory, with a smaller alignment than a window
   // requires. Therefore more is allocated, and the start is rounded up.
   const std::size_t asked = bytes + NCCL_WIN_REQUIRED_ALIGNMENT;
   auto memory = cuda::ShareableMemory::allocate(driver, asked);

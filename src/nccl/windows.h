@@ -147,8 +147,8 @@ class Windows {
   std::uint64_t receives_begun_ = 0;        // number of messages that threads have begun to receive
   std::set<std::int32_t> receiving_;        // peers from which some thread is receiving a message
   std::map<std::int32_t, Header> headers_;  // by peer: header of the message that is being received
-  // By peer: the first error of a put of that peer whose data could not be stored here. The next wait() for a signal of
-  // that peer that has not arrived yet returns the error and removes it.
+  // By peer: the first error of a put of that peer, if its data could not be stored here. The next wait() for a signal
+  // of that peer that has not arrived yet returns the error and removes it.
   std::map<std::int32_t, Error> store_errors_;
   // The first error of a put of this rank that failed after put() had returned. The next put() to another rank, or
   // finish(), returns the error and removes it. Empty: no such error.

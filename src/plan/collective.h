@@ -64,7 +64,7 @@ std::uint32_t output_chunks(const PlanShape& shape, std::uint32_t rank);
 // at the top of this file).
 std::uint32_t data(const PlanShape& shape);
 
-// The required contents of out[chunk] of `rank`: the datum, and the rank whose contribution is copied. If
+// The required contents of out[chunk] of `rank`: the datum, and the rank that contributed the copied value. If
 // `contributor` is kEveryRank, the output is the sum of all ranks' contributions to the datum.
 struct ExpectedOutput {
   std::uint32_t datum = 0;

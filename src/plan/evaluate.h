@@ -24,7 +24,7 @@ namespace tutti {
 struct Cursor {
   std::uint64_t tile = 0;
   std::uint32_t step = 0;
-  std::uint32_t after = 0;  // index of the first entry of Channel::after whose step is `step` or later
+  std::uint32_t after = 0;  // index of the first entry of Channel::after for step `step` or later
 
   bool operator==(const Cursor&) const = default;
 };

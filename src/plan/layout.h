@@ -29,8 +29,8 @@ struct Lengths {
 
 class Layout {
  public:
-  // `rank` is the rank whose buffers are described. lengths.counts is empty or has one entry per rank. No chunk is
-  // longer than `max_chunk_bytes` (see Tiling).
+  // `rank` is the owner of the buffers. lengths.counts is empty or has one entry per rank. No chunk is longer than
+  // `max_chunk_bytes` (see Tiling).
   Layout(const PlanShape& shape, std::uint32_t rank, const Lengths& lengths, std::size_t element_bytes,
          std::size_t max_chunk_bytes);
 

@@ -79,8 +79,8 @@ Status check_chunks(const PlanShape& shape) {
 }
 
 // Checks the memory and time of the vector clocks (plan/verify/races.h) in the verifications with windows. There
-// is one clock for each channel, two for each rank, and one for each step whose clock a message, a credit or a
-// wait still needs. Each clock has one entry per channel of all ranks.
+// is one clock for each channel, two for each rank, and one for each step while a message, a credit or a wait still
+// needs its clock. Each clock has one entry per channel of all ranks.
 Status check_clocks(const Plan& plan, const Sizes& sizes) {
   const std::uint64_t under_way =
       std::min(kVisits * sizes.steps, 2 * sizes.connections * plan.shape.slots + 2 * sizes.waits);

@@ -145,12 +145,12 @@ struct PlanShape {
   // deadlock.
   std::uint16_t slots = 1;
   std::uint16_t lanes = 1;  // number of lanes; Port::lane is 0 .. lanes - 1
-  // False: a rank whose call is in place does not let peers access its buffers through windows (plan/windows.h).
-  // It publishes nothing, because the plan may overwrite its input before every peer has read it. It does not let
-  // peers write into its output either, because a peer could overwrite data that the plan has yet to read. So
-  // messages to this rank go through slots, unless the sender publishes them. Messages from this rank go through
-  // slots, unless they are pushed into the output of a peer whose own call is not in place. True: in-place calls
-  // use windows like others.
+  // False: a rank with an in-place call does not let peers access its buffers through windows (plan/windows.h). It
+  // publishes nothing, because the plan may overwrite its input before every peer has read it. It does not let peers
+  // write into its output either, because a peer could overwrite data that the plan has yet to read. So messages to
+  // this rank go through slots, unless the sender publishes them. Messages from this rank go through slots, unless
+  // they are pushed into the output of a peer with a call that is not in place. True: in-place calls use windows
+  // like others.
   bool windows_in_place = true;
   Order order = Order::kAny;
 

@@ -14,7 +14,7 @@
 namespace tutti::tool {
 namespace {
 
-// For messages: describes the texts that parse_size() (base/config.h) accepts.
+// For messages: describes the texts that parse_size() (tools/perf/options.h) accepts.
 constexpr std::string_view kSizeForms = "bytes like 8, 4K, 64M, 1G or 1GiB (powers of 1024, at most 1024G)";
 
 }  // namespace

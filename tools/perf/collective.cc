@@ -74,7 +74,7 @@ class RankCallBuilder {
  private:
   std::size_t own_count() const { return counts_[static_cast<std::size_t>(rank_)]; }
 
-  // Sets the lengths of the input and output of a call whose whole output, if there is one, comes from rank `from`.
+  // Sets the lengths of the input and output of a call. Its whole output, if there is one, comes from rank `from`.
   void simple(std::uint64_t input, std::uint64_t output, std::int32_t from) {
     call_.input_elements = input;
     call_.output_elements = output;

@@ -89,8 +89,8 @@ std::optional<std::uint64_t> parse_size(std::string_view text);
 // Checks and converts the command line. Errors: kInvalidArgument, with the option's name and its valid values.
 Result<PerfOptions> resolve(const PerfArguments& arguments);
 
-// Checks the options whose valid values depend on the number of ranks: root, nodes, corrupt and algorithm. Errors: as
-// resolve().
+// Checks the options with valid values that depend on the number of ranks: root, nodes, corrupt and algorithm.
+// Errors: as resolve().
 Status check_ranks(const PerfOptions& options, std::int32_t ranks);
 
 // The sizes of the sweep in bytes, in ascending order.

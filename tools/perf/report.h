@@ -47,8 +47,8 @@ struct PerfJob {
   std::string transport;   // a result of agree_on_transport()
 };
 
-// Whether the table has columns for the bound of tools/perf/bound.h. The bound applies only to an all-reduce whose
-// ranks all communicate through shared memory.
+// Whether the table has columns for the bound of tools/perf/bound.h. The bound applies only to an all-reduce of
+// ranks that all communicate through shared memory.
 bool has_bound(const PerfCollective& collective, const PerfJob& job);
 
 // The length of the message divided by the time, in GB/s, with 1 GB = 1e9 bytes. 0 if the time is 0.

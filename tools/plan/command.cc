@@ -31,8 +31,8 @@ namespace {
 // memory at once. A ring of this many ranks has 2 million steps.
 constexpr std::uint32_t kMaxProvedRanks = 1024;
 // If a plan has more ranks than this, only its execution through slots (staged) is proved, and not that through
-// windows. The reason is that the proof for windows uses vector clocks, whose time grows with the number of ranks
-// times the number of messages.
+// windows. The reason is that the proof for windows uses vector clocks, and their time grows with the number of
+// ranks times the number of messages.
 constexpr std::uint32_t kMaxWindowRanks = 256;
 
 struct PlanOptions {

@@ -21,8 +21,7 @@
 namespace tutti::tool {
 namespace {
 
-// ---- Schedule: computes when each step runs. It is a domain of advance() (plan/evaluate.h), whose values are
-// times. ----
+// ---- Schedule: computes when each step runs. A domain of advance() (plan/evaluate.h) with times as values. ----
 
 // One step of one channel of one rank, and the value that it sends or stores.
 struct Box {
@@ -31,7 +30,7 @@ struct Box {
   std::uint32_t time = 0;
   // number of the datum that the value belongs to (plan/collective.h)
   std::uint32_t chunk = 0;
-  // the rank whose input the value is, if no values were added
+  // the rank that has the value as its input, if no values were added
   std::uint32_t contributor = 0;
   bool adds = false;
   bool completes = false;

@@ -46,7 +46,7 @@ constexpr std::uint64_t kStepBytes = 80;
 // Limit for plans with more than kFullRanks ranks whose freedom from races only vector clocks can prove: how many
 // entries of vector clocks are joined in all. 10^9 of them take about a second.
 constexpr std::uint64_t kMostClockWords = std::uint64_t{1} << 32;
-// The numbers of ranks whose plans are mutated, without --mutations.
+// Plans for these numbers of ranks are mutated, without --mutations.
 constexpr std::uint32_t kMutatedRanks[] = {2, 3, 4, 5, 8};
 // Plans with at most this many ranks are mutated for each root of roots_of() and each distribution of
 // machines_of(). Plans with more ranks are mutated only for root 0 on one machine.
@@ -107,7 +107,7 @@ struct Outcome {
   std::uint64_t skipped = 0;
   // number of proved plans with more than kFullRanks ranks, which are checked less
   std::uint64_t sampled = 0;
-  // number of proved plans whose freedom from races was not checked
+  // number of proved plans that were not checked for races
   std::uint64_t races_open = 0;
   VerifyReport counts;
   MutationCount mutations;

@@ -50,7 +50,7 @@ class Fit {
   Fit(const System& system, const Predictor& predictor, const std::vector<Point>& points)
       : system_(system), predictor_(predictor), points_(points) {}
 
-  // The sum of |log(predicted / measured)| over the points whose `fitted` is true. Errors: those of
+  // The sum of |log(predicted / measured)| over the points with `fitted` true. Errors: those of
   // Predictor::predict().
   Result<double> misfit(const Parameters& parameters) const {
     double sum = 0;

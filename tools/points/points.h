@@ -43,7 +43,7 @@ enum class Training : std::uint8_t {
 struct System {
   // name of the system in tables, and of its parameter file: NAME.json next to the file of systems
   std::string name;
-  // the rows whose column `system` has this value belong to this system
+  // the rows with this value in column `system` belong to this system
   std::string rows;
   // value of the table's column `algo` in these rows; empty: any value
   std::string algorithm;
@@ -74,7 +74,7 @@ inline constexpr std::size_t kMostPoints = 100'000;
 Result<std::vector<System>> parse_systems(std::string_view json);
 
 // Returns the points of one system in a table (docs/points.md): the all-reduces, sorted by machines, ranks and
-// bytes. Rows whose number of ranks, machines or bytes, or whose time, is missing or not above 0 are left out.
+// bytes. Rows are left out if their number of ranks, machines or bytes, or their time, is missing or not above 0.
 // Errors: kInvalidArgument, with the column or the line, if the table does not have the needed columns or is too
 // long.
 Result<std::vector<Point>> points_of(std::string_view csv, const System& system);
@@ -115,7 +115,7 @@ class Predictor {
   std::vector<PlannedCluster> clusters_;
 };
 
-// Finds the parameters that best predict the points whose `fitted` is true. Best means the smallest sum of
+// Finds the parameters that best predict the points with `fitted` true. Best means the smallest sum of
 // |log(predicted / measured)|. The search changes one parameter after the other. It begins `starts` times: first
 // with the defaults of the GPUs, then with random parameters within a factor of 10 of the defaults. The random
 // numbers are the same in every run. Errors: those of Predictor::predict().

@@ -82,7 +82,7 @@ class Trace {
     }
   }
 
-  // The time at which the bar for one.calls[i] ends. For a call whose end was not measured, it is kQuickNs after the
+  // The time at which the bar for one.calls[i] ends. For a call without a measured end, it is kQuickNs after the
   // start, or the start of the next call if that is earlier.
   std::int64_t end_of(const Recording& one, std::size_t i) const {
     const RecordedCall& call = one.calls[i];

@@ -38,7 +38,7 @@ struct JobIdentity {
   static Result<JobIdentity> create(std::int32_t ranks, const RootSocket& root);
 };
 
-// The process of a rank. The launcher reads its output through the pipes, whose ends here do not block.
+// The process of a rank. The launcher reads its output through the pipes. Their ends here do not block.
 struct RankProcess {
   std::int32_t rank = 0;
   pid_t pid = -1;

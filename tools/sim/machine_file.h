@@ -16,8 +16,8 @@ struct MachineFile {
   std::size_t warnings = 0;
 };
 
-// Errors: those of read_file(); those of wrong_content(), whose message has the position of the first error in the
-// file, if it has one, and the number of errors.
+// Errors: those of read_file(); those of wrong_content(), with a message that has the position of the first error in
+// the file, if it has one, and the number of errors.
 Result<MachineFile> read_machine_file(const std::string& path);
 
 }  // namespace tutti::tool

@@ -27,7 +27,7 @@ constexpr Protocol kProtocolsByName[] = {Protocol::kSimple, Protocol::kLl, Proto
 
 Error invalid(std::string message) { return Error{.code = ErrorCode::kInvalidArgument, .message = std::move(message)}; }
 
-// Finds the value whose name is `text`, the argument of the option `option`. `another` is one more word that the option
+// Finds the value with the name `text`, the argument of the option `option`. `another` is one more word that the option
 // accepts. The caller has handled it before, so it is only listed in the error message. Empty: there is none.
 template <class Value, std::size_t kCount>
 Result<Value> by_name(std::string_view option, const std::string& text, const Value (&values)[kCount],

@@ -19,7 +19,7 @@ constexpr double kRounding = 1e-5;  // relative tolerance for prices and capacit
 enum class TourOrder : std::uint8_t {
   // Every second tour is the reverse of the tour before it. The other tours are searched for in the order kEvenly.
   kPairs,
-  // The nearest places first; of equally near places, the one whose leg has the most remaining capacity first, so
+  // The nearest places first; of equally near places, the one with the most remaining capacity on its leg first, so
   // that the load is distributed.
   kEvenly,
   // The nearest places first; equally near places by number, beginning at the present place.
@@ -105,9 +105,9 @@ class EvenTours {
   }
 
   // The places in the order in which to try them after the place `last`. `legs` are the legs to all places; if `last`
-  // is the number of places, they lead in from a door. Places that the order does not distinguish are tried by number,
-  // beginning at `last` and continuing cyclically, so that tours with different first places have different last
-  // places.
+  // is the number of places, they lead in from a door. With kAll, the places are in the order of their numbers.
+  // Otherwise equally good places are tried by number, beginning at `last` (from a door: at 0) and continuing
+  // cyclically, so that tours with different first places have different last places.
   std::vector<std::uint32_t> in_order(const Leg* legs, std::uint32_t last) const {
     std::vector<std::uint32_t> places(problem_.places);
     std::iota(places.begin(), places.end(), 0u);

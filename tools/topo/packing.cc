@@ -350,7 +350,8 @@ std::vector<std::pair<PathType, PathType>> type_limits_of(const TourProblem& pro
   return kinds;
 }
 
-// Returns the problem without the legs whose type is farther than the limit (`between` places, or to the `outside`).
+// Returns the problem without the legs of a type that is farther than the limit (`between` places, or to the
+// `outside`).
 TourProblem without_farther(TourProblem problem, PathType between, PathType outside) {
   const auto cut = [](std::vector<Leg>& legs, PathType farthest) {
     for (Leg& leg : legs) {

@@ -7,8 +7,8 @@
 // (paths_from). With several machines, a ring enters each machine by a NIC and leaves it by a NIC. Both are the same
 // NIC, so that the ring stays on its rail, unless two different NICs increase the bandwidth by more than
 // `crossing_gain`. If the path from a GPU to the NIC is farther than kPxn, the GPU sends through another GPU that is
-// nearer to the NIC and to which it has NVLink. The search is for a set of at most max_rings rings whose load on each
-// link and port, in each direction, does not exceed its capacity. All rings have the same bandwidth, because channels
+// nearer to the NIC and to which it has NVLink. The search is for a set of at most max_rings rings that together do
+// not exceed the capacity of any link or port, in each direction. All rings have the same bandwidth, because channels
 // share a message evenly. Of all such sets, the result is the one with the most bandwidth, then the one with the
 // fewest rings, then the first one found: near places and low numbers are tried first. A fraction of the bandwidth,
 // up to `nearness`, is given up if the worst path then has a nearer type. There are no built-in patterns.

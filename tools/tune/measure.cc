@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kSamples = 9;
 constexpr double kSampleUs = 1500;
-constexpr std::int64_t kMostCalls = 2000;  // a sample, whose calls are timed together, has at most so many calls
+constexpr std::int64_t kMostCalls = 2000;  // the calls of a sample are timed together; it has at most so many
 constexpr std::uint64_t kSizes[] = {8, 64, 512, 4096, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 4 << 20};
 constexpr std::uint64_t kLocalSizes[] = {64 << 10, 256 << 10, 1 << 20, 4 << 20};
 constexpr std::uint64_t kMemorySizes[] = {16 << 10, 256 << 10, 1 << 20, 4 << 20};

@@ -21,7 +21,7 @@ namespace tutti::tool {
 namespace {
 
 constexpr std::int64_t kFewestRounds = 3;
-constexpr std::int64_t kMostCalls = 300;  // a sample, whose calls are timed together, has at most so many calls
+constexpr std::int64_t kMostCalls = 300;  // the calls of a sample are timed together; it has at most so many
 // After the first kFewestRounds rounds, an algorithm is not measured further if its fastest sample takes more than this
 // many times as long as the fastest sample of all algorithms.
 constexpr double kDropFactor = 3;

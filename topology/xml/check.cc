@@ -145,8 +145,8 @@ class Check {
     }
   }
 
-  // Reports each bridge whose link towards the CPU is much slower (kMuchSlower) than the link of a device beneath it.
-  // Virtual machines often report such wrong speeds.
+  // Reports each bridge if its link towards the CPU is much slower (kMuchSlower) than the link of a device beneath
+  // it. Virtual machines often report such wrong speeds.
   void check_bridges() {
     std::vector<bool> reported(nodes().size(), false);
     for (std::uint32_t i = 0; i < nodes().size(); ++i) {

@@ -34,7 +34,7 @@ class Failure : public std::exception {
 };
 
 // Throws Failure if `status` is an error. `group_text` is appended to the message, if it is not null. For a smaller
-// group, whose ranks have other numbers than those of the job, it lists the ranks of the job in the group.
+// group, with other rank numbers than the job, it lists the ranks of the job in the group.
 void require(const Status& status, const std::string* group_text = nullptr);
 
 // The time in seconds that a rank has waited in calls, and the bytes that it has passed to calls. Used by one thread.

@@ -8,7 +8,7 @@ namespace tutti::train {
 namespace {
 
 constexpr std::int64_t kMostDimensions = 6;
-constexpr std::size_t kMaxPendingSends = 8;  // tensors whose sends may be outstanding; each has a header and values
+constexpr std::size_t kMaxPendingSends = 8;  // tensors with outstanding sends; each has a header and values
 
 // Sends and receives tensors between stages. A header with the shape is sent before the values, because the receiver
 // does not know the shape.

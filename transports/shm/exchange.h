@@ -60,11 +60,11 @@ class SegmentExchange {
   // The reason why mapping or file `id` of the peer was lost: this process could not receive it, or could not map it.
   // Empty if no loss is known.
   virtual std::optional<MemoryLoss> loss(std::uint32_t /*peer*/, std::uint32_t /*id*/) { return std::nullopt; }
-  // Like loss(), but for a caller whose peer still calls pump() and can therefore share the mapping again. The first
-  // call asks the peer to do that, and returns empty. A later call returns the loss if the second attempt failed as
-  // well. Each loss is returned once; the next call then starts again by asking the peer. Two kinds of loss are
-  // returned by the first call already: that of a file, because files are not shared again, and that of memory of a
-  // rank in this process, because the next find() tries again.
+  // Like loss(), but for a caller with a peer that still calls pump() and can therefore share the mapping again. The
+  // first call asks the peer to do that, and returns empty. A later call returns the loss if the second attempt
+  // failed as well. Each loss is returned once; the next call then starts again by asking the peer. Two kinds of
+  // loss are returned by the first call already: that of a file, because files are not shared again, and that of
+  // memory of a rank in this process, because the next find() tries again.
   virtual std::optional<MemoryLoss> take_loss(std::uint32_t /*peer*/, std::uint32_t /*id*/) { return std::nullopt; }
   // Sends what is queued, and receives what has arrived. Returns true if nothing remains to be sent. A waiting rank
   // calls it from time to time.
@@ -131,7 +131,7 @@ class SubExchange final : public SegmentExchange {
   std::shared_ptr<Mapping> find(std::uint32_t peer, std::uint32_t id) override;
   std::optional<MemoryLoss> loss(std::uint32_t peer, std::uint32_t id) override;
   std::optional<MemoryLoss> take_loss(std::uint32_t peer, std::uint32_t id) override;
-  bool pump() override;  // pumps the parent, but the result only concerns the members
+  bool pump() override;  // pumps the parent; returns true if nothing remains to be sent to the members
   bool all_sent_to(std::span<const std::uint32_t> peers) override;
   bool peer_gone(std::uint32_t peer) override;
   pid_t process_of(std::uint32_t peer) override;

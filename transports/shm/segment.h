@@ -70,8 +70,8 @@ struct FailureRecord {
 // The number of records of failed calls on a board. The record of call n is at index n modulo this number.
 inline constexpr std::uint64_t kFailureRecords = 8;
 
-// The number of last calls whose tags a board keeps. It is greater than the number of calls by which a root may run
-// ahead of other ranks, so that those still find the tag of their call.
+// The number of last calls for which a board keeps the tags. It is greater than the number of calls by which a root
+// may run ahead of other ranks, so that those still find the tag of their call.
 inline constexpr std::uint64_t kCallRecords = 2 * kMailboxes;
 
 // The status board. Only the owner of the segment writes it. When the owner enters a call and offers an output, it
@@ -98,7 +98,7 @@ struct alignas(kLine) SharedDoorbell {
   std::atomic<std::uint32_t> rings;
   // Whether and how peers must wake the owner: kAwake, kSleepsOnFutex or kSleepsOnDescriptors, see doorbell.h.
   std::atomic<std::uint32_t> sleepers;
-  // 1 + the rank whose mailbox the owner waits for; 0: the owner waits for all mailboxes.
+  // 1 + the rank of the mailbox that the owner waits for; 0: the owner waits for all mailboxes.
   std::atomic<std::uint32_t> awaited;
 };
 static_assert(sizeof(SharedDoorbell) == kLine);

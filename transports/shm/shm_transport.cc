@@ -323,8 +323,8 @@ std::optional<std::byte*> ShmTransport::peer_output(std::uint32_t peer, std::uin
   std::shared_ptr<Mapping> mapping;
   if (entered == sequence && window != 0) {
     mapping = exchange_->find(peer, window);
-    // If the output of the peer cannot be mapped, the result is null, so this call sends through slots. The next call
-    // tries again.
+    // If the mapping can still arrive, the result is empty, and the caller asks again. If the mapping is lost, the
+    // result is null, so this call sends through slots. The next call tries again.
     if (mapping == nullptr && !exchange_->take_loss(peer, window)) return std::nullopt;
     if (mapping != nullptr && (offset > mapping->size() || bytes > mapping->size() - offset)) {
       mapping = nullptr;  // a correct peer does not offer such a range

@@ -71,7 +71,7 @@ class OwnSegment {
 class ShmTransport final : public Transport {
  public:
   // `offers`: the segments of all ranks, indexed by rank. `exchange` must number its peers like the ranks. Errors:
-  // kRefused and kMismatch, both with the rank whose segment is unusable.
+  // kRefused and kMismatch, both with the rank of the unusable segment.
   static Result<std::unique_ptr<ShmTransport>> create(std::uint32_t rank, const SegmentShape& shape, OwnSegment own,
                                                       const std::vector<Offer>& offers,
                                                       const std::shared_ptr<SegmentExchange>& exchange);

@@ -49,7 +49,7 @@ struct DialResult {
   int error = 0;       // errno of the failed attempt; 0 for kReached
 };
 
-// Creates a non-blocking SOCK_SEQPACKET listener whose queue holds `backlog` connections. Errors: kSystem.
+// Creates a non-blocking SOCK_SEQPACKET listener with a queue for `backlog` connections. Errors: kSystem.
 Result<int> listen_at(const UnixAddress& address, std::uint32_t backlog);
 
 // Connects without waiting. kFailed with EAGAIN means that a process listens there, but its queue of connections is

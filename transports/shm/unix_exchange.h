@@ -9,7 +9,7 @@
 // checked. In a forked child, the copy of this object sends nothing.
 //
 // UnixExchange has more than 40 methods and members. 15 of the methods implement the interface SegmentExchange, and
-// one mutex guards all packets to and from a peer, whose order matters.
+// one mutex guards all packets to and from a peer, because their order matters.
 #pragma once
 
 #include <sys/types.h>

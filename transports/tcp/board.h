@@ -108,7 +108,7 @@ class PeerBoard {
 
  private:
   static constexpr std::size_t kFrameBytes = kHeaderBytes + sizeof(StateRecord);
-  // Number of calls whose tags are remembered. It is the same as kCallRecords, the number for boards in shared
+  // Number of calls for which tags are remembered. It is the same as kCallRecords, the number for boards in shared
   // memory.
   static constexpr std::size_t kCalls = 2 * kMailboxes;
   static constexpr std::size_t kFailures = 8;

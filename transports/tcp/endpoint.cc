@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t kMaxPendingPreambles = 256;  // maximum number of connections with an incomplete preamble
 // Time for which a connection with an incomplete preamble is kept at least, even if many others arrive.
 constexpr std::int64_t kMinPreambleTimeNs = 250'000'000;
-// Maximum number of detached mailboxes whose close frames are kept for peers that connect later.
+// Close frames are kept for at most so many detached mailboxes, for peers that connect later.
 constexpr std::size_t kMaxClosedMailboxes = 1024;
 constexpr int kAcceptsAtOnce = 64;  // maximum number of connections that one call of accept_some() accepts
 constexpr int kLooksAtOnce = 4;     // maximum number of calls of epoll_wait() in one service()
@@ -241,7 +241,7 @@ void TcpEndpoint::poll_unwatched() {
   }
 }
 
-// Refuses the connections whose preamble did not arrive in time.
+// Refuses each connection if its preamble did not arrive in time.
 void TcpEndpoint::evict(std::int64_t now_ns) {
   const auto silent = [&](const auto& one) { return now_ns - one.second.since_ns > options_.preamble_timeout_ns; };
   while (std::any_of(pending_preambles_.begin(), pending_preambles_.end(), silent)) evict_oldest(now_ns);
@@ -291,7 +291,7 @@ void TcpEndpoint::read_preamble(int fd) {
   handle_authenticated(preamble, std::move(socket));
 }
 
-// Handles a connection whose preamble has proved that the other end has the key of the job.
+// Handles a connection after its preamble has proved that the other end has the key of the job.
 void TcpEndpoint::handle_authenticated(const Preamble& preamble, Socket socket) {
   const int fd = socket.get();
   if (!options_.encrypt) {

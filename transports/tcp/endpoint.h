@@ -43,7 +43,7 @@ struct TcpEndpointOptions {
   std::uint16_t last_port = 0;
   Key key{};               // known only to the ranks of the job; must not be all zeros
   Clock* clock = nullptr;  // null: the clock of the system
-  // A new connection whose preamble has not arrived after this time is refused.
+  // A new connection is refused if its preamble has not arrived after this time.
   std::int64_t preamble_timeout_ns = 5'000'000'000;
   // Maximum number of connections for communicators that do not exist in this process yet.
   std::uint32_t most_parked = 4096;
@@ -112,7 +112,7 @@ class TcpEndpoint {
 
  private:
   using MailboxKey = std::pair<std::uint64_t, std::uint32_t>;  // (communicator, rank)
-  struct PendingPreamble {  // a new connection whose preamble has not arrived completely
+  struct PendingPreamble {  // a new connection until its preamble has arrived completely
     Socket socket;
     std::array<std::byte, sizeof(Preamble)> bytes{};
     std::size_t have = 0;

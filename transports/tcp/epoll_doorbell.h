@@ -34,13 +34,13 @@ class EpollDoorbell final : public PollDoorbell {
   // Watches the socket `fd` from now on, until it is closed. If the system has not enough memory or watches, arm()
   // tries again. Until that succeeds, sleep() returns early, so that the caller polls the socket itself. Thread-safe.
   void watch(int fd);
-  // Adds a descriptor of another source, whose events end a sleep. It is watched edge-triggered until it is closed.
+  // Adds a descriptor of another source. Its events end a sleep. It is watched edge-triggered until it is closed.
   Status add_wait_source(int fd) override;
   // Adds a descriptor that stays readable until `service` is called. If it is readable, sleep() and arm() call
   // `service` before they return. A doorbell can have only one such descriptor.
   Status add_serviced(int fd, std::function<void()> service);
-  // Adds a function that every arm() calls: for sources of wake-ups that must be armed themselves, or whose earlier
-  // events must be discarded.
+  // Adds a function that every arm() calls: for sources of wake-ups that must be armed themselves, or must discard
+  // earlier events.
   void add_armed(std::function<void()> arm) { armed_too_.push_back(std::move(arm)); }
 
  private:

@@ -66,7 +66,7 @@ class TlsSession {
   bool unsent() const { return out_begin_ < out_.size(); }
 
  private:
-  // A TLS record whose encrypted bytes the system has not taken completely.
+  // A TLS record, kept until the system has taken all its encrypted bytes.
   struct Record {
     std::size_t bytes;   // length of the data of the caller in the record
     std::uint64_t upto;  // the value of produced_ after the record was encrypted

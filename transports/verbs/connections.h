@@ -63,8 +63,8 @@ class VerbsReceiveConnection final : public ReceiveConnection {
   TcpLinks& links_;
   const std::uint32_t peer_;
   const std::uint16_t number_;
-  // Sequence number of the call whose message was seen last. Unless the lane is kPointToPointLane, that call was
-  // recorded in `links_`.
+  // Sequence number of the call of the message that was seen last. Unless the lane is kPointToPointLane, that call
+  // was recorded in `links_`.
   std::uint64_t noted_ = 0;
   CallTag mismatched_;
 };

@@ -59,7 +59,7 @@ class VerbsPath final : public DataPath {
   std::vector<std::shared_ptr<VerbsRail>> rails_;
   std::vector<std::vector<LaneRail>> peers_;         // the rails to each rank, indexed by rank; empty: not reached
   std::map<Key, std::shared_ptr<VerbsLane>> lanes_;  // shared with their connections
-  // The lane whose queue pairs were queried last, and the time of that query.
+  // The lane of the queue pairs that were queried last, and the time of that query.
   Key probed_{};
   std::int64_t probed_ns_ = 0;
 };

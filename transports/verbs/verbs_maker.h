@@ -40,7 +40,7 @@ struct VerbsPort {
   std::uint16_t rail = 0;
   bool ethernet = true;
   bool software = false;
-  bool first_version = false;  // RoCE v1, whose packets are not IP packets
+  bool first_version = false;  // RoCE v1, which does not use IP packets
   std::uint32_t mbps = 0;      // speed in Mbit/s; 0: unknown
   std::uint8_t mtu = 3;        // active MTU of the port, as ibv_mtu: 1..5 are 256..4096 bytes
   std::uint16_t lid = 0;

@@ -5,9 +5,9 @@
 // There are two types of launches. A kernel that waits for kernels of other GPUs *stays* on its GPU until those
 // kernels have run. A kernel *ends* by itself if all ranks that it waits for are in the same launch. A GPU begins
 // launches in the order in which they were submitted, so a launch for which there are not enough free blocks delays
-// all launches behind it. This class therefore keeps one invariant: the blocks of all communicators whose kernels
-// stay, plus the blocks of the largest communicator whose kernels end, fit on the device together. Then the launch
-// in front always gets its blocks, either at once or when kernels that end have done so.
+// all launches behind it. This class therefore keeps one invariant: the blocks of all communicators with kernels
+// that stay, plus the blocks of the largest communicator with kernels that end, fit on the device together. Then the
+// launch in front always gets its blocks, either at once or when kernels that end have done so.
 //
 // The budget covers this process only, because a GPU divides its time among processes. (Under CUDA MPS, processes
 // share the GPU at the same time. Then two processes may still prevent each other from running.)

@@ -31,7 +31,7 @@ class DeviceCall final : public StartCondition {
     std::uint32_t channels = 1;
     std::uint32_t slices = 1;
     std::uint32_t threads = 512;
-    // 0: one launch, whose kernels may wait for each other. Otherwise the number of launches of the call: their
+    // 0: one launch with kernels that may wait for each other. Otherwise the number of launches of the call: their
     // kernels do not wait, and each launch has a barrier of all ranks in front of it. For a call by copies between
     // barriers: 2, the number of barriers.
     std::uint64_t rounds = 0;

@@ -319,7 +319,7 @@ Result<std::shared_ptr<DeviceCall>> DeviceExecutor::prepare(const CheckedCall& c
   to.arithmetic = {
       .type = call.type, .op = call.op, .scale_real = call.scale.real, .scale_integer = call.scale.integer};
   place_windows(checked, to);
-  // peers compute addresses in an output whose blocks are contiguous, so they must not write to this one directly
+  // peers compute addresses in an output with contiguous blocks, so they must not write to this one directly
   if (!call.lengths.displacements.empty()) to.output_window = device::kNoWindow;
   to.in_place = call.in_place ? 1 : 0;
   made->launch.rounds = rounds_of(**plan, to, segmentation.slices);

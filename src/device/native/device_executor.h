@@ -77,8 +77,8 @@ class DeviceExecutor {
   };
   // Collective, algorithm, root, digest of a caller's plan (otherwise 0), protocol.
   using PlanKey = std::tuple<CollectiveKind, Algorithm, std::uint32_t, std::uint32_t, device::Protocol>;
-  // How a call is divided: into slices, which thread blocks run in parallel, and each slice into tiles, whose
-  // chunks have at most max_chunk_bytes bytes.
+  // How a call is divided: into slices, which thread blocks run in parallel, and each slice into tiles, with chunks
+  // of at most max_chunk_bytes bytes.
   struct Segmentation {
     std::uint32_t slices = 1;
     std::uint64_t max_chunk_bytes = 0;

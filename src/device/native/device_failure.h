@@ -17,9 +17,9 @@ namespace tutti::detail {
 // the others on host memory, which the host carries out. Such ranks wait for each other until the timeout.
 inline constexpr std::string_view kOneKindOfMemory = "pass memory of one kind on all ranks";
 
-// Returns the error for the failure that a kernel has recorded; its scope is the communicator. `rank`: the rank
-// whose kernel it was. `tag`: the tag of its call; null if it is not known. `timeout_ns`: the call's timeout; 0 if
-// it is not known.
+// Returns the error for the failure that a kernel has recorded; its scope is the communicator. `rank`: the rank of
+// the kernel. `tag`: the tag of its call; null if it is not known. `timeout_ns`: the call's timeout; 0 if it is not
+// known.
 Error device_failure(const device::FailureWord& failure, std::uint32_t rank, const CallTag* tag,
                      std::int64_t timeout_ns);
 

@@ -261,7 +261,7 @@ class DeviceResourcesMaker {
     return {};
   }
 
-  // Switches to calls in rounds, whose kernels end without waiting for peers, so that they need no blocks from the
+  // Switches to calls in rounds. Their kernels end without waiting for peers, so they need no blocks from the
   // budget. Returns false if that is not possible, because several ranks of one process share a GPU, and would each
   // need a stream of their own.
   bool can_run_in_rounds() {

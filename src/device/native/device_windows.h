@@ -46,8 +46,8 @@ class DeviceWindows {
     std::uint32_t window = 0;
     std::uint64_t offset = 0;
   };
-  // Returns the position of these bytes in the first window whose memory of this rank contains all of them. Returns
-  // nothing if there is none.
+  // Returns the position of these bytes in the first window that contains all of them in its memory of this rank.
+  // Returns nothing if there is none.
   std::optional<WindowLocation> find(const void* data, std::size_t bytes) const;
 
   // A position in a symmetric window: all ranks have registered the same length, so an offset in the window is

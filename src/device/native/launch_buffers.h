@@ -18,9 +18,9 @@ class LaunchGroup::LaunchBuffers {
   explicit LaunchBuffers(const cuda::Driver& driver) : driver_(driver) {}
 
   // Allocates eight buffers in advance, each for a launch of `members` calls of a communicator with `ranks` ranks.
-  // For groups whose launches wait for ranks outside of the group. In such a group, an allocation during a call
-  // could block, because the driver may wait for the whole device, and so for launches that wait for other ranks.
-  // No effect if there are buffers already.
+  // For groups with launches that wait for ranks outside of the group. In such a group, an allocation during a call
+  // could block, because the driver may wait for the whole device, and so for launches that wait for other ranks. No
+  // effect if there are buffers already.
   Status preallocate(std::size_t members, std::uint32_t ranks);
   // Call it at the start of each launch, before fill().
   void begin_launch() { in_use_ = false; }

@@ -131,8 +131,8 @@ Status LaunchGroup::look_at_stream(DeviceCall& call) {
   return {};
 }
 
-// Launches the first waiting call of every member, in one launch. `caller`: the member whose call completes the
-// set.
+// Launches the first waiting call of every member, in one launch. `caller`: the member of the call that completes
+// the set.
 Status LaunchGroup::launch_front(const Member& caller) {
   const Status alike = members_->check_front();
   const Calls calls = members_->take_front();

@@ -54,13 +54,13 @@ class LaunchGroup::Members {
   // without free memory, because it also handles failed allocations.
   void fail(const Error& error) noexcept;
   // Called in a catch block: breaks the group with the error of the exception, and returns the error that broke the
-  // group. The group cannot go on, because a call may have been taken or launched in part. `rank`: the rank whose
-  // call it was.
+  // group. The group cannot go on, because a call may have been taken or launched in part. `rank`: the rank of the
+  // call.
   Status fail_by_exception(std::uint32_t rank) noexcept;
   // Calls the functions that were registered with LaunchGroup::on_failure() and have not been called yet for the
   // group's error. Unlocks the mutex during each of these calls.
   void notify(std::unique_lock<std::mutex>& lock) noexcept;
-  // The error of a call whose context is lost. `error`: the driver's error.
+  // The error of a call with a lost context. `error`: the driver's error.
   Error lost(const DeviceCall& call, const Error& error) const;
   // The error of a call that has waited too long for members without a waiting call; its message lists these
   // members.

@@ -29,7 +29,7 @@ class LaunchGroup::Launcher {
   // Returns an event that is free or new. When the last reference to it is dropped, it returns to the pool of free
   // events.
   Result<std::shared_ptr<cuda::Event>> take_event();
-  // Launches `calls`, one of every member, whose arguments have been checked to agree.
+  // Launches `calls`, one of every member. Their arguments have been checked to agree.
   Status launch(const Calls& calls);
   // Whether the last launch that was not captured has ended; true if there was none. Errors: the context is lost.
   Result<bool> finished() const;

@@ -137,7 +137,7 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
   const std::shared_ptr<StagingPool> pool_;
   std::vector<Part> parts_;
   StagedBuffers buffers_;
-  std::atomic<std::size_t> to_stage_{0};  // number of parts whose input copies have not run yet
+  std::atomic<std::size_t> to_stage_{0};  // number of parts for which the input copies have not run yet
   std::atomic<std::size_t> to_finish_{0};
   // number of calls of finished() that had to ask; one in kLooks queries the driver
   std::atomic<std::uint32_t> asked_{0};

@@ -52,8 +52,8 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   StagingPool(const StagingPool&) = delete;
   StagingPool& operator=(const StagingPool&) = delete;
 
-  // Returns a free block of at least `bytes` bytes, or makes one, pinned for every context. `device`: the device
-  // whose primary context the pool retains at the first call and then uses to pin all its blocks; ignored later.
+  // Returns a free block of at least `bytes` bytes, or makes one, pinned for every context. `device`: at the first
+  // call, the pool retains the primary context of this device, and uses it to pin all its blocks; ignored later.
   // Errors: kSystem, those of the driver.
   Result<Block> take(std::size_t bytes, int device);
   void give_back(Block block);
@@ -65,7 +65,7 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   // Returns a free event, or makes one. `context` must be the current context.
   Result<cuda::Event> take_event(cuda::CUcontext context);
   void give_back(cuda::CUcontext context, cuda::Event event);
-  // for an event whose context may be lost: the event is not reused, and kept until close()
+  // for an event if its context may be lost: the event is not reused, and kept until close()
   void retire(cuda::Event event);
 
   enum class Use : std::uint8_t { kOnce, kInEachReplay };
@@ -77,7 +77,7 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   // unless it is lasting.
   static std::shared_ptr<StagedCall> use(Ticket& ticket);
   static void spent(Ticket& ticket);
-  void not_handed_out(Ticket& ticket);  // ends a ticket whose callback the driver has refused
+  void not_handed_out(Ticket& ticket);  // ends a ticket if the driver has refused its callback
   // Cancels the ticket with this number, because its context is lost and so its callback will not run. Returns
   // false, without effect, if the callback has already begun, or if there is no such ticket (number 0, or a lasting
   // ticket).
@@ -121,8 +121,8 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   std::mutex mutex_;
   std::condition_variable none_out_;
   Resources resources_;
-  // Tickets whose callbacks are in streams, by number: at most two for each part of a call in progress ("staged"
-  // and "finished").
+  // Tickets with callbacks in streams, by number: at most two for each part of a call in progress ("staged" and
+  // "finished").
   std::map<std::uint64_t, std::unique_ptr<Ticket>> out_;
   std::vector<std::unique_ptr<Ticket>> lasting_;  // tickets of callbacks in graphs: two for each captured call
   std::uint64_t last_number_ = 0;

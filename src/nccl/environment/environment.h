@@ -71,7 +71,7 @@ Result<EnvironmentSettings> read_settings(const EnvironmentVariables& environmen
 
 // Logs the result of read_settings() for the user: the version, if NCCL_DEBUG requests it; each warning; and the
 // variables without effect, as one line with their names, and at LogLevel::kInfo also one line with the reason for
-// each. A line for a variable whose name looks misspelt is a warning. To be called once in a process.
+// each. A line for a variable is a warning if the name looks misspelt. To be called once in a process.
 void report(const EnvironmentSettings& settings, const Log& log);
 
 // The result of read_settings() for the environment of this process. The environment is read once, at the first call,

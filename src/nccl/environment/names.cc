@@ -71,8 +71,8 @@ constexpr auto kForeign = std::to_array<std::string_view>({
     "NCCL_VERSION",
 });
 
-// The reason why the variables whose names begin with `start` have no effect. If several entries of kFamilies match a
-// name, the first one applies.
+// The reason why the variables with names that begin with `start` have no effect. If several entries of kFamilies
+// match a name, the first one applies.
 struct Family {
   std::string_view start;  // the name without NCCL_
   std::string_view reason;

@@ -96,7 +96,7 @@ class PlanReader {
   // An object or array that has begun and not ended yet, and the position of the reader in it.
   struct OpenValue {
     const Field* what = nullptr;
-    // In an object: the field whose value comes next; null if there is none. In an array: the description of its
+    // In an object: the field of the next value; null if there is none. In an array: the description of its
     // elements.
     const Field* field = nullptr;
     std::uint64_t elements = 0;  // in an array: number of elements so far, including the one that is being read

@@ -22,7 +22,7 @@ Error refusal(ErrorCode code, std::string message) {
   return {.code = code, .scope = ErrorScope::kCall, .rank = -1, .message = std::move(message)};
 }
 
-// A domain of the evaluator (plan/evaluate.h) whose values are lengths in elements. Runs all ranks for one tile
+// A domain of the evaluator (plan/evaluate.h) with lengths in elements as values. Runs all ranks for one tile
 // (`tile` selects the lengths of its chunks). A send never waits for a credit.
 class Lengths1Tile {
  public:

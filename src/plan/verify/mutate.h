@@ -22,9 +22,9 @@ void for_each_mutant(const Plan& plan, const std::function<void(const Plan& muta
 struct MutationCount {
   std::uint64_t tried = 0;
   std::uint64_t refused = 0;  // number of mutants that the verifier has refused
-  // Number of mutants that the verifier accepted, and whose results in several random interleavings are bit for
-  // bit those of the original plan on all ranks. If only one rank receives each sum (reduce, reduce_scatter), a
-  // mutant is also harmless if it adds the same values in another order that PlanShape::order allows.
+  // Number of mutants that the verifier accepted, and that in several random interleavings have bit for bit the
+  // results of the original plan on all ranks. If only one rank receives each sum (reduce, reduce_scatter), a mutant
+  // is also harmless if it adds the same values in another order that PlanShape::order allows.
   std::uint64_t harmless = 0;
   std::uint64_t missed = 0;  // number of mutants that it has accepted, but that are not harmless: verifier errors
   std::vector<std::string> missed_names;

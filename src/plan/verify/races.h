@@ -125,7 +125,7 @@ class Races {
   // connection x slots: if the message may be published, the value of Location::writes of its source when it was
   // sent
   std::vector<std::uint32_t> published_;
-  // connection x slots: clock of the step whose receive freed the slot; 0 if there is none
+  // connection x slots: clock of the step that freed the slot by a receive; 0 if there is none
   std::vector<Snapshot> credits_;
   // For each (thread, step) for which other channels wait (After): its latest snapshot for each tile, indexed by
   // tile.

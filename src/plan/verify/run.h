@@ -133,7 +133,7 @@ class Run {
   // Indexed by thread: the threads that wait for its steps (After). Empty if no step of the plan waits.
   std::vector<std::vector<std::uint32_t>> waiters_;
   std::vector<std::uint32_t> ready_;  // threads that may be able to run; the last one added is taken first
-  // ranks whose last unreceived published message was received by the current step
+  // ranks of which the current step received the last unreceived published message
   std::vector<std::uint32_t> drained_;
   std::optional<Error> error_;
   VerifyReport counts_;

@@ -285,7 +285,7 @@ std::uint32_t step_of_message(const Wiring& wiring, std::uint32_t connection, Di
   return found;
 }
 
-// Returns the error for connection number `index`, whose receiver receives `received` messages per tile, but whose
+// Returns the error for connection number `index`: its receiver receives `received` messages per tile, but its
 // sender sends another number. The message names the step of the first message that has no partner.
 Error unmatched_message(const Wiring& wiring, std::uint32_t index, std::uint32_t received) {
   const ConnectionInfo& connection = wiring.connections[index];
