@@ -191,8 +191,8 @@ int run_perf(const PerfArguments& given, const std::vector<std::string>& argumen
     if (const std::optional<int> status = report_environment("perf")) return *status;
   }
   if (!is_rank && options->ranks == 0) options->ranks = kDefaultRanks;
-  // If the launcher does not report the number of ranks and --ranks is not given, the number is not known here (0). Then
-  // run_rank() makes the check.
+  // If the launcher does not report the number of ranks and --ranks is not given, the number is not known here (0).
+  // Then run_rank() makes the check.
   if (const std::int32_t ranks = is_rank ? job->size.value_or(options->ranks) : options->ranks; ranks > 0) {
     if (const Status fits = check_ranks(*options, ranks); !fits) return usage_error(fits.error().message);
   }
