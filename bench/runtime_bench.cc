@@ -140,9 +140,9 @@ void short_call(benchmark::State& state) {
 }
 BENCHMARK(short_call)->UseRealTime();
 
-// Two threads that answer each other once per iteration. Thread 0 is the benchmark's thread. `wait(caller, ready)` is
-// called with caller 0 or 1 (the thread) to return when `ready()` is true, and with caller 2 or 3 after thread 0 or 1
-// has stored a new number, so that it can wake the other thread.
+// Two threads that answer each other once per iteration. Thread 0 is the benchmark's thread. `wait(caller, ready)` has
+// two tasks. With caller 0 or 1, thread 0 or 1 waits: it returns when `ready()` is true. With caller 2 or 3, thread 0
+// or 1 has stored a new number: it wakes the other thread.
 template <class Wait>
 void ping_pong(benchmark::State& state, int other_core, const Wait& wait) {
   struct alignas(128) Flag {

@@ -1,7 +1,7 @@
 // setup_time RANKS ROUNDS [TRANSPORT]: measures how long RANKS processes need to create a communicator of all of
-// them. The time is from the moment at which all processes are ready until Communicator::create() of the slowest one
-// returns. Prints the median and the minimum of the rounds. It uses only the public API, so that it can be compiled
-// with another build of the library for comparison.
+// them. In each round the processes start together, and each one measures its own call of Communicator::create(). The
+// longest of these times counts. Prints the median and the minimum of the rounds. It uses only the public API, so that
+// it can be compiled with another build of the library for comparison.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,9 +1,9 @@
-// Benchmark of one TCP connection of the transport, compared with the best plain socket program in the same run,
-// between two processes on loopback. Counters: GB/s in one direction (stream), us for one direction (ping_pong),
-// and the processor time of both processes together: cpu_ms/GB (stream), cpu_us for one direction (ping_pong).
-// "plain" sends and receives with the given call size on one non-blocking socket, without frames, credits and
-// advertised receive buffers. With n sockets it distributes the calls over them. With TUTTI_ENCRYPT=1 the transport's
-// connection uses TLS.
+// Benchmark of one TCP connection of the transport, between two processes on loopback. To compare with, the same run
+// contains "plain": programs that use sockets directly. Counters: GB/s in one direction (stream), us for one direction
+// (ping_pong), and the processor time of both processes together: cpu_ms/GB (stream), cpu_us for one direction
+// (ping_pong). "plain" sends and receives with the given call size on one non-blocking socket, without frames, credits
+// and advertised receive buffers. With n sockets it distributes the calls over them. With TUTTI_ENCRYPT=1 the
+// transport's connection uses TLS.
 #include <benchmark/benchmark.h>
 #include <poll.h>
 #include <sched.h>
@@ -303,7 +303,8 @@ void tutti_ping_pong(benchmark::State& state) {
 constexpr std::int64_t kKiB = 1024;
 constexpr auto kUnit = benchmark::kMillisecond;
 
-// The benchmarks of the transport are between those of the plain program, so that both run under the same conditions.
+// They run in this order. Those of the transport follow at once those of the plain program, so that the load of the
+// machine differs little between them.
 BENCHMARK(plain_stream)
     ->Name("plain/call_sockets_buffer")
     ->Unit(kUnit)

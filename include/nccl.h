@@ -7,10 +7,11 @@
 // it. Works with C99, C++11 and later.
 //
 // Every function exists as nccl* and as pnccl*, so that a profiling tool can define the nccl* name itself and call the
-// pnccl* one. If a function returns neither ncclSuccess nor ncclInProgress, ncclGetLastError() returns a message; a
-// new handle or pointer is then NULL or unchanged, and other outputs are unchanged. Any thread may call any function,
+// pnccl* function. If a function returns neither ncclSuccess nor ncclInProgress, ncclGetLastError() returns a message;
+// a new handle or pointer is then NULL or unchanged, and other outputs are unchanged. Any thread may call any function,
 // but only one thread at a time may be in a call on a communicator, except for ncclCommAbort, ncclCommGetAsyncError,
-// ncclGetLastError and the queries of rank, count and device. `count` is in elements, `size` in bytes.
+// ncclGetLastError and the queries of rank, count and device. A `count` is in elements; a `size` and a length are in
+// bytes.
 #ifndef NCCL_H_
 #define NCCL_H_
 
@@ -46,7 +47,8 @@ typedef struct CUstream_st* cudaStream_t;  // NOLINT(bugprone-forward-declaratio
 #define NCCL_PATCH 7
 #define NCCL_SUFFIX ""
 #define NCCL_VERSION_CODE 23007
-// Up to NCCL 2.8 the minor version has one digit in the code, for example 2804 for 2.8.4 and 21003 for 2.10.3.
+// NCCL's number for version X.Y.Z. The minor version Y has one digit in it up to NCCL 2.8 (2804 is 2.8.4), and two
+// digits from 2.9 on (21003 is 2.10.3).
 #define NCCL_VERSION(X, Y, Z) (((X) <= 2 && (Y) <= 8) ? (X)*1000 + (Y)*100 + (Z) : (X)*10000 + (Y)*100 + (Z))
 
 #ifdef __cplusplus
@@ -72,8 +74,10 @@ typedef enum {
   ncclInternalError = 3,
   ncclInvalidArgument = 4,
   ncclInvalidUsage = 5,
-  ncclRemoteError = 6,  // a rank ended, aborted or was refused, or a message was damaged; before 2.30 also a timeout
-  ncclInProgress = 7,   // a call on a non-blocking communicator is not complete yet; not an error
+  // A rank ended, aborted or was refused, or a message was damaged. Also a timeout, if TUTTI_NCCL_VERSION makes the
+  // library report a version before 2.30, because programs for that version do not have ncclTimeout.
+  ncclRemoteError = 6,
+  ncclInProgress = 7,  // a call on a non-blocking communicator is not complete yet; not an error
   ncclTimeout = 8,
   ncclNumResults = 9
 } ncclResult_t;
@@ -95,7 +99,8 @@ typedef enum {
 #define NCCL_CTA_POLICY_EFFICIENCY 0x01
 #define NCCL_CTA_POLICY_ZERO 0x02
 
-// Flags of ncclCommShrink(). ABORT first ends the operations in progress on the parent; for use after an error.
+// Flags of ncclCommShrink(). With NCCL_SHRINK_ABORT, ncclCommShrink() first ends the operations in progress on the
+// parent communicator, so that it can be called after an error.
 #define NCCL_SHRINK_DEFAULT 0x00
 #define NCCL_SHRINK_ABORT 0x01
 
@@ -132,7 +137,8 @@ typedef struct ncclConfig_v23000 {
   int graphStreamOrdering;
 } ncclConfig_t;
 
-// One value for each field, in order. NCCL_CONFIG_UNDEF_PTR is for netName and commName.
+// One value for each field of ncclConfig_t, in order. netName and commName are pointers, so they get
+// NCCL_CONFIG_UNDEF_PTR.
 #define NCCL_CONFIG_INITIALIZER                                                                            \
   {                                                                                                        \
     sizeof(ncclConfig_t), NCCL_API_MAGIC, NCCL_VERSION_CODE, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, \
@@ -186,7 +192,8 @@ typedef enum {
   ncclNumTypes = 12
 } ncclDataType_t;
 
-// Location of ncclRedOpCreatePreMulSum()'s scalar: device memory (read when a call is enqueued) or host (read at once).
+// Location of the scalar of ncclRedOpCreatePreMulSum(): device memory (each call that uses the operation reads the
+// scalar when the call is enqueued), or host memory (ncclRedOpCreatePreMulSum() itself reads the scalar).
 typedef enum { ncclScalarDevice = 0, ncclScalarHostImmediate = 1 } ncclScalarResidence_t;
 
 // The statistics of ncclCommMemStats(). All are in bytes of device memory, except ncclStatGpuMemSuspended.
@@ -208,19 +215,21 @@ typedef struct {
 typedef struct ncclParamHandle* ncclParamHandle_t;
 
 // ---- The library ----------------------------------------------------------------------------------------------------
-// The version of NCCL that the loaded library implements, as a number like NCCL_VERSION_CODE.
+// The version of NCCL that the loaded library implements or, if TUTTI_NCCL_VERSION is set, that version. A number like
+// NCCL_VERSION_CODE.
 ncclResult_t ncclGetVersion(int* version);
 ncclResult_t pncclGetVersion(int* version);
-// Returns a constant string for any value.
+// Returns a constant string, also for a value that is not a result code.
 const char* ncclGetErrorString(ncclResult_t result);
 const char* pncclGetErrorString(ncclResult_t result);
 
-// The last error of this thread or, if there is none, of this process: cause, rank, peer and remedy. comm may be NULL.
-// The text is valid until this thread calls the function again.
+// The last error of this thread or, if this thread has had no error, of this process: cause, rank, peer and remedy. The
+// argument is ignored. The text is valid until this thread calls the function again.
 const char* ncclGetLastError(ncclComm_t comm);
 const char* pncclGetLastError(ncclComm_t comm);
 
-// Deprecated by NCCL, and without effect. As in NCCL's header, a macro unless NCCL_OS_LINUX is defined.
+// ncclResetDebugInit() is deprecated by NCCL, and has no effect. As in NCCL's header, it is a macro unless
+// NCCL_OS_LINUX is defined.
 #ifdef NCCL_OS_LINUX
 void ncclResetDebugInit(void)
     __attribute__((deprecated("it will leave the interface; set NCCL_DEBUG before the start")));
@@ -233,7 +242,9 @@ void pncclResetDebugInit(void)
 
 // ---- Communicators: creation ----------------------------------------------------------------------------------------
 // All ranks of the new communicator must make the call, each from its own thread or process, or all inside one group.
-// The current device of the calling thread becomes the rank's device. Without a device the rank works on host memory.
+// If a communicator is made from another one (split, shrink, grow), each present rank keeps its device. In the other
+// cases, and for the new ranks of ncclCommGrow(), the current device of the calling thread becomes the rank's device. A
+// rank without a device works on host memory.
 
 // The process that creates the id (usually rank 0) must not exit before the communicator is complete.
 ncclResult_t ncclGetUniqueId(ncclUniqueId* uniqueId);
@@ -242,26 +253,28 @@ ncclResult_t pncclGetUniqueId(ncclUniqueId* uniqueId);
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank);
 ncclResult_t pncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank);
 
-// config may be NULL: all settings then have their defaults.
+// If config is NULL, all settings have their defaults.
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t* config);
 ncclResult_t pncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t* config);
 
-// commIds: an array of nId ids, 1 <= nId <= nranks; the same ids in the same order on all ranks.
+// commIds: an array of nId ids, 1 <= nId <= nranks. All ranks must pass the same ids in the same order.
 ncclResult_t ncclCommInitRankScalable(ncclComm_t* newcomm, int nranks, int myrank, int nId, ncclUniqueId* commIds,
                                       ncclConfig_t* config);
 ncclResult_t pncclCommInitRankScalable(ncclComm_t* newcomm, int nranks, int myrank, int nId, ncclUniqueId* commIds,
                                        ncclConfig_t* config);
 
-// Creates all ndev ranks from one thread. comm[i] is rank i, on device devlist[i], or on device i if devlist is NULL.
+// Creates all ndev ranks by one call of one thread. comm[i] is rank i. Its device is devlist[i], or i if devlist is
+// NULL.
 ncclResult_t ncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist);
 ncclResult_t pncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist);
 
 // All ranks of comm make the call. The ranks that pass the same color form a communicator, ordered by key and then by
-// rank. A rank that passes NCCL_SPLIT_NOCOLOR gets NULL. If config is NULL, the parent's is used.
+// rank. A rank that passes NCCL_SPLIT_NOCOLOR gets NULL. If config is NULL, the settings of comm are used.
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config);
 ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config);
 
-// The remaining ranks make the call, with the same excludeRanksList of excludeRanksCount ranks. They keep their order.
+// Creates a communicator of the ranks that are not in excludeRanksList, an array of excludeRanksCount ranks. The
+// remaining ranks keep their order. All of them must make the call, with the same list; the excluded ranks must not.
 ncclResult_t ncclCommShrink(ncclComm_t comm, int* excludeRanksList, int excludeRanksCount, ncclComm_t* newcomm,
                             ncclConfig_t* config, int shrinkFlags);
 ncclResult_t pncclCommShrink(ncclComm_t comm, int* excludeRanksList, int excludeRanksCount, ncclComm_t* newcomm,
@@ -271,8 +284,9 @@ ncclResult_t pncclCommShrink(ncclComm_t comm, int* excludeRanksList, int exclude
 ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId* uniqueId);
 ncclResult_t pncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId* uniqueId);
 
-// Creates a communicator of nRanks ranks: those of comm and new ones. The present ranks pass comm and rank -1. The one
-// that created the id passes it as well; the others pass NULL. New ranks pass comm NULL, the id and their rank.
+// Creates a communicator of nRanks ranks: the ranks of comm and new ranks. Each rank of comm passes comm and rank -1.
+// The rank that created the id with ncclCommGetUniqueId() also passes the id, and the other ranks of comm pass NULL for
+// it. A new rank passes NULL for comm, the id, and its rank in the new communicator.
 ncclResult_t ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId* uniqueId, int rank, ncclComm_t* newcomm,
                           ncclConfig_t* config);
 ncclResult_t pncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId* uniqueId, int rank, ncclComm_t* newcomm,
@@ -289,18 +303,23 @@ ncclResult_t pncclCommUserRank(const ncclComm_t comm, int* rank);
 ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device);
 ncclResult_t pncclCommCuDevice(const ncclComm_t comm, int* device);
 
-// Never blocks. asyncError: ncclInProgress while a call is pending, otherwise comm's first error or ncclSuccess.
+// Does not wait for pending calls, except that it may wait for up to 1 s if a call has just failed. asyncError is
+// ncclInProgress while comm is being created, or while another function that waits for other ranks (for example
+// ncclCommSplit) runs in the background. Otherwise it is comm's first error; if there is none, ncclInProgress while a
+// call on host memory is pending, and ncclSuccess if no call is pending.
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
 ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
 
 // All ranks make the call, which completes all issued operations. Then comm can only be queried, destroyed or aborted.
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t pncclCommFinalize(ncclComm_t comm);
-// Frees the communicator, and finalizes it first if the program has not done so. NULL is ignored.
+// Frees the communicator. If it was not finalized, this function finalizes it first; but if it has an error, or was
+// revoked or suspended, or if its creation has not ended, this function aborts it. NULL is ignored.
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t pncclCommDestroy(ncclComm_t comm);
 
-// Ends the operations in progress without waiting for peers, and frees the communicator. May be called from any thread.
+// Ends the operations in progress without waiting for peers, and frees the communicator. May be called from any thread,
+// also while another thread is in a call on the communicator.
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t pncclCommAbort(ncclComm_t comm);
 
@@ -317,12 +336,13 @@ ncclResult_t pncclCommResume(ncclComm_t comm);
 ncclResult_t ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t* value);
 ncclResult_t pncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t* value);
 // ---- Memory ---------------------------------------------------------------------------------------------------------
-// Memory of the current device or, without a device, of the host. It must be freed with ncclMemFree().
+// Allocates memory of the calling thread's current device or, if the thread has no current device, of the host. The
+// memory must be freed with ncclMemFree().
 ncclResult_t ncclMemAlloc(void** ptr, size_t size);
 ncclResult_t pncclMemAlloc(void** ptr, size_t size);
 ncclResult_t ncclMemFree(void* ptr);
 ncclResult_t pncclMemFree(void* ptr);
-// A hint that the size bytes at buff will be used by many calls.
+// A hint that many calls will use the size bytes at buff. A local call, unlike ncclCommWindowRegister().
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buff, size_t size, void** handle);
 ncclResult_t pncclCommRegister(const ncclComm_t comm, void* buff, size_t size, void** handle);
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle);
@@ -334,7 +354,7 @@ ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, n
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
 ncclResult_t pncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
 
-// Returns the buff with which the window was registered.
+// Returns the address that this rank passed as buff when it registered the window.
 ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void** outUserPtr);
 ncclResult_t pncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void** outUserPtr);
 
@@ -353,7 +373,8 @@ ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataTy
 ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
 ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
 
-// op over all ranks' sendbuff [count] -> recvbuff [count] of root, unused elsewhere. In place at root: equal buffers.
+// op over all ranks' sendbuff [count] -> recvbuff [count] of root. The other ranks do not use recvbuff. In place at
+// root: equal buffers.
 ncclResult_t ncclReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
                         int root, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
@@ -377,13 +398,15 @@ ncclResult_t ncclAllReduce(const void* sendbuff, void* recvbuff, size_t count, n
 ncclResult_t pncclAllReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
                             ncclComm_t comm, cudaStream_t stream);
 
-// op over block i of all sendbuff [n][recvcount] -> recvbuff [recvcount] of rank i. In place: recvbuff is block i.
+// op over block i of all ranks' sendbuff [n][recvcount] -> recvbuff [recvcount] of rank i. In place: recvbuff of rank i
+// is block i of its sendbuff.
 ncclResult_t ncclReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount, ncclDataType_t datatype,
                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount, ncclDataType_t datatype,
                                 ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
 
-// sendbuff [sendcount] of rank i -> block i of all ranks' recvbuff [n][sendcount]. In place: sendbuff is block i.
+// sendbuff [sendcount] of rank i -> block i of all ranks' recvbuff [n][sendcount]. In place: sendbuff of rank i is
+// block i of its recvbuff.
 ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount, ncclDataType_t datatype,
                            ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount, ncclDataType_t datatype,
@@ -395,13 +418,15 @@ ncclResult_t ncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count, nc
 ncclResult_t pncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm,
                            cudaStream_t stream);
 
-// sendbuff [count] of rank i -> block i of root's recvbuff [n][count]. In place at root: sendbuff is its block.
+// sendbuff [count] of rank i -> block i of root's recvbuff [n][count]. In place at root: sendbuff is block `root` of
+// recvbuff.
 ncclResult_t ncclGather(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
                         ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclGather(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
                          ncclComm_t comm, cudaStream_t stream);
 
-// Block i of root's sendbuff [n][count] -> recvbuff [count] of rank i. In place at root: recvbuff is its block.
+// Block i of root's sendbuff [n][count] -> recvbuff [count] of rank i. In place at root: recvbuff is block `root` of
+// sendbuff.
 ncclResult_t ncclScatter(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
                          ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclScatter(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
@@ -437,25 +462,29 @@ ncclResult_t ncclWaitSignal(int nDesc, ncclWaitSignalDesc_t* signalDescs, ncclCo
 ncclResult_t pncclWaitSignal(int nDesc, ncclWaitSignalDesc_t* signalDescs, ncclComm_t comm, cudaStream_t stream);
 
 // ---- Groups ---------------------------------------------------------------------------------------------------------
-// Groups are per thread. The calls between start and end are collected, and are started together at the outermost end.
-// The calls may belong to several communicators, and may include the creation of communicators.
+// Each thread has a group of its own. The calls of a thread between ncclGroupStart() and ncclGroupEnd() are collected.
+// Groups may be nested: the outermost ncclGroupEnd() starts all calls together. The calls may belong to several
+// communicators, and may include the creation of communicators.
 
 ncclResult_t ncclGroupStart(void);
 ncclResult_t pncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
 ncclResult_t pncclGroupEnd(void);
-// Ends the group without running it, and returns an estimate of its run time.
+// Ends the group without running it, and returns an estimate of its run time. In a nested group it only ends the inner
+// group.
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* simInfo);
 ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t* simInfo);
 
 // ---- Parameters -----------------------------------------------------------------------------------------------------
-// The settings that the library has read from the environment, by name. The library owns all returned pointers.
+// Access by name to the settings of the library: the NCCL_* variables that it uses, and all TUTTI_* variables, with the
+// values in effect. The library owns all returned pointers.
 
 // The handle is valid until the process exits.
 ncclResult_t ncclParamBind(ncclParamHandle_t* out, const char* key);
 ncclResult_t pncclParamBind(ncclParamHandle_t* out, const char* key);
 
-// Return the value as a number of this width. ncclInvalidArgument if the value is not such a number.
+// Return the value as a number of the type in the name: a signed (I) or unsigned (U) number of 8, 16, 32 or 64 bits.
+// ncclInvalidArgument if the setting has no value, or if the value is not a number or is out of the range of that type.
 ncclResult_t ncclParamGetI8(ncclParamHandle_t h, int8_t* out);
 ncclResult_t pncclParamGetI8(ncclParamHandle_t h, int8_t* out);
 ncclResult_t ncclParamGetI16(ncclParamHandle_t h, int16_t* out);
@@ -477,19 +506,22 @@ ncclResult_t pncclParamGetU64(ncclParamHandle_t h, uint64_t* out);
 ncclResult_t ncclParamGetStr(ncclParamHandle_t h, const char** out);
 ncclResult_t pncclParamGetStr(ncclParamHandle_t h, const char** out);
 
-// Copies the value to out, and its length in bytes to len. ncclInvalidArgument if it is longer than maxLen bytes.
+// Copies the value to out, and its length in bytes to len: an 8-byte signed integer if the value is a number, otherwise
+// a zero-terminated text. ncclInvalidArgument if the value is longer than maxLen bytes.
 ncclResult_t ncclParamGet(ncclParamHandle_t h, void* out, int maxLen, int* len);
 ncclResult_t pncclParamGet(ncclParamHandle_t h, void* out, int maxLen, int* len);
 
-// Returns the value with this name as a text of valueLen bytes, valid until this thread calls the same function again.
+// Returns the value of the setting with the name `key`, as a text of valueLen bytes. The text is valid until this
+// thread calls the same function again.
 ncclResult_t ncclParamGetParameter(const char* key, const char** value, int* valueLen);
 ncclResult_t pncclParamGetParameter(const char* key, const char** value, int* valueLen);
 
-// Returns an array of tableLen names, valid until this thread calls the same function again.
+// Returns an array of tableLen names: those of the NCCL_* variables, and with NCCL_PARAM_DUMP_ALL=1 also those of the
+// TUTTI_* variables. The array is valid until this thread calls the same function again.
 ncclResult_t ncclParamGetAllParameterKeys(const char*** table, int* tableLen);
 ncclResult_t pncclParamGetAllParameterKeys(const char*** table, int* tableLen);
 
-// Writes the names and values of all settings to stderr.
+// Writes the names that ncclParamGetAllParameterKeys() returns, and their values, to stderr.
 void ncclParamDumpAll(void);
 void pncclParamDumpAll(void);
 

@@ -7,7 +7,8 @@
 // one; only a copy of the bits writes an infinity.
 //
 // All functions are pure and use integers only, so that they work on host and device alike. The reference kernel
-// uses them. The SIMD kernels apply the same rules to vectors (cpu/float8-inl.h).
+// uses them, and device code uses them for GPUs without conversions of their own (device/port_cuda.h). The SIMD kernels
+// apply the same rules to vectors (cpu/float8-inl.h).
 #pragma once
 
 #include <cstdint>

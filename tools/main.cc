@@ -105,7 +105,8 @@ std::string fault_of(const CLI::App& app, const std::vector<std::string>& words,
 }
 
 // For the commands in kCommands, reports a TUTTI_* variable that is unknown or has an invalid value, and returns the
-// exit status; nothing if all are valid. These commands create no communicator, which would report it. `perf` and
+// exit status; nothing if all are valid. These commands need the check, because this process creates no communicator,
+// which would report the variable (`tune` starts ranks that create one). Asking for --help skips the check. `perf` and
 // `train` check the variables themselves before they start ranks. `run` leaves the check to the program that it starts,
 // which may change the variables.
 std::optional<int> check_environment(const std::vector<std::string>& words) {

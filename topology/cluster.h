@@ -26,8 +26,8 @@ struct Fabric {
   FabricKind kind = FabricKind::kNone;
   std::uint32_t machines_per_leaf = 32;  // machines at one leaf switch; for kRailOptimised: machines in one group
   double oversubscription = 1;           // at least 1
-  // The number of spines, and of uplinks of each leaf: one uplink to each spine. A flow takes the uplink that its
-  // source and destination determine, as with ECMP.
+  // The number of spines, and of uplinks of each leaf: one uplink to each spine. The machine and the NIC of a message's
+  // destination determine the spine that the message uses (model/network.h).
   std::uint32_t spines = 8;
 
   bool operator==(const Fabric&) const = default;

@@ -1,7 +1,9 @@
-// Finds paths: for each distinct bandwidth, the highest first, it runs a breadth-first search over pairs (node,
-// state of the path). The state summarises the links that the path has crossed. One label per node, as in Dijkstra's
-// algorithm, is not enough, because the best path to a node need not begin with the best path to the node before it.
-// For example, a near but slow beginning loses against a fast one if both must cross a CPU later.
+// Finds paths by breadth-first searches over pairs (node, state of the path). The first search uses all links and finds
+// the type of the best path to each node. Then, for each distinct bandwidth, the highest first, a search over the links
+// with at least this bandwidth finds paths of these types. The state summarises the links that the path has crossed.
+// One label per node, as in Dijkstra's algorithm, is not enough, because the best path to a node need not begin with
+// the best path to the node before it. For example, a near but slow beginning loses against a fast one if both must
+// cross a CPU later.
 #include "topology/graph.h"
 
 #include <algorithm>

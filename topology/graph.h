@@ -16,7 +16,7 @@ namespace tutti {
 
 enum class NodeKind : std::uint8_t {
   kCpu,       // a NUMA node: its cores and its memory
-  kPci,       // a PCI bridge or switch
+  kPci,       // a PCI bridge or switch, or a network card with several ports
   kGpu,       // a GPU, including its position in the PCI tree
   kNvSwitch,  // all NVSwitches of a machine, as one node
   kNic,       // one port of a network card
@@ -39,7 +39,7 @@ enum class PathType : std::uint8_t {
   kC2c,  // NVLink-C2C
   kPix,  // over PCI, through at most one PCI switch
   kPxb,  // over PCI, through several PCI switches but no CPU
-  kP2c,  // between a GPU and a NIC, over NVLink-C2C and a PCI switch
+  kP2c,  // between a GPU and a NIC, over NVLink-C2C to a CPU and over PCI from there
   kPxn,  // from a GPU to a NIC, over NVLink to a GPU that is nearer to the NIC
   kPhb,  // through a CPU
   kSys,  // over the link between two sockets
@@ -107,7 +107,7 @@ struct GraphNode {
 };
 
 struct GraphLink {
-  std::uint32_t from = 0;  // index into nodes; in a PCI link, the part that is nearer to the CPU
+  std::uint32_t from = 0;  // index into nodes; in a link of the PCI tree, the part that is nearer to the CPU
   std::uint32_t to = 0;
   LinkKind kind = LinkKind::kPci;
   std::uint32_t count = 1;  // number of physical links in parallel

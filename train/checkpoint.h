@@ -50,7 +50,7 @@ void save_checkpoint(const std::string& folder, const TrainOptions& options, Mes
 // Restores the state from the newest complete checkpoint. Damaged checkpoints are skipped, with a message in `notes`
 // on rank 0, and those newer than the restored one are removed. Collective over the mesh. Throws Failure, and changes
 // nothing, if there is no complete checkpoint, or if it was written with another model, optimizer, batch size, seed
-// or number of training samples.
+// or other training samples.
 Progress load_checkpoint(const std::string& folder, const TrainOptions& options, Mesh& mesh, Learner& learner,
                          std::vector<std::string>& notes);
 

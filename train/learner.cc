@@ -53,7 +53,8 @@ struct Learner::StepTotals {
   double squared_norm = 0;
   bool stop = false;
   std::vector<std::int32_t> not_finite;  // ranks with a loss that is not finite
-  std::vector<double> compute_s;         // by data-parallel rank: time of the slowest of its ranks
+  // Indexed by data-parallel rank: the computing time, in seconds, of the slowest of its pipeline and tensor ranks.
+  std::vector<double> compute_s;
 };
 
 Learner::Learner(const TrainOptions& options, Mesh& mesh, const Data& data, const WrapReplicas& wrap)
@@ -169,7 +170,8 @@ Learner::StepTotals Learner::gather(double squared_norm, bool stop, double compu
 }
 
 // Clips the gradients and applies the optimizer. Returns false if the step is skipped because a float16 gradient
-// overflowed; the decision is the same on all ranks. Throws Failure if the loss or gradient is not finite.
+// overflowed; the decision is the same on all ranks. Throws Failure if the loss or gradient is not finite (with
+// float16 only after the scale has become too small).
 bool Learner::update(const StepTotals& totals, StepReport& report, double lr) {
   const bool scaled = options_.precision == Precision::kFloat16;
   const bool finite = std::isfinite(totals.squared_norm) && totals.not_finite.empty();

@@ -28,7 +28,7 @@ struct StepReport {
   // Seconds for selecting and copying the samples.
   double load_s = 0;
   double compute_s = 0;  // the rest of step_s: neither load_s nor exposed_s
-  double exposed_s = 0;  // in which this rank waited for communication and did not compute
+  double exposed_s = 0;  // the part of step_s in which this rank waited for communication and did not compute
   double step_s = 0;
 };
 
@@ -51,8 +51,9 @@ class Learner {
 
   // Executes one step on these samples of the training set; `indices` must be the same on all ranks. With `stop` this
   // rank asks all ranks to stop; they see it in StepReport::stop. Throws Failure if a peer is lost, if ranks disagree
-  // about the calls, or if the loss is not finite (the message names the ranks). The values are then as before the
-  // step, unless the failure occurred in Replicas::publish(), after the update (which does nothing with kDdp).
+  // about the calls, or if the loss or the gradient is not finite (the message names the lowest rank with such a loss).
+  // The values are then as before the step, unless the failure occurred in Replicas::publish(), which runs after the
+  // update. With kDdp, publish() does nothing.
   StepReport step(const std::vector<std::int64_t>& indices, double lr, bool stop);
   // Computes the loss and accuracy of the test data with the current values.
   TestReport test();

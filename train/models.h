@@ -1,7 +1,7 @@
 // The reference models, each a sequence of layers. Numbers of parameters with the default width and blocks:
 //   cnn        1,199,882  conv 32, conv 64, fc 128, fc 10 (PyTorch's MNIST example), without dropout
-//   resnet        77,562  3 stages of residual blocks with 16, 32, 64 channels. With group norm, so that the result of
-//                         a sample does not depend on the other samples of the batch
+//   resnet        77,562  3 residual blocks with 16, 32, 64 channels. With group norm, so that the result of a sample
+//                         does not depend on the other samples of the batch
 //   resnet_bn     77,562  the same with batch norm, which has running mean and variance as buffers
 //   vit          204,938  patches of 7 x 7 pixels, width 64, 4 blocks
 //   gpt          867,328  bytes as tokens, context 64, width 128, 4 heads, 4 blocks (pre-norm)

@@ -16,7 +16,7 @@ enum class OptimizerType : std::uint8_t { kSgd, kAdamW };
 enum class Decay : std::uint8_t { kNone, kLinear, kCosine };
 
 // All options of a training. In `batch`, `epochs` and `lr`, numbers below 0 stand for the default of the model, which
-// complete() fills in; an empty `data` does, too.
+// complete() fills in. An empty `data` stands for the usual data set of the model, which load_data() selects.
 struct TrainOptions {
   ModelConfig model;
   std::int32_t ranks = 1;

@@ -43,8 +43,8 @@ Trainer::~Trainer() {
   mesh_.reset();
 }
 
-// The learning rate of a step, counted from 0. It grows linearly during the warm-up. Then it falls to 0 until the last
-// step, linearly or as a cosine; with Decay::kNone it stays constant.
+// The learning rate of a step, counted from 0. It grows linearly during the warm-up. Then it falls linearly or as a
+// cosine, so that it would be 0 in the step after the last one; with Decay::kNone it stays constant.
 double Trainer::rate(std::int64_t step) const {
   if (step < options_.warmup) return options_.lr * static_cast<double>(step + 1) / static_cast<double>(options_.warmup);
   const double whole = static_cast<double>(std::max<std::int64_t>(1, steps_ - options_.warmup));

@@ -1,7 +1,8 @@
-// Out-of-band datagrams: short messages between ranks that do not use the connections, so that ranks can still
-// communicate if a communicator is broken. They arrive in the order in which they were posted. SegmentExchange
-// transfers them within a machine, TcpOobDatagrams between machines. Each datagram belongs to a channel, which is the
-// id of a communicator, so that communicators do not receive each other's datagrams.
+// Out-of-band datagrams: short messages between ranks. They do not travel over the connections of a Transport, so ranks
+// can still communicate if a communicator is broken. They arrive in the order in which they were posted.
+// SegmentExchange transfers them within a machine, TcpOobDatagrams between machines. Each datagram belongs to a
+// channel, a number that is derived from the id of a communicator, so that communicators do not receive each other's
+// datagrams.
 //
 // OobDatagramQueue holds the datagrams from one peer that have arrived but have not been taken. A value; it has no
 // lock of its own.

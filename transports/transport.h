@@ -113,10 +113,12 @@ class SendConnection {
   // True if no rank and no device reads memory of this rank for an earlier message any more: the receiver has
   // released every message, or the operating system or the network has copied or sent all the bytes.
   virtual bool drained() = 0;
-  // True if every message that was sent is in shared memory, or was passed to the operating system or the receiver.
-  // This process then need not do anything more for them. Stays false if the connection broke before that.
+  // True if every message that was sent is in shared memory, or was passed to the operating system, the network device
+  // or the receiver. This process then need not do anything more for them. Stays false if the connection broke before
+  // that.
   virtual bool handed_over() = 0;
-  // True if handed_over() can be false after a send. In that case the call does not end before handed_over() is true.
+  // True if handed_over() can be false after send_slot() or send_from(). In that case a collective does not end before
+  // handed_over() is true. After send_pinned() and send_published(), calls wait for drained() or handed_over() anyway.
   virtual bool lingers() const { return sends_from_memory(); }
 };
 
@@ -170,11 +172,12 @@ class ReceiveConnection {
   // writes is in transit. Also returns true if nothing is advertised.
   virtual bool revoke_output() { return true; }
   // Ends the advertisement, because the call has ended, or because it was given up (`gave_up`); in the second case
-  // messages may be missing. When this function returns, no writes to the output are possible any more. If the output
+  // messages may be missing. After a call that has ended, a correct peer does not write to the output any more. After a
+  // call that was given up, the network rejects such writes, unless another call uses the same memory. If the output
   // was not revoked before, a peer that still tries to write can break the connection.
   virtual void withdraw_output(bool gave_up) { static_cast<void>(gave_up); }
-  // Asked about a peer that has left or is lost. True if messages that the peer sent before that may still be in
-  // transit on this connection, so that the caller should go on polling it.
+  // Call it if the peer has left or is lost. True if messages that the peer sent before it left or was lost may still
+  // be in transit on this connection. In that case the caller should go on polling the connection.
   virtual bool may_bring_more() { return false; }
   virtual CallTag mismatched_tag() const = 0;
   virtual Message front() = 0;  // Call it after arrival() has returned kMessage. The result is valid until release().
@@ -196,11 +199,11 @@ struct CallFailure {
 };
 
 enum class PeerLife : std::uint8_t {
-  kLive,     // There is no sign that the peer does not take part.
+  kLive,     // Nothing proves yet that another state applies; PeerStatus::ended and cut are first signs of that.
   kLeft,     // It makes no more calls: its communicator was finalized or destroyed.
   kAborted,  // It has aborted its communicator.
-  // Its process ended without a close notification, or only its connections did. peer_loss() is empty in the first
-  // case.
+  // Its process ended without a close notification, or its connections did, although its process may still run.
+  // peer_loss() is empty if the process has ended.
   kLost,
   // Messages cannot pass in at least one direction, or a connection was altered or refused. peer_trouble() returns
   // the reason.
@@ -238,10 +241,11 @@ class Window {
 // ShmMailboxes: small areas of shared memory in which a rank publishes short values, or the addresses of its buffers,
 // to all other ranks without sending messages. All ranks of the communicator read them. Each rank has kMailboxes
 // mailboxes and uses one after the other, so that a root can run ahead of the ranks that it serves. A mailbox
-// consists of a mark and of a payload buffer for payloads that do not fit into the mark. Only the owner writes them,
-// except for the second cache line of the mark. The marks of all ranks are next to each other, so that a reader
-// touches few pages and cache lines. Each rank has only kLongPayloadBuffers long payload buffers, so that they stay
-// in caches.
+// consists of a mark and of a payload buffer for payloads that do not fit into the mark. The marks of all ranks are
+// next to each other, so that a reader touches few pages and cache lines. Each rank has only kLongPayloadBuffers long
+// payload buffers, so that they stay in caches. Only the owner writes its marks and buffers, with two exceptions. The
+// second cache line of a mark is explained below. A rank that does the share of another rank stores the results in
+// the long payload buffer of that rank.
 //
 // The store to MailboxMark::number publishes everything that the owner wrote before. After reading a payload, a
 // reader must check `number` again, because a rank that has given the call up may already have written the next
@@ -257,9 +261,9 @@ struct alignas(128) MailboxMark {  // two cache lines, because processors fetch 
   std::atomic<std::uint64_t> digest;
   std::array<std::byte, 48> payload;  // the payload, if it fits here; otherwise it is in a payload buffer
   // The second cache line is for calls in which each rank does a share of the work for all ranks. The owner of the
-  // mark normally does its share, but any other rank may claim that share and do it instead. The rank that has
-  // claimed the share writes this line. `claimed`: sequence number of the last call in which a rank claimed the share
-  // of the owner.
+  // mark normally does its share, but any other rank may claim that share and do it instead. The rank that does the
+  // share of the owner writes this line. `claimed`: sequence number of the last call in which a rank claimed that
+  // share.
   alignas(64) std::atomic<std::uint64_t> claimed;
   std::atomic<std::uint64_t> finished;  // sequence number of the last call in which that share was finished
   // Number of steps done in long shares, counted over all calls; waiting ranks see progress by it.
@@ -281,7 +285,7 @@ struct ShmMailboxes {
 // How the ranks of a communicator access memory of each other that is not registered. All ranks agree on one value
 // during set-up.
 enum class Attachment : std::uint8_t {
-  kNone,  // not at all: a rank is on another machine, or the operating system forbids it
+  kNone,  // not at all: a rank is on another machine, or the operating system or TUTTI_ATTACH forbids it
   // By system calls that copy between processes, but only in calls that are long enough to gain from that.
   kLongCalls,
   kCalls,     // by system calls that copy between processes, in calls of any length
@@ -306,7 +310,8 @@ class Transport {
   virtual std::string_view name() const = 0;
   // Whether the ranks of one machine share memory through this transport.
   virtual bool shares_memory() const { return true; }
-  virtual std::uint32_t slots() const = 0;  // number of sent but not released messages that a connection can hold
+  // Number of sent but not released messages that a connection can hold at least. A network may hold more of them.
+  virtual std::uint32_t slots() const = 0;
   // Length of the longest message in bytes; only send_aimed() can send longer ones.
   virtual std::uint64_t slot_bytes() const = 0;
   virtual std::uint32_t lanes() const = 0;  // number of lanes between each pair of ranks
@@ -316,12 +321,12 @@ class Transport {
   virtual Result<std::unique_ptr<SendConnection>> open_send(std::uint32_t peer, std::uint16_t lane) = 0;
   virtual Result<std::unique_ptr<ReceiveConnection>> open_receive(std::uint32_t peer, std::uint16_t lane) = 0;
 
-  // This rank sleeps on it. It is rung whenever a peer did something that this rank may wait for.
+  // The doorbell on which this rank sleeps. It is rung whenever a peer did something that this rank may wait for.
   virtual Doorbell& doorbell() = 0;
 
-  // The two functions that update the status board of this rank. enter_call() publishes the tag, and offers this
-  // rank's output to peers that store directly into it (`output` with window 0: no offer). leave_call() withdraws the
-  // offer. If `failure` is set, it also records the failure and informs all peers.
+  // These two functions record the start and the end of a call on the status board of this rank. enter_call()
+  // publishes the tag, and offers this rank's output to peers that store directly into it (`output` with window 0: no
+  // offer). leave_call() withdraws the offer. If `failure` is set, it also records the failure and informs all peers.
   virtual void enter_call(const CallTag& tag, const WindowRef& output) = 0;
   virtual void leave_call(const CallTag& tag, const std::optional<CallFailure>& failure) = 0;
   // A snapshot of the state of the peer; see PeerStatus.
@@ -351,7 +356,8 @@ class Transport {
   // Returns a callback that must be called before the memory of a window is freed or its pages are replaced. The
   // callback makes the transport drop all that it has cached about that memory. Memory outside of windows needs no
   // such call, because the transport detects by itself when that memory is freed. The callback may be called from any
-  // thread, and even after the transport was destroyed. An empty callback means that the transport caches nothing.
+  // thread, and even after the transport was destroyed. An empty callback means that no such call is needed, because
+  // the transport caches nothing, or because its windows make the call themselves.
   virtual MemoryReleaseCallback memory_release_callback() { return {}; }
 
   // The mailboxes of all ranks. Null if not all ranks of the communicator can access each other's memory. The

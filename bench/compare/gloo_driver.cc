@@ -1,4 +1,4 @@
-// The driver for Gloo. It uses Gloo's TCP transport, which is the only one that Gloo has, even on one machine.
+// The driver for Gloo. It uses Gloo's TCP transport even on one machine, because Gloo has no shared-memory transport.
 //
 // Algorithms of all-reduce: "ring" and "bcube" are those of gloo::allreduce, which PyTorch uses. "legacy_ring" is an
 // older class that is faster for small messages. compare.py sets COMPARE_RANK, COMPARE_RANKS, COMPARE_STORE (an empty

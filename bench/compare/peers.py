@@ -142,7 +142,7 @@ def variants_beside(place: str, beside: str) -> list[Variant]:
 
 def variants_of(case: Case, only: tuple[str, ...], beside: str = "") -> list[Variant]:
     """The variants for a case, limited to the names in `only` unless that is empty. Two algorithms of Gloo exist only
-    for all-reduce, and ompi_nocma is measured only with all-reduce."""
+    for all-reduce. They and ompi_nocma are measured only for the time of an all-reduce."""
     found = variants(case.place) + (variants_beside(case.place, beside) if beside else [])
     found = [v for v in found if not only or v.name in only]
     if case.collective != "all_reduce" or case.measure != "time":

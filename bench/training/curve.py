@@ -61,8 +61,8 @@ def curve_jobs(settings: Settings) -> list[Job]:
 
 
 def exposed_ms(times_ms: Sequence[float], step_ms: float) -> float:
-    """How long a step waits for its buckets after the backward pass. The buckets are summed one after the other; each
-    one starts when it is ready and the previous one is done."""
+    """How long a step waits for its buckets after the backward pass. The buckets are summed one after the other. The
+    sum of a bucket starts when the bucket is ready and the previous sum is complete."""
     ready = step_ms * (1 - BACKWARD_SHARE)
     done = 0.0
     for size, time_ms in zip(buckets(), times_ms, strict=True):

@@ -2,7 +2,8 @@
 
 A section has a list of jobs and a report. A job is one run of a command that writes a log. Every run is saved as soon
 as it has ended, so that --resume can continue after an interruption. The outermost loop is over seeds or rounds, so
-that the results after an interruption have every row of the table. One thread. sections.py defines the sections.
+that the results after an interruption have every row of the table. One job runs at a time. sections.py defines the
+sections.
 """
 
 from __future__ import annotations

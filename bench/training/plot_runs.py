@@ -2,10 +2,11 @@
 
 The figure has a panel for each kind of data that the logs have:
   loss        loss over steps, with a line for each log. With more than 100 steps the line is smoothed, and a faint band
-              behind it shows the range of the losses. The line has a gap if the loss is not a number. Dots are test
+              behind it shows the range of the losses. The line has a gap where no loss is known. Dots are test
               accuracies, on the right axis
-  throughput  samples/s over ranks, with a line for each strategy, and a dashed line for ideal scaling. Drawn only if
-              the runs have different numbers of ranks
+  throughput  samples/s over ranks, with a line for each strategy (for each model and precision of a strategy, if the
+              logs have several), and a dotted line for ideal scaling. Drawn only if the runs have different numbers
+              of ranks
   time        the mean time of a step in ms, as a stacked bar for each log. The first step is left out, because it
               warms up
 Exit status: 0; 1 if a log cannot be used or the plot cannot be written; 2 if the command line is wrong, or if
@@ -40,7 +41,7 @@ _LABEL = 60  # maximum length of a label, in characters
 _LOGARITHMIC = 100  # the axis of the loss is logarithmic if the losses differ by a larger factor
 _MOST_DECADES = 12  # maximum number of decades that a logarithmic axis shows
 
-# Light and dark alternate, so that the parts can be distinguished without colours, too.
+# Colours that colour-blind readers can distinguish as well. The second and the third are almost equally dark.
 _PARTS = (
     ("loading data", "#e69f00"),
     ("computation", "#0072b2"),
@@ -204,7 +205,7 @@ def _draw_throughput(axes: Any, series: Sequence[Series], ideal: Ideal) -> None:
 
 
 def mean_step_ms(log: RunLog) -> list[float] | None:
-    """The mean time of each of _PARTS in all steps except the first one. None if no other step has times."""
+    """The mean time in ms of each of _PARTS in all steps except the first one. None if no other step has times."""
     steps = [_parts_ms(step) for step in log.steps[1:] if not math.isnan(step.step_s)]
     means = [statistics.fmean(times) for times in zip(*steps, strict=True)]
     return means if sum(means) > 0 else None

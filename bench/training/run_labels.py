@@ -15,7 +15,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def short_number(value: float) -> str:
-    """With three significant digits, for example "250", "12k", "1.5M"."""
+    """With at most three significant digits, for example "250", "12k", "1.5M"."""
     for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= unit:
             return f"{value / unit:.3g}{letter}"
@@ -23,8 +23,9 @@ def short_number(value: float) -> str:
 
 
 def run_labels(logs: Sequence[RunLog]) -> tuple[str, list[str]]:
-    """The settings that all runs share, and a label for each run: the settings in which it differs, or its name. No
-    two labels are equal."""
+    """The settings that all runs share, and a label for each run: its values of the settings that differ between the
+    runs. If these are the same for several runs, the label has the run's name as well, and its number if the names
+    are the same, too."""
     settings = [_settings(log) for log in logs]
     shared = [values[0] for values in zip(*settings, strict=True) if len(set(values)) == 1]
     distinct = [len(set(values)) > 1 for values in zip(*settings, strict=True)]
@@ -45,7 +46,7 @@ def run_labels(logs: Sequence[RunLog]) -> tuple[str, list[str]]:
 
 def _settings(log: RunLog) -> list[str]:
     """The settings of a run, in the same order for each run. An unknown setting is "", and so is a tensor or
-    pipeline size of 1."""
+    pipeline size of 1. An unknown seed is shown as 0."""
     return [
         log.model,
         log.strategy,

@@ -21,7 +21,7 @@ NO_VALUE = math.nan  # stands for a number that the log does not have
 
 
 class BadLog(Exception):
-    """The message names the file, the line and a remedy."""
+    """The message is for the user. If a log is at fault, it names the file, and the line if only one is wrong."""
 
 
 @dataclass
@@ -43,7 +43,8 @@ class Epoch:
 @dataclass
 class RunLog:
     """The part of a log that the plots use. If a record lacks a field, or the field is null, a measured value and `lr`
-    are NO_VALUE, and any other setting is 0 or empty."""
+    are NO_VALUE, and any other setting is 0 or empty. A log without `ranks`, or with a record without its `step`, is
+    refused."""
 
     name: str  # name of the file without folder and extension
     model: str = ""
@@ -168,7 +169,7 @@ def _required(record: dict[str, Any], name: str, least: int, most: int) -> int:
 
 
 def _number(record: dict[str, Any], name: str) -> float:
-    """Any number; NO_VALUE if the record lacks the field, or if no float is large enough for it."""
+    """Any number; NO_VALUE if the field is missing or null, or no float is large enough for it. Raises ValueError."""
     value = record.get(name)
     if value is None:
         return NO_VALUE
@@ -182,7 +183,7 @@ def _number(record: dict[str, Any], name: str) -> float:
 
 
 def _amount(record: dict[str, Any], name: str, most: float) -> float:
-    """For seconds, rates and fractions: a number from 0 to `most`, or NO_VALUE."""
+    """For seconds, rates and fractions: a number from 0 to `most`, or NO_VALUE. Raises ValueError."""
     value = _number(record, name)
     if value < 0 or value > most:
         raise ValueError(f'"{name}" should be a number of 0 to {most:g}')

@@ -1,4 +1,4 @@
-"""The types that the sections of measure.py share: settings, jobs, results, and statistics. Values."""
+"""The sections of measure.py share these settings, jobs, results and statistics. No file is opened here."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ class Job:
         return shlex.join(self.command)
 
     def template(self) -> str:
-        """The command, with names in place of the values that differ between the runs of the section."""
+        """The command, with SEED, NODES and BYTES in place of the values of these options, so that one line of a
+        report can stand for many runs."""
         words = list(self.command)
         for option in {"--seed", "--nodes", "--bytes"} & set(words):
             words[words.index(option) + 1] = option[2:].upper()
@@ -114,7 +115,7 @@ class Results:
     section: str
     date: str = field(default_factory=lambda: datetime.date.today().isoformat())
     machine: dict[str, Any] = field(default_factory=dict)
-    commands: list[str] = field(default_factory=list)  # command lines of measure.py
+    commands: list[str] = field(default_factory=list)  # command lines of scripts/measure-training, oldest first
     runs: dict[tuple[str, int, str], dict[str, Any]] = field(default_factory=dict)
 
     def add(self, job: Job, run: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """The sections of the measurements of `tutti train`: the runs of each section, the values from their logs, its report.
 
-Pure; measure.py runs them.
+Nothing here starts a process or writes a file; measure.py does that.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ _SPEED_MODELS = ("cnn", "gpt")
 
 
 def speed_jobs(settings: Settings) -> list[Job]:
-    """The jobs of the section `speed`. In each round another variant runs first."""
+    """The jobs of the section `speed`. The variants take turns to run first in a round."""
     steps = settings.steps[0]
     common = ("--batch", settings.batch, "--steps", steps, "--data", "generated", "--optimizer", "sgd")
     pinned = ("taskset", "-c", ",".join(map(str, settings.cores[:2]))) if len(settings.cores) > 2 else ()
@@ -198,7 +198,8 @@ def steps_per_s(results: Results, row: str, settings: Settings) -> dict[int, flo
 
 
 def exposed(results: Results, row: str, settings: Settings) -> tuple[Figure | None, Figure | None]:
-    """Exposed communication in the median steps of the runs: in ms, and in % of the step."""
+    """Exposed communication of a step, in ms and in % of the step. For each run, either number is the median over its
+    counted steps, so the two may be from different steps."""
     left_out = settings.steps[1]
     times, shares = [], []
     steps = results.values(row, "step_s")
@@ -244,8 +245,8 @@ _STRATEGIES["mics, groups of 2"] = ("--strategy", "mics", "--group", "2")
 
 
 def memory_jobs(settings: Settings) -> list[Job]:
-    # Large enough that parameters need more memory than activations, with several layers, so that a shard is a small
-    # part.
+    # Large enough that parameters need more memory than activations. There are several layers, so that the layers that
+    # zero3 holds completely at one time are a small part of the model.
     options = ("--width", 256, "--blocks", 6, "--batch", 8, "--steps", 5, "--data", "generated")
     return [
         Job(name, number, train(settings, "gpt", 4, *words, *options), "gpt, larger")

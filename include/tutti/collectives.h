@@ -1,5 +1,6 @@
-// The collectives: their numbers, names and buffers in one table. Code that treats collectives differently reads a
-// row instead of listing collectives, so that most code needs no change for a new collective: its row here is enough.
+// The collectives: their numbers, names and buffers in one table. Code that depends on properties of a collective reads
+// its row in this table and does not list collectives, so that a new collective needs a row here, but no change in most
+// of the other code.
 // docs/collectives.md describes the buffers and the result of each.
 #pragma once
 
@@ -10,7 +11,8 @@
 
 namespace tutti {
 
-// The numbers are sent between ranks and stored in recordings, so a new collective gets the next number.
+// The numbers are sent between ranks and stored in recordings. So the present numbers must not change, and a new
+// collective gets the next number.
 enum class CollectiveKind : std::uint8_t {
   kAllReduce = 0,
   kBroadcast = 1,
@@ -24,7 +26,8 @@ enum class CollectiveKind : std::uint8_t {
   kSendReceive = 9,  // point-to-point; has no plan
 };
 
-// Which blocks a rank's input or output holds. A block is the unit of which a call's arguments give the length.
+// Which blocks a rank's input or output holds. A block is the unit of data: the argument `count` of a call is the
+// length of one block (in a v-variant, each block has a length of its own).
 enum class BlockSet : std::uint8_t {
   kNone,
   kOne,  // one block, which no rank owns, for example the vector of an all_reduce
@@ -32,7 +35,7 @@ enum class BlockSet : std::uint8_t {
   kAll,  // one block for each rank, in the order of ranks
 };
 
-// Which of its buffers, input or output, only the root uses; the other ranks may pass null for it.
+// Which buffer of a collective, input or output, only the root uses. The other ranks may pass null for this buffer.
 enum class RootHas : std::uint8_t { kNothing, kTheInput, kTheOutput };
 
 // How a call with blocks of different lengths (the _v variant) runs.

@@ -8,9 +8,9 @@
 // - Buffers are host memory, or memory of one GPU, aligned to the element. Input and output do not overlap, except in
 //   the in-place form that is stated for each collective. Buffers that a rank does not use may be null. count may be 0.
 // - Every collective can return kInvalidArgument, kUnsupported (the collective has no such algorithm), kMismatch,
-//   kTimeout, kAborted, kPeerLost, kSystem and, with checksums, kDamaged. A failed call may succeed on some ranks,
-//   unless CommunicatorOptions::uniform is set. After any error other than kInvalidArgument the contents of the
-//   output are unspecified; in place, the input is lost as well.
+//   kTimeout, kAborted, kPeerLost, kSystem, with checksums kDamaged, and on device memory kDevice. A call that fails on
+//   one rank may succeed on another, unless CommunicatorOptions::uniform is set. After any error other than
+//   kInvalidArgument the contents of the output are unspecified; in place, the input is lost as well.
 // - A call on device memory is queued on CallOptions::stream and returns before it has run. Later failures are returned
 //   by async_status() and by the call's Work.
 // - All functions may be called from any thread at any time. The caller ensures that calls from several threads have
@@ -55,8 +55,10 @@ class Communicator;
 struct CommunicatorOptions {
   std::int32_t rank = -1;  // 0 .. size-1; -1: from the environment
   std::int32_t size = -1;  // number of ranks, 1 .. 65535; -1: from the environment
-  std::string root;        // "host:port" at which rank 0 listens during set-up; default 127.0.0.1:29477
-  std::string job_id;      // ranks with a different job id are refused; at most 128 bytes; default "default"
+  // "host:port" at which rank 0 listens during set-up. Default: host 127.0.0.1 (::1 if loopback has only IPv6), and
+  // port 29477 or, if TUTTI_PORT_RANGE is set, a port of that range that depends on the job id.
+  std::string root;
+  std::string job_id;  // ranks with a different job id are refused; at most 128 bytes; default "default"
   // Path of a file with 16 to 4096 random bytes, mode 600: the secret by which the ranks of a job authenticate each
   // other. Default: TUTTI_JOB_KEY_FILE, then TUTTI_JOB_KEY, then a key that is kept for this user on this machine. If a
   // key is configured together with a unique id, a rank needs both, and so does the process that creates the id.
@@ -64,7 +66,8 @@ struct CommunicatorOptions {
   // Network interface for this rank's data, and for set-up if `root` has no host. Default: lo for set-up; for data, the
   // interface of the route to rank 0.
   std::string interface;
-  // Replaces root, job_id and, for set-up, interface; a job key is combined with it
+  // With an id, the ranks meet at the address in the id: root and job_id are ignored, and interface has no effect on
+  // set-up. If a job key is configured, the ranks need both the id and the key.
   std::optional<UniqueId> unique_id;
   // How ranks may reach each other: "auto" (shared memory inside a machine; between machines RDMA if both have it,
   // otherwise TCP), "shm" (an error if the ranks are on several machines), or "tcp", "verbs" or "ucx" (also inside a
@@ -103,7 +106,7 @@ struct CommunicatorOptions {
   // GPU memory run on the host. docs/reliability.md states coverage and cost. Must be the same on all ranks. Unset:
   // TUTTI_CHECKSUM, then false.
   std::optional<bool> checksum;
-  // Used by create_all() only: the device of each rank; empty: `device` for all ranks
+  // The device of each rank. Used by create_all() only. If it is empty, all ranks use `device`.
   std::vector<std::int32_t> devices;
   // setup_timeout: how long set-up waits for missing ranks. timeout: how long a collective may make no progress
   // before it fails. 0: from the environment (TUTTI_SETUP_TIMEOUT_MS, TUTTI_TIMEOUT_MS), then 60 s.
@@ -116,7 +119,8 @@ struct CallOptions {
   Algorithm algorithm = Algorithm::kAuto;  // must be the same on all ranks
   Scale scale{};                           // used by ReduceOp::kPreMulSum only
   std::chrono::milliseconds timeout{0};    // longest time without progress; 0: the communicator's timeout
-  // If reduction.combine is not null, it replaces data type and operation, which are ignored.
+  // If reduction.combine is not null, this function reduces the elements, and the call's data type and operation are
+  // ignored.
   UserReduction reduction{};
   // The CUstream of a call on device memory. The stream belongs to the context of the buffers. If the option is empty
   // or contains a null pointer, the default stream of that context is used. A call on host memory ignores the stream,
@@ -136,9 +140,9 @@ struct AgreeOptions {
 struct Agreement {
   std::vector<std::int32_t> survivors;  // ranks of this communicator, ascending; includes the calling rank
   // Sequence number of the last collective that completed on every survivor (the number in error messages, for example
-  // 7 in "all_reduce #7"), or 0. Earlier collectives also completed, except those that failed with ErrorScope::kCall. A
-  // long call is split into segments, and each segment takes a number. Sends, receives and calls that run on GPUs are
-  // not counted.
+  // 7 in "all_reduce #7"), or 0. Earlier collectives also completed, except those that failed with ErrorScope::kCall.
+  // If ranks have GPUs but the host carries out the calls on device memory, a long call is split into segments, and
+  // each segment takes a number. Sends, receives and calls that run on GPUs are not counted.
   std::uint64_t last_operation = 0;
   std::int64_t value = 0;  // minimum of AgreeOptions::value over the survivors
 
@@ -153,7 +157,8 @@ struct BlockCounts {
   std::span<const std::size_t> displacements{};
 };
 
-// The message sizes for which a user plan is used: min_bytes <= bytes of one block <= max_bytes.
+// The sizes of calls for which a user plan is used if the call passes Algorithm::kAuto: min_bytes <= bytes of one block
+// of the call <= max_bytes.
 struct PlanUse {
   std::size_t min_bytes = 0;
   std::size_t max_bytes = SIZE_MAX;
@@ -196,7 +201,9 @@ class TUTTI_API Work {
   friend class detail::CommunicatorImpl;
   friend class detail::GroupImpl;
   explicit Work(std::shared_ptr<detail::WorkImpl> impl);
-  std::shared_ptr<detail::WorkImpl> impl_;  // shared by the caller and the progress thread; either may finish last
+  // A shared_ptr, because Group::start() creates the object first and fills it in after the Work exists. The progress
+  // thread shares the operations in the object, but not the object itself. Null: complete and successful.
+  std::shared_ptr<detail::WorkImpl> impl_;
 };
 
 // Registered memory: other ranks of the machine can access it directly, so collectives on it avoid a copy. A Memory
@@ -244,17 +251,18 @@ class TUTTI_API Communicator {
  public:
   // Joins the job as one rank. Blocks until all ranks have joined or the set-up deadline has passed; the error then
   // names the missing ranks. Errors: kConfig, kInvalidArgument, kMismatch (the ranks have different settings),
-  // kUnsupported (for example too many ranks on one machine), kTimeout, kRefused, kSystem.
+  // kUnsupported (for example too many ranks on one machine), kTimeout, kRefused, kPeerLost (a rank ended during
+  // set-up), kDevice, kSystem.
   static Result<std::unique_ptr<Communicator>> create(const CommunicatorOptions& options = {});
 
   // Like create(), but returns at once and joins the job in a background thread, so that one process can create
   // several communicators at the same time.
   static PendingCommunicator create_async(const CommunicatorOptions& options = {});
 
-  // Creates all ranks of a job in this process, usually for one thread each. Element i is rank i. Rank i is treated
-  // as running on simulated machine `i * nodes / size` (integer division); with nodes 1 all ranks are on one machine.
-  // The options rank, size, root, job_id, job_key_file, unique_id and node_id are ignored, because no rank has to
-  // find the others. If nodes is 1 and ranks share memory, no socket is opened. size: 1 .. 1024; nodes: 1 .. size.
+  // Creates all ranks of a job in this process, usually for one thread each. Element i is rank i. Rank i is treated as
+  // running on simulated machine `i * nodes / size` (integer division); with nodes 1 all ranks are on one machine. The
+  // options rank, size, root, job_id, job_key_file, interface, unique_id and node_id are ignored, because no rank has
+  // to find the others. If nodes is 1 and ranks share memory, no socket is opened. size: 1 .. 1024; nodes: 1 .. size.
   static Result<std::vector<std::unique_ptr<Communicator>>> create_all(std::int32_t size,
                                                                        const CommunicatorOptions& options = {},
                                                                        std::int32_t nodes = 1);
@@ -341,7 +349,7 @@ class TUTTI_API Communicator {
   std::int32_t nodes() const;
   // How this rank reaches the others: "shm" (shared memory), "tcp", "verbs" or "ucx", or a combination of shared
   // memory inside its machine and a network between machines: "mixed" (shared memory and TCP), "shm+verbs" or
-  // "shm+ucx". "shm" also if it is the only rank.
+  // "shm+ucx". If the communicator has only one rank, the result is "shm".
   std::string transport() const;
   // Whether calls on device memory run on the ranks' GPUs; otherwise the host carries them out, as it does between
   // suspend() and resume(). The same on every rank.
@@ -350,12 +358,13 @@ class TUTTI_API Communicator {
   // with root 0; the same on every rank. Returns kAuto itself if there is not enough memory to evaluate the
   // selection.
   Algorithm auto_algorithm(CollectiveKind kind, std::size_t count, DataType type) const;
-  // The time in microseconds that a call takes according to the cost model. The call is as in auto_algorithm(): on
-  // host memory, with root 0. The model uses measured costs if `tutti tune` has run on rank 0's machine, and defaults
-  // otherwise. Returns nothing if the model does not apply: calls on device memory run on GPUs, a user plan would
-  // run, 1 rank, more than 64 ranks, machines with different numbers of ranks, or ranks of one machine that are not
-  // numbered consecutively. The first call for each combination of collective, algorithm and size runs a simulation
-  // (up to 0.1 s with 64 ranks on an idle machine); 1,024 results are cached.
+  // The time in microseconds that a call takes according to the cost model. The call is as in auto_algorithm(): on host
+  // memory, with root 0. The model uses measured costs if `tutti tune` has run on rank 0's machine, and defaults
+  // otherwise. Returns nothing if the model does not apply: calls on device memory run on GPUs, a user plan would run,
+  // the collective has no such algorithm, there is 1 rank, there are more than 64 ranks, machines have different
+  // numbers of ranks, or the ranks of a machine are not numbered consecutively. The first prediction for each
+  // combination of collective, algorithm and size runs a simulation (up to 0.1 s with 64 ranks on an idle machine);
+  // 1,024 results are cached.
   std::optional<double> predicted_us(CollectiveKind kind, std::size_t count, DataType type,
                                      Algorithm algorithm = Algorithm::kAuto) const;
 
@@ -382,7 +391,7 @@ class TUTTI_API Communicator {
   // output[i] of rank r = input[r * count + i] of `root`. In place at the root: output == input + root * count.
   Status scatter(const void* input, void* output, std::size_t count, DataType type, std::int32_t root,
                  const CallOptions& options = {});
-  // Returns when every rank has called it.
+  // Returns when every rank has called barrier().
   Status barrier(const CallOptions& options = {});
 
   // v-variants: the ranks' blocks have different lengths. The `counts` of all_gather_v and reduce_scatter_v must be
@@ -421,8 +430,8 @@ class TUTTI_API Communicator {
 
   // Runs or starts any of the collectives above. start() returns at once. It returns argument errors, and the error
   // that made the communicator unusable; Work::wait() returns all others. The buffers belong to the operation until
-  // it has ended. Collectives of one communicator run in the order of their calls. For a call on device memory both
-  // return at once, and Work::wait() also waits until the stream has completed the call.
+  // it has ended. Collectives of one communicator run in the order of their calls. For a call on device memory run()
+  // also returns at once, and Work::wait() also waits until the stream has completed the call.
   Status run(const CollectiveCall& call, const CallOptions& options = {});
   Result<Work> start(const CollectiveCall& call, const CallOptions& options = {});
 
@@ -433,7 +442,7 @@ class TUTTI_API Communicator {
   // registered); resume(): those of create(), reported to all ranks, which then remain suspended.
   Status suspend();
   Status resume();
-  // Bytes of GPU memory that the communicator holds, all of which suspend() frees. A local call.
+  // Bytes of GPU memory that the communicator holds for calls. suspend() frees all of it. A local call.
   std::uint64_t device_memory_use() const;
 
   // Returns the first error of a call on device memory that failed after the call had returned. An error of a single
@@ -447,8 +456,8 @@ class TUTTI_API Communicator {
   // Makes existing host memory of this process accessible to the ranks of this machine, by remapping it onto shared
   // pages. Contents and address do not change. `data` must be page-aligned, and `bytes` a multiple of the page size
   // (sysconf(_SC_PAGESIZE)). The memory must be private, anonymous, writable and not registered otherwise, and no
-  // other thread may access it during the call. Release the result before the memory is freed, because that makes the
-  // pages private again. Local call. Errors: kInvalidArgument, kSystem.
+  // other thread may access it during the call. Release the result before the memory is freed, because the release
+  // makes the pages private again. Local call. Errors: kInvalidArgument, kSystem.
   //
   // Device memory is registered differently, by a collective call; docs/communicator.md has the rules. Errors, reported
   // to all ranks: kInvalidArgument (names the rank that passed memory of another GPU or context), kSystem (names the

@@ -63,9 +63,11 @@ class TUTTI_API Elastic {
   // one, and every Memory of the present one must be released before next() is called.
   void done(const Status& status);
 
-  // the step to do now, from 0; after a restore it may be lower than before, if another rank had done fewer steps
+  // The number of the step to do now, counted from 0. After a restore it may be lower than before, because another rank
+  // had done fewer steps.
   std::uint64_t step() const;
-  // number of the set-up that made the communicator: 1, 2, ...; failed set-ups are counted as well
+  // The number of the set-up that made the present communicator: 1, 2, ...; failed set-ups are counted as well. 0
+  // before the first one.
   std::int32_t meeting() const;
   // Valid after next() has returned true. Each new communicator may have other rank numbers and another size.
   Communicator& communicator();

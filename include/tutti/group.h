@@ -2,14 +2,15 @@
 //
 // A group completes on every rank, in any order of its calls and on any number of communicators, if the ranks' groups
 // match: every send has its receive, and on each communicator all ranks add the same collectives. (The collectives of
-// one communicator are sorted by collective, root, count, type, operation and algorithm. Only if all of these are
-// equal does the order of the calls matter.) Tutti chooses in which order the calls of one group run, and several may
-// run at the same time, so no call may use the result of another call of its group.
+// one communicator are sorted by collective, root, count, type, operation and algorithm, and then by a checksum of the
+// block lengths, the user plan and the user reduction. Only if all of these are equal does the order of the calls
+// matter.) Tutti chooses in which order the calls of one group run, and several may run at the same time, so no call
+// may use the result of another call of its group.
 //
 // Nothing is sent before run() or start(). A Group that is destroyed earlier discards its calls and logs a warning.
-// While a group holds calls on a communicator, the thread that added the first of these calls cannot make other calls
-// on that communicator: they are refused (kInvalidArgument), because they were probably meant for the group. Other
-// threads may call it, and may use their own groups.
+// While a group holds calls on a communicator, the thread that added the first of these calls cannot call collectives,
+// sends or receives on that communicator directly: they are refused (kInvalidArgument), because they were probably
+// meant for the group. Other threads may use the communicator, and may have groups of their own.
 //
 // Threads: a Group is used by one thread at a time.
 #pragma once
@@ -40,7 +41,8 @@ class TUTTI_API Group {
   Status add(Communicator& communicator, const CollectiveCall& call, const CallOptions& options = {});
   // Add a send or a receive. Its arguments are checked at once, too. `peer` may be this rank, if the group also
   // holds the matching receive or send. The sends and receives of a group on one communicator use either only host
-  // memory or only device memory. The longest of their timeouts applies to all of them.
+  // memory or only device memory. The longest timeout that one of them passes applies to all of them; if all pass 0,
+  // the communicator's timeout applies.
   Status send(Communicator& communicator, const void* data, std::size_t count, DataType type, std::int32_t peer,
               const CallOptions& options = {});
   Status receive(Communicator& communicator, void* data, std::size_t count, DataType type, std::int32_t peer,
@@ -49,17 +51,18 @@ class TUTTI_API Group {
   // Starts all calls and waits for those on host memory; calls on device memory continue in their streams. Returns the
   // first error, if any. The group is empty afterwards.
   Status run();
-  // Starts all calls and returns at once. The Work is complete when all of them have ended. The group is empty
-  // afterwards.
+  // Starts all calls and returns at once. The Work is complete when all of these calls have ended. The group is empty
+  // when start() has returned.
   Result<Work> start();
 
  private:
   std::unique_ptr<detail::GroupImpl> impl_;
 };
 
-// Start one send or receive in the background. While it waits for the peer, it does not delay calls of other threads.
-// Work::wait() returns its result. Arguments and errors are those of Communicator::send() and receive(). Like those
-// functions, these are refused while a Group of this thread holds calls on the communicator.
+// Start one send or receive in the background. While the transfer waits for the peer, it does not delay calls of other
+// threads. Work::wait() returns the result of the transfer. Arguments and errors are those of Communicator::send() and
+// receive(). Like send() and receive(), start_send() and start_receive() are refused while a Group of this thread holds
+// calls on the communicator.
 TUTTI_API Result<Work> start_send(Communicator& communicator, const void* data, std::size_t count, DataType type,
                                   std::int32_t peer, const CallOptions& options = {});
 TUTTI_API Result<Work> start_receive(Communicator& communicator, void* data, std::size_t count, DataType type,

@@ -37,16 +37,16 @@ struct UserPlanData;
 }  // namespace detail
 
 // Limits of a user plan. In addition, the buffers of all ranks together have at most 2^22 chunks, and a plan is
-// refused (kUnsupported) if its proof would need more than about 2 GiB of memory. Rings and trees are possible for
-// up to 1024 ranks, and plans in which all pairs of ranks communicate for up to about 256 ranks.
+// refused (kUnsupported) if its proof would need more than about 2 GiB of memory or more than about a minute. Rings and
+// trees are possible for up to 1024 ranks, and plans in which all pairs of ranks communicate for up to about 256 ranks.
 struct PlanLimits {
   static constexpr std::uint32_t kRanks = 1024;
   static constexpr std::uint32_t kChannels = 64;     // per rank
   static constexpr std::uint32_t kLanes = 7;         // lanes are numbered 0 .. 6
   static constexpr std::uint32_t kSlots = 64;        // messages that a connection can hold
   static constexpr std::uint32_t kOperands = 1024;   // per step; also the limit of sends per step
-  static constexpr std::uint32_t kSteps = 1u << 21;  // sum over all ranks
-  // per tile, sum over all ranks; the limit of waits (Step::after()) is the same
+  static constexpr std::uint32_t kSteps = 1u << 21;  // number of steps, summed over all ranks
+  // number of messages per tile, summed over all ranks; also the limit of the number of waits (Step::after())
   static constexpr std::uint32_t kMessages = 1u << 21;
   static constexpr std::size_t kNameBytes = 128;
   static constexpr std::size_t kCommentBytes = 4096;
@@ -56,7 +56,7 @@ struct PlanLimits {
 // The properties of a plan that are the same for all its ranks.
 struct PlanDescription {
   std::string name{};     // for people: UTF-8 without control or direction characters, at most 128 bytes
-  std::string comment{};  // also for people and of the same form, at most 4096 bytes
+  std::string comment{};  // for people: UTF-8 without control or direction characters, at most 4096 bytes
   CollectiveKind collective = CollectiveKind::kAllReduce;  // not kSendReceive
   std::uint32_t ranks = 1;                                 // 1 .. 1024
   std::uint32_t root = 0;                                  // 0 .. ranks-1 if the collective has a root, otherwise 0
@@ -75,8 +75,9 @@ struct PlanDescription {
 // messages through slots and with messages through windows. (A window is a rank's buffer that its peers access
 // directly.) The counters are sums over these runs.
 struct PlanProof {
-  // True if in-place calls may use windows as well. If false, their messages go through slots, because a peer could
-  // otherwise read an input that its owner has already overwritten.
+  // True if peers may access the buffers of a rank through windows even if the call of that rank is in place. False:
+  // they access only the buffers of ranks with calls that are not in place, because a peer could otherwise read an
+  // input that its owner has already overwritten. All other messages go through slots.
   bool windows_in_place = false;
   std::uint64_t steps = 0;
   std::uint64_t messages = 0;
@@ -107,7 +108,7 @@ class TUTTI_API UserPlan {
 
   // A checksum of everything that determines the behaviour of the ranks. Name and comment are left out. Never 0. A
   // call fails with kMismatch if the plans of its ranks have different digests. Two different plans have the same
-  // digest with a probability of 2^-32.
+  // digest with a probability of about 2^-32.
   std::uint32_t digest() const;
 
   // The plan as JSON text; parse_json() turns it into an equal plan. The text of a plan with more than about 500,000
@@ -143,8 +144,8 @@ class TUTTI_API PlanBuilder {
     Step& store(Space space, std::uint32_t chunk);
     // Sends the value as the next message to `peer`.
     Step& send(std::uint32_t peer, std::uint32_t lane = 0);
-    // Marks the step at which the value first contains the contribution of every rank, because there an average is
-    // divided by the number of ranks. Collectives that reduce need the mark at exactly these steps; other collectives
+    // Marks the step at which the value first contains the contribution of every rank, because this step divides an
+    // average by the number of ranks. Collectives that reduce need the mark at exactly these steps; other collectives
     // must not have it.
     Step& completes();
     // Waits until the given step of another channel of this rank has run in the same tile or, if tiles_before is 1,

@@ -1,6 +1,7 @@
 // Status, Result<T> and Error: errors as values. Every function of Tutti that can fail for a reason outside the program
 // returns a Status or a Result<T>. A broken invariant inside Tutti is an assertion failure instead. Nothing here
-// throws. All types are values: they can be copied and passed between threads.
+// throws, except that a copy of an error message can throw std::bad_alloc. All types are values: they can be copied and
+// passed between threads.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@
 
 namespace tutti {
 
-// How much is unusable because of the error. After kCall the communicator works as before. After kConnection or
+// The largest thing that an error has made unusable. After kCall the communicator works as before. After kConnection or
 // kCommunicator every further call on the communicator fails with the same error. After kProcess nothing of Tutti can
 // be used in this process.
 enum class ErrorScope : std::uint8_t { kCall, kConnection, kCommunicator, kProcess };
@@ -23,7 +24,7 @@ enum class ErrorCode : std::uint8_t {
   kInvalidArgument,  // this rank passed a wrong argument: null pointer, unknown type, overflow, rank out of range
   kMismatch,         // the ranks of one call disagree on its arguments; Error::rank is a rank that differs
   kInvalidPlan,      // the text of a plan is malformed, or the verifier has found the plan incorrect
-  kUnsupported,      // the arguments are correct, but this build or this machine cannot do it
+  kUnsupported,      // the arguments are correct, but this build or this machine cannot carry out the call
   kConfig,           // an option or a TUTTI_* variable is unknown or has a bad value
   kTimeout,          // a deadline passed; the message names the missing ranks
   kAborted,          // abort() was called on this rank or a peer; in uniform mode also: the call failed on another rank
@@ -39,7 +40,7 @@ inline constexpr ErrorCode kLastErrorCode = ErrorCode::kDamaged;  // the highest
 struct Error {
   ErrorCode code = ErrorCode::kSystem;
   ErrorScope scope = ErrorScope::kCall;
-  std::int32_t rank = -1;  // the rank that caused the failure, or -1 if there is no single one
+  std::int32_t rank = -1;  // the rank that caused the failure; -1 if it is not known, or if several ranks caused it
   std::string message;     // the cause, the rank, peer and operation if they are known, and how to fix it
 
   bool operator==(const Error&) const = default;
@@ -51,8 +52,8 @@ TUTTI_API std::string_view to_string(ErrorCode code);
 TUTTI_API std::string_view to_string(ErrorScope scope);
 
 namespace detail {
-// Called if value() is used on a failed result, or error() on a successful one. Prints `what` and the error, and aborts
-// the process.
+// Called if value() is used on a failed result, or error() on a successful one. Prints `what` and, if `error` is not
+// null, the error. Then aborts the process.
 [[noreturn]] TUTTI_API void bad_result_access(const char* what, const Error* error);
 }  // namespace detail
 

@@ -1,6 +1,6 @@
 // The types of the arguments of a collective call: element types, reductions and algorithms. All are values. The
-// collectives themselves are in collectives.h. DataType and ReduceOp have the numbers of NCCL's enumerations, so that
-// the NCCL interface needs no conversion table.
+// enumeration of the collectives is in collectives.h. DataType and ReduceOp have the numbers of NCCL's enumerations, so
+// that the NCCL interface needs no conversion table.
 #pragma once
 
 #include <cstddef>
@@ -59,18 +59,24 @@ enum class Algorithm : std::uint8_t {
   kDoubleTree,
   kOneShot,
   kTwoShot,
-  kHalvingDoubling,    // recursive halving and doubling
-  kCirculant,          // Traeff's circulant graphs; Bruck's order for all_gather
-  kHierarchical,       // reduce_scatter in each machine, all_reduce between machines, all_gather in each machine
-  kHierarchicalTree,   // ring inside a machine, double binary tree between machines
-  kBinomial,           // binomial tree
-  kChain,              // pipelined chain
-  kTree,               // pipelined binary tree
-  kDirect,             // each rank sends its data to every other rank directly
-  kPairwise,           // like kDirect, but in rounds: in each round a rank exchanges data with one peer
-  kBruck,              // log2(p) rounds for p ranks; ranks forward data of other ranks
-  kRecursiveDoubling,  // log2(p) rounds for p ranks; a rank sends its whole message in each round
-  kUser,               // a plan of the caller (Communicator::use_plan())
+  kHalvingDoubling,  // recursive halving and doubling
+  kCirculant,        // Traeff's circulant graphs; for all_gather, Bruck's algorithm with other distances
+  // all_reduce: reduce_scatter in each machine, all_reduce between machines, all_gather in each machine. all_gather and
+  // reduce_scatter: a ring between machines, and direct exchange in each machine at the same time.
+  kHierarchical,
+  // like kHierarchical, but with a double binary tree between machines, and if a machine has more than 16 ranks, with
+  // rings inside the machines
+  kHierarchicalTree,
+  kBinomial,  // binomial tree
+  kChain,     // pipelined chain
+  kTree,      // pipelined binary tree
+  kDirect,    // every message goes from its first sender directly to the rank that needs it; no rank forwards data
+  kPairwise,  // like kDirect, but in rounds: in each round a rank exchanges data with one peer
+  kBruck,     // log2(p) rounds (rounded up) for p ranks; ranks forward data of other ranks
+  // log2(p) rounds (rounded down) for p ranks, and 1 or 2 more if p is not a power of two; a rank sends its whole
+  // message in each round
+  kRecursiveDoubling,
+  kUser,  // a plan of the caller (Communicator::use_plan())
 };
 
 // The buffers of one rank that the steps of a plan read and write.
@@ -85,7 +91,7 @@ enum class Space : std::uint8_t {
 enum class Order : std::uint8_t {
   kAny = 0,     // any fixed order; the same on all ranks
   kByRank = 1,  // value of rank 0 + value of rank 1 + ... + value of rank p-1, for p ranks
-  kCyclic = 2,  // ranks f, f+1, ..., p-1, 0, ..., f-1, with an f that depends on the chunk only
+  kCyclic = 2,  // the values of ranks f, f+1, ..., p-1, 0, ..., f-1, with an f that depends only on the chunk
 };
 
 // True if the value is an enumerator. Needed because a caller may cast any integer to the type.
@@ -104,8 +110,8 @@ TUTTI_API std::string_view to_string(ReduceOp op);
 TUTTI_API std::string_view to_string(Algorithm algorithm);
 TUTTI_API std::string_view to_string(CollectiveKind kind);
 
-// The inverse of to_string(). Return nothing for an unknown name. parse_data_type() also accepts the short type names
-// of NCCL's tests ("float", "half", "f8e4m3").
+// The inverse of to_string(). Return std::nullopt for an unknown name. parse_data_type() also accepts the short type
+// names of NCCL's tests ("float", "half", "f8e4m3").
 TUTTI_API std::optional<DataType> parse_data_type(std::string_view name);
 TUTTI_API std::optional<ReduceOp> parse_reduce_op(std::string_view name);
 TUTTI_API std::optional<Algorithm> parse_algorithm(std::string_view name);

@@ -9,11 +9,13 @@
 // - Widening: e5m2 is the upper half of a float16. If the exponent field of e4m3 is widened to that of float16, the
 //   result is a float16 with 2^-8 times the value, and subnormals remain subnormals. So one multiplication by a
 //   power of two remains.
-// - Narrowing: float16 can represent each float8 and each midpoint between two neighbouring float8. First, the
-//   float32 is cut to 6 fraction bits, so that float16 represents it exactly. The last remaining bit is set if any bit
-//   that was cut off was set (rounding to odd). Therefore the value is rounded to nearest even only once, in 16-bit
-//   words, in the same way for normal values and subnormals. float16 cannot represent the cut value exactly only if
-//   the value is below half of the smallest float8. Such a value becomes 0 in any case.
+// - Narrowing: float16 can represent each float8 and each midpoint between two neighbouring float8 (for e4m3, after
+//   the multiplication by 2^-8, which comes first). The float32 is cut to 6 fraction bits, so that float16 represents
+//   it exactly. The last remaining bit is set if any bit that was cut off was set (rounding to odd). Therefore the
+//   value is rounded to nearest even only once, in 16-bit words, in the same way for normal values and subnormals.
+//   float16 cannot represent the cut value exactly in two cases. If the magnitude is below half of the smallest float8,
+//   the result is 0 in any case. If the magnitude is too large for float16, the result is the largest finite float8 in
+//   any case.
 #if defined(TUTTI_KERNELS_CPU_FLOAT8_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TUTTI_KERNELS_CPU_FLOAT8_INL_H_
 #undef TUTTI_KERNELS_CPU_FLOAT8_INL_H_

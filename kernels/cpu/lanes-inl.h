@@ -3,9 +3,9 @@
 // namespace of that target.
 //
 // A value is one vector, or a Pair of values: 16-bit floats are widened into a pair of float32 vectors, 8-bit floats
-// into a pair of such pairs, and a block is a pair of pairs of the values that one load returns. Every function
-// below takes a vector, and an overload applies it to both halves of a Pair. So a block of any depth is written like
-// a single vector and stays in registers.
+// into a pair of such pairs, and a block is a Pair of values or of smaller blocks (BlockOf). combined(), scaled() and
+// finished() take a vector, and an overload of each applies it to both halves of a Pair. So a block of any depth is
+// written like a single vector and stays in registers.
 //
 // NaN: additions, multiplications and divisions may produce any NaN. finished() replaces each NaN with the canonical
 // one, because the bits of the NaN depend on the order in which the compiler passes two operands to an instruction.

@@ -1,5 +1,5 @@
-// reduce(): checks the arguments, executes copies that need no arithmetic, and passes everything else to the best
-// target of this machine.
+// reduce(): checks the arguments, executes copies that need no arithmetic, runs calls with only a few elements in
+// scalar code, and passes all other calls to the best target of this machine.
 #include "kernels/cpu/reduce.h"
 
 // Two groups of Highway's targets are disabled. SSSE3, because machines without SSE4 are too rare. ARM's SVE and

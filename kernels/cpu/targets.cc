@@ -12,8 +12,9 @@ namespace tutti::kernels {
 
 namespace {
 
-// Feature bits in CPUID leaves 1, 7 and 0x80000001, from the processors' manuals. AVX2 and AVX-512 have registers that
-// the operating system must save; they are tested with __builtin_cpu_supports(), which also checks that it saves them.
+// Feature bits in CPUID leaves 1, 7 and 0x80000001, from the processors' manuals. The bits of AVX2 and AVX-512 are not
+// among them: these two have registers that the operating system must save, and __builtin_cpu_supports(), which tests
+// for them, also checks that the system saves these registers.
 constexpr unsigned kPclmul = 1u << 1, kFma = 1u << 12, kAes = 1u << 25, kF16c = 1u << 29;  // leaf 1, ECX
 constexpr unsigned kBmi = 1u << 3, kBmi2 = 1u << 8;                                        // leaf 7, EBX
 constexpr unsigned kLzcnt = 1u << 5;                                                       // leaf 0x80000001, ECX

@@ -8,7 +8,8 @@ namespace tutti::kernels {
 
 // Returns the targets that this machine supports, as a set of Highway's bits (HWY_SSE4, HWY_AVX2, ...). The result
 // always includes the target for which the whole program is compiled. It includes another target only if
-// kernels/cpu/reduce.cc has code for it. May be called by any thread.
+// kernels/cpu/reduce.cc has code for it in a build without sanitizers. (A build with a sanitizer leaves out some
+// targets; Highway skips those.) May be called by any thread.
 std::int64_t supported_targets();
 
 }  // namespace tutti::kernels

@@ -1,12 +1,12 @@
-// The shared memory of one thread block of the evaluator, how it is filled, and the faults that tests inject into
-// it.
+// The shared memory of one thread block of the evaluator, how it is filled, and the faults that tests inject into the
+// evaluator.
 //
 // evaluate.h explains which threads may access which variables between two block barriers. The hardware does not
 // initialise shared memory, so the block must set every variable before it reads it.
 //
 // The duration of a short call is mostly that of the loads of global memory that must wait for each other. Each takes
-// about 0.3 to 0.8 us (an estimate from published latencies). The call itself is passed as kernel parameters. These
-// loads follow one after the other:
+// about 0.3 to 0.8 us (an estimate from published latencies). The call itself is passed as kernel parameters, unless
+// the launch has more than kInlineCalls calls. These loads follow one after the other:
 //
 //   1  the program, all of it at once if it has at most kProgramAtOnce bytes
 //   2  links and channel state, all at once
@@ -55,7 +55,7 @@ inline constexpr std::uint32_t kRoutesAtOnce = 128;
 struct Delivery {
   Carrier carrier;
   std::uint64_t bytes_offset;  // for kPublished: offset of the value from the start of the window, in bytes
-  std::uint32_t window;        // for kPublished: the window of this rank that contains the value; else kNoWindow
+  std::uint32_t window;        // for kPublished: this rank's window that contains the value; otherwise kNoWindow
   std::uint32_t unused;
 };
 
@@ -69,7 +69,8 @@ struct SliceContext {
   std::uint32_t slices;
 };
 
-// The range of steps and routes that is in shared memory, if the program is longer than kProgramAtOnce. All 0: none.
+// The range of steps and routes that is in shared memory, if the program is longer than kProgramAtOnce. If all
+// members are 0, no step and no route is loaded.
 struct Fetched {
   std::uint32_t first_step;
   std::uint32_t steps;
@@ -130,8 +131,8 @@ TUTTI_DEVICE std::byte* slot_of(const Link& link) {
   return link.slots + (link.number & link.slot_mask) * link.slot_bytes;
 }
 
-// The size of the slots of the channel's connections, in bytes; 0 if the channel has none. All connections of a
-// communicator that use the same protocol have slots of the same size.
+// The size of the slots of the channel's connections, in bytes; 0 if the channel has no connections. All
+// connections of a communicator that use the same protocol have slots of the same size.
 TUTTI_DEVICE std::uint64_t slot_bytes_of(const Shared& shared) {
   return shared.channel.port_count == 0 ? 0 : shared.links[0].slot_bytes;
 }
@@ -175,7 +176,8 @@ TUTTI_DEVICE void load_links(Shared& shared, const ProgramHeader& program, const
 
 // Called by all threads of the block. Loads the block's own call, channel, links and state into `shared`, and the
 // program if it is short enough. Returns the program, in shared or in global memory. Returns null if the program of the
-// call has fewer channels than the launch, so that this block has nothing to run.
+// call does not have this block's channel, so that this block has nothing to run. This can happen because the launch
+// has blocks for the largest number of channels of all its calls.
 TUTTI_DEVICE const ProgramHeader* load_block(Shared& shared, const Launch& launch) {
   const BlockAssignment assignment = assignment_of(launch, port::block());
   const Call& call = call_of(launch, assignment.call);

@@ -19,10 +19,10 @@
 // a launch that was captured in a CUDA graph can be replayed. Links belong to the communicator and are used by all its
 // plans. Channel states belong to one plan.
 //
-// A plan has one to four channels per rank, but a GPU can run many more blocks. So a call is run by `slices` copies
-// of the channels of the plan: slice s runs the tiles s, s + slices, s + 2 * slices ..., with its own connections,
-// channel states and scratch. Slices never wait for each other, and the order in which the values of a tile are
-// added does not change.
+// Most plans have one to four channels per rank, but a GPU can run many more blocks. So a call is run by `slices`
+// copies of the channels of the plan: slice s runs the tiles s, s + slices, s + 2 * slices ..., with its own
+// connections, channel states and scratch. Slices never wait for each other, and the order in which the values of a
+// tile are added does not change.
 #pragma once
 
 #include <cstddef>

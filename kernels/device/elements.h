@@ -67,7 +67,7 @@ struct Float64 {
   TUTTI_DEVICE static Bits narrow(Value value) { return bits_as<std::uint64_t>(value); }
 };
 
-// Both conversions keep the sign of a NaN and the payload bits that fit, and make the NaN quiet.
+// widen() and narrow() keep the sign of a NaN and the payload bits that fit, and make the NaN quiet.
 struct Float16 {
   using Bits = std::uint16_t;
   using Value = float;

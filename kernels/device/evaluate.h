@@ -44,7 +44,7 @@ class Evaluator {
 
   // --- begin and end -------------------------------------------------------
 
-  // There is a separate loop for sums, because calls in the other loop would cost it registers; see reduce_sums().
+  // Calls that only sum have their own loop: function calls in the other loop would take registers; see reduce_sums().
   enum class Moves { kSums, kAny };
 
   template <Moves kMoves>
@@ -157,7 +157,7 @@ class Evaluator {
     port::store_together(&verdict, static_cast<std::uint32_t>(Outcome::kFailed));
   }
 
-  // Stores the outcome of a failed wait in `verdict` (`prepared` or `moved`). Also reports a time-out or an abort.
+  // After a failed wait: reports a time-out or an abort and stores kFailed in `verdict`; otherwise stores `outcome`.
   TUTTI_DEVICE void give_up(Outcome outcome, std::uint32_t peer, std::uint32_t& verdict) {
     const bool never_resumed = outcome == Outcome::kStopped && last_;
     if (outcome == Outcome::kTimedOut || never_resumed) return fail(Failure::kTimedOut, peer, verdict);
@@ -231,7 +231,7 @@ class Evaluator {
 
   TUTTI_DEVICE Route route_of(std::uint32_t entry) const {
     const std::uint32_t index = step_->first_route + entry;
-    const std::uint32_t fetched = index - shared_.fetched.first_route;  // very large if it is before the loaded routes
+    const std::uint32_t fetched = index - shared_.fetched.first_route;  // very large if index < first_route
     if (fetched < shared_.fetched.routes) return shared_.routes[fetched];
     return (array_at<Route>(program_, program_->routes_at) + shared_.channel.first_route)[index];
   }
@@ -379,7 +379,8 @@ class Evaluator {
     return (space == Space::kInput ? const_cast<std::byte*>(call_.input) : call_.output) + offset;
   }
 
-  // The step's length in bytes: of the source; without one, of the sink in the output; else, of the received message.
+  // The length of the step's value in bytes: that of the source if the step has one, otherwise that of the sink if the
+  // sink is in the output, otherwise that of the received message, but at most one scratch chunk.
   TUTTI_DEVICE std::uint64_t value_bytes() const {
     if (step_->source == Space::kScratch) return port::load(&shared_.part.scratch_bytes[step_->source_chunk]);
     if (step_->source != Space::kNone) return range(step_->source, step_->source_chunk).count << element_log2();
@@ -418,7 +419,7 @@ class Evaluator {
     how.scaled_source = scaled_operand();
     how.divisor = divisor();
     if constexpr (kSimple) {
-      const std::uint32_t skipped = step_->receive_count == 1 && shared_.delivered != 0 ? 1 : 0;  // the sink has it
+      const std::uint32_t skipped = step_->receive_count == 1 && shared_.delivered != 0 ? 1 : 0;  // skips the sink
       const Work work{shared_.sources,
                       shared_.destinations + skipped,
                       sources,

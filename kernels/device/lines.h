@@ -1,6 +1,6 @@
 // The protocols LL and LL128. Their messages announce their own arrival: flags are stored among the data, and the
-// receiver polls the data itself. There is no counter and no fence between the two sides, so a short message takes a
-// single trip.
+// receiver polls the data itself. No counter announces the message, and the sender needs no fence between the data and
+// such a counter, so a short message takes a single trip.
 //
 // A slot begins with a header line (digest of the call's tag, length), which is written before the data. The data
 // follows:
@@ -30,7 +30,7 @@ inline constexpr int kRenewLog2 = 20;
 
 // A source or a destination of the value, as the threads of a block access it.
 struct Stream {
-  const std::byte* memory = nullptr;  // elements, aligned to their size; or the lines of a slot
+  const std::byte* memory = nullptr;  // elements, aligned to their size; or the start of a slot
   std::uint32_t is_slot = 0;
   std::uint32_t renews = 0;  // for a slot of LL that is written. 1: every line of the slot must be written
   std::uint64_t flag = 0;    // for a slot: the flag of the message
@@ -207,8 +207,8 @@ TUTTI_DEVICE Outcome run_ll(const LineWork& work, const Bounds& bounds) {
   return Outcome::kReady;
 }
 
-// The position of one thread in an LL128 line. 8 neighbouring threads of a warp, called lanes, handle one line. Each
-// lane handles two 8-byte words of data, and lane 7 one word of data and the flag.
+// The position of one thread in an LL128 line. 8 neighbouring threads of a warp, called lanes, handle one line. Each of
+// the lanes 0 to 6 handles two 8-byte words of data, and lane 7 handles one word of data and the flag.
 struct LanePosition {
   std::uint64_t line;
   unsigned lane;         // 0 to 7, within the line

@@ -1,4 +1,5 @@
-// The primitives of device code: one small function per instruction. Device code uses nothing else of CUDA.
+// The primitives of device code: one small function per instruction. Apart from the qualifiers of functions and
+// kernels, device code uses nothing else of CUDA.
 //
 // With nvcc the primitives are PTX (port_cuda.h). With any other compiler they are the emulator of the tests
 // (tests/device/emulator/port_emu.h), which runs every thread of every GPU as a fiber. Production code that a host
@@ -20,7 +21,8 @@
 //   add multiply divide                   rounded to nearest even, never fused
 //   half_to_float float_to_half           by the rules of kernels/cpu/float16.h, but a NaN may become any NaN
 //   Float8Conversion<Format>              widen and narrow two values of a format of kernels/float8.h at a time
-//   kConvertsFloat8                       true if that takes one or two instructions: compute capability 8.9 or later
+//   kConvertsFloat8                       true if the GPU has instructions for Float8Conversion (compute capability 8.9
+//                                         or later); otherwise it is calculated on integers, with many instructions
 //   Site                                  source location of a barrier or wait, for reports of the emulator
 //
 // TUTTI_DEVICE precedes a function that is inlined, TUTTI_DEVICE_APART one that is called. TUTTI_SHARED(Type, name)

@@ -33,7 +33,7 @@ inline constexpr std::uint32_t kMaxChannels = 256;    // channels of one rank
 inline constexpr std::uint32_t kMaxSteps = 1u << 24;  // steps of one channel
 inline constexpr std::uint32_t kMaxRanks = 1u << 20;  // limited by the bits of a FailureWord
 inline constexpr std::uint32_t kProgramVersion = 2;   // version of the packed format
-inline constexpr std::uint32_t kNoBlocks = 0;         // Blocks::count if the rank has no such input or output
+inline constexpr std::uint32_t kNoBlocks = 0;         // Blocks::count of an input or output that the rank does not have
 inline constexpr std::size_t kProgramAlignment = 16;  // alignment of a program
 
 // The format in which a message is written into a slot.

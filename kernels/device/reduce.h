@@ -202,7 +202,8 @@ struct Rest {
   TUTTI_DEVICE std::uint64_t at(std::uint64_t i) const { return i < before ? i : i - before + begin_behind; }
 };
 
-// Number of 16-byte loads that a thread has in flight in the unrolled loops: 128 KiB in a block of 512 threads.
+// Number of 16-byte loads that a thread has in flight in the unrolled loops of sums: 128 KiB in a block of 512 threads.
+// Copies have half as many.
 inline constexpr unsigned kLoadsAtOnce = 16;
 
 template <unsigned kNumber>
@@ -221,8 +222,8 @@ TUTTI_DEVICE std::uint64_t sum_rows(const Work& work, const Split& split, Team t
     sum_words<E, kSources, kUnroll>(work, split.head, words, team);
     return words;
   };
-  // If the conversion of 8-bit floats takes many instructions, their unrolled loops would make up most of the
-  // library.
+  // 8-bit floats have no unrolled loops if their conversion takes many instructions, because these loops would then
+  // make up most of the library.
   if constexpr (E::kFloating && (sizeof(typename E::Bits) > 1 || port::kConvertsFloat8)) {
     switch (work.source_count) {
       case 2: return sum(Count<2>{});

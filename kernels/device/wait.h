@@ -14,7 +14,7 @@ enum class Outcome : std::uint32_t {
   kStopped = 1,   // stop_after_ns has passed; another launch may resume the block
   kAborted = 2,   // the host has set RankStatus::abort
   kTimedOut = 3,  // timeout_ns has passed
-  kGivenUp = 4,   // another block of this rank has failed
+  kGivenUp = 4,   // another block of this rank has failed, or another thread of the warp has ended its wait
   kFailed = 5,    // this block has failed
 };
 
@@ -24,7 +24,8 @@ struct Bounds {
   std::uint64_t timeout_ns;
 };
 
-// A waiting loop reads the status flags and the clock only once in so many iterations, because these reads are slow.
+// A waiting loop reads the status flags and the clock only once in kSpinsPerLook iterations, because these reads are
+// slow.
 inline constexpr unsigned kSpinsPerLook = 64;
 
 // Measures the time of one waiting loop of one thread. Threads of a warp that wait together may get different results.

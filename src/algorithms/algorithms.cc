@@ -27,8 +27,8 @@ std::string names_of(const std::vector<Algorithm>& algorithms) {
   return text;
 }
 
-// Returns the algorithms of the collective that support kMaxRanks ranks. An error message suggests them if there
-// are too many ranks for the chosen algorithm.
+// Returns the algorithms of the collective that support kMaxRanks ranks. If there are too many ranks for the chosen
+// algorithm, the error message suggests the returned ones.
 std::vector<Algorithm> algorithms_for_many(CollectiveKind kind) {
   std::vector<Algorithm> algorithms;
   for (const AlgorithmRow& row : kAlgorithmTable) {
@@ -54,7 +54,8 @@ Result<Generator> find_generator(const Collective& collective, Algorithm algorit
     return refusal(ErrorCode::kUnsupported,
                    fmt::format("{} ranks are more than the {} that a plan supports", collective.ranks, kMaxRanks));
   }
-  const std::uint32_t roots = has_root(collective.kind) ? collective.ranks : 1;  // without a root, `root` must be 0
+  // If the collective has no root, Collective::root must be 0.
+  const std::uint32_t roots = has_root(collective.kind) ? collective.ranks : 1;
   if (collective.root >= roots) {
     return refusal(ErrorCode::kInvalidArgument, fmt::format("root {} is outside 0..{}", collective.root, roots - 1));
   }

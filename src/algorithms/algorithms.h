@@ -17,8 +17,8 @@ namespace tutti {
 // all.
 Result<Generator> find_generator(const Collective& collective, Algorithm algorithm);
 
-// Returns the algorithms that have a plan for this collective, in the order of the enumeration Algorithm. Empty if
-// no algorithm has one.
+// Returns the algorithms that have a plan for this collective, in the order of the enumeration Algorithm. The list is
+// empty if no algorithm has a plan for this collective.
 std::vector<Algorithm> algorithms_of(CollectiveKind kind);
 
 }  // namespace tutti

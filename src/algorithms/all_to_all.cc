@@ -34,13 +34,13 @@
 //   channel 1   round k, each i with bit k, ascending: received from r - 2^k: store scratch[i], or in the last round of
 //               block i out[r - i]. This runs after the send of the same number in the same round, and so after all
 //               earlier sends.
-// So in most cases memory is not written before its old contents were sent. There is one exception, in in-place
-// calls: out[r - i] has the memory of in[r + (p - i)], and block p - i may be sent in a later round than block i
-// is received, or later in the same round. Such blocks are copied to scratch first, in all calls, because a plan
-// does not depend on whether a call is in place. Channel 1 does not run ahead of channel 0 to the next tile,
-// because all tiles use the same scratch. Longest path: at most ceil(log2 p) messages. A rank has at most
-// ceil(log2 p) peers. A message is one block, so a rank sends about (p/2) log2 p messages, more than the p - 1
-// messages of the other algorithms. Suited for very short blocks if the number of connections is limited.
+// So in most cases memory is not written before its old contents were sent. There is one exception, in in-place calls:
+// out[r - i] has the memory of in[r + (p - i)], and block p - i may be sent in a later round than block i is received,
+// or later in the same round. Such blocks are copied to scratch first, in all calls, because a plan does not depend on
+// whether a call is in place. Channel 1 does not run ahead of channel 0 to the next tile, because all tiles use the
+// same scratch. Longest path: at most ceil(log2 p) messages. A rank sends to at most ceil(log2 p) peers, and receives
+// from as many. A message is one block, so a rank sends about (p/2) log2 p messages, more than the p - 1 messages of
+// the other algorithms. Suited for very short blocks if the number of connections is limited.
 //
 // Source: pairwise and direct exchange are folklore. J. Bruck et al., "Efficient algorithms for all-to-all
 // communications in multiport message-passing systems", IEEE TPDS 8 (1997).
@@ -93,17 +93,18 @@ RankPlan build_direct(const PlanShape& shape, std::uint32_t rank) {
 int first_round(std::uint32_t block) { return std::countr_zero(block); }
 int last_round(std::uint32_t block) { return std::bit_width(block) - 1; }
 
-// True if, in an in-place call, in[r + block] would be overwritten before it was sent. It has the same memory as
-// the output chunk to which the received block number p - block is stored, because r + block = r - (p - block)
-// modulo p.
+// True if, in an in-place call of rank r, in[r + block] would be overwritten before it was sent. This input chunk has
+// the same memory as the output chunk to which the received block number p - block is stored, because r + block =
+// r - (p - block) modulo p.
 bool must_make_way(std::uint32_t block, std::uint32_t ranks) {
   const std::uint32_t comes = ranks - block;
   if (first_round(block) != last_round(comes)) return first_round(block) > last_round(comes);
   return block > comes;
 }
 
-// Calls visit(round, block) for every message that a rank sends (and for the message that it receives in
-// exchange), in the order in which both channels process them. The order is the same on every rank.
+// Calls visit(round, block) for every message that a rank sends, in the order of the sends. For each send, the rank
+// receives one message with the same round and block number from another rank, so both channels process their messages
+// in this order. The order is the same on every rank.
 template <class Visit>
 void for_each_bruck_message(std::uint32_t ranks, Visit visit) {
   for (int round = 0; (std::uint32_t{1} << round) < ranks; ++round) {

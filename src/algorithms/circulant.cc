@@ -32,8 +32,9 @@
 // not the order of the ranks, so the plan promises no order (Order::kAny). But the sum of a block is computed by
 // only one rank, so all ranks obtain the same bits.
 //
-// Windows: inputs that are sent in round 0, and all results, can be read and written directly in registered
-// buffers. Partial sums are in scratch memory, so they go through slots.
+// Windows: inputs that are sent unchanged (all sends of round 0 and, for odd p, the last send of round 1), and all
+// results, can be read and written directly in registered buffers. Partial sums are in scratch memory, so they go
+// through slots.
 //
 // Source: J. L. Traeff, "Optimal, Non-pipelined Reduce-scatter and Allreduce Algorithms", 2024 (arXiv:2410.14234).
 // The all-gather is that of J. Bruck et al., "Efficient algorithms for all-to-all communications in multiport
@@ -114,7 +115,7 @@ void add_circulant_reduce_scatter(ChannelBuilder& channel, std::uint32_t rank, s
   const auto block = [&](std::uint32_t i) { return (rank + i) % ranks; };
   // Blocks 0 .. summed-1 (in the numbering of this rank) are partial sums in scratch. The other blocks are still
   // this rank's inputs. No later round adds to more blocks than the first round, so `summed` does not change after
-  // it.
+  // the first round.
   std::uint32_t summed = 0;
   const auto space = [&](std::uint32_t i) { return i < summed ? Space::kScratch : Space::kInput; };
   for (std::size_t k = 0; k + 1 < skips.size(); ++k) {

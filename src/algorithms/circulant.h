@@ -9,12 +9,12 @@
 
 namespace tutti {
 
-// Returns the list s(0) = ranks, s(k+1) = s(k) / 2 rounded up, and so on until 1. For example, 6 ranks give 6, 3,
-// 2, 1. In round k, partners are s(k+1) ranks apart, so the list has one more element than there are rounds.
+// Returns the list s(0) = ranks, s(k+1) = s(k) / 2 rounded up, and so on until 1. For example, the list for 6 ranks is
+// 6, 3, 2, 1. In round k, partners are s(k+1) ranks apart, so the list has one more element than there are rounds.
 std::vector<std::uint32_t> circulant_skips(std::uint32_t ranks);
 
-// Number of lanes that the reduce-scatter and the all-gather each use for this number of ranks. Both use lanes 0,
-// 1, ...
+// Number of lanes that the reduce-scatter uses for this number of ranks. The all-gather uses as many. Both use the
+// lanes with the numbers 0, 1, ...
 std::uint16_t circulant_lanes(std::uint32_t ranks);
 
 // Appends a reduce-scatter to the channel of `rank`. Every rank's value of block b is in[b]. Partial sums of block

@@ -80,9 +80,10 @@ class Uses {
   }
 
   std::uint32_t chunks_;
-  // Indexed by place: index of its first span in spans_. Each place has space for as many spans as steps use it.
+  // Indexed by place: index in spans_ of the first span of the place. Each place has space for one span per step that
+  // uses it. (It needs fewer if several steps are in one channel.)
   std::vector<std::uint32_t> begins_;
-  std::vector<std::uint32_t> counts_;  // indexed by place: number of its spans
+  std::vector<std::uint32_t> counts_;  // indexed by place: number of spans of the place
   std::vector<Span> spans_;
 };
 
@@ -112,8 +113,9 @@ void order_channels(RankPlan& plan) {
   }
 }
 
-// Appends the steps of one channel of a stage to `channel`. `first_steps` has, for each channel of the stage, the
-// number of steps that its channel of the plan had before this stage. Waits of the stage are shifted by it.
+// Appends the steps of one channel of a stage to `channel`, a channel of the plan. `first_steps` is indexed by channel
+// of the stage: the number of steps that the corresponding channel of the plan had before this stage. It is added to
+// the step numbers in the waits of the stage.
 void append_channel(const Channel& stage, const Embedding& embedding, std::span<const std::uint32_t> first_steps,
                     ChannelBuilder& channel) {
   std::vector<std::uint16_t> ports;

@@ -7,8 +7,8 @@
 //   step 0   send in[0] to all
 //   step 1   r0 (+) r1 (+) ... (+) r(p-1), own input at its position, complete: store out[0]
 // Steps per rank: 2. Bytes sent per rank: S(p-1). One round of messages. Suited for the smallest messages. In an
-// in-place call, step 1 may overwrite the input before all peers have read it. So in that case the input is copied
-// to slots and never published through a window (PlanShape::windows_in_place is false).
+// in-place call, step 1 may overwrite the input before all peers have read it. So in an in-place call the input is
+// copied to slots and never published through a window (PlanShape::windows_in_place is false).
 //
 // Two-shot. The message is divided into p chunks, and rank q owns chunk q. Every rank sends its input of each
 // chunk to the owner. The owner adds the p inputs of its chunk in rank order, stores the result, and sends it to

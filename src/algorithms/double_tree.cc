@@ -13,9 +13,9 @@
 // (position r, and p for rank 0). Both choices give every rank with an even position in tree 0 an odd position in
 // tree 1. The depth of a tree is floor(log2 p) edges.
 //
-// Each rank has four channels, one for each tree and direction. Each channel has its own lane with the same
-// number. So the tiles form a pipeline through the trees: a rank can send a tile up before the results of earlier
-// tiles have come down. The step of each channel:
+// Each rank has four channels, one for each tree and direction. Each channel uses a lane of its own, which has the
+// number of the channel. So the tiles form a pipeline through the trees: a rank can send a tile up before the results
+// of earlier tiles have come down. The step of each channel:
 //   up,   lane 2t      (lower child) (+) in[t] (+) (upper child). The root has the complete value: it stores out[t] and
 //                      sends it to its children's down channels (lane 2t + 1). All others send to the parent.
 //   down, lane 2t + 1  received: store out[t], send to the children. Empty at the root.
@@ -53,8 +53,8 @@ std::uint32_t rank_at(std::uint32_t tree, std::uint32_t position, std::uint32_t 
   return position == ranks ? 0 : position;
 }
 
-// Returns the upper child of a position: of the candidates at half the level's distance, a quarter, ..., 1, the
-// farthest one that is at most `ranks`. Returns 0 if there is no upper child.
+// Returns the upper child of a position. If the position is on level z, the candidates are at the distances 2^(z-1),
+// 2^(z-2), ..., 1 above it. The child is the farthest candidate that is at most `ranks`. Returns 0 if there is none.
 std::uint32_t upper_child(std::uint32_t position, std::uint32_t ranks) {
   const std::uint32_t level_bit = position & (~position + 1);
   for (std::uint32_t distance = level_bit / 2; distance > 0; distance /= 2) {

@@ -1,5 +1,6 @@
-// Folding: extends algorithms that need a power of two to any number of ranks. A helper gives its input to a core
-// rank, only the core ranks run the algorithm, and the helper gets the result. Pure functions.
+// Folding: makes algorithms for which the number of ranks must be a power of two usable with any number of ranks. Some
+// ranks, the helpers, each send their input to a core rank. Only the core ranks run the algorithm, and each helper gets
+// the result from its core rank. Pure functions.
 //
 // Let p = Q + f be the number of ranks, with Q a power of two and f < Q. Among the ranks 0 .. 2f-1, each odd rank
 // is the *helper* of the even rank before it. All ranks that are not helpers are the Q *core ranks*. The core
@@ -12,6 +13,7 @@
 
 namespace tutti {
 
+// The result of Folding::helper_of() for a core rank that has no helper.
 inline constexpr std::uint32_t kNoHelper = ~std::uint32_t{0};
 
 struct Folding {

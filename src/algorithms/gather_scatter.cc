@@ -37,8 +37,8 @@ namespace {
 
 constexpr std::uint16_t kLane = 0;
 
-// `other` is a vrank in the subtree of `vrank`, but not `vrank` itself. Returns the child of `vrank` that has
-// `other` in its subtree. The child may be `other` itself.
+// `other` must be a vrank in the subtree of `vrank`, but not `vrank` itself. Returns the child of `vrank` that has
+// `other` in its subtree. This child may be `other` itself.
 std::uint32_t child_above(std::uint32_t vrank, std::uint32_t other) { return vrank + std::bit_floor(other - vrank); }
 
 void gather_own(ChannelBuilder& channel, const VirtualRanks& vranks, std::uint32_t vrank, std::uint32_t parent) {

@@ -14,8 +14,8 @@ namespace tutti {
 // not support more operands.
 inline constexpr std::uint32_t kMaxDirectRanks = 1024;
 
-// Largest number of ranks of any algorithm. With this limit, the number of chunks of a ring (one per rank) and of
-// its steps (2 * ranks - 1) fit into 32 bits.
+// Largest number of ranks of any algorithm. With this limit, the number of chunks of a ring (one per rank) and the
+// number of its steps (2 * ranks - 1) fit into 32 bits.
 inline constexpr std::uint32_t kMaxRanks = 1u << 24;
 
 Generator ring_all_reduce(const Collective& collective);

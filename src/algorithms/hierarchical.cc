@@ -70,8 +70,9 @@ namespace {
 // per rank and more operands per step, while a ring needs only one connection in each direction.
 constexpr std::uint32_t kMaxDirectInTree = 16;
 
-// Returns the chunks of `space` that `plan` (of the stage across) reads (`slice` is &Step::source) or stores to
-// (&Step::sink), each once, in the order of the steps. `chunks` is the number of chunks of that space.
+// Returns the chunks of `space` that `plan`, the plan of the stage across, reads (if `slice` is &Step::source) or
+// stores to (if `slice` is &Step::sink). Each chunk occurs once, and the chunks are in the order of the steps. `chunks`
+// is the number of chunks of `space`.
 std::vector<std::uint32_t> chunks_in_order(const RankPlan& plan, std::uint32_t chunks, Space space,
                                            Slice Step::*slice) {
   std::vector<std::pair<std::size_t, std::uint32_t>> found;  // pairs of (step, chunk)
@@ -166,8 +167,8 @@ void Hierarchy::append_across(Composer& composer, const RankPlan& stage, std::ui
       const std::uint32_t chunk = chunk_of(rail, slice.chunk);
       switch (slice.space) {
         case Space::kInput: return {.space = alone ? Space::kInput : Space::kScratch, .chunk = chunk};
-        // The stage's scratch chunk with number c has the length of its chunk c. It comes after the `chunks`
-        // scratch chunks of the machine's sums.
+        // The scratch chunk c of the stage has the length of chunk c of the stage's message. In the whole plan it comes
+        // after the `chunks` scratch chunks that hold the machine's sums.
         case Space::kScratch: return {.space = Space::kScratch, .chunk = chunks + chunk};
         case Space::kOutput:
         case Space::kNone: break;

@@ -59,7 +59,8 @@ class Machines {
  private:
   void make_tables(const Collective& collective);
 
-  std::uint32_t equal_size_ = 0;  // number of ranks of every machine; 0: the tables below are used
+  // The number of ranks of every machine, if the assignment is computed by division. 0: the tables below are used.
+  std::uint32_t equal_size_ = 0;
   std::uint32_t count_ = 1;
   std::uint32_t rails_ = 1;
   bool side_by_side_ = true;

@@ -16,8 +16,8 @@
 // Bytes sent per rank for a message of S bytes: S log2 Q. A core rank with a helper sends S more, and a helper
 // sends S. Suited for short messages, because their time depends on latency rather than on bandwidth. Order of
 // addition: ranks 0, 1, ..., p-1, grouped as a balanced tree, the same on every rank. So all ranks obtain the same
-// bits. In an in-place call, the last step may overwrite the input before the partner of round 0 has read it. So
-// in that case the input is never published through a window (PlanShape::windows_in_place is false).
+// bits. In an in-place call, the last step may overwrite the input before the partner of round 0 has read it. So in
+// an in-place call the input is never published through a window (PlanShape::windows_in_place is false).
 //
 // Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH",
 // Int. J. High Perform. Comput. Appl. 19 (2005), section 4.4. The exchange itself is folklore.

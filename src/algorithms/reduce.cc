@@ -56,8 +56,9 @@ namespace {
 
 constexpr std::uint16_t kLane = 0;
 
-// Completes a step that has the sum of chunk `chunk`: sends the sum to `parent` (a vrank), on the lane with the
-// number of the chunk. At the root (vrank 0), stores it to the output and marks it as complete instead.
+// Adds the last part to `step`, whose value is the sum of chunk `chunk`: a send of the value to `parent` (a vrank), on
+// the lane with the number of the chunk. At the root (vrank 0), adds instead a store of the value to the output, and
+// marks the step as completing (Step::completes).
 void pass_up(ChannelBuilder& channel, ChannelBuilder::StepBuilder& step, const VirtualRanks& vranks,
              std::uint32_t vrank, std::uint32_t parent, std::uint32_t chunk) {
   if (vrank == 0) {

@@ -9,15 +9,18 @@
 namespace tutti {
 
 struct CallTag {
-  // 1, 2, 3 ... per communicator; sends and receives: per peer and direction; 0: no call yet
+  // The number of the call, from 1. The collectives of a communicator are counted together, and its sends and receives
+  // for each peer and direction. 0: there was no call yet.
   std::uint64_t sequence = 0;
-  std::uint64_t count = 0;       // elements of one block; for a v-variant that runs as a plan: sum over all blocks
-  std::uint8_t kind = 0;         // CollectiveKind
-  std::uint8_t type = 0;         // DataType
-  std::uint8_t op = 0;           // ReduceOp
-  std::uint8_t algorithm = 0;    // the Algorithm that is used (never kAuto)
-  std::uint32_t tile_bytes = 0;  // longest chunk of a tile; differs if the ranks' configurations differ
-  std::uint32_t root = 0;        // 0 if the collective has no root
+  std::uint64_t count = 0;     // elements of one block; for a v-variant that runs as a plan: sum over all blocks
+  std::uint8_t kind = 0;       // CollectiveKind
+  std::uint8_t type = 0;       // DataType
+  std::uint8_t op = 0;         // ReduceOp
+  std::uint8_t algorithm = 0;  // the Algorithm that is used (never kAuto)
+  // Length in bytes of the longest chunk of a tile: the size of a slot, or the chunk size of a rule of TUTTI_TUNE. It
+  // differs between ranks if a rule applies and only some of the ranks name the algorithm in the call.
+  std::uint32_t tile_bytes = 0;
+  std::uint32_t root = 0;  // 0 if the collective has no root
   // Checksum of the arguments that have no field here: v-counts, user plan, user reduction. 0: there are none.
   std::uint32_t digest = 0;
 
@@ -39,8 +42,8 @@ enum class CallArgument : std::uint8_t {
   kTileBytes,
   kRoot,
   kDigest,
-  // These are not arguments of a call. They accompany ErrorCode::kSystem, and name the resource that the rank ran out
-  // of, or the permission that it lacks.
+  // The following values are not arguments of a call. They accompany ErrorCode::kSystem, and name the resource that the
+  // rank ran out of, or the permission that it lacks.
   kDescriptors,
   kMappings,
   kPermission

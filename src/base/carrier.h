@@ -6,10 +6,10 @@
 namespace tutti {
 
 enum class Carrier : std::uint8_t {
-  kSlot = 0,       // copied into a slot of the connection
-  kPublished = 1,  // left in the sender's registered memory: the receiver reads them there
-  kDelivered = 2,  // written by the sender into the receiver's output
-  kReplied = 3,    // written by the sender into the slot of a message that it has received from this receiver
+  kSlot = 0,       // the sender copies the bytes into a slot of the connection
+  kPublished = 1,  // nothing is copied: the receiver reads the bytes in the sender's registered memory
+  kDelivered = 2,  // the sender writes the bytes into the receiver's output
+  kReplied = 3,    // the sender writes the bytes into the slot of a message that it has received from this receiver
 };
 
 }  // namespace tutti

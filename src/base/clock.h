@@ -1,5 +1,6 @@
-// Clock: the source of time. Product code takes the time from a Clock that it is given, and never from the system
-// directly, so that the same code also runs under a simulated clock.
+// Clock: the source of time. Code that also runs in simulations (for example the engine, the transports and the
+// consensus) takes the time from a Clock that it is given, and not from the system directly, so that a simulation can
+// control it. Other code, for example the set-up and the recorder, reads the system's clock.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,9 @@ namespace tutti {
 class Clock {
  public:
   virtual ~Clock() = default;
-  virtual std::int64_t
-  now_ns() = 0;  // monotonic nanoseconds from an arbitrary start; thread-safe, except in ActiveTimeClock
+  // Returns monotonic nanoseconds since an arbitrary start. Thread-safe, except in ActiveTimeClock
+  // (membership/oob_channel.h).
+  virtual std::int64_t now_ns() = 0;
 };
 
 class SteadyClock final : public Clock {

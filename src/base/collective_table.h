@@ -36,7 +36,8 @@ constexpr bool replaces_input_in_place(CollectiveKind kind) {
          (row.input == BlockSet::kAll) == (row.output == BlockSet::kAll);
 }
 
-// In a collective that does not reduce: the rank that contributes block `block` of the output of `rank`.
+// For a collective that does not reduce: returns the rank that contributes block number `block`, counted from 0, of the
+// output of `rank`.
 constexpr std::uint32_t contributor_of(CollectiveKind kind, std::uint32_t ranks, std::uint32_t root, std::uint32_t rank,
                                        std::uint32_t block) {
   const CollectiveRow& row = row_of(kind);

@@ -257,13 +257,13 @@ const std::map<std::string, Variable, std::less<>>& all_variables() {
   return variables;
 }
 
-// The edit distance of two names: the number of characters that are inserted, deleted or replaced, and of swapped
-// pairs of neighbours, each of which counts as one edit.
+// The edit distance of two names: the least number of edits that change one into the other. An edit inserts, deletes or
+// replaces one character, or swaps two neighbouring characters.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
   std::vector<std::size_t> above = row;      // the row of the previous character of `a`
-  std::vector<std::size_t> two_above = row;  // the row before that
+  std::vector<std::size_t> two_above = row;  // the row of the character before that one
   for (std::size_t i = 1; i <= a.size(); ++i) {
     two_above.swap(above);
     above = row;

@@ -1,6 +1,6 @@
-// Config: the settings from the environment variables, read once per communicator into one typed struct. The names of
-// the TUTTI_* variables are defined only here and in config.cc. docs/config.md lists them for users, and a test
-// compares the two lists.
+// Config: the settings from the environment variables, read once per communicator into one typed struct. The table in
+// config.cc has the names of all TUTTI_* variables; the comments below repeat them. docs/config.md lists the same names
+// for users, and a test compares the two lists.
 #pragma once
 
 #include <array>
@@ -37,9 +37,9 @@ enum class TransportPolicy : std::uint8_t { kAuto, kShm, kTcp, kVerbs, kUcx };
 
 // The table of transports, by the numbers of TransportPolicy. Everything that lists transports reads it.
 struct TransportRow {
-  std::string_view name;  // as in TUTTI_TRANSPORT and --transport
+  std::string_view name;  // the value of TUTTI_TRANSPORT and of --transport that selects this transport
   bool network;   // reaches other machines; if the user names it, ranks of one machine use it among themselves as well
-  bool encrypts;  // TUTTI_ENCRYPT=1 is possible
+  bool encrypts;  // TUTTI_ENCRYPT=1 is possible with this transport
   bool everywhere;  // needs no device or library that a machine may lack, so every test run includes it
 };
 inline constexpr auto kTransportTable = std::to_array<TransportRow>({
@@ -60,7 +60,8 @@ constexpr const TransportRow& row_of(TransportPolicy policy) {
   return kTransportTable[static_cast<std::size_t>(policy)];
 }
 
-// Bytes of a slot if TUTTI_SLOT_BYTES is not set: in general, and if all ranks reach each other through RDMA NICs.
+// Bytes of a slot if TUTTI_SLOT_BYTES is not set: kSlotBytes in general, and kRdmaSlotBytes if there are at most 64
+// ranks that all reach each other through RDMA NICs (default_slot_bytes() in job/job_context.cc has the whole rule).
 inline constexpr std::uint32_t kSlotBytes = 128 * 1024;
 inline constexpr std::uint32_t kRdmaSlotBytes = 512 * 1024;
 
@@ -104,7 +105,7 @@ struct Config {
   std::string rdma_devices;                            // TUTTI_RDMA_DEVICES, "mlx5_0:1,ib*"; empty: all
   std::optional<std::int32_t> rdma_gid_index;          // TUTTI_RDMA_GID_INDEX, 0 .. 255; unset: chosen automatically
   std::uint32_t rdma_queue_pairs = 1;                  // TUTTI_RDMA_QUEUE_PAIRS per connection and port, 1 .. 8
-  std::uint32_t rdma_timeout = 17;                     // TUTTI_RDMA_TIMEOUT, 4.096 us * 2^n; 1 .. 31
+  std::uint32_t rdma_timeout = 17;                     // TUTTI_RDMA_TIMEOUT, the n in 4.096 us * 2^n, 1 .. 31
   std::uint32_t rdma_retries = 6;                      // TUTTI_RDMA_RETRIES, 0 .. 7
   std::uint32_t rdma_traffic_class = 0;                // TUTTI_RDMA_TRAFFIC_CLASS, 0 .. 255
   std::uint32_t rdma_service_level = 0;                // TUTTI_RDMA_SERVICE_LEVEL, 0 .. 15
@@ -124,7 +125,7 @@ struct Config {
   DeviceProtocol device_protocol = DeviceProtocol::kAuto;  // TUTTI_DEVICE_PROTOCOL, auto|simple|ll|ll128
   // TUTTI_DEVICE_COPIES, 0 .. 1 GiB: blocks of at least this many bytes use the copy engines; 0: never
   std::uint32_t device_copies = 0;
-  std::string tune;                      // TUTTI_TUNE, the user's rules for the algorithm: src/model/overrides.h
+  std::string tune;                      // TUTTI_TUNE, rules that select algorithms (syntax: src/model/overrides.h)
   std::string tune_file;                 // TUTTI_TUNE_FILE, measured costs; empty: the file that `tutti tune` writes
   bool verify_plans = true;              // TUTTI_VERIFY_PLANS, 0 or 1: prove each plan before its first use
   LogLevel log_level = LogLevel::kWarn;  // TUTTI_LOG, off|error|warn|info|debug
@@ -138,7 +139,8 @@ struct Config {
   }
 };
 
-// All variables of this process, and not only TUTTI_*, because other launchers use variables of their own.
+// All environment variables of this process, and not only those with TUTTI_ names, because launchers such as torchrun
+// and mpirun use variables of their own.
 using EnvironmentVariables = std::map<std::string, std::string, std::less<>>;
 EnvironmentVariables process_environment();
 
@@ -153,7 +155,7 @@ Variables with_defaults(Variables own, const Variables& defaults);
 // Errors (kConfig): an unknown TUTTI_* name (the message suggests the most similar known name), or an invalid value.
 Result<Config> parse_config(const Variables& variables);
 
-// Every known variable name, sorted.
+// The names of all TUTTI_* variables that parse_config() accepts, sorted.
 std::vector<std::string_view> config_variable_names();
 
 // The value of one variable according to a Config, in the form that parse_config() accepts. Secrets have no value here.

@@ -1,5 +1,6 @@
-// CRC-32C (Castagnoli; RFC 3720, appendix B.4): a checksum that detects every error of one or two flipped bits, and
-// every burst of up to 32 changed bits of a message. Pure functions; may be called from any thread.
+// CRC-32C (Castagnoli; RFC 3720, appendix B.4): a checksum that detects every error of one or two flipped bits in a
+// message of less than 256 MiB, and every burst of up to 32 changed bits in any message. Pure functions; may be called
+// from any thread.
 #pragma once
 
 #include <cstddef>

@@ -8,8 +8,8 @@
 
 namespace tutti {
 
-// Returns at most `most` names, without "." and "..": the first ones in the system's order, then sorted. Returns an
-// empty list if the folder cannot be read. Throws std::bad_alloc.
+// Returns the names in the folder except "." and "..", sorted. If there are more than `most`, returns only the first
+// `most` names that the system lists. Returns an empty list if the folder cannot be read. Throws std::bad_alloc.
 std::vector<std::string> names_in_folder(const std::string& folder, std::size_t most);
 
 }  // namespace tutti

@@ -11,7 +11,7 @@ void Log::emit(LogLevel level, const std::string& text) const {
   // A line without a rank concerns the whole process.
   const std::string who = rank_ < 0 ? "tutti" : fmt::format("tutti[{}]", rank_);
   const std::string line = fmt::format("{}: {}: {}\n", who, kNames[static_cast<std::size_t>(level)], text);
-  // A failure is ignored: a lost log line is not an error.
+  // A failure of write() is ignored, because a lost log line must not make a call fail.
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 

@@ -14,7 +14,7 @@ std::string loopback_address();
 
 // Checks that a loopback interface is up. If it is down, all connections between the processes of a machine fail or
 // hang, even those to the addresses of other interfaces. Errors: kSystem with the name of the interface that is down.
-// Returns success if the interfaces cannot be listed.
+// Returns success if the interfaces cannot be listed, or if there is no loopback interface.
 Status check_loopback();
 
 }  // namespace tutti

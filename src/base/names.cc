@@ -10,7 +10,7 @@ namespace {
 struct TypeFacts {
   DataType type;
   std::string_view name;
-  // the name in NCCL's tests (nccl-tests), for example "half"; equal to `name` if that has none
+  // The name in NCCL's tests (nccl-tests), for example "half". It may be equal to `name`.
   std::string_view nccl_name;
   std::size_t bytes;
   bool floating;

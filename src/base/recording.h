@@ -2,9 +2,11 @@
 // communicator to a mapped file. `tutti top` and `tutti doctor` read it, while the rank runs or after its process has
 // ended. All fields have a fixed width and the byte order of the machine, which a reader detects from kMagic.
 //
-// One thread at a time writes. A record's `serial` is odd while its fields are being replaced, and even when they are
-// complete. Readers copy a record twice. A copy is torn and is not used if its serial is odd, or if the second copy
-// differs. The same applies to WaitState, Failure and Anchor.
+// One thread at a time writes the records of the host, and one thread at a time writes the records of GPUs. A record's
+// `serial` is odd while its fields are being replaced by those of a new operation, and even when they are complete. At
+// the end of the operation only `end` and `outcome` change, and `serial` stays even. Readers copy a record twice. A
+// copy is torn and is not used if its serial is odd, or if the second copy differs. The same applies to WaitState,
+// Failure and Anchor.
 //
 // Layout: a Header, then `capacity` records of operations that run on the host, then `device_capacity` records of
 // operations that run on GPUs.
@@ -53,16 +55,16 @@ inline constexpr std::uint8_t kStreamed = 1;    // the operation was started by 
 inline constexpr std::uint8_t kSends = 2;       // the operation is an exchange whose first transfer is a send
 inline constexpr std::uint8_t kNotStarted = 4;  // the operation failed before it started
 
-// One operation. A short call writes only the first cache line. An exchange (a group of sends and receives) describes
-// its first transfer.
+// One operation. A collective writes only the first cache line, except with a UserReduction. The record of an exchange
+// (a group of sends and receives) describes the first transfer of the exchange.
 struct alignas(128) Record {
   Word serial;              // 2 n for the n-th record of its ring, n = 1, 2, 3, ...; odd: being written
   Word tag[4];              // a CallTag; the sequence of an exchange counts the transfers between the two ranks
   Word start;               // in ticks
   Word end;                 // in ticks; valid if the outcome is kDone or kFailed
   Word outcome;             // an Outcome
-  Word extra_serial;        // equal to `serial` if the fields below are valid, which short calls do not write
-  Word bytes;               // the larger of the caller's input and output; for an exchange: sum over all transfers
+  Word extra_serial;        // equal to `serial` if the fields below are valid (exchanges, and UserReductions)
+  Word bytes;               // exchange: sum over all transfers; UserReduction: CallTag::count elements
   Word peer_and_transfers;  // for an exchange: peer of the first transfer | number of transfers << 32
   Word unused[5];
 };
@@ -81,10 +83,10 @@ static_assert(sizeof(Anchor) == 32);
 // The ranks for which the current operation waits. Written only while the operation makes no progress.
 struct WaitState {
   Word serial;
-  Word operation;                                  // serial of its record; 0: the operation has not started
+  Word operation;                                  // serial of the operation's record; 0: it has not started
   Word since;                                      // ticks of the first check that found no progress
   Word updated;                                    // ticks of the latest check that found no progress
-  Word sequence;                                   // sequence number of the call
+  Word sequence;                                   // sequence number of the collective; 0: an exchange
   std::uint32_t waited_count;                      // number of ranks for which the operation waits
   std::uint32_t absent_count;                      // number of ranks that are known not to have entered this call
   std::array<std::uint32_t, kListedRanks> waited;  // the first kListedRanks of the waited_count ranks
@@ -97,7 +99,7 @@ static_assert(sizeof(WaitState) == 5 * 8 + 8 + 256 + 720);
 struct Failure {
   Word serial;  // 0: there was no failure
   Word ticks;
-  Word sequence;  // sequence number of the call
+  Word sequence;  // sequence number of the collective; 0: the failure is not one of a collective
   std::uint32_t code;
   std::uint32_t scope;
   std::int32_t culprit;

@@ -27,10 +27,10 @@ class SharedLibrary {
   void find_optional(Function& function, const char* name) {
     function = reinterpret_cast<Function>(address(name));
   }
-  // The first name that find() did not find; null if it has found all.
+  // The first function name that find() did not find; null if find() has found all functions.
   const char* missing() const { return missing_; }
 
-  // Closes the library. Nothing that came from it may be used any more.
+  // Closes the library. Its functions and data must not be used any more.
   void close();
 
  private:

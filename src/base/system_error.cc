@@ -6,7 +6,7 @@
 namespace tutti {
 namespace {
 
-// The remedy as the end of a message, or an empty text.
+// Returns the remedy for the errno value `error`, as the end of a message, or an empty text if no remedy is known.
 const char* remedy(int error) {
   switch (error) {
     case EMFILE: return "; raise the limit of open files (ulimit -n)";

@@ -11,8 +11,8 @@ namespace tutti {
 // example "Too many open files; raise the limit of open files (ulimit -n)".
 std::string describe_errno(int error);
 
-// Like describe_errno(), for errors of pthread_create() and std::thread, for which EAGAIN means that a limit of
-// processes or of memory is reached.
+// Like describe_errno(), but for errors of pthread_create() and std::thread. With these functions EAGAIN means that a
+// limit of processes or of memory is reached, so the text then names these limits.
 std::string describe_thread_errno(int error);
 
 // The message for an exception of start_thread(): "no thread can be started: REASON", and the limit to raise.

@@ -11,7 +11,7 @@
 namespace tutti {
 
 // Blocks signals in the calling thread while the object exists. Threads that the calling thread starts in this time,
-// by Tutti or by a library that it calls, inherit the blocked signals and keep them blocked.
+// even those that another library starts, inherit the blocked signals and keep them blocked.
 //
 // Signals that a fault of the thread itself raises (SIGSEGV, SIGSYS, ...) are not blocked. POSIX does not define the
 // effect of blocking them, and Linux then kills the process without calling the program's handler, for example that of

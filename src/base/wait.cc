@@ -9,11 +9,12 @@ namespace tutti {
 namespace {
 
 constexpr std::uint32_t kFewestSpins = 10;
-constexpr std::uint32_t kFewestYields = 3;  // usually enough for the other threads of the core to run once
-constexpr std::uint32_t kFirstProbeInterval =
-    16;  // a probe follows after this many waits in which the thread slept; doubles after each failed probe
+constexpr std::uint32_t kFewestYields = 3;  // with 3 yields, the other threads of the core usually run once
+// The first probe follows after this many waits in which the thread slept. The number doubles after each failed probe.
+constexpr std::uint32_t kFirstProbeInterval = 16;
 constexpr std::uint32_t kMaxProbeInterval = 1024;
-constexpr std::int64_t kFirstSleepNs = 1'000'000;  // doubles with each sleep of one wait, up to the caller's maximum
+// Length of the first sleep of a wait. It doubles with each further sleep of this wait, up to the caller's maximum.
+constexpr std::int64_t kFirstSleepNs = 1'000'000;
 
 }  // namespace
 

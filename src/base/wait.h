@@ -19,7 +19,7 @@ class Doorbell {
   virtual void arm() = 0;
   virtual void disarm() = 0;
   virtual void sleep(std::int64_t timeout_ns) = 0;  // returns after a ring or the timeout, and disarms
-  virtual void ring() = 0;                          // from any thread
+  virtual void ring() = 0;                          // may be called from any thread
 };
 
 // The state of one wait. Owned by the waiting thread.
@@ -47,7 +47,7 @@ class Waiter {
   // Called when a poll found nothing. Relaxes, yields, arms the doorbell or sleeps, depending on the number of pauses
   // of this wait. Sleeps at most `max_sleep_ns` nanoseconds.
   virtual void pause(Idle& idle, Doorbell& doorbell, std::int64_t max_sleep_ns) = 0;
-  // Called after progress. The next wait starts from the beginning.
+  // Called after progress. Ends the wait, so that the next pause() is the first one of a new wait and spins again.
   void reset(Idle& idle, Doorbell& doorbell) {
     if (idle.armed) doorbell.disarm();
     if (idle.rounds > 0) ended(idle);
@@ -66,8 +66,8 @@ struct WaitLimits {
 };
 
 // The limits for `ranks` ranks that share `cores` cores. With one core for each rank, a running peer answers while
-// this rank spins. With more ranks than cores, the awaited peer probably needs this core, so it is yielded after a
-// few polls.
+// this rank spins. With more ranks than cores, the awaited peer probably needs the core of this rank, so the wait
+// yields the core after a few polls.
 WaitLimits wait_limits(std::uint32_t ranks, std::uint32_t cores);
 
 // Adapts the number of spins and yields to their success. They can be useless for two reasons. A peer that shares
@@ -92,7 +92,7 @@ class AdaptiveWaiter final : public Waiter {
   std::uint32_t yields_;
   bool probing_ = false;           // the next wait is a probe
   WaitLimits learnt_;              // values of spins_ and yields_ before the probe; used again if the probe fails
-  std::uint32_t slept_waits_ = 0;  // number of waits since the last probe in which the thread slept
+  std::uint32_t slept_waits_ = 0;  // since the last probe: number of waits in which the thread slept
   std::uint32_t probe_interval_;   // when slept_waits_ reaches this number, the next wait is a probe
 };
 

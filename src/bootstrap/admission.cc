@@ -12,7 +12,8 @@
 namespace tutti::detail {
 namespace {
 
-// Time between the end of a refused client's side of the connection and the close() of this side.
+// Time between the moment at which a refused client closes its side of the connection, or sends more data, and the
+// close() of this side.
 constexpr std::chrono::milliseconds kRefusalPause{50};
 constexpr std::size_t kMaxRefusals = 4;
 // Maximum number of connections at the same time that are not admitted yet.
@@ -75,9 +76,9 @@ void Admission::take_hello(const ConnectionPtr& client) {
   read(client, sizeof(wire::Answer), &Admission::take_answer);
 }
 
-// Checks a hello before the client has proved that it has the key. Returns the reason for a refusal, or an empty
-// text. Anyone may get such a reason, so it discloses only that Tutti listens here, the protocol version, and how
-// this job got its key.
+// Checks a hello before the client has proved that it has the key. Returns the reason for a refusal, or an empty text.
+// Anyone may get such a reason, so it discloses only that Tutti listens here, the protocol version, whether the job id
+// is that of this job, and how this job got its key.
 std::string Admission::fault_of_hello(const ConnectionPtr& client) const {
   const auto protocol = wire::read_protocol(client->body);
   if (protocol && *protocol != wire::kProtocol) {

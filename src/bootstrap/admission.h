@@ -1,7 +1,7 @@
 // Admission: the handshake with each new connection of a RendezvousServer. If the other side proves that it has the
 // job's key and its rank fits the job, the AdmissionHost (the server) takes over the connection. Otherwise the
-// connection is refused with a reason, while the server keeps waiting for the real ranks. bootstrap_wire.h
-// describes the messages. Only the server's thread uses it.
+// connection is refused with a reason, while the server keeps waiting for the real ranks. bootstrap_wire.h describes
+// the messages. Only the server's thread uses an Admission.
 #pragma once
 
 #include <cstdint>

@@ -35,9 +35,10 @@ class Bootstrap {
   // A key that all ranks of this set-up have and other processes do not. It is derived from the job's key and a
   // random number of the server, so every set-up has a different one.
   virtual Key key() const = 0;
-  // Call this when the set-up of this rank has succeeded. Only the rank that runs the server (rank 0) needs it. If
-  // rank 0 destroys its Bootstrap without this call, the destructor assumes that the set-up has failed on rank 0:
-  // it waits up to about 2 s until the other ranks have received the messages of the server.
+  // Call this when the set-up of this rank has succeeded. Only the rank that runs the server (rank 0) needs it. If rank
+  // 0 destroys its Bootstrap without this call, the destructor assumes that the set-up has failed on rank 0: it waits
+  // up to about 2 s until the other ranks have closed their connections, so that they can receive the messages of the
+  // server.
   virtual void set_succeeded() = 0;
 
   static constexpr std::size_t kMaxBlobBytes = 4096;
@@ -75,10 +76,10 @@ struct RendezvousOptions {
   // loopback address does not encrypt, and any other rank fails.
   bool encrypt = false;
 
-  // At most one of the following three is set. It replaces `ports`, `job_id` and `key`, because the ranks then meet
-  // by a unique id, which contains an address, a port and a secret. Either the caller gives the id (`unique_id`),
-  // or the launcher has a store (`pmi_fd` or `pmix`): rank 0 makes an id for `host` and a port of `port_range`, and
-  // passes it to the other ranks through that store.
+  // At most one of the following three is set. It replaces `ports`, `job_id` and `key` (and `unique_id` also replaces
+  // `host`), because the ranks then meet by a unique id, which contains an address, a port and a secret. Either the
+  // caller gives the id (`unique_id`), or the launcher has a store (`pmi_fd` or `pmix`): rank 0 makes an id for `host`
+  // and a port of `port_range`, and passes it to the other ranks through that store.
   std::optional<Wiped<UniqueId>> unique_id;
   std::optional<int> pmi_fd;  // descriptor of a PMI-1 store
   bool pmix = false;          // the store is reached through the PMIx library
@@ -101,12 +102,14 @@ struct RendezvousOptions {
 // joined. Errors:
 // - kTimeout: some ranks did not join, or the server does not answer. The message names them.
 // - kPeerLost: a rank, or the process of the server, has exited. The message names it.
-// - kRefused: this rank differs from the server in key, version or number of ranks, its number is already in use,
-//   or a message was altered in transit.
-// - kMismatch: only some of the ranks on other machines than the server encrypt.
+// - kRefused: this rank differs from the server in job id, key, version or number of ranks, its number is already in
+//   use, or a message was altered in transit.
+// - kMismatch: only some of the ranks encrypt. Ranks that are connected to the server over a loopback address do not
+//   count.
 // - kAborted: `stop` was set.
 // - kConfig: for example, `host` has no address, or the TLS library is missing.
 // - kSystem: for example, no port or no file descriptor is free.
+// - kUnsupported: `pmix` is set, but the PMIx library is missing or too old.
 Result<std::unique_ptr<Bootstrap>> tcp_bootstrap(const RendezvousOptions& options);
 
 }  // namespace tutti

@@ -22,7 +22,7 @@ std::string version_text(std::uint32_t version) {
 
 namespace {
 
-// Reads a struct from exactly as many bytes as it has.
+// Reads a struct of type T from `bytes`. Returns nothing if `bytes` has another length than T.
 template <class T>
 std::optional<T> read_whole(std::string_view bytes) {
   T value;

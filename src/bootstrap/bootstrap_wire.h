@@ -21,13 +21,14 @@
 //
 //   server to rank  3 | 1 or 0                    1: it can encrypt, 0: it has no TLS library
 //
-// The server loads the TLS library only at this point, because the rank has now proved that it has K. After a 1,
-// all data is sent over TLS 1.3, and the rendezvous server is the TLS server. After a 0, the data stays unencrypted
-// until round 0 fails. The external PSK is HMAC(K, "tutti set-up tls" | Hello | nonce), see transports/tcp/tls.h.
-// The proof of the server covers the request for encryption in the hello, and the answer (1 or 0) has a seal, so an
-// attacker on the network cannot remove the request or change the answer. Round 0 fails if some ranks on other
-// machines than the server encrypt and others do not, or if one end of a connection that must be encrypted cannot
-// encrypt. At that time no data of the ranks has been sent.
+// The server loads the TLS library only at this point, because the rank has now proved that it has K. After a 1, all
+// data is sent over TLS 1.3, and the rendezvous server is the TLS server. After a 0, the data stays unencrypted, and
+// round 0 fails unless the connection is over a loopback address. The external PSK is HMAC(K, "tutti set-up tls" |
+// Hello | nonce), see transports/tcp/tls.h. The proof of the server covers the request for encryption in the hello, and
+// the answer (1 or 0) has a seal, so an attacker on the network cannot remove the request or change the answer. Round 0
+// fails if some ranks encrypt and others do not, or if one end of a connection that must be encrypted cannot encrypt.
+// Connections over a loopback address do not count, because other machines cannot read them. At that time no data of
+// the ranks has been sent.
 //
 //   server to rank  1 | Meeting                   welcome, and a nonce that all ranks of the set-up receive
 //                   or 0 | reason                 the server refuses the rank and closes the connection
@@ -63,8 +64,8 @@ inline constexpr std::size_t kMaxHelloBytes = 256;
 inline constexpr std::size_t kMaxGreetingBytes = 1024;
 // Limit for the welcome, and for a report about encryption before it.
 inline constexpr std::size_t kMaxWelcomeBytes = 1u << 20;
-// Limit for the result of a round: pack() of one blob of each rank, with the mark before it and the seal.
-// `blob_bytes`: the maximum length of a blob.
+// Limit for the result of a round: the '+', pack() of one blob of each rank, and the seal. `blob_bytes`: the maximum
+// length of a blob.
 constexpr std::size_t max_round_bytes(std::size_t ranks, std::size_t blob_bytes) {
   return ranks * (blob_bytes + 16) + 256;
 }
@@ -83,7 +84,8 @@ enum class Encryption : std::uint32_t { kOff = 0, kOn = 1, kMissing = 2 };
 struct Hello {
   std::uint32_t magic = kHelloMagic;
   std::uint32_t protocol = kProtocol;
-  // Only for texts of refusals, because nothing has proved it yet. RankInfo contains the rank that counts.
+  // Used only in the texts of refusals, because the sender has not proved yet that it has the key. After that proof,
+  // the server uses RankInfo::rank.
   std::int32_t rank = 0;
   KeySource key_source = KeySource::kGiven;
   Tag job{};  // a hash of the job id, see job_tag()
@@ -116,9 +118,9 @@ static_assert(sizeof(Answer) == 56);
 std::uint32_t library_version();
 std::string version_text(std::uint32_t version);
 
-// Parsers of received frames, without the length in front. A parser returns nothing if the frame has not the
-// expected kind and size. The contents are not checked unless stated: numbers can have any value, and enumerators
-// can be unknown.
+// Parsers of received frames, without the length in front. A parser returns nothing if the frame does not have the
+// expected kind and size. The contents are not checked unless stated: numbers can have any value, and enumerators can
+// be unknown.
 std::optional<Hello> read_hello(std::string_view body);             // checks magic, protocol, encryption
 std::optional<std::uint32_t> read_protocol(std::string_view body);  // the protocol version of any Hello
 std::optional<Challenge> read_challenge(std::string_view greeting);

@@ -14,7 +14,7 @@ using Clock = std::chrono::steady_clock;
 
 // Interval at which a waiting operation checks whether another thread has set `*stop`.
 constexpr std::chrono::milliseconds kStopLook{50};
-// How often an operation that is past its deadline is cancelled. After that, the socket is closed. See
+// Number of times that an operation that is past its deadline is cancelled before the socket is closed instead. See
 // run_to_end().
 constexpr int kMostLateParts = 16;
 // Maximum number of bytes that are read over TLS between two checks of the deadline.

@@ -42,8 +42,9 @@ class ClientConnection {
   // body is longer than `longest` bytes. After a deadline, another read() is possible only if no byte of the frame
   // had arrived.
   std::optional<std::string> read(std::size_t longest, TimePoint deadline);
-  // Waits until data can be read or the connection has ended, and then returns true. Returns false if the deadline
-  // has passed, `*stop` is true, or an earlier operation has failed.
+  // Waits until data can be read or the connection has ended, and then returns true. Returns false if the deadline has
+  // passed, `*stop` is true, the socket was closed after an earlier deadline, or an exception has interrupted an
+  // earlier operation.
   bool wait_readable(TimePoint deadline);
   // True if TLS has detected that a third party altered the received data.
   bool altered() const { return altered_; }

@@ -1,4 +1,4 @@
-// Parses Slurm's host lists. The function is declared in bootstrap/launcher.h.
+// expand_hosts(): parses Slurm's host lists. It is declared in bootstrap/launcher.h.
 #include <fmt/format.h>
 
 #include <charconv>

@@ -102,8 +102,8 @@ Result<std::string> select_one(const std::string& wanted, std::span<const Interf
   return v6;
 }
 
-// Returns the begin of an error message that names the first interface in the list `wanted` that exists but is
-// down. Empty if there is none.
+// Returns the beginning of an error message that names an interface of the list `wanted` that exists but is down (the
+// first one in the order of the operating system). Empty if there is none.
 std::string words_of_down(std::string_view wanted) {
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return {};

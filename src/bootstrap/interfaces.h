@@ -14,12 +14,12 @@ namespace tutti {
 
 struct InterfaceAddress {
   std::string name;     // for example "eth0"
-  std::string address;  // numeric; ends with %name if it is link-local
+  std::string address;  // numeric; an IPv6 link-local address ends with %name
 };
 
-// Returns the addresses of the interfaces that are up, in the order of the operating system. This function, and
-// those below that return a Result, fail with kSystem if the process lacks file descriptors or memory to query the
-// system.
+// Returns the addresses of the interfaces that are up, in the order of the operating system. This function, and those
+// below that return a Result, except select_address(), fail with kSystem if the process lacks file descriptors or
+// memory to query the system.
 Result<std::vector<InterfaceAddress>> interface_addresses();
 
 // Selects an address from `there`. `wanted` is a comma-separated list of interface names ("eth0"), subnets
@@ -41,9 +41,9 @@ bool is_loopback_address(const std::string& address);
 // Returns an empty text if there is no route to `peer`, or if `peer` is not a numeric address.
 Result<std::string> route_address(const std::string& peer);
 
-// Returns an address of this machine that other machines can probably reach: the source address of the default
-// route or, if there is no default route, the first address that is neither loopback nor link-local. Errors:
-// kConfig if there is no such address.
+// Returns an address of this machine that other machines can probably reach: the source address of the default route
+// or, if there is no default route, the first address that is neither loopback nor IPv6 link-local. Errors: kConfig if
+// there is no such address.
 Result<std::string> outward_address();
 
 // Returns the address on which this rank's data sockets should listen: the one that TUTTI_INTERFACE selects or, if

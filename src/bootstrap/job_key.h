@@ -6,8 +6,8 @@
 //   2. A file: CommunicatorOptions::job_key_file, then TUTTI_JOB_KEY_FILE.
 //   3. TUTTI_JOB_KEY, in hexadecimal. `tutti run` makes one for each job.
 //   4. The machine key: a file of this user that is created when it is first needed. Only this user can read it,
-//      and it is in a folder that other machines normally do not have, such as /run/user/1000. So all ranks of a
-//      job that has no other key must run as one user on one machine.
+//      and it is in a folder that machines normally do not share with each other, such as /run/user/1000. So all
+//      ranks of a job that has no other key must run as one user on one machine.
 //
 // The bytes from any of these sources are hashed into a key of 32 bytes. Messages, logs and recordings never
 // contain a key. Any thread may call these functions.

@@ -26,8 +26,8 @@ class ListeningSockets {
   // Takes the descriptors of the listeners, of which there must be at least one.
   ListeningSockets(boost::asio::io_context& io, std::vector<Listener> listeners);
 
-  // Accepts connections from now on. After a failure, for example because no file descriptor is free, that socket
-  // tries again 50 ms later, because the process may close some descriptors soon.
+  // Accepts connections from now on. If an accept fails, for example because no file descriptor is free, the listening
+  // socket tries again 50 ms later, because the process may close some descriptors soon.
   void start(Accepted accepted, Failed failed);
   void close();
   bool open() const { return sockets_.front().acceptor.is_open(); }

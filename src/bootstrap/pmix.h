@@ -1,7 +1,7 @@
-// The store of a launcher that uses PMIx (Open MPI's mpirun). share_through_pmix() passes one text from rank 0 to
-// all ranks through that store. It loads the PMIx library that is installed with the launcher when it is called
-// first. It is used only for jobs on several machines, if their environment does not contain the address of rank 0.
-// Any thread may call it. Calls of several threads run one after another.
+// The store of a launcher that uses PMIx (Open MPI's mpirun). share_through_pmix() passes one text from rank 0 to all
+// ranks through that store. Its first call loads the PMIx library, which is installed with the launcher. It is used
+// only for jobs on several machines, if their environment does not contain the address of rank 0. Any thread may call
+// it. Calls of several threads run one after another.
 #pragma once
 
 #include <chrono>

@@ -19,8 +19,8 @@ namespace {
 Error config_error(std::string message) { return {ErrorCode::kConfig, ErrorScope::kCall, -1, std::move(message)}; }
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
 
-// Parses "host:port", "[IPv6 address]:port", ":port", "port" or "host". If the text has no host or no port, the
-// parameter `host` or `port` keeps its value.
+// Parses "host:port", "[IPv6 address]:port", ":port", "port" or "host". If the text has no port, the parameter `port`
+// keeps its value. `host` must be empty at first, and stays empty if the text has no host.
 Status parse_root(const std::string& root, std::string& host, std::uint16_t& port) {
   std::string port_text;
   if (root.starts_with('[')) {
@@ -91,10 +91,10 @@ Result<LaunchInfo> resolve_ranks(const CommunicatorOptions& options, const Confi
   return info.size == rendezvous.size ? info : LaunchInfo{};
 }
 
-// Returns the value of RendezvousOptions::other_host: an address of this machine that other machines can reach,
-// either of the configured interface or of the default route. Rank 0 listens on it if connections to the root's
-// address do not arrive at that address of this machine, because they are forwarded, or because the hosts file maps
-// the root's name to loopback. Empty if there is no such address.
+// Returns the value of RendezvousOptions::other_host: an address of this machine that other machines can reach, either
+// of the configured interface or of the default route. Rank 0 listens on it if the root's address is not an address of
+// this machine, because connections to it are forwarded to this machine, or if the hosts file maps the root's name to
+// loopback. Empty if there is no such address.
 std::string other_host(const std::string& interface) {
   auto address = !interface.empty() ? interface_address(interface) : outward_address();
   return address ? *address : std::string();

@@ -22,6 +22,7 @@ inline constexpr std::uint16_t kDefaultPort = 29477;
 //   message lists the existing ones).
 // - kInvalidArgument: a rank or size outside its range, a negative timeout, a damaged unique id, or a missing rank
 //   or size (the message lists the variables that were searched).
+// - kSystem: the process lacks file descriptors or memory to read the network interfaces.
 Result<RendezvousOptions> resolve_rendezvous(const CommunicatorOptions& options, const Config& config,
                                              const EnvironmentVariables& environment);
 

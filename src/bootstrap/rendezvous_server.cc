@@ -90,7 +90,8 @@ void RendezvousServer::Core::run() {
     const auto accepted = [this](tcp::socket socket) {
       admission_.begin(std::make_shared<detail::RankConnection>(io_, std::move(socket)));
     };
-    // Most likely no file descriptor is free.
+    // Called when an accept has failed, most likely because no file descriptor is free. Closing the oldest connection
+    // that is not admitted yet frees one.
     const auto failed = [this](int error) {
       const char* const who = options_.size ? "rank 0" : "the process that made the unique id";
       admission_.note_refusal(fmt::format("{} could not take a connection: {}", who, describe_errno(error)));
@@ -215,8 +216,9 @@ void RendezvousServer::Core::take_message(const ConnectionPtr& client) {
   read_message(client);
 }
 
-// A rank has announced that it leaves the set-up. If that rank was waiting for other ranks, the error names those.
-// If other ranks are waiting for it, the error names this rank. If no rank was waiting, leaving is not a failure.
+// A rank has announced that it leaves the set-up. If that rank was waiting for other ranks, the error names those. If
+// other ranks have not joined yet or are waiting for it, the error names this rank. If all ranks have joined and none
+// is waiting, leaving is not a failure.
 void RendezvousServer::Core::handle_early_leave(const ConnectionPtr& client) {
   // All ranks have already got the first failure.
   if (failure_) return;

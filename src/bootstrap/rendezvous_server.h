@@ -4,7 +4,7 @@
 //
 // Unrelated clients, ranks of other jobs, wrong keys, protocols or versions, and second copies of a rank are
 // refused with a reason, while the server keeps waiting for the real ranks. A connection that has not yet proved
-// that it has the key occupies a few hundred bytes of memory for at most `handshake_wait_ms`, and one of
+// that it has the key occupies a few kilobytes of memory for at most `handshake_wait_ms`, and one of
 // kMaxUnauthenticated (256) places. If all places are taken, the oldest of these connections is closed, so that
 // clients that connect and send nothing cannot keep the ranks out, however many they are. If a rank gives up after
 // it has joined, or its connection ends, the set-up fails, and the server at once sends all other ranks an error
@@ -54,7 +54,8 @@ class Listener {
   Listener& operator=(Listener&& other) noexcept;
   ~Listener();
 
-  // Numeric. If an inherited socket listens on all addresses, the loopback address.
+  // The numeric address on which the socket listens, or the loopback address if an inherited socket listens on all
+  // addresses.
   const std::string& address() const { return address_; }
   std::uint16_t port() const { return port_; }
   bool is_v6() const { return is_v6_; }

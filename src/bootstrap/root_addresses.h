@@ -30,8 +30,8 @@ class RootAddresses {
   // The numeric addresses of the host: first IPv4, then IPv6, each in the order of the resolver, without
   // duplicates. Empty until a look-up has succeeded.
   const std::vector<std::string>& list() const { return list_; }
-  // The reason why there is no answer: the error of the last look-up, or that it is still running. Empty if it
-  // succeeded.
+  // The reason why there is no answer: the error of the last look-up, or that it is still running. Empty if the last
+  // look-up succeeded.
   const std::string& trouble() const { return trouble_; }
   // True if the name resolves to loopback addresses only, as some distributions arrange with a line "127.0.1.1
   // NAME" in the hosts file. False for localhost and for a numeric loopback address.

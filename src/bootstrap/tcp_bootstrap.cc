@@ -73,7 +73,7 @@ class TcpBootstrap final : public Bootstrap {
     // Announces that this rank leaves. If there is no memory for the message, the server still sees that the
     // connection ends.
     if (connection_ != nullptr) runs_through([&] { send_sealed("q", Clock::now() + kRetryPause); });
-    // Must end before server_, because the destructor of server_ waits until all ranks have left.
+    // The connection must end before server_, because the destructor of server_ waits until all ranks have left.
     connection_.reset();
   }
 
@@ -304,7 +304,7 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::introduce(Connection& connection, st
   const auto greeting = connection.read(wire::kMaxGreetingBytes, limit);
   const auto challenge = greeting ? wire::read_challenge(*greeting) : std::nullopt;
   const auto reason = greeting ? wire::read_refusal(*greeting) : std::nullopt;
-  // Another program listens there, or the server of an earlier job that is just exiting.
+  // No answer of Tutti has arrived: another program listens there, or the server of an earlier job is just exiting.
   if (!challenge && !reason) {
     std::string& known = wrong_servers_[port];
     // If the deadline has cut this attempt short, keep the description by an earlier attempt, because that is more
@@ -359,9 +359,9 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::take_welcome(Connection& connection,
   return refused(port, "its message was altered on its way");
 }
 
-// Handles a refusal without a seal, which anyone could have sent. If there are several addresses or ports to try,
-// the refusal is not final. An exception is a rank that has only the key of its machine and was refused by another
-// machine: a server there can never accept that key, so the refusal is final.
+// Handles a refusal without a seal, which anyone could have sent, and an answer with a wrong proof or seal. If there
+// are several addresses or ports to try, it is not final. An exception is a rank that has only the key of its machine
+// and was refused by another machine: a server there can never accept that key, so the refusal is final.
 Result<TcpBootstrap::Attempt> TcpBootstrap::refused(std::uint16_t port, const std::string& reason) {
   const bool another = reason.starts_with("this is another job");
   const bool hopeless = options_.key.kind == wire::KeySource::kMachine && !is_own_address(address_) && !another;
@@ -444,7 +444,8 @@ Result<std::vector<std::string>> TcpBootstrap::all_gather(const std::string& blo
   // them.
   const bool written = send_sealed("b" + blob, deadline_);
   TimePoint last = deadline_;
-  // The deadline has passed. Leave the round, so that the server reports the missing ranks.
+  // If no answer comes, the deadline has passed or `stop` is set. Leave the round, so that the server reports the
+  // missing ranks.
   if (!connection_->wait_readable(deadline_ + kServerFirstMargin)) {
     if (written) send_sealed("q", Clock::now() + kRetryPause);
     last = Clock::now();

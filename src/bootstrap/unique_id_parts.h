@@ -39,8 +39,9 @@ Result<UniqueIdParts> unpack_unique_id(const UniqueId& id);
 Result<UniqueId> serve_unique_id(const std::string& address, const PortRange& ports, std::chrono::milliseconds timeout,
                                  const std::optional<JobKey>& configured);
 
-// Returns at most 256 consecutive ports of the range (after its end follows its begin). The first one depends on
-// the process. Returns {0}, which stands for any free port, if no range is configured.
+// Returns at most 256 consecutive ports of the range (the first port of the range follows after its last one). The port
+// with which the result begins depends on the process. Returns {0}, which stands for any free port, if no range is
+// configured.
 std::vector<std::uint16_t> ports_to_try(const PortRange& range);
 
 // The FNV-1a hash of a text. Different texts usually have different hashes, but an attacker can find texts with the

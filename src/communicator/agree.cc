@@ -1,5 +1,5 @@
-// The communicator may be broken. Therefore its engine is not used for messages: it only returns its last good
-// operation and the error that broke it.
+// Agreements: the communicator may be broken. Therefore its engine is not used to send messages. It only returns the
+// number of the last good operation and the error that broke the communicator.
 #include "communicator/agree.h"
 
 #include <optional>

@@ -21,8 +21,8 @@ namespace {
 
 constexpr std::int32_t kMostRanks = 65535;
 
-// What each rank contributes to the first round of a split(). It is sent as raw bytes, which is safe because its
-// fields have fixed widths and all ranks of a job run the same build.
+// The data that each rank contributes to the first round of a split(). It is sent as raw bytes, which is safe because
+// its fields have fixed widths and all ranks of a job run the same build.
 struct SplitRequest {
   std::int32_t colour = 0;
   std::int32_t key = 0;

@@ -86,7 +86,8 @@ class CommunicatorImpl {
   Error end_by_exception() noexcept;
 
   const pid_t process_ = getpid();
-  // Must be destroyed after all members below, because it holds the JobContext, which outlives the transport.
+  // Must be destroyed after all members below, because it holds the JobContext, parts of which (the clock, for example)
+  // the transport uses as long as the transport exists.
   const Membership membership_;
   Agreements agreements_;
   ChildFactory children_;

@@ -144,8 +144,9 @@ Status add_key(const CommunicatorOptions& options, const Config& config, Rendezv
   return {};
 }
 
-// Warns, once per process, if ranks on several machines encrypt but their only secret is the one in the unique id.
-// Such an id has travelled through a store outside of Tutti, and Tutti cannot tell whether that store protects it.
+// Warns on rank 0, once per process, if ranks on several machines encrypt but their only secret is the one in the
+// unique id. Such an id has travelled through a store outside of Tutti, and Tutti cannot tell whether that store
+// protects it.
 void warn_of_store(const RendezvousOptions& rendezvous, const JobContext& job_context) {
   static std::atomic<bool> warned{false};
   const std::vector<std::uint32_t>& machines = job_context.machines;
@@ -202,8 +203,8 @@ Status listen_for_all(JobContext& job_context, std::uint32_t ranks) {
 // A set-up round of a communicator of one rank.
 Result<std::vector<std::string>> gather_alone(const std::string& blob) { return std::vector<std::string>{blob}; }
 
-// Runs the set-up rounds between the threads of one process, one thread per rank. A thread that fails must call
-// give_up(), because the others would wait for it for ever.
+// Runs the set-up rounds between the threads of one process, one thread per rank. A thread that will miss a round,
+// because an exception was thrown, must call give_up(). Otherwise the others would wait for it for ever.
 class InProcessGather {
  public:
   explicit InProcessGather(std::uint32_t ranks) : blobs_(ranks) {}

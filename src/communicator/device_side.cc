@@ -47,9 +47,9 @@ Result<bool> DeviceSide::takes(const CheckedCall& checked, const CallOptions& op
   return taken;
 }
 
-// Handles an error of the executor that has cost more than the call. This rank cannot take part any more, so its
-// executor and its engine fail, and the peers are notified. Errors that the peers detect by themselves (peers_see())
-// and errors of a single call are returned unchanged.
+// Handles an error of the executor. If it affects more than this call (scope kCommunicator or wider), this rank cannot
+// take part any more, so its executor and its engine fail, and the peers are notified. Errors that the peers detect by
+// themselves (peers_see()) and errors of a single call are returned unchanged.
 Error DeviceSide::escalate(DeviceExecutor& executor, const Error& error, const CallTag& tag) {
   if (error.scope < ErrorScope::kCommunicator || peers_see(error.code) || executor.failure(false)) return error;
   const Error lost = lost_error(error, membership_.rank, &tag);

@@ -43,7 +43,8 @@ namespace {
 constexpr int kMostFailedMeetings = 20;  // after this many failed set-ups in a row the job fails
 constexpr std::size_t kMostBytes = 1024;
 
-// How often the watcher looks at the socket, in milliseconds.
+// Longest time in milliseconds that the watcher waits for a packet before it checks whether the destructor has asked it
+// to end.
 constexpr int kPollIntervalMs = 20;
 
 // Watches the launcher's socket from a thread of its own during set-up. Sets `stop` when a packet arrives, so that
@@ -180,7 +181,7 @@ class ElasticImpl {
     return false;
   }
   Result<std::unique_ptr<Communicator>> create_there(const CommunicatorOptions& options) const {
-    // Shared with the set-up, which may outlive this call.
+    // Shared with the thread of the watcher, which sets it, and with the set-up, because create() takes a shared_ptr.
     const auto stop = std::make_shared<std::atomic<bool>>(false);
     const LauncherWatcher watcher(fd_, stop);
     return create(options, {}, stop);
@@ -209,7 +210,8 @@ class ElasticImpl {
       return std::nullopt;
     }
     options.unique_id = *id;
-    // The launcher made the id and has already mixed in its own key, which the environment specifies.
+    // The launcher made the id, and its rendezvous server expects a combination of the id's key and the launcher's job
+    // key. That job key is in this rank's environment (TUTTI_JOB_KEY), and a key file of the program would replace it.
     options.job_key_file.clear();
     restored_ = false;
     return options;

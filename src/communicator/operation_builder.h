@@ -58,7 +58,7 @@ class OperationBuilder {
   struct ShortChoice {
     BoundPlan* plan = nullptr;  // null: the call cannot run as a short call
     Engine::ShortPath path = Engine::ShortPath::kInline;
-    std::uint32_t tile_bytes = 0;  // for the tag
+    std::uint32_t tile_bytes = 0;  // the value of CallTag::tile_bytes
   };
   // For one type of collective, for run_short(): the plan that the last call by mailbox used, and the plan that the
   // last single-copy (direct) call used. Null: there was none yet.

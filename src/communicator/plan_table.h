@@ -35,9 +35,10 @@ class PlanTable {
   // options of the call. The result is valid until the next call of use_plan().
   const ChosenPlan* find_user_plan(const Collective& collective, std::uint64_t bytes, Algorithm asked) const;
 
-  // Returns the bound plan of `algorithm` or, if `chosen` is not null, of that caller's plan. The plan is made,
-  // proved (a caller's plan was proved earlier) and bound when it is first needed. The result is valid as long as
-  // this object exists. Errors: kUnsupported, for example if the collective has no such algorithm.
+  // Returns the bound plan of `algorithm` or, if `chosen` is not null, of that caller's plan. The plan is made, proved
+  // (a caller's plan was proved earlier) and bound when it is first needed. The result is valid as long as this object
+  // exists. Errors: kUnsupported, for example if the collective has no such algorithm, and kInvalidPlan if the proof
+  // fails.
   Result<BoundPlan*> bound_plan(const Collective& collective, Algorithm algorithm, const ChosenPlan* chosen);
   // Returns the generator of the plan that bound_plan() with the same arguments binds.
   static Result<Generator> generator_for(const Collective& collective, Algorithm algorithm, const ChosenPlan* chosen);

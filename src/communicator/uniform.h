@@ -2,10 +2,10 @@
 // an error (CommunicatorOptions::uniform). It owns the mutex that is held during a call and its confirmation, and no
 // threads. Thread-safe.
 //
-// After each call the ranks vote on how it went, by a short all-reduce. If the vote fails, the surviving ranks agree
-// by consensus (settle()) how the call has ended, and the communicator takes no more calls. agree() settles the last
-// call first as well. All survivors have then taken part in the same sequence of agreements, whether they notice the
-// end of the communicator in a call or afterwards.
+// After each call the ranks vote on how it went, by a short all-reduce. If the vote fails, or is impossible because the
+// call has broken the communicator, the surviving ranks agree by consensus (settle()) how the call has ended, and the
+// communicator takes no more calls. agree() settles the last call first as well. All survivors have then taken part in
+// the same sequence of agreements, whether they notice the end of the communicator in a call or afterwards.
 //
 // Any two ranks are at most one call apart. A rank that completed the vote on a call has the outcome of that call, and
 // so do all other ranks that completed the vote. The position of a rank is the number of the call of which it does not
@@ -14,14 +14,14 @@
 //
 //   operation = 2 * position + (1 if this rank's part of that call succeeded)
 //   value     = -(4 * position + (2 if the call before is known to have failed)
-//                              + (1 if this rank lacks the outcome of the call at its position))
+//                              + (1 if this rank has made the call at its position, and lacks its outcome))
 //
 // Let A be the least position and K the greatest. They follow from the two minima.
 // - A rank at position A, if K = A: the vote was completed by no rank, so the call succeeded if every part of it
 //   did.
 // - A rank at position A, if K = A + 1: the ranks at A + 1 have the outcome of the call, and this rank takes it over.
-// - A rank at position A + 1 while others are at A: its call has failed, because the others will not make that call
-//   any more.
+// - A rank at position A + 1 while others are at A: if it has made that call, the call has failed, because the others
+//   will not make that call any more.
 #pragma once
 
 #include <chrono>
@@ -64,12 +64,12 @@ class UniformMode {
   const RunCall run_call_;
   const Decide decide_;
   std::mutex mutex_;                   // held during a call and its confirmation; guards the members below
-  std::int64_t calls_ = 0;             // number of calls that have taken part in the vote
+  std::int64_t calls_ = 0;             // number of calls that run() has passed to confirm()
   bool resolved_ = true;               // whether this rank knows how the last call ended
   std::int64_t last_failed_call_ = 0;  // number of the last call that is known to have failed; 0: none
   // The reason why the communicator takes no more calls; empty as long as it takes calls.
   std::optional<Error> calls_ended_;
-  // All survivors have learned through an agreement that there will be no more calls.
+  // An agreement has informed all survivors that there will be no more calls.
   bool settled_ = false;
   // settle_before_agree() has succeeded, but the agree() that it prepared has not; agree() may be called again.
   bool agreeing_ = false;

@@ -11,7 +11,8 @@ namespace tutti {
 namespace detail {
 namespace {
 
-// WorkImpl::wait() on several operations yields this often between polls; after that it sleeps.
+// If WorkImpl::wait() polls (several operations, or one with a start condition), it yields the core after each of the
+// first polls, this many times. After each later poll it sleeps.
 constexpr std::uint32_t kRoundsBeforeSleep = 200;
 constexpr std::chrono::microseconds kSleep{100};
 

@@ -74,9 +74,9 @@ std::uint64_t loads_so_far() {
 // state. It is never destroyed, because other threads may still call it while the process exits.
 struct Process {
   std::mutex opening;
-  std::optional<Driver> driver;                    // written once, under `opening`
+  std::optional<Driver> driver;                    // written once, while the mutex `opening` is held
   std::atomic<const Driver*> opened{nullptr};      // stored with release order after `driver` is written
-  std::atomic<std::uint64_t> loads_without_it{0};  // loads_so_far() when loaded() last found nothing
+  std::atomic<std::uint64_t> loads_without_it{0};  // loads_so_far() before the last search that found no usable driver
 };
 static_assert(std::is_trivially_destructible_v<Driver>);
 

@@ -1,5 +1,6 @@
 // Driver: the CUDA driver, opened at run time, so that Tutti builds and starts without CUDA. All code that uses a GPU
-// calls it through this class: set-up uses open(), every call on buffers uses loaded(). May be used from any thread.
+// calls it through this class. Set-up with a named GPU, topology discovery and the tools use open(). Calls on buffers
+// use loaded(), which does not load the driver into a program that has not loaded it. May be used from any thread.
 //
 // Invariants: a process opens the driver at most once and never closes it. A Driver is constant, and stays valid until
 // the process exits. The driver itself has state that it shares with the rest of the process, for example the current
@@ -24,10 +25,10 @@ class Driver {
   // Calls on host memory work in all of these cases.
   static Result<const Driver*> open();
 
-  // Returns the driver if this process has already loaded its library, also if the program did so. Returns null if it
-  // has not, or if that library cannot be used. Without the library a pointer cannot be device memory, so this is the
-  // first check of every buffer. It takes about 12 ns while the driver is not loaded, and less than 1 ns afterwards
-  // (measured on a virtual machine; calling dlopen() each time took 21,000 ns).
+  // Returns the driver if its library is already loaded into this process, by Tutti or by the program. Returns null if
+  // the library is not loaded, or if it cannot be used. Without the library no pointer can be device memory, so buffers
+  // are examined only if the result is not null. The function takes about 12 ns while the driver is not loaded, and
+  // less than 1 ns afterwards (measured on a virtual machine; calling dlopen() each time took 21,000 ns).
   static const Driver* loaded();
 
   const DriverApi& api() const { return api_; }

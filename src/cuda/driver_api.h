@@ -1,7 +1,7 @@
 // DriverApi: the functions of the CUDA driver as a table of pointers, and the names and versions with which they are
-// looked up. Driver::open() (driver.h) fills the table; in tests the fake driver (tests/device/fake_driver) provides
-// the functions. The table is constant afterwards, so any thread may use it. NVIDIA's documentation of the driver API
-// describes the functions.
+// looked up. Driver::open() or Driver::loaded() (driver.h) fills the table; in tests the fake driver
+// (tests/device/fake_driver) provides the functions. The table is constant afterwards, so any thread may use it.
+// NVIDIA's documentation of the driver API describes the functions.
 //
 // Each function is looked up with the version of CUDA that introduced the prototype below, because a driver supports
 // all old versions of a function. The struct has about a hundred members, because it is a plain table with one member
@@ -12,7 +12,9 @@
 
 namespace tutti::cuda {
 
-// The type of cuGetProcAddress_v2, the only function that is looked up by its symbol.
+// The type of cuGetProcAddress_v2. This function is looked up by its symbol in the library, and it then looks up all
+// others. (If a driver is so old that it lacks the function, cuDriverGetVersion is looked up by its symbol as well, for
+// the error message.)
 using ProcAddress = CUresult (*)(const char* name, void** function, int version, std::uint64_t flags, int* status);
 
 struct DriverApi {

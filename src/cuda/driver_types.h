@@ -1,6 +1,7 @@
 // The types of the CUDA driver's ABI that Tutti uses: handles, results, flags and structures. They are declared here so
-// that Tutti builds without CUDA headers. Types have the driver's names; enumerators are named in this project's style.
-// tests/device/unit/abi_test.cc compares all of them with the toolkit's cuda.h if the toolkit is installed.
+// that Tutti builds without CUDA headers. Types that begin with CU have the driver's names; the other types, and all
+// enumerators, are named in this project's style. If the toolkit is installed, tests/device/unit/abi_test.cc compares
+// them with the toolkit's cuda.h.
 #pragma once
 
 #include <array>
@@ -157,15 +158,16 @@ inline constexpr unsigned kEventDefault = 0;
 inline constexpr unsigned kEventBlockingSync = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr unsigned kEventInterprocess = 4;  // needs kEventDisableTiming
-// in a graph capture, a record or wait becomes a node of the graph instead of a dependency
+// A flag for recording an event and for waiting for one, not for creating one: in a graph capture, the record or the
+// wait becomes a node of the graph instead of a dependency.
 inline constexpr unsigned kEventExternal = 1;
 
-// the wait ends when (value - wanted), as a signed number, is not negative
+// the wait ends when the value in memory minus the wanted value, as a signed number, is not negative
 inline constexpr unsigned kWaitGreaterEqual = 0;
 inline constexpr unsigned kWaitEqual = 1;
 inline constexpr unsigned kWaitAnd = 2;
 inline constexpr unsigned kWaitNor = 3;
-inline constexpr unsigned kWriteDefault = 0;  // writes after all earlier memory operations of the stream
+inline constexpr unsigned kWriteDefault = 0;  // the write follows all earlier memory operations of the stream
 
 inline constexpr unsigned kHostPortable = 1;   // pinned for all contexts
 inline constexpr unsigned kHostDeviceMap = 2;  // mapped into the device's address space

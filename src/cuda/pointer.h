@@ -1,5 +1,5 @@
-// classify(): finds out the type of memory to which a caller's pointer refers. It is called once for each buffer of
-// each call. May be called from any thread.
+// classify(): finds out the type of memory to which a caller's pointer refers. If the CUDA driver is loaded, classify()
+// is called for the buffers of every call, for some of them more than once. May be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ constexpr bool is_of_device(MemoryKind kind) { return kind == MemoryKind::kDevic
 struct PointerInfo {
   MemoryKind kind = MemoryKind::kHost;
   int device = -1;  // the device that owns the memory; -1 for kHost
-  // The context in which it was allocated. Null for kHost, and for mapped virtual memory, which belongs to no context.
+  // The context in which the memory was allocated or registered. Null for kHost, and for mapped virtual memory, which
+  // belongs to no context.
   CUcontext context = nullptr;
 
   bool operator==(const PointerInfo&) const = default;
@@ -33,8 +34,8 @@ Result<PointerInfo> classify(const Driver& driver, const void* pointer);
 Result<PointerInfo> classify(const void* pointer);
 
 // Whether other devices of the process can use the memory by its address as soon as they have access to its context.
-// The result is false for mapped virtual memory, managed memory and memory of a pool, because these have their own
-// access rules.
+// The result is false for host memory, and for mapped virtual memory, managed memory and memory of a pool, because the
+// latter three have access rules of their own.
 Result<bool> is_plain_device_memory(const Driver& driver, const void* pointer);
 
 // Whether the memory was allocated from a memory pool (cuMemAllocAsync).

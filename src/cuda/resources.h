@@ -5,7 +5,8 @@
 // assertion fails.
 //
 // Threads: any thread may use these classes, but an object is used by one thread at a time. The functions that create
-// an object need a current context (ContextScope). Its other functions and its destructor do not.
+// an object need a current context (ContextScope), except for ContextScope::enter() and PrimaryContext::retain(). The
+// other functions of an object and its destructor need no current context.
 #pragma once
 
 #include <cstddef>
@@ -36,9 +37,9 @@ class [[nodiscard]] ContextScope {
   const Driver* driver_;
 };
 
-// During a graph capture the driver forbids some calls, also in other threads, and such a call invalidates the
-// capture (for example allocating memory, or querying an event). While a RelaxedCapture exists, its thread may make
-// these calls. It is created and destroyed by the same thread.
+// While a thread captures a graph, the driver forbids some calls, for example allocating memory or querying an event.
+// They can be forbidden in other threads as well, and a forbidden call invalidates the capture. While a RelaxedCapture
+// exists, its thread may make these calls. The same thread must create and destroy the RelaxedCapture.
 class [[nodiscard]] RelaxedCapture {
  public:
   explicit RelaxedCapture(const Driver& driver) : driver_(driver) { exchange(); }
@@ -210,7 +211,7 @@ class PinnedMemory {
 // Page-locks host memory of the caller until this object is destroyed. The memory must stay allocated until then.
 class RegisteredMemory {
  public:
-  static Result<RegisteredMemory> add(const Driver& driver, std::span<std::byte> memory);  // not empty
+  static Result<RegisteredMemory> add(const Driver& driver, std::span<std::byte> memory);  // at least 1 byte
   CUdeviceptr device_address() const { return device_address_; }
 
  private:

@@ -12,8 +12,9 @@
 namespace tutti::cuda {
 namespace {
 
-// Checks the result of a call in a destructor. Errors of a lost context or of a driver that has shut down are ignored,
-// because the memory is lost with them. Any other error is a bug.
+// Checks the result of a call in a destructor. Three errors are ignored, because they leave nothing to free: a context
+// was lost, the driver has shut down, or this is a forked child, in which the driver is not initialised and the memory
+// belongs to the parent. Any other error is a bug.
 void must_end(const Driver& driver, CUresult result, std::string_view call) {
   if (result == CUresult::kSuccess || result == CUresult::kNotInitialized || is_lost(result)) return;
   TUTTI_ASSERT(false, "{}", to_string(driver.error(result, call)));
@@ -37,8 +38,8 @@ Result<bool> can_share_by_file(const Driver& driver, int device) {
   return true;
 }
 
-// The properties of all memory that is created here: located on the device, shareable through a file descriptor, and
-// accessible to NICs (GPUDirect RDMA) if the device supports this for virtual memory.
+// The properties of all memory that PhysicalMemory::create() makes: located on the device, shareable through a file
+// descriptor, and accessible to NICs (GPUDirect RDMA) if the device supports this for virtual memory.
 Result<CUmemAllocationProp> properties_of(const Driver& driver, int device) {
   const Result<bool> files = can_share_by_file(driver, device);
   if (!files) return files.error();

@@ -5,7 +5,8 @@
 //
 // This memory belongs to no context: creating it needs no current context, and it remains valid when a context is
 // destroyed. Destructors do not wait for the work of the device, so the caller must ensure that nothing uses the memory
-// any more.
+// any more. ShareableMemory differs: allocating it needs a current context, and if the device does not support virtual
+// memory, it is plain memory, which belongs to that context.
 #pragma once
 
 #include <cstddef>
@@ -103,8 +104,8 @@ class MappedMemory {
 class ShareableMemory {
  public:
   // Allocates memory of the device of the current context. This device can read and write it, and so can every device
-  // that is able to access this device's memory; if the memory is plain, those devices need peer access first. bytes
-  // > 0.
+  // that is able to access this device's memory; if the memory is plain, those devices need peer access first.
+  // `bytes` must be greater than 0.
   static Result<ShareableMemory> allocate(const Driver& driver, std::size_t bytes);
 
   ShareableMemory(ShareableMemory&& other) noexcept : driver_(other.driver_), address_(other.release()) {}
@@ -115,8 +116,8 @@ class ShareableMemory {
   CUdeviceptr release() { return std::exchange(address_, 0); }  // the caller later passes the address to free()
   // Frees memory that release() returned. The caller ensures that nothing uses it any more. There is no table of
   // allocations: the function asks the driver about the address. So it would also free memory that the program itself
-  // has mapped as one allocation. Errors: kInvalidArgument (the address is not the start of an allocation; nothing
-  // was freed), and those of the driver.
+  // has allocated with cuMemAlloc or has mapped as one allocation. Errors: kInvalidArgument (the address is not the
+  // start of an allocation; nothing was freed), and those of the driver.
   static Status free(const Driver& driver, CUdeviceptr address);
 
  private:

@@ -36,9 +36,9 @@ struct CheckedCall {
 // kInvalidArgument. Not for calls for which is_exchange() is true.
 Status check_call(CheckedCall& checked, const CollectiveCall& call, const CallOptions& options, const Caller& caller);
 
-// The element type and the operation of the tag, which must be equal on all ranks. If the collective ignores the
-// field of `call` (a barrier both, a collective that reduces nothing the operation), a fixed value is returned,
-// because ranks may have set the field differently.
+// The element type and the operation of the tag, which must be equal on all ranks. If the collective ignores the field
+// of `call` (a barrier ignores both, and a collective that reduces nothing ignores the operation), a fixed value is
+// returned, because ranks may have set the field differently.
 DataType type_of(const CollectiveCall& call);
 ReduceOp op_of(const CollectiveCall& call);
 

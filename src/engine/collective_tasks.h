@@ -63,8 +63,9 @@ class CollectiveTasks {
     context_.transport.leave_call(tag, std::nullopt);
     last_good_.store(tag.sequence, std::memory_order_release);
   }
-  // Records that a collective has failed, whether or not it had started. The next start() with connections then
-  // drops the messages that it left behind.
+  // Records that a collective has failed, whether or not it had started. The next start() with connections then drops
+  // the messages that it left behind. If it ran by single copy, also withdraws this rank's mark, so that other ranks
+  // stop using its memory.
   void note_failure(const Operation& operation);
   // Sequence number of the last collective that completed on this rank, or 0 if there is none. Any thread may call it.
   std::uint64_t last_good() const { return last_good_.load(std::memory_order_acquire); }

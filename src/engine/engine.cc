@@ -102,7 +102,8 @@ Status Engine::finalize() {
         if (state_.failure.broken()) return *state_.failure.broken();
         state_.failure.set_broken({ErrorCode::kInvalidArgument, ErrorScope::kCommunicator, -1,
                                    "finalize() was called on this communicator: it takes no more calls"});
-        // only a driver may call it; without work there is none, and the lock keeps others out
+        // Only the driver may call announce_leave(). The engine is idle, so no thread drives, and the lock prevents
+        // others from starting to drive.
         context_.transport.announce_leave();
         return {};
       }

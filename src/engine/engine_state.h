@@ -1,6 +1,6 @@
 // EngineContext and EngineState: values and state that the classes of one engine share. EngineContext is constant.
-// EngineState is the state that several threads use, guarded by the engine's mutex. All other state of an engine is
-// used only by the driver, the one thread that has the DriverRole.
+// EngineState is the state that several threads use, guarded by the engine's mutex. The rest of an engine, for example
+// its ProgressLoop, has state that only the driver uses, the one thread that has the DriverRole.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 namespace tutti {
 
 // Whether long calls of the communicator may be divided into segments (segments.h). kNone: never. kLongCalls: yes,
-// because some rank has a GPU, but the host carries out calls on device memory.
+// because some rank of the job has a GPU, but the host carries out calls on device memory.
 enum class Segmentation : std::uint8_t { kNone, kLongCalls };
 
 struct EngineContext {

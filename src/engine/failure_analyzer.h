@@ -1,6 +1,7 @@
 // FailureAnalyzer: finds the reason why an operation cannot continue, and the rank that caused it, and formats the
-// error message. It reads the peers' status boards. Only the driver calls it, and only while nothing moves or after
-// a failure, so it need not be fast.
+// error message. It reads the peers' status boards. Only the driver calls it, and only rarely, for example at most
+// every 5 ms while a call is in progress, and after a failure. So it need not be fast. An exception is mismatch(),
+// which also runs at the end of each queued collective with a root.
 #pragma once
 
 #include <cstdint>

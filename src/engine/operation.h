@@ -48,7 +48,7 @@ struct Operation {
   // The time since which it seems, without a break, that the missing data cannot arrive any more. 0 if it does not
   // seem so at the moment.
   std::int64_t suspected_ns = 0;
-  // How often the deadline was extended since the last progress because this process had been stopped. See
+  // Number of times that the deadline was extended since the last progress because this process had been stopped. See
   // Watchdog::extend_deadline().
   std::uint32_t extensions = 0;
   // The operation has made progress since the last Watchdog::check(). Only the driver uses this field.

@@ -27,8 +27,8 @@ class OperationQueue {
 
   bool empty() const { return collectives_.empty() && exchanges_.empty(); }
   std::size_t capacity() const;  // number of further operations that can be added
-  // Adds an operation at the end. Numbers it: one sequence number for a collective, and one number for each
-  // transfer of an exchange. If this function throws, no number is used.
+  // Adds an operation at the end. Numbers it: one sequence number for a collective, and one number for each transfer of
+  // an exchange that is not a probe. If this function throws, no number is used.
   void add(const std::shared_ptr<Operation>& operation);
   // Takes the next sequence number for a short call, which runs past the queue, and returns it.
   std::uint64_t take_sequence() { return ++last_sequence_; }

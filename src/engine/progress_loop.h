@@ -40,9 +40,10 @@ class ProgressLoop {
   // Waits until no other thread drives, then drives until `until_done` is done. Returns earlier if another driver
   // completes that operation.
   void drive(std::unique_lock<std::mutex>& lock, Operation& until_done);
-  // Does everything that the end of an operation with `result` requires: notifies the peers, takes the memory of a
-  // failed call back from the peers, and reports the end to the operation's stream. If one of these steps throws,
-  // the operation fails and the communicator breaks, because the peers may not have been notified.
+  // Does everything that the end of an operation with `result` requires: publishes a success to the peers (the failure
+  // of a collective was published before), takes the memory of a failed call back from the peers, and reports the end
+  // to the operation's stream. If one of these steps throws, the operation fails and the communicator breaks, because
+  // the peers may not have been notified.
   void finish(Operation& operation, Status result) noexcept;
 
   CollectiveTasks& tasks() { return tasks_; }

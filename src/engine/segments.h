@@ -1,8 +1,8 @@
-// Segments: if some ranks of a communicator have a GPU, and the host carries out their calls on device memory, long
-// calls are divided into segments. Then three steps can overlap: one segment is copied from the GPU, the ranks
-// reduce the segment before it, and an earlier one is copied back (docs/decisions/0013). Every rank must divide a
-// call in the same way, even a rank with buffers in host memory, because each segment is an operation with a
-// sequence number of its own. Pure functions.
+// Segments: if some rank of the job has a GPU, and the host carries out the calls of a communicator on device memory,
+// long calls are divided into segments. Then three steps can overlap: one segment is copied from the GPU, the ranks
+// reduce the segment before it, and an earlier one is copied back (docs/decisions/0013). Every rank must divide a call
+// in the same way, even a rank with buffers in host memory, because each segment is an operation with a sequence number
+// of its own. Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +14,10 @@
 
 namespace tutti::detail {
 
-// Minimum length of a segment. Estimate: at 25 GB/s a copy of 4 MiB takes 170 us, ten times as long as starting a
-// copy and waking the ranks. One page is subtracted because staging memory is allocated in powers of two, and the
-// first page of a staged segment contains its flag.
+// Maximum length of a segment in bytes, unless the call already has kMostSegments segments. Segments are not much
+// shorter than that either, because of an estimate: at 25 GB/s a copy of 4 MiB takes 170 us, ten times as long as
+// starting a copy and waking the ranks. One page is subtracted because staging memory is allocated in powers of two,
+// and the first page of a staged segment contains its flag.
 inline constexpr std::size_t kSegmentBytes = (std::size_t{4} << 20) - 4096;
 // Maximum number of segments of one call. Longer calls have longer segments. With eight segments, the first copy
 // from the GPU and the last copy to it overlap with nothing. These are two of 16 copies, an eighth of the time.

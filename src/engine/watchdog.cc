@@ -10,8 +10,9 @@ namespace {
 constexpr std::int64_t kSuspicionNs = 100'000'000;
 // How long the data of a collective may take to arrive from a peer that has finished the call and is gone.
 constexpr std::int64_t kLostNs = 2'000'000'000;
-// The longest time between two readings of the clock at which this rank still counts as running without a break.
-// After a longer gap, its process is assumed to have been stopped.
+// The longest time between two readings of the clock at which this rank still counts as running without a break. After
+// a gap that is longer than this, and longer than a quarter of an operation's timeout, its process is assumed to have
+// been stopped.
 constexpr std::int64_t kMaxClockGapNs = 100'000'000;
 // Maximum number of deadline extensions without progress. There is a limit because a caller that calls test() only
 // rarely looks like a process that was stopped, each time, and would otherwise never time out.

@@ -1,8 +1,8 @@
 // Binding of a plan to the connections of a communicator, in two steps. bind() determines for each send of the plan
-// which carriers its message may use (slot, published, delivered, reply). open() opens the connections of the
-// plan's ports. bind() is called by the thread that makes the first call with the plan, and open() by the engine's
-// driver, because only the driver may use connections. Both happen once per plan and communicator. Any number of
-// calls can then run the bound plan, one after another.
+// which carriers its message may use (slot, published, delivered, reply). open() opens the connections of the plan's
+// ports. bind() is called by the thread that makes the first call with the plan or passes the plan to use_plan(), and
+// open() by the engine's driver, because only the driver may use connections. Both happen once per plan and
+// communicator. Any number of calls can then run the bound plan, one after another.
 #pragma once
 
 #include <cstdint>

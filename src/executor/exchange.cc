@@ -186,8 +186,9 @@ void Exchange::look_again() {
   unfinished_ = transfers_.size();
 }
 
-// Looks for a message of any peer, and returns true if there is one. The tags of a probe do not match those of real
-// transfers, so arrival() reports a message as a mismatch and leaves it in place.
+// Looks for a message of any peer, and returns true if there is one. The tag of a probe usually differs from that of a
+// real transfer, so that arrival() reports a message as a mismatch. If the tags are equal (a send of 0 int8), it
+// reports a message. It leaves the message in place in both cases.
 bool Exchange::probe() {
   const std::size_t count = transfers_.size();
   for (std::size_t i = 0; i < count && unfinished_ > 0; ++i) {

@@ -87,7 +87,7 @@ class PairNumbers {
 // One send or receive of a user's buffer. An Exchange divides the buffer into messages.
 struct Transfer {
   Direction direction = Direction::kSend;
-  std::uint32_t peer = 0;     // never this rank itself
+  std::uint32_t peer = 0;     // in an Exchange never this rank itself
   std::byte* data = nullptr;  // the buffer; only read if this is a send
   std::uint64_t bytes = 0;
   CallTag tag;
@@ -166,7 +166,7 @@ class Exchange {
     bool untouched = false;  // the transfer was given up before any message moved
     // The peer sends a transfer with other arguments than this receive, so its data is read and dropped.
     bool discards = false;
-    bool asked = false;            // advertise_output() was called, which happens once per receive
+    bool asked = false;            // advertise_output() was called, which happens at most once per receive
     bool shown = false;            // advertise_output() has advertised the receive buffer to the peer
     std::uint64_t moves_seen = 0;  // the value of PairNumbers::moves() that queue_has_moved() saw last
     // The tag and total length of the messages. They differ from those of the Transfer if the receive discards.

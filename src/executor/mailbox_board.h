@@ -3,12 +3,12 @@
 // communicator. Only the engine's driver uses a board.
 //
 // Each rank has kMailboxes (8) mailboxes. A call uses the mailbox with the index `sequence number % kMailboxes`, so
-// that consecutive calls use different ones. The owner of a mailbox may write it again only when all other ranks
-// have finished the call for which it was written last. A rank has finished a call if it has reached a later call.
-// After a call in which every rank waits for every other rank (for example an all-reduce), all earlier calls are
-// known to be finished, and no check is needed. After other calls (for example at the root of a broadcast) the
-// owner checks it before it writes. The same rules hold for the long payload buffers, of which there are only
-// kLongPayloadBuffers (2).
+// that consecutive calls use different ones. The owner of a mailbox may write it again only when all other ranks have
+// finished the call for which it was written last. A rank has finished a call if it has reached a later call, or if its
+// status board shows that it has left the call. After a call in which every rank waits for every other rank (for
+// example an all-reduce), all earlier calls are known to be finished, and no check is needed. After other calls (for
+// example at the root of a broadcast) the owner checks it before it writes. The same rules hold for the long payload
+// buffers, of which there are only kLongPayloadBuffers (2).
 #pragma once
 
 #include <array>

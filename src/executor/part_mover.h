@@ -49,8 +49,8 @@ class PartMover {
   bool peer_exited_ = false;
   std::vector<const std::byte*> sources_;  // addresses of the operands of one reduction, indexed by rank
   std::vector<std::byte*> destinations_;
-  // Memory for one tile of the operand of each rank and one tile of the sum. Allocated when operands must be fetched by
-  // system calls for the first time.
+  // Memory for one tile of the operand of each rank and one tile of the sum. Allocated in the first call in which
+  // memory of some peer must be accessed by system calls.
   std::vector<std::byte> scratch_;
   std::byte* scratch_begin_ = nullptr;  // the first page boundary in scratch_
   std::uint64_t tile_bytes_ = 0;

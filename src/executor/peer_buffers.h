@@ -1,6 +1,6 @@
-// PeerBuffers: where the inputs and outputs of all ranks are in a single-copy collective (single_copy.h). Each rank
-// advertises its own memory in its mailbox, and looks up the memory of the others. Only the engine's driver uses an
-// object.
+// PeerBuffers: the locations of the inputs and outputs of all ranks in a single-copy collective (single_copy.h). Each
+// rank advertises its own memory in its mailbox, and looks up the memory of the others. Only the engine's driver uses
+// an object.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace tutti {
 
 class PeerBuffers {
  public:
-  // The begin of the input or output of a rank.
+  // The start of the input or output of a rank.
   struct Location {
     std::byte* data = nullptr;  // address in this process; null: see `address`
     // Address in the process of the owner, for system calls. If `data` is null and this is 0, this rank does not
@@ -61,8 +61,9 @@ class PeerBuffers {
  private:
   // Used as a window number: the memory is private, and the offset is an address in the process of its owner.
   static constexpr std::uint32_t kAttached = ~std::uint32_t{0};
-  // Used as a window number. For an input: its contents are in the long payload buffer of its owner. For an output:
-  // its owner copies the results from the long payload buffers of the ranks that have computed them.
+  // Used as a window number. For an input: its contents are in the long payload buffer of its owner. For an output: its
+  // owner copies each share of the results from the long payload buffer of the rank to which that share belongs
+  // (WorkDivision::share_of()).
   static constexpr std::uint32_t kInPayloadBuffer = kAttached - 1;
   // The payload of a mailbox: the location of the memory of a rank.
   struct MemoryAdvert {

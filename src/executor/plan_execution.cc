@@ -299,7 +299,7 @@ void PlanExecution::Domain::apply(const Channel& channel, const Step& step, std:
   const auto& sources = plan_execution_.sources_;
   auto& destinations = plan_execution_.destinations_;
   destinations.clear();
-  // The connection has already delivered the value to the sink.
+  // True if the connection has already delivered the value to the sink.
   const bool already_there = step.sink.space != Space::kNone && sources.size() == 1 && step.receive_count == 1 &&
                              sources[0] == address(step.sink, tile);
   if (step.sink.space != Space::kNone && !already_there) destinations.push_back(address(step.sink, tile));

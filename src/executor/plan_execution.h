@@ -1,7 +1,7 @@
-// PlanExecution: the CPU executor. It runs one call of a bound plan on bytes in host memory. The channels of the
-// plan take turns in the thread that drives progress: each runs some steps, until it has to wait or its turn is
-// over. A step allocates no memory, takes no lock, writes no log and makes no system call of its own (a connection
-// may make some).
+// PlanExecution: the CPU executor. It runs one call of a bound plan on bytes in host memory. The channels of the plan
+// take turns in the thread that drives progress: each runs some steps, until it has to wait or its turn is over. A step
+// takes no lock, writes no log and makes no system call of its own (a connection may make some). It allocates no memory
+// either, except that the list of connections on which values were published can grow during the first calls.
 #pragma once
 
 #include <cstdint>

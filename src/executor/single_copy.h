@@ -102,8 +102,8 @@ class SingleCopyCollective final : public CollectiveTask {
   bool help(bool on_other_cores);
   bool all_hold();
   bool move_a_part();
-  // Copies the shares of the output that other ranks have computed from their payload buffers. The shares that this
-  // rank has computed are in its output already.
+  // Copies each share of the output that another rank has computed from the long payload buffer of the rank to which
+  // the share belongs. The shares that this rank has computed are in its output already.
   void fetch_output();
   bool all_finished();
 
@@ -122,7 +122,7 @@ class SingleCopyCollective final : public CollectiveTask {
   std::uint32_t part_of_ = 0;     // the rank whose part this rank is doing
   std::uint64_t seen_steps_ = 0;  // the last value of steps_of(next_) in phase kAwaiting
   std::uint32_t polls_ = 0;       // number of polls in phase kAwaiting without success
-  std::vector<WorkItem> items_;   // the work of this rank
+  std::vector<WorkItem> items_;   // the work that this rank does now: its own, or the share of another rank
   std::size_t item_index_ = 0;    // index of the current item in items_
   std::uint64_t moved_ = 0;       // bytes of the current item that are done
 };

@@ -15,7 +15,7 @@ struct WorkItem {
   static constexpr std::uint32_t kAllRanks = ~std::uint32_t{0};
   std::uint32_t from = 0;         // the rank to copy from, or kAllRanks: the sum of all inputs
   std::uint32_t to = 0;           // the rank to store to, or kAllRanks
-  std::uint64_t from_offset = 0;  // in bytes, from the begin of the input; to_offset: of the output
+  std::uint64_t from_offset = 0;  // in bytes, from the start of the input; to_offset: of the output
   std::uint64_t to_offset = 0;
   std::uint64_t bytes = 0;
 };
@@ -45,13 +45,13 @@ class WorkDivision {
 
   // Whether the work is divided into shares, one for each rank, that any rank may do: in an all-reduce or reduce.
   bool has_shares() const { return reduces(kind_) && !has_blocks(kind_); }
-  // Begin and end of the share of `owner` in the input and the output.
+  // The offsets in bytes at which the share of `owner` begins and ends, in the input and in the output.
   std::pair<std::uint64_t, std::uint64_t> share_of(std::uint32_t owner) const;
   // The addition of the share of `owner`.
   WorkItem add_share(std::uint32_t owner) const;
 
-  // If root_helps(): how many bytes of its block a rank other than the root copies, from the begin of the block. The
-  // root copies the rest, so that all ranks have the same amount of work.
+  // If root_helps(): how many bytes of its block a rank other than the root copies, counted from the start of the
+  // block. The root copies the rest, so that all ranks have the same amount of work.
   std::uint64_t member_bytes() const;
 
   // Whether payload buffers replace memory that cannot be used. That is the case for reductions with short inputs.

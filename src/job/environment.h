@@ -18,11 +18,11 @@
 namespace tutti {
 
 struct Environment {
-  std::shared_ptr<Clock> clock;  // shared by the ranks of one process
+  std::shared_ptr<Clock> clock;  // shared by the ranks of one create_all()
   // Decides how a rank waits when it cannot continue.
   std::unique_ptr<Waiter> waiter;
   std::unique_ptr<Transport> transport;  // the connections to the other ranks, over a network or shared memory
-  // Shared by the ranks of one process, so that each plan is verified only once.
+  // Shared by a rank's communicators, and by the ranks of one create_all(), so that they verify each plan only once.
   std::shared_ptr<VerifiedPlanCache> plan_cache;
   std::vector<std::uint32_t> nodes{};  // the machine of each rank; empty if all ranks are on one machine
   // Number of CPU cores on which the ranks of rank 0's machine may run, counted together. A limit of the cgroup is

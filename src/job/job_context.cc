@@ -57,7 +57,8 @@ std::string common_settings(const Config& config) {
 // many ranks that the slots would take gigabytes. UCX needs even longer slots, because it has a cost for each flush
 // and announcement rather than for each message. Measured: docs/results/2026-11-25-rdma.md.
 std::uint32_t default_slot_bytes(const JobContext& job_context, const std::vector<std::uint32_t>& members) {
-  // more ranks get short slots, because each rank has 2 * slots * slot_bytes for each lane to each other rank
+  // A communicator of more ranks gets short slots, because each rank has 2 * slots * slot_bytes bytes for each lane to
+  // each other rank.
   constexpr std::size_t kMostOfLong = 64;
   constexpr std::uint32_t kSlotBytesOfUcx = 1024 * 1024;
   std::set<std::uint32_t> machines;
@@ -345,8 +346,8 @@ class TransportMaker {
   std::uint64_t communicator_;
   const Gather& gather_;
   const std::uint32_t slot_bytes_;
-  std::vector<std::int32_t> local_index_;  // indexed by rank; -1 if the rank is on another machine
-  std::vector<std::uint32_t> local_;       // the ranks of this machine, including this one
+  std::vector<std::int32_t> local_index_;  // indexed by rank: its index in local_; -1 if it is reached by the network
+  std::vector<std::uint32_t> local_;       // the ranks that share memory with this one, and this one
   std::vector<std::vector<bool>> cpus_;    // the CPUs that each rank may use, indexed by rank
 };
 

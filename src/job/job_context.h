@@ -43,19 +43,19 @@ struct JobContext {
   std::uint32_t job_rank = 0;
   std::vector<bool> cpus;                         // indexed by CPU: true if this process may use it
   std::uint32_t cpu_limit = 0;                    // limit of the cgroup, in cores; 0: no limit
-  std::shared_ptr<Clock> clock;                   // shared by the ranks of one process
-  std::shared_ptr<VerifiedPlanCache> plan_cache;  // shared by the ranks of one process
+  std::shared_ptr<Clock> clock;                   // shared by the ranks of one create_all()
+  std::shared_ptr<VerifiedPlanCache> plan_cache;  // shared by the ranks of one create_all()
   // Makes the waiter of each communicator. If null, each gets an AdaptiveWaiter with limits that follow from the
   // number of its ranks on this machine and the cores that they share.
   std::function<std::unique_ptr<Waiter>()> make_waiter;
   // Passes segments of memory between the ranks of this machine. Its peers are numbered by job rank. Shared with
   // segments and windows.
   std::shared_ptr<SegmentExchange> exchange;
-  // The TCP listener. Null if no rank is reached by a network. Shared by the ranks of the process.
+  // The TCP listener. Null if no rank is reached by a network. Shared by the ranks of one create_all().
   std::shared_ptr<TcpEndpoint> endpoint;
   std::vector<std::string> tcp_addresses;  // the address of each rank's TCP listener, indexed by job rank
   // Makes the RDMA data path of each communicator. Null if messages between machines use TCP. Shared by the rank's
-  // communicators.
+  // communicators, and by the ranks of one create_all().
   std::shared_ptr<DataPathMaker> path_maker;
   // indexed by job rank: the offer of that rank's path_maker; empty if it has none
   std::vector<std::string> path_offers;
@@ -66,7 +66,7 @@ struct JobContext {
   std::shared_ptr<const detail::Tuning> tuning;  // rank 0's tuning; shared by the rank's communicators
   // The id of the first communicator, which identifies the job in recordings. 0 if it was not made yet.
   std::uint64_t first_communicator = 0;
-  std::shared_ptr<RecordingFolder> recordings;  // null until needed; shared by the ranks of the process
+  std::shared_ptr<RecordingFolder> recordings;  // null until needed; shared by the ranks of one create_all()
   // Indexed by job rank: the lowest job rank on the same machine.
   std::vector<std::uint32_t> machines;
 };
@@ -75,9 +75,9 @@ struct JobContext {
 // of all ranks, indexed by rank.
 using Gather = std::function<Result<std::vector<std::string>>(const std::string& blob)>;
 
-// A round after a step that may have failed on this rank. Sends the text of `result`, or its error. Errors: this
-// rank's own error, or that of the first rank that failed, which the message names. If ranks only timed out, the
-// error names the rank that they waited for.
+// A round after a step that may have failed on this rank. Sends the text of `result`, or its error. Errors: this rank's
+// own error, that of the round, or kSystem with the message of the first rank that failed, which it names. If ranks
+// only timed out, the error names the rank that they waited for.
 Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Result<std::string>& result);
 
 // Creates the JobContext of one rank, for Communicator::create(). (create_all() makes its own.) `ranks` may be 1. The

@@ -8,8 +8,8 @@
 
 namespace tutti {
 
-// Maximum number of ranks of one communicator on one machine. The address space that the segments need grows with
-// the square of it: with slots of the default size, 72 of the 128 TiB that a process has.
+// Maximum number of ranks of one communicator on one machine. The address space that the segments need grows with the
+// square of it: with slots of the default number and size, 65 of the 128 TiB that a process has.
 inline constexpr std::uint32_t kMostMachineRanks = 4096;
 
 // The limits of this process. 0 means unknown.

@@ -63,7 +63,8 @@ class Recorder {
     record.outcome.store(std::bit_cast<std::uint64_t>(outcome), std::memory_order_release);
   }
   void end_badly(std::uint64_t serial, const Error& error, std::uint64_t sequence);
-  // Records more details of an operation that is not a short one.
+  // Records more details of an operation: its length in bytes and, for sends and receives, the peer of the first
+  // transfer and the number of transfers. Short calls have no such details.
   void add(std::uint64_t serial, std::uint64_t bytes, std::uint32_t peer, std::uint32_t transfers);
 
   // Returns true if waits() should be called for a waiting operation. The state of a wait is written at most once
@@ -83,7 +84,8 @@ class Recorder {
   // Records a call that a GPU carries out. The recorder does not see its end.
   void enqueued(const CallTag& tag);
   void aborted() { header_->aborted.store(now(), std::memory_order_relaxed); }
-  // Records an error that belongs to no operation of the engine.
+  // Records an error. If it belongs to an operation that has a record, call end_badly() instead, which calls this
+  // function.
   void failed(const Error& error, std::uint64_t sequence);
 
  private:

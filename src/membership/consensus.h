@@ -12,7 +12,7 @@
 //   kJoinAck       coordinator -> participant   (not in Paxos)        "this rank is running"; resets the timeout
 //   kPrepare       coordinator -> participant   phase 1a, prepare     asks for a promise to ignore lower ballots
 //   kPromise       participant -> coordinator   phase 1b, promise     also carries the proposal accepted so far, if any
-//   kReject        participant -> coordinator   (an optimization)     "I have promised a higher ballot" (included)
+//   kReject        participant -> coordinator   (an optimization)     "I have promised this higher ballot"
 //   kAcceptRequest coordinator -> participant   phase 2a, accept      the proposal of this ballot
 //   kAccepted      participant -> coordinator   phase 2b, accepted    the participant has accepted the proposal
 //   kDecided       coordinator -> participant   learn                 the decision; some participants forward it
@@ -77,7 +77,8 @@ struct ConsensusVote {
   // Sequence number of the last collective that completed on this rank; 0 if none has. The uniform mode passes
   // another number.
   std::uint64_t operation = 0;
-  // A number that the application passes to agree(), for example as a yes (1) or no (0).
+  // A number that the application passes to agree(), for example as a yes (1) or no (0). The uniform mode passes
+  // another number.
   std::int64_t value = 0;
 };
 

@@ -51,7 +51,7 @@ class ActiveTimeClock final : public Clock {
   std::int64_t now_ns() override;
 
  private:
-  std::shared_ptr<Clock> clock_;  // shared by the ranks of one process
+  std::shared_ptr<Clock> clock_;  // the clock of the JobContext, shared by the ranks of one create_all()
   std::int64_t last_ns_;
   // Sum of the gaps that were not counted.
   std::int64_t skipped_ns_ = 0;

@@ -362,10 +362,10 @@ Result<std::uint64_t> SurvivorRendezvous::meet_as_participant() {
   return id;
 }
 
-// Waits for a message of type `wanted` from the coordinator, and returns its body. While joining, the participant
-// tells the coordinator shortly before the deadline that it gives up, and then waits for the coordinator's error
-// until the deadline, because that error states the reason. In a gather round the participant only waits until the
-// deadline, because the coordinator gives up before.
+// Waits for a message of type `wanted` from the coordinator, and returns its body. While joining, the participant sends
+// kGiveUp to the coordinator shortly before the deadline, and then waits for the coordinator's error until the
+// deadline, because that error states the reason. In a gather round the participant only waits until the deadline,
+// because the coordinator gives up before.
 Result<std::string> SurvivorRendezvous::answer(MessageType wanted, std::int64_t deadline_ns) {
   Clock& clock = oob_channel_.clock();
   const std::uint32_t coordinator = survivors_.front();

@@ -45,6 +45,7 @@ class SurvivorRendezvous {
   // - kPeerLost: a rank has exited or cannot be reached.
   // - kMismatch: the ranks passed different lists.
   // - kSystem: the system has no random numbers.
+  // - kRefused: the coordinator sent a malformed message.
   //
   // If the coordinator survives, every rank that has joined gets the same error.
   Result<std::uint64_t> meet(const std::vector<std::uint32_t>& survivors);

@@ -51,9 +51,10 @@ const MessageCost& Costs::cost_of(Level level) const {
   return wanted.gbytes_per_s > 0 ? wanted : parameters_->cost(level, Protocol::kSimple);
 }
 
-// Computes shares_. In copy k of the plan, the ranks of each machine are rotated by k. If only a few ranks of a
-// machine send to other machines, the copies therefore use different NICs. Only copy 0 is simulated. Its share of a
-// NIC is the number of its messages there divided by the number of messages of all copies there.
+// Computes shares_. The channels of a call run copies of the plan. In copy k, the ranks of each machine are rotated by
+// k (Copies in link_loads.h), so the copies may send through different NICs. Only copy 0 is simulated, and it gets only
+// a part of a NIC's bandwidth: the number of messages that copy 0 sends through the NIC, divided by the number of
+// messages that all copies together send through it.
 void Costs::find_shares(const Network& network) {
   if (options_.channels == 1 || network.ports() == 0) return;
   std::vector<double> sent(programs_->ranks, 0);

@@ -104,7 +104,7 @@ class EventRun {
   // factors.
   static constexpr std::uint64_t kMessageJitter = std::uint64_t{1} << 40;
 
-  // The .cc files describe these functions. `now` is always the time of the present event, in microseconds.
+  // The .cc files describe most of these functions. `now` is always the time of the present event, in microseconds.
   bool known(std::uint32_t task, double& begin);
   void try_step(std::uint32_t task);
   void start(std::uint32_t task, double begin);

@@ -100,6 +100,8 @@ bool EventRun::known(std::uint32_t task, double& begin) {
   return true;
 }
 
+// Begins the task's next step if the times of everything for which the step waits are known, and if the task has no
+// step in progress, has not finished, and is not on a dead rank. If cores are shared, the step must first get a core.
 void EventRun::try_step(std::uint32_t task) {
   Task& state = tasks_[task];
   if (state.under_way || state.tile == tiles_ || dead_[rank_of(task)] != 0) return;

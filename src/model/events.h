@@ -1,13 +1,14 @@
 // The event engine: simulates the steps of all ranks in the order of time, for the models kEvents and kFlows of
-// model/simulate.h. A port (NIC) serves the messages of all its senders, one at a time. If there are more ranks
-// than cores, ranks wait for a core. Durations may have jitter. Messages may share the bandwidth of links
-// (model/flows.h). Internal to this folder: simulate() runs it. Used by one thread.
+// model/simulate.h. A port (NIC) serves the messages of all its senders: one at a time with kEvents, and several with
+// kFlows if one does not use its whole bandwidth (model/port_queue.h). If there are more ranks than cores, ranks wait
+// for a core. Durations may have jitter. With kFlows, messages share the bandwidth of links (model/flows.h). Internal
+// to this folder: simulate() runs it. Used by one thread.
 //
 // A step is put into a heap of events as soon as the times of everything that it waits for are known: normally with
 // its end time. If cores are shared, it is put there first with the time from which it needs a core. If links are
 // shared, it is put there first with the time at which its bytes start to move. So each channel has at most one
-// event in the heap, and the events of all channels are processed in ascending order of time. Therefore ports and
-// cores are given to messages and ranks in the order of time.
+// event in the heap that is not obsolete, and the events of all channels are processed in ascending order of time.
+// Therefore ports and cores are given to messages and ranks in the order of time.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +39,7 @@ struct EventInputs {
 struct EventResult {
   // the time at which the last rank has finished; Parameters::launch_us is not included
   double time_us = 0;
-  // the steps of the ranks below SimulateOptions::traced_ranks, in the order of their ends
+  // the steps of the ranks below SimulateOptions::traced_ranks, in the order of their ends; at most kMostTraced
   std::vector<TracedStep> trace{};
 };
 

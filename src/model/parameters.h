@@ -32,7 +32,7 @@ inline constexpr std::size_t kLevels = 5;
 
 // How a connection transports a value. The names are those of NCCL, except kWindow.
 enum class Protocol : std::uint8_t {
-  // through slots, with counters that say which slots are full; for long messages
+  // through slots, with counters from which the receiver sees which slots are full; for long messages
   kSimple,
   // On a GPU: a flag next to every 4 bytes. On the host: a mailbox, in which the payload is in the cache line of
   // the flag.
@@ -132,17 +132,17 @@ struct Parameters {
 // NIC moves them.
 constexpr bool moved_by_channel(Level level) { return level < Level::kNic; }
 
-// Parameters as a JSON file, with units in the names of the fields (docs/parameters-json.md). Fields that are
-// absent keep the values of a default-constructed Parameters. Errors: kInvalidArgument with the line and column, or
-// with the field and its allowed values; load_parameters() also kSystem if the file cannot be read or is not a
-// regular file.
-// limit on the length of a file
+// limit on the length of a file of parameters, in bytes
 inline constexpr std::size_t kMostParameterBytes = 256 * 1024;
-// limit on Parameters::measured
+// limit on the number of elements of Parameters::measured
 inline constexpr std::size_t kMostMeasurements = 1024;
+// Read Parameters from JSON: from a text, or from a file. The names of the fields contain the units
+// (docs/parameters-json.md). Fields that are absent keep the values of a default-constructed Parameters. Errors:
+// kInvalidArgument with the line and column, or with the field and its allowed values; load_parameters() also kSystem
+// if the file cannot be read or is not a regular file.
 Result<Parameters> parse_parameters(std::string_view json);
 Result<Parameters> load_parameters(const std::string& path);
-// The text ends with a newline. parse_parameters() of the text returns an equal value.
+// Writes Parameters as JSON. The text ends with a newline. parse_parameters() of the text returns an equal value.
 std::string to_json(const Parameters& parameters);
 
 // Documented defaults; the .cc file gives the source of each number. The first function is for a machine without

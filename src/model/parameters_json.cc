@@ -97,9 +97,9 @@ void add_costs(Fields& fields, Parameters& p) {
   }
 }
 
-// All fields of the format. Their functions store into `p` and `format`, which must outlive them. Numbers that are
-// neither times nor bandwidths have the limits of TUTTI_SLOT_BYTES, TUTTI_SLOTS and the number of thread blocks of
-// a device, with some margin.
+// All fields of the format. Their functions store into `p` and `format`, which must outlive them. The limits of
+// slot_bytes, slots and channels are those of TUTTI_SLOT_BYTES, of TUTTI_SLOTS and of the number of thread blocks of a
+// device, with some margin.
 Fields all_fields(Parameters& p, std::uint32_t& format) {
   Fields fields;
   fields[""] = {};

@@ -13,7 +13,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint32_t kNoThread = ~std::uint32_t{0};  // the other end of the connection was not found yet
+constexpr std::uint32_t kNoThread = ~std::uint32_t{0};  // the thread at this end of a connection is not known yet
 
 class Writer {
  public:

@@ -3,12 +3,12 @@
 //
 // In a ring, rank s receives from rank s-1 and sends to rank s+1. Step n of rank s waits for three steps: step n-1
 // of rank s; step n-1 of rank s-1, which sends the message; and, because of a credit, a step of rank s+1 that is
-// not later than n-1. So it only depends on the earlier steps of ranks at a distance of at most the number of
-// steps. If each step were computed for all ranks before the next step, every array would be loaded from memory
-// once per step. Instead, a band of kBand steps is computed for one block of ranks after the other. A block is
-// shifted to the left by one rank for each step, because of the dependency on rank s+1. The ring is cut at rank 0:
-// first the ranks from i to V - i - 1 are computed in step i of the band, which form a trapezoid, then the
-// remaining ranks around rank 0, which form a triangle. (V is the number of ranks of the ring.)
+// not later than n-1. So step n of a rank depends on step n-k only of those ranks that are at most k ranks away. If
+// each step were computed for all ranks before the next step, every array would be loaded from memory once per step.
+// Instead, a band of kBand steps is computed for one block of ranks after the other. A block is shifted to the left by
+// one rank for each step, because of the dependency on rank s+1. The ring is cut at rank 0: first the ranks from i to
+// V - i - 1 are computed in step i of the band, which form a trapezoid, then the remaining ranks around rank 0, which
+// form a triangle. (V is places_, the number of ranks that are computed.)
 //
 // The arrays begin at different offsets within a memory page (kStagger). If they began at the same offset, their
 // elements with the same index would compete for the same few cache lines.

@@ -1,5 +1,5 @@
-// The periods follow from the definitions of the algorithms. They are not computed from the plans, because that
-// would require building the plans of all ranks.
+// rotation_period() has a table of the algorithms: the period P' of a plan (rotation.h) follows from the definition of
+// its algorithm. P' is not computed from the plan, because that would require building the plans of all ranks.
 #include "model/rotation.h"
 
 #include "base/collective_table.h"
@@ -8,8 +8,9 @@
 namespace tutti {
 namespace {
 
-// Returns the number of ranks of each machine if it is the same for all machines, and if the ranks of each machine
-// are consecutive. Otherwise returns 0. The numbers of the machines must also ascend.
+// Returns the number of ranks of each machine, which is the number of all ranks if there is one machine. Returns 0 if
+// the machines have different numbers of ranks, if the ranks of a machine are not consecutive, or if the numbers of the
+// machines do not ascend from rank to rank.
 std::uint32_t ranks_of_equal_machines(const Collective& collective) {
   if (collective.nodes.empty()) return collective.ranks;
   std::uint32_t size = 0;
@@ -18,8 +19,8 @@ std::uint32_t ranks_of_equal_machines(const Collective& collective) {
   for (std::uint32_t rank = 0; rank < collective.ranks; ++rank) {
     const std::uint32_t first = rank - rank % size;
     if (collective.nodes[rank] != collective.nodes[first]) return 0;
-    // If a machine's number occurred again later, the machine would have more ranks than `size`. Ascending numbers
-    // exclude that.
+    // If the number of a machine occurred again later, that machine would have more ranks than `size`. Requiring
+    // ascending numbers excludes that.
     if (first == rank && rank > 0 && collective.nodes[rank] <= collective.nodes[rank - 1]) return 0;
   }
   return size;

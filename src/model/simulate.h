@@ -114,8 +114,8 @@ struct SimulateResult {
 };
 
 // A lower bound for the time of the call that also considers links: the time that the busiest link needs for its
-// bytes, if that is longer than time_us, otherwise time_us. It can be longer with kSweep and kEvents, because their
-// messages do not share links.
+// bytes, if that is longer than time_us, otherwise time_us. The busiest link can need longer than time_us with kSweep
+// and kEvents, because their messages do not share links.
 inline double time_by_links_us(const SimulateResult& result) {
   const double most = result.busiest.empty() ? 0 : result.busiest.front().utilisation;
   return most > 1 ? most * result.time_us : result.time_us;

@@ -1,6 +1,6 @@
 // The macro TUTTI_NCCL defines a function of nccl.h. Each function is defined once and exported under two names
 // (nccl... and pnccl...). The wrapper guarded() runs the body of a function that can throw, and catches its exceptions,
-// because the caller is a C program.
+// because the interface is one for C, and its callers do not expect exceptions.
 #pragma once
 
 #include <new>

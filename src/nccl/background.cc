@@ -16,8 +16,9 @@ namespace {
 // this is ample.
 constexpr std::chrono::seconds kExitWait(2);
 
-// The running background threads: for the number of each thread, the communicators that it uses. There is one object
-// for the whole process, because the exit handler has to find all threads. `last` is the number given out last.
+// The running background threads. `threads` maps the number of each thread to the communicators that the thread uses.
+// `last` is the number given out last. There is one object for the whole process, because the exit handler has to find
+// all threads.
 struct BackgroundThreads {
   std::mutex mutex;
   std::condition_variable changed;

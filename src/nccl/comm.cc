@@ -69,8 +69,9 @@ void record_job_error(const Job& job, ncclResult_t result) {
   }
 }
 
-// `waited_for`: a caller waits for the lane and gets its first error. Otherwise errors are recorded for
-// ncclCommGetAsyncError().
+// Runs the jobs of a lane and returns the first error. `waited_for`: a caller waits for the lane and gets this error.
+// The error of a job is recorded for ncclCommGetAsyncError(), unless `waited_for` is true and the job's communicator is
+// blocking.
 ncclResult_t run_lane(const std::vector<Job>& lane, bool waited_for) noexcept {
   ncclResult_t first = ncclSuccess;
   for (const Job& job : lane) {

@@ -7,10 +7,10 @@
 // returns.
 //
 // Jobs: an operation that may wait for other ranks (set-up, split, shrink, finalize, ...) is a job. A job of a blocking
-// communicator runs before the function returns, in the caller's thread. If a group has several such jobs, they run at
-// the same time, all but one in threads of their own. A job of a nonblocking communicator runs in a background thread,
-// and the caller uses ncclCommGetAsyncError() to find out when the job has ended. A communicator runs one job at a
-// time, and refuses calls while a job runs.
+// communicator runs before the function returns, in the caller's thread. If a group has several such jobs, those
+// without a common communicator run at the same time, all but one in threads of their own. A job of a nonblocking
+// communicator runs in a background thread, and the caller uses ncclCommGetAsyncError() to find out when the job has
+// ended. A communicator runs one job at a time, and refuses calls while a job runs.
 //
 // Threads: all functions may be called from any thread. `mutex` protects the members that change.
 #pragma once
@@ -97,7 +97,8 @@ class Comm {
 
   std::mutex mutex;
   Phase phase = Phase::kCreating;
-  // Null while the set-up job runs, and if set-up failed. Set once, when set-up succeeds, and never replaced.
+  // Null while the set-up job runs, if set-up failed, and after a split in which this rank passed NCCL_SPLIT_NOCOLOR.
+  // Otherwise set once, when set-up succeeds, and never replaced.
   std::unique_ptr<Communicator> communicator;
   std::optional<Error> failure;  // why set-up failed; set if and only if the phase is kFailed
   // The first error of a call that failed after it had returned (a job or call in the background, a call on a GPU), or

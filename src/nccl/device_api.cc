@@ -183,5 +183,6 @@ TUTTI_NCCL(int, LLA2ACalcSlots, int maxElts, int maxEltSize) {
   return static_cast<int>(std::min<std::int64_t>(maxElts * each, std::numeric_limits<int>::max()));
 }
 
-// Does nothing: each communicator reads the logging variables when it is created, so there is nothing to read again.
+// Does nothing. TUTTI_LOG is read whenever a communicator is created, so it need not be read again. NCCL_DEBUG is read
+// only once in a process (process_settings()), so a later change of this variable has no effect.
 TUTTI_NCCL(void, ResetDebugInit, void) {}

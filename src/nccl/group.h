@@ -4,8 +4,8 @@
 // communicator in common; then its calls, all at the same time; then its one-sided calls, one after the other.
 //
 // Calls on host memory: if the communicator is blocking, the call has finished when the function, or ncclGroupEnd(),
-// returns. If it is nonblocking, the call continues, and ncclCommGetAsyncError() reports its end. Calls on device
-// memory are enqueued in their streams.
+// returns. If the communicator is nonblocking, or any communicator of the group's calls is, the call continues, and
+// ncclCommGetAsyncError() reports its end. Calls on device memory are enqueued in their streams.
 #pragma once
 
 #include <cstdint>

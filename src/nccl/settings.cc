@@ -24,7 +24,8 @@ void set_default(Settings& settings, const char* name, std::string value) {
   settings.defaults.emplace_back(name, std::move(value));
 }
 
-// Limits the number of thread blocks that a call uses on a GPU to `most`, or to 64, which is Tutti's own maximum.
+// Limits the number of thread blocks that a call uses on a GPU to the smaller of `most` and 64. (64 is the largest
+// value of TUTTI_DEVICE_BLOCKS.)
 void limit_blocks(Settings& settings, std::int32_t most) {
   set_default(settings, "TUTTI_DEVICE_BLOCKS", std::to_string(std::min(most, 64)));
 }
@@ -49,8 +50,8 @@ struct Range {
   int most;
 };
 
-// Checks the ranges of all integer fields. A field that the program did not set has the value NCCL_CONFIG_UNDEF_INT,
-// which is always valid.
+// Checks the ranges of the integer fields, except trafficClass, nChannelsPerNetPeer and maxP2pPeers, of which every
+// value is accepted. A field that the program did not set has the value NCCL_CONFIG_UNDEF_INT, which is always valid.
 Status check_ranges(const ncclConfig_t& config) {
   const Range ranges[] = {
       {"blocking", config.blocking, 0, 1},

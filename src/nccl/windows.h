@@ -72,16 +72,17 @@ class Windows {
   // every call. The caller must not run two calls of add() at the same time. If registration fails on one rank, all
   // ranks get an error.
   Result<ncclWindow_t> add(Communicator& parent, void* data, std::size_t bytes);
-  // Deregisters a window. Collective if the window is device memory. Errors: kInvalidArgument if `handle` is not a
-  // window of this communicator.
+  // Deregisters a window on this rank, without waiting for other ranks. If the window is device memory, all ranks must
+  // deregister it between the same two calls. Errors: kInvalidArgument if `handle` is not a window of this
+  // communicator.
   Status remove(ncclWindow_t handle);
   // The start of this rank's memory of the window. Errors: as remove().
   Result<std::byte*> data_of(ncclWindow_t handle);
 
   // Writes `bytes` bytes from `data` (host or device memory, read after the work that is in `stream` now) to `offset`
   // in the window of rank to.peer, and then signals that rank. With a null window and 0 bytes it only signals. Errors:
-  // kInvalidArgument (the range is not inside that window); kPeerLost if the process of the target ended more than a
-  // second ago; the error of an earlier put that failed after it had returned.
+  // kInvalidArgument (the range is not inside that window); kPeerLost if check_target() finds that the process of the
+  // target has ended (not every put checks this); the error of an earlier put that failed after it had returned.
   Status put(const Signal& to, ncclWindow_t window, std::uint64_t offset, const void* data, std::size_t bytes,
              void* stream);
   // Waits until `count` signals `from` (this peer, index and context) have arrived that no earlier wait() has consumed,
@@ -134,8 +135,8 @@ class Windows {
   Status take_put_error();
 
   const std::int32_t rank_;
-  // Protects the members below up to channel_mutex_, except last_number_, which only add() uses. Not held during waits
-  // for peers.
+  // Protects the members below up to channel_mutex_, except last_number_, which only add() uses, and the elements of
+  // headers_, which the receiving threads use. Not held during waits for peers.
   std::mutex mutex_;
   std::condition_variable changed_;
   std::uint32_t last_number_ = 0;  // number of the window that was registered last; 0: none
@@ -153,7 +154,8 @@ class Windows {
   // The first error of a put of this rank that failed after put() had returned. The next put() to another rank, or
   // finish(), returns the error and removes it. Empty: no such error.
   std::optional<Error> put_error_;
-  // By target: the time at which check_target() last found that the target's process exists.
+  // By target: the time at which check_target() last ended without an error. Then there was no sign that the target's
+  // process has ended.
   std::map<std::int32_t, std::chrono::steady_clock::time_point> checked_at_;
   // Puts in flight, by target; puts to one target complete in the order of the deque. Declared before channel_, so that
   // the puts are destroyed after the channel, which may still read their memory.

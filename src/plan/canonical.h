@@ -1,6 +1,6 @@
-// The canonical form of a plan, and its digest. Plans that differ only in how they are written down (for example
-// in the numbering of their ports) have the same canonical form, and therefore also the same digest. Used for the
-// plans of users. Pure functions.
+// The canonical form of a plan, and the digest of a canonical plan. Plans that differ only in how they are written down
+// (for example in the numbering of their ports) have the same canonical form, and therefore canonical forms with the
+// same digest. Used for the plans of users. Pure functions.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ ExpectedOutput expected_output(const PlanShape& shape, std::uint32_t rank, std::
   ExpectedOutput result{.datum = chunk % shape.chunks,
                         .contributor = contributor_of(row.kind, shape.collective.ranks, shape.collective.root, rank,
                                                       chunk / shape.chunks)};
-  // If every rank's input has a block for each rank, the datum is in the block for this rank.
+  // If an input has a block for each rank, the datum is in the block for this rank, which is block number `rank`.
   if (row.input == BlockSet::kAll) result.datum += rank * shape.chunks;
   if (row.reduces) result.contributor = kEveryRank;
   return result;
@@ -31,7 +31,7 @@ std::uint32_t output_alias(const PlanShape& shape, std::uint32_t rank, std::uint
   if (row.input == BlockSet::kNone) return kNoChunk;
   if (row.root != RootHas::kNothing && rank != shape.collective.root) return kNoChunk;
   if ((row.input == BlockSet::kAll) == (row.output == BlockSet::kAll)) return input_chunk;
-  // The input is this rank's own block, which has this position among the output blocks of all ranks.
+  // The input is this rank's own block. In the output, which has the blocks of all ranks, it is block number `rank`.
   if (row.output == BlockSet::kAll) return rank * shape.chunks + input_chunk;
   return input_chunk / shape.chunks == rank ? input_chunk % shape.chunks : kNoChunk;
 }

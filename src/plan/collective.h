@@ -1,7 +1,7 @@
 // The definition of each collective in chunks: the contents of every rank's input, the required contents of every
 // rank's output, and the chunks of input and output that share memory in an in-place call. The verifier proves
-// plans against these functions, the interpreter checks results with them, and Layout (plan/layout.h) maps the
-// same chunks to bytes. Pure functions.
+// plans against these functions, the interpreter takes the sizes of buffers and the in-place rules from them, and
+// Layout (plan/layout.h) maps the same chunks to positions in the buffers of a call. Pure functions.
 //
 // A buffer is a sequence of blocks, and a block is a sequence of PlanShape::chunks chunks: chunk c of a buffer is
 // chunk c % chunks of block c / chunks. A *datum* is the unit of data that a collective adds or moves, and is as
@@ -45,7 +45,8 @@ struct Blocks {
 
   bool operator==(const Blocks&) const = default;
 };
-// Inline, because every call needs them, and the shortest calls take less than a microsecond.
+// input_blocks() and output_blocks() are inline, because every call needs them, and the shortest calls take less than a
+// microsecond.
 inline Blocks input_blocks(const Collective& collective, std::uint32_t rank) {
   const CollectiveRow& row = row_of(collective.kind);
   if (row.root == RootHas::kTheInput && rank != collective.root) return {};

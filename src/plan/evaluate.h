@@ -19,8 +19,8 @@
 
 namespace tutti {
 
-// The position of a channel in its program: `step` is the next step to run, and `tile` is the tile in which to run
-// it.
+// The position of a channel in its program: `step` is the next step to run, and `tile` is the tile in which this step
+// is to run.
 struct Cursor {
   std::uint64_t tile = 0;
   std::uint32_t step = 0;

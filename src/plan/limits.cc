@@ -16,11 +16,12 @@ namespace tutti {
 namespace {
 
 // Limit on the number of chunks of one tile: inputs, outputs and scratch of all ranks. A verification with two
-// tiles needs up to about 90 bytes for each of them, so at most about 400 MB.
+// tiles needs up to about 90 bytes for each of these chunks, so at most about 400 MB.
 constexpr std::uint64_t kMostChunks = std::uint64_t{1} << 22;
+// Limit on the memory of all vector clocks of one verification: 2 GiB.
 constexpr std::uint64_t kMostClockBytes = std::uint64_t{2} << 30;
-// Limit on the number of clock entries that all joins of vector clocks in a verification process. One core
-// processes about 10^9 entries per second, so this is about a minute.
+// Limit on the number of clock entries that are read by all joins of vector clocks together, in the verifications with
+// windows. One core reads about 10^9 entries per second, so this is about a minute.
 constexpr std::uint64_t kMostClockWords = std::uint64_t{1} << 36;
 // How often the verifications with windows run each step: 2 tiles x 2 calls x 2 modes (in place or not).
 constexpr std::uint64_t kVisits = 8;

@@ -166,8 +166,8 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
-// Builds one channel step by step. For each step, call step(), and then the functions of StepBuilder: first the
-// operands in the order in which they are added, then the sink, then the sends. Example:
+// Builds one channel step by step. For each step, call step(), and then the functions of StepBuilder: first receive()
+// and local() for the operands in the order in which they are added up, then store(), then send(). Example:
 //   ChannelBuilder b;
 //   auto from = b.receive_from(prev, lane), to = b.send_to(next, lane);
 //   b.step().receive(from).local(Space::kInput, 3).send(to);
@@ -178,7 +178,7 @@ class ChannelBuilder {
   std::uint16_t receive_from(std::uint32_t peer, std::uint16_t lane);
   std::uint16_t send_to(std::uint32_t peer, std::uint16_t lane);
 
-  // Adds operands, a sink and sends to the last step of the builder, also if the object was returned for an
+  // Adds operands, a sink and sends to the last step of the builder, even if step() returned the StepBuilder for an
   // earlier step. Operands are added up in the order of the calls of receive() and local().
   class StepBuilder {
    public:

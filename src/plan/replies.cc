@@ -1,5 +1,6 @@
-// slot_replies() finds the possible replies of a rank: for each of its sends, it looks for a message that the same
-// step receives from the same peer, and checks in the peer's plan that its slot stays free long enough.
+// slot_replies() finds the possible replies of a rank: for each send of the rank, it looks for a message that the same
+// step receives from the same peer, and checks in the peer's plan that the peer does not need the slot of this message
+// again before it has received the reply.
 #include "plan/replies.h"
 
 #include <map>

@@ -15,8 +15,8 @@ struct Receive {
   std::uint32_t step;
 };
 
-// The receives of one tile with which a peer receives from one given rank: for each lane, in the order in which
-// they run.
+// The receives of one tile with which a peer receives from one given rank. For each lane, the list has the order in
+// which the receives run.
 using ReceivesByLane = std::map<std::uint16_t, std::vector<Receive>>;
 
 ReceivesByLane receives_from(const RankPlan& plan, std::uint32_t rank) {

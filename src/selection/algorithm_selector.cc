@@ -20,13 +20,16 @@ namespace {
 constexpr std::uint64_t kOneShotBytes = 8 * 1024;
 // Up to this size the cost of a message between machines is mainly its latency. Estimate: 10 us at 1 to 10 GB/s.
 constexpr std::uint64_t kShortBytes = 32 * 1024;
-// Up to this size an additional round costs more than sending all data in every round. Estimate, from the same
-// numbers.
+// Up to this size an additional round costs more than sending all data in every round. Estimate, from the same latency
+// (10 us) and bandwidth (1 to 10 GB/s) as kShortBytes.
 constexpr std::uint64_t kLatencyBytes = 8 * 1024;
-constexpr std::uint32_t kManyRanks = 256;  // with more ranks, every rank would have to read from too many
+// With more ranks than this, most rules avoid the direct algorithms, because every rank would have to exchange data
+// with too many others.
+constexpr std::uint32_t kManyRanks = 256;
 // Up to this number of ranks, one rank sends to all others in turn. With more, forwarding is faster. Estimate.
 constexpr std::uint32_t kFewRanks = 16;
-// Size of one block. Up to it, forwarding the data log p times is faster than sending p messages. Estimate.
+// If a block of an all_to_all is at most this long, forwarding the data log p times is faster than sending p messages,
+// for p ranks. Estimate.
 constexpr std::uint64_t kBruckBytes = 256;
 
 // The facts about the communicator and the call that the rules use.
@@ -60,8 +63,8 @@ Algorithm choose_broadcast(const CallFacts& s) {
 Algorithm choose_reduce(const CallFacts& s) {
   if (s.is_short()) return s.ranks <= kFewRanks ? Algorithm::kDirect : Algorithm::kBinomial;
   // kDirect: if the buffers are registered, all ranks add a part each, which is up to eleven times faster than trees.
-  // If they are not, all messages go to the root, which is up to twice as slow as trees. It is not known here which
-  // of the two is the case. Measured.
+  // If the buffers are not registered, all messages go to the root, which is up to twice as slow as trees. A rank does
+  // not know here whether the buffers of the other ranks are registered. Measured.
   if (s.memory && !s.machines && !s.many()) return Algorithm::kDirect;
   return s.many() ? Algorithm::kDoubleTree : Algorithm::kRing;
 }
@@ -92,7 +95,7 @@ Algorithm choose_algorithm(const Collective& collective, const SelectionQuery& q
   s.machines = machines > 1;
   s.shared |= machines < collective.ranks;
   const bool one_shot = bytes <= kOneShotBytes;
-  // Each case has rules of its own. A collective without rules uses its direct algorithm.
+  // Each case has rules of its own. A collective for which there is no case uses its direct algorithm.
   switch (collective.kind) {
     case CollectiveKind::kAllReduce:
       if (in_rank_order) return one_shot ? Algorithm::kOneShot : Algorithm::kTwoShot;
@@ -114,7 +117,7 @@ Algorithm choose_algorithm(const Collective& collective, const SelectionQuery& q
 const Tuner* AlgorithmSelector::tuner() {
   if (tuner_created_ || options_.tuning == nullptr) return tuner_ ? &*tuner_ : nullptr;
   Parameters parameters = options_.tuning->parameters;
-  const std::uint32_t limit = parameters.cores;  // the limit of the cgroup of rank 0; 0: none
+  const std::uint32_t limit = parameters.cores;  // the number of cores to which rank 0's cgroup is limited; 0: no limit
   parameters.cores = limit > 0 && options_.cores > 0 ? std::min(limit, options_.cores) : options_.cores;
   if (options_.slots > 0) parameters.slots = options_.slots;
   if (options_.slot_bytes > 0) parameters.slot_bytes = options_.slot_bytes;
@@ -214,7 +217,7 @@ AlgorithmSelector::Decision AlgorithmSelector::explain(Collective collective, Se
 }
 
 std::uint64_t AlgorithmSelector::rounded_up_bytes(std::uint64_t bytes) {
-  constexpr unsigned kMostBits = 48;  // longer calls are impossible
+  constexpr unsigned kMostBits = 48;  // longer blocks count as 2^48 bytes; no machine has as much memory
   return bytes <= 1 ? 1 : std::uint64_t{1} << std::min<unsigned>(std::bit_width(bytes - 1), kMostBits);
 }
 

@@ -1,6 +1,6 @@
-// AlgorithmSelector: replaces Algorithm::kAuto by an algorithm, in the same way on every rank. It uses the user's
-// rule if one applies, otherwise the algorithm that the tuner predicts to be the fastest, otherwise a rule of
-// thumb.
+// AlgorithmSelector: replaces Algorithm::kAuto by an algorithm, in the same way on every rank. It uses the user's rule
+// (TUTTI_TUNE) if one applies. Otherwise it uses the rule of thumb, unless the tuner predicts that another algorithm is
+// clearly faster (kWorthChanging in model/tuner.h).
 //
 // If all ranks share memory, the tuner does not replace the rules of thumb, because they were measured, and because a
 // rank learns only after all ranks have entered a call whether the call can use their buffers directly. The rules for
@@ -28,10 +28,11 @@ struct SelectionQuery {
   std::uint64_t bytes = 0;     // of one block
   bool in_rank_order = false;  // the operation must combine the ranks' inputs in rank order
   bool memory = true;          // ranks of one machine share memory
-  // GPUs carry the call out. The tuner is then not asked, because its costs are those of the host.
+  // GPUs carry the call out. The selection then does not use the tuner, because its costs are those of the host.
   bool on_device = false;
   // Ranks read and write each other's buffers in this call, even if these are not registered. In a query to an
-  // AlgorithmSelector it only means that the call permits this; the selector finds out whether the system does.
+  // AlgorithmSelector, true only means that the arguments of the call permit such access; the selector itself checks
+  // whether the system permits it and whether the call is long enough.
   bool attached = false;
 };
 
@@ -44,7 +45,8 @@ struct SelectorOptions {
   std::shared_ptr<const Tuning> tuning{};
   std::uint32_t ranks = 1;
   std::vector<std::uint32_t> nodes{};  // the machine of each rank; empty if all ranks are on one machine
-  // Environment::cores: the cores of rank 0's machine. 0 if unknown; then one for each rank is assumed.
+  // Environment::cores: the number of cores of rank 0's machine. 0 if it is unknown; the selector then assumes that
+  // each rank has a core of its own.
   std::uint32_t cores = 0;
   bool memory = true;
   bool mailboxes = false;
@@ -55,7 +57,7 @@ struct SelectorOptions {
   std::uint64_t slot_bytes = 0;
 };
 
-// Maximum number of results that predict() keeps. If one more is added, all are dropped. They take about 100 KB.
+// Maximum number of results that predict() stores. Before one more is stored, all are dropped. They take about 100 KB.
 inline constexpr std::size_t kMaxStoredPredictions = 1024;
 
 // The selected algorithm for a call.
@@ -74,7 +76,7 @@ class AlgorithmSelector {
   enum class By : std::uint8_t { kRuleOfThumb, kOverride, kTuner };
   struct Decision {
     Algorithm algorithm = Algorithm::kDirect;
-    std::uint32_t chunk_bytes = 0;  // as in Selection
+    std::uint32_t chunk_bytes = 0;  // the maximum size of a chunk; 0 means the size of a slot
     By by = By::kRuleOfThumb;
     Algorithm rule_of_thumb = Algorithm::kDirect;
     std::string reason{};                   // text for people: why this algorithm was selected
@@ -92,8 +94,8 @@ class AlgorithmSelector {
   // because it runs the tuner.
   Decision explain(Collective collective, SelectionQuery query);
   // Returns the predicted time in microseconds, or nothing if the tuner cannot predict it. The result of a
-  // simulation is stored and looked up later by type, algorithm, chunk size and exact bytes. The root does not
-  // affect the result.
+  // simulation is stored, and is used again for calls with the same collective, algorithm, execution method, chunk size
+  // and number of bytes. The root does not affect the result.
   std::optional<double> predict(const Collective& collective, const SelectionQuery& query, Selection selection);
   // Number of predictions that were simulated so far. Tests use it to check that stored results are used.
   std::uint64_t simulated() const { return simulated_; }

@@ -18,8 +18,8 @@
 namespace tutti::detail {
 
 struct Tuning {
-  // Costs. Here `cores` is not the number of cores of a machine, but the limit of rank 0's cgroup, or 0 if there is
-  // none.
+  // The costs. In them, Parameters::cores is not the number of cores of a machine, but the number of cores to which
+  // the cgroup of rank 0 is limited, or 0 if there is no limit.
   Parameters parameters{};
   std::string rules{};  // the overrides as the user wrote them; they are sent in this form
   std::vector<Override> overrides{};
@@ -28,9 +28,10 @@ struct Tuning {
   bool operator==(const Tuning&) const = default;
 };
 
-// Returns the tuning of rank 0. If the file cannot be used, it logs a warning. If there is no file, it logs a hint.
-// In both cases it uses the default costs. The rules of TUTTI_TUNE apply in any case. Errors: kConfig if a rule is
-// malformed. Other ranks do not check their own rules, because only those of rank 0 apply.
+// Returns the tuning of rank 0, with the costs from its tuning file. If the file cannot be used, logs a warning, and if
+// there is no file, logs a hint; in both cases the result has the default costs. The rules of TUTTI_TUNE are in the
+// result in any case. Errors: kConfig if a rule is malformed. The other ranks do not call this function, because only
+// the rules and costs of rank 0 are used.
 Result<Tuning> own_tuning(const Config& config, std::uint32_t cpu_limit, const Log& log);
 
 // Maximum size of the packed text, because it must fit into one set-up blob together with the id.

@@ -9,6 +9,8 @@ namespace tutti::tidy {
 namespace {
 
 constexpr std::size_t kMaxFileLines = 500;
+// May be longer, because NCCL's interface decides how many functions one header declares.
+constexpr std::string_view kLongHeader = "include/nccl.h";
 constexpr std::size_t kMaxColumns = 120;
 
 // Each text is divided into two literals, so that this file does not break its own rules.
@@ -110,7 +112,7 @@ void check_line(const std::string& path, std::size_t number, std::string_view li
 
 void check_text(const SourceTree& tree, std::vector<Finding>& findings) {
   for (const auto& [path, file] : tree) {
-    if (is_cxx(path) && file.lines.size() > kMaxFileLines) {
+    if (is_cxx(path) && file.lines.size() > kMaxFileLines && path != kLongHeader) {
       findings.push_back(
           {"file-length", path, kMaxFileLines + 1,
            std::to_string(file.lines.size()) + " lines; " + std::to_string(kMaxFileLines) + " are allowed"});

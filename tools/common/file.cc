@@ -24,7 +24,7 @@ namespace tutti::tool {
 namespace {
 
 constexpr std::string_view kOpenFiles = "/proc/";
-constexpr int kMostLinks = 40;      // follow_links() follows at most so many links, as Linux does
+constexpr int kMostLinks = 40;      // follow_links() follows at most this many links; Linux has the same limit
 constexpr mode_t kFileMode = 0666;  // permissions of a new file, from which the kernel removes those in the umask
 
 std::string folder_of(const std::string& path) {

@@ -23,7 +23,7 @@
 
 namespace tutti::tool {
 
-// Each function returns the text of a message behind the name of an option and a colon, for example behind "--op: ".
+// Each function returns the part of a message that follows the name of an option and a colon, for example "--op: ".
 // `word` is the value that the user gave; `known` are the permitted values.
 std::string not_one_of(std::string_view word, std::span<const std::string_view> known);
 std::string not_a_size(std::string_view word);
@@ -44,8 +44,9 @@ Error cannot_write(std::string_view path, int error_number);
 Error wrong_content(std::string message);
 
 // If a TUTTI_* variable of this process is unknown or has an invalid value, prints an error message of `command` to
-// stderr and returns the exit status kExitUsage. Otherwise returns nothing. Commands that start ranks call this
-// before they start them, because otherwise each rank would print the error.
+// stderr and returns the exit status kExitUsage. Otherwise returns nothing. `tutti perf` and `tutti train` call this
+// before they start ranks, because otherwise each rank would print the error. main.cc calls it for most other commands,
+// because no communicator in their process would report the error.
 std::optional<int> report_environment(std::string_view command);
 
 // report_usage() and report() print to stderr why `command` fails, and return its exit status. report_usage() is for

@@ -55,7 +55,8 @@ std::string escaped(std::string_view text);
 // The number of characters of a UTF-8 text.
 std::size_t letter_count(std::string_view text);
 
-// Returns the text, shortened to at most `letters` characters. If the text is shortened, it ends with two dots.
+// Returns the text, shortened to at most `letters` characters (at least 2). If the text is shortened, it ends with two
+// dots.
 std::string shorten(const std::string& text, std::size_t letters);
 
 }  // namespace tutti::tool

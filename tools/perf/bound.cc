@@ -27,7 +27,7 @@ constexpr int kRepetitions = 7;
 constexpr int kSlowRepetitions = 3;  // instead of kRepetitions, if one pass takes longer than kSlowPassUs
 constexpr double kSlowPassUs = 100'000;
 constexpr double kRepetitionUs = 3000;       // intended duration of a repetition
-constexpr std::int64_t kMaxPasses = 20'000;  // most passes over the message in one repetition
+constexpr std::int64_t kMaxPasses = 20'000;  // maximum number of passes over the message in one repetition
 constexpr int kSpinsBeforeYield = 20'000;
 // Number of switches between the two threads in one repetition of measure_switch_us().
 constexpr int kSwitches = 2000;
@@ -117,8 +117,8 @@ class SpinBarrier {
   alignas(64) std::atomic<int> generation_{0};
 };
 
-// The measured work. In a pass, several threads at the same time reduce their shares of the message, with a barrier
-// before and after it.
+// The measured work. In one pass, all threads reduce their shares of the message at the same time. They wait at a
+// barrier before and after each pass.
 class Passes {
  public:
   Passes(const kernels::Reduction& reduction, const SharedBuffers& buffers, std::int32_t ranks, std::uint64_t count,
@@ -200,7 +200,7 @@ std::optional<double> measure_switch_us() {
   const int cpu = usable_cpus().front();
   std::vector<double> times_us;
   for (int repetition = 0; repetition < kRepetitions; ++repetition) {
-    // Each thread increments it once at its start, so both have started when it is 0. Then it counts the switches.
+    // Each thread increments `turn` once at its start, so both have started when it is 0. Then it counts the switches.
     std::atomic<int> turn{-2};
     std::atomic<bool> pinned{true};
     double elapsed_us = 0;
@@ -242,7 +242,7 @@ std::optional<double> BoundMeter::measure_us(DataType type, ReduceOp op, std::ui
   const int threads = std::min(cores_, static_cast<int>(ranks_));
   Passes passes(reduction, buffers, ranks_, count, threads);
   double bound_us = passes.measure_us(usable_cpus());
-  const int turns = (ranks_ + cores_ - 1) / cores_;  // most ranks that share a core
+  const int turns = (ranks_ + cores_ - 1) / cores_;  // the largest number of ranks that share one core
   if (turns > 1) {
     if (!switch_us_) switch_us_ = measure_switch_us();
     bound_us += (turns - 1) * switch_us_.value_or(0);

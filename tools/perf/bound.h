@@ -26,8 +26,8 @@ class BoundMeter {
 
   // Returns the bound of an all-reduce of `count` elements in microseconds: the minimum of several repetitions, which
   // together take about 20 ms, or a few passes over the message if one pass takes longer than that. Returns nothing if
-  // the buffers need more than half of the memory that is available now, if there are more ranks than a reduction
-  // kernel has sources, or if `count` is 0. Starts threads, and blocks until they have ended.
+  // the buffers need more than half of the memory that is available now or cannot be mapped, if there are more ranks
+  // than a reduction kernel has sources, or if `count` is 0. Starts threads, and blocks until they have ended.
   std::optional<double> measure_us(DataType type, ReduceOp op, std::uint64_t count);
 
  private:

@@ -24,7 +24,8 @@ constexpr std::uint64_t mix(std::uint64_t value) {
   return value ^ (value >> 31);
 }
 
-// Returns the largest number b such that the type represents all integers from 0 to 2^b exactly.
+// Returns the largest number b such that the floating-point type represents all integers from 0 to 2^b exactly. For
+// integer types the result has no meaning and is not used.
 int significand_bits(DataType type) {
   switch (type) {
     case DataType::kFloat8E5M2: return 3;
@@ -188,9 +189,9 @@ bool DataPattern::contributes(std::uint64_t index_hash, std::int32_t rank) const
   return ((index_hash >> 40) + static_cast<std::uint64_t>(rank)) % ranks < static_cast<std::uint64_t>(contributors_);
 }
 
-// Computes the inputs of one rank as integers (two's complement), from the hashes of the elements' indices. Like in all
-// loops over a block in this file, the decisions about type and operation are made outside the loops, because checking
-// must not take longer than the collective that is checked.
+// Computes the inputs of one rank as integers (two's complement), from the hashes of the elements' indices. The
+// decisions about type and operation are made outside the loops, because checking must not take longer than the
+// collective that is checked.
 void DataPattern::make_numbers(const Block& hashes, std::int32_t rank, Block& numbers) const {
   const std::uint64_t multiplier = multipliers_[static_cast<std::size_t>(rank)];
   const int shift = 64 - value_bits_;

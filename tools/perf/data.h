@@ -2,7 +2,8 @@
 //
 // Integer types have arbitrary values: sums and products wrap modulo 2^bits, so the order cannot matter. Floating-point
 // types contain integers that are so small that every sum or product of any subset of the ranks is exact in the type.
-// The result then does not depend on the algorithm, and a single wrong, missing or doubled contribution is visible.
+// The result then does not depend on the algorithm, and a wrong, missing or doubled contribution is found if it changes
+// any element of the exact result.
 // The expected values are computed from the same integers, without the kernels of the library. All functions are pure
 // functions of (type, op, ranks, rank, index) and may be called from any thread.
 #pragma once

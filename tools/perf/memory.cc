@@ -15,8 +15,8 @@
 namespace tutti::tool {
 namespace {
 
-// In addition to its buffers, a rank allocates slots of shared memory in its first call. reserve_for() returns their
-// size, which is a few times the size of the message, from kLeastSlotBytes to kMostSlotBytes.
+// In addition to its buffers, a rank allocates slots of shared memory in its first call. reserve_for() estimates their
+// size in bytes for messages of `size` bytes. The result is from kLeastSlotBytes to kMostSlotBytes.
 constexpr std::uint64_t kMostSlotBytes = 16 << 20;
 constexpr std::uint64_t kLeastSlotBytes = 64 << 10;
 std::uint64_t reserve_for(std::uint64_t size) { return std::min(kMostSlotBytes, kLeastSlotBytes + 4 * size); }

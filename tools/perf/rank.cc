@@ -36,8 +36,8 @@ constexpr std::int64_t kMinIterations = 5;
 constexpr std::int64_t kMaxIterations = 2000;
 constexpr std::size_t kGuardBytes = 64;  // bytes behind each buffer's elements, which a call must not change
 constexpr std::byte kGuard{0xa5};
-constexpr std::int32_t kLateRanks = 8;         // when a barrier is checked, so many ranks enter late, one in each call
-constexpr std::chrono::milliseconds kLate{1};  // by how much a late rank enters the barrier later
+constexpr std::int32_t kLateRanks = 8;         // the check of the barrier lets at most this many ranks enter late
+constexpr std::chrono::milliseconds kLate{1};  // a late rank enters the barrier this much later than the other ranks
 
 double now_us() {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();

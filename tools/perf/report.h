@@ -23,7 +23,8 @@ struct PerfMeasurement {
   // Mean time of a timed call on the slowest rank. For a ping-pong, half of that, which is the time of one message.
   double time_us = 0;
   std::int64_t iterations = 0;
-  // Number of wrong elements, of all ranks and of both checks together. Nothing if results were not checked.
+  // Number of wrong elements, of all ranks and of both checks together. For the barrier: how often a rank left a
+  // barrier before all ranks had entered it. Nothing if results were not checked.
   std::optional<std::uint64_t> wrong;
   bool on_devices = false;  // rank 0's GPU executed every call; false: the host executed at least one
 };

@@ -18,8 +18,8 @@ void add_plan_command(CLI::App& app, int& exit_code);
 // algorithm `name`, otherwise an error message with the names of all such algorithms.
 std::string check_algorithm(const std::string& name);
 
-// A text for people: the forms of execution that a complete proof of a plan covers (staged through slots or through
-// windows, each in place or out of place). `windows_in_place` is PlanShape::windows_in_place.
+// A text for people: the forms of execution that a complete proof of a plan covers (staged, which means through slots,
+// or through windows, in place or out of place). `windows_in_place` is PlanShape::windows_in_place.
 std::string_view proved_modes(bool windows_in_place);
 
 // The names of the collectives for which some algorithm has a plan.

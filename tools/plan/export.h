@@ -17,9 +17,9 @@ struct ExportOptions {
   std::string chakra_folder;
   // length of the message, all its blocks together, in the syntax of `tutti perf`: 8, 4K, 64M
   std::string bytes;
-  // length of one element
+  // length of one element in bytes, in the same syntax
   std::string element_bytes = "4";
-  // longest message of a connection
+  // length of the longest message that a connection can carry, in the same syntax
   std::string slot_bytes = "512K";
 
   // True if some file is to be written.

@@ -232,8 +232,8 @@ Drawing::Drawing(const Plan& plan, const Schedule& schedule) : plan_(plan), sche
   width_ = std::max(x_of(schedule.times), kMinWidth) + kMargin;
 }
 
-// Sets the width of a box, its distance to the next one (pitch_), and the font size of the labels. Boxes are as
-// wide as the page allows, and at least so wide that the longest label fits in the smallest font.
+// Sets the width of a box, its distance to the next one (pitch_), and the font size of the labels. The more steps
+// follow each other, the narrower the boxes are, but the longest label fits into a box in the smallest font.
 void Drawing::choose_widths() {
   std::size_t longest = 0;
   for (const Box& box : schedule_.boxes) longest = std::max(longest, letter_count(label_of(box)));

@@ -100,7 +100,8 @@ struct Outcome {
   std::uint64_t memory_bytes = 0;
   // The kind of limit from which memory_bytes comes, for messages.
   std::string_view memory_limit;
-  // number of plans for which a proof was tried; `failed` of them were not proved
+  // Number of plans for which a proof was tried. `failed` counts those that were not proved, and also the plans that
+  // were not proved when they were to be mutated.
   std::uint64_t plans = 0;
   std::uint64_t failed = 0;
   // number of cases that were not tried: no plan exists, or the plan is too large
@@ -182,9 +183,10 @@ std::uint64_t channels_of(const Plan& plan) {
 }
 
 // Proves a plan. For at most kFullRanks ranks, all four forms of execution are proved (staged or through windows,
-// each in place or out of place). For more ranks that would take hours, so only the result of staged execution in
-// place is proved. Its freedom from races is proved if the order of steps within each rank is sufficient for that,
-// or otherwise by vector clocks if they are not too large. VerifyReport::race_free says if it was.
+// each in place or out of place). For more ranks that would take hours, so only staged execution in place is proved:
+// its result, and that it does not deadlock. Its freedom from races is proved if the order of steps within each rank
+// is sufficient for that, or otherwise by vector clocks if they are not too large. VerifyReport::race_free is true if
+// it was proved.
 Result<VerifyReport> prove_or_sample(const Plan& plan) {
   if (plan.ranks.size() <= kFullRanks) return verify_all(plan);
   const auto sampled = verify(plan, {.in_place = true, .own_order_only = true, .tiles = 1, .calls = 1});
@@ -207,8 +209,8 @@ std::string too_large(const Generator& generator, const Outcome& outcome) {
 
 // Calls `visit` with every different plan of an algorithm for this number of ranks: for each root of roots_of()
 // and, if the plan depends on the machines, for each distribution of machines_of(). A case without a plan is
-// counted in outcome.skipped, and the message is printed if it is the first skipped case. A plan that is too large
-// is counted there, too, and always printed.
+// counted in outcome.skipped, its error message is printed if it is the first skipped case, and the function returns
+// without the remaining cases. A plan that is too large is also counted in outcome.skipped, and is always printed.
 void for_each_plan(const Subject& subject, std::uint32_t ranks, ProgressBar& bar, Outcome& outcome,
                    const std::function<void(const Plan& plan, const std::string& name)>& visit) {
   for (const std::uint32_t root : roots_of(subject.kind, ranks)) {

@@ -75,8 +75,8 @@ Result<std::vector<System>> parse_systems(std::string_view json);
 
 // Returns the points of one system in a table (docs/points.md): the all-reduces, sorted by machines, ranks and
 // bytes. Rows are left out if their number of ranks, machines or bytes, or their time, is missing or not above 0.
-// Errors: kInvalidArgument, with the column or the line, if the table does not have the needed columns or is too
-// long.
+// Errors: kInvalidArgument, with the column or the line, if a needed column is missing, if two columns have the same
+// name, if a line has too few fields, or if the table is too long.
 Result<std::vector<Point>> points_of(std::string_view csv, const System& system);
 
 // Read or set one parameter that can be fitted, by its name in the file: launch_us, step_us, reduce_gbytes_per_s,

@@ -48,7 +48,7 @@ std::vector<std::uint32_t> ranks_that(Recordings recordings, const Wanted& wante
   return ranks;
 }
 
-// Returns the ranks of the communicator of which `recordings` contains no recording.
+// Returns the ranks of the communicator that have no recording in `recordings`.
 std::vector<std::uint32_t> ranks_without_recording(Recordings recordings) {
   std::set<std::uint32_t> here;
   for (const Recording& one : recordings) here.insert(one.rank);
@@ -59,7 +59,8 @@ std::vector<std::uint32_t> ranks_without_recording(Recordings recordings) {
   return ranks;
 }
 
-// Describes the calls in which ranks are, for example "ranks 0, 1 are in all_reduce #6 (...) for 3.2 s".
+// Describes the calls in which ranks are, for example "ranks 0, 1 are in all_reduce #6 (...) for 3.2 s". Ranks whose
+// processes are dead or stopped are left out.
 std::string waiting_text(Recordings recordings, std::int64_t now_ns) {
   std::map<std::string, std::pair<std::vector<std::uint32_t>, std::int64_t>> waiting;
   for (const Recording& one : recordings) {
@@ -170,7 +171,8 @@ std::optional<Verdict> mismatch(Recordings recordings) {
   return std::nullopt;
 }
 
-// The verdict if ranks have not entered the collective with this sequence number, or nothing if all have.
+// The verdict if some ranks have not entered the collective with this sequence number. If the process of such a rank is
+// stopped, the verdict is that of stopped(). Returns nothing if all ranks have entered it, or if none has.
 std::optional<Verdict> absent(Recordings recordings, std::uint64_t sequence, std::int64_t now_ns) {
   const auto late =
       ranks_that(recordings, [&](const Recording& one) { return !one.ended_ns && entered(one) < sequence; });

@@ -20,7 +20,7 @@ enum class Cause : std::uint8_t {
   kDestroyed,   // a rank destroyed its communicator while other ranks needed it
   kAborted,     // a rank called abort()
   kUnrecorded,  // ranks wait for other ranks, and the recordings of those are not available
-  kStuck,       // all ranks are in the same call, and some have waited for more than a second
+  kStuck,       // a call has been running for more than a second, and none of the causes above explains it
   kOther,       // a call failed for another reason
 };
 
@@ -35,7 +35,8 @@ struct Verdict {
 // the present time in nanoseconds since 1970.
 Verdict diagnose(std::span<const Recording> recordings, std::int64_t now_ns);
 
-// The state of the rank's process, in one word: "running", "stopped", "dead", "ended", ...
+// The state of the rank's process, in one word: "running", "stopped", "dead", ... The word is "ended" if the rank has
+// destroyed its communicator, and "elsewhere" if the state is unknown.
 std::string state_of(const Recording& recording);
 // The call in which the rank is, or its last one, for example "in all_reduce #6 (...) for 3.2 s", "after all_reduce #5
 // (...), 2.0 s ago", "after a failed ...", "before its first call".

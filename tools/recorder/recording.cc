@@ -28,8 +28,8 @@ using recording::Header;
 using recording::Record;
 
 constexpr std::size_t kMostBytes = recording::file_bytes(recording::kMostCapacity, recording::kMostCapacity);
-constexpr int kTries = 4;  // a file is read at most so many times, until no record of it is being written
-// The rate of the tick counter is calculated from two readings of both clocks, which must be at least so many ns apart.
+constexpr int kTries = 4;  // a file is read again, at most this many times in all, if one of its records was torn
+// The rate of the tick counter is calculated from two readings of both clocks, at least this many nanoseconds apart.
 constexpr double kLeastBaseNs = 1e6;
 
 Error refused(std::string message) { return {ErrorCode::kRefused, ErrorScope::kCall, -1, std::move(message)}; }

@@ -35,7 +35,7 @@ struct RecordedCall {
 
 // The wait of a rank for other ranks.
 struct RecordedWait {
-  std::uint64_t number = 0;    // RecordedCall::number of the call in which the rank waits; 0: it has not begun
+  std::uint64_t number = 0;    // RecordedCall::number of the call in which the rank waits; 0: the call has not begun
   std::uint64_t sequence = 0;  // sequence number of this call among the collectives; 0: an exchange
   std::int64_t since_ns = 0;
   std::int64_t updated_ns = 0;
@@ -91,7 +91,8 @@ struct Recording {
   const RecordedCall* last() const { return calls.empty() ? nullptr : &calls.back(); }
   // The oldest running operation, or null.
   const RecordedCall* running() const;
-  // The wait, if it belongs to an operation that is still running; null if there is none or if it is over.
+  // The wait, if it belongs to an operation that is still running or has not begun; null if there is no wait or if it
+  // is over.
   const RecordedWait* current_wait() const;
   // The collective with this sequence number, or null.
   const RecordedCall* find(std::uint64_t sequence) const;
@@ -115,7 +116,8 @@ Result<Recording> parse_recording(std::span<const std::byte> first, std::span<co
 Result<Recording> read_recording(const std::string& path);
 
 // Reads all recordings in the folders, and sorts them by sort_recordings(). Adds a message to `read_errors` for each
-// file with the name of a recording that has another content or version. Files that are removed meanwhile are left out.
+// file with the name of a recording that has another content or version. Files that cannot be opened or read, for
+// example because they are removed meanwhile, are left out without a message.
 std::vector<Recording> read_recordings(const std::vector<std::string>& folders, std::vector<std::string>& read_errors);
 
 // Sorts by job, then by communicator (the first communicator of the job before the others), then by rank.

@@ -82,8 +82,8 @@ class Trace {
     }
   }
 
-  // The time at which the bar for one.calls[i] ends. For a call without a measured end, it is kQuickNs after the
-  // start, or the start of the next call if that is earlier.
+  // The time at which the bar for one.calls[i] ends. For a running call, it is last_known_ns(). For any other call
+  // without a measured end, it is kQuickNs after the start, or the start of the next call if that is earlier.
   std::int64_t end_of(const Recording& one, std::size_t i) const {
     const RecordedCall& call = one.calls[i];
     if (call.end_ns) return *call.end_ns;
@@ -92,7 +92,7 @@ class Trace {
     if (i + 1 < one.calls.size()) end_ns = std::clamp(one.calls[i + 1].start_ns, call.start_ns, end_ns);
     return end_ns;
   }
-  // The last time at which the process is known to have run.
+  // The last time at which the process is known to have run, or 0 if the recording of a dead process has no such time.
   std::int64_t last_known_ns(const Recording& one) const {
     if (one.ended_ns) return *one.ended_ns;
     if (one.process != ProcessState::kDead) return now_ns_;

@@ -1,7 +1,8 @@
 // ElasticControl: the launcher's side of an elastic job (tutti/elastic.h). Only the launcher has all information about
 // which ranks are alive, so it decides when the ranks set up a new communicator, with which unique id, and at which
-// step they continue. Each rank is connected with the launcher by a socket of packets; src/communicator/elastic.cc
-// describes the packets. A rank is identified by its index among the ranks with which the job began. A replacement gets
+// step they continue. Each rank is connected to the launcher by a socket that keeps packets apart (SOCK_SEQPACKET);
+// src/communicator/elastic.cc describes the packets. A rank is identified by its index among the ranks with which the
+// job began. A replacement gets
 // the index of the dead rank. Used by the launcher's thread.
 #pragma once
 

@@ -178,7 +178,8 @@ Status Job::start() {
 // Starts the process of one rank. If that is impossible, ends the job and returns false.
 bool Job::start_rank(std::int32_t rank) {
   int exit_status = 1;
-  Fd channel;  // elastic job: the end of the socket that the rank inherits; this process closes its copy at the end
+  // Elastic job: the end of the socket that the rank inherits. This process closes its copy when this function returns.
+  Fd channel;
   std::optional<Error> error;
   if (elastic_) {
     Result<Fd> seat = elastic_->add(static_cast<std::size_t>(rank));
@@ -328,7 +329,7 @@ void Job::handle_signals() {
   while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) continue;
-    if (stage_ == Stage::kTerminating || stage_ == Stage::kKilled) {  // a second signal: send SIGKILL to the ranks now
+    if (stage_ == Stage::kTerminating || stage_ == Stage::kKilled) {  // the ranks are already being ended: SIGKILL now
       stage_deadline_ = Clock::now();
       continue;
     }
@@ -409,7 +410,8 @@ void Job::check_deadlines() {
     }
   }
   if (drain_deadline_ && now >= *drain_deadline_) {
-    // True: pipes are open because the reader of our output is slow. False: a process that holds a pipe writes nothing.
+    // True: pipes are open because the reader of our output is slow. False: a process that could not be killed holds a
+    // pipe open.
     const bool blocked = output_.full() || errors_->full();
     if (blocked && (!failure_status_ || now < last_progress_ + kStalledOutput)) {
       drain_deadline_ = now + kDrainAfterEnd;
@@ -426,7 +428,7 @@ void Job::check_deadlines() {
 }
 
 // Moves the job to a later stage, from which it goes on to the next one after `until_next`. The first call determines
-// the exit status. `message` is printed to stderr; it may be empty.
+// the exit status, which rank_ended() may still change. `message` is printed to stderr; it may be empty.
 void Job::fail(int exit_status, Stage stage, Clock::duration until_next, const std::string& message) {
   if (!failure_status_) failure_status_ = exit_status;
   stage_ = stage;

@@ -35,13 +35,14 @@ inline constexpr std::int32_t kMaxLocalRanks = 4096;
 inline constexpr std::chrono::milliseconds kKillAfter{1000};  // time from SIGTERM to SIGKILL
 
 // Exit statuses of a job: kExitTimeout after LaunchOptions::timeout; kExitSignalBase plus the number of the signal if a
-// signal ended a rank or this process.
+// signal killed a rank, or if this process received SIGINT, SIGTERM or SIGHUP and ended the job.
 inline constexpr int kExitTimeout = 124;
 inline constexpr int kExitSignalBase = 128;
 
 // Runs the job to its end and returns its exit status: 0 if every rank ended with status 0, otherwise the status of the
-// first failure, which is 128 + N if signal N ended the rank. In an elastic job, failures of ranks that were replaced
-// do not count. Problems are reported on stderr. Returns an error only if no process was started.
+// first failure, which is 128 + N if signal N killed the rank. A rank that is killed by a signal in the grace period
+// counts as the first failure. In an elastic job, failures after which the job continued do not count. Problems are
+// reported on stderr. Returns an error only if no process was started.
 Result<int> launch(const LaunchOptions& options);
 
 }  // namespace tutti::tool

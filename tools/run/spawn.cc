@@ -25,7 +25,8 @@ namespace {
 
 constexpr int kNotExecutable = 126;
 constexpr int kNotFound = 127;
-// The variables that the launcher sets for the ranks. Their values in the launcher's own environment are not passed on.
+// The variables that the launcher sets for the ranks, and TUTTI_JOB_KEY_FILE, which would contradict TUTTI_JOB_KEY.
+// Their values in the launcher's own environment are not passed on.
 constexpr std::array<std::string_view, 10> kRankVariables = {
     "TUTTI_RANK",    "TUTTI_WORLD_SIZE", "TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE",   "TUTTI_ROOT",
     "TUTTI_ROOT_FD", "TUTTI_JOB_ID",     "TUTTI_JOB_KEY",    "TUTTI_JOB_KEY_FILE", "TUTTI_ELASTIC_FD"};

@@ -13,8 +13,9 @@
 
 namespace tutti::tool {
 
-// A TCP socket that is bound to a free port of the loopback address, so that no other process can take the port. Rank 0
-// inherits the socket and listens on it as the rendezvous server, unless the job is elastic.
+// A TCP socket that is bound to a free port of the loopback address, so that the kernel gives this port to no process
+// that asks for a free one. Rank 0 inherits the socket and listens on it as the rendezvous server, unless the job is
+// elastic.
 struct RootSocket {
   Fd fd;
   std::string host;  // 127.0.0.1, or ::1 if the loopback interface has no IPv4 address

@@ -105,8 +105,8 @@ Result<MachineView> load_view(const TopoOptions& options) {
 
 void find_all_routes(MachineView& view) {
   const Graph& graph = view.cluster.machine;
-  // No routes are searched for in a machine with more GPUs, or with more NICs. Real machines have fewer; a file that is
-  // meant to do harm could make the search take very long.
+  // No routes are searched for in a machine with more GPUs than this, or with more NICs than this. Real machines have
+  // fewer; a file that is meant to do harm could make the search take very long.
   constexpr std::size_t kMostSearched = 64;
   if (nodes_of(graph, NodeKind::kGpu).size() > kMostSearched) return;
   if (nodes_of(graph, NodeKind::kNic).size() > kMostSearched) return;

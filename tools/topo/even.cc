@@ -2,7 +2,7 @@
 // is converted to the number of times that the share fits into it. The search is fast because of the prices from the
 // linear program: every tour costs at least 1, and if the intended total is near the optimum, the capacity that is
 // available for all tours costs little more than their number. So no tour may cost much more than 1, and most legs
-// are impossible.
+// are too expensive to be tried further.
 #include <algorithm>
 #include <limits>
 #include <numeric>

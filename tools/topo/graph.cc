@@ -21,8 +21,8 @@ std::string counted(std::size_t count, std::string_view one, std::string_view ma
   return fmt::format("{} {}", count, count == 1 ? one : many);
 }
 
-// With more GPUs and NICs, neither the matrix of paths is printed, because it would be too wide to read, nor the
-// paths in the JSON object.
+// With more GPUs and NICs together than this, neither the matrix of paths is printed, because it would be too wide to
+// read, nor the paths in the JSON object.
 constexpr std::size_t kMostEnds = 128;
 
 // The PCI tree. For each node: the indexes of all its links, the link that leads to it from above (kNone for a root),

@@ -32,7 +32,7 @@ nlohmann::json finding_json(const Finding& finding);
 // Formats the rows as a table, one line each. Each column is as wide as its widest cell, with two spaces before it.
 std::string columns_text(const std::vector<std::vector<std::string>>& rows);
 
-// A short description of a part: "sm_90, rank 0", "400 Gbit/s", "GenuineIntel x86_64".
+// A short description of a part: "sm_90, 0000:17:00.0, rank 0", "400 Gbit/s, 0000:18:00.0", "GenuineIntel x86_64".
 std::string description(const GraphNode& node);
 
 // A number of GB/s or Gbit/s: with two decimals below 10, one below 100, otherwise none, and without zeros at the

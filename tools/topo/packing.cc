@@ -16,12 +16,17 @@ namespace {
 
 constexpr double kTiny = 1e-9;      // tolerance for prices and pivots, which are about 1
 constexpr double kAccuracy = 1e-7;  // relative tolerance of the optimum
-constexpr double kMaxLoads = 1024;  // aims_above() considers at most so many uses of one resource by all tours together
+constexpr double kMaxLoads = 1024;  // limit in aims_above() on the uses of one resource by all tours together
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 // The linear program, solved by the revised simplex method with an explicit inverse of the basis matrix. Each row
-// stands for a resource, scaled to a capacity of 1. If several rows could leave the basis, the one whose row of the
-// inverse, divided by its pivot, is lexicographically smallest leaves, so that no basis occurs twice (no cycling).
+// stands for a resource, scaled to a capacity of 1.
+//
+// Each pivot puts one variable into the basis, and the variable whose value reaches 0 first leaves the basis. If
+// several variables reach 0 at the same time, the method could return to an earlier basis and repeat the same pivots
+// without end (cycling). The lexicographic rule prevents this, except for rounding errors: each of these variables has
+// a row of the inverse, which is divided by the row's element of the entering column. The variable whose divided row is
+// lexicographically smallest leaves.
 class Master {
  public:
   explicit Master(const std::vector<double>& capacity) : capacity_(capacity), rows_(capacity.size()) {
@@ -86,7 +91,7 @@ class Master {
 
   double scale() const { return std::max(1.0, total()); }
 
-  // Puts the column into the basis and returns the row that it replaces.
+  // Puts the variable with this column into the basis. Returns the row of the variable that leaves the basis.
   std::size_t pivot(const std::vector<double>& column) {
     std::vector<double> change(rows_, 0);  // inverse * column
     for (std::size_t row = 0; row < rows_; ++row) {
@@ -106,6 +111,7 @@ class Master {
     return leaving;
   }
 
+  // Returns the row of the variable that leaves the basis. `change` is the entering column, multiplied by the inverse.
   std::size_t ratio_test(const std::vector<double>& change) const {
     const double largest = *std::max_element(change.begin(), change.end());
     TUTTI_ASSERT(largest > 0, "a tour without loads");
@@ -117,6 +123,8 @@ class Master {
     return leaving;
   }
 
+  // True if the variable of row `a` leaves rather than that of row `b`: it reaches 0 first, or both reach 0 at the same
+  // time and the lexicographic rule prefers `a`.
   bool goes_before(std::size_t a, std::size_t b, const std::vector<double>& change) const {
     const double first = value_[a] / change[a], second = value_[b] / change[b];
     if (std::abs(first - second) > kTiny * std::max(first, second)) return first < second;
@@ -157,8 +165,8 @@ bool may_search_all(const TourProblem& problem, const PackingLimits& limits, con
   return packing.steps + problem.doors.size() * problem.places * problem.places * sets <= limits.max_steps;
 }
 
-// Returns a tour that costs less than 1 at these prices, so that adding it increases the total. Returns nothing if
-// there is none, or if it is not found within the limits. If cheap_tour() finds none, also updates the bound and
+// Returns a tour that costs less than 1 at these prices, so that adding it can increase the total. Returns nothing if
+// there is no such tour, or if none is found within the limits. If cheap_tour() finds none, also updates the bound and
 // `proven`; `total` is the total of the linear program.
 std::optional<Tour> next_tour(const TourProblem& problem, const PackingLimits& limits,
                               const std::vector<double>& prices, double total, Packing& packing) {

@@ -43,8 +43,9 @@ struct Machine {
   }
 
   // Takes the places' paths to one NIC. Replaces each path that is farther than kPxn by one over NVLink to a relay
-  // and from there to the NIC. The relay is the GPU with the nearest path to the NIC to which the place has NVLink,
-  // if there is one.
+  // and from there to the NIC. A GPU can be the relay if the place reaches it over NVLink, and if its own path to the
+  // NIC is not farther than kP2c. Of these GPUs, the one with the nearest path to the NIC is the relay. If there is no
+  // such GPU, the path is not replaced.
   std::vector<Path> with_relays(const std::vector<Path>& own) const {
     std::vector<Path> paths = own;
     for (std::size_t place = 0; place < own.size(); ++place) {
@@ -243,9 +244,9 @@ class Search {
     if (routes_.rings.empty()) add_fallback_ring();
   }
 
-  // Searches for rings that may leave by another NIC than they came by, and replaces `kept` by them if they have more
-  // than crossing_gain more bandwidth. Does not search if the prices that prove the bound of `kept` prove that such
-  // rings cannot gain enough.
+  // Searches for rings that may leave by another NIC than they came by. Replaces `kept` by them if their bandwidth is
+  // larger by more than the fraction crossing_gain. Does not search if the prices that prove the bound of `kept` also
+  // prove that such rings cannot gain enough.
   void try_crossing(SolvedProblem& kept) {
     ProblemBuilder builder(machine_);
     const TourProblem problem = builder.rings_across(true);

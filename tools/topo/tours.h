@@ -5,10 +5,10 @@
 // A place is a GPU, or a CPU if the machine has no GPUs. A tour enters by a door, visits each place once, and leaves
 // by an exit that the door allows:
 //
-//  ring in one machine    one door, which leads only to place 0; its exit is the path from the last place back to
-//  place 0 ring across machines   a door and an exit for each NIC
-//  tree                   a door for each NIC (one door without NICs) and an exit without cost at every place; each leg
-//                         loads its links in both directions
+//  ring in one machine    one door, which leads only to place 0; one exit, the path from the last place back to place 0
+//  ring across machines   a door and an exit for each NIC
+//  tree                   a door for each NIC (within one machine: a single door) and one exit, which is free from any
+//                         place; each leg loads its links in both directions
 #pragma once
 
 #include <cstdint>
@@ -71,9 +71,10 @@ struct PricedTour {
 // Largest number of places for cheapest_tour().
 inline constexpr std::uint32_t kMaxExactPlaces = 16;
 
-// Finds the cheapest tour by dynamic programming over sets of places (Held and Karp 1962). Takes places^2 * 2^places
-// steps for each door, for at most kMaxExactPlaces places. The result is deterministic: of several cheapest tours, it
-// is the one with the lowest door, and then the first one in the recurrence. Adds the number of steps to `steps`.
+// Finds the cheapest tour by dynamic programming over sets of places (Held and Karp 1962). Takes at most
+// places^2 * 2^(places - 1) steps for each door. There must be at most kMaxExactPlaces places. The result is
+// deterministic: of several cheapest tours, it is the one with the lowest door, and then the first one in the
+// recurrence. Adds the number of steps to `steps`.
 PricedTour cheapest_tour(const TourProblem& problem, const std::vector<double>& prices, std::uint64_t& steps);
 
 // Finds a cheap tour, which need not be the cheapest: for each door, a tour that always continues to the place with the

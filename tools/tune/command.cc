@@ -288,7 +288,8 @@ int run_measure(const TuneArguments& given) {
     return usage_error("there is no place for the file: set HOME, XDG_CACHE_HOME or TUTTI_TUNE_FILE, or give --print");
   }
   if (const Status there = check_folder(config->tune_file); !there) return usage_error(there.error().message);
-  ::unsetenv("TUTTI_TUNE");  // the ranks need no tuning, because every measured call names its algorithm
+  // The ranks need no tuning, because every measured call between several ranks names its algorithm.
+  ::unsetenv("TUTTI_TUNE");
   ::unsetenv("TUTTI_TUNE_FILE");
   // These settings of the user would change the results, which must show the properties of the machine.
   for (const char* name : {"TUTTI_ATTACH", "TUTTI_SLOTS", "TUTTI_SLOT_BYTES"}) ::unsetenv(name);
@@ -342,7 +343,8 @@ int run_tune(const TuneArguments& given, const std::vector<std::string>& argumen
 }
 
 // Returns an error message if the user has given an option that belongs to another task than the selected one (measure,
-// --explain or --regret), because the option would have no effect. Returns nothing if there is no such option.
+// --explain or --regret), because the option would have no effect, or if options exclude each other. Otherwise returns
+// nothing.
 std::optional<std::string> contradiction(const CLI::App& command, const TuneArguments& given) {
   constexpr std::pair<std::string_view, std::string_view> kOptions[] = {
       {"--print", "measure"},      {"--shape", "explain"},      {"--xml", "explain"},     {"--nodes", "explain"},

@@ -118,7 +118,7 @@ Result<std::string> explain_here(const ExplainOptions& options) {
   collective.nodes = nodes_of_ranks(ranks, options.machines);
   const bool alone = options.machines == 1 && !options.tcp;
   detail::AlgorithmSelector selector(
-      {.tuning = std::make_shared<const detail::Tuning>(tuning),  // the selector shares it, as it does in the library
+      {.tuning = std::make_shared<const detail::Tuning>(tuning),  // the selector takes part in its ownership
        .ranks = ranks,
        .nodes = collective.nodes,
        .cores = cores_of({host.cpus}, 0),

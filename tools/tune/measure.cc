@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kSamples = 9;
 constexpr double kSampleUs = 1500;
-constexpr std::int64_t kMostCalls = 2000;  // the calls of a sample are timed together; it has at most so many
+constexpr std::int64_t kMostCalls = 2000;  // largest number of calls in one sample, which are timed together
 constexpr std::uint64_t kSizes[] = {8, 64, 512, 4096, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 4 << 20};
 constexpr std::uint64_t kLocalSizes[] = {64 << 10, 256 << 10, 1 << 20, 4 << 20};
 constexpr std::uint64_t kMemorySizes[] = {16 << 10, 256 << 10, 1 << 20, 4 << 20};

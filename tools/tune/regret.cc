@@ -21,7 +21,7 @@ namespace tutti::tool {
 namespace {
 
 constexpr std::int64_t kFewestRounds = 3;
-constexpr std::int64_t kMostCalls = 300;  // the calls of a sample are timed together; it has at most so many
+constexpr std::int64_t kMostCalls = 300;  // largest number of calls in one sample, which are timed together
 // After the first kFewestRounds rounds, an algorithm is not measured further if its fastest sample takes more than this
 // many times as long as the fastest sample of all algorithms.
 constexpr double kDropFactor = 3;

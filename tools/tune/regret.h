@@ -19,8 +19,9 @@ struct RegretOptions {
   std::vector<CollectiveKind> kinds{CollectiveKind::kAllReduce};
   std::vector<std::uint64_t> sizes{};  // lengths of messages in bytes: message_elements() of float32
   MemoryKind memory = MemoryKind::kPlain;
-  // Largest number of rounds of a point (a collective and a size). In each round, every algorithm gives one sample. A
-  // point that takes longer than point_s ends after its present round, but not before the third one.
+  // Largest number of rounds of a point (a collective and a size). In each round, one sample of every algorithm is
+  // taken, except of those that were much slower than the best one in three rounds. A point that takes longer than
+  // point_s seconds ends after its present round, but not before the third one.
   std::int64_t rounds = 5;
   double sample_us = 3000;  // intended duration of all calls of one sample together
   double point_s = 2;       // see `rounds`

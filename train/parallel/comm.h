@@ -44,7 +44,7 @@ struct CommTime {
 };
 
 // A call in progress. It keeps a reference to the tensors that the call uses, so that their memory is not freed
-// before.
+// before the call has ended.
 class Pending {
  public:
   Pending() = default;

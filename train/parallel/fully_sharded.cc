@@ -5,8 +5,8 @@
 namespace tutti::train {
 namespace {
 
-// ZeRO-3 and MiCS: values, gradients and optimizer state are divided among `ranks`. Groups of ranks hold the same
-// shards if `across` has more than one rank (MiCS); finish() then adds up the gradients over the groups.
+// ZeRO-3 and MiCS: values, gradients and optimizer state are divided among `ranks`. If `across` has more than one rank
+// (MiCS), there are other groups like `ranks`, each with all shards; finish() adds up the gradients over the groups.
 class FullySharded final : public BaseReplicas {
  public:
   FullySharded(const Layers& layers, Comm& ranks, Comm& across, const ReplicaOptions& options)

@@ -28,7 +28,7 @@ class GradientScatter {
   void close(std::size_t bucket, Tensor& shard);
   // Waits for the reduce-scatters of all outstanding buckets, and adds their results to the shards.
   void finish();
-  // Bytes of both buffers, with their results.
+  // Bytes of both buffers, each with the result of its reduce-scatter.
   std::int64_t buffer_bytes() const { return 2 * (length_ + length_ / ranks_.size()) * 4; }
 
  private:

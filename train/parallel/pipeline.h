@@ -24,8 +24,8 @@ struct MicroBatch {
   std::function<void(const Tensor& output)> backward_of_loss;
 };
 
-// Executes the forward and backward passes of all micro-batches, on every stage of the pipeline. With one stage
-// nothing is communicated. Throws Failure.
+// Executes the forward and backward passes of all micro-batches, on every stage of the pipeline. With one stage,
+// nothing is sent to other stages. Throws Failure.
 void run_pipeline(const Layers& layers, Replicas& replicas, const PassOptions& options, Mesh& mesh, Schedule schedule,
                   const std::vector<MicroBatch>& batches);
 

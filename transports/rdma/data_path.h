@@ -38,8 +38,8 @@ class DataPath {
   virtual ~DataPath() = default;
   virtual std::string_view name() const = 0;  // "verbs" or "ucx"
   virtual bool reaches(std::uint32_t peer) const = 0;
-  // Like the functions of Transport. Only for peers for which reaches() is true. Errors: kSystem, with the name of the
-  // device.
+  // Like the functions of Transport. Only for peers for which reaches() is true. Errors: kSystem, and those of
+  // HandshakeChannel::send().
   virtual Result<std::unique_ptr<SendConnection>> open_send(std::uint32_t peer, std::uint16_t lane) = 0;
   virtual Result<std::unique_ptr<ReceiveConnection>> open_receive(std::uint32_t peer, std::uint16_t lane) = 0;
   // Processes everything that has arrived, and sends everything that waits. Never blocks.
@@ -76,9 +76,11 @@ class DataPathMaker {
  public:
   virtual ~DataPathMaker() = default;
   virtual std::string_view name() const = 0;  // like DataPath::name()
-  // A description of this rank with which peers decide whether the two can reach each other. Printable, without '|'.
+  // A description of this rank, from which a peer finds out whether it and this rank can reach each other. Printable,
+  // without '|'.
   virtual std::string offer() const = 0;
-  // Errors: kSystem (resources), kRefused (the offer of a rank cannot be read; the error contains the rank).
+  // Errors: kSystem (resources), kRefused (the offer of a rank cannot be read; the error contains the rank), kConfig
+  // (the user requires this data path, but this rank reaches no port of a peer that has offered ports).
   virtual Result<std::unique_ptr<DataPath>> make(const DataPathHost& host, const DataPathOptions& options) = 0;
 };
 

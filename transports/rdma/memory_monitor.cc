@@ -129,7 +129,7 @@ bool MemoryMonitor::gone_since(Cursor& cursor,
     gone(range.begin.load(std::memory_order_relaxed), range.end.load(std::memory_order_relaxed));
   }
   std::atomic_thread_fence(std::memory_order_acquire);  // the ranges were read before this line
-  return now() - first < kMaxRecorded;                  // true if none of them was overwritten meanwhile
+  return now() - first < kMaxRecorded;                  // true if no range that was read above has been overwritten
 }
 
 void MemoryMonitor::record(std::uintptr_t begin, std::uintptr_t end) {

@@ -88,7 +88,8 @@ std::string OffloadTransport::troubles() {
   return text;
 }
 
-// The close notification is sent last, so a peer that has received it has received everything before it.
+// The close notification is sent last, so a peer that has received it has received everything before it, unless
+// drain() ran out of time.
 void OffloadTransport::announce_leave() {
   if (std::exchange(left_, true)) return;
   path_->drain(kDrainNs);

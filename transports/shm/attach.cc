@@ -14,7 +14,7 @@ using Transfer = ssize_t (*)(pid_t, const iovec*, unsigned long, const iovec*, u
 bool is_readable(pid_t process, std::uint64_t address) {
   std::byte byte{};
   const iovec local{.iov_base = &byte, .iov_len = 1};
-  const iovec remote{.iov_base = reinterpret_cast<void*>(address), .iov_len = 1};  // NOLINT: another process's
+  const iovec remote{.iov_base = reinterpret_cast<void*>(address), .iov_len = 1};  // NOLINT: in another process
   return process_vm_readv(process, &local, 1, &remote, 1, 0) == 1;
 }
 
@@ -33,7 +33,7 @@ MemoryAccess refusal(Transfer transfer, pid_t process, std::uint64_t address, co
 MemoryAccess move(Transfer transfer, pid_t process, std::uint64_t address, std::byte* here, std::size_t bytes) {
   while (bytes > 0) {
     const iovec local{.iov_base = here, .iov_len = bytes};
-    const iovec remote{.iov_base = reinterpret_cast<void*>(address), .iov_len = bytes};  // NOLINT: another process's
+    const iovec remote{.iov_base = reinterpret_cast<void*>(address), .iov_len = bytes};  // NOLINT: in another process
     const ssize_t moved = transfer(process, &local, 1, &remote, 1, 0);
     if (moved < 0 && errno == EINTR) continue;
     if (moved < 0) return refusal(transfer, process, address, here);

@@ -8,7 +8,7 @@
 //
 // The exchange of a rank serves all communicators that the rank has with these peers. Every shared mapping has a
 // number (1, 2, ...; 0 is never used). The exchange of a rank never assigns a number twice, even for different
-// communicators. All functions of this interface are thread-safe and never block.
+// communicators. All functions of this interface are thread-safe and never wait for another rank.
 #pragma once
 
 #include <sys/types.h>
@@ -122,7 +122,8 @@ Result<std::vector<Offer>> collect_offers(SegmentExchange& exchange, std::uint32
                                           Clock& clock, std::int64_t deadline_ns);
 
 // A subset of the peers of `parent`, with numbers of its own: rank i of the new communicator is peer members[i] of
-// the parent. It needs no socket and no other descriptor. The parent and this object may be destroyed in any order.
+// the parent. It needs no socket and no other descriptor. It shares the ownership of the parent, so the users of both
+// objects may release them in any order.
 class SubExchange final : public SegmentExchange {
  public:
   SubExchange(std::shared_ptr<SegmentExchange> parent, std::vector<std::uint32_t> members);

@@ -25,7 +25,8 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 // A rank reads the first page of every peer's segment, which contains the header, the status board and the doorbell.
 // With hundreds of ranks, segments are so large that each of these pages would need page tables of its own: 8 KiB for
 // each pair of ranks, which is 8 GiB for 1,024 ranks. The kernel places the small second views next to each other, so
-// that 512 of these pages share one page table. Segments reach this size with about 120 ranks.
+// that 512 of these pages share one page table. Segments reach this size with about 127 ranks, if TUTTI_SLOTS and
+// TUTTI_SLOT_BYTES have their default values.
 constexpr std::size_t kLarge = std::size_t{512} << 20;
 
 Error system_error(const char* call, std::size_t bytes, const std::string& advice) {

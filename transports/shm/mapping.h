@@ -1,9 +1,10 @@
 // Mapping: memory that other processes can map as well. It is a memfd: a file without a name that the kernel deletes
-// when the last process that uses it exits, even after kill -9. Some sandboxes forbid memfd_create; in that case only
-// ranks that are threads of one process can share mappings, see refusal().
+// when no process has it open or mapped any more, even after kill -9. Some sandboxes forbid memfd_create; in that case
+// only ranks that are threads of one process can share mappings, see refusal().
 //
-// A resource: the memory is unmapped when the object is destroyed. Mappings are owned by shared_ptr, because ranks
-// that are threads of one process use the same mapping and are destroyed in any order.
+// A resource: when the object is destroyed, its memory is unmapped, or becomes private again if it was adopted.
+// Mappings are owned by shared_ptr, because ranks that are threads of one process use the same mapping and are
+// destroyed in any order.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +31,7 @@ class Mapping {
   static Result<std::shared_ptr<Mapping>> map_again(const Mapping& mapping);
   // Converts the private pages at [data, data+bytes) into shared pages. The range must be page-aligned. Contents and
   // address do not change. retire() makes the pages private again; otherwise the destructor does. Errors:
-  // kInvalidArgument if the memory is not private, anonymous and writable.
+  // kInvalidArgument if the memory is not private, anonymous and writable; kSystem if a system call fails.
   static Result<std::shared_ptr<Mapping>> adopt(void* data, std::size_t bytes);
 
   ~Mapping();

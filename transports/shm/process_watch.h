@@ -1,8 +1,8 @@
 // ProcessWatch: detects that another process of this machine has exited.
 //
-// It uses a pidfd. If the system provides none, for example because all descriptors are in use, each call looks for
-// the process by its number. The kernel may have given the number to a new process in the meantime, so the start time
-// of the process is compared as well. Only one thread at a time may use it.
+// It uses a pidfd. If the system provides none, for example because all descriptors are in use, each call of
+// has_ended() looks for the process by its number. The kernel may have given the number to a new process in the
+// meantime, so the start time of the process is compared as well. Only one thread at a time may use a ProcessWatch.
 #pragma once
 
 #include <sys/types.h>

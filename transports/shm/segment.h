@@ -5,7 +5,8 @@
 //
 // Each part has a fixed writer:
 //
-//   header, status board, payload buffers        the owner of the segment
+//   header, status board                         the owner of the segment
+//   payload buffers                              the owner of the segment; a long one also a rank that does its share
 //   Consumed counters of the inboxes             the owner of the segment
 //   descriptors and slots of inbox (peer, lane)  that peer
 //   mailbox marks                                see MailboxMark

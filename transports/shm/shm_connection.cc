@@ -90,7 +90,7 @@ Arrival ShmReceiveConnection::look(Descriptor& descriptor) {
     }
     if (window_ == nullptr) {
       auto loss = exchange_->take_loss(peer_, id);
-      if (!loss) return Arrival::kNothing;  // the descriptor of the memory is still in transit
+      if (!loss) return Arrival::kNothing;  // the descriptor of the memory is still in transit, or is sent again
       loss_ = *std::move(loss);
       return Arrival::kUnmapped;
     }
@@ -113,7 +113,7 @@ Arrival ShmReceiveConnection::arrival(const CallTag& call, std::span<std::byte>)
       release();
       continue;
     }
-    // The peer has given `call` up, because it already sends messages of a later call. Its board contains the reason.
+    // The peer already sends messages of a later call, so it has given `call` up. Its status board contains the reason.
     if (sequence > call.sequence) return Arrival::kNothing;
     const CallTag tag = descriptor.tag.load();
     if (tag != call) {

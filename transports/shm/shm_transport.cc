@@ -18,7 +18,8 @@ class ShmWindow final : public Window {
   ~ShmWindow() override {
     if (getpid() != process_) return;  // a copy in a forked child must not free the pages of the rank
     runs_through([this] { table_->erase(id_); });
-    mapping_->retire();  // frees the pages, although peers may keep their mapping for a while
+    // Frees the pages, although peers may keep their mapping for a while. Adopted pages become private again instead.
+    mapping_->retire();
   }
   std::byte* data() const override { return mapping_->data(); }
   std::size_t size() const override { return mapping_->size(); }
@@ -235,10 +236,10 @@ void ShmTransport::leave_call(const CallTag& tag, const std::optional<CallFailur
     board.left.store(tag.sequence, std::memory_order_release);
     return;
   }
-  // A peer that enters the call after this store finds no offer. If a peer has entered the call before, the caller of
-  // leave_call() waits for that peer before it returns the buffers to the user. This rank stores output_window and
-  // then loads `entered` of the peer, and the peer stores `entered` and then loads output_window. All four are
-  // seq_cst, so at least one of the two ranks sees the store of the other.
+  // A peer that enters the call after this store finds no offer. If a peer has entered the call before and this rank
+  // gives the call up, the caller of leave_call() waits for that peer, for at most 1 s, before it returns the buffers
+  // to the user. This rank stores output_window and then loads `entered` of the peer, and the peer stores `entered` and
+  // then loads output_window. All four are seq_cst, so at least one of the two ranks sees the store of the other.
   board.output_window.store(0, std::memory_order_seq_cst);
   if (failure) {
     FailureRecord& record = board.failures[tag.sequence % kFailureRecords];
@@ -262,7 +263,7 @@ PeerStatus ShmTransport::peer_status(std::uint32_t peer) {
   status.left = board.left.load(std::memory_order_seq_cst);
   status.entered = board.entered.load(std::memory_order_seq_cst);
   if (peer != rank_ && status.life == PeerLife::kLive && exchange_->peer_gone(peer)) {
-    // Reads both again, because the peer may have left properly, or finished the call, before it exited.
+    // Reads `life` and `left` again, because the peer may have left properly, or finished the call, before it exited.
     status.life = life_on(board);
     status.left = board.left.load(std::memory_order_seq_cst);
     if (status.life == PeerLife::kLive) status.life = PeerLife::kLost;
@@ -304,8 +305,8 @@ bool ShmTransport::peer_has_left(std::uint32_t peer, std::uint64_t sequence) {
 std::optional<std::byte*> ShmTransport::peer_output(std::uint32_t peer, std::uint64_t sequence, std::uint64_t bytes) {
   PeerOutput& known = outputs_.at(peer);
   if (known.sequence == sequence) {
-    // Checked again on each call, so before every store into the output: if the peer has given the call up, its
-    // memory belongs to its user again.
+    // The offer is checked again whenever this function is called, so before every store into the output: if the peer
+    // has given the call up, its memory belongs to its user again.
     if (known.data != nullptr && segments_[peer].board().output_window.load(std::memory_order_seq_cst) == 0) {
       known.data = nullptr;
     }
@@ -330,8 +331,9 @@ std::optional<std::byte*> ShmTransport::peer_output(std::uint32_t peer, std::uin
       mapping = nullptr;  // a correct peer does not offer such a range
     }
   }
-  // If `changing` has another value, the output may have changed since it was read. The peer has then given the call
-  // up, and the call of this rank fails as well.
+  // If `changing` has another value, the peer offers no output for this call, or it has entered a later call since. In
+  // the second case the output that was read may be that of the later call. The peer has then given this call up, and
+  // the call of this rank fails as well.
   if (board.changing.load(std::memory_order_seq_cst) != sequence) mapping = nullptr;
   known = {.sequence = sequence, .data = mapping == nullptr ? nullptr : mapping->data() + offset, .mapping = mapping};
   return known.data;

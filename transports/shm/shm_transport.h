@@ -32,7 +32,7 @@ class WindowTable {
   void erase(std::uint32_t id);
   WindowRef find(const std::byte* data, std::size_t bytes) const;
   const std::byte* address(const WindowRef& place, std::size_t bytes) const;
-  // All of that window; empty if there is no such window.
+  // The whole memory of the window with the number `window`; empty if there is no such window.
   std::span<const std::byte> memory(std::uint32_t window) const;
   bool overlaps(const std::byte* data, std::size_t bytes) const;
 
@@ -126,7 +126,8 @@ class ShmTransport final : public Transport {
   std::span<const std::byte> window_memory(const WindowRef& place) const;  // the whole window; empty if there is none
 
  private:
-  // The result of peer_output() for the call `sequence`. It keeps the mapping alive until the next call.
+  // The last result of peer_output() for a peer, and the sequence number for which it was called. It keeps the mapping
+  // alive until peer_output() is called with another sequence number.
   struct PeerOutput {
     std::uint64_t sequence = 0;
     std::byte* data = nullptr;

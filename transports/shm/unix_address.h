@@ -37,7 +37,8 @@ enum class Reach : std::uint8_t {
   kReached,
   kAbsent,     // no process listens there: it has exited, or is in another network namespace
   kOtherUser,  // the process belongs to another user
-  // It is unknown whether a process listens there: descriptors ran out, the queue is full, or the address is invalid.
+  // The attempt failed for another reason: descriptors ran out, the address is invalid, or a process listens there but
+  // its queue of connections is full (EAGAIN).
   kFailed,
 };
 

@@ -379,7 +379,7 @@ void UnixExchange::receive_pending(Peer& peer) {
 void UnixExchange::mark_gone(Peer& peer) {
   if (std::exchange(peer.gone, true)) return;
   peer.outbox.clear();
-  if (socket_events_ >= 0) {  // removed, because the descriptors of a process that has exited stay readable for ever
+  if (socket_events_ >= 0) {  // the descriptors of a process that has exited stay readable for ever, so remove them
     epoll_ctl(socket_events_, EPOLL_CTL_DEL, peer.socket, nullptr);
     if (peer.watch.fd() >= 0) epoll_ctl(socket_events_, EPOLL_CTL_DEL, peer.watch.fd(), nullptr);
   }

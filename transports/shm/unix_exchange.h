@@ -1,4 +1,5 @@
-// UnixExchange: transfers memfd descriptors and datagrams between the processes of one machine.
+// UnixExchange: transfers descriptors (of memfds and other files), datagrams and wake-ups between the processes of one
+// machine.
 //
 // It uses Unix sockets (SOCK_SEQPACKET) with abstract addresses, so it creates no files, and nothing remains when the
 // processes exit. There is one socket for each pair of ranks; when a peer exits, the kernel closes its end. All
@@ -9,7 +10,7 @@
 // checked. In a forked child, the copy of this object sends nothing.
 //
 // UnixExchange has more than 40 methods and members. 15 of the methods implement the interface SegmentExchange, and
-// one mutex guards all packets to and from a peer, because their order matters.
+// one mutex guards all packets to and from a peer, because their order matters. Only wake-ups are sent without it.
 #pragma once
 
 #include <sys/types.h>
@@ -86,7 +87,7 @@ class UnixExchange final : public SegmentExchange {
     std::string datagram{};
     int fd() const;  // the descriptor that is sent with the packet, or -1
   };
-  // Why a mapping or file of a peer did not arrive.
+  // Why this process could not receive or map a mapping or file of a peer.
   struct LossRecord {
     MemoryLoss why;
     bool asked = false;  // the owner was asked to share the mapping again, and the mapping has not arrived since
@@ -103,7 +104,7 @@ class UnixExchange final : public SegmentExchange {
     std::map<std::uint32_t, std::shared_ptr<Mapping>> mappings;
     OobDatagramQueue datagrams;
     std::map<std::uint32_t, OwnedDescriptor> files;  // arrived but not taken, indexed by number
-    std::map<std::uint32_t, LossRecord> lost;        // mappings and files that did not arrive, indexed by number
+    std::map<std::uint32_t, LossRecord> lost;        // mappings and files that were lost, indexed by number
   };
   struct SharedMapping {                  // a mapping that this rank shares
     std::weak_ptr<Mapping> mapping;       // weak, because the caller of share() determines its lifetime
@@ -132,7 +133,8 @@ class UnixExchange final : public SegmentExchange {
   int listener_ = -1;
   UnixAddress address_;
   WakeTable wake_table_;  // the key is the number of the segment
-  // Guards the members below, except that Peer::socket is read without it after set-up and does not change then.
+  // Guards the members below. Peer::socket and socket_events_ are also read without it once they are set, because they
+  // do not change after that. During set-up, connect() uses Peer::awaited without it.
   std::mutex mutex_;
   std::uint32_t last_id_ = 0;
   // Epoll set of the sockets and pidfds of all peers, or -1. The first create_wake_receiver() creates it. Forked

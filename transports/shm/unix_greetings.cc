@@ -49,8 +49,8 @@ bool UnixGreetings::receive_packet(PendingConnection& pending) {
   return true;
 }
 
-// Closes the connection that has waited longest. Its packet may have arrived since the last check, and is then
-// handled first: the peer has sent it successfully, and would not notice its loss.
+// Removes the connection that has waited longest, and closes it unless it is admitted now. Its packet may have arrived
+// since the last check, and is then handled first: the peer has sent it successfully, and would not notice its loss.
 void UnixGreetings::drop_oldest() {
   receive_packet(pending_.front());
   pending_.pop_front();

@@ -21,8 +21,8 @@ namespace {
 constexpr std::size_t kControlBytes = CMSG_SPACE(sizeof(int));
 constexpr auto kWhole = static_cast<ssize_t>(sizeof(UnixPacket));
 
-// Whether the error is temporary and not caused by the peer: the socket is full or empty, too many descriptors are in
-// transit, or memory is short.
+// Whether the error is temporary, so that the same call can succeed later: the socket is full or empty, too many
+// descriptors are in transit, memory is short, or a signal has interrupted the call.
 bool is_passing(int error) {
   return error == EAGAIN || error == EINTR || error == ETOOMANYREFS || error == ENOBUFS || error == ENOMEM;
 }
@@ -101,12 +101,12 @@ UnixTransfer receive_packet(int socket, SpareDescriptor& spare, ReceivedPacket& 
     if ((message.msg_flags & MSG_TRUNC) != 0) bytes = -1;  // longer than any correct packet, so the packet is invalid
     if (received.fd.is_open() || !received.fd_lost || !spare.release()) break;
   }
-  // Several descriptors were sent, and not all have arrived; keep none of them.
+  // If several descriptors were sent and not all have arrived, keep none of them.
   if (received.fd_lost) received.fd.reset();
   const UnixPacket& packet = received.packet;
   const bool sound = bytes >= kWhole && packet.magic == UnixPacket::kMagic &&
                      (packet.operation == UnixOperation::kDatagram || bytes == kWhole);
-  // Copied before the packet is removed from the socket, so that the packet is not lost if memory is exhausted.
+  // The datagram is copied before the packet is removed from the socket, so that it is not lost if memory is exhausted.
   if (sound) received.datagram.assign(datagram.data(), static_cast<std::size_t>(bytes - kWhole));
   char byte = 0;
   while (recv(socket, &byte, sizeof(byte), MSG_DONTWAIT) < 0 && errno == EINTR) {

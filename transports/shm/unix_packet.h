@@ -24,7 +24,7 @@ enum class UnixOperation : std::uint32_t {
   kWake = 4,
   kDatagram = 5,
   kShareFile = 6,
-  kShareAgain = 7  // asks the owner of mapping `id` to share it again, because it was lost on the way
+  kShareAgain = 7  // asks the owner of mapping `id` to share it again, because it could not be received or mapped
 };
 
 struct UnixPacket {
@@ -32,7 +32,8 @@ struct UnixPacket {
 
   std::uint32_t magic = kMagic;
   UnixOperation operation{};
-  // kHello: rank of the sender; kWake: number of the segment to wake; kDatagram: 0; otherwise: the mapping or file.
+  // kHello: rank of the sender; kWake: number of the segment to wake; kDatagram: 0; otherwise: number of the mapping or
+  // file.
   std::uint32_t id = 0;
   std::uint32_t reserved = 0;
   Nonce nonce{};              // kHello: the nonce of the receiver; otherwise zero

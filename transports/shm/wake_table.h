@@ -2,7 +2,7 @@
 // memory.
 //
 // A wake-up is addressed to one communicator of a rank. Several communicators may sleep in one process, each in its
-// own thread, and share one socket to the peer. The thread that reads a wake-up from the socket forwards it to the
+// own thread, and share one socket for each peer. The thread that reads a wake-up from the socket forwards it to the
 // eventfd of the communicator to which it is addressed.
 #pragma once
 
@@ -23,8 +23,9 @@ class WakeReceiver {
   // A sleep must end when any of these descriptors becomes readable after drain(). They stay open as long as the
   // receiver exists.
   virtual std::vector<int> descriptors() const = 0;
-  // Reads everything that has made the descriptors readable, so that only later events end the next sleep. The rank
-  // calls it before it polls once more and then sleeps.
+  // Reads the data that has made the descriptors readable, so that the next sleep waits for later events. If there are
+  // too many events for one call, the others end the next sleep at once. The rank calls it before it polls once more
+  // and then sleeps.
   virtual void drain() = 0;
 };
 

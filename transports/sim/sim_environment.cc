@@ -115,7 +115,7 @@ std::size_t SimEnvironment::late_stores() const {
       }));
 }
 
-// The time according to the clock of that rank.
+// The time according to the clock of `rank`.
 std::int64_t SimEnvironment::now_ns(std::uint32_t rank) const {
   const Rank& own = ranks_[rank];
   std::int64_t time_ns = now_ns_ + own.ghost_ns + own.jumped_ns;
@@ -225,7 +225,7 @@ void SimEnvironment::pause(std::uint32_t rank, std::int64_t max_sleep_ns) {
   TUTTI_ASSERT(++own.ghost_pauses < kMostGhostPauses, "seed {}: the code of rank {} never ends", options_.seed, rank);
 }
 
-// Waits until this rank has the turn and is ready.
+// Waits until `rank` has the turn and is ready.
 void SimEnvironment::wait_for_turn(std::unique_lock<std::mutex>& lock, std::uint32_t rank) {
   Rank& own = ranks_[rank];
   own.turn_changed.wait(lock, [&] { return turn_ == rank && own.state == State::kReady; });

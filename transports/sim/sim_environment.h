@@ -8,9 +8,9 @@
 // real transport over a simulated kernel.
 //
 // Faults happen at a given time, or before a given step of a rank. A step is a pause, or an action of the rank that
-// another rank can observe. When a rank is killed, its thread continues as a ghost, so that all objects are destroyed
-// in order: its code runs to the end within its turn, with a clock of its own, but receives no messages and has no
-// effect on other ranks. To its peers, its process is dead.
+// concerns other ranks, for example a send. When a rank is killed, its thread continues as a ghost, so that all objects
+// are destroyed in order: its code runs to the end within its turn, with a clock of its own, but receives no messages
+// and has no effect on other ranks. To its peers, its process is dead.
 //
 // SimEnvironment has more than 40 methods and members. Only the rank that has the turn may use any of the members, so
 // the turn, the clock, the events and the faults form one state. Many methods are queries for tests. The state of the
@@ -146,8 +146,8 @@ class SimEnvironment {
     std::int64_t ghost_ns = 0;  // how far its own clock has advanced since its death
     std::uint64_t ghost_pauses = 0;
     std::uint64_t steps = 0;
-    std::vector<std::int64_t> noticed_ns;    // when each rank detects its death; indexed by the observing rank
-    std::vector<std::int64_t> cut_until_ns;  // until when its data is held back (kCut); by receiver
+    std::vector<std::int64_t> noticed_ns;    // when each rank detects this rank's death; indexed by the observing rank
+    std::vector<std::int64_t> cut_until_ns;  // until when data of this rank is held back (kCut); indexed by receiver
     std::condition_variable turn_changed;
   };
 

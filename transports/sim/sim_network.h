@@ -22,7 +22,8 @@ struct SimEnvironment::Network {
     Carrier carrier = Carrier::kSlot;
     std::uint64_t bytes = 0;
     std::vector<std::byte> slot;
-    // Memory of the sender, which is read when the receiver handles the message; null: the message is not published.
+    // Memory of the sender, which is read when the receiver handles the message, or when the network writes the message
+    // into an output; null: the message is not published.
     const std::byte* published = nullptr;
     std::optional<std::uint64_t> output_offset{};  // see Message::output_offset
   };
@@ -39,7 +40,7 @@ struct SimEnvironment::Network {
     AdvertisedOutput received_advert;  // the advertisement that the sender has received; it arrives after a latency
     std::uint64_t last_advertised = 0;
     std::uint64_t revoke_requested = 0;  // the last advertisement that the receiver has asked the sender to give up
-    std::uint64_t revoke_confirmed = 0;  // the last one that the sender has confirmed to have given up
+    std::uint64_t revoke_confirmed = 0;  // the last advertisement that the sender has confirmed to have given up
     std::deque<Packet> arrived;
     // Arrival time of the last packet; later packets do not arrive earlier, because a connection keeps the order.
     std::int64_t last_arrival_ns = 0;

@@ -12,12 +12,12 @@
 namespace tutti {
 namespace {
 
-constexpr std::int64_t kLateNs = 50'000'000;  // if a call waits longer, its state is sent to the peers
+constexpr std::int64_t kLateNs = 50'000'000;  // if a rank waits in a call for longer, it sends its state to the peers
 // How long leave() and abort() wait at most until a failure or an abort was sent.
 constexpr std::int64_t kFlushLimitNs = 100'000'000;
 constexpr std::int64_t kRetryIntervalNs = 100'000'000;  // time between two attempts to connect to a peer
-// If more bytes than this are queued for a peer, the state is not queued until the peer has read them. States in
-// between are skipped, so that a peer that does not read costs little memory.
+// If more bytes than this are queued for a peer, the state is not queued until the operating system has taken all of
+// them. States in between are skipped, so that a peer that does not read costs little memory.
 constexpr std::size_t kMaxPendingBytes = 16384;
 
 template <class T>
@@ -60,7 +60,7 @@ void StatePusher::leave(const CallTag& tag, const std::optional<CallFailure>& fa
     push();
     flush_with_limit();
   } else if (state_sent_) {
-    push();  // peers were told that this rank is in a long call, so they are also told that the call has ended
+    push();  // peers have got the state of this rank in this call, so they also get the end of the call
   }
 }
 
@@ -151,15 +151,15 @@ bool StatePusher::open(std::uint32_t peer) {
     return false;
   }
   connection.socket = std::move(*stream);
-  connection.begun = connection.socket.is_encrypted();  // an encrypted stream has sent the preamble by itself
+  connection.begun = connection.socket.is_encrypted();  // an encrypted stream sends the preamble by itself
   if (!connection.begun) put(connection.pending, preamble);
   return true;
 }
 
 // Records that no connection to `peer` could be made, because of `error`. If the operating system of the peer has
-// refused the connection, the process of the peer has exited, and the connection is never tried again. Two other
-// errors do not prove that: the network has no route to the peer, or this system is short of descriptors. These
-// errors may disappear, so open() tries again later.
+// refused the connection, the process of the peer has exited, and the connection is never tried again. Two other kinds
+// of errors do not prove that the process has exited: the network has no route to the peer, or this system is short of
+// descriptors, memory or ports. These errors may disappear, so open() tries again later.
 void StatePusher::note_failure(std::uint32_t peer, int error) {
   ControlConnection& connection = connections_[peer];
   const Error failure = connect_error(addresses_[peer]->socket, error, static_cast<std::int32_t>(peer));
@@ -224,7 +224,7 @@ bool StatePusher::flush_locked() {
     ControlConnection& connection = connections_[peer];
     if (connection.state_due && open(peer)) connection.state_due = !append(connection);
     if (!connection.pending.empty()) empty &= send(peer);
-    // The queue was full, and the peer has taken all of it just now.
+    // The queue was too long to add the state, and the operating system has taken all of it just now.
     if (connection.state_due && connection.pending.empty() && open(peer)) {
       connection.state_due = !append(connection);
       empty &= send(peer);

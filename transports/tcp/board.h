@@ -2,10 +2,11 @@
 // and keeps a copy of the state of each peer.
 //
 // A rank sends its state on control connections, which it opens when they are needed. It sends the state immediately
-// when a call fails or the rank aborts, and once when a call has lasted for kLateNs (board.cc). It also sends the
-// state of its call when a peer reports its own state, or when the calls of two ranks do not match. Other calls cause
-// no such traffic. A rank that waits for a peer to which it has no connection opens one as well, because only a
-// connection shows that the process of the peer has exited.
+// when a call fails or the rank aborts, and once when it has waited in a call for kLateNs (board.cc). It also sends the
+// state of its call when a peer reports its own state, or when the calls of two ranks do not match. If it has sent the
+// state during a call, it sends the state again at the end of that call. Other calls cause no such traffic. A rank that
+// waits for a peer to which it has no connection opens one as well, because only a connection shows that the process
+// of the peer has exited.
 #pragma once
 
 #include <array>
@@ -40,13 +41,13 @@ class StatePusher {
   void enter(const CallTag& tag);
   void leave(const CallTag& tag, const std::optional<CallFailure>& failure);
   void abort();
-  void send_close();    // sends a close frame on the existing connections; call it before the destructor
-  void push_if_late();  // sends the state of the current call once, if a wait in it has lasted for kLateNs
+  void send_close();    // sends kLeft or kAborted on the existing connections; call it before the destructor
+  void push_if_late();  // sends the state of the current call once, kLateNs after the first wait in it has begun
   void push_now();      // sends the state of the current call, unless it was already sent; no effect between calls
   bool flush();         // sends queued data; returns true if nothing is queued any more
   std::vector<PeerEvent> take_events();  // the events since the last call
   StateRecord record() const;
-  std::string trouble() const;  // why the state could not be sent to one of the peers; empty if there is no problem
+  std::string trouble() const;  // why one of the connections could not be opened; empty if there is no problem
   // Opens the control connection to `peer` if there is none. Unless the network fails, the end of that connection
   // shows that the process of the peer has exited; take_events() then returns the end.
   void connect(std::uint32_t peer);
@@ -57,7 +58,7 @@ class StatePusher {
     ReplyReader replies;
     std::vector<std::byte> pending;
     std::size_t sent = 0;       // number of bytes at the start of `pending` that were sent
-    bool begun = false;         // bytes were sent on this connection, so the peer may have received them
+    bool begun = false;         // bytes were sent, so the peer may have received them; with TLS, open() sets it
     bool state_due = false;     // the state must be queued for the peer as soon as there is a connection
     std::int64_t retry_ns = 0;  // open() does not try to connect before this time
     bool closed = false;        // the connection has ended, or no process listens at the peer; it is never opened again

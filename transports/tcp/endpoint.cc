@@ -19,11 +19,11 @@ namespace {
 constexpr std::size_t kMaxPendingPreambles = 256;  // maximum number of connections with an incomplete preamble
 // Time for which a connection with an incomplete preamble is kept at least, even if many others arrive.
 constexpr std::int64_t kMinPreambleTimeNs = 250'000'000;
-// Close frames are kept for at most so many detached mailboxes, for peers that connect later.
+// Maximum number of detached mailboxes for which the close frame is kept, for peers that connect later.
 constexpr std::size_t kMaxClosedMailboxes = 1024;
 constexpr int kAcceptsAtOnce = 64;  // maximum number of connections that one call of accept_some() accepts
 constexpr int kLooksAtOnce = 4;     // maximum number of calls of epoll_wait() in one service()
-// Pause in accepting after the system had no descriptor for a connection.
+// How long pause_accepting() stops accepting: the system has no descriptor, or too many preambles are incomplete.
 constexpr std::int64_t kAcceptPauseNs = 50'000'000;
 
 // Listens on the first free port of the range in `options`, and sets the port of `address` to it.

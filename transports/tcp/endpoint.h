@@ -5,14 +5,15 @@
 // preamble names. If that mailbox is not attached yet, the connection is parked.
 //
 // A connection is refused if its preamble does not prove that the sender has the key of the job, or if it is a copy
-// of an earlier connection. Refusals are counted (see refusals()), and do not delay any rank. All queues have a
-// limit, see the constants in endpoint.cc and TcpEndpointOptions.
+// of an earlier connection. Refusals are counted (see refusals()), and do not delay any rank. The numbers of
+// connections with an incomplete preamble and of parked connections are limited: see the constants in endpoint.cc and
+// TcpEndpointOptions.
 //
 // Thread-safe. Sleeping ranks watch wait_fd(). It becomes readable when there is work for service(), and stays
 // readable until service() is called.
 //
-// TcpEndpoint has more than 40 methods and members. A new connection passes through all its queues (preamble,
-// handshake, mailbox or parked) under one mutex, and the limits apply to all queues together.
+// TcpEndpoint has more than 40 methods and members, because a new connection passes through all its queues (preamble,
+// handshake, mailbox or parked) under one mutex.
 #pragma once
 
 #include <array>
@@ -53,7 +54,9 @@ struct TcpEndpointOptions {
 // A connection with an accepted preamble.
 struct AcceptedLink {
   Preamble preamble;
-  TcpStream socket;  // with TLS: the handshake is complete, or it has failed and socket.over() is true
+  // With TLS: the handshake is complete, or it has failed and socket.over() is true. Only the elements of
+  // TcpEndpoint::handshakes_ have an incomplete handshake.
+  TcpStream socket;
 };
 
 // Accepted connections for one rank of one communicator that the rank has not taken yet. The mutex of the endpoint
@@ -90,7 +93,7 @@ class TcpEndpoint {
   std::vector<AcceptedLink> take(TcpMailbox& mailbox);
 
   // Fills in the fields that prove the identity of this endpoint, so that the receiver accepts the preamble, but only
-  // once. preamble.nonce must already be the nonce of the receiver.
+  // once. All other fields must be set before, including the nonce of the receiver, because the proof covers them.
   void sign(Preamble& preamble);
   bool encrypts() const { return options_.encrypt; }
   // Returns the stream of a new connection for which sign() has completed `preamble`. Without TLS, the caller must
@@ -105,7 +108,7 @@ class TcpEndpoint {
 
   struct Refusals {
     std::uint64_t count = 0;
-    std::string last;     // the last one, for example "10.0.0.7:4711: it speaks another protocol"; empty: none
+    std::string last;     // the last refusal, for example "10.0.0.7:4711: it speaks another protocol"; empty: none
     std::string trouble;  // why no connections can be accepted at the moment; empty if they can be accepted
   };
   Refusals refusals();
@@ -157,7 +160,7 @@ class TcpEndpoint {
   PeerAddress address_;
   Socket epoll_;  // watches the listener, the pending preambles and the handshakes
   Socket listener_;
-  mutable std::mutex mutex_;  // guards all members below
+  mutable std::mutex mutex_;  // guards the members below, up to seen_serials_
   std::map<int, PendingPreamble> pending_preambles_;
   std::map<int, AcceptedLink> handshakes_;  // connections with a valid preamble and an incomplete TLS handshake
   std::vector<int> unwatched_;              // descriptors in the two maps above that epoll_ctl() refused to watch

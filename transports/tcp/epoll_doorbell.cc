@@ -54,7 +54,7 @@ EpollDoorbell::Unwatched EpollDoorbell::file_of(int fd) {
 void EpollDoorbell::watch_again() {
   const std::scoped_lock lock(mutex_);
   std::erase_if(unwatched_, [this](const Unwatched& socket) {
-    // Removed if it was closed meanwhile, or can be watched now.
+    // The socket is removed from the list if it was closed meanwhile, or if it can be watched now.
     return file_of(socket.fd) != socket || try_to_watch(socket.fd);
   });
   has_unwatched_.store(!unwatched_.empty(), std::memory_order_relaxed);
@@ -89,8 +89,8 @@ void EpollDoorbell::arm() {
   if (has_unwatched_.load(std::memory_order_relaxed)) watch_again();
   wait_and_consume(0);
   for (const auto& arm : armed_too_) arm();
-  // seq_cst, like the load in ring(): either ring() sees it, or the poll after arm() sees the data of the ringing
-  // thread
+  // This store is seq_cst, like the load in ring(), so that either ring() sees it, or the poll after arm() sees the
+  // data of the ringing thread.
   armed_.store(true, std::memory_order_seq_cst);
 }
 

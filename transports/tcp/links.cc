@@ -94,7 +94,7 @@ Result<Socket> TcpLinks::connect(std::uint32_t peer) {
 
 void TcpLinks::add(TcpLink& link) {
   // The destructor of a link moves up to two sockets into orphans_, so that a close frame can be sent on them later.
-  // A destructor must not allocate memory, so the space for the sockets of all links is reserved here.
+  // An allocation in a destructor could fail, so the space for the sockets of all links is reserved here.
   const std::size_t room = orphans_.size() + 2 * (links_.size() + 1);
   if (room > orphans_.capacity()) orphans_.reserve(2 * room);
   links_.push_back(&link);
@@ -106,7 +106,7 @@ void TcpLinks::remove(TcpLink& link) {
 }
 
 void TcpLinks::keep_for_close(Orphan orphan) {
-  // The transport was already closed.
+  // No close frame can be sent: the transport or the socket was already closed, or this is a copy in a forked child.
   if (mailbox_ == nullptr || !orphan.socket->socket.is_open() || !own_process()) return;
   orphans_.push_back(std::move(orphan));
 }
@@ -151,7 +151,7 @@ void TcpLinks::admit(AcceptedLink link) {
   }
 }
 
-// Records a close frame of a peer, or that one of its connections ended without one.
+// Records a close frame or a refusal of a peer, or that one of its connections ended without such a frame.
 void TcpLinks::note_reply(std::uint32_t peer, const Reply& reply) {
   Peer& known = peers_[peer];
   if (reply.kind == Reply::Kind::kNothing) return;
@@ -180,8 +180,8 @@ void TcpLinks::describe_end(std::uint32_t peer, const Reply& reply) {
 }
 
 // Records the end of a connection that this rank has opened. If the connection had not been accepted when the peer
-// closed its endpoint properly, it ends without a close frame. The peer may still report its state on another
-// connection, and other ranks may report it, so this rank waits before it draws conclusions.
+// closed its endpoint properly, it ends without a close frame. The peer may still send a close frame on another
+// connection, and other ranks may report that it is lost, so this rank waits for kReadOnNs before it draws conclusions.
 void TcpLinks::note_answer(std::uint32_t peer, const Reply& reply) {
   if (reply.kind != Reply::Kind::kEnded || is_tampering(reply.error)) return note_reply(peer, reply);
   if (peers_[peer].unanswered_since_ns == 0)
@@ -190,9 +190,9 @@ void TcpLinks::note_answer(std::uint32_t peer, const Reply& reply) {
 }
 
 // Records the end of a control connection that this rank has opened. A process that has exited accepts no connection,
-// whether it ended properly or not. It is only lost if it still owes something to this rank. If there is another open
-// connection to it, the end of that connection will show that. A network error does not prove that the process of the
-// peer has exited.
+// whether it ended properly or not. So the peer counts as lost only if this rank still waits for a connection from it
+// (see status()). If another connection to the peer is open, the end of that connection will show whether the peer
+// ended properly. A network error does not prove that the process of the peer has exited.
 void TcpLinks::note_control_end(std::uint32_t peer, const Reply& reply) {
   if (reply.kind != Reply::Kind::kEnded) return note_reply(peer, reply);
   if (is_network_error(reply.error)) return describe_end(peer, reply);
@@ -331,11 +331,12 @@ PeerStatus TcpLinks::status(std::uint32_t peer) {
   } else if (known.unanswered_since_ns != 0 && now_ns - known.unanswered_since_ns >= kReadOnNs) {
     classify_end(peer, status);
   } else if (known.unanswered_since_ns != 0 || known.rejects_since_ns != 0) {
-    // A connection of the peer may have arrived already, with its first bytes in transit.
+    // The peer does not count as lost before kReadOnNs has passed, because a connection of the peer may have arrived
+    // already, with its first bytes in transit.
     const bool late = known.rejects_since_ns != 0 && now_ns - known.rejects_since_ns >= kReadOnNs;
     if (late && awaits_connection(peer)) classify_end(peer, status);
-    // The peer never connected, so it may have had no connection on which it could send a close frame. So
-    // next_sender() must not count it as dead.
+    // The peer may have left properly, without a connection on which it could send a close frame. So
+    // Communicator::next_sender() must not count it as dead, see FailureAnalyzer::look().
     status.ended = status.life != PeerLife::kUnreachable;
     status.cut = false;
   }
@@ -395,9 +396,9 @@ void TcpLinks::send_close() {
   send_close_to_orphans(close_frame);
   for (auto& [lane, waiting] : waiting_) send_frame(waiting.socket, close_frame);
   for (Peer& peer : peers_) send_frame(peer.board.socket(), close_frame);
-  // An encrypted connection may have to wait for a handshake, or until the socket can take more data. The time for
-  // this is limited. It is necessary because a peer that gets no close frame would conclude that this process has
-  // died.
+  // An encrypted connection may have to wait for a handshake, or until the socket can take more data. This wait is
+  // necessary, because a peer that gets no close frame would conclude that this process has died. Its length is limited
+  // to kCloseLimitNs.
   const std::int64_t latest_ns = clock_.now_ns() + kCloseLimitNs;
   while (true) {
     const bool links_told = send_close_to_links(close_frame);

@@ -45,8 +45,8 @@ class TcpLink;
 // lane, either of which may be destroyed first.
 struct LaneSocket {
   TcpStream socket;
-  bool sender = false;        // A sending connection uses it. Only that connection knows where a frame ends.
-  TcpLink* reader = nullptr;  // the receiving connection that reads it
+  bool sender = false;        // a sending connection uses this socket; only that connection can tell where a frame ends
+  TcpLink* reader = nullptr;  // the receiving connection that reads this socket; null: none
   bool torn = false;  // a sending connection was destroyed in the middle of a frame, so nothing more may be sent
 
   void end() { socket.end(); }
@@ -54,7 +54,7 @@ struct LaneSocket {
 
 // The state that is shared by this rank's two connections of one (peer, lane).
 struct TcpLane {
-  // The socket that the lower rank has connected and that both directions may use; null before it exists. If short
+  // The socket that the lower rank has connected and that both directions may use; null if there is none. If short
   // messages in both directions use one socket, each also carries the TCP acknowledgment for the other direction,
   // which saves one packet for each message.
   std::shared_ptr<LaneSocket> common;
@@ -70,10 +70,10 @@ class TcpLink {
   // payload.
   virtual void look() = 0;
   // Whether the peer has sent data that the owner of the connection has not received yet. kSome: there is such data,
-  // but the connection has ended without a close frame. kMore: there is such data, and more may arrive.
+  // and the connection has ended, so no more can arrive. kMore: there is such data, and more may arrive.
   enum class Unread : std::uint8_t { kNone, kSome, kMore };
   virtual Unread unread() const { return Unread::kNone; }
-  // The peer would have to open the connection, but has not done so.
+  // True if the peer must open this connection, and has not done so yet.
   virtual bool missing() const { return false; }
   // Sends what is queued. Returns true if nothing is left.
   virtual bool push() { return true; }
@@ -84,8 +84,8 @@ class TcpLink {
 
  private:
   friend class TcpLinks;
-  bool dirty_ = false;       // it is in the list of links that have something to send
-  bool close_sent_ = false;  // it has sent the close frame
+  bool dirty_ = false;       // this link is in TcpLinks::dirty_, because it has something to send
+  bool close_sent_ = false;  // this link has sent the close frame, or nothing more can be sent on it
   const std::uint32_t peer_;
 };
 
@@ -112,29 +112,29 @@ class TcpLinks {
   void remove(TcpLink& link);
   // Returns the connection that `peer` has opened, or a closed socket if it has not arrived.
   TcpStream claim(std::uint32_t peer, std::uint16_t lane);
-  // The reference stays valid.
+  // Returns the shared state of the lane. The reference stays valid as long as this object exists.
   TcpLane& lane(std::uint32_t peer, std::uint16_t lane) { return lanes_[key(peer, lane)]; }
   // Whether this rank makes the common socket, which both directions may use. That is the case if it is the lower
   // rank.
   bool makes_common_socket(std::uint32_t peer) const { return options_.rank < peer; }
-  // A socket that no connection uses any more. It is kept open until the transport is closed, because a close frame
-  // must be sent on it, and one may arrive on it.
+  // A socket that no connection uses any more. It is kept open until the peer ends it or the transport is closed,
+  // because a close frame must be sent on it, and one may arrive on it.
   struct Orphan {
     std::shared_ptr<LaneSocket> socket;
     std::uint32_t peer = 0;
-    bool brings_answer = false;      // at most one frame can arrive on it; otherwise data can arrive
+    bool brings_answer = false;      // at most one frame can arrive on the socket; otherwise data can arrive
     std::vector<std::byte> stashed;  // if data can arrive: the data that was already read
     ReplyReader replies;             // if only one frame can arrive: the part that was already read
-    bool close_sent = false;         // the close frame was sent on it
+    bool close_sent = false;         // the close frame was sent on the socket
   };
   void keep_for_close(Orphan orphan);
-  void take_back(const LaneSocket& socket);  // removes it from the list, because a connection uses it again
+  void take_back(const LaneSocket& socket);  // removes it from orphans_, because a connection uses it again
   void mark_dirty(TcpLink& link) {
     if (!link.dirty_) dirty_.push_back(&link);
     link.dirty_ = unsent_ = true;
   }
   // Sends everything that was queued since the last flush. Call it before waiting for an answer, because the answer
-  // may depend on it.
+  // may depend on the queued data.
   void send_first() {
     if (unsent_) flush();
   }
@@ -153,7 +153,7 @@ class TcpLinks {
   // For a kLost peer: how its connection ended, if that does not prove that its process has exited. Empty if the
   // process has exited.
   std::string loss(std::uint32_t peer) const;
-  // Its connections have ended, and it is not known yet whether its process has exited.
+  // True if connections of the peer have ended, and it is not known yet whether the process of the peer has exited.
   bool is_probing(std::uint32_t peer) const;
   void send_close();
 
@@ -162,24 +162,25 @@ class TcpLinks {
     PeerBoard board;
     bool close_received = false;
     std::int64_t ended_since_ns = 0;  // when the first of its connections ended without a close frame; 0: none has
-    // When a connection to it ended without an answer, possibly before it was accepted; 0: none has.
+    // When a connection that this rank had opened to the peer ended without a close frame or a refusal, possibly before
+    // the peer accepted it; 0: none has.
     std::int64_t unanswered_since_ns = 0;
-    // When it accepted no control connection; 0: it always did. It may also have ended properly, without a connection
-    // on which it could report that.
+    // When the peer did not accept a control connection of this rank, or such a connection ended; 0: that has not
+    // happened. The peer may have left properly, without a connection on which it could report that.
     std::int64_t rejects_since_ns = 0;
     // The time at which this rank first saw that a receive link waits for a connection from the peer while no link to
     // the peer has a socket. 0 if that is not the case.
     std::int64_t absent_since_ns = 0;
-    std::string trouble;             // a description of the reason
-    std::string tampering;           // the reason, if it is something that a rank never does
+    std::string trouble;             // why connections to the peer ended or were refused, as text
+    std::string tampering;           // like `trouble`, but only if the cause is something that a rank never does
     bool refused = false;            // the process that listens at the address of the peer has refused a connection
-    std::optional<PeerProbe> probe;  // created after its connections have ended
+    std::optional<PeerProbe> probe;  // created after the connections of the peer have ended
     PeerProbe::Finding finding = PeerProbe::Finding::kNone;
   };
   // A connection of a peer that no receiving connection has claimed yet.
   struct Waiting {
     TcpStream socket;
-    bool ended = false;  // it has ended, and that was recorded
+    bool ended = false;  // the connection has ended, and that was recorded
   };
   using LaneKey = std::uint64_t;
 

@@ -42,8 +42,8 @@ class TcpOobDatagrams {
   // Whether the connection has ended: the peer has closed it, the process of the peer has exited, or the peer cannot
   // be reached. Datagrams that the peer sent before can still be taken.
   bool gone(std::uint32_t peer) const { return connections_.at(peer).ended; }
-  // The reason why this rank could not connect to the peer. Empty if this rank could connect or has not tried, also
-  // if the connection ended later.
+  // The reason why this rank could not start a connection to the peer. Empty if it has started one or has not tried,
+  // even if the connection was refused or ended later.
   const std::string& trouble(std::uint32_t peer) const { return connections_.at(peer).trouble; }
   // Closes the connection. Datagrams that were passed to the system still arrive at the peer. Those that are queued
   // or not taken yet are lost. The next post() opens a new connection.

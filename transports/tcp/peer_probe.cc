@@ -34,7 +34,7 @@ PeerProbe::Finding PeerProbe::look(std::int64_t now_ns) {
     const Moved moved = peek_some(socket_.get(), &byte, 1);
     if (moved.ended) settle(is_network_error(moved.error) ? Finding::kSilence : Finding::kEnded);
   }
-  // POLLIN counts, too, because a listener may send data first
+  // POLLIN counts, too, because a listener may send data first.
   const bool connected = (state.revents & (POLLIN | POLLOUT)) != 0;
   if (finding_ == Finding::kNone && connected && connected_ns_ == 0) connected_ns_ = std::max<std::int64_t>(now_ns, 1);
   if (finding_ == Finding::kNone && connected_ns_ != 0 && now_ns - connected_ns_ >= kOpenNs) settle(Finding::kAccepts);

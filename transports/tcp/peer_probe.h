@@ -25,7 +25,7 @@ class PeerProbe {
 
   PeerProbe(const SocketAddress& listener, std::int64_t now_ns);
   // Checks the connection of the probe and returns the finding. Once the finding is not kNone, it does not change any
-  // more. That takes at most about 0.1 s if the machine of the peer answers, and at most 3 s otherwise.
+  // more. That is the case about 0.1 s after the machine of the peer has answered, and after 3 s at the latest.
   Finding look(std::int64_t now_ns);
 
  private:

@@ -52,7 +52,7 @@ Arrival TcpReceiveConnection::arrival(const CallTag& call, std::span<std::byte> 
   while (!corrupt_) {
     if (stage_ == Stage::kHeader && !read_header()) break;
     const std::uint64_t sequence = header_.tag.sequence;
-    // The peer has given `call` up, because it already sends messages of a later call. Its board contains the reason.
+    // The peer already sends messages of a later call, so it has given `call` up. Its status board contains the reason.
     if (sequence > call.sequence) return Arrival::kNothing;
     if (sequence < call.sequence) {  // a message of an earlier call that failed
       if (!skip()) return Arrival::kNothing;
@@ -60,7 +60,7 @@ Arrival TcpReceiveConnection::arrival(const CallTag& call, std::span<std::byte> 
     }
     if (header_.tag != call) {
       mismatched_ = header_.tag;
-      // Tells the peer about this call, so that the errors of both ranks name the difference.
+      // Sends the state of this call to the peers, so that the errors of both ranks name the difference.
       links_->pusher().push_now();
       return Arrival::kMismatch;
     }
@@ -240,8 +240,8 @@ void TcpReceiveConnection::look() {
   if (ended_ || corrupt_ || close_received_ || end_seen_ || !claim()) return;
   check_inactive();
   if (stage_ == Stage::kHeader && !read_header()) return;
-  // No complete header is left in the stash, or a payload must be read first. If the peer has closed the connection,
-  // the last bytes that have arrived show whether it has sent a close frame.
+  // The payload of a message must be read before the frames behind it. If the peer has closed the connection, the last
+  // bytes that have arrived already show whether it has sent a close frame.
   const Reply reply = stream().final_reply({active_.stash.get() + active_.begin, stashed()});
   if (reply.kind == Reply::Kind::kNothing) return;
   end_seen_ = true;

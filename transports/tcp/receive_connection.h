@@ -1,9 +1,9 @@
 // TcpReceiveConnection: the receiving end of a connection.
 //
-// It holds one message at a time; further messages stay in the kernel. If the caller of arrival() names a place that
-// is as long as the message, the payload is read directly into that place, but only inside calls of arrival() that
-// name it. The payload of any other message goes into one slot. A system call that reads a header may also read more
-// bytes behind the header; they go into a read-ahead buffer, the stash.
+// It holds one message at a time; further messages stay in the kernel or in the stash. If the caller of arrival() names
+// a place that is as long as the message, the payload is read directly into that place, but only inside calls of
+// arrival() that name it. The payload of any other message goes into one slot. A system call that reads a header may
+// also read more bytes behind the header; they go into a read-ahead buffer, which is called the stash.
 //
 // It reads the socket that the peer has made for this lane, until the peer reports that it continues on the common
 // socket of the lane (kMoved). The peer may switch back later. Belongs to the thread that drives progress.

@@ -116,7 +116,7 @@ void TcpSendConnection::enqueue(const FrameHeader& header, const std::byte* data
   const std::size_t gone = already_sent > kHeaderBytes ? already_sent - kHeaderBytes : 0;
   if (data != to && header.bytes > gone) std::memcpy(to + gone, data + gone, header.bytes - gone);
   slots_[index].bytes = kHeaderBytes + header.bytes;
-  // Otherwise older messages are queued, so nothing of this one was sent.
+  // If older messages are queued (count_ > 0), nothing of this message was sent.
   if (count_ == 0) first_sent_ = already_sent;
   ++count_;
   links_->mark_dirty(*this);
@@ -213,7 +213,7 @@ bool TcpSendConnection::move() {
 void TcpSendConnection::fail(const Moved& moved) {
   if (socket_->reader != nullptr) {
     close_queue();
-    return socket_->reader->look();  // it finds the reason, perhaps behind data that has arrived
+    return socket_->reader->look();  // look() finds the reason, perhaps behind data that has arrived
   }
   TcpStream& stream = socket_->socket;
   Reply reply = brings_answer() ? replies_.read(stream) : stream.final_reply({});  // the peer may have sent the reason

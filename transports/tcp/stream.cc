@@ -99,8 +99,8 @@ bool TcpStream::advance_handshake() {
 }
 
 // Checks whether the first bytes from the other end are an answer in clear (kAnswer), TLS (kTls), or have not arrived
-// (kNothing). kAnswer also means that the connection has ended without any. Reads with peek_some(), so that the data
-// stays in the socket for TLS.
+// (kNothing). kAnswer also means that the answer in clear is incomplete, or that the connection has ended without any
+// bytes. Reads with peek_some(), so that the data stays in the socket for TLS.
 TcpStream::AnswerState TcpStream::peek_answer() {
   Encryption& encryption = *encryption_;
   std::array<std::byte, kAnswerBytes> bytes{};

@@ -52,7 +52,7 @@ class TcpTransport final : public Transport {
   std::string troubles() override { return links_->troubles(); }
   std::string peer_trouble(std::uint32_t peer) override { return links_->tampering(peer); }
   std::string peer_loss(std::uint32_t peer) override { return links_->loss(peer); }
-  // For transports that use their own data connections, but the boards of this one.
+  // For transports that have data connections of their own, but use the status boards of this transport.
   TcpLinks& links() { return *links_; }
 
  private:

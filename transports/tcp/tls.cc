@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kRecordBytes = 16384;    // the longest data of a record that TLS 1.3 permits
 constexpr std::size_t kReadBytes = 64 * 1024;  // maximum length of each read from the socket
-// seal() encrypts nothing more while the system has not taken this much
+// seal() encrypts nothing more while the system has not taken this number of encrypted bytes.
 constexpr std::size_t kMostUnsent = 256 * 1024;
 constexpr std::size_t kGatherBytes = kRecordBytes;  // shorter parts are gathered into one record of up to this length
 
@@ -32,7 +32,7 @@ constexpr int kPipeFlush = 11;
 constexpr int kShouldRetryRead = 0x01 | 0x08;
 // An error code of kFirstAlertReason + n means that the peer has sent alert n.
 constexpr unsigned long kFirstAlertReason = 1000;
-constexpr unsigned char kIdentity[] = "tutti";  // not secret, because each connection has its own key
+constexpr unsigned char kIdentity[] = "tutti";  // name of the key; not secret, because each connection has its own key
 
 // Whether this processor has instructions for AES.
 bool has_aes() {

@@ -93,7 +93,7 @@ class TlsSession {
   const Key key_;
   const std::uint64_t records_per_key_;
   bool established_ = false;
-  bool dead_ = false;          // after an error of OpenSSL: it must not be used for this session any more
+  bool dead_ = false;          // OpenSSL has reported an error, and must not be used for this session any more
   Moved receive_end_;          // `ended` is set once nothing more can arrive
   Moved send_end_;             // `ended` is set once nothing more can be sent
   std::vector<std::byte> in_;  // encrypted data from the peer; [in_begin_, in_end_) was not decrypted yet

@@ -70,7 +70,7 @@ void find_all(SharedLibrary& library, TlsLibrary& tls) {
 Result<const TlsLibrary*> load() {
   auto library = SharedLibrary::open(kFile, RTLD_NODELETE);
   if (!library) return missing(library.error().message);
-  // The object in it is never destroyed, because other threads may use it at exit.
+  // The object in `memory` is never destroyed, because other threads may use it at exit.
   alignas(TlsLibrary) static std::byte memory[sizeof(TlsLibrary)];
   auto* const tls = new (memory) TlsLibrary();
   find_all(*library, *tls);

@@ -1,8 +1,8 @@
 // TlsLibrary: OpenSSL's libssl.so.3, opened with dlopen() when it is first needed.
 //
-// The program is not linked with OpenSSL, and the build does not need the headers of OpenSSL. The few prototypes are
-// declared here; their names and values were compared with the headers of OpenSSL 3.0. Any thread may use the
-// functions.
+// The program is not linked with OpenSSL, and the build does not need the headers of OpenSSL. The prototypes are
+// declared here, and the constants of OpenSSL in tls.cc and tls_library.cc. Both were compared with the headers of
+// OpenSSL 3.0. Any thread may use the functions.
 //
 // It has more than 40 members, because each member is a function of OpenSSL that Tutti calls.
 #pragma once

@@ -133,8 +133,8 @@ struct PeerAddress {
   static Result<PeerAddress> parse(const std::string& text, std::int32_t peer);
 };
 
-// The frame that the other end has sent on a connection on which it sends no messages, or how the connection ended.
-// kNothing: the connection is open and no frame has arrived.
+// The close frame or the refusal that the other end has sent on a connection, or how the connection ended without such
+// a frame. kNothing: the connection is open, and no such frame was found.
 struct Reply {
   enum class Kind : std::uint8_t { kNothing, kClose, kRefused, kEnded } kind = Kind::kNothing;
   std::uint64_t entered = 0;

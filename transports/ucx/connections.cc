@@ -32,7 +32,7 @@ Arrival UcxReceiveConnection::arrival(const CallTag& call, std::span<std::byte>)
     if (tag.sequence > call.sequence) return Arrival::kNothing;
     if (tag.sequence == call.sequence && tag != call) {
       mismatched_ = tag;
-      // Send this rank's status board now: only when both sides know both tags can they report which rank differs.
+      // Send the state of this rank now: the two ranks can report which of them differs only if each has both tags.
       worker_->push_status();
       return Arrival::kMismatch;
     }

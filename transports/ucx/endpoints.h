@@ -1,7 +1,7 @@
 // UcxEndpoints: the endpoints from this rank to all peers over UCX. It owns the peers and their lanes, exchanges the
 // handshake messages, creates and closes the endpoints, and keeps the failures of peers. It also counts the messages
-// that UCX has not completed, because the messages to a peer that fails are dropped. Use it in the thread that drives
-// progress.
+// that UCX has not completed, because this number falls when a peer fails and its messages are dropped. Use it in the
+// thread that drives progress.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class UcxEndpoints {
   // Prepares the handshake message. Errors: kSystem.
   Status set_up();
   const DataPathOptions& options() const { return options_; }
-  std::uint64_t key() const { return key_; }  // messages to this rank must contain it
+  std::uint64_t key() const { return key_; }  // messages to this rank must contain this key
   std::vector<UcxPeer>& peers() { return peers_; }
   // Returns the lane. Allocates its lists of messages on the first use.
   UcxLane& lane(UcxPeer& peer, std::uint16_t number);
@@ -80,7 +80,7 @@ class UcxEndpoints {
   std::string handshake_message_;
   std::uint64_t key_ = 0;
   std::vector<UcxPeer> peers_;         // indexed by rank; elements never move
-  std::vector<UcxPeer*> unconnected_;  // peers that got a handshake message, but whose own has not arrived
+  std::vector<UcxPeer*> unconnected_;  // peers with `introduced` set whose handshake message has not arrived
   std::vector<UcxPeer*> failed_;       // peers with endpoints to close
   std::vector<void*> closing_;         // close requests of UCX that are not complete
   std::uint64_t unfinished_ = 0;       // see unfinished()

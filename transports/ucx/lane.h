@@ -20,10 +20,10 @@ struct UcxPeer;
 
 // When UCX reports that a send is complete, its data may still wait in this process for space in a socket, and a UCX
 // flush would need the cooperation of the peer. So UcxSender::is_handed_over() counts the bytes of a lane that the peer
-// has not reported as released. A socket buffer certainly holds kUcxSystemTakes bytes. If the count is at most half of
-// that, because two lanes can be busy at a time, the operating system has all of these bytes. Receivers report releases
-// at least every kUcxReportBytes bytes, so the released but unreported bytes of all lanes between two ranks stay below
-// kUcxSystemTakes.
+// has not reported as released. A socket buffer certainly holds kUcxSystemTakes bytes, and two lanes to a peer can be
+// busy at a time. So if the count of a lane is at most half of kUcxSystemTakes, the operating system has all of these
+// bytes. Receivers report releases at least every kUcxReportBytes bytes, so the released but unreported bytes of all
+// lanes between two ranks stay below kUcxSystemTakes.
 inline constexpr std::uint64_t kUcxSystemTakes = 64 * 1024;
 inline constexpr std::uint64_t kUcxReportBytes = kUcxSystemTakes / (kPointToPointLane + 2);
 
@@ -62,13 +62,14 @@ struct UcxArrived {
   const std::byte* data = nullptr;  // the payload, in state kComplete
 };
 
-// Both directions between this rank and a peer on one lane. All counters start at 0 and are never reset.
+// Both directions between this rank and a peer on one lane. The counters of messages start at 0 and never decrease,
+// except `going`.
 struct UcxLane {
   UcxPeer* peer = nullptr;
   std::uint16_t number = 0;
   std::vector<UcxSend> sends;        // index: number of the message modulo slots; empty until the lane is used
   std::uint64_t sent = 0;            // messages that this rank has sent
-  std::uint64_t started = 0;         // number of these messages that were passed to UCX
+  std::uint64_t started = 0;         // number of these messages that were passed to UCX, or dropped after a failure
   std::uint64_t credited = 0;        // number of these messages that the peer has reported as released
   std::uint32_t going = 0;           // elements of `sends` that UCX has not completed
   std::vector<UcxArrived> arrivals;  // index: number of the message modulo slots
@@ -103,7 +104,7 @@ struct UcxPeer {
   // Long messages are put into slots of the peer, because a NIC can write there, or because of UcxPuts::kAlways.
   bool writes = false;
   bool introduced = false;  // this rank has sent its handshake message to the peer
-  bool connected = false;   // the handshake message of the peer has arrived
+  bool connected = false;   // the handshake message of the peer has arrived, and `endpoint` is usable
   std::uint64_t key = 0;    // the key in that handshake message; every header to the peer contains it
   std::vector<UcxLane> lanes;
   bool last_sent = false;

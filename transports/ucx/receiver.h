@@ -30,7 +30,7 @@ class UcxReceiver {
   void report_all();  // sends the reports of released messages that are due
   bool all_reported() const { return reports_queue_.empty(); }
 
-  // Do the work that callbacks of UCX have queued, because it must not be done within them.
+  // These two functions do the work that callbacks of UCX have queued, because it must not be done within callbacks.
   void fetch_announced();
   void offer_slots();
   void drop_all();  // gives back to UCX all data that UCX keeps for messages

@@ -27,7 +27,7 @@ class UcxSender {
   std::byte* slot(UcxLane& lane);
   // Sends the message in slot(). Call it only if may_send().
   void send(UcxLane& lane, std::uint64_t bytes, const CallTag& tag);
-  // Passes to UCX the messages of the lane that were sent before the peer was connected.
+  // Passes to UCX the messages of the lane that were not passed yet. Call it only if the peer is connected.
   void start(UcxLane& lane);
   bool is_delivered(const UcxLane& lane) const;  // UCX does not read memory of this rank any more for this lane
   // True if the operating system or the peer has all messages of this lane.

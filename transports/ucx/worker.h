@@ -88,8 +88,8 @@ class UcxWorker {
   static ucs_status_t on_message(void* self, const void* header, std::size_t header_bytes, void* data,
                                  std::size_t bytes, const ucp_am_recv_param_t* param);
 
-  HandshakeChannel* handshake_channel_;  // belongs to the DataPathHost; valid until end()
-  TcpLinks* links_;                      // belongs to the DataPathHost; valid until end()
+  HandshakeChannel* handshake_channel_;  // belongs to the transport (see DataPathHost); valid until end()
+  TcpLinks* links_;                      // belongs to the transport (see DataPathHost); valid until end()
   SteadyClock clock_;
   UcpWorker ucp_;
   UcxEndpoints endpoints_;

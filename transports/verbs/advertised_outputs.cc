@@ -35,7 +35,7 @@ bool AdvertisedOutputs::revoke() {
   if (targets_.is_revoked(pairs_.size())) return true;
   if (!pairs_.has_capacity()) return false;
   const auto number = targets_.revoke();
-  if (number) {  // posted on queue pair 0 like the descriptor, so it arrives after the descriptor
+  if (number) {  // the revocation uses queue pair 0 like the descriptor, so it arrives after the descriptor
     pairs_.post_empty(0, LaneImmediate::kIsRevocation | *number);
   }
   return targets_.is_revoked(pairs_.size());

@@ -27,10 +27,12 @@ class AdvertisedOutputs {
   // false if it cannot be advertised, for example because the memory cannot be registered.
   bool advertise(const CallTag& call, std::span<std::byte> output);
   // Asks the peer to stop writing into the advertised output. Returns true once the peer has acknowledged on every
-  // queue pair, which implies that all its earlier writes have arrived.
+  // queue pair, which implies that all its earlier writes have arrived. Also returns true if nothing is advertised, or
+  // if the lane has broken.
   bool revoke();
   // Ends the advertisement, because the call has ended. `gave_up`: the call was given up, so messages may be missing.
-  // The registration of the output is then dropped from the cache, so that no NIC can write there later.
+  // The registration of the output is then dropped from the cache. As soon as no other call uses that registration, no
+  // NIC can write there any more.
   void withdraw(bool gave_up);
   // Checks a header from the peer: true if the payload is in its slot, or if its claimed position is within the output
   // that this rank advertises for the call.

@@ -24,7 +24,7 @@ Arrival VerbsReceiveConnection::arrival(const CallTag& call, std::span<std::byte
     if (sequence == call.sequence) {
       if (header->tag == call) return lane_->outputs().is_in_bounds(*header) ? Arrival::kMessage : Arrival::kCorrupt;
       mismatched_ = header->tag;
-      // Send this rank's status board now: only when both sides know both tags can they report which rank differs.
+      // Send the state of this rank now: the two ranks can report which of them differs only if each has both tags.
       links_.pusher().push_now();
       return Arrival::kMismatch;
     }

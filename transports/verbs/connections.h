@@ -59,7 +59,7 @@ class VerbsReceiveConnection final : public ReceiveConnection {
   void release() override { lane_->receiver().release(); }
 
  private:
-  std::shared_ptr<VerbsLane> lane_;  // shared like that of VerbsSendConnection
+  std::shared_ptr<VerbsLane> lane_;  // shared like VerbsSendConnection::lane_
   TcpLinks& links_;
   const std::uint32_t peer_;
   const std::uint16_t number_;

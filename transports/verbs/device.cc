@@ -72,7 +72,7 @@ Status VerbsDevice::prepare(std::uint64_t cache_bytes) {
 }
 
 std::shared_ptr<RegistrationCache> VerbsDevice::make_registrations(MemoryUse use, std::uint64_t cache_bytes) {
-  return std::make_shared<RegistrationCache>(  // memory_release_callback() of VerbsPath holds weak pointers
+  return std::make_shared<RegistrationCache>(  // shared: VerbsPath::memory_release_callback() holds weak pointers
       [this, use](void* data, std::size_t bytes) -> std::optional<RegistrationCache::Key> {
         if (!library_.fork_is_harmless()) return std::nullopt;
         ibv_mr* const region = register_memory(data, bytes, use);

@@ -38,7 +38,7 @@ namespace tutti {
 class VerbsLane final : public CompletionHandler {
  public:
   // Creates the queue pairs, allocates and registers the memory, and sends the handshake. Errors: kSystem, with the
-  // name of the device.
+  // name of the device if the device refuses, and those of HandshakeChannel::send().
   static Result<std::shared_ptr<VerbsLane>> open(const VerbsLaneOptions& options, const std::vector<LaneRail>& rails,
                                                  HandshakeChannel& handshake_channel);
   ~VerbsLane() override { close(); }

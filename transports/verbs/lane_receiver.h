@@ -36,7 +36,7 @@ class LaneReceiver {
   void release();
 
   std::uint64_t released() const { return released_; }  // messages that this rank has released so far
-  // Records that a header, or a message of its own, has informed the peer of all releases so far.
+  // Records that a header, or an extra message for this purpose, has informed the peer of all releases so far.
   void note_reported() { reported_released_ = released_; }
   // Reports the releases in a message of their own, if they must not wait for the next header.
   void report_released_if_due();

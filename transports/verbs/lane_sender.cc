@@ -149,7 +149,8 @@ void LaneSender::note_released(std::uint32_t released) {
   if (more <= options_.slots) add_released(more);
 }
 
-// Numbers on different queue pairs can arrive out of order. `more` is then too great, and the old number is ignored.
+// Counters of released messages arrive in headers and in reports, over different queue pairs, so they can arrive out of
+// order. For an old counter, `more` is too great, and the counter is ignored.
 void LaneSender::note_released_report(std::uint32_t immediate) {
   const std::uint32_t more = (immediate - static_cast<std::uint32_t>(peer_released_)) & LaneImmediate::kReleasedMask;
   if (more <= options_.slots) add_released(more);

@@ -37,7 +37,8 @@ void LaneState::fail(const std::string& why) {
   if (broken_.empty()) broken_ = why;
 }
 
-// The peer may not notice by itself: its own queue pair may still work, and it may only be receiving.
+// The report is needed because the peer may not notice the failure by itself: its own queue pair may still work, and
+// the peer may only be receiving.
 void LaneState::report_broken(std::size_t pair, const std::string& words) {
   const auto number = static_cast<std::uint32_t>(pair);
   std::string text(reinterpret_cast<const char*>(&number), sizeof(number));

@@ -46,7 +46,7 @@ struct VerbsLibrary {
   // Null before rdma-core 28. Relaxed ordering is not used then, because reg_mr() does not accept that flag.
   ibv_mr* (*reg_mr_iova2)(ibv_pd*, void*, std::size_t, std::uint64_t, unsigned) = nullptr;
 
-  decltype(&::ibv_is_fork_initialized) is_fork_initialized = nullptr;  // null before rdma-core 36
+  decltype(&::ibv_is_fork_initialized) is_fork_initialized = nullptr;  // null before rdma-core 35
   // True if fork() leaves pinned pages to the parent process (since Linux 5.12). False if it does not, or if libibverbs
   // is too old to report it. In that case the next write of this process after a fork could go to a copy of the page,
   // which the NIC does not see. Therefore memory of users is then not registered.

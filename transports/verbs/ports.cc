@@ -15,8 +15,8 @@ namespace {
 
 // The vendor ids of the software devices rdma_rxe and siw.
 constexpr std::array<std::uint32_t, 2> kSoftwareVendors = {0xffffff, 0x626d74};
-// Number of entries of a port's GID table that are read, unless TUTTI_RDMA_GID_INDEX names a later one. A NIC has space
-// for up to 1024 GIDs, of which most are empty.
+// Number of entries of a port's GID table that are read. TUTTI_RDMA_GID_INDEX cannot name a later one, because its
+// maximum is 255. A NIC has space for up to 1024 GIDs, of which most are empty.
 constexpr int kMostGids = 256;
 
 std::string first_line(const std::string& path) {
@@ -155,8 +155,8 @@ class PortFinder {
   std::vector<PortName> seen_;
 };
 
-// If there are NICs, software devices are used only if the user has named them. Otherwise a message would be divided
-// between both, and would take as long as the part on the slower device.
+// If there are NICs, software devices are used only if TUTTI_RDMA_DEVICES is set and accepts them. Otherwise a message
+// would be divided between NICs and software devices, and would take as long as the part on the slower device.
 void leave_out_software(const VerbsSettings& settings, VerbsPorts& found) {
   const auto is_card = [](const VerbsPort& port) { return !port.software; };
   if (!settings.devices.empty() || std::none_of(found.usable.begin(), found.usable.end(), is_card)) return;

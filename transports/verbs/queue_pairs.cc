@@ -13,7 +13,8 @@
 namespace tutti {
 namespace {
 
-// A message has one part for each full kStripeBytes, but at most one for each queue pair. See parts_of().
+// A message has one part for each full kStripeBytes, but at least one part, and at most one for each queue pair unless
+// the devices require more. See parts_of().
 constexpr std::uint64_t kStripeBytes = 65536;
 constexpr std::uint32_t kHandshakeMagic = 0x32425654;  // "TVB2"
 

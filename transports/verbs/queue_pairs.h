@@ -1,6 +1,7 @@
 // QueuePairs: the queue pairs of one VerbsLane, one or several for each rail. It owns them and the registrations of
 // the lane's memory with their devices. It posts RDMA writes, counts their completions, and registers memory of the
-// user. If a queue pair breaks, it fails the lane and informs the peer. Use it in the thread that drives progress.
+// user. If a queue pair breaks, QueuePairs fails the lane and informs the peer. Use it in the thread that drives
+// progress.
 #pragma once
 
 #include <cstddef>
@@ -86,8 +87,8 @@ class QueuePairs {
   RemoteAddress remote_memory(std::size_t index, std::uint64_t offset) const {  // in the receive half of the peer
     return {.address = remote_memory_ + offset, .key = pairs_[index].remote_key};
   }
-  // Posts the requests as one list. The device is then notified only once, and no request of another lane gets in
-  // between.
+  // Posts the requests as one list, in the given order. The device is then notified only once for all of them, which
+  // costs less than one notification for each request.
   void post(std::size_t index, std::span<const RdmaWrite> writes);
   void post_empty(std::size_t index, std::uint32_t immediate);
   // Holds the registration of user memory until the last request that was posted is complete.
@@ -99,8 +100,8 @@ class QueuePairs {
   bool poll();
   void note_done(std::size_t index, std::uint64_t number);
   void note_failure(std::size_t index, const std::string& words);
-  // True if the NICs have finished reading the memory of the user, or if the lane is closed. Always false if the lane
-  // has broken: a caller that waits for true then finds that the peer is unreachable.
+  // True if the NICs have finished reading the memory of the user, or if the lane is closed. False if the lane has
+  // broken and is not closed: a caller that waits for true then finds that the peer is unreachable.
   bool pins_done() const;
   bool idle() const;          // all requests are completed, or the lane is broken or closed
   void ask_for_completion();  // requests a completion, so that idle() becomes true

@@ -103,7 +103,7 @@ Result<VerbsRail::CreatedPair> VerbsRail::create_pair(CompletionHandler& user, s
   wanted.cap.max_send_sge = 2;
   wanted.cap.max_inline_data = kInline;
   ibv_qp* made = library().create_qp(device_->domain(), &wanted);
-  // Some devices refuse more inline data than they support, so try without.
+  // Some devices refuse more inline data than they support, so try again without inline data.
   if (made == nullptr) {
     wanted.cap.max_inline_data = 0;
     made = library().create_qp(device_->domain(), &wanted);

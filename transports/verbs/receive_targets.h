@@ -75,7 +75,7 @@ class ReceiveTargets {
   const Descriptor* find(const CallTag& call, std::uint64_t output_bytes) const;
   // Forgets the peer's descriptor with this number (the lower 16 bits), because the peer has revoked it.
   void forget(std::uint16_t number);
-  const Descriptor& peer_descriptor() const { return peer_descriptor_; }  // the last one; number 0: none
+  const Descriptor& peer_descriptor() const { return peer_descriptor_; }  // the peer's last descriptor; number 0: none
   std::uint32_t seen() const { return received_count_; }
 
  private:
@@ -89,7 +89,7 @@ class ReceiveTargets {
   };
   std::optional<Advertised> advertised_;
   std::uint32_t advertised_count_ = 0;  // descriptors that this rank has advertised so far; lower 32 bits
-  std::uint32_t seen_by_peer_ = 0;      // how many of them the peer has received, as far as this rank knows
+  std::uint32_t seen_by_peer_ = 0;      // how many of these the peer has received, according to its headers
   Descriptor peer_descriptor_;          // the last descriptor of the peer; number 0: none
   std::uint32_t received_count_ = 0;    // descriptors of the peer that have arrived so far
 };

@@ -1,7 +1,7 @@
 #include "base/crypto/hmac.h"
 
-// These are OpenSSL's low-level functions. The high-level ones would link about a thousand more files of the library,
-// with threads and configuration.
+// This header declares OpenSSL's low-level functions. The high-level functions (EVP) would link about a thousand more
+// files of OpenSSL's library, including its threads and configuration.
 #include <openssl/sha.h>
 #include <sys/random.h>
 

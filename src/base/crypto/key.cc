@@ -13,7 +13,8 @@
 namespace tutti {
 namespace {
 
-constexpr std::size_t kChunkBytes = 64 * 1024;  // 2,048 keys; a connection has at most two
+// KeyMemory grows by chunks of this size. A chunk has space for 2,048 keys. A connection has at most two keys.
+constexpr std::size_t kChunkBytes = 64 * 1024;
 
 // Allocates the memory of all keys. It is never destroyed, because destructors of static objects may still destroy keys
 // while the process exits. It grows by chunks, and never returns memory to the system.

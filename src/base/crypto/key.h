@@ -24,8 +24,8 @@ class Key {
  public:
   static constexpr std::size_t kBytes = 32;
 
-  Key();  // all bytes are zero
-  Key(std::initializer_list<std::uint8_t> first);
+  Key();                                           // all bytes are zero
+  Key(std::initializer_list<std::uint8_t> first);  // the first bytes; the others are zero
   explicit Key(const Digest& bytes);
   Key(const Key& other);
   Key& operator=(const Key& other);
@@ -56,7 +56,8 @@ struct Wiped : T {
   ~Wiped() { explicit_bzero(this, sizeof(*this)); }
 };
 
-// Overwrites `text` in its destructor. The text must not grow in between, because reallocation would leave a copy.
+// The destructor overwrites `text`. The text must not grow while the object exists, because a reallocation would leave
+// a copy that is not overwritten.
 class WipesText {
  public:
   explicit WipesText(std::string& text) : text_(text) {}

@@ -13,7 +13,7 @@
 namespace tutti::detail {
 namespace {
 
-// What the communicators of this process have taken on one GPU.
+// The blocks that the communicators of this process have taken on one GPU.
 struct Device {
   cuda::CUuuid uuid;
   std::uint32_t staying = 0;          // sum of the blocks of all communicators with kStay

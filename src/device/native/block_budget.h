@@ -7,7 +7,7 @@
 // launches in the order in which they were submitted, so a launch for which there are not enough free blocks delays
 // all launches behind it. This class therefore keeps one invariant: the blocks of all communicators with kernels
 // that stay, plus the blocks of the largest communicator with kernels that end, fit on the device together. Then the
-// launch in front always gets its blocks, either at once or when kernels that end have done so.
+// launch in front always gets its blocks, either at once or after running kernels of the second type have ended.
 //
 // The budget covers this process only, because a GPU divides its time among processes. (Under CUDA MPS, processes
 // share the GPU at the same time. Then two processes may still prevent each other from running.)

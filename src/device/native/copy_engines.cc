@@ -14,9 +14,9 @@ namespace tutti::detail {
 namespace {
 
 // The value that ranks write to each other at the barriers of a call. The value is a hash of the arguments of the
-// call, of its number among the calls by copies, and of the location of its input (window and offset), all of which
-// must be the same on all ranks. If a rank's input has another location, that rank writes another value, so the
-// barriers of the call do not end and the call times out.
+// call, of its number among the calls by copies, and of the location (window and offset) of the buffer that the peers
+// read, all of which must be the same on all ranks. If that buffer has another location on a rank, the rank writes
+// another value, so the barriers of the call do not end and the call times out.
 std::uint32_t barrier_value_of(std::uint32_t digest, const DeviceWindows::WindowLocation& place, bool in_output,
                                std::uint64_t number) {
   std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a

@@ -57,7 +57,8 @@ class CopyEngines {
     // output, because the peers read it there. Otherwise 0.
     std::uint64_t own_bytes = 0;
   };
-  // Where the inputs of all ranks are in symmetric registered memory: the location, and the address on each rank.
+  // The location of the inputs in symmetric registered memory, which is the same on all ranks, and the address of each
+  // rank's input as this rank's GPU sees it.
   using Inputs = DeviceWindows::SymmetricLocation;
 
   // `method` and `least_bytes` must be the same on all ranks. `least_bytes`: calls with shorter blocks are carried
@@ -66,8 +67,9 @@ class CopyEngines {
       : method_(method), least_bytes_(least_bytes), rank_(rank), windows_(std::move(windows)) {}
 
   // For kWindows. Returns the inputs if copies between two stream barriers can carry out the call. Returns nothing
-  // if kernels carry it out: the call is too short or of another kind, or its input is not in registered memory
-  // that has the same length on all ranks. For scatter and gather it always returns nothing, because the ranks
+  // if kernels carry it out: the call is too short or of another kind, the caller has chosen an algorithm, or the
+  // buffer that peers read (the input, but for a broadcast or an in-place all_gather the output) is not in registered
+  // memory that has the same length on all ranks. For scatter and gather it always returns nothing, because the ranks
   // cannot compute where the root's input is.
   std::optional<Inputs> find_inputs(const CheckedCall& checked, const CallOptions& options) const;
   // Makes `call` a call by copies between two stream barriers. `inputs`: the result of find_inputs().

@@ -31,9 +31,9 @@ class DeviceCall final : public StartCondition {
     std::uint32_t channels = 1;
     std::uint32_t slices = 1;
     std::uint32_t threads = 512;
-    // 0: one launch with kernels that may wait for each other. Otherwise the number of launches of the call: their
-    // kernels do not wait, and each launch has a barrier of all ranks in front of it. For a call by copies between
-    // barriers: 2, the number of barriers.
+    // 0: one launch with kernels that may wait for each other. Otherwise the number of launches that the call needs
+    // (an odd number is rounded up): their kernels do not wait, and each launch has a barrier of all ranks in front of
+    // it. For a call by copies between barriers: 2, the number of barriers.
     std::uint64_t rounds = 0;
 
     bool operator==(const Launch& other) const {
@@ -60,9 +60,9 @@ class DeviceCall final : public StartCondition {
   bool open() const override { return true; }
   void ended(const Status& /*result*/) noexcept override {}
   void dropped() noexcept override {}
+  std::optional<Error> lost() override { return std::nullopt; }
   // A captured call counts as finished when the capture has taken it, because it runs only when the graph is
   // launched.
-  std::optional<Error> lost() override { return std::nullopt; }
   bool finished() override;
   Status outcome() override;
   // Makes the call's stream wait for the call. Requires that the call was submitted. See LaunchGroup::settle().
@@ -74,7 +74,8 @@ class DeviceCall final : public StartCondition {
   std::size_t member_index_ = 0;
   std::uint32_t number_ = 0;   // number of the call among those of its rank, from 1; also the value of its flag
   std::uint64_t capture_ = 0;  // id of the stream's capture; 0: the stream is not being captured
-  // recorded when the call was submitted; null if not needed; returns to a pool after use
+  // The event that is recorded in `stream` when the call is submitted. Null if the group has only one member and the
+  // call has no barriers. Returns to a pool of events after use.
   std::shared_ptr<cuda::Event> ready_;
   std::shared_ptr<cuda::Event> done_;  // recorded behind the launch; shared by all calls of the launch
   cuda::CUstream launched_in_ = nullptr;

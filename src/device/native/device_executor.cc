@@ -19,17 +19,18 @@
 namespace tutti::detail {
 namespace {
 
-// Calls with blocks of at most this many bytes use protocol LL, which stores every few bytes of data together with
-// a flag. That halves the bandwidth, but needs no memory fence. The limit is estimated, not measured.
+// If neither the settings nor rounds decide the protocol, calls with blocks of at most this many bytes use LL, which
+// stores every 4 bytes of data together with a flag. That halves the bandwidth, but needs no memory fence. The limit
+// is estimated, not measured.
 constexpr std::uint64_t kLlBytes = 16 * 1024;
 // Minimum length of a chunk within one slice, in bytes. With shorter chunks, another slice (another thread block)
 // would cost more time than it saves. Estimated.
 constexpr std::uint64_t kLeastSliceBytes = 4 * 1024;
-constexpr std::uint32_t kShortThreads = 128;  // threads per block for the LL protocols, which carry short messages
+constexpr std::uint32_t kShortThreads = 128;  // most threads per block for LL and LL128, which carry short messages
 // The largest number of operations that a call in rounds may put into a stream. The driver blocks the calling
-// thread when a stream is full (in our experience at about 1,024 operations). A call must not fill the stream,
-// because the same thread may serve other ranks, too, and this stream goes on only when the thread has put their
-// calls into their streams.
+// thread when a stream is full (users of CUDA report this at about 1,000 launches; not measured here). A call must not
+// fill the stream, because the same thread may serve other ranks, too, and this stream goes on only when the thread
+// has put the calls of those ranks into their streams.
 constexpr std::uint64_t kMostStreamOperations = 512;
 constexpr std::uint64_t kMostScratchBytes = std::uint64_t{256} << 20;
 

@@ -44,8 +44,8 @@ class DeviceExecutor {
   Result<std::shared_ptr<DeviceCall>> prepare(const CheckedCall& checked, const Generator& generator,
                                               std::uint32_t digest, const CallOptions& options,
                                               std::int64_t timeout_ns);
-  // Whether this executor has prepared the call. It cannot run a call that another executor of the communicator has
-  // prepared, before suspend().
+  // Whether this executor has prepared the call. False if the communicator's previous executor prepared it, before
+  // suspend(); this executor cannot run such a call.
   bool prepared(const DeviceCall& call) const { return call.executor_id == id_; }
   Status submit(const std::shared_ptr<DeviceCall>& call);
   DeviceResources& resources() const { return *resources_; }
@@ -53,8 +53,8 @@ class DeviceExecutor {
   // See LaunchGroup::failure().
   std::optional<Error> failure(bool asks_driver) { return resources_->launch_group().failure(rank_, asks_driver); }
   void abort();
-  // Call it if this rank cannot take part any more: ends all calls of the ranks in its LaunchGroup that wait, and
-  // calls the functions that were registered with on_failure(), unless the peers detect this failure by themselves.
+  // Call it if this rank cannot take part any more: ends all calls that wait in this rank's LaunchGroup, and calls the
+  // functions that were registered with on_failure(), unless the peers detect this failure by themselves.
   void fail(const Error& error) noexcept { resources_->launch_group().fail(error); }
   void on_failure(LaunchGroup::FailureCallback on_failure) {
     resources_->launch_group().on_failure(rank_, std::move(on_failure));

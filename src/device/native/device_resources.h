@@ -2,7 +2,7 @@
 // connections, and the LaunchGroup. The ranks of the communicator make their objects together, in rounds of an
 // exchange during set-up. In these rounds they agree whether their calls run on the GPUs at all. That requires that
 // every rank has a GPU of the same machine, and that every rank can access the memory of every other rank. The
-// object exists as long as the communicator.
+// object exists as long as the communicator, except that suspend() destroys it and resume() makes a new one.
 //
 // If ranks of several processes share a GPU, a kernel may prevent the kernel that it waits for from running. In
 // this case, and if other communicators of the process have taken too many blocks of the GPU (block_budget.h),
@@ -59,17 +59,18 @@ class DeviceResources {
   };
   const Settings& settings() const { return settings_; }
   CopyEngines& copy_engines() { return *copy_engines_; }
-  // Leaves the LaunchGroup, waits for the launches of this rank, and ends them if they take longer than 1 s.
-  // Returns true if nothing of this rank runs any more. False: a launch still runs, so the memory that it uses must
-  // be kept. Further calls only return the result. The destructor calls this function, too.
+  // Leaves the LaunchGroup and waits for the group's launches. If they take longer than 1 s, makes their kernels end,
+  // and waits for at most 1 s more. Returns true if nothing of this rank runs any more. False: a launch still runs, so
+  // the memory that it uses must be kept. Further calls only return the result. The destructor calls this function,
+  // too.
   bool end();
   // Length of the device memory of this object, in bytes, without the peers' memory and the plans.
   std::uint64_t memory_bytes() const { return arena_.bytes() + (links_ ? links_->bytes() : 0); }
 
  private:
   friend class DeviceResourcesMaker;
-  // The objects that those ranks of one communicator share that are in the same process. A rank finds it by the
-  // number of the communicator. Thread-safe.
+  // The objects that the ranks of one communicator in the same process share. A rank finds this Process by the number
+  // of the communicator. Thread-safe.
   class Process {
    public:
     // Returns the object of the communicator with this number. The first rank that calls this function makes it; it
@@ -135,7 +136,8 @@ class DeviceResources {
   bool idle_ = true;
 };
 
-// Number of exchange rounds that make_device_resources() takes, also if it fails or returns null.
+// Number of exchange rounds that make_device_resources() takes if JobContext::devices is set, also if it fails or
+// returns null.
 inline constexpr int kDeviceRounds = 3;
 
 // Makes the device resources of `rank` in a communicator. `members`: element i is the job rank of rank i.

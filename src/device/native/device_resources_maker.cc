@@ -28,7 +28,7 @@ constexpr const char* kTooFewBlocks =
 // A number that identifies this process. It is random, so that another process with the same process id, for
 // example in another container, has another number. It is combined with the process id, so that a forked child has
 // another number than its parent.
-// Nothing if the system has no random numbers.
+// Returns nothing if the system has no random numbers.
 std::optional<std::uint64_t> process_nonce() {
   static const std::optional<std::uint64_t> nonce = []() -> std::optional<std::uint64_t> {
     std::uint64_t value = 0;
@@ -152,8 +152,9 @@ class DeviceResourcesMaker {
     }
   }
 
-  // Notes that `peer` has not opened the memory of this rank. When the resources of this rank are destroyed, they
-  // wait until all peers report that they have closed it. `peer` will not report that, so remove it from the list.
+  // Records that `peer` has not opened the memory of this rank. When the resources of this rank are destroyed, they
+  // wait until every peer in remote_ranks_ reports that it has closed this memory. `peer` will not report that, so it
+  // is removed from remote_ranks_.
   void has_nothing_open(std::uint32_t peer) {
     if (resources_ == nullptr) return;
     std::erase_if(resources_->remote_ranks_,

@@ -19,7 +19,7 @@
 
 namespace tutti::detail {
 
-// What each rank contributes to the first round of a registration. Sent as raw bytes, which is possible because all
+// The contribution of each rank to the first round of a registration. Sent as raw bytes, which is possible because all
 // ranks of a job run the same build.
 struct DeviceWindows::Offer {
   std::uint64_t taken = 0;  // bit n - 1 is set if window n is in use on this rank
@@ -28,8 +28,8 @@ struct DeviceWindows::Offer {
   // Offset of the memory, in bytes, from the start of the allocation that `handle` describes or, for mapped memory,
   // from the start of its first allocation.
   std::uint64_t offset = 0;
-  // the number and length of the mapped allocations; 0 parts: it is not mapped memory, and `handle` is used if
-  // needed
+  // The number and the total length of the mapped allocations. If the number is 0, the memory is not mapped memory, and
+  // peers in other processes use `handle`; or all ranks share one GPU and process, so that nothing is exported.
   ExportedMemory::Size mapped{};
   cuda::CUipcMemHandle handle{};
 };
@@ -109,7 +109,7 @@ Status DeviceWindows::exchange(std::uint32_t number, const std::vector<Offer>& o
   TUTTI_TRY(parts.run(gather, opened));
   if (opened.ok()) opened = open(number, offers, parts);
   // A last round, in which each rank reports whether it has opened the window, because a window may be used only if
-  // all ranks have.
+  // all ranks have opened it.
   auto all = gather_or_fail(gather, opened ? Result<std::string>("+") : opened.error());
   if (all) return {};
   const std::scoped_lock lock(mutex_);

@@ -47,7 +47,7 @@ class DeviceWindows {
     std::uint64_t offset = 0;
   };
   // Returns the position of these bytes in the first window that contains all of them in its memory of this rank.
-  // Returns nothing if there is none.
+  // Returns nothing if no window contains them.
   std::optional<WindowLocation> find(const void* data, std::size_t bytes) const;
 
   // A position in a symmetric window: all ranks have registered the same length, so an offset in the window is

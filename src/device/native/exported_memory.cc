@@ -174,7 +174,7 @@ Result<cuda::MappedMemory> ExportedMemory::map_again(const RankDevice& device, s
 }
 
 // Describes one allocation in a rank's contribution to a round. `id`: the id of its file in the SegmentExchange.
-// Sent as raw bytes, because all ranks of a job run the same build.
+// Sent as raw bytes, which is possible because all ranks of a job run the same build.
 struct ExportedMemory::Rounds::PartHeader {
   std::uint64_t bytes = 0;
   std::uint32_t id = 0;

@@ -59,11 +59,11 @@ struct ExportedMemory {
   // access by `device`.
   static Result<cuda::MappedMemory> map_again(const RankDevice& device, std::uint64_t address, std::uint64_t bytes);
 
-  // offset of the range, in bytes, from the start of the allocation or of the first part; 0 if neither of the next
-  // two is set
+  // Offset of the range, in bytes, from the start of the allocation or of the first part; 0 if neither `handle` nor
+  // `parts` is set.
   std::uint64_t offset = 0;
-  // At most one of the two is set. `handle`: for memory of cuMemAlloc, if some rank is in another process. `parts`:
-  // for mapped memory, if some rank is on another GPU or in another process.
+  // At most one of `handle` and `parts` is set. `handle`: for memory of cuMemAlloc, if some rank is in another process.
+  // `parts`: for mapped memory, if some rank is on another GPU or in another process.
   std::optional<cuda::CUipcMemHandle> handle;
   std::vector<Part> parts;
   std::uint64_t mapped_bytes = 0;  // sum of the lengths of all parts

@@ -18,9 +18,9 @@ class LaunchGroup::LaunchBuffers {
   explicit LaunchBuffers(const cuda::Driver& driver) : driver_(driver) {}
 
   // Allocates eight buffers in advance, each for a launch of `members` calls of a communicator with `ranks` ranks.
-  // For groups with launches that wait for ranks outside of the group. In such a group, an allocation during a call
-  // could block, because the driver may wait for the whole device, and so for launches that wait for other ranks. No
-  // effect if there are buffers already.
+  // Called for groups whose launches wait for ranks outside of the group. In such a group, an allocation during a call
+  // could block, because the driver may wait for the whole device, and so for launches that wait for other ranks. Has
+  // no effect if there are buffers already.
   Status preallocate(std::size_t members, std::uint32_t ranks);
   // Call it at the start of each launch, before fill().
   void begin_launch() { in_use_ = false; }
@@ -36,8 +36,8 @@ class LaunchGroup::LaunchBuffers {
  private:
   struct Buffer {
     cuda::PinnedMemory memory;
-    // The event behind the launch that uses the buffer. Null if there is none, while the launch is being made, and
-    // for ever if the launch is captured.
+    // The event behind the last launch that uses the buffer. Null before the first launch, while a launch is being
+    // made, and for ever after the buffer was used by a captured launch.
     std::shared_ptr<cuda::Event> done;
     bool used = false;
   };

@@ -7,9 +7,10 @@
 //                                                a flag in host memory
 //   launching stream    wait for all "ready" | kernel | record "done" | write the flags
 //
-// If all ranks passed the same stream, the launching stream is that stream. Otherwise, and for calls in rounds, it
-// is a stream of the group. All functions may be called from any thread. One mutex guards all data, and the driver
-// is called while it is held.
+// The launching stream is the stream that all ranks passed. It is a stream of the group instead if the ranks passed
+// different streams, if several ranks passed the per-thread default stream, or if the call has barriers (it runs in
+// rounds, or by copies between barriers). All functions may be called from any thread. One mutex guards all data, and
+// the driver is called while the mutex is held.
 //
 // The group consists of its members with their waiting calls (launch_members.h), of the part that puts launches into
 // streams (launcher.h), and of a thread that ends calls for which a rank is missing (launch_watchdog.h).
@@ -65,8 +66,8 @@ class LaunchGroup : public std::enable_shared_from_this<LaunchGroup> {
   // flags and the barrier must exist until forget(). Errors: those of the driver.
   Status add_member(const MemberOptions& options);
   // Registers a function that is called with the error that breaks the group, if the peers do not detect this
-  // failure by themselves (peers_see()). Any thread may call the function until forget(), and it is never called
-  // while the group's mutex is held.
+  // failure by themselves (peers_see()). Any thread may call the function, and it is never called while the group's
+  // mutex is held. A thread that was about to call it at the time of forget() may still do so.
   using FailureCallback = std::function<void(const Error&)>;
   void on_failure(std::uint32_t rank, FailureCallback on_failure);
 

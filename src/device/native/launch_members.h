@@ -86,7 +86,7 @@ class LaunchGroup::Members {
   cuda::CUdeviceptr flag_address(const DeviceCall& call) const;
   // Sets the flag of a call from the host, so that its stream goes on if it waits for the flag.
   void release_stream(const DeviceCall& call);
-  // Makes the running kernels of all members end, by the abort flags that kernels poll.
+  // Makes the running kernels of all members end, by setting the abort flags that waiting kernels poll.
   void end_kernels() noexcept;
 
  private:

@@ -192,8 +192,8 @@ bool LaunchGroup::Watchdog::releases_rounds() const {
 
 // Called after each check while the group is broken: makes running kernels end, and releases barriers for one
 // value. It does not loop, because the value must stay in the flags until the next check, so that the stream has
-// time to see it. If it throws, for example because there is no memory for its stream, it tries again at the next
-// check.
+// time to see it. If release_rounds() throws, for example because there is no memory for its stream, the next check
+// calls it again.
 void LaunchGroup::Watchdog::release_streams() noexcept {
   if (!pending_launches_.empty()) members_.end_kernels();
   if (releases_rounds() || watches_graphs()) static_cast<void>(runs_through([&] { release_rounds(); }));

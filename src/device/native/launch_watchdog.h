@@ -70,7 +70,8 @@ class LaunchGroup::Watchdog {
   std::deque<PendingLaunch> pending_launches_;
   std::set<std::uint32_t> captured_barrier_values_;  // the values of the barriers in captured calls
   std::size_t release_turns_ = 0;  // counts the calls of release_rounds(), which releases one barrier value at a time
-  // When the watchdog first saw that a peer had left or exited; empty if it has not, or if no launch is pending.
+  // When the watchdog first saw that a peer had left or exited; empty if it has seen no such peer, or if no launch is
+  // pending.
   std::optional<std::chrono::steady_clock::time_point> gone_since_;
   std::optional<cuda::Stream> release_stream_;
   bool ending_ = false;

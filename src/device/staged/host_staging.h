@@ -1,5 +1,6 @@
-// HostStaging: stages the calls of one communicator on device memory through host memory, whole or in segments. The
-// class recognises such calls, replaces their buffers, and submits them. The other files of this folder are its
+// HostStaging: prepares the calls of one communicator on buffers in device memory, if the host carries these calls
+// out. The buffers are copied to host memory and back, for a whole call or for each of its segments. The class
+// recognises such calls, replaces their buffers, and submits them. The other files of this folder are its
 // parts, and no other folder includes them: a StagedCall for each call or segment (staging.h), its StagedBuffers,
 // and the communicator's StagingPool. The object is made at the first such call, and owns no threads. Hold the
 // communicator's submission mutex.
@@ -35,8 +36,8 @@ class HostStaging {
   Result<std::shared_ptr<StartCondition>> stage(CheckedCall& checked, const CallOptions& options);
   Result<std::shared_ptr<StartCondition>> stage(CheckedExchange& exchange, const CallOptions& options);
 
-  // Whether the buffer is device memory, or memory that the driver cannot classify. False if `bytes` is 0. Requires
-  // that the CUDA driver is loaded.
+  // Whether the buffer is device memory, or memory for which the query of the driver fails. False if `bytes` is 0, or
+  // if the CUDA driver is not loaded.
   static bool is_device_memory(const void* data, std::size_t bytes);
 
   // Checks whether streams have lost their contexts. Then returns the first error of a staged call since the last

@@ -16,8 +16,8 @@ namespace {
 // a counter.
 constexpr std::uint32_t kLooks = 64;
 
-// Whether the result of a query means that the context is lost. After a context was destroyed, its handles are
-// invalid, so these results count as well.
+// Whether the result of a query means that the context is lost. After a context was destroyed, the driver reports that
+// the context or a handle in it is invalid, so these two results count as well.
 bool says_lost(cuda::CUresult result) {
   return cuda::is_lost(result) || result == cuda::CUresult::kInvalidContext || result == cuda::CUresult::kInvalidHandle;
 }
@@ -209,7 +209,8 @@ void StagedCall::on_finished(void* user_data) {
   } else {
     call->to_finish_.fetch_sub(1, std::memory_order_acq_rel);
   }
-  // if this was the last reference, the destructor returns the block to the pool; otherwise the operation holds one
+  // If this was the last reference to the call, its destructor returns the block to the pool. Otherwise the operation
+  // still refers to the call.
   call.reset();
   StagingPool::spent(ticket);
 }

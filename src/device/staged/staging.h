@@ -101,7 +101,7 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
     cuda::CUstream out = nullptr;        // the stream of the output copies, if that is another one; null: `stream`
     // set if `out` is set: recorded in `stream` behind the input copies; `out` waits for it
     std::optional<cuda::Event> fork{};
-    // Numbers of the tickets of its two callbacks; 0 if the callback was not put into a stream.
+    // Numbers of the tickets of the part's two callbacks; 0 if the callback was not put into a stream.
     std::uint64_t staged = 0;
     std::uint64_t finished = 0;
 
@@ -112,7 +112,7 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
     // `stream`.
     Result<cuda::CUstream> stream_of_output(const cuda::Driver& driver, StagingPool& pool);
   };
-  // The operation that the streams submit, if they do, and how the call ended.
+  // How the call ended, and its operation, if the callback of a stream submits that.
   struct Outcome {
     std::shared_ptr<EngineHandle> handle;  // null if the caller submits the operation
     // The operation that the callback submits; null after that, and if the caller submits it. For a captured call:
@@ -139,7 +139,7 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
   StagedBuffers buffers_;
   std::atomic<std::size_t> to_stage_{0};  // number of parts for which the input copies have not run yet
   std::atomic<std::size_t> to_finish_{0};
-  // number of calls of finished() that had to ask; one in kLooks queries the driver
+  // number of calls of finished() that found the call unfinished; one in kLooks of them queries the driver
   std::atomic<std::uint32_t> asked_{0};
   bool captured_ = false;
   // The block and the events must not be reused, because a stream may still use them: enqueue() failed halfway, or

@@ -207,12 +207,12 @@ bool StagingPool::close(std::chrono::milliseconds limit) {
   closed_ = true;
   std::vector<std::unique_ptr<Ticket>> graphs = std::exchange(lasting_, {});
   Resources resources = std::exchange(resources_, {});
-  // Unlocked, because freeing resources, below, may wait for streams, and these for their callbacks, which lock the
-  // mutex.
+  // Unlocked, because freeing resources, below, may wait for streams, and a stream may wait for its callback, which
+  // locks the mutex.
   lock.unlock();
   for (const std::unique_ptr<Ticket>& ticket : graphs) ticket->call->forget();
   if (!all_back) {
-    // destroying them would unpin memory, which waits for all work of the device
+    // Destroying the resources would unpin memory, and unpinning waits for all work of the device.
     leak_until_exit(std::move(resources));
   } else if (!graphs.empty() && resources.context) {
     // keeps the context alive, because blocks that graphs use are pinned in it

@@ -141,7 +141,8 @@ class Reader {
     settings_.taken.push_back({std::string(name), std::to_string(number), number});
   }
 
-  // Takes and records a number; outside `low` to `high`, warns and takes the nearer limit. Nothing: no number is set.
+  // Takes the number of a variable and records it. If the number is outside `low` to `high`, warns and takes the nearer
+  // limit. Returns nothing if the variable is not set or, with a warning, if it is not a number.
   std::optional<std::int64_t> take_number(std::string_view name, std::int64_t low, std::int64_t high) {
     const auto text = take(name);
     if (!text) return std::nullopt;
@@ -375,7 +376,8 @@ class Reader {
     }
   }
 
-  // The stricter of the limits names[0] and names[1]; names[2] stands for names[1] if that is not set.
+  // Returns the stricter of the limits in the variables names[0] and names[1], or nothing if neither is set. If
+  // names[1] is not set, names[2], which is a still older name, is used in its place.
   std::optional<std::int32_t> take_ctas(const std::array<std::string_view, 3>& names,
                                         const std::int64_t& (*stricter)(const std::int64_t&, const std::int64_t&)) {
     auto taken = take_number(names[0], 1, kMostCtas);

@@ -60,7 +60,7 @@ struct SystemAccess {
   std::function<Result<std::vector<InterfaceAddress>>()> interfaces;
 };
 
-inline constexpr std::size_t kMostConfBytes = 64 * 1024;  // the part of a configuration file that is read
+inline constexpr std::size_t kMostConfBytes = 64 * 1024;  // only the first 64 KiB of a configuration file are read
 // The access to the real system.
 SystemAccess this_machine();
 

@@ -54,7 +54,7 @@ constexpr auto kForeign = std::to_array<std::string_view>({
     "NCCL_DESYNC_DEBUG",
     "NCCL_ENABLE_TIMING",
     "NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK",
-    // Read by build systems (where NCCL is installed) and by container images (its version).
+    // Read by build systems (the folder in which NCCL is installed) and by container images (the version of NCCL).
     "NCCL_DIR",
     "NCCL_HOME",
     "NCCL_INCLUDE",

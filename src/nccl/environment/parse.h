@@ -16,7 +16,7 @@
 namespace tutti::nccl {
 
 // Parses an integer: decimal, hexadecimal (0x...) or octal (0...), with an optional sign. Returns nothing for any other
-// text, and for a number that does not fit in 64 bits.
+// text, and for a number whose magnitude is greater than 2^63 - 1.
 std::optional<std::int64_t> parse_number(std::string_view text);
 
 bool same_word(std::string_view a, std::string_view b);  // compares without regard to case

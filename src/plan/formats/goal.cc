@@ -1,4 +1,5 @@
-// Writes one line for each operation, with a label, and then one line ("l5 requires l3") for each dependency.
+// to_goal() writes one line for each operation, which begins with a label ("l5"), and then one line for each dependency
+// ("l5 requires l3": operation 5 starts after operation 3 has ended).
 #include "plan/formats/goal.h"
 
 #include <fmt/format.h>

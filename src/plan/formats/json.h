@@ -13,7 +13,7 @@ namespace tutti {
 // The contents of a plan file: the plan, and a name and a comment for people.
 struct PlanFile {
   Plan plan;
-  // Both must satisfy is_label(). Empty: the file has none.
+  // name and comment must satisfy is_label(). Empty: the file has no name, or no comment.
   std::string name{};
   std::string comment{};
   // Set by parse_plan(). False: the text has no field "windows_in_place", so the plan has the default value of

@@ -14,7 +14,7 @@
 namespace tutti::json_fields {
 
 // The state of the reader: the part of the plan that was read so far, and the channel, step, port, wait and slices
-// that are being read. `end` is the port that is being read.
+// that are being read. `end` is the element of "ports", "receive" or "send" that is being read.
 struct ReaderState {
   PlanFile& file;
   std::uint64_t format = kPlanFormat;  // the version number in the text (field "tutti_plan")

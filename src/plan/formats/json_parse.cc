@@ -22,7 +22,7 @@ using json_fields::Content;
 using json_fields::Field;
 using json_fields::ReaderState;
 
-// number of characters of a token or name from the text that an error message repeats
+// The largest number of characters of a token or name that an error message copies from the text.
 constexpr std::size_t kShownToken = 24;
 
 std::string_view to_string(Content content) {

@@ -144,7 +144,7 @@ class RankWriter {
     before_ = steps_;
     last_.resize(plan_.channels.size(), kNone);
   }
-  // Must be called after all steps of the tile were added. Adds the waits for steps of other channels
+  // Call end_tile() after all steps of the tile were added. It adds the waits for steps of other channels
   // (Channel::after).
   void end_tile() {
     for (std::size_t c = 0; c < plan_.channels.size(); ++c) {

@@ -1,13 +1,13 @@
 // Converts one call of a plan to lists of operations (sends, receives and steps), one list per rank. This is the
 // form that other simulators read, for which goal.h and chakra.h write files.
 //
-// In each tile, each step becomes a receive for each message that it receives, the step itself, and a send for
-// each message that it sends. The step waits for its receives, for the previous step of its channel, and for the
-// steps that its entries in Channel::after name. Its sends wait for the step. Receives wait for nothing, because
-// credits are left out: a connection is assumed to hold any number of messages. All lengths are exact. They are
-// computed by running the plan with lengths as values, so tiles and short last chunks are those that the runtime
-// would send. Empty messages are included, because their receivers wait for them. Pure functions, used by tools
-// and tests.
+// In each tile, each step becomes a receive for each message that it receives, the step itself, and a send for each
+// message that it sends. The step waits for its receives, for the previous step of its channel, and for the steps that
+// its entries in Channel::after name. The sends of a step wait for the step. Receives wait for nothing, and sends do
+// not wait for a free slot, because a connection is assumed to hold any number of messages. All lengths are exact. They
+// are computed by running the plan with lengths as values, so tiles and short last chunks are those that the runtime
+// would send. Empty messages are included, because their receivers wait for them. Pure functions, used by tools and
+// tests.
 #pragma once
 
 #include <array>
@@ -57,7 +57,7 @@ class CallOperations {
   std::vector<Operation> of_rank(std::uint32_t rank) const;
 
  private:
-  // Number of elements of a step's value. [0]: in every tile except the last. [1]: in the last tile.
+  // Number of elements of a step's value. Element 0: in every tile except the last one. Element 1: in the last tile.
   using StepLengths = std::array<std::uint64_t, 2>;
 
   CallOperations(const Plan& plan, const CallSize& size) : plan_(&plan), size_(size) {}

@@ -12,12 +12,12 @@ namespace tutti {
 // rank 1 on lane 2. A step with Step::completes is marked "(complete)".
 std::string to_text(const Channel& channel, const Step& step);
 
-// Returns one line for each step of one rank, of the form "rank 2 channel 0: 3: ..." for step 3, followed by
-// "after channel:step" if the step waits for another channel. Channels without steps have no line.
+// Returns one line for each step of one rank, of the form "rank 2 channel 0: 3: ..." for step 3. If the step waits for
+// step 5 of channel 1, the line ends with " ; after 1:5". Channels without steps have no line.
 std::string to_text(const RankPlan& plan, std::uint32_t rank);
 
-// The first function returns one line that describes the shape. The second returns that line, and then the lines
-// of the steps of all ranks.
+// to_text(shape) returns one line that describes the shape. to_text(plan) returns the line of the plan's shape, and
+// then the lines of the steps of all ranks.
 std::string to_text(const PlanShape& shape);
 std::string to_text(const Plan& plan);
 

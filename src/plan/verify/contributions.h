@@ -23,11 +23,11 @@ struct Value {
   // A number for the tile and the call to which the value belongs; different for every tile of every call. 0: the
   // memory was never written.
   std::uint32_t generation = 0;
-  // if the value is a run: it contains ranks first, first + 1, ..., modulo the number of ranks
+  // If the value is a run, it contains `count` ranks: first, first + 1, ..., modulo the number of ranks.
   std::uint32_t first = 0;
   std::uint32_t count = 0;  // number of ranks whose contributions the value contains
   std::uint32_t set = 0;    // 0: the value is a run; otherwise 1 + index of its set of ranks in the pool
-  // the value is the sum over all ranks, and the step that completed it was marked (Step::completes)
+  // True if the value is the sum over all ranks, and the step that completed the sum was marked (Step::completes).
   bool complete = false;
 };
 static_assert(sizeof(Value) == 32);
@@ -71,8 +71,8 @@ class Contributions {
   struct Union {
     std::uint64_t left = 0;  // left and right: key_of() of the two values that were united; 0: this entry is empty
     std::uint64_t right = 0;
-    std::uint32_t shared = 0;  // a rank that is in both sets (so they must not be added), or kNoRank
-    std::uint32_t set = 0;     // the union as in Value::set, if no rank is in both sets; otherwise 0
+    std::uint32_t shared = 0;  // a rank that is in both sets, so the two values must not be added; kNoRank: none
+    std::uint32_t set = 0;     // if no rank is in both sets: the number of their union (as Value::set); otherwise 0
   };
   static std::uint64_t key_of(const Value& value);
   std::uint32_t shared_by_runs(const Value& a, const Value& b) const;

@@ -163,10 +163,10 @@ bool keeps_promise(Order order, std::uint32_t ranks, const std::vector<std::uint
   return true;
 }
 
-// True if the mutant's sums have the same operands as those of the original plan (`expected`), in another order
-// that PlanShape::order allows. This is harmless only if a single rank receives each sum; otherwise the result is
-// false. Such sums differ from the expected ones only by rounding. All inputs are positive, so rounding is much
-// smaller than the effect of a wrong operand.
+// True if the sums of the mutant `plan` have the same operands as those of the original plan, in another order that
+// PlanShape::order allows. `expected` are the results of the original plan. Another order is harmless only if a single
+// rank receives each sum; otherwise the result is false. Sums in another order differ from the expected ones only by
+// rounding. All inputs are positive, so rounding is much smaller than the effect of a wrong operand.
 bool gives_in_another_order(const Plan& plan, bool in_place, const std::vector<float>& expected) {
   const CollectiveKind kind = plan.shape.collective.kind;
   if (!reduces(kind) || (!has_root(kind) && row_of(kind).output != BlockSet::kOwn)) return false;

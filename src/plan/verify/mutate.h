@@ -26,7 +26,8 @@ struct MutationCount {
   // results of the original plan on all ranks. If only one rank receives each sum (reduce, reduce_scatter), a mutant
   // is also harmless if it adds the same values in another order that PlanShape::order allows.
   std::uint64_t harmless = 0;
-  std::uint64_t missed = 0;  // number of mutants that it has accepted, but that are not harmless: verifier errors
+  // Number of mutants that the verifier accepted although they are not harmless. Each is an error of the verifier.
+  std::uint64_t missed = 0;
   std::vector<std::string> missed_names;
 
   MutationCount& operator+=(const MutationCount& other);

@@ -134,7 +134,7 @@ std::optional<Error> Races::between_calls(std::uint32_t rank) {
       const std::uint32_t chunks = space == Space::kInput ? input_chunks(shape, rank) : output_chunks(shape, rank);
       for (std::uint32_t chunk = 0; chunk < chunks; ++chunk) {
         const bool shared = space == Space::kInput && options_.in_place && output_alias(shape, rank, chunk) != kNoChunk;
-        if (shared) continue;  // this memory is also an output chunk, which the loop writes as such
+        if (shared) continue;  // this memory is also an output chunk; the loop over the outputs checks the write
         if (auto error = write(rank, {.space = space, .chunk = chunk}, tile, access)) return error;
       }
     }

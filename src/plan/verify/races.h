@@ -18,7 +18,7 @@ namespace tutti {
 
 // message_rules() returns, for each message of a tile (indexed as Wiring::sender_step), the bits of the window
 // rules (plan/windows.h) that its steps allow: kMayPublish, kMayPush, both, or 0 (only through a slot). All are 0
-// without options.windows.
+// if options.windows is false, or if options.in_place is true and the plan's PlanShape::windows_in_place is false.
 enum MessageRule : std::uint8_t { kMayPublish = 1, kMayPush = 2 };
 std::vector<std::uint8_t> message_rules(const Wiring& wiring, const VerifyOptions& options);
 
@@ -68,7 +68,7 @@ class Races {
     // If several reads since `write` are not ordered among each other: 1 + index of their list in read_sets_.
     // Otherwise 0.
     std::uint32_t many = 0;
-    std::uint32_t writes = 0;
+    std::uint32_t writes = 0;  // number of writes so far
   };
   // A copy of a thread's clock at the end of a step. All messages, credits and waits of the step share it.
   using Snapshot = std::uint32_t;  // 0: no snapshot; otherwise index into pool_
@@ -116,8 +116,8 @@ class Races {
   // rank x thread: the joined clocks of the steps that have received published messages of this rank
   std::vector<std::uint32_t> drain_clocks_;
   std::vector<std::vector<std::uint32_t>> pool_;  // the snapshots; index 0 is unused
-  std::vector<std::uint32_t> uses_;
-  std::vector<Snapshot> free_;
+  std::vector<std::uint32_t> uses_;  // indexed by snapshot: number of messages, credits and waits that still need it
+  std::vector<Snapshot> free_;       // snapshots that nothing needs any more
 
   std::vector<Queue> queues_;
   // connection x slots: clock of the step that sent the message; 0 if the slot is free

@@ -19,7 +19,8 @@
 
 namespace tutti {
 
-// Value::expression of a sum -> the expressions of its operands. Filled only for addition_order().
+// Value::expression of a sum -> the expressions of its operands. The expression of one rank's contribution is mapped to
+// the number of this rank. Filled only for addition_order().
 using ExpressionLog = std::unordered_map<std::uint64_t, std::vector<std::uint64_t>>;
 
 struct Report {
@@ -122,8 +123,8 @@ class Run {
   std::vector<Thread> threads_;
   std::vector<Rank> ranks_;
   std::vector<Fifo> fifos_;
-  std::vector<Value> values_;              // connection x slots: the messages under way
-  std::vector<Value> scratch_;             // rank x scratch chunk: the value stored last
+  std::vector<Value> values_;              // connection x slot: the messages that were sent and not received yet
+  std::vector<Value> scratch_;             // rank x scratch chunk: the value that was stored last
   std::vector<std::size_t> first_output_;  // indexed by rank: number of output chunks of all lower ranks
   // rank x tile x output chunk: generation (Value::generation) of the last write
   std::vector<std::uint32_t> written_;
@@ -133,7 +134,7 @@ class Run {
   // Indexed by thread: the threads that wait for its steps (After). Empty if no step of the plan waits.
   std::vector<std::vector<std::uint32_t>> waiters_;
   std::vector<std::uint32_t> ready_;  // threads that may be able to run; the last one added is taken first
-  // ranks of which the current step received the last unreceived published message
+  // The ranks of which the current step has received the last published message that was not received yet.
   std::vector<std::uint32_t> drained_;
   std::optional<Error> error_;
   VerifyReport counts_;

@@ -39,13 +39,14 @@ struct Wiring {
   // port in its channel.
   std::vector<std::uint32_t> port_connection;
   std::vector<ConnectionInfo> connections;
-  std::vector<std::uint32_t> sender_step;  // step of the sending channel, indexed by message of a tile
+  // Both indexed by message of a tile: the step of the sending channel, and the step of the receiving channel.
+  std::vector<std::uint32_t> sender_step;
   std::vector<std::uint32_t> receiver_step;
 };
 
 // The name of a step in error messages, for example "rank 2 channel 0 step 3".
 std::string step_name(const Wiring& wiring, std::uint32_t thread, std::uint32_t step);
-// The text of a slice, for example "out[3]". "none" if there is no slice.
+// The text of a slice, for example "out[3]". "none" if the space of the slice is kNone.
 std::string to_string(const Slice& slice);
 
 Error plan_error(std::uint32_t rank, std::string message);

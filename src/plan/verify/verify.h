@@ -16,9 +16,9 @@
 namespace tutti {
 
 struct VerifyOptions {
-  // every rank's call is in place: input and output share memory (output_alias() in plan/collective.h)
+  // True: every rank's call is in place, so input and output share memory (output_alias() in plan/collective.h).
   bool in_place = false;
-  // all input and output buffers are mapped, so messages may travel without copies (plan/windows.h)
+  // True: all input and output buffers are mapped, so messages may travel without copies (plan/windows.h).
   bool windows = false;
   std::uint16_t slots = 0;  // number of messages that a connection can hold; 0: PlanShape::slots
   // True: freedom from races is checked only with the order among each rank's own channels
@@ -50,8 +50,9 @@ struct VerifyReport {
 // - there are no races: conflicting accesses to the same memory are ordered, whether they are made by steps, by peers
 //   through windows, or by the user between two calls (exception: VerifyOptions::own_order_only)
 //
-// Errors: kInvalidPlan if one of these does not hold; if the fault is in one step, the message names its rank, channel
-// and step. kUnsupported if the vector clocks would need more than 2 GiB, because the plan has too many channels.
+// Errors: kInvalidPlan if one of these properties does not hold; if the fault is in one step, the message names the
+// rank, channel and step. kUnsupported if the vector clocks would need more than 2 GiB, because the plan has too many
+// channels.
 Result<VerifyReport> verify(const Plan& plan, const VerifyOptions& options = {});
 
 // Calls verify() for all four combinations of in_place and windows, with two tiles and two calls. Returns the sum
