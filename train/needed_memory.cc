@@ -57,8 +57,8 @@ std::int64_t parameters_of(const ModelConfig& model) {
 }
 
 std::uint64_t needed_bytes(const TrainOptions& options) {
-  const bool has_state = options.optimizer == OptimizerType::kAdamW || options.momentum > 0;
-  const std::uint64_t states = options.optimizer == OptimizerType::kAdamW ? 2 : has_state ? 1 : 0;
+  // SGD keeps its moment also if --momentum is 0.
+  const std::uint64_t states = options.optimizer == OptimizerType::kAdamW ? 2 : 1;
   const Copies copies = copies_of(options);
   const std::uint64_t values = copies.weights + copies.gradients + copies.optimizer * states;
   const std::uint64_t state = values * static_cast<std::uint64_t>(parameters_of(options.model)) * kFloatBytes;

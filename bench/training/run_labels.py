@@ -16,6 +16,7 @@ def counted(count: int, noun: str) -> str:
 
 def short_number(value: float) -> str:
     """With at most three significant digits, for example "250", "12k", "1.5M"."""
+    value = float(f"{value:.3g}")  # rounded first, so that 999,999 is "1M"
     for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= unit:
             return f"{value / unit:.3g}{letter}"

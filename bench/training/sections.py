@@ -214,8 +214,8 @@ def speed_report(results: Results, settings: Settings) -> list[str]:
     steps, left_out = settings.steps
     lines = [
         f"Batch {settings.batch} of all ranks together, {steps} steps; the first {left_out} steps are not counted. The "
-        "value of a run is that of its median step. The table has means over the rounds, with minimum and maximum in "
-        "brackets. Ratios are between two runs of the same round; above 1, the row is faster. Exposed is the time that "
+        "speed of a run is that of its median step, and its exposed time and share are medians over its steps. The "
+        "table has means over the rounds, with minimum and maximum in brackets. Ratios are between two runs of the same round; above 1, the row is faster. Exposed is the time that "
         "a step on rank 0 waits for communication. All train generated data by SGD with momentum, and each library "
         "uses its default buckets: those of PyTorch have 1 MiB (the first one) and 25 MiB, so there are two for each "
         "model.",

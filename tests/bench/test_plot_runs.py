@@ -156,6 +156,7 @@ class LabelTest(unittest.TestCase):
     def test_numbers_are_short(self) -> None:
         numbers = (0, 250, 12_000, 1_199_882, 1.5e9)
         self.assertEqual([short_number(value) for value in numbers], ["0", "250", "12k", "1.2M", "1.5G"])
+        self.assertEqual([short_number(value) for value in (999.4, 999.6, 999_999)], ["999", "1k", "1M"])
 
     def test_texts_from_logs_cannot_break_the_plot(self) -> None:
         one, two, three = run_of(1, 3, '<b>&"quick"', 5), run_of(3, 3, "$x^{$", 6), run_of(2, 3, "_a\x01\ud800\n", 7)

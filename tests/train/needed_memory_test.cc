@@ -42,6 +42,16 @@ TEST(NeededMemory, FallsWhenRanksShareTheState) {
   EXPECT_GT(state(Strategy::kDdp), 8 * 16 * parameters) << "weights, gradients and two AdamW values, on 8 ranks";
 }
 
+// SGD allocates its moment also without momentum.
+TEST(NeededMemory, DoesNotDependOnTheMomentum) {
+  TrainOptions options;
+  options.model = {.name = "gpt", .seed = 1, .width = 1024, .blocks = 8};
+  options.optimizer = OptimizerType::kSgd;
+  const std::uint64_t with_momentum = needed_bytes(options);
+  options.momentum = 0;
+  EXPECT_EQ(needed_bytes(options), with_momentum);
+}
+
 TEST(NeededMemory, AModelThatDoesNotFitIsRefusedWithBothNumbers) {
   TrainOptions options;
   options.model = {.name = "gpt", .seed = 1, .width = 1024, .blocks = 8};

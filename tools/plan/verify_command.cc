@@ -100,10 +100,11 @@ struct Outcome {
   std::uint64_t memory_bytes = 0;
   // The kind of limit from which memory_bytes comes, for messages.
   std::string_view memory_limit;
-  // Number of plans for which a proof was tried. `failed` counts those that were not proved, and also the plans that
-  // were not proved when they were to be mutated.
+  // number of plans for which a proof was tried, and of those that were not proved
   std::uint64_t plans = 0;
   std::uint64_t failed = 0;
+  // number of plans that were not mutated because they were not proved
+  std::uint64_t not_mutated = 0;
   // number of cases that were not tried: no plan exists, or the plan is too large
   std::uint64_t skipped = 0;
   // number of proved plans with more than kFullRanks ranks, which are checked less
@@ -273,7 +274,7 @@ void count_mutants(const Subject& subject, const VerifyCommand& command, Progres
     bar.advance(0, fmt::format("{}, mutations", subject.name()));
     for_each_plan(subject, ranks, bar, outcome, [&](const Plan& plan, const std::string& name) {
       if (!verify_all(plan).ok()) {
-        ++outcome.failed;
+        ++outcome.not_mutated;
         fmt::print("NOT proved: {}, so its mutations are not tested\n", name);
         return;
       }
@@ -291,7 +292,7 @@ int report_outcome(const Outcome& outcome, const std::vector<Subject>& subjects,
   for (std::size_t i = 0; i < mutations.missed_names.size() && i < kShownMisses; ++i) {
     fmt::print("missed: {}\n", mutations.missed_names[i]);
   }
-  const bool good = outcome.failed == 0 && mutations.missed == 0 && outcome.plans > 0;
+  const bool good = outcome.failed == 0 && outcome.not_mutated == 0 && mutations.missed == 0 && outcome.plans > 0;
   if (outcome.failed > 0) fmt::print("FAILED: {} of {} plans were not proved\n", outcome.failed, outcome.plans);
   std::set<CollectiveKind> kinds;
   std::set<Algorithm> algorithms;
