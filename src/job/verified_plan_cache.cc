@@ -1,5 +1,7 @@
 #include "job/verified_plan_cache.h"
 
+#include <utility>
+
 #include "plan/verify/verify.h"
 
 namespace tutti {
@@ -9,16 +11,15 @@ Status VerifiedPlanCache::prove(const Generator& generator) {
   if (!enabled_ || ranks > kMaxRanks) return {};
   const std::scoped_lock lock(mutex_);
   const Collective& collective = generator.shape.collective;
-  const auto [entry, fresh] = proved_.try_emplace({.kind = collective.kind,
-                                                   .algorithm = generator.shape.algorithm,
-                                                   .ranks = ranks,
-                                                   .root = collective.root,
-                                                   .nodes = collective.nodes});
-  if (fresh) {
-    const auto report = verify_all(build_plan(generator));
-    if (!report) entry->second = report.error();
-  }
-  return entry->second;
+  Key key = {.kind = collective.kind,
+             .algorithm = generator.shape.algorithm,
+             .ranks = ranks,
+             .root = collective.root,
+             .nodes = collective.nodes};
+  if (const auto known = proved_.find(key); known != proved_.end()) return known->second;
+  // The entry is made after the proof, because a proof that throws (memory is exhausted) has no result.
+  const auto report = verify_all(build_plan(generator));
+  return proved_.emplace(std::move(key), report ? Status() : Status(report.error())).first->second;
 }
 
 }  // namespace tutti

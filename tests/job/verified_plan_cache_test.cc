@@ -1,0 +1,32 @@
+// Tests that a proof that could not be completed is made again.
+#include "job/verified_plan_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <new>
+
+namespace tutti {
+namespace {
+
+// The generator of a wrong plan: an all-reduce of two ranks in which no rank does anything. At its first use memory is
+// exhausted.
+TEST(VerifiedPlanCache, ProvesAgainIfAProofWasCutOff) {
+  bool exhausted = true;
+  Generator idle;
+  idle.shape.collective = {.kind = CollectiveKind::kAllReduce, .ranks = 2};
+  idle.shape.algorithm = Algorithm::kUser;
+  idle.build = [&exhausted](const PlanShape&, std::uint32_t) {
+    if (exhausted) throw std::bad_alloc();
+    return RankPlan();
+  };
+  VerifiedPlanCache cache(true);
+  EXPECT_THROW(static_cast<void>(cache.prove(idle)), std::bad_alloc);
+  exhausted = false;
+  const Status proved = cache.prove(idle);
+  ASSERT_FALSE(proved.ok()) << "the wrong plan counts as proved";
+  EXPECT_EQ(proved.error().code, ErrorCode::kInvalidPlan);
+  EXPECT_FALSE(cache.prove(idle).ok()) << "the result of a proof is kept";
+}
+
+}  // namespace
+}  // namespace tutti
