@@ -41,8 +41,8 @@ class TUTTI_API Group {
   Status add(Communicator& communicator, const CollectiveCall& call, const CallOptions& options = {});
   // Add a send or a receive. Its arguments are checked at once, too. `peer` may be this rank, if the group also
   // holds the matching receive or send. The sends and receives of a group on one communicator use either only host
-  // memory or only device memory. The longest timeout that one of them passes applies to all of them; if all pass 0,
-  // the communicator's timeout applies.
+  // memory or only device memory. The longest of their timeouts applies to all of them; a call that passes 0 has the
+  // communicator's timeout.
   Status send(Communicator& communicator, const void* data, std::size_t count, DataType type, std::int32_t peer,
               const CallOptions& options = {});
   Status receive(Communicator& communicator, void* data, std::size_t count, DataType type, std::int32_t peer,

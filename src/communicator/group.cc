@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <deque>
 #include <map>
 #include <memory>
@@ -33,16 +34,17 @@ auto sort_key(const CallTag& tag) {
   return std::tuple(tag.kind, tag.root, tag.count, tag.type, tag.op, tag.algorithm, tag.digest);
 }
 
-// Merges the options of one send or receive into those of the group's exchange.
-Status take_options(CallOptions& all, const CallOptions& one) {
+// Returns `all`, the options of the group's sends and receives so far, together with the options of one more. The
+// exchange gets the longest of their timeouts; a call without a timeout of its own has `default_timeout`.
+Result<CallOptions> merged_options(CallOptions all, const CallOptions& one, std::chrono::milliseconds default_timeout) {
   if (one.timeout.count() < 0) return invalid_argument(fmt::format("timeout {} ms is negative", one.timeout.count()));
   if (one.stream && all.stream && *one.stream != *all.stream) {
     return invalid_argument(
         "sends and receives of one group on one communicator must use one stream: pass the same one for all");
   }
   if (one.stream) all.stream = one.stream;
-  all.timeout = std::max(all.timeout, one.timeout);
-  return {};
+  all.timeout = std::max(all.timeout, one.timeout.count() > 0 ? one.timeout : default_timeout);
+  return all;
 }
 
 }  // namespace
@@ -72,6 +74,7 @@ class GroupImpl {
     std::thread::id thread = std::this_thread::get_id();  // the thread that added the first call
   };
   Result<Member*> member(CommunicatorImpl& communicator);
+  Result<Member*> exchange_member(CommunicatorImpl& communicator, const CallOptions& options);
   static Status match_own(Member& member);
   static Status submit_member(CommunicatorImpl& communicator, Member& member, Engine::Progress progress,
                               std::vector<WorkImpl::Part>& parts);
@@ -100,18 +103,29 @@ Result<GroupImpl::Member*> GroupImpl::member(CommunicatorImpl& communicator) {
       "another Group of this thread holds calls on this communicator: run() or drop that one first");
 }
 
+// The member for one more send or receive, with the options of this one merged. If the options are refused, the group
+// is not opened on this communicator.
+Result<GroupImpl::Member*> GroupImpl::exchange_member(CommunicatorImpl& communicator, const CallOptions& options) {
+  const auto found = members_.find(&communicator);
+  auto merged = merged_options(found != members_.end() ? found->second.exchange_options : CallOptions(), options,
+                               communicator.operations().default_timeout());
+  if (!merged) return merged.error();
+  auto to = member(communicator);
+  if (to) (*to)->exchange_options = *std::move(merged);
+  return to;
+}
+
 Status GroupImpl::add(Communicator& communicator, const CollectiveCall& call, const CallOptions& options) {
   CommunicatorImpl& impl = *communicator.impl_;
   const std::scoped_lock lock(impl.submission_mutex());
   if (is_exchange(call)) {
     auto checked = check_exchange(call, options, impl.membership().caller());
     if (!checked) return checked.error();
-    auto to = member(impl);
+    auto to = exchange_member(impl, options);
     if (!to) return to.error();
     CheckedExchange& exchange = (*to)->exchange;
     exchange.transfers.reserve(exchange.transfers.size() + checked->transfers.size());
     exchange.own.reserve(exchange.own.size() + checked->own.size());
-    TUTTI_TRY(take_options((*to)->exchange_options, options));
     exchange.transfers.insert(exchange.transfers.end(), checked->transfers.begin(), checked->transfers.end());
     exchange.own.insert(exchange.own.end(), checked->own.begin(), checked->own.end());
   } else {
@@ -131,9 +145,8 @@ Status GroupImpl::transfer(Direction direction, Communicator& communicator, cons
   auto checked = check_transfer(direction, data, count, type, peer, impl.membership().caller());
   if (!checked) return checked.error();
   const std::scoped_lock lock(impl.submission_mutex());
-  auto to = member(impl);
+  auto to = exchange_member(impl, options);
   if (!to) return to.error();
-  TUTTI_TRY(take_options((*to)->exchange_options, options));
   if (checked->peer == impl.membership().rank) {
     auto& waiting = direction == Direction::kSend ? (*to)->own_sends : (*to)->own_receives;
     waiting.push_back(*checked);

@@ -50,6 +50,7 @@ class OperationBuilder {
   // Communicator::auto_algorithm() and predicted_us().
   Algorithm auto_algorithm(CollectiveKind kind, std::size_t count, DataType type);
   std::optional<double> predicted_us(CollectiveKind kind, std::size_t count, DataType type, Algorithm algorithm);
+  std::chrono::milliseconds default_timeout() const { return timeout_; }
   // Returns the first error of a staged call since this function was called last; nothing if there was none.
   std::optional<Error> take_staging_error();
 

@@ -264,6 +264,36 @@ TEST(Group, SendsToItselfOnlyInPairs) {
   EXPECT_FALSE(ranks[0]->send(from.data(), 3, DataType::kInt32, 0).ok());
 }
 
+TEST(Group, ARefusedCallDoesNotOpenIt) {
+  auto ranks = make_ranks(1);
+  float x = 1.0f;
+  CallOptions wrong;
+  wrong.timeout = std::chrono::milliseconds(-1);
+  Group group;
+  EXPECT_FALSE(group.send(*ranks[0], &x, 1, DataType::kFloat32, 0, wrong).ok());
+  EXPECT_TRUE(ranks[0]->barrier().ok()) << "the group holds no call on this communicator";
+}
+
+// A call without a timeout of its own has the communicator's, which is longer than that of the other call.
+TEST(Group, TheLongestTimeoutCountsAndTheDefaultIsOne) {
+  auto ranks = make_ranks(2);
+  on_every_rank(ranks, [](Communicator& rank) {
+    std::int32_t first = 1, second = 2;
+    if (rank.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      EXPECT_TRUE(rank.send(&first, 1, DataType::kInt32, 0).ok());
+      EXPECT_TRUE(rank.send(&second, 1, DataType::kInt32, 0).ok());
+      return;
+    }
+    CallOptions impatient;
+    impatient.timeout = std::chrono::milliseconds(10);
+    Group group;
+    EXPECT_TRUE(group.receive(rank, &first, 1, DataType::kInt32, 1, impatient).ok());
+    EXPECT_TRUE(group.receive(rank, &second, 1, DataType::kInt32, 1).ok());
+    EXPECT_TRUE(group.run().ok());
+  });
+}
+
 TEST(SendReceive, NamesThePeerWhoseCountDiffers) {
   auto ranks = make_ranks(2);
   on_every_rank(ranks, [](Communicator& rank) {
