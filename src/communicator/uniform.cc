@@ -20,10 +20,10 @@ Status UniformMode::run(const CollectiveCall& call, const CallOptions& options) 
   if (calls_ended_) return *calls_ended_;
   const Status own = run_call_(call, options);
   const bool happened = own.ok() || own.error().code != ErrorCode::kInvalidArgument;
-  return happened ? confirm(own) : own;
+  return happened ? confirm(own, options.timeout) : own;
 }
 
-Status UniformMode::confirm(const Status& own) {
+Status UniformMode::confirm(const Status& own, std::chrono::milliseconds timeout) {
   ++calls_;
   resolved_ = false;
   Status failure = own;
@@ -39,7 +39,7 @@ Status UniformMode::confirm(const Status& own) {
                                     .count = 1,
                                     .type = DataType::kInt32,
                                     .op = ReduceOp::kMin},
-                                   {});
+                                   {.timeout = timeout});
     if (voted.ok()) {
       resolved_ = true;
       if (all != kSucceeded) last_failed_call_ = calls_;

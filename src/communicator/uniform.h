@@ -54,7 +54,9 @@ class UniformMode {
   void end_agree();
 
  private:
-  Status confirm(const Status& own);
+  // Runs the vote on a call that ended with `own` on this rank. Returns the outcome that the call has on all live
+  // ranks. `timeout`: that of the call; 0: the communicator's.
+  Status confirm(const Status& own, std::chrono::milliseconds timeout);
   // Agrees with the surviving ranks on how the last call ended. Returns whether it succeeded. Errors: those of
   // agree().
   Result<bool> settle(bool own_ok, std::chrono::milliseconds timeout);

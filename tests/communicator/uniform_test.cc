@@ -118,6 +118,24 @@ TEST(Uniform, TheRootKnowsThatACallWasNotPassedOn) {
 INSTANTIATE_TEST_SUITE_P(Ways, Uniform, testing::Values("auto", "tcp"),
                          [](const auto& way) { return std::string(way.param); });
 
+// The root of a broadcast completes its own part at once, and then waits in the vote for the other rank.
+TEST(Uniform, TheVoteHasTheTimeoutOfTheCall) {
+  CommunicatorOptions options;
+  options.uniform = true;
+  options.timeout = std::chrono::milliseconds(20);
+  auto made = Communicator::create_all(2, options);
+  ASSERT_TRUE(made.ok());
+  on_every_rank(*made, [](Communicator& rank) {
+    CallOptions patient;
+    patient.timeout = patience();
+    std::int32_t data = 1;
+    if (rank.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    EXPECT_TRUE(rank.broadcast(&data, &data, 1, DataType::kInt32, 0, patient).ok());
+    // After a vote that times out, the communicator takes no more calls.
+    EXPECT_TRUE(rank.broadcast(&data, &data, 1, DataType::kInt32, 0, patient).ok());
+  });
+}
+
 TEST(Uniform, WorksOnAfterADisagreement) {
   CommunicatorOptions options;
   options.uniform = true;
