@@ -192,8 +192,11 @@ Status CommunicatorImpl::async_status() {
 }
 
 Status CommunicatorImpl::finalize() {
-  if (const auto executor = devices_.executor()) TUTTI_TRY(executor->finish());
-  return engine_.finalize();
+  Status on_device;
+  if (const auto executor = devices_.executor()) on_device = executor->finish();
+  // The engine is left even if calls on device memory failed or did not end, because the peers wait for this rank.
+  Status on_host = engine_.finalize();
+  return on_device.ok() ? on_host : on_device;
 }
 
 void CommunicatorImpl::abort() {

@@ -115,6 +115,11 @@ Result<std::unique_ptr<MemoryImpl>> DeviceSide::register_memory(void* data, std:
   if (number) return std::make_unique<MemoryImpl>(std::make_unique<DeviceWindow>(windows, *number), data, bytes);
   Error error = std::move(number).error();
   error.message = fmt::format("register_memory: {}", error.message);
+  return with_call_scope(std::move(error));
+}
+
+// Returns an error of a round among all ranks. Its scope is kCall as long as the communicator can be used.
+Error DeviceSide::with_call_scope(Error error) {
   if (!engine_.broken()) error.scope = ErrorScope::kCall;
   return error;
 }
@@ -131,9 +136,7 @@ Status DeviceSide::suspend() {
   }
   // All ranks suspend, or no rank does.
   if (auto all = gather_or_fail(parent_round_, ready); !all) {
-    Error error = std::move(all).error();
-    if (!engine_.broken()) error.scope = ErrorScope::kCall;
-    return error;
+    return with_call_scope(std::move(all).error());
   }
   replace(nullptr, true);
   return {};
@@ -150,14 +153,14 @@ Status DeviceSide::resume() {
     mine = std::string(reinterpret_cast<const char*>(&id), sizeof(id));
   }
   auto ids = gather_or_fail(parent_round_, mine);
-  if (!ids) return ids.error();
+  if (!ids) return with_call_scope(std::move(ids).error());
   if (ids->front().size() != sizeof(id)) {
     return Error{ErrorCode::kRefused, ErrorScope::kCall, 0, "rank 0 sent a malformed message in resume()"};
   }
   std::memcpy(&id, ids->front().data(), sizeof(id));
   auto resources = make_device_resources(*membership_.job_context, membership_.members, membership_.rank, id,
                                          environment_, parent_round_);
-  if (!resources) return resources.error();
+  if (!resources) return with_call_scope(std::move(resources).error());
   replace(make_executor(std::move(*resources)), false);
   return {};
 }

@@ -69,6 +69,7 @@ class DeviceSide {
   std::shared_ptr<DeviceExecutor> make_executor(std::unique_ptr<DeviceResources> resources) const;
   void listen_to(DeviceExecutor* executor);
   void replace(std::shared_ptr<DeviceExecutor> executor, bool suspended);
+  Error with_call_scope(Error error);
   Error escalate(DeviceExecutor& executor, const Error& error, const CallTag& tag);
 
   const Membership& membership_;

@@ -48,6 +48,55 @@ TEST(DeviceSuspend, FreesTheMemoryAndTheGpusCarryOutCallsAgainAfterwards) {
   });
 }
 
+// The driver refuses memory to one of the ranks in resume(). All ranks remain suspended, and can resume later.
+TEST(DeviceSuspend, AResumeThatFailsCanBeRepeated) {
+  const Devices devices = {0, 1};
+  Communicators ranks = ranks_on(devices);
+  on_every_rank(ranks, [&](Communicator& rank) {
+    EXPECT_EQ(error_of(rank.suspend()), "");
+    if (rank.rank() == 1) small_devices().fail("cuMemAlloc", 1, cuda::CUresult::kOutOfMemory);
+    const Status resumed = rank.resume();
+    ASSERT_FALSE(resumed.ok());
+    EXPECT_EQ(resumed.error().scope, ErrorScope::kCall) << to_string(resumed.error());
+    EXPECT_FALSE(rank.runs_on_devices());
+    EXPECT_EQ(error_of(rank.resume()), "");
+    const Gpu gpu(devices[static_cast<std::size_t>(rank.rank())]);
+    EXPECT_EQ(sum_on_gpu(rank, gpu), 3);
+  });
+}
+
+// A call of rank 0 cannot end, because its stream is held up. Rank 0 leaves the communicator nevertheless, so that
+// rank 1 does not wait for it in vain.
+TEST(DeviceFinalize, ACallThatDoesNotEndDoesNotKeepTheRankFromLeaving) {
+  CommunicatorOptions options;
+  options.timeout = test::scaled(std::chrono::seconds(1));  // finalize() waits for one second longer
+  Communicators ranks = ranks_on({0, 1}, options);
+  on_every_rank(ranks, [&](Communicator& rank) {
+    const Gpu gpu(rank.rank());
+    if (rank.rank() == 1) {
+      CallOptions patient;
+      patient.timeout = test::patience();
+      const Status refused = rank.barrier(patient);
+      ASSERT_FALSE(refused.ok());
+      EXPECT_NE(refused.error().code, ErrorCode::kTimeout) << to_string(refused.error());
+      EXPECT_EQ(refused.error().rank, 0) << to_string(refused.error());
+      return;
+    }
+    const cuda::DeviceMemory memory = gpu.allocate(sizeof(std::int32_t));
+    const auto pinned = *cuda::PinnedMemory::allocate(driver(), sizeof(std::int32_t));
+    small_devices().hold_copy("cuMemcpyHtoDAsync", 1);
+    EXPECT_EQ(
+        driver().api().memcpy_htod_async(memory.address(), pinned.bytes().data(), sizeof(std::int32_t), gpu.stream()),
+        cuda::CUresult::kSuccess);
+    EXPECT_EQ(
+        error_of(rank.all_reduce(pointer(memory), pointer(memory), 1, DataType::kInt32, ReduceOp::kSum, gpu.options())),
+        "");
+    EXPECT_FALSE(rank.finalize().ok());
+    small_devices().release();
+    gpu.synchronize();
+  });
+}
+
 // suspend() and resume() replace the executor that the other functions use. A function that keeps using the old one
 // after its end fails an assertion, or a thread sanitizer reports it.
 TEST(DeviceSuspend, OtherThreadsMayAskForTheStateMeanwhile) {
