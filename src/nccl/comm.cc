@@ -69,19 +69,18 @@ void record_job_error(const Job& job, ncclResult_t result) {
   }
 }
 
-// Runs the jobs of a lane and returns the first error. `waited_for`: a caller waits for the lane and gets this error.
-// The error of a job is recorded for ncclCommGetAsyncError(), unless `waited_for` is true and the job's communicator is
-// blocking.
-ncclResult_t run_lane(const std::vector<Job>& lane, bool waited_for) noexcept {
-  ncclResult_t first = ncclSuccess;
+// Runs the jobs of a lane one after the other, all of them even if one fails. Passes each error to `failed`, while
+// last_error() is its message. `waited_for`: a caller waits for the lane and gets its first error. The error of a job is
+// recorded for ncclCommGetAsyncError(), unless `waited_for` is true and the job's communicator is blocking.
+void run_lane(const std::vector<Job>& lane, bool waited_for, const std::function<void(ncclResult_t)>& failed) noexcept {
   for (const Job& job : lane) {
     const ncclResult_t result = guarded(job.body);
-    if (result != ncclSuccess && result != ncclInProgress && !(waited_for && job.comm->settings.blocking))
-      record_job_error(job, result);
+    if (result != ncclSuccess && result != ncclInProgress) {
+      if (!(waited_for && job.comm->settings.blocking)) record_job_error(job, result);
+      failed(result);
+    }
     count_job(job, -1);
-    if (first == ncclSuccess) first = result;
   }
-  return first;
 }
 
 // The number of fork() calls that led to this process since the first communicator was created: fork() increments the
@@ -264,9 +263,13 @@ ncclResult_t find_ready(ncclComm_t handle, const char* function, CommPtr* comm) 
   return ncclInternalError;
 }
 
-ncclResult_t facts_of(ncclComm_t handle, CommFacts* facts) {
+ncclResult_t facts_of(ncclComm_t handle, const char* function, CommFacts* facts) {
   CommPtr comm;
-  if (const ncclResult_t found = find(handle, "the communicator", &comm); found != ncclSuccess) return found;
+  if (const ncclResult_t found = find(handle, function, &comm); found != ncclSuccess) return found;
+  const std::scoped_lock lock(comm->mutex);
+  if (comm->phase == Phase::kCreating) {
+    return fail_in(function, ncclInvalidArgument, "the communicator is still being made");
+  }
   *facts = {.rank = comm->rank, .ranks = comm->ranks, .device = comm->device.number};
   return ncclSuccess;
 }
@@ -282,17 +285,16 @@ ncclResult_t run_jobs(std::vector<Job> jobs) {
   std::mutex mutex;
   // The error that occurred first. Later errors may be mere consequences of it.
   AsyncError first;
-  const auto failed = [&](ncclResult_t result, std::string message) {
+  const auto failed = [&](ncclResult_t result, const std::string& message) {
     const std::scoped_lock lock(mutex);
-    if (first.result == ncclSuccess) first = {.result = result, .message = std::move(message)};
+    if (first.result == ncclSuccess) first = {.result = result, .message = message};
     // Stops all set-ups that are in progress, because they may wait for the job that failed.
     for (const auto& lane : lanes) {
       for (const Job& job : lane) *job.comm->stop = *job.comm->stop || job.comm->is_creating();
     }
   };
   const auto run = [&](std::size_t i) {
-    const ncclResult_t result = run_lane(lanes[i], true);
-    if (result != ncclSuccess && result != ncclInProgress) failed(result, last_error());
+    run_lane(lanes[i], true, [&](ncclResult_t result) { failed(result, last_error()); });
   };
   std::vector<std::thread> threads;
   bool in_background = false;
@@ -308,7 +310,7 @@ ncclResult_t run_jobs(std::vector<Job> jobs) {
       if (blocking) {
         threads.push_back(start_thread([&, i] { run(i); }));
       } else {
-        run_in_background([lane = lanes[i]] { run_lane(lane, false); }, comms_of(lanes[i]));
+        run_in_background([lane = lanes[i]] { run_lane(lane, false, [](ncclResult_t) {}); }, comms_of(lanes[i]));
       }
     } catch (const std::system_error& error) {
       for (const Job& job : lanes[i]) {

@@ -157,7 +157,9 @@ struct CommFacts {
   int ranks = 0;
   int device = -1;  // CUDA device number; -1: no GPU
 };
-ncclResult_t facts_of(ncclComm_t handle, CommFacts* facts);  // errors: those of find()
+// `function` begins the error message. Errors: those of find(), and ncclInvalidArgument if the communicator is being
+// set up.
+ncclResult_t facts_of(ncclComm_t handle, const char* function, CommFacts* facts);
 
 // An operation on one communicator that may wait for other ranks.
 struct Job {

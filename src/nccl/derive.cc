@@ -143,7 +143,9 @@ TUTTI_NCCL(ncclResult_t, CommGetUniqueId, ncclComm_t comm, ncclUniqueId* uniqueI
                     "ncclCommGetUniqueId: the id given out last was not used yet: call ncclCommGrow() with it first");
       }
     }
-    if (const ncclResult_t made = pncclGetUniqueId(uniqueId); made != ncclSuccess) return made;
+    // Also if NCCL_COMM_ID is set, because at that address the ranks of the parent have met. ncclGetUniqueId() would
+    // return an id without an address then.
+    if (const ncclResult_t made = make_id(parent->settings, uniqueId); made != ncclSuccess) return made;
     const std::scoped_lock lock(parent->mutex);
     std::memcpy(parent->growth.emplace().bytes.data(), uniqueId, sizeof(*uniqueId));
     return ncclSuccess;

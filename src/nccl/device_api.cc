@@ -68,14 +68,15 @@ ncclResult_t fill_in(const CommFacts& facts, ncclCommProperties_t* props) {
   return ncclSuccess;
 }
 
-// Returns answer(facts), for the facts of the communicator `comm`. If the handle is not a communicator, returns
-// `otherwise` and stores the error message for ncclGetLastError().
+// Returns answer(facts), for the facts of the communicator `comm`. If the handle is not a communicator, or the
+// communicator is being set up, returns `otherwise` and stores the error message for ncclGetLastError(). `function`
+// begins this message.
 template <class Answer, class Value>
-Value answer_for(ncclComm_t comm, Value otherwise, Answer&& answer) {
+Value answer_for(const char* function, ncclComm_t comm, Value otherwise, Answer&& answer) {
   Value value = otherwise;
   (void)guarded([&] {
     CommFacts facts{};
-    const ncclResult_t result = facts_of(comm, &facts);
+    const ncclResult_t result = facts_of(comm, function, &facts);
     if (result == ncclSuccess) value = answer(facts);
     return result;
   });
@@ -94,7 +95,7 @@ using tutti::nccl::CommFacts;
 TUTTI_NCCL(ncclResult_t, CommQueryProperties, ncclComm_t comm, ncclCommProperties_t* props) {
   return tutti::nccl::guarded([&] {
     CommFacts facts{};
-    const ncclResult_t result = tutti::nccl::facts_of(comm, &facts);
+    const ncclResult_t result = tutti::nccl::facts_of(comm, "ncclCommQueryProperties", &facts);
     return result == ncclSuccess ? tutti::nccl::fill_in(facts, props) : result;
   });
 }
@@ -128,30 +129,32 @@ TUTTI_NCCL(ncclResult_t, GetPeerDevicePointer, ncclWindow_t, std::size_t, int, v
 }
 
 TUTTI_NCCL(ncclTeam_t, TeamWorld, ncclComm_t comm) {
-  return tutti::nccl::answer_for(comm, ncclTeam_t{}, [](const CommFacts& facts) {
+  return tutti::nccl::answer_for("ncclTeamWorld", comm, ncclTeam_t{}, [](const CommFacts& facts) {
     return ncclTeam_t{.nRanks = facts.ranks, .rank = facts.rank, .stride = 1};
   });
 }
 
 TUTTI_NCCL(ncclTeam_t, TeamLsa, ncclComm_t comm) {
-  return tutti::nccl::answer_for(comm, ncclTeam_t{}, [](const CommFacts&) { return tutti::nccl::kAlone; });
+  return tutti::nccl::answer_for("ncclTeamLsa", comm, ncclTeam_t{},
+                                 [](const CommFacts&) { return tutti::nccl::kAlone; });
 }
 
 TUTTI_NCCL(ncclTeam_t, TeamRail, ncclComm_t comm) {
-  return tutti::nccl::answer_for(comm, ncclTeam_t{}, [](const CommFacts& facts) {
+  return tutti::nccl::answer_for("ncclTeamRail", comm, ncclTeam_t{}, [](const CommFacts& facts) {
     constexpr int kTeam = tutti::nccl::kAlone.nRanks;
     return ncclTeam_t{.nRanks = facts.ranks / kTeam, .rank = facts.rank / kTeam, .stride = kTeam};
   });
 }
 
 TUTTI_NCCL(int, TeamRankToWorld, ncclComm_t comm, ncclTeam_t team, int rank) {
-  return tutti::nccl::answer_for(comm, -1,
+  return tutti::nccl::answer_for("ncclTeamRankToWorld", comm, -1,
                                  [&](const CommFacts& facts) { return tutti::nccl::member(facts.rank, team, rank); });
 }
 
 TUTTI_NCCL(int, TeamRankToLsa, ncclComm_t comm, ncclTeam_t team, int rank) {
-  return tutti::nccl::answer_for(
-      comm, -1, [&](const CommFacts&) { return tutti::nccl::member(tutti::nccl::kAlone.rank, team, rank); });
+  return tutti::nccl::answer_for("ncclTeamRankToLsa", comm, -1, [&](const CommFacts&) {
+    return tutti::nccl::member(tutti::nccl::kAlone.rank, team, rank);
+  });
 }
 
 TUTTI_NCCL(ncclResult_t, LsaBarrierCreateRequirement, ncclTeam_t, int, ncclLsaBarrierHandle*,

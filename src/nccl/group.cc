@@ -118,7 +118,8 @@ ncclResult_t run_calls(std::span<const GroupCall> calls) {
   }
   const ncclResult_t result = run_together(all, calls, in_background);
   const Status joined = streams->join();
-  return joined.ok() || result != ncclSuccess ? result : fail(joined.error());
+  const bool failed = result != ncclSuccess && result != ncclInProgress;
+  return joined.ok() || failed ? result : fail(joined.error());
 }
 
 // Marks the communicators that the group would have created as failed, because the group is discarded without running.

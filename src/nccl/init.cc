@@ -114,6 +114,15 @@ ncclResult_t finish_creation(ncclComm_t* comm, const CommPtr& made, ncclResult_t
   return in_group(result);
 }
 
+ncclResult_t make_id(const Settings& settings, ncclUniqueId* id) {
+  const auto interface = rendezvous_interface(settings);
+  if (!interface) return fail(interface.error());
+  const auto made = detail::create_unique_id({.interface = *interface, .timeout = kIdTimeout}, settings.defaults);
+  if (!made) return fail(made.error());
+  std::memcpy(id, made->bytes.data(), sizeof(*id));
+  return ncclSuccess;
+}
+
 TUTTI_NCCL(ncclResult_t, GetUniqueId, ncclUniqueId* id) {
   return guarded([&] {
     if (id == nullptr) return fail(ncclInvalidArgument, "ncclGetUniqueId: the place for the id is null");
@@ -124,12 +133,7 @@ TUTTI_NCCL(ncclResult_t, GetUniqueId, ncclUniqueId* id) {
       std::memset(id, 0, sizeof(*id));
       return ncclSuccess;
     }
-    const auto interface = rendezvous_interface(**settings);
-    if (!interface) return fail(interface.error());
-    const auto made = detail::create_unique_id({.interface = *interface, .timeout = kIdTimeout}, (*settings)->defaults);
-    if (!made) return fail(made.error());
-    std::memcpy(id, made->bytes.data(), sizeof(*id));
-    return ncclSuccess;
+    return make_id(**settings, id);
   });
 }
 

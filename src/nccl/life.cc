@@ -80,15 +80,8 @@ bool leak_inherited(ncclComm_t handle) {
 template <class Value>
 ncclResult_t answer(const char* function, ncclComm_t comm, Value* place, Value CommFacts::*fact) {
   if (place == nullptr) return fail(ncclInvalidArgument, fmt::format("{}: the place for the answer is null", function));
-  CommPtr found;
-  if (const ncclResult_t result = find(comm, function, &found); result != ncclSuccess) return result;
-  {
-    const std::scoped_lock lock(found->mutex);
-    if (found->phase == Phase::kCreating) {
-      return fail(ncclInvalidArgument, fmt::format("{}: the communicator is still being made", function));
-    }
-  }
-  const CommFacts facts{.rank = found->rank, .ranks = found->ranks, .device = found->device.number};
+  CommFacts facts;
+  if (const ncclResult_t result = facts_of(comm, function, &facts); result != ncclSuccess) return result;
   *place = facts.*fact;
   return ncclSuccess;
 }

@@ -68,6 +68,22 @@ TEST(DeviceApi, WritesNoMorePropertiesThanTheProgramKnows) {
   });
 }
 
+// Inside a group a communicator is not made yet, so it has no properties.
+TEST(DeviceApi, HasNoPropertiesBeforeTheEndOfTheGroup) {
+  ncclUniqueId id;
+  ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess) << ncclGetLastError(nullptr);
+  ncclComm_t comm = nullptr;
+  ncclCommProperties_t props = begun_properties();
+  ASSERT_EQ(ncclGroupStart(), ncclSuccess);
+  ASSERT_EQ(ncclCommInitRank(&comm, 1, id, 0), ncclSuccess);
+  EXPECT_EQ(ncclCommQueryProperties(comm, &props), ncclInvalidArgument);
+  EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr("ncclCommQueryProperties: the communicator is still being made"));
+  EXPECT_EQ(ncclTeamWorld(comm).nRanks, 0);
+  ASSERT_EQ(ncclGroupEnd(), ncclSuccess) << ncclGetLastError(nullptr);
+  EXPECT_EQ(ncclCommQueryProperties(comm, &props), ncclSuccess) << ncclGetLastError(nullptr);
+  EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+}
+
 TEST(DeviceApi, RefusesPropertiesThatWereNotBegun) {
   as_ranks(1, [](ncclComm_t comm, int) {
     ncclCommProperties_t props = begun_properties();

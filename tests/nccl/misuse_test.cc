@@ -292,11 +292,40 @@ int without_id() {
   return wrong[0].empty() && wrong[1].empty() ? 0 : 3;
 }
 
+// A communicator that was made through NCCL_COMM_ID grows by one rank.
+int grow_by_id() {
+  ncclUniqueId unused{};
+  ncclComm_t alone = nullptr;
+  if (ncclCommInitRank(&alone, 1, unused, 0) != ncclSuccess) return 2;
+  ncclUniqueId id;
+  if (ncclCommGetUniqueId(alone, &id) != ncclSuccess) return 3;
+  std::string wrong[2];
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      wrong[rank] = [&]() -> std::string {
+        ncclComm_t grown = nullptr;
+        TUTTI_NCCL_TRY(ncclCommGrow(rank == 0 ? alone : nullptr, 2, &id, rank == 0 ? -1 : rank, &grown, nullptr));
+        float value = 1;
+        TUTTI_NCCL_TRY(ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, grown, nullptr));
+        TUTTI_NCCL_WANT(value == 2);
+        TUTTI_NCCL_TRY(ncclCommDestroy(grown));
+        return {};
+      }();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& one : wrong) std::fprintf(stderr, "%s\n", one.c_str());
+  return wrong[0].empty() && wrong[1].empty() ? 0 : 4;
+}
+
 // The library reads its settings once per process, so each body runs in a new process. It runs this program again
 // with a variable that names the body, and this initializer finds the variable.
 using Case = int (*)();
-constexpr std::pair<const char*, Case> kBodies[] = {
-    {"time_out", time_out}, {"refuse_interface", refuse_interface}, {"without_id", without_id}};
+constexpr std::pair<const char*, Case> kBodies[] = {{"time_out", time_out},
+                                                    {"refuse_interface", refuse_interface},
+                                                    {"without_id", without_id},
+                                                    {"grow_by_id", grow_by_id}};
 const int kBody = [] {
   const char* wanted = getenv("MISUSE_TEST_BODY");
   for (const auto& [name, body] : kBodies) {
@@ -326,6 +355,7 @@ TEST(NcclMisuse, TheEnvironmentIsHeard) {
   EXPECT_EQ(status_in({{"NCCL_SOCKET_IFNAME", "nosuch"}}, "refuse_interface"), 0);
   EXPECT_EQ(status_in({{"NCCL_ALGO", "Ring"}, {"NCCL_PROTO", "Simple"}, {"NCCL_SHM_DISABLE", "1"}}, "without_id"), 0);
   EXPECT_EQ(status_in({{"NCCL_COMM_ID", "127.0.0.1:29871"}}, "without_id"), 0);
+  EXPECT_EQ(status_in({{"NCCL_COMM_ID", "127.0.0.1:29871"}}, "grow_by_id"), 0);
 }
 
 }  // namespace
