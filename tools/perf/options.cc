@@ -195,6 +195,17 @@ std::optional<std::uint64_t> parse_size(std::string_view text) {
   return number << shift;
 }
 
+Result<std::uint64_t> parse_slot_bytes(std::string_view text) {
+  constexpr std::uint64_t kLeast = 64;
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 36;
+  const std::optional<std::uint64_t> bytes = parse_size(text);
+  if (!bytes) return wrong_option("--slot-bytes", not_a_size(text));
+  if (*bytes < kLeast || *bytes > kMost || *bytes % kLeast != 0) {
+    return wrong_option("--slot-bytes", fmt::format("{} is not a multiple of {} from {} to 64G", text, kLeast, kLeast));
+  }
+  return *bytes;
+}
+
 Result<PerfOptions> resolve(const PerfArguments& arguments) {
   PerfOptions options;
   const std::optional<PerfCollective> collective = parse_perf_collective(arguments.collective);

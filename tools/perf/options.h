@@ -85,6 +85,9 @@ inline constexpr std::size_t kMaxSizes = 10'000;  // largest number of sizes in 
 // MiB, GiB. Examples: "8", "4K", "64M", "1GiB". Other texts are refused, for example 1GB, which some people read as
 // 10^9 bytes, and sizes above kMaxMessageBytes.
 std::optional<std::uint64_t> parse_size(std::string_view text);
+// Parses the value of an option --slot-bytes: a size as above, a multiple of 64 from 64 to 64G. Errors:
+// kInvalidArgument, and the message has the name of the option.
+Result<std::uint64_t> parse_slot_bytes(std::string_view text);
 
 // Checks and converts the command line. Errors: kInvalidArgument, with the option's name and its valid values.
 Result<PerfOptions> resolve(const PerfArguments& arguments);

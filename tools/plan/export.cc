@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
-#include <utility>
+#include <optional>
 
 #include "base/assert.h"
 #include "plan/collective.h"
@@ -60,23 +61,19 @@ void add_export_options(CLI::App& command, ExportOptions& options) {
 }
 
 Status check_export(const ExportOptions& options) {
-  for (const auto& [name, text] : {std::pair{"--bytes", options.bytes},
-                                   {"--element-bytes", options.element_bytes},
-                                   {"--slot-bytes", options.slot_bytes}}) {
-    if (!text.empty() && !parse_size(text)) return wrong_option(name, not_a_size(text));
+  if (!options.bytes.empty() && !parse_size(options.bytes)) {
+    return wrong_option("--bytes", not_a_size(options.bytes));
   }
+  const std::optional<std::uint64_t> element_bytes = parse_size(options.element_bytes);
+  if (!element_bytes) return wrong_option("--element-bytes", not_a_size(options.element_bytes));
+  if (*element_bytes == 0 || *element_bytes > 64) {
+    return wrong_option("--element-bytes", not_a_number(options.element_bytes, 1, 64));
+  }
+  if (const auto slot_bytes = parse_slot_bytes(options.slot_bytes); !slot_bytes) return slot_bytes.error();
   if (!options.wanted()) {
     return options.bytes.empty() ? Status() : invalid("--bytes is for --goal and --chakra; a plan alone has no size");
   }
   if (options.bytes.empty()) return invalid("--goal and --chakra write a call of some size; say it by --bytes");
-  const std::uint64_t element_bytes = *parse_size(options.element_bytes);
-  const std::uint64_t slot_bytes = *parse_size(options.slot_bytes);
-  if (element_bytes == 0 || element_bytes > 64) {
-    return wrong_option("--element-bytes", not_a_number(options.element_bytes, 1, 64));
-  }
-  if (slot_bytes == 0 || slot_bytes % 64 != 0) {
-    return invalid(fmt::format("--slot-bytes {}: a multiple of 64", options.slot_bytes));
-  }
   return {};
 }
 

@@ -188,9 +188,8 @@ Status resolve_options(const SimArguments& arguments, SimTask& task) {
     task.protocols.push_back(*protocol);
   }
   if (!arguments.slot_bytes.empty()) {
-    const std::optional<std::uint64_t> bytes = parse_size(arguments.slot_bytes);
-    if (!bytes) return wrong_option("--slot-bytes", not_a_size(arguments.slot_bytes));
-    if (*bytes < 64) return wrong_option("--slot-bytes", not_a_number(arguments.slot_bytes, 64, std::nullopt));
+    const Result<std::uint64_t> bytes = parse_slot_bytes(arguments.slot_bytes);
+    if (!bytes) return bytes.error();
     task.parameters.slot_bytes = *bytes;
   }
   task.in_switch = arguments.in_switch;

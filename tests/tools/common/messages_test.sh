@@ -145,12 +145,20 @@ numbers_out_of_range() {
 }
 
 wrong_sizes() {
+  local bytes
   local text='"1X" is not a size; write bytes like 8, 4K, 64M, 1G or 1GiB'
   says 2 "--minbytes: $text" perf all_reduce -b 1X
   says 2 "--bytes: $text" sim all_reduce --bytes 1X
   says 2 "--slot-bytes: $text" sim all_reduce --slot-bytes 1X
   says 2 "--bytes: $text" plan all_reduce --algorithm ring --ranks 2 --bytes 1X --goal "$here/goal"
   says 2 "--slot-bytes: $text" plan all_reduce --algorithm ring --ranks 2 --slot-bytes 1X
+  says 2 '--slot-bytes: "" is not a size' plan all_reduce --algorithm ring --ranks 2 --slot-bytes ''
+  says 2 '--element-bytes: "" is not a size' plan all_reduce --algorithm ring --ranks 2 --element-bytes ''
+  for bytes in 0 100 128G; do
+    says 2 "--slot-bytes: $bytes is not a multiple of 64 from 64 to 64G" sim all_reduce --slot-bytes "$bytes"
+    says 2 "--slot-bytes: $bytes is not a multiple of 64 from 64 to 64G" plan all_reduce --algorithm ring --ranks 2 \
+      --slot-bytes "$bytes"
+  done
   says 2 "--explain: $text" tune --explain all_reduce 1X
   says 2 "--sizes: $text" tune --regret --sizes 1X
 }
