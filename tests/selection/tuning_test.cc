@@ -27,6 +27,25 @@ void on_all(Communicators& ranks, const std::function<void(Communicator&)>& body
   for (std::thread& thread : threads) thread.join();
 }
 
+// Creates a communicator of two ranks, each in a thread and with an environment of its own, and passes the result of
+// each rank to `body`.
+void with_environments(const std::vector<Variables>& environments,
+                       const std::function<void(std::int32_t, Result<std::unique_ptr<Communicator>>)>& body) {
+  const auto id = create_unique_id({}, {});
+  ASSERT_TRUE(id.ok()) << id.error().message;
+  std::vector<std::thread> threads;
+  for (std::int32_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      CommunicatorOptions options;
+      options.rank = rank;
+      options.size = 2;
+      options.unique_id = *id;
+      body(rank, create(options, environments[static_cast<std::size_t>(rank)]));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 Tuning measured_tuning() {
   Tuning tuning{.parameters = default_host_parameters(2), .measured = true};
   tuning.parameters.name.clear();
@@ -105,48 +124,28 @@ TEST(Tuning, ARuleOfAnotherOrderLeavesCallsInRankOrderAlone) {
 // TUTTI_TUNE of rank 0 is malformed. The options give the ranks their numbers, not the environment. Both ranks get an
 // error at once; the limit for the set-up is not reached.
 TEST(Tuning, AWrongRuleOfRank0FailsAllRanks) {
-  const auto id = create_unique_id({}, {});
-  ASSERT_TRUE(id.ok()) << id.error().message;
-  std::vector<std::thread> threads;
-  for (std::int32_t rank = 0; rank < 2; ++rank) {
-    threads.emplace_back([&, rank] {
-      CommunicatorOptions options;
-      options.rank = rank;
-      options.size = 2;
-      options.unique_id = *id;
-      const auto made = create(options, {{"TUTTI_TUNE", "all_reduce=rign"}, {"TUTTI_RANK", "1"}});
-      ASSERT_FALSE(made.ok());
-      EXPECT_EQ(made.error().code, rank == 0 ? ErrorCode::kConfig : ErrorCode::kSystem);
-      EXPECT_THAT(made.error().message, HasSubstr("did you mean ring?"));
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  const Variables wrong = {{"TUTTI_TUNE", "all_reduce=rign"}, {"TUTTI_RANK", "1"}};
+  with_environments({wrong, wrong}, [](std::int32_t rank, Result<std::unique_ptr<Communicator>> made) {
+    ASSERT_FALSE(made.ok());
+    EXPECT_EQ(made.error().code, rank == 0 ? ErrorCode::kConfig : ErrorCode::kSystem);
+    EXPECT_THAT(made.error().message, HasSubstr("did you mean ring?"));
+  });
 }
 
 // The two ranks have different rules. The rules of rank 0 apply on both.
 TEST(Tuning, RanksWithDifferentRulesChooseAlike) {
-  const auto id = create_unique_id({}, {});
-  ASSERT_TRUE(id.ok()) << id.error().message;
-  std::vector<std::thread> threads;
-  const char* rules[] = {"all_reduce=ring", "all_reduce=double_tree"};
-  for (std::int32_t rank = 0; rank < 2; ++rank) {
-    threads.emplace_back([&, rank] {
-      CommunicatorOptions options;
-      options.rank = rank;
-      options.size = 2;
-      options.unique_id = *id;
-      auto made = create(options, {{"TUTTI_TUNE", rules[rank]}});
-      ASSERT_TRUE(made.ok()) << made.error().message;
-      EXPECT_EQ((*made)->auto_algorithm(CollectiveKind::kAllReduce, 1, DataType::kFloat32), Algorithm::kRing);
-      float one = 1;
-      ASSERT_TRUE((*made)->all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum).ok());
-      EXPECT_EQ(one, 2);
-      auto child = (*made)->duplicate();
-      ASSERT_TRUE(child.ok());
-      EXPECT_EQ((*child)->auto_algorithm(CollectiveKind::kAllReduce, 1, DataType::kFloat32), Algorithm::kRing);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  const std::vector<Variables> rules = {{{"TUTTI_TUNE", "all_reduce=ring"}},
+                                        {{"TUTTI_TUNE", "all_reduce=double_tree"}}};
+  with_environments(rules, [](std::int32_t, Result<std::unique_ptr<Communicator>> made) {
+    ASSERT_TRUE(made.ok()) << made.error().message;
+    EXPECT_EQ((*made)->auto_algorithm(CollectiveKind::kAllReduce, 1, DataType::kFloat32), Algorithm::kRing);
+    float one = 1;
+    ASSERT_TRUE((*made)->all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum).ok());
+    EXPECT_EQ(one, 2);
+    auto child = (*made)->duplicate();
+    ASSERT_TRUE(child.ok());
+    EXPECT_EQ((*child)->auto_algorithm(CollectiveKind::kAllReduce, 1, DataType::kFloat32), Algorithm::kRing);
+  });
 }
 
 TEST(Tuning, ADamagedFileIsNoReasonToFail) {
