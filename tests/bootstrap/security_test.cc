@@ -283,7 +283,7 @@ TEST(Security, RanksOfAnotherKeyAreRefusedAndBothSidesSayWhy) {
   wait_for(begun, 2);
   const pid_t root = start([&] {
     CommunicatorOptions options = by_key(0, 3, port, right);
-    options.setup_timeout = scaled(milliseconds(1500));
+    options.setup_timeout = scaled(milliseconds(3000));
     auto made = Communicator::create(options);
     return made.ok() ? 0 : write_error(place.path("root"), made.error());
   });
@@ -352,7 +352,7 @@ TEST(Security, WhatIsAlteredOnItsWayEndsTheSetUp) {
     for (const std::int32_t rank : {0, 1}) {
       ranks.push_back(start([&, rank] {
         CommunicatorOptions options = by_key(rank, 2, rank == 0 ? port : proxy.port(), key);
-        options.setup_timeout = scaled(milliseconds(1500));
+        options.setup_timeout = scaled(milliseconds(3000));
         auto made = Communicator::create(options);
         return made.ok() ? 0 : write_error(place.path(fmt::format("altered{}", rank)), made.error());
       }));

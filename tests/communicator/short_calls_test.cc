@@ -314,7 +314,7 @@ TEST(ShortCallsApart, ARootAheadOfALateReaderTimesOutAndGoesOn) {
     ASSERT_TRUE(broadcast(1).ok());
     ASSERT_TRUE(rank.barrier().ok());
     if (rank.rank() == 2) meet(3);
-    options.timeout = scaled(std::chrono::milliseconds(300));
+    options.timeout = scaled(std::chrono::milliseconds(1000));
     int failed = 0;
     for (int i = 0; i < 10; ++i) {
       const Status status = broadcast(100 + i);
