@@ -113,6 +113,7 @@ std::vector<Fault> faults() {
        step + ": has an unknown field \"recieve\"; did you mean \"receive\"?"},
       {"TopField", R"({"tutti_plan": 1, "ordre": "any"})",
        "the plan has an unknown field \"ordre\"; did you mean \"order\"?"},
+      {"FirstOfTwo", text_with("", R"("order": 1.5, "ordre": 1, )"), "order: should be"},
       {"TopNull", "null", "the plan should be an object, not null"},
       {"FarField", text_with(R"("opcode\n": 3)"),
        step + ": has an unknown field \"opcode?\"; known are receive, local"},

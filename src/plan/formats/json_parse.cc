@@ -109,7 +109,7 @@ class PlanReader {
     // `had` fits no field. begin_value() reports the error, unless an object is expected here; in that case the
     // next line does.
     begin_value(Content::kObject, had);
-    return error_ || fail(fmt::format("should be {}, not {}", "an object", had));
+    return !error_ && fail(fmt::format("should be {}, not {}", "an object", had));
   }
   std::string path() const;
   bool fail(const std::string& what, ErrorCode code = ErrorCode::kInvalidPlan);
