@@ -61,7 +61,7 @@ typedef struct ncclComm* ncclComm_t;
 typedef struct ncclWindow_vidmem* ncclWindow_t;
 #define NCCL_COMM_NULL NULL
 
-// Created by one rank with ncclGetUniqueId(). The program itself distributes it to the other ranks.
+// One rank creates an ncclUniqueId with ncclGetUniqueId(). The program itself distributes it to the other ranks.
 #define NCCL_UNIQUE_ID_BYTES 128
 typedef struct {
   char internal[NCCL_UNIQUE_ID_BYTES];

@@ -39,8 +39,9 @@ std::uint64_t bytes_of_size(const std::string& text);
 // limit). There is one set for each process; they are united, because each rank may be bound to a CPU of its own.
 std::uint32_t cores_of(const std::vector<std::vector<bool>>& cpus, std::uint32_t cpu_limit);
 
-// Converts a set of CPUs to text and back: four CPUs per hexadecimal digit, the digit of the CPUs 0 to 3 first. Zeros
-// at the end are left out. unpack_cpus() stops at the first character that is not a lower-case hexadecimal digit.
+// Converts a set of CPUs to text and back: four CPUs per hexadecimal digit, the digit of the CPUs 0 to 3 first. The
+// lowest bit of a digit is the CPU with the lowest number. Zeros at the end are left out. unpack_cpus() stops at the
+// first character that is not a lower-case hexadecimal digit.
 std::string pack_cpus(const std::vector<bool>& cpus);
 std::vector<bool> unpack_cpus(std::string_view text);
 

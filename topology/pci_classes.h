@@ -11,7 +11,8 @@ inline constexpr std::uint32_t kPciVendorNvidia = 0x10de;
 inline constexpr std::uint32_t kPciVendorAmd = 0x1002;
 
 // True for the PCI classes "3D controller" and "other display controller". VGA controllers and processing accelerators
-// count only if NVIDIA or AMD made them, because the console of a server is a VGA controller, too.
+// count only if NVIDIA or AMD made them, because the console of a server is a VGA controller, too, and because other
+// processing accelerators need not be GPUs.
 constexpr bool is_gpu_class(const PciInfo& pci) {
   const std::uint32_t kind = pci.device_class >> 8U;
   const bool vendor = pci.vendor == kPciVendorNvidia || pci.vendor == kPciVendorAmd;

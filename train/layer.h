@@ -1,7 +1,7 @@
 // Layer: one layer of a model. A model is a sequence of layers, in which each layer takes the output of the layer
 // before. All parallel strategies use this structure: a bucket of gradients is a run of consecutive layers, and so is
-// a pipeline stage; fully sharded training gathers the values of one bucket at a time; and recomputing repeats the
-// forward pass of one layer at a time during the backward pass.
+// a pipeline stage; fully sharded training gathers the values of a bucket before its layers are computed, and those of
+// the next bucket meanwhile; and recomputing repeats the forward pass of one layer at a time during the backward pass.
 //
 // The initial values of a layer depend only on the seed of the model and on the index of the layer. So any rank can
 // create any layer alone. They do not depend on the number of tensor-parallel ranks, because each of these ranks

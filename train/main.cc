@@ -42,7 +42,8 @@ Data load(const TrainOptions& options) {
 }
 
 // Tries an all-reduce with --algorithm. The ranks are threads of this process, at most 64 of them. If there are more
-// ranks, the algorithm is tried with 64. Throws Failure with the library's error message if the all-reduce fails.
+// ranks, the algorithm is tried with 64. Throws Failure with the library's error message if the communicators cannot be
+// created or the all-reduce fails.
 void try_algorithm(const TrainOptions& options) {
   constexpr std::int32_t kMostThreads = 64;
   auto ranks = Communicator::create_all(std::min(options.ranks, kMostThreads));

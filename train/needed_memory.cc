@@ -48,7 +48,7 @@ Copies copies_of(const TrainOptions& options) {
 
 std::int64_t parameters_of(const ModelConfig& model) {
   if (model.name == "cnn") return 1'199'882;
-  if (model.width == 0) return 77'562;  // the residual networks
+  if (model.width == 0) return 77'562;  // resnet and resnet_bn, the only other models without a width
   const std::int64_t width = model.width;
   const std::int64_t blocks = model.blocks * (12 * width * width + 13 * width);
   const std::int64_t outputs = reads_text(model.name) ? kBytes : 10;

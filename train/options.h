@@ -54,7 +54,8 @@ struct TrainOptions {
 
   Precision precision = Precision::kFloat32;
   bool recompute = false;
-  std::string offload;  // folder for the saved inputs of layers; empty: they stay in memory
+  // Only with `recompute`: folder of a temporary file for the saved inputs of layers. Empty: they stay in memory.
+  std::string offload;
   std::int64_t bucket_kb = 1024;
   bool overlap = true;
   std::string algorithm = "auto";  // algorithm of the all-reduce of gradients
@@ -81,7 +82,9 @@ struct TrainOptions {
 // Fills in the defaults, and checks everything that can be checked before the ranks are started. Throws Failure
 // (kInvalidArgument).
 void complete(TrainOptions& options);
-// The number of data-parallel ranks: those that train on different samples.
+// The number of data-parallel ranks: `ranks`, divided by the number of ranks that hold one copy of the model (tensor *
+// pipeline). These copies train on different samples. With kServer, the servers are counted as well, although they do
+// not train.
 std::int32_t data_ranks(const TrainOptions& options);
 
 const char* name_of(Strategy strategy);

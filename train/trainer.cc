@@ -244,7 +244,8 @@ Status Trainer::restore(Communicator& communicator, std::int32_t source, std::in
     base_ = progress.step - step;
     progress_ = progress;
     stop_at_ = number(5);
-    // tested_at_ is the same on all ranks, including new ranks, so that all ranks test at the same steps
+    // number(8) is tested_at_ of the source. So it is the same on all ranks, including new ranks, and all ranks test at
+    // the same steps.
     tested_at_ = begun ? number(8) : -1;
     last_test_ = {numbers[9].item<double>(), numbers[10].item<double>()};
     saved_at_ = -1;
@@ -264,8 +265,9 @@ RunResult Trainer::run_elastic(Elastic& job) {
   const auto give = [&](Communicator& communicator, std::int32_t source) {
     return restore(communicator, source, static_cast<std::int64_t>(job.step()));
   };
-  // After next() returns true, this rank has a learner: next() calls `give`. Before its first call the number of
-  // remaining steps is an upper bound, because the step of the checkpoint is not known yet.
+  // When next() returns true for the first time, it has called `give`, which creates this rank's learner. Until then
+  // the number of steps that is passed to next() is an upper bound, because base_, the step of the checkpoint, is not
+  // known yet.
   while (job.next(static_cast<std::uint64_t>(std::max<std::int64_t>(0, last_step() - base_)), give)) {
     if (progress_.step >= last_step()) continue;
     open_log(job.meeting() > 1 || options_.resume);

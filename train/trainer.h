@@ -30,7 +30,8 @@ class Trainer {
 
   // Called after each step; `step` is its number, starting at 1.
   std::function<void(std::int64_t step, const StepReport& report)> on_step;
-  Learner& learner() { return *learner_; }  // valid after run() or run_elastic() has started
+  // Call it only in on_step(), or after run() or run_elastic() has returned: before that, there may be no learner yet.
+  Learner& learner() { return *learner_; }
 
  private:
   void create_learner(Communicator* job);

@@ -401,8 +401,9 @@ class Transport {
   // from messages. A waiting rank calls it from time to time.
   virtual void pump() = 0;
 
-  // Passes queued messages to the operating system, as far as it accepts them now. Returns true if no message remains
-  // in this process. Called after every round of sends and while the rank waits.
+  // Passes queued messages to the operating system or to the network library, as far as it accepts them now; with RDMA,
+  // also processes completions. Returns true if no message is left in a queue of this transport. Called after every
+  // attempt to continue a plan or an exchange, so also while the rank waits.
   virtual bool flush() { return true; }
 
   // Problems with connections, for the message of a wait that timed out. Empty if there are none.

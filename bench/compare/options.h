@@ -24,8 +24,8 @@ struct Options {
   bool pinned = true;             // pin rank r to core r modulo cores
   bool tutti_registered = false;  // only Tutti: use buffers from Communicator::allocate()
   std::string gloo_algorithm = "ring";
-  std::string control;  // file of the control plane
-  std::string results;  // file to which rank 0 appends one JSON object per line
+  std::string control;  // path of the file that all ranks map for the barriers of the benchmark (Control::create())
+  std::string results;  // path of the file to which rank 0 appends its results, one JSON object per line
   // The number of this rank and of all ranks. They are read from the environment, so that they are known before the
   // library starts: COMPARE_RANK and COMPARE_RANKS, or the variables of Open MPI's or MPICH's mpirun; -1 if none is
   // set.

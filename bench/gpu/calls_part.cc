@@ -16,10 +16,12 @@
 namespace tutti::bench {
 namespace {
 
-// Goal for calls of kBandwidthBytes or more: the bound divided by the time is at least this.
+// Goal for calls of kBandwidthBytes or more: the shortest possible time (bound_us in measure_cell()), divided by the
+// measured time, is at least this.
 constexpr double kBandwidthBar = 0.85;
 constexpr std::size_t kBandwidthBytes = std::size_t{64} << 20;
-// Goal for calls of kLatencyBytes: the time is at most this many times the duration of empty kernels.
+// Goal for calls of kLatencyBytes: the measured time is at most this many times the duration of one empty kernel in
+// the stream of each rank (Cell::empty_us).
 constexpr double kLatencyBar = 1.5;
 constexpr std::size_t kLatencyBytes = 8;
 constexpr unsigned kShortRounds = 21;  // upper limit to which the rounds of calls below kShortBytes are raised
@@ -138,7 +140,8 @@ Status measure_steps(Gpu& gpu, const CallsOptions& options, int count, Section& 
   const auto elements = static_cast<std::size_t>(count);
   auto ranks = Ranks::create(gpu, count, elements * sizeof(float));
   if (!ranks) return ranks.error();
-  std::vector<std::pair<double, double>> points;  // steps and microseconds
+  // for each algorithm: number of steps of a call, and duration of the call in microseconds
+  std::vector<std::pair<double, double>> points;
   for (const Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kRing}) {
     const Result<std::size_t> steps = steps_of(algorithm, count);
     TUTTI_TRY(steps);

@@ -17,8 +17,8 @@ struct CallsOptions {
   // bytes of the output of each of two ranks; multiples of 8
   std::vector<std::size_t> gather_sizes;
   Rounds rounds;
-  std::vector<CopyRate> copies;  // rates of the driver's copy, measured in the same run; not empty
-  bool corrupt = false;          // as in KernelsOptions
+  std::vector<CopyRate> copies;  // KernelsResult::copies of the same run; not empty
+  bool corrupt = false;          // changes one byte of rank 0's output before each check, to test the check
 };
 
 struct CallsResult {

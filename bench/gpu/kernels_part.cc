@@ -17,9 +17,9 @@ namespace {
 
 constexpr std::size_t kMostSources = 4;
 constexpr std::size_t kMostDestinations = 2;
-constexpr double kBar = 0.92;            // goal, as a part of the rate of the driver's copy
+constexpr double kBar = 0.92;            // goal: at least this part of the rate of cuMemcpyDtoDAsync
 constexpr std::size_t kWordBytes = 16;   // unit of tutti_copy, which copies whole units only
-constexpr unsigned kPasses = 5;          // passes between two events
+constexpr unsigned kPasses = 5;          // Rounds::passes: how often the measured work runs between two timing events
 constexpr unsigned kMostBlocksOfSm = 8;  // largest number of blocks per multiprocessor that best_grid() tries
 constexpr std::array<unsigned, 3> kThreads = {128, 256, 512};
 constexpr std::array<DataType, 6> kTypes = {DataType::kFloat64,  DataType::kFloat32,    DataType::kFloat16,

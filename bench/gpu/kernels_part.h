@@ -26,7 +26,7 @@ struct CopyRate {
 
 struct KernelsResult {
   std::vector<Section> sections;
-  std::vector<CopyRate> copies;  // rates of the driver's copy
+  std::vector<CopyRate> copies;  // rates of cuMemcpyDtoDAsync, one for each of KernelsOptions::sizes
   // number of destinations that differ from the correct result
   std::uint64_t wrong = 0;
 };

@@ -59,7 +59,7 @@ class Ranks {
   std::vector<std::unique_ptr<Communicator>> communicators_;
   std::vector<cuda::Stream> streams_;
   std::vector<cuda::Event> ends_;    // indexed by rank: end of the work in its stream
-  std::vector<cuda::Event> timers_;  // start and stop
+  std::vector<cuda::Event> timers_;  // two events, recorded at the start and at the end of a measurement
   std::vector<cuda::DeviceMemory> inputs_;
   std::vector<cuda::DeviceMemory> outputs_;
   std::unique_ptr<Threads> threads_;  // last member, because the threads use the others

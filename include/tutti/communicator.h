@@ -442,7 +442,8 @@ class TUTTI_API Communicator {
   // registered); resume(): those of create(), reported to all ranks, which then remain suspended.
   Status suspend();
   Status resume();
-  // Bytes of GPU memory that the communicator holds for calls. suspend() frees all of it. A local call.
+  // Bytes of GPU memory that the communicator holds for the connections of its ranks, without the memory of plans that
+  // calls have used. suspend() frees both. A local call.
   std::uint64_t device_memory_use() const;
 
   // Returns the first error of a call on device memory that failed after the call had returned. An error of a single

@@ -40,7 +40,7 @@ namespace detail {
 class ElasticImpl;
 }  // namespace detail
 
-// See the top of this file.
+// One rank of an elastic job. The top of this file explains how a program uses it.
 class TUTTI_API Elastic {
  public:
   // Joins the job as one of its ranks, or as a replacement. The launcher provides rank, size, rendezvous address and

@@ -26,7 +26,7 @@
 
 namespace tutti {
 
-// See the top of this file.
+// A set of calls that run() or start() starts together. The top of this file has the rules.
 class TUTTI_API Group {
  public:
   Group();

@@ -44,8 +44,9 @@ struct Float8Codec : CodecBase {
   using Value = Pair<Pair<Wide>>;  // the even elements, then the odd elements
   static constexpr bool kStoresAnyNan = true;
   static constexpr std::size_t kLanes = 4 * hn::MaxLanes(F16::D());
-  // The values of one vector of memory take four registers. A block therefore has only two vectors of memory
-  // (kDepth 1) instead of four (kDepth 2), if two vectors have at least the kStreamAlignment bytes that Pass requires.
+  // A block has 2^kDepth vectors of memory. The values of one vector take four registers, so a block of four vectors
+  // (kDepth 2) would need 16. A block therefore has two vectors (kDepth 1), unless two vectors are shorter than
+  // kStreamAlignment bytes, the least length of a block that Pass (reduce-inl.h) permits.
   static constexpr int kDepth = 2 * kLanes >= kStreamAlignment ? 1 : 2;
 
   static HWY_INLINE Value load(const Float8* from) {

@@ -124,7 +124,7 @@ enum class Failure : std::uint8_t {
   kClosed = 6,  // the message of the peer is in a window of the peer that is no longer mapped on this rank
 };
 
-// The first failure of a rank, packed into a 64-bit word.
+// The first failure of a rank. word() packs it into 64 bits, and of() unpacks it.
 struct FailureWord {
   Failure cause = Failure::kNone;
   std::uint32_t channel = 0;  // < kMaxChannels
@@ -176,8 +176,8 @@ TUTTI_HOST_DEVICE constexpr std::uint64_t tiles_of_slice(std::uint64_t tiles, st
   return tiles > slice ? (tiles - slice - 1) / slices + 1 : 0;
 }
 
-// One rank's part of one collective call. In `arithmetic`, scaled_source is -1 and divisor is 1. The evaluator sets
-// both for each step, from the op, the step and the program's rank_count.
+// One rank's part of one collective call. In `arithmetic`, scaled_source is -1 and divisor is 1: for each step,
+// the kernel (evaluate.h) sets both in a copy, from the op, the step and the program's rank_count.
 struct alignas(16) Call {
   const ProgramHeader* program = nullptr;
   // Index: slice * program->channel_count + channel. Only calls of the same plan use these states.

@@ -65,7 +65,7 @@ class Evaluator {
     return program_ != nullptr && begin(launch.resume != 0);
   }
 
-  // Saves the state of the channel. `on` is true if all steps have run, and false if the block stops or has failed.
+  // Calls drain() if all steps have run (`on`). Then saves the state: still running if the block has stopped or failed.
   TUTTI_DEVICE_APART void finish(bool on) {
     if (on) {
       if constexpr (Faults::kDrains) drain();
@@ -396,8 +396,8 @@ class Evaluator {
     return call_.arithmetic.op == ReduceOp::kAvg && step_->completes != 0 ? program_->rank_count : 1;
   }
 
-  // Called by the thread of the entry, before data is moved. For a receive: reports a failure if the message is not
-  // `bytes` long. For a send: writes the header (LL and LL128), or notes in the link that the message is published.
+  // One thread per entry calls it before data is moved. For a receive: reports a failure if the message is not `bytes`
+  // long. For a send: writes the header (LL and LL128), or notes in the link that the message is published (kSimple).
   TUTTI_DEVICE void announce(std::uint32_t entry, std::uint64_t bytes) {
     if (entry < step_->receive_count) {
       if (shared_.received_bytes[entry] != bytes)
@@ -453,7 +453,7 @@ class Evaluator {
     }
   }
 
-  // Called by the thread of the entry, after all threads have moved their data: gives a slot back, or sends a message.
+  // One thread per entry calls it after all data has moved: frees a receive's slot, or (only kSimple) announces a send.
   TUTTI_DEVICE void post(std::uint32_t entry, std::uint64_t bytes) {
     Link& link = link_of(entry);
     if (entry < step_->receive_count) {
@@ -483,9 +483,9 @@ class Evaluator {
   const Call& call_;
   const ProgramHeader* program_ = nullptr;
   const PackedStep* step_ = nullptr;
-  std::uint64_t tile_ = 0;  // within the slice
+  std::uint64_t tile_ = 0;  // number of the current tile, counted within the slice
   std::uint64_t epoch_ = 0;
-  std::uint64_t bytes_ = 0;  // of the current step's value
+  std::uint64_t bytes_ = 0;  // length of the current step's value
   std::uint32_t step_index_ = 0;
   bool last_ = false;
 };

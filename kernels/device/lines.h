@@ -32,8 +32,10 @@ inline constexpr int kRenewLog2 = 20;
 struct Stream {
   const std::byte* memory = nullptr;  // elements, aligned to their size; or the start of a slot
   std::uint32_t is_slot = 0;
-  std::uint32_t renews = 0;  // for a slot of LL that is written. 1: every line of the slot must be written
-  std::uint64_t flag = 0;    // for a slot: the flag of the message
+  // For a slot of LL that is written. 1: every line of the slot must be written, also behind the end of the message, so
+  // that no line keeps its flag for so long that flags repeat (kRenewLog2).
+  std::uint32_t renews = 0;
+  std::uint64_t flag = 0;  // for a slot: the flag of the message
 };
 
 TUTTI_DEVICE Word16 flagged(std::uint64_t data, std::uint32_t flag) {

@@ -20,7 +20,7 @@ struct PlainWork {
   std::byte* destinations[kMaxPlainBuffers];
   std::uint32_t source_count;
   std::uint32_t destination_count;
-  std::uint64_t count;  // in elements
+  std::uint64_t count;  // length of each source and of each destination, in elements
   Arithmetic how;
   ReduceMode mode;
   std::uint32_t reserved;

@@ -215,9 +215,10 @@ TUTTI_HOST_DEVICE constexpr Range cut_range(const Cut& cut, std::uint64_t tile, 
   return {begin, lesser((units + (chunk < longer ? 1 : 0)) * cut.unit_count, cut.count - begin)};
 }
 
-// The buffers of one call, in elements.
+// How the buffers of one call are divided into blocks, and each block into tiles and chunks. Positions and lengths are
+// in elements.
 struct Geometry {
-  Cut cut;  // of every block, if `cuts` is null
+  Cut cut;  // how every block is divided; only used if `cuts` is null
   // The three tables are null unless the call is a v-variant (all_gather_v, ...). They are indexed by rank, and are in
   // memory that the device can read. The first one: how the block of the rank is divided.
   const Cut* cuts = nullptr;

@@ -27,7 +27,7 @@ struct Work {
   std::byte* const* destinations;
   std::uint32_t source_count;
   std::uint32_t destination_count;
-  std::uint64_t count;  // in elements
+  std::uint64_t count;  // length of each source and of each destination, in elements
   Arithmetic how;
   ReduceMode mode;
 };
@@ -170,8 +170,8 @@ TUTTI_DEVICE void combine_words(const Rules<E>& rules, const Work& work, std::ui
 // 16 bytes, then the remaining single elements. If the buffers differ in their alignment to 16 bytes, all bytes are
 // `head`.
 struct Split {
-  std::uint64_t head;   // in bytes
-  std::uint64_t words;  // of 16 bytes
+  std::uint64_t head;   // length of the first part, in bytes
+  std::uint64_t words;  // number of words of 16 bytes
 };
 
 TUTTI_DEVICE Split split_of(const Work& work, std::uint64_t bytes) {

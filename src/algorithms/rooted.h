@@ -1,5 +1,5 @@
 // For collectives with a root: virtual ranks, which number the ranks from the root, and a binomial tree and two
-// binary trees of virtual ranks. Pure functions, used by generators and tests.
+// binary trees of virtual ranks. Pure functions, used by generators.
 #pragma once
 
 #include <bit>

@@ -16,8 +16,8 @@ namespace tutti {
 inline constexpr const char* kOutOfMemory = "out of memory";
 
 // Call this in a catch block: returns a kSystem error for the current exception. `rank` is the rank that caused the
-// failure, or -1. `doing` names the operation and begins the message. If there is no memory for the message, it is
-// kOutOfMemory.
+// failure, or -1. `doing` names the operation and begins the message. If there is no memory for the message, the
+// message is only kOutOfMemory.
 Error error_of_exception(ErrorScope scope, std::int32_t rank, std::string_view doing) noexcept;
 
 // Returns a copy of `error`. If there is no memory for its message, the message of the copy is kOutOfMemory.

@@ -60,8 +60,8 @@ inline constexpr std::uint8_t kNotStarted = 4;  // the operation failed before i
 struct alignas(128) Record {
   Word serial;              // 2 n for the n-th record of its ring, n = 1, 2, 3, ...; odd: being written
   Word tag[4];              // a CallTag; the sequence of an exchange counts the transfers between the two ranks
-  Word start;               // in ticks
-  Word end;                 // in ticks; valid if the outcome is kDone or kFailed
+  Word start;               // ticks at the start of the operation
+  Word end;                 // ticks at its end; valid if the outcome is kDone or kFailed
   Word outcome;             // an Outcome
   Word extra_serial;        // equal to `serial` if the fields below are valid (exchanges, and UserReductions)
   Word bytes;               // exchange: sum over all transfers; UserReduction: CallTag::count elements
@@ -118,9 +118,9 @@ struct alignas(4096) Header {
   Ticks ticks;
   std::uint32_t job;           // a number that is the same for all ranks and communicators of a job
   std::uint32_t communicator;  // a number of the communicator; equal to `job` for the job's first one
-  std::uint32_t rank;          // in the communicator
+  std::uint32_t rank;          // number of this rank in the communicator
   std::uint32_t ranks;         // size of the communicator
-  std::uint32_t job_rank;      // in the job's first communicator
+  std::uint32_t job_rank;      // number of this rank in the job's first communicator
   std::int32_t pid;
   std::uint64_t process_start;  // field 22 of /proc/PID/stat: detects that the pid is used by another process
   std::uint64_t pid_namespace;  // inode of /proc/self/ns/pid; 0: unknown

@@ -23,8 +23,9 @@ class PmiClient {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  // Queries the name and the limits of the store. All commands of the client must end by `deadline`. Errors: those
-  // of the commands below, and kConfig if `fd` is not a connected socket.
+  // Queries the name and the limits of the store, and registers finalize() to be called when the process exits. All
+  // commands of the client must end by `deadline`. Errors: those of the commands below, and kConfig if `fd` is not a
+  // connected stream socket.
   static Result<PmiClient> open(int fd, TimePoint deadline);
 
   // Errors of all commands: kTimeout, kSystem (the launcher has exited), kRefused (the other end does not use

@@ -77,8 +77,9 @@ struct Pending {
   int status = 0;
   std::string text;  // the result; a unique id, which contains a key, so it is wiped
 
-  // Makes the context pointer that is passed to the library: a shared owner of `pending`. The library passes the
-  // pointer to the callback exactly once, and end() deletes that owner.
+  // Makes the context pointer that is passed to the library: a shared owner of `pending`, which end() deletes. If the
+  // library accepts the operation, it passes the pointer to the callback exactly once, and the callback calls end().
+  // Otherwise the caller must call refuse().
   static void* context(const std::shared_ptr<Pending>& pending) {
     return std::make_unique<std::shared_ptr<Pending>>(pending).release();
   }

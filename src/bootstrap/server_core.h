@@ -59,10 +59,10 @@ class RendezvousServer::Core final : detail::AdmissionHost {
   Core& operator=(const Core&) = delete;
   // Runs the event loop until the server ends. Called in the server's thread.
   void run();
-  int shortage() const {
-    return listening_.accept_error();
-  }                                            // see RendezvousServer::shortage(); any thread may call it
-  void set_succeeded() { succeeded_ = true; }  // the owner's thread calls it before leave()
+  // See RendezvousServer::shortage(). Any thread may call it.
+  int shortage() const { return listening_.accept_error(); }
+  // See RendezvousServer::set_succeeded(). The owner's thread calls it before leave().
+  void set_succeeded() { succeeded_ = true; }
   // The owner's thread calls leave() and then wait_after_leave(). leave() asks the server to end, and
   // wait_after_leave() blocks until the owner may continue.
   void leave() noexcept;

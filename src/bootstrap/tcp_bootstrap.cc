@@ -429,7 +429,7 @@ Status TcpBootstrap::join() {
     if (*attempt == Attempt::kJoined) return {};
     if (*attempt == Attempt::kWrongServer) last = deadline_;  // the right server may be too busy to answer
     pause();
-    if (Clock::now() < last) root_.look_up(milliseconds(0));  // the name may have got a new address
+    if (Clock::now() < last) root_.look_up(milliseconds(0));  // rank 0's name may have a new address; does not wait
   } while (Clock::now() < last && !stopped());
   return stopped() ? given_up() : no_answer_error();
 }

@@ -63,7 +63,9 @@ class DeviceSide {
   // submission mutex.
   Status suspend();
   Status resume();
-  std::uint64_t memory_use() const;  // in bytes, of the memory that suspend() frees
+  // The length in bytes of this rank's GPU memory for connections (DeviceResources::memory_bytes()). suspend() frees
+  // this memory, and also the memory of the plans, which is not counted here.
+  std::uint64_t memory_use() const;
 
  private:
   std::shared_ptr<DeviceExecutor> make_executor(std::unique_ptr<DeviceResources> resources) const;

@@ -16,8 +16,8 @@ namespace tutti::detail {
 struct Membership {
   std::uint32_t rank = 0;
   std::uint32_t ranks = 1;
-  // Shared with the communicators that were split from this one or that this one was split from. Null in a simulated
-  // environment; the communicator then cannot be split, shrunk or grown, and agree() is refused.
+  // Shared by this rank's communicators that split(), duplicate() or shrink() made from one another; see job_context.h.
+  // Null in a simulated environment; the communicator then cannot be split, shrunk or grown, and agree() is refused.
   std::shared_ptr<JobContext> job_context{};
   std::vector<std::uint32_t> members{};  // element i is the job rank of this communicator's rank i
   std::uint64_t id = 0;                  // the number that identifies the communicator in its transport

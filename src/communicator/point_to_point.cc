@@ -13,7 +13,7 @@
 namespace tutti::detail {
 namespace {
 
-// Hold the submission mutex.
+// Checks one send or receive and makes its operation, which the caller then submits. Hold the submission mutex.
 Result<std::shared_ptr<Operation>> prepare_transfer(CommunicatorImpl& communicator, Direction direction,
                                                     const void* data, std::size_t count, DataType type,
                                                     std::int32_t peer, const CallOptions& options) {

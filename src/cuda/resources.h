@@ -211,7 +211,8 @@ class PinnedMemory {
 // Page-locks host memory of the caller until this object is destroyed. The memory must stay allocated until then.
 class RegisteredMemory {
  public:
-  static Result<RegisteredMemory> add(const Driver& driver, std::span<std::byte> memory);  // at least 1 byte
+  // `memory` must have at least 1 byte.
+  static Result<RegisteredMemory> add(const Driver& driver, std::span<std::byte> memory);
   CUdeviceptr device_address() const { return device_address_; }
 
  private:

@@ -54,7 +54,7 @@ class PhysicalMemory {
   CUmemGenericAllocationHandle handle() const { return handle_; }
   struct Properties {
     int device = 0;
-    bool shareable = false;  // it can be shared through a file descriptor
+    bool shareable = false;  // the memory was created so that share() can export it as a file descriptor
   };
   Result<Properties> properties() const;
   Result<FileDescriptor> share() const;  // fails if the memory is not `shareable`

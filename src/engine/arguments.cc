@@ -203,7 +203,8 @@ void begin_at_block(Call& call, CollectiveKind kind, std::size_t element_bytes) 
 Status set_lengths(Lengths& lengths, const CollectiveCall& call, std::size_t element_bytes, const Caller& caller) {
   if (!has_data(call.kind)) return {};
   if (!call.variable) {
-    std::uint64_t bytes = 0;  // of all ranks; computed without a division, because every call passes here
+    // The length of the blocks of all ranks together. Computed without a division, because every call passes here.
+    std::uint64_t bytes = 0;
     if (__builtin_mul_overflow(call.count, element_bytes * caller.ranks, &bytes) || bytes > kMaxBytes) {
       return invalid_argument(fmt::format("count {} of {} bytes each for {} ranks is more than any memory holds",
                                           call.count, element_bytes, caller.ranks));

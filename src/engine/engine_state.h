@@ -1,6 +1,7 @@
 // EngineContext and EngineState: values and state that the classes of one engine share. EngineContext is constant.
 // EngineState is the state that several threads use, guarded by the engine's mutex. The rest of an engine, for example
-// its ProgressLoop, has state that only the driver uses, the one thread that has the DriverRole.
+// its ProgressLoop, has state that only the driver uses: the one thread that has the DriverRole or, during the first
+// polls of a short call (short_calls.h), the thread that holds the mutex while no thread has the role.
 #pragma once
 
 #include <cstdint>

@@ -347,7 +347,8 @@ std::int32_t FailureAnalyzer::missing_rank(const Call& call, const PeerProgress&
     if (sent != peers.finished.end()) return transport_.shares_memory() ? static_cast<std::int32_t>(*sent) : -1;
     return peers.inside.size() == 1 ? static_cast<std::int32_t>(peers.inside.front()) : -1;
   }
-  // How far a peer is: 2 * number of calls that it has left, plus 1 if it is inside the next call.
+  // How far a peer has got: 2 * the number of calls that it has entered and left again, plus 1 if it is inside the
+  // next call.
   const auto place = [&](std::uint32_t peer) {
     const PeerStatus status = transport_.peer_status(peer);
     return status.entered > status.left ? 2 * status.entered - 1 : 2 * status.left;

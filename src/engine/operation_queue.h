@@ -21,7 +21,7 @@ namespace tutti {
 
 class OperationQueue {
  public:
-  static constexpr std::size_t kMaxOperations = 65536;  // maximum number of operations in progress
+  static constexpr std::size_t kMaxOperations = 65536;  // limit on the length of the queue; see capacity()
 
   explicit OperationQueue(std::uint32_t ranks) : numbers_(ranks) {}
 
@@ -37,8 +37,9 @@ class OperationQueue {
   void add_short_call(const std::shared_ptr<Operation>& operation);
   // Removes an operation that has ended. A collective must be the first one.
   void remove(const Operation& operation);
-  // Takes back the numbers of those transfers of a failed exchange of which no message has moved, so that later
-  // transfers get these numbers.
+  // Called after an exchange has failed: takes back the number of each of its transfers of which no message has moved,
+  // so that the next transfer of the same pair and direction gets that number. A number stays used if a later transfer
+  // already has a higher one (PairNumbers::give_back()).
   void give_back_numbers(const Operation& operation) noexcept;
 
   // Lists the operations that the driver polls, in this order: the first collective, all exchanges that are not

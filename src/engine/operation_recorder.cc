@@ -24,8 +24,8 @@ void OperationRecorder::record_begin(Operation& operation) {
     }
     return;
   }
-  // The record of an exchange names only its first transfer and the number of all. An exchange without transfers
-  // only copies data from this rank to itself, and is not recorded.
+  // The record of an exchange has the tag, direction and peer of its first transfer, the number of transfers and the
+  // sum of their bytes. An exchange without transfers only copies data from this rank to itself, and is not recorded.
   if (operation.transfers.empty()) return;
   const Transfer& first = operation.transfers.front();
   const std::uint8_t sends = first.direction == Direction::kSend ? recording::kSends : std::uint8_t{0};

@@ -18,9 +18,9 @@ constexpr std::uint32_t kShortPauses = 50;
 
 }  // namespace
 
-// Starts the collective and polls it until it is done, but at most about 20 us. A template, so that the calls of
-// the task's functions are not virtual, because each virtual call would add a measurable part to a call of less
-// than a microsecond.
+// Starts the collective and polls it until it is done, or until kShortPolls polls (or fewer, see Waiter::spins()) have
+// made no progress, which takes about 20 us. A template, so that the calls of the task's functions are not virtual,
+// because each virtual call would add a measurable part to a call of less than a microsecond.
 template <class TaskType>
 void ShortCalls::start(TaskType& task, const Call& call, std::uint64_t& waited_until) {
   context_.transport.enter_call(call.tag, task.offered(call));

@@ -8,7 +8,8 @@ namespace {
 
 // How long a send or receive must look hopeless, without a break, before its exchange fails.
 constexpr std::int64_t kSuspicionNs = 100'000'000;
-// How long the data of a collective may take to arrive from a peer that has finished the call and is gone.
+// How long the data of a collective may take to arrive from a peer that has finished the call and sends nothing more,
+// because it has left or was lost, or because a later call broke its communicator. After that time the call fails.
 constexpr std::int64_t kLostNs = 2'000'000'000;
 // The longest time between two readings of the clock at which this rank still counts as running without a break. After
 // a gap that is longer than this, and longer than a quarter of an operation's timeout, its process is assumed to have

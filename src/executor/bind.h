@@ -29,7 +29,9 @@ struct BoundPort {
   // For a receive: some step of the plan only stores a message of this port to the output. The peer may therefore
   // write that message directly into the output, if this rank advertises its output to the peer.
   bool pushed = false;
-  std::uint64_t min_aimed_bytes = ~std::uint64_t{0};  // as in SendConnection and ReceiveConnection
+  // The result of the connection's min_aimed_bytes(): the length of the shortest message that the network may write
+  // directly into an advertised output.
+  std::uint64_t min_aimed_bytes = ~std::uint64_t{0};
   // For a send: the call may end only when the messages have been handed over (SendConnection::handed_over()).
   bool lingers = false;
 };

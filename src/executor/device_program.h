@@ -41,9 +41,9 @@ Result<DeviceProgram> pack_program(const Generator& generator, std::uint32_t ran
 // `geometry`.
 struct DeviceGeometry {
   device::Geometry geometry;              // `cuts`, `contiguous` and `starts` are null
-  std::vector<device::Cut> cuts;          // empty if all blocks have the same length
-  std::vector<std::uint64_t> contiguous;  // empty if all blocks have the same length
-  // Empty if all blocks have the same length and no displacements were given.
+  std::vector<device::Cut> cuts;          // empty unless the call is a v-variant
+  std::vector<std::uint64_t> contiguous;  // empty unless the call is a v-variant
+  // Empty unless the call is a v-variant. Equal to `contiguous` if the caller gave no displacements.
   std::vector<std::uint64_t> starts;
 
   // Returns the geometry with pointers to the tables in this object, for use on the host. The object must outlive

@@ -91,7 +91,7 @@ struct Transfer {
   std::byte* data = nullptr;  // the buffer; only read if this is a send
   std::uint64_t bytes = 0;
   CallTag tag;
-  SendConnection* send = nullptr;  // open() sets one of the two
+  SendConnection* send = nullptr;  // open() sets `send` for a send, and `receive` for a receive
   ReceiveConnection* receive = nullptr;
 };
 
@@ -141,9 +141,9 @@ class Exchange {
   bool revoke_output(std::uint32_t peer);
   // After a failure: ends all transfers, so that later transfers get their turn.
   void give_up();
-  // After give_up(): gives back the numbers of transfers of which no message had moved (PairNumbers::give_back()),
-  // so that later transfers get these numbers. Called by the driver, with the engine's lock held. Allocates
-  // nothing, because it may follow a failed allocation.
+  // After give_up(): gives back the numbers of transfers of which no message had moved, so that later transfers get
+  // these numbers, except if a later number was taken already (PairNumbers::give_back()). Called by the driver, with
+  // the engine's lock held. Allocates nothing, because it may follow a failed allocation.
   void give_back_numbers() noexcept;
   const Transfer* bad_transfer() const { return bad_transfer_; }
   bool probes() const { return purpose_ == Purpose::kProbe; }

@@ -105,7 +105,7 @@ bool InlineCollective::finish() {
     // The offset of this rank's block in the payload of each rank, in bytes.
     const std::uint64_t offset = row.input == BlockSet::kAll ? rank() * bytes_ : 0;
     if (row.root == RootHas::kTheOutput && rank() != call_.tag.root) {
-      // nothing: only the root has an output
+      // Nothing to compute, because only the root has an output.
     } else if (row.reduces) {
       reduce(offset);
     } else if (row.output == BlockSet::kAll) {

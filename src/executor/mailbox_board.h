@@ -1,6 +1,7 @@
 // MailboxBoard: coordinates the use of the shared-memory mailboxes (ShmMailboxes in transport.h) by consecutive
 // calls. The two tasks that use mailboxes, InlineCollective and SingleCopyCollective, share the board of their
-// communicator. Only the engine's driver uses a board.
+// communicator. One thread at a time uses a board: the engine's driver or, at the start of a short call
+// (engine/short_calls.h), the calling thread, which then holds the engine's mutex.
 //
 // Each rank has kMailboxes (8) mailboxes. A call uses the mailbox with the index `sequence number % kMailboxes`, so
 // that consecutive calls use different ones. The owner of a mailbox may write it again only when all other ranks have

@@ -22,7 +22,8 @@ class PartMover {
   void begin();
   // The most bytes of an item that move() accepts.
   std::uint64_t most_bytes(const WorkItem& item) const;
-  // Moves a part of an item of the share of rank `of`. Returns false if memory of a peer could not be accessed.
+  // Moves a part of an item. `of`: the rank to whose share the item belongs. Returns false if memory of a peer or of
+  // this rank could not be accessed; either peer_exited() is then true, or `bad` is set.
   bool move(const WorkItem& part, std::uint32_t of) {
     return part.from == WorkItem::kAllRanks ? add(part, of) : copy(part);
   }

@@ -34,8 +34,9 @@ class PeerBuffers {
               std::uint32_t cores, std::optional<BadMessage>& bad);
 
   void begin();  // forgets the previous call
-  // Writes this rank's mailbox, which advertises its memory. Returns false if the other ranks need memory of this rank
-  // that they cannot use. In that case the mailbox reports that this rank runs the plan, and the caller must do so.
+  // Writes this rank's mailbox, which advertises its memory. Returns false if a single copy is not possible: the blocks
+  // are empty, the call would overwrite its input in place, or the other ranks need memory of this rank that they
+  // cannot use. In that case the mailbox reports that this rank runs the plan, and the caller must do so.
   bool advertise();
   // Looks up the memory of `peer` that this rank uses. If it is missing because it could not be mapped, see
   // report_loss().

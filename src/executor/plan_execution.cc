@@ -222,8 +222,8 @@ PlanExecution::SendMethod PlanExecution::Domain::send_method(const BoundPort& po
   }
   if (rule.answers != kNoPort && port.send->can_reply()) {
     const Message over = bound_.ports[rule.answers].receive->front();
-    // Only a message in a slot can be overwritten. The peer does not use that slot again before it has read the
-    // reply (plan/replies.h).
+    // Only a message in a slot can be overwritten, because a published one is in a buffer of the peer's program. The
+    // peer puts no new message into that slot before it has read the reply (plan/replies.h).
     if (over.carrier == Carrier::kSlot) {
       return {.carrier = Carrier::kReplied, .destination = const_cast<std::byte*>(over.data), .over = over};
     }

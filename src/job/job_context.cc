@@ -250,7 +250,7 @@ class TransportMaker {
   Attachment agreed_attachment(const std::vector<std::string>& blobs) const {
     Attachment agreed = Attachment::kPointers;
     for (const std::uint32_t r : local_) {
-      // find() returns npos for a missing character.
+      // find() returns npos, which is greater than 3, if the blob is empty or begins with another character.
       const std::size_t digit = std::string_view("0123").find(blobs[r][0]);
       agreed = digit > 3 ? Attachment::kNone : std::min(agreed, static_cast<Attachment>(digit));
     }
@@ -393,7 +393,7 @@ Result<std::shared_ptr<JobContext>> make_job_context(const Config& config, std::
   auto blobs = gather_or_fail(gather, own_info);
   if (!blobs) return blobs.error();
   TUTTI_TRY(compare_settings(*blobs));
-  const std::shared_ptr<UnixExchange> exchange = std::move(*listening);  // shared as JobContext::exchange
+  const std::shared_ptr<UnixExchange> exchange = std::move(*listening);  // see JobContext::exchange
   job_context->exchange = exchange;
   std::vector<std::string> addresses;
   auto machines = find_machines(*exchange, *blobs, rank, gather, addresses);
@@ -468,8 +468,10 @@ Result<Environment> make_environment(const std::shared_ptr<JobContext>& job_cont
                           .plan_cache = job_context->plan_cache,
                           .nodes = number_machines(job_context->machines, members),
                           .log = Log(job_context->config.log_level, static_cast<std::int32_t>(rank))};
-  std::vector<std::vector<bool>> cpus;   // of the ranks of this machine
-  std::vector<std::vector<bool>> first;  // of the ranks of rank 0's machine; all ranks compute the same
+  // The CPU sets of the ranks of this machine, and those of the ranks of rank 0's machine. All ranks compute the same
+  // `first`, so environment.cores is the same on all ranks.
+  std::vector<std::vector<bool>> cpus;
+  std::vector<std::vector<bool>> first;
   for (std::uint32_t r = 0; r < members.size(); ++r) {
     if (environment.nodes[r] == environment.nodes[rank]) cpus.push_back(maker.cpus()[r]);
     if (environment.nodes[r] == environment.nodes[0]) first.push_back(maker.cpus()[r]);

@@ -3,10 +3,12 @@
 // clock, the plan cache, and the configuration.
 //
 // It is created together with the first communicator of a job, and split(), duplicate() and shrink() reuse it; grow()
-// creates another one. Therefore a further communicator costs only one segment of shared memory and the sockets of
-// its own TCP connections. For each pair of ranks, these are one connection for each direction of each lane that is
-// used, and control connections (transports/tcp/board.h). They are opened when they are first used, through the one
-// listener. Communicators may be destroyed in any order, because each of them holds a reference to the JobContext.
+// creates another one. Therefore a further communicator needs no rendezvous and no listener of its own, but only one
+// segment of shared memory, the sockets of its own TCP connections and, if there are RDMA devices or GPUs, its own RDMA
+// data path and DeviceResources. For each pair of ranks that communicate over TCP, the sockets are one connection for
+// each direction of each lane that is used, and control connections (transports/tcp/board.h). They are opened when they
+// are first used, through the one listener. Communicators may be destroyed in any order, because each of them holds a
+// reference to the JobContext.
 //
 // Set-up runs in rounds. In each round every rank contributes one blob and receives all blobs. A rank that fails
 // contributes its error instead. Then the other ranks fail with an error that names the rank that failed, and no rank

@@ -1,4 +1,5 @@
-// Checks how many ranks can share the memory of one machine. This is checked before they connect to each other.
+// Checks whether the ranks of one machine stay within the limits of the operating system: on file descriptors and, if
+// they share memory, on mappings and address space. The checks are made before the ranks connect to each other.
 #pragma once
 
 #include <cstdint>

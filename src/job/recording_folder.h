@@ -45,7 +45,7 @@ class RecordingFolder {
   // Returns null if no candidate is usable. The first time this happens, a warning states the reason.
   std::unique_ptr<MappedRecording> make(const std::string& name, std::size_t bytes);
   // Reports that the communicator of this recording ended without an error. Renames the file
-  // (recording::kEndedSuffix). Of the files that this object has renamed, only the last few are kept.
+  // (recording::kEndedSuffix). Of the files that this object has renamed, only the last 8 are kept.
   void mark_completed(const std::string& name);
 
  private:

@@ -13,8 +13,8 @@ namespace tutti {
 
 class VerifiedPlanCache {
  public:
-  // Plans for more than this many ranks are not verified here, because that would take seconds. `tutti verify` checks
-  // their generators with samples.
+  // Plans for more than this many ranks are not verified here, because that would take seconds. `tutti verify --ranks`
+  // verifies the plans of Tutti's own algorithms for chosen numbers of ranks, up to 4096.
   static constexpr std::uint32_t kMaxRanks = 64;
 
   explicit VerifiedPlanCache(bool enabled) : enabled_(enabled) {}

@@ -259,8 +259,9 @@ void Consensus::send_prepare(std::int64_t now_ns) {
   }
 }
 
-// Makes the proposal when all ranks to which kPrepare was sent have promised. Ranks that have died or were silent
-// for the timeout are not waited for, and will not be members.
+// Makes the proposal when all ranks to which kPrepare was sent have promised. Ranks that have died or were silent for
+// the timeout are not waited for. They are not members of a proposal that this rank makes itself, but may be members of
+// one that it adopts (propose()).
 void Consensus::count_promises(std::int64_t now_ns) {
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
     PeerState& participant = peers_[peer];
@@ -280,8 +281,9 @@ void Consensus::count_promises(std::int64_t now_ns) {
 void Consensus::propose(std::int64_t now_ns) {
   phase_ = Phase::kAcceptSent;
   phase_since_ns_ = now_ns;
-  // Whether this rank may choose the members: no accepted proposal is known, or only one of this rank's own earlier
-  // ballots, which may be replaced because this rank has not decided it.
+  // Whether this rank may choose the members. It may if no accepted proposal is known. It may also replace the accepted
+  // proposal with the highest ballot if that proposal is its own (bound_ is false), because no other rank can have
+  // decided it, and this rank has not.
   const bool own = best_promised_.ballot == 0 || (!bound_ && coordinator_of(best_promised_.ballot) == rank_);
   if (own) {
     proposal_ = {std::vector<bool>(ranks_), vote_.operation, vote_.value};

@@ -136,7 +136,9 @@ class Consensus {
     std::uint64_t ballot = 0;  // in kReject: the higher ballot that the sender has promised
     // Only in kPromise: the ballot of the accepted proposal that this message carries, or 0 if there is none.
     std::uint64_t accepted = 0;
-    std::uint64_t operation = 0;  // with `value`: of a vote (kJoin), a proposal or a decision
+    // The values of `operation` and `value` in the vote of the sender (kJoin), in the proposal (kPromise,
+    // kAcceptRequest) or in the decision (kDecided). 0 in the other messages.
+    std::uint64_t operation = 0;
     std::int64_t value = 0;
   };
   static_assert(sizeof(Header) == 48);

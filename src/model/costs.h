@@ -96,7 +96,7 @@ class Costs {
   struct MessageClass {
     // the slowest component of the route
     Level level = Level::kMemory;
-    // slowdown of the sender; 1: none
+    // factor by which the sender's work takes longer (Straggler); 1: it is no straggler
     double factor = 1;
     // bandwidth of the narrowest link of the route; 0 if that is not slower than the measured bandwidth of the
     // level

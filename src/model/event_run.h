@@ -29,12 +29,13 @@ class EventRun {
 
  private:
   struct Task {
-    // The end of its last step. In the model kFlows, while a step runs: the end of the step if moving the bytes of
-    // its messages does not take longer.
+    // All times are in microseconds. `end` is the end of its last step. In the model kFlows, while a step runs: the end
+    // of the step if moving the bytes of its messages does not take longer.
     double end = 0;
     // start of its present step
     double begin = 0;
-    // end of the step before the present one, from which on the task waited for the inputs of the present one
+    // end of the step before the present one; from then until `begin` the task waited for the inputs of the present
+    // step or for a core
     double ready = 0;
     // the tile that it works on; the number of tiles if it has finished
     std::uint64_t tile = 0;
@@ -55,7 +56,7 @@ class EventRun {
     // bytes that were not moved yet at the time `since`
     double bytes_left = 0;
     double rate = 0;  // its present rate, in bytes per us
-    // the time at which the rate changed last
+    // the time, in microseconds, at which the rate changed last
     double since = 0;
     // Incremented when the flow begins or ends, and when its rate changes, so that older events of the flow are
     // obsolete. Compared modulo 2^29.
@@ -89,11 +90,13 @@ class EventRun {
   std::uint32_t sender(std::uint32_t fifo) const {
     return programs_.connections[fifo / places_].from * places_ + fifo % places_;
   }
-  // The time at which a message of a FIFO arrives. kNever: it is in transit at a rate that may still change.
+  // The time in microseconds at which a message of a FIFO arrives. kNever: it is in transit at a rate that may still
+  // change.
   double& arrival(std::uint32_t fifo, std::uint64_t message) { return arrivals_[fifo * slots_ + message % slots_]; }
-  // The time at which the sender gets the credit for the slot of a message.
+  // The time, in microseconds, at which the sender gets the credit for the slot of a message.
   double& credit(std::uint32_t fifo, std::uint64_t message) { return credits_[fifo * slots_ + message % slots_]; }
-  // The time at which a step with a mark ended in a tile. Only two tiles are stored, the even and the odd one.
+  // The time, in microseconds, at which a step with a mark ended in a tile. Only two tiles are stored, the even and the
+  // odd one.
   double& mark(std::uint32_t index, std::uint32_t place, std::uint64_t tile) {
     return marks_[(std::size_t{index} * places_ + place) * 2 + tile % 2];
   }

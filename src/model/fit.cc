@@ -135,7 +135,7 @@ Result<Parameters> fit_parameters(std::span<const Measurement> measured, std::ui
   fit_messages(times, "memory", p, p.cost(Level::kMemory, Protocol::kSimple));
   fit_messages(times, "nic", p, p.cost(Level::kNic, Protocol::kSimple));
   p.cost(Level::kSpine, Protocol::kSimple) = p.cost(Level::kNic, Protocol::kSimple);
-  p.cost(Level::kSpine, Protocol::kSimple).latency_us += 1;  // two more switches (guessed)
+  p.cost(Level::kSpine, Protocol::kSimple).latency_us += 1;  // 1 us for two more switches; guessed
   fit_windows(times, p);
   fit_mailboxes(times, cores, p);
   round_all(p);

@@ -17,7 +17,7 @@ namespace tutti {
 //   "memory.one_way"     a broadcast by the chain algorithm from one of two ranks to the other, through slots in shared
 //                        memory; half of the time of a broadcast and a broadcast back
 //   "memory.stream"      31 such broadcasts in one direction without waiting, and 1 back; the average time of the 32
-//   "nic.one_way", "nic.stream"   as the two above, but over sockets
+//   "nic.one_way", "nic.stream"   as "memory.one_way" and "memory.stream", but over sockets
 //   "mailboxes"          an all_reduce of two ranks by one_shot, through mailboxes
 //   "mailboxes.crowd"    an all_reduce of 8 bytes by one_shot, of twice as many ranks as cores (but at most 16);
 //                        `bytes` is the number of ranks

@@ -23,8 +23,9 @@ class Flows {
   using Changed = std::function<void(std::uint32_t flow, double gbytes_per_s)>;
 
   // The route of the flows of one connection of one sending rank. `source` identifies the part that sends them: a
-  // port or a channel. If the source has a route with a bottleneck, all its flows together use at most the largest
-  // `most` of its routes.
+  // port or a channel. A link can be a bottleneck if its bandwidth is less than the sum, over the sources with a route
+  // over it, of the largest `most` of these routes. If any route of a source has such a link, all flows of the source
+  // together use at most the largest `most` of all its routes.
   struct FlowRoute {
     std::vector<std::uint64_t> links;
     // upper bound on the rate of one flow, in GB/s

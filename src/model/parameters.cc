@@ -74,10 +74,11 @@ Parameters default_host_parameters(std::uint32_t cores) {
       .post_us = 0.1, .latency_us = 0.35, .gap_us = 0, .gbytes_per_s = 25, .channel_gbytes_per_s = 0};
   // A system call takes 1 us before it copies (docs/decisions/0012).
   p.attach_us = 1;
-  // docs/decisions/0012, too: an all-gather of 1 MiB takes 27 us, and long ones run at the speed of the memory.
+  // For long calls, which run at the speed of the memory. docs/decisions/0012 states no bandwidth. Its all-gather of
+  // 1 MiB by 2 ranks, which takes 27 us, is faster than this value.
   p.attach_gbytes_per_s = 10;
   p.reduce_gbytes_per_s = 22;  // docs/results/2026-11-21-all-reduce.md, kernels, 64 MiB
-  p.copy_gbytes_per_s = 14;    // the same document
+  p.copy_gbytes_per_s = 14;    // docs/results/2026-11-21-all-reduce.md, too
   // docs/results/2026-11-21-tcp.md, over loopback: 2.6 us per sendmsg, 3.8 us one way, 5 to 8 GB/s. post_us is that
   // measurement. A real network has a longer latency and is slower than loopback, so latency_us (10 us) and the
   // bandwidth (2.9 GB/s, about 25 Gbit/s) are guesses.
@@ -119,7 +120,7 @@ Parameters default_gpu_parameters(std::int32_t capability) {
   p.reduce_gbytes_per_s = generation.memory_gbytes_per_s / 3;
   p.copy_gbytes_per_s = generation.memory_gbytes_per_s / 2;
   p.switch_gbytes_per_s = generation.switch_gbytes_per_s;
-  // 25 us is NCCL's latency of NVLS, from the same file
+  // 25 us is NCCL's latency of NVLS (NCCL 2.30, graph/tuning.cc)
   p.switch_latency_us = generation.switch_gbytes_per_s > 0 ? 25 : 0;
   p.attach_us = 0;
   p.attach_gbytes_per_s = 0;

@@ -35,7 +35,7 @@ struct ProgramStep {
   std::uint16_t operands = 0;
   // number of entries of Programs::waits for this step
   std::uint16_t waits = 0;
-  // index of the first of these entries
+  // index in Programs::waits of the first entry for this step
   std::uint32_t wait_begin = 0;
   // Number of the mark that records when this step ended, because another channel waits for it. -1: no channel
   // waits for it.

@@ -53,14 +53,15 @@ struct SimulateOptions {
   // number of copies of the plan; 0: Parameters::channels
   std::uint32_t channels = 0;
   std::vector<Straggler> stragglers{};
-  // Names as of Network::name(). The traffic uses other routes. It is an error if there are none.
+  // The links that carry nothing, each by its name as Network::name() returns it. Messages use other routes; if there
+  // are none, simulate() returns an error.
   std::vector<std::string> dead_links{};
   // These ranks run no step. Only for kEvents and kFlows.
   std::vector<std::uint32_t> dead_ranks{};
   // The durations of steps and of messages are each multiplied by 1 + jitter * (exponential random number with mean
   // 1). At most 1000. Only for kEvents and kFlows. Credits have no jitter.
   double jitter = 0;
-  // for the random numbers of the jitter
+  // seed of the random numbers of the jitter
   std::uint64_t seed = 1;
   // Only for kFlows. If true, a port sends one message at a time: it waits even if a bottleneck further on the route
   // slows the message down (see PortQueue).

@@ -46,9 +46,9 @@ struct Candidate {
 
 struct Prediction {
   Candidate candidate{};
-  // time of the same call with 8 bytes, or with all its bytes if it has fewer
+  // predicted time of the same call with 8 bytes, or with all its bytes if it has fewer
   double latency_us = 0;
-  // additional time for all its bytes
+  // the predicted time of the call with all its bytes, minus latency_us
   double bandwidth_us = 0;
 
   double total_us() const { return latency_us + bandwidth_us; }

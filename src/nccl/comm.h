@@ -111,8 +111,8 @@ class Comm {
   // Calls on host memory that a nonblocking communicator has not finished yet. Shared, because one Work can belong to
   // a group of several communicators.
   std::vector<std::shared_ptr<Work>> pending;
-  std::map<int, CustomOp> ops;                           // by the ncclRedOp_t that ncclRedOpCreatePreMulSum() returned
-  std::map<std::uintptr_t, Registration> registrations;  // by the handle that ncclCommRegister() returned
+  std::map<int, CustomOp> ops;  // the key is the ncclRedOp_t that ncclRedOpCreatePreMulSum() returned
+  std::map<std::uintptr_t, Registration> registrations;  // the key is the handle that ncclCommRegister() returned
   std::uintptr_t last_registration = 0;
   // Null until the first window is registered. Shared with the calls that use windows, because such a call may still
   // run when another thread destroys the communicator.

@@ -124,7 +124,8 @@ TUTTI_NCCL(ncclResult_t, CommShrink, ncclComm_t comm, int* excludeRanksList, int
     if (!settings) return in_group(fail(settings.error()));
     if (stops) parent->abort();
     const std::vector<std::int32_t> excluded(excludeRanksList, excludeRanksList + excludeRanksCount);
-    const auto child = std::make_shared<Comm>(-1, 0, parent->device, *settings);  // shared as in ncclCommSplit
+    // Shared by the table of communicators and the calls that use the Comm.
+    const auto child = std::make_shared<Comm>(-1, 0, parent->device, *settings);
     *newcomm = add_to_table(child);
     const auto body = [parent, child, excluded] { return take_child(*child, parent->communicator->shrink(excluded)); };
     return finish_creation(newcomm, child, run_job({.comm = child, .parent = parent, .body = body}));
@@ -185,7 +186,8 @@ TUTTI_NCCL(ncclResult_t, CommGrow, ncclComm_t comm, int nRanks, const ncclUnique
     if (uniqueId != nullptr) std::memcpy(id.emplace().bytes.data(), uniqueId, sizeof(*uniqueId));
     auto device = parent == nullptr ? RankDevice::of_this_thread() : parent->device;
     if (!device) return in_group(fail(device.error()));
-    const auto child = std::make_shared<Comm>(own, nRanks, *device, *settings);  // shared as in ncclCommSplit
+    // Shared by the table of communicators and the calls that use the Comm.
+    const auto child = std::make_shared<Comm>(own, nRanks, *device, *settings);
     *newcomm = add_to_table(child);
     const auto body = [parent, child, id] {
       const ncclResult_t made = child->take(grow(parent, *child, id));

@@ -23,7 +23,7 @@ LastMessage& process_message() {
   return last;
 }
 
-constexpr std::size_t kMaxMessageBytes = 2000;  // longer messages of a thread are truncated
+constexpr std::size_t kMaxMessageBytes = 2000;  // longer messages are truncated in a MessageBuffer
 // A message of one thread. The type has no destructor, because a program's last calls may come after thread-local
 // destructors have run.
 struct MessageBuffer {

@@ -92,8 +92,9 @@ ncclResult_t run_one(const GroupCall& one) {
 }
 
 // Runs the calls of the group `all` together. When this function returns, calls on device memory have been enqueued in
-// their streams. Calls on host memory have finished or, if `in_background` is true, continue in the background; the
-// result is then ncclInProgress.
+// their streams. If `in_background` is false, calls on host memory have finished. Otherwise they continue in the
+// background, and the result is ncclInProgress. `in_background`: some call is on host memory, and the communicator of
+// some call is nonblocking.
 ncclResult_t run_together(Group& all, std::span<const GroupCall> calls, bool in_background) {
   if (in_background) return start_in_background(all, calls);
   const Status ran = all.run();
@@ -133,8 +134,9 @@ void mark_failed(const OpenGroup& ended) {
   }
 }
 
-// Runs the outermost group of this thread: jobs, then calls, then puts and signals, then waits for signals. Stops at
-// the first error. If a call was refused when it was added to the group, nothing runs, and that error is returned.
+// Runs the outermost group of this thread: first the jobs (for example the creation of communicators), then the
+// collectives, sends and receives, then puts and signals, then waits for signals. Stops at the first error. If a call
+// was refused when it was added to the group, nothing runs, and that error is returned.
 ncclResult_t end_group() {
   OpenGroup ended = take_group();
   if (ended.error != ncclSuccess) {

@@ -187,7 +187,8 @@ TUTTI_NCCL(ncclResult_t, CommInitAll, ncclComm_t* comm, int ndev, const int* dev
     if (!made) return fail(made.error());
     for (std::int32_t rank = 0; rank < ndev; ++rank) {
       const auto at = static_cast<std::size_t>(rank);
-      const auto one = std::make_shared<Comm>(rank, ndev, own[at], **settings);  // shared as in init_rank
+      // Shared by the table of communicators and the calls that use the Comm.
+      const auto one = std::make_shared<Comm>(rank, ndev, own[at], **settings);
       one->take(std::move((*made)[at]));
       comm[rank] = add_to_table(one);
     }

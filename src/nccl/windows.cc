@@ -328,7 +328,7 @@ Status Windows::take_until(Lock& lock, Communicator& channel, int checks_per_pro
 }
 
 Result<Work> Windows::start_receive(Communicator& channel, void* to, std::size_t bytes, std::int32_t peer) {
-  // Without this lock, a Group that put() has open on the channel in another thread would make this receive fail.
+  // As in send(): operations on the channel are started only while channel_mutex_ is held.
   const std::scoped_lock lock(channel_mutex_);
   Group one;
   TUTTI_TRY(one.receive(channel, to, bytes, DataType::kUint8, peer));

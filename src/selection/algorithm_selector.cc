@@ -235,7 +235,8 @@ Selection AlgorithmSelector::choose(const Collective& collective, const Selectio
   Selection& selection = table_.try_emplace(key, Buckets{}).first->second[bucket];
   if (selection.algorithm == Algorithm::kAuto) {
     const Decision decision = explain(collective, given);
-    selection = {decision.algorithm, decision.chunk_bytes};  // only a rule of TUTTI_TUNE sets chunk_bytes
+    // chunk_bytes is 0 here, because only a rule of TUTTI_TUNE sets it, and rules were handled above.
+    selection = {decision.algorithm, decision.chunk_bytes};
   }
   return selection;
 }

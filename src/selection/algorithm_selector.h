@@ -25,7 +25,7 @@ namespace tutti::detail {
 
 // The properties of a call that the selection depends on.
 struct SelectionQuery {
-  std::uint64_t bytes = 0;     // of one block
+  std::uint64_t bytes = 0;     // length of one block
   bool in_rank_order = false;  // the operation must combine the ranks' inputs in rank order
   bool memory = true;          // ranks of one machine share memory
   // GPUs carry the call out. The selection then does not use the tuner, because its costs are those of the host.

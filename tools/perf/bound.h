@@ -16,7 +16,7 @@
 
 namespace tutti::tool {
 
-// The number of cores that this process may use.
+// The number of logical CPUs in the affinity mask of this process. The CPU limit of a cgroup is ignored.
 int usable_cores();
 
 // Measures the bound for one number of ranks. Used by one thread.

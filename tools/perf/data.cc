@@ -110,7 +110,7 @@ std::uint32_t rounded_magnitude(std::uint32_t magnitude, int fraction_bits, int 
   const int smallest_exponent = 1 - bias;
   const auto exponent = static_cast<int>(magnitude >> 23) - 127;
   const int dropped = 23 - fraction_bits + std::max(0, smallest_exponent - exponent);
-  if (dropped > 24) return 0;  // less than half of the smallest subnormal value
+  if (dropped > 24) return 0;  // less than half of the format's smallest subnormal value
   const std::uint32_t significand = (magnitude & 0x7fffffu) | 0x800000u;
   const std::uint32_t half = 1u << (dropped - 1);
   const std::uint32_t kept = significand >> dropped;

@@ -154,7 +154,7 @@ bool Schedule::run() {
 constexpr int kMargin = 28;
 constexpr int kLabelWidth = 64;
 constexpr int kHeaderHeight = 118;
-constexpr int kRowHeight = 30;  // of one row of boxes
+constexpr int kRowHeight = 30;  // height of one row of boxes, with the space between rows
 constexpr int kBoxHeight = 22;
 constexpr int kRankGap = 10;
 constexpr int kLegendBoxWidth = 40;

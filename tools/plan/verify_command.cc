@@ -105,7 +105,8 @@ struct Outcome {
   std::uint64_t failed = 0;
   // number of plans that were not mutated because they were not proved
   std::uint64_t not_mutated = 0;
-  // number of cases that were not tried: no plan exists, or the plan is too large
+  // Number of cases that were not tried: no plan exists, or the plan is too large. If no plan exists, the cases that
+  // for_each_plan() would try next for the same number of ranks are left out as well, but not counted.
   std::uint64_t skipped = 0;
   // number of proved plans with more than kFullRanks ranks, which are checked less
   std::uint64_t sampled = 0;
@@ -148,8 +149,9 @@ std::vector<std::uint32_t> roots_of(CollectiveKind kind, std::uint32_t ranks) {
   return roots;
 }
 
-// The distributions of ranks over machines to try, each as Collective::nodes: all ranks on one machine; half of the
-// ranks on each of two machines; two thirds of the ranks on the first of two machines.
+// The distributions of ranks over machines to try, each as Collective::nodes: all ranks on one machine; if there
+// are at least 2 ranks, half of them on each of two machines (if their number is odd, one more on the first); and if
+// there are at least 3 ranks, two thirds of them, rounded up, on the first of two machines.
 std::vector<std::vector<std::uint32_t>> machines_of(std::uint32_t ranks) {
   std::vector<std::vector<std::uint32_t>> shapes{{}};
   if (ranks < 2) return shapes;
@@ -211,7 +213,8 @@ std::string too_large(const Generator& generator, const Outcome& outcome) {
 // Calls `visit` with every different plan of an algorithm for this number of ranks: for each root of roots_of()
 // and, if the plan depends on the machines, for each distribution of machines_of(). A case without a plan is
 // counted in outcome.skipped, its error message is printed if it is the first skipped case, and the function returns
-// without the remaining cases. A plan that is too large is also counted in outcome.skipped, and is always printed.
+// without the remaining cases. A plan for more than kFullRanks ranks that is too large is also counted in
+// outcome.skipped. The reason is always printed, and the function continues with the next case.
 void for_each_plan(const Subject& subject, std::uint32_t ranks, ProgressBar& bar, Outcome& outcome,
                    const std::function<void(const Plan& plan, const std::string& name)>& visit) {
   for (const std::uint32_t root : roots_of(subject.kind, ranks)) {

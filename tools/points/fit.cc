@@ -67,7 +67,7 @@ class Fit {
   // every fitted parameter is multiplied or divided by e^step, if that reduces the misfit. If a round changes
   // nothing, the step is halved.
   Result<double> descend(Parameters& parameters) const {
-    constexpr double kFirstStep = 0.5, kLastStep = 0.01;  // in the parameter's logarithm
+    constexpr double kFirstStep = 0.5, kLastStep = 0.01;  // changes of the natural logarithm of a parameter
     Result<double> best = misfit(parameters);
     for (double step = kFirstStep; best.ok() && step > kLastStep;) {
       bool better = false;

@@ -130,7 +130,9 @@ std::optional<RecordedCall> parse_call(std::span<const std::byte> file, std::siz
   return call;
 }
 
-// Parses a ring of records. Records that differ between the two copies, or are invalid, are counted in `torn`.
+// Parses the ring buffer of `capacity` records at `offset`. `first` and `second` are two copies of the file that were
+// read one after the other. A record that differs between them was being written. Such records, and invalid ones, are
+// left out and counted in `torn`.
 std::vector<RecordedCall> parse_ring(std::span<const std::byte> first, std::span<const std::byte> second,
                                      std::size_t offset, std::uint32_t capacity, const TickConverter& times,
                                      std::size_t& torn) {

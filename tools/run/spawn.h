@@ -39,12 +39,12 @@ struct JobIdentity {
   static Result<JobIdentity> create(std::int32_t ranks, const RootSocket& root);
 };
 
-// The process of a rank. The launcher reads its output through the pipes. Their ends here do not block.
+// The process of a rank. The launcher reads its stdout and stderr through two pipes. The reading ends do not block.
 struct RankProcess {
   std::int32_t rank = 0;
   pid_t pid = -1;
-  Fd output;  // end of the pipe for the stdout of the rank
-  Fd errors;  // end of the pipe for the stderr of the rank
+  Fd output;  // reading end of the pipe to which the rank's stdout is connected
+  Fd errors;  // reading end of the pipe to which the rank's stderr is connected
 };
 
 // Starts `command`, which is searched in PATH, as rank `rank`, in the process group of this process. Rank 0 inherits

@@ -31,7 +31,8 @@ struct SimReport {
   std::vector<std::string> left_out;
 };
 
-// "in_switch" for kAuto, otherwise the name of the algorithm, for example "ring"
+// "in_switch" if row.algorithm is kAuto, because kAuto stands for an all-reduce in the switches (see SimRow).
+// Otherwise the name of the algorithm, for example "ring".
 std::string_view name_of(const SimRow& row);
 // SimTask::bytes divided by the time, in 10^9 bytes per second.
 double algbw_gbytes_per_s(const SimTask& task, const SimRow& row);

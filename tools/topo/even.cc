@@ -127,8 +127,9 @@ class EvenTours {
     return places;
   }
 
-  // True if the tour can still end: an exit with remaining capacity can be reached from a place that it has not
-  // visited, or from its last place if it has visited all.
+  // False if the tour is certain not to reach an exit: no exit of its door has a leg with remaining capacity from a
+  // place that the tour has not visited yet (which could become its last place), or, if it has visited all places, from
+  // its last place. `passed`: for each place, whether the tour has visited it.
   bool can_leave(const Tour& tour, const std::vector<bool>& passed) const {
     for (std::uint32_t exit : problem_.doors[tour.door].exits) {
       const std::vector<Leg>& legs = problem_.exits[exit].legs;

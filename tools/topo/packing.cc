@@ -93,7 +93,7 @@ class Master {
 
   // Puts the variable with this column into the basis. Returns the row of the variable that leaves the basis.
   std::size_t pivot(const std::vector<double>& column) {
-    std::vector<double> change(rows_, 0);  // inverse * column
+    std::vector<double> change(rows_, 0);  // the product of the matrix inverse_ and `column`
     for (std::size_t row = 0; row < rows_; ++row) {
       for (std::size_t i = 0; i < rows_; ++i) change[row] += inverse_[row * rows_ + i] * column[i];
     }

@@ -61,7 +61,8 @@ struct Ring {
 };
 
 struct Tree {
-  std::vector<std::uint32_t> chain{};  // indices as in Ring::gpus; the first one is the head of the chain
+  // The GPUs, or CPUs, in the order of the chain: indices as in Ring::gpus. The first one is the head of the chain.
+  std::vector<std::uint32_t> chain{};
   std::optional<std::uint32_t> nic{};
   double gbytes_per_s = 0;
   PathType worst_path = PathType::kLoc;

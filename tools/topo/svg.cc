@@ -205,7 +205,8 @@ class Drawing {
     drawing_.text(kMargin, bottom_ - 4, arc_legend(), {.size = 11, .colour = kNvLinkColour, .anchor = "start"});
   }
 
-  // A text with the bandwidths of each kind of link between GPUs, because there are too many links for a label at each.
+  // A text with the bandwidth of each kind of NVLink or xGMI link between two GPUs. The arcs that show these links
+  // have no labels of their own, because there are too many of them.
   std::string arc_legend() const {
     std::vector<std::pair<double, std::string>> kinds;
     for (const GraphLink& link : graph_.links) {

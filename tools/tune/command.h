@@ -9,8 +9,8 @@
 namespace tutti::tool {
 
 // Adds the command to `app`. `arguments` is the whole command line after the program's name. With --regret, the command
-// starts this program again with these arguments, once for each rank. Stores the result in `exit_status` when the
-// command has run.
+// starts this program again with these arguments and --csv FILE, as the ranks of a job: one job for each transport and
+// each number of ranks. Stores the exit status in `exit_status` when the command has run.
 void add_tune_command(CLI::App& app, std::vector<std::string> arguments, int& exit_status);
 
 }  // namespace tutti::tool

@@ -1,5 +1,6 @@
-// The measurements of `tutti tune`: the times of calls of the library between ranks, each of which is a process.
-// model/fit.h lists the names of the measurements and makes a machine's costs from them.
+// The measurements of `tutti tune`: the times of calls of the library between ranks, each of which is a process, and
+// the times of additions and copies in the memory of one rank. model/fit.h lists the names of the measurements and
+// computes the parameters of a machine from them.
 #pragma once
 
 #include <string>

@@ -24,7 +24,7 @@ struct RegretOptions {
   // point_s seconds ends after its present round, but not before the third one.
   std::int64_t rounds = 5;
   double sample_us = 3000;  // intended duration of all calls of one sample together
-  double point_s = 2;       // see `rounds`
+  double point_s = 2;       // time limit for a point, in seconds; see `rounds`
 };
 
 // The measurement of one algorithm at one point (collective, transport, ranks and size).

@@ -60,15 +60,16 @@ class XmlDraft {
                     std::string_view assumed = {});
 };
 
-// Checks the names of elements and attributes, and that each element is inside an element that may contain it. Removes
-// elements that are unknown or misplaced from `draft.children`, so that the functions below do not see them.
+// Checks the names of elements and attributes, and that each element is inside an element that may contain it. Each
+// fault becomes a finding. Elements that are unknown or misplaced are removed from `draft.children`, so that the
+// functions below do not see them.
 void check_vocabulary(XmlDraft& draft);
 
 // Adds the parts (CPUs, PCI switches, GPUs, NICs) and the links of the PCI tree to draft.graph.
 void read_parts(XmlDraft& draft);
 
-// Adds all other links to draft.graph: NVLink, xGMI, NVLink-C2C, links between CPUs, further links between PCI
-// switches.
+// Adds the links outside the PCI tree to draft.graph: NVLink, xGMI, NVLink-C2C, links between CPUs, further links
+// between PCI switches. Also adds a node for the NVSwitch if a GPU has a link to it.
 void read_links(XmlDraft& draft);
 
 // Finds faults that only several parts together show, for example two GPUs with the same number.

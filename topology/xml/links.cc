@@ -123,7 +123,7 @@ class Links {
   void read_c2c(std::uint32_t index, std::uint32_t node) {
     const XmlElement& element = draft_.elements[index];
     const auto count = static_cast<std::uint32_t>(draft_.integer(element, "count", 1, kMostLinks, 1));
-    const double each = draft_.real(element, "bw", kMostGbytes * 1'000, 0);  // in megabytes per second
+    const double each = draft_.real(element, "bw", kMostGbytes * 1'000, 0);  // bandwidth of one link, in MB/s
     const double reported = draft_.real(element, "tutti_gbytes_per_s", kMostGbytes, 0);
     const double gbytes = reported > 0 ? reported : each * count / 1'000;
     if (gbytes <= 0) {

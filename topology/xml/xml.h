@@ -37,8 +37,8 @@ enum class Severity : std::uint8_t {
 
 struct Finding {
   Severity severity = Severity::kNote;
-  std::uint32_t line = 0;    // counted from 1
-  std::uint32_t column = 0;  // in bytes, counted from 1
+  std::uint32_t line = 0;    // line of the file with the element or syntax error that this is about, counted from 1
+  std::uint32_t column = 0;  // byte in that line at which the element or error begins, counted from 1
   std::string what{};
   std::string advice{};  // the remedy
 

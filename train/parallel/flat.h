@@ -19,7 +19,9 @@ struct ParameterSlice {
   // The dimension along which tensor-parallel ranks split the parameter; -1: this rank holds the whole parameter.
   std::int64_t split_dim = -1;
   std::int64_t begin = 0;  // index of the slice's first element in this rank's part, flattened in C order
-  std::int64_t at = 0;     // index of the slice's first element in the flat tensor
+  // Index of the slice's first element in the flat tensor of the bucket; in a result of slices_within(), relative to
+  // the beginning of the range.
+  std::int64_t at = 0;
   // number of elements of the slice
   std::int64_t length = 0;
 };

@@ -47,8 +47,8 @@ class Replicas {
   virtual void need(std::size_t layer, std::int64_t next) = 0;
   // Called before the backward pass of a layer.
   virtual void begin_backward(std::size_t layer) = 0;
-  // Called after the backward pass of a layer. `last`: it was the last pass of this step, so its gradients are
-  // complete.
+  // Called after the backward pass of a layer. `last`: this was the last pass of the step, so this rank's gradients of
+  // the layer are complete.
   virtual void end_backward(std::size_t layer, bool last) = 0;
   virtual void finish() = 0;
   virtual std::vector<Shard>& shards() = 0;

@@ -1,6 +1,6 @@
 // MixedTransport: one communicator over two transports. It uses shared memory for the ranks of this machine, and a
-// network transport for all other ranks. It only selects the transport: every function is forwarded to the transport
-// that serves the peer, or to both. Thread-safety: see transport.h.
+// network transport for all other ranks. A function about one peer is forwarded to the transport that serves the peer.
+// Other functions are forwarded to both transports, or to the one that can answer. Thread-safety: see transport.h.
 //
 // Memory is registered with the shared-memory transport only, and local peers read it in place. A message that is
 // published to a remote peer is sent over the network from the memory of the window.

@@ -68,7 +68,8 @@ class DataPath {
 // The parts of its transport that a data path may use. They outlive the path.
 struct DataPathHost {
   HandshakeChannel& handshake_channel;
-  TcpLinks& links;  // for the doorbell and the status boards
+  // The TCP connections to all peers, which carry the status boards, and the doorbell on which this rank sleeps.
+  TcpLinks& links;
 };
 
 // Makes the data paths of the communicators of one rank. There is one maker per rank of a job. Thread-safe.

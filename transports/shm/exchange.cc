@@ -74,7 +74,9 @@ Result<std::vector<Offer>> collect_offers(SegmentExchange& exchange, std::uint32
 
 SubExchange::SubExchange(std::shared_ptr<SegmentExchange> parent, std::vector<std::uint32_t> members)
     : parent_(std::move(parent)), members_(std::move(members)) {
-  TUTTI_ASSERT(!members_.empty());  // for the parent, an empty audience means all of its peers
+  // translate() replaces an empty audience by the members. If there were none, the parent would get an empty audience,
+  // which means all of its peers.
+  TUTTI_ASSERT(!members_.empty());
 }
 
 std::span<const std::uint32_t> SubExchange::translate(std::span<const std::uint32_t> audience,

@@ -166,7 +166,7 @@ class InProcessRelay {
   mutable std::mutex mutex_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, OobDatagramQueue> datagrams_;  // indexed by (sender, receiver)
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::shared_ptr<Mapping>> mappings_;
-  WakeTable wake_table_;  // the key combines rank and segment
+  WakeTable wake_table_;  // a key combines the number of a rank with the number of one of its segments
 };
 
 class InProcessExchange final : public SegmentExchange {

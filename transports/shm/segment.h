@@ -160,7 +160,9 @@ class Segment {
   SharedDoorbell& doorbell() const;
   CommonCounters& common_counters() const;        // use only those in the segment of rank 0
   MailboxMark* marks(std::size_t mailbox) const;  // array indexed by rank; use only those in the segment of rank 0
-  std::byte* payload_buffer(std::size_t mailbox) const;  // of the owner of the segment; kMailboxBytes long
+  // The payload buffers that belong to the owner of the segment: one of kMailboxBytes bytes for each mailbox, and the
+  // long ones of kLongPayloadBytes bytes.
+  std::byte* payload_buffer(std::size_t mailbox) const;
   std::byte* long_payload_buffer(std::size_t which) const;
   Inbox inbox(std::uint32_t peer, std::uint16_t lane) const;
 

@@ -152,7 +152,7 @@ class ShmTransport final : public Transport {
   };
   // Indexed by rank, and then by the argument `which` of peer_memory().
   std::vector<std::array<PeerWindow, 2>> windows_of_;
-  std::vector<Ringer> peers_;  // for all ranks except this one
+  std::vector<Ringer> peers_;  // the doorbells of all ranks except this one
   Attachment attachment_ = Attachment::kNone;
   std::vector<pid_t> processes_;               // process numbers, indexed by rank; 0: not visible to this process
   bool offers_ = false;                        // this rank offers an output in its current call

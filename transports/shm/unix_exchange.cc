@@ -288,8 +288,10 @@ bool UnixExchange::receive_file(Peer& peer, std::uint32_t id, OwnedDescriptor fd
   return false;
 }
 
-// Shares mapping `id` of this rank again, because `peer` has lost it. Does nothing if a packet with that mapping is
-// already queued, so that a peer cannot fill the queue.
+// Shares mapping `id` of this rank again, because `peer` has asked for that, for example because the descriptor was
+// lost on the way or the peer could not map the memory. Does nothing if a packet with that mapping is already queued,
+// so that a peer cannot fill the queue. Also does nothing if this rank does not share the mapping with the peer, or
+// not any more.
 void UnixExchange::share_again(Peer& peer, std::uint32_t id) {
   const auto found = shared_.find(id);
   if (found == shared_.end()) return;
@@ -363,8 +365,8 @@ void UnixExchange::receive_pending(Peer& peer) {
       mark_gone(peer);
       break;
     }
-    // A datagram is larger than other packets, so a few of them can fill the socket: count it as more than
-    // kAlwaysFits.
+    // A datagram is larger than other packets, so a few of them can fill the socket. Therefore a single datagram counts
+    // as more than kAlwaysFits packets, so that all sleepers are woken below.
     if (received.packet.operation == UnixOperation::kDatagram) packets += kAlwaysFits;
     const bool with_descriptor = received.fd.is_open() || received.fd_lost;
     arrived |= receive_one(peer, received);

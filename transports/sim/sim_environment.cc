@@ -178,7 +178,7 @@ void SimEnvironment::kill(std::uint32_t rank) {
   if (own.dead) return;
   own.dead = true;
   own.stopped_until_ns = 0;
-  wake(rank);  // so that it continues as a ghost
+  wake(rank);  // so that its thread continues, as a ghost (sim_environment.h), and destroys the objects of the rank
   for (std::uint32_t observer = 0; observer < ranks_.size(); ++observer) {
     own.noticed_ns[observer] =
         now_ns_ + static_cast<std::int64_t>(draw(static_cast<std::uint64_t>(options_.max_notice_ns) + 1));

@@ -57,12 +57,17 @@ class StatePusher {
     TcpStream socket;
     ReplyReader replies;
     std::vector<std::byte> pending;
-    std::size_t sent = 0;       // number of bytes at the start of `pending` that were sent
-    bool begun = false;         // bytes were sent, so the peer may have received them; with TLS, open() sets it
-    bool state_due = false;     // the state must be queued for the peer as soon as there is a connection
+    std::size_t sent = 0;  // number of bytes at the start of `pending` that were sent
+    // Bytes were sent, so the peer may have received them. With TLS, open() already sets it, because the stream sends
+    // the preamble by itself.
+    bool begun = false;
+    // The state must be queued for the peer as soon as there is a connection and `pending` is not too long.
+    bool state_due = false;
     std::int64_t retry_ns = 0;  // open() does not try to connect before this time
-    bool closed = false;        // the connection has ended, or no process listens at the peer; it is never opened again
-    std::string trouble{};      // why the last attempt to connect failed; empty if it succeeded
+    // The connection has ended, the peer has sent a frame (a close frame or a refusal), or no process listens at the
+    // peer. Nothing more is sent, and the connection is never opened again.
+    bool closed = false;
+    std::string trouble{};       // why the last attempt to connect failed; empty as soon as bytes were sent
     std::optional<Reply> ended;  // the last frame or the end of the connection, until take_events() returns it
   };
   void push();

@@ -153,7 +153,8 @@ void TcpEndpoint::detach(const TcpMailbox& mailbox, const FrameHeader& close_fra
   TUTTI_ASSERT(found != mailboxes_.end());
   const std::shared_ptr<TcpMailbox> own = found->second.lock();
   mailboxes_.erase(found);
-  // If there is no memory for this entry, later connections are parked, as if the communicator did not exist yet.
+  // Remembers the close frame for connections that arrive later. If there is no memory for the entry in
+  // closed_mailboxes_, such connections are parked, as if the communicator did not exist yet.
   runs_through([&] {
     closed_mailboxes_.push_back({.key = {mailbox.communicator, mailbox.rank}, .close_frame = close_frame});
   });

@@ -29,7 +29,8 @@ bool unless_starved(Step&& step) {
   return done;
 }
 
-// Sends a frame. Returns false if the socket cannot take it now.
+// Sends a frame. Returns false if the socket is open but cannot take any byte of the frame now, so that the caller must
+// try again. Returns true in all other cases, also if the stream is closed or has ended, or if there is no memory.
 bool send_frame(TcpStream& stream, const FrameHeader& frame) {
   if (!stream.is_open()) return true;
   return unless_starved([&] {

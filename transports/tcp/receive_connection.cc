@@ -86,16 +86,16 @@ bool TcpReceiveConnection::claim() {
   return true;
 }
 
-// Switches to the other socket, because the peer has sent kMoved: its next messages arrive on the common socket, or
-// again on the socket that the peer has made. Returns false if the frame is invalid, because only the higher rank of
-// a lane may switch and the peer is the lower one.
+// Switches to the other socket of the lane, because the peer has sent a kMoved frame: its next messages arrive on the
+// common socket, or again on the socket that the peer has made. Returns false, and does nothing, if the peer is the
+// lower of the two ranks: only the higher rank may switch, so the frame is invalid.
 bool TcpReceiveConnection::switch_socket() {
   if (!links_->makes_common_socket(peer())) return false;
   if (inactive_.socket == nullptr) {
     inactive_.socket = lane_state_.common;
     if (inactive_.socket == nullptr) {
-      // There is no common socket, because the sending connection of this rank was destroyed before it had sent
-      // everything.
+      // There is no common socket any more: the sending connection of this rank was destroyed before it had sent
+      // everything, or after its socket had ended. So no message of the peer can arrive any more.
       note_end(0);
       return true;
     }

@@ -204,7 +204,7 @@ Socket try_to_connect(const SocketAddress& address, int& error) {
 
 bool is_network_error(int error) {
   return error == EHOSTUNREACH || error == EHOSTDOWN || error == ENETUNREACH || error == ENETDOWN ||
-         error == ETIMEDOUT || error == EACCES || error == EPERM;  // EACCES, EPERM: a route or a firewall forbids it
+         error == ETIMEDOUT || error == EACCES || error == EPERM;  // EACCES, EPERM: forbidden by a route or a firewall
 }
 
 Moved send_some(int fd, std::span<iovec> parts) {

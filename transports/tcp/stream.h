@@ -29,7 +29,8 @@ class TcpStream {
  public:
   TcpStream() = default;
   explicit TcpStream(Socket socket) : socket_(std::move(socket)) {}
-  // Starts a stream with TLS. `key`: the key of this connection. `greeting` is sent first, in clear.
+  // Makes a stream that encrypts with TLS. Sends nothing yet. `key`: the pre-shared key of TLS for this connection.
+  // `greeting`: bytes that are sent in clear before the TLS handshake begins; may be empty.
   static Result<TcpStream> encrypted(Socket socket, TlsSession::End end, const Key& key,
                                      std::span<const std::byte> greeting = {});
 

@@ -25,7 +25,7 @@ class PlainWindow final : public Window {
   std::size_t size() const override { return bytes_; }
 
  private:
-  std::shared_ptr<Mapping> mapping_;  // the result of Mapping::create(); null for adopted memory
+  std::shared_ptr<Mapping> mapping_;  // from allocate_window(); null if adopt_window() got the memory from its caller
   std::byte* data_;
   std::size_t bytes_;
 };

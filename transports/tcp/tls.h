@@ -66,7 +66,8 @@ class TlsSession {
   bool unsent() const { return out_begin_ < out_.size(); }
 
  private:
-  // A TLS record, kept until the system has taken all its encrypted bytes.
+  // The length and the end of one TLS record. Kept until the operating system has taken all encrypted bytes of the
+  // record; only then do the bytes of the caller in it count as sent.
   struct Record {
     std::size_t bytes;   // length of the data of the caller in the record
     std::uint64_t upto;  // the value of produced_ after the record was encrypted

@@ -133,7 +133,7 @@ Result<ucp_context_h> make_context(const UcxLibrary& ucx, UcxPuts puts) {
     return made;
   }
   ucx.cleanup(*made);
-  return make_context(ucx, false);  // UCX uses no such NIC
+  return make_context(ucx, false);  // without remote writes, because UCX uses no NIC that can execute them
 }
 
 }  // namespace

@@ -56,11 +56,12 @@ struct UcxLibrary {
 };
 
 // The resources of UCX that a whole process needs once: devices and registrations. All ranks and communicators of
-// the process share one object, because it is expensive to create.
+// the process that use the same UcxPuts share one object, because it is expensive to create.
 class UcxContext {
  public:
-  // Returns the object of this process. Creates one if none exists, or if it was made with another value of `puts`. A
-  // forked child gets an object of its own.
+  // Returns the object of this process that was created last, if it still exists and was created with the same value
+  // of `puts`. Otherwise creates one; the users of an object with another value keep theirs. A forked child gets an
+  // object of its own.
   // Errors: kUnsupported, kSystem. Thread-safe.
   static Result<std::shared_ptr<UcxContext>> shared(UcxPuts puts = UcxPuts::kByCards);
   // Keeps a worker that cannot be destroyed until the process ends, with its context and the memory that peers may

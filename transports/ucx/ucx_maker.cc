@@ -16,7 +16,7 @@ namespace {
 // of UCX without the major version, for example "ucx2.13.1" for UCX 1.13.1. Only the start is compared.
 constexpr std::string_view kWire = "ucx2.";
 
-// The DataPath over UCX. It forwards all calls to its worker.
+// The DataPath over UCX. All of its work is done by its UcxWorker.
 class UcxPath final : public DataPath {
  public:
   explicit UcxPath(std::shared_ptr<UcxWorker> worker) : worker_(std::move(worker)) {}

@@ -11,7 +11,8 @@
 namespace tutti {
 namespace {
 
-// In bytes. Shorter messages are copied into a slot, because a copy costs less than a registration.
+// The length in bytes from which on send_pinned() lets the NIC read a message from the memory of the user. It copies
+// shorter messages into a slot, because a copy costs less than a registration.
 constexpr std::uint64_t kMinPinnedBytes = 8192;
 constexpr std::uint64_t kRegisteredBlock = 16 << 20;  // bytes; long memory is registered in blocks of this length
 
@@ -53,9 +54,10 @@ bool LaneSender::aim(const CallTag& call, std::uint64_t output_bytes, std::uint6
   return true;
 }
 
-// The message ends at the next multiple of kVerbsMaxDirectBytes within `whole`, or after one slot's length if that is
-// longer. So messages seldom cross the end of a kRegisteredBlock. A message that crosses it makes register_source()
-// register both blocks together.
+// The message ends at the next offset in `whole` that is a multiple of kVerbsMaxDirectBytes, or after one slot's length
+// if that is further on, but at the latest after `bytes` bytes. So messages seldom cross the end of a block of
+// kRegisteredBlock bytes. If `whole` is registered block by block, a message that crosses the end of a block makes
+// register_source() register that block and the next one together.
 std::uint64_t LaneSender::send_aimed(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes,
                                      const CallTag& tag) {
   static_assert(kRegisteredBlock % kVerbsMaxDirectBytes == 0);

@@ -17,7 +17,7 @@ struct VerbsLaneOptions {
   std::uint16_t lane = 0;
   std::uint32_t slots = 4;
   std::uint32_t slot_bytes = 128 * 1024;
-  std::uint32_t queue_pairs = 1;  // per rail
+  std::uint32_t queue_pairs = 1;  // number of queue pairs that the lane has on each rail
   bool advertises_outputs = true;
 };
 
@@ -49,7 +49,7 @@ class LaneState {
   void report_broken(std::size_t pair, const std::string& words);
   struct BrokenReport {
     std::size_t pair = 0;
-    std::string words;  // printable
+    std::string words;  // the reason; the characters that are not printable ASCII are replaced by '?'
   };
   // Returns the report of the peer that its end has broken, once. Empty if there is none, or if the lane is connecting
   // or closed.

@@ -83,7 +83,8 @@ class QueuePairs {
   std::size_t parts_of(std::uint64_t bytes) const;
   // For each queue pair, the speed of the slower of its two ports, in Mbit/s. Empty if one of the speeds is unknown.
   std::span<const std::uint32_t> weights() const { return weights_; }
-  std::uint32_t memory_key(std::size_t index) const { return pairs_[index].source->lkey; }  // of the send half
+  // The local key with which queue pair number `index` reads the send half of LaneMemory.
+  std::uint32_t memory_key(std::size_t index) const { return pairs_[index].source->lkey; }
   RemoteAddress remote_memory(std::size_t index, std::uint64_t offset) const {  // in the receive half of the peer
     return {.address = remote_memory_ + offset, .key = pairs_[index].remote_key};
   }

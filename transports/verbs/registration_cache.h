@@ -1,8 +1,8 @@
 // RegistrationCache: memory of users that a network card may read or write, which remains registered between calls
 // because registering is slow. The size of the cache is bounded, and the least recently used registrations are
 // evicted first. The cache is safe: if memory was returned to the operating system or has got other pages, its
-// registration is never found again, because a MemoryMonitor or the owner of the memory reports that. Memory that
-// the MemoryMonitor cannot watch is not registered.
+// registration is never found again. A MemoryMonitor notices that, or the owner of the memory calls forget() before it
+// frees the memory. Memory that the MemoryMonitor cannot watch is not registered.
 //
 // The cache does not depend on verbs, because the functions that register memory are passed to it. Thread-safe.
 #pragma once
@@ -51,8 +51,9 @@ class RegistrationCache {
     std::uint64_t used_ = 0;  // value of the cache's clock_ at the last use
   };
 
-  // `monitor` may be null; then nothing is registered. `most_bytes`: limit for the memory that the cache keeps
-  // registered; 0: no memory is registered.
+  // `reg` and `dereg` register and deregister a range of memory with the network card. `monitor` may be null; then
+  // nothing is registered. `most_bytes`: limit for the memory that the cache keeps registered; 0: no memory is
+  // registered.
   RegistrationCache(Register reg, Deregister dereg, std::uint64_t most_bytes, std::shared_ptr<MemoryMonitor> monitor);
   ~RegistrationCache();
   RegistrationCache(const RegistrationCache&) = delete;

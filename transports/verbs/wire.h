@@ -14,11 +14,12 @@ struct LaneHeader {  // precedes the payload in a slot
   std::uint64_t bytes = 0;
   // number of the message, counted from 0; the lower 32 bits
   std::uint32_t number = 0;
-  // messages of the other direction that the sender of this header has released so far; the lower 32 bits
+  // number of messages of the other direction that the sender of this header has released so far; the lower 32 bits
   std::uint32_t released = 0;
   // offset in the output that the receiver advertises, in bytes; kInSlot if the payload follows this header
   std::uint64_t output_offset = ReceiveTargets::kInSlot;
-  // descriptors of the receiver that the sender of this header has received so far; the lower 32 bits
+  // number of descriptors of advertised outputs that the sender of this header has received so far from the receiver of
+  // this header; the lower 32 bits
   std::uint32_t seen = 0;
   std::uint32_t unused = 0;
 };

@@ -53,8 +53,9 @@ class CopyEngines {
     // Indexed by rank: the address of that rank's input, as this rank's GPU sees it. Empty if the LaunchGroup
     // contains all ranks, because the addresses are then in the calls of the launch.
     std::vector<std::uint64_t> inputs;
-    // At the root of a broadcast that is not in place: the length of the input, which is first copied to the root's
-    // output, because the peers read it there. Otherwise 0.
+    // For kWindows, at the root of a broadcast that is not in place: the length of the input in bytes. The root first
+    // copies its input to its output, because the peers read it there. Otherwise 0; for kLaunchGroup the peers read the
+    // root's input.
     std::uint64_t own_bytes = 0;
   };
   // The location of the inputs in symmetric registered memory, which is the same on all ranks, and the address of each
@@ -66,16 +67,16 @@ class CopyEngines {
   CopyEngines(Method method, std::uint64_t least_bytes, std::uint32_t rank, std::shared_ptr<DeviceWindows> windows)
       : method_(method), least_bytes_(least_bytes), rank_(rank), windows_(std::move(windows)) {}
 
-  // For kWindows. Returns the inputs if copies between two stream barriers can carry out the call. Returns nothing
-  // if kernels carry it out: the call is too short or of another kind, the caller has chosen an algorithm, or the
-  // buffer that peers read (the input, but for a broadcast or an in-place all_gather the output) is not in registered
-  // memory that has the same length on all ranks. For scatter and gather it always returns nothing, because the ranks
-  // cannot compute where the root's input is.
+  // For Method::kWindows; otherwise returns nothing. Returns the inputs if copies between two stream barriers can carry
+  // out the call. Returns nothing if kernels carry it out: the call is too short or of another kind, the caller has
+  // chosen an algorithm, or the buffer that peers read (the input, but for a broadcast or an in-place all_gather the
+  // output) is not in registered memory that has the same length on all ranks. For scatter and gather it always returns
+  // nothing, because the ranks cannot compute where the root's input is.
   std::optional<Inputs> find_inputs(const CheckedCall& checked, const CallOptions& options) const;
   // Makes `call` a call by copies between two stream barriers. `inputs`: the result of find_inputs().
   void copy_between_barriers(DeviceCall& call, const CheckedCall& checked, Inputs inputs);
-  // For kLaunchGroup; otherwise has no effect. Adds copies to `call` if copies can carry it out. The copies replace
-  // the kernel if the calls of all ranks in the launch have copies.
+  // For Method::kLaunchGroup; otherwise has no effect. Adds copies to `call` if copies can carry it out. The launch
+  // then makes these copies and has no kernel, if the calls of all its ranks have copies.
   void copy_in_group(DeviceCall& call, const CheckedCall& checked, const CallOptions& options) const;
 
   // Puts the copies of all `calls` of a launch into the stream. `barrier`: the stream barrier of the rank of the

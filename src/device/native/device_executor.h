@@ -1,7 +1,7 @@
 // DeviceExecutor: carries out calls of one rank on its GPU (docs/decisions/0013). The executor uses the same plans
 // as the host. It packs each plan and keeps it in device memory. A call launches the evaluator kernel once, or
 // several times if it runs in rounds, or no kernel if copy engines carry it out. Hold the communicator's submission
-// mutex, except for failure(), abort(), fail() and finish().
+// mutex for takes(), prepare() and submit(). Any thread may call the other functions without it.
 #pragma once
 
 #include <atomic>

@@ -82,8 +82,8 @@ bool DeviceResources::end() {
 DeviceResources::~DeviceResources() {
   const bool idle = end();
   const auto scope = cuda::ContextScope::try_enter(device_->driver(), device_->context());
-  // Closes the peers' registered memory. This must be done before close_peers(), below, notifies the peers that
-  // this rank does not use their memory any more.
+  // Closes the peers' registered memory if no call runs any more (`idle`); otherwise its mappings are leaked. This must
+  // be done before close_peers(), below, notifies the peers that this rank does not use their memory any more.
   if (windows_ != nullptr) windows_->end(idle);
   bool closed = false;
   runs_through([&] {  // if an allocation fails, the peers are not notified, and this rank does not wait for them

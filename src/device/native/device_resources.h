@@ -124,7 +124,8 @@ class DeviceResources {
   std::vector<Opened> opened_;
   std::shared_ptr<DeviceWindows> windows_;  // shared with the DeviceWindow handles, which may be destroyed later
   BlockBudget block_budget_;
-  // device memory with the device::Link tables of all protocols; links_at_ has their offsets
+  // Device memory with one table of device::Link for each protocol. links_at_, indexed by device::Protocol, has the
+  // offsets of the tables in it, in bytes.
   std::optional<cuda::DeviceMemory> links_;
   std::array<std::uint64_t, kDeviceProtocols> links_at_{};
   std::optional<cuda::PinnedMemory> pinned_;
@@ -143,8 +144,9 @@ inline constexpr int kDeviceRounds = 3;
 // Makes the device resources of `rank` in a communicator. `members`: element i is the job rank of rank i.
 // `communicator`: its number, the same on all ranks. `resources`: the environment of that communicator; its
 // transport must outlive the result. Returns null, on all ranks, if the host has to carry out calls on device
-// memory. Takes kDeviceRounds rounds over the members if JobContext::devices is set, and none otherwise. Errors:
-// the same on all ranks, for example if a device has too little memory.
+// memory. Takes part in kDeviceRounds rounds of `gather`, which returns the contributions of the members, if
+// JobContext::devices is set, and in none otherwise. In a split, the ranks of the parent's other new communicators take
+// part in the same rounds. Errors: the same on all ranks, for example if a device has too little memory.
 Result<std::unique_ptr<DeviceResources>> make_device_resources(const JobContext& job_context,
                                                                const std::vector<std::uint32_t>& members,
                                                                std::uint32_t rank, std::uint64_t communicator,

@@ -32,8 +32,8 @@ Error from_rank(std::uint32_t rank, Error error) {
   return error;
 }
 
-// Checks that the byte at `at`, the first or the last one of the range, is memory of this GPU and context, or
-// managed memory. `data` and `bytes`: the range, for messages.
+// Checks that the byte at `at`, the first or the last one of the range, is memory of this GPU or managed memory, and
+// that it belongs to this context or, as mapped virtual memory, to none. `data` and `bytes`: the range, for messages.
 Status check_end(const RankDevice& device, const void* data, std::size_t bytes, const std::byte* at) {
   auto where = cuda::classify(device.driver(), at);
   if (!where) return where.error();

@@ -1,7 +1,8 @@
 // LaunchGroup: the ranks of one communicator that share a GPU and a process. Their calls run in one kernel launch.
 // If each rank launched a kernel of its own, one kernel could wait for another that gets no free thread blocks. The
 // rank that makes a call last launches it for all ranks of the group. A rank that shares its GPU with no other rank
-// of its process is a group of its own, and waits for no other rank before the launch.
+// of its process is a group of its own, and waits for no other rank before the launch. The same applies to all ranks
+// if calls run in rounds, because their kernels do not wait for each other.
 //
 //   stream of a rank    record "ready" ......... wait for "done"; or, if the rank called before the last one: wait for
 //                                                a flag in host memory
@@ -71,9 +72,11 @@ class LaunchGroup : public std::enable_shared_from_this<LaunchGroup> {
   using FailureCallback = std::function<void(const Error&)>;
   void on_failure(std::uint32_t rank, FailureCallback on_failure);
 
-  // Submits the rank's next call. If all other ranks of the group have already made theirs, launches the call for
-  // all of them; otherwise it waits for them. Errors: those of the call (for example kMismatch), those of the
-  // driver, the error that broke the group before.
+  // Submits the rank's next call. If all other ranks of the group have already submitted theirs, launches the calls of
+  // all ranks together. Otherwise the call is queued, and this function returns without waiting: the rank that submits
+  // last launches the calls. Errors: those of the call (for example kMismatch), kUnsupported (too many calls of this
+  // rank are queued already), kPeerLost (a rank of the group has left), those of the driver, the error that broke the
+  // group before.
   Status submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>& call);
   // Makes the call's stream wait for the call. Call it after submit(), and after all other calls that the same
   // thread submits together with this one (a Group). If the call is not launched yet and other threads make the

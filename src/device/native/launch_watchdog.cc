@@ -89,8 +89,8 @@ void LaunchGroup::Watchdog::check_all() {
   if (watches_graphs()) check_replays();
 }
 
-// Waits until changed() is notified, or until it is time for the next check. If no call waits and no launch is
-// pending or in a graph, waits without a time limit.
+// Waits until changed() is notified, or until it is time for the next check. Waits without a time limit if there is
+// nothing to check: no call waits, no launch is pending, and no call with barriers was captured in a graph.
 void LaunchGroup::Watchdog::wait_for_next_check(std::unique_lock<std::mutex>& lock) {
   const DeviceCall* first = members_.first_to_expire();
   if (!pending_launches_.empty() || watches_graphs()) {
@@ -116,9 +116,9 @@ void LaunchGroup::Watchdog::check_waiting_calls() {
   }
 }
 
-// Removes pending launches that have ended. If the context of a launch is lost, it never ends, so the group fails
-// and the launch is removed. Of the oldest launch that still runs, checks the peers and, if it has barriers, the
-// timeout.
+// Removes the pending launches that have ended. If the context of a launch is lost, that launch never ends, so this
+// function fails the group, makes its kernels end, and removes the launch. If the oldest launch that remains has begun,
+// the function also checks the peers and, if the launch has barriers, its timeout.
 void LaunchGroup::Watchdog::check_pending_launches() {
   while (!pending_launches_.empty()) {
     const auto finished = pending_launches_.front().done->finished();

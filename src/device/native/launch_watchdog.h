@@ -1,5 +1,6 @@
 // LaunchGroup::Watchdog: ends calls for which some rank is missing, and releases their streams. Only the parts of
-// LaunchGroup use this class. It owns a thread, which start() starts when the first call has to wait for a rank.
+// LaunchGroup use this class. It owns a thread, which start() starts when there is something to check for the
+// first time: a call or a launch that waits for ranks, or a graph with barriers.
 // Hold the group's mutex for every function except join(); the thread locks the mutex by itself.
 #pragma once
 
@@ -35,7 +36,7 @@ class LaunchGroup::Watchdog {
   // watchdog ends it if one of these ranks is gone.
   struct PendingLaunch {
     std::shared_ptr<DeviceCall> call;    // the first call of the launch
-    std::shared_ptr<cuda::Event> done;   // recorded behind the launch
+    std::shared_ptr<cuda::Event> done;   // recorded in the stream behind the last kernel, copy or barrier of the launch
     std::shared_ptr<cuda::Event> begun;  // recorded in the stream before the kernel or the first barrier of the launch
     // when the watchdog first saw that `begun` had completed; empty before
     std::optional<std::chrono::steady_clock::time_point> since{};

@@ -56,7 +56,7 @@ class LaunchGroup::Launcher {
   Members& members_;
   Watchdog& watchdog_;
   LaunchBuffers buffers_;
-  std::shared_ptr<Pool> pool_ = std::make_shared<Pool>();  // shared with events that are in use
+  std::shared_ptr<Pool> pool_ = std::make_shared<Pool>();  // shared with the events in use
   std::optional<cuda::Stream> stream_;                     // the group's stream for launches; empty until it is needed
   std::optional<cuda::Stream> capture_stream_;  // the group's stream for captured launches; empty until it is needed
   // the event behind the last launch that was not captured; null if there was none

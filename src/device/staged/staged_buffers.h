@@ -37,7 +37,8 @@ class StagedBuffers {
   static constexpr std::uint32_t kGoOn = 1;
   cuda::CUdeviceptr flag_address() const { return block_.pin->device_address(); }
   void release_streams() { flag_->store(kGoOn, std::memory_order_release); }
-  // after a replay of a captured call, so that the next replay waits again
+  // Call it at the end of each replay of a captured call, so that the stream of the next replay waits for the flag
+  // again.
   void reset_flag() { flag_->store(0, std::memory_order_release); }
   // Moves the block out. Call it last, because this object cannot be used without the block.
   StagingPool::Block take_block() { return std::move(block_); }

@@ -61,7 +61,7 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
 
   // captured(): the call is captured in a graph. submits_itself(): the callback of the stream submits the operation
   // to the engine when the stream reaches the call, so the caller must pass the operation to submit_later() and not
-  // submit it. True for a captured call, and for every call after a captured one.
+  // submit it. True for a captured call, and for every later staged call on the same communicator.
   bool captured() const { return captured_; }
   bool submits_itself() { return captured_ || pool_->has_graphs(); }
   void submit_later(std::shared_ptr<EngineHandle> handle, std::shared_ptr<Operation> operation);

@@ -1,6 +1,6 @@
-// The names of NCCL's variables: those that Tutti maps to settings, those that Tutti knows but that have no effect, and
-// those that begin with NCCL_ but are read by other software. All data is constant. All functions may be called from
-// any thread.
+// The names of NCCL's variables: those that Tutti maps to settings, those that have no effect (with the reasons), and
+// those that begin with NCCL_ but are read by other software. Also translates the value of one of the mapped variables,
+// NCCL_IB_HCA. All data is constant. All functions may be called from any thread.
 #pragma once
 
 #include <span>

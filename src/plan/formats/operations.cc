@@ -37,7 +37,8 @@ class Lengths1Tile {
     }
   }
 
-  // Returns the length of each step's value, or nothing if some step can never run.
+  // Returns the length in elements of the value of each step. Returns nothing if some step can never run, because it
+  // waits for a message that is never sent or for a step that never runs.
   std::optional<ByStep> run() && {
     for (bool ran = true; ran;) {
       ran = false;

@@ -25,7 +25,7 @@ using ExpressionLog = std::unordered_map<std::uint64_t, std::vector<std::uint64_
 
 struct Report {
   VerifyReport counts;
-  // Indexed by datum: Value::expression of the result. All 0 in collectives that do not add.
+  // Indexed by datum (plan/collective.h): Value::expression of the result. All 0 in collectives that do not add.
   std::vector<std::uint64_t> expressions;
 };
 
@@ -128,8 +128,8 @@ class Run {
   std::vector<std::size_t> first_output_;  // indexed by rank: number of output chunks of all lower ranks
   // rank x tile x output chunk: generation (Value::generation) of the last write
   std::vector<std::uint32_t> written_;
-  // Indexed by datum: Value::expression of the first result that was stored, with which all others must agree. 0:
-  // no result was stored yet.
+  // Indexed by datum (plan/collective.h): Value::expression of the first result that was stored, with which all others
+  // must agree. 0: no result was stored yet.
   std::vector<std::uint64_t> expressions_;
   // Indexed by thread: the threads that wait for its steps (After). Empty if no step of the plan waits.
   std::vector<std::vector<std::uint32_t>> waiters_;
