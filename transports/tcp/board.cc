@@ -151,8 +151,9 @@ bool StatePusher::open(std::uint32_t peer) {
     return false;
   }
   connection.socket = std::move(*stream);
-  connection.begun = connection.socket.is_encrypted();  // an encrypted stream sends the preamble by itself
-  if (!connection.begun) put(connection.pending, preamble);
+  connection.begun = false;
+  // An encrypted stream sends the preamble by itself, as soon as the connection is established.
+  if (!connection.socket.is_encrypted()) put(connection.pending, preamble);
   return true;
 }
 
@@ -172,7 +173,7 @@ void StatePusher::note_failure(std::uint32_t peer, int error) {
 // then makes a new connection.
 bool StatePusher::try_again(std::uint32_t peer, int error) {
   ControlConnection& connection = connections_[peer];
-  if (connection.begun || !is_network_error(error)) return false;
+  if (connection.begun || connection.socket.tls_has_sent() || !is_network_error(error)) return false;
   connection.socket.close();
   connection.replies = ReplyReader();
   connection.pending.clear();

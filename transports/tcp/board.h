@@ -58,9 +58,7 @@ class StatePusher {
     ReplyReader replies;
     std::vector<std::byte> pending;
     std::size_t sent = 0;  // number of bytes at the start of `pending` that were sent
-    // Bytes were sent, so the peer may have received them. With TLS, open() already sets it, because the stream sends
-    // the preamble by itself.
-    bool begun = false;
+    bool begun = false;    // bytes of `pending` were sent, so the peer may have received them
     // The state must be queued for the peer as soon as there is a connection and `pending` is not too long.
     bool state_due = false;
     std::int64_t retry_ns = 0;  // open() does not try to connect before this time

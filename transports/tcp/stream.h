@@ -68,6 +68,8 @@ class TcpStream {
   bool is_encrypted() const { return encryption_ != nullptr; }
   // Whether data of the caller can be moved: always without TLS, and with TLS once the handshake is complete.
   bool ready() const { return encryption_ == nullptr || encryption_->tls->established(); }
+  // Only with TLS: whether the system has taken any bytes, for example of the greeting.
+  bool tls_has_sent() const { return encryption_ != nullptr && encryption_->tls->has_sent(); }
   // Whether encrypted data is waiting to be sent.
   bool unsent() const { return encryption_ != nullptr && encryption_->tls->unsent(); }
   bool over() const { return encryption_ != nullptr && (encryption_->end.ended || encryption_->tls->over()); }

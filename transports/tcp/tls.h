@@ -64,6 +64,8 @@ class TlsSession {
   const Moved& send_end() const { return send_end_; }
   // Whether there is encrypted data that the system has not taken.
   bool unsent() const { return out_begin_ < out_.size(); }
+  // Whether the system has taken any bytes, so that the other end may have received them.
+  bool has_sent() const { return produced_ > out_.size() - out_begin_; }
 
  private:
   // The length and the end of one TLS record. Kept until the operating system has taken all encrypted bytes of the
