@@ -148,7 +148,7 @@ Result<RendezvousOptions> resolve_rendezvous(const CommunicatorOptions& options,
   rendezvous.port_range = config.port_range;
   rendezvous.encrypt = config.encrypt;
 
-  const bool explicit_root = !options.root.empty() || !options.interface.empty();
+  const bool explicit_root = !options.root.empty();
   if (options.unique_id || (!explicit_root && !config.unique_id.empty())) {
     if (options.unique_id) {
       rendezvous.unique_id = *options.unique_id;

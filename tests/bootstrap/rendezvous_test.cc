@@ -119,6 +119,25 @@ TEST(Rendezvous, OptionsWinOverVariablesAndTheseOverTheLauncher) {
   EXPECT_EQ(given.ports, std::vector<std::uint16_t>{78});
 }
 
+// The option `interface` selects a network, as the variable TUTTI_INTERFACE does. It does not say where rank 0 is, so
+// an address or a unique id in the environment still counts.
+TEST(Rendezvous, AnInterfaceIsNoRoot) {
+  CommunicatorOptions options;
+  options.interface = "lo";
+  EnvironmentVariables launched = kTorchrun;
+  launched["MASTER_ADDR"] = "127.0.0.9";
+  const auto by_launcher = resolve(options, launched).value();
+  EXPECT_EQ(by_launcher.host, "127.0.0.9");
+  EXPECT_EQ(by_launcher.ports.front(), 29501);
+  options = ranks(1, 2);
+  options.interface = "lo";
+  EXPECT_EQ(resolve(options, {{"TUTTI_ROOT", "127.0.0.9:77"}}).value().host, "127.0.0.9");
+  EXPECT_EQ(resolve(options, {{"TUTTI_ROOT", ":77"}}).value().host, "127.0.0.1") << "the root has no host";
+  const UniqueId id = UniqueId::create({.timeout = std::chrono::milliseconds(100)}).value();
+  EXPECT_EQ(resolve(options, {{"TUTTI_UNIQUE_ID", id.to_text()}}).value().unique_id, id);
+  EXPECT_EQ(resolve(options, {}).value().host, "127.0.0.1");
+}
+
 // A name may become resolvable only after a rank has started, so it is looked up later, while the ranks meet.
 TEST(Rendezvous, NamesAreNotResolvedYet) {
   for (const char* name : {"late-0.svc", "rank-0.job.example.com"}) {
