@@ -173,9 +173,10 @@ std::uint64_t MailboxBoard::steps_of(std::uint32_t part_of) const {
   return mark(part_of).steps.load(std::memory_order_relaxed);
 }
 
-// Other ranks write the value, so it is not trusted. An invalid rank is replaced by `part_of`, because callers use
-// the result as an index.
+// A value of an earlier call is ignored. Other ranks write the value, so it is not trusted: an invalid rank is ignored,
+// because callers use the result as an index.
 std::uint32_t MailboxBoard::claimer(std::uint32_t part_of) const {
+  if (mark(part_of).claimed.load(std::memory_order_acquire) != sequence_) return part_of;
   const std::uint32_t claimer = mark(part_of).claimer.load(std::memory_order_relaxed);
   return claimer < ranks() ? claimer : part_of;
 }

@@ -84,6 +84,7 @@ class MailboxBoard {
   bool claim(std::uint32_t part_of);  // true: this rank does the part; false: it was claimed before
   void mark_finished(std::uint32_t part_of);
   bool has_finished(std::uint32_t peer) const;
+  // The rank that does the part: the rank that has claimed it for this call, or `part_of` if no rank has.
   std::uint32_t claimer(std::uint32_t part_of) const;
   // Counts a step of a long part. Ranks that wait for the end of the part see by steps_of() that there is progress.
   void note_step(std::uint32_t part_of);

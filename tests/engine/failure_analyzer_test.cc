@@ -1,5 +1,5 @@
-// Tests how a rank reports a failed call when the shared memory of its peers contains rank numbers out of range. A
-// correct rank never writes such numbers; a crashed or faulty one may.
+// Tests how a rank reports a failed call, also when the shared memory of its peers contains rank numbers out of range.
+// A correct rank never writes such numbers; a crashed or faulty one may.
 #include "engine/failure_analyzer.h"
 
 #include <gtest/gtest.h>
@@ -39,6 +39,19 @@ TEST(MailboxBoard, AClaimerThatIsNoRankIsNotNamed) {
   EXPECT_EQ(marks.claimer(1), 0u);
   marks.mark(1).claimer = 70'000;
   EXPECT_EQ(marks.claimer(1), 1u) << "a claimer out of range is replaced by the owner of the part";
+}
+
+// A mailbox is used again by later calls. A claim in an earlier call must not be taken for one in the present call:
+// the owner does its part unless another rank has claimed it now.
+TEST(MailboxBoard, AClaimInAnEarlierCallNamesNobody) {
+  const auto ranks = shm_ranks(kShape, in_process_exchanges(2));
+  MailboxBoard marks(0, *ranks[0]);
+  marks.begin(call(1));
+  EXPECT_EQ(marks.claimer(1), 1u) << "no rank has ever claimed the part";
+  ASSERT_TRUE(marks.claim(1));
+  EXPECT_EQ(marks.claimer(1), 0u);
+  marks.begin(call(1 + kMailboxes));
+  EXPECT_EQ(marks.claimer(1), 1u) << "the claim belongs to an earlier call in the same mailbox";
 }
 
 }  // namespace
