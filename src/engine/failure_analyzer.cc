@@ -147,7 +147,7 @@ Diagnosis FailureAnalyzer::relayed(const Call& call, std::uint32_t peer, const C
   if (failure.code == ErrorCode::kPeerLost && failure.culprit == static_cast<std::int32_t>(rank_)) {
     const std::string way = transport_.peer_path(peer);
     trouble = transport_.peer_trouble(peer);
-    text += fmt::format(": it cannot reach this rank any more{}{}", way.empty() ? "" : ", to which it comes by " + way,
+    text += fmt::format(": it cannot reach this rank any more{}{}", way.empty() ? "" : " over " + way,
                         trouble.empty() ? "" : "; " + trouble);
   }
   if (failure.code == ErrorCode::kTimeout) {
@@ -266,9 +266,9 @@ std::optional<Diagnosis> FailureAnalyzer::find_lost_sender(const Call& call,
     const std::string way = transport_.peer_path(peer);
     return diagnosis(
         ErrorCode::kPeerLost, ErrorScope::kCommunicator, static_cast<std::int32_t>(peer),
-        fmt::format("{}: rank {} has finished this call and sends nothing more, since {}, but not all that "
-                    "it sent has arrived here{}: the way between them is broken",
-                    describe(call.tag), peer, how, way.empty() ? "" : ", where it comes by " + way));
+        fmt::format("{}: rank {} has finished this call and sends nothing more, because {}, but some of its data has "
+                    "not arrived{}: the connection between rank {} and rank {} is broken",
+                    describe(call.tag), peer, how, way.empty() ? "" : " over " + way, peer, rank_));
   }
   return std::nullopt;
 }

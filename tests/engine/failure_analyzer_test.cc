@@ -29,6 +29,27 @@ TEST(FailureAnalyzer, ACulpritThatIsNoRankIsNotNamed) {
   }
 }
 
+// The peer has finished the call and left, but its data has not arrived. Then the connection between the two ranks has
+// lost the data, and the error must name both ranks.
+TEST(FailureAnalyzer, DataOfAFinishedPeerThatDoesNotArriveMeansABrokenConnection) {
+  const auto ranks = shm_ranks(kShape, in_process_exchanges(2));
+  ranks[1]->enter_call(call(1), {});
+  ranks[1]->leave_call(call(1), std::nullopt);
+  ranks[1]->announce_leave();
+  ranks[0]->enter_call(call(1), {});
+  Call waiting;
+  waiting.tag = call(1);
+  const auto found = FailureAnalyzer(0, 2, *ranks[0]).find_lost_sender(waiting, {1});
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->error.code, ErrorCode::kPeerLost);
+  EXPECT_EQ(found->error.rank, 1);
+  EXPECT_NE(found->error.message.find("rank 1 has finished this call and sends nothing more, because it has destroyed "
+                                      "its communicator, but some of its data has not arrived: the connection between "
+                                      "rank 1 and rank 0 is broken"),
+            std::string::npos)
+      << found->error.message;
+}
+
 // claim(1) records rank 0 as the claimer of part 1. If the recorded claimer is not a rank, claimer() falls back to
 // the rank that owns the part.
 TEST(MailboxBoard, AClaimerThatIsNoRankIsNotNamed) {
