@@ -146,7 +146,9 @@ std::string RendezvousServer::Core::fault_of_rank(const wire::RankInfo& rank) co
 
 // Returns an error if some ranks encrypt and others do not, or if an end that must encrypt cannot. Called when all
 // ranks have joined and before they exchange data, because the data of a rank that encrypts would otherwise be sent
-// unencrypted to other ranks. Loopback connections are exempt, because other machines cannot read them.
+// unencrypted to other ranks. Loopback connections are exempt, because other machines cannot read them. A connection
+// from another address of this machine is not exempt, although it may come from a local rank: a machine that translates
+// addresses (for example a Kubernetes node) gives its own address to connections that come from other machines.
 std::optional<Error> RendezvousServer::Core::fault_of_encryption() const {
   const auto fault = [](ErrorCode code, std::int32_t rank, std::string words) {
     return Error{code, ErrorScope::kCommunicator, rank, std::move(words)};
