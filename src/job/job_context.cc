@@ -98,15 +98,17 @@ Result<std::uint32_t> parse_id(const std::string& blob, std::size_t rank) {
 }
 
 // Finds the machine of every rank: ranks are on one machine if their machine names are equal and they can reach each
-// other's Unix sockets. Returns for each rank the lowest rank of its machine.
+// other's Unix sockets. Each blob is a Unix address, '|' and a machine name. Returns for each rank the lowest rank of
+// its machine.
 Result<std::vector<std::uint32_t>> find_machines(const UnixExchange& exchange, const std::vector<std::string>& blobs,
                                                  std::uint32_t rank, const Gather& gather,
                                                  std::vector<std::string>& addresses) {
   const std::size_t ranks = blobs.size();
-  const auto name_of = [&](std::size_t r) { return std::string_view(blobs[r]).substr(0, blobs[r].find('|')); };
+  const auto end_of_address = [&](std::size_t r) { return std::min(blobs[r].find('|'), blobs[r].size()); };
+  const auto name_of = [&](std::size_t r) { return std::string_view(blobs[r]).substr(end_of_address(r)); };
   addresses.assign(ranks, "");
   for (std::size_t r = 0; r < ranks; ++r) {
-    if (name_of(r) == name_of(rank)) addresses[r] = blobs[r].substr(std::min(blobs[r].size(), name_of(r).size() + 1));
+    if (name_of(r) == name_of(rank)) addresses[r] = blobs[r].substr(0, end_of_address(r));
   }
   const auto reached = exchange.probe(addresses);
   std::vector<bool> own(ranks, false);
@@ -389,7 +391,8 @@ Result<std::shared_ptr<JobContext>> make_job_context(const Config& config, std::
   auto name = machine_name(config);
   auto own_info = listening ? shared_memory_address(config, **listening, rank) : listening.error();
   if (!name) own_info = name.error();
-  if (own_info) *own_info = common_settings(config) + "|" + *name + "|" + *own_info;
+  // The name is the last part, because it contains text from the user, in which a '|' may occur.
+  if (own_info) *own_info = common_settings(config) + "|" + *own_info + "|" + *name;
   auto blobs = gather_or_fail(gather, own_info);
   if (!blobs) return blobs.error();
   TUTTI_TRY(compare_settings(*blobs));

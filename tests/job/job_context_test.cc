@@ -143,6 +143,41 @@ TEST(SetUp, WhatFailedOnARankCountsForMoreThanThatOthersWaitedForIt) {
   EXPECT_EQ(said, "?3|rank 3 did not connect");
 }
 
+// Returns for each rank the lowest rank of its machine, for ranks in one process with these node ids.
+std::vector<std::uint32_t> machines_of(const std::vector<std::string>& node_ids) {
+  const auto ranks = static_cast<std::uint32_t>(node_ids.size());
+  Rounds rounds(ranks);
+  std::vector<std::vector<std::uint32_t>> found(ranks);
+  std::vector<std::thread> threads;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      const Gather gather = [&](const std::string& blob) -> Result<std::vector<std::string>> {
+        return rounds.gather(rank, blob);
+      };
+      Config config;
+      config.node_id = node_ids[rank];
+      const auto job_context = make_job_context(config, rank, ranks, "127.0.0.1", Key{7}, 20'000, gather,
+                                                std::shared_ptr<detail::RankDevice>());
+      ASSERT_TRUE(job_context.ok()) << to_string(job_context.error());
+      found[rank] = (*job_context)->machines;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& machines : found) EXPECT_EQ(machines, found[0]);
+  return found[0];
+}
+
+// The node id is sent to the other ranks in one text with other values. It may contain the character that separates
+// them.
+TEST(SetUp, ANodeIdMayContainAnyCharacter) {
+  using Machines = std::vector<std::uint32_t>;
+  for (const char* id : {"plain", "a|b", "|", "||", "a|", "/", "a=b c"}) {
+    EXPECT_EQ(machines_of({id, id}), (Machines{0, 0})) << id;
+  }
+  EXPECT_EQ(machines_of({"a|1", "a|2", "a|1"}), (Machines{0, 1, 0}));
+  EXPECT_EQ(machines_of({"a", "a|", "|a"}), (Machines{0, 1, 2}));
+}
+
 TEST(SetUp, GoesThroughWhereAllCan) {
   for (const auto& error : set_up(3, 3)) EXPECT_FALSE(error.has_value()) << error->message;
 }
