@@ -160,6 +160,7 @@ class FakeRemote final : public Transport {
   WindowRef find_window(const void*, std::size_t) override { return {}; }
   Result<std::unique_ptr<Window>> allocate_window(std::size_t) override { return no_windows(); }
   Result<std::unique_ptr<Window>> adopt_window(void*, std::size_t) override { return no_windows(); }
+  MemoryReleaseCallback memory_release_callback() override { return release_callback; }
   void pump() override { ++pumps; }
   bool flush() override { return flushed; }
   void announce_leave() override {
@@ -173,6 +174,7 @@ class FakeRemote final : public Transport {
 
   int pumps = 0;
   bool flushed = true;
+  MemoryReleaseCallback release_callback;  // empty: this transport caches nothing
 
  private:
   static Error no_windows() { return {ErrorCode::kUnsupported, ErrorScope::kCall, -1, "has no windows"}; }

@@ -2,6 +2,8 @@
 // machine, and a fake network (fake_remote.h) between machines. The tests call pump() and flush() by hand.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <thread>
@@ -104,6 +106,26 @@ TEST(Mixed, RegisteredMemoryIsReadInPlaceByLocalPeersAndSentToRemoteOnes) {
   cluster.ranks[0]->enter_call(call(2), cluster.ranks[0]->find_window(window->data(), 8192));
   EXPECT_EQ(cluster.ranks[2]->peer_output(0, 2, 8192), std::optional(window->data()));
   EXPECT_EQ(cluster.ranks[1]->peer_output(0, 2, 8192), std::optional<std::byte*>(nullptr));
+}
+
+// The remote transport has registered the memory with its network card. The registration belongs to the parent, which
+// still uses it after the child has exited.
+TEST(Mixed, AForkedChildDoesNotReleaseTheMemoryOfItsParent) {
+  Cluster cluster(kTwoByTwo);
+  int released = 0;
+  cluster.remotes[0]->release_callback = [&](const void*, std::size_t) { ++released; };
+  auto window = cluster.ranks[0]->allocate_window(8192).value();
+  const pid_t child = fork();
+  if (child == 0) {
+    window.reset();
+    _exit(released);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "the child has released the registrations";
+  window.reset();
+  EXPECT_EQ(released, 1) << "the parent must release them";
 }
 
 TEST(MixedDeathTest, APlaceOutsideEveryWindowIsABug) {

@@ -1,6 +1,7 @@
 #include "transports/mixed/mixed_transport.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -65,19 +66,21 @@ std::string name_of(const MixedOptions& options, std::string_view remote) {
   return remote == "tcp" ? "mixed" : fmt::format("shm+{}", remote);
 }
 
-// A window about which the remote transport may cache data. The destructor drops the cached data before the window
-// ends.
+// A window about which the remote transport may cache data, for example registrations with a network card. The
+// destructor drops the cached data before the window ends.
 class CachedWindow final : public Window {
  public:
   CachedWindow(std::unique_ptr<Window> window, MemoryReleaseCallback forget)
-      : window_(std::move(window)), forget_(std::move(forget)) {}
+      : process_(getpid()), window_(std::move(window)), forget_(std::move(forget)) {}
   ~CachedWindow() override {
+    if (getpid() != process_) return;  // a copy in a forked child must not deregister the memory of the rank
     runs_through([this] { forget_(data(), size()); });
   }
   std::byte* data() const override { return window_->data(); }
   std::size_t size() const override { return window_->size(); }
 
  private:
+  pid_t process_;
   std::unique_ptr<Window> window_;
   MemoryReleaseCallback forget_;
 };
