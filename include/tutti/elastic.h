@@ -19,9 +19,10 @@
 // After a death the survivors and the replacements form a new communicator. The job continues after the lowest number
 // of steps that a survivor has done, and next() gives every rank the state of a rank that has done that number. If
 // there is no such rank (at the start, or if all ranks that had a state have died), the job starts at step 0 with the
-// program's initial state. After next() has returned false on all ranks, ranks are no longer replaced: a rank that
-// fails then makes the job fail. Without `tutti run --elastic` the same program is an ordinary job, which the first
-// failure ends.
+// program's initial state. If the set-ups, restores and steps of a rank fail 20 times in a row, although no rank has
+// died meanwhile, this rank cannot continue: next() returns false, and status() has the last error. After next() has
+// returned false on all ranks, ranks are no longer replaced: a rank that fails then makes the job fail. Without
+// `tutti run --elastic` the same program is an ordinary job, which the first failure ends.
 //
 // Threads: an Elastic is used by one thread at a time.
 #pragma once

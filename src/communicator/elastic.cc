@@ -40,7 +40,9 @@ namespace tutti {
 namespace detail {
 namespace {
 
-constexpr int kMostFailedMeetings = 20;  // after this many failed set-ups in a row the job fails
+// After this many failures in a row the job fails on this rank. Failures are set-ups, restores and steps that have
+// failed. The count starts again when this rank completes a step for the first time, or when another rank dies.
+constexpr int kMostFailures = 20;
 constexpr std::size_t kMostBytes = 1024;
 
 // Longest time in milliseconds that the watcher waits for a packet before it checks whether the destructor has asked it
@@ -122,6 +124,8 @@ class ElasticImpl {
   void done(const Status& status) {
     if (!status.ok()) return fail(status);
     completed_steps_ = static_cast<std::int64_t>(++step_);
+    if (step_ > furthest_step_) failures_ = 0;
+    furthest_step_ = std::max(furthest_step_, step_);
   }
 
   // Called in a catch block. The job is over for this rank; the abort of its communicator notifies the peers.
@@ -137,8 +141,19 @@ class ElasticImpl {
 
  private:
   void fail(const Status& status) {
-    if (fd_ < 0) status_ = status;
+    if (fd_ >= 0) {
+      count_failure(status.error());
+    } else {
+      status_ = status;
+    }
     leave();
+  }
+  // Ends the job on this rank with `error` if it is one failure too many. If no rank dies, the launcher does not notice
+  // that the ranks repeat the same failure, so only this limit ends the job.
+  void count_failure(Error error) {
+    if (++failures_ < kMostFailures) return;
+    error.message += fmt::format("; the job has failed {} times in a row without completing a step", failures_);
+    status_ = std::move(error);
   }
   // Aborts the communicator, so that peers get an error if they are in a call or make one.
   void leave() {
@@ -158,7 +173,7 @@ class ElasticImpl {
       }
       return status_.ok();
     }
-    for (int failed = 0; failed < kMostFailedMeetings && status_.ok(); ++failed) {
+    while (status_.ok()) {
       const std::string word = fmt::format("{} {}", why, completed_steps_);
       aborted_.reset();
       if (::send(fd_, word.data(), word.size(), MSG_NOSIGNAL) < 0) {
@@ -174,10 +189,9 @@ class ElasticImpl {
         communicator_ = *std::move(made);
         return true;
       }
-      last_failure_ = std::move(made).error();
+      count_failure(std::move(made).error());
       why = "ready";
     }
-    if (status_.ok()) status_ = last_failure_;
     return false;
   }
   Result<std::unique_ptr<Communicator>> create_there(const CommunicatorOptions& options) const {
@@ -199,6 +213,7 @@ class ElasticImpl {
       }
       line = std::istringstream(text);
       line >> word;
+      if (word == "lost") failures_ = 0;  // the launcher limits the number of deaths
     } while (word == "lost");
     if (word == "over") return std::nullopt;
     CommunicatorOptions options = options_;
@@ -236,9 +251,10 @@ class ElasticImpl {
   std::int64_t completed_steps_ = -1;
   std::int32_t meeting_ = 0;
   std::int32_t source_ = 0;
-  bool restored_ = false;  // whether `restore` has succeeded in the current communicator
+  bool restored_ = false;            // whether `restore` has succeeded in the current communicator
+  int failures_ = 0;                 // number of failures in a row, see kMostFailures
+  std::uint64_t furthest_step_ = 0;  // the highest value of step_ after a completed step
   Status status_;
-  Error last_failure_;
 };
 
 }  // namespace detail

@@ -1,15 +1,20 @@
-// Tests of ElasticControl, the part of the launcher that exchanges messages with the ranks of an elastic job. The test
-// sends the messages of the ranks itself.
+// Tests of ElasticControl, the part of the launcher that exchanges messages with the ranks of an elastic job. In most
+// tests the test sends the messages of the ranks itself. In the last ones a thread is the only rank, with an Elastic.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "tools/run/elastic.h"
+#include "tutti/elastic.h"
 
 namespace tutti::tool {
 namespace {
@@ -81,6 +86,88 @@ TEST_F(ElasticControlTest, OneThatDiesBeforeTheEndIsAwaited) {
   serve();
   EXPECT_FALSE(control_.is_over());
   EXPECT_EQ(first_word(first), "go");
+}
+
+// A job of one rank, which is a thread. The test is the launcher, and never replaces the rank.
+class ElasticLoopTest : public ElasticControlTest {
+ protected:
+  static constexpr int kEndlessMeetings = 200;  // the launcher ends a job that has not ended after so many set-ups
+
+  // Runs the loop of a program: `step` returns the result of each step. Returns the final status of the rank.
+  Status run(std::uint64_t steps, const std::function<Status(std::uint64_t)>& step, const Elastic::Restore& restore) {
+    const Fd socket = seat(0);
+    ::setenv("TUTTI_ELASTIC_FD", std::to_string(socket.get()).c_str(), 1);
+    Result<Elastic> job = Elastic::join();
+    ::unsetenv("TUTTI_ELASTIC_FD");
+    if (!job) return job.error();
+    std::atomic<bool> ended = false;
+    std::thread rank([&] {
+      while (job->next(steps, restore)) job->done(step(job->step()));
+      ended = true;
+    });
+    while (!ended) {
+      if (death_) control_.ended(1);
+      death_ = false;
+      EXPECT_TRUE(control_.serve(now_, kRejoin).ok());
+      if (attempts_ > kEndlessMeetings) control_.ended(0);  // the rank sees that the launcher has ended
+      std::this_thread::yield();
+    }
+    rank.join();
+    return job->status();
+  }
+  Status fail() {
+    ++attempts_;
+    return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1, "this never works"};
+  }
+  static Status restore_nothing(Communicator&, std::int32_t) { return {}; }
+
+  // Returns after the launcher has reported the death of another rank.
+  void let_another_rank_die() {
+    death_ = true;
+    while (death_) std::this_thread::yield();
+  }
+
+  std::atomic<int> attempts_ = 0;  // number of failures so far
+  std::atomic<bool> death_ = false;
+};
+
+void expect_end_by_repeated_failure(const Status& status) {
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kUnsupported) << to_string(status.error());
+  EXPECT_NE(status.error().message.find("this never works"), std::string::npos) << to_string(status.error());
+  EXPECT_NE(status.error().message.find("20 times in a row"), std::string::npos) << to_string(status.error());
+}
+
+TEST_F(ElasticLoopTest, AStepThatAlwaysFailsEndsTheJob) {
+  const auto step = [&](std::uint64_t number) { return number == 1 ? fail() : Status(); };
+  expect_end_by_repeated_failure(run(3, step, restore_nothing));
+  EXPECT_EQ(attempts_, 20);
+}
+
+TEST_F(ElasticLoopTest, ARestoreThatAlwaysFailsEndsTheJob) {
+  const auto step = [](std::uint64_t) { return Status(); };
+  expect_end_by_repeated_failure(run(3, step, [&](Communicator&, std::int32_t) { return fail(); }));
+  EXPECT_EQ(attempts_, 20);
+}
+
+// The limit counts only failures in a row: a step that is completed for the first time starts the count again.
+TEST_F(ElasticLoopTest, FailuresBetweenCompletedStepsDoNotEndTheJob) {
+  int tries = 0;
+  const auto step = [&](std::uint64_t) { return ++tries % 5 == 0 ? Status() : fail(); };
+  const Status status = run(8, step, restore_nothing);
+  EXPECT_TRUE(status.ok()) << to_string(status.error());
+  EXPECT_EQ(attempts_, 8 * 4);
+}
+
+// The launcher limits the number of deaths, so a failure after a death does not count.
+TEST_F(ElasticLoopTest, FailuresBecauseOfDeathsDoNotEndTheJob) {
+  const auto step = [&](std::uint64_t) {
+    if (attempts_ == 60) return Status();
+    let_another_rank_die();
+    return fail();
+  };
+  const Status status = run(1, step, restore_nothing);
+  EXPECT_TRUE(status.ok()) << to_string(status.error());
 }
 
 TEST(ParseElastic, TakesTwoNumbers) {
