@@ -56,10 +56,11 @@ bool Consensus::step(std::int64_t now_ns) {
     const bool ended = messenger_.gone(peer);
     receive_from(peer, now_ns);
     // A closed connection proves an exit only if there was a connection in this attempt: the peer has joined, or
-    // this rank has sent kJoin to a lower peer.
+    // this rank has sent kJoin to a lower peer. `ever_joined` and not `joined`, because the coordinator clears `joined`
+    // when a member dies before it accepts, and must still know in the next step that the member is dead.
     PeerState& state = peers_[peer];
     state.dead =
-        ended && (messenger_.always_reachable(peer) || state.joined || (peer < rank_ && state.join_sent_ns != 0));
+        ended && (messenger_.always_reachable(peer) || state.ever_joined || (peer < rank_ && state.join_sent_ns != 0));
   }
   if (!outcome_ && !contact_candidates(now_ns)) {
     if (!coordinator_since_ns_) coordinator_since_ns_ = now_ns;

@@ -218,6 +218,37 @@ TEST(Consensus, WhoeverDiesWhenever) {
   EXPECT_GT(killed_inside, 4000);
 }
 
+// Kills one rank after each possible number of messages, while the ranks are on different machines. The other ranks can
+// see that the connection of the victim has ended if it has joined before. `ranks` messages are enough for that,
+// because the victim may first answer kJoin of each other rank. The others must decide without it at once, in whichever
+// phase it died, and not wait for the timeout.
+TEST(Consensus, ADeathOnAnotherMachineCostsNoTimeout) {
+  constexpr std::int64_t kMostMessages = 12;  // more than a rank sends in one decision of four ranks
+  int killed = 0;
+  for (const std::uint32_t ranks : {2u, 3u, 4u}) {
+    for (std::uint32_t victim = 0; victim < ranks; ++victim) {
+      for (std::int64_t messages = ranks; messages <= kMostMessages; ++messages) {
+        SCOPED_TRACE(testing::Message() << "rank " << victim << " of " << ranks << " dies after " << messages
+                                        << " messages");
+        TestGroup group(ranks, static_cast<std::uint64_t>(messages));
+        group.network.across_machines = true;
+        group.network.quota[victim] = messages;
+        const RunResult result = group.run(std::vector<RankScenario>(ranks), some_values(group.network));
+        killed += group.network.alive[victim] ? 0 : 1;
+        const ConsensusDecision* first = nullptr;
+        for (const auto& outcome : result.outcomes) {
+          if (!outcome) continue;
+          ASSERT_TRUE(outcome->ok()) << to_string(outcome->error());
+          if (first == nullptr) first = &**outcome;
+          EXPECT_EQ(**outcome, *first);
+        }
+        EXPECT_LT(result.last_ns, kTimeoutNs / 20) << "a rank waited because of the death";
+      }
+    }
+  }
+  EXPECT_GT(killed, 20);
+}
+
 // Stops ranks for longer than the timeout, at random times, and kills others. Two ranks must get the same decision,
 // or decisions without common members. Every rank must get an outcome in time.
 void run_with_stopped_ranks(bool across_machines) {
