@@ -14,6 +14,7 @@
 #include "base/exceptions.h"
 #include "cuda/pointer.h"
 #include "device/staged/staging.h"
+#include "tutti/collectives.h"
 
 namespace tutti::detail {
 namespace {
@@ -63,6 +64,36 @@ Status without_exception(std::uint32_t rank, Body&& body) noexcept {
 }
 
 bool overlap(const BufferUse& a, const BufferUse& b) { return a.data < b.data + b.bytes && b.data < a.data + a.bytes; }
+
+// A part of a buffer, in bytes.
+struct Range {
+  std::size_t offset = 0;
+  std::size_t bytes = 0;
+};
+
+// Returns the parts of a buffer of `bytes` bytes that the call uses, in the order of their addresses: the whole buffer
+// or, if the caller passed displacements for `blocks`, the blocks. Blocks that follow each other without a gap are one
+// part, so that one copy is enough for them.
+std::vector<Range> ranges_of(const Call& call, BlockSet blocks, std::size_t bytes) {
+  const Lengths& lengths = call.lengths;
+  if (blocks != BlockSet::kAll || lengths.displacements.empty()) return {{.offset = 0, .bytes = bytes}};
+  std::vector<Range> ranges;
+  for (std::size_t block = 0; block < lengths.counts.size(); ++block) {
+    if (lengths.counts[block] == 0) continue;
+    ranges.push_back({.offset = lengths.displacements[block] * call.element_bytes,
+                      .bytes = lengths.counts[block] * call.element_bytes});
+  }
+  std::ranges::sort(ranges, {}, &Range::offset);
+  std::vector<Range> joined;
+  for (const Range& range : ranges) {
+    if (joined.empty() || range.offset > joined.back().offset + joined.back().bytes) {
+      joined.push_back(range);
+    } else {  // the blocks of an input may overlap
+      joined.back().bytes = std::max(joined.back().bytes, range.offset + range.bytes - joined.back().offset);
+    }
+  }
+  return joined;
+}
 
 }  // namespace
 
@@ -117,8 +148,12 @@ Result<std::shared_ptr<StartCondition>> HostStaging::stage(CheckedCall& checked,
   const auto within = [&](const BufferUse& buffer) {
     return overlapping ? static_cast<std::size_t>(buffer.data - base) : std::size_t{0};
   };
-  buffers.copy_in(numbers.front(), within(input), input.bytes);
-  buffers.copy_out(numbers.back(), within(output), output.bytes);
+  // The memory between blocks with displacements belongs to the caller: it is not copied.
+  const CollectiveRow& row = row_of(checked.collective.kind);
+  for (const Range& range : ranges_of(call, row.input, input.bytes))
+    buffers.copy_in(numbers.front(), within(input) + range.offset, range.bytes);
+  for (const Range& range : ranges_of(call, row.output, output.bytes))
+    buffers.copy_out(numbers.back(), within(output) + range.offset, range.bytes);
   TUTTI_TRY(staged->allocate());
   if (input.bytes > 0) call.input = buffers.staged(numbers.front()) + within(input);
   if (output.bytes > 0) call.output = buffers.staged(numbers.back()) + within(output);

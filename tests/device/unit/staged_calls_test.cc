@@ -231,6 +231,60 @@ TEST(StagedCalls, SendsReceivesAndUnequalBlocks) {
   });
 }
 
+// The blocks of the ranks in the buffer of all blocks, in elements. Their order in memory differs from that of the
+// ranks. Blocks 0 and 1 are neighbours, and there are gaps before them and behind them.
+constexpr std::array<std::size_t, 3> kCounts = {5, 1, 7};
+constexpr std::array<std::size_t, 3> kPlaces = {10, 15, 0};
+constexpr std::size_t kBufferElements = 20;
+
+// Makes a call with these blocks. `buffer` begins with the buffer of all blocks. If the call is not in place, this
+// rank's own block follows.
+void carry_out_with_gaps(Communicator& rank, Kind kind, bool in_place, std::byte* buffer, const CallOptions& options) {
+  const auto me = static_cast<std::size_t>(rank.rank());
+  auto* all = reinterpret_cast<std::int32_t*>(buffer);
+  std::int32_t* own = all + (in_place ? kPlaces[me] : kBufferElements);
+  const BlockCounts blocks{.counts = kCounts, .displacements = kPlaces};
+  Status status;
+  if (kind == Kind::kAllGather) status = rank.all_gather_v(own, all, blocks, DataType::kInt32, options);
+  if (kind == Kind::kReduceScatter)
+    status = rank.reduce_scatter_v(all, own, blocks, DataType::kInt32, ReduceOp::kSum, options);
+  if (kind == Kind::kGather) status = rank.gather_v(own, kCounts[me], all, blocks, DataType::kInt32, 1, options);
+  if (kind == Kind::kScatter) status = rank.scatter_v(all, blocks, own, kCounts[me], DataType::kInt32, 1, options);
+  EXPECT_TRUE(status.ok()) << to_string(status.error());
+}
+
+// Like outcome(), for carry_out_with_gaps().
+std::vector<Bytes> outcome_with_gaps(Communicators& ranks, Kind kind, bool in_place, bool with_gpus) {
+  std::vector<Bytes> buffers(ranks.size());
+  on_every_rank(ranks, [&](Communicator& rank) {
+    Bytes& buffer = buffers[static_cast<std::size_t>(rank.rank())];
+    buffer = random_bits((kBufferElements + 8) * sizeof(std::int32_t), static_cast<std::uint32_t>(rank.rank()));
+    if (!with_gpus) return carry_out_with_gaps(rank, kind, in_place, buffer.data(), {});
+    const Gpu gpu(rank.rank() % 2);
+    const cuda::DeviceMemory memory = gpu.allocate(buffer.size());
+    gpu.put(memory, buffer);
+    carry_out_with_gaps(rank, kind, in_place, static_cast<std::byte*>(pointer(memory)), on(gpu));
+    buffer = gpu.get(memory);
+    EXPECT_TRUE(rank.async_status().ok());
+  });
+  return buffers;
+}
+
+// The gaps between blocks belong to the caller, so a call must not write them. The initial bits of each rank's buffer
+// are random, so a gap that is written shows.
+TEST(StagedCalls, LeaveTheGapsBetweenBlocks) {
+  for (const JobConfiguration& configuration : kConfigurations) {
+    Communicators host = make_configured_ranks(configuration, 3);
+    Communicators device = make_configured_ranks(configuration, 3);
+    for (const Kind kind : {Kind::kAllGather, Kind::kReduceScatter, Kind::kGather, Kind::kScatter}) {
+      for (const bool in_place : {false, true}) {
+        EXPECT_EQ(outcome_with_gaps(device, kind, in_place, true), outcome_with_gaps(host, kind, in_place, false))
+            << configuration.name << " " << to_string(kind) << (in_place ? " in place" : "");
+      }
+    }
+  }
+}
+
 // A send is in a stream that is blocked, and a later send to the same peer is in another stream. They must keep their
 // order.
 TEST(StagedCalls, TransfersOfSeveralStreamsKeepTheirOrder) {
