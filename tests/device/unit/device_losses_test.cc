@@ -171,15 +171,53 @@ TEST(ALostContext, OfRanksThatWaitIsToldElsewhere) {
   });
 }
 
+// The evaluator kernel of rank 1 fails, so the launch of the call itself breaks the context: from then on every
+// function of the driver returns the error.
+TEST(ALostContext, InTheLaunchOfTheCallIsToldToThePeers) {
+  cuda::fake::Control failing = small_devices();
+  failing.register_kernel = [](cuda::fake::FakeKernel kernel) {
+    kernel.run = [run = kernel.run](const cuda::fake::FakeLaunch& launch) {
+      return launch.device == 3 ? cuda::CUresult::kIllegalAddress : run(launch);
+    };
+    small_devices().register_kernel(std::move(kernel));
+  };
+  driver();
+  register_device_kernels(failing, FakeDeviceOptions::from_environment());
+  Communicators ranks = ranks_on({2, 3});
+  register_device_kernels(small_devices(), FakeDeviceOptions::from_environment());
+  std::barrier<> step(2);
+  on_every_rank(ranks, [&](Communicator& rank) {
+    const Gpu gpu(2 + rank.rank());
+    const cuda::DeviceMemory memory = gpu.allocate(4096);
+    if (rank.rank() == 1) {
+      EXPECT_TRUE(rank.run(sum_of(memory), gpu.options()).ok());
+      EXPECT_EQ(driver().api().stream_synchronize(gpu.stream()), cuda::CUresult::kIllegalAddress);
+      const auto since = Clock::now();
+      const Status status = rank.async_status();
+      expect_reported(status, since, 1);
+      EXPECT_TRUE(status.ok() || status.error().code == ErrorCode::kDevice) << to_string(status.error());
+      step.arrive_and_wait();
+    } else {
+      step.arrive_and_wait();
+      const auto since = Clock::now();
+      expect_reported(start_and_wait(rank, gpu, memory), since, 1);
+      gpu.synchronize();
+    }
+    expect_unusable(rank);
+  });
+}
+
 // A driver function that fails during the call of rank 1, after rank 0 has made its call.
 struct Refusal {
   Devices devices;
   const char* function;
   bool first_call;  // whether it fails in the first call of the communicator, or in a later one
+  cuda::CUresult result = cuda::CUresult::kOutOfMemory;
 };
 
 std::string name_of(const Refusal& refusal) {
-  return std::string(refusal.function) + (refusal.first_call ? "AtTheFirstCall" : "Later") +
+  return std::string(refusal.function) + (refusal.result == cuda::CUresult::kOutOfMemory ? "" : "BreaksTheContext") +
+         (refusal.first_call ? "AtTheFirstCall" : "Later") +
          (refusal.devices[0] == refusal.devices[1] ? "OnOneGpu" : "OnTwoGpus");
 }
 
@@ -188,14 +226,14 @@ void PrintTo(const Refusal& refusal, std::ostream* out) { *out << name_of(refusa
 class ARefusal : public ::testing::TestWithParam<Refusal> {};
 
 TEST_P(ARefusal, IsToldToThePeers) {
-  const auto& [devices, function, first_call] = GetParam();
+  const Refusal& refusal = GetParam();
   const cuda::fake::Control& fake = small_devices();
-  Communicators ranks = ranks_on(devices);
+  Communicators ranks = ranks_on(refusal.devices);
   std::barrier<> step(2);
-  on_every_rank(ranks, [&, devices = devices, first_call = first_call, function = function](Communicator& rank) {
-    const Gpu gpu(devices[static_cast<std::size_t>(rank.rank())]);
+  on_every_rank(ranks, [&](Communicator& rank) {
+    const Gpu gpu(refusal.devices[static_cast<std::size_t>(rank.rank())]);
     const cuda::DeviceMemory memory = gpu.allocate(4096);
-    if (!first_call) {
+    if (!refusal.first_call) {
       EXPECT_TRUE(start_and_wait(rank, gpu, memory).ok());
     }
     step.arrive_and_wait();
@@ -208,7 +246,7 @@ TEST_P(ARefusal, IsToldToThePeers) {
       expect_unusable(rank);
     } else {
       step.arrive_and_wait();
-      fake.fail(function, 1, cuda::CUresult::kOutOfMemory);
+      fake.fail(refusal.function, 1, refusal.result);
       const auto since = Clock::now();
       expect_reported(rank.run(sum_of(memory), gpu.options()), since, 1);
       fake.forget_faults();
@@ -219,13 +257,15 @@ TEST_P(ARefusal, IsToldToThePeers) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Refusals, ARefusal,
-                         ::testing::Values(Refusal{{0, 0}, "cuMemAlloc", true}, Refusal{{0, 1}, "cuMemAlloc", true},
-                                           Refusal{{0, 0}, "cuLaunchCooperativeKernel", false},
-                                           Refusal{{0, 1}, "cuLaunchKernel", false},
-                                           Refusal{{0, 0}, "cuEventRecord", false},
-                                           Refusal{{0, 1}, "cuEventRecord", false}),
-                         [](const auto& tested) { return name_of(tested.param); });
+INSTANTIATE_TEST_SUITE_P(
+    Refusals, ARefusal,
+    ::testing::Values(Refusal{{0, 0}, "cuMemAlloc", true}, Refusal{{0, 1}, "cuMemAlloc", true},
+                      Refusal{{0, 0}, "cuLaunchCooperativeKernel", false},
+                      Refusal{{0, 0}, "cuLaunchCooperativeKernel", false, cuda::CUresult::kIllegalAddress},
+                      Refusal{{0, 1}, "cuLaunchKernel", false},
+                      Refusal{{0, 1}, "cuLaunchKernel", false, cuda::CUresult::kIllegalAddress},
+                      Refusal{{0, 0}, "cuEventRecord", false}, Refusal{{0, 1}, "cuEventRecord", false}),
+    [](const auto& tested) { return name_of(tested.param); });
 
 }  // namespace
 }  // namespace tutti::testing
