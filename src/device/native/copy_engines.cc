@@ -13,21 +13,23 @@
 namespace tutti::detail {
 namespace {
 
-// The value that ranks write to each other at the barriers of a call. The value is a hash of the arguments of the
-// call, of its number among the calls by copies, and of the location (window and offset) of the buffer that the peers
-// read, all of which must be the same on all ranks. If that buffer has another location on a rank, the rank writes
-// another value, so the barriers of the call do not end and the call times out.
-std::uint32_t barrier_value_of(std::uint32_t digest, const DeviceWindows::WindowLocation& place, bool in_output,
-                               std::uint64_t number) {
-  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
-  const std::uint64_t where = std::uint64_t{place.window} << 1 | (in_output ? 1u : 0u);
-  for (const std::uint64_t value : {std::uint64_t{digest}, where, place.offset, number}) {
-    for (int i = 0; i < 8; ++i) hash = (hash ^ (value >> (8 * i) & 0xff)) * 0x100000001b3u;
-  }
-  // Bit 1 is set, so the value is neither 0 (flag not set), nor 1 (the value of calls in rounds), nor
-  // StreamBarrier's kGivenUp (4).
-  return static_cast<std::uint32_t>(hash ^ hash >> 32) | 2u;
+// Adds a value to a hash (FNV-1a).
+std::uint64_t with_value(std::uint64_t hash, std::uint64_t value) {
+  for (int i = 0; i < 8; ++i) hash = (hash ^ (value >> (8 * i) & 0xff)) * 0x100000001b3u;
+  return hash;
 }
+
+// A hash of those values of a call that must be the same on all ranks: its arguments, and the location of its
+// input (window and offset).
+std::uint64_t hash_of(std::uint32_t digest, const DeviceWindows::WindowLocation& place, bool in_output) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  const std::uint64_t where = std::uint64_t{place.window} << 1 | (in_output ? 1u : 0u);
+  for (const std::uint64_t value : {std::uint64_t{digest}, where, place.offset}) hash = with_value(hash, value);
+  return hash;
+}
+
+// Whether the call consists of copies between two stream barriers.
+bool has_barriers(const DeviceCall& call) { return call.copies && call.launch.rounds > 0; }
 
 // Whether the peers read the input of this call from this rank's output buffer: in a broadcast, and in an in-place
 // all_gather. Not defined for scatter and gather.
@@ -82,15 +84,30 @@ std::optional<CopyEngines::Inputs> CopyEngines::find_inputs(const CheckedCall& c
   return found;
 }
 
-void CopyEngines::copy_between_barriers(DeviceCall& call, const CheckedCall& checked, Inputs inputs) {
+void CopyEngines::copy_between_barriers(DeviceCall& call, const CheckedCall& checked, Inputs inputs) const {
   const std::uint64_t block_bytes = block_bytes_of(checked);
   const bool brings = checked.collective.kind == CollectiveKind::kBroadcast && rank_ == checked.collective.root &&
                       !checked.call.in_place;
   call.copies.emplace(Copies{.blocks = block_copies(checked.collective, rank_, block_bytes),
                              .inputs = std::move(inputs.addresses),
-                             .own_bytes = brings ? block_bytes : 0});
-  call.barrier_value = barrier_value_of(call.call.digest, inputs.place, input_is_in_output(checked), ++calls_);
+                             .own_bytes = brings ? block_bytes : 0,
+                             .hash = hash_of(call.call.digest, inputs.place, input_is_in_output(checked))});
   call.launch.rounds = 2;
+}
+
+// The number of the call is part of the value, so that a barrier does not end by the flags of another call with the
+// same arguments. If the hash or the number of a rank differs, that rank writes another value, so the barriers of the
+// call do not end and the call times out.
+void CopyEngines::set_barrier_value(DeviceCall& call) const {
+  if (!has_barriers(call)) return;
+  const std::uint64_t hash = with_value(call.copies->hash, calls_ + 1);
+  // Bit 1 is set, so the value is neither 0 (flag not set), nor 1 (the value of calls in rounds), nor
+  // StreamBarrier's kGivenUp (4).
+  call.barrier_value = static_cast<std::uint32_t>(hash ^ hash >> 32) | 2u;
+}
+
+void CopyEngines::count(const DeviceCall& call) {
+  if (has_barriers(call)) ++calls_;
 }
 
 void CopyEngines::copy_in_group(DeviceCall& call, const CheckedCall& checked, const CallOptions& options) const {

@@ -57,6 +57,9 @@ class CopyEngines {
     // copies its input to its output, because the peers read it there. Otherwise 0; for kLaunchGroup the peers read the
     // root's input.
     std::uint64_t own_bytes = 0;
+    // Between stream barriers: a hash of the call's arguments and of the location of its input, which must be the
+    // same on all ranks. Otherwise 0.
+    std::uint64_t hash = 0;
   };
   // The location of the inputs in symmetric registered memory, which is the same on all ranks, and the address of each
   // rank's input as this rank's GPU sees it.
@@ -74,10 +77,17 @@ class CopyEngines {
   // nothing, because the ranks cannot compute where the root's input is.
   std::optional<Inputs> find_inputs(const CheckedCall& checked, const CallOptions& options) const;
   // Makes `call` a call by copies between two stream barriers. `inputs`: the result of find_inputs().
-  void copy_between_barriers(DeviceCall& call, const CheckedCall& checked, Inputs inputs);
-  // For Method::kLaunchGroup; otherwise has no effect. Adds copies to `call` if copies can carry it out. The launch
-  // then makes these copies and has no kernel, if the calls of all its ranks have copies.
+  void copy_between_barriers(DeviceCall& call, const CheckedCall& checked, Inputs inputs) const;
+  // For kLaunchGroup; otherwise has no effect. Adds copies to `call` if copies can carry it out. The copies replace
+  // the kernel if the calls of all ranks in the launch have copies.
   void copy_in_group(DeviceCall& call, const CheckedCall& checked, const CallOptions& options) const;
+
+  // Number the calls between stream barriers; no effect for other calls. set_barrier_value(): call it before the call
+  // is submitted. count(): call it after that, unless the call was refused. The order of submission is the same on
+  // all ranks. The order in which calls are prepared is not, because the calls of a Group are prepared when they are
+  // added, sorted when they are submitted, and never submitted if the Group is dropped.
+  void set_barrier_value(DeviceCall& call) const;
+  void count(const DeviceCall& call);
 
   // Puts the copies of all `calls` of a launch into the stream. `barrier`: the stream barrier of the rank of the
   // first call; may be null if the LaunchGroup contains all ranks. The context of the GPU must be current.
@@ -101,7 +111,7 @@ class CopyEngines {
   const std::uint64_t least_bytes_;
   const std::uint32_t rank_;
   const std::shared_ptr<DeviceWindows> windows_;  // shared with the resources and with registrations
-  std::uint64_t calls_ = 0;                       // number of calls by copies between stream barriers so far
+  std::uint64_t calls_ = 0;                       // number of calls between stream barriers that were submitted so far
 };
 
 }  // namespace tutti::detail

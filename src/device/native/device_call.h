@@ -49,8 +49,8 @@ class DeviceCall final : public StartCondition {
   // set: the call can be carried out by copies; these replace the kernel if all calls of the launch have them
   std::optional<CopyEngines::Copies> copies;
   // The value that ranks write to each other's flags at the barriers of this call: 1 for a call in rounds,
-  // otherwise see CopyEngines; never 0. If a rank makes another call by copies, it writes another value, for which
-  // no rank of this call waits, so the barriers do not end.
+  // otherwise see CopyEngines::set_barrier_value(); never 0. If a rank makes another call by copies, it writes
+  // another value, for which no rank of this call waits, so the barriers do not end.
   std::uint32_t barrier_value = 1;
   CallTag tag;
   std::uint64_t executor_id = 0;  // id of the DeviceExecutor that prepared the call

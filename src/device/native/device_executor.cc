@@ -279,7 +279,7 @@ Result<std::shared_ptr<DeviceCall>> DeviceExecutor::begin_call(const CheckedCall
 Result<std::shared_ptr<DeviceCall>> DeviceExecutor::prepare(const CheckedCall& checked, const Generator& generator,
                                                             std::uint32_t digest, const CallOptions& options,
                                                             std::int64_t timeout_ns) {
-  CopyEngines& copy_engines = resources_->copy_engines();
+  const CopyEngines& copy_engines = resources_->copy_engines();
   if (auto inputs = copy_engines.find_inputs(checked, options)) {
     auto copied = begin_call(checked, options, timeout_ns);
     if (copied) copy_engines.copy_between_barriers(**copied, checked, *std::move(inputs));
@@ -331,7 +331,10 @@ Result<std::shared_ptr<DeviceCall>> DeviceExecutor::prepare(const CheckedCall& c
 }
 
 Status DeviceExecutor::submit(const std::shared_ptr<DeviceCall>& call) {
-  return resources_->launch_group().submit(rank_, call);
+  resources_->copy_engines().set_barrier_value(*call);
+  Status submitted = resources_->launch_group().submit(rank_, call);
+  if (submitted.ok()) resources_->copy_engines().count(*call);
+  return submitted;
 }
 
 Status DeviceExecutor::finish() {

@@ -221,6 +221,71 @@ TEST(DeviceCopiesOfJobs, AreCapturedAndReplayed) {
   }
 }
 
+// Copies the output of an all_gather to the host and checks it.
+void check_gathered(Communicator& rank, const Gpu& gpu, const std::byte* out) {
+  const auto got = get(gpu, out, kCount * static_cast<std::size_t>(rank.size()));
+  for (std::size_t i = 0; i < got.size(); ++i)
+    must(got[i] == value(static_cast<std::int32_t>(i / kCount), i % kCount), "all_gather");
+}
+
+// The ranks add the calls to a Group in different orders. The calls are prepared in these orders, but all ranks submit
+// them in the same order.
+TEST(DeviceCopiesOfJobs, AreNumberedInTheOrderOfTheirSubmission) {
+  EXPECT_TRUE(run({{0}, {1}}, [](Communicator& rank, const Gpu& gpu) {
+    const cuda::DeviceMemory memory = gpu.allocate(buffer_bytes(rank) + kBlock);
+    const Memory window = registered(rank, at(memory), memory.bytes());
+    std::byte* sent = at(memory, buffer_bytes(rank));
+    const CollectiveCall gathers{.kind = Kind::kAllGather,
+                                 .input = at(memory),
+                                 .output = output_in(rank, memory),
+                                 .count = kCount,
+                                 .type = DataType::kInt32};
+    const CollectiveCall sends{
+        .kind = Kind::kBroadcast, .input = sent, .output = sent, .count = kCount, .type = DataType::kInt32, .root = 1};
+    fill(gpu, at(memory), rank.rank());
+    fill(gpu, sent, rank.rank());
+    const unsigned before = launches();
+    Group group;
+    must(group.add(rank, rank.rank() == 0 ? gathers : sends, gpu.options()));
+    must(group.add(rank, rank.rank() == 0 ? sends : gathers, gpu.options()));
+    must(group.run());
+    check_gathered(rank, gpu, output_in(rank, memory));
+    const auto got = get(gpu, sent, kCount);
+    for (std::size_t i = 0; i < kCount; ++i) must(got[i] == value(1, i), "broadcast");
+    must(launches() == before, "a kernel was launched");
+    must(rank.async_status());
+  }));
+}
+
+// Rank 1 prepares a call that it never submits, and submits one that the driver refuses. The other rank has no such
+// calls, so they must not count.
+TEST(DeviceCopiesOfJobs, AreNotNumberedIfTheyAreNotSubmitted) {
+  EXPECT_TRUE(run({{0}, {1}}, [](Communicator& rank, const Gpu& gpu) {
+    const cuda::DeviceMemory memory = gpu.allocate(buffer_bytes(rank));
+    const Memory window = registered(rank, at(memory), memory.bytes());
+    const CollectiveCall call{.kind = Kind::kAllGather,
+                              .input = at(memory),
+                              .output = output_in(rank, memory),
+                              .count = kCount,
+                              .type = DataType::kInt32};
+    fill(gpu, at(memory), rank.rank());
+    const unsigned before = launches();
+    if (rank.rank() == 1) {
+      {
+        Group dropped;
+        must(dropped.add(rank, call, gpu.options()));
+      }
+      small_devices().fail("cuStreamGetCaptureInfo", 1, cuda::CUresult::kInvalidHandle);
+      const Status refused = rank.run(call, gpu.options());
+      must(!refused.ok() && refused.error().scope == ErrorScope::kCall, "the driver refuses the call");
+    }
+    must(rank.run(call, gpu.options()));
+    check_gathered(rank, gpu, output_in(rank, memory));
+    must(launches() == before, "a kernel was launched");
+    must(rank.async_status());
+  }));
+}
+
 // Makes an all_gather call, waits for it, and returns its error, if there is one.
 std::optional<Error> call_error(Communicator& rank, const Gpu& gpu, std::byte* in, std::byte* out) {
   auto work = rank.start({.kind = Kind::kAllGather, .input = in, .output = out, .count = kCount}, gpu.options());
