@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/assert.h"
@@ -216,7 +217,9 @@ void StagedCall::on_finished(void* user_data) {
 }
 
 // Called when the input of all parts is staged. If the caller has submitted the operation, wakes the engine's
-// driver. Otherwise submits the operation now. Runs in a callback of the CUDA driver, so no exception may leave it.
+// driver. Otherwise submits the operation now. If that fails, breaks the communicator: the other ranks make this call,
+// and this rank has given it no sequence number, so later calls would not match. Runs in a callback of the CUDA driver,
+// so no exception may leave it.
 void StagedCall::submit() noexcept {
   std::shared_ptr<EngineHandle> handle;
   std::shared_ptr<Operation> operation;  // the operation to submit; null: the caller has submitted it, or there is none
@@ -234,10 +237,11 @@ void StagedCall::submit() noexcept {
     const Status submitted = handle->submit(operation);
     if (submitted.ok()) return;
     failed = copy_of(submitted.error());
+    failed.scope = std::max(failed.scope, ErrorScope::kCommunicator);
   } catch (...) {
     failed = error_of_exception(ErrorScope::kCommunicator, -1, "a call that its stream has come to");
-    if (handle != nullptr) handle->fail(failed);  // the other ranks wait for this rank's call
   }
+  if (handle != nullptr) handle->fail(failed);
   ended(copy_of(failed));
   if (operation == nullptr) return;
   operation->result = std::move(failed);
@@ -273,8 +277,8 @@ void StagedCall::look() {
 }
 
 // Gives up the work in one stream after its context was lost (`why`), because its callbacks do not run any more:
-// cancels their tickets, and records the error. If both callbacks have run already, the result stays valid. Hold
-// looking_.
+// cancels their tickets, and records the error. If both callbacks have run already, the result stays valid. If a
+// callback was to submit the operation, breaks the communicator, for the same reason as submit(). Hold looking_.
 void StagedCall::give_up(const Part& part, cuda::CUresult why) {
   const bool not_staged = pool_->cut(part.staged);
   const bool not_finished = part.finished != 0 && pool_->cut(part.finished);
@@ -288,17 +292,23 @@ void StagedCall::give_up(const Part& part, cuda::CUresult why) {
   runs_through([&] {
     error = driver_.error(why, fmt::format("GPU {}: its context was lost before {}: the stream", part.device, when));
   });
+  std::shared_ptr<EngineHandle> handle;  // set if the operation will never be submitted
   {
     const std::scoped_lock lock(mutex_);
+    const std::shared_ptr<Operation> unsubmitted = captured_ ? nullptr : std::exchange(outcome_.operation, nullptr);
+    if (unsubmitted != nullptr) {
+      handle = outcome_.handle;
+      error.scope = std::max(error.scope, ErrorScope::kCommunicator);
+    }
     const bool news = !outcome_.lost;
     if (news) outcome_.lost = copy_of(error);
-    const std::shared_ptr<Operation> unsubmitted = captured_ ? nullptr : std::exchange(outcome_.operation, nullptr);
     if (news && (outcome_.ended || captured_ || unsubmitted != nullptr)) report(*outcome_.lost);
     if (unsubmitted != nullptr) {
       unsubmitted->result = copy_of(*outcome_.lost);
       unsubmitted->done.store(true, std::memory_order_release);
     }
   }
+  if (handle != nullptr) handle->fail(error);
   if (not_finished) to_finish_.fetch_sub(1, std::memory_order_acq_rel);
 }
 

@@ -241,6 +241,75 @@ TEST(CapturedCalls, AnAbortEndsReplays) {
   EXPECT_EQ(ranks[0]->async_status().error().code, ErrorCode::kAborted);
 }
 
+// The queue of rank 0 is full when its stream reaches the call, so the call is refused. The caller has long returned,
+// and the call has no number on this rank, so the communicator cannot be used any more, and the other rank is told.
+TEST(CapturedCalls, ARefusedReplayIsToldToThePeers) {
+  Bytes host(64);
+  const CollectiveCall call{.input = host.data(), .output = host.data(), .count = 64, .type = DataType::kUint8};
+  Communicators ranks = make_ranks(2);
+  const Gpu gpu(0);
+  const cuda::DeviceMemory memory = gpu.allocate(64);
+  const Captured graph(gpu, [&] { sum(*ranks[0], gpu, memory, memory); });
+  std::vector<Work> works;
+  auto work = ranks[0]->start(call);
+  for (; work.ok(); work = ranks[0]->start(call)) works.push_back(*std::move(work));
+  ASSERT_THAT(work.error().message, HasSubstr("operations are under way already"));
+  graph.launch();
+  gpu.synchronize();
+  const Status status = ranks[0]->async_status();
+  ASSERT_FALSE(status.ok());
+  EXPECT_THAT(status.error().message, HasSubstr("operations are under way already"));
+  ASSERT_EQ(status.error().scope, ErrorScope::kCommunicator) << to_string(status.error());
+  for (Work& refused : works) EXPECT_FALSE(refused.wait().ok());
+  static_cast<void>(
+      ranks[1]->run(call));  // may succeed, because rank 0 has already written its value for the first call
+  const Status theirs = ranks[1]->run(call);
+  ASSERT_FALSE(theirs.ok());
+  EXPECT_EQ(theirs.error().rank, 0) << to_string(theirs.error());
+}
+
+// After a captured call, the streams submit the calls. The context of rank 0 is lost before its stream reaches such a
+// call, so the call is never submitted. Rank 0 does not call async_status(), but the other rank must be told.
+TEST(CapturedCalls, ACallThatItsStreamNeverReachesIsToldToThePeers) {
+  std::atomic<bool> fails = false;
+  fake().register_kernel({"bad", {}, [&fails](const cuda::fake::FakeLaunch&) {
+                            while (!fails) std::this_thread::yield();
+                            return cuda::CUresult::kIllegalAddress;
+                          }});
+  Communicators ranks = make_ranks(2);
+  on_every_rank(ranks, [&fails](Communicator& rank) {
+    if (rank.rank() == 1) {
+      std::vector<std::int32_t> host(16);
+      const Status status = rank.all_reduce(host.data(), host.data(), 16, DataType::kInt32, ReduceOp::kSum);
+      ASSERT_FALSE(status.ok());
+      EXPECT_NE(status.error().code, ErrorCode::kTimeout) << to_string(status.error());
+      EXPECT_EQ(status.error().rank, 0) << to_string(status.error());
+      return;
+    }
+    const Gpu first(0);
+    const cuda::DeviceMemory captured = first.allocate(64);
+    const Captured graph(first, [&] { sum(rank, first, captured, captured); });
+    cuda::CUcontext own = fake().create_context(0);
+    {
+      const Gpu gpu(0, own);
+      const cuda::DeviceMemory memory = gpu.allocate(64);
+      const auto module = *cuda::Module::load(driver(), "fake image");
+      EXPECT_EQ(driver().api().launch_kernel(*module.function("bad"), 1, 1, 1, 32, 1, 1, 0,
+                                             static_cast<cuda::CUstream>(gpu.stream()), nullptr, nullptr),
+                cuda::CUresult::kSuccess);
+      auto work = rank.start(
+          {.input = pointer(memory), .output = pointer(memory), .count = 16, .type = DataType::kInt32}, on(gpu));
+      fails = true;
+      ASSERT_TRUE(work.ok()) << to_string(work.error());
+      const Status status = work->wait();
+      ASSERT_FALSE(status.ok());
+      EXPECT_GE(status.error().scope, ErrorScope::kCommunicator);
+      EXPECT_THAT(status.error().message, HasSubstr("before a call's input was copied"));
+      fake().destroy_context(own);
+    }
+  });
+}
+
 TEST(CapturedCalls, AGraphMayOutliveItsCommunicator) {
   for (const bool running : {false, true}) {
     Communicators ranks = make_ranks(2);
