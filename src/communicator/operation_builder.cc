@@ -211,9 +211,26 @@ OperationBuilder::ShortChoice OperationBuilder::choose_short(const ShortPlans& p
           .tile_bytes = tile_bytes_of(selection)};
 }
 
-bool OperationBuilder::may_be_on_device(const CheckedCall& checked) const {
-  return driver_loaded_ && (HostStaging::is_device_memory(checked.call.input, checked.input_bytes) ||
-                            HostStaging::is_device_memory(checked.call.output, checked.output_bytes));
+// Whether a buffer of the call may be device memory. Until the CUDA driver is loaded, none is, but Driver::loaded()
+// must look whether a library was loaded in the meantime. That takes 27 ns, and more than a microsecond if two threads
+// look at the same time, because the dynamic loader has a mutex (measured with two threads in lockstep). Therefore the
+// builder remembers buffers that were host memory, and looks only for other ones. Remembered host memory could only
+// become device memory if the program unmapped it, then loaded the driver, and the driver mapped device memory at the
+// very same address.
+bool OperationBuilder::may_be_on_device(const CheckedCall& checked) {
+  const HostBuffers buffers{.input = checked.input_bytes > 0 ? checked.call.input : nullptr,
+                            .output = checked.output_bytes > 0 ? checked.call.output : nullptr};
+  if (!driver_loaded_) {
+    HostBuffers& known = host_buffers_[buffers.hash() % host_buffers_.size()];
+    if (known == buffers) return false;
+    driver_loaded_ = cuda::Driver::loaded() != nullptr;
+    if (!driver_loaded_) {
+      known = buffers;
+      return false;
+    }
+  }
+  return HostStaging::is_device_memory(buffers.input, checked.input_bytes) ||
+         HostStaging::is_device_memory(buffers.output, checked.output_bytes);
 }
 
 std::optional<Status> OperationBuilder::run_short(CheckedCall& checked, const CallOptions& options,

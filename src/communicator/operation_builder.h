@@ -71,13 +71,26 @@ class OperationBuilder {
     std::optional<ShortChoice> chosen{};
     std::size_t chosen_bytes = 0;
   };
+  // The buffers of a short call; null: the call does not use it.
+  struct HostBuffers {
+    const std::byte* input = nullptr;
+    const std::byte* output = nullptr;
+
+    bool operator==(const HostBuffers&) const = default;
+    std::size_t hash() const {  // multiplicative: the highest bits of a product depend on all bits of its factors
+      constexpr std::uint64_t kFactor = 0x9e3779b97f4a7c15u;
+      const auto first = reinterpret_cast<std::uintptr_t>(input);
+      const auto second = reinterpret_cast<std::uintptr_t>(output);
+      return (first * kFactor + second) * kFactor >> 48;
+    }
+  };
   Result<std::shared_ptr<Operation>> make_segments(const CheckedCall& whole, const CallOptions& options,
                                                    BoundPlan& plan);
   Result<std::shared_ptr<Operation>> make_operation(CheckedCall checked, const CallOptions& options, BoundPlan& plan,
                                                     std::uint64_t bytes);
   template <class Checked>  // CheckedCall or CheckedExchange
   Result<std::shared_ptr<StartCondition>> staged_for(Checked& checked, const CallOptions& options);
-  bool may_be_on_device(const CheckedCall& checked) const;
+  bool may_be_on_device(const CheckedCall& checked);
   ShortChoice choose_short(const ShortPlans& plans, std::size_t bytes, Algorithm algorithm);
   Collective collective_of(CollectiveKind kind) const;
   std::uint32_t tile_bytes_of(const Selection& chosen) const {
@@ -94,9 +107,10 @@ class OperationBuilder {
   PlanTable plans_;
   AlgorithmSelector selector_;
   std::array<ShortPlans, kCollectiveTable.size()> short_plans_{};  // indexed by CollectiveKind
-  // Whether the CUDA driver was loaded when this object was made, or at a call that was not short. If not, run_short()
-  // takes all buffers for host memory.
+  // Whether the CUDA driver was loaded when a call looked last. If not, may_be_on_device() looks again.
   bool driver_loaded_;
+  // Buffers of short calls that were made while the driver was not loaded; see may_be_on_device().
+  std::array<HostBuffers, 64> host_buffers_{};
   // Null until a call finds the CUDA driver loaded.
   std::unique_ptr<HostStaging> host_staging_;
 };
