@@ -49,7 +49,7 @@ void try_algorithm(const TrainOptions& options) {
   auto ranks = Communicator::create_all(std::min(options.ranks, kMostThreads));
   if (!ranks) throw Failure(ranks.error());
   std::vector<Status> ended(ranks->size());
-  std::vector<std::thread> threads;
+  std::vector<std::jthread> threads;  // if one cannot be started, the others end after the timeout of the all-reduce
   for (std::size_t rank = 0; rank < ranks->size(); ++rank) {
     threads.emplace_back([&, rank] {
       std::vector<float> values(1024, 1.0F);
@@ -57,7 +57,7 @@ void try_algorithm(const TrainOptions& options) {
                                                ReduceOp::kSum, {.algorithm = *parse_algorithm(options.algorithm)});
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (std::jthread& thread : threads) thread.join();
   for (const Status& status : ended) {
     if (status.ok()) continue;
     throw Failure(ErrorCode::kInvalidArgument, "--algorithm " + options.algorithm + ": " + status.error().message);

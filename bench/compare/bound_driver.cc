@@ -17,8 +17,8 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <thread>
 
+#include "base/thread_group.h"
 #include "tools/perf/bound.h"
 
 namespace {
@@ -74,10 +74,10 @@ std::optional<double> measure_line_us() {
       }
       if (me == 0) elapsed_us = (now_us() - start_us) / (kExchanges - 1);
     };
-    std::thread first(exchange, 0);
-    std::thread second(exchange, 1);
-    first.join();
-    second.join();
+    tutti::ThreadGroup threads;
+    for (const int me : {0, 1}) threads.add([&exchange, me] { exchange(me); });
+    threads.open();
+    threads.join();
     if (!pinned) return std::nullopt;
     best_us = std::min(best_us.value_or(elapsed_us), elapsed_us);
   }

@@ -1,10 +1,10 @@
 #include "bench/gpu/ranks.h"
 
 #include <barrier>
-#include <thread>
 #include <utility>
 
 #include "base/assert.h"
+#include "base/thread_group.h"
 #include "bench/gpu/values.h"
 #include "tutti/group.h"
 
@@ -18,12 +18,13 @@ class Ranks::Threads {
 
   Threads(const Gpu& gpu, std::size_t count)
       : begin_(static_cast<std::ptrdiff_t>(count) + 1), end_(static_cast<std::ptrdiff_t>(count) + 1), results_(count) {
-    for (std::size_t rank = 0; rank < count; ++rank) threads_.emplace_back([this, &gpu, rank] { serve(gpu, rank); });
+    for (std::size_t rank = 0; rank < count; ++rank) threads_.add([this, &gpu, rank] { serve(gpu, rank); });
+    threads_.open();
   }
   ~Threads() {
     work_ = nullptr;
     begin_.arrive_and_wait();
-    for (std::thread& thread : threads_) thread.join();
+    threads_.join();
   }
   Threads(const Threads&) = delete;
   Threads& operator=(const Threads&) = delete;
@@ -51,7 +52,7 @@ class Ranks::Threads {
   std::barrier<> end_;
   Work work_;                    // written before begin_, read after it; null ends the threads
   std::vector<Status> results_;  // indexed by rank; read after end_
-  std::vector<std::thread> threads_;
+  ThreadGroup threads_;
 };
 
 Ranks::Ranks(const Gpu& gpu) : gpu_(gpu) {}

@@ -16,7 +16,6 @@
 #include <numeric>
 #include <optional>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "base/assert.h"
@@ -24,6 +23,7 @@
 #include "base/exceptions.h"
 #include "base/loopback.h"
 #include "base/thread.h"
+#include "base/thread_group.h"
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/interfaces.h"
 #include "bootstrap/job_key.h"
@@ -296,8 +296,6 @@ Result<std::vector<std::unique_ptr<Communicator>>> make_in_threads(
   InProcessGather in_process_gather(ranks);
   std::vector<std::unique_ptr<Communicator>> communicators(ranks);
   std::vector<std::optional<Error>> errors(ranks);
-  std::vector<std::thread> threads;
-  threads.reserve(ranks);
   const auto make_one = [&](std::uint32_t rank) -> Result<std::unique_ptr<Communicator>> {
     auto job_context = std::make_shared<JobContext>(common);  // shared by the rank's communicators
     job_context->job_rank = rank;
@@ -316,16 +314,16 @@ Result<std::vector<std::unique_ptr<Communicator>>> make_in_threads(
       in_process_gather.give_up(*errors[rank]);
     }
   };
+  ThreadGroup threads;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     try {
-      threads.push_back(start_thread([&body, rank] { body(rank); }));
+      threads.add([&body, rank] { body(rank); });
     } catch (...) {
-      errors[rank] = error_of_exception(ErrorScope::kCall, static_cast<std::int32_t>(rank), "no thread can be started");
-      in_process_gather.give_up(*errors[rank]);
-      break;
+      return error_of_exception(ErrorScope::kCall, static_cast<std::int32_t>(rank), "no thread can be started");
     }
   }
-  for (std::thread& thread : threads) thread.join();
+  threads.open();
+  threads.join();
   for (std::optional<Error>& error : errors) {
     if (error) return *std::move(error);
   }

@@ -11,9 +11,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstring>
-#include <thread>
 #include <vector>
 
+#include "base/thread_group.h"
 #include "kernels/cpu/reduce.h"
 #include "tools/common/fd.h"
 #include "tools/perf/data.h"
@@ -135,11 +135,12 @@ class Passes {
   }
 
   double measure_us(const std::vector<int>& cpus) {
-    std::vector<std::thread> others;
+    ThreadGroup threads;
     for (int thread = 0; thread < threads_; ++thread) {
-      others.emplace_back([this, thread, cpu = cpus[static_cast<std::size_t>(thread)]] { run(thread, cpu); });
+      threads.add([this, thread, cpu = cpus[static_cast<std::size_t>(thread)]] { run(thread, cpu); });
     }
-    for (std::thread& other : others) other.join();
+    threads.open();
+    threads.join();
     return least(times_us_);
   }
 
@@ -217,10 +218,10 @@ std::optional<double> measure_switch_us() {
       }
       if (parity == 0) elapsed_us = now_us() - start_us;
     };
-    std::thread even(play, 0);
-    std::thread odd(play, 1);
-    even.join();
-    odd.join();
+    ThreadGroup threads;
+    for (const int parity : {0, 1}) threads.add([&play, parity] { play(parity); });
+    threads.open();
+    threads.join();
     if (!pinned) return std::nullopt;
     times_us.push_back(elapsed_us / kSwitches);
   }

@@ -13,11 +13,11 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "base/assert.h"
 #include "base/config.h"
+#include "base/thread_group.h"
 #include "bootstrap/launcher.h"
 #include "cuda/driver.h"
 #include "tools/common/exit_status.h"
@@ -137,16 +137,17 @@ int run_as_threads(const PerfOptions& options) {
     return kExitFailure;
   }
   std::vector<char> succeeded(ranks->size(), 0);
-  std::vector<std::thread> threads;
+  ThreadGroup threads;
   for (std::size_t rank = 0; rank < ranks->size(); ++rank) {
-    threads.emplace_back([&, rank] {
+    threads.add([&, rank] {
       succeeded[rank] = run_rank(*(*ranks)[rank], options) ? 1 : 0;
       // If this rank had an error, abort() ends the calls in which other ranks wait for it. If elements were wrong, all
       // ranks know the number after their last collective, so abort() does not disturb any rank.
       if (succeeded[rank] == 0) (*ranks)[rank]->abort();
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  threads.open();
+  threads.join();
   for (char good : succeeded) {
     if (good == 0) return kExitFailure;
   }

@@ -3,10 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "base/assert.h"
-#include "base/thread.h"
+#include "base/thread_group.h"
 #include "transports/sim/sim_network.h"
 
 namespace tutti {
@@ -287,10 +286,10 @@ void SimEnvironment::pass_turn() {
 }
 
 void SimEnvironment::run(const std::function<void(std::uint32_t rank)>& body) {
-  std::vector<std::thread> threads;
+  ThreadGroup threads;
   turn_ = static_cast<std::uint32_t>(draw(ranks_.size()));
   for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
-    threads.push_back(start_thread([this, rank, &body] {
+    threads.add([this, rank, &body] {
       current_environment = this;
       current_environment_rank = rank;
       {
@@ -302,9 +301,10 @@ void SimEnvironment::run(const std::function<void(std::uint32_t rank)>& body) {
       ranks_[rank].state = State::kEnded;
       wake_all();  // the last action of this rank may be the one for which the others wait
       pass_turn();
-    }));
+    });
   }
-  for (std::thread& thread : threads) thread.join();
+  threads.open();
+  threads.join();
 }
 
 }  // namespace tutti
