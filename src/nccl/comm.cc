@@ -6,13 +6,12 @@
 #include <algorithm>
 #include <atomic>
 #include <shared_mutex>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 
 #include "base/assert.h"
-#include "base/system_error.h"
-#include "base/thread.h"
+#include "base/exceptions.h"
+#include "base/thread_group.h"
 #include "cuda/driver.h"
 #include "nccl/api.h"
 #include "nccl/background.h"
@@ -42,7 +41,22 @@ ncclResult_t fail_in(const char* function, ncclResult_t result, const std::strin
 // after the other, because they work on the same communicator, or make new communicators from the same parent.
 const Comm* lane_of(const Job& job) { return job.parent != nullptr ? job.parent.get() : job.comm.get(); }
 
-std::vector<CommPtr> comms_of(const std::vector<Job>& lane) {
+using Lane = std::vector<Job>;
+
+std::vector<Lane> lanes_of(const std::vector<Job>& jobs) {
+  std::vector<Lane> lanes;
+  for (const Job& job : jobs) {
+    const auto same = [&](const Lane& lane) { return lane_of(lane.front()) == lane_of(job); };
+    const auto found = std::find_if(lanes.begin(), lanes.end(), same);
+    (found != lanes.end() ? *found : lanes.emplace_back()).push_back(job);
+  }
+  return lanes;
+}
+
+// The first job of a lane decides for all of them.
+bool is_blocking(const Lane& lane) { return lane.front().comm->settings.blocking; }
+
+std::vector<CommPtr> comms_of(const Lane& lane) {
   std::vector<CommPtr> comms;
   for (const Job& job : lane) {
     comms.push_back(job.comm);
@@ -59,24 +73,39 @@ void count_job(const Job& job, int difference) {
   }
 }
 
+AsyncError async_error_of(ncclResult_t result, const char* message) noexcept {
+  AsyncError error{.result = result, .message = kOutOfMemory};  // stays if there is no memory for a copy of the message
+  runs_through([&] { error.message = message; });
+  return error;
+}
+
 // Stores the error of a background job in the job's communicators, because the function that started the job has
 // already returned. ncclCommGetAsyncError() reports the error.
-void record_job_error(const Job& job, ncclResult_t result) {
+void record_job_error(const Job& job, ncclResult_t result) noexcept {
   for (const CommPtr& comm : {job.comm, job.parent}) {
     if (comm == nullptr) continue;
     const std::scoped_lock lock(comm->mutex);
-    if (!comm->async_error) comm->async_error = AsyncError{.result = result, .message = last_error()};
+    if (!comm->async_error) comm->async_error = async_error_of(result, last_error());
   }
 }
 
+// Ends a job that cannot run. If it was to create a communicator, that has failed.
+void give_up(const Job& job, const Error& error) noexcept {
+  mark_failed(*job.comm, error);
+  count_job(job, -1);
+}
+
 // Runs the jobs of a lane one after the other, all of them even if one fails. Passes each error to `failed`, while
-// last_error() is its message. `waited_for`: a caller waits for the lane and gets its first error. The error of a job is
-// recorded for ncclCommGetAsyncError(), unless `waited_for` is true and the job's communicator is blocking.
-void run_lane(const std::vector<Job>& lane, bool waited_for, const std::function<void(ncclResult_t)>& failed) noexcept {
+// last_error() is its message. `waited_for`: a caller waits for the lane and gets its first error. Otherwise errors are
+// recorded for ncclCommGetAsyncError().
+void run_lane(const Lane& lane, bool waited_for, const std::function<void(ncclResult_t)>& failed) noexcept {
   for (const Job& job : lane) {
     const ncclResult_t result = guarded(job.body);
     if (result != ncclSuccess && result != ncclInProgress) {
       if (!(waited_for && job.comm->settings.blocking)) record_job_error(job, result);
+      // A set-up that has thrown an exception has not stored its failure.
+      mark_failed(*job.comm, error_with([] { return std::string(last_error()); }, ErrorCode::kSystem,
+                                        ErrorScope::kCommunicator, -1));
       failed(result);
     }
     count_job(job, -1);
@@ -156,7 +185,7 @@ Comm::~Comm() {
 ncclResult_t Comm::take(Result<std::unique_ptr<Communicator>> made) {
   const std::scoped_lock lock(mutex);
   if (!made) {
-    failure = made.error();
+    failure = std::move(made).error();
     phase = Phase::kFailed;
     return fail(*failure);
   }
@@ -274,59 +303,66 @@ ncclResult_t facts_of(ncclComm_t handle, const char* function, CommFacts* facts)
   return ncclSuccess;
 }
 
+void mark_failed(Comm& comm, const Error& error) noexcept {
+  const std::scoped_lock lock(comm.mutex);
+  if (comm.phase != Phase::kCreating) return;
+  comm.phase = Phase::kFailed;
+  comm.failure = copy_of(error);
+}
+
 ncclResult_t run_jobs(std::vector<Job> jobs) {
-  std::vector<std::vector<Job>> lanes;
-  for (Job& job : jobs) {
-    count_job(job, 1);
-    const auto same = [&](const auto& lane) { return lane_of(lane.front()) == lane_of(job); };
-    const auto found = std::find_if(lanes.begin(), lanes.end(), same);
-    (found != lanes.end() ? *found : lanes.emplace_back()).push_back(std::move(job));
-  }
   std::mutex mutex;
   // The error that occurred first. Later errors may be mere consequences of it.
   AsyncError first;
-  const auto failed = [&](ncclResult_t result, const std::string& message) {
+  const auto failed = [&](ncclResult_t result, const char* message) noexcept {
     const std::scoped_lock lock(mutex);
-    if (first.result == ncclSuccess) first = {.result = result, .message = message};
+    if (first.result == ncclSuccess) first = async_error_of(result, message);
     // Stops all set-ups that are in progress, because they may wait for the job that failed.
-    for (const auto& lane : lanes) {
-      for (const Job& job : lane) *job.comm->stop = *job.comm->stop || job.comm->is_creating();
-    }
+    for (const Job& job : jobs) *job.comm->stop = *job.comm->stop || job.comm->is_creating();
   };
-  const auto run = [&](std::size_t i) {
-    run_lane(lanes[i], true, [&](ncclResult_t result) { failed(result, last_error()); });
+  const auto run = [&](const Lane& lane) noexcept {
+    run_lane(lane, true, [&](ncclResult_t result) { failed(result, last_error()); });
   };
-  std::vector<std::thread> threads;
+  // Call this in a catch block. The jobs of the lane do not run, because of the exception.
+  const auto give_up_lane = [&](const Lane& lane) noexcept {
+    const Error error = error_of_exception(ErrorScope::kCommunicator, -1, "no thread can be started");
+    for (const Job& job : lane) give_up(job, error);
+    failed(ncclSystemError, error.message.c_str());
+  };
+  for (const Job& job : jobs) count_job(job, 1);
+  std::vector<Lane> lanes;
+  try {
+    lanes = lanes_of(jobs);
+  } catch (...) {
+    give_up_lane(jobs);
+  }
   bool in_background = false;
-  std::size_t here = lanes.size();  // index of the lane that this thread runs itself
-  for (std::size_t i = 0; i < lanes.size(); ++i) {
-    const bool blocking = lanes[i].front().comm->settings.blocking;
-    in_background |= !blocking;
-    if (blocking && here == lanes.size()) {
-      here = i;
-      continue;
-    }
+  for (const Lane& lane : lanes) {
+    if (is_blocking(lane)) continue;
+    in_background = true;
     try {
-      if (blocking) {
-        threads.push_back(start_thread([&, i] { run(i); }));
-      } else {
-        run_in_background([lane = lanes[i]] { run_lane(lane, false, [](ncclResult_t) {}); }, comms_of(lanes[i]));
-      }
-    } catch (const std::system_error& error) {
-      for (const Job& job : lanes[i]) {
-        count_job(job, -1);
-        const std::scoped_lock lock(job.comm->mutex);
-        if (job.comm->phase != Phase::kCreating) continue;
-        job.comm->phase = Phase::kFailed;
-        job.comm->failure =
-            Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1, describe_thread_start_error(error)};
-      }
-      failed(ncclSystemError, describe_thread_start_error(error));
+      run_in_background([lane] { run_lane(lane, false, [](ncclResult_t) {}); }, comms_of(lane));
+    } catch (...) {
+      give_up_lane(lane);
     }
   }
-  if (here < lanes.size()) run(here);
-  for (std::thread& thread : threads) thread.join();
-  if (first.result != ncclSuccess) return fail(first.result, first.message);
+  try {
+    ThreadGroup threads;
+    const Lane* own = nullptr;  // the lane that this thread runs itself
+    for (const Lane& lane : lanes) {
+      if (!is_blocking(lane)) continue;
+      if (own != nullptr) threads.add([&run, &lane] { run(lane); });
+      if (own == nullptr) own = &lane;
+    }
+    threads.open();
+    if (own != nullptr) run(*own);
+    threads.join();
+  } catch (...) {  // a thread could not be started, so none of these lanes has begun
+    for (const Lane& lane : lanes) {
+      if (is_blocking(lane)) give_up_lane(lane);
+    }
+  }
+  if (first.result != ncclSuccess) return fail(first.result, std::move(first.message));
   return in_background ? ncclInProgress : ncclSuccess;
 }
 

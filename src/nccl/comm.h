@@ -151,6 +151,9 @@ ncclResult_t find(ncclComm_t handle, const char* function, CommPtr* comm);
 // communicator is revoked, suspended or finalized.
 ncclResult_t find_ready(ncclComm_t handle, const char* function, CommPtr* comm);
 
+// If `comm` is being created, its creation has failed with `error`.
+void mark_failed(Comm& comm, const Error& error) noexcept;
+
 // Properties of a communicator for files that do not use Comm itself.
 struct CommFacts {
   int rank = 0;
@@ -174,7 +177,8 @@ struct Job {
 // Runs the jobs. Jobs of different communicators run at the same time; jobs that share a communicator (as Job::comm or
 // Job::parent) run in the order of the list. Waits for the jobs of blocking communicators, and returns the first error
 // of these. Jobs of nonblocking communicators continue in the background; the result is then ncclInProgress, unless
-// there was an error.
+// there was an error. If there is no memory, or a thread cannot be started, the jobs that need it do not run and the
+// result is ncclSystemError.
 ncclResult_t run_jobs(std::vector<Job> jobs);
 
 }  // namespace tutti::nccl

@@ -125,13 +125,9 @@ ncclResult_t run_calls(std::span<const GroupCall> calls) {
 
 // Marks the communicators that the group would have created as failed, because the group is discarded without running.
 void mark_failed(const OpenGroup& ended) {
-  for (const Job& job : ended.jobs) {
-    const std::scoped_lock lock(job.comm->mutex);
-    if (job.comm->phase != Phase::kCreating) continue;
-    job.comm->phase = Phase::kFailed;
-    job.comm->failure = Error{ErrorCode::kInvalidArgument, ErrorScope::kCommunicator, -1,
-                              "the group in which the communicator was to be made did not run"};
-  }
+  const Error error{ErrorCode::kInvalidArgument, ErrorScope::kCommunicator, -1,
+                    "the group in which the communicator was to be made did not run"};
+  for (const Job& job : ended.jobs) mark_failed(*job.comm, error);
 }
 
 // Runs the outermost group of this thread: first the jobs (for example the creation of communicators), then the

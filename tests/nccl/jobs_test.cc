@@ -1,0 +1,85 @@
+// Tests of jobs of communicators (run_jobs()), and of calls in progress, in a program whose allocations can fail.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "nccl/api.h"
+#include "nccl/comm.h"
+#include "support/failing_allocations.h"
+#include "tests/support/patience.h"
+
+namespace tutti::nccl {
+namespace {
+
+// Makes communicators, and for each of them a job that makes it ready.
+std::vector<Job> set_ups(std::int32_t count, bool blocking) {
+  Settings settings;
+  settings.blocking = blocking;
+  std::vector<Job> jobs;
+  for (std::int32_t rank = 0; rank < count; ++rank) {
+    const auto comm = std::make_shared<Comm>(rank, count, RankDevice(), settings);
+    jobs.push_back({.comm = comm, .parent = nullptr, .body = [comm] {
+                      const std::scoped_lock lock(comm->mutex);
+                      comm->phase = Phase::kReady;
+                      return ncclSuccess;
+                    }});
+  }
+  return jobs;
+}
+
+bool has_job(Comm& comm) {
+  const std::scoped_lock lock(comm.mutex);
+  return comm.jobs_running > 0;
+}
+
+// Fails each allocation of run_jobs() once. The process must survive that, and each communicator must be ready or have
+// failed, without a job that seems to be running.
+void expect_jobs_end(bool blocking) {
+  constexpr std::int32_t kComms = 3;
+  std::int64_t failures = 0;
+  for (bool failed = true; failed; ++failures) {
+    const std::vector<Job> jobs = set_ups(kComms, blocking);
+    std::vector<Job> copy = jobs;
+    test::failing_allocations::set_counted(0);
+    test::failing_allocations::fail_after(failures + 1, false);
+    const ncclResult_t result = guarded([&] { return run_jobs(std::move(copy)); });
+    failed = test::failing_allocations::counted() > failures;
+    test::failing_allocations::fail_after(0, false);
+    int ready = 0;
+    for (const Job& job : jobs) {
+      EXPECT_TRUE(test::eventually([&job] { return !has_job(*job.comm); })) << "allocation " << failures + 1;
+      const std::scoped_lock lock(job.comm->mutex);
+      EXPECT_NE(job.comm->phase, Phase::kCreating) << "allocation " << failures + 1;
+      EXPECT_EQ(job.comm->failure.has_value(), job.comm->phase == Phase::kFailed) << "allocation " << failures + 1;
+      ready += job.comm->phase == Phase::kReady ? 1 : 0;
+    }
+    if (result == ncclSuccess || result == ncclInProgress) {
+      EXPECT_EQ(ready, kComms) << "allocation " << failures + 1;
+    }
+    if (!failed) {
+      EXPECT_EQ(result, blocking ? ncclSuccess : ncclInProgress);
+    }
+  }
+  EXPECT_GT(failures, kComms);
+}
+
+TEST(NcclJobs, OfBlockingCommunicatorsEndWithoutMemory) { expect_jobs_end(true); }
+
+TEST(NcclJobs, OfNonblockingCommunicatorsEndWithoutMemory) { expect_jobs_end(false); }
+
+// The body of a set-up throws, so it stores no failure itself.
+TEST(NcclJobs, ASetUpThatThrowsHasFailed) {
+  std::vector<Job> jobs = set_ups(1, false);
+  jobs[0].body = []() -> ncclResult_t { throw std::bad_alloc(); };
+  EXPECT_EQ(run_jobs(jobs), ncclInProgress);
+  EXPECT_TRUE(test::eventually([&] { return !has_job(*jobs[0].comm); }));
+  EXPECT_EQ(jobs[0].comm->state(), ncclSystemError);
+}
+
+}  // namespace
+}  // namespace tutti::nccl
