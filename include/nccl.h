@@ -303,10 +303,9 @@ ncclResult_t pncclCommUserRank(const ncclComm_t comm, int* rank);
 ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device);
 ncclResult_t pncclCommCuDevice(const ncclComm_t comm, int* device);
 
-// Does not wait for pending calls, except that it may wait for up to 1 s if a call has just failed. asyncError is
-// ncclInProgress while comm is being created, or while another function that waits for other ranks (for example
-// ncclCommSplit) runs in the background. Otherwise it is comm's first error; if there is none, ncclInProgress while a
-// call on host memory is pending, and ncclSuccess if no call is pending.
+// Never blocks. asyncError is ncclInProgress while comm is being created, or while another function that waits for other
+// ranks (for example ncclCommSplit) runs in the background. Otherwise it is comm's first error; if there is none,
+// ncclInProgress while a call on host memory is pending, and ncclSuccess if no call is pending.
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
 ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
 

@@ -59,6 +59,7 @@ class GroupImpl {
   Result<std::vector<WorkImpl::Part>> submit(Engine::Progress progress);
   static CommunicatorImpl& impl_of(Communicator& communicator) { return *communicator.impl_; }
   Result<Work> start();
+  static bool has_ended(const Work& work) { return work.impl_ == nullptr || work.impl_->has_ended(); }
   void forget();
   void warn_and_forget();
   std::size_t calls() const { return calls_; }
@@ -263,6 +264,8 @@ void GroupImpl::forget() {
   members_.clear();
   calls_ = 0;
 }
+
+bool has_ended(const Work& work) { return GroupImpl::has_ended(work); }
 
 }  // namespace detail
 

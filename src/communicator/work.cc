@@ -1,5 +1,6 @@
 #include "communicator/work.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <thread>
@@ -51,6 +52,12 @@ bool WorkImpl::test() {
     all &= ended && finished;
   }
   return all;
+}
+
+bool WorkImpl::has_ended() const {
+  return std::all_of(parts_.begin(), parts_.end(), [](const Part& part) {
+    return done(part) && (part.operation->start_condition == nullptr || part.operation->start_condition->finished());
+  });
 }
 
 }  // namespace detail

@@ -1,5 +1,6 @@
 // WorkImpl: the implementation of the public class Work: one or several submitted operations that a caller waits for
-// together. It owns no threads or locks. One thread at a time may use it, as with Work. Internal to src/communicator.
+// together. It owns no threads or locks. One thread at a time may use it, as with Work. Internal to src/communicator,
+// except for has_ended().
 #pragma once
 
 #include <memory>
@@ -26,10 +27,17 @@ class WorkImpl {
   // communicators, because destroying a communicator completes all of its operations.
   Status wait();
   bool test();
+  // As test(), but never blocks, because the calling thread does no part of the communication. So the operations must
+  // have been submitted with Engine::Progress::kInBackground, or another thread must wait for them.
+  bool has_ended() const;
 
  private:
   static bool done(const Part& part) { return part.operation->done.load(std::memory_order_acquire); }
   std::vector<Part> parts_;
 };
+
+// WorkImpl::has_ended() for a Work that Communicator::start() or Group::start() returned, for front ends of the library
+// that must not block (src/nccl).
+bool has_ended(const Work& work);
 
 }  // namespace tutti::detail

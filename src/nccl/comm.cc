@@ -12,6 +12,7 @@
 #include "base/assert.h"
 #include "base/exceptions.h"
 #include "base/thread_group.h"
+#include "communicator/work.h"
 #include "cuda/driver.h"
 #include "nccl/api.h"
 #include "nccl/background.h"
@@ -223,11 +224,10 @@ ncclResult_t Comm::state() {
     if (communicator == nullptr) return ncclSuccess;
     works = pending;
   }
-  // The mutex is not held from here on: test() and wait() may wait for other ranks, and abort(), which locks the mutex,
-  // must be able to end such a wait.
+  // Work::test() is not used, because it may block: it opens connections, and after an error it waits for peers.
   std::vector<std::shared_ptr<Work>> ended;
   for (const auto& work : works) {
-    if (!work->test()) continue;
+    if (!detail::has_ended(*work)) continue;
     const Status status = work->wait();
     if (!status.ok()) record_error(status.error());
     ended.push_back(work);

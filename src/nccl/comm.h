@@ -128,7 +128,8 @@ class Comm {
   void record_error(const Error& error);
   // Aborts the operations of the communicator and of its windows. If set-up is in progress, stops the set-up instead.
   void abort();
-  // The result for ncclCommGetAsyncError(). Also removes the calls that have ended from `pending`.
+  // The result for ncclCommGetAsyncError(). Also removes the calls that have ended from `pending`. Never blocks: the
+  // progress threads make progress with these calls.
   ncclResult_t state();
 
  private:

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "communicator/work.h"
 #include "nccl/api.h"
 #include "nccl/comm.h"
 #include "support/failing_allocations.h"
@@ -79,6 +80,16 @@ TEST(NcclJobs, ASetUpThatThrowsHasFailed) {
   EXPECT_EQ(run_jobs(jobs), ncclInProgress);
   EXPECT_TRUE(test::eventually([&] { return !has_job(*jobs[0].comm); }));
   EXPECT_EQ(jobs[0].comm->state(), ncclSystemError);
+}
+
+// ncclCommGetAsyncError() must not block. So it must not use the engine of a call, as Work::test() does: the engine
+// opens connections and, after an error, waits for peers.
+TEST(NcclJobs, ACallInProgressIsAskedForWithoutItsEngine) {
+  const auto operation = std::make_shared<Operation>();
+  const detail::WorkImpl work({{.engine = nullptr, .operation = operation}});
+  EXPECT_FALSE(work.has_ended());
+  operation->done = true;
+  EXPECT_TRUE(work.has_ended());
 }
 
 }  // namespace
