@@ -55,16 +55,17 @@ inline constexpr std::uint8_t kStreamed = 1;    // the operation was started by 
 inline constexpr std::uint8_t kSends = 2;       // the operation is an exchange whose first transfer is a send
 inline constexpr std::uint8_t kNotStarted = 4;  // the operation failed before it started
 
-// One operation. A collective writes only the first cache line, except with a UserReduction. The record of an exchange
-// (a group of sends and receives) describes the first transfer of the exchange.
+// One operation. A collective writes only the first cache line, unless its length does not follow from its tag (a
+// UserReduction, a v-variant, a segment of a long call). The record of an exchange (a group of sends and receives)
+// describes the first transfer of the exchange.
 struct alignas(128) Record {
   Word serial;              // 2 n for the n-th record of its ring, n = 1, 2, 3, ...; odd: being written
   Word tag[4];              // a CallTag; the sequence of an exchange counts the transfers between the two ranks
   Word start;               // ticks at the start of the operation
   Word end;                 // ticks at its end; valid if the outcome is kDone or kFailed
   Word outcome;             // an Outcome
-  Word extra_serial;        // equal to `serial` if the fields below are valid (exchanges, and UserReductions)
-  Word bytes;               // exchange: sum over all transfers; UserReduction: CallTag::count elements
+  Word extra_serial;        // equal to `serial` if the fields below are valid
+  Word bytes;               // the longer of the caller's input and output, or of all sends and all receives
   Word peer_and_transfers;  // for an exchange: peer of the first transfer | number of transfers << 32
   Word unused[5];
 };

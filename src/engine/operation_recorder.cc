@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "plan/buffer_bytes.h"
+
 namespace tutti {
 namespace {
 
@@ -13,26 +15,53 @@ recording::CallPath path_of(const Operation& operation) {
   return operation.direct ? recording::CallPath::kDirect : recording::CallPath::kMessages;
 }
 
+// The length in bytes of the longer one of this rank's input and output.
+std::uint64_t bytes_of(const Operation& operation, std::uint32_t rank) {
+  const Call& call = operation.call;
+  const Collective& collective = operation.plan->shape.collective;
+  // In a v-variant that runs as a plan, one of the two buffers has all blocks, and the tag has the sum of their counts.
+  if (!call.lengths.counts.empty()) return call.tag.count * call.element_bytes;
+  return longer_buffer_bytes(collective, rank, call.lengths.count * call.element_bytes);
+}
+
+// The readers of a recording calculate the length of a call from its tag. True if that is impossible: the tag has no
+// element size if the call has a UserReduction, a segment has the tag of the whole call, and the tag of a v-variant has
+// the count of all blocks.
+bool must_record_bytes(const Call& call) {
+  return call.tag.type == kUserTag || !call.lengths.counts.empty() || call.lengths.count != call.tag.count;
+}
+
+// As bytes_of(), for sends and receives.
+std::uint64_t exchanged_bytes(const Operation& operation) {
+  std::uint64_t sent = 0;
+  std::uint64_t received = 0;
+  for (const Transfer& transfer : operation.transfers) {
+    (transfer.direction == Direction::kSend ? sent : received) += transfer.bytes;
+  }
+  std::uint64_t own = 0;
+  for (const OwnCopy& copy : operation.own) own += copy.bytes;
+  return std::max(sent, received) + own;
+}
+
 }  // namespace
+
+void OperationRecorder::begin_collective(Operation& operation, std::uint8_t flags) {
+  operation.recorded = context_.recorder->begin(operation.call.tag, path_of(operation), flags);
+  if (!must_record_bytes(operation.call)) return;
+  context_.recorder->add(operation.recorded, bytes_of(operation, context_.rank), 0, 0);
+}
 
 void OperationRecorder::record_begin(Operation& operation) {
   const auto streamed = operation.start_condition == nullptr ? std::uint8_t{0} : recording::kStreamed;
-  if (operation.plan != nullptr) {
-    operation.recorded = context_.recorder->begin(operation.call.tag, path_of(operation), streamed);
-    if (operation.call.tag.type == kUserTag) {
-      context_.recorder->add(operation.recorded, operation.call.tag.count * operation.call.element_bytes, 0, 0);
-    }
-    return;
-  }
-  // The record of an exchange has the tag, direction and peer of its first transfer, the number of transfers and the
-  // sum of their bytes. An exchange without transfers only copies data from this rank to itself, and is not recorded.
+  if (operation.plan != nullptr) return begin_collective(operation, streamed);
+  // The record of an exchange names only its first transfer and the number of all. An exchange without transfers
+  // only copies data from this rank to itself, and is not recorded.
   if (operation.transfers.empty()) return;
   const Transfer& first = operation.transfers.front();
   const std::uint8_t sends = first.direction == Direction::kSend ? recording::kSends : std::uint8_t{0};
-  std::uint64_t bytes = 0;
-  for (const Transfer& transfer : operation.transfers) bytes += transfer.bytes;
   operation.recorded = context_.recorder->begin(first.tag, recording::CallPath::kTransfers, streamed | sends);
-  context_.recorder->add(operation.recorded, bytes, first.peer, static_cast<std::uint32_t>(operation.transfers.size()));
+  context_.recorder->add(operation.recorded, exchanged_bytes(operation), first.peer,
+                         static_cast<std::uint32_t>(operation.transfers.size()));
 }
 
 void OperationRecorder::record_end(Operation& operation, const Status& result) {
@@ -41,9 +70,7 @@ void OperationRecorder::record_end(Operation& operation, const Status& result) {
     return;
   }
   const std::uint64_t sequence = operation.plan == nullptr ? 0 : operation.call.tag.sequence;
-  if (operation.recorded == 0 && operation.plan != nullptr) {
-    operation.recorded = context_.recorder->begin(operation.call.tag, path_of(operation), recording::kNotStarted);
-  }
+  if (operation.recorded == 0 && operation.plan != nullptr) begin_collective(operation, recording::kNotStarted);
   if (operation.recorded == 0) return context_.recorder->failed(result.error(), sequence);
   context_.recorder->end_badly(operation.recorded, result.error(), sequence);
 }

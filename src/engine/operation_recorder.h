@@ -37,6 +37,7 @@ class OperationRecorder {
   }
 
  private:
+  void begin_collective(Operation& operation, std::uint8_t flags);
   void record_begin(Operation& operation);
   void record_end(Operation& operation, const Status& result);
   void record_wait(std::span<const std::shared_ptr<Operation>> active, std::int64_t now_ns);

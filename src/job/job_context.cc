@@ -489,8 +489,7 @@ Result<Environment> make_environment(const std::shared_ptr<JobContext>& job_cont
   environment.log.write(
       LogLevel::kInfo,
       "rank {} of {}, transport {}; on this machine: {} of the {} ranks, itself included, with {} cores; "
-      "{} slots of {} "
-      "bytes; {}",
+      "{} slots of {} bytes; {}",
       rank, members.size(), environment.transport->name(), here, members.size(), cores, environment.transport->slots(),
       environment.transport->slot_bytes(),
       job_context->config.checksum ? describe_checksums()

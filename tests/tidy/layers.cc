@@ -52,7 +52,7 @@ constexpr auto kFolders = std::to_array<Folder>({
     {"tools/tune",
      " include src/base topology src/algorithms src/model kernels src/selection tools/common tools/run tools/perf "
      "tools/sim "},
-    {"tools/recorder", " include src/base tools/common "},
+    {"tools/recorder", " include src/base src/plan tools/common "},
     {"tools/train", " include topology tools/common tools/run "},
     {"tools",
      " include src/base tools/common tools/run tools/topo tools/perf tools/plan tools/sim tools/points tools/tune "

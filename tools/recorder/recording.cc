@@ -18,6 +18,7 @@
 
 #include "base/collective_table.h"
 #include "base/printable.h"
+#include "plan/buffer_bytes.h"
 #include "tools/common/messages.h"
 #include "tutti/types.h"
 
@@ -383,11 +384,12 @@ std::string describe(const RecordedCall& call) {
   return text;
 }
 
-std::uint64_t bytes_of(const RecordedCall& call, std::uint32_t ranks) {
+std::uint64_t bytes_of(const RecordedCall& call, const Recording& one) {
   if (call.bytes != 0 || !call.collective()) return call.bytes;
   const CollectiveKind kind{call.tag.kind};
   if (!row_of(kind).has_data || call.tag.type == kUserTag) return 0;
-  return call.tag.count * size_of(DataType{call.tag.type}) * (has_blocks(kind) ? ranks : 1);
+  return longer_buffer_bytes({.kind = kind, .ranks = one.ranks, .root = call.tag.root}, one.rank,
+                             call.tag.count * size_of(DataType{call.tag.type}));
 }
 
 }  // namespace tutti::tool

@@ -125,8 +125,8 @@ void sort_recordings(std::vector<Recording>& recordings);
 
 // A call as text, for example "all_reduce #12 (8 float32, sum, ring)" or "send #3 to rank 2 (8 float32)".
 std::string describe(const RecordedCall& call);
-// The length of a call in bytes: that of the longer one of its input and output; for an exchange, the sum of its
-// transfers.
-std::uint64_t bytes_of(const RecordedCall& call, std::uint32_t ranks);
+// The length of a call in bytes: that of the longer one of this rank's input and output. For an exchange, these are all
+// that the rank sends and all that it receives. `one`: the recording that contains the call.
+std::uint64_t bytes_of(const RecordedCall& call, const Recording& one);
 
 }  // namespace tutti::tool

@@ -27,7 +27,7 @@ Rates rates_of(const Recording& one, std::int64_t now_ns) {
   for (const RecordedCall& call : one.calls) {
     if (call.start_ns < from_ns || call.running()) continue;
     rates.calls_per_s += 1;
-    rates.bytes_per_s += static_cast<double>(bytes_of(call, one.ranks));
+    rates.bytes_per_s += static_cast<double>(bytes_of(call, one));
   }
   const double s = std::max(static_cast<double>(now_ns - from_ns) / 1e9, 1e-6);
   return {rates.calls_per_s / s, rates.bytes_per_s / s};

@@ -102,7 +102,7 @@ class Trace {
   void add(const Recording& one, const RecordedCall& call, std::int64_t end_ns, std::int64_t track) {
     static constexpr const char* kPathNames[] = {"mailboxes", "direct", "messages", "device", "transfers"};
     nlohmann::json arguments = {{"call", describe(call)},
-                                {"bytes", bytes_of(call, one.ranks)},
+                                {"bytes", bytes_of(call, one)},
                                 {"way", kPathNames[static_cast<std::size_t>(call.outcome.way)]},
                                 {"quick", !call.end_ns && !call.running()},
                                 {"state", call.failed()    ? to_string(static_cast<ErrorCode>(call.outcome.code))

@@ -8,14 +8,21 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <random>
 #include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/recording.h"
+#include "engine/segments.h"
 #include "tests/device/unit/staged.h"
 
 namespace tutti::test {
@@ -318,6 +325,53 @@ TEST(StagedCalls, TransfersOfSeveralStreamsKeepTheirOrder) {
     gpu.synchronize();
     ASSERT_TRUE(other.synchronize().ok());
   });
+}
+
+// Sums the bytes of all records in the only recording of `rank` in the folder.
+std::uint64_t recorded_bytes(const std::string& folder, std::uint32_t rank) {
+  std::uint64_t bytes = 0;
+  int found = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().string().find("-r" + std::to_string(rank) + "-p") == std::string::npos) continue;
+    ++found;
+    std::ifstream file(entry.path(), std::ios::binary);
+    const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    for (std::size_t at = sizeof(recording::Header); at + sizeof(recording::Record) <= text.size();
+         at += sizeof(recording::Record)) {
+      std::uint64_t words[sizeof(recording::Record) / sizeof(std::uint64_t)];
+      std::memcpy(words, text.data() + at, sizeof(words));
+      const auto word = [&](std::size_t offset) { return words[offset / sizeof(std::uint64_t)]; };
+      const bool valid = word(offsetof(recording::Record, extra_serial)) == word(offsetof(recording::Record, serial));
+      if (valid) bytes += word(offsetof(recording::Record, bytes));
+    }
+  }
+  EXPECT_EQ(found, 1);
+  return bytes;
+}
+
+// A long call is cut into segments, which all have the tag of the whole call. So the recorder must write the length of
+// each segment.
+TEST(StagedCalls, SegmentsAreRecordedWithTheirOwnLengths) {
+  constexpr std::size_t kBytes = 3 * detail::kSegmentBytes;
+  std::string folder = std::filesystem::temp_directory_path() / "tutti-segments-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  setenv("TUTTI_RECORD_DIR", folder.c_str(), 1);
+  {
+    CommunicatorOptions options;
+    options.devices = {0, 1};
+    Communicators ranks = Communicator::create_all(2, options).value();
+    unsetenv("TUTTI_RECORD_DIR");
+    on_every_rank(ranks, [](Communicator& rank) {
+      const Gpu gpu(rank.rank());
+      const cuda::DeviceMemory memory = gpu.allocate(kBytes);
+      const Status status = rank.all_reduce(pointer(memory), pointer(memory), kBytes / sizeof(float),
+                                            DataType::kFloat32, ReduceOp::kMax, on(gpu));
+      EXPECT_TRUE(status.ok()) << to_string(status.error());
+      gpu.synchronize();
+    });
+    for (std::uint32_t rank = 0; rank < 2; ++rank) EXPECT_EQ(recorded_bytes(folder, rank), kBytes) << rank;
+  }
+  std::filesystem::remove_all(folder);
 }
 
 TEST(StagedCalls, BadArgumentsAreNamed) {
