@@ -132,9 +132,16 @@ void StagingPool::spent(Ticket& ticket) {
 }
 
 void StagingPool::not_handed_out(Ticket& ticket) {
-  if (ticket.lasting) return;  // a lasting ticket stays in lasting_ until close()
-  use(ticket).reset();
-  end(ticket.number);
+  if (!ticket.lasting) {
+    use(ticket).reset();
+    return end(ticket.number);
+  }
+  std::unique_ptr<Ticket> refused;  // declared before the lock, so that the ticket is destroyed after unlocking
+  const std::scoped_lock lock(mutex_);
+  const auto found =
+      std::find_if(lasting_.begin(), lasting_.end(), [&](const auto& one) { return one.get() == &ticket; });
+  refused = std::move(*found);
+  lasting_.erase(found);
 }
 
 void StagingPool::end(std::uint64_t number) {

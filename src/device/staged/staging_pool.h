@@ -83,7 +83,7 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   // ticket).
   bool cut(std::uint64_t number);
 
-  bool has_graphs();  // whether tickets for captured calls were issued
+  bool has_graphs();  // whether callbacks of captured calls were handed to the driver
 
   void ring();  // wakes the engine's driver; no effect after close()
   // Calls StagedCall::look() for every call of which callbacks are still in streams or graphs, in order to find

@@ -464,5 +464,29 @@ TEST(PiecesOfCalls, CanBeCaptured) {
   });
 }
 
+// The driver refuses the callback of a captured call, so no graph has it.
+TEST(Segments, ACaptureThatTheDriverRefusesDoesNotChangeHowLaterCallsRun) {
+  Communicators ranks = make_mixed(kConfigurations[0], 2, 2);
+  {
+    const Gpu gpu(0);
+    const cuda::DeviceMemory memory = gpu.allocate(64);
+    const auto stream = static_cast<cuda::CUstream>(gpu.stream());
+    const cuda::DriverApi& api = driver().api();
+    ASSERT_EQ(api.stream_begin_capture(stream, cuda::CaptureMode::kThreadLocal), cuda::CUresult::kSuccess);
+    fake().fail("cuLaunchHostFunc", 1, cuda::CUresult::kNotSupported);
+    EXPECT_FALSE(
+        ranks[0]->all_reduce(pointer(memory), pointer(memory), 16, DataType::kFloat32, ReduceOp::kSum, on(gpu)).ok());
+    cuda::CUgraph graph = nullptr;
+    ASSERT_EQ(api.stream_end_capture(stream, &graph), cuda::CUresult::kSuccess);
+    EXPECT_EQ(api.graph_destroy(graph), cuda::CUresult::kSuccess);
+  }
+  // The output of segments is copied in a stream that each communicator makes for that. But if there are graphs, the
+  // caller's streams submit all calls, and then it is not made.
+  const unsigned before = fake().calls("cuStreamCreateWithPriority");
+  outcome(ranks, {Kind::kAllReduce, Algorithm::kTwoShot, DataType::kFloat32, kThree / 4, true}, 2);
+  const unsigned of_test = 2;  // one for each Gpu in outcome()
+  EXPECT_EQ(fake().calls("cuStreamCreateWithPriority") - before, of_test + 2);
+}
+
 }  // namespace
 }  // namespace tutti::test
