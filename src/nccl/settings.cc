@@ -63,9 +63,11 @@ Status check_ranges(const ncclConfig_t& config) {
       {"CTAPolicy", config.CTAPolicy, NCCL_CTA_POLICY_DEFAULT, NCCL_CTA_POLICY_EFFICIENCY | NCCL_CTA_POLICY_ZERO},
       {"shrinkShare", config.shrinkShare, 0, 1},
       {"nvlsCTAs", config.nvlsCTAs, 1, INT_MAX},
+      {"nChannelsPerNetPeer", config.nChannelsPerNetPeer, 1, 64},
       {"nvlinkCentricSched", config.nvlinkCentricSched, 0, 1},
       {"graphUsageMode", config.graphUsageMode, 0, 2},
-      {"numRmaCtx", config.numRmaCtx, 1, INT_MAX},
+      {"numRmaCtx", config.numRmaCtx, 0, INT_MAX},
+      {"maxP2pPeers", config.maxP2pPeers, 1, INT_MAX},
       {"graphStreamOrdering", config.graphStreamOrdering, 0, 1},
   };
   for (const Range& range : ranges) {

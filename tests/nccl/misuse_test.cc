@@ -5,6 +5,7 @@
 #include <atomic>
 #include <barrier>
 #include <cstring>
+#include <tuple>
 
 #include "nccl/ranks.h"
 
@@ -38,6 +39,16 @@ TEST(NcclMisuse, ArgumentsThatCannotBeAreNamed) {
   config.minCTAs = 8;
   config.maxCTAs = 4;
   EXPECT_EQ(ncclCommSplit(comm, 0, 0, &child, &config), ncclInvalidArgument);
+  for (const auto& [field, refused, accepted] :
+       {std::tuple(&ncclConfig_t::nChannelsPerNetPeer, 0, 64), std::tuple(&ncclConfig_t::nChannelsPerNetPeer, 65, 1),
+        std::tuple(&ncclConfig_t::maxP2pPeers, 0, 1), std::tuple(&ncclConfig_t::numRmaCtx, -1, 0)}) {
+    config = NCCL_CONFIG_INITIALIZER;
+    config.*field = refused;
+    EXPECT_EQ(ncclCommSplit(comm, 0, 0, &child, &config), ncclInvalidArgument) << refused;
+    config.*field = accepted;
+    EXPECT_EQ(ncclCommSplit(comm, 0, 0, &child, &config), ncclSuccess) << last();
+    EXPECT_EQ(ncclCommDestroy(child), ncclSuccess);
+  }
   config = NCCL_CONFIG_INITIALIZER;
   config.size = offsetof(ncclConfig_t, cgaClusterSize);  // a program built with NCCL 2.14; later fields are not read
   config.cgaClusterSize = 99;
