@@ -117,6 +117,11 @@ TEST(EnvironmentVariables, InterfacesAreLookedUpAmongThoseThatThereAre) {
       << "loopback is used only if there is no other interface";
   EXPECT_NE(error_of({{"NCCL_SOCKET_IFNAME", "ib"}}).find("there are: lo (127.0.0.1), eth0 (10.0.0.1)"),
             std::string::npos);
+  SystemAccess only_ipv6 = machine();
+  only_ipv6.interfaces = [] { return Result(std::vector<InterfaceAddress>{{"lo", "::1"}}); };
+  const auto none = read_settings({{"NCCL_SOCKET_FAMILY", "AF_INET"}}, only_ipv6);
+  ASSERT_FALSE(none.ok());
+  EXPECT_TRUE(none.error().message.starts_with("NCCL_SOCKET_FAMILY=AF_INET: ")) << none.error().message;
   const auto wrong = settings_of({{"NCCL_SOCKET_FAMILY", "inet"}});
   EXPECT_TRUE(wrong.overlay.empty());
   EXPECT_NE(only(wrong.warnings).find("both are used"), std::string::npos);

@@ -201,14 +201,12 @@ class Reader {
 
   Status read_interfaces() {
     SocketFamily family = SocketFamily::kAny;
-    if (const auto text = take("NCCL_SOCKET_FAMILY")) {
-      if (*text == "AF_INET") family = SocketFamily::kIpv4;
-      if (*text == "AF_INET6") family = SocketFamily::kIpv6;
-      if (family == SocketFamily::kAny) {
-        warn("NCCL_SOCKET_FAMILY=\"{}\" is neither AF_INET nor AF_INET6: both are used", *text);
-      } else {
-        record("NCCL_SOCKET_FAMILY", *text);
-      }
+    const auto wanted_family = take("NCCL_SOCKET_FAMILY");
+    if (wanted_family == "AF_INET") family = SocketFamily::kIpv4;
+    if (wanted_family == "AF_INET6") family = SocketFamily::kIpv6;
+    if (family != SocketFamily::kAny) record("NCCL_SOCKET_FAMILY", *wanted_family);
+    if (wanted_family && family == SocketFamily::kAny) {
+      warn("NCCL_SOCKET_FAMILY=\"{}\" is neither AF_INET nor AF_INET6: both are used", *wanted_family);
     }
     auto pattern = take("NCCL_SOCKET_IFNAME");
     if (pattern) record("NCCL_SOCKET_IFNAME", *pattern);
@@ -225,7 +223,7 @@ class Reader {
       return Error{ErrorCode::kConfig, ErrorScope::kCall, -1,
                    fmt::format("{}: it matches no network interface that is up; there are: {}",
                                pattern ? fmt::format("NCCL_SOCKET_IFNAME=\"{}\"", *pattern)
-                                       : std::string("NCCL_SOCKET_FAMILY=AF_INET6"),
+                                       : "NCCL_SOCKET_FAMILY=" + *wanted_family,
                                fmt::join(names, ", "))};
     }
     std::string list;
