@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 
 #include "base/assert.h"
 
@@ -43,11 +44,26 @@ void OperationQueue::remove(const Operation& operation) {
 }
 
 void OperationQueue::give_back_numbers(const Operation& operation) noexcept {
-  if (operation.exchange != nullptr) return operation.exchange->give_back_numbers();
-  // it failed before its Exchange object was made, so none of its messages has moved
-  for (std::size_t i = operation.transfers.size(); i-- > 0;) {
-    const Transfer& transfer = operation.transfers[i];
-    numbers_.give_back(transfer.peer, transfer.direction, transfer.tag.sequence);
+  const Exchange* const exchange = operation.exchange.get();
+  const std::span<const Transfer> transfers = exchange != nullptr ? exchange->transfers() : operation.transfers;
+  // From the last to the first, so that giving back one number does not change the numbers that are given back next.
+  for (std::size_t i = transfers.size(); i-- > 0;) {
+    // Without an Exchange object the operation failed before it started, so none of its messages has moved.
+    if (exchange == nullptr || exchange->untouched(transfers[i])) give_back_number(transfers[i]);
+  }
+}
+
+void OperationQueue::give_back_number(const Transfer& transfer) noexcept {
+  const std::uint32_t peer = transfer.peer;
+  const Direction direction = transfer.direction;
+  const std::uint64_t number = transfer.tag.sequence;
+  numbers_.give_back(peer, direction, number);
+  for (const auto& operation : exchanges_) {
+    if (operation->exchange != nullptr) operation->exchange->close_gap(peer, direction, number);
+    // empty if the operation has started
+    for (Transfer& later : operation->transfers) {
+      if (later.peer == peer && later.direction == direction && later.tag.sequence > number) --later.tag.sequence;
+    }
   }
 }
 

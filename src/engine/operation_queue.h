@@ -64,6 +64,7 @@ class OperationQueue {
 
  private:
   void list_probes(std::vector<std::shared_ptr<Operation>>& active);
+  void give_back_number(const Transfer& transfer) noexcept;
 
   // Shared with the callers' Work objects, which may be destroyed before the operation ends.
   std::deque<std::shared_ptr<Operation>> collectives_;

@@ -288,10 +288,15 @@ void Exchange::give_up() {
   unfinished_ = 0;
 }
 
-void Exchange::give_back_numbers() noexcept {
-  for (std::size_t i = transfers_.size(); i-- > 0;) {
-    const Transfer& transfer = transfers_[i];
-    if (states_[i].untouched) numbers_.give_back(transfer.peer, transfer.direction, transfer.tag.sequence);
+bool Exchange::untouched(const Transfer& transfer) const noexcept {
+  return states_[static_cast<std::size_t>(&transfer - transfers_.data())].untouched;
+}
+
+void Exchange::close_gap(std::uint32_t peer, Direction direction, std::uint64_t number) noexcept {
+  for (std::size_t i = 0; i < transfers_.size(); ++i) {
+    Transfer& transfer = transfers_[i];
+    if (states_[i].ended || transfer.peer != peer || transfer.direction != direction) continue;
+    if (transfer.tag.sequence > number) states_[i].tag.sequence = --transfer.tag.sequence;
   }
 }
 

@@ -11,6 +11,11 @@
 // receive, a group ends on every rank, in whatever order its calls were made: a transfer waits only for earlier
 // transfers of the same pair and direction.
 //
+// A transfer that fails before any of its messages has moved does not count: its number is given back, and the later
+// transfers of that pair and direction take the numbers before theirs. So there is never a gap between two numbers,
+// for which the peer would wait in vain. The later numbers are free to change, because transfers move in the order of
+// their numbers, so no message with one of them has moved either.
+//
 // A probe is an exchange that only looks for a message: it ends when the next message of one of its receives has
 // arrived, and leaves the message in place. A probe uses the numbers that the next receives will get, but does not
 // take them.
@@ -48,11 +53,14 @@ class PairNumbers {
     std::deque<std::uint64_t>& active = active_[index(peer, direction)];
     active.insert(std::upper_bound(active.begin(), active.end(), number), number);
   }
-  // Gives back the number of a failed transfer of which no message has moved, so that the next transfer gets the
-  // same number. This keeps the numbers of both ranks equal, because the peer's transfer with that number has not
-  // received or sent any message either. No effect if a later number was taken already.
-  void give_back(std::uint32_t peer, Direction direction, std::uint64_t number) {
-    if (made_[index(peer, direction)] == number) --made_[index(peer, direction)];
+  // Gives back the number of a failed transfer of which no message has moved. This keeps the numbers of both ranks
+  // equal, because the peer's transfer with that number has not received or sent any message either. All later numbers
+  // become smaller by one; OperationQueue::give_back_numbers() changes the transfers that have them.
+  void give_back(std::uint32_t peer, Direction direction, std::uint64_t number) noexcept {
+    --made_[index(peer, direction)];
+    for (std::uint64_t& later : active_[index(peer, direction)]) {
+      if (later > number) --later;
+    }
   }
   // Whether the transfer with this number has its turn: all earlier transfers with that peer in that direction have
   // ended.
@@ -141,10 +149,11 @@ class Exchange {
   bool revoke_output(std::uint32_t peer);
   // After a failure: ends all transfers, so that later transfers get their turn.
   void give_up();
-  // After give_up(): gives back the numbers of transfers of which no message had moved, so that later transfers get
-  // these numbers, except if a later number was taken already (PairNumbers::give_back()). Called by the driver, with
-  // the engine's lock held. Allocates nothing, because it may follow a failed allocation.
-  void give_back_numbers() noexcept;
+  // After give_up(): true if no message of the transfer had moved, so that its number must be given back.
+  bool untouched(const Transfer& transfer) const noexcept;
+  // Called after `number` was given back: each unfinished transfer with that peer in that direction that has a greater
+  // number takes the number before its own. Called by the driver, with the engine's lock held. Allocates nothing.
+  void close_gap(std::uint32_t peer, Direction direction, std::uint64_t number) noexcept;
   const Transfer* bad_transfer() const { return bad_transfer_; }
   bool probes() const { return purpose_ == Purpose::kProbe; }
   // For a probe: sets its numbers to those that the next receives will get, because receives have taken numbers or

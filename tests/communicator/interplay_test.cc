@@ -94,6 +94,64 @@ TEST_P(Interplay, AReceiveThatTimedOutMayBeMadeAgain) {
   });
 }
 
+// Rank 1 starts two receives, which time out in the order of their calls. The next receive must match the first send.
+TEST_P(Interplay, ReceivesThatTimedOutInTheirOrderMayBeMadeAgain) {
+  Communicators ranks = world(2);
+  std::atomic<bool> timed_out = false;
+  on_every_rank(ranks, [&](Communicator& rank) {
+    int word = 41;
+    if (rank.rank() == 0) {
+      while (!timed_out) pause_ms(1);
+      ASSERT_TRUE(rank.send(&word, 1, DataType::kInt32, 1).ok());
+      return;
+    }
+    CallOptions options;
+    options.timeout = std::chrono::milliseconds(50);
+    int unused[2] = {0, 0};
+    std::vector<Work> works;
+    for (int& each : unused) works.push_back(start_receive(rank, &each, 1, DataType::kInt32, 0, options).value());
+    std::vector<Status> early;
+    for (Work& work : works) early.push_back(work.wait());
+    timed_out = true;
+    for (const Status& status : early) {
+      ASSERT_FALSE(status.ok());
+      EXPECT_EQ(status.error().code, ErrorCode::kTimeout);
+    }
+    word = 0;
+    const Status again = rank.receive(&word, 1, DataType::kInt32, 0);
+    EXPECT_TRUE(again.ok()) << to_string(again.error());
+    EXPECT_EQ(word, 41);
+  });
+}
+
+// A receive that times out before any data has arrived does not count. The receive behind it must get the message.
+TEST_P(Interplay, AReceiveBehindOneThatTimedOutGetsTheNextMessage) {
+  Communicators ranks = world(2);
+  std::atomic<bool> timed_out = false;
+  on_every_rank(ranks, [&](Communicator& rank) {
+    if (rank.rank() == 0) {
+      while (!timed_out) pause_ms(1);
+      for (int word : {41, 42}) ASSERT_TRUE(rank.send(&word, 1, DataType::kInt32, 1).ok());
+      return;
+    }
+    CallOptions options;
+    options.timeout = std::chrono::milliseconds(50);
+    int unused = 0, first = 0, second = 0;
+    Work early = start_receive(rank, &unused, 1, DataType::kInt32, 0, options).value();
+    Work behind = start_receive(rank, &first, 1, DataType::kInt32, 0).value();
+    const Status failed = early.wait();
+    timed_out = true;
+    ASSERT_FALSE(failed.ok());
+    EXPECT_EQ(failed.error().code, ErrorCode::kTimeout);
+    const Status received = behind.wait();
+    EXPECT_TRUE(received.ok()) << to_string(received.error());
+    EXPECT_TRUE(rank.receive(&second, 1, DataType::kInt32, 0).ok());
+    EXPECT_EQ(first, 41);
+    EXPECT_EQ(second, 42);
+    EXPECT_EQ(unused, 0);
+  });
+}
+
 // If two ranks pass different counts to each other, the ranks that detect it report it. The exchanges of all other
 // pairs and all later calls succeed.
 TEST_P(Interplay, AWrongCountInAllToAllVHurtsThatPairOnly) {

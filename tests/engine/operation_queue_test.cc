@@ -6,6 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include "transports/sim/sim_environment.h"
+
 namespace tutti {
 namespace {
 
@@ -86,6 +88,76 @@ TEST(OperationQueue, NumbersOfTransfersThatNeverStartedAreUsedAgain) {
   const auto next = exchange(Direction::kSend, 1);
   queue.add(next);
   EXPECT_EQ(number_of(next), 1u);
+}
+
+// Two transfers of one pair time out in the order of their calls. Both numbers must be used again, because the peer
+// waits for the first one.
+TEST(OperationQueue, NumbersOfTransfersThatFailInTheirOrderAreUsedAgain) {
+  for (const Direction direction : {Direction::kSend, Direction::kReceive}) {
+    OperationQueue queue(2);
+    const auto first = exchange(direction, 1), second = exchange(direction, 1);
+    for (const auto& operation : {first, second}) queue.add(operation);
+    for (const auto& operation : {first, second}) {
+      queue.give_back_numbers(*operation);
+      queue.remove(*operation);
+    }
+    const auto next = exchange(direction, 1);
+    queue.add(next);
+    EXPECT_EQ(number_of(next), 1u);
+  }
+}
+
+TEST(OperationQueue, TransfersBehindOneThatFailedTakeTheNumbersBeforeTheirs) {
+  OperationQueue queue(3);
+  const auto before = exchange(Direction::kSend, 1), failed = exchange(Direction::kSend, 1);
+  const auto behind = exchange(Direction::kSend, 1), last = exchange(Direction::kSend, 1);
+  const auto elsewhere = exchange(Direction::kSend, 2), opposite = exchange(Direction::kReceive, 1);
+  for (const auto& operation : {before, failed, behind, last, elsewhere, opposite}) queue.add(operation);
+  queue.give_back_numbers(*failed);
+  queue.remove(*failed);
+  EXPECT_EQ(number_of(before), 1u);
+  EXPECT_EQ(number_of(behind), 2u);
+  EXPECT_EQ(number_of(last), 3u);
+  EXPECT_EQ(number_of(elsewhere), 1u);
+  EXPECT_EQ(number_of(opposite), 1u);
+  const auto next = exchange(Direction::kSend, 1);
+  queue.add(next);
+  EXPECT_EQ(number_of(next), 4u);
+}
+
+// Like the test above, but the exchanges have started. The exchange behind the failed one must also get its turn
+// under its new number, and a probe must still look for the first message that no receive will take.
+TEST(OperationQueue, StartedTransfersBehindOneThatFailedTakeTheNumbersBeforeTheirs) {
+  SimEnvironment sim({.ranks = 2});
+  const auto transport = sim.transport(0);
+  const auto connection = transport->open_receive(1, kPointToPointLane).value();
+  OperationQueue queue(2);
+  const auto failed = exchange(Direction::kReceive, 1), behind = exchange(Direction::kReceive, 1);
+  const auto probe = exchange(Direction::kReceive, 1, true);
+  for (const auto& operation : {failed, behind, probe}) {
+    queue.add(operation);
+    operation->transfers[0].receive = connection.get();
+    operation->exchange =
+        std::make_unique<Exchange>(std::move(operation->transfers), operation->own, *transport, queue.numbers(),
+                                   operation->probes ? Exchange::Purpose::kProbe : Exchange::Purpose::kTransfer);
+    operation->transfers.clear();
+    operation->started = true;
+  }
+  const auto started_number = [](const auto& operation) { return operation->exchange->transfers()[0].tag.sequence; };
+  failed->exchange->give_up();
+  queue.give_back_numbers(*failed);
+  queue.remove(*failed);
+  EXPECT_EQ(started_number(behind), 1u);
+  EXPECT_TRUE(queue.numbers().turn(1, Direction::kReceive, 1));
+  static_cast<void>(active_of(queue));
+  EXPECT_EQ(started_number(probe), 2u);
+  behind->exchange->give_up();
+  queue.give_back_numbers(*behind);
+  queue.remove(*behind);
+  static_cast<void>(active_of(queue));
+  EXPECT_EQ(started_number(probe), 1u);
+  EXPECT_TRUE(queue.numbers().turn(1, Direction::kReceive, 1));
+  probe->exchange->give_up();
 }
 
 TEST(OperationQueue, ProbesComeAfterAllReceivesAndTakeNoNumber) {
