@@ -156,9 +156,14 @@ class ReceiveConnection {
   // memory. If wants_place() is true and the message is as long as `place`, the connection may store the message
   // there. The carrier of front() is then kDelivered, and otherwise the message is at front().data. The connection
   // writes to `place` only inside this call, or inside a later call of arrival() with the same `call` and `place`,
-  // and never between these calls.
+  // and never between these calls. A later call of arrival() with the same `call` and another `place` may read the part
+  // of the message that is already in the old place.
   virtual Arrival arrival(const CallTag& call, std::span<std::byte> place = {}) = 0;
   virtual bool wants_place() const { return false; }
+  // Call it before the memory that was the `place` of an unfinished message is used for something else, if a later
+  // arrival() may have the same `call` again. The connection keeps the part of the message that it has stored there in
+  // memory of its own, so that the message stays whole. It does not use the place any more.
+  virtual void withdraw_place() {}
   // Like SendConnection::min_aimed_bytes(), but for messages from the peer into outputs of this rank.
   virtual std::uint64_t min_aimed_bytes() const { return ~std::uint64_t{0}; }
   // Advertises `output` to the peer after this rank has entered `call`. From then until withdraw_output() the peer

@@ -437,6 +437,15 @@ Diagnosis FailureAnalyzer::bad_transfer(const Exchange& exchange) const {
       fmt::format("{}: rank {} sent a message that no sound peer sends", describe(transfer), transfer.peer));
 }
 
+void FailureAnalyzer::escalate_half_moved(const Exchange& exchange, Error& error) {
+  const Transfer* const transfer = exchange.half_moved();
+  if (transfer == nullptr || error.scope >= ErrorScope::kConnection) return;
+  error.scope = ErrorScope::kConnection;
+  error.message += fmt::format(
+      "; only a part of {} has moved, so later transfers of the two ranks may not match: make a new communicator",
+      describe(*transfer));
+}
+
 Diagnosis FailureAnalyzer::timed_out(const Exchange& exchange, std::int64_t timeout_ms) const {
   const std::vector<const Transfer*> open = exchange.unfinished();
   std::vector<std::uint32_t> peers;

@@ -52,6 +52,9 @@ class FailureAnalyzer {
   std::optional<Diagnosis> look_before(const Transfer& send) const;
   Diagnosis bad_transfer(const Exchange& exchange) const;
   Diagnosis timed_out(const Exchange& exchange, std::int64_t timeout_ms) const;
+  // Widens the scope of an error of a group to the connection if a part of one of its transfers has moved. The message
+  // then names that transfer and its peer.
+  static void escalate_half_moved(const Exchange& exchange, Error& error);
 
  private:
   // The peers, grouped by their progress in `call` as far as this rank can see it. Each peer is in one list:

@@ -82,7 +82,12 @@ EndedOperation ProgressLoop::advance(std::unique_lock<std::mutex>& lock, Until u
   const std::uint32_t changes = state_.queue.changes();
   lock.unlock();
   EndedOperation ended = broken ? break_off(*broken) : poll_until(until, changes);
-  if (ended.error) staged_.escalate_mismatch(*ended.operation, *ended.error);
+  if (ended.error) {
+    staged_.escalate_mismatch(*ended.operation, *ended.error);
+    if (ended.operation->exchange != nullptr) {
+      FailureAnalyzer::escalate_half_moved(*ended.operation->exchange, *ended.error);
+    }
+  }
   if (ended.operation != nullptr && ended.operation->probes && !ended.error) {
     const std::scoped_lock again(state_.mutex);
     if (ended.operation->exchange->is_stale()) {

@@ -280,12 +280,25 @@ bool Exchange::revoke_output(std::uint32_t peer) {
 
 void Exchange::give_up() {
   for (std::size_t i = 0; i < transfers_.size(); ++i) {
+    const Transfer& transfer = transfers_[i];
     if (std::exchange(states_[i].ended, true)) continue;
-    if (states_[i].shown) transfers_[i].receive->withdraw_output(true);
+    if (states_[i].shown) transfer.receive->withdraw_output(true);
+    // A part of the first message may be in the buffer already. That does not count as moved, because the next receive
+    // still gets the whole message.
+    const bool has_turn = numbers_.turn(transfer.peer, transfer.direction, transfer.tag.sequence);
+    if (transfer.direction == Direction::kReceive && has_turn && !probes()) transfer.receive->withdraw_place();
     states_[i].untouched = !states_[i].begun && !probes();
-    numbers_.end(transfers_[i].peer, transfers_[i].direction, transfers_[i].tag.sequence);
+    numbers_.end(transfer.peer, transfer.direction, transfer.tag.sequence);
   }
   unfinished_ = 0;
+}
+
+const Transfer* Exchange::half_moved() const {
+  for (std::size_t i = 0; i < transfers_.size(); ++i) {
+    const bool named = broken_ && &transfers_[i] == bad_transfer_;
+    if (states_[i].begun && !states_[i].ended && !named) return &transfers_[i];
+  }
+  return nullptr;
 }
 
 bool Exchange::untouched(const Transfer& transfer) const noexcept {

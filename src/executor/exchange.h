@@ -16,6 +16,11 @@
 // for which the peer would wait in vain. The later numbers are free to change, because transfers move in the order of
 // their numbers, so no message with one of them has moved either.
 //
+// A transfer that fails after some of its messages have moved keeps its number on both ranks. But a rank that repeats
+// it cannot know whether its peer still waits for the rest of the old transfer, or has gone on to the next one. The
+// data of two transfers could be confused without an error, so such a failure costs the connection
+// (ErrorScope::kConnection).
+//
 // A probe is an exchange that only looks for a message: it ends when the next message of one of its receives has
 // arrived, and leaves the message in place. A probe uses the numbers that the next receives will get, but does not
 // take them.
@@ -147,7 +152,11 @@ class Exchange {
   // Call this repeatedly before give_up(): asks `peer` to stop writing directly into this rank's receive buffers
   // over the network. Returns true when the peer has confirmed that, or if no buffer is advertised to it.
   bool revoke_output(std::uint32_t peer);
-  // After a failure: ends all transfers, so that later transfers get their turn.
+  // After a failure, and before give_up(): a transfer of which some messages have moved, but not all. Null if there is
+  // none. bad_transfer() does not count, because its error says that its data is lost.
+  const Transfer* half_moved() const;
+  // After a failure: ends all transfers, so that later transfers get their turn. When it returns, the connections do
+  // not use the receive buffers any more, except for a peer that has not confirmed revoke_output().
   void give_up();
   // After give_up(): true if no message of the transfer had moved, so that its number must be given back.
   bool untouched(const Transfer& transfer) const noexcept;

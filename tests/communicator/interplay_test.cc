@@ -152,6 +152,30 @@ TEST_P(Interplay, AReceiveBehindOneThatTimedOutGetsTheNextMessage) {
   });
 }
 
+// A send times out after a part of it has left, and its receive after that part has arrived. A further transfer could
+// be taken for the one that failed, so both ranks must refuse further calls, with an error that names the other rank.
+TEST_P(Interplay, ATransferThatStopsHalfwayBreaksTheCommunicator) {
+  Communicators ranks = world(2);
+  std::vector<char> large(64 << 20);  // longer than the slots or the socket buffers can hold
+  CallOptions options;
+  options.timeout = scaled(std::chrono::milliseconds(300));
+  const auto broke = [&](Communicator& rank, const Status& status, const char* transfer) {
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kTimeout);
+    EXPECT_EQ(status.error().scope, ErrorScope::kConnection);
+    EXPECT_EQ(status.error().rank, 1 - rank.rank());
+    EXPECT_THAT(status.error().message, HasSubstr(std::string("only a part of ") + transfer));
+    char word = 0;
+    const Status next = rank.send(&word, 1, DataType::kUint8, 1 - rank.rank());
+    ASSERT_FALSE(next.ok());
+    EXPECT_EQ(next.error(), status.error());
+  };
+  broke(*ranks[0], ranks[0]->send(large.data(), large.size(), DataType::kUint8, 1, options),
+        "send #1 of 67108864 uint8 to rank 1");
+  broke(*ranks[1], ranks[1]->receive(large.data(), large.size(), DataType::kUint8, 0, options),
+        "receive #1 of 67108864 uint8 from rank 0");
+}
+
 // If two ranks pass different counts to each other, the ranks that detect it report it. The exchanges of all other
 // pairs and all later calls succeed.
 TEST_P(Interplay, AWrongCountInAllToAllVHurtsThatPairOnly) {

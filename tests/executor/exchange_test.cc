@@ -1,6 +1,7 @@
 // Tests Exchange with aimed messages: messages that the sender writes directly into the receive buffer that the
 // peer has advertised. The tests check how long the sent messages are, and which received messages are accepted.
-// The connections are fakes that the tests control. Plain sends and receives are tested in the conformance suite.
+// The connections are fakes that the tests control. One test receives over TCP, because only TCP reads a message in
+// parts. Plain sends and receives are tested in the conformance suite.
 #include "executor/exchange.h"
 
 #include <gtest/gtest.h>
@@ -9,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "tests/transports/tcp_support.h"
 #include "transports/sim/sim_environment.h"
 
 namespace tutti {
@@ -157,6 +159,45 @@ TEST_F(LandedExchange, RefusesWhatLandsThoughNothingIsShown) {
   add_direct_message(100, 100);
   start(Direction::kReceive);
   EXPECT_TRUE(exchange->bad_message().has_value());
+}
+
+// A receive is given up when half of its only message has arrived, and its number is given back. The user then uses
+// the buffer for something else. The next receive must get the whole message, and the old buffer must not be used.
+TEST(ExchangeOverTcp, AReceiveGivenUpWithinAMessageLeavesItsBufferAndLosesNothing) {
+  constexpr std::size_t kBytes = 100'000;
+  constexpr Direction kDirection = Direction::kReceive;
+  tcp_test::PlaintextJob job;
+  tcp_test::RawPeer peer(job.addresses[1]);
+  peer.write(peer.preamble(job.options(1), 0));
+  const auto connection = job.receive(0, 1);
+  PairNumbers numbers{2};
+  const std::vector<std::byte> data(kBytes, std::byte{7}), zeros(kBytes);
+  std::vector<std::byte> first(kBytes), second(kBytes);
+  const auto start = [&](std::vector<std::byte>& buffer) {
+    Transfer transfer{.direction = kDirection, .peer = 0, .data = buffer.data(), .bytes = kBytes, .tag = {}};
+    transfer.tag = tcp_test::call(numbers.next(0, kDirection));
+    transfer.receive = connection.get();
+    return std::make_unique<Exchange>(std::vector<Transfer>{transfer}, std::span<const OwnCopy>(), *job.ranks[1],
+                                      numbers);
+  };
+  peer.write(tcp_test::message(kBytes, tcp_test::call(1)));
+  peer.write(data.data(), kBytes / 2);
+  const auto given_up = start(first);
+  ASSERT_TRUE(tcp_test::eventually([&] {
+    given_up->progress();
+    return first[kBytes / 2 - 1] == data[kBytes / 2 - 1];
+  })) << "the first half must be read into the buffer of the receive";
+  given_up->give_up();
+  numbers.give_back(0, kDirection, 1);
+  first = zeros;
+  const auto next = start(second);
+  peer.write(data.data() + kBytes / 2, kBytes - kBytes / 2);
+  EXPECT_TRUE(tcp_test::eventually([&] {
+    next->progress();
+    return next->done();
+  }));
+  EXPECT_EQ(second, data);
+  EXPECT_EQ(first, zeros);
 }
 
 }  // namespace

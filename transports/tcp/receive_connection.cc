@@ -119,17 +119,22 @@ void TcpReceiveConnection::release() {
   stage_ = Stage::kHeader;
 }
 
+void TcpReceiveConnection::withdraw_place() {
+  if (stage_ != Stage::kPayload || target_ != PayloadTarget::kCallerBuffer) return;
+  std::memcpy(slot_.get(), caller_buffer_.data(), received_);
+  target_ = PayloadTarget::kSlot;
+}
+
 // Decides where the payload goes. The caller of arrival() may pass another `place` than in the previous call, or
-// none. The part of the payload that has arrived is then copied from the old place to the slot. That is safe, because
-// the old place belongs to the same call.
+// none. The old place is then withdrawn. It is still valid, because a caller that gives up a call withdraws the place
+// itself.
 void TcpReceiveConnection::decide(std::span<std::byte> place) {
   const bool fits = header_.bytes > 0 && place.size() == header_.bytes;
   if (target_ == PayloadTarget::kUndecided) {
     target_ = fits ? PayloadTarget::kCallerBuffer : PayloadTarget::kSlot;
     caller_buffer_ = place;
   } else if (target_ == PayloadTarget::kCallerBuffer && (!fits || place.data() != caller_buffer_.data())) {
-    std::memcpy(slot_.get(), caller_buffer_.data(), received_);
-    target_ = PayloadTarget::kSlot;
+    withdraw_place();
   }
 }
 

@@ -8,7 +8,7 @@
 // It reads the socket that the peer has made for this lane, until the peer reports that it continues on the common
 // socket of the lane (kMoved). The peer may switch back later. Belongs to the thread that drives progress.
 //
-// This class has more than 40 methods and members. 11 of the methods implement the interfaces ReceiveConnection and
+// This class has more than 40 methods and members. 12 of the methods implement the interfaces ReceiveConnection and
 // TcpLink, and the others are the steps by which one message is read from one of two sockets.
 #pragma once
 
@@ -28,6 +28,7 @@ class TcpReceiveConnection final : public ReceiveConnection, public TcpLink {
 
   Arrival arrival(const CallTag& call, std::span<std::byte> place) override;
   bool wants_place() const override { return true; }
+  void withdraw_place() override;
   // True if the connection has arrived and has not ended for this reader. That is possible even after look() has
   // reported a close frame of the peer, because messages before that frame may still have to be read.
   bool may_bring_more() override { return claim() && !ended_ && !corrupt_; }
