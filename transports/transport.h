@@ -103,6 +103,12 @@ class SendConnection {
                                    const CallTag& tag) {
     return static_cast<void>(whole), static_cast<void>(data), static_cast<void>(bytes), static_cast<void>(tag), 0;
   }
+  // True if no device reads memory that was passed to send_pinned() or send_aimed() any more.
+  virtual bool pins_done() { return true; }
+  // Call it when a send was given up, before its memory is used for something else. When it returns, no device reads
+  // that memory any more. If pins_done() was false, this ends the connection: messages that have not arrived are lost,
+  // and the peer becomes unreachable.
+  virtual void drop_pins() {}
   virtual void send_published(const WindowRef& place, std::uint64_t bytes, const CallTag& tag) = 0;
   virtual void send_delivered(std::uint64_t bytes, const CallTag& tag) = 0;
   // can_reply(): whether this transport has replies. send_reply() sends one: `over` is a message that this rank has

@@ -76,7 +76,7 @@ void FailedOperations::reclaim_memory(Operation& operation, ErrorScope scope,
   const std::uint64_t sequence = operation.call.tag.sequence;
   std::int64_t begin_ns = context_.environment.clock->now_ns();
   const auto revoked = [&](std::uint32_t peer) {
-    return collective ? task->revoke_output(peer) : operation.exchange->revoke_output(peer);
+    return collective ? task->revoke_output(peer) : operation.exchange->release_buffers(peer);
   };
   // Ask all peers at once to stop; the waiting loop below then collects the answers.
   for (std::uint32_t peer = 0; shown && peer < context_.ranks; ++peer) static_cast<void>(revoked(peer));
@@ -109,7 +109,7 @@ void FailedOperations::reclaim_memory(Operation& operation, ErrorScope scope,
 void FailedOperations::revoke_all(std::span<const std::shared_ptr<Operation>> active) const {
   for (const std::shared_ptr<Operation>& operation : active) {
     for (std::uint32_t peer = 0; operation->exchange != nullptr && peer < context_.ranks; ++peer) {
-      static_cast<void>(operation->exchange->revoke_output(peer));
+      static_cast<void>(operation->exchange->release_buffers(peer));
     }
   }
 }

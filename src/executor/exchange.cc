@@ -269,13 +269,15 @@ std::string Exchange::waits_for() const {
   return text.empty() ? "sent messages to leave this process" : text;
 }
 
-bool Exchange::revoke_output(std::uint32_t peer) {
-  bool recalled = true;
+bool Exchange::release_buffers(std::uint32_t peer) {
+  bool released = true;
   for (std::size_t i = 0; i < transfers_.size(); ++i) {
-    if (!states_[i].shown || states_[i].ended || transfers_[i].peer != peer) continue;
-    recalled &= transfers_[i].receive->revoke_output();
+    const Transfer& transfer = transfers_[i];
+    if (states_[i].ended || transfer.peer != peer) continue;
+    if (states_[i].shown) released &= transfer.receive->revoke_output();
+    if (transfer.direction == Direction::kSend && states_[i].begun) released &= transfer.send->pins_done();
   }
-  return recalled;
+  return released;
 }
 
 void Exchange::give_up() {
@@ -289,6 +291,7 @@ void Exchange::give_up() {
     if (transfer.direction == Direction::kReceive && has_turn && !probes()) transfer.receive->withdraw_place();
     states_[i].untouched = !states_[i].begun && !probes();
     numbers_.end(transfer.peer, transfer.direction, transfer.tag.sequence);
+    if (transfer.direction == Direction::kSend && states_[i].begun) transfer.send->drop_pins();
   }
   unfinished_ = 0;
 }

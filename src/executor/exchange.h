@@ -150,13 +150,14 @@ class Exchange {
   // received)". If all have ended, the text is "sent messages to leave this process".
   std::string waits_for() const;
   // Call this repeatedly before give_up(): asks `peer` to stop writing directly into this rank's receive buffers
-  // over the network. Returns true when the peer has confirmed that, or if no buffer is advertised to it.
-  bool revoke_output(std::uint32_t peer);
+  // over the network. Returns true when the peer has confirmed that, or if no buffer is advertised to it, and when no
+  // device reads the buffers of sends to it any more.
+  bool release_buffers(std::uint32_t peer);
   // After a failure, and before give_up(): a transfer of which some messages have moved, but not all. Null if there is
   // none. bad_transfer() does not count, because its error says that its data is lost.
   const Transfer* half_moved() const;
-  // After a failure: ends all transfers, so that later transfers get their turn. When it returns, the connections do
-  // not use the receive buffers any more, except for a peer that has not confirmed revoke_output().
+  // After a failure: ends all transfers, so that later transfers get their turn. When it returns, nothing uses the
+  // buffers any more. If release_buffers() has not returned true, that may end the connection to the peer.
   void give_up();
   // After give_up(): true if no message of the transfer had moved, so that its number must be given back.
   bool untouched(const Transfer& transfer) const noexcept;

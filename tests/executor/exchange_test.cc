@@ -46,11 +46,15 @@ class FakeSend final : public SendConnection {
   }
   void send_published(const WindowRef&, std::uint64_t, const CallTag&) override {}
   void send_delivered(std::uint64_t, const CallTag&) override {}
-  bool drained() override { return true; }
-  bool handed_over() override { return true; }
+  bool pins_done() override { return !reads_buffer; }
+  void drop_pins() override { dropped = true; }
+  bool drained() override { return !reads_buffer; }
+  bool handed_over() override { return !reads_buffer; }
 
   std::size_t advertised_after = 0;  // number of messages after which the peer's receive buffer counts as advertised
   bool refuses = false;              // if true, aimed sends fail, as for memory that cannot be registered
+  bool reads_buffer = false;         // a device still reads the buffer of the send
+  bool dropped = false;
   std::vector<Sent> sent;
 
  private:
@@ -159,6 +163,19 @@ TEST_F(LandedExchange, RefusesWhatLandsThoughNothingIsShown) {
   add_direct_message(100, 100);
   start(Direction::kReceive);
   EXPECT_TRUE(exchange->bad_message().has_value());
+}
+
+TEST_F(LandedExchange, ASendIsGivenUpOnlyAfterTheDeviceHasLetGoOfItsBuffer) {
+  sender.reads_buffer = true;
+  start(Direction::kSend);
+  ASSERT_EQ(sender.sent.size(), 3u) << "all messages were passed to the connection";
+  EXPECT_FALSE(exchange->release_buffers(1));
+  sender.reads_buffer = false;
+  EXPECT_TRUE(exchange->release_buffers(1));
+  sender.reads_buffer = true;
+  EXPECT_FALSE(sender.dropped);
+  exchange->give_up();
+  EXPECT_TRUE(sender.dropped);
 }
 
 // A receive is given up when half of its only message has arrived, and its number is given back. The user then uses

@@ -43,6 +43,34 @@ TEST_F(Verbs, ALinkThatGoesDownIsNamed) {
   }
 }
 
+// The NIC repeats a message that did not arrive, and reads it again from the memory of the user. If the send is given
+// up, it must not, because the user may have changed the memory.
+TEST_F(Verbs, ASendThatIsGivenUpIsNotReadAnyMore) {
+  if (!has_cables()) GTEST_SKIP() << "needs a cable: scripts/rdma-vm run --cables 1";
+  constexpr int kRepeatMs = 2200;  // the time after which the NIC repeats a message, with the timeout of 19
+  open(1, 19);
+  auto sender = send(0);
+  auto receiver = receive(1);
+  ASSERT_TRUE(eventually([&] { return sender->ready(); }));
+  const auto drop_packets = [](const std::string& percent) {
+    for (std::size_t i = 0; i < cables(); ++i) {
+      const std::string command = "tc qdisc replace dev left" + std::to_string(i) + " root netem loss " + percent + '%';
+      ASSERT_EQ(std::system(command.c_str()), 0);
+    }
+  };
+  drop_packets("100");
+  std::vector<std::byte> data = pattern(64 * 1024, 1);
+  sender->send_pinned(data, data.data(), data.size(), call(1));
+  EXPECT_FALSE(sender->pins_done());
+  sender->drop_pins();
+  drop_packets("0");
+  Arrival arrival = Arrival::kNothing;
+  EXPECT_FALSE(eventually([&] { return (arrival = receiver->arrival(call(1))) != Arrival::kNothing; }, 2 * kRepeatMs))
+      << static_cast<int>(arrival);
+  EXPECT_NE(ranks[0]->peer_trouble(1).find("a send was given up"), std::string::npos) << ranks[0]->peer_trouble(1);
+  EXPECT_TRUE(eventually([&] { return ranks[1]->peer_status(0).life == PeerLife::kUnreachable; }));
+}
+
 // This rank sends nothing, so no failed completion reports the error. Soft-RoCE does not report it with an event
 // either.
 TEST_F(Verbs, ABrokenQueuePairIsNoticedByWhoOnlyReceives) {

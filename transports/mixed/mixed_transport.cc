@@ -45,6 +45,8 @@ class RemoteSendConnection final : public SendConnection {
                            const CallTag& tag) override {
     return remote_->send_aimed(whole, data, bytes, tag);
   }
+  bool pins_done() override { return remote_->pins_done(); }
+  void drop_pins() override { remote_->drop_pins(); }
   void send_delivered(std::uint64_t, const CallTag&) override {
     TUTTI_ASSERT(false, "a remote peer's output cannot be stored to");
   }

@@ -31,6 +31,10 @@ class VerbsSendConnection final : public SendConnection {
   }
   void send_published(const WindowRef& place, std::uint64_t bytes, const CallTag& tag) override;
   void send_delivered(std::uint64_t bytes, const CallTag& tag) override;
+  bool pins_done() override { return handed_over(); }
+  void drop_pins() override {
+    if (!pins_done()) lane_->drop_pins();
+  }
   bool drained() override { return handed_over(); }
   // The NIC sends without help from this process. Only data that it reads directly from the memory of the user must
   // be waited for, because the user may change that memory afterwards.

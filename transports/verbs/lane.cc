@@ -37,6 +37,15 @@ void VerbsLane::close() {
   pairs_.close();
 }
 
+void VerbsLane::drop_pins() {
+  if (state_.broken().empty()) {
+    const std::string words = "a send was given up before all of its data had been sent";
+    state_.fail(fmt::format("{}: {}", pairs_.describe(0), words));
+    state_.report_broken(0, words);
+  }
+  pairs_.close();
+}
+
 // A write that reaches a queue pair before it is ready to receive is lost, and is only sent again after a timeout.
 // Therefore each side reports when its own queue pairs are ready, and sends only after the report of the other side
 // has arrived.

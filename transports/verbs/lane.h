@@ -58,6 +58,9 @@ class VerbsLane final : public CompletionHandler {
   void pump();  // processes completions, continues the handshake, and sends releases that are due
   // Fails this end of the lane if the peer has reported that its own end has broken.
   void receive_broken_report();
+  // Destroys the queue pairs, so that no NIC reads memory of the user any more. The lane is then broken, and the peer
+  // is informed. Used if a send is given up while a NIC may still read its memory.
+  void drop_pins();
   // Destroys the queue pairs and deregisters the memory, because the VerbsPath ends. Connections may still hold the
   // lane afterwards.
   void close();
