@@ -94,6 +94,43 @@ TEST(TcpOobDatagrams, BeginAnewAfterHangingUp) {
   }
 }
 
+// The peer connects again before this rank has taken the datagrams of the earlier connection. In the first case this
+// rank has already received them, in the second case they are still in the socket.
+TEST(TcpOobDatagrams, ThatWereNotTakenOutliveTheirConnection) {
+  for (const bool received : {true, false}) {
+    Pair pair;
+    pair.make(0);
+    pair.make(1);
+    const auto send = [&](const std::string& datagram) {
+      pair.ranks[1]->post(0, datagram);
+      EXPECT_TRUE(eventually([&] {
+        pair.endpoints[0]->service();  // continues a TLS handshake without taking the connection
+        pair.ranks[1]->pump();
+        return pair.ranks[1]->all_sent_to(0);
+      }));
+    };
+    send("one");
+    send("two");
+    if (received) {
+      EXPECT_EQ(pair.next(0), "one");
+    }
+    pair.ranks[1]->hang_up(0);
+    if (received) {
+      EXPECT_TRUE(pair.sees_the_end(0));
+    }
+    send("three");
+    EXPECT_TRUE(eventually([&] { return pair.ranks[0]->pump(), !pair.ranks[0]->gone(1); }));
+    if (!received) {
+      EXPECT_EQ(pair.next(0), "one");
+    }
+    EXPECT_EQ(pair.next(0), "two") << "received: " << received;
+    EXPECT_EQ(pair.next(0), "three");
+    EXPECT_EQ(pair.ranks[0]->take(1), std::nullopt);
+    pair.ranks[0]->post(1, "answer");
+    EXPECT_EQ(pair.next(1), "answer") << "the new connection must work in both directions";
+  }
+}
+
 TEST(TcpOobDatagrams, TellThatNobodyIsThere) {
   Pair pair;
   pair.make(1);

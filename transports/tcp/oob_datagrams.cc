@@ -92,15 +92,23 @@ void TcpOobDatagrams::pump() {
       endpoint_->refuse(std::move(link), Refusal::kShape);
       continue;
     }
-    PeerConnection connection;  // a peer that connects again does not use the previous connection any more
-    connection.socket = std::move(link.socket);
-    connections_[preamble.sender] = std::move(connection);
+    accept(connections_[preamble.sender], std::move(link.socket));
   }
   for (PeerConnection& connection : connections_) {
     if (!connection.socket.is_open()) continue;
     send_pending(connection);
     receive_pending(connection);
   }
+}
+
+// A peer that connects again does not use the previous connection any more. The datagrams that it has sent there are
+// kept until they are taken. An incomplete frame is dropped, because the rest of it never arrives.
+void TcpOobDatagrams::accept(PeerConnection& connection, TcpStream socket) {
+  if (connection.socket.is_open()) receive_pending(connection);
+  OobDatagramQueue datagrams = std::move(connection.datagrams);
+  connection = PeerConnection();
+  connection.socket = std::move(socket);
+  connection.datagrams = std::move(datagrams);
 }
 
 void TcpOobDatagrams::send_pending(PeerConnection& connection) {

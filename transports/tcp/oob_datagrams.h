@@ -2,7 +2,8 @@
 //
 // It uses connections of its own: one between each two ranks that exchange datagrams. The rank that posts first opens
 // the connection. Both ranks may use it in both directions until one of them closes it. Two ranks must not open a
-// connection to each other at the same time, because the later one replaces the earlier one.
+// connection to each other at the same time, because the later one replaces the earlier one. Datagrams that this rank
+// has queued for the earlier one are lost then. Those that the peer has sent on it can still be taken.
 //
 // A waiting rank calls pump() from time to time; no function blocks. Only one thread at a time may use an object. The
 // length of everything received is checked. If anything other than a datagram arrives, the connection counts as
@@ -66,6 +67,7 @@ class TcpOobDatagrams {
     OobDatagramQueue datagrams;
   };
   void dial(std::uint32_t peer);
+  void accept(PeerConnection& connection, TcpStream socket);
   void send_pending(PeerConnection& connection);
   void receive_pending(PeerConnection& connection);
 
