@@ -29,14 +29,9 @@ bool unless_starved(Step&& step) {
   return done;
 }
 
-// Sends a frame. Returns false if the socket is open but cannot take any byte of the frame now, so that the caller must
-// try again. Returns true in all other cases, also if the stream is closed or has ended, or if there is no memory.
-bool send_frame(TcpStream& stream, const FrameHeader& frame) {
-  if (!stream.is_open()) return true;
-  return unless_starved([&] {
-    const Moved moved = stream.send_frame(frame);
-    return moved.bytes > 0 || moved.ended;
-  });
+// Sends a close frame. Returns false if the socket cannot take all of it now.
+bool send_close_on(TcpStream& stream, const FrameHeader& close_frame) {
+  return !stream.is_open() || unless_starved([&] { return stream.send_close_frame(close_frame); });
 }
 
 }  // namespace
@@ -365,7 +360,7 @@ std::string TcpLinks::troubles() {
 
 bool TcpLinks::send_close_to_orphans(const FrameHeader& close_frame) {
   for (Orphan& orphan : orphans_) {
-    if (!orphan.close_sent) orphan.close_sent = send_frame(orphan.socket->socket, close_frame);
+    if (!orphan.close_sent) orphan.close_sent = send_close_on(orphan.socket->socket, close_frame);
   }
   return std::all_of(orphans_.begin(), orphans_.end(), [](const Orphan& orphan) { return orphan.close_sent; });
 }
@@ -393,22 +388,19 @@ void TcpLinks::send_close() {
   const FrameHeader close_frame = make_close_frame(record.entered, record.left, failure);
   runs_through([this] { admit(); });
   // Close frames are sent on all connections before any of them is closed. If a peer then finds one connection
-  // closed, it finds the close frame on another one.
-  send_close_to_orphans(close_frame);
-  for (auto& [lane, waiting] : waiting_) send_frame(waiting.socket, close_frame);
-  for (Peer& peer : peers_) send_frame(peer.board.socket(), close_frame);
-  // An encrypted connection may have to wait for a handshake, or until the socket can take more data. This wait is
-  // necessary, because a peer that gets no close frame would conclude that this process has died. Its length is limited
-  // to kCloseLimitNs.
+  // closed, it finds the close frame on another one. A connection may have to wait until its socket can take more
+  // data, or until its TLS handshake is complete. The time for this is limited. It is necessary because a peer that
+  // gets no complete close frame would conclude that this process has died.
   const std::int64_t latest_ns = clock_.now_ns() + kCloseLimitNs;
   while (true) {
-    const bool links_told = send_close_to_links(close_frame);
-    if (!endpoint_->encrypts()) break;
+    bool sent = send_close_to_orphans(close_frame);
+    for (auto& [lane, waiting] : waiting_) sent &= send_close_on(waiting.socket, close_frame);
+    for (Peer& peer : peers_) sent &= send_close_on(peer.board.socket(), close_frame);
+    sent &= send_close_to_links(close_frame);
     // Peers that are still setting up connections may wait in the same loop.
     runs_through([this] { endpoint_->service(); });
-    const bool pushed = unless_starved([this] { return pusher_->flush(); });
-    if (send_close_to_orphans(close_frame) && links_told && pushed) break;
-    if (clock_.now_ns() >= latest_ns) break;
+    sent &= unless_starved([this] { return pusher_->flush(); });
+    if (sent || clock_.now_ns() >= latest_ns) break;
     poll(nullptr, 0, 1);
   }
   for (TcpLink* link : links_) link->end();

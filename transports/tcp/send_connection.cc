@@ -252,8 +252,8 @@ bool TcpSendConnection::send_close(const FrameHeader& close_frame) {
   bool all_sent = true;
   for (const auto& socket : {own_, borrowed_}) {
     if (socket == nullptr || !socket->socket.is_open()) continue;
-    const Moved moved = socket->socket.send_frame(close_frame);
-    all_sent &= moved.bytes > 0 || moved.ended || socket != socket_;
+    const bool sent = socket->socket.send_close_frame(close_frame);
+    all_sent &= sent || socket != socket_;
   }
   return all_sent;
 }

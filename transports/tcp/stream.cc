@@ -49,6 +49,18 @@ void TcpStream::end() {
   socket_.close();
 }
 
+bool TcpStream::send_close_frame(FrameHeader frame) {
+  while (close_frame_sent_ < sizeof(frame)) {
+    iovec part{.iov_base = reinterpret_cast<std::byte*>(&frame) + close_frame_sent_,
+               .iov_len = sizeof(frame) - close_frame_sent_};
+    const Moved moved = send({&part, 1});
+    if (moved.ended) return true;
+    if (moved.bytes == 0) return false;
+    close_frame_sent_ += moved.bytes;
+  }
+  return true;
+}
+
 short TcpStream::wait_events() const { return ready() || unsent() ? POLLOUT : POLLIN; }
 
 Moved TcpStream::send_encrypted(std::span<iovec> parts) {

@@ -57,6 +57,10 @@ class TcpStream {
     iovec part{.iov_base = &frame, .iov_len = sizeof(frame)};
     return send({&part, 1});
   }
+  // Sends a close frame, which must be the last data on this stream. Returns false if the system has not taken all of
+  // it; call the function again then, with the same frame. Returns true if nothing is left to do, because the frame
+  // was sent or the connection has ended.
+  bool send_close_frame(FrameHeader frame);
 
   // Continues the handshake of TLS, and sends encrypted data that the system has not taken yet. No effect without
   // TLS.
@@ -101,6 +105,7 @@ class TcpStream {
 
   Socket socket_;
   std::unique_ptr<Encryption> encryption_;  // null: in clear
+  std::size_t close_frame_sent_ = 0;        // number of bytes of the close frame that were sent
 };
 
 // Returns the proof that follows a close frame in clear, on a connection with this key.
