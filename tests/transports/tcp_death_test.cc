@@ -66,10 +66,12 @@ TEST(TcpDeath, InTheMiddleOfAMessageIsALossAndNoMessage) {
 // Rank 0 of two. The process of rank 1 is represented by an endpoint; resetting the endpoint ends that process.
 struct JobWithDyingPeer : TestJob {
   std::shared_ptr<TcpEndpoint> doomed = endpoint({.address = "127.0.0.1", .encrypt = encrypted()});
-  JobWithDyingPeer() {
+  explicit JobWithDyingPeer(Clock* clock = nullptr) {
     addresses[1] = doomed->address();
+    TcpTransportOptions own = options(0);
+    own.clock = clock;
     ranks[0] = nullptr;
-    ranks[0] = TcpTransport::create(options(0), endpoints[0], addresses).value();
+    ranks[0] = TcpTransport::create(own, endpoints[0], addresses).value();
   }
   void end_peer() {
     doomed->service();
@@ -138,14 +140,26 @@ TEST(TcpDeath, IsSeenByAReceiverWithoutAConnection) {
   EXPECT_TRUE(job.ranks[0]->peer_status(1).ended) << "the process has ended, perhaps normally";
 }
 
-class HandClock final : public Clock {
- public:
-  std::int64_t now_ns() override { return now_ns_; }
-  void advance(std::int64_t ns) { now_ns_ += ns; }
-
- private:
-  std::int64_t now_ns_ = 1'000'000'000;
-};
+// The connection of this rank ended without an answer. The peer then has 0.5 s to report on another connection that it
+// has left. If this process is stopped meanwhile, it cannot read that report, so the time does not count.
+TEST(TcpDeath, IsNotConcludedFromTimeInWhichThisProcessWasStopped) {
+  constexpr std::int64_t kStoppedNs = 10'000'000'000;
+  HandClock clock;  // must outlive the ranks
+  JobWithDyingPeer job(&clock);
+  auto send = job.send(0, 1);
+  job.doomed->service();
+  job.doomed = nullptr;
+  ASSERT_TRUE(eventually([&] { return job.ranks[0]->pump(), job.ranks[0]->peer_status(1).ended; }));
+  clock.advance(kStoppedNs);
+  const PeerStatus status = job.ranks[0]->peer_status(1);
+  EXPECT_EQ(status.life, PeerLife::kLive);
+  EXPECT_TRUE(status.ended);
+  EXPECT_FALSE(status.cut);
+  EXPECT_TRUE(eventually([&] {
+    clock.advance(100'000'000);
+    return job.ranks[0]->peer_status(1).life == PeerLife::kLost;
+  }));
+}
 
 // The rank opens a connection while it waits for a message. TCP cannot connect to a broadcast address: the system
 // refuses it with the same error as when it has no route to the peer.

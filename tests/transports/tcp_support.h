@@ -50,6 +50,16 @@ inline bool encrypted() {
   return setting != nullptr && std::string_view(setting) == "1";
 }
 
+// A clock that stands still until the test advances it.
+class HandClock final : public Clock {
+ public:
+  std::int64_t now_ns() override { return now_ns_; }
+  void advance(std::int64_t ns) { now_ns_ += ns; }
+
+ private:
+  std::int64_t now_ns_ = 1'000'000'000;
+};
+
 struct TestJob {
   std::vector<std::shared_ptr<TcpEndpoint>> endpoints;  // one for each rank, as if each rank were a process
   std::vector<std::string> addresses;

@@ -264,8 +264,10 @@ void TcpLinks::pump() {
   const std::int64_t away_ns = now_ns - std::exchange(pumped_ns_, now_ns);
   if (away_ns > kReadOnNs / 2) {  // data that arrived meanwhile could not be read, so the time does not count
     for (Peer& peer : peers_) {
-      if (peer.ended_since_ns != 0) peer.ended_since_ns += away_ns;
-      if (peer.rejects_since_ns != 0) peer.rejects_since_ns += away_ns;
+      // A time can be later than the previous pump(), so it must not be moved into the future.
+      for (std::int64_t* since_ns : {&peer.ended_since_ns, &peer.unanswered_since_ns, &peer.rejects_since_ns}) {
+        if (*since_ns != 0) *since_ns = std::min(*since_ns + away_ns, now_ns);
+      }
     }
   }
   admit();
