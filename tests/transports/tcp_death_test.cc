@@ -161,6 +161,39 @@ TEST(TcpDeath, IsNotConcludedFromTimeInWhichThisProcessWasStopped) {
   }));
 }
 
+// Sends a state frame of rank 0 to rank 1 on a new control connection: the first `bytes` bytes of it.
+RawPeer sent_state(TestJob& job, const StateRecord& record, std::size_t bytes = kHeaderBytes + sizeof(StateRecord)) {
+  RawPeer peer(job.addresses[1]);
+  Preamble preamble = peer.preamble(job.options(1), 0);
+  preamble.kind = TcpLinkKind::kControl;
+  peer.write(preamble);
+  const FrameHeader header{.kind = FrameKind::kState, .bytes = sizeof(record), .tag = call(record.entered)};
+  std::string frame(bytes_of(header));
+  frame += bytes_of(record);
+  peer.write(frame.data(), bytes);
+  return peer;
+}
+
+TEST(TcpState, ThatIsInvalidIsAnErrorThatNamesThePeer) {
+  PlaintextJob job;
+  const RawPeer peer = sent_state(job, {.entered = 1, .life = 99});
+  EXPECT_EQ(life_of(job, 1, 0, PeerLife::kUnreachable), PeerLife::kUnreachable);
+  EXPECT_EQ(job.ranks[1]->peer_trouble(0), "rank 0 sent data on its control connection that is no valid state frame");
+}
+
+TEST(TcpState, ThatWasCutDoesNotDamageTheNextConnection) {
+  PlaintextJob job;
+  RawPeer first = sent_state(job, {.entered = 1}, 30);
+  first.close();
+  // Rank 1 admits the second connection only after it has noticed the end of the first one.
+  EXPECT_TRUE(eventually([&] {
+    job.ranks[1]->pump();
+    return job.ranks[1]->troubles().find("a connection to rank 0 ended: end of file") != std::string::npos;
+  }));
+  const RawPeer second = sent_state(job, {.entered = 2});
+  EXPECT_TRUE(eventually([&] { return job.ranks[1]->pump(), job.ranks[1]->peer_call(0, 2) == call(2); }));
+}
+
 // The rank opens a connection while it waits for a message. TCP cannot connect to a broadcast address: the system
 // refuses it with the same error as when it has no route to the peer.
 TEST(TcpDeath, IsNotConcludedFromAMissingRoute) {

@@ -275,7 +275,7 @@ std::vector<StatePusher::PeerEvent> StatePusher::take_events() {
   return found;
 }
 
-bool PeerBoard::receive(bool& ended) {
+bool PeerBoard::receive(Reply& end) {
   bool heard = false;
   while (socket_.is_open()) {
     const Moved moved = socket_.receive(bytes_.data() + have_, bytes_.size() - have_);
@@ -293,7 +293,7 @@ bool PeerBoard::receive(bool& ended) {
     std::memmove(bytes_.data(), bytes_.data() + used, have_ - used);
     have_ -= used;
     if (moved.ended || !sound) {
-      ended = true;
+      end = {.kind = sound ? Reply::Kind::kEnded : Reply::Kind::kInvalid, .error = moved.error};
       socket_.close();
     } else if (moved.bytes == 0) {
       break;

@@ -94,12 +94,15 @@ class StatePusher {
 // The state of one peer, as the peer has reported it. Belongs to the thread that drives progress.
 class PeerBoard {
  public:
-  void accept(TcpStream socket) { socket_ = std::move(socket); }
+  void accept(TcpStream socket) {
+    socket_ = std::move(socket);
+    have_ = 0;  // the previous connection may have ended in the middle of a frame
+  }
   bool connected() const { return socket_.is_open(); }
   TcpStream& socket() { return socket_; }
-  // Reads the data that has arrived. Returns true if it contained the state of the peer. Sets `ended` if the
-  // connection has ended, or if this function has closed it because of invalid data.
-  bool receive(bool& ended);
+  // Reads the data that has arrived. Returns true if it contained the state of the peer. Sets `end` to kEnded if the
+  // connection has ended, and to kInvalid if this function has closed it because of invalid data.
+  bool receive(Reply& end);
   void note_call(const CallTag& tag);
   void note_progress(std::uint64_t entered, std::uint64_t left);
   void note_failure(std::uint64_t sequence, const CallFailure& failure) {

@@ -170,6 +170,11 @@ void TcpLinks::describe_end(std::uint32_t peer, const Reply& reply) {
     if (reply.refusal != Refusal::kNonce) known.tampering = known.trouble;
     return;
   }
+  if (reply.kind == Reply::Kind::kInvalid) {
+    known.trouble = fmt::format("rank {} sent data on its control connection that is no valid state frame", peer);
+    known.tampering = known.trouble;
+    return;
+  }
   const std::string text = fmt::format("a connection to rank {} ended: {}", peer, describe_end_error(reply.error));
   if (known.trouble.empty()) known.trouble = text;
   if (known.tampering.empty() && is_tampering(reply.error)) known.tampering = text;
@@ -233,9 +238,9 @@ void TcpLinks::listen_to_boards() {
   for (std::uint32_t peer = 0; peer < options_.ranks; ++peer) {
     PeerBoard& board = peers_[peer].board;
     if (!board.connected()) continue;
-    bool ended = false;
-    heard |= board.receive(ended);
-    if (ended && board.status().life != PeerLife::kLeft) note_reply(peer, {.kind = Reply::Kind::kEnded});
+    Reply end;
+    heard |= board.receive(end);
+    if (board.status().life != PeerLife::kLeft) note_reply(peer, end);
   }
   if (heard) pusher_->push_now();  // a peer that reports its call also needs the state of this rank
 }

@@ -136,7 +136,7 @@ struct PeerAddress {
 // The close frame or the refusal that the other end has sent on a connection, or how the connection ended without such
 // a frame. kNothing: the connection is open, and no such frame was found.
 struct Reply {
-  enum class Kind : std::uint8_t { kNothing, kClose, kRefused, kEnded } kind = Kind::kNothing;
+  enum class Kind : std::uint8_t { kNothing, kClose, kRefused, kEnded, kInvalid } kind = Kind::kNothing;
   std::uint64_t entered = 0;
   std::uint64_t left = 0;
   std::optional<CallFailure> failure{};  // for kClose: how the call `left` failed; empty if it did not fail
