@@ -1,6 +1,8 @@
 // Tests of TcpTransport with TLS: it delivers and reports the same as without encryption, and it does not trust
 // replies from processes without the job's key.
 #include <gtest/gtest.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 
 #include <thread>
 
@@ -184,6 +186,67 @@ TEST(TcpSecret, AnEndThatEncryptsAndOneThatDoesNotRefuseEachOther) {
         << job.ranks[0]->troubles();
     EXPECT_EQ(job.endpoints[1]->refusals().count, 1u);
   }
+}
+
+constexpr std::int64_t kHandshakeTimeoutNs = 20'000'000'000;
+constexpr std::int64_t kStepNs = 2'000'000'000;  // so short that the endpoint does not count as unserved
+
+// A connection of a process that has the key, which sends its preamble but never its part of the TLS handshake.
+RawPeer silent_after_preamble(const TcpEndpoint& port) {
+  RawPeer peer(port.address());
+  Preamble preamble = peer.preamble({.rank = 1, .ranks = 2, .communicator = 5}, 0);
+  preamble.encrypted = 1;
+  peer.write(preamble);
+  EXPECT_TRUE(eventually([&] {
+    int unacknowledged = 0;
+    return ioctl(peer.fd(), SIOCOUTQ, &unacknowledged) == 0 && unacknowledged == 0;
+  })) << "the kernel of the endpoint must receive the preamble";
+  return peer;
+}
+
+void serve(TcpEndpoint& port, HandClock& clock, std::int64_t ns) {
+  for (std::int64_t passed_ns = 0; passed_ns < ns; passed_ns += kStepNs) {
+    clock.advance(kStepNs);
+    port.service();
+  }
+}
+
+TEST(TcpSecret, AHandshakeThatStopsIsRefusedAfterALongTime) {
+  EXPECT_EQ(TcpEndpointOptions{}.handshake_timeout_ns, 600'000'000'000) << "docs/security.md names this number";
+  HandClock clock;
+  auto port =
+      endpoint({.address = "127.0.0.1", .clock = &clock, .handshake_timeout_ns = kHandshakeTimeoutNs, .encrypt = true});
+  RawPeer silent = silent_after_preamble(*port);
+  port->service();
+  serve(*port, clock, kHandshakeTimeoutNs);
+  EXPECT_EQ(port->refusals().count, 0u);
+  clock.advance(10 * kHandshakeTimeoutNs);  // nobody calls service() meanwhile, so the connection gets its time again
+  port->service();
+  serve(*port, clock, kHandshakeTimeoutNs);
+  EXPECT_EQ(port->refusals().count, 0u);
+  serve(*port, clock, kStepNs);
+  EXPECT_EQ(port->refusals().count, 1u);
+  EXPECT_NE(port->refusals().last.find("its TLS handshake in time"), std::string::npos) << port->refusals().last;
+  EXPECT_EQ(silent.reply().kind, Reply::Kind::kEnded);
+}
+
+TEST(TcpSecret, OnlySoManyHandshakesAreBegunAtATime) {
+  EXPECT_EQ(TcpEndpointOptions{}.most_handshakes, 4096u) << "docs/security.md names this number";
+  HandClock clock;
+  auto port = endpoint({.address = "127.0.0.1",
+                        .clock = &clock,
+                        .handshake_timeout_ns = kHandshakeTimeoutNs,
+                        .most_handshakes = 2,
+                        .encrypt = true});
+  std::vector<RawPeer> peers;
+  for (int i = 0; i < 3; ++i) peers.push_back(silent_after_preamble(*port));
+  port->service();
+  serve(*port, clock, kHandshakeTimeoutNs + kStepNs);
+  EXPECT_EQ(port->refusals().count, 2u) << "the third connection is accepted only now";
+  serve(*port, clock, kHandshakeTimeoutNs);
+  EXPECT_EQ(port->refusals().count, 2u);
+  serve(*port, clock, kStepNs);
+  EXPECT_EQ(port->refusals().count, 3u);
 }
 
 }  // namespace

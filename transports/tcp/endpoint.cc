@@ -178,12 +178,14 @@ void TcpEndpoint::service() {
   if (accept_again_ns_ != 0 && now_ns >= accept_again_ns_) {
     accept_again_ns_ = watch(listener_.get()).ok() ? 0 : now_ns + kAcceptPauseNs;
   }
-  // If service() was not called for a long time, preambles that arrived could not be read. So each pending connection
-  // gets its full time again.
+  // If service() was not called for a long time, data that arrived could not be read. So each pending connection gets
+  // its full time again.
   if (now_ns - std::exchange(serviced_ns_, now_ns) > options_.preamble_timeout_ns / 2) {
     for (auto& [fd, pending] : pending_preambles_) pending.since_ns = now_ns;
+    for (auto& [fd, pending] : handshakes_) pending.since_ns = now_ns;
   }
   evict(now_ns);
+  evict_handshakes(now_ns);
   poll_unwatched();
   // The number of rounds is limited, even if many connections arrive, because the calls of this process make no
   // progress meanwhile.
@@ -211,6 +213,8 @@ void TcpEndpoint::pause_accepting(std::int64_t now_ns) {
 
 void TcpEndpoint::accept_some(std::int64_t now_ns) {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
+    // The handshakes belong to ranks, so none is refused to make space. New connections wait in the kernel's queue.
+    if (pending_preambles_.size() + handshakes_.size() >= options_.most_handshakes) return pause_accepting(now_ns);
     if (pending_preambles_.size() >= kMaxPendingPreambles && !evict_oldest(now_ns)) return pause_accepting(now_ns);
     Socket socket(above_standard(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)));
     if (!socket.is_open()) {
@@ -246,6 +250,20 @@ void TcpEndpoint::poll_unwatched() {
 void TcpEndpoint::evict(std::int64_t now_ns) {
   const auto silent = [&](const auto& one) { return now_ns - one.second.since_ns > options_.preamble_timeout_ns; };
   while (std::any_of(pending_preambles_.begin(), pending_preambles_.end(), silent)) evict_oldest(now_ns);
+}
+
+// Refuses each connection if its TLS handshake was not completed in time.
+void TcpEndpoint::evict_handshakes(std::int64_t now_ns) {
+  for (auto at = handshakes_.begin(); at != handshakes_.end();) {
+    if (now_ns - at->second.since_ns <= options_.handshake_timeout_ns) {
+      ++at;
+      continue;
+    }
+    AcceptedLink link = std::move(at->second.link);
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, at->first, nullptr);
+    at = handshakes_.erase(at);
+    refuse_locked(std::move(link), Refusal::kSilence);
+  }
 }
 
 // Refuses the connection that has waited longest for its preamble, to make space for others. Returns false if there
@@ -303,7 +321,7 @@ void TcpEndpoint::handle_authenticated(const Preamble& preamble, Socket socket) 
   auto stream =
       TcpStream::encrypted(std::move(socket), TlsSession::End::kServer, key_of_connection(preamble, options_.key));
   if (!stream) return;  // no memory; closes the socket, so the other end concludes that this process has exited
-  handshakes_[fd] = {.preamble = preamble, .socket = std::move(*stream)};
+  handshakes_[fd] = {.link = {.preamble = preamble, .socket = std::move(*stream)}, .since_ns = serviced_ns_};
   advance_handshake(fd);
 }
 
@@ -312,9 +330,10 @@ void TcpEndpoint::handle_authenticated(const Preamble& preamble, Socket socket) 
 void TcpEndpoint::advance_handshake(int fd) {
   const auto found = handshakes_.find(fd);
   if (found == handshakes_.end()) return;
-  found->second.socket.advance();
-  if (!found->second.socket.ready() && !found->second.socket.over()) return;
-  AcceptedLink link = std::move(found->second);
+  TcpStream& socket = found->second.link.socket;
+  socket.advance();
+  if (!socket.ready() && !socket.over()) return;
+  AcceptedLink link = std::move(found->second.link);
   handshakes_.erase(found);
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
   route(std::move(link));

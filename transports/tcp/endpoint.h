@@ -46,6 +46,12 @@ struct TcpEndpointOptions {
   Clock* clock = nullptr;  // null: the clock of the system
   // A new connection is refused if its preamble has not arrived after this time.
   std::int64_t preamble_timeout_ns = 5'000'000'000;
+  // A connection is refused if its TLS handshake is not complete after this time. The time is long, because a rank
+  // continues its handshakes only while it is in a call, and may do something else between two calls.
+  std::int64_t handshake_timeout_ns = 600'000'000'000;
+  // Maximum number of connections with an incomplete preamble or TLS handshake. If it is reached, no connections are
+  // accepted until there are fewer.
+  std::uint32_t most_handshakes = 4096;
   // Maximum number of connections for communicators that do not exist in this process yet.
   std::uint32_t most_parked = 4096;
   bool encrypt = false;  // encrypt all connections with TLS; must be the same on all ranks
@@ -121,6 +127,10 @@ class TcpEndpoint {
     std::size_t have = 0;
     std::int64_t since_ns = 0;
   };
+  struct PendingHandshake {  // a connection with a valid preamble until its TLS handshake is complete
+    AcceptedLink link;
+    std::int64_t since_ns = 0;
+  };
   // A mailbox that was detached, and the close frame for peers that connect to it later.
   struct ClosedMailbox {
     MailboxKey key;
@@ -146,6 +156,7 @@ class TcpEndpoint {
   bool evict_oldest(std::int64_t now_ns);
   void pause_accepting(std::int64_t now_ns);
   void evict(std::int64_t now_ns);
+  void evict_handshakes(std::int64_t now_ns);
   void route(AcceptedLink link);
   void park(AcceptedLink link);
   void refuse_locked(AcceptedLink link, Refusal refusal);
@@ -162,8 +173,8 @@ class TcpEndpoint {
   Socket listener_;
   mutable std::mutex mutex_;  // guards the members below, up to seen_serials_
   std::map<int, PendingPreamble> pending_preambles_;
-  std::map<int, AcceptedLink> handshakes_;  // connections with a valid preamble and an incomplete TLS handshake
-  std::vector<int> unwatched_;              // descriptors in the two maps above that epoll_ctl() refused to watch
+  std::map<int, PendingHandshake> handshakes_;
+  std::vector<int> unwatched_;  // descriptors in the two maps above that epoll_ctl() refused to watch
   std::map<MailboxKey, std::weak_ptr<TcpMailbox>> mailboxes_;
   std::deque<AcceptedLink> parked_;
   std::deque<ClosedMailbox> closed_mailboxes_;

@@ -19,7 +19,7 @@ std::string_view to_string(Refusal refusal) {
     case Refusal::kShape: return "its number of ranks, lanes or slot bytes is different";
     case Refusal::kDuplicate: return "that connection exists already";
     case Refusal::kFull: return "too many connections wait for communicators that do not exist here";
-    case Refusal::kSilence: return "it did not send a complete preamble in time";
+    case Refusal::kSilence: return "it did not complete its preamble or its TLS handshake in time";
     case Refusal::kEncryption: return "one end encrypts, and the other does not: give all the same TUTTI_ENCRYPT";
     case Refusal::kNone: break;
   }
