@@ -19,7 +19,7 @@
 namespace tutti {
 namespace {
 
-constexpr int kMaxNames = 1000;
+constexpr int kMaxCommunicators = 1000;  // maximum number of communicators of one job id
 // How long the process waits for the answer to "finalize" when it exits.
 constexpr std::chrono::seconds kFinalizeTimeout{1};
 
@@ -198,34 +198,43 @@ Result<UniqueId> share_unique_id(const RendezvousOptions& options, PmiClient::Ti
   auto client = PmiClient::open(*options.pmi_fd, deadline);
   if (!client) return client.error();
   const auto name = [&](int round) { return fmt::format("tutti-{:016x}-{}", spread(options.job_id), round); };
-  // Names in use are tutti-<hash>-0, -1 and so on, one for each communicator (round). Returns the index of the
-  // first free name, and sets `last` to the value of the last name in use. Rank 0 puts the id under the free name.
-  // After the barrier, all ranks read the last name. No rank can be a round ahead and add the next name too early:
-  // rank 0 starts another round only when all ranks have joined at the server, and they join only after they have
-  // read the id here.
-  const auto taken = [&](std::string& last) -> Result<int> {
-    for (int round = 0; round < kMaxNames; ++round) {
-      auto value = client->get(name(round));
+  // Names in use are tutti-<hash>-0, -1 and so on, one for each communicator (round). Returns the number of names in
+  // use, and sets `last` to the value of the last one. Rank 0 puts the id under the first free name. After the
+  // barrier, all ranks read the last name. No rank can be a round ahead and add the next name too early: rank 0 starts
+  // another round only when all ranks have joined at the server, and they join only after they have read the id here.
+  // If rank 0 finds kMaxCommunicators names, it adds one more without an id, by which all ranks see that this round
+  // fails. No later round adds a name.
+  const auto count_names = [&](std::string& last) -> Result<int> {
+    int count = 0;
+    for (; count <= kMaxCommunicators; ++count) {
+      auto value = client->get(name(count));
       if (!value) return value.error();
-      if (!*value) return round;
+      if (!*value) break;
       last = **value;
       explicit_bzero((*value)->data(), (*value)->size());
     }
-    return fail(ErrorCode::kRefused, fmt::format("{} communicators were made under one job id", kMaxNames));
+    return count;
   };
   std::string text;
   if (options.rank == 0) {
-    auto round = taken(text);
-    if (!round) return round.error();
-    auto id = serve_unique_id(options.host, options.port_range, std::chrono::milliseconds(options.timeout_ms),
-                              options.configured_key);
-    if (!id) return id.error();
-    TUTTI_TRY(client->put(name(*round), id->to_text()));
+    auto count = count_names(text);
+    if (!count) return count.error();
+    if (*count < kMaxCommunicators) {
+      auto id = serve_unique_id(options.host, options.port_range, std::chrono::milliseconds(options.timeout_ms),
+                                options.configured_key);
+      if (!id) return id.error();
+      TUTTI_TRY(client->put(name(*count), id->to_text()));
+    } else if (*count == kMaxCommunicators) {
+      TUTTI_TRY(client->put(name(*count), "full"));
+    }
   }
   TUTTI_TRY(client->barrier());
-  auto round = taken(text);
-  if (!round) return round.error();
-  if (*round == 0) return fail(ErrorCode::kRefused, "rank 0 left nothing in the launcher's store");
+  auto count = count_names(text);
+  if (!count) return count.error();
+  if (*count == 0) return fail(ErrorCode::kRefused, "rank 0 left nothing in the launcher's store");
+  if (*count > kMaxCommunicators) {
+    return fail(ErrorCode::kRefused, fmt::format("{} communicators were made under one job id", kMaxCommunicators));
+  }
   const WipesText wipes(text);
   return UniqueId::from_text(text);
 }

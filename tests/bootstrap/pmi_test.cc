@@ -47,6 +47,12 @@ class Launcher {
     for (const pollfd& server : servers_) close(server.fd);
   }
   std::vector<int> clients;
+  // Adds names for which the ranks would need very long. Call it while no rank uses the launcher.
+  void add_names(const std::string& prefix, int first, int end) {
+    for (int i = first; i < end; ++i) store_.emplace(prefix + std::to_string(i), "the id of an earlier communicator");
+  }
+  std::string first_name() const { return store_.begin()->first; }
+  std::size_t names() const { return store_.size(); }
 
  private:
   void serve() {
@@ -121,6 +127,40 @@ TEST(Pmi, RanksMeetThroughTheStoreAgainAndAgain) {
     });
   }
   for (std::thread& rank : ranks) rank.join();
+}
+
+TEST(Pmi, AThousandCommunicatorsAreMadeAndThenAllRanksFailAtOnce) {
+  Launcher launcher(2);
+  const auto make = [&] {
+    std::vector<std::string> ends(2);
+    std::vector<std::thread> ranks;
+    for (std::int32_t rank = 0; rank < 2; ++rank) {
+      ranks.emplace_back([&, rank] {
+        RendezvousOptions options;
+        options.rank = rank;
+        options.size = 2;
+        options.host = "127.0.0.1";
+        options.job_id = "hydra";
+        options.pmi_fd = launcher.clients[std::size_t(rank)];
+        options.timeout_ms = test::patience().count();
+        auto bootstrap = tcp_bootstrap(options);
+        ends[std::size_t(rank)] = bootstrap.ok() ? "made" : bootstrap.error().message;
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+    return ends;
+  };
+  const std::vector<std::string> made(2, "made");
+  ASSERT_EQ(make(), made);
+  ASSERT_EQ(launcher.names(), 1u);
+  const std::string first = launcher.first_name();
+  launcher.add_names(first.substr(0, first.size() - 1), 1, 999);
+  EXPECT_EQ(make(), made) << "the last of 1000";
+  for (int round = 1001; round < 1003; ++round) {
+    for (const std::string& end : make()) {
+      EXPECT_TRUE(end.starts_with("1000 communicators were made under one job id")) << round << ": " << end;
+    }
+  }
 }
 
 // The launcher's store holds the id in clear. A process that reads it there still lacks the job's key.
