@@ -339,7 +339,12 @@ void PlanExecution::Domain::apply(const Channel& channel, const Step& step, std:
 PlanExecution::PlanExecution(const BoundPlan& plan, Transport& transport) : plan_(plan), transport_(transport) {
   agreed_.resize(plan.shape.collective.ranks);
   cursors_.resize(plan.channels.size());
-  published_to_.reserve(plan.most_sends * plan.channels.size());
+  // The connections to which a call publishes can be different in each step.
+  std::size_t most_published = 0;
+  for (const Channel& channel : plan.program.channels) {
+    for (const Port& port : channel.ports) most_published += port.direction == Direction::kSend ? 1 : 0;
+  }
+  published_to_.reserve(most_published);
   sources_.reserve(plan.most_operands);
   destinations_.reserve(plan.most_sends + 1);
   send_methods_.reserve(plan.most_sends);

@@ -2,10 +2,14 @@
 // groups of ranks are tested in tests/communicator.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "algorithms/algorithms.h"
 #include "executor/plan_execution.h"
+#include "tests/support/failing_allocations.h"
+#include "tests/transports/shm_ranks.h"
 #include "transports/sim/sim_environment.h"
 
 namespace tutti {
@@ -133,6 +137,56 @@ TEST(PlanExecution, StagesOfACompositionHandTilesOnThroughMemory) {
     for (const std::vector<float>& output : data) {
       for (std::size_t i = 0; i < kCount; ++i) ASSERT_EQ(output[i], static_cast<float>(15 * (i % 1000))) << i;
     }
+  }
+}
+
+// A rank publishes each block of its input to another peer, so it must have space for all of these peers before the
+// first step.
+TEST(PlanExecution, TheStepsOfAFirstCallAllocateNoMemory) {
+  constexpr std::uint32_t kRanks = 5;
+  constexpr std::size_t kCount = 2048;  // elements in each block, which is long enough to be published
+  constexpr std::size_t kBytes = kRanks * kCount * sizeof(float);
+  struct Rank {
+    std::unique_ptr<Window> input;
+    std::vector<float> output = std::vector<float>(kRanks * kCount);
+    std::unique_ptr<Connections> connections;
+    std::unique_ptr<BoundPlan> plan;
+    std::unique_ptr<PlanExecution> execution;
+  };
+  const auto transports = shm_ranks({.ranks = kRanks}, in_process_exchanges(kRanks));
+  const Generator generator =
+      find_generator({.kind = CollectiveKind::kAllToAll, .ranks = kRanks}, Algorithm::kDirect).value();
+  std::vector<Rank> ranks(kRanks);
+  for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+    Rank& own = ranks[rank];
+    Transport& transport = *transports[rank];
+    own.input = transport.allocate_window(kBytes).value();
+    std::fill_n(reinterpret_cast<float*>(own.input->data()), kRanks * kCount, static_cast<float>(rank + 1));
+    own.connections = std::make_unique<Connections>(transport);
+    own.plan = bound(generator, rank, transport, *own.connections).value();
+    own.execution = std::make_unique<PlanExecution>(*own.plan, transport);
+    Call call;
+    call.tag = {.sequence = 1, .count = kCount, .tile_bytes = kCount * sizeof(float)};
+    call.lengths.count = kCount;
+    call.input = own.input->data();
+    call.output = reinterpret_cast<std::byte*>(own.output.data());
+    call.input_window = transport.find_window(call.input, kBytes);
+    own.execution->start(call);
+  }
+  const std::int64_t before = test::failing_allocations::counted();
+  const auto pending = [](const Rank& rank) { return !rank.execution->done(); };
+  for (int turn = 0; turn < 1000 && std::any_of(ranks.begin(), ranks.end(), pending); ++turn) {
+    for (Rank& rank : ranks) {
+      test::failing_allocations::fail_after(1'000'000, false);  // counts the allocations of this thread
+      rank.execution->progress();
+      test::failing_allocations::fail_after(0, false);
+    }
+  }
+  EXPECT_EQ(test::failing_allocations::counted(), before);
+  for (const Rank& rank : ranks) {
+    EXPECT_TRUE(rank.execution->done());
+    for (std::uint32_t peer = 0; peer < kRanks; ++peer)
+      EXPECT_EQ(rank.output[peer * kCount], static_cast<float>(peer + 1));
   }
 }
 
