@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "transports/shm/owned_descriptor.h"
 
 namespace tutti {
 namespace {
@@ -49,25 +50,6 @@ std::string more_mappings() {
                      known ? fmt::format(" (this process has {} mappings of at most {})", count, most) : "");
 }
 
-// A descriptor that is closed unless it is released.
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
-
 // Whether a system call failed because it is forbidden or not implemented. In that case freeing memory or raising a
 // limit does not help.
 bool is_forbidden(int error) { return error == EPERM || error == EACCES || error == ENOSYS; }
@@ -87,7 +69,7 @@ Result<int> create_memfd(std::size_t bytes) {
     error.scope = ErrorScope::kCall;  // a communicator that works without shared memory can continue
     return error;
   }
-  Descriptor fd(open_memfd());
+  OwnedDescriptor fd(open_memfd());
   if (fd.get() < 0) return system_error("memfd_create", bytes, advice_for_memfd(errno));
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     return system_error("ftruncate", bytes, "ask for less memory");
@@ -159,7 +141,7 @@ int above_standard(int fd) {
 
 const std::optional<Error>& Mapping::refusal() {
   static const std::optional<Error> kRefusal = []() -> std::optional<Error> {
-    const Descriptor fd(open_memfd());
+    const OwnedDescriptor fd(open_memfd());
     if (fd.get() >= 0 || !is_forbidden(errno)) return std::nullopt;
     return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1,
                  fmt::format("memfd_create failed: {}; {}", std::strerror(errno), advice_for_memfd(errno))};
@@ -169,11 +151,11 @@ const std::optional<Error>& Mapping::refusal() {
 
 Result<std::shared_ptr<Mapping>> Mapping::create(std::size_t bytes, bool huge) {
   TUTTI_ASSERT(bytes > 0);
-  Descriptor fd(-1);
+  OwnedDescriptor fd;
   if (!refusal()) {
     auto memfd = create_memfd(bytes);
     if (!memfd) return memfd.error();
-    fd = Descriptor(*memfd);
+    fd.reset(*memfd);
   }
   std::byte* data = map_aligned(fd.get(), bytes);
   if (data == nullptr) return system_error("mmap", bytes, "ask for less, or " + more_mappings());
@@ -182,7 +164,7 @@ Result<std::shared_ptr<Mapping>> Mapping::create(std::size_t bytes, bool huge) {
 }
 
 Result<std::shared_ptr<Mapping>> Mapping::map(int received_fd) {
-  const Descriptor fd(received_fd);
+  const OwnedDescriptor fd(received_fd);
   return map_open(fd.get());
 }
 
@@ -219,7 +201,7 @@ Result<std::shared_ptr<Mapping>> Mapping::adopt(void* data, std::size_t bytes) {
   }
   auto memfd = create_memfd(bytes);
   if (!memfd) return memfd.error();
-  Descriptor fd(*memfd);
+  OwnedDescriptor fd(*memfd);
   // Copies the contents by write(), because write() loads missing pages, and reports invalid memory as EFAULT instead
   // of a signal.
   for (std::size_t done = 0; done < bytes;) {
