@@ -248,7 +248,8 @@ void TcpSendConnection::close_queue() {
 // Returns true without sending if queued messages, which belong to a failed call, cannot be sent now: there is no
 // reason to wait until they can.
 bool TcpSendConnection::send_close(const FrameHeader& close_frame) {
-  if (over_ || !push()) return true;
+  if (over_ || (!closing_ && !push())) return true;
+  closing_ = true;  // data that is still unsent in the next call belongs to the close frame
   bool all_sent = true;
   for (const auto& socket : {own_, borrowed_}) {
     if (socket == nullptr || !socket->socket.is_open()) continue;

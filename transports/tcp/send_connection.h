@@ -89,6 +89,7 @@ class TcpSendConnection final : public SendConnection, public TcpLink {
   std::size_t move_sent_ = 0;   // bytes of the kMoved frame that were sent
   std::uint32_t out_of_place_ = 0;  // number of last messages in a row for which the other socket would be better
   bool over_ = false;               // nothing can be sent any more, because the peer has closed or end() was called
+  bool closing_ = false;            // send_close() has begun to send the close frame
   bool lost_ = false;               // a message was not passed completely to the kernel before the connection ended
   ReplyReader replies_;
 };
