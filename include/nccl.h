@@ -7,9 +7,10 @@
 // it. Works with C99, C++11 and later.
 //
 // Every function exists as nccl* and as pnccl*, so that a profiling tool can define the nccl* name itself and call the
-// pnccl* function. If a function returns neither ncclSuccess nor ncclInProgress, ncclGetLastError() returns a message;
-// a new handle or pointer is then NULL or unchanged, and other outputs are unchanged. Any thread may call any function,
-// but only one thread at a time may be in a call on a communicator, except for ncclCommAbort, ncclCommGetAsyncError,
+// pnccl* function. If a function returns neither ncclSuccess nor ncclInProgress, ncclGetLastError() returns a message.
+// A new handle or pointer is then NULL or unchanged, and other output parameters are unchanged. After a failed
+// collective or receive, the contents of recvbuff are unspecified. Any thread may call any function, but only one
+// thread at a time may be in a call on a communicator, except for ncclCommAbort, ncclCommGetAsyncError,
 // ncclGetLastError and the queries of rank, count and device. A `count` is in elements; a `size` and a length are in
 // bytes.
 #ifndef NCCL_H_
@@ -303,8 +304,8 @@ ncclResult_t pncclCommUserRank(const ncclComm_t comm, int* rank);
 ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device);
 ncclResult_t pncclCommCuDevice(const ncclComm_t comm, int* device);
 
-// Never blocks. asyncError is ncclInProgress while comm is being created, or while another function that waits for other
-// ranks (for example ncclCommSplit) runs in the background. Otherwise it is comm's first error; if there is none,
+// Never blocks. asyncError is ncclInProgress while comm is being created, or while another function that waits for
+// other ranks (for example ncclCommSplit) runs in the background. Otherwise it is comm's first error; if there is none,
 // ncclInProgress while a call on host memory is pending, and ncclSuccess if no call is pending.
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
 ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);

@@ -29,7 +29,8 @@ struct RunResult {
   std::int64_t peak_bytes = 0;
   // Bytes of values, gradients and optimizer state, calculated from their sizes, on the rank with the most.
   std::int64_t state_bytes = 0;
-  std::int64_t sent_bytes = 0;  // bytes that this rank passed to collectives and sends
+  // Lengths of the outputs of this rank's collectives and of the tensors that it has sent, in bytes.
+  std::int64_t sent_bytes = 0;
 };
 
 class Log {

@@ -133,9 +133,9 @@ class Measurement {
     return {};
   }
 
-  // Sets the numbers of calls of both loops of a trial. Each loop has its own estimate, because a call after a
-  // barrier can take a thousand times as long as one of many consecutive calls, for example if a root runs ahead or
-  // if ranks share cores. All ranks compute the same numbers.
+  // Sets the numbers of calls of the warm-up and of both loops of a trial. Each loop has its own estimate, because a
+  // call after a barrier can take a thousand times as long as one of many consecutive calls, for example if a root runs
+  // ahead or if ranks share cores. All ranks compute the same numbers.
   Status estimate(double first_call_us) {
     double loop_us = first_call_us;
     double apart_us = first_call_us;

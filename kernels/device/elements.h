@@ -205,7 +205,8 @@ struct Rules {
   }
 };
 
-// The values of one word, to which the sources are added one after the other.
+// The values of one word of the result. begin() takes the first source, and add() combines each further source with
+// them, one after the other, as the rules specify (sum, product, minimum or maximum).
 template <class E, class Word>
 class Accumulator {
  public:

@@ -361,7 +361,8 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::take_welcome(Connection& connection,
 
 // Handles a refusal without a seal, which anyone could have sent, and an answer with a wrong proof or seal. If there
 // are several addresses or ports to try, it is not final. An exception is a rank that has only the key of its machine
-// and was refused by another machine: a server there can never accept that key, so the refusal is final.
+// and was refused by another machine: a server there can never accept that key, so the refusal is final, unless the
+// reason is that another job is set up there.
 Result<TcpBootstrap::Attempt> TcpBootstrap::refused(std::uint16_t port, const std::string& reason) {
   const bool another = reason.starts_with("this is another job");
   const bool hopeless = options_.key.kind == wire::KeySource::kMachine && !is_own_address(address_) && !another;

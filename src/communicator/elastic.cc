@@ -213,7 +213,9 @@ class ElasticImpl {
       }
       line = std::istringstream(text);
       line >> word;
-      if (word == "lost") failures_ = 0;  // the launcher limits the number of deaths
+      // A rank has died, so the failures before that do not count as repetitions of the same failure. The job still
+      // cannot fail without end, because the launcher limits the number of deaths.
+      if (word == "lost") failures_ = 0;
     } while (word == "lost");
     if (word == "over") return std::nullopt;
     CommunicatorOptions options = options_;

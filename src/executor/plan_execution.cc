@@ -232,8 +232,9 @@ PlanExecution::SendMethod PlanExecution::Domain::send_method(const BoundPort& po
   return {.carrier = Carrier::kSlot, .from_memory = false, .destination = port.send->slot()};
 }
 
-// Call this before post(). If the peer's step only stores the next message to its output, asks the connection to
-// let the network write the message there directly. This has an effect only if the peer has advertised its output.
+// Call this before post(). If the peer's step only stores the next message to its output (and perhaps forwards it),
+// asks the connection to let the network write the message there directly. This has an effect only if the peer has
+// advertised its output.
 void PlanExecution::Domain::aim(const BoundPort& port, const SendRule& rule, std::uint64_t tile) const {
   if (rule.unpublished != Carrier::kDelivered || rule.peer_sink.space != Space::kOutput) return;
   if (plan_execution_.transport_.peer_has_left(port.peer, plan_execution_.call_.tag.sequence))

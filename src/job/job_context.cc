@@ -207,7 +207,7 @@ class TransportMaker {
     auto transport = whole != nullptr
                          ? Result<std::unique_ptr<Transport>>(std::unique_ptr<Transport>(std::move(*local)))
                          : add_remote(std::move(*local));
-    // A barrier: no rank leaves set-up before all have opened all memory and network cards have their data. Each
+    // A barrier: no rank leaves set-up before each has mapped the memory of its peers and has made its transport. Each
     // rank also sends how it can attach to other ranks' memory, and the CPUs that it may use.
     auto ready = gather_or_fail(gather_, transport ? Result<std::string>(found) : transport.error());
     if (!ready) return ready.error();

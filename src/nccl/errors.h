@@ -13,7 +13,8 @@
 
 namespace tutti::nccl {
 
-// The result code for an error code of Tutti. docs/nccl.md contains the table.
+// The result code that the NCCL interface returns for an error code of Tutti. The table of results in docs/nccl.md
+// describes for users, in words, when each result is returned.
 ncclResult_t result_of(ErrorCode code);
 
 // Store the message as the last message of this thread and of the process, and return the result code.

@@ -40,8 +40,8 @@ constexpr std::chrono::milliseconds kStalledOutput{2000};
 constexpr std::chrono::milliseconds kCheckInterval{20};  // shortest timeout of poll() if an elastic deadline has passed
 constexpr std::size_t kReadBytes = 64 << 10;
 
-// The stages of a job: running, failed and in the grace period, after SIGTERM, after SIGKILL. A job only moves to later
-// stages, and may skip some.
+// The stages of a job: running; failed and in the grace period; after SIGTERM, or after another signal to this process
+// that was passed on to the ranks; after SIGKILL. A job only moves to later stages, and may skip some.
 enum class Stage : std::uint8_t { kRunning, kGrace, kTerminating, kKilled };
 
 // One pipe that carries the stdout or stderr of a rank, and the sink to which its lines go.

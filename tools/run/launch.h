@@ -40,9 +40,11 @@ inline constexpr int kExitTimeout = 124;
 inline constexpr int kExitSignalBase = 128;
 
 // Runs the job to its end and returns its exit status: 0 if every rank ended with status 0, otherwise the status of the
-// first failure, which is 128 + N if signal N killed the rank. A rank that is killed by a signal in the grace period
-// counts as the first failure. In an elastic job, failures after which the job continued do not count. Problems are
-// reported on stderr. Returns an error only if no process was started.
+// first failure, which is 128 + N if signal N killed the rank. If the first failure was an exit status below 128, a
+// rank that is killed by a signal in the grace period counts as the first failure instead. If this process ends the
+// job, for example after the timeout or after a signal, the status is that of this cause. In an elastic job, failures
+// after which the job continued do not count. Problems are reported on stderr. Returns an error only if no process was
+// started.
 Result<int> launch(const LaunchOptions& options);
 
 }  // namespace tutti::tool

@@ -181,7 +181,8 @@ double XmlDraft::link_speed(const XmlElement& element) {
   const std::string* value = element.find("link_speed");
   if (value == nullptr || value->empty()) return 0;
   const auto speed = parse_link_speed(*value);
-  // The text is not a speed, for example "Unknown", which the kernel reports for some virtual devices.
+  // The text is not a valid speed: not a number, for example "Unknown", which the kernel reports for some virtual
+  // devices, or a number out of range.
   if (!speed || *speed < 0 || *speed > kMostGigatransfers) {
     report_value(element, "link_speed", "write it as \"16 GT/s\" or \"16.0 GT/s PCIe\", or leave it empty",
                  fmt::format("it is {} GT/s", kPciDefaultGigatransfers));

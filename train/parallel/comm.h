@@ -37,7 +37,8 @@ class Failure : public std::exception {
 // group, with other rank numbers than the job, it lists the ranks of the job in the group.
 void require(const Status& status, const std::string* group_text = nullptr);
 
-// The time in seconds that a rank has waited in calls, and the bytes that it has passed to calls. Used by one thread.
+// The time in seconds that a rank has waited in calls, and a number of bytes: the lengths of the outputs of its
+// collectives and of the tensors that it has sent. Receives do not count. Used by one thread.
 struct CommTime {
   double exposed_s = 0;
   std::uint64_t bytes = 0;

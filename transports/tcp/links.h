@@ -1,12 +1,12 @@
 // TcpLinks: the state that a rank's connections and its transport share: addresses and states of the peers, the
 // doorbell, the status boards, and the lists of connections that have something to send or may have ended.
 //
-// Everything belongs to the thread that drives the rank's progress, except pusher(), which is thread-safe. Ownership
-// is shared, because connections may outlive their transport.
+// Everything belongs to the thread that drives the rank's progress, except pusher(), which is thread-safe, and ring()
+// of the doorbell, which any thread may call. Ownership is shared, because connections may outlive their transport.
 //
-// TcpLinks has more than 40 methods and members. Most methods are one step of pump(), status() or send_close(). These
-// pass over all the lists (links, waiting connections, orphaned sockets and boards), because any of them can show that
-// a peer has ended.
+// TcpLinks has more than 40 methods and members. About a third of the methods are steps of pump(), status() and
+// send_close(). They stay in one class, because pump() and send_close() pass over all the lists (links, waiting
+// connections, orphaned sockets and boards): any of them can show that a peer has ended.
 #pragma once
 
 #include <unistd.h>

@@ -3,9 +3,9 @@
 //
 // The value of a variable comes from the first of these sources that sets it: the environment of the process; the file
 // that NCCL_CONF_FILE names (~/.nccl.conf if that variable is not set); /etc/nccl.conf. An empty variable counts as not
-// set. If a value is invalid, there is a warning and the default is used, as in NCCL. If NCCL refuses to start because
-// of a value, Tutti refuses as well. read_settings() depends only on its arguments. All functions may be called from
-// any thread.
+// set. If a value is invalid, there is a warning, and the default is used or, for a number outside its range, the
+// nearest valid number. If NCCL refuses to start because of a value, Tutti refuses as well. read_settings() depends
+// only on its arguments. All functions may be called from any thread.
 #pragma once
 
 #include <array>
