@@ -34,13 +34,6 @@ Segmentation segmentation_of(const Membership& membership, const DeviceResources
   return staged ? Segmentation::kLongCalls : Segmentation::kNone;
 }
 
-// Whether a blocking call returns as soon as its stream has taken it, so that the ranks cannot vote on its outcome. On
-// host memory a call with a stream runs at once, like one without.
-bool only_enters_stream(const CollectiveCall& call, const CallOptions& options) {
-  if (!options.stream) return false;
-  return HostStaging::is_device_memory(call.input, 1) || HostStaging::is_device_memory(call.output, 1);
-}
-
 }  // namespace
 
 CommunicatorImpl::CommunicatorImpl(Membership membership, Environment environment, std::chrono::milliseconds timeout,
@@ -56,7 +49,7 @@ CommunicatorImpl::CommunicatorImpl(Membership membership, Environment environmen
   devices_.connect_to_engine();
   if (membership_.job_context == nullptr || !membership_.job_context->config.uniform || membership_.ranks < 2) return;
   uniform_.emplace(
-      membership_.rank, membership_.ranks,
+      membership_.rank, membership_.ranks, timeout,
       [this](const CollectiveCall& call, const CallOptions& options) { return run_plain(call, options); },
       [this](const ConsensusVote& vote, std::chrono::milliseconds limit) {
         return agreements_.decide(Agreements::Topic::kCalls, vote, limit);
@@ -97,7 +90,7 @@ Error CommunicatorImpl::end_by_exception() noexcept {
 }
 
 Status CommunicatorImpl::run(const CollectiveCall& call, const CallOptions& options) {
-  return uniform_ && !only_enters_stream(call, options) ? uniform_->run(call, options) : run_plain(call, options);
+  return uniform_ && !options.stream ? uniform_->run(call, options) : run_plain(call, options);
 }
 
 Status CommunicatorImpl::run_plain(const CollectiveCall& call, const CallOptions& options) {

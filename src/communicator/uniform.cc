@@ -39,7 +39,7 @@ Status UniformMode::confirm(const Status& own, std::chrono::milliseconds timeout
                                     .count = 1,
                                     .type = DataType::kInt32,
                                     .op = ReduceOp::kMin},
-                                   {.timeout = timeout});
+                                   {.timeout = std::max(timeout, timeout_)});
     if (voted.ok()) {
       resolved_ = true;
       if (all != kSucceeded) last_failed_call_ = calls_;

@@ -40,10 +40,12 @@ class UniformMode {
  public:
   using RunCall = std::function<Status(const CollectiveCall& call, const CallOptions& options)>;
   using Decide = std::function<Result<ConsensusDecision>(const ConsensusVote& vote, std::chrono::milliseconds timeout)>;
-  // `ranks` is greater than 1. `run_call`: runs a call of the communicator without a vote. `decide`: runs a
-  // consensus among the surviving ranks; it returns the errors of agree().
-  UniformMode(std::uint32_t rank, std::uint32_t ranks, RunCall run_call, Decide decide)
-      : rank_(rank), ranks_(ranks), run_call_(std::move(run_call)), decide_(std::move(decide)) {}
+  // `ranks` is greater than 1. `timeout`: that of calls without a timeout of their own. `run_call`: runs a call of the
+  // communicator without a vote. `decide`: runs a consensus among the surviving ranks, and returns the errors of
+  // agree().
+  UniformMode(std::uint32_t rank, std::uint32_t ranks, std::chrono::milliseconds timeout, RunCall run_call,
+              Decide decide)
+      : rank_(rank), ranks_(ranks), timeout_(timeout), run_call_(std::move(run_call)), decide_(std::move(decide)) {}
 
   // Runs a call and the vote on it.
   Status run(const CollectiveCall& call, const CallOptions& options);
@@ -55,7 +57,8 @@ class UniformMode {
 
  private:
   // Runs the vote on a call that ended with `own` on this rank. Returns the outcome that the call has on all live
-  // ranks. `timeout`: that of the call; 0: the communicator's.
+  // ranks. `timeout`: that of the call. The vote waits for the longer of this and the communicator's timeout, because a
+  // rank whose call has timed out must still wait for ranks that are late.
   Status confirm(const Status& own, std::chrono::milliseconds timeout);
   // Agrees with the surviving ranks on how the last call ended. Returns whether it succeeded. Errors: those of
   // agree().
@@ -63,6 +66,7 @@ class UniformMode {
 
   const std::uint32_t rank_;
   const std::uint32_t ranks_;
+  const std::chrono::milliseconds timeout_;
   const RunCall run_call_;
   const Decide decide_;
   std::mutex mutex_;                   // held during a call and its confirmation; guards the members below

@@ -136,6 +136,23 @@ TEST(Uniform, TheVoteHasTheTimeoutOfTheCall) {
   });
 }
 
+// The call of rank 0 times out before rank 1 makes it. Rank 0 then waits for rank 1 in the vote, and both continue.
+TEST(Uniform, ACallThatTimesOutDoesNotEndTheCommunicator) {
+  CommunicatorOptions options;
+  options.uniform = true;
+  options.timeout = patience();
+  auto made = Communicator::create_all(2, options);
+  ASSERT_TRUE(made.ok());
+  on_every_rank(*made, [&](Communicator& rank) {
+    CallOptions impatient;
+    impatient.timeout = std::chrono::milliseconds(20);
+    float value = 1;
+    if (rank.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    EXPECT_FALSE(rank.all_reduce(&value, &value, 1, DataType::kFloat32, ReduceOp::kSum, impatient).ok());
+    EXPECT_TRUE(sum_is_right(rank, 1000));
+  });
+}
+
 TEST(Uniform, WorksOnAfterADisagreement) {
   CommunicatorOptions options;
   options.uniform = true;
