@@ -212,25 +212,29 @@ OperationBuilder::ShortChoice OperationBuilder::choose_short(const ShortPlans& p
 }
 
 // Whether a buffer of the call may be device memory. Until the CUDA driver is loaded, none is, but Driver::loaded()
-// must look whether a library was loaded in the meantime. That takes 27 ns, and more than a microsecond if two threads
-// look at the same time, because the dynamic loader has a mutex (measured with two threads in lockstep). Therefore the
-// builder remembers buffers that were host memory, and looks only for other ones. Remembered host memory could only
-// become device memory if the program unmapped it, then loaded the driver, and the driver mapped device memory at the
-// very same address.
+// must look whether a library was loaded in the meantime. That takes some tens of nanoseconds, and more than a
+// microsecond if two threads look at the same time, because the dynamic loader has a mutex. Therefore the builder
+// remembers the regions of 2 MiB in which host buffers were, and looks only for buffers in other regions. CUDA reserves
+// addresses for device memory in units of at least 2 MiB, so a region has either host or device memory. A region could
+// only change if the program unmapped all of its host memory and the driver, loaded after that, reserved the same
+// addresses.
 bool OperationBuilder::may_be_on_device(const CheckedCall& checked) {
-  const HostBuffers buffers{.input = checked.input_bytes > 0 ? checked.call.input : nullptr,
-                            .output = checked.output_bytes > 0 ? checked.call.output : nullptr};
   if (!driver_loaded_) {
-    HostBuffers& known = host_buffers_[buffers.hash() % host_buffers_.size()];
-    if (known == buffers) return false;
+    const auto region_of = [](const std::byte* data, std::size_t bytes) {
+      return bytes > 0 ? reinterpret_cast<std::uintptr_t>(data) >> 21 : 0;
+    };
+    const HostRegions regions{.input = region_of(checked.call.input, checked.input_bytes),
+                              .output = region_of(checked.call.output, checked.output_bytes)};
+    HostRegions& known = host_regions_[(regions.input * 31 + regions.output) % host_regions_.size()];
+    if (known == regions) return false;
     driver_loaded_ = cuda::Driver::loaded() != nullptr;
     if (!driver_loaded_) {
-      known = buffers;
+      known = regions;
       return false;
     }
   }
-  return HostStaging::is_device_memory(buffers.input, checked.input_bytes) ||
-         HostStaging::is_device_memory(buffers.output, checked.output_bytes);
+  return HostStaging::is_device_memory(checked.call.input, checked.input_bytes) ||
+         HostStaging::is_device_memory(checked.call.output, checked.output_bytes);
 }
 
 std::optional<Status> OperationBuilder::run_short(CheckedCall& checked, const CallOptions& options,

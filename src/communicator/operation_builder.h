@@ -71,18 +71,12 @@ class OperationBuilder {
     std::optional<ShortChoice> chosen{};
     std::size_t chosen_bytes = 0;
   };
-  // The buffers of a short call; null: the call does not use it.
-  struct HostBuffers {
-    const std::byte* input = nullptr;
-    const std::byte* output = nullptr;
+  // The regions of 2 MiB, by number, in which the buffers of a short call begin; 0: the call does not use the buffer.
+  struct HostRegions {
+    std::uintptr_t input = 0;
+    std::uintptr_t output = 0;
 
-    bool operator==(const HostBuffers&) const = default;
-    std::size_t hash() const {  // multiplicative: the highest bits of a product depend on all bits of its factors
-      constexpr std::uint64_t kFactor = 0x9e3779b97f4a7c15u;
-      const auto first = reinterpret_cast<std::uintptr_t>(input);
-      const auto second = reinterpret_cast<std::uintptr_t>(output);
-      return (first * kFactor + second) * kFactor >> 48;
-    }
+    bool operator==(const HostRegions&) const = default;
   };
   Result<std::shared_ptr<Operation>> make_segments(const CheckedCall& whole, const CallOptions& options,
                                                    BoundPlan& plan);
@@ -109,8 +103,8 @@ class OperationBuilder {
   std::array<ShortPlans, kCollectiveTable.size()> short_plans_{};  // indexed by CollectiveKind
   // Whether the CUDA driver was loaded when a call looked last. If not, may_be_on_device() looks again.
   bool driver_loaded_;
-  // Buffers of short calls that were made while the driver was not loaded; see may_be_on_device().
-  std::array<HostBuffers, 64> host_buffers_{};
+  // Regions of short calls that were made while the driver was not loaded; see may_be_on_device().
+  std::array<HostRegions, 64> host_regions_{};
   // Null until a call finds the CUDA driver loaded.
   std::unique_ptr<HostStaging> host_staging_;
 };
