@@ -67,7 +67,10 @@ void ProgressLoop::run_once(std::unique_lock<std::mutex>& lock, Until until) noe
   if (ended.operation == nullptr) return;
   const Status& result = ended.operation->result;
   if (!result.ok() && result.error().scope >= ErrorScope::kConnection) state_.failure.set_broken(result.error());
-  if (ended.operation->plan == nullptr && !ended.operation->probes) state_.queue.give_back_numbers(*ended.operation);
+  // In a broken communicator no transfer starts any more, so its numbers do not matter.
+  if (!state_.failure.broken() && ended.operation->plan == nullptr && !ended.operation->probes) {
+    state_.queue.give_back_numbers(*ended.operation);
+  }
   state_.queue.remove(*ended.operation);
   ended.operation->done.store(true, std::memory_order_release);
   if (state_.role.wanted()) state_.role.notify_all();
