@@ -406,7 +406,9 @@ void TcpLinks::send_close() {
     sent &= send_close_to_links(close_frame);
     // Peers that are still setting up connections may wait in the same loop.
     runs_through([this] { endpoint_->service(); });
-    sent &= unless_starved([this] { return pusher_->flush(); });
+    const bool pushed = unless_starved([this] { return pusher_->flush(); });
+    // In clear there is no reason to wait for a control connection: one that was never accepted needs no close frame.
+    sent &= pushed || !endpoint_->encrypts();
     if (sent || clock_.now_ns() >= latest_ns) break;
     poll(nullptr, 0, 1);
   }

@@ -253,8 +253,7 @@ bool TcpSendConnection::send_close(const FrameHeader& close_frame) {
   bool all_sent = true;
   for (const auto& socket : {own_, borrowed_}) {
     if (socket == nullptr || !socket->socket.is_open()) continue;
-    const bool sent = socket->socket.send_close_frame(close_frame);
-    all_sent &= sent || socket != socket_;
+    all_sent &= socket->socket.send_close_frame(close_frame);
   }
   return all_sent;
 }

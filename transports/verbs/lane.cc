@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/assert.h"
+#include "base/exceptions.h"
 
 namespace tutti {
 
@@ -39,9 +40,12 @@ void VerbsLane::close() {
 
 void VerbsLane::drop_pins() {
   if (state_.broken().empty()) {
-    const std::string words = "a send was given up before all of its data had been sent";
-    state_.fail(fmt::format("{}: {}", pairs_.describe(0), words));
-    state_.report_broken(0, words);
+    runs_through([this] {
+      const std::string words = "a send was given up before all of its data had been sent";
+      state_.fail(fmt::format("{}: {}", pairs_.describe(0), words));
+      state_.report_broken(0, words);
+    });
+    if (state_.broken().empty()) state_.fail("send given up");  // so short that it needs no allocation
   }
   pairs_.close();
 }
