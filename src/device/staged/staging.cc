@@ -293,9 +293,10 @@ void StagedCall::give_up(const Part& part, cuda::CUresult why) {
     error = driver_.error(why, fmt::format("GPU {}: its context was lost before {}: the stream", part.device, when));
   });
   std::shared_ptr<EngineHandle> handle;  // set if the operation will never be submitted
+  std::shared_ptr<Operation> unsubmitted;
   {
     const std::scoped_lock lock(mutex_);
-    const std::shared_ptr<Operation> unsubmitted = captured_ ? nullptr : std::exchange(outcome_.operation, nullptr);
+    if (!captured_) unsubmitted = std::exchange(outcome_.operation, nullptr);
     if (unsubmitted != nullptr) {
       handle = outcome_.handle;
       error.scope = std::max(error.scope, ErrorScope::kCommunicator);
@@ -303,12 +304,11 @@ void StagedCall::give_up(const Part& part, cuda::CUresult why) {
     const bool news = !outcome_.lost;
     if (news) outcome_.lost = copy_of(error);
     if (news && (outcome_.ended || captured_ || unsubmitted != nullptr)) report(*outcome_.lost);
-    if (unsubmitted != nullptr) {
-      unsubmitted->result = copy_of(*outcome_.lost);
-      unsubmitted->done.store(true, std::memory_order_release);
-    }
+    if (unsubmitted != nullptr) unsubmitted->result = copy_of(*outcome_.lost);
   }
   if (handle != nullptr) handle->fail(error);
+  // After fail(), so that a thread that waits for the call cannot make another one before the communicator is broken.
+  if (unsubmitted != nullptr) unsubmitted->done.store(true, std::memory_order_release);
   if (not_finished) to_finish_.fetch_sub(1, std::memory_order_acq_rel);
 }
 
