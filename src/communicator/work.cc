@@ -55,9 +55,13 @@ bool WorkImpl::test() {
 }
 
 bool WorkImpl::has_ended() const {
-  return std::all_of(parts_.begin(), parts_.end(), [](const Part& part) {
-    return done(part) && (part.operation->start_condition == nullptr || part.operation->start_condition->finished());
-  });
+  bool all = true;
+  for (const Part& part : parts_) {
+    // Called for every part, as in test().
+    const bool finished = part.operation->start_condition == nullptr || part.operation->start_condition->finished();
+    all &= done(part) && finished;
+  }
+  return all;
 }
 
 }  // namespace detail

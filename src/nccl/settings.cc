@@ -50,8 +50,8 @@ struct Range {
   int most;
 };
 
-// Checks the ranges of the integer fields, except trafficClass, nChannelsPerNetPeer and maxP2pPeers, of which every
-// value is accepted. A field that the program did not set has the value NCCL_CONFIG_UNDEF_INT, which is always valid.
+// Checks the ranges of the integer fields, except trafficClass, of which every value is accepted. A field that the
+// program did not set has the value NCCL_CONFIG_UNDEF_INT, which is always valid.
 Status check_ranges(const ncclConfig_t& config) {
   const Range ranges[] = {
       {"blocking", config.blocking, 0, 1},

@@ -27,8 +27,8 @@ Result<const Settings*> environment_settings();
 
 // Returns `base`, changed by the fields of `config` that Tutti uses: `blocking` and `maxCTAs`. A null `config` changes
 // nothing. An environment variable takes precedence over the field of the same meaning. Errors (kInvalidArgument): a
-// config that was not initialised, or a field that is out of range, also if Tutti does not use that field. (For a few
-// integer fields there is no range; see settings.cc.)
+// config that was not initialised, or a field that is out of range, also if Tutti does not use that field.
+// (trafficClass has no range.)
 Result<Settings> settings_with(const Settings& base, const ncclConfig_t* config);
 
 }  // namespace tutti::nccl

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "nccl/ranks.h"
+#include "tests/support/ports.h"
 
 namespace tutti::nccl_test {
 namespace {
@@ -365,8 +366,9 @@ TEST(NcclMisuse, ARankThatDoesNotComeIsATimeoutThatNamesIt) {
 TEST(NcclMisuse, TheEnvironmentIsHeard) {
   EXPECT_EQ(status_in({{"NCCL_SOCKET_IFNAME", "nosuch"}}, "refuse_interface"), 0);
   EXPECT_EQ(status_in({{"NCCL_ALGO", "Ring"}, {"NCCL_PROTO", "Simple"}, {"NCCL_SHM_DISABLE", "1"}}, "without_id"), 0);
-  EXPECT_EQ(status_in({{"NCCL_COMM_ID", "127.0.0.1:29871"}}, "without_id"), 0);
-  EXPECT_EQ(status_in({{"NCCL_COMM_ID", "127.0.0.1:29871"}}, "grow_by_id"), 0);
+  const std::string place = "127.0.0.1:" + std::to_string(test::free_port());
+  EXPECT_EQ(status_in({{"NCCL_COMM_ID", place.c_str()}}, "without_id"), 0);
+  EXPECT_EQ(status_in({{"NCCL_COMM_ID", place.c_str()}}, "grow_by_id"), 0);
 }
 
 }  // namespace
