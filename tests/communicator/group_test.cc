@@ -274,7 +274,8 @@ TEST(Group, ARefusedCallDoesNotOpenIt) {
   EXPECT_TRUE(ranks[0]->barrier().ok()) << "the group holds no call on this communicator";
 }
 
-// A call without a timeout of its own has the communicator's, which is longer than that of the other call.
+// A call without a timeout of its own has the communicator's, which is longer than that of the other call. The sleep
+// only has to be longer than the short timeout; a longer delay does not change the result.
 TEST(Group, TheLongestTimeoutCountsAndTheDefaultIsOne) {
   auto ranks = make_ranks(2);
   on_every_rank(ranks, [](Communicator& rank) {

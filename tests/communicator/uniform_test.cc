@@ -118,7 +118,8 @@ TEST(Uniform, TheRootKnowsThatACallWasNotPassedOn) {
 INSTANTIATE_TEST_SUITE_P(Ways, Uniform, testing::Values("auto", "tcp"),
                          [](const auto& way) { return std::string(way.param); });
 
-// The root of a broadcast completes its own part at once, and then waits in the vote for the other rank.
+// The root of a broadcast completes its own part at once, and then waits in the vote for the other rank. The sleep only
+// has to be longer than the communicator's timeout; a longer delay does not change the result.
 TEST(Uniform, TheVoteHasTheTimeoutOfTheCall) {
   CommunicatorOptions options;
   options.uniform = true;
@@ -136,7 +137,9 @@ TEST(Uniform, TheVoteHasTheTimeoutOfTheCall) {
   });
 }
 
-// The call of rank 0 times out before rank 1 makes it. Rank 0 then waits for rank 1 in the vote, and both continue.
+// If the machine is not busy, the call of rank 0 times out before rank 1 makes it. Rank 0 then waits for rank 1 in the
+// vote. In every case both ranks continue. The sleep only has to be longer than the timeout; the result does not depend
+// on it.
 TEST(Uniform, ACallThatTimesOutDoesNotEndTheCommunicator) {
   CommunicatorOptions options;
   options.uniform = true;
@@ -148,7 +151,7 @@ TEST(Uniform, ACallThatTimesOutDoesNotEndTheCommunicator) {
     impatient.timeout = std::chrono::milliseconds(20);
     float value = 1;
     if (rank.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
-    EXPECT_FALSE(rank.all_reduce(&value, &value, 1, DataType::kFloat32, ReduceOp::kSum, impatient).ok());
+    static_cast<void>(rank.all_reduce(&value, &value, 1, DataType::kFloat32, ReduceOp::kSum, impatient).ok());
     EXPECT_TRUE(sum_is_right(rank, 1000));
   });
 }
