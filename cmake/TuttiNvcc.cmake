@@ -70,3 +70,25 @@ function(tutti_choose_architectures wanted nvcc version codes found_name wrong_n
   set(${found_name} ${found} PARENT_SCOPE)
   set(${wrong_name} "${wrong}" PARENT_SCOPE)
 endfunction()
+
+# tutti_device_code(IMAGE SOURCE ARCHITECTURES): adds the command that builds the file IMAGE, one compressed fatbin with
+# the code of SOURCE for each of ARCHITECTURES, and with PTX for the newest one. A target must depend on IMAGE.
+function(tutti_device_code image source architectures)
+  set(codes)
+  foreach(architecture ${architectures})
+    list(APPEND codes -gencode arch=compute_${architecture},code=sm_${architecture})
+  endforeach()
+  list(GET architectures -1 newest)
+  list(APPEND codes -gencode arch=compute_${newest},code=compute_${newest})
+  add_custom_command(
+    OUTPUT ${image}
+    # -fmad=false gives the same bits as on the host. -use_fast_math is not used for the same reason.
+    COMMAND ${TUTTI_NVCC} --fatbin -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -Werror all-warnings
+      --compress-mode=size -t 2 ${codes}
+      -I ${PROJECT_SOURCE_DIR} -I ${PROJECT_SOURCE_DIR}/include -I ${PROJECT_SOURCE_DIR}/src
+      -MD -MF ${image}.d -MT ${image} -o ${image} ${CMAKE_CURRENT_SOURCE_DIR}/${source}
+    DEPENDS ${source}
+    DEPFILE ${image}.d
+    COMMENT "Building device code of ${source} for sm_${architectures} and PTX"
+    VERBATIM)
+endfunction()
