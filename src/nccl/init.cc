@@ -16,13 +16,15 @@
 #include "cuda/driver.h"
 #include "nccl/api.h"
 #include "nccl/comm.h"
+#include "nccl/environment/environment.h"
 #include "nccl/group.h"
 
 namespace tutti::nccl {
 namespace {
 
-// How long the rendezvous server of a unique id waits for the first rank.
-constexpr std::chrono::minutes kIdTimeout(10);
+// How long the rendezvous server of a unique id waits for the first rank: as long as the first rank would wait for the
+// others, because rank 0 may be late as well.
+constexpr std::chrono::minutes kIdTimeout = kDefaultSetupTimeout;
 
 static_assert(sizeof(ncclUniqueId) == sizeof(UniqueId));
 

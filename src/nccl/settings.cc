@@ -13,10 +13,6 @@
 namespace tutti::nccl {
 namespace {
 
-// The default timeouts of the NCCL interface: 1 day for a call, 10 minutes for set-up. NCCL has no timeouts, so these
-// are long enough never to end a job that works; but a lost rank is still reported eventually.
-Variables long_timeouts() { return {{"TUTTI_TIMEOUT_MS", "86400000"}, {"TUTTI_SETUP_TIMEOUT_MS", "600000"}}; }
-
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
 
 void set_default(Settings& settings, const char* name, std::string value) {
@@ -32,7 +28,7 @@ void limit_blocks(Settings& settings, std::int32_t most) {
 
 Result<Settings> first_settings(const EnvironmentSettings& environment) {
   Settings settings;
-  settings.defaults = with_defaults(environment.overlay, long_timeouts());
+  settings.defaults = with_defaults(environment.overlay, default_timeouts());
   settings.blocking = environment.blocking.value_or(true);
   settings.root = environment.root;
   settings.algorithms = environment.algorithms;

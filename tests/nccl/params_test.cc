@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -10,9 +11,11 @@
 #include <thread>
 #include <vector>
 
+#include "base/config.h"
 #include "nccl.h"
 #include "nccl/environment/parameters.h"
 #include "nccl/errors.h"
+#include "nccl/settings.h"
 
 namespace tutti::nccl {
 namespace {
@@ -26,7 +29,8 @@ const bool kSet = [] {
   setenv("NCCL_SHM_DISABLE", "1", 1);
   setenv("NCCL_HOSTID", "host-7", 1);
   setenv("TUTTI_TRANSPORT", "shm", 1);
-  setenv("TUTTI_TIMEOUT_MS", "86400000", 1);
+  setenv("TUTTI_TIMEOUT_MS", "70000000", 1);
+  unsetenv("TUTTI_SETUP_TIMEOUT_MS");
   return true;
 }();
 
@@ -57,6 +61,24 @@ TEST(Params, ShowTheSettingsInEffect) {
   EXPECT_EQ(text_of("TUTTI_SLOTS"), "4") << "the default";
 }
 
+// Programs written for NCCL expect calls to wait: a checkpoint or a compilation on one rank can take many minutes. A
+// timeout that the user sets takes precedence.
+TEST(Params, TimeoutsAreLongUnlessTheUserSetsThem) {
+  constexpr std::chrono::minutes kLongSetup(30);
+  const auto settings = environment_settings();
+  ASSERT_TRUE(settings.ok()) << settings.error().message;
+  const auto defaults = parse_config((*settings)->defaults);
+  ASSERT_TRUE(defaults.ok()) << defaults.error().message;
+  EXPECT_EQ(defaults->timeout, std::chrono::hours(24));
+  EXPECT_EQ(defaults->setup_timeout, kLongSetup);
+  const auto in_effect = parse_config(with_defaults(environment_variables(), (*settings)->defaults));
+  ASSERT_TRUE(in_effect.ok()) << in_effect.error().message;
+  EXPECT_EQ(in_effect->timeout.count(), 70'000'000) << "TUTTI_TIMEOUT_MS is set";
+  EXPECT_EQ(in_effect->setup_timeout, kLongSetup);
+  EXPECT_EQ(text_of("TUTTI_TIMEOUT_MS"), "70000000") << "the parameters show what is in effect";
+  EXPECT_EQ(text_of("TUTTI_SETUP_TIMEOUT_MS"), "1800000");
+}
+
 TEST(Params, NumbersAreReadInAnyTypeThatHoldsThem) {
   const ncclParamHandle_t threads = bound("NCCL_NTHREADS");
   std::int8_t i8 = 1;
@@ -85,7 +107,7 @@ TEST(Params, NumbersAreReadInAnyTypeThatHoldsThem) {
   EXPECT_TRUE(i8 == 4 && u8 == 4);
   EXPECT_EQ(ncclParamGetI16(bound("TUTTI_TIMEOUT_MS"), &i16), ncclInvalidArgument);
   EXPECT_EQ(ncclParamGetI32(bound("TUTTI_TIMEOUT_MS"), &i32), ncclSuccess);
-  EXPECT_EQ(i32, 86400000);
+  EXPECT_EQ(i32, 70000000);
 }
 
 TEST(Params, BothBoundsOfATypeCount) {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -21,6 +22,18 @@
 #include "tutti/types.h"
 
 namespace tutti::nccl {
+
+// The default timeouts of the NCCL interface: 24 hours without progress for a call, 30 minutes for set-up. NCCL has no
+// timeouts, and programs rely on that: a checkpoint or a compilation on one rank can delay the others by many minutes.
+// Tutti has a limit nevertheless, so that a job ends eventually if a rank hangs. TUTTI_TIMEOUT_MS and
+// TUTTI_SETUP_TIMEOUT_MS take precedence.
+inline constexpr std::chrono::hours kDefaultTimeout(24);
+inline constexpr std::chrono::minutes kDefaultSetupTimeout(30);
+// The same as TUTTI_* variables.
+inline Variables default_timeouts() {
+  const auto text = [](std::chrono::milliseconds timeout) { return std::to_string(timeout.count()); };
+  return {{"TUTTI_TIMEOUT_MS", text(kDefaultTimeout)}, {"TUTTI_SETUP_TIMEOUT_MS", text(kDefaultSetupTimeout)}};
+}
 
 // An NCCL_* variable that is set and has a meaning for Tutti, with the value that is used. This can differ from the
 // value that was set, for example if that was out of range.

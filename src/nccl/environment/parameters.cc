@@ -26,9 +26,8 @@ Parameter mapped(std::string_view name, const EnvironmentSettings& settings) {
 Result<Parameters> make_parameters() {
   const auto& settings = process_settings();
   if (!settings) return settings.error();
-  Variables variables = settings->overlay;
-  for (auto& own : environment_variables()) variables.push_back(std::move(own));  // later ones take precedence
-  const auto config = parse_config(variables);
+  const Variables defaults = with_defaults(settings->overlay, default_timeouts());
+  const auto config = parse_config(with_defaults(environment_variables(), defaults));
   if (!config) return config.error();
   return Parameters(*settings, *config);
 }
