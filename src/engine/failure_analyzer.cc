@@ -9,11 +9,22 @@
 #include <utility>
 #include <vector>
 
+#include "engine/transfer_text.h"
+
 namespace tutti {
 namespace {
 
 std::string rank_list(const std::vector<std::uint32_t>& ranks) {
   return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
+}
+
+// The ranks that a warning about a long wait names. If this rank waits for no other rank, its own data is on its way.
+std::string late_ranks(const std::vector<std::uint32_t>& ranks) {
+  return ranks.empty() ? "its own data to leave" : rank_list(ranks);
+}
+
+bool contains(const std::vector<std::uint32_t>& ranks, std::uint32_t rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
 Diagnosis diagnosis(ErrorCode code, ErrorScope scope, std::int32_t culprit, std::string message,
@@ -67,17 +78,6 @@ std::string_view advice(CallArgument argument, bool callers_plan) {
   const bool plans_differ = argument == CallArgument::kAlgorithm || argument == CallArgument::kDigest;
   return plans_differ && callers_plan ? "; call use_plan() alike on all ranks: the same plans, in the same order"
                                       : "; give all ranks the same";
-}
-
-// Describes a transfer for messages, for example "receive #3 of 8 float32 from rank 2" or "all_to_all_v, receive #3
-// of ...".
-std::string describe(const Transfer& transfer) {
-  const bool plain = transfer.tag.kind == static_cast<std::uint8_t>(CollectiveKind::kSendReceive);
-  const bool sends = transfer.direction == Direction::kSend;
-  return fmt::format("{}{} #{} of {} {} {} rank {}",
-                     plain ? "" : fmt::format("{}_v, ", to_string(CollectiveKind{transfer.tag.kind})),
-                     sends ? "send" : "receive", transfer.tag.sequence, transfer.tag.count,
-                     to_string(DataType{transfer.tag.type}), sends ? "to" : "from", transfer.peer);
 }
 
 }  // namespace
@@ -326,15 +326,31 @@ FailureAnalyzer::PeerProgress FailureAnalyzer::peer_progress(const Call& call) c
   return peers;
 }
 
+FailureAnalyzer::FurthestBehind FailureAnalyzer::furthest_behind(const std::vector<std::uint32_t>& absent) const {
+  // How far a peer has got: 2 * the number of calls that it has entered and left again, plus 1 if it is inside the
+  // next call.
+  const auto place = [&](std::uint32_t peer) {
+    const PeerStatus status = transport_.peer_status(peer);
+    return status.entered > status.left ? 2 * status.entered - 1 : 2 * status.left;
+  };
+  std::vector<std::uint32_t> last;
+  std::uint64_t least = ~std::uint64_t{0};
+  for (const std::uint32_t peer : absent) {
+    const std::uint64_t at = place(peer);
+    if (at < least) last.clear();
+    least = std::min(least, at);
+    if (at == least) last.push_back(peer);
+  }
+  return {.ranks = std::move(last), .inside_a_call = least % 2 != 0};
+}
+
 // Returns the rank that the others wait for, as far as the boards show: the rank that is furthest behind, or -1 if
 // there is no single one. Of several ranks that are equally far behind, ranks inside an earlier call may themselves
 // wait for the missing rank, so none is named. Ranks between two calls wait for no other rank, so one of them can
 // be named.
 std::int32_t FailureAnalyzer::missing_rank(const Call& call, const PeerProgress& peers,
                                            const std::vector<std::uint32_t>& waited) const {
-  const auto is_waited = [&](std::uint32_t peer) {
-    return std::find(waited.begin(), waited.end(), peer) != waited.end();
-  };
+  const auto is_waited = [&](std::uint32_t peer) { return contains(waited, peer); };
   for (const auto* parted : {&peers.ended, &peers.cut}) {
     const auto found = std::find_if(parted->begin(), parted->end(), is_waited);
     if (found != parted->end()) return static_cast<std::int32_t>(*found);
@@ -347,22 +363,9 @@ std::int32_t FailureAnalyzer::missing_rank(const Call& call, const PeerProgress&
     if (sent != peers.finished.end()) return transport_.shares_memory() ? static_cast<std::int32_t>(*sent) : -1;
     return peers.inside.size() == 1 ? static_cast<std::int32_t>(peers.inside.front()) : -1;
   }
-  // How far a peer has got: 2 * the number of calls that it has entered and left again, plus 1 if it is inside the
-  // next call.
-  const auto place = [&](std::uint32_t peer) {
-    const PeerStatus status = transport_.peer_status(peer);
-    return status.entered > status.left ? 2 * status.entered - 1 : 2 * status.left;
-  };
-  std::vector<std::uint32_t> last;
-  std::uint64_t least = ~std::uint64_t{0};
-  for (const std::uint32_t peer : peers.absent) {
-    const std::uint64_t at = place(peer);
-    if (at < least) last.clear();
-    least = std::min(least, at);
-    if (at == least) last.push_back(peer);
-  }
+  auto [last, inside_a_call] = furthest_behind(peers.absent);
   if (last.size() == 1) return static_cast<std::int32_t>(last.front());
-  if (least % 2 != 0) return -1;
+  if (inside_a_call) return -1;
   if (transport_.shares_memory()) return static_cast<std::int32_t>(last.front());
   // Several ranks are missing in the first call. They may all still be in set-up, because the process that runs the
   // rendezvous server is stopped. So name none of them.
@@ -373,21 +376,40 @@ std::int32_t FailureAnalyzer::missing_rank(const Call& call, const PeerProgress&
   return last.size() == 1 ? static_cast<std::int32_t>(last.front()) : -1;
 }
 
+// Lists which peers have entered, finished or left the call, and what this rank waits for: "not entered by rank 1; this
+// rank (0) waits at ...".
+std::string FailureAnalyzer::describe_wait(const PeerProgress& peers, CollectiveTask& running,
+                                           std::string_view hint) const {
+  const auto& [absent, inside, finished, ended, cut] = peers;
+  std::string text;
+  if (!absent.empty()) text += fmt::format("not entered by {}; ", rank_list(absent));
+  if (!inside.empty()) text += fmt::format("entered but not finished by {}; ", rank_list(inside));
+  if (!finished.empty()) text += fmt::format("finished by {}; ", rank_list(finished));
+  if (!ended.empty()) text += fmt::format("{} ended before or in it; ", rank_list(ended));
+  if (!cut.empty()) text += fmt::format("a connection to {} ended, and it is not known yet why; ", rank_list(cut));
+  text += fmt::format("this rank ({}) waits at {}", rank_, running.waits_for());
+  if (const std::string troubles = transport_.troubles(); !troubles.empty()) text += "; " + troubles;
+  if (!absent.empty() && !hint.empty()) text += fmt::format("; {}", hint);
+  return text;
+}
+
 Diagnosis FailureAnalyzer::timed_out(const Call& call, std::int64_t timeout_ms, CollectiveTask& running,
                                      std::string_view hint) const {
   const PeerProgress peers = peer_progress(call);
-  const auto& [absent, inside, finished, ended, cut] = peers;
-  std::string text = fmt::format("{} made no progress for {} ms:", describe(call.tag), timeout_ms);
-  if (!absent.empty()) text += fmt::format(" not entered by {};", rank_list(absent));
-  if (!inside.empty()) text += fmt::format(" entered but not finished by {};", rank_list(inside));
-  if (!finished.empty()) text += fmt::format(" finished by {};", rank_list(finished));
-  if (!ended.empty()) text += fmt::format(" {} ended before or in it;", rank_list(ended));
-  if (!cut.empty()) text += fmt::format(" a connection to {} ended, and it is not known yet why;", rank_list(cut));
-  text += fmt::format(" this rank ({}) waits at {}", rank_, running.waits_for());
-  if (const std::string troubles = transport_.troubles(); !troubles.empty()) text += "; " + troubles;
-  if (!absent.empty() && !hint.empty()) text += fmt::format("; {}", hint);
   return diagnosis(ErrorCode::kTimeout, ErrorScope::kCall, missing_rank(call, peers, running.waits_for_ranks()),
-                   std::move(text));
+                   fmt::format("{} made no progress for {} ms: {}", describe(call.tag), timeout_ms,
+                               describe_wait(peers, running, hint)));
+}
+
+std::string FailureAnalyzer::late(const Call& call, std::int64_t waited_s, CollectiveTask& running,
+                                  std::string_view hint) const {
+  const PeerProgress peers = peer_progress(call);
+  const std::vector<std::uint32_t> waited = running.waits_for_ranks();
+  std::vector<std::uint32_t> late = furthest_behind(peers.absent).ranks;
+  // Without shared memory, the boards of other ranks can be out of date; see missing_rank().
+  if (!transport_.shares_memory()) std::erase_if(late, [&](std::uint32_t peer) { return !contains(waited, peer); });
+  return fmt::format("{}: waited {} s for {}: {}", describe(call.tag), waited_s,
+                     late_ranks(late.empty() ? waited : late), describe_wait(peers, running, hint));
 }
 
 std::optional<Diagnosis> FailureAnalyzer::look(const Exchange& exchange) const {
@@ -447,20 +469,21 @@ void FailureAnalyzer::escalate_half_moved(const Exchange& exchange, Error& error
 }
 
 Diagnosis FailureAnalyzer::timed_out(const Exchange& exchange, std::int64_t timeout_ms) const {
-  const std::vector<const Transfer*> open = exchange.unfinished();
-  std::vector<std::uint32_t> peers;
-  for (const Transfer* transfer : open) peers.push_back(transfer->peer);
-  std::sort(peers.begin(), peers.end());
-  peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+  const std::vector<std::uint32_t> peers = unfinished_peers(exchange);
+  return diagnosis(ErrorCode::kTimeout, ErrorScope::kCall, peers.size() == 1 ? static_cast<std::int32_t>(peers[0]) : -1,
+                   fmt::format("{} made no progress for {} ms: {}", describe_unfinished(exchange), timeout_ms,
+                               describe_wait(exchange)));
+}
+
+std::string FailureAnalyzer::late(const Exchange& exchange, std::int64_t waited_s) const {
+  return fmt::format("{}: waited {} s for {}: {}", describe_unfinished(exchange), waited_s,
+                     late_ranks(unfinished_peers(exchange)), describe_wait(exchange));
+}
+
+std::string FailureAnalyzer::describe_wait(const Exchange& exchange) const {
   const std::string troubles = transport_.troubles();
-  std::string what = open.empty() ? "a group of sends and receives" : describe(*open.front());
-  if (exchange.probes()) what = "next_sender()";
-  return diagnosis(
-      ErrorCode::kTimeout, ErrorScope::kCall, peers.size() == 1 ? static_cast<std::int32_t>(peers[0]) : -1,
-      fmt::format("{}{} made no progress for {} ms: this rank ({}) waits for {}", what,
-                  open.size() > 1 && !exchange.probes() ? fmt::format(" and {} other transfers", open.size() - 1) : "",
-                  timeout_ms, rank_, exchange.waits_for()) +
-          (troubles.empty() ? "" : "; " + troubles));
+  return fmt::format("this rank ({}) waits for {}{}{}", rank_, exchange.waits_for(), troubles.empty() ? "" : "; ",
+                     troubles);
 }
 
 }  // namespace tutti

@@ -44,7 +44,12 @@ class FailureAnalyzer {
   Diagnosis timed_out(const Call& call, std::int64_t timeout_ms, CollectiveTask& running,
                       std::string_view hint = {}) const;
 
-  // The counterparts of look(), bad_message() and timed_out() for a group of sends and receives. Only the peers of
+  // The text of a warning for a call that has waited `waited_s` seconds without progress and goes on. It names the ranks
+  // that this rank waits for: those that are furthest behind in their calls. If this rank cannot tell which these are,
+  // or if all ranks have entered the call, it names the ranks from which data is missing. The rest is as in timed_out().
+  std::string late(const Call& call, std::int64_t waited_s, CollectiveTask& running, std::string_view hint) const;
+
+  // The counterparts of look(), bad_message(), timed_out() and late() for a group of sends and receives. Only the peers of
   // unfinished transfers are looked at.
   std::optional<Diagnosis> look(const Exchange& exchange) const;
   // Called before a send starts. Returns an error if the receiver no longer takes part, because the data would then
@@ -52,6 +57,7 @@ class FailureAnalyzer {
   std::optional<Diagnosis> look_before(const Transfer& send) const;
   Diagnosis bad_transfer(const Exchange& exchange) const;
   Diagnosis timed_out(const Exchange& exchange, std::int64_t timeout_ms) const;
+  std::string late(const Exchange& exchange, std::int64_t waited_s) const;
   // Widens the scope of an error of a group to the connection if a part of one of its transfers has moved. The message
   // then names that transfer and its peer.
   static void escalate_half_moved(const Exchange& exchange, Error& error);
@@ -64,6 +70,14 @@ class FailureAnalyzer {
     std::vector<std::uint32_t> absent, inside, finished, ended, cut;
   };
   PeerProgress peer_progress(const Call& call) const;
+  // The ranks of a list that are furthest behind in their sequence of calls.
+  struct FurthestBehind {
+    std::vector<std::uint32_t> ranks;
+    bool inside_a_call = false;  // they are inside an earlier call; otherwise they are between two calls
+  };
+  FurthestBehind furthest_behind(const std::vector<std::uint32_t>& absent) const;
+  std::string describe_wait(const PeerProgress& peers, CollectiveTask& running, std::string_view hint) const;
+  std::string describe_wait(const Exchange& exchange) const;
   std::optional<CallFailure> failure_of(std::uint32_t peer, std::uint64_t sequence) const;
   std::optional<CallFailure> reason_for_leaving(std::uint32_t peer, const PeerStatus& status) const;
   std::int32_t missing_rank(const Call& call, const PeerProgress& peers,

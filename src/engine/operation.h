@@ -48,6 +48,10 @@ struct Operation {
   // The time since which it seems, without a break, that the missing data cannot arrive any more. 0 if it does not
   // seem so at the moment.
   std::int64_t suspected_ns = 0;
+  // The time of the clock since which the operation has made no progress, for Watchdog::warn_if_late(). It restarts
+  // after this process was stopped.
+  std::int64_t waiting_since_ns = 0;
+  bool warned = false;  // Watchdog::warn_if_late() has written its warning
   // Number of times that the deadline was extended since the last progress because this process had been stopped. See
   // Watchdog::extend_deadline().
   std::uint32_t extensions = 0;

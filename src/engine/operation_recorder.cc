@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/transfer_text.h"
 #include "plan/buffer_bytes.h"
 
 namespace tutti {
@@ -89,9 +90,7 @@ void OperationRecorder::record_wait(std::span<const std::shared_ptr<Operation>> 
       if (peer != context_.rank && context_.transport.peer_status(peer).entered < sequence) absent.push_back(peer);
     }
   } else if (operation.exchange != nullptr) {
-    for (const Transfer* transfer : operation.exchange->unfinished()) waited.push_back(transfer->peer);
-    std::sort(waited.begin(), waited.end());
-    waited.erase(std::unique(waited.begin(), waited.end()), waited.end());
+    waited = unfinished_peers(*operation.exchange);
     text = operation.exchange->waits_for();
     sequence = 0;
   }

@@ -1,6 +1,7 @@
 #include "engine/watchdog.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 namespace tutti {
@@ -15,6 +16,9 @@ constexpr std::int64_t kLostNs = 2'000'000'000;
 // a gap that is longer than this, and longer than a quarter of an operation's timeout, its process is assumed to have
 // been stopped.
 constexpr std::int64_t kMaxClockGapNs = 100'000'000;
+// How long an operation may wait without progress before a warning names the ranks that it waits for. Shorter waits are
+// usual, for example while one rank reads data.
+constexpr std::int64_t kWarnAfterNs = 60'000'000'000;
 // Maximum number of deadline extensions without progress. There is a limit because a caller that calls test() only
 // rarely looks like a process that was stopped, each time, and would otherwise never time out.
 constexpr std::uint32_t kMaxExtensions = 3;
@@ -44,9 +48,12 @@ EndedOperation Watchdog::check(std::span<const std::shared_ptr<Operation>> activ
       operation->deadline_ns = now_ns + operation->timeout_ns;
       operation->extensions = 0;
       operation->suspected_ns = 0;
+      operation->waiting_since_ns = now_ns;
       recorder_.moved();
     }
     extend_deadline(*operation, now_ns, gap_ns);
+    // As in extend_deadline(): after a long gap, this rank has not processed yet the data that its peers sent meanwhile.
+    if (gap_ns >= kWarnAfterNs / 4) operation->waiting_since_ns = now_ns;
     late |= now_ns >= operation->deadline_ns;
   }
   if (!late && now_ns - last_look_ns_ < kLookEveryNs) return {};
@@ -55,6 +62,7 @@ EndedOperation Watchdog::check(std::span<const std::shared_ptr<Operation>> activ
   for (const std::shared_ptr<Operation>& operation : active) {
     if (auto error = operation->started ? look_at(*operation, now_ns) : staged_.find_lost_stream(*operation))
       return {.operation = operation, .error = std::move(error)};
+    if (operation->started) warn_if_late(*operation, now_ns);
   }
   recorder_.wait(active, now_ns);
   return {};
@@ -68,6 +76,24 @@ void Watchdog::extend_deadline(Operation& operation, std::int64_t now_ns, std::i
   ++operation.extensions;
   operation.deadline_ns = now_ns + operation.timeout_ns;
   if (operation.suspected_ns != 0) operation.suspected_ns = now_ns;
+}
+
+// Logs one warning for an operation that has waited for kWarnAfterNs. The operation goes on, because this rank cannot
+// know whether a late rank hangs, or is busy with something that takes long, for example a checkpoint. There is no
+// warning for next_sender(), which waits for any rank, so no rank is late.
+void Watchdog::warn_if_late(Operation& operation, std::int64_t now_ns) const {
+  const std::int64_t waited_ns = now_ns - operation.waiting_since_ns;
+  if (operation.warned || operation.probes || waited_ns < kWarnAfterNs) return;
+  operation.warned = true;
+  const Log& log = context_.environment.log;
+  if (!log.enabled(LogLevel::kWarn)) return;
+  const FailureAnalyzer analyzer = context_.analyzer();
+  const std::int64_t waited_s = waited_ns / 1'000'000'000;
+  const std::string late = operation.plan == nullptr
+                               ? analyzer.late(*operation.exchange, waited_s)
+                               : analyzer.late(operation.call, waited_s, *tasks_.running(), hint_for(operation));
+  log.write(LogLevel::kWarn, "{}; the call goes on, and fails after {} s without progress", late,
+            operation.timeout_ns / 1'000'000'000);
 }
 
 std::optional<Error> Watchdog::look_at(Operation& operation, std::int64_t now_ns) {

@@ -31,11 +31,13 @@ class Watchdog {
   void start(Operation& operation) {
     last_clock_ns_ = context_.environment.clock->now_ns();
     operation.deadline_ns = last_clock_ns_ + operation.timeout_ns;
+    operation.waiting_since_ns = last_clock_ns_;
   }
   // The time of the clock at the last start() or check(), without a new look at the clock.
   std::int64_t last_clock_ns() const { return last_clock_ns_; }
   // Reads the clock, and extends the deadlines of operations that have made progress. At most every 5 ms, or if a
-  // deadline has passed, also looks at the peers' status boards. Returns the first of the `active` operations that
+  // deadline has passed, also looks at the peers' status boards, and logs one warning for each operation that waits
+  // for more than 60 s. Returns the first of the `active` operations that
   // has failed, with its error. If none has failed, `operation` of the result is null.
   EndedOperation check(std::span<const std::shared_ptr<Operation>> active);
   // `beside`: GPUs of the ranks carry out the calls on device memory, so the engine does not see these calls. Only
@@ -44,6 +46,7 @@ class Watchdog {
 
  private:
   static void extend_deadline(Operation& operation, std::int64_t now_ns, std::int64_t gap_ns);
+  void warn_if_late(Operation& operation, std::int64_t now_ns) const;
   std::optional<Error> look_at(Operation& operation, std::int64_t now_ns);
   std::string_view hint_for(const Operation& operation) const;
 
