@@ -114,8 +114,8 @@ Status LaunchGroup::take_call(Member& caller, const std::shared_ptr<DeviceCall>&
   return {};
 }
 
-// Finds out whether the call's stream is being captured, and whether it may wait for a flag: capture_ and
-// non_blocking_.
+// Finds out whether the call's stream is being captured (capture_), and if not, whether it may wait for a flag
+// (non_blocking_). The driver refuses to return the flags of a stream that is being captured.
 Status LaunchGroup::look_at_stream(DeviceCall& call) {
   const cuda::Driver& driver = device_->driver();
   const cuda::DriverApi& api = driver.api();
@@ -124,7 +124,7 @@ Status LaunchGroup::look_at_stream(DeviceCall& call) {
   TUTTI_TRY(driver.check(api.stream_get_capture_info(call.stream, &status, &capture, nullptr, nullptr, nullptr),
                          "looking at the stream of a call"));
   call.capture_ = status == cuda::CaptureStatus::kNone ? 0 : capture;
-  if (is_default_stream(call.stream)) return {};
+  if (status != cuda::CaptureStatus::kNone || is_default_stream(call.stream)) return {};
   unsigned flags = 0;
   TUTTI_TRY(driver.check(api.stream_get_flags(call.stream, &flags), "looking at the stream of a call"));
   call.non_blocking_ = (flags & cuda::kStreamNonBlocking) != 0;

@@ -175,6 +175,19 @@ TEST_F(GraphsTest, CallsThatCannotBeCapturedEndTheCapture) {
   EXPECT_EQ(api().stream_begin_capture(nullptr, CaptureMode::kGlobal), CUresult::kStreamCaptureUnsupported);
 }
 
+TEST_F(GraphsTest, TheFlagsOfACapturingStreamAreRefused) {
+  unsigned flags = 0;
+  EXPECT_EQ(api().stream_get_flags(stream(), &flags), CUresult::kSuccess);
+  EXPECT_EQ(flags, kStreamNonBlocking);
+  begin();
+  fork();
+  EXPECT_EQ(api().stream_get_flags(stream(), &flags), CUresult::kStreamCaptureUnsupported);
+  EXPECT_EQ(api().stream_get_flags(other(), &flags), CUresult::kStreamCaptureUnsupported);
+  join();
+  EXPECT_EQ(api().graph_destroy(end()), CUresult::kSuccess);
+  EXPECT_EQ(api().stream_get_flags(stream(), &flags), CUresult::kSuccess);
+}
+
 TEST_F(GraphsTest, ModesSayWhoMayStillAllocate) {
   const auto allocates = [&] { return DeviceMemory::allocate(driver(), 64).ok(); };
   const auto allocates_elsewhere = [&] {
