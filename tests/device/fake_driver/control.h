@@ -19,12 +19,17 @@
 //   FAKE_CUDA_STUCK_MS (60000)  timeout of every wait inside the fake driver, in ms
 //   FAKE_CUDA_LEAKS (0)         1 to report leaks on stderr when the process exits
 //
+// A variable of the real driver works, too. It is read when a context is made:
+//   CUDA_DEVICE_MAX_CONNECTIONS (0)  hardware queues that the streams of a context share, 1 to 32; see Channel in
+//                                    queue.h. A real driver has 8 by default; 0 means that no streams share one
+//
 // Differences from a real driver:
 // - The host can access device memory, so a wrong access from the host is not detected.
 // - If a kernel uses an invalid address, the process crashes; the context does not get kIllegalAddress.
 // - The limits of a device and the order of work apply within one process. Processes that use the same device do not
 //   compete for its blocks or memory.
 // - Managed memory does not migrate.
+// - The nodes of a graph take no place in a channel, and a kernel that waits for free blocks counts as begun.
 #pragma once
 
 #include <dlfcn.h>

@@ -12,6 +12,8 @@
 namespace tutti::cuda::fake {
 namespace {
 
+constexpr std::uint64_t kMaxChannels = 32;  // of a context, as on a real device
+
 void add_line(std::string& lines, const char* what, std::uint64_t which, std::uint64_t bytes = 0) {
   std::array<char, 128> line{};
   std::snprintf(line.data(), line.size(), "%s 0x%llx%s%s\n", what, static_cast<unsigned long long>(which),
@@ -121,6 +123,8 @@ std::vector<std::shared_ptr<Memory>> DriverState::find_span(CUdeviceptr address,
 std::shared_ptr<Context> make_context(int device) {
   auto context = std::make_shared<Context>();
   context->device = device;
+  const std::uint64_t channels = std::min<std::uint64_t>(setting("CUDA_DEVICE_MAX_CONNECTIONS", 0), kMaxChannels);
+  for (std::uint64_t i = 0; i < channels; ++i) context->channels.push_back(std::make_shared<Channel>());
   context->legacy = make_internal_stream(context);
   context->legacy->legacy = true;
   driver_state().contexts.add(context);

@@ -43,6 +43,8 @@ struct Context {
   std::set<int> peers;             // devices whose memory may be used from this context
   std::shared_ptr<Stream> legacy;  // the legacy default stream
   std::map<std::thread::id, std::shared_ptr<Stream>> per_thread;
+  std::vector<std::shared_ptr<Channel>> channels;  // empty: each stream works independently of the others
+  std::size_t streams_made = 0;                    // streams of cuStreamCreate; they get the channels in turn
 };
 
 // The thread blocks that one device can run at once. Launches get them in the order in which they ask (first come,

@@ -19,6 +19,14 @@ std::atomic<unsigned>& stuck_ms() {
   return milliseconds;
 }
 
+// Notes that the first `slot` + 1 items of the channel hold up nothing any more. In a context that has failed this can
+// happen out of order.
+void pass(Channel& channel, std::uint64_t slot) {
+  std::uint64_t before = channel.passed.load();
+  while (before < slot + 1 && !channel.passed.compare_exchange_weak(before, slot + 1)) {
+  }
+}
+
 }  // namespace
 
 void set_stuck_ms(unsigned milliseconds) { stuck_ms() = milliseconds; }
@@ -48,6 +56,7 @@ bool wait_until(const std::function<bool()>& condition, const char* what) {
 
 std::uint64_t Queue::submit(Work work) {
   const std::lock_guard lock(mutex_);
+  if (channel_ != nullptr) work.slot = channel_->submitted.fetch_add(1);
   works_.push_back(std::move(work));
   if (!started_) {
     started_ = true;
@@ -85,12 +94,25 @@ void Queue::run_all() {
   }
 }
 
+// Waits until the channel has passed all work that was submitted to it before `work`. In a context that has failed
+// there are no turns, because all work is skipped.
+void Queue::wait_for_turn(const Work& work) {
+  const auto its_turn = [&] { return channel_->passed.load() >= work.slot || lost_->load() != CUresult::kSuccess; };
+  CUresult expected = CUresult::kSuccess;
+  if (!wait_until(its_turn, work.what)) lost_->compare_exchange_strong(expected, CUresult::kLaunchTimeout);
+}
+
 void Queue::run_one(Work& work) {
   for (const QueuePosition& after : work.after) {
     if (!wait_until([&] { return after.queue->done(after.ticket); }, work.what)) *lost_ = CUresult::kLaunchTimeout;
   }
-  if (lost_->load() != CUresult::kSuccess && !work.always) return;
-  const CUresult result = work.run();
+  if (channel_ != nullptr) {
+    wait_for_turn(work);
+    if (!work.holds_channel) pass(*channel_, work.slot);
+  }
+  CUresult result = CUresult::kSuccess;
+  if (lost_->load() == CUresult::kSuccess || work.always) result = work.run();
+  if (channel_ != nullptr && work.holds_channel) pass(*channel_, work.slot);
   CUresult expected = CUresult::kSuccess;
   if (result != CUresult::kSuccess) lost_->compare_exchange_strong(expected, result);
 }

@@ -12,6 +12,13 @@ namespace {
 
 std::int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1); }
 
+// Returns the channel of the next stream of the context, or null if streams share no channels. The default streams have
+// no channel, because it was not measured how they share them.
+std::shared_ptr<Channel> next_channel(Context& context) {
+  if (context.channels.empty()) return nullptr;
+  return context.channels[context.streams_made++ % context.channels.size()];
+}
+
 CUresult stream_create_with_priority(CUstream* out, unsigned flags, int) {
   if (out == nullptr || flags > kStreamNonBlocking) return CUresult::kInvalidValue;
   DriverState& own = driver_state();
@@ -19,7 +26,7 @@ CUresult stream_create_with_priority(CUstream* out, unsigned flags, int) {
   auto stream = std::make_shared<Stream>();
   if (const CUresult result = current_context(stream->context); result != CUresult::kSuccess) return result;
   stream->flags = flags;
-  stream->queue = std::make_shared<Queue>(stream->context->lost);
+  stream->queue = std::make_shared<Queue>(stream->context->lost, next_channel(*stream->context));
   *out = as_handle<CUstream>(own.streams.add(std::move(stream)));
   return CUresult::kSuccess;
 }
@@ -133,7 +140,7 @@ CUresult stream_wait_event(CUstream stream_handle, CUevent event_handle, unsigne
         wait_until([&] { return state->completed.load(std::memory_order_acquire) >= wanted; }, "cuStreamWaitEvent");
     return came ? CUresult::kSuccess : CUresult::kLaunchTimeout;
   };
-  return submit(stream, {"cuStreamWaitEvent", wait, {}});
+  return submit(stream, {.what = "cuStreamWaitEvent", .run = wait, .holds_channel = true});
 }
 
 CUresult event_create(CUevent* out, unsigned flags) {

@@ -179,7 +179,7 @@ CUresult wait_value(CUstream handle, CUdeviceptr address, Word value, unsigned f
     if (!wait_until(over, "cuStreamWaitValue")) return CUresult::kLaunchTimeout;
     return lost->load();
   };
-  return submit(stream, {"cuStreamWaitValue", run, {}});
+  return submit(stream, {.what = "cuStreamWaitValue", .run = run, .holds_channel = true});
 }
 
 template <class Word>
