@@ -17,6 +17,9 @@
 //   FAKE_CUDA_STUB (0)          1 to behave as the stub library of the CUDA toolkit
 //   FAKE_CUDA_FAIL              for example "cuMemAlloc:3:2": the third call of cuMemAlloc fails with result 2
 //   FAKE_CUDA_STUCK_MS (60000)  timeout of every wait inside the fake driver, in ms
+//   FAKE_CUDA_IMPLICIT_WAITS (0)  1 if module loads and unloads, the first launch in a context, and launches that need
+//                                 more local memory than all before wait for the work of the context, as on a real
+//                                 driver. Calls that free memory always wait
 //   FAKE_CUDA_LEAKS (0)         1 to report leaks on stderr when the process exits
 //
 // A variable of the real driver works, too. It is read when a context is made:
@@ -30,6 +33,7 @@
 //   compete for its blocks or memory.
 // - Managed memory does not migrate.
 // - The nodes of a graph take no place in a channel, and a kernel that waits for free blocks counts as begun.
+// - A launch in a graph does not count as the first launch in a context, and needs no more local memory than others.
 #pragma once
 
 #include <dlfcn.h>
@@ -65,6 +69,7 @@ struct FakeKernel {
   std::vector<std::size_t> argument_bytes;  // size of each argument
   std::function<CUresult(const FakeLaunch&)> run;
   unsigned max_threads = 1024;  // maximum number of threads in a block; a launch with more threads fails
+  std::size_t local_bytes = 0;  // local memory of a thread, for FunctionAttribute::kLocalBytes and the implicit waits
 };
 
 struct Control {

@@ -54,6 +54,28 @@ std::vector<std::shared_ptr<Stream>> blocking_streams(const Context& context) {
   return found;
 }
 
+// Returns the end of each queue of the device's contexts, or only of `context` if it is not null.
+std::vector<QueuePosition> submitted_to(int device, const Context* context) {
+  const DriverState& own = driver_state();
+  const auto selected = [&](const Context& its) {
+    return its.alive && its.device == device && (context == nullptr || &its == context);
+  };
+  std::vector<QueuePosition> found;
+  const auto add = [&](const Stream& stream) { found.push_back({stream.queue, stream.queue->submitted()}); };
+  for (const auto& [handle, stream] : own.streams.all()) {
+    if (selected(*stream->context)) add(*stream);
+  }
+  for (const auto& [its, after] : own.draining) {
+    if (selected(*its)) found.push_back(after);
+  }
+  for (const auto& [handle, its] : own.contexts.all()) {
+    if (!selected(*its)) continue;
+    add(*its->legacy);
+    for (const auto& [thread, stream] : its->per_thread) add(*stream);
+  }
+  return found;
+}
+
 std::shared_ptr<Stream> make_internal_stream(const std::shared_ptr<Context>& context) {
   auto stream = std::make_shared<Stream>();
   stream->context = context;
@@ -210,9 +232,20 @@ CUresult submit(const std::shared_ptr<Stream>& stream, Work work, std::uint64_t*
     const auto& legacy = stream->context->legacy->queue;
     work.after.push_back({legacy, legacy->submitted()});
   }
+  std::optional<QueuePosition>& set_up = stream->context->set_up;
+  if (set_up && set_up->queue->done(set_up->ticket)) set_up.reset();
+  if (set_up) work.after.push_back(*set_up);
   const std::uint64_t got = stream->queue->submit(std::move(work));
   if (ticket != nullptr) *ticket = got;
   return CUresult::kSuccess;
+}
+
+void set_up_launches(Context& context) {
+  const auto queue = std::make_shared<Queue>(context.lost);
+  Work work{.what = "the first launch in a context", .run = [] { return CUresult::kSuccess; }};
+  work.after = submitted_to(context.device, &context);
+  context.set_up = QueuePosition{queue, queue->submit(std::move(work))};
+  queue->close();
 }
 
 CUresult refuse_in_capture() {
@@ -234,26 +267,13 @@ CUresult wait_for(const std::shared_ptr<Stream>& stream, std::uint64_t ticket, c
   return stream->context->lost->load();
 }
 
+bool has_implicit_waits() { return setting("FAKE_CUDA_IMPLICIT_WAITS", 0) != 0; }
+
 CUresult wait_for_device(int device, const Context* context, const char* what) {
   std::vector<QueuePosition> waited;
   {
-    DriverState& own = driver_state();
-    const std::lock_guard lock(own.mutex);
-    const auto add = [&](const std::shared_ptr<Stream>& stream) {
-      waited.push_back({stream->queue, stream->queue->submitted()});
-    };
-    for (const auto& [handle, stream] : own.streams.all()) {
-      const Context& its = *stream->context;
-      if (its.alive && its.device == device && (context == nullptr || &its == context)) add(stream);
-    }
-    for (const auto& [its, after] : own.draining) {
-      if (its->alive && its->device == device && (context == nullptr || its.get() == context)) waited.push_back(after);
-    }
-    for (const auto& [handle, its] : own.contexts.all()) {
-      if (!its->alive || its->device != device || (context != nullptr && its.get() != context)) continue;
-      add(its->legacy);
-      for (const auto& [thread, stream] : its->per_thread) add(stream);
-    }
+    const std::lock_guard lock(driver_state().mutex);
+    waited = submitted_to(device, context);
   }
   for (const QueuePosition& after : waited) {
     if (!wait_until([&] { return after.queue->done(after.ticket); }, what)) return CUresult::kLaunchTimeout;

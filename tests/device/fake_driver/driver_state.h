@@ -45,6 +45,9 @@ struct Context {
   std::map<std::thread::id, std::shared_ptr<Stream>> per_thread;
   std::vector<std::shared_ptr<Channel>> channels;  // empty: each stream works independently of the others
   std::size_t streams_made = 0;                    // streams of cuStreamCreate; they get the channels in turn
+  bool launched = false;                           // a kernel was launched
+  std::optional<QueuePosition> set_up{};           // later work begins after it: see set_up_launches()
+  std::size_t local_bytes = 0;                     // the largest FakeKernel::local_bytes of those kernels
 };
 
 // The thread blocks that one device can run at once. Launches get them in the order in which they ask (first come,
@@ -288,6 +291,11 @@ bool may_use(const Context& context, const Memory& memory);
 // Adds work to a stream. If the stream is capturing, the work becomes a node of the graph; otherwise it is queued to be
 // run. If `ticket` is not null, it is set to the number to pass to wait_for(), or to 0 if the stream is capturing.
 CUresult submit(const std::shared_ptr<Stream>& stream, Work work, std::uint64_t* ticket = nullptr);
+// Call it before the first launch in a context is submitted. The device then sets up the context: that waits for all
+// work that was submitted to the context before, and all later work of the context waits for it. The host does not
+// wait. Example: stream A waits for a word and has the first launch behind that; then a launch and a write of the word
+// are submitted to stream B. Neither runs (see first_launch_while_a_stream_waits() in tests/device/hardware/first).
+void set_up_launches(Context& context);
 // For calls that are not allowed while a capture is in progress (which captures count depends on the capture modes, see
 // cuThreadExchangeStreamCaptureMode). If there is such a capture, invalidates it and returns kStreamCaptureUnsupported.
 CUresult refuse_in_capture();
@@ -299,6 +307,8 @@ CUresult refuse_in_capture();
 CUdeviceptr allocate_from_pool(std::size_t bytes);
 
 CUresult wait_for(const std::shared_ptr<Stream>& stream, std::uint64_t ticket, const char* what);
+// Whether the calls wait that wait on a real driver (FAKE_CUDA_IMPLICIT_WAITS in control.h).
+bool has_implicit_waits();
 // Waits for all work that was submitted to the contexts of the device, or only to `context` if it is not null.
 CUresult wait_for_device(int device, const Context* context, const char* what);
 

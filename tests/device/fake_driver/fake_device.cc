@@ -75,14 +75,16 @@ struct Runner {
 };
 
 template <class Argument>
-FakeKernel make_kernel(const std::shared_ptr<Runner>& runner, const char* name, void (*body)(const Argument&)) {
+FakeKernel make_kernel(const std::shared_ptr<Runner>& runner, const char* name, std::size_t local_bytes,
+                       void (*body)(const Argument&)) {
   return {name,
           {sizeof(Argument)},
           [runner, name, body](const FakeLaunch& launch) {
             const auto& argument = *static_cast<const Argument*>(launch.arguments[0]);
             return runner->run(name, launch, [&argument, body] { body(argument); });
           },
-          kMaxThreads};
+          kMaxThreads,
+          local_bytes};
 }
 
 }  // namespace
@@ -110,14 +112,15 @@ FakeDeviceOptions FakeDeviceOptions::from_environment() {
 void register_device_kernels(const cuda::fake::Control& control, const FakeDeviceOptions& options) {
   // A shared_ptr, because the fake driver keeps a copy of each kernel.
   const auto runner = std::make_shared<Runner>(options);
-  const auto add = [&]<class Argument>(const char* name, void (*body)(const Argument&)) {
-    control.register_kernel(make_kernel(runner, name, body));
+  // The bytes of local memory are those of the real kernels, compiled for sm_90 with CUDA 13.0.
+  const auto add = [&]<class Argument>(const char* name, std::size_t local_bytes, void (*body)(const Argument&)) {
+    control.register_kernel(make_kernel(runner, name, local_bytes, body));
   };
-  add("tutti_evaluate_simple", &device::evaluate<Protocol::kSimple>);
-  add("tutti_evaluate_ll", &device::evaluate<Protocol::kLl>);
-  add("tutti_evaluate_ll128", &device::evaluate<Protocol::kLl128>);
-  add("tutti_reduce", &device::reduce_plain);
-  add("tutti_copy", &device::copy);
+  add("tutti_evaluate_simple", 816, &device::evaluate<Protocol::kSimple>);
+  add("tutti_evaluate_ll", 64, &device::evaluate<Protocol::kLl>);
+  add("tutti_evaluate_ll128", 256, &device::evaluate<Protocol::kLl128>);
+  add("tutti_reduce", 0, &device::reduce_plain);
+  add("tutti_copy", 0, &device::copy);
   const auto empty = [runner](const FakeLaunch& launch) { return runner->run("tutti_empty", launch, [] {}); };
   control.register_kernel({"tutti_empty", {}, empty, kMaxThreads});
 }

@@ -24,24 +24,39 @@ bool is_image(const void* image) {
   return magic == kFatbin || magic == kWrapper || magic == kElf || text == ".ver" || text == "//\n/" || text == "fake";
 }
 
+// Waits until all work of the context that was submitted so far has ended. A real driver waits in several calls that do
+// not say so (measured with driver 580).
+CUresult wait_for_context(const Context& context, const char* what) {
+  return has_implicit_waits() ? wait_for_device(context.device, &context, what) : CUresult::kSuccess;
+}
+
 CUresult module_load_data(CUmodule* out, const void* image) {
   if (out == nullptr || image == nullptr) return CUresult::kInvalidValue;
   DriverState& own = driver_state();
-  const std::lock_guard lock(own.mutex);
   auto module = std::make_shared<Module>();
-  if (const CUresult result = current_context(module->context); result != CUresult::kSuccess) return result;
+  {
+    const std::lock_guard lock(own.mutex);
+    if (const CUresult result = current_context(module->context); result != CUresult::kSuccess) return result;
+  }
   if (!is_image(image)) return CUresult::kInvalidImage;
+  const CUresult waited = wait_for_context(*module->context, "cuModuleLoadData");
+  if (waited != CUresult::kSuccess) return waited;
+  const std::lock_guard lock(own.mutex);
   *out = as_handle<CUmodule>(own.modules.add(std::move(module)));
   return CUresult::kSuccess;
 }
 
 CUresult module_unload(CUmodule handle) {
+  std::shared_ptr<Module> module;
+  {
+    const std::lock_guard lock(driver_state().mutex);
+    module = driver_state().modules.find(handle);
+    if (module == nullptr) return CUresult::kInvalidHandle;
+    if (!module->context->alive) return CUresult::kContextIsDestroyed;
+  }
+  const CUresult waited = wait_for_context(*module->context, "cuModuleUnload");
   const std::lock_guard lock(driver_state().mutex);
-  const auto module = driver_state().modules.find(handle);
-  if (module == nullptr) return CUresult::kInvalidHandle;
-  if (!module->context->alive) return CUresult::kContextIsDestroyed;
-  driver_state().modules.erase(handle);
-  return CUresult::kSuccess;
+  return driver_state().modules.erase(handle) ? waited : CUresult::kInvalidHandle;
 }
 
 CUresult module_get_function(CUfunction* out, CUmodule handle, const char* name) {
@@ -81,6 +96,7 @@ CUresult func_get_attribute(int* value, FunctionAttribute attribute, CUfunction 
     case FunctionAttribute::kMaxThreadsPerBlock: *value = static_cast<int>(function->kernel.max_threads); break;
     case FunctionAttribute::kMaxDynamicSharedBytes: *value = function->dynamic_shared_bytes; break;
     case FunctionAttribute::kRegisters: *value = 32; break;
+    case FunctionAttribute::kLocalBytes: *value = static_cast<int>(function->kernel.local_bytes); break;
     case FunctionAttribute::kBinaryVersion: *value = 90; break;
     default: *value = 0;
   }
@@ -153,9 +169,40 @@ struct Arguments {
   }
 };
 
+// Waits for all work of the context if the kernel needs more local memory than the kernels that were launched before,
+// because the driver then enlarges the memory that all kernels of the context use. Handles that are not valid are left
+// to launch_kernel().
+CUresult provide_local_memory(CUfunction function_handle, CUstream stream_handle) {
+  std::shared_ptr<Function> function;
+  std::shared_ptr<Stream> stream;
+  {
+    const std::lock_guard lock(driver_state().mutex);
+    if (find_function(function_handle, function) != CUresult::kSuccess) return CUresult::kSuccess;
+    if (find_stream(stream_handle, stream) != CUresult::kSuccess) return CUresult::kSuccess;
+    const Context& context = *stream->context;
+    const bool enough = function->kernel.local_bytes <= context.local_bytes;
+    if (stream->capture != nullptr || !context.launched || enough) return CUresult::kSuccess;
+  }
+  const CUresult waited = wait_for_context(*stream->context, "cuLaunchKernel, for more local memory,");
+  if (waited != CUresult::kSuccess) return waited;
+  const std::lock_guard lock(driver_state().mutex);
+  stream->context->local_bytes = std::max(stream->context->local_bytes, function->kernel.local_bytes);
+  return CUresult::kSuccess;
+}
+
+// Notes a launch that is not captured. The first one in a context sets up the context.
+void note_launch(Context& context, const FakeKernel& kernel) {
+  if (context.launched) return;
+  context.launched = true;
+  context.local_bytes = kernel.local_bytes;
+  if (has_implicit_waits()) set_up_launches(context);
+}
+
 CUresult launch_kernel(CUfunction function_handle, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                        unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream_handle,
                        void** parameters, void** extra) {
+  const CUresult provided = provide_local_memory(function_handle, stream_handle);
+  if (provided != CUresult::kSuccess) return provided;
   const std::lock_guard lock(driver_state().mutex);
   std::shared_ptr<Context> context;
   if (const CUresult result = current_context(context); result != CUresult::kSuccess) return result;
@@ -179,6 +226,7 @@ CUresult launch_kernel(CUfunction function_handle, unsigned grid_x, unsigned gri
     launch.arguments = arguments->pointers.data();
     return run_launch(*block_slots, blocks, function->kernel, launch);
   };
+  if (stream->capture == nullptr) note_launch(*stream->context, function->kernel);
   return submit(stream, {"cuLaunchKernel", run, {}});
 }
 

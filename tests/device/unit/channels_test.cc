@@ -130,11 +130,15 @@ TEST_F(ChannelsTest, WorkThatRunsHoldsUpOnlyWhatFollowsItInItsStream) {
 }
 
 TEST_F(ChannelsTest, AFailedContextHoldsUpNothing) {
+  fake().register_kernel({"good", {}, [](const fake::FakeLaunch&) { return CUresult::kSuccess; }});
   fake().register_kernel({"bad", {}, [](const fake::FakeLaunch&) { return CUresult::kIllegalAddress; }});
   make("2", 3);
+  const auto module =
+      good(Module::load(driver(), "fake image"));  // before the wait, because loading waits for all work
+  ASSERT_EQ(launch(good(module.function("good")), stream(1), {}), CUresult::kSuccess);  // the first launch does, too
+  ASSERT_TRUE(synchronize(1));
   wait_for_word(0);
   work(2);
-  const auto module = good(Module::load(driver(), "fake image"));
   ASSERT_EQ(launch(good(module.function("bad")), stream(1), {}), CUresult::kSuccess);
   for (std::size_t i = 0; i < 3; ++i) EXPECT_FALSE(synchronize(i));
 }
