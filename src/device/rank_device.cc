@@ -71,9 +71,10 @@ Result<RankDevice::Code> RankDevice::load(std::uint32_t block_threads) {
     }
     auto loaded = cuda::Module::load(driver_, image.data());
     if (!loaded) {
-      return Error{
-          ErrorCode::kUnsupported, ErrorScope::kCall, -1,
-          fmt::format("the library's device code cannot be loaded on device {}: {}", number_, loaded.error().message)};
+      return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
+                   fmt::format("the library's device code cannot be loaded on device {}: {}; update the driver, or add "
+                               "the architecture of this GPU to TUTTI_CUDA_ARCHITECTURES",
+                               number_, loaded.error().message)};
     }
     module_.emplace(std::move(*loaded));
   }

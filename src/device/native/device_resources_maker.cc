@@ -13,6 +13,7 @@
 
 #include "base/assert.h"
 #include "base/exceptions.h"
+#include "device/native/device_offer.h"
 #include "device/native/device_resources.h"
 #include "engine/arguments.h"
 
@@ -23,7 +24,17 @@ constexpr std::uint64_t kMostArenaBytes = std::uint64_t{64} << 20;
 constexpr std::string_view kHasBlocks = "+";
 constexpr std::string_view kHasNoBlocks = "-";
 constexpr const char* kTooFewBlocks =
-    "some GPU has too few free blocks for the kernels of all its ranks, because other communicators use the rest";
+    "some GPU has too few free blocks for the kernels of all its ranks, because other communicators use the rest: "
+    "destroy communicators that are no longer needed, or set a smaller TUTTI_DEVICE_BLOCKS";
+constexpr std::string_view kSeveralContexts =
+    "ranks of one process use several CUDA contexts of one GPU: use its primary context in all of them";
+// A rank whose calls cannot, or shall not, run on a GPU contributes one of these marks to the first round, and the
+// reason. kAskedFor: the user has asked for it, or Tutti always works that way in such a job, so it is no surprise.
+constexpr std::string_view kAskedFor = "-";
+constexpr std::string_view kUnexpected = "!-";
+constexpr std::size_t kMostReason = 1024;        // bytes of a reason that are sent, because rounds have a limit
+constexpr std::string_view kConnected = "1";     // a rank's contribution to the last round: it has opened all memory
+constexpr std::string_view kNotConnected = "0";  // as kConnected: it has not; the reason follows
 
 // A number that identifies this process. It is random, so that another process with the same process id, for
 // example in another container, has another number. It is combined with the process id, so that a forked child has
@@ -37,54 +48,6 @@ std::optional<std::uint64_t> process_nonce() {
   }();
   if (!nonce) return std::nullopt;
   return *nonce ^ static_cast<std::uint64_t>(getpid());
-}
-
-std::string to_hex(std::span<const std::byte> bytes) {
-  std::string text;
-  for (const std::byte byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned>(byte));
-  return text;
-}
-
-bool from_hex(std::string_view text, std::span<std::byte> bytes) {
-  if (text.size() != 2 * bytes.size()) return false;
-  const auto digit = [](char c) { return std::string_view("0123456789abcdef").find(c); };
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
-    const std::size_t high = digit(text[2 * i]);
-    const std::size_t low = digit(text[2 * i + 1]);
-    if (high > 15 || low > 15) return false;
-    bytes[i] = static_cast<std::byte>(16 * high + low);
-  }
-  return true;
-}
-
-// The contribution of each rank to the first round. Its bytes are sent as hexadecimal text, which is possible
-// because all ranks of a job run the same build.
-struct Offer {
-  cuda::CUuuid uuid;
-  std::uint64_t process = 0;
-  std::uint64_t context = 0;  // address of the CUDA context, comparable only between ranks of one process
-  std::uint32_t blocks_at_once = 0;
-  BlockBudget::Left left;
-  std::uint32_t blocks = 0;
-  std::uint32_t slot_bytes = 0;
-  std::uint32_t protocol = 0;
-  std::uint32_t threads = 0;
-  std::uint32_t copies = 0;
-
-  bool same_process(const Offer& other) const { return process == other.process; }
-  bool same_device(const Offer& other) const { return uuid == other.uuid; }
-};
-
-template <class T>
-std::string pack(const T& value) {
-  return to_hex(std::as_bytes(std::span(&value, 1)));
-}
-
-template <class T>
-std::optional<T> unpack(std::string_view text) {
-  T value;
-  if (!from_hex(text, std::as_writable_bytes(std::span(&value, 1)))) return std::nullopt;
-  return value;
 }
 
 }  // namespace
@@ -116,7 +79,7 @@ class DeviceResourcesMaker {
     }
     auto handles = round(allocated);
     if (!handles) return skip(1, handles.error());
-    Result<std::string> reached = std::string("0");
+    Result<std::string> reached = std::string(kNotConnected);
     if (agreed_) reached = try_to_connect(*handles);
     auto all = round(reached);
     if (!all) {
@@ -125,8 +88,9 @@ class DeviceResourcesMaker {
     }
     bool everywhere = true;
     for (std::uint32_t r = 0; r < ranks_; ++r) {
-      if ((*all)[r] == "1") continue;
+      if ((*all)[r] == kConnected) continue;
       has_nothing_open(r);
+      if (agreed_ && everywhere) log_fallback(LogLevel::kWarn, r, after(kNotConnected, (*all)[r]));
       everywhere = false;
     }
     if (!everywhere) return std::unique_ptr<DeviceResources>();
@@ -136,16 +100,30 @@ class DeviceResourcesMaker {
   }
 
  private:
-  // Makes the contribution to the last round: "1" if every peer's memory was opened, "0" if that failed, for
-  // example because this GPU cannot access a peer's GPU. Returns an error only after an exception. Except for "1",
-  // no peer's memory stays open.
+  // Logs on rank 0, for all ranks, why the host carries out calls on device memory. `level`: kWarn if the user cannot
+  // expect it, because these calls are much slower. `rank`: the rank with this reason, or -1.
+  void log_fallback(LogLevel level, std::int64_t rank, std::string_view reason) const {
+    if (rank_ != 0) return;
+    constexpr std::string_view kEnd = "; TUTTI_DEVICE_CALLS=staged ends this warning";
+    const std::string_view end = level == LogLevel::kWarn ? kEnd : "";
+    if (rank < 0) return log_.write(level, "calls on device memory are carried out by the host: {}{}", reason, end);
+    log_.write(level, "calls on device memory are carried out by the host: rank {}: {}{}", rank, reason, end);
+  }
+
+  // Returns what follows the mark in a rank's contribution.
+  static std::string_view after(std::string_view mark, std::string_view contribution) {
+    return contribution.substr(std::min(mark.size(), contribution.size()));
+  }
+
+  // Makes the contribution to the last round: kConnected if every peer's memory was opened. Otherwise kNotConnected and
+  // the reason, for example that this GPU cannot access a peer's GPU; then no peer's memory stays open. Returns an
+  // error only after an exception.
   Result<std::string> try_to_connect(const std::vector<std::string>& handles) {
     try {
       const Status connected = connect(handles);
-      if (connected.ok()) return std::string("1");
-      log_.write(LogLevel::kInfo, "the GPUs do not all reach each other: {}", connected.error().message);
+      if (connected.ok()) return std::string(kConnected);
       resources_->opened_.clear();
-      return std::string("0");
+      return fmt::format("{}{:.{}}", kNotConnected, connected.error().message, kMostReason);
     } catch (...) {
       resources_->opened_.clear();
       return error_of_exception(ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_), "reaching the other GPUs");
@@ -170,37 +148,52 @@ class DeviceResourcesMaker {
     return error;
   }
 
-  // Makes the contribution to the first round: an Offer, or "-" if the calls of this rank cannot, or shall not, run
-  // on a GPU.
+  // Why the host shall carry out the calls, although that is slower: because of the user's settings, or by Tutti's
+  // design. Empty if the GPUs shall do it.
+  std::string_view reason_for_host() const {
+    const Config& config = job_context_.config;
+    if (job_context_.device == nullptr) return "it has no GPU";
+    if (config.device_calls == DevicePolicy::kStaged) return "TUTTI_DEVICE_CALLS=staged";
+    if (config.checksum) return "TUTTI_CHECKSUM=1: only the host adds checksums to messages";
+    if (!host_environment_.nodes.empty()) return "the ranks are on several machines, between which GPUs do not send";
+    return ranks_ > kMostDeviceRanks ? "there are more ranks than GPUs can connect" : "";
+  }
+
+  // Makes the contribution to the first round: a DeviceOffer, or a mark and the reason why the calls of this rank
+  // cannot, or shall not, run on a GPU.
   std::string introduce() {
     const Config& config = job_context_.config;
-    if (job_context_.device == nullptr || config.device_calls == DevicePolicy::kStaged || config.checksum ||
-        !host_environment_.nodes.empty() || ranks_ > kMostDeviceRanks) {
-      return "-";
-    }
+    if (const std::string_view reason = reason_for_host(); !reason.empty())
+      return fmt::format("{}{}", kAskedFor, reason);
     auto code = job_context_.device->code(config.device_threads);
-    if (!code) {
-      log_.write(LogLevel::kInfo, "calls on device memory are carried out by the host: {}", code.error().message);
-      return "-";
-    }
+    if (!code) return fmt::format("{}{:.{}}", kUnexpected, code.error().message, kMostReason);
     const std::optional<std::uint64_t> nonce = process_nonce();
     if (!nonce) {
-      log_.write(LogLevel::kWarn,
-                 "calls on device memory are carried out by the host: the system gives no random "
-                 "numbers, so ranks cannot tell whether they share a process");
-      return "-";
+      return fmt::format("{}{}", kUnexpected,
+                         "the system gives no random numbers, so ranks cannot tell whether they share a process");
     }
     code_ = *code;
-    return pack(Offer{.uuid = job_context_.device->uuid(),
-                      .process = *nonce,
-                      .context = reinterpret_cast<std::uint64_t>(job_context_.device->context()),
-                      .blocks_at_once = code_.blocks_at_once,
-                      .left = BlockBudget::left(job_context_.device->uuid(), code_.blocks_at_once),
-                      .blocks = config.device_blocks,
-                      .slot_bytes = config.device_slot_bytes,
-                      .protocol = static_cast<std::uint32_t>(config.device_protocol),
-                      .threads = config.device_threads,
-                      .copies = config.device_copies});
+    return pack(DeviceOffer{.uuid = job_context_.device->uuid(),
+                            .process = *nonce,
+                            .context = reinterpret_cast<std::uint64_t>(job_context_.device->context()),
+                            .blocks_at_once = code_.blocks_at_once,
+                            .left = BlockBudget::left(job_context_.device->uuid(), code_.blocks_at_once),
+                            .blocks = config.device_blocks,
+                            .slot_bytes = config.device_slot_bytes,
+                            .protocol = static_cast<std::uint32_t>(config.device_protocol),
+                            .threads = config.device_threads,
+                            .copies = config.device_copies});
+  }
+
+  // Whether the calls of some rank cannot, or shall not, run on a GPU. Logs the first reason. `blobs`: as in agree().
+  bool falls_back(const std::vector<std::string>& blobs) const {
+    for (std::uint32_t r = 0; r < ranks_; ++r) {
+      const bool asked = blobs[r].starts_with(kAskedFor);
+      if (!asked && !blobs[r].starts_with(kUnexpected)) continue;
+      log_fallback(asked ? LogLevel::kInfo : LogLevel::kWarn, r, after(asked ? kAskedFor : kUnexpected, blobs[r]));
+      return true;
+    }
+    return false;
   }
 
   // Decides from the offers of all ranks whether calls run on the GPUs (agreed_), how, and with how many blocks.
@@ -208,17 +201,15 @@ class DeviceResourcesMaker {
   // have different settings.
   Status agree(const std::vector<std::string>& blobs) {
     agreed_ = false;
-    for (const std::string& blob : blobs) {
-      if (blob == "-") return {};
-    }
+    if (falls_back(blobs)) return {};
     for (std::uint32_t r = 0; r < ranks_; ++r) {
-      const auto offer = unpack<Offer>(blobs[r]);
+      const auto offer = unpack<DeviceOffer>(blobs[r]);
       if (!offer) {
         return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(r),
                      fmt::format("rank {} sent a malformed description of its GPU", r)};
       }
       offers_.push_back(*offer);
-      const Offer& first = offers_.front();
+      const DeviceOffer& first = offers_.front();
       if (offer->threads != first.threads || offer->blocks != first.blocks || offer->slot_bytes != first.slot_bytes ||
           offer->protocol != first.protocol || offer->copies != first.copies) {
         return Error{ErrorCode::kMismatch, ErrorScope::kCommunicator, static_cast<std::int32_t>(r),
@@ -229,14 +220,17 @@ class DeviceResourcesMaker {
     std::uint32_t stay = blocks;
     std::uint32_t end = blocks;
     bool one_team = true;
-    for (const Offer& one : offers_) {
+    for (const DeviceOffer& one : offers_) {
       std::uint32_t here = 0;
       one_team &= one.same_device(offers_.front()) && one.same_process(offers_.front());
-      for (const Offer& other : offers_) {
+      for (const DeviceOffer& other : offers_) {
         if (!one.same_device(other)) continue;
         ++here;
         shared_ |= &one != &other && one.same_process(other);
-        if (one.same_process(other) && one.context != other.context) return {};
+        if (one.same_process(other) && one.context != other.context) {
+          log_fallback(LogLevel::kWarn, -1, kSeveralContexts);
+          return {};
+        }
         in_rounds_ |= !one.same_process(other);
       }
       blocks = std::min(blocks, one.blocks_at_once / here);
@@ -258,7 +252,7 @@ class DeviceResourcesMaker {
     }
     agreed_ = blocks > 0;
     blocks_ = blocks;
-    if (!agreed_) log_.write(LogLevel::kInfo, "calls on device memory are carried out by the host: {}", kTooFewBlocks);
+    if (!agreed_) log_fallback(LogLevel::kWarn, -1, kTooFewBlocks);
     return {};
   }
 
@@ -303,7 +297,7 @@ class DeviceResourcesMaker {
           resources_->block_budget_.take(job_context_.device->uuid(), code_.blocks_at_once, *launches_, blocks);
     }
     bool alone = true;
-    for (const Offer& other : offers_) {
+    for (const DeviceOffer& other : offers_) {
       alone &= other.same_process(offers_[rank_]);
       resources_->settings_.one_device &= other.same_device(offers_[rank_]);
     }
@@ -328,10 +322,6 @@ class DeviceResourcesMaker {
     TUTTI_TRY(driver.check(driver.api().memset_d8_async(memory.address(), 0, memory.bytes(), stream->handle()),
                            "zeroing a rank's connections"));
     return stream->synchronize();
-  }
-
-  static std::string_view after_budget_mark(std::string_view blob) {
-    return blob.substr(std::min(blob.size(), kHasBlocks.size()));
   }
 
   // Checks whether all ranks got their blocks from the budget. If not, because another communicator has taken
@@ -364,10 +354,10 @@ class DeviceResourcesMaker {
         if (offers_[r].same_device(offers_[rank_]) && (!in_rounds_ || r == rank_)) launch_group.push_back(r);
         continue;
       }
-      const auto handle = unpack<cuda::CUipcMemHandle>(after_budget_mark(handles[r]));
+      const auto handle = unpack<cuda::CUipcMemHandle>(after(kHasBlocks, handles[r]));
       if (!handle) return invalid_argument(fmt::format("the memory of rank {} cannot be shared", r));
       auto opened = cuda::PeerMemory::open(driver, *handle);
-      if (!opened) return opened.error();
+      if (!opened) return unreachable(opened.error());
       peers[r].arena = opened->address();
       resources_->remote_ranks_.push_back({.rank = r, .job_rank = members_[r]});
       resources_->opened_.push_back({.rank = r, .memory = std::move(*opened)});
@@ -418,8 +408,14 @@ class DeviceResourcesMaker {
     const cuda::Driver& driver = job_context_.device->driver();
     const cuda::CUresult result = driver.api().ctx_enable_peer_access(share.device->context(), 0);
     if (result == cuda::CUresult::kPeerAccessAlreadyEnabled) return {};
-    return driver.check(result, fmt::format("reaching device {} from device {}", share.device->number(),
-                                            job_context_.device->number()));
+    const Status reached = driver.check(result, fmt::format("reaching device {} from device {}", share.device->number(),
+                                                            job_context_.device->number()));
+    return reached.ok() ? Status() : unreachable(reached.error());
+  }
+
+  static Error unreachable(Error error) {
+    error.message += "; `nvidia-smi topo -p2p r` shows which GPUs reach each other; containers need --ipc=host";
+    return error;
   }
 
   Status write_links(const std::vector<DeviceArena::ArenaPeer>& peers) {
@@ -451,7 +447,7 @@ class DeviceResourcesMaker {
   const Gather& gather_;
   const Log log_;
   RankDevice::Code code_;
-  std::vector<Offer> offers_;  // indexed by rank
+  std::vector<DeviceOffer> offers_;  // indexed by rank
   bool agreed_ = false;
   bool shared_ = false;  // some process has several ranks of the communicator on one GPU
   // Calls run in rounds, because some GPU has ranks of several processes, or too few free blocks for kernels that

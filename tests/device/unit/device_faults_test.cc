@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <barrier>
 #include <chrono>
@@ -299,6 +300,63 @@ TEST(DeviceFaults, WithoutAccessBetweenDevicesTheHostDoesIt) {
   const unsigned before = fake.calls("cuLaunchKernel");
   EXPECT_EQ(outcome(ranks, {.count = 5'000}, devices), outcome(host, {.count = 5'000}, {}));
   EXPECT_EQ(fake.calls("cuLaunchKernel"), before);
+}
+
+// Creates ranks on the devices, and returns what they log meanwhile. The log has warnings and errors only.
+std::string log_of_creation(const Devices& devices, std::vector<Communicators>& made,
+                            const CommunicatorOptions& options = {}) {
+  ::testing::internal::CaptureStderr();
+  made.push_back(ranks_on(devices, options));
+  return ::testing::internal::GetCapturedStderr();
+}
+
+// Calls by the host are much slower, so if the user has not asked for them, rank 0 warns once for each communicator,
+// and names the cause.
+TEST(DeviceFallback, GpusThatCannotReachEachOtherCauseOneWarning) {
+  const cuda::fake::Control& fake = small_devices();
+  driver();
+  std::vector<Communicators> made;
+  fake.set_peer_access(2, 3, false);
+  const std::string log = log_of_creation({3, 2}, made);
+  fake.set_peer_access(2, 3, true);
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+  EXPECT_THAT(log, HasSubstr("tutti[0]: warn: calls on device memory are carried out by the host"));
+  EXPECT_THAT(log, HasSubstr("rank 1: "));
+  EXPECT_THAT(log, HasSubstr("reaching device 3 from device 2"));
+  EXPECT_THAT(log, HasSubstr("nvidia-smi topo -p2p r"));
+  EXPECT_THAT(log, HasSubstr("TUTTI_DEVICE_CALLS=staged"));
+}
+
+TEST(DeviceFallback, DeviceCodeThatCannotBeLoadedCausesOneWarning) {
+  const cuda::fake::Control& fake = small_devices();
+  driver();
+  std::vector<Communicators> made;
+  fake.fail("cuModuleLoadData", 1, cuda::CUresult::kNoBinaryForGpu);
+  const std::string log = log_of_creation({2, 3}, made);
+  fake.forget_faults();
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+  EXPECT_THAT(log, HasSubstr("tutti[0]: warn: calls on device memory are carried out by the host"));
+  EXPECT_THAT(log, HasSubstr("cannot be loaded on device"));
+  EXPECT_THAT(log, HasSubstr("update the driver"));
+}
+
+TEST(DeviceFallback, GpusWithTooFewBlocksCauseOneWarning) {
+  constexpr std::size_t kMostCommunicators = 16;  // more than the blocks of a GPU are enough for
+  std::vector<Communicators> made;
+  std::string log;
+  while (log.empty() && made.size() < kMostCommunicators) log = log_of_creation({0, 0, 1, 1}, made);
+  EXPECT_GT(made.size(), 1u);
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+  EXPECT_THAT(log, HasSubstr("tutti[0]: warn: calls on device memory are carried out by the host"));
+  EXPECT_THAT(log, HasSubstr("too few free blocks"));
+}
+
+TEST(DeviceFallback, CallsByTheHostThatTheUserAskedForCauseNoWarning) {
+  std::vector<Communicators> made;
+  CommunicatorOptions staged;
+  staged.device_calls = "staged";
+  EXPECT_EQ(log_of_creation({0, 1}, made, staged), "");
+  EXPECT_EQ(log_of_creation({0, CommunicatorOptions::kNoDevice}, made), "") << "a rank without a GPU was asked for";
 }
 
 // The driver rejects the launch of one rank. Both ranks must then report an error.

@@ -1,0 +1,67 @@
+// DeviceOffer: the description of one rank's GPU and settings, with which the ranks agree on how calls on device memory
+// run (device_resources_maker.cc). pack() and unpack() convert such values to text and back. Pure functions.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "cuda/driver_types.h"
+#include "device/native/block_budget.h"
+
+namespace tutti::detail {
+
+inline std::string to_hex(std::span<const std::byte> bytes) {
+  std::string text;
+  for (const std::byte byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned>(byte));
+  return text;
+}
+
+inline bool from_hex(std::string_view text, std::span<std::byte> bytes) {
+  if (text.size() != 2 * bytes.size()) return false;
+  const auto digit = [](char c) { return std::string_view("0123456789abcdef").find(c); };
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    const std::size_t high = digit(text[2 * i]);
+    const std::size_t low = digit(text[2 * i + 1]);
+    if (high > 15 || low > 15) return false;
+    bytes[i] = static_cast<std::byte>(16 * high + low);
+  }
+  return true;
+}
+
+// The contribution of each rank to the first round. Its bytes are sent as hexadecimal text, which is possible
+// because all ranks of a job run the same build.
+struct DeviceOffer {
+  cuda::CUuuid uuid;
+  std::uint64_t process = 0;
+  std::uint64_t context = 0;  // address of the CUDA context, comparable only between ranks of one process
+  std::uint32_t blocks_at_once = 0;
+  BlockBudget::Left left;
+  std::uint32_t blocks = 0;
+  std::uint32_t slot_bytes = 0;
+  std::uint32_t protocol = 0;
+  std::uint32_t threads = 0;
+  std::uint32_t copies = 0;
+
+  bool same_process(const DeviceOffer& other) const { return process == other.process; }
+  bool same_device(const DeviceOffer& other) const { return uuid == other.uuid; }
+};
+
+template <class T>
+std::string pack(const T& value) {
+  return to_hex(std::as_bytes(std::span(&value, 1)));
+}
+
+template <class T>
+std::optional<T> unpack(std::string_view text) {
+  T value;
+  if (!from_hex(text, std::as_writable_bytes(std::span(&value, 1)))) return std::nullopt;
+  return value;
+}
+
+}  // namespace tutti::detail
