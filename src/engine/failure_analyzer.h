@@ -44,13 +44,14 @@ class FailureAnalyzer {
   Diagnosis timed_out(const Call& call, std::int64_t timeout_ms, CollectiveTask& running,
                       std::string_view hint = {}) const;
 
-  // The text of a warning for a call that has waited `waited_s` seconds without progress and goes on. It names the ranks
-  // that this rank waits for: those that are furthest behind in their calls. If this rank cannot tell which these are,
-  // or if all ranks have entered the call, it names the ranks from which data is missing. The rest is as in timed_out().
+  // The text of a warning for a call that has waited `waited_s` seconds without progress and goes on. It names the
+  // ranks that this rank waits for: those that are furthest behind in their calls. If this rank cannot tell which
+  // these are, or if all ranks have entered the call, it names the ranks from which data is missing. The rest is as
+  // in timed_out().
   std::string late(const Call& call, std::int64_t waited_s, CollectiveTask& running, std::string_view hint) const;
 
-  // The counterparts of look(), bad_message(), timed_out() and late() for a group of sends and receives. Only the peers of
-  // unfinished transfers are looked at.
+  // The counterparts of look(), bad_message(), timed_out() and late() for a group of sends and receives. Only the
+  // peers of unfinished transfers are looked at.
   std::optional<Diagnosis> look(const Exchange& exchange) const;
   // Called before a send starts. Returns an error if the receiver no longer takes part, because the data would then
   // be lost. Otherwise returns nothing.

@@ -52,7 +52,8 @@ EndedOperation Watchdog::check(std::span<const std::shared_ptr<Operation>> activ
       recorder_.moved();
     }
     extend_deadline(*operation, now_ns, gap_ns);
-    // As in extend_deadline(): after a long gap, this rank has not processed yet the data that its peers sent meanwhile.
+    // As in extend_deadline(): after a long gap, this rank has not processed yet the data that its peers sent
+    // meanwhile.
     if (gap_ns >= kWarnAfterNs / 4) operation->waiting_since_ns = now_ns;
     late |= now_ns >= operation->deadline_ns;
   }

@@ -50,8 +50,8 @@ Status make_call(Communicator& communicator, const Scenario& scenario) {
   return status;
 }
 
-// Makes two calls on every rank. The late rank first waits until `late_s`, and then makes both. Returns the log lines of
-// all ranks.
+// Makes two calls on every rank. The late rank first waits until `late_s`, and then makes both. Returns the log lines
+// of all ranks.
 std::string log_of(const Scenario& scenario) {
   SimEnvironment sim({.seed = 5, .ranks = kRanks, .faults = scenario.faults});
   const auto plan_cache = std::make_shared<VerifiedPlanCache>(true);
