@@ -48,6 +48,13 @@ Row head_of(const Gpu& gpu, const Options& options) {
   return head;
 }
 
+Status write(const Options& options, const Report& report) {
+  if (!options.markdown_path.empty()) TUTTI_TRY(tool::write_file(options.markdown_path, to_markdown(report)));
+  if (!options.json_path.empty()) TUTTI_TRY(tool::write_file(options.json_path, to_json(report)));
+  return {};
+}
+
+// Writes the first part of the report as soon as it is known, so that it is not lost if the second part does not end.
 Result<Report> measure(Gpu& gpu, const Options& options) {
   Report report;
   report.head = head_of(gpu, options);
@@ -57,6 +64,8 @@ Result<Report> measure(Gpu& gpu, const Options& options) {
   Result<KernelsResult> kernels = measure_kernels(
       gpu, {.sizes = kernel_sizes, .rounds = rounds, .smoke = options.smoke, .corrupt = options.corrupt});
   if (!kernels) return kernels.error();
+  report.sections = kernels->sections;
+  TUTTI_TRY(write(options, report));
   CallsOptions calls{.ranks = {2, 4, 8},
                      .sizes = {8, 1 << 10, 64 << 10, kMiB, 64 * kMiB, 256 * kMiB},
                      .gather_sizes = {kMiB, 16 * kMiB, 256 * kMiB},
@@ -70,16 +79,9 @@ Result<Report> measure(Gpu& gpu, const Options& options) {
   }
   Result<CallsResult> called = measure_calls(gpu, calls);
   if (!called) return called.error();
-  report.sections = kernels->sections;
   report.sections.insert(report.sections.end(), called->sections.begin(), called->sections.end());
   report.wrong = kernels->wrong + called->wrong;
   return report;
-}
-
-Status write(const Options& options, const Report& report) {
-  if (!options.markdown_path.empty()) TUTTI_TRY(tool::write_file(options.markdown_path, to_markdown(report)));
-  if (!options.json_path.empty()) TUTTI_TRY(tool::write_file(options.json_path, to_json(report)));
-  return {};
 }
 
 int failed(const Error& error, int status) {

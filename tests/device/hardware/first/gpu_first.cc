@@ -74,8 +74,9 @@ int run_all(const char* self, int count, char** names) {
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     if (status == kNoGpu) return kNoGpu;
     if (status != 0) ++failed;
-    const std::string outcome =
-        status == 0 ? "ok" : status < 0 ? "FAILED: it did not end" : "FAILED: exit status " + std::to_string(status);
+    const std::string outcome = status == 0  ? "ok"
+                                : status < 0 ? "FAILED: it did not end"
+                                             : "FAILED: exit status " + std::to_string(status);
     std::printf("[%s] %s, %.2f s\n", probe.name, outcome.c_str(), seconds.count());
     std::fflush(stdout);
   }
