@@ -490,11 +490,11 @@ class Evaluator {
   bool last_ = false;
 };
 
-// The body of a kernel. Called by all threads of a block; their number must be a multiple of 32.
+// The body of a kernel, for all threads of a block (a multiple of 32). A launch without calls does nothing.
 template <Protocol kProtocol, class Faults = NoFaults>
 TUTTI_DEVICE void evaluate(const Launch& launch) {
   TUTTI_SHARED(Shared, shared);
-  Evaluator<kProtocol, Faults>(shared).run(launch);
+  if (launch.call_count > 0) Evaluator<kProtocol, Faults>(shared).run(launch);
 }
 
 }  // namespace tutti::device

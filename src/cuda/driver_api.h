@@ -42,6 +42,8 @@ struct DriverApi {
   CUresult (*ctx_push_current)(CUcontext context) = nullptr;
   CUresult (*ctx_pop_current)(CUcontext* context) = nullptr;
   CUresult (*ctx_get_device)(CUdevice* device) = nullptr;
+  // the id that no other context of the process has or had
+  CUresult (*ctx_get_id)(CUcontext context, unsigned long long* id) = nullptr;
   CUresult (*ctx_synchronize)() = nullptr;
   CUresult (*ctx_get_stream_priority_range)(int* least, int* greatest) = nullptr;
   CUresult (*ctx_enable_peer_access)(CUcontext peer, unsigned flags) = nullptr;
@@ -178,6 +180,7 @@ void visit_contexts(Api& api, Visitor& visit) {
   visit("cuCtxPushCurrent", 4000, api.ctx_push_current);
   visit("cuCtxPopCurrent", 4000, api.ctx_pop_current);
   visit("cuCtxGetDevice", 2000, api.ctx_get_device);
+  visit("cuCtxGetId", 12000, api.ctx_get_id);
   visit("cuCtxSynchronize", 2000, api.ctx_synchronize);
   visit("cuCtxGetStreamPriorityRange", 5050, api.ctx_get_stream_priority_range);
   visit("cuCtxEnablePeerAccess", 4000, api.ctx_enable_peer_access);

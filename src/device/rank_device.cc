@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "base/assert.h"
 #include "engine/arguments.h"
+#include "kernels/device/call.h"
 #include "kernels/device/device_image.h"
 #include "tutti/communicator.h"
 
@@ -15,6 +17,39 @@ namespace tutti::detail {
 namespace {
 
 constexpr const char* kEvaluators[] = {"tutti_evaluate_simple", "tutti_evaluate_ll", "tutti_evaluate_ll128"};
+
+// The device code of one context, as long as a RankDevice uses it.
+struct ContextCode {
+  std::mutex mutex;
+  std::weak_ptr<cuda::Module> module;
+};
+
+// `id`: of the context (cuCtxGetId)
+std::shared_ptr<ContextCode> code_of_context(unsigned long long id) {
+  // never destroyed, because ranks may end while the process exits
+  static auto& mutex = *new std::mutex;
+  static auto& all = *new std::map<unsigned long long, std::shared_ptr<ContextCode>>;
+  const std::scoped_lock lock(mutex);
+  std::shared_ptr<ContextCode>& found = all[id];
+  if (found == nullptr) found = std::make_shared<ContextCode>();
+  return found;
+}
+
+// Launches each evaluator once, without a call, and waits until they have ended.
+Status warm_up(const cuda::Driver& driver, const cuda::Module& module, std::uint32_t block_threads) {
+  auto stream = cuda::Stream::create(driver);
+  if (!stream) return stream.error();
+  for (const char* name : kEvaluators) {
+    auto function = module.function(name);
+    if (!function) return function.error();
+    device::Launch launch;
+    void* parameters[] = {&launch};
+    TUTTI_TRY(driver.check(
+        driver.api().launch_kernel(*function, 1, 1, 1, block_threads, 1, 1, 0, stream->handle(), parameters, nullptr),
+        "launching a kernel for the first time"));
+  }
+  return stream->synchronize();
+}
 
 }  // namespace
 
@@ -62,22 +97,34 @@ Result<RankDevice::Code> RankDevice::code(std::uint32_t block_threads) {
   return load(block_threads);
 }
 
-Result<RankDevice::Code> RankDevice::load(std::uint32_t block_threads) {
-  if (!module_) {
-    const auto image = kernels::device_image();
-    if (image.empty()) {
-      return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
-                   "this build of Tutti has no device code: build it where nvcc is found"};
-    }
-    auto loaded = cuda::Module::load(driver_, image.data());
-    if (!loaded) {
-      return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
-                   fmt::format("the library's device code cannot be loaded on device {}: {}; update the driver, or add "
-                               "the architecture of this GPU to TUTTI_CUDA_ARCHITECTURES",
-                               number_, loaded.error().message)};
-    }
-    module_.emplace(std::move(*loaded));
+// Loads the module, unless another RankDevice of the context has loaded it.
+Status RankDevice::load_module(std::uint32_t block_threads) {
+  const auto image = kernels::device_image();
+  if (image.empty()) {
+    return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
+                 "this build of Tutti has no device code: build it where nvcc is found"};
   }
+  unsigned long long id = 0;
+  TUTTI_TRY(driver_.check(driver_.api().ctx_get_id(context_, &id), "identifying the context of a rank"));
+  const std::shared_ptr<ContextCode> shared = code_of_context(id);
+  const std::scoped_lock lock(shared->mutex);
+  module_ = shared->module.lock();
+  if (module_) return {};
+  auto loaded = cuda::Module::load(driver_, image.data());
+  if (!loaded) {
+    return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
+                 fmt::format("the library's device code cannot be loaded on device {}: {}; update the driver, or add "
+                             "the architecture of this GPU to TUTTI_CUDA_ARCHITECTURES",
+                             number_, loaded.error().message)};
+  }
+  TUTTI_TRY(warm_up(driver_, *loaded, block_threads));
+  module_ = std::make_shared<cuda::Module>(std::move(*loaded));
+  shared->module = module_;
+  return {};
+}
+
+Result<RankDevice::Code> RankDevice::load(std::uint32_t block_threads) {
+  if (!module_) TUTTI_TRY(load_module(block_threads));
   int multiprocessors = 0;
   TUTTI_TRY(driver_.check(
       driver_.api().device_get_attribute(&multiprocessors, cuda::DeviceAttribute::kMultiprocessorCount, number_),

@@ -284,6 +284,15 @@ CUresult ctx_get_device(CUdevice* device) {
   return CUresult::kSuccess;
 }
 
+// Handles of contexts are not used again, so they are their ids.
+CUresult ctx_get_id(CUcontext context, unsigned long long* id) {
+  if (id == nullptr) return CUresult::kInvalidValue;
+  const std::lock_guard lock(driver_state().mutex);
+  if (const CUresult result = check_context(context); result != CUresult::kSuccess) return result;
+  *id = reinterpret_cast<std::uintptr_t>(context);
+  return CUresult::kSuccess;
+}
+
 CUresult ctx_synchronize() {
   std::shared_ptr<Context> context;
   {
@@ -344,6 +353,7 @@ void bind_devices(DriverApi& api) {
   bind<&ctx_push_current>(api.ctx_push_current);
   bind<&ctx_pop_current>(api.ctx_pop_current);
   bind<&ctx_get_device>(api.ctx_get_device);
+  bind<&ctx_get_id>(api.ctx_get_id);
   bind<&ctx_synchronize>(api.ctx_synchronize);
   bind<&ctx_get_stream_priority_range>(api.ctx_get_stream_priority_range);
   bind<&ctx_enable_peer_access>(api.ctx_enable_peer_access);

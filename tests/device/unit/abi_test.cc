@@ -65,6 +65,7 @@ static_assert(same_call<decltype(DriverApi::ctx_set_current), decltype(&::cuCtxS
 static_assert(same_call<decltype(DriverApi::ctx_push_current), decltype(&::cuCtxPushCurrent)>());
 static_assert(same_call<decltype(DriverApi::ctx_pop_current), decltype(&::cuCtxPopCurrent)>());
 static_assert(same_call<decltype(DriverApi::ctx_get_device), decltype(&::cuCtxGetDevice)>());
+static_assert(same_call<decltype(DriverApi::ctx_get_id), decltype(&::cuCtxGetId)>());
 static_assert(same_call<decltype(DriverApi::ctx_synchronize), decltype(&::cuCtxSynchronize)>());
 static_assert(
     same_call<decltype(DriverApi::ctx_get_stream_priority_range), decltype(&::cuCtxGetStreamPriorityRange)>());
