@@ -66,6 +66,8 @@ std::unique_ptr<Communicator> CommunicatorImpl::wrap(std::unique_ptr<Communicato
 Result<std::unique_ptr<Communicator>> make_communicator(Membership membership, std::chrono::milliseconds timeout,
                                                         const Gather& among) {
   const JobContext& job_context = *membership.job_context;
+  // before the rounds, so that all ranks of this process have joined when the first of them makes a call
+  if (job_context.device != nullptr) membership.process_ranks = ProcessRanks::join(membership.id, membership.rank);
   auto environment =
       make_environment(membership.job_context, membership.members, membership.rank, membership.id, among);
   // other ranks, for example of another colour, expect this rank in the rounds of make_device_resources()
@@ -109,7 +111,7 @@ Status CommunicatorImpl::run_operation(const Result<std::shared_ptr<Operation>>&
   Operation& operation = **prepared;
   TUTTI_TRY(submit(*prepared, Engine::Progress::kByCaller));
   submission.unlock();
-  if (operation.start_condition != nullptr) return DeviceSide::settle(operation);
+  if (operation.start_condition != nullptr) return settle(operation, MadeIn::kCall);
   Status result = engine_.wait(operation);
   // Wait for all segments even if one fails, because they use the caller's buffers until they have ended.
   for (const auto& segment : operation.rest) {
@@ -120,21 +122,33 @@ Status CommunicatorImpl::run_operation(const Result<std::shared_ptr<Operation>>&
 }
 
 Result<Work> CommunicatorImpl::start(const CollectiveCall& call, const CallOptions& options) {
-  const std::scoped_lock lock(mutex_);
+  std::unique_lock lock(mutex_);
   TUTTI_TRY(groups_.refuse());
-  auto prepared = operations_.prepare(call, options);
-  if (!prepared) return prepared.error();
-  return start_operation(*prepared);
+  return start_operation(operations_.prepare(call, options), lock);
 }
 
 // The Work is made first, because nothing may fail once the operation uses the caller's buffers.
-Result<Work> CommunicatorImpl::start_operation(const std::shared_ptr<Operation>& operation) {
+Result<Work> CommunicatorImpl::start_operation(const Result<std::shared_ptr<Operation>>& prepared,
+                                               std::unique_lock<std::mutex>& submission) {
+  if (!prepared) return prepared.error();
+  const std::shared_ptr<Operation>& operation = *prepared;
   std::vector<WorkImpl::Part> parts;
   WorkImpl::add(engine_, operation, parts);
   Work work(std::make_shared<WorkImpl>(std::move(parts)));
   TUTTI_TRY(submit(operation, Engine::Progress::kInBackground));
-  TUTTI_TRY(DeviceSide::settle(*operation));
+  submission.unlock();
+  TUTTI_TRY(settle(*operation, MadeIn::kCall));
   return work;
+}
+
+Status CommunicatorImpl::settle(const Operation& operation, MadeIn made_in) {
+  if (operation.on_device) return DeviceSide::settle(operation);
+  Status status = HostStaging::settle(operation, made_in);
+  for (const auto& segment : operation.rest) {
+    Status one = HostStaging::settle(*segment, made_in);
+    if (status.ok()) status = std::move(one);
+  }
+  return status;
 }
 
 Status CommunicatorImpl::submit(const std::shared_ptr<Operation>& operation, Engine::Progress progress) {

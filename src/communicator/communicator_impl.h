@@ -70,9 +70,14 @@ class CommunicatorImpl {
   // continues in its stream. `submission` holds the submission mutex, and is unlocked before the wait. If `prepared`
   // is an error, returns it.
   Status run_operation(const Result<std::shared_ptr<Operation>>& prepared, std::unique_lock<std::mutex>& submission);
-  // Submits the operation in the background. Hold the submission mutex.
-  Result<Work> start_operation(const std::shared_ptr<Operation>& operation);
-  // Hold the submission mutex. If a GPU carries the operation out, call DeviceSide::settle() afterwards.
+  // Submits the operation in the background. `submission` and `prepared`: as for run_operation().
+  Result<Work> start_operation(const Result<std::shared_ptr<Operation>>& prepared,
+                               std::unique_lock<std::mutex>& submission);
+  // For a submitted operation: makes the caller's stream wait for a call on device memory. If the call needs other
+  // ranks of this process, it may first wait for them. Call it without the submission mutex. In a Group, call it
+  // after all calls of the Group were submitted. Operations on host memory need nothing here.
+  static Status settle(const Operation& operation, MadeIn made_in);
+  // Hold the submission mutex. Call settle() afterwards.
   Status submit(const std::shared_ptr<Operation>& operation, Engine::Progress progress);
 
   Result<Memory> allocate(std::size_t bytes);

@@ -231,7 +231,7 @@ Result<std::vector<WorkImpl::Part>> GroupImpl::submit(Engine::Progress progress)
     if (!submitted.ok() && !refused) refused = copy_of(submitted.error());
   }
   for (const WorkImpl::Part& part : parts) {
-    const Status settled = DeviceSide::settle(*part.operation);
+    const Status settled = CommunicatorImpl::settle(*part.operation, MadeIn::kGroup);
     if (!settled.ok() && !refused) refused = copy_of(settled.error());
   }
   if (!refused) return parts;

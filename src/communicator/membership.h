@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "device/process_ranks.h"
 #include "engine/arguments.h"
 #include "job/job_context.h"
 
@@ -21,6 +22,9 @@ struct Membership {
   std::shared_ptr<JobContext> job_context{};
   std::vector<std::uint32_t> members{};  // element i is the job rank of this communicator's rank i
   std::uint64_t id = 0;                  // the number that identifies the communicator in its transport
+
+  // The ranks of the communicator that are in this process and have a GPU. Null if this rank has none.
+  std::shared_ptr<ProcessRanks> process_ranks{};
 
   Caller caller() const { return {.rank = rank, .ranks = ranks}; }
 };

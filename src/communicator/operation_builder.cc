@@ -92,7 +92,8 @@ Result<std::shared_ptr<StartCondition>> OperationBuilder::staged_for(Checked& ch
         "a stream was given, but this process has not loaded the CUDA driver, so the pointer cannot be a stream");
   }
   if (host_staging_ == nullptr)
-    host_staging_ = std::make_unique<HostStaging>(*driver, *environment_.transport, environment_.log);
+    host_staging_ =
+        std::make_unique<HostStaging>(*driver, *environment_.transport, environment_.log, membership_.process_ranks);
   driver_loaded_ = true;
   auto staged = host_staging_->stage(checked, options);
   if (staged) return std::shared_ptr<StartCondition>(std::move(*staged));

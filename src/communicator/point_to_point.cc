@@ -52,10 +52,9 @@ Status transfer(CommunicatorImpl& communicator, Direction direction, const void*
 
 Result<Work> start_transfer(CommunicatorImpl& communicator, Direction direction, const void* data, std::size_t count,
                             DataType type, std::int32_t peer, const CallOptions& options) {
-  const std::scoped_lock lock(communicator.submission_mutex());
-  auto prepared = prepare_transfer(communicator, direction, data, count, type, peer, options);
-  if (!prepared) return prepared.error();
-  return communicator.start_operation(*prepared);
+  std::unique_lock lock(communicator.submission_mutex());
+  return communicator.start_operation(prepare_transfer(communicator, direction, data, count, type, peer, options),
+                                      lock);
 }
 
 Result<std::int32_t> next_sender(CommunicatorImpl& communicator, const CallOptions& options) {

@@ -72,7 +72,6 @@ class DeviceCall final : public StartCondition {
   friend class LaunchGroup;
   std::shared_ptr<LaunchGroup> launch_group_;  // the group to which the call was submitted; null: never submitted
   std::size_t member_index_ = 0;
-  std::uint32_t number_ = 0;   // number of the call among those of its rank, from 1; also the value of its flag
   std::uint64_t capture_ = 0;  // id of the stream's capture; 0: the stream is not being captured
   // The event that is recorded in `stream` when the call is submitted. Null if the group has only one member and the
   // call has no barriers. Returns to a pool of events after use.
@@ -80,10 +79,6 @@ class DeviceCall final : public StartCondition {
   std::shared_ptr<cuda::Event> done_;  // recorded behind the launch; shared by all calls of the launch
   cuda::CUstream launched_in_ = nullptr;
   bool launched_ = false;
-  // The stream was made with CU_STREAM_NON_BLOCKING. It may wait for a flag, because no other stream implicitly
-  // waits for it.
-  bool non_blocking_ = false;
-  bool waits_for_flag_ = false;  // settle() has put a wait for the call's flag into the stream
   std::chrono::steady_clock::time_point deadline_{};
   std::optional<Status> outcome_;  // empty until it is known how the call has ended
 };

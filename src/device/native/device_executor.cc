@@ -309,7 +309,7 @@ Result<std::shared_ptr<DeviceCall>> DeviceExecutor::prepare(const CheckedCall& c
   to.program_bytes = (*plan)->program.bytes();
   to.channels = at<device::ChannelState>((*plan)->states);
   to.links = resources_->links(protocol);
-  to.status = resources_->status();
+  to.status = resources_->status_on_device();
   if ((*plan)->scratch) {
     to.scratch = at<std::byte>(*(*plan)->scratch);
     to.scratch_bytes = at<std::uint64_t>(*(*plan)->scratch_bytes);
@@ -348,7 +348,7 @@ Status DeviceExecutor::finish() {
 }
 
 void DeviceExecutor::abort() {
-  std::atomic_ref<std::uint64_t>(resources_->flags().status.abort).store(1, std::memory_order_release);
+  std::atomic_ref<std::uint64_t>(resources_->status().abort).store(1, std::memory_order_release);
   resources_->launch_group().fail(error_with([&] { return fmt::format("rank {} called abort()", rank_); },
                                              ErrorCode::kAborted, ErrorScope::kCommunicator,
                                              static_cast<std::int32_t>(rank_)));

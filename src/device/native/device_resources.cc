@@ -60,9 +60,8 @@ device::Link* DeviceResources::links(device::Protocol protocol) const {
   return reinterpret_cast<device::Link*>(at);  // NOLINT: a device's address
 }
 
-device::RankStatus* DeviceResources::status() const {
-  return reinterpret_cast<device::RankStatus*>(pinned_->device_address() +
-                                               offsetof(LaunchGroup::RankFlags, status));  // NOLINT
+device::RankStatus* DeviceResources::status_on_device() const {
+  return reinterpret_cast<device::RankStatus*>(pinned_->device_address());  // NOLINT: a device's address
 }
 
 bool DeviceResources::end() {
@@ -70,7 +69,7 @@ bool DeviceResources::end() {
   launch_group_->leave(rank_);
   idle_ = launch_group_->drain(rank_, kDraining);
   if (!idle_) {
-    std::atomic_ref<std::uint64_t>(flags_->status.abort).store(1, std::memory_order_release);
+    std::atomic_ref<std::uint64_t>(status_->abort).store(1, std::memory_order_release);
     launch_group_->fail(error_with([&] { return fmt::format("rank {} ended its communicator", rank_); },
                                    ErrorCode::kAborted, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_)));
     idle_ = launch_group_->drain(rank_, kDraining);

@@ -47,8 +47,8 @@ class DeviceResources {
   }
   // the array of links in device memory that kernels of this protocol read; one entry for each connection
   device::Link* links(device::Protocol protocol) const;
-  device::RankStatus* status() const;  // the address of flags().status as the GPU sees it
-  LaunchGroup::RankFlags& flags() const { return *flags_; }
+  device::RankStatus& status() const { return *status_; }
+  device::RankStatus* status_on_device() const;  // the address of status() as the GPU sees it
   // The settings, which are the same on all ranks.
   struct Settings {
     std::uint32_t blocks = 1;  // largest number of thread blocks of one rank's part of a launch, within the BlockBudget
@@ -129,7 +129,7 @@ class DeviceResources {
   std::optional<cuda::DeviceMemory> links_;
   std::array<std::uint64_t, kDeviceProtocols> links_at_{};
   std::optional<cuda::PinnedMemory> pinned_;
-  LaunchGroup::RankFlags* flags_ = nullptr;
+  device::RankStatus* status_ = nullptr;  // in the pinned memory
   std::optional<StreamBarrier> barrier_;  // empty if the communicator uses neither rounds nor copies between barriers
   std::optional<CopyEngines> copy_engines_;  // set during set-up
   Settings settings_;

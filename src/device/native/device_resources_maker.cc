@@ -282,10 +282,10 @@ class DeviceResourcesMaker {
     resources_->settings_.in_rounds = in_rounds_;
     auto memory = cuda::DeviceMemory::allocate(driver, arena.bytes());
     if (!memory) return too_little(memory.error(), arena.bytes());
-    auto pinned = cuda::PinnedMemory::allocate(driver, sizeof(LaunchGroup::RankFlags));
+    auto pinned = cuda::PinnedMemory::allocate(driver, sizeof(device::RankStatus));
     if (!pinned) return pinned.error();
-    // placement new: the flags lie in the pinned memory
-    resources_->flags_ = new (pinned->bytes().data()) LaunchGroup::RankFlags;
+    // placement new: the status lies in the pinned memory
+    resources_->status_ = new (pinned->bytes().data()) device::RankStatus;
     resources_->pinned_.emplace(std::move(*pinned));
     TUTTI_TRY(zero(*memory));
     resources_->own_arena_ = std::make_shared<cuda::DeviceMemory>(std::move(*memory));
@@ -379,8 +379,7 @@ class DeviceResourcesMaker {
                                                      .ranks = ranks_,
                                                      .life = life_of_peers(),
                                                      .barrier = meets ? &*resources_->barrier_ : nullptr,
-                                                     .flags = resources_->flags_,
-                                                     .flags_on_device = resources_->pinned_->device_address()}));
+                                                     .status = resources_->status_}));
     return write_links(peers);
   }
 

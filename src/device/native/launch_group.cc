@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
@@ -19,13 +20,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMostWaiting = 1024;
-constexpr std::chrono::milliseconds kWaitForOthers{20};
+constexpr std::chrono::milliseconds kLaunchLook{20};  // time between two looks at a call that waits for other ranks
 constexpr std::chrono::microseconds kDrainPoll{50};
-
-bool is_default_stream(cuda::CUstream stream) {
-  const auto number = reinterpret_cast<std::uintptr_t>(stream);
-  return number == 0 || number == cuda::kLegacyStream || number == cuda::kPerThreadStream;
-}
 
 }  // namespace
 
@@ -96,7 +92,6 @@ Status LaunchGroup::take_call(Member& caller, const std::shared_ptr<DeviceCall>&
                  fmt::format("rank {}, of this process and GPU, has left the communicator", other.options.rank)};
   }
   TUTTI_TRY(look_at_stream(*call));
-  TUTTI_TRY(members_->check_flag_waits(caller, *call));
   if (members.size() > 1 || call->launch.rounds > 0) {
     auto ready = launcher_->take_event();
     if (!ready) return broken_error(ready.error());
@@ -106,28 +101,22 @@ Status LaunchGroup::take_call(Member& caller, const std::shared_ptr<DeviceCall>&
   }
   call->launch_group_ = shared_from_this();
   call->member_index_ = static_cast<std::size_t>(&caller - members.data());
-  call->number_ = ++caller.numbers;
-  caller.caller = std::this_thread::get_id();
+  caller.caller = this_thread_number();
   call->deadline_ = Clock::now() + std::chrono::nanoseconds(call->timeout_ns);
   caller.waiting.push_back(call);
   while (members_->all_wait()) TUTTI_TRY(launch_front(caller));
   return {};
 }
 
-// Finds out whether the call's stream is being captured (capture_), and if not, whether it may wait for a flag
-// (non_blocking_). The driver refuses to return the flags of a stream that is being captured.
+// Finds out whether the call's stream is being captured: capture_.
 Status LaunchGroup::look_at_stream(DeviceCall& call) {
   const cuda::Driver& driver = device_->driver();
-  const cuda::DriverApi& api = driver.api();
   auto status = cuda::CaptureStatus::kNone;
   std::uint64_t capture = 0;
-  TUTTI_TRY(driver.check(api.stream_get_capture_info(call.stream, &status, &capture, nullptr, nullptr, nullptr),
-                         "looking at the stream of a call"));
+  TUTTI_TRY(
+      driver.check(driver.api().stream_get_capture_info(call.stream, &status, &capture, nullptr, nullptr, nullptr),
+                   "looking at the stream of a call"));
   call.capture_ = status == cuda::CaptureStatus::kNone ? 0 : capture;
-  if (status != cuda::CaptureStatus::kNone || is_default_stream(call.stream)) return {};
-  unsigned flags = 0;
-  TUTTI_TRY(driver.check(api.stream_get_flags(call.stream, &flags), "looking at the stream of a call"));
-  call.non_blocking_ = (flags & cuda::kStreamNonBlocking) != 0;
   return {};
 }
 
@@ -154,7 +143,6 @@ Status LaunchGroup::launch_front(const Member& caller) {
   for (const auto& call : calls) {
     call->outcome_ = copy_of(error);
     members_->of(*call).late_error = copy_of(error);
-    members_->release_stream(*call);
   }
   members_->launched().notify_all();
   if (error.scope == ErrorScope::kCommunicator) members_->fail(error);
@@ -173,52 +161,42 @@ Status LaunchGroup::settle(DeviceCall& call) {
   }
 }
 
-// Waits on the host until the call is launched, if that is useful. A stream must not wait for a flag if other
-// streams of the caller implicitly wait for this stream (no CU_STREAM_NON_BLOCKING), or if its handle stands for
-// several streams: the launch that writes the flag could be queued behind the wait. For such a stream the host
-// waits until the launch, at most until the timeout of the call. Returns false if the stream must not wait for a
-// flag and the call is not launched by then. Returns true otherwise.
-bool LaunchGroup::wait_for_others(std::unique_lock<std::mutex>& lock, DeviceCall& call) {
+// Waits on the host until the call is launched or has failed. Meanwhile a call whose context is lost, or whose timeout
+// is over, fails the group. (A stream in a lost context reports nothing by itself. Therefore this function queries the
+// event that was recorded when the call was submitted.) The host waits, and not the stream, because the launch may get
+// the hardware queue that a waiting stream holds up: the streams of a context share 8 queues by default, or as many as
+// CUDA_DEVICE_MAX_CONNECTIONS says.
+void LaunchGroup::wait_for_launch(std::unique_lock<std::mutex>& lock, DeviceCall& call) {
   const auto over = [&] { return call.launched_ || call.outcome_; };
-  if (over() || call.capture_ != 0) return true;
-  const bool served_elsewhere = members_->missing_served_by_others();
-  if (call.non_blocking_) {
-    if (served_elsewhere) members_->launched().wait_for(lock, kWaitForOthers, over);
-    return true;
+  while (!over()) {
+    const auto now = Clock::now();
+    if (now >= call.deadline_) return members_->fail(members_->missing(call));
+    const auto ready = call.ready_->finished();
+    if (!ready.ok()) return members_->fail(members_->lost(call, ready.error()));
+    members_->launched().wait_until(lock, std::min(call.deadline_, now + kLaunchLook), over);
   }
-  return served_elsewhere && members_->launched().wait_until(lock, call.deadline_, over);
 }
 
 // Does the work of settle(). Errors: the outcome of the call, if it has failed; otherwise an error after which the
 // group cannot go on.
 Status LaunchGroup::make_wait(std::unique_lock<std::mutex>& lock, DeviceCall& call) {
-  const bool may_wait = wait_for_others(lock, call);
-  if (call.outcome_) return *call.outcome_;
   const cuda::Driver& driver = device_->driver();
   auto scope = cuda::ContextScope::enter(driver, device_->context());
   if (!scope) return scope.error();
-  if (call.launched_) {
-    if (call.stream == call.launched_in_) return {};
-    return driver.check(driver.api().stream_wait_event(call.stream, call.done_->handle(), 0), "waiting for a call");
-  }
-  if (call.capture_ != 0) {
+  if (!call.launched_ && !call.outcome_ && call.capture_ != 0) {
     return call_error(
         ErrorCode::kUnsupported,
         "the stream is capturing, and not all ranks of this process and GPU have made the call: capture the calls of "
         "all of them in one graph, from one thread, in a Group");
   }
-  if (!may_wait && members_->missing_served_by_others()) return members_->missing(call);
-  if (!may_wait) {
-    return call_error(
-        ErrorCode::kUnsupported,
-        "one thread serves several ranks of a GPU, by the default stream or by one that waits for it: make their calls "
-        "in a Group, or give each rank a stream made with CU_STREAM_NON_BLOCKING");
+  if (!call.launched_ && !call.outcome_ && !members_->missing_served_by_others()) {
+    return call_error(ErrorCode::kUnsupported,
+                      "one thread serves several ranks of a process and GPU: make their calls in a Group");
   }
-  TUTTI_TRY(driver.check(driver.api().stream_wait_value32(call.stream, members_->flag_address(call), call.number_,
-                                                          cuda::kWaitGreaterEqual),
-                         "making the stream wait for the other ranks"));
-  call.waits_for_flag_ = true;
-  return watchdog_->start();
+  wait_for_launch(lock, call);
+  if (call.outcome_) return *call.outcome_;
+  if (call.stream == call.launched_in_) return {};
+  return driver.check(driver.api().stream_wait_event(call.stream, call.done_->handle(), 0), "waiting for a call");
 }
 
 void LaunchGroup::fail(const Error& error) noexcept {

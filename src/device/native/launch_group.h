@@ -4,9 +4,11 @@
 // of its process is a group of its own, and waits for no other rank before the launch. The same applies to all ranks
 // if calls run in rounds, because their kernels do not wait for each other.
 //
-//   stream of a rank    record "ready" ......... wait for "done"; or, if the rank called before the last one: wait for
-//                                                a flag in host memory
-//   launching stream    wait for all "ready" | kernel | record "done" | write the flags
+//   stream of a rank    record "ready" ......... wait for "done"
+//   launching stream    wait for all "ready" | kernel | record "done"
+//
+// A rank that calls before the last one waits on the host until the launch. Its stream could not wait for the launch
+// (wait_for_launch()).
 //
 // The launching stream is the stream that all ranks passed. It is a stream of the group instead if the ranks passed
 // different streams, if several ranks passed the per-thread default stream, or if the call has barriers (it runs in
@@ -17,7 +19,7 @@
 // streams (launcher.h), and of a thread that ends calls for which a rank is missing (launch_watchdog.h).
 //
 // Limits: at most 1,024 calls of a rank may wait for the other ranks of the group. If a call waits longer than its
-// timeout, the whole group fails. The host then writes the flags, so that the streams go on.
+// timeout, the whole group fails.
 #pragma once
 
 #include <chrono>
@@ -38,15 +40,6 @@ namespace tutti::detail {
 
 class LaunchGroup : public std::enable_shared_from_this<LaunchGroup> {
  public:
-  // Flags through which the host and the GPU inform each other about one rank's calls. They are in pinned host
-  // memory.
-  struct RankFlags {
-    device::RankStatus status;
-    // Call number n of the rank uses passed[n % kWords]. The value becomes n when the stream of that call need not
-    // wait for the call any more.
-    static constexpr std::uint32_t kWords = 2048;
-    alignas(device::kLineBytes) std::uint32_t passed[kWords] = {};
-  };
   // Values that a rank passes when it joins the group.
   struct MemberOptions {
     std::uint32_t rank = 0;
@@ -54,8 +47,8 @@ class LaunchGroup : public std::enable_shared_from_this<LaunchGroup> {
     // returns the state of a peer; any thread may call it; empty: peers' states are not known
     std::function<PeerLife(std::uint32_t rank)> life{};
     const StreamBarrier* barrier = nullptr;  // null unless calls run in rounds, or by copies between barriers
-    RankFlags* flags = nullptr;
-    cuda::CUdeviceptr flags_on_device = 0;
+    // words through which the host and the GPU inform each other about this rank's calls; in pinned host memory
+    device::RankStatus* status = nullptr;
   };
   // `ranks`: the members. `whole`: they are all ranks of the communicator.
   LaunchGroup(std::shared_ptr<RankDevice> device, const std::vector<std::uint32_t>& ranks, bool whole);
@@ -64,7 +57,7 @@ class LaunchGroup : public std::enable_shared_from_this<LaunchGroup> {
   LaunchGroup& operator=(const LaunchGroup&) = delete;
 
   // Adds a rank, which must be one of the `ranks` of the constructor. Call it before the rank's first call. The
-  // flags and the barrier must exist until forget(). Errors: those of the driver.
+  // status and the barrier must exist until forget(). Errors: those of the driver.
   Status add_member(const MemberOptions& options);
   // Registers a function that is called with the error that breaks the group, if the peers do not detect this
   // failure by themselves (peers_see()). Any thread may call the function, and it is never called while the group's
@@ -78,12 +71,10 @@ class LaunchGroup : public std::enable_shared_from_this<LaunchGroup> {
   // rank are queued already), kPeerLost (a rank of the group has left), those of the driver, the error that broke the
   // group before.
   Status submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>& call);
-  // Makes the call's stream wait for the call. Call it after submit(), and after all other calls that the same
-  // thread submits together with this one (a Group). If the call is not launched yet and other threads make the
-  // missing calls, this function first waits up to 20 ms for the launch, so that the stream need not wait for a
-  // flag; for a stream that must not wait for a flag, it waits up to the call's timeout. A wait for a flag has two
-  // drawbacks: functions of the driver that wait for the whole device (for example cuMemFree) block in the other
-  // threads, and streams that share a hardware queue are delayed.
+  // Waits on the host until the other ranks of the group have made their calls too, at most for the call's timeout.
+  // Then makes the call's stream wait for the launch. Call it after submit(), and after all other calls that the same
+  // thread submits together with this one (a Group). Errors: the outcome of the call, kUnsupported (this thread also
+  // makes the calls of a rank that is missing, or the stream is capturing), those of the driver.
   Status settle(DeviceCall& call);
 
   // Ends all calls that wait for other ranks of the group with `error`, and refuses all later calls. If the group
@@ -99,7 +90,7 @@ class LaunchGroup : public std::enable_shared_from_this<LaunchGroup> {
   // Call it when the rank makes no more calls. If calls of the group wait, they wait for this rank in vain, so the
   // group fails.
   void leave(std::uint32_t rank) noexcept;
-  // Ends the membership: the group does not use the rank's flags, barrier and on_failure() function any more. The
+  // Ends the membership: the group does not use the rank's status, barrier and on_failure() function any more. The
   // last rank also ends the watchdog's thread.
   void forget(std::uint32_t rank);
 
@@ -116,7 +107,7 @@ class LaunchGroup : public std::enable_shared_from_this<LaunchGroup> {
   Status take_call(Member& caller, const std::shared_ptr<DeviceCall>& call);
   Status look_at_stream(DeviceCall& call);
   Status launch_front(const Member& caller);
-  bool wait_for_others(std::unique_lock<std::mutex>& lock, DeviceCall& call);
+  void wait_for_launch(std::unique_lock<std::mutex>& lock, DeviceCall& call);
   Status make_wait(std::unique_lock<std::mutex>& lock, DeviceCall& call);
   std::optional<Status> look(DeviceCall& call) noexcept;
   std::optional<Status> find_outcome(DeviceCall& call);

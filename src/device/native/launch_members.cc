@@ -1,4 +1,4 @@
-// LaunchGroup::Members: failures of the group, the flags of its ranks, and checks of the waiting calls.
+// LaunchGroup::Members: failures of the group, and checks of the waiting calls.
 #include "device/native/launch_members.h"
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@ namespace tutti::detail {
 
 std::uint64_t LaunchGroup::Member::failure_word() const {
   if (!here) return failure;
-  return std::atomic_ref<const std::uint64_t>(options.flags->status.failure).load(std::memory_order_acquire);
+  return std::atomic_ref<const std::uint64_t>(options.status->failure).load(std::memory_order_acquire);
 }
 
 LaunchGroup::Members::Members(const std::vector<std::uint32_t>& ranks, bool whole) : whole_(whole) {
@@ -38,10 +38,7 @@ void LaunchGroup::Members::fail(const Error& error) noexcept {
     for (Member& each : all_) each.failure_unreported = !peers_see(error.code);
   }
   for (Member& each : all_) {
-    for (const auto& call : each.waiting) {
-      call->outcome_ = copy_of(*broken_);
-      if (each.here) release_stream(*call);
-    }
+    for (const auto& call : each.waiting) call->outcome_ = copy_of(*broken_);
     each.waiting.clear();
   }
   launched_.notify_all();
@@ -96,35 +93,7 @@ bool LaunchGroup::Members::none_waits() const {
 
 bool LaunchGroup::Members::missing_served_by_others() const {
   return std::none_of(all_.begin(), all_.end(),
-                      [](const Member& m) { return m.waiting.empty() && m.caller == std::this_thread::get_id(); });
-}
-
-const DeviceCall* LaunchGroup::Members::first_to_expire() const {
-  const DeviceCall* first = nullptr;
-  for (const Member& each : all_) {
-    for (const auto& call : each.waiting) {
-      if (first == nullptr || call->deadline_ < first->deadline_) first = call.get();
-    }
-  }
-  return first;
-}
-
-Status LaunchGroup::Members::check_flag_waits(const Member& caller, const DeviceCall& call) {
-  for (const Member& other : all_) {
-    if (&other == &caller) continue;
-    for (const auto& waiting : other.waiting) {
-      if (!waiting->waits_for_flag_ || waiting->stream != call.stream) continue;
-      const Error error = broken_error(call_error(
-          ErrorCode::kUnsupported,
-          fmt::format(
-              "{}: a call of rank {} waits in this very stream for the other ranks of its process and GPU: make "
-              "the calls of all of them in a Group, or give each rank a stream of its own",
-              describe(call.tag), other.options.rank)));
-      fail(error);
-      return error;
-    }
-  }
-  return {};
+                      [](const Member& m) { return m.waiting.empty() && m.caller == this_thread_number(); });
 }
 
 Status LaunchGroup::Members::check_front() const {
@@ -154,19 +123,9 @@ LaunchGroup::Calls LaunchGroup::Members::take_front() {
   return calls;
 }
 
-cuda::CUdeviceptr LaunchGroup::Members::flag_address(const DeviceCall& call) const {
-  const std::size_t at = offsetof(RankFlags, passed) + call.number_ % RankFlags::kWords * sizeof(std::uint32_t);
-  return of(call).options.flags_on_device + at;
-}
-
-void LaunchGroup::Members::release_stream(const DeviceCall& call) {
-  std::uint32_t& flag = of(call).options.flags->passed[call.number_ % RankFlags::kWords];
-  std::atomic_ref<std::uint32_t>(flag).store(call.number_, std::memory_order_release);
-}
-
 void LaunchGroup::Members::end_kernels() noexcept {
   for (Member& each : all_) {
-    if (each.here) std::atomic_ref<std::uint64_t>(each.options.flags->status.abort).store(1, std::memory_order_release);
+    if (each.here) std::atomic_ref<std::uint64_t>(each.options.status->abort).store(1, std::memory_order_release);
   }
 }
 

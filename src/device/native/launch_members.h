@@ -9,10 +9,10 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "device/native/launch_group.h"
+#include "device/process_ranks.h"
 
 namespace tutti::detail {
 
@@ -23,11 +23,11 @@ struct LaunchGroup::Member {
   bool failure_unreported = false;  // on_failure has not been called yet with the error of the group
   bool here = false;                // true between add_member() and forget()
   std::uint64_t failure = 0;        // the value of failure_word() at the time of forget()
-  std::uint32_t numbers = 0;
   bool left = false;
   // the error of a launch that failed after this rank's call had returned; reported by LaunchGroup::failure()
   std::optional<Error> late_error{};
-  std::thread::id caller{};  // the thread that made this rank's last call; no thread before the first call
+  // the number of the thread that made this rank's last call (this_thread_number()); 0 before the first call
+  std::uint64_t caller = 0;
   // calls that were submitted but not launched, because calls of other ranks are missing; oldest first
   std::deque<std::shared_ptr<DeviceCall>> waiting;
 
@@ -71,21 +71,12 @@ class LaunchGroup::Members {
   // Whether other threads than this one make the calls of all members without a waiting call, judged by the thread
   // of their last calls. A member that has made no call yet counts as served by another thread.
   bool missing_served_by_others() const;
-  // Returns the waiting call with the earliest deadline; null if no call waits.
-  const DeviceCall* first_to_expire() const;
-  // Called before `call` of `caller` is taken. Fails the group, and returns the error, if the stream of `call`
-  // already waits for the flag of another member's call: that flag is set only after `call` was launched, and
-  // `call` is behind the wait. (A call behind an earlier call of the same member is allowed.)
-  Status check_flag_waits(const Member& caller, const DeviceCall& call);
   // Checks that the first waiting calls of all members have the same arguments and launch parameters. If one
   // differs from the call of the first member, returns kMismatch with the first difference. Requires all_wait().
   Status check_front() const;
   // Removes the first waiting call of every member, and returns these calls. Requires all_wait().
   Calls take_front();
 
-  cuda::CUdeviceptr flag_address(const DeviceCall& call) const;
-  // Sets the flag of a call from the host, so that its stream goes on if it waits for the flag.
-  void release_stream(const DeviceCall& call);
   // Makes the running kernels of all members end, by setting the abort flags that waiting kernels poll.
   void end_kernels() noexcept;
 

@@ -82,38 +82,15 @@ void LaunchGroup::Watchdog::watch() noexcept {
 }
 
 void LaunchGroup::Watchdog::check_all() {
-  check_waiting_calls();
-  const DeviceCall* first = members_.first_to_expire();
-  if (first != nullptr && Clock::now() >= first->deadline_) members_.fail(members_.missing(*first));
   check_pending_launches();
   if (watches_graphs()) check_replays();
 }
 
 // Waits until changed() is notified, or until it is time for the next check. Waits without a time limit if there is
-// nothing to check: no call waits, no launch is pending, and no call with barriers was captured in a graph.
+// nothing to check: no launch is pending, and no call with barriers was captured in a graph.
 void LaunchGroup::Watchdog::wait_for_next_check(std::unique_lock<std::mutex>& lock) {
-  const DeviceCall* first = members_.first_to_expire();
-  if (!pending_launches_.empty() || watches_graphs()) {
-    members_.changed().wait_for(lock, members_.broken() && releases_rounds() ? kReleasing : kLooking);
-  } else if (first == nullptr) {
-    members_.changed().wait(lock);
-  } else {
-    // A copy of the deadline, because the call may be destroyed during the wait.
-    const auto until = std::min(first->deadline_, Clock::now() + kLooking);
-    members_.changed().wait_until(lock, until);
-  }
-}
-
-// Fails the group if the context of a waiting call was lost. A stream in a lost context reports nothing by itself,
-// so the function queries the event that was recorded when the call was submitted.
-void LaunchGroup::Watchdog::check_waiting_calls() {
-  for (const Member& each : members_.all()) {
-    if (each.waiting.empty()) continue;
-    const DeviceCall& call = *each.waiting.front();
-    if (call.ready_ == nullptr || call.capture_ != 0) continue;
-    const auto ready = call.ready_->finished();
-    if (!ready.ok()) return members_.fail(members_.lost(call, ready.error()));
-  }
+  if (pending_launches_.empty() && !watches_graphs()) return members_.changed().wait(lock);
+  members_.changed().wait_for(lock, members_.broken() && releases_rounds() ? kReleasing : kLooking);
 }
 
 // Removes the pending launches that have ended. If the context of a launch is lost, that launch never ends, so this

@@ -55,7 +55,6 @@ class LaunchGroup::Watchdog {
   void watch() noexcept;
   void check_all();
   void wait_for_next_check(std::unique_lock<std::mutex>& lock);
-  void check_waiting_calls();
   void check_pending_launches();
   void check_round_timeout(const PendingLaunch& first);
   void check_peers(const DeviceCall& call);

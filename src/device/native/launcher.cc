@@ -126,13 +126,14 @@ Status LaunchGroup::Launcher::launch(const Calls& calls) {
     if (watched) watchdog_.remove_last();
     return put;
   }
-  members_.launched().notify_all();
   if (captured) last_capture_ = first.capture_;
   TUTTI_TRY((*done)->record(*stream));
   (captured ? last_captured_done_ : last_plain_done_) = *done;
   if (!captured) buffers_.reuse_after(*done);
   TUTTI_TRY(std::move(put));
-  return mark_launched(calls, *done, *stream);
+  mark_launched(calls, *done, *stream);
+  members_.launched().notify_all();
+  return {};
 }
 
 // Adds a launch to the watchdog, which ends it if a rank outside of the group is gone. `call`: the first call of
@@ -146,19 +147,13 @@ Status LaunchGroup::Launcher::watch(const std::shared_ptr<DeviceCall>& call, con
   return {};
 }
 
-Status LaunchGroup::Launcher::mark_launched(const Calls& calls, const std::shared_ptr<cuda::Event>& done,
-                                            cuda::CUstream stream) {
-  const cuda::Driver& driver = device_.driver();
+void LaunchGroup::Launcher::mark_launched(const Calls& calls, const std::shared_ptr<cuda::Event>& done,
+                                          cuda::CUstream stream) {
   for (const auto& call : calls) {
     call->launched_ = true;
     call->launched_in_ = stream;
     call->done_ = done;
-    if (!call->waits_for_flag_) continue;
-    TUTTI_TRY(driver.check(
-        driver.api().stream_write_value32(stream, members_.flag_address(*call), call->number_, cuda::kWriteDefault),
-        "letting the stream of a rank go on"));
   }
-  return {};
 }
 
 // Puts the launch into the stream: copies if all calls have them, otherwise a call in rounds, or one kernel.

@@ -50,7 +50,7 @@ class LaunchGroup::Launcher {
   Status put_kernel(const Calls& calls, const device::Call* filled, cuda::CUstream stream);
   Status put_rounds(const DeviceCall& call, cuda::CUstream stream);
   Error not_launched(cuda::CUresult result, const device::Launch& launch, std::uint32_t threads) const;
-  Status mark_launched(const Calls& calls, const std::shared_ptr<cuda::Event>& done, cuda::CUstream stream);
+  static void mark_launched(const Calls& calls, const std::shared_ptr<cuda::Event>& done, cuda::CUstream stream);
 
   const RankDevice& device_;
   Members& members_;

@@ -97,8 +97,9 @@ std::vector<Range> ranges_of(const Call& call, BlockSet blocks, std::size_t byte
 
 }  // namespace
 
-HostStaging::HostStaging(const cuda::Driver& driver, Transport& transport, Log& log)
-    : driver_(driver), log_(log), pool_(std::make_shared<StagingPool>(driver, transport)) {}
+HostStaging::HostStaging(const cuda::Driver& driver, Transport& transport, Log& log,
+                         std::shared_ptr<ProcessRanks> ranks)
+    : driver_(driver), log_(log), ranks_(std::move(ranks)), pool_(std::make_shared<StagingPool>(driver, transport)) {}
 
 HostStaging::~HostStaging() {
   if (pool_->close(kStreamsLimit)) return;
@@ -154,6 +155,7 @@ Result<std::shared_ptr<StartCondition>> HostStaging::stage(CheckedCall& checked,
     buffers.copy_in(numbers.front(), within(input) + range.offset, range.bytes);
   for (const Range& range : ranges_of(call, row.output, output.bytes))
     buffers.copy_out(numbers.back(), within(output) + range.offset, range.bytes);
+  if (ranks_ != nullptr) staged->settle_later(ranks_);
   TUTTI_TRY(staged->allocate());
   if (input.bytes > 0) call.input = buffers.staged(numbers.front()) + within(input);
   if (output.bytes > 0) call.output = buffers.staged(numbers.back()) + within(output);
@@ -199,6 +201,7 @@ Result<std::shared_ptr<StartCondition>> HostStaging::stage(CheckedExchange& exch
     if (i < inputs) buffers.copy_in(*number, 0, used[i].bytes);
     if (i >= inputs) buffers.copy_out(*number, 0, used[i].bytes);
   }
+  if (ranks_ != nullptr) staged->settle_later(ranks_);
   TUTTI_TRY(staged->allocate());
   for (std::size_t i = 0; i < used.size(); ++i) *buffer_pointers[i] = buffers.staged(i);
   for (std::size_t i = 0; i < exchange.own.size(); ++i) exchange.own[i].from = own_inputs[i];
@@ -228,6 +231,12 @@ Status HostStaging::submit_segment(Engine& engine, const std::shared_ptr<Operati
   }
 }
 
+Status HostStaging::settle(const Operation& operation, MadeIn made_in) {
+  if (operation.start_condition == nullptr) return {};
+  auto& staged = static_cast<StagedCall&>(*operation.start_condition);
+  return staged.settles() ? staged.settle(made_in == MadeIn::kGroup) : Status();
+}
+
 Status HostStaging::submit(Engine& engine, const std::shared_ptr<Operation>& operation, Engine::Progress progress) {
   if (operation->rest.empty()) return submit_segment(engine, operation, progress);
   std::vector<std::shared_ptr<Operation>> segments = {operation};
@@ -244,14 +253,14 @@ Status HostStaging::submit(Engine& engine, const std::shared_ptr<Operation>& ope
   Status status;
   std::size_t submitted = 0;
   for (; submitted < segments.size(); ++submitted) {
-    if (staged(submitted) != nullptr)
+    if (staged(submitted) != nullptr && !staged(submitted)->settles())
       status = without_exception(engine.rank(), [&] { return staged(submitted)->use_own_output_stream(); });
     if (status)
       status = without_exception(engine.rank(), [&] { return submit_segment(engine, segments[submitted], progress); });
     if (!status) break;
   }
   for (std::size_t segment = 0; segment < std::min(submitted + 1, segments.size()); ++segment) {
-    if (staged(segment) == nullptr) continue;
+    if (staged(segment) == nullptr || staged(segment)->settles()) continue;
     Status joined = without_exception(engine.rank(), [&] { return staged(segment)->join(); });
     if (status) status = std::move(joined);
   }

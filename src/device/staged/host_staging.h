@@ -6,10 +6,12 @@
 // communicator's submission mutex.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 
 #include "cuda/driver.h"
+#include "device/process_ranks.h"
 #include "engine/arguments.h"
 #include "engine/engine.h"
 #include "tutti/communicator.h"
@@ -19,12 +21,15 @@ namespace tutti::detail {
 class StagedCall;
 class StagingPool;
 
+// Whether a call was made by itself or as one of several in a Group.
+enum class MadeIn : std::uint8_t { kCall, kGroup };
+
 class HostStaging {
  public:
   // `driver` and `transport` must outlive this object, and the engine must have ended all its operations before it
   // is destroyed. The destructor waits up to 5 s for streams that have not finished their calls, and then leaks the
-  // host memory.
-  HostStaging(const cuda::Driver& driver, Transport& transport, Log& log);
+  // host memory. `ranks`: the communicator's ranks in this process; null if there is only this one.
+  HostStaging(const cuda::Driver& driver, Transport& transport, Log& log, std::shared_ptr<ProcessRanks> ranks);
   ~HostStaging();
   HostStaging(const HostStaging&) = delete;
   HostStaging& operator=(const HostStaging&) = delete;
@@ -50,11 +55,16 @@ class HostStaging {
   // (Engine::fail()).
   static Status submit(Engine& engine, const std::shared_ptr<Operation>& operation, Engine::Progress progress);
 
+  // Call it after submit(), and in a Group after the calls of all ranks were submitted: see StagedCall::settle(). Has
+  // no effect on other operations.
+  static Status settle(const Operation& operation, MadeIn made_in);
+
  private:
   static Status submit_segment(Engine& engine, const std::shared_ptr<Operation>& operation, Engine::Progress progress);
 
   const cuda::Driver& driver_;
   Log& log_;
+  const std::shared_ptr<ProcessRanks> ranks_;  // shared with the communicator and the calls
   // shared with the calls, which streams may hold for longer than this object exists
   const std::shared_ptr<StagingPool> pool_;
 };

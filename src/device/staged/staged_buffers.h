@@ -24,6 +24,7 @@ class StagedBuffers {
   // the call; copy_out() from host memory to the device, after it. enqueue() puts the copies into a stream.
   void copy_in(std::size_t buffer, std::size_t offset, std::size_t bytes);
   void copy_out(std::size_t buffer, std::size_t offset, std::size_t bytes);
+  bool copies_out() const { return !copies_out_.empty(); }  // whether a copy out was planned
   // Allocates the host memory. Call it once, after all buffers were added. `device`: see StagingPool::take().
   // Errors: those of StagingPool::take().
   Status allocate(StagingPool& pool, int device);

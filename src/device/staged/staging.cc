@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/assert.h"
@@ -16,6 +17,8 @@ namespace {
 // Only one in kLooks calls of finished() queries the CUDA driver, because a query takes much longer than a look at
 // a counter.
 constexpr std::uint32_t kLooks = 64;
+
+constexpr std::chrono::milliseconds kEndLook{20};  // interval at which a waiting call looks for lost contexts
 
 // Whether the result of a query means that the context is lost. After a context was destroyed, the driver reports that
 // the context or a handle in it is invalid, so these two results count as well.
@@ -126,6 +129,7 @@ Status StagedCall::enqueue(std::size_t number) {
   auto ticket = call_back(number, part.stream, on_staged);
   if (!ticket) return ticket.error();
   part.staged = *ticket;
+  if (settles()) return part.event->record(part.stream);  // for look()
   auto stream = part.stream_of_output(driver_, *pool_);
   if (!stream) return stream.error();
   return enqueue_output(number, *stream);
@@ -158,6 +162,52 @@ Status StagedCall::enqueue_output(std::size_t number, cuda::CUstream stream) {
   if (!captured_) return part.event->record(stream);
   return driver_.check(driver_.api().event_record_with_flags(part.event->handle(), stream, cuda::kEventExternal),
                        "recording an event in each replay");
+}
+
+void StagedCall::settle_later(std::shared_ptr<ProcessRanks> ranks) {
+  ranks->call();
+  if (!captured_ && ranks->has_others()) ranks_ = std::move(ranks);
+}
+
+Status StagedCall::settle(bool in_group) {
+  if (std::exchange(settled_, true)) return {};
+  const ProcessRanks::Others others = ranks_->others();
+  const bool waits = in_group ? others.elsewhere > 0 : others.here == 0;
+  if (waits && buffers_.copies_out()) wait_for_end();
+  Status queued;
+  try {
+    queued = enqueue_rest();
+  } catch (...) {
+    queued = error_of_exception(ErrorScope::kCall, -1, "copying the output of a call back");
+  }
+  if (queued) return {};
+  // Nobody calls back for the copies that are missing. The memory is kept, because some may be in the stream.
+  retires_ = true;
+  release_streams();
+  const std::scoped_lock lock(mutex_);
+  if (!outcome_.lost) outcome_.lost = copy_of(queued.error());
+  to_finish_.store(0, std::memory_order_release);
+  return queued;
+}
+
+Status StagedCall::enqueue_rest() {
+  for (std::size_t part = 0; part < parts_.size(); ++part) {
+    auto scope = cuda::ContextScope::enter(driver_, parts_[part].context);
+    if (!scope) return scope.error();
+    TUTTI_TRY(enqueue_output(part, parts_[part].stream));
+  }
+  return {};
+}
+
+// Waits until the operation has ended, or until the context is lost.
+void StagedCall::wait_for_end() {
+  std::unique_lock lock(mutex_);
+  while (!outcome_.ended && !outcome_.lost) {
+    ended_.wait_for(lock, kEndLook);
+    lock.unlock();
+    look();
+    lock.lock();
+  }
 }
 
 Status StagedCall::use_own_output_stream() {
@@ -333,6 +383,7 @@ void StagedCall::ended(const Status& result) noexcept {
     if (!result.ok()) error = &result.error();
     if (error != nullptr) report(*error);
   }
+  ended_.notify_all();
   release_streams();
 }
 
@@ -341,6 +392,7 @@ void StagedCall::dropped() noexcept {
     const std::scoped_lock lock(mutex_);
     outcome_.ended = true;
   }
+  ended_.notify_all();
   release_streams();
 }
 

@@ -5,6 +5,11 @@
 //   stream   copy out of the device | report "staged" | wait for the flag | copy to the device | report "finished"
 //   engine                                      run the call, set the flag
 //
+// If other ranks of the communicator are in this process, the wait for the flag could hold up the copies of these
+// ranks, because streams share hardware queues (ProcessRanks). Therefore the wait and what follows it are put into
+// the stream later, by settle(): when the copies in of the other ranks are in their streams, or when the call has
+// ended.
+//
 // If the context of a stream is lost (a kernel failed, or the context was destroyed), its callbacks do not run any
 // more. Therefore an event is recorded behind all work of the call in each stream. It is queried from time to time:
 // by the engine's driver while the input is missing, later by the threads that wait for the end of the call, by
@@ -23,6 +28,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -33,6 +39,7 @@
 #include "cuda/driver.h"
 #include "cuda/pointer.h"
 #include "cuda/resources.h"
+#include "device/process_ranks.h"
 #include "device/staged/staged_buffers.h"
 #include "device/staged/staging_pool.h"
 #include "engine/engine_handle.h"
@@ -65,15 +72,25 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
   bool captured() const { return captured_; }
   bool submits_itself() { return captured_ || pool_->has_graphs(); }
   void submit_later(std::shared_ptr<EngineHandle> handle, std::shared_ptr<Operation> operation);
-  // For a segment. Call use_own_output_stream() before enqueue(): the copies of the output then go into the
-  // communicator's own stream. After all segments were enqueued, call join(), also if enqueue() failed: it makes
-  // the caller's stream wait for these copies. Both functions do nothing if submits_itself() is true, or if the
-  // call uses several streams; the segments then run one after another in the caller's streams.
+  // For a segment, if settles() is false. Call use_own_output_stream() before enqueue(): the copies of the output then
+  // go into the communicator's own stream. After all segments were enqueued, call join(), also if enqueue() failed: it
+  // makes the caller's stream wait for these copies. Both functions do nothing if submits_itself() is true, or if the
+  // call uses several streams; the segments then run one after another in the caller's streams. (If settles() is true,
+  // the same holds, because streams that wait for each other could hold up other ranks.)
   Status use_own_output_stream();
   Status join();
-  // Puts all copies, waits and callbacks into the streams. Call it once. If it returns an error or throws, it has
-  // released the streams, and the caller must not submit the operation.
+  // Puts all copies, waits and callbacks into the streams; if settles() is true, only the copies in and their
+  // callbacks. Call it once. If it returns an error or throws, it has released the streams, and the caller must not
+  // submit the operation.
   Status enqueue();
+  // settle_later(): call it before enqueue(). If `ranks` has other ranks and the call is not captured, settles()
+  // becomes true, and settle() must be called after the operation was submitted.
+  void settle_later(std::shared_ptr<ProcessRanks> ranks);
+  bool settles() const { return ranks_ != nullptr; }
+  // Puts the rest of the work into the streams. `in_group`: all ranks that this thread serves have enqueued their
+  // calls. First waits until the call has ended, unless this thread must make calls of other ranks before that is
+  // possible, or there is nothing to copy out. A second call has no effect. Errors: those of the driver.
+  Status settle(bool in_group);
   // Sets the flag for which the streams wait, because the operation has ended or will not be submitted. Any thread
   // may call it.
   void release_streams() { buffers_.release_streams(); }
@@ -125,6 +142,8 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
   Result<std::size_t> part_of(const cuda::PointerInfo& where, cuda::CUstream stream);
   Status enqueue(std::size_t part);
   Status enqueue_output(std::size_t part, cuda::CUstream stream);
+  Status enqueue_rest();
+  void wait_for_end();
   Result<std::uint64_t> call_back(std::size_t part, cuda::CUstream stream, cuda::CUhostFn function);
   void give_up(const Part& part, cuda::CUresult why);
   void report(const Error& error) noexcept;
@@ -142,6 +161,8 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
   // number of calls of finished() that found the call unfinished; one in kLooks of them queries the driver
   std::atomic<std::uint32_t> asked_{0};
   bool captured_ = false;
+  std::shared_ptr<ProcessRanks> ranks_;  // shared with the communicator; null unless settles()
+  bool settled_ = false;                 // settle() was called
   // The block and the events must not be reused, because a stream may still use them: enqueue() failed halfway, or
   // a context was lost.
   bool retires_ = false;
@@ -150,6 +171,7 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
   // for callbacks.
   std::mutex mutex_;
   Outcome outcome_;
+  std::condition_variable ended_;  // notified when the call has ended or is lost
 };
 
 }  // namespace tutti::detail

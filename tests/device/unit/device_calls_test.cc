@@ -186,41 +186,38 @@ TEST_P(DeviceStreams, AWorkWaitsForTheGpu) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, DeviceStreams, ::testing::Values(Devices{0, 0}, Devices{0, 1}), name_of);
 
-// One thread makes the calls of all ranks, with and without a Group. A call must not wait for calls that the thread has
-// still to make for other ranks.
+// One thread makes the calls of all ranks in a Group. A call must not wait for calls that the thread has still to make
+// for other ranks.
 TEST(DeviceCall, OneThreadServesAllRanks) {
   for (const Devices& devices : {Devices{0, 0, 0, 0}, Devices{0, 1, 0, 1}}) {
-    for (const bool grouped : {false, true}) {
-      Communicators ranks = ranks_on(devices);
-      std::vector<std::unique_ptr<Gpu>> gpus;
-      std::vector<cuda::DeviceMemory> memories;
-      for (const std::int32_t device : devices) {
-        gpus.push_back(std::make_unique<Gpu>(device));
-        memories.push_back(gpus.back()->allocate(8192));
-        gpus.back()->put(memories.back(), Bytes(8192, std::byte{1}));
-      }
-      for (int round = 0; round < 3; ++round) {
-        Group group;
-        for (std::size_t r = 0; r < ranks.size(); ++r) {
-          const CollectiveCall call{
-              .input = pointer(memories[r]), .output = pointer(memories[r]), .count = 8192, .type = DataType::kUint8};
-          const Status status =
-              grouped ? group.add(*ranks[r], call, gpus[r]->options()) : ranks[r]->run(call, gpus[r]->options());
-          ASSERT_TRUE(status.ok()) << to_string(status.error());
-        }
-        ASSERT_TRUE(group.run().ok());
-      }
-      for (std::size_t r = 0; r < ranks.size(); ++r) {
-        EXPECT_EQ(gpus[r]->get(memories[r]), Bytes(8192, std::byte{64})) << "rank " << r;
-      }
-      while (!memories.empty()) memories.pop_back();
-      while (!gpus.empty()) gpus.pop_back();  // contexts must be left in the reverse order
+    Communicators ranks = ranks_on(devices);
+    std::vector<std::unique_ptr<Gpu>> gpus;
+    std::vector<cuda::DeviceMemory> memories;
+    for (const std::int32_t device : devices) {
+      gpus.push_back(std::make_unique<Gpu>(device));
+      memories.push_back(gpus.back()->allocate(8192));
+      gpus.back()->put(memories.back(), Bytes(8192, std::byte{1}));
     }
+    for (int round = 0; round < 3; ++round) {
+      Group group;
+      for (std::size_t r = 0; r < ranks.size(); ++r) {
+        const CollectiveCall call{
+            .input = pointer(memories[r]), .output = pointer(memories[r]), .count = 8192, .type = DataType::kUint8};
+        const Status status = group.add(*ranks[r], call, gpus[r]->options());
+        ASSERT_TRUE(status.ok()) << to_string(status.error());
+      }
+      ASSERT_TRUE(group.run().ok());
+    }
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      EXPECT_EQ(gpus[r]->get(memories[r]), Bytes(8192, std::byte{64})) << "rank " << r;
+    }
+    while (!memories.empty()) memories.pop_back();
+    while (!gpus.empty()) gpus.pop_back();  // contexts must be left in the reverse order
   }
 }
 
-// Rank 0 makes several calls before rank 1, which shares its GPU, makes its first.
-TEST(DeviceCall, ARankMayBeAhead) {
+// Rank 0 makes its first call before rank 1, which shares its GPU, and waits for it.
+TEST(DeviceCall, ARankMayBeEarly) {
   Communicators ranks = ranks_on({0, 0});
   on_every_rank(ranks, [](Communicator& rank) {
     const Gpu gpu(0);
