@@ -67,7 +67,8 @@ Result<std::unique_ptr<Communicator>> make_communicator(Membership membership, s
                                                         const Gather& among) {
   const JobContext& job_context = *membership.job_context;
   // before the rounds, so that all ranks of this process have joined when the first of them makes a call
-  if (job_context.device != nullptr) membership.process_ranks = ProcessRanks::join(membership.id, membership.rank);
+  if (job_context.device != nullptr)
+    membership.process_ranks = ProcessRanks::join(membership.id, job_context.device->number(), membership.rank);
   auto environment =
       make_environment(membership.job_context, membership.members, membership.rank, membership.id, among);
   // other ranks, for example of another colour, expect this rank in the rounds of make_device_resources()

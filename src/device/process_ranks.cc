@@ -11,16 +11,17 @@ std::uint64_t this_thread_number() {
   return number;
 }
 
-std::shared_ptr<ProcessRanks> ProcessRanks::join(std::uint64_t communicator, std::uint32_t rank) {
+std::shared_ptr<ProcessRanks> ProcessRanks::join(std::uint64_t communicator, int device, std::uint32_t rank) {
   // never destroyed, because ranks may end while the process exits
   static auto& mutex = *new std::mutex;
-  static auto& all = *new std::map<std::uint64_t, std::weak_ptr<Shared>>;
+  static auto& all = *new std::map<std::pair<std::uint64_t, int>, std::weak_ptr<Shared>>;
   const std::scoped_lock lock(mutex);
   std::erase_if(all, [](const auto& entry) { return entry.second.expired(); });
-  std::shared_ptr<Shared> shared = all[communicator].lock();
+  std::weak_ptr<Shared>& found = all[{communicator, device}];
+  std::shared_ptr<Shared> shared = found.lock();
   if (shared == nullptr) {
     shared = std::make_shared<Shared>();
-    all[communicator] = shared;
+    found = shared;
   }
   {
     const std::scoped_lock inner(shared->mutex);

@@ -28,7 +28,7 @@ class HostStaging {
  public:
   // `driver` and `transport` must outlive this object, and the engine must have ended all its operations before it
   // is destroyed. The destructor waits up to 5 s for streams that have not finished their calls, and then leaks the
-  // host memory. `ranks`: the communicator's ranks in this process; null if there is only this one.
+  // host memory. `ranks`: the communicator's ranks that share this process and GPU.
   HostStaging(const cuda::Driver& driver, Transport& transport, Log& log, std::shared_ptr<ProcessRanks> ranks);
   ~HostStaging();
   HostStaging(const HostStaging&) = delete;

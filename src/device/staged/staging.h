@@ -5,10 +5,10 @@
 //   stream   copy out of the device | report "staged" | wait for the flag | copy to the device | report "finished"
 //   engine                                      run the call, set the flag
 //
-// If other ranks of the communicator are in this process, the wait for the flag could hold up the copies of these
-// ranks, because streams share hardware queues (ProcessRanks). Therefore the wait and what follows it are put into
-// the stream later, by settle(): when the copies in of the other ranks are in their streams, or when the call has
-// ended.
+// If other ranks of the communicator share the process and the GPU, the wait for the flag could hold up the copies of
+// these ranks, because streams share hardware queues (ProcessRanks). Therefore the wait and what follows it are put
+// into the stream later, by settle(): when the copies in of the other ranks are in their streams, or when the call
+// has ended.
 //
 // If the context of a stream is lost (a kernel failed, or the context was destroyed), its callbacks do not run any
 // more. Therefore an event is recorded behind all work of the call in each stream. It is queried from time to time:
