@@ -150,6 +150,7 @@ Status LaunchGroup::launch_front(const Member& caller) {
 }
 
 Status LaunchGroup::settle(DeviceCall& call) {
+  const cuda::RelaxedCapture relaxed(device_->driver());
   NotifyingLock hold(mutex_, *members_);
   try {
     Status waits = make_wait(hold.lock, call);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -235,9 +236,47 @@ TEST(DeviceCall, ARankMayBeEarly) {
   });
 }
 
-// All ranks of a GPU share the default stream of the context, so this stream must not wait for a rank's flag. Instead
-// the calling thread waits for the other ranks. If one thread makes the calls of all ranks, that would be a deadlock,
-// so the call fails with a message that recommends a Group.
+// While another thread captures a graph in the global mode, the driver forbids queries of events, and a forbidden query
+// invalidates the capture. A rank that waits for another one must not make such a query.
+TEST(DeviceCall, AWaitForARankLeavesACaptureOfAnotherThreadAlone) {
+  Communicators ranks = ranks_on({0, 0});
+  const Gpu capturing(0);
+  std::barrier<> step(3);
+  std::thread both([&] {
+    on_every_rank(ranks, [&](Communicator& rank) {
+      const Gpu gpu(0);
+      const cuda::DeviceMemory memory = gpu.allocate(1'000);
+      gpu.put(memory, Bytes(1'000, std::byte{1}));
+      const auto sum = [&] {
+        const Status status =
+            rank.all_reduce(pointer(memory), pointer(memory), 1'000, DataType::kUint8, ReduceOp::kSum, gpu.options());
+        EXPECT_TRUE(status.ok()) << to_string(status.error());
+      };
+      sum();  // the first call allocates memory, which a capture forbids, too
+      step.arrive_and_wait();
+      step.arrive_and_wait();  // the capture has begun
+      // long enough that rank 0 usually looks at its waiting call; the test is also correct if it does not
+      if (rank.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(80));
+      sum();
+      step.arrive_and_wait();
+      step.arrive_and_wait();  // the capture has ended
+      EXPECT_EQ(gpu.get(memory), Bytes(1'000, std::byte{4}));
+    });
+  });
+  step.arrive_and_wait();
+  const cuda::DriverApi& api = driver().api();
+  EXPECT_EQ(api.stream_begin_capture(capturing.stream(), cuda::CaptureMode::kGlobal), cuda::CUresult::kSuccess);
+  step.arrive_and_wait();
+  step.arrive_and_wait();
+  cuda::CUgraph graph = nullptr;
+  EXPECT_EQ(api.stream_end_capture(capturing.stream(), &graph), cuda::CUresult::kSuccess);
+  EXPECT_EQ(api.graph_destroy(graph), cuda::CUresult::kSuccess);
+  step.arrive_and_wait();
+  both.join();
+}
+
+// All ranks of a GPU share the default stream of the context. If one thread makes the calls of all ranks, it would wait
+// for itself, so the call fails with a message that recommends a Group.
 TEST(DeviceCall, TheDefaultStream) {
   const auto sum = [](Communicator& rank, const cuda::DeviceMemory& memory) {
     CallOptions options;
