@@ -65,7 +65,8 @@ class DeviceCall final : public StartCondition {
   // launched.
   bool finished() override;
   Status outcome() override;
-  // Makes the call's stream wait for the call. Requires that the call was submitted. See LaunchGroup::settle().
+  // Waits on the host until the call is launched, and then makes its stream wait for it. Every submitted call must be
+  // settled. See LaunchGroup::settle().
   Status settle();
 
  private:

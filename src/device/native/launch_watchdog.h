@@ -1,6 +1,7 @@
-// LaunchGroup::Watchdog: ends calls for which some rank is missing, and releases their streams. Only the parts of
+// LaunchGroup::Watchdog: ends launches for which some rank is missing, and releases their streams. Only the parts of
 // LaunchGroup use this class. It owns a thread, which start() starts when there is something to check for the
-// first time: a call or a launch that waits for ranks, or a graph with barriers.
+// first time: a launch that waits for ranks, or a graph with barriers. A call that is not launched yet is checked by
+// the thread that waits for it (LaunchGroup::settle()).
 // Hold the group's mutex for every function except join(); the thread locks the mutex by itself.
 #pragma once
 

@@ -1,6 +1,6 @@
 // StagedCall: a call on device memory that the host carries out (docs/decisions/0013). The input is copied to pinned
 // host memory in the caller's stream. The engine runs the call there. The stream waits for the engine, copies the
-// result back, and continues. No thread waits for a stream, and no host callback waits for anything.
+// result back, and continues. No host callback waits for anything, and no thread waits except in settle().
 //
 //   stream   copy out of the device | report "staged" | wait for the flag | copy to the device | report "finished"
 //   engine                                      run the call, set the flag
@@ -72,11 +72,12 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
   bool captured() const { return captured_; }
   bool submits_itself() { return captured_ || pool_->has_graphs(); }
   void submit_later(std::shared_ptr<EngineHandle> handle, std::shared_ptr<Operation> operation);
-  // For a segment, if settles() is false. Call use_own_output_stream() before enqueue(): the copies of the output then
-  // go into the communicator's own stream. After all segments were enqueued, call join(), also if enqueue() failed: it
-  // makes the caller's stream wait for these copies. Both functions do nothing if submits_itself() is true, or if the
-  // call uses several streams; the segments then run one after another in the caller's streams. (If settles() is true,
-  // the same holds, because streams that wait for each other could hold up other ranks.)
+  // For a segment of a call, if settles() is false. Call use_own_output_stream() before enqueue(): the copies of the
+  // output then go into the communicator's own stream. After all segments were enqueued, call join(), also if
+  // enqueue() failed: it makes the caller's stream wait for these copies. Both functions do nothing if
+  // submits_itself() is true, or if the call uses several streams; the segments then run one after another in the
+  // caller's streams. (If settles() is true, the same holds, because streams that wait for each other could hold up
+  // other ranks.)
   Status use_own_output_stream();
   Status join();
   // Puts all copies, waits and callbacks into the streams; if settles() is true, only the copies in and their

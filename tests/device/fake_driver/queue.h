@@ -58,8 +58,8 @@ struct Channel {
 // later work of the context is skipped. The length of the queue is not limited, because it is only used in tests.
 class Queue : public std::enable_shared_from_this<Queue> {
  public:
-  // `lost` is the error of the context, which all of its queues share: kSuccess until some work has failed. Without a
-  // channel no other queue holds up this one.
+  // `lost` is the error of the context, which all of its queues share: kSuccess until some work has failed. If
+  // `channel` is null, this queue never waits for other queues of the context.
   explicit Queue(std::shared_ptr<std::atomic<CUresult>> lost, std::shared_ptr<Channel> channel = nullptr)
       : lost_(std::move(lost)), channel_(std::move(channel)) {}
 

@@ -58,7 +58,7 @@ int run_apart(const char* self, const char* name) {
       waitpid(child, &status, 0);
       return -1;
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // interval between two looks at the child
   }
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }

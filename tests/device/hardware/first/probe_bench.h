@@ -105,7 +105,7 @@ class ProbeBench {
   // Starts a kernel of `blocks` blocks that waits for word[0], and waits until it runs.
   void spin(std::atomic<std::uint64_t>* word, cuda::CUstream stream, unsigned blocks = 1) const {
     launch(kernel("probe_spin"), blocks, 32, stream, address(word), kLongNs, address(word + 8));
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // the kernel reports its end, not its begin
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // usually long enough for the kernel to begin
   }
 
  private:

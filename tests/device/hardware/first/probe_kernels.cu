@@ -53,8 +53,9 @@ __global__ void probe_clock(std::uint64_t* steps) {
 }
 
 // Hand-over as in the protocol `simple`: block 0 writes 16 KiB and then, with release, the number of the round; block 1
-// acquires the number, checks the data, and releases its answer. counts[0]: rounds; counts[1]: values that were wrong;
-// counts[2]: 1 if a block waited for too long. 512 threads.
+// acquires the number, checks the data, and releases its answer. The kernel writes to counts[0] the number of rounds,
+// to counts[1] the number of wrong values, and to counts[2] 1 if a block has waited for more than 2 s. It must be
+// launched with 2 blocks of 512 threads.
 __global__ void probe_hand_over(std::uint64_t* data, std::uint64_t* words, std::uint64_t rounds,
                                 std::uint64_t* counts) {
   constexpr unsigned kEach = 4;

@@ -25,7 +25,7 @@ double waits(const ProbeBench& bench, int count, cuda::CUdeviceptr word, std::ui
     }
     bench.launch(bench.kernel("probe_empty"), 1, 32, streams[i]);
   }
-  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));  // usually long enough for all waits to begin
   const auto begin = Clock::now();
   bench.launch(bench.kernel("probe_empty"), 1, 32, streams.back());
   bench.must(api.stream_write_value32(streams.back(), word, number, cuda::kWriteDefault), "write");
@@ -146,7 +146,7 @@ int waits_on_pinned_memory() {
   return 0;
 }
 
-// Which calls of the driver wait for a kernel that is running.
+// Finds out which functions of the driver return, or start their work, only after a running kernel has ended.
 int calls_while_a_kernel_runs() {
   const ProbeBench bench;
   const auto& api = bench.api();
