@@ -14,28 +14,22 @@
 #include "tutti/communicator.h"
 
 namespace tutti::detail {
+
+// The device code of one context, as long as a RankDevice uses it.
+struct RankDevice::ContextCode {
+  std::mutex mutex;
+  std::optional<cuda::Module> module;  // empty until it is loaded, and if it cannot be loaded
+
+  // `id`: of the context (cuCtxGetId)
+  static std::shared_ptr<ContextCode> of(unsigned long long id);
+};
+
 namespace {
 
 constexpr const char* kEvaluators[] = {"tutti_evaluate_simple", "tutti_evaluate_ll", "tutti_evaluate_ll128"};
 
-// The device code of one context, as long as a RankDevice uses it.
-struct ContextCode {
-  std::mutex mutex;
-  std::weak_ptr<cuda::Module> module;
-};
-
-// `id`: of the context (cuCtxGetId)
-std::shared_ptr<ContextCode> code_of_context(unsigned long long id) {
-  // never destroyed, because ranks may end while the process exits
-  static auto& mutex = *new std::mutex;
-  static auto& all = *new std::map<unsigned long long, std::shared_ptr<ContextCode>>;
-  const std::scoped_lock lock(mutex);
-  std::shared_ptr<ContextCode>& found = all[id];
-  if (found == nullptr) found = std::make_shared<ContextCode>();
-  return found;
-}
-
-// Launches each evaluator once, without a call, and waits until they have ended.
+// Launches each evaluator without a call, once in each way in which calls are launched (a cooperative launch may need
+// resources of its own), and waits until they have ended.
 Status warm_up(const cuda::Driver& driver, const cuda::Module& module, std::uint32_t block_threads) {
   auto stream = cuda::Stream::create(driver);
   if (!stream) return stream.error();
@@ -44,14 +38,33 @@ Status warm_up(const cuda::Driver& driver, const cuda::Module& module, std::uint
     if (!function) return function.error();
     device::Launch launch;
     void* parameters[] = {&launch};
-    TUTTI_TRY(driver.check(
-        driver.api().launch_kernel(*function, 1, 1, 1, block_threads, 1, 1, 0, stream->handle(), parameters, nullptr),
-        "launching a kernel for the first time"));
+    const auto launched = [&](cuda::CUresult result) {
+      return driver.check(result, "launching a kernel for the first time");
+    };
+    TUTTI_TRY(launched(
+        driver.api().launch_kernel(*function, 1, 1, 1, block_threads, 1, 1, 0, stream->handle(), parameters, nullptr)));
+    TUTTI_TRY(launched(driver.api().launch_cooperative_kernel(*function, 1, 1, 1, block_threads, 1, 1, 0,
+                                                              stream->handle(), parameters)));
   }
   return stream->synchronize();
 }
 
 }  // namespace
+
+std::shared_ptr<RankDevice::ContextCode> RankDevice::ContextCode::of(unsigned long long id) {
+  // never destroyed, because ranks may end while the process exits
+  static auto& all_mutex = *new std::mutex;
+  static auto& all = *new std::map<unsigned long long, std::weak_ptr<ContextCode>>;
+  const std::scoped_lock lock(all_mutex);
+  std::erase_if(all, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<ContextCode>& found = all[id];
+  std::shared_ptr<ContextCode> code = found.lock();
+  if (code == nullptr) {
+    code = std::make_shared<ContextCode>();
+    found = code;
+  }
+  return code;
+}
 
 Result<std::shared_ptr<RankDevice>> RankDevice::find(std::optional<std::int32_t> wanted) {
   const std::shared_ptr<RankDevice> none;
@@ -91,6 +104,7 @@ Result<std::shared_ptr<RankDevice>> RankDevice::find(std::optional<std::int32_t>
 }
 
 Result<RankDevice::Code> RankDevice::code(std::uint32_t block_threads) {
+  const cuda::RelaxedCapture relaxed(driver_);
   const std::scoped_lock lock(mutex_);
   auto scope = cuda::ContextScope::enter(driver_, context_);
   if (!scope) return scope.error();
@@ -106,10 +120,12 @@ Status RankDevice::load_module(std::uint32_t block_threads) {
   }
   unsigned long long id = 0;
   TUTTI_TRY(driver_.check(driver_.api().ctx_get_id(context_, &id), "identifying the context of a rank"));
-  const std::shared_ptr<ContextCode> shared = code_of_context(id);
+  const std::shared_ptr<ContextCode> shared = ContextCode::of(id);
   const std::scoped_lock lock(shared->mutex);
-  module_ = shared->module.lock();
-  if (module_) return {};
+  if (shared->module) {
+    code_ = shared;
+    return {};
+  }
   auto loaded = cuda::Module::load(driver_, image.data());
   if (!loaded) {
     return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
@@ -118,13 +134,13 @@ Status RankDevice::load_module(std::uint32_t block_threads) {
                              number_, loaded.error().message)};
   }
   TUTTI_TRY(warm_up(driver_, *loaded, block_threads));
-  module_ = std::make_shared<cuda::Module>(std::move(*loaded));
-  shared->module = module_;
+  shared->module = std::move(*loaded);
+  code_ = shared;
   return {};
 }
 
 Result<RankDevice::Code> RankDevice::load(std::uint32_t block_threads) {
-  if (!module_) TUTTI_TRY(load_module(block_threads));
+  if (!code_) TUTTI_TRY(load_module(block_threads));
   int multiprocessors = 0;
   TUTTI_TRY(driver_.check(
       driver_.api().device_get_attribute(&multiprocessors, cuda::DeviceAttribute::kMultiprocessorCount, number_),
@@ -132,7 +148,7 @@ Result<RankDevice::Code> RankDevice::load(std::uint32_t block_threads) {
   Code code;
   int least = 1 << 20;
   for (std::size_t p = 0; p < code.evaluate.size(); ++p) {
-    auto function = module_->function(kEvaluators[p]);
+    auto function = code_->module->function(kEvaluators[p]);
     if (!function) return function.error();
     code.evaluate[p] = *function;
     int blocks = 0;

@@ -35,9 +35,9 @@ class RankDevice {
     std::array<cuda::CUfunction, 3> evaluate{};
     std::uint32_t blocks_at_once = 0;
   };
-  // Loads the device code if that has not been done yet in this context, and launches each kernel once, without a
-  // call. The reason: the driver loads a kernel, and allocates its local memory, at the first launch, and may wait
-  // for all other kernels of the context meanwhile. If that happened during calls, kernels of two ranks could wait
+  // Loads the device code if that has not been done yet in this context, and launches each kernel without a call.
+  // The reason: the driver loads a kernel, and allocates its local memory, at the first launch, and may wait for all
+  // other kernels of the context meanwhile. If that happened during calls, kernels of two ranks could wait
   // for each other. `block_threads`: threads per block, on which blocks_at_once depends. Errors: kUnsupported (this
   // build has no device code, or none for this device; or no block fits on the device), those of the driver.
   Result<Code> code(std::uint32_t block_threads);
@@ -46,6 +46,7 @@ class RankDevice {
   RankDevice(const cuda::Driver& driver, int number, cuda::CUcontext context,
              std::optional<cuda::PrimaryContext> primary)
       : driver_(driver), number_(number), context_(context), primary_(std::move(primary)) {}
+  struct ContextCode;
   Status load_module(std::uint32_t block_threads);
   Result<Code> load(std::uint32_t block_threads);
 
@@ -57,7 +58,7 @@ class RankDevice {
   const std::optional<cuda::PrimaryContext> primary_;
   cuda::CUuuid uuid_;
   std::mutex mutex_;
-  std::shared_ptr<cuda::Module> module_;  // shared by all RankDevices of the context; null before the first code()
+  std::shared_ptr<ContextCode> code_;  // shared by all RankDevices of the context; null until it is loaded
 };
 
 }  // namespace tutti::detail
