@@ -52,8 +52,9 @@ class DeviceSide {
   Status submit(const Operation& operation);
   // Number of calls that were submitted so far.
   std::uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
-  // For an operation of prepare(): makes the call's stream wait for the call (LaunchGroup::settle()). Call it after
-  // submit(). In a Group, call it after all calls of the Group were submitted. Other operations need nothing here.
+  // For an operation of prepare(): makes the call's stream wait for the call. First waits on the host until the ranks
+  // that share this rank's process and GPU have made the call too (LaunchGroup::settle()). Call it after submit(). In a
+  // Group, call it after all calls of the Group were submitted. Other operations need nothing here.
   static Status settle(const Operation& operation);
 
   // Communicator::register_memory() for memory of a GPU: exports it to the other ranks and maps theirs. Collective,

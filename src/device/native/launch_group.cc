@@ -101,7 +101,6 @@ Status LaunchGroup::take_call(Member& caller, const std::shared_ptr<DeviceCall>&
   }
   call->launch_group_ = shared_from_this();
   call->member_index_ = static_cast<std::size_t>(&caller - members.data());
-  caller.caller = this_thread_number();
   call->deadline_ = Clock::now() + std::chrono::nanoseconds(call->timeout_ns);
   caller.waiting.push_back(call);
   while (members_->all_wait()) TUTTI_TRY(launch_front(caller));
@@ -140,10 +139,7 @@ Status LaunchGroup::launch_front(const Member& caller) {
   if (alike.ok() || !members_->whole()) {
     error = lost_error(std::move(error), caller.options.rank, &calls.front()->tag);
   }
-  for (const auto& call : calls) {
-    call->outcome_ = copy_of(error);
-    members_->of(*call).late_error = copy_of(error);
-  }
+  for (const auto& call : calls) call->outcome_ = copy_of(error);
   members_->launched().notify_all();
   if (error.scope == ErrorScope::kCommunicator) members_->fail(error);
   return error;
@@ -189,10 +185,6 @@ Status LaunchGroup::make_wait(std::unique_lock<std::mutex>& lock, DeviceCall& ca
         ErrorCode::kUnsupported,
         "the stream is capturing, and not all ranks of this process and GPU have made the call: capture the calls of "
         "all of them in one graph, from one thread, in a Group");
-  }
-  if (!call.launched_ && !call.outcome_ && !members_->missing_served_by_others()) {
-    return call_error(ErrorCode::kUnsupported,
-                      "one thread serves several ranks of a process and GPU: make their calls in a Group");
   }
   wait_for_launch(lock, call);
   if (call.outcome_) return *call.outcome_;
@@ -244,10 +236,8 @@ std::optional<Error> LaunchGroup::failure(std::uint32_t rank, bool asks_driver) 
   const cuda::RelaxedCapture relaxed(device_->driver());
   const NotifyingLock hold(mutex_, *members_);
   if (members_->broken()) return members_->broken();
-  Member& its = members_->of_rank(rank);
-  if (asks_driver && its.late_error) return std::exchange(its.late_error, std::nullopt);
   std::optional<Error> failed;
-  if (const std::uint64_t word = its.failure_word(); word != 0) {
+  if (const std::uint64_t word = members_->of_rank(rank).failure_word(); word != 0) {
     failed = device_failure(device::FailureWord::of(word), rank, nullptr, 0);
   }
   if (!failed && asks_driver) {

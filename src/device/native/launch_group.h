@@ -73,16 +73,15 @@ class LaunchGroup : public std::enable_shared_from_this<LaunchGroup> {
   Status submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>& call);
   // Waits on the host until the other ranks of the group have made their calls too, at most for the call's timeout.
   // Then makes the call's stream wait for the launch. Call it after submit(), and after all other calls that the same
-  // thread submits together with this one (a Group). Errors: the outcome of the call, kUnsupported (this thread also
-  // makes the calls of a rank that is missing, or the stream is capturing), those of the driver.
+  // thread submits together with this one (a Group). Errors: the outcome of the call, kUnsupported (the stream is
+  // capturing), those of the driver.
   Status settle(DeviceCall& call);
 
   // Ends all calls that wait for other ranks of the group with `error`, and refuses all later calls. If the group
   // is already broken, the first error stays.
   void fail(const Error& error) noexcept;
   // Returns the error that broke the group, or a failure that a kernel of this rank has recorded, which then breaks
-  // the group. Returns nothing if there is none. If `asks_driver`, also detects a lost context, and returns once
-  // the error of a launch that failed after this rank's call had returned.
+  // the group. Returns nothing if there is none. If `asks_driver`, also detects a lost context.
   std::optional<Error> failure(std::uint32_t rank, bool asks_driver);
   // Waits, at most for `limit`, until all launches of the group have ended (except for those in graphs) and no call
   // of `rank` waits. Returns false if that takes longer.

@@ -78,7 +78,7 @@ Error LaunchGroup::Members::missing(const DeviceCall& call) const {
       ErrorCode::kTimeout,
       fmt::format(
           "{}: waited {} ms for ranks {} of this process and GPU, which have not made the call, or have made it on "
-          "host memory: {}",
+          "host memory: {}; if one thread serves several ranks, make their calls in a Group",
           describe(call.tag), call.timeout_ns / 1'000'000, absent, kOneKindOfMemory),
       first));
 }
@@ -89,11 +89,6 @@ bool LaunchGroup::Members::all_wait() const {
 
 bool LaunchGroup::Members::none_waits() const {
   return std::all_of(all_.begin(), all_.end(), [](const Member& m) { return m.waiting.empty(); });
-}
-
-bool LaunchGroup::Members::missing_served_by_others() const {
-  return std::none_of(all_.begin(), all_.end(),
-                      [](const Member& m) { return m.waiting.empty() && m.caller == this_thread_number(); });
 }
 
 Status LaunchGroup::Members::check_front() const {

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "device/native/launch_group.h"
-#include "device/process_ranks.h"
 
 namespace tutti::detail {
 
@@ -24,10 +23,6 @@ struct LaunchGroup::Member {
   bool here = false;                // true between add_member() and forget()
   std::uint64_t failure = 0;        // the value of failure_word() at the time of forget()
   bool left = false;
-  // the error of a launch that failed after this rank's call had returned; reported by LaunchGroup::failure()
-  std::optional<Error> late_error{};
-  // the number of the thread that made this rank's last call (this_thread_number()); 0 before the first call
-  std::uint64_t caller = 0;
   // calls that were submitted but not launched, because calls of other ranks are missing; oldest first
   std::deque<std::shared_ptr<DeviceCall>> waiting;
 
@@ -68,9 +63,6 @@ class LaunchGroup::Members {
 
   bool all_wait() const;  // each member has a waiting call
   bool none_waits() const;
-  // Whether other threads than this one make the calls of all members without a waiting call, judged by the thread
-  // of their last calls. A member that has made no call yet counts as served by another thread.
-  bool missing_served_by_others() const;
   // Checks that the first waiting calls of all members have the same arguments and launch parameters. If one
   // differs from the call of the first member, returns kMismatch with the first difference. Requires all_wait().
   Status check_front() const;

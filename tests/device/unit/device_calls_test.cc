@@ -275,12 +275,13 @@ TEST(DeviceCall, AWaitForARankLeavesACaptureOfAnotherThreadAlone) {
   both.join();
 }
 
-// All ranks of a GPU share the default stream of the context. If one thread makes the calls of all ranks, it would wait
-// for itself, so the call fails with a message that recommends a Group.
+// All ranks of a GPU share the default stream of the context. If one thread makes the calls of all ranks without a
+// Group, it waits for itself, so the call ends after its timeout, with a message that recommends a Group.
 TEST(DeviceCall, TheDefaultStream) {
-  const auto sum = [](Communicator& rank, const cuda::DeviceMemory& memory) {
+  const auto sum = [](Communicator& rank, const cuda::DeviceMemory& memory, std::chrono::milliseconds timeout = {}) {
     CallOptions options;
     options.stream = nullptr;
+    options.timeout = timeout;
     return rank.all_reduce(pointer(memory), pointer(memory), 1'000, DataType::kUint8, ReduceOp::kSum, options);
   };
   Communicators ranks = ranks_on({0, 0});
@@ -308,9 +309,18 @@ TEST(DeviceCall, TheDefaultStream) {
   };
   ASSERT_TRUE(add(*ranks[0], a).ok());
   ASSERT_TRUE(add(*ranks[1], b).ok());
-  ASSERT_TRUE(group.run().ok());  // from now on this thread makes the calls of both ranks
-  const Status alone = sum(*ranks[0], a);
+  ASSERT_TRUE(group.run().ok());
+  std::thread other([&] {
+    const Gpu own(0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // usually long enough that rank 0 waits
+    EXPECT_TRUE(sum(*ranks[1], b).ok());
+  });
+  const Status in_time = sum(*ranks[0], a);  // although the thread of rank 0 made the last call of rank 1
+  EXPECT_TRUE(in_time.ok()) << to_string(in_time.error());
+  other.join();
+  const Status alone = sum(*ranks[0], a, std::chrono::milliseconds(200));
   ASSERT_FALSE(alone.ok());
+  EXPECT_EQ(alone.error().code, ErrorCode::kTimeout);
   EXPECT_THAT(alone.error().message, HasSubstr("in a Group"));
 }
 
