@@ -431,7 +431,10 @@ class TUTTI_API Communicator {
   // Runs or starts any of the collectives above. start() returns at once. It returns argument errors, and the error
   // that made the communicator unusable; Work::wait() returns all others. The buffers belong to the operation until
   // it has ended. Collectives of one communicator run in the order of their calls. For a call on device memory run()
-  // also returns at once, and Work::wait() also waits until the stream has completed the call.
+  // also returns at once, and Work::wait() also waits until the stream has completed the call. An exception: if several
+  // ranks of one process share a GPU, both functions wait on the host until these ranks have made the call too or, if
+  // the host carries the call out and it has an output on this rank, until the call has ended. A thread that makes the
+  // calls of several of these ranks must make them in a Group.
   Status run(const CollectiveCall& call, const CallOptions& options = {});
   Result<Work> start(const CollectiveCall& call, const CallOptions& options = {});
 

@@ -51,8 +51,8 @@ class TUTTI_API Group {
   // Starts all calls and waits for those on host memory; calls on device memory continue in their streams. Returns the
   // first error, if any. The group is empty afterwards.
   Status run();
-  // Starts all calls and returns at once. The Work is complete when all of these calls have ended. The group is empty
-  // when start() has returned.
+  // Starts all calls and returns at once, except as described at Communicator::run() for ranks that share a process and
+  // a GPU. The Work is complete when all of these calls have ended. The group is empty when start() has returned.
   Result<Work> start();
 
  private:

@@ -67,8 +67,8 @@ Result<std::unique_ptr<Communicator>> make_communicator(Membership membership, s
                                                         const Gather& among) {
   const JobContext& job_context = *membership.job_context;
   // before the rounds, so that all ranks of this process have joined when the first of them makes a call
-  if (job_context.device != nullptr)
-    membership.process_ranks = ProcessRanks::join(membership.id, job_context.device->number(), membership.rank);
+  const int device = job_context.device == nullptr ? ProcessRanks::kUnknownDevice : job_context.device->number();
+  membership.process_ranks = ProcessRanks::join(membership.id, membership.rank, device);
   auto environment =
       make_environment(membership.job_context, membership.members, membership.rank, membership.id, among);
   // other ranks, for example of another colour, expect this rank in the rounds of make_device_resources()
@@ -112,7 +112,7 @@ Status CommunicatorImpl::run_operation(const Result<std::shared_ptr<Operation>>&
   Operation& operation = **prepared;
   TUTTI_TRY(submit(*prepared, Engine::Progress::kByCaller));
   submission.unlock();
-  if (operation.start_condition != nullptr) return settle(operation, MadeIn::kCall);
+  if (operation.start_condition != nullptr) return settle(operation);
   Status result = engine_.wait(operation);
   // Wait for all segments even if one fails, because they use the caller's buffers until they have ended.
   for (const auto& segment : operation.rest) {
@@ -128,7 +128,7 @@ Result<Work> CommunicatorImpl::start(const CollectiveCall& call, const CallOptio
   return start_operation(operations_.prepare(call, options), lock);
 }
 
-// The Work is made first, because nothing may fail once the operation uses the caller's buffers.
+// The Work is made first, because an allocation must not fail once the operation uses the caller's buffers.
 Result<Work> CommunicatorImpl::start_operation(const Result<std::shared_ptr<Operation>>& prepared,
                                                std::unique_lock<std::mutex>& submission) {
   if (!prepared) return prepared.error();
@@ -138,15 +138,15 @@ Result<Work> CommunicatorImpl::start_operation(const Result<std::shared_ptr<Oper
   Work work(std::make_shared<WorkImpl>(std::move(parts)));
   TUTTI_TRY(submit(operation, Engine::Progress::kInBackground));
   submission.unlock();
-  TUTTI_TRY(settle(*operation, MadeIn::kCall));
+  TUTTI_TRY(settle(*operation));
   return work;
 }
 
-Status CommunicatorImpl::settle(const Operation& operation, MadeIn made_in) {
+Status CommunicatorImpl::settle(const Operation& operation) {
   if (operation.on_device) return DeviceSide::settle(operation);
-  Status status = HostStaging::settle(operation, made_in);
+  Status status = HostStaging::settle(engine_, operation);
   for (const auto& segment : operation.rest) {
-    Status one = HostStaging::settle(*segment, made_in);
+    Status one = HostStaging::settle(engine_, *segment);
     if (status.ok()) status = std::move(one);
   }
   return status;

@@ -73,10 +73,10 @@ class CommunicatorImpl {
   // Submits the operation in the background. `submission` and `prepared`: as for run_operation().
   Result<Work> start_operation(const Result<std::shared_ptr<Operation>>& prepared,
                                std::unique_lock<std::mutex>& submission);
-  // For a submitted operation: makes the caller's stream wait for a call on device memory. If the call needs other
-  // ranks of this process, it may first wait for them. Call it without the submission mutex. In a Group, call it
-  // after all calls of the Group were submitted. Operations on host memory need nothing here.
-  static Status settle(const Operation& operation, MadeIn made_in);
+  // For a submitted operation: makes the caller's stream wait for a call on device memory. If ranks of this process
+  // share a GPU, first waits on the host for the other ranks. Call it without the submission mutex. In a Group, call
+  // it after all calls of the Group were submitted. Operations on host memory need nothing here.
+  Status settle(const Operation& operation);
   // Hold the submission mutex. Call settle() afterwards.
   Status submit(const std::shared_ptr<Operation>& operation, Engine::Progress progress);
 

@@ -222,16 +222,21 @@ Result<std::vector<WorkImpl::Part>> GroupImpl::submit(Engine::Progress progress)
     all_operations += needed_operations;
   }
   std::vector<WorkImpl::Part> parts;
-  parts.reserve(all_operations);  // reserved now, because nothing may fail once an operation uses the caller's buffers
+  // reserved now, because an allocation must not fail once an operation uses the caller's buffers
+  parts.reserve(all_operations);
+  std::vector<CommunicatorImpl*> owners;  // the communicator of each part
+  owners.reserve(all_operations);
   std::optional<Error> refused;
   for (auto& [communicator, member] : members_) {
     CommunicatorImpl& impl = *communicator;
     Member& calls = member;
     const Status submitted = impl.guarded([&] { return submit_member(impl, calls, progress, parts); });
     if (!submitted.ok() && !refused) refused = copy_of(submitted.error());
+    owners.resize(parts.size(), &impl);
   }
-  for (const WorkImpl::Part& part : parts) {
-    const Status settled = CommunicatorImpl::settle(*part.operation, MadeIn::kGroup);
+  // Only now, because a call may wait for the calls of other ranks in this Group.
+  for (std::size_t part = 0; part < parts.size(); ++part) {
+    const Status settled = owners[part]->guarded([&] { return owners[part]->settle(*parts[part].operation); });
     if (!settled.ok() && !refused) refused = copy_of(settled.error());
   }
   if (!refused) return parts;
@@ -240,7 +245,7 @@ Result<std::vector<WorkImpl::Part>> GroupImpl::submit(Engine::Progress progress)
   return *std::move(refused);
 }
 
-// The Work is made first, because nothing may fail once the operations use the caller's buffers.
+// The Work is made first, because an allocation must not fail once the operations use the caller's buffers.
 Result<Work> GroupImpl::start() {
   const auto shared = std::make_shared<WorkImpl>(std::vector<WorkImpl::Part>());  // Work requires a shared_ptr
   Work work(shared);

@@ -1,9 +1,8 @@
-// ProcessRanks: the ranks of one communicator that share a process and a GPU, and the threads that make their calls.
-// Calls on GPU memory need it, because the streams of these ranks share hardware queues: a stream that waits for
-// another rank can hold up the very work of that rank. Thread-safe.
+// ProcessRanks: the ranks of one communicator that are in one process, and their GPUs. Calls on GPU memory need it,
+// because streams of a context share hardware queues: if ranks share a GPU, a stream of one rank that waits for another
+// rank can hold up the very work of that rank. Thread-safe.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -11,39 +10,30 @@
 
 namespace tutti::detail {
 
-// A number that no other thread of this process has or had. (The system gives the std::thread::id of a thread that has
-// ended to later threads.) Never 0.
-std::uint64_t this_thread_number();
-
 class ProcessRanks {
  public:
-  // Adds `rank` of the communicator with the number `communicator`, which uses the GPU with the CUDA number `device`,
-  // until the returned object is destroyed. Add all ranks before their first calls.
-  static std::shared_ptr<ProcessRanks> join(std::uint64_t communicator, int device, std::uint32_t rank);
+  static constexpr int kUnknownDevice = -1;
+  // Adds `rank` of the communicator with the number `communicator`, until the returned object is destroyed. Add all
+  // ranks before their first calls. `device`: the CUDA number of the rank's GPU, or kUnknownDevice.
+  static std::shared_ptr<ProcessRanks> join(std::uint64_t communicator, std::uint32_t rank, int device);
   ProcessRanks(const ProcessRanks&) = delete;
   ProcessRanks& operator=(const ProcessRanks&) = delete;
   ~ProcessRanks();
 
-  // Records that this thread makes a call of the rank.
-  void call();
-  // Whether there are other ranks.
-  bool has_others() const;
-  // How many of them were last called by this thread, and how many by another thread or never.
-  struct Others {
-    std::size_t here = 0;
-    std::size_t elsewhere = 0;
-  };
-  Others others() const;
+  // Whether this rank shares its GPU with another one. False if its GPU is unknown.
+  bool share_device() const;
 
  private:
   struct Shared {
     std::mutex mutex;
-    std::map<std::uint32_t, std::uint64_t> threads;  // by rank: the thread of the last call; 0: no call yet
+    std::map<std::uint32_t, int> devices;  // the GPU of each rank
   };
-  ProcessRanks(std::shared_ptr<Shared> shared, std::uint32_t rank) : shared_(std::move(shared)), rank_(rank) {}
+  ProcessRanks(std::shared_ptr<Shared> shared, std::uint32_t rank, int device)
+      : shared_(std::move(shared)), rank_(rank), device_(device) {}
 
   const std::shared_ptr<Shared> shared_;  // shared by these ranks
   const std::uint32_t rank_;
+  const int device_;
 };
 
 }  // namespace tutti::detail

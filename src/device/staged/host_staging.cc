@@ -153,9 +153,11 @@ Result<std::shared_ptr<StartCondition>> HostStaging::stage(CheckedCall& checked,
   const CollectiveRow& row = row_of(checked.collective.kind);
   for (const Range& range : ranges_of(call, row.input, input.bytes))
     buffers.copy_in(numbers.front(), within(input) + range.offset, range.bytes);
-  for (const Range& range : ranges_of(call, row.output, output.bytes))
+  // If a broadcast or a scatter is in place at the root, the root's output is a part of its input.
+  const bool unchanged = overlapping && row.root == RootHas::kTheInput;
+  for (const Range& range : unchanged ? std::vector<Range>() : ranges_of(call, row.output, output.bytes))
     buffers.copy_out(numbers.back(), within(output) + range.offset, range.bytes);
-  if (ranks_ != nullptr) staged->settle_later(ranks_);
+  if (ranks_->share_device()) staged->settle_later();
   TUTTI_TRY(staged->allocate());
   if (input.bytes > 0) call.input = buffers.staged(numbers.front()) + within(input);
   if (output.bytes > 0) call.output = buffers.staged(numbers.back()) + within(output);
@@ -201,7 +203,7 @@ Result<std::shared_ptr<StartCondition>> HostStaging::stage(CheckedExchange& exch
     if (i < inputs) buffers.copy_in(*number, 0, used[i].bytes);
     if (i >= inputs) buffers.copy_out(*number, 0, used[i].bytes);
   }
-  if (ranks_ != nullptr) staged->settle_later(ranks_);
+  if (ranks_->share_device()) staged->settle_later();
   TUTTI_TRY(staged->allocate());
   for (std::size_t i = 0; i < used.size(); ++i) *buffer_pointers[i] = buffers.staged(i);
   for (std::size_t i = 0; i < exchange.own.size(); ++i) exchange.own[i].from = own_inputs[i];
@@ -231,10 +233,13 @@ Status HostStaging::submit_segment(Engine& engine, const std::shared_ptr<Operati
   }
 }
 
-Status HostStaging::settle(const Operation& operation, MadeIn made_in) {
+Status HostStaging::settle(Engine& engine, const Operation& operation) {
   if (operation.start_condition == nullptr) return {};
   auto& staged = static_cast<StagedCall&>(*operation.start_condition);
-  return staged.settles() ? staged.settle(made_in == MadeIn::kGroup) : Status();
+  if (!staged.settles()) return {};
+  Status settled = staged.settle([&] { return engine.broken(); });
+  if (!settled.ok() && settled.error().scope == ErrorScope::kProcess) engine.fail(settled.error());
+  return settled;
 }
 
 Status HostStaging::submit(Engine& engine, const std::shared_ptr<Operation>& operation, Engine::Progress progress) {

@@ -21,9 +21,6 @@ namespace tutti::detail {
 class StagedCall;
 class StagingPool;
 
-// Whether a call was made by itself or as one of several in a Group.
-enum class MadeIn : std::uint8_t { kCall, kGroup };
-
 class HostStaging {
  public:
   // `driver` and `transport` must outlive this object, and the engine must have ended all its operations before it
@@ -55,9 +52,9 @@ class HostStaging {
   // (Engine::fail()).
   static Status submit(Engine& engine, const std::shared_ptr<Operation>& operation, Engine::Progress progress);
 
-  // Call it after submit(), and in a Group after the calls of all ranks were submitted: see StagedCall::settle(). Has
-  // no effect on other operations.
-  static Status settle(const Operation& operation, MadeIn made_in);
+  // Call it after submit(), and in a Group after the calls of all ranks were submitted: see StagedCall::settle(). If
+  // the stream's context is lost, also breaks the communicator. Has no effect on other operations.
+  static Status settle(Engine& engine, const Operation& operation);
 
  private:
   static Status submit_segment(Engine& engine, const std::shared_ptr<Operation>& operation, Engine::Progress progress);

@@ -98,10 +98,11 @@ void StagedCall::submit_later(std::shared_ptr<EngineHandle> handle, std::shared_
 }
 
 Status StagedCall::enqueue() {
-  to_stage_ = to_finish_ = parts_.size();
+  to_stage_ = parts_.size();
+  to_finish_ = settles() && !buffers_.copies_out() ? 0 : parts_.size();
   for (std::size_t part = 0; part < parts_.size(); ++part) {
     const auto take_back = [&] {
-      retires_ = true;
+      stop_reuse();
       forget();
       release_streams();
     };
@@ -128,10 +129,16 @@ Status StagedCall::enqueue(std::size_t number) {
   TUTTI_TRY(buffers_.enqueue(driver_, StagedBuffers::Direction::kIn, number, part.stream));
   auto ticket = call_back(number, part.stream, on_staged);
   if (!ticket) return ticket.error();
-  part.staged = *ticket;
+  {
+    const std::scoped_lock lock(looking_);
+    part.staged = *ticket;
+  }
   if (settles()) return part.event->record(part.stream);  // for look()
   auto stream = part.stream_of_output(driver_, *pool_);
   if (!stream) return stream.error();
+  TUTTI_TRY(driver_.check(
+      driver_.api().stream_wait_value32(*stream, buffers_.flag_address(), StagedBuffers::kGoOn, cuda::kWaitEqual),
+      "making the stream wait for the ranks"));
   return enqueue_output(number, *stream);
 }
 
@@ -152,41 +159,40 @@ Result<cuda::CUstream> StagedCall::Part::stream_of_output(const cuda::Driver& dr
 
 Status StagedCall::enqueue_output(std::size_t number, cuda::CUstream stream) {
   Part& part = parts_[number];
-  TUTTI_TRY(driver_.check(
-      driver_.api().stream_wait_value32(stream, buffers_.flag_address(), StagedBuffers::kGoOn, cuda::kWaitEqual),
-      "making the stream wait for the ranks"));
   TUTTI_TRY(buffers_.enqueue(driver_, StagedBuffers::Direction::kOut, number, stream));
   auto ticket = call_back(number, stream, on_finished);
   if (!ticket) return ticket.error();
-  part.finished = *ticket;
+  {
+    const std::scoped_lock lock(looking_);
+    part.finished = *ticket;
+  }
   if (!captured_) return part.event->record(stream);
   return driver_.check(driver_.api().event_record_with_flags(part.event->handle(), stream, cuda::kEventExternal),
                        "recording an event in each replay");
 }
 
-void StagedCall::settle_later(std::shared_ptr<ProcessRanks> ranks) {
-  ranks->call();
-  if (!captured_ && ranks->has_others()) ranks_ = std::move(ranks);
+void StagedCall::stop_reuse() {
+  const std::scoped_lock lock(looking_);
+  retires_ = true;
 }
 
-Status StagedCall::settle(bool in_group) {
-  if (std::exchange(settled_, true)) return {};
-  const ProcessRanks::Others others = ranks_->others();
-  const bool waits = in_group ? others.elsewhere > 0 : others.here == 0;
-  if (waits && buffers_.copies_out()) wait_for_end();
+Status StagedCall::settle(const BrokenBy& broken_by) {
+  if (std::exchange(settled_, true) || !buffers_.copies_out()) return {};
   Status queued;
   try {
-    queued = enqueue_rest();
+    queued = wait_for_end(broken_by);
+    if (queued) queued = enqueue_rest();
   } catch (...) {
     queued = error_of_exception(ErrorScope::kCall, -1, "copying the output of a call back");
   }
   if (queued) return {};
   // Nobody calls back for the copies that are missing. The memory is kept, because some may be in the stream.
-  retires_ = true;
-  release_streams();
-  const std::scoped_lock lock(mutex_);
-  if (!outcome_.lost) outcome_.lost = copy_of(queued.error());
-  to_finish_.store(0, std::memory_order_release);
+  stop_reuse();
+  {
+    const std::scoped_lock lock(mutex_);
+    if (!outcome_.lost) outcome_.lost = copy_of(queued.error());
+  }
+  gave_up_.store(true, std::memory_order_release);
   return queued;
 }
 
@@ -199,15 +205,29 @@ Status StagedCall::enqueue_rest() {
   return {};
 }
 
-// Waits until the operation has ended, or until the context is lost.
-void StagedCall::wait_for_end() {
+// Waits until the operation has ended. Errors: the context is lost, or the communicator has failed.
+Status StagedCall::wait_for_end(const BrokenBy& broken_by) {
   std::unique_lock lock(mutex_);
-  while (!outcome_.ended && !outcome_.lost) {
-    ended_.wait_for(lock, kEndLook);
+  const auto over = [this] { return outcome_.ended || outcome_.lost; };
+  while (!ended_.wait_for(lock, kEndLook, over)) {
     lock.unlock();
     look();
+    if (const auto error = broken_by()) drop_unsubmitted(*error);
     lock.lock();
   }
+  return outcome_.ended ? Status() : Status(copy_of(*outcome_.lost));
+}
+
+// If the operation waits to be submitted by a callback, ends it with `error`. If it has been submitted, the engine ends
+// it.
+void StagedCall::drop_unsubmitted(const Error& error) {
+  std::shared_ptr<Operation> unsubmitted;  // destroyed after unlocking, as in forget()
+  const std::scoped_lock lock(mutex_);
+  unsubmitted = std::exchange(outcome_.operation, nullptr);
+  if (unsubmitted == nullptr) return;
+  outcome_.lost = copy_of(error);
+  unsubmitted->result = copy_of(error);
+  unsubmitted->done.store(true, std::memory_order_release);
 }
 
 Status StagedCall::use_own_output_stream() {
@@ -320,7 +340,7 @@ cuda::CUresult StagedCall::Part::ask(const cuda::Driver& driver) const {
 void StagedCall::look() {
   const std::scoped_lock lock(looking_);
   for (const Part& part : parts_) {
-    if (!part.event || part.staged == 0) continue;  // no callback of this part was put into a stream
+    if (part.staged == 0) continue;  // no callback of this part was put into a stream
     const cuda::CUresult answer = part.ask(driver_);
     if (says_lost(answer)) give_up(part, answer);
   }
@@ -357,6 +377,7 @@ void StagedCall::give_up(const Part& part, cuda::CUresult why) {
     if (unsubmitted != nullptr) unsubmitted->result = copy_of(*outcome_.lost);
   }
   if (handle != nullptr) handle->fail(error);
+  ended_.notify_all();
   // After fail(), so that a thread that waits for the call cannot make another one before the communicator is broken.
   if (unsubmitted != nullptr) unsubmitted->done.store(true, std::memory_order_release);
   if (not_finished) to_finish_.fetch_sub(1, std::memory_order_acq_rel);
@@ -397,7 +418,9 @@ void StagedCall::dropped() noexcept {
 }
 
 bool StagedCall::finished() {
-  const auto finished = [this] { return to_finish_.load(std::memory_order_acquire) == 0; };
+  const auto finished = [this] {
+    return to_finish_.load(std::memory_order_acquire) == 0 || gave_up_.load(std::memory_order_acquire);
+  };
   if (captured_ || finished()) return true;
   if (asked_.fetch_add(1, std::memory_order_relaxed) % kLooks == kLooks - 1) look();
   return finished();

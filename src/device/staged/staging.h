@@ -6,9 +6,8 @@
 //   engine                                      run the call, set the flag
 //
 // If other ranks of the communicator share the process and the GPU, the wait for the flag could hold up the copies of
-// these ranks, because streams share hardware queues (ProcessRanks). Therefore the wait and what follows it are put
-// into the stream later, by settle(): when the copies in of the other ranks are in their streams, or when the call
-// has ended.
+// these ranks, because streams share hardware queues (ProcessRanks). Therefore the thread that makes the call waits
+// instead: settle() puts the copies out into the stream when the call has ended.
 //
 // If the context of a stream is lost (a kernel failed, or the context was destroyed), its callbacks do not run any
 // more. Therefore an event is recorded behind all work of the call in each stream. It is queried from time to time:
@@ -31,6 +30,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -39,7 +39,6 @@
 #include "cuda/driver.h"
 #include "cuda/pointer.h"
 #include "cuda/resources.h"
-#include "device/process_ranks.h"
 #include "device/staged/staged_buffers.h"
 #include "device/staged/staging_pool.h"
 #include "engine/engine_handle.h"
@@ -84,14 +83,15 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
   // callbacks. Call it once. If it returns an error or throws, it has released the streams, and the caller must not
   // submit the operation.
   Status enqueue();
-  // settle_later(): call it before enqueue(). If `ranks` has other ranks and the call is not captured, settles()
-  // becomes true, and settle() must be called after the operation was submitted.
-  void settle_later(std::shared_ptr<ProcessRanks> ranks);
-  bool settles() const { return ranks_ != nullptr; }
-  // Puts the rest of the work into the streams. `in_group`: all ranks that this thread serves have enqueued their
-  // calls. First waits until the call has ended, unless this thread must make calls of other ranks before that is
-  // possible, or there is nothing to copy out. A second call has no effect. Errors: those of the driver.
-  Status settle(bool in_group);
+  // settle_later(): call it before enqueue() if other ranks of the process share the GPU. If the call is not captured,
+  // settles() becomes true, and settle() must be called after the operation was submitted.
+  void settle_later() { settles_ = !captured_; }
+  bool settles() const { return settles_; }
+  // Waits until the call has ended, and then puts the copies out into the streams. Has no effect if there is nothing to
+  // copy out, or if it is called a second time. `broken_by`: returns the error that has broken the communicator, or
+  // nothing. Errors: that one, if the stream had not yet come to the call; those of the driver.
+  using BrokenBy = std::function<std::optional<Error>()>;
+  Status settle(const BrokenBy& broken_by);
   // Sets the flag for which the streams wait, because the operation has ended or will not be submitted. Any thread
   // may call it.
   void release_streams() { buffers_.release_streams(); }
@@ -119,7 +119,8 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
     cuda::CUstream out = nullptr;        // the stream of the output copies, if that is another one; null: `stream`
     // set if `out` is set: recorded in `stream` behind the input copies; `out` waits for it
     std::optional<cuda::Event> fork{};
-    // Numbers of the tickets of the part's two callbacks; 0 if the callback was not put into a stream.
+    // Numbers of the tickets of the part's two callbacks; 0 if the callback was not put into a stream. Guarded by
+    // looking_. `event` does not change any more when `staged` is set.
     std::uint64_t staged = 0;
     std::uint64_t finished = 0;
 
@@ -144,7 +145,9 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
   Status enqueue(std::size_t part);
   Status enqueue_output(std::size_t part, cuda::CUstream stream);
   Status enqueue_rest();
-  void wait_for_end();
+  Status wait_for_end(const BrokenBy& broken_by);
+  void drop_unsubmitted(const Error& error);
+  void stop_reuse();
   Result<std::uint64_t> call_back(std::size_t part, cuda::CUstream stream, cuda::CUhostFn function);
   void give_up(const Part& part, cuda::CUresult why);
   void report(const Error& error) noexcept;
@@ -157,15 +160,16 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
   const std::shared_ptr<StagingPool> pool_;
   std::vector<Part> parts_;
   StagedBuffers buffers_;
-  std::atomic<std::size_t> to_stage_{0};  // number of parts for which the input copies have not run yet
-  std::atomic<std::size_t> to_finish_{0};
+  std::atomic<std::size_t> to_stage_{0};   // number of parts for which the input copies have not run yet
+  std::atomic<std::size_t> to_finish_{0};  // number of parts for which the output copies have not run yet
+  std::atomic<bool> gave_up_{false};       // some output copies will never run
   // number of calls of finished() that found the call unfinished; one in kLooks of them queries the driver
   std::atomic<std::uint32_t> asked_{0};
   bool captured_ = false;
-  std::shared_ptr<ProcessRanks> ranks_;  // shared with the communicator; null unless settles()
-  bool settled_ = false;                 // settle() was called
-  // The block and the events must not be reused, because a stream may still use them: enqueue() failed halfway, or
-  // a context was lost.
+  bool settles_ = false;
+  bool settled_ = false;  // settle() was called
+  // The block and the events must not be reused, because a stream may still use them: enqueue() or settle() failed
+  // halfway, or a context was lost. Guarded by looking_.
   bool retires_ = false;
   std::mutex looking_;  // held by look(), so that only one thread at a time runs it
   // Guards outcome_. Not held while the CUDA driver is called, because callbacks lock it, and the driver may wait
