@@ -1,4 +1,5 @@
 // Converts the arguments of Python calls to the C++ types CollectiveCall and CallOptions.
+#include <chrono>
 #include <cmath>
 #include <string>
 

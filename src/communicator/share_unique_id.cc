@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/assert.h"
+#include "base/crypto/key.h"
 
 namespace tutti::detail {
 namespace {

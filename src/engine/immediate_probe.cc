@@ -3,6 +3,8 @@
 #include <chrono>
 #include <utility>
 
+#include "base/assert.h"
+
 namespace tutti {
 namespace {
 

@@ -9,6 +9,8 @@
 #include <memory>
 #include <utility>
 
+#include "base/assert.h"
+
 namespace tutti {
 namespace {
 

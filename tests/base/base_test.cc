@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include "base/assert.h"

@@ -2,6 +2,7 @@
 // 128-bit arithmetic.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <type_traits>

@@ -2,6 +2,7 @@
 // shared.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "model/flows.h"

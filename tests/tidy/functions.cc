@@ -1,6 +1,7 @@
 // Measures the length of functions by matching braces. There is no parser, but the result is correct for code in this
 // project's format. A function is a pair of braces that opens at namespace or class level after a parameter list.
 // Everything inside, including lambdas, belongs to it.
+#include <algorithm>
 #include <cctype>
 #include <string_view>
 

@@ -1,5 +1,6 @@
 #include "source_tree.h"
 
+#include <algorithm>
 #include <cctype>
 #include <fstream>
 #include <iterator>

@@ -1,4 +1,5 @@
 // The rules for lines: their number, their width, and text that is forbidden in them.
+#include <algorithm>
 #include <array>
 #include <cctype>
 #include <string_view>

@@ -1,5 +1,6 @@
 // Finds unused sources. A header is used if another file includes it. A .cc file is used if a file includes it, or if
 // a CMakeLists.txt of the tree lists it (by its path from there).
+#include <algorithm>
 #include <filesystem>
 #include <set>
 #include <string_view>

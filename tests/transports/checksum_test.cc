@@ -2,6 +2,7 @@
 // detected.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <vector>
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/assert.h"
 #include "transports/ucx/resources.h"
 #include "transports/ucx/sender.h"
 

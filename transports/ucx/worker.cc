@@ -6,6 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/assert.h"
+
 namespace tutti {
 namespace {
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/assert.h"
 #include "base/exceptions.h"
 #include "device/native/device_failure.h"
 

@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "base/assert.h"
 #include "cuda/resources.h"
 #include "device/native/device_failure.h"
 #include "executor/device_arena.h"

@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "base/assert.h"
 #include "cuda/resources.h"
 
 namespace tutti::detail {

@@ -1,4 +1,5 @@
 // Tests of calls with blocks of different lengths, carried out by the GPUs: all_gather_v and reduce_scatter_v.
+#include <algorithm>
 #include <numeric>
 #include <string>
 #include <vector>
