@@ -12,11 +12,12 @@ part_quick() {
   for part in "${quick_parts[@]}"; do run_part "$part"; done
 }
 
-# Builds everything as users do, but each source separately and without precompiled headers, so that a missing
-# #include is noticed. The training harness is not included, because each of its sources would need 15 s for
-# libtorch's header. Then checks that no folder lacks tests, for example because CMake did not find a library.
+# Builds the library, the tools and the benchmarks as users do, but each source separately and without precompiled
+# headers, so that a missing #include is noticed. The training harness is not included, because each of its sources
+# would need 15 s for libtorch's header, and the tests are not, because they would take 25 minutes. Then checks that no
+# folder lacks tests, for example because CMake did not find a library.
 part_whole() {
-  cmake --preset release -B build/apart -DCMAKE_UNITY_BUILD=OFF -DTUTTI_TRAIN=OFF \
+  cmake --preset release -B build/apart -DCMAKE_UNITY_BUILD=OFF -DTUTTI_TRAIN=OFF -DTUTTI_BUILD_TESTS=OFF \
     -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON >build/apart.log || { count_fail 'cmake' && return 1; }
   cmake --build build/apart --parallel "$(cores)" || { count_fail 'the release build, each source apart' && return 1; }
   count_pass
@@ -35,11 +36,11 @@ part_left() {
 
 part_long() { build dev && run_ctest dev -L long -LE 'rdma' -E 'torch_suite|^reliability|^Long\..*Sweep\.'; }
 # The sweeps, in which every allocation and every system call fails once: first those of calls, then those of the
-# set-up of communicators, then those with fake GPUs.
+# set-up of communicators, then those with fake GPUs. They compute, and wait little, so several run at once.
 set_up_sweeps='^Long\..*/(SetUp|CreateAll)Sweep\.|^Long\.UniqueIdSweep\.'
-part_sweeps_calls() { build dev && run_ctest dev -R '^Long\..*Sweep\.' -E "$set_up_sweeps|/Gpu"; }
-part_sweeps_set_up() { build dev && run_ctest dev -R "$set_up_sweeps"; }
-part_sweeps_gpu() { build dev && run_ctest dev -R '^Long\..*/Gpu[A-Za-z]*Sweep\.'; }
+part_sweeps_calls() { build dev && run_ctest dev -j "$(cores)" -R '^Long\..*Sweep\.' -E "$set_up_sweeps|/Gpu"; }
+part_sweeps_set_up() { build dev && run_ctest dev -j "$(cores)" -R "$set_up_sweeps"; }
+part_sweeps_gpu() { build dev && run_ctest dev -j "$(cores)" -R '^Long\..*/Gpu[A-Za-z]*Sweep\.'; }
 part_reliability() { build dev && run_ctest dev -L long -R '^reliability'; }
 part_torch_suite() { build dev && build_python && run_ctest dev -R 'torch_suite'; }
 # The RDMA tests that take too long in guests for the quick run.
