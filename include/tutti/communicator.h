@@ -432,9 +432,10 @@ class TUTTI_API Communicator {
   // that made the communicator unusable; Work::wait() returns all others. The buffers belong to the operation until
   // it has ended. Collectives of one communicator run in the order of their calls. For a call on device memory run()
   // also returns at once, and Work::wait() also waits until the stream has completed the call. An exception: if several
-  // ranks of one process share a GPU, both functions wait on the host until these ranks have made the call too or, if
-  // the host carries the call out and it has an output on this rank, until the call has ended. A thread that makes the
-  // calls of several of these ranks must make them in a Group.
+  // ranks of one process share a GPU, run(), start() and all other calls on its memory wait on the host. If the GPU
+  // carries the call out, they wait until these ranks have made the call, too. If the host does, they wait until the
+  // call has ended; but if the call has no output on this rank, they return at once. Captured calls do not wait. A
+  // thread that makes the calls of several of these ranks must make them in a Group.
   Status run(const CollectiveCall& call, const CallOptions& options = {});
   Result<Work> start(const CollectiveCall& call, const CallOptions& options = {});
 
@@ -449,7 +450,7 @@ class TUTTI_API Communicator {
   // calls have used. suspend() frees both. A local call.
   std::uint64_t device_memory_use() const;
 
-  // Returns the first error of a call on device memory that failed after the call had returned. An error of a single
+  // Returns the first error of a call on device memory that failed after it was queued. An error of a single
   // call is cleared, so that it is returned once. An error that has broken the communicator may be returned again.
   Status async_status();
 

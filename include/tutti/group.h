@@ -48,8 +48,9 @@ class TUTTI_API Group {
   Status receive(Communicator& communicator, void* data, std::size_t count, DataType type, std::int32_t peer,
                  const CallOptions& options = {});
 
-  // Starts all calls and waits for those on host memory; calls on device memory continue in their streams. Returns the
-  // first error, if any. The group is empty afterwards.
+  // Starts all calls and waits for those on host memory; calls on device memory continue in their streams, but see
+  // Communicator::run() for ranks that share a process and a GPU. Returns the first error, if any. The group is empty
+  // afterwards.
   Status run();
   // Starts all calls and returns at once, except as described at Communicator::run() for ranks that share a process and
   // a GPU. The Work is complete when all of these calls have ended. The group is empty when start() has returned.

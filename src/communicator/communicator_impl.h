@@ -66,16 +66,17 @@ class CommunicatorImpl {
   // run() without the vote of the uniform mode (uniform.h), in which the ranks confirm how the call ended.
   Status run_plain(const CollectiveCall& call, const CallOptions& options);
   Result<Work> start(const CollectiveCall& call, const CallOptions& options);
-  // Submits the operation and waits for it, except that an operation on device memory is not waited for, because it
-  // continues in its stream. `submission` holds the submission mutex, and is unlocked before the wait. If `prepared`
-  // is an error, returns it.
+  // Submits the operation and waits for it. An operation on device memory continues in its stream instead; for it,
+  // waits no longer than settle() does. `submission` holds the submission mutex, and is unlocked before the wait. If
+  // `prepared` is an error, returns it.
   Status run_operation(const Result<std::shared_ptr<Operation>>& prepared, std::unique_lock<std::mutex>& submission);
   // Submits the operation in the background. `submission` and `prepared`: as for run_operation().
   Result<Work> start_operation(const Result<std::shared_ptr<Operation>>& prepared,
                                std::unique_lock<std::mutex>& submission);
   // For a submitted operation: makes the caller's stream wait for a call on device memory. If ranks of this process
-  // share a GPU, first waits on the host for the other ranks. Call it without the submission mutex. In a Group, call
-  // it after all calls of the Group were submitted. Operations on host memory need nothing here.
+  // share a GPU, first waits on the host: for the calls of these ranks or, if the host carries the call out, for its
+  // end. Call it without the submission mutex. In a Group, call it after all calls of the Group were submitted.
+  // Operations on host memory need nothing here.
   Status settle(const Operation& operation);
   // Hold the submission mutex. Call settle() afterwards.
   Status submit(const std::shared_ptr<Operation>& operation, Engine::Progress progress);

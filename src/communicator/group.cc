@@ -67,7 +67,8 @@ class GroupImpl {
  private:
   // The calls that the group holds for one communicator.
   struct Member {
-    std::vector<std::shared_ptr<Operation>> collectives;  // later shared with the engine's queue
+    // the collectives, and later the operation of all sends and receives; shared with the engine's queue
+    std::vector<std::shared_ptr<Operation>> operations;
     CheckedExchange exchange;
     CallOptions exchange_options;    // the longest timeout of all calls, and their common stream
     std::deque<Transfer> own_sends;  // sends to this rank itself that have no matching receive yet
@@ -77,6 +78,8 @@ class GroupImpl {
   Result<Member*> member(CommunicatorImpl& communicator);
   Result<Member*> exchange_member(CommunicatorImpl& communicator, const CallOptions& options);
   static Status match_own(Member& member);
+  static Status prepare_member(CommunicatorImpl& communicator, Member& member);
+  bool uses_devices() const;
   static Status submit_member(CommunicatorImpl& communicator, Member& member, Engine::Progress progress,
                               std::vector<WorkImpl::Part>& parts);
 
@@ -134,7 +137,7 @@ Status GroupImpl::add(Communicator& communicator, const CollectiveCall& call, co
     if (!prepared) return prepared.error();
     auto to = member(impl);
     if (!to) return to.error();
-    (*to)->collectives.push_back(std::move(*prepared));
+    (*to)->operations.push_back(std::move(*prepared));
   }
   ++calls_;
   return {};
@@ -180,21 +183,34 @@ Status GroupImpl::match_own(Member& member) {
   return {};
 }
 
-// Submits the calls of one communicator and appends the submitted operations to `parts`. If an operation is refused,
-// the others are submitted nevertheless.
+// Sorts the collectives of one communicator, and makes the operation of its sends and receives.
+Status GroupImpl::prepare_member(CommunicatorImpl& communicator, Member& member) {
+  const std::scoped_lock lock(communicator.submission_mutex());
+  std::vector<std::shared_ptr<Operation>>& operations = member.operations;
+  std::stable_sort(operations.begin(), operations.end(),
+                   [](const auto& a, const auto& b) { return sort_key(a->call.tag) < sort_key(b->call.tag); });
+  if (member.exchange.transfers.empty() && member.exchange.own.empty()) return {};
+  auto exchange = communicator.operations().prepare_exchange(std::move(member.exchange), member.exchange_options);
+  if (!exchange) return exchange.error();
+  operations.push_back(std::move(*exchange));
+  return {};
+}
+
+// Whether some operation is on device memory.
+bool GroupImpl::uses_devices() const {
+  return std::ranges::any_of(members_, [](const auto& entry) {
+    return std::ranges::any_of(entry.second.operations,
+                               [](const auto& operation) { return operation->start_condition != nullptr; });
+  });
+}
+
+// Submits the operations of one communicator and appends those that were submitted to `parts`. If an operation is
+// refused, the others are submitted nevertheless.
 Status GroupImpl::submit_member(CommunicatorImpl& communicator, Member& member, Engine::Progress progress,
                                 std::vector<WorkImpl::Part>& parts) {
   Status first;
   const std::scoped_lock lock(communicator.submission_mutex());
-  std::vector<std::shared_ptr<Operation>>& operations = member.collectives;
-  std::stable_sort(operations.begin(), operations.end(),
-                   [](const auto& a, const auto& b) { return sort_key(a->call.tag) < sort_key(b->call.tag); });
-  if (!member.exchange.transfers.empty() || !member.exchange.own.empty()) {
-    auto exchange = communicator.operations().prepare_exchange(std::move(member.exchange), member.exchange_options);
-    if (exchange.ok()) operations.push_back(std::move(*exchange));
-    if (!exchange.ok()) first = exchange.error();
-  }
-  for (const std::shared_ptr<Operation>& operation : operations) {
+  for (const std::shared_ptr<Operation>& operation : member.operations) {
     Status submitted = communicator.submit(operation, progress);
     if (submitted.ok()) WorkImpl::add(communicator.engine(), operation, parts);
     if (!submitted.ok() && first.ok()) first = std::move(submitted);
@@ -212,12 +228,12 @@ Result<std::vector<WorkImpl::Part>> GroupImpl::submit(Engine::Progress progress)
   std::size_t all_operations = 0;
   for (auto& [communicator, member] : members_) {
     std::size_t needed_operations = 1;  // 1 for the operation that holds all sends and receives
-    for (const auto& operation : member.collectives) needed_operations += 1 + operation->rest.size();
+    for (const auto& operation : member.operations) needed_operations += 1 + operation->rest.size();
     if (needed_operations > communicator->engine().capacity()) {
       return invalid_argument(
           fmt::format("{} collectives are more than the communicator of rank {} takes at the moment: "
                       "wait for some first, or make the group smaller",
-                      member.collectives.size(), communicator->membership().rank));
+                      member.operations.size(), communicator->membership().rank));
     }
     all_operations += needed_operations;
   }
@@ -227,6 +243,14 @@ Result<std::vector<WorkImpl::Part>> GroupImpl::submit(Engine::Progress progress)
   std::vector<CommunicatorImpl*> owners;  // the communicator of each part
   owners.reserve(all_operations);
   std::optional<Error> refused;
+  for (auto& [communicator, member] : members_) {
+    CommunicatorImpl& impl = *communicator;
+    Member& calls = member;
+    const Status prepared = impl.guarded([&] { return prepare_member(impl, calls); });
+    if (!prepared.ok() && !refused) refused = copy_of(prepared.error());
+  }
+  // settle() may wait for other ranks, which may wait for operations of this group on host memory.
+  if (uses_devices()) progress = Engine::Progress::kInBackground;
   for (auto& [communicator, member] : members_) {
     CommunicatorImpl& impl = *communicator;
     Member& calls = member;

@@ -23,7 +23,7 @@ struct Membership {
   std::vector<std::uint32_t> members{};  // element i is the job rank of this communicator's rank i
   std::uint64_t id = 0;                  // the number that identifies the communicator in its transport
 
-  // The ranks of the communicator that share this rank's process and GPU. Null if this rank has no GPU.
+  // The ranks of the communicator that share this rank's process. Null in a simulated environment.
   std::shared_ptr<ProcessRanks> process_ranks{};
 
   Caller caller() const { return {.rank = rank, .ranks = ranks}; }

@@ -83,7 +83,7 @@ class Engine {
   // call it again a moment later. Also returns true if the receiver cannot be checked, because another thread
   // drives for too long (20 ms). Errors: the same as for a send to a rank that no longer takes part, the one that
   // broke the communicator, and those of opening connections.
-  Result<bool> look_at_receiver(Transfer send) { return probe_.look_at_receiver(std::move(send)); }
+  Result<bool> look_at_receiver(Transfer send) { return probe_.look_at_receiver(send); }
 
   // Breaks the communicator: all operations in progress end with kAborted, and the peers are notified. Any thread may
   // call this.

@@ -16,6 +16,12 @@ void EngineHandle::fail(const Error& error) {
   if (engine_ != nullptr) engine_->fail(error);
 }
 
+std::optional<Error> EngineHandle::broken() {
+  const std::scoped_lock lock(mutex_);
+  if (engine_ != nullptr) return engine_->broken();
+  return Error{ErrorCode::kAborted, ErrorScope::kCommunicator, -1, "the communicator has ended"};
+}
+
 void EngineHandle::close() {
   const std::scoped_lock lock(mutex_);
   engine_ = nullptr;

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "engine/operation.h"
 #include "tutti/result.h"
@@ -20,6 +21,8 @@ class EngineHandle {
   // Same as Engine::submit() with Progress::kInBackground. Returns kAborted if the engine has been destroyed.
   Status submit(const std::shared_ptr<Operation>& operation);
   void fail(const Error& error);  // same as Engine::fail(); no effect if the engine has been destroyed
+  // Same as Engine::broken(). Returns kAborted if the engine has been destroyed.
+  std::optional<Error> broken();
   void close();
 
  private:

@@ -237,8 +237,8 @@ Status HostStaging::settle(Engine& engine, const Operation& operation) {
   if (operation.start_condition == nullptr) return {};
   auto& staged = static_cast<StagedCall&>(*operation.start_condition);
   if (!staged.settles()) return {};
-  Status settled = staged.settle([&] { return engine.broken(); });
-  if (!settled.ok() && settled.error().scope == ErrorScope::kProcess) engine.fail(settled.error());
+  Status settled = staged.settle();
+  if (!settled.ok() && settled.error().scope >= ErrorScope::kCommunicator) engine.fail(settled.error());
   return settled;
 }
 

@@ -25,7 +25,7 @@ class HostStaging {
  public:
   // `driver` and `transport` must outlive this object, and the engine must have ended all its operations before it
   // is destroyed. The destructor waits up to 5 s for streams that have not finished their calls, and then leaks the
-  // host memory. `ranks`: the communicator's ranks that share this process and GPU.
+  // host memory. `ranks`: the communicator's ranks that share this process.
   HostStaging(const cuda::Driver& driver, Transport& transport, Log& log, std::shared_ptr<ProcessRanks> ranks);
   ~HostStaging();
   HostStaging(const HostStaging&) = delete;
@@ -53,7 +53,8 @@ class HostStaging {
   static Status submit(Engine& engine, const std::shared_ptr<Operation>& operation, Engine::Progress progress);
 
   // Call it after submit(), and in a Group after the calls of all ranks were submitted: see StagedCall::settle(). If
-  // the stream's context is lost, also breaks the communicator. Has no effect on other operations.
+  // this rank cannot take part any more (scope kCommunicator or wider), also breaks the communicator. Has no effect on
+  // other operations.
   static Status settle(Engine& engine, const Operation& operation);
 
  private:
@@ -61,7 +62,7 @@ class HostStaging {
 
   const cuda::Driver& driver_;
   Log& log_;
-  const std::shared_ptr<ProcessRanks> ranks_;  // shared with the communicator and the calls
+  const std::shared_ptr<ProcessRanks> ranks_;  // shared with the communicator
   // shared with the calls, which streams may hold for longer than this object exists
   const std::shared_ptr<StagingPool> pool_;
 };

@@ -176,11 +176,11 @@ void StagedCall::stop_reuse() {
   retires_ = true;
 }
 
-Status StagedCall::settle(const BrokenBy& broken_by) {
+Status StagedCall::settle() {
   if (std::exchange(settled_, true) || !buffers_.copies_out()) return {};
   Status queued;
   try {
-    queued = wait_for_end(broken_by);
+    queued = wait_for_end();
     if (queued) queued = enqueue_rest();
   } catch (...) {
     queued = error_of_exception(ErrorScope::kCall, -1, "copying the output of a call back");
@@ -205,28 +205,38 @@ Status StagedCall::enqueue_rest() {
   return {};
 }
 
-// Waits until the operation has ended. Errors: the context is lost, or the communicator has failed.
-Status StagedCall::wait_for_end(const BrokenBy& broken_by) {
+// Waits until the operation has ended, well or not. Errors: the context is lost, or the communicator has failed before
+// the operation was submitted.
+Status StagedCall::wait_for_end() {
   std::unique_lock lock(mutex_);
   const auto over = [this] { return outcome_.ended || outcome_.lost; };
   while (!ended_.wait_for(lock, kEndLook, over)) {
     lock.unlock();
     look();
-    if (const auto error = broken_by()) drop_unsubmitted(*error);
+    drop_if_broken();
     lock.lock();
   }
   return outcome_.ended ? Status() : Status(copy_of(*outcome_.lost));
 }
 
-// If the operation waits to be submitted by a callback, ends it with `error`. If it has been submitted, the engine ends
-// it.
-void StagedCall::drop_unsubmitted(const Error& error) {
+// If a callback is to submit the operation, and the communicator has failed, ends the operation with that error. (The
+// engine ends operations that have been submitted.)
+void StagedCall::drop_if_broken() {
+  std::shared_ptr<EngineHandle> handle;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (outcome_.operation == nullptr) return;
+    handle = outcome_.handle;
+  }
+  const auto error = handle->broken();
+  if (!error) return;
   std::shared_ptr<Operation> unsubmitted;  // destroyed after unlocking, as in forget()
   const std::scoped_lock lock(mutex_);
   unsubmitted = std::exchange(outcome_.operation, nullptr);
   if (unsubmitted == nullptr) return;
-  outcome_.lost = copy_of(error);
-  unsubmitted->result = copy_of(error);
+  if (!outcome_.lost) outcome_.lost = copy_of(*error);
+  gave_up_.store(true, std::memory_order_release);
+  unsubmitted->result = copy_of(*error);
   unsubmitted->done.store(true, std::memory_order_release);
 }
 
@@ -357,7 +367,9 @@ void StagedCall::give_up(const Part& part, cuda::CUresult why) {
   const char* when = captured_    ? "a captured call was replayed"
                      : not_staged ? "a call's input was copied"
                                   : "a call's output was copied back";
-  const ErrorScope scope = cuda::is_lost(why) ? ErrorScope::kProcess : ErrorScope::kCall;
+  // Without the input this rank cannot take part in the call, so later calls of the ranks would not match.
+  const ErrorScope least = not_staged ? ErrorScope::kCommunicator : ErrorScope::kCall;
+  const ErrorScope scope = cuda::is_lost(why) ? ErrorScope::kProcess : least;
   Error error{ErrorCode::kDevice, scope, -1, kOutOfMemory};
   runs_through([&] {
     error = driver_.error(why, fmt::format("GPU {}: its context was lost before {}: the stream", part.device, when));
@@ -367,10 +379,7 @@ void StagedCall::give_up(const Part& part, cuda::CUresult why) {
   {
     const std::scoped_lock lock(mutex_);
     if (!captured_) unsubmitted = std::exchange(outcome_.operation, nullptr);
-    if (unsubmitted != nullptr) {
-      handle = outcome_.handle;
-      error.scope = std::max(error.scope, ErrorScope::kCommunicator);
-    }
+    if (unsubmitted != nullptr) handle = outcome_.handle;
     const bool news = !outcome_.lost;
     if (news) outcome_.lost = copy_of(error);
     if (news && (outcome_.ended || captured_ || unsubmitted != nullptr)) report(*outcome_.lost);
@@ -421,8 +430,11 @@ bool StagedCall::finished() {
   const auto finished = [this] {
     return to_finish_.load(std::memory_order_acquire) == 0 || gave_up_.load(std::memory_order_acquire);
   };
-  if (captured_ || finished()) return true;
-  if (asked_.fetch_add(1, std::memory_order_relaxed) % kLooks == kLooks - 1) look();
+  if (captured_ || (finished() && open())) return true;
+  if (asked_.fetch_add(1, std::memory_order_relaxed) % kLooks == kLooks - 1) {
+    look();
+    drop_if_broken();
+  }
   return finished();
 }
 

@@ -30,7 +30,6 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -87,11 +86,10 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
   // settles() becomes true, and settle() must be called after the operation was submitted.
   void settle_later() { settles_ = !captured_; }
   bool settles() const { return settles_; }
-  // Waits until the call has ended, and then puts the copies out into the streams. Has no effect if there is nothing to
-  // copy out, or if it is called a second time. `broken_by`: returns the error that has broken the communicator, or
-  // nothing. Errors: that one, if the stream had not yet come to the call; those of the driver.
-  using BrokenBy = std::function<std::optional<Error>()>;
-  Status settle(const BrokenBy& broken_by);
+  // Waits until the call has ended, well or not, and then puts the copies out into the streams. Has no effect if there
+  // is nothing to copy out, or if it is called a second time. Errors: those of the driver; if the communicator has
+  // failed before the stream came to the call, the error of the communicator.
+  Status settle();
   // Sets the flag for which the streams wait, because the operation has ended or will not be submitted. Any thread
   // may call it.
   void release_streams() { buffers_.release_streams(); }
@@ -120,7 +118,7 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
     // set if `out` is set: recorded in `stream` behind the input copies; `out` waits for it
     std::optional<cuda::Event> fork{};
     // Numbers of the tickets of the part's two callbacks; 0 if the callback was not put into a stream. Guarded by
-    // looking_. `event` does not change any more when `staged` is set.
+    // looking_. `staged` is set after `event`, which then stays the same object.
     std::uint64_t staged = 0;
     std::uint64_t finished = 0;
 
@@ -134,8 +132,8 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
   // How the call ended, and its operation, if the callback of a stream submits that.
   struct Outcome {
     std::shared_ptr<EngineHandle> handle;  // null if the caller submits the operation
-    // The operation that the callback submits; null after that, and if the caller submits it. For a captured call:
-    // the model of which each replay submits a copy; null after forget().
+    // The operation that the callback submits; null after that, if it will never be submitted, and if the caller
+    // submits it. For a captured call: the model of which each replay submits a copy; null after forget().
     std::shared_ptr<Operation> operation;
     bool ended = false;
     bool reported = false;
@@ -145,8 +143,8 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
   Status enqueue(std::size_t part);
   Status enqueue_output(std::size_t part, cuda::CUstream stream);
   Status enqueue_rest();
-  Status wait_for_end(const BrokenBy& broken_by);
-  void drop_unsubmitted(const Error& error);
+  Status wait_for_end();
+  void drop_if_broken();
   void stop_reuse();
   Result<std::uint64_t> call_back(std::size_t part, cuda::CUstream stream, cuda::CUhostFn function);
   void give_up(const Part& part, cuda::CUresult why);
@@ -171,7 +169,8 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
   // The block and the events must not be reused, because a stream may still use them: enqueue() or settle() failed
   // halfway, or a context was lost. Guarded by looking_.
   bool retires_ = false;
-  std::mutex looking_;  // held by look(), so that only one thread at a time runs it
+  // Held by look(), so that only one thread at a time runs it. Guards Part::staged, Part::finished and retires_.
+  std::mutex looking_;
   // Guards outcome_. Not held while the CUDA driver is called, because callbacks lock it, and the driver may wait
   // for callbacks.
   std::mutex mutex_;

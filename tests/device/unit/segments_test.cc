@@ -105,15 +105,15 @@ std::vector<Bytes> outcome(Communicators& ranks, const Shape& shape, std::int32_
 }
 
 // Makes the call and returns the number of segments that each rank with a GPU staged. A segment has two host functions
-// in the stream, behind its copies in and behind its copies out, so their number is counted. If ranks share a GPU (from
-// 3 ranks on), a segment without copies out has only the first.
+// in the stream, behind its copies in and behind its copies out, so their number is counted. If all ranks share a GPU
+// with another one (4 ranks on 2 GPUs), a segment without copies out has only the first.
 std::size_t segments_of(Communicators& ranks, const Shape& shape, std::int32_t with_gpu, std::vector<Bytes>& buffers) {
   const unsigned before = fake().calls("cuLaunchHostFunc");
   buffers = outcome(ranks, shape, with_gpu);
   const unsigned callbacks = fake().calls("cuLaunchHostFunc") - before;
   std::int32_t with_output = with_gpu;
-  if (with_gpu > 2 && shape.kind == Kind::kBroadcast && shape.in_place) --with_output;  // the root's is its input
-  if (with_gpu > 2 && shape.kind == Kind::kReduce) with_output = 1;
+  if (with_gpu == 4 && shape.kind == Kind::kBroadcast && shape.in_place) --with_output;  // the root's is its input
+  if (with_gpu == 4 && shape.kind == Kind::kReduce) with_output = 1;
   EXPECT_EQ(callbacks % static_cast<unsigned>(with_gpu + with_output), 0u);
   return callbacks / static_cast<unsigned>(with_gpu + with_output);
 }

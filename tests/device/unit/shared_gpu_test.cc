@@ -87,30 +87,128 @@ TEST(SharedGpu, TheWorkOfACallWithoutOutputEndsWithTheCall) {
   EXPECT_TRUE(waited.ok()) << to_string(waited.error());
 }
 
-// After a captured call, later calls are submitted by their streams. Such a call ends although its stream is blocked.
+// Captures a call of the rank in a graph that is never launched. From then on, the streams submit the rank's calls.
+void capture_a_call(const Gpu& gpu, Communicator& rank, const cuda::DeviceMemory& memory) {
+  auto* const stream = static_cast<cuda::CUstream>(gpu.stream());
+  ASSERT_EQ(driver().api().stream_begin_capture(stream, cuda::CaptureMode::kThreadLocal), cuda::CUresult::kSuccess);
+  EXPECT_TRUE(rank.all_reduce(pointer(memory), pointer(memory), 4, DataType::kUint8, ReduceOp::kSum, on(gpu)).ok());
+  cuda::CUgraph graph = nullptr;
+  ASSERT_EQ(driver().api().stream_end_capture(stream, &graph), cuda::CUresult::kSuccess);
+  EXPECT_EQ(driver().api().graph_destroy(graph), cuda::CUresult::kSuccess);
+}
+
+// Holds a stream up until it is destroyed.
+class HeldStream {
+ public:
+  explicit HeldStream(const Gpu& gpu)
+      : gpu_(gpu),
+        pinned_(*cuda::PinnedMemory::allocate(driver(), 64)),
+        word_(new (pinned_.bytes().data()) std::atomic<std::uint32_t>(0)) {
+    auto* const stream = static_cast<cuda::CUstream>(gpu.stream());
+    EXPECT_EQ(driver().api().stream_wait_value32(stream, pinned_.device_address(), 1, cuda::kWaitEqual),
+              cuda::CUresult::kSuccess);
+  }
+  ~HeldStream() {
+    word_->store(1);
+    gpu_.synchronize();
+  }
+  HeldStream(const HeldStream&) = delete;
+  HeldStream& operator=(const HeldStream&) = delete;
+
+ private:
+  const Gpu& gpu_;
+  cuda::PinnedMemory pinned_;
+  std::atomic<std::uint32_t>* word_;
+};
+
 TEST(SharedGpu, AbortEndsTheWaitOfACallThatItsStreamHasNotReached) {
   Communicators ranks = ranks_of_one_gpu();
   const Member member(*ranks[0]);
-  auto* const stream = static_cast<cuda::CUstream>(member.gpu.stream());
-  const cuda::DriverApi& api = driver().api();
-  ASSERT_EQ(api.stream_begin_capture(stream, cuda::CaptureMode::kThreadLocal), cuda::CUresult::kSuccess);
-  ASSERT_TRUE(member.run(Kind::kAllReduce).ok());
-  cuda::CUgraph graph = nullptr;
-  ASSERT_EQ(api.stream_end_capture(stream, &graph), cuda::CUresult::kSuccess);
-  auto pinned = *cuda::PinnedMemory::allocate(driver(), 64);
-  auto* word = new (pinned.bytes().data()) std::atomic<std::uint32_t>(0);
-  ASSERT_EQ(api.stream_wait_value32(stream, pinned.device_address(), 1, cuda::kWaitEqual), cuda::CUresult::kSuccess);
+  capture_a_call(member.gpu, *member.rank, member.memory);
+  const HeldStream held(member.gpu);
   const unsigned before = fake().calls("cuLaunchHostFunc");
+  std::atomic<bool> over = false;
   std::optional<Status> ended;
-  std::thread caller([&] { ended = member.run(Kind::kAllReduce); });
-  while (fake().calls("cuLaunchHostFunc") == before) std::this_thread::yield();  // the call is in its stream
+  std::thread caller([&] {
+    ended = member.run(Kind::kAllReduce);
+    over = true;
+  });
+  while (fake().calls("cuLaunchHostFunc") == before && !over) std::this_thread::yield();  // until it is in the stream
   member.rank->abort();
   caller.join();
   ASSERT_FALSE(ended->ok());
   EXPECT_EQ(ended->error().code, ErrorCode::kAborted);
-  word->store(1);
-  member.gpu.synchronize();
-  EXPECT_EQ(api.graph_destroy(graph), cuda::CUresult::kSuccess);
+}
+
+TEST(SharedGpu, AbortEndsTheWorkOfACallWithoutOutputThatItsStreamHasNotReached) {
+  Communicators ranks = ranks_of_one_gpu();
+  const Member member(*ranks[1]);
+  capture_a_call(member.gpu, *member.rank, member.memory);
+  const HeldStream held(member.gpu);
+  auto work = member.rank->start(member.call(Kind::kReduce), on(member.gpu));
+  ASSERT_TRUE(work.ok()) << to_string(work.error());
+  EXPECT_FALSE(work->test());
+  member.rank->abort();
+  const Status ended = work->wait();
+  ASSERT_FALSE(ended.ok());
+  EXPECT_EQ(ended.error().code, ErrorCode::kAborted);
+}
+
+TEST(SharedGpu, AContextThatIsLostBeforeTheInputEndsTheWorkOfACallWithoutOutput) {
+  Communicators ranks = ranks_of_one_gpu();
+  const cuda::CUcontext context = fake().create_context(0);
+  {
+    const Gpu gpu(0, context);
+    const cuda::DeviceMemory memory = gpu.allocate(4);
+    capture_a_call(gpu, *ranks[1], memory);
+    std::atomic<bool> fails = false;
+    fake().register_kernel({"bad", {}, [&](const cuda::fake::FakeLaunch&) {
+                              while (!fails) std::this_thread::yield();
+                              return cuda::CUresult::kIllegalAddress;
+                            }});
+    const auto module = *cuda::Module::load(driver(), "fake image");
+    ASSERT_EQ(driver().api().launch_kernel(*module.function("bad"), 1, 1, 1, 32, 1, 1, 0,
+                                           static_cast<cuda::CUstream>(gpu.stream()), nullptr, nullptr),
+              cuda::CUresult::kSuccess);
+    auto work = ranks[1]->start({.kind = Kind::kReduce,
+                                 .input = pointer(memory),
+                                 .output = pointer(memory),
+                                 .count = 4,
+                                 .type = DataType::kUint8,
+                                 .root = 0},
+                                on(gpu));
+    fails = true;
+    ASSERT_TRUE(work.ok()) << to_string(work.error());
+    const Status ended = work->wait();
+    ASSERT_FALSE(ended.ok());
+    EXPECT_THAT(ended.error().message, HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
+  }
+  fake().destroy_context(context);
+}
+
+// A Group waits for the end of its call on device memory. Meanwhile its call on host memory must go on, because the
+// other rank makes the two calls one after the other.
+TEST(SharedGpu, AGroupWithACallOnHostMemoryDrivesItMeanwhile) {
+  Communicators on_gpu = ranks_of_one_gpu();
+  Communicators on_host = make_ranks(2);
+  on_every_rank(on_gpu, [&](Communicator& rank) {
+    const Member member(rank);
+    Communicator& host = *on_host[static_cast<std::size_t>(rank.rank())];
+    Bytes bytes(kSharedBytes, std::byte{7});
+    if (rank.rank() == 0) {
+      Group group;
+      ASSERT_TRUE(group.send(host, bytes.data(), bytes.size(), DataType::kUint8, 1).ok());
+      ASSERT_TRUE(group.add(rank, member.call(Kind::kAllReduce), on(member.gpu)).ok());
+      const Status status = group.run();
+      EXPECT_TRUE(status.ok()) << to_string(status.error());
+    } else {
+      const Status received = host.receive(bytes.data(), bytes.size(), DataType::kUint8, 0);
+      EXPECT_TRUE(received.ok()) << to_string(received.error());
+      const Status status = member.run(Kind::kAllReduce);
+      EXPECT_TRUE(status.ok()) << to_string(status.error());
+    }
+    member.gpu.synchronize();
+  });
 }
 
 TEST(SharedGpu, AnOutputThatCannotBeCopiedBackIsToldAndHoldsUpNothing) {
