@@ -3,22 +3,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "device/process_registry.h"
+
 namespace tutti::detail {
 
 std::shared_ptr<ProcessRanks> ProcessRanks::join(std::uint64_t communicator, std::uint32_t rank, int device) {
-  // never destroyed, because ranks may end while the process exits
-  static auto& mutex = *new std::mutex;
-  static auto& all = *new std::map<std::uint64_t, std::weak_ptr<Shared>>;
-  const std::scoped_lock lock(mutex);
-  std::erase_if(all, [](const auto& entry) { return entry.second.expired(); });
-  std::weak_ptr<Shared>& found = all[communicator];
-  std::shared_ptr<Shared> shared = found.lock();
-  if (shared == nullptr) {
-    shared = std::make_shared<Shared>();
-    found = shared;
-  }
+  auto shared = shared_in_process<Shared>(communicator);
   {
-    const std::scoped_lock inner(shared->mutex);
+    const std::scoped_lock lock(shared->mutex);
     shared->devices[rank] = device;
   }
   // not make_shared, because the constructor is private

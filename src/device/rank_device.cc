@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "base/assert.h"
+#include "device/process_registry.h"
 #include "engine/arguments.h"
 #include "kernels/device/call.h"
 #include "kernels/device/device_image.h"
@@ -15,13 +15,11 @@
 
 namespace tutti::detail {
 
-// The device code of one context, as long as a RankDevice uses it.
+// The device code of one context, as long as a RankDevice uses it. shared_in_process() finds it by the number of the
+// context (cuCtxGetId).
 struct RankDevice::ContextCode {
   std::mutex mutex;
   std::optional<cuda::Module> module;  // empty until it is loaded, and if it cannot be loaded
-
-  // `id`: of the context (cuCtxGetId)
-  static std::shared_ptr<ContextCode> of(unsigned long long id);
 };
 
 namespace {
@@ -50,21 +48,6 @@ Status warm_up(const cuda::Driver& driver, const cuda::Module& module, std::uint
 }
 
 }  // namespace
-
-std::shared_ptr<RankDevice::ContextCode> RankDevice::ContextCode::of(unsigned long long id) {
-  // never destroyed, because ranks may end while the process exits
-  static auto& all_mutex = *new std::mutex;
-  static auto& all = *new std::map<unsigned long long, std::weak_ptr<ContextCode>>;
-  const std::scoped_lock lock(all_mutex);
-  std::erase_if(all, [](const auto& entry) { return entry.second.expired(); });
-  std::weak_ptr<ContextCode>& found = all[id];
-  std::shared_ptr<ContextCode> code = found.lock();
-  if (code == nullptr) {
-    code = std::make_shared<ContextCode>();
-    found = code;
-  }
-  return code;
-}
 
 Result<std::shared_ptr<RankDevice>> RankDevice::find(std::optional<std::int32_t> wanted) {
   const std::shared_ptr<RankDevice> none;
@@ -120,7 +103,7 @@ Status RankDevice::load_module(std::uint32_t block_threads) {
   }
   unsigned long long id = 0;
   TUTTI_TRY(driver_.check(driver_.api().ctx_get_id(context_, &id), "identifying the context of a rank"));
-  const std::shared_ptr<ContextCode> shared = ContextCode::of(id);
+  const std::shared_ptr<ContextCode> shared = shared_in_process<ContextCode>(id);
   const std::scoped_lock lock(shared->mutex);
   if (shared->module) {
     code_ = shared;

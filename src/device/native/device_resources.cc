@@ -21,20 +21,6 @@ constexpr std::chrono::milliseconds kPoll{1};
 
 }  // namespace
 
-// There is one registry for the process, because its ranks may be created independently, each by a thread of its
-// own, and have no other object in common.
-std::shared_ptr<DeviceResources::Process> DeviceResources::Process::of(std::uint64_t communicator) {
-  static std::mutex mutex;
-  // never destroyed, because threads may still create communicators while the process exits
-  static auto& all = *new std::map<std::uint64_t, std::weak_ptr<Process>>;
-  const std::scoped_lock lock(mutex);
-  std::erase_if(all, [](const auto& entry) { return entry.second.expired(); });
-  std::weak_ptr<Process>& found = all[communicator];
-  std::shared_ptr<Process> process = found.lock();
-  if (process == nullptr) found = process = std::make_shared<Process>();
-  return process;
-}
-
 void DeviceResources::Process::give(std::uint32_t rank, Share share) {
   const std::scoped_lock lock(mutex_);
   shares_[rank] = std::move(share);

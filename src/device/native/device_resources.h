@@ -70,13 +70,9 @@ class DeviceResources {
  private:
   friend class DeviceResourcesMaker;
   // The objects that the ranks of one communicator in the same process share. A rank finds this Process by the number
-  // of the communicator. Thread-safe.
+  // of the communicator (shared_in_process()). Thread-safe.
   class Process {
    public:
-    // Returns the object of the communicator with this number. The first rank that calls this function makes it; it
-    // is destroyed when no rank uses it any more.
-    static std::shared_ptr<Process> of(std::uint64_t communicator);
-
     struct Share {
       std::shared_ptr<RankDevice> device;  // declared before the arena, so that it is destroyed after it
       // The rank's arena. All ranks of the process keep it alive, because they write to it until they end.

@@ -15,6 +15,7 @@
 #include "base/exceptions.h"
 #include "device/native/device_offer.h"
 #include "device/native/device_resources.h"
+#include "device/process_registry.h"
 #include "engine/arguments.h"
 
 namespace tutti::detail {
@@ -289,7 +290,7 @@ class DeviceResourcesMaker {
     resources_->pinned_.emplace(std::move(*pinned));
     TUTTI_TRY(zero(*memory));
     resources_->own_arena_ = std::make_shared<cuda::DeviceMemory>(std::move(*memory));
-    resources_->process_ = DeviceResources::Process::of(communicator_);
+    resources_->process_ = shared_in_process<DeviceResources::Process>(communicator_);
     resources_->process_->give(rank_, {.device = job_context_.device, .arena = resources_->own_arena_});
     if (launches_) {
       const std::uint32_t blocks = blocks_ * (launches_ == BlockBudget::Launches::kEnd ? ranks_ : 1);
