@@ -8,15 +8,13 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint64_t kWindowsAt = 1024;  // offset of the window addresses, after the flags of the ranks
-constexpr std::uint64_t kHeadBytes = 28 * 1024;
+constexpr std::uint64_t kHeadBytes = 25 * 1024;
 constexpr std::uint64_t kLlPayload = 16 * 1024;
 constexpr std::uint64_t kLl128Payload = 15 * 1024;  // bytes of data: 128 lines of 120 bytes
 // The LL protocol has at least this many connections between two ranks, even if there are fewer blocks, so that one
 // slice (copy) of a plan with several lanes fits. LL carries short messages, for which one slice suffices.
 constexpr std::uint32_t kFewConnections = 4;
-static_assert(3 * kMostDeviceRanks * sizeof(std::uint32_t) <= kWindowsAt);
-static_assert(kWindowsAt + kMostDeviceRanks * (kMostDeviceWindows + 1) * sizeof(std::uint64_t) <= kHeadBytes);
+static_assert(kMostDeviceRanks * (kMostDeviceWindows + 1) * sizeof(std::uint64_t) <= kHeadBytes);
 
 std::uint64_t to_lines(std::uint64_t bytes) {
   return (bytes + device::kLineBytes - 1) / device::kLineBytes * device::kLineBytes;
@@ -58,7 +56,7 @@ DeviceArena::DeviceArena(std::uint32_t ranks, const AllConnections& connections)
 
 std::uint64_t DeviceArena::window_word(std::uint32_t peer, std::uint32_t window) {
   TUTTI_ASSERT(peer < kMostDeviceRanks && window <= kMostDeviceWindows, "window {} of rank {}", window, peer);
-  return kWindowsAt + (std::uint64_t{peer} * (kMostDeviceWindows + 1) + window) * sizeof(std::uint64_t);
+  return (std::uint64_t{peer} * (kMostDeviceWindows + 1) + window) * sizeof(std::uint64_t);
 }
 
 DeviceArena::ConnectionOffsets DeviceArena::connection_offsets(device::Protocol protocol, std::uint32_t number,

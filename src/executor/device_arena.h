@@ -2,7 +2,7 @@
 // the memory of its GPU, and its peers write into it. This class only computes addresses and offsets, and never
 // accesses the memory. The layout is the same on all ranks:
 //
-//   head         flags of each rank (closed_flag(), barrier_flag()) and addresses of the peers' windows (window_word())
+//   head         addresses of the peers' windows (window_word())
 //   connections  for each protocol, connection number and peer: the mailboxes of this rank's sending and receiving end,
 //                envelopes, slots
 #pragma once
@@ -50,17 +50,8 @@ class DeviceArena {
   const Connections& connections(device::Protocol protocol) const {
     return connections_[static_cast<std::size_t>(protocol)];
   }
-  // Offset in the arena of the flag (32 bits) that `peer` sets when it has stopped using this arena, so that the
-  // owner may free it.
-  static std::uint64_t closed_flag(std::uint32_t peer) { return std::uint64_t{peer} * sizeof(std::uint32_t); }
-  // Offset of the flag (32 bits) that `peer` sets when its stream reaches a stream barrier. The barriers use the
-  // parities 0 and 1 in turn, so that two consecutive barriers do not share a flag. The owner of the arena resets
-  // the flag.
-  static std::uint64_t barrier_flag(std::uint32_t peer, std::uint32_t parity) {
-    return (parity + 1) * kMostDeviceRanks * sizeof(std::uint32_t) + closed_flag(peer);
-  }
-  // Offset of a word (64 bits) that holds the address at which window number `window` of `peer` is mapped on this
-  // rank's GPU, see device::Link::windows. Only the owner of the arena reads and writes it.
+  // Offset in the arena of a word (64 bits) that holds the address at which window number `window` of `peer` is mapped
+  // on this rank's GPU, see device::Link::windows. Only the owner of the arena reads and writes it.
   static std::uint64_t window_word(std::uint32_t peer, std::uint32_t window);
 
   // The memory of one peer, as this rank's device sees it.

@@ -1,8 +1,10 @@
 // DeviceOffer: the description of one rank's GPU and settings, with which the ranks agree on how calls on device memory
-// run (device_resources_maker.cc). pack() and unpack() convert such values to text and back. Pure functions.
+// run (device_resources_maker.cc). pack() and unpack() convert such values to text and back. Any thread may use them.
 #pragma once
 
 #include <fmt/format.h>
+#include <sys/random.h>
+#include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -51,6 +53,20 @@ struct DeviceOffer {
   bool same_process(const DeviceOffer& other) const { return process == other.process; }
   bool same_device(const DeviceOffer& other) const { return uuid == other.uuid; }
 };
+
+// A number that identifies this process. It is random, so that another process with the same process id, for
+// example in another container, has another number. It is combined with the process id, so that a forked child has
+// another number than its parent.
+// Returns nothing if the system has no random numbers.
+inline std::optional<std::uint64_t> process_nonce() {
+  static const std::optional<std::uint64_t> nonce = []() -> std::optional<std::uint64_t> {
+    std::uint64_t value = 0;
+    if (getrandom(&value, sizeof(value), 0) != static_cast<ssize_t>(sizeof(value))) return std::nullopt;
+    return value;
+  }();
+  if (!nonce) return std::nullopt;
+  return *nonce ^ static_cast<std::uint64_t>(getpid());
+}
 
 template <class T>
 std::string pack(const T& value) {

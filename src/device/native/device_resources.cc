@@ -81,6 +81,7 @@ DeviceResources::~DeviceResources() {
   leak_until_exit(std::move(own_arena_));  // peers may still write to this rank's arena
   if (idle) return;
   leak_until_exit(std::move(opened_));  // kernels may still use this and the following objects
+  leak_until_exit(std::move(flags_));
   leak_until_exit(std::move(links_));
   leak_until_exit(std::move(block_budget_));
   // keeps the arenas of peers in this process, and the LaunchGroup's host memory that launches read
@@ -88,39 +89,24 @@ DeviceResources::~DeviceResources() {
   leak_until_exit(std::move(pinned_));
 }
 
-// Notifies every peer in another process that this rank does not use that peer's memory any more, and closes that
-// memory. Requires a current context.
+// Closes the memory of the peers in other processes, and tells these that this rank does not use it any more.
 void DeviceResources::close_peers() {
-  if (opened_.empty()) return;
-  const cuda::Driver& driver = device_->driver();
-  auto stream = cuda::Stream::create(driver);
-  if (stream.ok()) {
-    for (const Opened& one : opened_) {
-      static_cast<void>(driver.api().memset_d8_async(one.memory.address() + DeviceArena::closed_flag(rank_), 1,
-                                                     sizeof(std::uint32_t), stream->handle()));
-    }
-    static_cast<void>(stream->synchronize());
+  for (Opened& one : std::exchange(opened_, {})) {
+    const std::shared_ptr<PeerFlags>& flags = flags_[one.rank];
+    { const cuda::PeerMemory closed = std::move(one.memory); }
+    if (flags != nullptr) flags->flag(PeerFlags::Kind::kClosed, rank_).store(1);
   }
-  opened_.clear();
 }
 
 // Waits until every peer in another process has stopped using this rank's memory or has exited. Returns false if
-// that takes longer than `limit`, or if the flags that the peers write to this rank's arena cannot be read.
+// that takes longer than `limit`.
 bool DeviceResources::peers_have_closed(std::chrono::milliseconds limit) {
-  if (remote_ranks_.empty()) return true;
-  const cuda::Driver& driver = device_->driver();
-  auto stream = cuda::Stream::create(driver);
-  if (!stream) return false;
   const auto deadline = std::chrono::steady_clock::now() + limit;
   for (;;) {
-    std::array<std::uint32_t, kMostDeviceRanks> words{};
-    const bool read = driver.api().memcpy_dtoh_async(words.data(), own_arena_->address() + DeviceArena::closed_flag(0),
-                                                     sizeof(words), stream->handle()) == cuda::CUresult::kSuccess &&
-                      stream->synchronize().ok();
-    if (!read) return false;
     exchange_->pump();
     const auto has_closed = [&](const RemoteRank& peer) {
-      return words[peer.rank] != 0 || exchange_->peer_gone(peer.job_rank);
+      return flags_[rank_]->flag(PeerFlags::Kind::kClosed, peer.rank).load() != 0 ||
+             exchange_->peer_gone(peer.job_rank);
     };
     if (std::all_of(remote_ranks_.begin(), remote_ranks_.end(), has_closed)) return true;
     if (std::chrono::steady_clock::now() >= deadline) return false;

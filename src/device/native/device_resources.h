@@ -25,6 +25,7 @@
 #include "device/native/copy_engines.h"
 #include "device/native/device_windows.h"
 #include "device/native/launch_group.h"
+#include "device/native/peer_flags.h"
 #include "device/native/stream_barrier.h"
 #include "device/rank_device.h"
 #include "executor/device_arena.h"
@@ -77,6 +78,7 @@ class DeviceResources {
       std::shared_ptr<RankDevice> device;  // declared before the arena, so that it is destroyed after it
       // The rank's arena. All ranks of the process keep it alive, because they write to it until they end.
       std::shared_ptr<cuda::DeviceMemory> arena;
+      std::shared_ptr<PeerFlags> flags;  // the rank's flags, which ranks of this process use at the same address
     };
     void give(std::uint32_t rank, Share share);
     Share of_rank(std::uint32_t rank);
@@ -118,7 +120,9 @@ class DeviceResources {
   // shared with the job context; used to find out which peers' processes have exited
   std::shared_ptr<SegmentExchange> exchange_;
   std::vector<Opened> opened_;
-  std::shared_ptr<DeviceWindows> windows_;  // shared with the DeviceWindow handles, which may be destroyed later
+  std::vector<std::shared_ptr<PeerFlags>> flags_;  // of each rank; shared with the ranks of this process
+  std::optional<Share> flags_offer_;               // of this rank's flags, for ranks of other processes
+  std::shared_ptr<DeviceWindows> windows_;         // shared with the DeviceWindow handles, which may be destroyed later
   BlockBudget block_budget_;
   // Device memory with one table of device::Link for each protocol. links_at_, indexed by device::Protocol, has the
   // offsets of the tables in it, in bytes.

@@ -1,8 +1,6 @@
 // make_device_resources(): the ranks exchange descriptions of their GPUs, agree on how to run calls, and open each
 // other's memory.
 #include <fmt/format.h>
-#include <sys/random.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -37,19 +35,11 @@ constexpr std::size_t kMostReason = 1024;        // bytes of a reason that are s
 constexpr std::string_view kConnected = "1";     // a rank's contribution to the last round: it has opened all memory
 constexpr std::string_view kNotConnected = "0";  // as kConnected: it has not; the reason follows
 
-// A number that identifies this process. It is random, so that another process with the same process id, for
-// example in another container, has another number. It is combined with the process id, so that a forked child has
-// another number than its parent.
-// Returns nothing if the system has no random numbers.
-std::optional<std::uint64_t> process_nonce() {
-  static const std::optional<std::uint64_t> nonce = []() -> std::optional<std::uint64_t> {
-    std::uint64_t value = 0;
-    if (getrandom(&value, sizeof(value), 0) != static_cast<ssize_t>(sizeof(value))) return std::nullopt;
-    return value;
-  }();
-  if (!nonce) return std::nullopt;
-  return *nonce ^ static_cast<std::uint64_t>(getpid());
-}
+// How ranks of other processes reach the memory of a rank.
+struct RemoteMemory {
+  cuda::CUipcMemHandle arena{};
+  std::uint32_t flags = 0;  // number of the mapping in the exchange of the members
+};
 
 }  // namespace
 
@@ -266,7 +256,7 @@ class DeviceResourcesMaker {
   }
 
   // The work before the second round: allocates this rank's arena and flags, takes blocks from the budget, and
-  // makes the handle for ranks of other processes (handle_).
+  // shares its memory with ranks of other processes (handle_).
   Status allocate() {
     const cuda::Driver& driver = job_context_.device->driver();
     auto scope = cuda::ContextScope::enter(driver, job_context_.device->context());
@@ -291,7 +281,12 @@ class DeviceResourcesMaker {
     TUTTI_TRY(zero(*memory));
     resources_->own_arena_ = std::make_shared<cuda::DeviceMemory>(std::move(*memory));
     resources_->process_ = shared_in_process<DeviceResources::Process>(communicator_);
-    resources_->process_->give(rank_, {.device = job_context_.device, .arena = resources_->own_arena_});
+    auto flags = PeerFlags::create(driver);
+    if (!flags) return flags.error();
+    resources_->flags_.resize(ranks_);
+    resources_->flags_[rank_] = std::move(*flags);
+    resources_->process_->give(
+        rank_, {.device = job_context_.device, .arena = resources_->own_arena_, .flags = resources_->flags_[rank_]});
     if (launches_) {
       const std::uint32_t blocks = blocks_ * (launches_ == BlockBudget::Launches::kEnd ? ranks_ : 1);
       has_blocks_ =
@@ -305,7 +300,10 @@ class DeviceResourcesMaker {
     if (alone) return {};
     auto handle = resources_->own_arena_->share();
     if (!handle) return handle.error();
-    handle_ = pack(*handle);
+    // Shared by the offer and the waits in open_flags().
+    exchange_ = std::make_shared<SubExchange>(job_context_.exchange, members_);
+    resources_->flags_offer_.emplace(exchange_, resources_->flags_[rank_]->mapping());
+    handle_ = pack(RemoteMemory{.arena = *handle, .flags = resources_->flags_offer_->id()});
     return {};
   }
 
@@ -355,14 +353,15 @@ class DeviceResourcesMaker {
         if (offers_[r].same_device(offers_[rank_]) && (!in_rounds_ || r == rank_)) launch_group.push_back(r);
         continue;
       }
-      const auto handle = unpack<cuda::CUipcMemHandle>(after(kHasBlocks, handles[r]));
-      if (!handle) return invalid_argument(fmt::format("the memory of rank {} cannot be shared", r));
-      auto opened = cuda::PeerMemory::open(driver, *handle);
+      const auto shared = unpack<RemoteMemory>(after(kHasBlocks, handles[r]));
+      if (!shared) return invalid_argument(fmt::format("the memory of rank {} cannot be shared", r));
+      auto opened = cuda::PeerMemory::open(driver, shared->arena);
       if (!opened) return unreachable(opened.error());
       peers[r].arena = opened->address();
       resources_->remote_ranks_.push_back({.rank = r, .job_rank = members_[r]});
       resources_->opened_.push_back({.rank = r, .memory = std::move(*opened)});
     }
+    TUTTI_TRY(open_flags(handles));
     auto windows =
         DeviceWindows::make(job_context_.device, rank_, std::move(others), resources_->own_arena_->address());
     if (!windows) return windows.error();
@@ -371,17 +370,36 @@ class DeviceResourcesMaker {
         resources_->process_->of_rank(launch_group.front()).device, launch_group, launch_group.size() == ranks_);
     resources_->copy_engines_.emplace(copy_method_, job_context_.config.device_copies, rank_, resources_->windows_);
     const bool meets = in_rounds_ || copy_method_ == CopyEngines::Method::kWindows;
-    if (meets) {
-      std::vector<std::uint64_t> arenas;
-      for (const DeviceArena::ArenaPeer& peer : peers) arenas.push_back(peer.arena);
-      resources_->barrier_.emplace(*job_context_.device, rank_, std::move(arenas));
-    }
+    if (meets) resources_->barrier_.emplace(*job_context_.device, rank_, resources_->flags_);
     TUTTI_TRY(resources_->launch_group_->add_member({.rank = rank_,
                                                      .ranks = ranks_,
                                                      .life = life_of_peers(),
                                                      .barrier = meets ? &*resources_->barrier_ : nullptr,
                                                      .status = resources_->status_}));
     return write_links(peers);
+  }
+
+  // Opens the flags of the ranks of other processes, which have shared them before the second round.
+  Status open_flags(const std::vector<std::string>& handles) {
+    if (exchange_ == nullptr) return {};  // no rank is in another process
+    const auto number = [&](std::uint32_t r) {
+      const auto shared = unpack<RemoteMemory>(after(kHasBlocks, handles[r]));
+      return shared ? shared->flags : 0;
+    };
+    std::vector<std::uint32_t> numbers;
+    for (std::uint32_t r = 0; r < ranks_; ++r) numbers.push_back(number(r));
+    const std::int64_t deadline_ns =
+        job_context_.clock->now_ns() + job_context_.config.setup_timeout.count() * 1'000'000;
+    auto offers = collect_offers(*exchange_, rank_, numbers, resources_->flags_[rank_]->mapping(), *job_context_.clock,
+                                 deadline_ns);
+    if (!offers) return offers.error();
+    for (std::uint32_t r = 0; r < ranks_; ++r) {
+      if (resources_->flags_[r] != nullptr) continue;
+      auto opened = PeerFlags::open(job_context_.device->driver(), (*offers)[r].mapping);
+      if (!opened) return opened.error();
+      resources_->flags_[r] = std::move(*opened);
+    }
+    return {};
   }
 
   // Returns a function that returns the state of a peer. Any thread may call it. Only the status boards of the
@@ -403,6 +421,7 @@ class DeviceResourcesMaker {
   Status reach_here(std::uint32_t peer, DeviceArena::ArenaPeer& found) {
     const DeviceResources::Process::Share share = resources_->process_->of_rank(peer);
     if (share.arena == nullptr) return invalid_argument(fmt::format("rank {} of this process has no memory", peer));
+    resources_->flags_[peer] = share.flags;
     found = {.arena = share.arena->address(), .all_of_memory = true};
     if (offers_[peer].same_device(offers_[rank_])) return {};
     const cuda::Driver& driver = job_context_.device->driver();
@@ -457,7 +476,8 @@ class DeviceResourcesMaker {
   bool has_blocks_ = true;
   CopyEngines::Method copy_method_ = CopyEngines::Method::kNone;
   std::uint32_t blocks_ = 1;
-  std::string handle_;
+  std::string handle_;                         // a RemoteMemory; empty if all ranks are in this process
+  std::shared_ptr<SegmentExchange> exchange_;  // of the members; null if all ranks are in this process
   std::unique_ptr<DeviceResources> resources_;
 };
 

@@ -169,23 +169,15 @@ bool LaunchGroup::Watchdog::releases_rounds() const {
 
 // Called after each check while the group is broken: makes running kernels end, and releases barriers for one
 // value. It does not loop, because the value must stay in the flags until the next check, so that the stream has
-// time to see it. If release_rounds() throws, for example because there is no memory for its stream, the next check
-// calls it again.
+// time to see it.
 void LaunchGroup::Watchdog::release_streams() noexcept {
   if (!pending_launches_.empty()) members_.end_kernels();
-  if (releases_rounds() || watches_graphs()) static_cast<void>(runs_through([&] { release_rounds(); }));
+  if (releases_rounds() || watches_graphs()) release_rounds();
 }
 
 // Sets the flags for which streams at barriers wait. The watchdog calls this function again and again, because a
 // stream resets the flags of each barrier that it passes, and then waits at the next one.
-void LaunchGroup::Watchdog::release_rounds() {
-  auto scope = cuda::ContextScope::enter(device_.driver(), device_.context());
-  if (!scope) return pending_launches_.clear();
-  if (!release_stream_) {
-    auto made = cuda::Stream::create(device_.driver());
-    if (!made) return pending_launches_.clear();
-    release_stream_.emplace(std::move(*made));
-  }
+void LaunchGroup::Watchdog::release_rounds() noexcept {
   give_up_barriers();
   // Each call of this function writes one of the values for which barriers wait, in turn: those of the captured
   // calls, and that of the oldest pending launch. The value stays in the flags until the next call, so that a
@@ -197,18 +189,17 @@ void LaunchGroup::Watchdog::release_rounds() {
                                   ? *std::next(captured_barrier_values_.begin(), static_cast<std::ptrdiff_t>(turn))
                                   : pending_launches_.front().call->barrier_value;
   for (const Member& each : members_.all()) {
-    if (each.options.barrier != nullptr) each.options.barrier->release(value, release_stream_->handle());
+    if (each.options.barrier != nullptr) each.options.barrier->release(value);
   }
-  static_cast<void>(release_stream_->synchronize());
 }
 
 // If this rank gives up a call by copies, prevents peers that reach its barriers later from passing them. The
 // watchdog repeats this, because this rank's own stream, once it is released, goes on and writes the regular values
-// into the same flags. Requires a current context.
-void LaunchGroup::Watchdog::give_up_barriers() {
+// into the same flags.
+void LaunchGroup::Watchdog::give_up_barriers() noexcept {
   const bool by_copies = watches_graphs() || (!pending_launches_.empty() && pending_launches_.front().call->copies);
   for (const Member& each : members_.all()) {
-    if (by_copies && each.options.barrier != nullptr) each.options.barrier->give_up(release_stream_->handle());
+    if (by_copies && each.options.barrier != nullptr) each.options.barrier->give_up();
   }
 }
 

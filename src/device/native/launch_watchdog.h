@@ -61,8 +61,8 @@ class LaunchGroup::Watchdog {
   void check_peers(const DeviceCall& call);
   void check_replays();
   void release_streams() noexcept;
-  void release_rounds();
-  void give_up_barriers();
+  void release_rounds() noexcept;
+  void give_up_barriers() noexcept;
   bool releases_rounds() const;
 
   const RankDevice& device_;
@@ -74,7 +74,6 @@ class LaunchGroup::Watchdog {
   // When the watchdog first saw that a peer had left or exited; empty if it has seen no such peer, or if no launch is
   // pending.
   std::optional<std::chrono::steady_clock::time_point> gone_since_;
-  std::optional<cuda::Stream> release_stream_;
   bool ending_ = false;
   std::thread thread_;
 };

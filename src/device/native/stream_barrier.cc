@@ -1,4 +1,4 @@
-// StreamBarrier: writes flags into streams, and reads them after a timeout.
+// StreamBarrier: puts operations on flags into streams, and reads the flags after a timeout.
 #include "device/native/stream_barrier.h"
 
 #include <fmt/format.h>
@@ -7,9 +7,7 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "cuda/resources.h"
 #include "device/native/device_failure.h"
-#include "executor/device_arena.h"
 
 namespace tutti::detail {
 namespace {
@@ -17,11 +15,13 @@ namespace {
 // A flag with this value states that its writer has given the call up. No call uses this value for its barriers.
 constexpr std::uint32_t kGivenUp = 4;
 
+constexpr PeerFlags::Kind kParities[] = {PeerFlags::Kind::kEven, PeerFlags::Kind::kOdd};
+
 }  // namespace
 
 template <class Visit>
 Status StreamBarrier::for_each_peer(Visit visit) const {
-  for (std::uint32_t peer = 0; peer < arenas_.size(); ++peer) {
+  for (std::uint32_t peer = 0; peer < flags_.size(); ++peer) {
     if (peer != rank_) {
       TUTTI_TRY(device_.driver().check(visit(peer), "putting a barrier of all ranks into a stream"));
     }
@@ -29,41 +29,34 @@ Status StreamBarrier::for_each_peer(Visit visit) const {
   return {};
 }
 
-// After the wait, a rank resets the flags in its own arena of this parity, and only then writes flags of the next
-// barrier, which has the other parity. A peer passes that next barrier only after this write. So a peer cannot
-// write a flag of the barrier after the next one, which has this parity again, before the flag was reset.
+// After the wait, a rank resets its own flags of this parity, and only then sets flags of the next barrier, which has
+// the other parity. A peer passes that next barrier only after this. So a peer cannot set a flag of the barrier after
+// the next one, which has this parity again, before the flag was reset.
 Status StreamBarrier::put(std::uint32_t parity, std::uint32_t value, cuda::CUstream stream) const {
   const cuda::DriverApi& api = device_.driver().api();
-  const std::uint64_t own = arenas_[rank_];
+  const PeerFlags::Kind kind = kParities[parity];
   TUTTI_TRY(for_each_peer([&](std::uint32_t peer) {
-    return api.stream_write_value32(stream, arenas_[peer] + DeviceArena::barrier_flag(rank_, parity), value,
-                                    cuda::kWriteDefault);
+    return api.stream_write_value32(stream, flags_[peer]->on_device(kind, rank_), value, cuda::kWriteDefault);
   }));
   TUTTI_TRY(for_each_peer([&](std::uint32_t peer) {
-    return api.stream_wait_value32(stream, own + DeviceArena::barrier_flag(peer, parity), value, cuda::kWaitEqual);
+    return api.stream_wait_value32(stream, flags_[rank_]->on_device(kind, peer), value, cuda::kWaitEqual);
   }));
   return for_each_peer([&](std::uint32_t peer) {
-    return api.stream_write_value32(stream, own + DeviceArena::barrier_flag(peer, parity), 0, cuda::kWriteDefault);
+    return api.stream_write_value32(stream, flags_[rank_]->on_device(kind, peer), 0, cuda::kWriteDefault);
   });
 }
 
-void StreamBarrier::give_up(cuda::CUstream stream) const {
-  for (std::uint32_t peer = 0; peer < arenas_.size(); ++peer) {
-    for (const std::uint32_t parity : {0u, 1u}) {
-      if (peer == rank_) continue;
-      const std::uint64_t at = arenas_[peer] + DeviceArena::barrier_flag(rank_, parity);
-      static_cast<void>(device_.driver().api().stream_write_value32(stream, at, kGivenUp, cuda::kWriteDefault));
-    }
+void StreamBarrier::give_up() const {
+  for (std::uint32_t peer = 0; peer < flags_.size(); ++peer) {
+    if (peer == rank_) continue;
+    for (const PeerFlags::Kind kind : kParities) flags_[peer]->flag(kind, rank_).store(kGivenUp);
   }
 }
 
-void StreamBarrier::release(std::uint32_t value, cuda::CUstream stream) const {
-  for (std::uint32_t peer = 0; peer < arenas_.size(); ++peer) {
+void StreamBarrier::release(std::uint32_t value) const {
+  for (std::uint32_t peer = 0; peer < flags_.size(); ++peer) {
     if (peer == rank_) continue;
-    for (const std::uint32_t parity : {0u, 1u}) {
-      const std::uint64_t at = arenas_[rank_] + DeviceArena::barrier_flag(peer, parity);
-      static_cast<void>(device_.driver().api().stream_write_value32(stream, at, value, cuda::kWriteDefault));
-    }
+    for (const PeerFlags::Kind kind : kParities) flags_[rank_]->flag(kind, peer).store(value);
   }
 }
 
@@ -71,22 +64,13 @@ Error StreamBarrier::timeout_error(const std::string& waited, std::uint32_t valu
   const auto error = [](std::string message, std::int32_t rank) {
     return Error{ErrorCode::kTimeout, ErrorScope::kCommunicator, rank, std::move(message)};
   };
-  const cuda::Driver& driver = device_.driver();
-  auto scope = cuda::ContextScope::enter(driver, device_.context());
-  std::vector<std::uint32_t> flags(2 * kMostDeviceRanks);
-  auto stream = cuda::Stream::create(driver);
-  const bool read = scope.ok() && stream.ok() &&
-                    driver.api().memcpy_dtoh_async(flags.data(), arenas_[rank_] + DeviceArena::barrier_flag(0, 0),
-                                                   flags.size() * sizeof(std::uint32_t),
-                                                   stream->handle()) == cuda::CUresult::kSuccess &&
-                    stream->synchronize().ok();
   std::vector<std::uint32_t> missing;
   std::vector<std::uint32_t> elsewhere;
   std::vector<std::uint32_t> gone;
-  for (std::uint32_t peer = 0; read && peer < arenas_.size(); ++peer) {
+  for (std::uint32_t peer = 0; peer < flags_.size(); ++peer) {
     if (peer == rank_) continue;
-    const std::uint32_t even = flags[peer];
-    const std::uint32_t odd = flags[kMostDeviceRanks + peer];
+    const std::uint32_t even = flags_[rank_]->flag(PeerFlags::Kind::kEven, peer).load();
+    const std::uint32_t odd = flags_[rank_]->flag(PeerFlags::Kind::kOdd, peer).load();
     const bool gave_up = even == kGivenUp || odd == kGivenUp;
     if (!gave_up && (even == value || odd == value)) continue;
     (gave_up ? gone : even == 0 && odd == 0 ? missing : elsewhere).push_back(peer);
