@@ -5,7 +5,7 @@
 # NAME:BUDGET, with the budget in minutes. No part may take longer than 30 minutes.
 full_parts=(quick:25 whole:30 left:15 long:30 sweeps_calls:30 sweeps_set_up:30 sweeps_gpu:30 reliability:30
   torch_suite:30 rdma_verbs:20 rdma_ucx:20 rdma_asan:20 asan_whole:30 tsan_calls:30 tsan_rest:30 fuzz_long:25 plans:15
-  matrix:30 format:2 lint:30)
+  matrix:30 format:2 lint_library:30 lint_tests:30)
 
 part_quick() {
   local part
@@ -36,7 +36,7 @@ part_left() {
 
 part_long() { build dev && run_ctest dev -L long -LE 'rdma' -E 'torch_suite|^reliability|^Long\..*Sweep\.'; }
 # The sweeps, in which every allocation and every system call fails once: first those of calls, then those of the
-# set-up of communicators, then those with fake GPUs. They compute, and wait little, so several run at once.
+# set-up of communicators, then those with fake GPUs. They mostly wait for deadlines, so several run at once.
 set_up_sweeps='^Long\..*/(SetUp|CreateAll)Sweep\.|^Long\.UniqueIdSweep\.'
 part_sweeps_calls() { build dev && run_ctest dev -j "$(cores)" -R '^Long\..*Sweep\.' -E "$set_up_sweeps|/Gpu"; }
 part_sweeps_set_up() { build dev && run_ctest dev -j "$(cores)" -R "$set_up_sweeps"; }
@@ -114,16 +114,20 @@ part_format() {
   while read -r file; do check clang-format --dry-run --Werror "$file" || true; done < <(cxx_files)
 }
 
-# Runs clang-tidy for every source of the dev build, on all cores; headers are checked with their sources. clang-tidy
-# needs a list of commands with one source each, so a separate folder is configured, in which nothing is built.
-part_lint() {
+part_lint_library() { lint -vE '^(tests|train)/'; }
+part_lint_tests() { lint '^tests/'; }
+
+# lint ARGUMENTS OF GREP: runs clang-tidy for those sources of the dev build whose paths grep selects, on all cores.
+# Headers are checked with their sources. clang-tidy needs a list of commands with one source each, so a separate folder
+# is configured, in which nothing is built.
+lint() {
   "$root/scripts/setup" --dev
   cmake --preset dev -B build/lint -DCMAKE_UNITY_BUILD=OFF >build/lint.log || { count_fail 'cmake' && return 1; }
   local file log
   # clang cannot use GCC's precompiled headers. Sources that include libtorch's headers (train) are not checked, because
   # clang 14 does not accept these headers as C++20.
   sed -E -i 's# -include [^ ]*cmake_pch.hxx##g; s# -Winvalid-pch##g' build/lint/compile_commands.json
-  cxx_files | grep '\.cc$' | grep -vE '^(tests/)?train/' | while read -r file; do
+  cxx_files | grep '\.cc$' | grep -v '^tests/train/' | grep "$@" | while read -r file; do
     grep -qF "\"$root/$file\"" build/lint/compile_commands.json && echo "$file"
   done >build/lint/files
   # Writes the output of clang-tidy for one file to a log, with its exit status in the last line.
