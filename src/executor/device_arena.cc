@@ -8,13 +8,13 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint64_t kHeadBytes = 25 * 1024;
+constexpr std::uint64_t kWindowsBytes = 25 * 1024;
 constexpr std::uint64_t kLlPayload = 16 * 1024;
 constexpr std::uint64_t kLl128Payload = 15 * 1024;  // bytes of data: 128 lines of 120 bytes
 // The LL protocol has at least this many connections between two ranks, even if there are fewer blocks, so that one
 // slice (copy) of a plan with several lanes fits. LL carries short messages, for which one slice suffices.
 constexpr std::uint32_t kFewConnections = 4;
-static_assert(kMostDeviceRanks * (kMostDeviceWindows + 1) * sizeof(std::uint64_t) <= kHeadBytes);
+static_assert(kMostDeviceRanks * (kMostDeviceWindows + 1) * sizeof(std::uint64_t) <= kWindowsBytes);
 
 std::uint64_t to_lines(std::uint64_t bytes) {
   return (bytes + device::kLineBytes - 1) / device::kLineBytes * device::kLineBytes;
@@ -45,7 +45,7 @@ DeviceArena::AllConnections DeviceArena::choose_connections(std::uint32_t ranks,
 }
 
 DeviceArena::DeviceArena(std::uint32_t ranks, const AllConnections& connections)
-    : ranks_(ranks), connections_(connections), bytes_(kHeadBytes) {
+    : ranks_(ranks), connections_(connections), bytes_(kWindowsBytes + kStatesBytes) {
   TUTTI_ASSERT(ranks >= 1 && ranks <= kMostDeviceRanks, "{} ranks", ranks);
   for (std::size_t p = 0; p < kDeviceProtocols; ++p) {
     stride_[p] = connection_bytes(connections[p]);
@@ -58,6 +58,8 @@ std::uint64_t DeviceArena::window_word(std::uint32_t peer, std::uint32_t window)
   TUTTI_ASSERT(peer < kMostDeviceRanks && window <= kMostDeviceWindows, "window {} of rank {}", window, peer);
   return (std::uint64_t{peer} * (kMostDeviceWindows + 1) + window) * sizeof(std::uint64_t);
 }
+
+std::uint64_t DeviceArena::states() { return kWindowsBytes; }
 
 DeviceArena::ConnectionOffsets DeviceArena::connection_offsets(device::Protocol protocol, std::uint32_t number,
                                                                std::uint32_t rank, std::uint32_t peer) const {

@@ -2,7 +2,7 @@
 // the memory of its GPU, and its peers write into it. This class only computes addresses and offsets, and never
 // accesses the memory. The layout is the same on all ranks:
 //
-//   head         addresses of the peers' windows (window_word())
+//   head         addresses of the peers' windows (window_word()), counters of plans (states())
 //   connections  for each protocol, connection number and peer: the mailboxes of this rank's sending and receiving end,
 //                envelopes, slots
 #pragma once
@@ -53,6 +53,11 @@ class DeviceArena {
   // Offset in the arena of a word (64 bits) that holds the address at which window number `window` of `peer` is mapped
   // on this rank's GPU, see device::Link::windows. Only the owner of the arena reads and writes it.
   static std::uint64_t window_word(std::uint32_t peer, std::uint32_t window);
+
+  // Offset in the arena of memory for the device::ChannelStates of plans, kStatesBytes in all. Only the owner of the
+  // arena uses it.
+  static std::uint64_t states();
+  static constexpr std::uint64_t kStatesBytes = 32 * 1024;
 
   // The memory of one peer, as this rank's device sees it.
   struct ArenaPeer {

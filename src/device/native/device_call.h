@@ -3,11 +3,13 @@
 // finished(), outcome() and settle().
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "base/call_tag.h"
 #include "cuda/resources.h"
@@ -19,6 +21,17 @@
 namespace tutti::detail {
 
 class LaunchGroup;
+
+// A program that the first launch of its plan copies to device memory, in the stream of the launch. A stream of its own
+// could share a hardware queue with a stream that waits, and the call would wait with it.
+struct ProgramUpload {
+  ProgramUpload(cuda::CUdeviceptr to_device, std::span<const std::byte> from_pinned)
+      : to(to_device), from(from_pinned) {}
+
+  const cuda::CUdeviceptr to;
+  const std::span<const std::byte> from;
+  std::atomic<bool> queued = false;  // a copy is in a stream, before everything that may use the program
+};
 
 class DeviceCall final : public StartCondition {
  public:
@@ -46,6 +59,7 @@ class DeviceCall final : public StartCondition {
   // tables of blocks with different lengths; the launch copies them and sets their addresses in call.geometry
   DeviceGeometry tables;
   Launch launch;
+  std::shared_ptr<ProgramUpload> upload;  // shared with the plan and its other calls; null for a call by copies
   // set: the call can be carried out by copies; these replace the kernel if all calls of the launch have them
   std::optional<CopyEngines::Copies> copies;
   // The value that ranks write to each other's flags at the barriers of this call: 1 for a call in rounds,

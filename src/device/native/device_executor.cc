@@ -47,6 +47,10 @@ std::uint32_t digest_of(const CallTag& tag) {
   return static_cast<std::uint32_t>(hash ^ hash >> 32) | 1u;
 }
 
+// The error of a call whose plan cannot be prepared. If the driver of this rank has failed, the peers may already have
+// launched the call. The call cannot be repeated then, so the communicator is broken.
+Error broken_by_driver(const Error& error) { return error.code == ErrorCode::kDevice ? broken_error(error) : error; }
+
 template <class T>
 T* at(const cuda::DeviceMemory& memory) {
   return reinterpret_cast<T*>(memory.address());  // NOLINT: a device's address
@@ -138,26 +142,24 @@ Result<std::unique_ptr<DeviceExecutor::Plan>> DeviceExecutor::make_plan(const Ge
   auto scope = cuda::ContextScope::enter(driver, resources_->device().context());
   if (!scope) return scope.error();
   const cuda::RelaxedCapture relaxed(driver);
-  auto stream = cuda::Stream::create(driver);
-  if (!stream) return stream.error();
   const auto allocate = [&](std::uint64_t bytes) { return cuda::DeviceMemory::allocate(driver, bytes); };
-  const std::uint32_t slices = std::max(1u, resources_->settings().blocks);
   auto program = allocate(own->bytes().size());
   if (!program) return program.error();
-  auto states = allocate(std::uint64_t{slices} * channels * sizeof(device::ChannelState));
-  if (!states) return states.error();
-  TUTTI_TRY(driver.check(
-      driver.api().memcpy_htod_async(program->address(), own->bytes().data(), own->bytes().size(), stream->handle()),
-      "writing a plan"));
-  TUTTI_TRY(driver.check(driver.api().memset_d8_async(states->address(), 0, states->bytes(), stream->handle()),
-                         "zeroing a plan's counters"));
+  auto source = cuda::PinnedMemory::allocate(driver, own->bytes().size());
+  if (!source) return source.error();
+  std::ranges::copy(own->bytes(), source->bytes().begin());
+  auto upload = std::make_shared<ProgramUpload>(program->address(), source->bytes());  // shared with the calls
   auto plan = std::make_unique<Plan>(Plan{.shape = shape,
                                           .channels = channels,
                                           .program = std::move(*program),
-                                          .states = std::move(*states),
+                                          .program_source = std::move(*source),
+                                          .upload = std::move(upload),
+                                          .own_states = std::nullopt,
                                           .scratch = std::nullopt,
                                           .scratch_bytes = std::nullopt});
+  TUTTI_TRY(add_states(*plan));
   if (shape.scratch_chunks > 0) {
+    const std::uint32_t slices = std::max(1u, resources_->settings().blocks);
     const std::uint64_t payload = device::payload_bytes(p, resources_->arena().connections(p).slot_bytes);
     const std::uint64_t chunks = std::uint64_t{slices} * shape.scratch_chunks;
     plan->scratch_room =
@@ -171,8 +173,52 @@ Result<std::unique_ptr<DeviceExecutor::Plan>> DeviceExecutor::make_plan(const Ge
     plan->scratch_bytes.emplace(std::move(*bytes));
   }
   if (resources_->settings().in_rounds) plan->rounds.emplace(generator, resources_->arena().connections(p).slots);
-  TUTTI_TRY(stream->synchronize());
   return plan;
+}
+
+// Gives the plan a ChannelState for each slice and channel, all zero. A call has at most as many of them as blocks, see
+// cut(). Memory that is zeroed later needs a stream of its own, so most plans take what was zeroed at set-up.
+Status DeviceExecutor::add_states(Plan& plan) {
+  const std::uint64_t bytes = resources_->settings().blocks * sizeof(device::ChannelState);
+  if (states_used_ + bytes <= DeviceArena::kStatesBytes) {
+    plan.states = resources_->states() + states_used_ / sizeof(device::ChannelState);
+    states_used_ += bytes;
+    return {};
+  }
+  const cuda::Driver& driver = resources_->device().driver();
+  auto memory = cuda::DeviceMemory::allocate(driver, bytes);
+  if (!memory) return memory.error();
+  auto stream = cuda::Stream::create(driver);
+  if (!stream) return stream.error();
+  TUTTI_TRY(driver.check(driver.api().memset_d8_async(memory->address(), 0, bytes, stream->handle()),
+                         "zeroing a plan's counters"));
+  TUTTI_TRY(stream->synchronize());
+  plan.own_states.emplace(std::move(*memory));
+  plan.states = at<device::ChannelState>(*plan.own_states);
+  return {};
+}
+
+// If `stream` is being captured and no launch has copied the program yet, copies it now, in a stream of its own. The
+// copy must not become a part of the graph.
+Status DeviceExecutor::upload_for_capture(const Plan& plan, cuda::CUstream stream) const {
+  ProgramUpload& upload = *plan.upload;
+  if (upload.queued) return {};
+  const cuda::Driver& driver = resources_->device().driver();
+  auto scope = cuda::ContextScope::enter(driver, resources_->device().context());
+  if (!scope) return scope.error();
+  auto status = cuda::CaptureStatus::kNone;
+  TUTTI_TRY(driver.check(driver.api().stream_get_capture_info(stream, &status, nullptr, nullptr, nullptr, nullptr),
+                         "looking at the stream of a call"));
+  if (status == cuda::CaptureStatus::kNone) return {};
+  const cuda::RelaxedCapture relaxed(driver);
+  auto own = cuda::Stream::create(driver);
+  if (!own) return own.error();
+  TUTTI_TRY(
+      driver.check(driver.api().memcpy_htod_async(upload.to, upload.from.data(), upload.from.size(), own->handle()),
+                   "writing a plan"));
+  TUTTI_TRY(own->synchronize());
+  upload.queued = true;
+  return {};
 }
 
 Result<DeviceExecutor::Plan*> DeviceExecutor::plan_for(const Generator& generator, std::uint32_t digest,
@@ -182,9 +228,7 @@ Result<DeviceExecutor::Plan*> DeviceExecutor::plan_for(const Generator& generato
   const auto found = plans_.find(key);
   if (found != plans_.end()) return found->second.get();
   auto made = make_plan(generator, protocol);
-  // If the driver of this rank fails, the peers may already have launched the call. The call cannot be repeated
-  // then, so the communicator is broken.
-  if (!made) return made.error().code == ErrorCode::kDevice ? broken_error(made.error()) : made.error();
+  if (!made) return broken_by_driver(made.error());
   return plans_.emplace(key, std::move(*made)).first->second.get();
 }
 
@@ -296,6 +340,8 @@ Result<std::shared_ptr<DeviceCall>> DeviceExecutor::prepare(const CheckedCall& c
   auto plan = plan_for(generator, digest, protocol);
   if (!plan) return plan.error();
   if (*plan == nullptr) return std::shared_ptr<DeviceCall>();
+  if (const Status ready = upload_for_capture(**plan, made->stream); !ready) return broken_by_driver(ready.error());
+  made->upload = (*plan)->upload;
   const Segmentation segmentation = cut(**plan, protocol, bytes);
   made->launch = {.kernel = resources_->evaluator(protocol),
                   .protocol = protocol,
@@ -307,7 +353,7 @@ Result<std::shared_ptr<DeviceCall>> DeviceExecutor::prepare(const CheckedCall& c
   device::Call& to = made->call;
   to.program = at<const device::ProgramHeader>((*plan)->program);
   to.program_bytes = (*plan)->program.bytes();
-  to.channels = at<device::ChannelState>((*plan)->states);
+  to.channels = (*plan)->states;
   to.links = resources_->links(protocol);
   to.status = resources_->status_on_device();
   if ((*plan)->scratch) {

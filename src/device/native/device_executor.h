@@ -69,8 +69,11 @@ class DeviceExecutor {
     PlanShape shape;
     std::uint32_t channels = 1;  // the largest number of channels that any rank's program has
     cuda::DeviceMemory program;
-    cuda::DeviceMemory states;
-    std::optional<cuda::DeviceMemory> scratch;  // the scratch chunks of all slices; empty if the plan has none
+    cuda::PinnedMemory program_source;
+    std::shared_ptr<ProgramUpload> upload;  // from program_source to program; shared with the calls
+    device::ChannelState* states = nullptr;
+    std::optional<cuda::DeviceMemory> own_states;  // the memory of `states`, if the arena had no room for it
+    std::optional<cuda::DeviceMemory> scratch;     // the scratch chunks of all slices; empty if the plan has none
     std::optional<cuda::DeviceMemory> scratch_bytes;
     std::optional<DeviceRounds> rounds{};  // set if calls run in rounds
     std::uint64_t scratch_room = 0;        // length of one scratch chunk, in bytes; 0 if there are none
@@ -86,6 +89,8 @@ class DeviceExecutor {
 
   Result<Plan*> plan_for(const Generator& generator, std::uint32_t digest, device::Protocol protocol);
   Result<std::unique_ptr<Plan>> make_plan(const Generator& generator, device::Protocol protocol);
+  Status add_states(Plan& plan);
+  Status upload_for_capture(const Plan& plan, cuda::CUstream stream) const;
   // The number of launches of a call that runs in rounds; 0 if calls do not run in rounds.
   std::uint64_t rounds_of(const Plan& plan, const device::Call& call, std::uint32_t slices) const;
   std::uint64_t most_rounds() const;
@@ -103,6 +108,7 @@ class DeviceExecutor {
   const std::uint32_t rank_;
   const std::uint32_t ranks_;
   VerifiedPlanCache& plan_cache_;
+  std::uint64_t states_used_ = 0;                   // bytes of DeviceResources::states() that plans have
   std::map<PlanKey, std::unique_ptr<Plan>> plans_;  // a null value: the GPU of some rank cannot run this plan
   // Set by takes(): ranks of this process may access the buffers of that call in place, even if they are not
   // registered.

@@ -46,6 +46,11 @@ device::Link* DeviceResources::links(device::Protocol protocol) const {
   return reinterpret_cast<device::Link*>(at);  // NOLINT: a device's address
 }
 
+device::ChannelState* DeviceResources::states() const {
+  const std::uint64_t at = own_arena_->address() + DeviceArena::states();
+  return reinterpret_cast<device::ChannelState*>(at);  // NOLINT: a device's address
+}
+
 device::RankStatus* DeviceResources::status_on_device() const {
   return reinterpret_cast<device::RankStatus*>(pinned_->device_address());  // NOLINT: a device's address
 }

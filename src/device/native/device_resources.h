@@ -48,6 +48,8 @@ class DeviceResources {
   }
   // the array of links in device memory that kernels of this protocol read; one entry for each connection
   device::Link* links(device::Protocol protocol) const;
+  // the memory for the states of plans; see DeviceArena::states()
+  device::ChannelState* states() const;
   device::RankStatus& status() const { return *status_; }
   device::RankStatus* status_on_device() const;  // the address of status() as the GPU sees it
   // The settings, which are the same on all ranks.

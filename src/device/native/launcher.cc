@@ -166,7 +166,22 @@ Status LaunchGroup::Launcher::put_call(const Calls& calls, cuda::CUstream stream
   }
   auto filled = buffers_.fill(calls);
   if (!filled) return filled.error();
-  return first.launch.rounds > 0 ? put_rounds(first, stream) : put_kernel(calls, *filled, stream);
+  for (const auto& call : calls) TUTTI_TRY(put_upload(*call, stream));
+  TUTTI_TRY(first.launch.rounds > 0 ? put_rounds(first, stream) : put_kernel(calls, *filled, stream));
+  for (const auto& call : calls) call->upload->queued = true;
+  return {};
+}
+
+// Puts the copy of the call's program into the stream, unless an earlier launch has done so. Later launches are ordered
+// behind this one, whatever their streams.
+Status LaunchGroup::Launcher::put_upload(const DeviceCall& call, cuda::CUstream stream) {
+  const ProgramUpload& upload = *call.upload;
+  if (upload.queued) return {};
+  // DeviceExecutor::prepare() has copied the programs of captured calls: a graph would copy in every replay
+  if (call.capture_ != 0) return call_error(ErrorCode::kUnsupported, "a capture of the stream began during the call");
+  return device_.driver().check(
+      device_.driver().api().memcpy_htod_async(upload.to, upload.from.data(), upload.from.size(), stream),
+      "writing a plan");
 }
 
 // Puts one kernel for all calls into the stream. `filled`: the address of the calls on the device; null: they are

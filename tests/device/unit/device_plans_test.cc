@@ -1,0 +1,73 @@
+// Tests of the plans that calls on GPUs use: how they are copied to GPU memory, and where their counters lie.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "tests/device/unit/calls_support.h"
+
+namespace tutti::testing {
+namespace {
+
+using Kind = CollectiveKind;
+using Devices = std::vector<std::int32_t>;
+
+// A plan needs zeroed memory for its counters. The arena has some. Plans that find no more room there zero memory of
+// their own. With 64 blocks the arena has room for 16 plans, with 4 blocks for all plans of this test.
+TEST(DevicePlans, PlansWithAndWithoutRoomInTheArenaAreRight) {
+  const Devices devices = {0, 1};
+  Communicators host = ranks_on(Devices(2, CommunicatorOptions::kNoDevice));
+  Communicators gpus = ranks_on(devices);
+  const unsigned before = small_devices().calls("cuMemsetD8Async");
+  unsigned plans = 0;
+  for (const Kind kind : {Kind::kAllReduce, Kind::kBroadcast, Kind::kReduce, Kind::kAllGather, Kind::kReduceScatter,
+                          Kind::kAllToAll, Kind::kGather, Kind::kScatter}) {
+    std::vector<Algorithm> algorithms = {Algorithm::kAuto};
+    if (kind == Kind::kAllReduce) algorithms = {Algorithm::kRing, Algorithm::kOneShot, Algorithm::kTwoShot};
+    for (const Algorithm algorithm : algorithms) {
+      for (const std::size_t count : {std::size_t{5}, std::size_t{9'000}}) {
+        const CallShape shape{.kind = kind, .count = count, .algorithm = algorithm};
+        EXPECT_EQ(outcome(gpus, shape, devices), outcome(host, shape, {})) << to_string(kind) << " " << count;
+        ++plans;
+      }
+    }
+  }
+  const bool many_blocks = std::string(std::getenv("TUTTI_DEVICE_BLOCKS")) == "64";
+  const unsigned without_room = many_blocks ? plans - 16 : 0;
+  EXPECT_EQ(small_devices().calls("cuMemsetD8Async") - before, 2 * without_room);
+}
+
+// The first call of a kind copies its plan to the GPU. If a stream that waits for the host holds up the queues of the
+// GPU, the call must still return, because the host may not get to the store for which that stream waits otherwise.
+TEST(DevicePlans, AFirstCallReturnsWhileAStreamOfTheGpuWaits) {
+  Communicators ranks = ranks_on({0, 1});
+  on_every_rank(ranks, [](Communicator& rank) {
+    const Gpu gpu(rank.rank());
+    const Gpu waiting(rank.rank());
+    const cuda::DeviceMemory memory = gpu.allocate(3'000);
+    gpu.put(memory, Bytes(3'000, std::byte{1}));
+    auto pinned = cuda::PinnedMemory::allocate(driver(), sizeof(std::uint32_t));
+    ASSERT_TRUE(pinned.ok());
+    const std::atomic_ref word(*reinterpret_cast<std::uint32_t*>(pinned->bytes().data()));
+    word.store(0);
+    ASSERT_EQ(driver().api().stream_wait_value32(waiting.stream(), pinned->device_address(), 1, cuda::kWaitEqual),
+              cuda::CUresult::kSuccess);
+    for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kOneShot}) {
+      CallOptions options = gpu.options();
+      options.algorithm = algorithm;
+      const auto work = rank.start(
+          {.input = pointer(memory), .output = pointer(memory), .count = 3'000, .type = DataType::kUint8}, options);
+      EXPECT_TRUE(work.ok()) << to_string(work.error());
+    }
+    EXPECT_EQ(driver().api().stream_query(waiting.stream()), cuda::CUresult::kNotReady);
+    word.store(1);
+    EXPECT_EQ(gpu.get(memory), Bytes(3'000, std::byte{4}));
+    const Status status = rank.async_status();
+    EXPECT_TRUE(status.ok()) << to_string(status.error());
+  });
+}
+
+}  // namespace
+}  // namespace tutti::testing
