@@ -65,17 +65,23 @@ void write_failure(Failure& failure, const Error& error, std::uint64_t sequence,
 
 }  // namespace
 
-std::unique_ptr<Recorder> Recorder::create(std::shared_ptr<RecordingFolder> folder, const RecorderOptions& options) {
+std::unique_ptr<Recorder> Recorder::create(const std::shared_ptr<RecordingFolder>& folder,
+                                           const RecorderOptions& options) {
   TUTTI_ASSERT(std::has_single_bit(options.capacity));
   const std::uint32_t job = recording::fold(options.job);
   std::string name = recording::file_name(job, recording::fold(options.communicator), options.rank, getpid());
   auto file = folder->make(name, recording::file_bytes(options.capacity, device_capacity_of(options.capacity)));
   if (file == nullptr) return nullptr;
-  std::unique_ptr<Recorder> recorder(
-      // The constructor is private, so make_unique cannot be used.
-      new Recorder(std::move(folder), std::move(file), std::move(name), options.capacity));
-  recorder->fill(options);
-  return recorder;
+  try {
+    std::unique_ptr<Recorder> recorder(
+        // The constructor is private, so make_unique cannot be used.
+        new Recorder(folder, std::move(file), name, options.capacity));
+    recorder->fill(options);
+    return recorder;
+  } catch (...) {
+    folder->discard(name);
+    throw;
+  }
 }
 
 Recorder::Recorder(std::shared_ptr<RecordingFolder> folder, std::unique_ptr<MappedRecording> file, std::string name,
@@ -93,6 +99,7 @@ Recorder::Recorder(std::shared_ptr<RecordingFolder> folder, std::unique_ptr<Mapp
 
 Recorder::~Recorder() {
   if (getpid() != process_) return;  // in a forked child the mapped file belongs to the parent
+  if (header_->magic == 0) return;   // fill() has failed, and create() removes the file
   set_anchor();
   header_->ended.store(now(), std::memory_order_release);
   // If there is no memory for the new name, the file keeps the old one. Its header still records that the

@@ -35,7 +35,8 @@ class Recorder {
     std::uint32_t capacity = 1024;
   };
   // Returns null if no file can be created.
-  static std::unique_ptr<Recorder> create(std::shared_ptr<RecordingFolder> folder, const RecorderOptions& options);
+  static std::unique_ptr<Recorder> create(const std::shared_ptr<RecordingFolder>& folder,
+                                          const RecorderOptions& options);
   ~Recorder();
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;

@@ -27,6 +27,7 @@ constexpr std::size_t kMostOld = 256;
 constexpr std::size_t kMostEnded = 8;
 // one day, in seconds; older files are removed even if there are few
 constexpr std::int64_t kOldS = std::int64_t{24} * 3600;
+constexpr std::int64_t kUnfinishedS = 60;  // a process that writes a header needs less time, in seconds
 // Disk space that stays free: a quarter of the file system, but at most kLeastFreeBytes.
 constexpr std::uint64_t kLeastFreeShare = 4;
 constexpr std::uint64_t kLeastFreeBytes = 1 << 30;
@@ -44,9 +45,10 @@ Error trouble(const std::string& what) {
   return {ErrorCode::kSystem, ErrorScope::kCall, -1, fmt::format("{}: {}", what, std::strerror(errno))};
 }
 
-// Returns true if the process that created the file has exited, or if its communicator has ended. If the file
-// cannot be read or was created in another PID namespace, its process is assumed to be alive.
-bool is_over(int folder, const char* name) {
+// Returns true if the process that created the file has exited, if its communicator has ended, or if the file has no
+// header, although it is older than kUnfinishedS. If the file cannot be read or was created in another PID namespace,
+// its process is assumed to be alive.
+bool is_over(int folder, const char* name, std::int64_t age_s) {
   const int fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0) return false;
   alignas(recording::Header) std::array<std::byte, sizeof(recording::Header)> bytes{};
@@ -54,6 +56,7 @@ bool is_over(int folder, const char* name) {
   close(fd);
   if (got != static_cast<ssize_t>(bytes.size())) return false;
   const auto& header = *reinterpret_cast<const recording::Header*>(bytes.data());
+  if (header.magic == 0) return age_s > kUnfinishedS;  // it is written last
   if (header.magic != recording::kMagic || header.version != recording::kVersion) return false;
   if (header.ended.load(std::memory_order_relaxed) != 0) return true;
   if (header.pid_namespace != recording::own_pid_namespace()) return false;
@@ -67,7 +70,9 @@ struct OldFile {
 
 }  // namespace
 
-MappedRecording::~MappedRecording() { munmap(data_, bytes_); }
+MappedRecording::~MappedRecording() {
+  if (data_ != nullptr) munmap(data_, bytes_);
+}
 
 RecordingFolder::RecordingFolder(std::vector<std::string> candidates, Log log)
     : candidates_(std::move(candidates)), log_(log) {
@@ -117,18 +122,18 @@ void RecordingFolder::prune() const {
     if (again >= 0) close(again);
     return;
   }
+  const std::int64_t now_s = recording::unix_ns() / 1'000'000'000;
   std::vector<OldFile> old;
   while (const dirent* entry = readdir(folder.get())) {  // NOLINT(concurrency-mt-unsafe): a stream of our own
     if (!recording::is_recording(entry->d_name)) continue;
     struct stat about {};
     if (fstatat(fd_, entry->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(about.st_mode)) continue;
-    const bool removable =
-        std::string_view(entry->d_name).ends_with(recording::kEndedSuffix) || is_over(fd_, entry->d_name);
+    const bool removable = std::string_view(entry->d_name).ends_with(recording::kEndedSuffix) ||
+                           is_over(fd_, entry->d_name, now_s - about.st_mtim.tv_sec);
     if (removable) old.push_back({.name = entry->d_name, .made_s = about.st_mtim.tv_sec});
   }
   folder.reset();
   std::sort(old.begin(), old.end(), [](const OldFile& a, const OldFile& b) { return a.made_s > b.made_s; });
-  const std::int64_t now_s = recording::unix_ns() / 1'000'000'000;
   for (std::size_t i = 0; i < old.size(); ++i) {
     if (i >= kMostOld || now_s - old[i].made_s > kOldS) unlinkat(fd_, old[i].name.c_str(), 0);
   }
@@ -145,22 +150,23 @@ Result<std::unique_ptr<MappedRecording>> RecordingFolder::try_make(const std::st
         ErrorCode::kSystem, ErrorScope::kCall, -1,
         fmt::format("{} of {} bytes are free, and {} of them are left to others", free_bytes, all_bytes, left_bytes)};
   }
+  // allocated first, because an exception would leave the file behind
+  auto mapped = std::make_unique<MappedRecording>();
   const int fd = openat(fd_, name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return trouble(name);
-  const auto fail = [&](const std::string& what) {
-    const Error error = trouble(what);
+  const auto fail = [&](const char* what, int error) {
     close(fd);
     unlinkat(fd_, name.c_str(), 0);
-    return error;
-  };
-  if (const int error = allocate(fd, bytes); error != 0) {
     errno = error;
-    return fail("room for " + name);
-  }
+    return trouble(what + name);
+  };
+  if (const int error = allocate(fd, bytes); error != 0) return fail("room for ", error);
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
-  if (data == MAP_FAILED) return fail("mapping " + name);
+  if (data == MAP_FAILED) return fail("mapping ", errno);
   close(fd);
-  return std::make_unique<MappedRecording>(static_cast<std::byte*>(data), bytes);
+  mapped->data_ = static_cast<std::byte*>(data);
+  mapped->bytes_ = bytes;
+  return mapped;
 }
 
 std::unique_ptr<MappedRecording> RecordingFolder::make(const std::string& name, std::size_t bytes) {
@@ -178,6 +184,11 @@ std::unique_ptr<MappedRecording> RecordingFolder::make(const std::string& name, 
                "no flight recorder ({}): name a folder with room in TUTTI_RECORD_DIR, or set TUTTI_RECORD=0", trouble_);
   }
   return nullptr;
+}
+
+void RecordingFolder::discard(const std::string& name) noexcept {
+  const std::scoped_lock lock(mutex_);
+  if (fd_ >= 0) unlinkat(fd_, name.c_str(), 0);
 }
 
 void RecordingFolder::mark_completed(const std::string& name) {

@@ -1,7 +1,8 @@
 // RecordingFolder: the folder to which the ranks of this process write their recordings. Only this user can write to
 // it, and the files have mode 0600. When the folder is opened, files of dead processes and of ended communicators are
-// removed if they are older than a day, or if there are more than 256 of them. Files of communicators that still
-// exist are kept. Thread-safe.
+// removed if they are older than a day, or if there are more than 256 of them. A file that has no header after a minute
+// counts as one of a dead process, which was killed while it made the file. Files of communicators that still exist
+// are kept. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -21,15 +22,16 @@ namespace tutti {
 // A new file that is mapped into memory. The destructor unmaps it, but the file remains.
 class MappedRecording {
  public:
-  MappedRecording(std::byte* data, std::size_t bytes) : data_(data), bytes_(bytes) {}
+  MappedRecording() = default;
   ~MappedRecording();
   MappedRecording(const MappedRecording&) = delete;
   MappedRecording& operator=(const MappedRecording&) = delete;
   std::byte* data() const { return data_; }
 
  private:
-  std::byte* data_;
-  std::size_t bytes_;
+  friend class RecordingFolder;
+  std::byte* data_ = nullptr;  // null until the file is mapped
+  std::size_t bytes_ = 0;
 };
 
 class RecordingFolder {
@@ -44,6 +46,8 @@ class RecordingFolder {
   // Creates a file of zeros and allocates all its memory, so that no later access can fail for lack of space.
   // Returns null if no candidate is usable. The first time this happens, a warning states the reason.
   std::unique_ptr<MappedRecording> make(const std::string& name, std::size_t bytes);
+  // Removes a file that make() has created.
+  void discard(const std::string& name) noexcept;
   // Reports that the communicator of this recording ended without an error. Renames the file
   // (recording::kEndedSuffix). Of the files that this object has renamed, only the last 8 are kept.
   void mark_completed(const std::string& name);

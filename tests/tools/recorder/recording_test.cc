@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "job/recorder.h"
+#include "tests/support/failing_allocations.h"
 #include "tools/recorder/doctor.h"
 #include "tools/recorder/top.h"
 #include "tools/recorder/trace.h"
@@ -201,6 +202,38 @@ TEST(Recording, OldFilesGoAndThoseOfLivingProcessesStay) {
   for (const std::string& name : folder.files()) ranks.push_back(read_recording(name).value().rank);
   std::sort(ranks.begin(), ranks.end());
   EXPECT_EQ(ranks, (std::vector<std::uint32_t>{1, 3}));
+}
+
+// A process that is killed while it makes a recording leaves a file of zeros.
+TEST(Recording, FilesWithoutAHeaderGoAfterAMinute) {
+  const Folder folder;
+  const std::string older = folder.path() + "/" + recording::file_name(1, 1, 1, 1);
+  const std::string newer = folder.path() + "/" + recording::file_name(1, 1, 2, 1);
+  for (const std::string& name : {older, newer}) std::ofstream(name) << std::string(4096, '\0');
+  timespec times[2]{};
+  times[0].tv_sec = times[1].tv_sec = recording::unix_ns() / 1'000'000'000 - 2 * 24 * 3600;
+  ASSERT_EQ(utimensat(AT_FDCWD, older.c_str(), times, 0), 0);
+  const auto next = recorder_in(folder, 3);
+  EXPECT_FALSE(std::filesystem::exists(older));
+  EXPECT_TRUE(std::filesystem::exists(newer));
+}
+
+TEST(Recording, AFailedAllocationLeavesNoFile) {
+  namespace failing = test::failing_allocations;
+  bool made = false;
+  std::int64_t allocation = 0;
+  while (!made) {
+    const Folder folder;
+    failing::set_counted(0);
+    failing::fail_after(++allocation, false);
+    try {
+      made = recorder_in(folder) != nullptr;
+    } catch (const std::bad_alloc&) {
+    }
+    failing::fail_after(0, false);
+    EXPECT_EQ(folder.files().size(), made ? 1U : 0U) << "allocation " << allocation << " failed";
+  }
+  EXPECT_GT(allocation, 5) << "how many allocations it takes to make a recorder";
 }
 
 TEST(Recording, FoldersOfOthersAreRefused) {
