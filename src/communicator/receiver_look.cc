@@ -16,7 +16,7 @@ Result<bool> can_receive(Communicator& communicator, std::size_t bytes, std::int
     send.tag.kind = static_cast<std::uint8_t>(CollectiveKind::kSendReceive);
     send.tag.type = static_cast<std::uint8_t>(DataType::kUint8);
     send.tag.count = bytes;
-    return impl.engine().look_at_receiver(std::move(send));
+    return impl.engine().look_at_receiver(send);
   });
 }
 

@@ -15,7 +15,7 @@ template <class T>
 void leak_until_exit(T what) noexcept {
   union NeverDestroyed {
     explicit NeverDestroyed(T given) : value(std::move(given)) {}
-    ~NeverDestroyed() {}
+    ~NeverDestroyed() {}  // NOLINT(modernize-use-equals-default): that would be deleted if T has a destructor
     T value;
   };
   static std::mutex mutex;
@@ -24,8 +24,8 @@ void leak_until_exit(T what) noexcept {
   static std::deque<T>* kept = nullptr;
   const bool noted = runs_through([&] {
     const std::scoped_lock lock(mutex);
-    if (kept == nullptr) kept = new std::deque<T>;
-    kept->push_back(std::move(what));  // if this throws, `what` is unchanged
+    if (kept == nullptr) kept = new std::deque<T>;  // NOLINT(bugprone-unhandled-exception-at-new): it is caught
+    kept->push_back(std::move(what));               // if this throws, `what` is unchanged
   });
   if (!noted) [[maybe_unused]]
     const NeverDestroyed left(std::move(what));

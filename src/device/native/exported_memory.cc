@@ -256,8 +256,8 @@ Result<std::string> ExportedMemory::Rounds::show(std::uint64_t first, std::uint6
 
 Status ExportedMemory::Rounds::map(std::uint64_t first, std::uint64_t count, const std::vector<std::string>& blobs) {
   for (ImportedMemory& from : imported_) {
-    const std::uint64_t parts = sizes_[from.rank].parts;
-    const std::uint64_t expected = first < parts ? std::min(count, parts - first) : 0;
+    const std::uint64_t all = sizes_[from.rank].parts;
+    const std::uint64_t expected = first < all ? std::min(count, all - first) : 0;
     const std::string& blob = blobs[from.rank];
     if (blob.size() != expected * sizeof(PartHeader)) {
       return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(from.rank),
