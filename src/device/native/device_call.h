@@ -88,8 +88,8 @@ class DeviceCall final : public StartCondition {
   std::shared_ptr<LaunchGroup> launch_group_;  // the group to which the call was submitted; null: never submitted
   std::size_t member_index_ = 0;
   std::uint64_t capture_ = 0;  // id of the stream's capture; 0: the stream is not being captured
-  // The event that is recorded in `stream` when the call is submitted. Null if the group has only one member and the
-  // call has no barriers. Returns to a pool of events after use.
+  // The event that is recorded in `stream` when the call is submitted. Null if the group has only one member. It
+  // returns to a pool of events after use.
   std::shared_ptr<cuda::Event> ready_;
   std::shared_ptr<cuda::Event> done_;  // recorded behind the launch; shared by all calls of the launch
   cuda::CUstream launched_in_ = nullptr;

@@ -27,6 +27,8 @@ constexpr const char* kTooFewBlocks =
     "destroy communicators that are no longer needed, or set a smaller TUTTI_DEVICE_BLOCKS";
 constexpr std::string_view kSeveralContexts =
     "ranks of one process use several CUDA contexts of one GPU: use its primary context in all of them";
+constexpr std::string_view kSharedTwice =
+    "a process has several ranks on a GPU that ranks of other processes use too: give each process one rank there";
 // A rank whose calls cannot, or shall not, run on a GPU contributes one of these marks to the first round, and the
 // reason. kAskedFor: the user has asked for it, or Tutti always works that way in such a job, so it is no surprise.
 constexpr std::string_view kAskedFor = "-";
@@ -228,6 +230,12 @@ class DeviceResourcesMaker {
       stay = std::min(stay, one.left.to_stay / here);
       end = std::min(end, one.left.to_end / here);
     }
+    // In rounds, streams wait for each other. Streams of one process and GPU share hardware queues, so a stream that
+    // waits could hold up the stream for which it waits.
+    if (in_rounds_ && shared_) {
+      log_fallback(LogLevel::kWarn, -1, kSharedTwice);
+      return {};
+    }
     if (offers_.front().copies > 0 && ranks_ > 1) {
       using Method = CopyEngines::Method;
       copy_method_ = one_team ? Method::kLaunchGroup : shared_ ? Method::kNone : Method::kWindows;
@@ -248,8 +256,7 @@ class DeviceResourcesMaker {
   }
 
   // Switches to calls in rounds. Their kernels end without waiting for peers, so they need no blocks from the
-  // budget. Returns false if that is not possible, because several ranks of one process share a GPU, and would each
-  // need a stream of their own.
+  // budget. Returns false if that is not possible, because several ranks of one process share a GPU; see agree().
   bool can_run_in_rounds() {
     in_rounds_ = true;
     return !shared_;
@@ -350,7 +357,7 @@ class DeviceResourcesMaker {
       others.reach.push_back(reach_of(r));
       if (offers_[r].same_process(offers_[rank_])) {
         TUTTI_TRY(reach_here(r, peers[r]));
-        if (offers_[r].same_device(offers_[rank_]) && (!in_rounds_ || r == rank_)) launch_group.push_back(r);
+        if (offers_[r].same_device(offers_[rank_])) launch_group.push_back(r);
         continue;
       }
       const auto shared = unpack<RemoteMemory>(after(kHasBlocks, handles[r]));

@@ -92,7 +92,7 @@ Status LaunchGroup::take_call(Member& caller, const std::shared_ptr<DeviceCall>&
                  fmt::format("rank {}, of this process and GPU, has left the communicator", other.options.rank)};
   }
   TUTTI_TRY(look_at_stream(*call));
-  if (members.size() > 1 || call->launch.rounds > 0) {
+  if (members.size() > 1) {
     auto ready = launcher_->take_event();
     if (!ready) return broken_error(ready.error());
     const Status recorded = (*ready)->record(call->stream);

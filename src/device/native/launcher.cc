@@ -67,11 +67,9 @@ Result<cuda::CUstream> LaunchGroup::Launcher::choose_stream(const Calls& calls) 
     one_stream &= call->stream == first.stream;
   }
   // The handle of the per-thread default stream stands for another stream in each thread, so equal handles do not
-  // show that it is one stream. If calls run in rounds, each rank is a group of its own, and its calls always use a
-  // stream of that group. Otherwise two ranks of this process could have passed the same stream, in which the barriers
-  // of one rank would wait for barriers of the other rank that come later in that stream.
-  const bool shared = calls.size() > 1 && reinterpret_cast<std::uintptr_t>(first.stream) == cuda::kPerThreadStream;
-  if (one_stream && !shared && first.launch.rounds == 0) return first.stream;
+  // show that it is one stream.
+  const bool several = calls.size() > 1 && reinterpret_cast<std::uintptr_t>(first.stream) == cuda::kPerThreadStream;
+  if (one_stream && !several) return first.stream;
   std::optional<cuda::Stream>& stream = first.capture_ == 0 ? stream_ : capture_stream_;
   if (!stream) {
     auto made = cuda::Stream::create(device_.driver());

@@ -16,7 +16,7 @@ namespace {
 unsigned launches() { return small_devices().calls("cuLaunchKernel"); }
 
 // Runs all_gather and all_reduce of int32 and checks the results. Each rank computes the expected values itself.
-void check_calls(Communicator& rank, const Gpu& gpu) {
+void check_calls_of(bool on_gpus, Communicator& rank, const Gpu& gpu) {
   const auto ranks = static_cast<std::size_t>(rank.size());
   const auto me = static_cast<std::size_t>(rank.rank());
   const auto value = [](std::size_t r, std::size_t i) { return static_cast<std::int32_t>((r + 1) * 1000 + i % 997); };
@@ -32,7 +32,7 @@ void check_calls(Communicator& rank, const Gpu& gpu) {
     const unsigned before = launches();
     Status status = rank.all_gather(pointer(in), pointer(out), count, DataType::kInt32, gpu.options());
     must(status.ok(), status.ok() ? "" : to_string(status.error()));
-    must(launches() > before, "no kernel was launched: the host carried out the call");
+    must((launches() > before) == on_gpus, on_gpus ? "the host carried out the call" : "a GPU carried out the call");
     Bytes got = gpu.get(out);
     std::vector<std::int32_t> all(count * ranks);
     std::memcpy(all.data(), got.data(), got.size());
@@ -57,8 +57,15 @@ void check_calls(Communicator& rank, const Gpu& gpu) {
   }
 }
 
+void check_calls(Communicator& rank, const Gpu& gpu) { check_calls_of(true, rank, gpu); }
+
 TEST(DeviceJobs, OneGpuForEachProcess) { EXPECT_TRUE(Job({0, 1, 2}).run(check_calls)); }
 TEST(DeviceJobs, AllProcessesOnOneGpu) { EXPECT_TRUE(Job({0, 0, 0}).run(check_calls)); }
+// A stream of the first process that waits for its other rank could hold up the stream of that rank.
+TEST(DeviceJobs, AProcessWithTwoRanksSharesAGpuWithAnotherProcess) {
+  const auto by_the_host = [](Communicator& rank, const Gpu& gpu) { check_calls_of(false, rank, gpu); };
+  EXPECT_TRUE(Job(std::vector<Devices>{{0, 0}, {0}}).run(by_the_host));
+}
 TEST(DeviceJobs, SomeProcessesShareAGpu) { EXPECT_TRUE(Job({0, 0, 1, 1}).run(check_calls)); }
 
 void check_graphs(Communicator& rank, const Gpu& gpu) {
