@@ -27,6 +27,16 @@
 //
 // TUTTI_DEVICE precedes a function that is inlined, TUTTI_DEVICE_APART one that is called. TUTTI_SHARED(Type, name)
 // declares the shared memory of a block, and TUTTI_UNROLL precedes a loop.
+//
+// The hand-overs of evaluate.h between GPUs, and between blocks of a GPU, follow the memory model of PTX. Each of them
+// is a litmus test in tests/device/litmus, which is judged by that model:
+//
+//   a message         data.litmus, data_on_one_gpu.litmus, envelope.litmus, forwarded.litmus
+//   a slot is reused  credit.litmus, credit_kept.litmus, envelope_reused.litmus
+//   an output         offer.litmus, offer_renewed.litmus
+//   between channels  progress.litmus
+//
+// Two things of LL and LL128 (lines.h) rest on the hardware, and not on the model: ll_credit.litmus, ll128_line.litmus.
 #pragma once
 
 #include <cstdint>
