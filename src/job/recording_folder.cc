@@ -54,9 +54,11 @@ bool is_over(int folder, const char* name, std::int64_t age_s) {
   alignas(recording::Header) std::array<std::byte, sizeof(recording::Header)> bytes{};
   const ssize_t got = pread(fd, bytes.data(), bytes.size(), 0);
   close(fd);
-  if (got != static_cast<ssize_t>(bytes.size())) return false;
+  const bool unfinished_is_over = age_s > kUnfinishedS;
+  if (got < 0) return false;
+  if (got < static_cast<ssize_t>(bytes.size())) return unfinished_is_over;
   const auto& header = *reinterpret_cast<const recording::Header*>(bytes.data());
-  if (header.magic == 0) return age_s > kUnfinishedS;  // it is written last
+  if (header.magic == 0) return unfinished_is_over;  // it is written last
   if (header.magic != recording::kMagic || header.version != recording::kVersion) return false;
   if (header.ended.load(std::memory_order_relaxed) != 0) return true;
   if (header.pid_namespace != recording::own_pid_namespace()) return false;

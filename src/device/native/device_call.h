@@ -23,14 +23,16 @@ namespace tutti::detail {
 class LaunchGroup;
 
 // A program that the first launch of its plan copies to device memory, in the stream of the launch. A stream of its own
-// could share a hardware queue with a stream that waits, and the call would wait with it.
+// could share a hardware queue with a stream that waits, and the call would wait with it. Only captured calls need such
+// a stream, because the copy must not become a part of the graph. A second copy does no harm: the bytes are the same.
 struct ProgramUpload {
   ProgramUpload(cuda::CUdeviceptr to_device, std::span<const std::byte> from_pinned)
       : to(to_device), from(from_pinned) {}
 
   const cuda::CUdeviceptr to;
   const std::span<const std::byte> from;
-  std::atomic<bool> queued = false;  // a copy is in a stream, before everything that may use the program
+  std::atomic<bool> in_launch = false;  // a launch of the group has the copy in front of it
+  std::atomic<bool> complete = false;   // the copy has ended
 };
 
 class DeviceCall final : public StartCondition {
@@ -59,7 +61,8 @@ class DeviceCall final : public StartCondition {
   // tables of blocks with different lengths; the launch copies them and sets their addresses in call.geometry
   DeviceGeometry tables;
   Launch launch;
-  std::shared_ptr<ProgramUpload> upload;  // shared with the plan and its other calls; null for a call by copies
+  // shared with the plan and its other calls; null for a call by copies between barriers
+  std::shared_ptr<ProgramUpload> upload;
   // set: the call can be carried out by copies; these replace the kernel if all calls of the launch have them
   std::optional<CopyEngines::Copies> copies;
   // The value that ranks write to each other's flags at the barriers of this call: 1 for a call in rounds,
@@ -75,6 +78,8 @@ class DeviceCall final : public StartCondition {
   void ended(const Status& /*result*/) noexcept override {}
   void dropped() noexcept override {}
   std::optional<Error> lost() override { return std::nullopt; }
+  // Whether a launch of this call must copy the program first.
+  bool needs_upload() const { return upload != nullptr && !upload->in_launch && !upload->complete; }
   // A captured call counts as finished when the capture has taken it, because it runs only when the graph is
   // launched.
   bool finished() override;

@@ -47,10 +47,6 @@ std::uint32_t digest_of(const CallTag& tag) {
   return static_cast<std::uint32_t>(hash ^ hash >> 32) | 1u;
 }
 
-// The error of a call whose plan cannot be prepared. If the driver of this rank has failed, the peers may already have
-// launched the call. The call cannot be repeated then, so the communicator is broken.
-Error broken_by_driver(const Error& error) { return error.code == ErrorCode::kDevice ? broken_error(error) : error; }
-
 template <class T>
 T* at(const cuda::DeviceMemory& memory) {
   return reinterpret_cast<T*>(memory.address());  // NOLINT: a device's address
@@ -198,29 +194,6 @@ Status DeviceExecutor::add_states(Plan& plan) {
   return {};
 }
 
-// If `stream` is being captured and no launch has copied the program yet, copies it now, in a stream of its own. The
-// copy must not become a part of the graph.
-Status DeviceExecutor::upload_for_capture(const Plan& plan, cuda::CUstream stream) const {
-  ProgramUpload& upload = *plan.upload;
-  if (upload.queued) return {};
-  const cuda::Driver& driver = resources_->device().driver();
-  auto scope = cuda::ContextScope::enter(driver, resources_->device().context());
-  if (!scope) return scope.error();
-  auto status = cuda::CaptureStatus::kNone;
-  TUTTI_TRY(driver.check(driver.api().stream_get_capture_info(stream, &status, nullptr, nullptr, nullptr, nullptr),
-                         "looking at the stream of a call"));
-  if (status == cuda::CaptureStatus::kNone) return {};
-  const cuda::RelaxedCapture relaxed(driver);
-  auto own = cuda::Stream::create(driver);
-  if (!own) return own.error();
-  TUTTI_TRY(
-      driver.check(driver.api().memcpy_htod_async(upload.to, upload.from.data(), upload.from.size(), own->handle()),
-                   "writing a plan"));
-  TUTTI_TRY(own->synchronize());
-  upload.queued = true;
-  return {};
-}
-
 Result<DeviceExecutor::Plan*> DeviceExecutor::plan_for(const Generator& generator, std::uint32_t digest,
                                                        device::Protocol protocol) {
   const PlanShape& shape = generator.shape;
@@ -228,7 +201,9 @@ Result<DeviceExecutor::Plan*> DeviceExecutor::plan_for(const Generator& generato
   const auto found = plans_.find(key);
   if (found != plans_.end()) return found->second.get();
   auto made = make_plan(generator, protocol);
-  if (!made) return broken_by_driver(made.error());
+  // If the driver of this rank fails, the peers may already have launched the call. The call cannot be repeated
+  // then, so the communicator is broken.
+  if (!made) return made.error().code == ErrorCode::kDevice ? broken_error(made.error()) : made.error();
   return plans_.emplace(key, std::move(*made)).first->second.get();
 }
 
@@ -340,7 +315,6 @@ Result<std::shared_ptr<DeviceCall>> DeviceExecutor::prepare(const CheckedCall& c
   auto plan = plan_for(generator, digest, protocol);
   if (!plan) return plan.error();
   if (*plan == nullptr) return std::shared_ptr<DeviceCall>();
-  if (const Status ready = upload_for_capture(**plan, made->stream); !ready) return broken_by_driver(ready.error());
   made->upload = (*plan)->upload;
   const Segmentation segmentation = cut(**plan, protocol, bytes);
   made->launch = {.kernel = resources_->evaluator(protocol),

@@ -90,7 +90,6 @@ class DeviceExecutor {
   Result<Plan*> plan_for(const Generator& generator, std::uint32_t digest, device::Protocol protocol);
   Result<std::unique_ptr<Plan>> make_plan(const Generator& generator, device::Protocol protocol);
   Status add_states(Plan& plan);
-  Status upload_for_capture(const Plan& plan, cuda::CUstream stream) const;
   // The number of launches of a call that runs in rounds; 0 if calls do not run in rounds.
   std::uint64_t rounds_of(const Plan& plan, const device::Call& call, std::uint32_t slices) const;
   std::uint64_t most_rounds() const;

@@ -6,7 +6,8 @@
 //
 // If ranks of several processes share a GPU, a kernel may prevent the kernel that it waits for from running. In
 // this case, and if other communicators of the process have taken too many blocks of the GPU (block_budget.h),
-// calls run in rounds: their kernels do not wait for each other (executor/device_rounds.h).
+// calls run in rounds: their kernels do not wait for each other (executor/device_rounds.h). If some process has several
+// ranks on one GPU, the host carries out the calls instead.
 #pragma once
 
 #include <array>

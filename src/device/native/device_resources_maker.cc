@@ -28,7 +28,7 @@ constexpr const char* kTooFewBlocks =
 constexpr std::string_view kSeveralContexts =
     "ranks of one process use several CUDA contexts of one GPU: use its primary context in all of them";
 constexpr std::string_view kSharedTwice =
-    "a process has several ranks on a GPU that ranks of other processes use too: give each process one rank there";
+    "ranks of several processes share a GPU, and a process has several ranks on one GPU: avoid one of the two";
 // A rank whose calls cannot, or shall not, run on a GPU contributes one of these marks to the first round, and the
 // reason. kAskedFor: the user has asked for it, or Tutti always works that way in such a job, so it is no surprise.
 constexpr std::string_view kAskedFor = "-";
@@ -230,8 +230,8 @@ class DeviceResourcesMaker {
       stay = std::min(stay, one.left.to_stay / here);
       end = std::min(end, one.left.to_end / here);
     }
-    // In rounds, streams wait for each other. Streams of one process and GPU share hardware queues, so a stream that
-    // waits could hold up the stream for which it waits.
+    // In rounds, streams wait for each other, and all GPUs of a communicator run its calls in rounds or none of them.
+    // Streams of one process and GPU share hardware queues, so a stream that waits could hold up the one that it needs.
     if (in_rounds_ && shared_) {
       log_fallback(LogLevel::kWarn, -1, kSharedTwice);
       return {};

@@ -62,22 +62,25 @@ void LaunchGroup::on_failure(std::uint32_t rank, FailureCallback on_failure) {
 
 Status LaunchGroup::submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>& call) {
   const cuda::RelaxedCapture relaxed(device_->driver());
-  const NotifyingLock hold(mutex_, *members_);
-  if (members_->broken()) return copy_of(*members_->broken());
   try {
-    Status taken = take_call(members_->of_rank(rank), call);
+    auto scope = cuda::ContextScope::enter(device_->driver(), device_->context());
+    if (!scope) return scope.error();
+    // Without the mutex: it may wait for streams that the watchdog releases, which needs the mutex.
+    Status looked = look_at_stream(*call);
+    const NotifyingLock hold(mutex_, *members_);
+    if (members_->broken()) return copy_of(*members_->broken());
+    Status taken = looked.ok() ? take_call(members_->of_rank(rank), call) : std::move(looked);
     if (taken || taken.error().scope < ErrorScope::kCommunicator) return taken;
     members_->fail(lost_error(std::move(taken).error(), rank, &call->tag));
     return copy_of(*members_->broken());
   } catch (...) {
+    const NotifyingLock hold(mutex_, *members_);
     return members_->fail_by_exception(rank);
   }
 }
 
 // Checks and queues the call of `caller`. Then launches, as long as each member has a waiting call.
 Status LaunchGroup::take_call(Member& caller, const std::shared_ptr<DeviceCall>& call) {
-  auto scope = cuda::ContextScope::enter(device_->driver(), device_->context());
-  if (!scope) return scope.error();
   if (caller.waiting.size() >= kMostWaiting) {
     return call_error(
         ErrorCode::kUnsupported,
@@ -91,7 +94,6 @@ Status LaunchGroup::take_call(Member& caller, const std::shared_ptr<DeviceCall>&
     return Error{ErrorCode::kPeerLost, ErrorScope::kCommunicator, static_cast<std::int32_t>(other.options.rank),
                  fmt::format("rank {}, of this process and GPU, has left the communicator", other.options.rank)};
   }
-  TUTTI_TRY(look_at_stream(*call));
   if (members.size() > 1) {
     auto ready = launcher_->take_event();
     if (!ready) return broken_error(ready.error());
@@ -107,7 +109,8 @@ Status LaunchGroup::take_call(Member& caller, const std::shared_ptr<DeviceCall>&
   return {};
 }
 
-// Finds out whether the call's stream is being captured: capture_.
+// Finds out whether the call's stream is being captured: capture_. If it is, copies the program of the call, unless
+// that was done before.
 Status LaunchGroup::look_at_stream(DeviceCall& call) {
   const cuda::Driver& driver = device_->driver();
   auto status = cuda::CaptureStatus::kNone;
@@ -116,6 +119,18 @@ Status LaunchGroup::look_at_stream(DeviceCall& call) {
       driver.check(driver.api().stream_get_capture_info(call.stream, &status, &capture, nullptr, nullptr, nullptr),
                    "looking at the stream of a call"));
   call.capture_ = status == cuda::CaptureStatus::kNone ? 0 : capture;
+  if (call.capture_ == 0 || call.upload == nullptr || call.upload->complete) return {};
+  ProgramUpload& upload = *call.upload;
+  const auto copied = [&]() -> Status {
+    auto stream = cuda::Stream::create(driver);
+    if (!stream) return stream.error();
+    TUTTI_TRY(driver.check(
+        driver.api().memcpy_htod_async(upload.to, upload.from.data(), upload.from.size(), stream->handle()),
+        "writing a plan"));
+    return stream->synchronize();
+  }();
+  if (!copied) return broken_error(copied.error());
+  upload.complete = true;
   return {};
 }
 

@@ -1,8 +1,8 @@
 // LaunchGroup: the ranks of one communicator that share a GPU and a process. Their calls run in one kernel launch.
 // If each rank launched a kernel of its own, one kernel could wait for another that gets no free thread blocks. The
 // rank that makes a call last launches it for all ranks of the group. A rank that shares its GPU with no other rank
-// of its process is a group of its own, and waits for no other rank before the launch. The same applies to all ranks
-// if calls run in rounds, because their kernels do not wait for each other.
+// of its process is a group of its own, and waits for no other rank before the launch. If calls run in rounds, every
+// rank is a group of its own.
 //
 //   stream of a rank    record "ready" ......... wait for "done"
 //   launching stream    wait for all "ready" | kernel | record "done"
@@ -11,9 +11,8 @@
 // (wait_for_launch()).
 //
 // The launching stream is the stream that all ranks passed. It is a stream of the group instead if the ranks passed
-// different streams, if several ranks passed the per-thread default stream, or if the call has barriers (it runs in
-// rounds, or by copies between barriers). All functions may be called from any thread. One mutex guards all data, and
-// the driver is called while the mutex is held.
+// different streams, or if several ranks passed the per-thread default stream. All functions may be called from any
+// thread. One mutex guards all data, and the driver is called while the mutex is held.
 //
 // The group consists of its members with their waiting calls (launch_members.h), of the part that puts launches into
 // streams (launcher.h), and of a thread that ends calls for which a rank is missing (launch_watchdog.h).

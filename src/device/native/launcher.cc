@@ -109,15 +109,16 @@ Status LaunchGroup::Launcher::launch(const Calls& calls) {
   if (watched || watchdog_.watches_graphs()) TUTTI_TRY(watchdog_.start());
   if (watched) TUTTI_TRY(watch(calls.front(), *done, *stream));
   // Putting a call that consists of several kernels or copies into the stream can fail halfway. The part that is in
-  // the stream then still uses the buffers, and may wait for peers if the call has barriers. Therefore such a launch
-  // counts as made: the watchdog releases its barriers, and drain() waits for its end. An exception is treated in the
-  // same way, because it is not known how much is in the stream. If the launch of a single kernel fails, nothing is in
-  // the stream, and the launch is not made.
+  // the stream then still uses memory, and may wait for peers if the call has barriers. Therefore such a launch counts
+  // as made: the watchdog releases its barriers, and drain() waits for its end. An exception is treated in the same
+  // way, because it is not known how much is in the stream. If the launch of a single kernel fails whose program was
+  // copied before, nothing is in the stream, and the launch is not made.
   bool may_run = true;
+  const bool uploads = std::ranges::any_of(calls, [](const auto& call) { return call->needs_upload(); });
   Status put;
   try {
     put = put_call(calls, *stream);
-    may_run = put.ok() || in_rounds || runs_by_copies(calls);
+    may_run = put.ok() || in_rounds || uploads || runs_by_copies(calls);
   } catch (...) {
     put = error_of_exception(ErrorScope::kCommunicator, -1, "launching a call on device memory");
   }
@@ -166,17 +167,15 @@ Status LaunchGroup::Launcher::put_call(const Calls& calls, cuda::CUstream stream
   if (!filled) return filled.error();
   for (const auto& call : calls) TUTTI_TRY(put_upload(*call, stream));
   TUTTI_TRY(first.launch.rounds > 0 ? put_rounds(first, stream) : put_kernel(calls, *filled, stream));
-  for (const auto& call : calls) call->upload->queued = true;
+  for (const auto& call : calls) call->upload->in_launch = true;
   return {};
 }
 
 // Puts the copy of the call's program into the stream, unless an earlier launch has done so. Later launches are ordered
 // behind this one, whatever their streams.
 Status LaunchGroup::Launcher::put_upload(const DeviceCall& call, cuda::CUstream stream) {
+  if (!call.needs_upload()) return {};
   const ProgramUpload& upload = *call.upload;
-  if (upload.queued) return {};
-  // DeviceExecutor::prepare() has copied the programs of captured calls: a graph would copy in every replay
-  if (call.capture_ != 0) return call_error(ErrorCode::kUnsupported, "a capture of the stream began during the call");
   return device_.driver().check(
       device_.driver().api().memcpy_htod_async(upload.to, upload.from.data(), upload.from.size(), stream),
       "writing a plan");

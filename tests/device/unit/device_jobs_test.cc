@@ -65,6 +65,7 @@ TEST(DeviceJobs, AllProcessesOnOneGpu) { EXPECT_TRUE(Job({0, 0, 0}).run(check_ca
 TEST(DeviceJobs, AProcessWithTwoRanksSharesAGpuWithAnotherProcess) {
   const auto by_the_host = [](Communicator& rank, const Gpu& gpu) { check_calls_of(false, rank, gpu); };
   EXPECT_TRUE(Job(std::vector<Devices>{{0, 0}, {0}}).run(by_the_host));
+  EXPECT_TRUE(Job(std::vector<Devices>{{0, 0}, {1}, {1}}).run(by_the_host)) << "all GPUs go in rounds or none";
 }
 TEST(DeviceJobs, SomeProcessesShareAGpu) { EXPECT_TRUE(Job({0, 0, 1, 1}).run(check_calls)); }
 

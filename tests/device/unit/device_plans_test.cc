@@ -4,9 +4,11 @@
 #include <atomic>
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/device/unit/calls_support.h"
+#include "tests/support/patience.h"
 
 namespace tutti::testing {
 namespace {
@@ -67,6 +69,53 @@ TEST(DevicePlans, AFirstCallReturnsWhileAStreamOfTheGpuWaits) {
     const Status status = rank.async_status();
     EXPECT_TRUE(status.ok()) << to_string(status.error());
   });
+}
+
+// The copy of the plan is in the stream, although the kernel is not. The memory must not be freed before the copy.
+TEST(DevicePlans, AFirstLaunchThatFailsLeavesItsMemory) {
+  Communicators ranks = ranks_on({0});
+  const Gpu gpu(0);
+  const cuda::DeviceMemory memory = gpu.allocate(3'000);
+  auto pinned = cuda::PinnedMemory::allocate(driver(), sizeof(std::uint32_t));
+  ASSERT_TRUE(pinned.ok());
+  const std::atomic_ref word(*reinterpret_cast<std::uint32_t*>(pinned->bytes().data()));
+  word.store(0);
+  ASSERT_EQ(driver().api().stream_wait_value32(gpu.stream(), pinned->device_address(), 1, cuda::kWaitEqual),
+            cuda::CUresult::kSuccess);
+  small_devices().fail("cuLaunchKernel", 1, cuda::CUresult::kLaunchOutOfResources);
+  const Status status =
+      ranks[0]->all_reduce(pointer(memory), pointer(memory), 3'000, DataType::kUint8, ReduceOp::kSum, gpu.options());
+  ASSERT_FALSE(status.ok());
+  std::atomic<bool> ended = false;
+  std::thread late([&] {
+    EXPECT_TRUE(test::eventually([&] { return ended.load(); })) << "ending a communicator waits for a stream";
+    word.store(1);
+  });
+  ranks.clear();
+  ended = true;
+  late.join();
+  gpu.synchronize();
+}
+
+// A call of a Group is prepared when it is added. The capture of its stream may begin after that.
+TEST(DevicePlans, ACaptureMayBeginBetweenAddAndRun) {
+  Communicators ranks = ranks_on({0});
+  const Gpu gpu(0);
+  const cuda::DeviceMemory memory = gpu.allocate(3'000);
+  gpu.put(memory, Bytes(3'000, std::byte{7}));
+  Group group;
+  const CollectiveCall call{
+      .input = pointer(memory), .output = pointer(memory), .count = 3'000, .type = DataType::kUint8};
+  ASSERT_TRUE(group.add(*ranks[0], call, gpu.options()).ok());
+  const cuda::DriverApi& api = driver().api();
+  ASSERT_EQ(api.stream_begin_capture(gpu.stream(), cuda::CaptureMode::kThreadLocal), cuda::CUresult::kSuccess);
+  const Status status = group.run();
+  EXPECT_TRUE(status.ok()) << to_string(status.error());
+  cuda::CUgraph graph = nullptr;
+  ASSERT_EQ(api.stream_end_capture(gpu.stream(), &graph), cuda::CUresult::kSuccess);
+  EXPECT_EQ(api.graph_destroy(graph), cuda::CUresult::kSuccess);
+  EXPECT_EQ(gpu.get(memory), Bytes(3'000, std::byte{7}));
+  EXPECT_TRUE(ranks[0]->async_status().ok());
 }
 
 }  // namespace

@@ -204,18 +204,28 @@ TEST(Recording, OldFilesGoAndThoseOfLivingProcessesStay) {
   EXPECT_EQ(ranks, (std::vector<std::uint32_t>{1, 3}));
 }
 
-// A process that is killed while it makes a recording leaves a file of zeros.
+// A process that is killed while it makes a recording leaves a file without a header. After a minute it counts as old.
 TEST(Recording, FilesWithoutAHeaderGoAfterAMinute) {
   const Folder folder;
-  const std::string older = folder.path() + "/" + recording::file_name(1, 1, 1, 1);
-  const std::string newer = folder.path() + "/" + recording::file_name(1, 1, 2, 1);
-  for (const std::string& name : {older, newer}) std::ofstream(name) << std::string(4096, '\0');
-  timespec times[2]{};
-  times[0].tv_sec = times[1].tv_sec = recording::unix_ns() / 1'000'000'000 - 2 * 24 * 3600;
-  ASSERT_EQ(utimensat(AT_FDCWD, older.c_str(), times, 0), 0);
-  const auto next = recorder_in(folder, 3);
-  EXPECT_FALSE(std::filesystem::exists(older));
-  EXPECT_TRUE(std::filesystem::exists(newer));
+  const std::int64_t now_s = recording::unix_ns() / 1'000'000'000;
+  const auto add = [&](std::uint32_t rank, std::size_t bytes, std::int64_t age_s, std::string_view suffix) {
+    std::string name = folder.path() + "/" + recording::file_name(1, 1, rank, 1);
+    name.replace(name.size() - recording::kSuffix.size(), recording::kSuffix.size(), suffix);
+    std::ofstream(name) << std::string(bytes, '\0');
+    timespec times[2]{};
+    times[0].tv_sec = times[1].tv_sec = now_s - age_s;
+    EXPECT_EQ(utimensat(AT_FDCWD, name.c_str(), times, 0), 0);
+    return name;
+  };
+  const std::string zeros = add(1, 4096, 120, recording::kSuffix);
+  const std::string empty = add(2, 0, 120, recording::kSuffix);
+  const std::string young = add(3, 4096, 30, recording::kSuffix);
+  // Of the removable files the newest 256 stay, and these are newer.
+  for (std::uint32_t rank = 100; rank < 356; ++rank) add(rank, 1, 0, recording::kEndedSuffix);
+  const auto next = recorder_in(folder, 4);
+  EXPECT_FALSE(std::filesystem::exists(zeros));
+  EXPECT_FALSE(std::filesystem::exists(empty));
+  EXPECT_TRUE(std::filesystem::exists(young));
 }
 
 TEST(Recording, AFailedAllocationLeavesNoFile) {
