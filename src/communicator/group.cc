@@ -83,7 +83,16 @@ class GroupImpl {
   static Status submit_member(CommunicatorImpl& communicator, Member& member, Engine::Progress progress,
                               std::vector<WorkImpl::Part>& parts);
 
-  std::map<CommunicatorImpl*, Member> members_;
+  // All ranks must submit the calls of several communicators in the same order: if they have one stream, its calls wait
+  // for each other. So the order is that of the communicators' numbers, which are the same on all ranks.
+  struct SameOrder {
+    bool operator()(const CommunicatorImpl* a, const CommunicatorImpl* b) const {
+      const Membership& first = a->membership();
+      const Membership& second = b->membership();
+      return std::tie(first.id, first.rank, a) < std::tie(second.id, second.rank, b);
+    }
+  };
+  std::map<CommunicatorImpl*, Member, SameOrder> members_;
   std::size_t calls_ = 0;
 };
 

@@ -62,19 +62,24 @@ void LaunchGroup::on_failure(std::uint32_t rank, FailureCallback on_failure) {
 
 Status LaunchGroup::submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>& call) {
   const cuda::RelaxedCapture relaxed(device_->driver());
+  std::optional<cuda::ContextScope> scope;
+  Status looked;
+  // Without the mutex: it may wait for streams that the watchdog releases, which needs the mutex.
   try {
-    auto scope = cuda::ContextScope::enter(device_->driver(), device_->context());
-    if (!scope) return scope.error();
-    // Without the mutex: it may wait for streams that the watchdog releases, which needs the mutex.
-    Status looked = look_at_stream(*call);
-    const NotifyingLock hold(mutex_, *members_);
-    if (members_->broken()) return copy_of(*members_->broken());
+    auto entered = cuda::ContextScope::enter(device_->driver(), device_->context());
+    if (entered) scope.emplace(*std::move(entered));
+    looked = entered ? look_at_stream(*call) : Status(entered.error());
+  } catch (...) {
+    looked = error_of_exception(ErrorScope::kCommunicator, static_cast<std::int32_t>(rank), "looking at a stream");
+  }
+  const NotifyingLock hold(mutex_, *members_);
+  if (members_->broken()) return copy_of(*members_->broken());
+  try {
     Status taken = looked.ok() ? take_call(members_->of_rank(rank), call) : std::move(looked);
     if (taken || taken.error().scope < ErrorScope::kCommunicator) return taken;
     members_->fail(lost_error(std::move(taken).error(), rank, &call->tag));
     return copy_of(*members_->broken());
   } catch (...) {
-    const NotifyingLock hold(mutex_, *members_);
     return members_->fail_by_exception(rank);
   }
 }
@@ -119,7 +124,7 @@ Status LaunchGroup::look_at_stream(DeviceCall& call) {
       driver.check(driver.api().stream_get_capture_info(call.stream, &status, &capture, nullptr, nullptr, nullptr),
                    "looking at the stream of a call"));
   call.capture_ = status == cuda::CaptureStatus::kNone ? 0 : capture;
-  if (call.capture_ == 0 || call.upload == nullptr || call.upload->complete) return {};
+  if (call.capture_ == 0 || !call.needs_upload()) return {};
   ProgramUpload& upload = *call.upload;
   const auto copied = [&]() -> Status {
     auto stream = cuda::Stream::create(driver);

@@ -69,6 +69,35 @@ TEST(DeviceJobs, AProcessWithTwoRanksSharesAGpuWithAnotherProcess) {
 }
 TEST(DeviceJobs, SomeProcessesShareAGpu) { EXPECT_TRUE(Job({0, 0, 1, 1}).run(check_calls)); }
 
+// The processes have the communicators of a Group at addresses of different order, and all calls in one stream. If the
+// order of the calls were that of the addresses, each stream would wait for a call that stands behind another one.
+TEST(DeviceJobs, AGroupMakesCallsOfSeveralCommunicatorsInOneOrder) {
+  const auto body = [](Communicator& rank, const Gpu& gpu) {
+    std::unique_ptr<Communicator> first = *rank.duplicate();
+    const std::unique_ptr<Communicator> second = *rank.duplicate();
+    if (rank.rank() == 1) first.reset();  // so that its place is free
+    const std::unique_ptr<Communicator> third = *rank.duplicate();
+    std::vector<cuda::DeviceMemory> memories;
+    Group group;
+    for (Communicator* each : {second.get(), third.get()}) {
+      memories.push_back(gpu.allocate(6'000));
+      gpu.put(memories.back(), Bytes(6'000, std::byte{1}));
+      const CollectiveCall call{.input = pointer(memories.back()),
+                                .output = pointer(memories.back()),
+                                .count = 6'000,
+                                .type = DataType::kUint8};
+      must(group.add(*each, call, gpu.options()).ok(), "add");
+    }
+    const Status status = group.run();
+    must(status.ok(), status.ok() ? "" : to_string(status.error()));
+    for (const cuda::DeviceMemory& memory : memories) must(gpu.get(memory) == Bytes(6'000, std::byte{2}), "a sum");
+    must(rank.barrier());
+  };
+  Job job({0, 0});
+  job.may_keep_memory();  // rank 1 leaves the first communicator before rank 0
+  EXPECT_TRUE(job.run(body, test::scaled(std::chrono::seconds(20))));
+}
+
 void check_graphs(Communicator& rank, const Gpu& gpu) {
   const cuda::DriverApi& api = driver().api();
   const cuda::DeviceMemory memory = gpu.allocate(6'000);

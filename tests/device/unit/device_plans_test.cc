@@ -97,25 +97,36 @@ TEST(DevicePlans, AFirstLaunchThatFailsLeavesItsMemory) {
   gpu.synchronize();
 }
 
-// A call of a Group is prepared when it is added. The capture of its stream may begin after that.
+// A call of a Group is prepared when it is added. The capture of its stream may begin after that. The graph is never
+// launched, so it must not be the graph that copies the plan.
 TEST(DevicePlans, ACaptureMayBeginBetweenAddAndRun) {
-  Communicators ranks = ranks_on({0});
+  Communicators ranks = ranks_on({0, 0});
   const Gpu gpu(0);
-  const cuda::DeviceMemory memory = gpu.allocate(3'000);
-  gpu.put(memory, Bytes(3'000, std::byte{7}));
+  std::vector<cuda::DeviceMemory> memories;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    memories.push_back(gpu.allocate(3'000));
+    gpu.put(memories.back(), Bytes(3'000, std::byte{7}));
+  }
   Group group;
-  const CollectiveCall call{
-      .input = pointer(memory), .output = pointer(memory), .count = 3'000, .type = DataType::kUint8};
-  ASSERT_TRUE(group.add(*ranks[0], call, gpu.options()).ok());
+  const auto add = [&] {
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      const CollectiveCall call{
+          .input = pointer(memories[r]), .output = pointer(memories[r]), .count = 3'000, .type = DataType::kUint8};
+      ASSERT_TRUE(group.add(*ranks[r], call, gpu.options()).ok());
+    }
+  };
+  add();
   const cuda::DriverApi& api = driver().api();
   ASSERT_EQ(api.stream_begin_capture(gpu.stream(), cuda::CaptureMode::kThreadLocal), cuda::CUresult::kSuccess);
-  const Status status = group.run();
-  EXPECT_TRUE(status.ok()) << to_string(status.error());
+  const Status captured = group.run();
+  EXPECT_TRUE(captured.ok()) << to_string(captured.error());
   cuda::CUgraph graph = nullptr;
   ASSERT_EQ(api.stream_end_capture(gpu.stream(), &graph), cuda::CUresult::kSuccess);
   EXPECT_EQ(api.graph_destroy(graph), cuda::CUresult::kSuccess);
-  EXPECT_EQ(gpu.get(memory), Bytes(3'000, std::byte{7}));
-  EXPECT_TRUE(ranks[0]->async_status().ok());
+  add();
+  const Status plain = group.run();
+  EXPECT_TRUE(plain.ok()) << to_string(plain.error());
+  for (const cuda::DeviceMemory& memory : memories) EXPECT_EQ(gpu.get(memory), Bytes(3'000, std::byte{14}));
 }
 
 }  // namespace
