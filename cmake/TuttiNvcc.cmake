@@ -71,6 +71,9 @@ function(tutti_choose_architectures wanted nvcc version codes found_name wrong_n
   set(${wrong_name} "${wrong}" PARENT_SCOPE)
 endfunction()
 
+# -fmad=false gives the same bits as on the host. -use_fast_math is not used for the same reason.
+set(TUTTI_NVCC_FLAGS -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -Werror all-warnings)
+
 # tutti_device_code(IMAGE SOURCE ARCHITECTURES): adds the command that builds the file IMAGE, one compressed fatbin with
 # the code of SOURCE for each of ARCHITECTURES, and with PTX for the newest one. A target must depend on IMAGE.
 function(tutti_device_code image source architectures)
@@ -82,13 +85,25 @@ function(tutti_device_code image source architectures)
   list(APPEND codes -gencode arch=compute_${newest},code=compute_${newest})
   add_custom_command(
     OUTPUT ${image}
-    # -fmad=false gives the same bits as on the host. -use_fast_math is not used for the same reason.
-    COMMAND ${TUTTI_NVCC} --fatbin -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -Werror all-warnings
-      --compress-mode=size -t 2 ${codes}
+    COMMAND ${TUTTI_NVCC} --fatbin ${TUTTI_NVCC_FLAGS} --compress-mode=size -t 2 ${codes}
       -I ${PROJECT_SOURCE_DIR} -I ${PROJECT_SOURCE_DIR}/include -I ${PROJECT_SOURCE_DIR}/src
       -MD -MF ${image}.d -MT ${image} -o ${image} ${CMAKE_CURRENT_SOURCE_DIR}/${source}
     DEPENDS ${source}
     DEPFILE ${image}.d
     COMMENT "Building device code of ${source} for sm_${architectures} and PTX"
+    VERBATIM)
+endfunction()
+
+# tutti_ptx(PTX SOURCE ARCHITECTURE): adds the command that compiles SOURCE into the file PTX, as tutti_device_code()
+# does for that architecture. A target must depend on PTX.
+function(tutti_ptx ptx source architecture)
+  add_custom_command(
+    OUTPUT ${ptx}
+    COMMAND ${TUTTI_NVCC} --ptx ${TUTTI_NVCC_FLAGS} -arch=compute_${architecture}
+      -I ${PROJECT_SOURCE_DIR} -I ${PROJECT_SOURCE_DIR}/include -I ${PROJECT_SOURCE_DIR}/src
+      -MD -MF ${ptx}.d -MT ${ptx} -o ${ptx} ${source}
+    DEPENDS ${source}
+    DEPFILE ${ptx}.d
+    COMMENT "Compiling ${source} into PTX for compute_${architecture}"
     VERBATIM)
 endfunction()

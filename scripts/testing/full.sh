@@ -3,7 +3,7 @@
 # quick run does not make. SC2154 is disabled because count.sh and quick.sh set some of the variables.
 
 # NAME:BUDGET, with the budget in minutes. No part may take longer than 30 minutes.
-full_parts=(quick:25 whole:30 left:15 long:30 sweeps_calls:30 sweeps_set_up:30 sweeps_gpu:30 reliability:30
+full_parts=(quick:25 whole:30 left:15 ptx:30 long:30 sweeps_calls:30 sweeps_set_up:30 sweeps_gpu:30 reliability:30
   torch_suite:30 rdma_verbs:20 rdma_ucx:20 rdma_asan:20 asan_whole:30 tsan_calls:30 tsan_rest:30 fuzz_long:25 plans:15
   matrix:30 format:2 lint_library:30 lint_tests:30)
 
@@ -33,6 +33,9 @@ part_left() {
   run_ctest dev -L '^rdma$' -E "$rdma_quick"
   if build_python; then run_ctest dev -L '^python$' -R "$python_long"; fi
 }
+
+# nvcc's PTX of the device code, translated into C++, with fake GPUs.
+part_ptx() { build dev tests_ptx && run_ctest dev -L '^ptx$'; }
 
 part_long() { build dev && run_ctest dev -L long -LE 'rdma' -E 'torch_suite|^reliability|^Long\..*Sweep\.'; }
 # The sweeps, in which every allocation and every system call fails once: first those of calls, then those of the

@@ -11,9 +11,7 @@
 #include <string_view>
 #include <utility>
 
-#include "kernels/device/evaluate.h"
-#include "kernels/device/plain.h"
-#include "tests/device/emulator/port_emu.h"
+#include "tests/device/fake_driver/device_kernels.h"
 
 namespace tutti::testing {
 namespace {
@@ -21,7 +19,6 @@ namespace {
 using cuda::CUresult;
 using cuda::fake::FakeKernel;
 using cuda::fake::FakeLaunch;
-using device::Protocol;
 
 constexpr unsigned kMaxThreads = 512;  // maximum number of threads in a block, as compiled in entry.cu
 constexpr unsigned kWarp = 32;
@@ -56,6 +53,7 @@ struct Runner {
     emulator.weak = options.weak;
     emulator.clock = emu::Clock::kReal;
     emulator.stall_ms = options.stall_ms;
+    emulator.stack_bytes = device_kernels().stack_bytes;
     emulator.resident_blocks = launch.resident_blocks;
     return emulator;
   }
@@ -116,11 +114,12 @@ void register_device_kernels(const cuda::fake::Control& control, const FakeDevic
   const auto add = [&]<class Argument>(const char* name, std::size_t local_bytes, void (*body)(const Argument&)) {
     control.register_kernel(make_kernel(runner, name, local_bytes, body));
   };
-  add("tutti_evaluate_simple", 816, &device::evaluate<Protocol::kSimple>);
-  add("tutti_evaluate_ll", 64, &device::evaluate<Protocol::kLl>);
-  add("tutti_evaluate_ll128", 256, &device::evaluate<Protocol::kLl128>);
-  add("tutti_reduce", 0, &device::reduce_plain);
-  add("tutti_copy", 0, &device::copy);
+  const DeviceKernels& kernels = device_kernels();
+  add("tutti_evaluate_simple", 816, kernels.evaluate_simple);
+  add("tutti_evaluate_ll", 64, kernels.evaluate_ll);
+  add("tutti_evaluate_ll128", 256, kernels.evaluate_ll128);
+  add("tutti_reduce", 0, kernels.reduce);
+  add("tutti_copy", 0, kernels.copy);
   const auto empty = [runner](const FakeLaunch& launch) { return runner->run("tutti_empty", launch, [] {}); };
   control.register_kernel({"tutti_empty", {}, empty, kMaxThreads});
 }
