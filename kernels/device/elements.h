@@ -212,7 +212,7 @@ class Accumulator {
  public:
   using Bits = typename E::Bits;
   // Number of elements in one Word.
-  static constexpr unsigned kLanes = sizeof(Word) / sizeof(Bits);
+  static constexpr unsigned kLanes = sizeof(Word) / sizeof(Bits);  // NOLINT(bugprone-sizeof-expression): 1 is right
 
   TUTTI_DEVICE void begin(const Rules<E>& rules, const Word& word, bool scaled) { load(rules, word, scaled, values_); }
 

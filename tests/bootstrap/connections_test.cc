@@ -152,7 +152,7 @@ TEST(ClientConnection, BytesThatKeepComingDoNotMoveTheDeadline) {
       tcp::socket server = acceptor.accept();
       std::unique_ptr<TlsSession> session;
       if (encrypted) {
-        session = std::move(*TlsSession::create({.end = TlsSession::End::kServer, .key = Key{}}));
+        session = *TlsSession::create({.end = TlsSession::End::kServer, .key = Key{}});
         server.native_non_blocking(true);
         ASSERT_TRUE(line.encrypt(Key{}).ok());
       }

@@ -272,7 +272,9 @@ TEST(Pmi, ALauncherThatReadsNothingEndsAtTheDeadline) {
   ASSERT_EQ(write(pair[0], answers.data(), answers.size()), static_cast<ssize_t>(answers.size()));
   auto client = PmiClient::open(pair[1], soon(test::scaled(milliseconds(300))));
   ASSERT_TRUE(client.ok()) << client.error().message;
-  const Status put = client->put("key", std::string(50'000'000, 'x'));  // longer than the socket buffers
+  std::string value;
+  value.resize(50'000'000, 'x');  // longer than the socket buffers
+  const Status put = client->put("key", value);
   ASSERT_FALSE(put.ok());
   EXPECT_EQ(put.error().code, ErrorCode::kTimeout) << put.error().message;
   close(pair[0]);

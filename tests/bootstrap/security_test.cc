@@ -416,8 +416,8 @@ TEST(JobKey, FoldersOfThisMachinesKeyThatTheEnvironmentNamesComeLast) {
   const std::vector<std::string> everywhere = {std::string(P_tmpdir) + "/tutti-4000000", "/dev/shm/tutti-4000000"};
   EXPECT_EQ(machine_key_folders(kNobody, {}), everywhere);
   std::vector<std::string> all = everywhere;
-  all.push_back("/scratch/tutti-4000000");
-  all.push_back("/cache/tutti-4000000");
+  all.emplace_back("/scratch/tutti-4000000");
+  all.emplace_back("/cache/tutti-4000000");
   EXPECT_EQ(machine_key_folders(kNobody, {{"TMPDIR", "/scratch"}, {"XDG_CACHE_HOME", "/cache"}}), all);
   EXPECT_EQ(machine_key_folders(kNobody, {{"TMPDIR", P_tmpdir}, {"XDG_CACHE_HOME", "not/absolute"}}), everywhere);
 }
@@ -428,7 +428,7 @@ TEST(JobKey, OfThisMachineIsMadeOnceHoweverManyComeAtTheSameTime) {
   constexpr int kChildren = 8;
   struct Shared {
     std::atomic<int> there[kRounds];
-    Digest seen[kChildren][kRounds];
+    std::array<std::array<Digest, kRounds>, kChildren> seen;
   };
   auto* shared =
       new (mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Shared{};
@@ -447,10 +447,7 @@ TEST(JobKey, OfThisMachineIsMadeOnceHoweverManyComeAtTheSameTime) {
     }));
   }
   for (const pid_t child : children) EXPECT_EQ(status_of(child), 0);
-  for (int round = 0; round < kRounds; ++round) {
-    for (int child = 0; child < kChildren; ++child)
-      EXPECT_EQ(shared->seen[child][round], shared->seen[0][round]) << round;
-  }
+  for (const auto& of_child : shared->seen) EXPECT_EQ(of_child, shared->seen[0]);
   struct stat about {};
   ASSERT_EQ(stat(place.path("keys0/machine.key").c_str(), &about), 0);
   EXPECT_EQ(about.st_mode & 0777, 0600u);

@@ -77,7 +77,8 @@ class SetUpSweep : public testing::TestWithParam<std::tuple<SetUpKind, bool>> {}
 TEST_P(SetUpSweep, NoFailureHangsCrashesOrLies) {
   const auto& [kind, lasts] = GetParam();
   failing_allocations::set_lasting(lasts);
-  sweep(std::string("set-up, ") + kind.name, [&](std::int64_t n) { return try_set_up(kind, n); });
+  // a copy of the reference, because clang 14 cannot capture structured bindings
+  sweep(std::string("set-up, ") + kind.name, [&its_kind = kind](std::int64_t n) { return try_set_up(its_kind, n); });
 }
 
 constexpr JobConfiguration kShm = kConfigurations[0], kTcp = kConfigurations[1], kMixed = kConfigurations[2];
@@ -110,7 +111,9 @@ class CreateAllSweep : public testing::TestWithParam<std::tuple<JobConfiguration
 TEST_P(CreateAllSweep, NoFailureHangsCrashesOrLies) {
   const auto& [world, lasts] = GetParam();
   failing_allocations::set_lasting(lasts);
-  sweep(std::string("create_all, ") + world.name, [&](std::int64_t n) { return try_create_all(world, n); });
+  // a copy of the reference, because clang 14 cannot capture structured bindings
+  sweep(std::string("create_all, ") + world.name,
+        [&its_world = world](std::int64_t n) { return try_create_all(its_world, n); });
 }
 
 std::string name_of_all(const testing::TestParamInfo<CreateAllSweep::ParamType>& info) {

@@ -180,7 +180,9 @@ TEST_P(OtherCallsSweep, NoFailureHangsCrashesOrLies) {
   const auto& [world, kind, lasts] = GetParam();
   failing_allocations::set_lasting(lasts);
   ASSERT_NE(text_of_plan(), "");
-  sweep(std::string(world.name) + ", " + kind.name, [&](std::int64_t n) { return try_call(world, kind, false, n); });
+  // copies of the references, because clang 14 cannot capture structured bindings
+  const auto try_one = [&on = world, &of = kind](std::int64_t n) { return try_call(on, of, false, n); };
+  sweep(std::string(world.name) + ", " + kind.name, try_one);
 }
 
 std::string name_of(const testing::TestParamInfo<OtherCallsSweep::ParamType>& info) {
@@ -227,7 +229,9 @@ class EndSweep : public testing::TestWithParam<std::tuple<JobConfiguration, Befo
 TEST_P(EndSweep, OfACommunicatorNeverThrowsHangsOrLeaks) {
   const auto& [world, before, lasts] = GetParam();
   failing_allocations::set_lasting(lasts);
-  sweep(std::string(world.name) + ", end", [&](std::int64_t n) { return try_to_destroy(world, before, n); });
+  // copies of the references, because clang 14 cannot capture structured bindings
+  const auto try_one = [&on = world, first = before](std::int64_t n) { return try_to_destroy(on, first, n); };
+  sweep(std::string(world.name) + ", end", try_one);
 }
 
 std::string name_of_end(const testing::TestParamInfo<EndSweep::ParamType>& info) {

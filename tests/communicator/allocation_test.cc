@@ -119,7 +119,11 @@ class AllocationSweep : public testing::TestWithParam<std::tuple<JobConfiguratio
 TEST_P(AllocationSweep, NoFailureHangsCrashesOrLies) {
   const auto& [world, kind, warm, lasts] = GetParam();
   failing_allocations::set_lasting(lasts);
-  sweep(std::string(world.name) + ", " + kind.name, [&](std::int64_t n) { return try_call(world, kind, warm, n); });
+  // copies of the references, because clang 14 cannot capture structured bindings
+  const auto try_one = [&on = world, &of = kind, is_warm = warm](std::int64_t n) {
+    return try_call(on, of, is_warm, n);
+  };
+  sweep(std::string(world.name) + ", " + kind.name, try_one);
 }
 
 std::string name_of(const testing::TestParamInfo<AllocationSweep::ParamType>& info) {

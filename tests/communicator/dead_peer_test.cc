@@ -25,7 +25,7 @@ struct Transport {
   bool leaves_a_child;   // the dead rank has forked a child, which stays alive and keeps copies of its descriptors
   const char* tls = "";  // UCX_TLS, for the transport "ucx"
   std::size_t calls = ~std::size_t{0};  // number of kCalls that are made; UCX takes 0.3 s of set-up for each
-  friend void PrintTo(const Transport& transport, std::ostream* out) { *out << transport.name; }
+  friend void PrintTo(const Transport& one, std::ostream* out) { *out << one.name; }
 };
 constexpr Transport kTransports[] = {{"Shm", "auto", false, false},
                                      {"ShmWithAChild", "auto", false, true},
@@ -277,7 +277,7 @@ TEST(NextSenderProcesses, WaitsOnWhereADeadPeerMayHaveLeftInPeace) {
     const auto root = Communicator::create(options);
     if (!root.ok()) return 2;
     Communicators communicators;
-    for (int i = 0; i < 3; ++i) communicators.push_back(std::move(*(*root)->duplicate()));
+    for (int i = 0; i < 3; ++i) communicators.push_back(*(*root)->duplicate());
     if (rank == kCaller) return wait_for_any_sender(communicators, state);
     ++state.ready;
     if (!eventually([&] { return state.go >= (rank == kDead ? 1 : 3); })) return 3;

@@ -46,7 +46,7 @@ struct FaultKind {
   Fault fault;
   const char* cause;   // text that the victim's error must contain: the cause
   const char* remedy;  // text that the victim's error must contain: the remedy
-  friend void PrintTo(const FaultKind& kind, std::ostream* out) { *out << kind.name; }
+  [[maybe_unused]] friend void PrintTo(const FaultKind& kind, std::ostream* out) { *out << kind.name; }
 };
 constexpr FaultKind kFaults[] = {
     {"Mapping", Fault::kMapping, "emory", "raise"},

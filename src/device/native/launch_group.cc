@@ -67,8 +67,12 @@ Status LaunchGroup::submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>
   // Without the mutex: it may wait for streams that the watchdog releases, which needs the mutex.
   try {
     auto entered = cuda::ContextScope::enter(device_->driver(), device_->context());
-    if (entered) scope.emplace(*std::move(entered));
-    looked = entered ? look_at_stream(*call) : Status(entered.error());
+    if (entered) {
+      scope.emplace(*std::move(entered));
+      looked = look_at_stream(*call);
+    } else {
+      looked = entered.error();
+    }
   } catch (...) {
     looked = error_of_exception(ErrorScope::kCommunicator, static_cast<std::int32_t>(rank), "looking at a stream");
   }

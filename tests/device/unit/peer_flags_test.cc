@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include "executor/device_arena.h"
 #include "tests/device/unit/driver_support.h"
 
 namespace tutti::cuda {

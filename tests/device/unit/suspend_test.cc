@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/device/unit/calls_support.h"
+#include "tests/support/patience.h"
 
 namespace tutti::testing {
 namespace {
