@@ -54,8 +54,7 @@ class DeviceArena {
   // on this rank's GPU, see device::Link::windows. Only the owner of the arena reads and writes it.
   static std::uint64_t window_word(std::uint32_t peer, std::uint32_t window);
 
-  // Offset in the arena of memory for the device::ChannelStates of plans, kStatesBytes in all. Only the owner of the
-  // arena uses it.
+  // Offset in the arena of memory for the device::ChannelStates of plans, kStatesBytes in all. Peers do not access it.
   static std::uint64_t states();
   static constexpr std::uint64_t kStatesBytes = 32 * 1024;
 

@@ -22,17 +22,21 @@ namespace tutti::detail {
 
 class LaunchGroup;
 
-// A program that the first launch of its plan copies to device memory, in the stream of the launch. A stream of its own
-// could share a hardware queue with a stream that waits, and the call would wait with it. Only captured calls need such
-// a stream, because the copy must not become a part of the graph. A second copy does no harm: the bytes are the same.
+// The copy of a plan's program from pinned host memory to device memory. The first launch of the plan puts it into its
+// own stream. A stream only for the copy could share a hardware queue with a stream that waits, and the call would wait
+// with it. Only a captured call uses such a stream, because the copy must not become a part of the graph.
 struct ProgramUpload {
   ProgramUpload(cuda::CUdeviceptr to_device, std::span<const std::byte> from_pinned)
       : to(to_device), from(from_pinned) {}
 
   const cuda::CUdeviceptr to;
   const std::span<const std::byte> from;
-  std::atomic<bool> in_launch = false;  // a launch of the group has the copy in front of it
-  std::atomic<bool> complete = false;   // the copy has ended
+  // The copy has ended, or a launch has it in front of it: later launches run behind that one. Two threads that find
+  // it unset both copy the program, which does no harm because the bytes are the same.
+  std::atomic<bool> done = false;
+
+  // Puts the copy into `stream`, whose context must be current. Errors: those of the driver.
+  Status put(const cuda::Driver& driver, cuda::CUstream stream) const;
 };
 
 class DeviceCall final : public StartCondition {
@@ -79,7 +83,7 @@ class DeviceCall final : public StartCondition {
   void dropped() noexcept override {}
   std::optional<Error> lost() override { return std::nullopt; }
   // Whether a launch of this call must copy the program first.
-  bool needs_upload() const { return upload != nullptr && !upload->in_launch && !upload->complete; }
+  bool needs_upload() const { return upload != nullptr && !upload->done; }
   // A captured call counts as finished when the capture has taken it, because it runs only when the graph is
   // launched.
   bool finished() override;

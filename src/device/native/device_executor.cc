@@ -173,7 +173,8 @@ Result<std::unique_ptr<DeviceExecutor::Plan>> DeviceExecutor::make_plan(const Ge
 }
 
 // Gives the plan a ChannelState for each slice and channel, all zero. A call has at most as many of them as blocks, see
-// cut(). Memory that is zeroed later needs a stream of its own, so most plans take what was zeroed at set-up.
+// cut(). The set-up of the communicator has zeroed enough of them for most plans. The others are zeroed here, in a
+// stream that may have to wait for other streams.
 Status DeviceExecutor::add_states(Plan& plan) {
   const std::uint64_t bytes = resources_->settings().blocks * sizeof(device::ChannelState);
   if (states_used_ + bytes <= DeviceArena::kStatesBytes) {

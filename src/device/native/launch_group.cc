@@ -69,7 +69,8 @@ Status LaunchGroup::submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>
     auto entered = cuda::ContextScope::enter(device_->driver(), device_->context());
     if (entered) {
       scope.emplace(*std::move(entered));
-      looked = look_at_stream(*call);
+      looked = find_capture(*call);
+      if (looked.ok()) looked = upload_captured(*call);
     } else {
       looked = entered.error();
     }
@@ -118,9 +119,8 @@ Status LaunchGroup::take_call(Member& caller, const std::shared_ptr<DeviceCall>&
   return {};
 }
 
-// Finds out whether the call's stream is being captured: capture_. If it is, copies the program of the call, unless
-// that was done before.
-Status LaunchGroup::look_at_stream(DeviceCall& call) {
+// Sets capture_: whether the call's stream is being captured, and in which capture.
+Status LaunchGroup::find_capture(DeviceCall& call) const {
   const cuda::Driver& driver = device_->driver();
   auto status = cuda::CaptureStatus::kNone;
   std::uint64_t capture = 0;
@@ -128,18 +128,21 @@ Status LaunchGroup::look_at_stream(DeviceCall& call) {
       driver.check(driver.api().stream_get_capture_info(call.stream, &status, &capture, nullptr, nullptr, nullptr),
                    "looking at the stream of a call"));
   call.capture_ = status == cuda::CaptureStatus::kNone ? 0 : capture;
+  return {};
+}
+
+// Copies the program of a captured call and waits for the end of the copy. Does nothing if the call is not captured, or
+// if the program has been copied before.
+Status LaunchGroup::upload_captured(const DeviceCall& call) const {
   if (call.capture_ == 0 || !call.needs_upload()) return {};
-  ProgramUpload& upload = *call.upload;
   const auto copied = [&]() -> Status {
-    auto stream = cuda::Stream::create(driver);
+    auto stream = cuda::Stream::create(device_->driver());
     if (!stream) return stream.error();
-    TUTTI_TRY(driver.check(
-        driver.api().memcpy_htod_async(upload.to, upload.from.data(), upload.from.size(), stream->handle()),
-        "writing a plan"));
+    TUTTI_TRY(call.upload->put(device_->driver(), stream->handle()));
     return stream->synchronize();
   }();
   if (!copied) return broken_error(copied.error());
-  upload.complete = true;
+  call.upload->done = true;
   return {};
 }
 

@@ -12,7 +12,8 @@
 //
 // The launching stream is the stream that all ranks passed. It is a stream of the group instead if the ranks passed
 // different streams, or if several ranks passed the per-thread default stream. All functions may be called from any
-// thread. One mutex guards all data, and the driver is called while the mutex is held.
+// thread. One mutex guards all data. It is held while launches are put into streams. It is not held while a call's
+// stream is examined and the program of a captured call is copied, because that may wait for other streams.
 //
 // The group consists of its members with their waiting calls (launch_members.h), of the part that puts launches into
 // streams (launcher.h), and of a thread that ends calls for which a rank is missing (launch_watchdog.h).
@@ -103,7 +104,8 @@ class LaunchGroup : public std::enable_shared_from_this<LaunchGroup> {
   class Launcher;
 
   Status take_call(Member& caller, const std::shared_ptr<DeviceCall>& call);
-  Status look_at_stream(DeviceCall& call);
+  Status find_capture(DeviceCall& call) const;
+  Status upload_captured(const DeviceCall& call) const;
   Status launch_front(const Member& caller);
   void wait_for_launch(std::unique_lock<std::mutex>& lock, DeviceCall& call);
   Status make_wait(std::unique_lock<std::mutex>& lock, DeviceCall& call);

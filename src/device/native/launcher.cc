@@ -19,6 +19,10 @@ bool runs_by_copies(const std::vector<std::shared_ptr<DeviceCall>>& calls) {
 
 }  // namespace
 
+Status ProgramUpload::put(const cuda::Driver& driver, cuda::CUstream stream) const {
+  return driver.check(driver.api().memcpy_htod_async(to, from.data(), from.size(), stream), "writing a plan");
+}
+
 Status LaunchGroup::Launcher::preallocate(std::uint32_t ranks) {
   return members_.whole() ? Status() : buffers_.preallocate(members_.all().size(), ranks);
 }
@@ -165,20 +169,12 @@ Status LaunchGroup::Launcher::put_call(const Calls& calls, cuda::CUstream stream
   }
   auto filled = buffers_.fill(calls);
   if (!filled) return filled.error();
-  for (const auto& call : calls) TUTTI_TRY(put_upload(*call, stream));
+  for (const auto& call : calls) {
+    if (call->needs_upload()) TUTTI_TRY(call->upload->put(device_.driver(), stream));
+  }
   TUTTI_TRY(first.launch.rounds > 0 ? put_rounds(first, stream) : put_kernel(calls, *filled, stream));
-  for (const auto& call : calls) call->upload->in_launch = true;
+  for (const auto& call : calls) call->upload->done = true;
   return {};
-}
-
-// Puts the copy of the call's program into the stream, unless an earlier launch has done so. Later launches are ordered
-// behind this one, whatever their streams.
-Status LaunchGroup::Launcher::put_upload(const DeviceCall& call, cuda::CUstream stream) {
-  if (!call.needs_upload()) return {};
-  const ProgramUpload& upload = *call.upload;
-  return device_.driver().check(
-      device_.driver().api().memcpy_htod_async(upload.to, upload.from.data(), upload.from.size(), stream),
-      "writing a plan");
 }
 
 // Puts one kernel for all calls into the stream. `filled`: the address of the calls on the device; null: they are

@@ -47,7 +47,6 @@ class LaunchGroup::Launcher {
   Status watch(const std::shared_ptr<DeviceCall>& call, const std::shared_ptr<cuda::Event>& done,
                cuda::CUstream stream);
   Status put_call(const Calls& calls, cuda::CUstream stream);
-  Status put_upload(const DeviceCall& call, cuda::CUstream stream);
   Status put_kernel(const Calls& calls, const device::Call* filled, cuda::CUstream stream);
   Status put_rounds(const DeviceCall& call, cuda::CUstream stream);
   Error not_launched(cuda::CUresult result, const device::Launch& launch, std::uint32_t threads) const;

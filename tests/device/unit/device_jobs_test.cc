@@ -2,9 +2,15 @@
 // GPU, a kernel must not wait for a kernel of another process.
 #include <sys/mman.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/device/unit/jobs_support.h"
@@ -61,7 +67,8 @@ void check_calls(Communicator& rank, const Gpu& gpu) { check_calls_of(true, rank
 
 TEST(DeviceJobs, OneGpuForEachProcess) { EXPECT_TRUE(Job({0, 1, 2}).run(check_calls)); }
 TEST(DeviceJobs, AllProcessesOnOneGpu) { EXPECT_TRUE(Job({0, 0, 0}).run(check_calls)); }
-// A stream of the first process that waits for its other rank could hold up the stream of that rank.
+// The two ranks of the first process share a GPU and its hardware queues. In one queue, the stream of a rank that waits
+// for the other rank could stand before the stream of that rank, so such calls go by the host.
 TEST(DeviceJobs, AProcessWithTwoRanksSharesAGpuWithAnotherProcess) {
   const auto by_the_host = [](Communicator& rank, const Gpu& gpu) { check_calls_of(false, rank, gpu); };
   EXPECT_TRUE(Job(std::vector<Devices>{{0, 0}, {0}}).run(by_the_host));
@@ -69,17 +76,43 @@ TEST(DeviceJobs, AProcessWithTwoRanksSharesAGpuWithAnotherProcess) {
 }
 TEST(DeviceJobs, SomeProcessesShareAGpu) { EXPECT_TRUE(Job({0, 0, 1, 1}).run(check_calls)); }
 
-// The processes have the communicators of a Group at addresses of different order, and all calls in one stream. If the
-// order of the calls were that of the addresses, each stream would wait for a call that stands behind another one.
+// Two communicators whose addresses are in another order on rank 0 than on rank 1.
+struct CrossedPair {
+  std::vector<std::unique_ptr<Communicator>> all;
+  Communicator* first = nullptr;
+  Communicator* second = nullptr;
+};
+// A new thread allocates in another region of addresses. The ranks take turns in using one.
+CrossedPair make_crossed_pair(Communicator& rank) {
+  CrossedPair made;
+  made.all.push_back(*rank.duplicate());
+  made.first = made.all.front().get();
+  for (int i = 0; i < 50; ++i) {
+    std::unique_ptr<Communicator> next;
+    const auto make = [&] { next = *rank.duplicate(); };
+    if (rank.rank() == i % 2)
+      std::thread(make).join();
+    else
+      make();
+    made.second = next.get();
+    made.all.push_back(std::move(next));
+    const std::uint8_t mine = std::less<>()(made.first, made.second) ? 1 : 0;
+    std::array<std::uint8_t, 2> orders{};
+    must(rank.all_gather(&mine, orders.data(), 1, DataType::kUint8).ok(), "all_gather");
+    if (orders[0] != orders[1]) return made;
+  }
+  must(false, "the allocator gives all ranks the same order of addresses");
+  return made;
+}
+
+// All calls of a rank are in one stream. If a Group made them in the order of the communicators' addresses, the stream
+// of each rank would wait for a call that stands behind another one in the other rank's stream.
 TEST(DeviceJobs, AGroupMakesCallsOfSeveralCommunicatorsInOneOrder) {
   const auto body = [](Communicator& rank, const Gpu& gpu) {
-    std::unique_ptr<Communicator> first = *rank.duplicate();
-    const std::unique_ptr<Communicator> second = *rank.duplicate();
-    if (rank.rank() == 1) first.reset();  // so that its place is free
-    const std::unique_ptr<Communicator> third = *rank.duplicate();
+    const CrossedPair pair = make_crossed_pair(rank);
     std::vector<cuda::DeviceMemory> memories;
     Group group;
-    for (Communicator* each : {second.get(), third.get()}) {
+    for (Communicator* each : {pair.first, pair.second}) {
       memories.push_back(gpu.allocate(6'000));
       gpu.put(memories.back(), Bytes(6'000, std::byte{1}));
       const CollectiveCall call{.input = pointer(memories.back()),

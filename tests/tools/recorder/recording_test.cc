@@ -243,7 +243,7 @@ TEST(Recording, AFailedAllocationLeavesNoFile) {
     failing::fail_after(0, false);
     EXPECT_EQ(folder.files().size(), made ? 1U : 0U) << "allocation " << allocation << " failed";
   }
-  EXPECT_GT(allocation, 5) << "how many allocations it takes to make a recorder";
+  EXPECT_GT(allocation, 5) << "too few allocations failed: creating a recorder makes more of them";
 }
 
 TEST(Recording, FoldersOfOthersAreRefused) {
