@@ -56,7 +56,7 @@ part_units() { run_ctest dev -j "$(cores)" -L '^(units|emulated)$'; }
 part_processes() {
   "$root/scripts/setup" --fuzz --without-train || say 'clang cannot be installed'
   start_background_builds
-  run_ctest dev -L '^processes$'
+  run_ctest dev -j "$(cores)" -L '^processes$'
 }
 
 background_builds=''
