@@ -13,6 +13,7 @@
 #include "base/exceptions.h"
 #include "device/native/device_offer.h"
 #include "device/native/device_resources.h"
+#include "device/native/launch_agreement.h"
 #include "device/process_registry.h"
 #include "engine/arguments.h"
 
@@ -22,13 +23,6 @@ namespace {
 constexpr std::uint64_t kMostArenaBytes = std::uint64_t{64} << 20;
 constexpr std::string_view kHasBlocks = "+";
 constexpr std::string_view kHasNoBlocks = "-";
-constexpr const char* kTooFewBlocks =
-    "some GPU has too few free blocks for the kernels of all its ranks, because other communicators use the rest: "
-    "destroy communicators that are no longer needed, or set a smaller TUTTI_DEVICE_BLOCKS";
-constexpr std::string_view kSeveralContexts =
-    "ranks of one process use several CUDA contexts of one GPU: use its primary context in all of them";
-constexpr std::string_view kSharedTwice =
-    "ranks of several processes share a GPU, and a process has several ranks on one GPU: avoid one of the two";
 // A rank whose calls cannot, or shall not, run on a GPU contributes one of these marks to the first round, and the
 // reason. kAskedFor: the user has asked for it, or Tutti always works that way in such a job, so it is no surprise.
 constexpr std::string_view kAskedFor = "-";
@@ -209,57 +203,10 @@ class DeviceResourcesMaker {
                      fmt::format("rank {} has other TUTTI_DEVICE_* settings than rank 0: give all ranks the same", r)};
       }
     }
-    std::uint32_t blocks = offers_.front().blocks;
-    std::uint32_t stay = blocks;
-    std::uint32_t end = blocks;
-    bool one_team = true;
-    for (const DeviceOffer& one : offers_) {
-      std::uint32_t here = 0;
-      one_team &= one.same_device(offers_.front()) && one.same_process(offers_.front());
-      for (const DeviceOffer& other : offers_) {
-        if (!one.same_device(other)) continue;
-        ++here;
-        shared_ |= &one != &other && one.same_process(other);
-        if (one.same_process(other) && one.context != other.context) {
-          log_fallback(LogLevel::kWarn, -1, kSeveralContexts);
-          return {};
-        }
-        in_rounds_ |= !one.same_process(other);
-      }
-      blocks = std::min(blocks, one.blocks_at_once / here);
-      stay = std::min(stay, one.left.to_stay / here);
-      end = std::min(end, one.left.to_end / here);
-    }
-    // In rounds, streams wait for each other, and all GPUs of a communicator run its calls in rounds or none of them.
-    // Streams of one process and GPU share hardware queues, so a stream that waits could hold up the one that it needs.
-    if (in_rounds_ && shared_) {
-      log_fallback(LogLevel::kWarn, -1, kSharedTwice);
-      return {};
-    }
-    if (offers_.front().copies > 0 && ranks_ > 1) {
-      using Method = CopyEngines::Method;
-      copy_method_ = one_team ? Method::kLaunchGroup : shared_ ? Method::kNone : Method::kWindows;
-    }
-    if (one_team) {
-      launches_ = BlockBudget::Launches::kEnd;
-      blocks = std::min(blocks, end);
-    } else if (!in_rounds_ && stay > 0) {
-      launches_ = BlockBudget::Launches::kStay;
-      blocks = std::min(blocks, stay);
-    } else if (!in_rounds_) {
-      blocks = can_run_in_rounds() ? blocks : 0;
-    }
-    agreed_ = blocks > 0;
-    blocks_ = blocks;
-    if (!agreed_) log_fallback(LogLevel::kWarn, -1, kTooFewBlocks);
+    how_ = agree_on_launches(offers_);
+    agreed_ = how_.blocks > 0;
+    if (!agreed_) log_fallback(LogLevel::kWarn, -1, how_.reason);
     return {};
-  }
-
-  // Switches to calls in rounds. Their kernels end without waiting for peers, so they need no blocks from the
-  // budget. Returns false if that is not possible, because several ranks of one process share a GPU; see agree().
-  bool can_run_in_rounds() {
-    in_rounds_ = true;
-    return !shared_;
   }
 
   // The work before the second round: allocates this rank's arena and flags, takes blocks from the budget, and
@@ -269,15 +216,15 @@ class DeviceResourcesMaker {
     auto scope = cuda::ContextScope::enter(driver, job_context_.device->context());
     if (!scope) return scope.error();
     const DeviceArena arena(ranks_, DeviceArena::choose_connections(
-                                        ranks_, blocks_, job_context_.config.device_slot_bytes, kMostArenaBytes));
+                                        ranks_, how_.blocks, job_context_.config.device_slot_bytes, kMostArenaBytes));
     // Not make_unique, because the constructor is private.
     resources_.reset(new DeviceResources(rank_, job_context_.device, arena, log_));
     resources_->code_ = code_;
     resources_->exchange_ = job_context_.exchange;
-    resources_->settings_.blocks = blocks_;
+    resources_->settings_.blocks = how_.blocks;
     resources_->settings_.threads = job_context_.config.device_threads;
     resources_->settings_.protocol = job_context_.config.device_protocol;
-    resources_->settings_.in_rounds = in_rounds_;
+    resources_->settings_.in_rounds = how_.in_rounds;
     auto memory = cuda::DeviceMemory::allocate(driver, arena.bytes());
     if (!memory) return too_little(memory.error(), arena.bytes());
     auto pinned = cuda::PinnedMemory::allocate(driver, sizeof(device::RankStatus));
@@ -294,10 +241,10 @@ class DeviceResourcesMaker {
     resources_->flags_[rank_] = std::move(*flags);
     resources_->process_->give(
         rank_, {.device = job_context_.device, .arena = resources_->own_arena_, .flags = resources_->flags_[rank_]});
-    if (launches_) {
-      const std::uint32_t blocks = blocks_ * (launches_ == BlockBudget::Launches::kEnd ? ranks_ : 1);
+    if (how_.launches) {
+      const std::uint32_t blocks = how_.blocks * (how_.launches == BlockBudget::Launches::kEnd ? ranks_ : 1);
       has_blocks_ =
-          resources_->block_budget_.take(job_context_.device->uuid(), code_.blocks_at_once, *launches_, blocks);
+          resources_->block_budget_.take(job_context_.device->uuid(), code_.blocks_at_once, *how_.launches, blocks);
     }
     bool alone = true;
     for (const DeviceOffer& other : offers_) {
@@ -335,7 +282,8 @@ class DeviceResourcesMaker {
   Status check_budget(const std::vector<std::string>& handles) {
     const auto has_blocks = [](const std::string& blob) { return blob.starts_with(kHasBlocks); };
     if (std::all_of(handles.begin(), handles.end(), has_blocks)) return {};
-    if (!can_run_in_rounds()) return Error{ErrorCode::kUnsupported, ErrorScope::kCommunicator, -1, kTooFewBlocks};
+    if (!how_.change_to_rounds())
+      return Error{ErrorCode::kUnsupported, ErrorScope::kCommunicator, -1, std::string(kTooFewBlocks)};
     resources_->block_budget_ = {};
     resources_->settings_.in_rounds = true;
     return {};
@@ -375,8 +323,8 @@ class DeviceResourcesMaker {
     resources_->windows_ = std::move(*windows);
     resources_->launch_group_ = resources_->process_->launch_group(
         resources_->process_->of_rank(launch_group.front()).device, launch_group, launch_group.size() == ranks_);
-    resources_->copy_engines_.emplace(copy_method_, job_context_.config.device_copies, rank_, resources_->windows_);
-    const bool meets = in_rounds_ || copy_method_ == CopyEngines::Method::kWindows;
+    resources_->copy_engines_.emplace(how_.copy_method, job_context_.config.device_copies, rank_, resources_->windows_);
+    const bool meets = how_.in_rounds || how_.copy_method == CopyEngines::Method::kWindows;
     if (meets) resources_->barrier_.emplace(*job_context_.device, rank_, resources_->flags_);
     TUTTI_TRY(resources_->launch_group_->add_member({.rank = rank_,
                                                      .ranks = ranks_,
@@ -475,14 +423,8 @@ class DeviceResourcesMaker {
   RankDevice::Code code_;
   std::vector<DeviceOffer> offers_;  // indexed by rank
   bool agreed_ = false;
-  bool shared_ = false;  // some process has several ranks of the communicator on one GPU
-  // Calls run in rounds, because some GPU has ranks of several processes, or too few free blocks for kernels that
-  // wait for kernels of other GPUs.
-  bool in_rounds_ = false;
-  std::optional<BlockBudget::Launches> launches_{};  // empty if calls run in rounds, which take nothing from the budget
+  LaunchAgreement how_;
   bool has_blocks_ = true;
-  CopyEngines::Method copy_method_ = CopyEngines::Method::kNone;
-  std::uint32_t blocks_ = 1;
   std::string handle_;                         // a RemoteMemory; empty if all ranks are in this process
   std::shared_ptr<SegmentExchange> exchange_;  // of the members; null if all ranks are in this process
   std::unique_ptr<DeviceResources> resources_;
