@@ -397,7 +397,7 @@ class TUTTI_API Communicator {
   // v-variants: the ranks' blocks have different lengths. The `counts` of all_gather_v and reduce_scatter_v must be
   // the same on all ranks (the displacements may differ). In the other three a rank passes only the lengths of the
   // blocks that it sends or receives. The lengths that the sender and the receiver of a block pass must be equal;
-  // otherwise the receiver gets kMismatch with both lengths. all_to_all_v has no in-place form.
+  // otherwise the receiver gets kMismatch (on host memory with both lengths). all_to_all_v has no in-place form.
   Status all_gather_v(const void* input, void* output, const BlockCounts& counts, DataType type,
                       const CallOptions& options = {});
   Status reduce_scatter_v(const void* input, void* output, const BlockCounts& counts, DataType type, ReduceOp op,
@@ -415,13 +415,14 @@ class TUTTI_API Communicator {
   // must be the same at both ends.
   Status send(const void* data, std::size_t count, DataType type, std::int32_t peer, const CallOptions& options = {});
   Status receive(void* data, std::size_t count, DataType type, std::int32_t peer, const CallOptions& options = {});
-  // Waits until a message has arrived for which this rank has not called a receive, and returns its sender. The
-  // message is not taken; the next receive() from that sender gets it. Local call; only options.timeout is used. If
-  // several peers have sent, they take turns. Receives that this rank calls during the wait, also in a Group or
-  // all_to_all_v, get the messages first. Errors: kInvalidArgument (a communicator of one rank), kTimeout (no message
-  // arrived), kPeerLost (a peer's process ended, or all peers have left), kAborted. Over TCP, this rank may have no
-  // connection to a peer that never sent to it. If the process of such a peer ends, this rank cannot find out whether
-  // the peer had left before, and that end alone does not end the wait.
+  // Waits until a message has arrived for which this rank has not called a receive, and returns its sender. Messages
+  // between GPUs that carry out sends and receives themselves are not found (docs/communicator.md). The message is not
+  // taken; the next receive() from that sender gets it. Local call; only options.timeout is used. If several peers have
+  // sent, they take turns. Receives that this rank calls during the wait, also in a Group or all_to_all_v, get the
+  // messages first. Errors: kInvalidArgument (a communicator of one rank), kTimeout (no message arrived), kPeerLost (a
+  // peer's process ended, or all peers have left), kAborted. Over TCP, this rank may have no connection to a peer that
+  // never sent to it. If the process of such a peer ends, this rank cannot find out whether the peer had left before,
+  // and that end alone does not end the wait.
   Result<std::int32_t> next_sender(const CallOptions& options = {});
   // Like next_sender(), but does not wait for a message: returns the sender if a message has arrived, otherwise
   // nothing. However, if another thread is inside a blocking call of this communicator, it waits until that call has

@@ -61,7 +61,8 @@ class TUTTI_API Group {
 };
 
 // Start one send or receive in the background. While the transfer waits for the peer, it does not delay calls of other
-// threads. Work::wait() returns the result of the transfer. Arguments and errors are those of Communicator::send() and
+// threads; if the GPUs carry it out, it delays later calls of this rank on device memory (docs/communicator.md).
+// Work::wait() returns the result of the transfer. Arguments and errors are those of Communicator::send() and
 // receive(). Like send() and receive(), start_send() and start_receive() are refused while a Group of this thread holds
 // calls on the communicator.
 TUTTI_API Result<Work> start_send(Communicator& communicator, const void* data, std::size_t count, DataType type,

@@ -11,8 +11,8 @@
 //   Envelope      Only for Protocol::kSimple: describes the message in a slot. Written by the sender, in the receiver's
 //                 memory.
 //   ChannelState  The position of a channel. In this rank's memory.
-//   RankStatus    The abort flag, written by the host, and the first failure, written by the device. In pinned memory
-//                 or in device memory.
+//   RankStatus    The abort flag and the ranks that have left, written by the host, and the first failure, written by
+//                 the device. In pinned memory or in device memory.
 //
 // The messages of a connection are numbered from 0 over all calls. These numbers also identify the call, because both
 // ends of the connection have the same number when a call begins. So a launch needs no call number as an argument, and
@@ -87,7 +87,7 @@ struct alignas(16) Link {
   // Windows with lower numbers are not mapped on this connection. 0: window 0 stands for all memory of the peer, which
   // this GPU can access at the same addresses. 1: it cannot, and only registered windows are mapped.
   std::uint32_t first_window = 0;
-  std::uint32_t unused = 0;
+  std::uint32_t running = 0;  // for transfers: 1: a launch uses this connection; 0: none, or a connection of plans
 };
 static_assert(sizeof(Link) == 96);
 
@@ -122,6 +122,7 @@ enum class Failure : std::uint8_t {
   kMisused =
       5,        // a call was started before the last one had ended, or connections have fewer slots than the plan needs
   kClosed = 6,  // the message of the peer is in a window of the peer that is no longer mapped on this rank
+  kLeft = 7,    // for transfers: the peer has left before it has made its part
 };
 
 // The first failure of a rank. word() packs it into 64 bits, and of() unpacks it.
@@ -129,21 +130,27 @@ struct FailureWord {
   Failure cause = Failure::kNone;
   std::uint32_t channel = 0;  // < kMaxChannels
   std::uint32_t peer = 0;     // < kMaxRanks
-  std::uint32_t step = 0;     // < kMaxSteps
+  std::uint32_t step = 0;     // < kMaxSteps; for transfers the part of the queue
+  bool transfers = false;     // a launch of sends and receives has failed, and not a plan; `channel` is then 0
 
   TUTTI_HOST_DEVICE constexpr std::uint64_t word() const {
     return static_cast<std::uint64_t>(cause) | static_cast<std::uint64_t>(channel & 0xffu) << 8 |
-           static_cast<std::uint64_t>(peer & 0xfffffu) << 16 | static_cast<std::uint64_t>(step & 0xffffffu) << 36;
+           static_cast<std::uint64_t>(peer & 0xfffffu) << 16 | static_cast<std::uint64_t>(step & 0xffffffu) << 36 |
+           (transfers ? kTransfersBit : 0);
   }
   static constexpr FailureWord of(std::uint64_t word) {
     return {static_cast<Failure>(word & 0xffu), static_cast<std::uint32_t>(word >> 8 & 0xffu),
-            static_cast<std::uint32_t>(word >> 16 & 0xfffffu), static_cast<std::uint32_t>(word >> 36 & 0xffffffu)};
+            static_cast<std::uint32_t>(word >> 16 & 0xfffffu), static_cast<std::uint32_t>(word >> 36 & 0xffffffu),
+            (word & kTransfersBit) != 0};
   }
+  static constexpr std::uint64_t kTransfersBit = std::uint64_t{1} << 60;
 };
 
 struct alignas(kLineBytes) RankStatus {
   std::uint64_t abort = 0;    // if it is not 0, every wait of this rank ends; written by the host
   std::uint64_t failure = 0;  // a FailureWord; if it is not 0, every wait of this rank ends
+  // For transfers: bit r is 1 if rank r has left the communicator. It posts nothing more. Written by the host.
+  std::uint64_t left = 0;
 };
 
 // How elements are combined. The fields have the meaning of those of Reduction in kernels/cpu/reduce.h.

@@ -2,14 +2,17 @@
 // fatbin that device_image() returns. The bodies are in the headers, which the tests run without a GPU.
 //
 // Blocks are one-dimensional, and have a multiple of 32 threads, at most 512. The evaluator's blocks wait for each
-// other, so all blocks of a launch must be resident on the GPU at the same time, unless Call::stop_after_ns is 0.
+// other, and those of tutti_transfer for other GPUs, so all blocks of a launch must be resident on the GPU at the same
+// time, unless Call::stop_after_ns is 0.
 #include "kernels/device/evaluate.h"
 #include "kernels/device/plain.h"
+#include "kernels/device/transfer.h"
 
 using tutti::device::CopyWork;
 using tutti::device::Launch;
 using tutti::device::PlainWork;
 using tutti::device::Protocol;
+using tutti::device::TransferLaunch;
 
 // At most 512 threads per block, because with more threads each of them would have too few registers for the unrolled
 // loops of reduce.h.
@@ -24,6 +27,8 @@ TUTTI_KERNEL tutti_evaluate_ll(const __grid_constant__ Launch launch) {
 TUTTI_KERNEL tutti_evaluate_ll128(const __grid_constant__ Launch launch) {
   tutti::device::evaluate<Protocol::kLl128>(launch);
 }
+
+TUTTI_KERNEL tutti_transfer(const __grid_constant__ TransferLaunch launch) { tutti::device::transfer(launch); }
 
 // Only benchmarks and tests launch the kernels below; see plain.h. tutti_empty does nothing, to measure a launch.
 TUTTI_KERNEL tutti_reduce(const __grid_constant__ PlainWork work) { tutti::device::reduce_plain(work); }

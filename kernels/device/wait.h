@@ -48,6 +48,9 @@ class WaitTimer {
     return Outcome::kReady;
   }
 
+  // Starts to measure anew, because what the loop waited for has happened, and it goes on to wait for something else.
+  TUTTI_DEVICE void restart() { start_ns_ = 0; }
+
  private:
   const Bounds bounds_;
   std::uint64_t start_ns_ = 0;

@@ -56,7 +56,7 @@ CommunicatorImpl::CommunicatorImpl(Membership membership, Environment environmen
       });
 }
 
-CommunicatorImpl::~CommunicatorImpl() = default;
+CommunicatorImpl::~CommunicatorImpl() { devices_.wait_for_empty(); }
 
 std::unique_ptr<Communicator> CommunicatorImpl::wrap(std::unique_ptr<CommunicatorImpl> impl) {
   // The constructor is private, so make_unique cannot be used.
@@ -194,6 +194,7 @@ Status CommunicatorImpl::async_status() {
   }
   const std::scoped_lock lock(mutex_);
   auto error = operations_.take_staging_error();
+  if (!error) error = devices_.take_error();
   if (!error) return {};
   if (error->scope == ErrorScope::kProcess) engine_.fail(*error);
   return *std::move(error);

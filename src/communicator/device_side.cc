@@ -3,15 +3,25 @@
 #include <fmt/format.h>
 #include <sys/random.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "base/assert.h"
+#include "base/exceptions.h"
 #include "device/native/device_failure.h"
 #include "device/native/device_resources.h"
 
 namespace tutti::detail {
+namespace {
+
+constexpr std::chrono::seconds kEmptyLimit{5};
+constexpr std::chrono::milliseconds kEmptyPoll{1};
+
+}  // namespace
 
 DeviceSide::DeviceSide(const Membership& membership, const Environment& environment, Engine& engine,
                        std::mutex& submission_mutex, std::unique_ptr<DeviceResources> resources, Gather parent_round)
@@ -72,11 +82,39 @@ Result<std::shared_ptr<Operation>> DeviceSide::prepare(const CheckedCall& checke
   auto on_device = executor->prepare(tagged, *generator, digest, options, timeout_ns);
   if (!on_device) return escalate(*executor, on_device.error(), tagged.call.tag);
   if (*on_device == nullptr) return std::shared_ptr<Operation>();
+  return operation_of(std::move(*on_device));
+}
+
+std::shared_ptr<Operation> DeviceSide::operation_of(std::shared_ptr<DeviceCall> call) {
   auto operation = std::make_shared<Operation>();
   operation->on_device = true;
   operation->done = true;
-  operation->call.tag = tagged.call.tag;
-  operation->start_condition = std::move(*on_device);
+  operation->call.tag = call->tag;
+  operation->start_condition = std::move(call);
+  return operation;
+}
+
+Result<bool> DeviceSide::takes(const CheckedExchange& exchange) {
+  const std::shared_ptr<DeviceExecutor> executor = this->executor();
+  if (executor == nullptr) return false;
+  auto taken = executor->takes(exchange);
+  if (!taken) return escalate(*executor, taken.error(), exchange.tag());
+  return taken;
+}
+
+Result<std::shared_ptr<Operation>> DeviceSide::prepare(CheckedExchange exchange, std::shared_ptr<Operation> empty,
+                                                       const CallOptions& options, std::int64_t timeout_ns) {
+  const std::shared_ptr<DeviceExecutor> executor = this->executor();
+  TUTTI_ASSERT(executor != nullptr);  // takes() was true, and the submission mutex was held since then
+  const CallTag tag = exchange.tag();
+  std::uint64_t sent = 0;
+  std::uint64_t received = 0;
+  for (const Transfer& transfer : exchange.transfers)
+    (transfer.direction == Direction::kSend ? sent : received) += transfer.tag.count;
+  auto made = executor->prepare(std::move(exchange), std::move(empty), options, timeout_ns);
+  if (!made) return escalate(*executor, made.error(), tag);
+  std::shared_ptr<Operation> operation = operation_of(std::move(*made));
+  operation->call.tag.count = std::max(sent, received);  // for the recorder
   return operation;
 }
 
@@ -87,11 +125,42 @@ Status DeviceSide::submit(const Operation& operation) {
     return invalid_argument(
         "the communicator was suspended after this call was added to a Group: make a new Group after resume()");
   }
+  const std::shared_ptr<Operation> empty = call->transfers ? call->transfers->empty : nullptr;
+  if (empty != nullptr && engine_.capacity() == 0) {
+    return invalid_argument("too many operations of this communicator are under way: wait for some of them first");
+  }
   if (environment_.recorder != nullptr) environment_.recorder->enqueued(operation.call.tag);
   Status submitted = executor->submit(call);
   if (submitted.ok()) calls_.fetch_add(1, std::memory_order_relaxed);
   if (!submitted.ok() && submitted.error().scope >= ErrorScope::kCommunicator) engine_.fail(submitted.error());
-  return submitted;
+  if (!submitted.ok() || empty == nullptr) return submitted;
+  std::erase_if(empty_, [](const auto& one) { return one->done && one->result.ok(); });
+  empty_.push_back(empty);
+  // In the background, because the call returns before its stream has run it.
+  const Status queued = engine_.submit(empty, Engine::Progress::kInBackground);
+  if (queued.ok()) return submitted;
+  const Error error = broken_error(queued.error());  // the other transfers are in the stream already
+  executor->fail(error);
+  engine_.fail(error);
+  return error;
+}
+
+std::optional<Error> DeviceSide::take_error() {
+  const auto failed = std::ranges::find_if(empty_, [](const auto& one) { return one->done && !one->result.ok(); });
+  if (failed == empty_.end()) return std::nullopt;
+  Error error = (*failed)->result.error();
+  empty_.erase(failed);
+  return error;
+}
+
+void DeviceSide::wait_for_empty() noexcept {
+  const auto deadline = std::chrono::steady_clock::now() + kEmptyLimit;
+  runs_through([&] {
+    for (const std::shared_ptr<Operation>& one : empty_) {
+      while (!engine_.test(*one) && std::chrono::steady_clock::now() < deadline)
+        std::this_thread::sleep_for(kEmptyPoll);
+    }
+  });
 }
 
 Status DeviceSide::settle(const Operation& operation) {

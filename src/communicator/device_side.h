@@ -1,7 +1,7 @@
 // DeviceSide: the part of one communicator that its ranks' GPUs carry out. It prepares and submits calls on GPUs, ends
 // the communicator if a GPU fails, registers GPU memory, and frees and allocates the communicator's GPU memory
 // (suspend() and resume()). It owns the DeviceExecutor and a mutex that guards the pointer to it, and no threads.
-// Thread-safe, except that takes(), prepare() and submit() need the communicator's submission mutex.
+// Thread-safe, except that takes(), prepare(), submit() and take_error() need the communicator's submission mutex.
 //
 // Every function takes a shared_ptr to the executor under the mutex, because suspend() of another thread may replace
 // the executor at any time. The executor is then destroyed by the last function that uses it.
@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <vector>
 
 #include "communicator/membership.h"
 #include "communicator/memory.h"
@@ -48,8 +50,18 @@ class DeviceSide {
   Result<std::shared_ptr<Operation>> prepare(const CheckedCall& checked, const CallOptions& options,
                                              Algorithm algorithm, const PlanTable::ChosenPlan* chosen,
                                              std::int64_t timeout_ns);
+  // The same for sends and receives. `empty`: an operation with those that have no bytes, or null; see TransferCall.
+  Result<bool> takes(const CheckedExchange& exchange);
+  Result<std::shared_ptr<Operation>> prepare(CheckedExchange exchange, std::shared_ptr<Operation> empty,
+                                             const CallOptions& options, std::int64_t timeout_ns);
   // Submits an operation that prepare() has made.
   Status submit(const Operation& operation);
+  // Returns the first error of a send or receive without bytes of a submitted operation; nothing if there is none. Each
+  // error is returned once. Hold the submission mutex.
+  std::optional<Error> take_error();
+  // Waits until the sends and receives without bytes of all submitted operations have ended, at most 5 s. Call it
+  // before the engine is destroyed, which ends them: the peers would take that for an abort.
+  void wait_for_empty() noexcept;
   // Number of calls that were submitted so far.
   std::uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
   // For an operation of prepare(): makes the call's stream wait for the call. First waits on the host until the ranks
@@ -73,6 +85,7 @@ class DeviceSide {
   void listen_to(DeviceExecutor* executor);
   void replace(std::shared_ptr<DeviceExecutor> executor, bool suspended);
   Error with_call_scope(Error error);
+  static std::shared_ptr<Operation> operation_of(std::shared_ptr<DeviceCall> call);
   Error escalate(DeviceExecutor& executor, const Error& error, const CallTag& tag);
 
   const Membership& membership_;
@@ -88,6 +101,7 @@ class DeviceSide {
   std::shared_ptr<DeviceExecutor> executor_;
   bool suspended_ = false;  // executor_ is null until resume(); guarded by mutex_
   std::atomic<std::uint64_t> calls_ = 0;
+  std::vector<std::shared_ptr<Operation>> empty_;  // TransferCall::empty of calls, until they have ended without error
 };
 
 }  // namespace tutti::detail

@@ -273,15 +273,38 @@ Result<std::shared_ptr<Operation>> OperationBuilder::prepare_exchange(CheckedExc
   if (options.timeout.count() < 0)
     return invalid_argument(fmt::format("timeout {} ms is negative", options.timeout.count()));
   if (auto broken = engine_.broken()) return *broken;
+  if (devices_.runs_on_devices()) {
+    auto on_device = devices_.takes(exchange);
+    if (!on_device) return on_device.error();
+    if (*on_device) return prepare_on_device(std::move(exchange), options);
+  }
   auto staged = staged_for(exchange, options);
   if (!staged) return staged.error();
+  auto operation = exchange_operation(std::move(exchange), options);
+  operation->start_condition = std::move(*staged);
+  return operation;
+}
+
+// Divides sends and receives into those that the GPU carries out, and those without bytes; see TransferCall::empty.
+Result<std::shared_ptr<Operation>> OperationBuilder::prepare_on_device(CheckedExchange exchange,
+                                                                       const CallOptions& options) {
+  CheckedExchange none;
+  const auto first = std::stable_partition(exchange.transfers.begin(), exchange.transfers.end(),
+                                           [](const Transfer& transfer) { return transfer.bytes > 0; });
+  none.transfers.assign(first, exchange.transfers.end());
+  exchange.transfers.erase(first, exchange.transfers.end());
+  auto empty = none.transfers.empty() ? nullptr : exchange_operation(std::move(none), options);
+  return devices_.prepare(std::move(exchange), std::move(empty), options, timeout_ns(options.timeout, timeout_));
+}
+
+// Makes the operation of sends and receives that the host carries out.
+std::shared_ptr<Operation> OperationBuilder::exchange_operation(CheckedExchange exchange, const CallOptions& options) {
   for (Transfer& transfer : exchange.transfers) {
     transfer.tag.tile_bytes = static_cast<std::uint32_t>(environment_.transport->slot_bytes());
   }
   auto operation = std::make_shared<Operation>();
   operation->timeout_ns = timeout_ns(options.timeout, timeout_);
-  operation->start_condition = std::move(*staged);
-  if (!exchange.transfers.empty()) operation->call.tag = exchange.transfers.front().tag;
+  operation->call.tag = exchange.tag();
   operation->transfers = std::move(exchange.transfers);
   operation->own = std::move(exchange.own);
   return operation;

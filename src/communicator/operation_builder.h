@@ -82,6 +82,8 @@ class OperationBuilder {
                                                    BoundPlan& plan);
   Result<std::shared_ptr<Operation>> make_operation(CheckedCall checked, const CallOptions& options, BoundPlan& plan,
                                                     std::uint64_t bytes);
+  Result<std::shared_ptr<Operation>> prepare_on_device(CheckedExchange exchange, const CallOptions& options);
+  std::shared_ptr<Operation> exchange_operation(CheckedExchange exchange, const CallOptions& options);
   template <class Checked>  // CheckedCall or CheckedExchange
   Result<std::shared_ptr<StartCondition>> staged_for(Checked& checked, const CallOptions& options);
   bool may_be_on_device(const CheckedCall& checked);

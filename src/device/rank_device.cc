@@ -11,6 +11,7 @@
 #include "engine/arguments.h"
 #include "kernels/device/call.h"
 #include "kernels/device/device_image.h"
+#include "kernels/device/transfer_call.h"
 #include "tutti/communicator.h"
 
 namespace tutti::detail {
@@ -25,20 +26,27 @@ struct RankDevice::ContextCode {
 namespace {
 
 constexpr const char* kEvaluators[] = {"tutti_evaluate_simple", "tutti_evaluate_ll", "tutti_evaluate_ll128"};
+constexpr const char* kTransfer = "tutti_transfer";
 
-// Launches each evaluator without a call, once in each way in which calls are launched (a cooperative launch may need
+// Launches each kernel without a call, once in each way in which calls are launched (a cooperative launch may need
 // resources of its own), and waits until they have ended.
 Status warm_up(const cuda::Driver& driver, const cuda::Module& module, std::uint32_t block_threads) {
   auto stream = cuda::Stream::create(driver);
   if (!stream) return stream.error();
+  const auto launched = [&](cuda::CUresult result) {
+    return driver.check(result, "launching a kernel for the first time");
+  };
+  auto transfer = module.function(kTransfer);
+  if (!transfer) return transfer.error();
+  device::TransferLaunch none;
+  void* no_transfers[] = {&none};
+  TUTTI_TRY(launched(
+      driver.api().launch_kernel(*transfer, 1, 1, 1, block_threads, 1, 1, 0, stream->handle(), no_transfers, nullptr)));
   for (const char* name : kEvaluators) {
     auto function = module.function(name);
     if (!function) return function.error();
     device::Launch launch;
     void* parameters[] = {&launch};
-    const auto launched = [&](cuda::CUresult result) {
-      return driver.check(result, "launching a kernel for the first time");
-    };
     TUTTI_TRY(launched(
         driver.api().launch_kernel(*function, 1, 1, 1, block_threads, 1, 1, 0, stream->handle(), parameters, nullptr)));
     TUTTI_TRY(launched(driver.api().launch_cooperative_kernel(*function, 1, 1, 1, block_threads, 1, 1, 0,
@@ -130,16 +138,19 @@ Result<RankDevice::Code> RankDevice::load(std::uint32_t block_threads) {
       "counting the multiprocessors of a device"));
   Code code;
   int least = 1 << 20;
-  for (std::size_t p = 0; p < code.evaluate.size(); ++p) {
-    auto function = code_->module->function(kEvaluators[p]);
+  const auto find = [&](const char* name, cuda::CUfunction& found) -> Status {
+    auto function = code_->module->function(name);
     if (!function) return function.error();
-    code.evaluate[p] = *function;
+    found = *function;
     int blocks = 0;
     TUTTI_TRY(
-        driver_.check(driver_.api().occupancy_max_active_blocks(&blocks, *function, static_cast<int>(block_threads), 0),
+        driver_.check(driver_.api().occupancy_max_active_blocks(&blocks, found, static_cast<int>(block_threads), 0),
                       "asking how many blocks of a kernel run at once"));
     least = std::min(least, blocks);
-  }
+    return {};
+  };
+  for (std::size_t p = 0; p < code.evaluate.size(); ++p) TUTTI_TRY(find(kEvaluators[p], code.evaluate[p]));
+  TUTTI_TRY(find(kTransfer, code.transfer));
   code.blocks_at_once = static_cast<std::uint32_t>(std::max(least, 0) * std::max(multiprocessors, 0));
   if (code.blocks_at_once == 0) {
     return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,

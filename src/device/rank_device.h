@@ -29,10 +29,11 @@ class RankDevice {
   cuda::CUcontext context() const { return context_; }
   const cuda::CUuuid& uuid() const { return uuid_; }
 
-  // The evaluator kernels, indexed by device::Protocol, and how many blocks of any one of them can be resident on
-  // the whole device at once (the smallest number of the three kernels).
+  // The evaluator kernels, indexed by device::Protocol, the kernel of sends and receives, and how many blocks of any
+  // one of them can be resident on the whole device at once (the smallest number of the four kernels).
   struct Code {
     std::array<cuda::CUfunction, 3> evaluate{};
+    cuda::CUfunction transfer = nullptr;
     std::uint32_t blocks_at_once = 0;
   };
   // Loads the device code if that has not been done yet in this context, and launches each kernel without a call.

@@ -50,6 +50,12 @@ bool is_exchange(const CollectiveCall& call);
 struct CheckedExchange {
   std::vector<Transfer> transfers;
   std::vector<OwnCopy> own;
+
+  // The tag that stands for the whole exchange in messages.
+  CallTag tag() const {
+    if (!transfers.empty()) return transfers.front().tag;
+    return {.kind = static_cast<std::uint8_t>(CollectiveKind::kSendReceive)};
+  }
 };
 Result<CheckedExchange> check_exchange(const CollectiveCall& call, const CallOptions& options, const Caller& caller);
 

@@ -25,17 +25,27 @@ std::uint64_t connection_bytes(const DeviceArena::Connections& connections) {
          connections.slots * connections.slot_bytes;
 }
 
+constexpr std::uint32_t kSlots = 4;
+constexpr std::uint64_t kLeastSlot = 4096;
+// Largest number of connections for transfers between two ranks. A block copies about 20 GB/s, so 16 of them are
+// enough for a PCIe link and for most of an NVLink link. Estimated.
+constexpr std::uint32_t kMostTransferConnections = 16;
+
+// The slot length, if `connections` connections to each peer must not need more than `most_bytes` bytes in all.
+std::uint64_t shared_slot(std::uint64_t slot_bytes, std::uint64_t most_bytes, std::uint64_t peers,
+                          std::uint64_t connections) {
+  const std::uint64_t share = most_bytes / (peers * connections * kSlots) / kLeastSlot * kLeastSlot;
+  return std::max(kLeastSlot, std::min(slot_bytes, share));
+}
+
 }  // namespace
 
 DeviceArena::AllConnections DeviceArena::choose_connections(std::uint32_t ranks, std::uint32_t blocks,
                                                             std::uint64_t slot_bytes, std::uint64_t most_bytes) {
-  constexpr std::uint32_t kSlots = 4;
-  constexpr std::uint64_t kLeastSlot = 4096;
   const std::uint64_t peers = std::max(ranks, 2u) - 1;
-  const std::uint64_t share = most_bytes / (peers * blocks * kSlots) / kLeastSlot * kLeastSlot;
   const std::uint64_t ll128_lines = kLl128Payload / device::kLl128LineData;
   return {
-      Connections{.count = blocks, .slots = kSlots, .slot_bytes = std::max(kLeastSlot, std::min(slot_bytes, share))},
+      Connections{.count = blocks, .slots = kSlots, .slot_bytes = shared_slot(slot_bytes, most_bytes, peers, blocks)},
       Connections{.count = std::max(blocks, kFewConnections),
                   .slots = kSlots,
                   .slot_bytes = device::kHeaderBytes + kLlPayload / device::kLlLineData * device::kLlLineBytes},
@@ -44,13 +54,25 @@ DeviceArena::AllConnections DeviceArena::choose_connections(std::uint32_t ranks,
                   .slot_bytes = device::kHeaderBytes + ll128_lines * device::kLl128LineBytes}};
 }
 
-DeviceArena::DeviceArena(std::uint32_t ranks, const AllConnections& connections)
-    : ranks_(ranks), connections_(connections), bytes_(kWindowsBytes + kStatesBytes) {
+DeviceArena::Connections DeviceArena::choose_transfer_connections(std::uint32_t ranks, std::uint32_t blocks,
+                                                                  std::uint32_t threads, std::uint64_t slot_bytes,
+                                                                  std::uint64_t most_bytes) {
+  const std::uint32_t peers = std::max(ranks, 2u) - 1;
+  // Each thread looks after one connection in one direction, see kernels/device/transfer.h.
+  const std::uint32_t count = std::min({blocks, kMostTransferConnections, blocks * threads / (2 * peers)});
+  if (count == 0) return {.count = 0, .slots = kSlots, .slot_bytes = 0};
+  return {.count = count, .slots = kSlots, .slot_bytes = shared_slot(slot_bytes, most_bytes, peers, count)};
+}
+
+DeviceArena::DeviceArena(std::uint32_t ranks, const AllConnections& plans, const Connections& transfers)
+    : ranks_(ranks), bytes_(kWindowsBytes + kStatesBytes) {
   TUTTI_ASSERT(ranks >= 1 && ranks <= kMostDeviceRanks, "{} ranks", ranks);
-  for (std::size_t p = 0; p < kDeviceProtocols; ++p) {
-    stride_[p] = connection_bytes(connections[p]);
-    begin_[p] = bytes_;
-    bytes_ += stride_[p] * connections[p].count * (ranks - 1);
+  std::copy(plans.begin(), plans.end(), connections_.begin());
+  connections_[kTransfers] = transfers;
+  for (std::size_t set = 0; set < kSets; ++set) {
+    stride_[set] = connection_bytes(connections_[set]);
+    begin_[set] = bytes_;
+    bytes_ += stride_[set] * connections_[set].count * (ranks - 1);
   }
 }
 
@@ -61,30 +83,30 @@ std::uint64_t DeviceArena::window_word(std::uint32_t peer, std::uint32_t window)
 
 std::uint64_t DeviceArena::states() { return kWindowsBytes; }
 
-DeviceArena::ConnectionOffsets DeviceArena::connection_offsets(device::Protocol protocol, std::uint32_t number,
+DeviceArena::ConnectionOffsets DeviceArena::connection_offsets(std::size_t set, std::uint32_t number,
                                                                std::uint32_t rank, std::uint32_t peer) const {
-  const auto p = static_cast<std::size_t>(protocol);
   const std::uint64_t index = std::uint64_t{number} * (ranks_ - 1) + (peer < rank ? peer : peer - 1);
   ConnectionOffsets connection_offsets{};
-  connection_offsets.send_mailbox = begin_[p] + index * stride_[p];
+  connection_offsets.send_mailbox = begin_[set] + index * stride_[set];
   connection_offsets.receive_mailbox = connection_offsets.send_mailbox + sizeof(device::Mailbox);
   connection_offsets.envelopes = connection_offsets.receive_mailbox + sizeof(device::Mailbox);
-  connection_offsets.slots = connection_offsets.envelopes + to_lines(connections_[p].slots * sizeof(device::Envelope));
+  connection_offsets.slots =
+      connection_offsets.envelopes + to_lines(connections_[set].slots * sizeof(device::Envelope));
   return connection_offsets;
 }
 
-std::vector<device::Link> DeviceArena::links(device::Protocol protocol, std::uint32_t rank,
-                                             std::span<const ArenaPeer> peers) const {
+std::vector<device::Link> DeviceArena::links_of(std::size_t set, std::uint32_t rank,
+                                                std::span<const ArenaPeer> peers) const {
   TUTTI_ASSERT(peers.size() == ranks_);
-  const Connections& how = connections(protocol);
+  const Connections& how = connections_[set];
   std::vector<device::Link> links(std::size_t{2} * how.count * ranks_);
   // NOLINT: an address on a device
   const auto at = [](std::uint64_t address) { return reinterpret_cast<std::byte*>(address); };
   for (std::uint32_t number = 0; number < how.count; ++number) {
     for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
       if (peer == rank) continue;
-      const ConnectionOffsets own = connection_offsets(protocol, number, rank, peer);
-      const ConnectionOffsets theirs = connection_offsets(protocol, number, peer, rank);
+      const ConnectionOffsets own = connection_offsets(set, number, rank, peer);
+      const ConnectionOffsets theirs = connection_offsets(set, number, peer, rank);
       const std::uint64_t here = peers[rank].arena;
       const std::uint64_t there = peers[peer].arena;
       for (const bool sends : {false, true}) {

@@ -3,8 +3,8 @@
 // accesses the memory. The layout is the same on all ranks:
 //
 //   head         addresses of the peers' windows (window_word()), counters of plans (states())
-//   connections  for each protocol, connection number and peer: the mailboxes of this rank's sending and receiving end,
-//                envelopes, slots
+//   connections  for each protocol, and for transfers (sends and receives): for each connection number and peer, the
+//                mailboxes of this rank's sending and receiving end, envelopes, slots
 #pragma once
 
 #include <array>
@@ -29,9 +29,9 @@ inline constexpr std::uint32_t kMostDeviceWindows = 64;
 
 class DeviceArena {
  public:
-  // The number and size of the connections of one protocol.
+  // The number and size of the connections of one protocol, or of those for transfers.
   struct Connections {
-    std::uint32_t count = 1;       // connections from each rank to each other rank
+    std::uint32_t count = 1;       // connections from each rank to each other rank; for transfers 0 if there are none
     std::uint32_t slots = 4;       // slots per connection; a power of two
     std::uint64_t slot_bytes = 0;  // a multiple of device::kLineBytes
   };
@@ -42,14 +42,20 @@ class DeviceArena {
   // simple protocol would otherwise need more than `most_bytes` bytes in an arena.
   static AllConnections choose_connections(std::uint32_t ranks, std::uint32_t blocks, std::uint64_t slot_bytes,
                                            std::uint64_t most_bytes);
+  // Returns the connections for transfers of a communicator whose launches have at most `blocks` thread blocks of
+  // `threads` threads: so many that a launch can have all of them in both directions. Their count is 0 if that is not
+  // possible. `slot_bytes`, `most_bytes`: as above.
+  static Connections choose_transfer_connections(std::uint32_t ranks, std::uint32_t blocks, std::uint32_t threads,
+                                                 std::uint64_t slot_bytes, std::uint64_t most_bytes);
 
   // `ranks` is the number of ranks, 1 .. kMostDeviceRanks.
-  DeviceArena(std::uint32_t ranks, const AllConnections& connections);
+  DeviceArena(std::uint32_t ranks, const AllConnections& plans, const Connections& transfers);
 
   std::uint64_t bytes() const { return bytes_; }
   const Connections& connections(device::Protocol protocol) const {
     return connections_[static_cast<std::size_t>(protocol)];
   }
+  const Connections& transfer_connections() const { return connections_[kTransfers]; }
   // Offset in the arena of a word (64 bits) that holds the address at which window number `window` of `peer` is mapped
   // on this rank's GPU, see device::Link::windows. Only the owner of the arena reads and writes it.
   static std::uint64_t window_word(std::uint32_t peer, std::uint32_t window);
@@ -67,20 +73,30 @@ class DeviceArena {
   // peer and connection number, one end that sends to the peer and one that receives from it. `peers` is indexed by
   // rank and includes `rank` itself.
   std::vector<device::Link> links(device::Protocol protocol, std::uint32_t rank,
-                                  std::span<const ArenaPeer> peers) const;
+                                  std::span<const ArenaPeer> peers) const {
+    return links_of(static_cast<std::size_t>(protocol), rank, peers);
+  }
+  std::vector<device::Link> transfer_links(std::uint32_t rank, std::span<const ArenaPeer> peers) const {
+    return links_of(kTransfers, rank, peers);
+  }
 
  private:
+  // The connections for transfers follow those of the protocols.
+  static constexpr std::size_t kTransfers = kDeviceProtocols;
+  static constexpr std::size_t kSets = kDeviceProtocols + 1;
   struct ConnectionOffsets {
     std::uint64_t send_mailbox, receive_mailbox, envelopes, slots;
   };
-  ConnectionOffsets connection_offsets(device::Protocol protocol, std::uint32_t number, std::uint32_t rank,
+  ConnectionOffsets connection_offsets(std::size_t set, std::uint32_t number, std::uint32_t rank,
                                        std::uint32_t peer) const;
+  std::vector<device::Link> links_of(std::size_t set, std::uint32_t rank, std::span<const ArenaPeer> peers) const;
 
   std::uint32_t ranks_;
-  AllConnections connections_;
-  // Indexed by protocol: the offset of the first connection, and the distance between connections.
-  std::array<std::uint64_t, kDeviceProtocols> begin_{};
-  std::array<std::uint64_t, kDeviceProtocols> stride_{};  // bytes that one connection needs
+  // Indexed by device::Protocol, or kTransfers: the connections, the offset of the first one, and the distance between
+  // connections, which is the number of bytes that each needs.
+  std::array<Connections, kSets> connections_;
+  std::array<std::uint64_t, kSets> begin_{};
+  std::array<std::uint64_t, kSets> stride_{};
   std::uint64_t bytes_ = 0;
 };
 

@@ -174,7 +174,7 @@ std::optional<PerfCollective> parse_perf_collective(std::string_view name) {
 
 bool adds(const PerfCollective& collective) { return reduces(collective.kind) && has_buffers(collective); }
 
-int messages_in_turn(const PerfCollective& collective) { return collective.ping_pong ? 2 : 1; }
+unsigned messages_in_turn(const PerfCollective& collective) { return collective.ping_pong ? 2 : 1; }
 
 std::int32_t partner_of(std::int32_t rank, std::int32_t ranks) {
   const std::int32_t partner = rank ^ 1;

@@ -38,7 +38,7 @@ std::vector<PerfCollective> perf_collectives();
 bool adds(const PerfCollective& collective);
 // The number of messages of one call that follow each other: 2 for a ping-pong, otherwise 1. The measured time of a
 // call is divided by this number.
-int messages_in_turn(const PerfCollective& collective);
+unsigned messages_in_turn(const PerfCollective& collective);
 // The partner of `rank` in a ping-pong or one-way transfer. -1 for the last rank if the number of ranks is odd.
 std::int32_t partner_of(std::int32_t rank, std::int32_t ranks);
 bool has_root(const PerfCollective& collective);

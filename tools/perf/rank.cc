@@ -274,8 +274,8 @@ Result<PerfMeasurement> Sweep::measure(const Case& one, const DataPattern& patte
   const std::uint64_t on_device_before = detail::calls_on_device(communicator_);
   Result<PerfMeasurement> measurement = measure_checked(one, pattern);
   if (!measurement) return measurement;
-  const std::uint64_t on_device = detail::calls_on_device(communicator_) - on_device_before;
-  measurement->on_devices = on_device > 0 && on_device == calls_ - calls_before;
+  const std::uint64_t calls = (calls_ - calls_before) * messages_in_turn(options_.collective);
+  measurement->on_devices = calls > 0 && detail::calls_on_device(communicator_) - on_device_before == calls;
   return measurement;
 }
 

@@ -3,6 +3,7 @@
 // finished(), outcome() and settle().
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -10,12 +11,16 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "base/call_tag.h"
 #include "cuda/resources.h"
 #include "device/native/copy_engines.h"
 #include "engine/engine.h"
+#include "engine/operation.h"
 #include "executor/device_program.h"
+#include "executor/device_transfers.h"
+#include "executor/exchange.h"
 #include "kernels/device/call.h"
 
 namespace tutti::detail {
@@ -37,6 +42,21 @@ struct ProgramUpload {
 
   // Puts the copy into `stream`, whose context must be current. Errors: those of the driver.
   Status put(const cuda::Driver& driver, cuda::CUstream stream) const;
+};
+
+// The sends and receives of a call, instead of a collective.
+struct TransferCall {
+  DeviceTransfers packed;
+  std::vector<OwnCopy> own;  // copies within this rank's GPU
+  std::uint32_t blocks = 1;
+  device::RankStatus* status = nullptr;  // as the GPU sees it
+  // The transfers without bytes, or null. The host carries them out, because a rank whose transfers all have no bytes
+  // cannot tell whether they are in device memory. Their peers count them, and check that they are empty, too.
+  std::shared_ptr<Operation> empty{};
+
+  bool is_with(std::uint32_t peer) const {
+    return std::ranges::any_of(packed.queues, [&](const auto& queue) { return queue.peer == peer; });
+  }
 };
 
 class DeviceCall final : public StartCondition {
@@ -69,6 +89,9 @@ class DeviceCall final : public StartCondition {
   std::shared_ptr<ProgramUpload> upload;
   // set: the call can be carried out by copies; these replace the kernel if all calls of the launch have them
   std::optional<CopyEngines::Copies> copies;
+  // Set: the call has sends and receives; of `call`, `tables`, `launch`, `upload` and `copies` only launch.kernel and
+  // launch.threads are then used.
+  std::optional<TransferCall> transfers;
   // The value that ranks write to each other's flags at the barriers of this call: 1 for a call in rounds,
   // otherwise see CopyEngines::set_barrier_value(); never 0. If a rank makes another call by copies, it writes
   // another value, for which no rank of this call waits, so the barriers do not end.
@@ -91,6 +114,8 @@ class DeviceCall final : public StartCondition {
   // Waits on the host until the call is launched, and then makes its stream wait for it. Every submitted call must be
   // settled. See LaunchGroup::settle().
   Status settle();
+  // The operation that the host carries out for TransferCall::empty; null if there is none.
+  Operation* empty_transfers() const { return transfers ? transfers->empty.get() : nullptr; }
 
  private:
   friend class LaunchGroup;

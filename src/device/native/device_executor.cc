@@ -14,6 +14,7 @@
 #include "base/exceptions.h"
 #include "device/leak_until_exit.h"
 #include "device/native/device_failure.h"
+#include "executor/device_transfers.h"
 #include "plan/layout.h"
 
 namespace tutti::detail {
@@ -33,19 +34,6 @@ constexpr std::uint32_t kShortThreads = 128;  // most threads per block for LL a
 // has put the calls of those ranks into their streams.
 constexpr std::uint64_t kMostStreamOperations = 512;
 constexpr std::uint64_t kMostScratchBytes = std::uint64_t{256} << 20;
-
-// A hash of those arguments of a call that must be the same on all ranks; never 0.
-std::uint32_t digest_of(const CallTag& tag) {
-  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
-  const auto add = [&](std::uint64_t value) {
-    for (int i = 0; i < 8; ++i) hash = (hash ^ (value >> (8 * i) & 0xff)) * 0x100000001b3u;
-  };
-  for (const std::uint64_t value : {tag.count, std::uint64_t{tag.kind}, std::uint64_t{tag.type}, std::uint64_t{tag.op},
-                                    std::uint64_t{tag.algorithm}, std::uint64_t{tag.root}, std::uint64_t{tag.digest}}) {
-    add(value);
-  }
-  return static_cast<std::uint32_t>(hash ^ hash >> 32) | 1u;
-}
 
 template <class T>
 T* at(const cuda::DeviceMemory& memory) {
@@ -72,18 +60,12 @@ DeviceExecutor::~DeviceExecutor() {
   leak_until_exit(std::move(plans_));  // a launch still runs, and its kernel may use the plans
 }
 
-Result<bool> DeviceExecutor::takes(const CheckedCall& checked) {
-  struct Used {
-    const char* name;
-    const void* data;
-    std::size_t bytes;
-  };
-  const std::array<Used, 2> buffers = {Used{"input", checked.call.input, checked.input_bytes},
-                                       Used{"output", checked.call.output, checked.output_bytes}};
+// Whether the buffers are memory of this rank's GPU. Errors: kInvalidArgument, if one is memory of another GPU or
+// context, or if some are host memory.
+Result<bool> DeviceExecutor::is_on_device(std::span<const BufferUse> buffers) const {
   const char* on_device = nullptr;
   const char* on_host = nullptr;
-  windows_ = true;
-  for (const Used& buffer : buffers) {
+  for (const BufferUse& buffer : buffers) {
     if (buffer.bytes == 0) continue;
     auto where = cuda::classify(resources_->device().driver(), buffer.data);
     if (!where) return where.error();
@@ -103,16 +85,41 @@ Result<bool> DeviceExecutor::takes(const CheckedCall& checked) {
                       "that is current",
                       buffer.name, device));
     }
-    if (resources_->settings().one_device) continue;
-    auto plain = cuda::is_plain_device_memory(resources_->device().driver(), buffer.data);
-    if (!plain) return plain.error();
-    windows_ &= *plain;
   }
   if (on_device == nullptr) return false;
   if (on_host == nullptr) return true;
   return invalid_argument(
       fmt::format("{} is memory of GPU {}, but {} is host memory: give all buffers of a call in one place", on_device,
                   resources_->device().number(), on_host));
+}
+
+Result<bool> DeviceExecutor::takes(const CheckedCall& checked) {
+  const std::array<BufferUse, 2> buffers = {BufferUse{"input", checked.call.input, checked.input_bytes},
+                                            BufferUse{"output", checked.call.output, checked.output_bytes}};
+  auto on_device = is_on_device(buffers);
+  windows_ = true;
+  if (!on_device || !*on_device || resources_->settings().one_device) return on_device;
+  for (const BufferUse& buffer : buffers) {
+    if (buffer.bytes == 0) continue;
+    auto plain = cuda::is_plain_device_memory(resources_->device().driver(), buffer.data);
+    if (!plain) return plain.error();
+    windows_ &= *plain;
+  }
+  return on_device;
+}
+
+Result<bool> DeviceExecutor::takes(const CheckedExchange& exchange) const {
+  if (!resources_->settings().transfers) return false;
+  std::vector<BufferUse> buffers;
+  for (const Transfer& transfer : exchange.transfers) {
+    const char* const name = transfer.direction == Direction::kSend ? "the data of a send" : "the buffer of a receive";
+    buffers.push_back({name, transfer.data, transfer.bytes});
+  }
+  for (const OwnCopy& own : exchange.own) {
+    buffers.push_back({"the data for this rank itself", own.from, own.bytes});
+    buffers.push_back({"the buffer for data from this rank itself", own.to, own.bytes});
+  }
+  return is_on_device(buffers);
 }
 
 Result<std::unique_ptr<DeviceExecutor::Plan>> DeviceExecutor::make_plan(const Generator& generator,
@@ -279,20 +286,50 @@ void DeviceExecutor::place_windows(const CheckedCall& checked, device::Call& cal
   call.output_offset = output.offset;
 }
 
-Result<std::shared_ptr<DeviceCall>> DeviceExecutor::begin_call(const CheckedCall& checked, const CallOptions& options,
+// Makes a call, and checks its stream.
+Result<std::shared_ptr<DeviceCall>> DeviceExecutor::begin_call(const CallTag& tag, const CallOptions& options,
                                                                std::int64_t timeout_ns) {
   if (auto failed = failure(false)) return *std::move(failed);
   auto made = std::make_shared<DeviceCall>();  // shared by the operation and the LaunchGroup
-  made->tag = checked.call.tag;
+  made->tag = tag;
   made->executor_id = id_;
   made->timeout_ns = timeout_ns;
   longest_ns_ = std::max(longest_ns_.load(), timeout_ns);
   made->stream = static_cast<cuda::CUstream>(options.stream.value_or(nullptr));
   TUTTI_TRY(check_stream(made->stream));
-  made->call.input = checked.call.input;
-  made->call.output = checked.call.output;
-  made->call.digest = digest_of(checked.call.tag);
-  made->call.timeout_ns = static_cast<std::uint64_t>(timeout_ns);
+  return made;
+}
+
+Result<std::shared_ptr<DeviceCall>> DeviceExecutor::begin_call(const Call& call, const CallOptions& options,
+                                                               std::int64_t timeout_ns) {
+  auto made = begin_call(call.tag, options, timeout_ns);
+  if (!made) return made;
+  device::Call& to = (*made)->call;
+  to.input = call.input;
+  to.output = call.output;
+  to.digest = device_digest(call.tag);
+  to.timeout_ns = static_cast<std::uint64_t>(timeout_ns);
+  return made;
+}
+
+Result<std::shared_ptr<DeviceCall>> DeviceExecutor::prepare(CheckedExchange exchange, std::shared_ptr<Operation> empty,
+                                                            const CallOptions& options, std::int64_t timeout_ns) {
+  auto made = begin_call(exchange.tag(), options, timeout_ns);
+  if (!made) return made;
+  const DeviceResources::Settings& settings = resources_->settings();
+  const std::uint32_t connections = resources_->arena().transfer_connections().count;
+  TransferCall& transfers = (*made)->transfers.emplace();
+  transfers.packed = pack_transfers(exchange.transfers, ranks_, connections, resources_->transfer_links());
+  transfers.own = std::move(exchange.own);
+  transfers.status = resources_->status_on_device();
+  transfers.empty = std::move(empty);
+  const auto& queues = transfers.packed.queues;
+  transfers.blocks = std::min(settings.blocks, static_cast<std::uint32_t>(queues.size()));
+  const bool brief = std::ranges::all_of(
+      transfers.packed.parts, [](const device::TransferPart& part) { return part.bytes <= kLeastSliceBytes; });
+  (*made)->launch.kernel = resources_->transfer_kernel();
+  (*made)->launch.threads = brief ? std::min(settings.threads, device::kShortTransferThreads) : settings.threads;
+  TUTTI_ASSERT(queues.size() <= std::size_t{transfers.blocks} * (*made)->launch.threads);
   return made;
 }
 
@@ -301,11 +338,11 @@ Result<std::shared_ptr<DeviceCall>> DeviceExecutor::prepare(const CheckedCall& c
                                                             std::int64_t timeout_ns) {
   const CopyEngines& copy_engines = resources_->copy_engines();
   if (auto inputs = copy_engines.find_inputs(checked, options)) {
-    auto copied = begin_call(checked, options, timeout_ns);
+    auto copied = begin_call(checked.call, options, timeout_ns);
     if (copied) copy_engines.copy_between_barriers(**copied, checked, *std::move(inputs));
     return copied;
   }
-  auto begun = begin_call(checked, options, timeout_ns);
+  auto begun = begin_call(checked.call, options, timeout_ns);
   if (!begun) return begun.error();
   std::shared_ptr<DeviceCall> made = std::move(*begun);
   const Call& call = checked.call;

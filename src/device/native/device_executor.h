@@ -37,6 +37,8 @@ class DeviceExecutor {
   // it before prepare() for the same call. Errors: kInvalidArgument (memory of another GPU or context, or one
   // buffer on the GPU and one on the host).
   Result<bool> takes(const CheckedCall& checked);
+  // The same for sends and receives. Always false if Settings::transfers is.
+  Result<bool> takes(const CheckedExchange& exchange) const;
   // Returns a call that is ready for submit(). Null: the GPU of some rank cannot run this plan, or the call would
   // need too many rounds, so the host has to carry out the call; all ranks then get null. `digest`: the digest of a
   // plan of the caller's own, otherwise 0. checked.call.tag must be complete. Errors: kInvalidArgument (the
@@ -44,6 +46,9 @@ class DeviceExecutor {
   Result<std::shared_ptr<DeviceCall>> prepare(const CheckedCall& checked, const Generator& generator,
                                               std::uint32_t digest, const CallOptions& options,
                                               std::int64_t timeout_ns);
+  // Returns a call with the sends and receives for which takes() is true. `empty`: see TransferCall. Errors: as above.
+  Result<std::shared_ptr<DeviceCall>> prepare(CheckedExchange exchange, std::shared_ptr<Operation> empty,
+                                              const CallOptions& options, std::int64_t timeout_ns);
   // Whether this executor has prepared the call. False if the communicator's previous executor prepared it, before
   // suspend(); this executor cannot run such a call.
   bool prepared(const DeviceCall& call) const { return call.executor_id == id_; }
@@ -95,7 +100,14 @@ class DeviceExecutor {
   std::uint64_t most_rounds() const;
   device::Protocol choose_protocol(std::uint64_t bytes) const;
   Segmentation cut(const Plan& plan, device::Protocol protocol, std::uint64_t bytes) const;
-  Result<std::shared_ptr<DeviceCall>> begin_call(const CheckedCall& checked, const CallOptions& options,
+  struct BufferUse {
+    const char* name;
+    const void* data;
+    std::size_t bytes;
+  };
+  Result<bool> is_on_device(std::span<const BufferUse> buffers) const;
+  Result<std::shared_ptr<DeviceCall>> begin_call(const Call& call, const CallOptions& options, std::int64_t timeout_ns);
+  Result<std::shared_ptr<DeviceCall>> begin_call(const CallTag& tag, const CallOptions& options,
                                                  std::int64_t timeout_ns);
   Status check_stream(cuda::CUstream stream);
   void place_windows(const CheckedCall& checked, device::Call& call) const;

@@ -41,8 +41,8 @@ std::shared_ptr<LaunchGroup> DeviceResources::Process::launch_group(const std::s
   return launch_group;
 }
 
-device::Link* DeviceResources::links(device::Protocol protocol) const {
-  const std::uint64_t at = links_->address() + links_at_[static_cast<std::size_t>(protocol)];
+device::Link* DeviceResources::links_at(std::size_t table) const {
+  const std::uint64_t at = links_->address() + links_at_[table];
   return reinterpret_cast<device::Link*>(at);  // NOLINT: a device's address
 }
 

@@ -48,7 +48,10 @@ class DeviceResources {
     return code_.evaluate[static_cast<std::size_t>(protocol)];
   }
   // the array of links in device memory that kernels of this protocol read; one entry for each connection
-  device::Link* links(device::Protocol protocol) const;
+  device::Link* links(device::Protocol protocol) const { return links_at(static_cast<std::size_t>(protocol)); }
+  // the same for the connections of sends and receives, and the kernel that uses them
+  device::Link* transfer_links() const { return links_at(kDeviceProtocols); }
+  cuda::CUfunction transfer_kernel() const { return code_.transfer; }
   // the memory for the states of plans; see DeviceArena::states()
   device::ChannelState* states() const;
   device::RankStatus& status() const { return *status_; }
@@ -59,6 +62,7 @@ class DeviceResources {
     std::uint32_t threads = 32;
     bool in_rounds = false;  // calls run in rounds, because kernels must not wait for kernels of other ranks
     bool one_device = true;  // all ranks use the same device
+    bool transfers = false;  // kernels carry out sends and receives, because no two ranks share a GPU
     DeviceProtocol protocol = DeviceProtocol::kAuto;
   };
   const Settings& settings() const { return settings_; }
@@ -99,6 +103,7 @@ class DeviceResources {
 
   DeviceResources(std::uint32_t rank, std::shared_ptr<RankDevice> device, DeviceArena arena, Log log)
       : rank_(rank), device_(std::move(device)), arena_(arena), log_(log) {}
+  device::Link* links_at(std::size_t table) const;
   void close_peers();
   bool peers_have_closed(std::chrono::milliseconds limit);
 
@@ -127,10 +132,10 @@ class DeviceResources {
   std::optional<Share> flags_offer_;               // of this rank's flags, for ranks of other processes
   std::shared_ptr<DeviceWindows> windows_;         // shared with the DeviceWindow handles, which may be destroyed later
   BlockBudget block_budget_;
-  // Device memory with one table of device::Link for each protocol. links_at_, indexed by device::Protocol, has the
+  // Device memory with one table of device::Link for each protocol, and then one for transfers. links_at_ has the
   // offsets of the tables in it, in bytes.
   std::optional<cuda::DeviceMemory> links_;
-  std::array<std::uint64_t, kDeviceProtocols> links_at_{};
+  std::array<std::uint64_t, kDeviceProtocols + 1> links_at_{};
   std::optional<cuda::PinnedMemory> pinned_;
   device::RankStatus* status_ = nullptr;  // in the pinned memory
   std::optional<StreamBarrier> barrier_;  // empty if the communicator uses neither rounds nor copies between barriers

@@ -16,11 +16,13 @@
 #include "device/native/launch_agreement.h"
 #include "device/process_registry.h"
 #include "engine/arguments.h"
+#include "kernels/device/transfer_call.h"
 
 namespace tutti::detail {
 namespace {
 
 constexpr std::uint64_t kMostArenaBytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t kMostTransferBytes = std::uint64_t{32} << 20;  // of slots for sends and receives
 constexpr std::string_view kHasBlocks = "+";
 constexpr std::string_view kHasNoBlocks = "-";
 // A rank whose calls cannot, or shall not, run on a GPU contributes one of these marks to the first round, and the
@@ -215,8 +217,9 @@ class DeviceResourcesMaker {
     const cuda::Driver& driver = job_context_.device->driver();
     auto scope = cuda::ContextScope::enter(driver, job_context_.device->context());
     if (!scope) return scope.error();
-    const DeviceArena arena(ranks_, DeviceArena::choose_connections(
-                                        ranks_, how_.blocks, job_context_.config.device_slot_bytes, kMostArenaBytes));
+    const std::uint32_t slot_bytes = job_context_.config.device_slot_bytes;
+    const DeviceArena arena(ranks_, DeviceArena::choose_connections(ranks_, how_.blocks, slot_bytes, kMostArenaBytes),
+                            transfer_connections());
     // Not make_unique, because the constructor is private.
     resources_.reset(new DeviceResources(rank_, job_context_.device, arena, log_));
     resources_->code_ = code_;
@@ -225,6 +228,7 @@ class DeviceResourcesMaker {
     resources_->settings_.threads = job_context_.config.device_threads;
     resources_->settings_.protocol = job_context_.config.device_protocol;
     resources_->settings_.in_rounds = how_.in_rounds;
+    resources_->settings_.transfers = arena.transfer_connections().count > 0;
     auto memory = cuda::DeviceMemory::allocate(driver, arena.bytes());
     if (!memory) return too_little(memory.error(), arena.bytes());
     auto pinned = cuda::PinnedMemory::allocate(driver, sizeof(device::RankStatus));
@@ -261,6 +265,15 @@ class DeviceResourcesMaker {
     return {};
   }
 
+  // The connections for sends and receives; their count is 0 if the host carries them out. A rank makes its sends and
+  // receives when it wants, so their kernels can neither share a launch with those of other ranks nor run in rounds.
+  DeviceArena::Connections transfer_connections() const {
+    if (how_.shared || how_.in_rounds) return {.count = 0};
+    const std::uint32_t threads = std::min(job_context_.config.device_threads, device::kShortTransferThreads);
+    return DeviceArena::choose_transfer_connections(ranks_, how_.blocks, threads, job_context_.config.device_slot_bytes,
+                                                    kMostTransferBytes);
+  }
+
   Error too_little(const Error& error, std::uint64_t bytes) const {
     return {error.code, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_),
             fmt::format("{}; rank {} needs {} MiB of device {} for its connections: free some, give a smaller "
@@ -286,6 +299,7 @@ class DeviceResourcesMaker {
       return Error{ErrorCode::kUnsupported, ErrorScope::kCommunicator, -1, std::string(kTooFewBlocks)};
     resources_->block_budget_ = {};
     resources_->settings_.in_rounds = true;
+    resources_->settings_.transfers = false;
     return {};
   }
 
@@ -326,8 +340,10 @@ class DeviceResourcesMaker {
     resources_->copy_engines_.emplace(how_.copy_method, job_context_.config.device_copies, rank_, resources_->windows_);
     const bool meets = how_.in_rounds || how_.copy_method == CopyEngines::Method::kWindows;
     if (meets) resources_->barrier_.emplace(*job_context_.device, rank_, resources_->flags_);
+    const DeviceArena::Connections& transfers = resources_->arena_.transfer_connections();
     TUTTI_TRY(resources_->launch_group_->add_member({.rank = rank_,
                                                      .ranks = ranks_,
+                                                     .transfer_queues = 2 * (ranks_ - 1) * transfers.count,
                                                      .life = life_of_peers(),
                                                      .barrier = meets ? &*resources_->barrier_ : nullptr,
                                                      .status = resources_->status_}));
@@ -395,9 +411,11 @@ class DeviceResourcesMaker {
   Status write_links(const std::vector<DeviceArena::ArenaPeer>& peers) {
     const cuda::Driver& driver = job_context_.device->driver();
     std::vector<device::Link> all;
-    for (std::size_t p = 0; p < kDeviceProtocols; ++p) {
-      resources_->links_at_[p] = all.size() * sizeof(device::Link);
-      const auto links = resources_->arena_.links(static_cast<device::Protocol>(p), rank_, peers);
+    for (std::size_t table = 0; table < resources_->links_at_.size(); ++table) {
+      resources_->links_at_[table] = all.size() * sizeof(device::Link);
+      const auto links = table == kDeviceProtocols
+                             ? resources_->arena_.transfer_links(rank_, peers)
+                             : resources_->arena_.links(static_cast<device::Protocol>(table), rank_, peers);
       all.insert(all.end(), links.begin(), links.end());
     }
     auto memory = cuda::DeviceMemory::allocate(driver, all.size() * sizeof(device::Link));

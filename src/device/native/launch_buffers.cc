@@ -56,21 +56,24 @@ class BufferWriter {
 
 }  // namespace
 
-Status LaunchGroup::LaunchBuffers::preallocate(std::size_t members, std::uint32_t ranks) {
+Status LaunchGroup::LaunchBuffers::preallocate(std::size_t members, std::uint32_t ranks,
+                                               std::uint32_t transfer_queues) {
   if (!buffers_.empty()) return {};
   const std::size_t tables =
       aligned_for_launch(ranks * sizeof(device::Cut)) + 2 * aligned_for_launch((ranks + 1) * sizeof(std::uint64_t));
+  const std::size_t transfers = transfer_queues * (sizeof(device::TransferQueue) + sizeof(device::TransferPart));
   for (std::size_t i = 0; i < kPreallocatedBuffers; ++i) {
-    TUTTI_TRY(add(calls_bytes(members) + members * tables));
+    TUTTI_TRY(add(std::max(calls_bytes(members) + members * tables, aligned_for_launch(transfers))));
   }
   return {};
 }
 
 Status LaunchGroup::LaunchBuffers::add(std::size_t bytes) {
   if (buffers_.size() >= kMostLaunchBuffers) {
-    return call_error(ErrorCode::kUnsupported,
-                      "too many calls of more than 8 ranks on a GPU, or of blocks of several lengths, are captured in "
-                      "graphs or under way");
+    return call_error(
+        ErrorCode::kUnsupported,
+        "too many calls of more than 8 ranks on a GPU, of blocks of several lengths, or of many sends and "
+        "receives, are captured in graphs or under way");
   }
   auto memory = cuda::PinnedMemory::allocate(driver_, bytes);
   if (!memory) return memory.error();
@@ -82,10 +85,8 @@ void LaunchGroup::LaunchBuffers::reuse_after(const std::shared_ptr<cuda::Event>&
   if (in_use_) buffers_.back().done = done;
 }
 
-Result<const device::Call*> LaunchGroup::LaunchBuffers::fill(const Calls& calls) {
-  std::size_t bytes = calls_bytes(calls.size());
-  for (const auto& call : calls) bytes += tables_bytes(call->tables);
-  if (bytes == 0) return nullptr;
+// Returns a free buffer of at least `bytes` bytes for the current launch.
+Result<const cuda::PinnedMemory*> LaunchGroup::LaunchBuffers::take(std::size_t bytes) {
   const auto is_free = [bytes](const Buffer& one) {
     if (one.memory.bytes().size() < bytes) return false;
     if (!one.used) return true;
@@ -104,7 +105,32 @@ Result<const device::Call*> LaunchGroup::LaunchBuffers::fill(const Calls& calls)
   Buffer& taken = buffers_.back();
   taken.used = true;
   taken.done = nullptr;
-  BufferWriter writer(taken.memory);
+  return &taken.memory;
+}
+
+Status LaunchGroup::LaunchBuffers::fill(const DeviceTransfers& transfers, device::TransferLaunch& launch) {
+  const auto& [queues, parts] = transfers;
+  launch.queue_count = static_cast<std::uint32_t>(queues.size());
+  if (queues.size() <= device::kInlineQueues && parts.size() <= device::kInlineParts) {
+    std::ranges::copy(queues, launch.inline_queues);
+    std::ranges::copy(parts, launch.inline_parts);
+    return {};
+  }
+  auto memory = take(table_bytes(queues) + table_bytes(parts));
+  if (!memory) return memory.error();
+  BufferWriter writer(**memory);
+  launch.queues = writer.put(queues.data(), queues.size());
+  launch.parts = writer.put(parts.data(), parts.size());
+  return {};
+}
+
+Result<const device::Call*> LaunchGroup::LaunchBuffers::fill(const Calls& calls) {
+  std::size_t bytes = calls_bytes(calls.size());
+  for (const auto& call : calls) bytes += tables_bytes(call->tables);
+  if (bytes == 0) return nullptr;
+  auto memory = take(bytes);
+  if (!memory) return memory.error();
+  BufferWriter writer(**memory);
   std::vector<device::Call> whole;
   for (const auto& call : calls) {
     device::Geometry& geometry = call->call.geometry;

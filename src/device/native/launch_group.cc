@@ -25,11 +25,15 @@ constexpr std::chrono::microseconds kDrainPoll{50};
 
 }  // namespace
 
-bool DeviceCall::finished() { return launch_group_ == nullptr || launch_group_->look(*this).has_value(); }
+bool DeviceCall::finished() {
+  if (const Operation* empty = empty_transfers(); empty != nullptr && !empty->done) return false;
+  return launch_group_ == nullptr || launch_group_->look(*this).has_value();
+}
 
 Status DeviceCall::outcome() {
-  if (launch_group_ == nullptr) return {};
-  return launch_group_->look(*this).value_or(Status());
+  if (launch_group_ != nullptr) TUTTI_TRY(launch_group_->look(*this).value_or(Status()));
+  const Operation* empty = empty_transfers();
+  return empty == nullptr ? Status() : empty->result;
 }
 
 Status DeviceCall::settle() {
@@ -50,7 +54,7 @@ Status LaunchGroup::add_member(const MemberOptions& options) {
   Member& taken = members_->of_rank(options.rank);
   taken.options = options;
   taken.here = true;
-  return launcher_->preallocate(options.ranks);
+  return launcher_->preallocate(options.ranks, options.transfer_queues);
 }
 
 void LaunchGroup::on_failure(std::uint32_t rank, FailureCallback on_failure) {
@@ -89,6 +93,21 @@ Status LaunchGroup::submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>
   }
 }
 
+// Messages to a rank that is gone would end in slots that nobody reads. Receives are not checked, because the messages
+// may have arrived before.
+Status LaunchGroup::check_receivers(const MemberOptions& options, const TransferCall& transfers) {
+  if (!options.life) return {};
+  for (const device::TransferQueue& queue : transfers.packed.queues) {
+    if (queue.sends == 0) continue;
+    const PeerLife life = options.life(queue.peer);
+    if (life != PeerLife::kLeft && life != PeerLife::kLost) continue;
+    const char* const what = life == PeerLife::kLeft ? "has left the communicator" : "has ended";
+    return call_error(ErrorCode::kPeerLost, fmt::format("a send to rank {}, which {}", queue.peer, what),
+                      static_cast<std::int32_t>(queue.peer));
+  }
+  return {};
+}
+
 // Checks and queues the call of `caller`. Then launches, as long as each member has a waiting call.
 Status LaunchGroup::take_call(Member& caller, const std::shared_ptr<DeviceCall>& call) {
   if (caller.waiting.size() >= kMostWaiting) {
@@ -98,6 +117,7 @@ Status LaunchGroup::take_call(Member& caller, const std::shared_ptr<DeviceCall>&
             "{} calls of rank {} already wait for the other ranks of its process: make the calls of those ranks, too",
             kMostWaiting, caller.options.rank));
   }
+  if (call->transfers) TUTTI_TRY(check_receivers(caller.options, *call->transfers));
   const std::vector<Member>& members = members_->all();
   for (const Member& other : members) {
     if (!other.left) continue;
@@ -255,7 +275,7 @@ std::optional<Status> LaunchGroup::find_outcome(DeviceCall& call) {
   // the barriers of the call were released, so it has not waited for its peers, and its result is invalid
   if (broken && call.launch.rounds > 0) outcome = *broken;
   call.outcome_ = std::move(outcome);
-  if (!call.outcome_->ok()) members_->fail(call.outcome_->error());
+  if (!call.outcome_->ok()) members_->fail(call.outcome_->error(), call.transfers.has_value());
   return call.outcome_;
 }
 
@@ -264,14 +284,13 @@ std::optional<Error> LaunchGroup::failure(std::uint32_t rank, bool asks_driver) 
   const NotifyingLock hold(mutex_, *members_);
   if (members_->broken()) return members_->broken();
   std::optional<Error> failed;
-  if (const std::uint64_t word = members_->of_rank(rank).failure_word(); word != 0) {
-    failed = device_failure(device::FailureWord::of(word), rank, nullptr, 0);
-  }
+  const auto found = device::FailureWord::of(members_->of_rank(rank).failure_word());
+  if (found.cause != device::Failure::kNone) failed = device_failure(found, rank, nullptr, 0);
   if (!failed && asks_driver) {
     const Result<bool> finished = launcher_->finished();
     if (!finished.ok()) failed = lost_error(finished.error(), rank, nullptr);
   }
-  if (failed) members_->fail(*failed);
+  if (failed) members_->fail(*failed, found.transfers);
   return failed;
 }
 

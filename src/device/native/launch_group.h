@@ -44,6 +44,7 @@ class LaunchGroup : public std::enable_shared_from_this<LaunchGroup> {
   struct MemberOptions {
     std::uint32_t rank = 0;
     std::uint32_t ranks = 1;
+    std::uint32_t transfer_queues = 0;  // the most queues that a launch of sends and receives has
     // returns the state of a peer; any thread may call it; empty: peers' states are not known
     std::function<PeerLife(std::uint32_t rank)> life{};
     const StreamBarrier* barrier = nullptr;  // null unless calls run in rounds, or by copies between barriers
@@ -104,6 +105,7 @@ class LaunchGroup : public std::enable_shared_from_this<LaunchGroup> {
   class Launcher;
 
   Status take_call(Member& caller, const std::shared_ptr<DeviceCall>& call);
+  static Status check_receivers(const MemberOptions& options, const TransferCall& transfers);
   Status find_capture(DeviceCall& call) const;
   Status upload_captured(const DeviceCall& call) const;
   Status launch_front(const Member& caller);

@@ -32,10 +32,10 @@ LaunchGroup::Member& LaunchGroup::Members::of_rank(std::uint32_t rank) {
   return *found;
 }
 
-void LaunchGroup::Members::fail(const Error& error) noexcept {
+void LaunchGroup::Members::fail(const Error& error, bool only_here) noexcept {
   if (!broken_) {
     broken_ = copy_of(error);
-    for (Member& each : all_) each.failure_unreported = !peers_see(error.code);
+    for (Member& each : all_) each.failure_unreported = only_here || !peers_see(error.code);
   }
   for (Member& each : all_) {
     for (const auto& call : each.waiting) call->outcome_ = copy_of(*broken_);

@@ -46,8 +46,9 @@ class LaunchGroup::Members {
   // The error that broke the group; empty if the group can be used.
   const std::optional<Error>& broken() const { return broken_; }
   // Breaks the group, unless it is broken already, and ends all waiting calls with the error that broke it. Works
-  // without free memory, because it also handles failed allocations.
-  void fail(const Error& error) noexcept;
+  // without free memory, because it also handles failed allocations. `only_here`: the peers may not notice the failure,
+  // because it is one of sends and receives, in which they may have no part.
+  void fail(const Error& error, bool only_here = false) noexcept;
   // Called in a catch block: breaks the group with the error of the exception, and returns the error that broke the
   // group. The group cannot go on, because a call may have been taken or launched in part. `rank`: the rank of the
   // call.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <iterator>
 #include <system_error>
 #include <utility>
@@ -134,11 +135,18 @@ void LaunchGroup::Watchdog::check_peers(const DeviceCall& call) {
   if (!options.life) return;
   const auto ends = [&](ErrorCode code, std::uint32_t peer, const char* what) {
     members_.fail(broken_error(call_error(code, fmt::format("{}: rank {} {}", describe(call.tag), peer, what),
-                                          static_cast<std::int32_t>(peer))));
+                                          static_cast<std::int32_t>(peer))),
+                  call.transfers.has_value());
   };
   for (std::uint32_t peer = 0; peer < options.ranks; ++peer) {
     const PeerLife life = peer == options.rank ? PeerLife::kLive : options.life(peer);
     if (life == PeerLife::kLive) continue;
+    if (life == PeerLife::kLeft && call.transfers) {
+      // a rank may leave when its own part is done; the kernel knows whether it still waits for that rank
+      std::atomic_ref<std::uint64_t>(options.status->left).fetch_or(std::uint64_t{1} << peer);
+      continue;
+    }
+    if (life == PeerLife::kLost && call.transfers && !call.transfers->is_with(peer)) continue;
     if (life == PeerLife::kAborted) return ends(ErrorCode::kAborted, peer, kAborted);
     const auto now = Clock::now();
     if (!gone_since_) gone_since_ = now;

@@ -23,8 +23,8 @@ Status ProgramUpload::put(const cuda::Driver& driver, cuda::CUstream stream) con
   return driver.check(driver.api().memcpy_htod_async(to, from.data(), from.size(), stream), "writing a plan");
 }
 
-Status LaunchGroup::Launcher::preallocate(std::uint32_t ranks) {
-  return members_.whole() ? Status() : buffers_.preallocate(members_.all().size(), ranks);
+Status LaunchGroup::Launcher::preallocate(std::uint32_t ranks, std::uint32_t transfer_queues) {
+  return members_.whole() ? Status() : buffers_.preallocate(members_.all().size(), ranks, transfer_queues);
 }
 
 Result<std::shared_ptr<cuda::Event>> LaunchGroup::Launcher::take_event() {
@@ -122,7 +122,8 @@ Status LaunchGroup::Launcher::launch(const Calls& calls) {
   Status put;
   try {
     put = put_call(calls, *stream);
-    may_run = put.ok() || in_rounds || uploads || runs_by_copies(calls);
+    const bool several = in_rounds || uploads || runs_by_copies(calls) || first.transfers.has_value();
+    may_run = put.ok() || several;
   } catch (...) {
     put = error_of_exception(ErrorScope::kCommunicator, -1, "launching a call on device memory");
   }
@@ -160,10 +161,12 @@ void LaunchGroup::Launcher::mark_launched(const Calls& calls, const std::shared_
   }
 }
 
-// Puts the launch into the stream: copies if all calls have them, otherwise a call in rounds, or one kernel.
+// Puts the launch into the stream: sends and receives, copies if all calls have them, otherwise a call in rounds, or
+// one kernel.
 Status LaunchGroup::Launcher::put_call(const Calls& calls, cuda::CUstream stream) {
   const DeviceCall& first = *calls.front();
   buffers_.begin_launch();
+  if (first.transfers) return put_transfers(first, stream);
   if (runs_by_copies(calls)) {
     return CopyEngines::put(device_.driver(), calls, members_.of(first).options.barrier, stream);
   }
@@ -190,7 +193,7 @@ Status LaunchGroup::Launcher::put_kernel(const Calls& calls, const device::Call*
     for (std::size_t i = 0; i < calls.size(); ++i) launch.inline_calls[i] = calls[i]->call;
   }
   void* parameters[] = {&launch};
-  const unsigned blocks = device::blocks_of(launch);
+  const std::uint32_t blocks = device::blocks_of(launch);
   // If a launch has several calls, its blocks wait for each other. Then the launch must be cooperative, so that
   // either all of its blocks are resident or none.
   const cuda::DriverApi& api = device_.driver().api();
@@ -198,7 +201,7 @@ Status LaunchGroup::Launcher::put_kernel(const Calls& calls, const device::Call*
       calls.size() > 1
           ? api.launch_cooperative_kernel(how.kernel, blocks, 1, 1, how.threads, 1, 1, 0, stream, parameters)
           : api.launch_kernel(how.kernel, blocks, 1, 1, how.threads, 1, 1, 0, stream, parameters, nullptr);
-  return result == cuda::CUresult::kSuccess ? Status() : not_launched(result, launch, how.threads);
+  return result == cuda::CUresult::kSuccess ? Status() : not_launched(result, blocks, how.threads);
 }
 
 // Puts a call in rounds into the stream: in each round a barrier, then a kernel that does not wait for peers.
@@ -213,25 +216,45 @@ Status LaunchGroup::Launcher::put_rounds(const DeviceCall& call, cuda::CUstream 
   launch.channels = how.channels;
   launch.slices = how.slices;
   launch.inline_calls[0] = call.call;
+  const std::uint32_t blocks = device::blocks_of(launch);
   const std::uint64_t rounds = how.rounds + how.rounds % 2;
   for (std::uint64_t round = 0; round < rounds; ++round) {
     TUTTI_TRY(barrier.put(static_cast<std::uint32_t>(round % 2), call.barrier_value, stream));
     launch.resume = round > 0 ? 1 : 0;
     launch.last = round + 1 >= how.rounds ? 1 : 0;
     void* parameters[] = {&launch};
-    const cuda::CUresult result = device_.driver().api().launch_kernel(
-        how.kernel, device::blocks_of(launch), 1, 1, how.threads, 1, 1, 0, stream, parameters, nullptr);
-    if (result != cuda::CUresult::kSuccess) return not_launched(result, launch, how.threads);
+    const cuda::CUresult result = device_.driver().api().launch_kernel(how.kernel, blocks, 1, 1, how.threads, 1, 1, 0,
+                                                                       stream, parameters, nullptr);
+    if (result != cuda::CUresult::kSuccess) return not_launched(result, blocks, how.threads);
   }
   return {};
 }
 
+// Puts sends and receives into the stream: this rank's copies within its GPU, then one kernel for all others.
+Status LaunchGroup::Launcher::put_transfers(const DeviceCall& call, cuda::CUstream stream) {
+  const TransferCall& transfers = *call.transfers;
+  const cuda::DriverApi& api = device_.driver().api();
+  for (const OwnCopy& own : transfers.own) {
+    if (own.bytes == 0 || own.from == own.to) continue;
+    const auto address = [](const std::byte* at) { return reinterpret_cast<cuda::CUdeviceptr>(at); };
+    TUTTI_TRY(device_.driver().check(api.memcpy_dtod_async(address(own.to), address(own.from), own.bytes, stream),
+                                     "copying within a GPU"));
+  }
+  if (transfers.packed.queues.empty()) return {};
+  device::TransferLaunch launch;
+  launch.status = transfers.status;
+  launch.timeout_ns = static_cast<std::uint64_t>(call.timeout_ns);
+  TUTTI_TRY(buffers_.fill(transfers.packed, launch));
+  void* parameters[] = {&launch};
+  const cuda::CUresult result = api.launch_kernel(call.launch.kernel, transfers.blocks, 1, 1, call.launch.threads, 1, 1,
+                                                  0, stream, parameters, nullptr);
+  return result == cuda::CUresult::kSuccess ? Status() : not_launched(result, transfers.blocks, call.launch.threads);
+}
+
 // A function of its own, so that the message is formatted only after a failure: a successful launch must not fail
 // because there is no memory for a message.
-Error LaunchGroup::Launcher::not_launched(cuda::CUresult result, const device::Launch& launch,
-                                          std::uint32_t threads) const {
-  return device_.driver().error(result,
-                                fmt::format("launching {} blocks of {} threads", device::blocks_of(launch), threads));
+Error LaunchGroup::Launcher::not_launched(cuda::CUresult result, std::uint32_t blocks, std::uint32_t threads) const {
+  return device_.driver().error(result, fmt::format("launching {} blocks of {} threads", blocks, threads));
 }
 
 }  // namespace tutti::detail

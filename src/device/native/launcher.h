@@ -1,6 +1,6 @@
-// LaunchGroup::Launcher: puts launches into streams: a kernel, a call in rounds, or copies. It orders each launch
-// behind the streams of all members and behind the previous launch. Only LaunchGroup uses this class. It owns no
-// thread. Hold the group's mutex, and make the device's context current.
+// LaunchGroup::Launcher: puts launches into streams: a kernel, a call in rounds, copies, or sends and receives. It
+// orders each launch behind the streams of all members and behind the previous launch. Only LaunchGroup uses this
+// class. It owns no thread. Hold the group's mutex, and make the device's context current.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +24,8 @@ class LaunchGroup::Launcher {
       : device_(device), members_(members), watchdog_(watchdog), buffers_(device.driver()) {}
 
   // If launches wait for ranks outside of the group, allocates memory that launches must not allocate later; see
-  // LaunchBuffers::preallocate(). `ranks`: number of ranks of the communicator.
-  Status preallocate(std::uint32_t ranks);
+  // LaunchBuffers::preallocate(). `ranks`: number of ranks of the communicator. `transfer_queues`: see MemberOptions.
+  Status preallocate(std::uint32_t ranks, std::uint32_t transfer_queues);
   // Returns an event that is free or new. When the last reference to it is dropped, it returns to the pool of free
   // events.
   Result<std::shared_ptr<cuda::Event>> take_event();
@@ -49,7 +49,8 @@ class LaunchGroup::Launcher {
   Status put_call(const Calls& calls, cuda::CUstream stream);
   Status put_kernel(const Calls& calls, const device::Call* filled, cuda::CUstream stream);
   Status put_rounds(const DeviceCall& call, cuda::CUstream stream);
-  Error not_launched(cuda::CUresult result, const device::Launch& launch, std::uint32_t threads) const;
+  Status put_transfers(const DeviceCall& call, cuda::CUstream stream);
+  Error not_launched(cuda::CUresult result, std::uint32_t blocks, std::uint32_t threads) const;
   static void mark_launched(const Calls& calls, const std::shared_ptr<cuda::Event>& done, cuda::CUstream stream);
 
   const RankDevice& device_;

@@ -6,6 +6,7 @@
 
 #include "kernels/device/call.h"
 #include "kernels/device/plain_work.h"
+#include "kernels/device/transfer_call.h"
 
 namespace tutti::testing {
 
@@ -13,6 +14,7 @@ struct DeviceKernels {
   void (*evaluate_simple)(const device::Launch&);
   void (*evaluate_ll)(const device::Launch&);
   void (*evaluate_ll128)(const device::Launch&);
+  void (*transfer)(const device::TransferLaunch&);
   void (*reduce)(const device::PlainWork&);
   void (*copy)(const device::CopyWork&);
   std::size_t stack_bytes;  // of each emulated thread

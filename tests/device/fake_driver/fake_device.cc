@@ -118,6 +118,7 @@ void register_device_kernels(const cuda::fake::Control& control, const FakeDevic
   add("tutti_evaluate_simple", 816, kernels.evaluate_simple);
   add("tutti_evaluate_ll", 64, kernels.evaluate_ll);
   add("tutti_evaluate_ll128", 256, kernels.evaluate_ll128);
+  add("tutti_transfer", 0, kernels.transfer);
   add("tutti_reduce", 0, kernels.reduce);
   add("tutti_copy", 0, kernels.copy);
   const auto empty = [runner](const FakeLaunch& launch) { return runner->run("tutti_empty", launch, [] {}); };

@@ -12,6 +12,7 @@ namespace tutti::ptx {
 void tutti_evaluate_simple(const device::Launch& argument);
 void tutti_evaluate_ll(const device::Launch& argument);
 void tutti_evaluate_ll128(const device::Launch& argument);
+void tutti_transfer(const device::TransferLaunch& argument);
 void tutti_reduce(const device::PlainWork& argument);
 void tutti_copy(const device::CopyWork& argument);
 
@@ -41,6 +42,7 @@ const DeviceKernels& device_kernels() {
   static constexpr DeviceKernels kKernels = {.evaluate_simple = &ptx::tutti_evaluate_simple,
                                              .evaluate_ll = &ptx::tutti_evaluate_ll,
                                              .evaluate_ll128 = &ptx::tutti_evaluate_ll128,
+                                             .transfer = &ptx::tutti_transfer,
                                              .reduce = &ptx::tutti_reduce,
                                              .copy = &ptx::tutti_copy,
                                              .stack_bytes = std::size_t{1} << 20};

@@ -10,6 +10,7 @@
 
 #include "kernels/device/call.h"
 #include "kernels/device/plain_work.h"
+#include "kernels/device/transfer_call.h"
 #include "kernels/float8.h"
 #include "tests/device/emulator/port_emu.h"
 

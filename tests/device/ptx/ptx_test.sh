@@ -35,6 +35,14 @@ every_collective() {
 every_collective_by_processes() { every_collective; }
 every_collective_by_threads() { every_collective --threads; }
 
+# Sends and receives have a kernel of their own.
+sends_and_receives() {
+  local collective
+  for collective in send_recv ping_pong all_to_all_v gather_v scatter_v; do
+    FAKE_CUDA_DEVICES=3 perf $collective --threads --ranks 3 -b 1000 -e 300000 -f 17 || fail "$collective"
+  done
+}
+
 every_type_and_operation() {
   local ranks protocol
   for ranks in 2 4; do
@@ -45,33 +53,43 @@ every_type_and_operation() {
   done
 }
 
-# weak_run PROTOCOL: a few seeds of the random order of threads, with weakly ordered memory. The call has many tiles.
+# weak_run COLLECTIVE PROTOCOL: a few seeds of the random order of threads, with weakly ordered memory. The call has
+# many messages.
 weak_run() {
   local seed
   for seed in 1 2 3; do
     FAKE_CUDA_SEED=$seed FAKE_CUDA_WEAK=1 FAKE_CUDA_POLICY=random FAKE_CUDA_STALL_MS=5000 TUTTI_TIMEOUT_MS=20000 \
-      TUTTI_DEVICE_PROTOCOL=$1 perf all_reduce --threads --ranks 2 -b 200000 -e 200000 || return 1
+      TUTTI_DEVICE_PROTOCOL=$2 perf "$1" --threads --ranks 2 -b 200000 -e 200000 || return 1
   done
 }
 weak_memory() {
   local protocol
-  for protocol in simple ll ll128; do weak_run $protocol || fail "$protocol with weakly ordered memory"; done
+  for protocol in simple ll ll128; do
+    weak_run all_reduce $protocol || fail "$protocol with weakly ordered memory"
+  done
+  weak_run send_recv simple || fail 'sends and receives with weakly ordered memory'
 }
 
 # Each planted mistake must give a wrong result, a crash, or a call that does not end.
 mistakes_are_noticed() {
-  local mistake barrier count noticed=''
-  PTX_MISTAKE=1000000 weak_run simple || fail 'a run without a mistake'  # there is no barrier with this number
-  for mistake in relaxed_post relaxed_look; do
-    PTX_MISTAKE=$mistake weak_run simple && fail "nothing notices $mistake"
+  local collective mistake barrier count noticed=''
+  for collective in all_reduce send_recv; do
+    # there is no barrier with this number
+    PTX_MISTAKE=1000000 weak_run $collective simple || fail "a run of $collective without a mistake"
+    for mistake in relaxed_post relaxed_look; do
+      PTX_MISTAKE=$mistake weak_run $collective simple && fail "nothing notices $mistake in $collective"
+    done
   done
   # One barrier is left out. Not all are noticed: many belong to programs and protocols that this call does not use.
   count=$(grep -c 'block_barrier(' "$build/tests/device/ptx/kernels.cc")
-  for ((barrier = 0; barrier < count; ++barrier)); do
-    PTX_MISTAKE=$barrier weak_run simple || noticed+=" $barrier"
+  for collective in all_reduce send_recv; do
+    noticed=''
+    for ((barrier = 0; barrier < count; ++barrier)); do
+      PTX_MISTAKE=$barrier weak_run $collective simple || noticed+=" $barrier"
+    done
+    echo "$collective: noticed of $count barriers:$noticed"
+    [ "$(wc -w <<<"$noticed")" -ge 2 ] || fail "$collective does not notice that a barrier is missing"
   done
-  echo "noticed of $count barriers:$noticed"
-  [ "$(wc -w <<<"$noticed")" -ge 2 ] || fail "nothing notices that a barrier is missing"
 }
 
 # An operation with the scope of one GPU is no instruction of port_cuda.h, so the translator refuses it.

@@ -22,7 +22,7 @@ TWICE = {"u16": "u32", "u32": "u64", "s16": "s32", "s32": "s64"}
 FLOAT8 = {"e4m3x2": "kernels::Float8E4M3", "e5m2x2": "kernels::Float8E5M2"}
 # The kernels that are translated, and the types of their arguments.
 KERNELS = {"tutti_evaluate_simple": "Launch", "tutti_evaluate_ll": "Launch", "tutti_evaluate_ll128": "Launch",
-           "tutti_reduce": "PlainWork", "tutti_copy": "CopyWork"}
+           "tutti_transfer": "TransferLaunch", "tutti_reduce": "PlainWork", "tutti_copy": "CopyWork"}
 
 
 class Unknown(Exception):
@@ -160,6 +160,8 @@ class Function:
             if wanted[0] == "f":
                 return f"bits<{wanted}>(static_cast<u{wanted[1:]}>({number}u))"
             return f"static_cast<{wanted}>({number}u)"
+        if text == self.shared:
+            return f"static_cast<{wanted}>(0)"  # an address in shared memory is an offset from its start
         if text in self.memory:
             return f"address_of({text})"
         if text in self.bytes:
@@ -212,8 +214,6 @@ class Function:
             joined = " | ".join(f"u64{{{self.value(element, f'u{width}')}}} << {index * width}"
                                 for index, element in enumerate(elements))
             return self.set(to, f"static_cast<{wanted}>({joined})", wanted)
-        if source == self.shared:
-            return self.set(to, "u64{0}", "u64")
         return self.set(to, self.value(source, wanted), wanted)
 
     def binary(self, parts, operands):
@@ -345,6 +345,8 @@ class Function:
             memory = self.bytes.get(base) or f"pointer({self.value(base, 'u64')})"
             return self.private(operand, memory, offset, kind, loads)
         address = f"{self.value(base, 'u64')} + {offset % (1 << 64)}u"
+        if "shared" in parts:
+            address = "shared_memory + " + address
         if "local" in parts:
             return self.private(operand, f"pointer({address})", 0, kind, loads)
         if "acquire" in parts or "release" in parts or "relaxed" in parts or "volatile" in parts:

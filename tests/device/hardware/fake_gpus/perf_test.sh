@@ -29,7 +29,7 @@ expect_by() { # expect_by WHO COLLECTIVE ARGS...: checks the results, and that W
 every_collective_is_right() {
   local collective
   for collective in all_reduce broadcast reduce all_gather reduce_scatter all_to_all gather scatter all_gather_v \
-    reduce_scatter_v; do
+    reduce_scatter_v all_to_all_v gather_v scatter_v send_recv ping_pong; do
     FAKE_CUDA_DEVICES=3 expect_by 'the GPUs' $collective --ranks 3 -r 1 -b 1000 -e 30000 -f 30 -n 1 "$@"
   done
 }
@@ -52,14 +52,15 @@ ranks_share_gpus() {
 
 what_the_host_does_is_told() {
   local collective
-  for collective in gather_v all_to_all_v send_recv ping_pong barrier; do
-    expect_by 'the host' $collective --threads --ranks 2 -b 1000 -e 1000 -n 1
+  for collective in gather_v all_to_all_v send_recv ping_pong; do
+    expect_by 'the host' $collective --threads --ranks 2 --ranks-per-gpu 2 -b 1000 -e 1000 -n 1
   done
+  expect_by 'the host' barrier --threads --ranks 2 -n 1
   TUTTI_DEVICE_CALLS=staged expect_by 'the host' all_reduce --ranks 2 -b 1000 -e 1000 -n 1
   FAKE_CUDA_P2P=0 expect_by 'the host' all_reduce --ranks 2 -b 1000 -e 1000 -n 1
   expect_by 'the GPUs' all_reduce --ranks 2 -b 1000 -e 1000 -n 1 --json "$here/json"
   [ "$(grep -c '"carried_out_by": "devices"' "$here/json")" = 2 ] || fail 'the JSON file does not say devices'
-  expect_by 'the host' gather_v --ranks 2 -b 1000 -e 1000 -n 1 --json "$here/json"
+  expect_by 'the host' gather_v --ranks 2 --ranks-per-gpu 2 -b 1000 -e 1000 -n 1 --json "$here/json"
   grep -q '"carried_out_by": "host"' "$here/json" || fail 'the JSON file does not say host'
 }
 

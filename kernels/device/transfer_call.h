@@ -1,0 +1,60 @@
+// The parameters of a launch that sends and receives: the transfers of one rank, divided among connections. The host
+// writes them, and device code (transfer.h) reads them. The types are plain values.
+//
+// Between two ranks there are several connections for transfers, in each direction. They use the same Link, Mailbox and
+// Envelope as the connections of plans (call.h), but a Link belongs only to one of the two. A long transfer is divided
+// into parts, which move at the same time on different connections. Sender and receiver divide it in the same way,
+// because that depends only on its length. Transfers with the same peer and direction follow each other on their
+// connections in the order of the calls.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/device/call.h"
+#include "tutti/types.h"
+
+namespace tutti::device {
+
+// A contiguous part of the buffer of one transfer.
+struct TransferPart {
+  std::byte* data = nullptr;  // a send only reads it
+  std::uint64_t bytes = 0;    // at least 1
+  std::uint32_t digest = 0;   // digest of the transfer's tag, the same on both ranks
+  DataType type = DataType::kUint8;
+  std::uint8_t unused[3] = {};
+};
+static_assert(sizeof(TransferPart) == 24);
+
+// The parts that move on one connection, one after the other: `part_count` elements of the launch's parts.
+struct TransferQueue {
+  Link* link = nullptr;
+  std::uint32_t first_part = 0;
+  std::uint32_t part_count = 0;
+  std::uint32_t peer = 0;
+  std::uint32_t sends = 0;  // 1: this rank sends; 0: it receives
+};
+static_assert(sizeof(TransferQueue) == 24);
+
+inline constexpr std::uint32_t kInlineQueues = 64;
+inline constexpr std::uint32_t kInlineParts = 64;
+// The most threads of a block of this kernel. Each thread looks after one queue, so a launch must not have more queues
+// than threads.
+inline constexpr std::uint32_t kMostTransferThreads = 512;
+// A launch of short transfers has this many threads per block, unless the settings say fewer.
+inline constexpr std::uint32_t kShortTransferThreads = 128;
+
+struct TransferLaunch {
+  // In memory that the device can read. Null: inline_queues or inline_parts are used.
+  const TransferQueue* queues = nullptr;
+  const TransferPart* parts = nullptr;
+  RankStatus* status = nullptr;
+  std::uint64_t timeout_ns = kForever;  // how long a queue may wait for its peer before the call fails
+  std::uint32_t queue_count = 0;
+  std::uint32_t unused = 0;
+  TransferQueue inline_queues[kInlineQueues];
+  TransferPart inline_parts[kInlineParts];
+};
+static_assert(sizeof(TransferLaunch) <= kLaunchBytes);
+
+}  // namespace tutti::device
