@@ -114,6 +114,7 @@ TEST(DeviceCopiesOfJobs, AreRightAndNeedNoKernel) {
       must(rank.barrier());
       must(launches() == before, "a kernel was launched");
       must(copies() > copied, "nothing was copied");
+      must(rank.barrier());  // another rank of this process launches kernels soon
       // Calls by copies and calls by kernels take turns, in two streams.
       const cuda::Stream other = *cuda::Stream::create(driver());
       CallOptions in_other;
