@@ -147,7 +147,7 @@ class DeviceResources {
 
 // Number of exchange rounds that make_device_resources() takes if JobContext::devices is set, also if it fails or
 // returns null.
-inline constexpr int kDeviceRounds = 3;
+inline constexpr int kDeviceRounds = 4;
 
 // Makes the device resources of `rank` in a communicator. `members`: element i is the job rank of rank i.
 // `communicator`: its number, the same on all ranks. `resources`: the environment of that communicator; its

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <span>
 #include <string>
@@ -14,6 +15,7 @@
 #include "device/native/device_offer.h"
 #include "device/native/device_resources.h"
 #include "device/native/launch_agreement.h"
+#include "device/native/link_check.h"
 #include "device/process_registry.h"
 #include "engine/arguments.h"
 #include "kernels/device/transfer_call.h"
@@ -25,12 +27,15 @@ constexpr std::uint64_t kMostArenaBytes = std::uint64_t{64} << 20;
 constexpr std::uint64_t kMostTransferBytes = std::uint64_t{32} << 20;  // of slots for sends and receives
 constexpr std::string_view kHasBlocks = "+";
 constexpr std::string_view kHasNoBlocks = "-";
+// How long the check of the links waits for other ranks, but at most half of the timeout of set-up.
+constexpr std::chrono::milliseconds kLinkLimit{10'000};
 // A rank whose calls cannot, or shall not, run on a GPU contributes one of these marks to the first round, and the
 // reason. kAskedFor: the user has asked for it, or Tutti always works that way in such a job, so it is no surprise.
 constexpr std::string_view kAskedFor = "-";
 constexpr std::string_view kUnexpected = "!-";
-constexpr std::size_t kMostReason = 1024;        // bytes of a reason that are sent, because rounds have a limit
-constexpr std::string_view kConnected = "1";     // a rank's contribution to the last round: it has opened all memory
+constexpr std::size_t kMostReason = 1024;  // bytes of a reason that are sent, because rounds have a limit
+// A rank's contribution to the third round: it has opened all memory. To the last round: what the others write arrives.
+constexpr std::string_view kConnected = "1";
 constexpr std::string_view kNotConnected = "0";  // as kConnected: it has not; the reason follows
 
 // How ranks of other processes reach the memory of a rank.
@@ -42,7 +47,7 @@ struct RemoteMemory {
 }  // namespace
 
 // Makes the DeviceResources of one rank, in kDeviceRounds rounds of `gather`: the ranks exchange offers, then
-// handles of their arenas, then whether they have opened all arenas.
+// handles of their arenas, then whether they have opened all arenas, then whether data arrives there.
 class DeviceResourcesMaker {
  public:
   DeviceResourcesMaker(const JobContext& job_context, const std::vector<std::uint32_t>& members, std::uint32_t rank,
@@ -58,8 +63,8 @@ class DeviceResourcesMaker {
 
   Result<std::unique_ptr<DeviceResources>> make() {
     auto blobs = round(introduce());
-    if (!blobs) return skip(2, blobs.error());
-    if (const Status alike = agree(*blobs); !alike) return skip(2, alike.error());
+    if (!blobs) return skip(3, blobs.error());
+    if (const Status alike = agree(*blobs); !alike) return skip(3, alike.error());
     Result<std::string> allocated = std::string();
     if (agreed_) {
       const Status made = allocate();
@@ -67,22 +72,23 @@ class DeviceResourcesMaker {
       if (made) allocated = std::string(has_blocks_ ? kHasBlocks : kHasNoBlocks) + handle_;
     }
     auto handles = round(allocated);
-    if (!handles) return skip(1, handles.error());
+    if (!handles) return skip(2, handles.error());
     Result<std::string> reached = std::string(kNotConnected);
     if (agreed_) reached = try_to_connect(*handles);
     auto all = round(reached);
     if (!all) {
       if (all.error().rank >= 0) has_nothing_open(static_cast<std::uint32_t>(all.error().rank));
-      return all.error();
+      return skip(1, all.error());
     }
-    bool everywhere = true;
-    for (std::uint32_t r = 0; r < ranks_; ++r) {
-      if ((*all)[r] == kConnected) continue;
-      has_nothing_open(r);
-      if (agreed_ && everywhere) log_fallback(LogLevel::kWarn, r, after(kNotConnected, (*all)[r]));
-      everywhere = false;
+    const bool connected = agreed_ && all_connected(*all);
+    for (std::uint32_t r = 0; r < ranks_ && agreed_; ++r) {
+      if ((*all)[r] != kConnected) has_nothing_open(r);
     }
-    if (!everywhere) return std::unique_ptr<DeviceResources>();
+    Result<std::string> links = std::string(kNotConnected);
+    if (connected) links = try_links();
+    auto checked = round(links);
+    if (!checked) return checked.error();
+    if (!connected || !all_connected(*checked)) return std::unique_ptr<DeviceResources>();
     log_.write(LogLevel::kInfo, "calls on device memory run on the GPUs: device {}, {} blocks of {} threads at most",
                job_context_.device->number(), resources_->settings_.blocks, resources_->settings_.threads);
     return std::move(resources_);
@@ -116,6 +122,41 @@ class DeviceResourcesMaker {
     } catch (...) {
       resources_->opened_.clear();
       return error_of_exception(ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_), "reaching the other GPUs");
+    }
+  }
+
+  // Whether all contributions to a round are kConnected. If not, logs the reason of the first rank without it.
+  bool all_connected(const std::vector<std::string>& contributions) const {
+    for (std::uint32_t r = 0; r < ranks_; ++r) {
+      if (contributions[r] == kConnected) continue;
+      log_fallback(LogLevel::kWarn, r, after(kNotConnected, contributions[r]));
+      return false;
+    }
+    return true;
+  }
+
+  // Makes the contribution to the last round, as try_to_connect() does: whether what the other GPUs write arrives here.
+  // Communicators in which ranks share GPUs are not checked, because they do not use the kernel of the check.
+  Result<std::string> try_links() {
+    if (!resources_->settings_.transfers) return std::string(kConnected);
+    try {
+      auto scope = cuda::ContextScope::enter(job_context_.device->driver(), job_context_.device->context());
+      if (!scope) return scope.error();
+      const Status arrives = check_links({.driver = job_context_.device->driver(),
+                                          .kernel = resources_->transfer_kernel(),
+                                          .links = resources_->transfer_links(),
+                                          .connections = resources_->arena_.transfer_connections().count,
+                                          .status = resources_->status_on_device(),
+                                          .here = resources_->status(),
+                                          .blocks = resources_->settings_.blocks,
+                                          .threads = resources_->settings_.threads,
+                                          .rank = rank_,
+                                          .ranks = ranks_},
+                                         std::min(kLinkLimit, job_context_.config.setup_timeout / 2));
+      if (arrives.ok()) return std::string(kConnected);
+      return fmt::format("{}{:.{}}", kNotConnected, arrives.error().message, kMostReason);
+    } catch (...) {
+      return error_of_exception(ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_), "checking the links");
     }
   }
 

@@ -9,6 +9,7 @@
 //   FAKE_CUDA_DEVICES (2)       number of devices; must be the same in every process of a test
 //   FAKE_CUDA_BYTES (1 GiB)     memory of each device that one process can use
 //   FAKE_CUDA_P2P (1)           1 if the devices can access each other's memory
+//   FAKE_CUDA_LOSES_WRITES (0)  1: what this process writes into memory of other processes is lost
 //   FAKE_CUDA_BLOCKS (16)       blocks that a device can run at once, for all launches of one process
 //   FAKE_CUDA_VMM (1)           1 if the devices support virtual memory management (cuMemCreate ...)
 //   FAKE_CUDA_VERSION (13000)   version of the driver; functions that are newer than this version are missing

@@ -94,7 +94,10 @@ std::shared_ptr<Memory> map_handle(const MemoryHandleData& handle_data) {
     return nullptr;
   if (handle_data.offset > handle_data.file_bytes || handle_data.bytes > handle_data.file_bytes - handle_data.offset)
     return nullptr;
-  void* mapping = mmap(nullptr, handle_data.file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory->fd, 0);
+  // A private mapping: what this process writes is not seen by others.
+  const bool loses = setting("FAKE_CUDA_LOSES_WRITES", 0) != 0;
+  const int flags = loses ? MAP_PRIVATE : MAP_SHARED;
+  void* mapping = mmap(nullptr, handle_data.file_bytes, PROT_READ | PROT_WRITE, flags, memory->fd, 0);
   if (mapping == MAP_FAILED) return nullptr;
   memory->category = MemoryCategory::kOpened;
   memory->map = reinterpret_cast<std::uintptr_t>(mapping);

@@ -314,6 +314,28 @@ TEST(DeviceTransfer, WithoutAPartnerEndsAtItsTimeout) {
   });
 }
 
+// What rank 0 writes into the memory of the other GPU is lost, although the driver says that it can access it.
+TEST(DeviceTransferJobs, WritesThatAreLostAreFoundAtSetUp) {
+  const Job::Making making{.begins =
+                               [](std::int32_t rank) {
+                                 if (rank == 0) setenv("FAKE_CUDA_LOSES_WRITES", "1", 1);
+                               },
+                           .ends =
+                               [](const Result<std::unique_ptr<Communicator>>& made) {
+                                 must(made.ok(), made.ok() ? "" : to_string(made.error()));
+                                 must(!(*made)->runs_on_devices(), "the host must carry out the calls");
+                               }};
+  const auto body = [](Communicator& rank, const Gpu& gpu) {
+    const cuda::DeviceMemory memory = gpu.allocate(100);
+    gpu.put(memory, Bytes(100, std::byte{1}));
+    must(rank.all_reduce(pointer(memory), pointer(memory), 100, DataType::kUint8, ReduceOp::kSum, gpu.options()));
+    must(gpu.get(memory) == Bytes(100, std::byte{2}), "a sum");
+    must(rank.barrier());
+  };
+  EXPECT_TRUE(Job({0, 1}).run(
+      body, test::scaled(std::chrono::seconds(4)), [] {}, &making));
+}
+
 // The process of the sender ends. The receiver's stream goes on, and the error names the rank.
 void check_lost_sender(Communicator& rank, const Gpu& gpu) {
   if (rank.rank() == 1) _exit(0);
