@@ -35,6 +35,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdarg>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -61,11 +62,13 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kLarge = (std::size_t{4} << 20) / sizeof(float);
 constexpr int kCallsAfterwards = 10;
 
-template <class... Values>
-void print_line(const char* format, Values... values) {
+[[gnu::format(printf, 1, 2)]] void print_line(const char* format, ...) {
   const auto now_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
   std::printf("%lld ", static_cast<long long>(now_ns));
-  std::printf(format, values...);
+  va_list values;
+  va_start(values, format);
+  std::vprintf(format, values);
+  va_end(values);
   std::printf("\n");
   std::fflush(stdout);
 }

@@ -41,6 +41,7 @@ Trace& trace() {
 }  // namespace
 
 extern "C" {
+// NOLINTBEGIN: the names are those of the compiler
 // The hooks are off while they run, because the containers that they use are not part of the call.
 __attribute__((no_instrument_function)) void __cyg_profile_func_enter(void* function, void* /*caller*/) {
   if (!traced) return;
@@ -57,6 +58,7 @@ __attribute__((no_instrument_function)) void __cyg_profile_func_exit(void* /*fun
   if (!trace().stack.empty()) trace().stack.pop_back();
   traced = true;
 }
+// NOLINTEND
 }
 
 int main(int argc, char** argv) {

@@ -394,7 +394,8 @@ void Drawing::draw_box_at(BoxRect at, const Box& box, const std::string& label) 
   const int size = at.width == kLegendBoxWidth ? kLabelSize : label_size_;
   const int baseline = at.y + kBoxHeight / 2 + (box.stores ? 2 : 4);
   const SvgFont font{.size = static_cast<double>(size), .colour = box.complete ? kWhite : kInk, .bold = box.completes};
-  svg_.text(at.x + at.width / 2, baseline, label, font);
+  const int middle = at.x + at.width / 2;
+  svg_.text(middle, baseline, label, font);
 }
 
 std::string Drawing::draw() {
