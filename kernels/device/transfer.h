@@ -86,7 +86,7 @@ class TransferOwner {
     shared.bytes[self] = bytes_;
   }
 
-  // Called after the message of look() has moved.
+  // Called when all threads of the block have moved the message that look() has found.
   TUTTI_DEVICE void post() {
     if (queue_.sends != 0) {
       Envelope envelope{bytes_, part_.digest, Carrier::kSlot, {}, kNoWindow, 0, 0};
@@ -137,7 +137,8 @@ class TransferOwner {
     return queue_.sends != 0 ? !has_credit() : tail_of<Faults>(link_) <= link_.number;
   }
 
-  // The first failure of the rank counts. Its step is the part within the queue.
+  // Records a failure, unless this rank has recorded one before. FailureWord::step is the index of the part in its
+  // queue.
   TUTTI_DEVICE void report(Failure cause) const {
     const FailureWord failure{cause, 0, queue_.peer, part_index_ % kMaxSteps, true};
     port::compare_and_swap(&launch_.status->failure, 0, failure.word());

@@ -89,8 +89,8 @@ class DeviceCall final : public StartCondition {
   std::shared_ptr<ProgramUpload> upload;
   // set: the call can be carried out by copies; these replace the kernel if all calls of the launch have them
   std::optional<CopyEngines::Copies> copies;
-  // Set: the call has sends and receives; of `call`, `tables`, `launch`, `upload` and `copies` only launch.kernel and
-  // launch.threads are then used.
+  // Set if the call consists of sends and receives. Then `call`, `tables`, `upload` and `copies` are not used, and of
+  // `launch` only `kernel` and `threads`.
   std::optional<TransferCall> transfers;
   // The value that ranks write to each other's flags at the barriers of this call: 1 for a call in rounds,
   // otherwise see CopyEngines::set_barrier_value(); never 0. If a rank makes another call by copies, it writes
