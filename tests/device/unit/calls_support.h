@@ -16,6 +16,7 @@
 #include "cuda/resources.h"
 #include "tests/device/fake_driver/control.h"
 #include "tests/device/fake_driver/fake_device.h"
+#include "tests/device/unit/driver_support.h"
 #include "tutti/tutti.h"
 
 namespace tutti::testing {

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <functional>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -22,48 +21,6 @@ using Kind = CollectiveKind;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kSoon{5};  // the communicators' timeouts are 20 s
-
-// An executable graph of the work that `calls` adds to the GPU's stream.
-class Captured {
- public:
-  // With mode kGlobal, driver calls of any thread can invalidate the capture. The library still may make such calls,
-  // because it changes the capture mode of its threads before (cuThreadExchangeStreamCaptureMode).
-  Captured(const Gpu& gpu, const std::function<void()>& calls, cuda::CaptureMode mode = cuda::CaptureMode::kThreadLocal)
-      : stream_(static_cast<cuda::CUstream>(gpu.stream())) {
-    const cuda::DriverApi& api = driver().api();
-    EXPECT_EQ(api.stream_begin_capture(stream_, mode), cuda::CUresult::kSuccess);
-    calls();
-    cuda::CUgraph graph = nullptr;
-    EXPECT_EQ(api.stream_end_capture(stream_, &graph), cuda::CUresult::kSuccess);
-    EXPECT_EQ(api.graph_instantiate(&executable_, graph, 0), cuda::CUresult::kSuccess);
-    EXPECT_EQ(api.graph_destroy(graph), cuda::CUresult::kSuccess);
-  }
-  ~Captured() { EXPECT_EQ(driver().api().graph_exec_destroy(executable_), cuda::CUresult::kSuccess); }
-  Captured(const Captured&) = delete;
-  Captured& operator=(const Captured&) = delete;
-  void launch() const { ASSERT_EQ(driver().api().graph_launch(executable_, stream_), cuda::CUresult::kSuccess); }
-
- private:
-  cuda::CUstream stream_;
-  cuda::CUgraphExec executable_ = nullptr;
-};
-
-// Blocks a stream until release() is called.
-class BlockedStream {
- public:
-  explicit BlockedStream(const Gpu& gpu)
-      : pinned_(*cuda::PinnedMemory::allocate(driver(), 64)),
-        flag_(new (pinned_.bytes().data()) std::atomic<std::uint32_t>(0)) {
-    EXPECT_EQ(driver().api().stream_wait_value32(static_cast<cuda::CUstream>(gpu.stream()), pinned_.device_address(), 1,
-                                                 cuda::kWaitEqual),
-              cuda::CUresult::kSuccess);
-  }
-  void release() { flag_->store(1); }
-
- private:
-  cuda::PinnedMemory pinned_;
-  std::atomic<std::uint32_t>* flag_;
-};
 
 std::byte byte(std::size_t value) { return static_cast<std::byte>(value); }
 
@@ -84,11 +41,10 @@ TEST(CapturedCalls, EachReplayTakesItsOwnInput) {
       const cuda::DeviceMemory output = gpu.allocate(100'000);
       const cuda::DeviceMemory all = gpu.allocate(200'000);
       const cuda::DeviceMemory got = gpu.allocate(100'000);
-      const Captured graph(gpu, [&] {
+      const CapturedGraph graph(driver(), gpu.stream(), [&] {
         sum(rank, gpu, input, output);
         // Work that the stream does between two calls must also run between them in the graph.
-        EXPECT_EQ(driver().api().memset_d8_async(output.address(), 77, 1, static_cast<cuda::CUstream>(gpu.stream())),
-                  cuda::CUresult::kSuccess);
+        EXPECT_EQ(driver().api().memset_d8_async(output.address(), 77, 1, gpu.stream()), cuda::CUresult::kSuccess);
         EXPECT_TRUE(rank.all_gather(pointer(output), pointer(all), 100'000, DataType::kUint8, on(gpu)).ok());
         Group group;
         const auto peer = static_cast<std::int32_t>(1 - me);
@@ -119,7 +75,7 @@ TEST(CapturedCalls, ReplaysFollowEachOtherInTheStream) {
     const Gpu gpu(rank.rank() % 2);
     const cuda::DeviceMemory memory = gpu.allocate(64);
     gpu.put(memory, Bytes(64, byte(1)));
-    const Captured graph(gpu, [&] { sum(rank, gpu, memory, memory); });
+    const CapturedGraph graph(driver(), gpu.stream(), [&] { sum(rank, gpu, memory, memory); });
     for (int replay = 0; replay < 5; ++replay) graph.launch();
     EXPECT_EQ(gpu.get(memory), Bytes(64, byte(243)));
   });
@@ -140,7 +96,7 @@ TEST(CapturedCalls, RanksWithoutADeviceMeetThem) {
     const cuda::DeviceMemory input = gpu.allocate(64);
     const cuda::DeviceMemory output = gpu.allocate(64);
     gpu.put(input, Bytes(64, byte(5)));
-    const Captured graph(gpu, [&] { sum(rank, gpu, input, output); });
+    const CapturedGraph graph(driver(), gpu.stream(), [&] { sum(rank, gpu, input, output); });
     for (std::size_t replay = 0; replay < 3; ++replay) {
       graph.launch();
       EXPECT_EQ(gpu.get(output), Bytes(64, byte(5 + replay)));
@@ -157,9 +113,9 @@ TEST(CapturedCalls, OtherCallsKeepTheirPlaceBetweenReplays) {
     const cuda::DeviceMemory one = gpu.allocate(64);
     const cuda::DeviceMemory all = gpu.allocate(128);
     gpu.put(one, Bytes(64, byte(1)));
-    const Captured graph(gpu, [&] { sum(rank, gpu, one, one); });
+    const CapturedGraph graph(driver(), gpu.stream(), [&] { sum(rank, gpu, one, one); });
     std::optional<BlockedStream> hold;
-    if (rank.rank() == 0) hold.emplace(gpu);
+    if (rank.rank() == 0) hold.emplace(driver(), gpu.stream());
     std::vector<Work> works;
     for (int round = 0; round < 3; ++round) {
       graph.launch();
@@ -188,8 +144,8 @@ TEST(CapturedCalls, AWorkOfTheCaptureIsDoneAtOnce) {
   const Gpu gpu(0);
   const cuda::DeviceMemory memory = gpu.allocate(64);
   std::optional<Work> work;
-  const Captured graph(
-      gpu,
+  const CapturedGraph graph(
+      driver(), gpu.stream(),
       [&] {
         auto started = ranks[0]->start({.kind = Kind::kAllReduce,
                                         .input = pointer(memory),
@@ -209,7 +165,7 @@ TEST(CapturedCalls, WhatAReplayMeetsIsToldAndTheStreamGoesOn) {
   Communicators ranks = make_ranks(2);
   const Gpu gpu(0);
   const cuda::DeviceMemory memory = gpu.allocate(64);
-  const Captured graph(gpu, [&] { sum(*ranks[0], gpu, memory, memory); });
+  const CapturedGraph graph(driver(), gpu.stream(), [&] { sum(*ranks[0], gpu, memory, memory); });
   const auto start = Clock::now();
   graph.launch();
   ranks[1]->abort();
@@ -229,7 +185,7 @@ TEST(CapturedCalls, AnAbortEndsReplays) {
   Communicators ranks = make_ranks(2);
   const Gpu gpu(0);
   const cuda::DeviceMemory memory = gpu.allocate(64);
-  const Captured graph(gpu, [&] { sum(*ranks[0], gpu, memory, memory); });
+  const CapturedGraph graph(driver(), gpu.stream(), [&] { sum(*ranks[0], gpu, memory, memory); });
   const auto start = Clock::now();
   graph.launch();
   graph.launch();
@@ -249,7 +205,7 @@ TEST(CapturedCalls, ARefusedReplayIsToldToThePeers) {
   Communicators ranks = make_ranks(2);
   const Gpu gpu(0);
   const cuda::DeviceMemory memory = gpu.allocate(64);
-  const Captured graph(gpu, [&] { sum(*ranks[0], gpu, memory, memory); });
+  const CapturedGraph graph(driver(), gpu.stream(), [&] { sum(*ranks[0], gpu, memory, memory); });
   std::vector<Work> works;
   auto work = ranks[0]->start(call);
   for (; work.ok(); work = ranks[0]->start(call)) works.push_back(*std::move(work));
@@ -288,15 +244,15 @@ TEST(CapturedCalls, ACallThatItsStreamNeverReachesIsToldToThePeers) {
     }
     const Gpu first(0);
     const cuda::DeviceMemory captured = first.allocate(64);
-    const Captured graph(first, [&] { sum(rank, first, captured, captured); });
+    const CapturedGraph graph(driver(), first.stream(), [&] { sum(rank, first, captured, captured); });
     cuda::CUcontext own = fake().create_context(0);
     {
       const Gpu gpu(0, own);
       const cuda::DeviceMemory memory = gpu.allocate(64);
       const auto module = *cuda::Module::load(driver(), "fake image");
-      EXPECT_EQ(driver().api().launch_kernel(*module.function("bad"), 1, 1, 1, 32, 1, 1, 0,
-                                             static_cast<cuda::CUstream>(gpu.stream()), nullptr, nullptr),
-                cuda::CUresult::kSuccess);
+      EXPECT_EQ(
+          driver().api().launch_kernel(*module.function("bad"), 1, 1, 1, 32, 1, 1, 0, gpu.stream(), nullptr, nullptr),
+          cuda::CUresult::kSuccess);
       auto work = rank.start(
           {.input = pointer(memory), .output = pointer(memory), .count = 16, .type = DataType::kInt32}, on(gpu));
       fails = true;
@@ -317,11 +273,10 @@ TEST(CapturedCalls, AGraphMayOutliveItsCommunicator) {
     const cuda::DeviceMemory memory = gpu.allocate(64);
     const cuda::DeviceMemory after = gpu.allocate(64);
     gpu.put(memory, Bytes(64, byte(1)));
-    std::optional<Captured> graph;
-    graph.emplace(gpu, [&] {
+    std::optional<CapturedGraph> graph;
+    graph.emplace(driver(), gpu.stream(), [&] {
       sum(*ranks[0], gpu, memory, memory);
-      EXPECT_EQ(driver().api().memset_d8_async(after.address(), 3, 64, static_cast<cuda::CUstream>(gpu.stream())),
-                cuda::CUresult::kSuccess);
+      EXPECT_EQ(driver().api().memset_d8_async(after.address(), 3, 64, gpu.stream()), cuda::CUresult::kSuccess);
     });
     const auto start = Clock::now();
     if (running) graph->launch();  // this replay waits for rank 1, which makes no call
@@ -355,9 +310,8 @@ TEST(CapturedCalls, AContextThatIsLostInAReplayIsTold) {
       const cuda::DeviceMemory memory = gpu.allocate(64);
       const auto module = *cuda::Module::load(driver(), "fake image");
       cuda::CUfunction bad = *module.function("bad");
-      const Captured graph(gpu, [&] {
-        EXPECT_EQ(driver().api().launch_kernel(bad, 1, 1, 1, 32, 1, 1, 0, static_cast<cuda::CUstream>(gpu.stream()),
-                                               nullptr, nullptr),
+      const CapturedGraph graph(driver(), gpu.stream(), [&] {
+        EXPECT_EQ(driver().api().launch_kernel(bad, 1, 1, 1, 32, 1, 1, 0, gpu.stream(), nullptr, nullptr),
                   cuda::CUresult::kSuccess);
         sum(rank, gpu, memory, memory);
       });

@@ -192,22 +192,16 @@ TEST(DeviceCopiesOfJobs, AreCapturedAndReplayed) {
   for (const std::vector<Devices>& processes : {std::vector<Devices>{{0}, {1}}, std::vector<Devices>{{0}, {0}}}) {
     SCOPED_TRACE(name_of(processes));
     EXPECT_TRUE(run(processes, [](Communicator& rank, const Gpu& gpu) {
-      const cuda::DriverApi& api = driver().api();
       const cuda::DeviceMemory memory = gpu.allocate(buffer_bytes(rank));
       const Memory window = registered(rank, at(memory), memory.bytes());
       std::byte* out = output_in(rank, memory);
-      must(api.stream_begin_capture(gpu.stream(), cuda::CaptureMode::kThreadLocal) == cuda::CUresult::kSuccess,
-           "begin");
-      must(rank.all_gather(at(memory), out, kCount, DataType::kInt32, gpu.options()));
-      must(rank.broadcast(out, out, kCount, DataType::kInt32, 1, gpu.options()));
-      cuda::CUgraph graph = nullptr;
-      must(api.stream_end_capture(gpu.stream(), &graph) == cuda::CUresult::kSuccess, "end");
-      cuda::CUgraphExec executable = nullptr;
-      must(api.graph_instantiate(&executable, graph, 0) == cuda::CUresult::kSuccess, "instantiate");
-      must(api.graph_destroy(graph) == cuda::CUresult::kSuccess, "destroy");
+      const test::CapturedGraph graph(driver(), gpu.stream(), [&] {
+        must(rank.all_gather(at(memory), out, kCount, DataType::kInt32, gpu.options()));
+        must(rank.broadcast(out, out, kCount, DataType::kInt32, 1, gpu.options()));
+      });
       for (std::int32_t turn = 0; turn < 3; ++turn) {
         fill(gpu, at(memory), rank.rank() + turn);
-        must(api.graph_launch(executable, gpu.stream()) == cuda::CUresult::kSuccess, "launch");
+        graph.launch();
         const auto got = get(gpu, out, kCount * 2);
         for (std::size_t i = 0; i < got.size(); ++i) {
           // The broadcast does not change block 0, because rank 1 sends its own block 0, which is the data of rank 0.
@@ -216,7 +210,6 @@ TEST(DeviceCopiesOfJobs, AreCapturedAndReplayed) {
         }
         must(rank.barrier());
       }
-      must(api.graph_exec_destroy(executable) == cuda::CUresult::kSuccess, "destroy");
       must(rank.async_status());
     }));
   }

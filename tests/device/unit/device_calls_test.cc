@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <barrier>
 #include <chrono>
 #include <string>
@@ -101,21 +100,6 @@ TEST(DeviceCall, ScaledSumsAndAverages) {
   });
 }
 
-// Blocks a stream until the host calls release().
-class BlockedStream {
- public:
-  explicit BlockedStream(cuda::CUstream stream) : flag_memory_(*cuda::PinnedMemory::allocate(driver(), 64)) {
-    flag_ = new (flag_memory_.bytes().data()) std::atomic<std::uint32_t>(0);
-    EXPECT_EQ(driver().api().stream_wait_value32(stream, flag_memory_.device_address(), 1, cuda::kWaitEqual),
-              cuda::CUresult::kSuccess);
-  }
-  void release() { flag_->store(1); }
-
- private:
-  cuda::PinnedMemory flag_memory_;
-  std::atomic<std::uint32_t>* flag_ = nullptr;
-};
-
 class DeviceStreams : public ::testing::TestWithParam<Devices> {};
 
 TEST_P(DeviceStreams, CallsReturnBeforeTheyRanAndKeepTheOrderOfTheStream) {
@@ -124,7 +108,7 @@ TEST_P(DeviceStreams, CallsReturnBeforeTheyRanAndKeepTheOrderOfTheStream) {
     const Gpu gpu(GetParam()[static_cast<std::size_t>(rank.rank())]);
     const cuda::DeviceMemory memory = gpu.allocate(1024);
     const cuda::DeviceMemory later = gpu.allocate(1024);
-    BlockedStream held(gpu.stream());
+    test::BlockedStream held(driver(), gpu.stream());
     const cuda::DriverApi& api = driver().api();
     // The calls must use the value that the stream writes before them, and the copy after them must see their result.
     ASSERT_EQ(api.memset_d8_async(memory.address(), 3, 1024, gpu.stream()), cuda::CUresult::kSuccess);
@@ -151,7 +135,7 @@ TEST_P(DeviceStreams, CallsOfSeveralStreamsRunInTheirOrder) {
     auto other = *cuda::Stream::create(driver());
     const cuda::DeviceMemory memory = gpu.allocate(40'000);
     gpu.put(memory, Bytes(40'000, std::byte{1}));
-    BlockedStream held(gpu.stream());
+    test::BlockedStream held(driver(), gpu.stream());
     for (int call = 0; call < 6; ++call) {
       CallOptions options = gpu.options();
       if (call % 2 == 1) options.stream = other.handle();
@@ -171,7 +155,7 @@ TEST_P(DeviceStreams, AWorkWaitsForTheGpu) {
     const Gpu gpu(GetParam()[static_cast<std::size_t>(rank.rank())]);
     const cuda::DeviceMemory memory = gpu.allocate(100'000);
     gpu.put(memory, Bytes(100'000, std::byte{1}));
-    BlockedStream held(gpu.stream());
+    test::BlockedStream held(driver(), gpu.stream());
     auto work =
         rank.start({.input = pointer(memory), .output = pointer(memory), .count = 100'000, .type = DataType::kUint8},
                    gpu.options());
@@ -416,30 +400,24 @@ TEST(DeviceGraphs, AreReplayed) {
   Communicators ranks = ranks_on({0, 1});
   on_every_rank(ranks, [](Communicator& rank) {
     const Gpu gpu(rank.rank());
-    const cuda::DriverApi& api = driver().api();
     const cuda::DeviceMemory memory = gpu.allocate(30'000);
     gpu.put(memory, Bytes(30'000, std::byte{1}));
     ASSERT_TRUE(rank.barrier().ok());  // a thread must not allocate memory while another one captures
     const auto call = [&] {
       return rank.all_reduce(pointer(memory), pointer(memory), 30'000, DataType::kUint8, ReduceOp::kSum, gpu.options());
     };
-    ASSERT_EQ(api.stream_begin_capture(gpu.stream(), cuda::CaptureMode::kThreadLocal), cuda::CUresult::kSuccess);
-    for (int i = 0; i < 2; ++i) {
-      const Status status = call();
-      ASSERT_TRUE(status.ok()) << to_string(status.error());
-    }
-    cuda::CUgraph graph = nullptr;
-    ASSERT_EQ(api.stream_end_capture(gpu.stream(), &graph), cuda::CUresult::kSuccess);
-    cuda::CUgraphExec executable = nullptr;
-    ASSERT_EQ(api.graph_instantiate(&executable, graph, 0), cuda::CUresult::kSuccess);
-    ASSERT_EQ(api.graph_destroy(graph), cuda::CUresult::kSuccess);
+    const test::CapturedGraph graph(driver(), gpu.stream(), [&] {
+      for (int i = 0; i < 2; ++i) {
+        const Status status = call();
+        ASSERT_TRUE(status.ok()) << to_string(status.error());
+      }
+    });
     EXPECT_EQ(gpu.get(memory), Bytes(30'000, std::byte{1})) << "the calls ran while they were captured";
-    for (int i = 0; i < 2; ++i) ASSERT_EQ(api.graph_launch(executable, gpu.stream()), cuda::CUresult::kSuccess);
+    for (int i = 0; i < 2; ++i) graph.launch();
     EXPECT_EQ(gpu.get(memory), Bytes(30'000, std::byte{16}));
     ASSERT_TRUE(call().ok());  // a call between two replays
-    ASSERT_EQ(api.graph_launch(executable, gpu.stream()), cuda::CUresult::kSuccess);
+    graph.launch();
     EXPECT_EQ(gpu.get(memory), Bytes(30'000, std::byte{128}));
-    EXPECT_EQ(api.graph_exec_destroy(executable), cuda::CUresult::kSuccess);
     EXPECT_TRUE(rank.async_status().ok());
   });
 }
@@ -468,21 +446,16 @@ TEST(DeviceGraphs, TakeAGroupOfRanksOnOneGpu) {
     EXPECT_TRUE(status.ok()) << to_string(status.error());
   };
   both();  // makes the plans before the capture
-  ASSERT_EQ(api.stream_begin_capture(gpu.stream(), cuda::CaptureMode::kThreadLocal), cuda::CUresult::kSuccess);
-  ASSERT_TRUE(fork.record(gpu.stream()).ok());
-  ASSERT_EQ(api.stream_wait_event(second.stream(), fork.handle(), 0), cuda::CUresult::kSuccess);
-  both();
-  ASSERT_TRUE(join.record(second.stream()).ok());
-  ASSERT_EQ(api.stream_wait_event(gpu.stream(), join.handle(), 0), cuda::CUresult::kSuccess);
-  cuda::CUgraph graph = nullptr;
-  ASSERT_EQ(api.stream_end_capture(gpu.stream(), &graph), cuda::CUresult::kSuccess);
-  cuda::CUgraphExec executable = nullptr;
-  ASSERT_EQ(api.graph_instantiate(&executable, graph, 0), cuda::CUresult::kSuccess);
-  ASSERT_EQ(api.graph_destroy(graph), cuda::CUresult::kSuccess);
-  for (int i = 0; i < 3; ++i) ASSERT_EQ(api.graph_launch(executable, gpu.stream()), cuda::CUresult::kSuccess);
+  const test::CapturedGraph graph(driver(), gpu.stream(), [&] {
+    ASSERT_TRUE(fork.record(gpu.stream()).ok());
+    ASSERT_EQ(api.stream_wait_event(second.stream(), fork.handle(), 0), cuda::CUresult::kSuccess);
+    both();
+    ASSERT_TRUE(join.record(second.stream()).ok());
+    ASSERT_EQ(api.stream_wait_event(gpu.stream(), join.handle(), 0), cuda::CUresult::kSuccess);
+  });
+  for (int i = 0; i < 3; ++i) graph.launch();
   EXPECT_EQ(gpu.get(a), Bytes(10'000, std::byte{24}));
   EXPECT_EQ(gpu.get(b), Bytes(10'000, std::byte{24}));
-  EXPECT_EQ(api.graph_exec_destroy(executable), cuda::CUresult::kSuccess);
 }
 
 }  // namespace

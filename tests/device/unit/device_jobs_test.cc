@@ -132,23 +132,15 @@ TEST(DeviceJobs, AGroupMakesCallsOfSeveralCommunicatorsInOneOrder) {
 }
 
 void check_graphs(Communicator& rank, const Gpu& gpu) {
-  const cuda::DriverApi& api = driver().api();
   const cuda::DeviceMemory memory = gpu.allocate(6'000);
   gpu.put(memory, Bytes(6'000, std::byte{1}));
-  must(api.stream_begin_capture(gpu.stream(), cuda::CaptureMode::kThreadLocal) == cuda::CUresult::kSuccess, "capture");
-  for (int i = 0; i < 2; ++i) {
-    const Status status =
-        rank.all_reduce(pointer(memory), pointer(memory), 6'000, DataType::kUint8, ReduceOp::kSum, gpu.options());
-    must(status.ok(), status.ok() ? "" : to_string(status.error()));
-  }
-  cuda::CUgraph graph = nullptr;
-  must(api.stream_end_capture(gpu.stream(), &graph) == cuda::CUresult::kSuccess, "end of capture");
-  cuda::CUgraphExec executable = nullptr;
-  must(api.graph_instantiate(&executable, graph, 0) == cuda::CUresult::kSuccess, "instantiate");
-  must(api.graph_destroy(graph) == cuda::CUresult::kSuccess, "destroy");
-  for (int i = 0; i < 3; ++i) must(api.graph_launch(executable, gpu.stream()) == cuda::CUresult::kSuccess, "launch");
+  const test::CapturedGraph graph(driver(), gpu.stream(), [&] {
+    for (int i = 0; i < 2; ++i) {
+      must(rank.all_reduce(pointer(memory), pointer(memory), 6'000, DataType::kUint8, ReduceOp::kSum, gpu.options()));
+    }
+  });
+  for (int i = 0; i < 3; ++i) graph.launch();
   must(gpu.get(memory) == Bytes(6'000, std::byte{64}), "replays");
-  must(api.graph_exec_destroy(executable) == cuda::CUresult::kSuccess, "destroy");
   const Status status = rank.async_status();
   must(status.ok(), status.ok() ? "" : to_string(status.error()));
 }

@@ -50,12 +50,7 @@ TEST(DevicePlans, AFirstCallReturnsWhileAStreamOfTheGpuWaits) {
     const Gpu waiting(rank.rank());
     const cuda::DeviceMemory memory = gpu.allocate(3'000);
     gpu.put(memory, Bytes(3'000, std::byte{1}));
-    auto pinned = cuda::PinnedMemory::allocate(driver(), sizeof(std::uint32_t));
-    ASSERT_TRUE(pinned.ok());
-    const std::atomic_ref word(*reinterpret_cast<std::uint32_t*>(pinned->bytes().data()));
-    word.store(0);
-    ASSERT_EQ(driver().api().stream_wait_value32(waiting.stream(), pinned->device_address(), 1, cuda::kWaitEqual),
-              cuda::CUresult::kSuccess);
+    test::BlockedStream held(driver(), waiting.stream());
     for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kOneShot}) {
       CallOptions options = gpu.options();
       options.algorithm = algorithm;
@@ -64,7 +59,7 @@ TEST(DevicePlans, AFirstCallReturnsWhileAStreamOfTheGpuWaits) {
       EXPECT_TRUE(work.ok()) << to_string(work.error());
     }
     EXPECT_EQ(driver().api().stream_query(waiting.stream()), cuda::CUresult::kNotReady);
-    word.store(1);
+    held.release();
     EXPECT_EQ(gpu.get(memory), Bytes(3'000, std::byte{4}));
     const Status status = rank.async_status();
     EXPECT_TRUE(status.ok()) << to_string(status.error());
@@ -76,12 +71,7 @@ TEST(DevicePlans, AFirstLaunchThatFailsLeavesItsMemory) {
   Communicators ranks = ranks_on({0});
   const Gpu gpu(0);
   const cuda::DeviceMemory memory = gpu.allocate(3'000);
-  auto pinned = cuda::PinnedMemory::allocate(driver(), sizeof(std::uint32_t));
-  ASSERT_TRUE(pinned.ok());
-  const std::atomic_ref word(*reinterpret_cast<std::uint32_t*>(pinned->bytes().data()));
-  word.store(0);
-  ASSERT_EQ(driver().api().stream_wait_value32(gpu.stream(), pinned->device_address(), 1, cuda::kWaitEqual),
-            cuda::CUresult::kSuccess);
+  test::BlockedStream held(driver(), gpu.stream());
   small_devices().fail("cuLaunchKernel", 1, cuda::CUresult::kLaunchOutOfResources);
   const Status status =
       ranks[0]->all_reduce(pointer(memory), pointer(memory), 3'000, DataType::kUint8, ReduceOp::kSum, gpu.options());
@@ -89,7 +79,7 @@ TEST(DevicePlans, AFirstLaunchThatFailsLeavesItsMemory) {
   std::atomic<bool> ended = false;
   std::thread late([&] {
     EXPECT_TRUE(test::eventually([&] { return ended.load(); })) << "ending a communicator waits for a stream";
-    word.store(1);
+    held.release();
   });
   ranks.clear();
   ended = true;

@@ -92,27 +92,21 @@ TEST(DeviceTransferJobs, AChainOfRanksPassesMessagesOn) { EXPECT_TRUE(Job({0, 1,
 
 // Both of two ranks have their transfers captured, and replay the graph.
 void check_replays(Communicator& rank, const Gpu& gpu) {
-  const cuda::DriverApi& api = driver().api();
   const std::int32_t peer = 1 - rank.rank();
   constexpr std::size_t kBytes = 50'000;
   const cuda::DeviceMemory out = gpu.allocate(kBytes);
   const cuda::DeviceMemory in = gpu.allocate(kBytes);
-  must(api.stream_begin_capture(gpu.stream(), cuda::CaptureMode::kThreadLocal) == cuda::CUresult::kSuccess, "capture");
-  Group group;
-  must(group.send(rank, pointer(out), kBytes, DataType::kUint8, peer, gpu.options()));
-  must(group.receive(rank, pointer(in), kBytes, DataType::kUint8, peer, gpu.options()));
-  must(group.run());
-  cuda::CUgraph graph = nullptr;
-  must(api.stream_end_capture(gpu.stream(), &graph) == cuda::CUresult::kSuccess, "end of capture");
-  cuda::CUgraphExec executable = nullptr;
-  must(api.graph_instantiate(&executable, graph, 0) == cuda::CUresult::kSuccess, "instantiate");
-  must(api.graph_destroy(graph) == cuda::CUresult::kSuccess, "destroy");
+  const test::CapturedGraph graph(driver(), gpu.stream(), [&] {
+    Group group;
+    must(group.send(rank, pointer(out), kBytes, DataType::kUint8, peer, gpu.options()));
+    must(group.receive(rank, pointer(in), kBytes, DataType::kUint8, peer, gpu.options()));
+    must(group.run());
+  });
   for (std::uint32_t round = 0; round < 5; ++round) {
     gpu.put(out, message(rank.rank(), peer, round, kBytes));
-    must(api.graph_launch(executable, gpu.stream()) == cuda::CUresult::kSuccess, "launch");
+    graph.launch();
     must(gpu.get(in) == message(peer, rank.rank(), round, kBytes), "a replay");
   }
-  must(api.graph_exec_destroy(executable) == cuda::CUresult::kSuccess, "destroy");
   must(rank.async_status());
 }
 
@@ -123,7 +117,6 @@ TEST(DeviceTransferJobs, GraphsAreReplayed) { EXPECT_TRUE(Job({0, 1}).run(check_
 void check_many(Communicator& rank, const Gpu& gpu) {
   constexpr std::uint32_t kMessages = 90;
   constexpr std::size_t kBytes = 64;
-  const cuda::DriverApi& api = driver().api();
   const std::int32_t peer = 1 - rank.rank();
   const cuda::DeviceMemory out = gpu.allocate(kMessages * kBytes);
   const cuda::DeviceMemory in = gpu.allocate(kMessages * kBytes);
@@ -145,22 +138,15 @@ void check_many(Communicator& rank, const Gpu& gpu) {
       wanted.insert(wanted.end(), sent.begin() + i * kBytes, sent.begin() + (i + 1) * kBytes);
     must(gpu.get(in) == wanted, "round " + std::to_string(round));
   };
-  must(api.stream_begin_capture(gpu.stream(), cuda::CaptureMode::kThreadLocal) == cuda::CUresult::kSuccess, "capture");
-  exchange();
-  cuda::CUgraph graph = nullptr;
-  must(api.stream_end_capture(gpu.stream(), &graph) == cuda::CUresult::kSuccess, "end of capture");
-  cuda::CUgraphExec executable = nullptr;
-  must(api.graph_instantiate(&executable, graph, 0) == cuda::CUresult::kSuccess, "instantiate");
-  must(api.graph_destroy(graph) == cuda::CUresult::kSuccess, "destroy");
+  const test::CapturedGraph graph(driver(), gpu.stream(), exchange);
   for (std::uint32_t round = 0; round < 24; ++round) {
     gpu.put(out, message(rank.rank(), peer, round, out.bytes()));
     if (round % 2 == 0)
       exchange();
     else
-      must(api.graph_launch(executable, gpu.stream()) == cuda::CUresult::kSuccess, "launch");
+      graph.launch();
     check(round);
   }
-  must(api.graph_exec_destroy(executable) == cuda::CUresult::kSuccess, "destroy");
   must(rank.async_status());
 }
 

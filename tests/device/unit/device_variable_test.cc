@@ -179,17 +179,12 @@ TEST(DeviceVariableCall, IsReplayed) {
   Communicators ranks = ranks_on(devices);
   on_every_rank(ranks, [&](Communicator& rank) {
     const Gpu gpu(devices[static_cast<std::size_t>(rank.rank())]);
-    const cuda::DriverApi& api = driver().api();
     const VariableCall captured{.counts = {100, 900}};
     const cuda::DeviceMemory memory = gpu.allocate(bytes_of(captured));
-    ASSERT_EQ(api.stream_begin_capture(gpu.stream(), cuda::CaptureMode::kThreadLocal), cuda::CUresult::kSuccess);
-    const Status recorded = run(rank, captured, pointer(memory), gpu.options());
-    ASSERT_TRUE(recorded.ok()) << to_string(recorded.error());
-    cuda::CUgraph graph = nullptr;
-    ASSERT_EQ(api.stream_end_capture(gpu.stream(), &graph), cuda::CUresult::kSuccess);
-    cuda::CUgraphExec executable = nullptr;
-    ASSERT_EQ(api.graph_instantiate(&executable, graph, 0), cuda::CUresult::kSuccess);
-    ASSERT_EQ(api.graph_destroy(graph), cuda::CUresult::kSuccess);
+    const test::CapturedGraph graph(driver(), gpu.stream(), [&] {
+      const Status recorded = run(rank, captured, pointer(memory), gpu.options());
+      ASSERT_TRUE(recorded.ok()) << to_string(recorded.error());
+    });
     for (int round = 0; round < 12; ++round) {
       const Status plain =
           rank.all_reduce(pointer(memory), pointer(memory), 5, DataType::kInt32, ReduceOp::kSum, gpu.options());
@@ -199,14 +194,13 @@ TEST(DeviceVariableCall, IsReplayed) {
       const Status status = run(rank, other, pointer(elsewhere), gpu.options());
       ASSERT_TRUE(status.ok()) << to_string(status.error());
       gpu.put(memory, Bytes(memory.bytes(), static_cast<std::byte>(10 * round + rank.rank())));
-      ASSERT_EQ(api.graph_launch(executable, gpu.stream()), cuda::CUresult::kSuccess);
+      graph.launch();
       const Bytes got = gpu.get(memory);
       EXPECT_EQ(got[0], static_cast<std::byte>(10 * round));
       EXPECT_EQ(got[399], static_cast<std::byte>(10 * round));
       EXPECT_EQ(got[400], static_cast<std::byte>(10 * round + 1));
       EXPECT_EQ(got[3999], static_cast<std::byte>(10 * round + 1));
     }
-    ASSERT_EQ(api.graph_exec_destroy(executable), cuda::CUresult::kSuccess);
     const Status status = rank.async_status();
     EXPECT_TRUE(status.ok()) << to_string(status.error());
   });

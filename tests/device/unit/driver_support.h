@@ -1,5 +1,6 @@
-// CudaTest: the fixture of tests that use the fake driver. It opens the driver, makes the context of device 0 current,
-// and checks at the end of each test that no driver objects are leaked.
+// Helpers for tests that use the fake driver. CudaTest is a fixture: it opens the driver, makes the context of device 0
+// current, and checks at the end of each test that no driver objects are leaked. CapturedGraph and BlockedStream work
+// without the fixture, too.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,7 +9,10 @@
 #include <bit>
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <new>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -102,3 +106,68 @@ class Gate {
 inline CUdeviceptr address_of(const void* pointer) { return std::bit_cast<CUdeviceptr>(pointer); }
 
 }  // namespace tutti::cuda
+
+namespace tutti::test {
+
+// Throws std::runtime_error if `result`, which the driver function `name` returned, is an error. It is for code that
+// also runs in forked child processes, because the parent does not see the failed EXPECTs of a child.
+inline void must_succeed(const cuda::Driver& driver, cuda::CUresult result, const char* name) {
+  const Status status = driver.check(result, name);
+  if (!status.ok()) throw std::runtime_error(to_string(status.error()));
+}
+
+// An executable graph of the work that `calls` adds to a stream. launch() adds the graph to the same stream.
+class CapturedGraph {
+ public:
+  // With mode kGlobal, driver calls of any thread can invalidate the capture. The library still may make such calls,
+  // because it changes the capture mode of its threads before (cuThreadExchangeStreamCaptureMode).
+  CapturedGraph(const cuda::Driver& driver, cuda::CUstream stream, const std::function<void()>& calls,
+                cuda::CaptureMode mode = cuda::CaptureMode::kThreadLocal)
+      : driver_(driver), stream_(stream) {
+    const cuda::DriverApi& api = driver.api();
+    must_succeed(driver, api.stream_begin_capture(stream, mode), "cuStreamBeginCapture");
+    calls();
+    cuda::CUgraph graph = nullptr;
+    must_succeed(driver, api.stream_end_capture(stream, &graph), "cuStreamEndCapture");
+    must_succeed(driver, api.graph_instantiate(&executable_, graph, 0), "cuGraphInstantiateWithFlags");
+    must_succeed(driver, api.graph_destroy(graph), "cuGraphDestroy");
+  }
+  ~CapturedGraph() { EXPECT_EQ(driver_.api().graph_exec_destroy(executable_), cuda::CUresult::kSuccess); }
+  CapturedGraph(const CapturedGraph&) = delete;
+  CapturedGraph& operator=(const CapturedGraph&) = delete;
+  void launch() const { must_succeed(driver_, driver_.api().graph_launch(executable_, stream_), "cuGraphLaunch"); }
+
+ private:
+  const cuda::Driver& driver_;
+  cuda::CUstream stream_;
+  cuda::CUgraphExec executable_ = nullptr;
+};
+
+// Blocks a stream until release() is called, which any thread may do. The stream waits for a word of pinned memory. The
+// destructor also releases the stream, and then waits until its work is done.
+class BlockedStream {
+ public:
+  BlockedStream(const cuda::Driver& driver, cuda::CUstream stream)
+      : driver_(driver),
+        stream_(stream),
+        pinned_(*cuda::PinnedMemory::allocate(driver, 64)),
+        word_(new (pinned_.bytes().data()) std::atomic<std::uint32_t>(0)) {
+    must_succeed(driver, driver.api().stream_wait_value32(stream, pinned_.device_address(), 1, cuda::kWaitEqual),
+                 "cuStreamWaitValue32");
+  }
+  ~BlockedStream() {
+    release();
+    EXPECT_EQ(driver_.api().stream_synchronize(stream_), cuda::CUresult::kSuccess);
+  }
+  BlockedStream(const BlockedStream&) = delete;
+  BlockedStream& operator=(const BlockedStream&) = delete;
+  void release() { word_->store(1); }
+
+ private:
+  const cuda::Driver& driver_;
+  cuda::CUstream stream_;
+  cuda::PinnedMemory pinned_;
+  std::atomic<std::uint32_t>* word_;
+};
+
+}  // namespace tutti::test

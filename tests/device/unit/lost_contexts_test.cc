@@ -52,7 +52,7 @@ std::vector<Loss> losses() {
 // A kernel that runs until fail() is called, and then fails with kIllegalAddress.
 class BadKernel {
  public:
-  explicit BadKernel(const Gpu& gpu) : stream_(static_cast<cuda::CUstream>(gpu.stream())) {
+  explicit BadKernel(const Gpu& gpu) : stream_(gpu.stream()) {
     fake().register_kernel({"bad", {}, [this](const cuda::fake::FakeLaunch&) {
                               while (!fail_) std::this_thread::sleep_for(std::chrono::microseconds(50));
                               return cuda::CUresult::kIllegalAddress;
@@ -183,7 +183,7 @@ TEST(LostContexts, RanksThatShareOneAreBothTold) {
     on_every_rank(ranks, [&](Communicator& rank) {
       const Gpu own(0, context.handle());
       const cuda::DeviceMemory memory = own.allocate(4096);
-      if (rank.rank() == 0) kernel.launch(static_cast<cuda::CUstream>(own.stream()));
+      if (rank.rank() == 0) kernel.launch(own.stream());
       auto work = rank.start(sum(memory), on(own));
       ASSERT_TRUE(work.ok()) << to_string(work.error());
       if (++started == 2) kernel.fail();
@@ -273,7 +273,7 @@ TEST(LostContexts, WithoutAWorkTheCommunicatorTells) {
         ASSERT_TRUE(rank.run(sum(memory), on(gpu)).ok());
       }
       kernel.fail();
-      auto* stream = static_cast<cuda::CUstream>(gpu.stream());
+      auto* stream = gpu.stream();
       EXPECT_EQ(driver().api().stream_synchronize(stream), cuda::CUresult::kIllegalAddress);
       const Status status = asks ? later_status(rank) : rank.run(sum(memory), on(gpu));
       ASSERT_FALSE(status.ok());
@@ -296,8 +296,7 @@ TEST(LostContexts, TheEndOfTheCommunicatorWaitsForNothingAndGivesAllBack) {
     kernel->launch();
     for (int call = 0; call < 3; ++call) ASSERT_TRUE(ranks[0]->run(sum(*memory), on(*gpu)).ok());
     kernel->fail();
-    EXPECT_EQ(driver().api().stream_synchronize(static_cast<cuda::CUstream>(gpu->stream())),
-              cuda::CUresult::kIllegalAddress);
+    EXPECT_EQ(driver().api().stream_synchronize(gpu->stream()), cuda::CUresult::kIllegalAddress);
     if (cause == LossCause::kDestroyed) context.destroy();
     const auto start = Clock::now();
     ranks.clear();
@@ -312,16 +311,13 @@ TEST(LostContexts, PeersThatGiveUpLetTheStreamGoOn) {
       SCOPED_TRACE(std::string(configuration.name) + (held_up ? " before the input" : " after it"));
       Communicators ranks = make_configured_ranks(configuration, 2);
       const Gpu gpu(0);
-      auto word = *cuda::PinnedMemory::allocate(driver(), 64);
-      auto* held = new (word.bytes().data()) std::atomic<std::uint32_t>(held_up ? 0 : 1);
-      auto* stream = static_cast<cuda::CUstream>(gpu.stream());
-      ASSERT_EQ(driver().api().stream_wait_value32(stream, word.device_address(), 1, cuda::kWaitEqual),
-                cuda::CUresult::kSuccess);
+      BlockedStream held(driver(), gpu.stream());
+      if (!held_up) held.release();
       const cuda::DeviceMemory memory = gpu.allocate(4096);
       auto work = ranks[0]->start(sum(memory), on(gpu));
       ASSERT_TRUE(work.ok());
       ranks[1]->abort();
-      held->store(1);
+      held.release();
       const auto start = Clock::now();
       gpu.synchronize();
       const Status status = work->wait();
@@ -338,11 +334,7 @@ TEST(LostContexts, PeersThatGiveUpLetTheStreamGoOn) {
 TEST(LostContexts, LookingDisturbsNoCapture) {
   Communicators ranks = make_ranks(1);
   const Gpu gpu(0);
-  auto word = *cuda::PinnedMemory::allocate(driver(), 64);
-  auto* held = new (word.bytes().data()) std::atomic<std::uint32_t>(0);
-  auto* stream = static_cast<cuda::CUstream>(gpu.stream());
-  ASSERT_EQ(driver().api().stream_wait_value32(stream, word.device_address(), 1, cuda::kWaitEqual),
-            cuda::CUresult::kSuccess);
+  BlockedStream held(driver(), gpu.stream());
   const cuda::DeviceMemory memory = gpu.allocate(4096);
   ASSERT_TRUE(ranks[0]->run(sum(memory), on(gpu)).ok());
   auto other = *cuda::Stream::create(driver());
@@ -354,7 +346,7 @@ TEST(LostContexts, LookingDisturbsNoCapture) {
   cuda::CUgraph graph = nullptr;
   EXPECT_EQ(driver().api().stream_end_capture(other.handle(), &graph), cuda::CUresult::kSuccess);
   EXPECT_EQ(driver().api().graph_destroy(graph), cuda::CUresult::kSuccess);
-  held->store(1);
+  held.release();
   gpu.synchronize();
   EXPECT_TRUE(ranks[0]->async_status().ok());
 }

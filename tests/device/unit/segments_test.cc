@@ -212,7 +212,7 @@ TEST(PiecesOfCalls, AreCopiedOutBeforeTheLastIsCopiedIn) {
     EXPECT_EQ(fake().copies_done("cuMemcpyDtoHAsync"), in + 2);
     const auto* now = static_cast<const std::byte*>(pointer(memory));  // the host can read the fake driver's memory
     EXPECT_TRUE(std::all_of(now, now + 2 * kSegmentBytes, [](std::byte b) { return b == std::byte{3}; }));
-    EXPECT_EQ(driver().api().stream_query(static_cast<cuda::CUstream>(gpu.stream())), cuda::CUresult::kNotReady);
+    EXPECT_EQ(driver().api().stream_query(gpu.stream()), cuda::CUresult::kNotReady);
     fake().release();
     EXPECT_TRUE(gpu.get(memory) == Bytes(kThree, std::byte{3}));
   });
@@ -253,7 +253,7 @@ TEST(PiecesOfCalls, KeepTheOrderOfTheStream) {
     const Gpu gpu(0);
     const cuda::DeviceMemory memory = gpu.allocate(kThree);
     const cuda::DeviceMemory later = gpu.allocate(kThree);
-    auto* stream = static_cast<cuda::CUstream>(gpu.stream());
+    auto* stream = gpu.stream();
     ASSERT_EQ(driver().api().memset_d8_async(memory.address(), 1, kThree, stream), cuda::CUresult::kSuccess);
     fake().hold_copy("cuMemcpyHtoDAsync", 6);
     for (int call = 0; call < 2; ++call) {
@@ -426,9 +426,9 @@ TEST(PiecesOfCalls, ALostContextIsTold) {
       EXPECT_TRUE(gpu.get(memory) == Bytes(kThree, std::byte{3}));
       fake().register_kernel({"fails", {}, [](const auto&) { return cuda::CUresult::kIllegalAddress; }});
       const auto module = *cuda::Module::load(driver(), "fake image");
-      ASSERT_EQ(driver().api().launch_kernel(*module.function("fails"), 1, 1, 1, 32, 1, 1, 0,
-                                             static_cast<cuda::CUstream>(gpu.stream()), nullptr, nullptr),
-                cuda::CUresult::kSuccess);
+      ASSERT_EQ(
+          driver().api().launch_kernel(*module.function("fails"), 1, 1, 1, 32, 1, 1, 0, gpu.stream(), nullptr, nullptr),
+          cuda::CUresult::kSuccess);
       // The call fails at once if the library has already noticed the loss; otherwise async_status() reports it later.
       Status reported = rank.run(sum_of_bytes(pointer(memory), kThree), on(gpu));
       if (reported.ok()) await("the loss", [&] { return !(reported = rank.async_status()).ok(); });
@@ -452,21 +452,12 @@ TEST(PiecesOfCalls, CanBeCaptured) {
     const Gpu gpu(0);
     const cuda::DeviceMemory memory = gpu.allocate(kThree);
     gpu.put(memory, Bytes(kThree, std::byte{1}));
-    const cuda::DriverApi& api = driver().api();
-    auto* stream = static_cast<cuda::CUstream>(gpu.stream());
-    ASSERT_EQ(api.stream_begin_capture(stream, cuda::CaptureMode::kThreadLocal), cuda::CUresult::kSuccess);
-    EXPECT_TRUE(rank.run(sum_of_bytes(pointer(memory), kThree), on(gpu)).ok());
-    cuda::CUgraph graph = nullptr;
-    cuda::CUgraphExec executable = nullptr;
-    ASSERT_EQ(api.stream_end_capture(stream, &graph), cuda::CUresult::kSuccess);
-    ASSERT_EQ(api.graph_instantiate(&executable, graph, 0), cuda::CUresult::kSuccess);
-    for (int replay = 0; replay < 3; ++replay)
-      ASSERT_EQ(api.graph_launch(executable, stream), cuda::CUresult::kSuccess);
-    EXPECT_TRUE(rank.run(sum_of_bytes(pointer(memory), kThree), on(gpu)).ok());
+    const auto call = [&] { EXPECT_TRUE(rank.run(sum_of_bytes(pointer(memory), kThree), on(gpu)).ok()); };
+    const CapturedGraph graph(driver(), gpu.stream(), call);
+    for (int replay = 0; replay < 3; ++replay) graph.launch();
+    call();
     EXPECT_TRUE(gpu.get(memory) == Bytes(kThree, std::byte{24}));
     EXPECT_TRUE(rank.async_status().ok());
-    EXPECT_EQ(api.graph_exec_destroy(executable), cuda::CUresult::kSuccess);
-    EXPECT_EQ(api.graph_destroy(graph), cuda::CUresult::kSuccess);
   });
 }
 
@@ -476,7 +467,7 @@ TEST(Segments, ACaptureThatTheDriverRefusesDoesNotChangeHowLaterCallsRun) {
   {
     const Gpu gpu(0);
     const cuda::DeviceMemory memory = gpu.allocate(64);
-    const auto stream = static_cast<cuda::CUstream>(gpu.stream());
+    const auto stream = gpu.stream();
     const cuda::DriverApi& api = driver().api();
     ASSERT_EQ(api.stream_begin_capture(stream, cuda::CaptureMode::kThreadLocal), cuda::CUresult::kSuccess);
     fake().fail("cuLaunchHostFunc", 1, cuda::CUresult::kNotSupported);

@@ -89,7 +89,7 @@ TEST(SharedGpu, TheWorkOfACallWithoutOutputEndsWithTheCall) {
 
 // Captures a call of the rank in a graph that is never launched. From then on, the streams submit the rank's calls.
 void capture_a_call(const Gpu& gpu, Communicator& rank, const cuda::DeviceMemory& memory) {
-  auto* const stream = static_cast<cuda::CUstream>(gpu.stream());
+  auto* const stream = gpu.stream();
   ASSERT_EQ(driver().api().stream_begin_capture(stream, cuda::CaptureMode::kThreadLocal), cuda::CUresult::kSuccess);
   EXPECT_TRUE(rank.all_reduce(pointer(memory), pointer(memory), 4, DataType::kUint8, ReduceOp::kSum, on(gpu)).ok());
   cuda::CUgraph graph = nullptr;
@@ -97,35 +97,11 @@ void capture_a_call(const Gpu& gpu, Communicator& rank, const cuda::DeviceMemory
   EXPECT_EQ(driver().api().graph_destroy(graph), cuda::CUresult::kSuccess);
 }
 
-// Holds a stream up until it is destroyed.
-class HeldStream {
- public:
-  explicit HeldStream(const Gpu& gpu)
-      : gpu_(gpu),
-        pinned_(*cuda::PinnedMemory::allocate(driver(), 64)),
-        word_(new (pinned_.bytes().data()) std::atomic<std::uint32_t>(0)) {
-    auto* const stream = static_cast<cuda::CUstream>(gpu.stream());
-    EXPECT_EQ(driver().api().stream_wait_value32(stream, pinned_.device_address(), 1, cuda::kWaitEqual),
-              cuda::CUresult::kSuccess);
-  }
-  ~HeldStream() {
-    word_->store(1);
-    gpu_.synchronize();
-  }
-  HeldStream(const HeldStream&) = delete;
-  HeldStream& operator=(const HeldStream&) = delete;
-
- private:
-  const Gpu& gpu_;
-  cuda::PinnedMemory pinned_;
-  std::atomic<std::uint32_t>* word_;
-};
-
 TEST(SharedGpu, AbortEndsTheWaitOfACallThatItsStreamHasNotReached) {
   Communicators ranks = ranks_of_one_gpu();
   const Member member(*ranks[0]);
   capture_a_call(member.gpu, *member.rank, member.memory);
-  const HeldStream held(member.gpu);
+  const BlockedStream held(driver(), member.gpu.stream());
   const unsigned before = fake().calls("cuLaunchHostFunc");
   std::atomic<bool> over = false;
   std::optional<Status> ended;
@@ -144,7 +120,7 @@ TEST(SharedGpu, AbortEndsTheWorkOfACallWithoutOutputThatItsStreamHasNotReached) 
   Communicators ranks = ranks_of_one_gpu();
   const Member member(*ranks[1]);
   capture_a_call(member.gpu, *member.rank, member.memory);
-  const HeldStream held(member.gpu);
+  const BlockedStream held(driver(), member.gpu.stream());
   auto work = member.rank->start(member.call(Kind::kReduce), on(member.gpu));
   ASSERT_TRUE(work.ok()) << to_string(work.error());
   EXPECT_FALSE(work->test());
@@ -167,9 +143,9 @@ TEST(SharedGpu, AContextThatIsLostBeforeTheInputEndsTheWorkOfACallWithoutOutput)
                               return cuda::CUresult::kIllegalAddress;
                             }});
     const auto module = *cuda::Module::load(driver(), "fake image");
-    ASSERT_EQ(driver().api().launch_kernel(*module.function("bad"), 1, 1, 1, 32, 1, 1, 0,
-                                           static_cast<cuda::CUstream>(gpu.stream()), nullptr, nullptr),
-              cuda::CUresult::kSuccess);
+    ASSERT_EQ(
+        driver().api().launch_kernel(*module.function("bad"), 1, 1, 1, 32, 1, 1, 0, gpu.stream(), nullptr, nullptr),
+        cuda::CUresult::kSuccess);
     auto work = ranks[1]->start({.kind = Kind::kReduce,
                                  .input = pointer(memory),
                                  .output = pointer(memory),

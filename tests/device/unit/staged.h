@@ -12,6 +12,7 @@
 #include "cuda/driver.h"
 #include "cuda/resources.h"
 #include "tests/device/fake_driver/control.h"
+#include "tests/device/unit/driver_support.h"
 #include "tutti/tutti.h"
 
 namespace tutti::test {
@@ -46,7 +47,7 @@ class Gpu {
         scope_(*cuda::ContextScope::enter(driver(), own)),
         stream_(*cuda::Stream::create(driver())) {}
 
-  void* stream() const { return stream_.handle(); }
+  cuda::CUstream stream() const { return stream_.handle(); }
   void synchronize() const { EXPECT_TRUE(stream_.synchronize().ok()); }
   cuda::DeviceMemory allocate(std::size_t bytes) const { return *cuda::DeviceMemory::allocate(driver(), bytes); }
   void put(const cuda::DeviceMemory& to, const Bytes& bytes) const {

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -127,13 +126,10 @@ TEST(StagedCalls, ReturnBeforeTheyRanAndKeepTheOrderOfTheStream) {
   Communicators ranks = make_ranks(2);
   on_every_rank(ranks, [](Communicator& rank) {
     const Gpu gpu(0);
-    auto word = *cuda::PinnedMemory::allocate(driver(), 64);
-    auto* held = new (word.bytes().data()) std::atomic<std::uint32_t>(0);
     const cuda::DeviceMemory memory = gpu.allocate(1024);
     const cuda::DeviceMemory later = gpu.allocate(1024);
-    auto* stream = static_cast<cuda::CUstream>(gpu.stream());
-    ASSERT_EQ(driver().api().stream_wait_value32(stream, word.device_address(), 1, cuda::kWaitEqual),
-              cuda::CUresult::kSuccess);
+    auto* stream = gpu.stream();
+    BlockedStream held(driver(), stream);
     // The calls must use the value that the stream writes before them, and the copy after them must see their result.
     ASSERT_EQ(driver().api().memset_d8_async(memory.address(), 3, 1024, stream), cuda::CUresult::kSuccess);
     for (int call = 0; call < 3; ++call) {
@@ -147,7 +143,7 @@ TEST(StagedCalls, ReturnBeforeTheyRanAndKeepTheOrderOfTheStream) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     EXPECT_EQ(driver().api().stream_query(stream), cuda::CUresult::kNotReady)
         << "the calls did not wait for the stream";
-    held->store(1);
+    held.release();
     EXPECT_EQ(gpu.get(later), Bytes(1024, std::byte{24}));
     EXPECT_EQ(gpu.get(memory), Bytes(1024, std::byte{9}));
   });
@@ -313,15 +309,11 @@ TEST(StagedCalls, TransfersOfSeveralStreamsKeepTheirOrder) {
     }
     gpu.put(first, Bytes(256, std::byte{1}));
     gpu.put(second, Bytes(256, std::byte{2}));
-    auto word = *cuda::PinnedMemory::allocate(driver(), 64);
-    auto* held = new (word.bytes().data()) std::atomic<std::uint32_t>(0);
-    ASSERT_EQ(driver().api().stream_wait_value32(static_cast<cuda::CUstream>(gpu.stream()), word.device_address(), 1,
-                                                 cuda::kWaitEqual),
-              cuda::CUresult::kSuccess);
+    BlockedStream held(driver(), gpu.stream());
     ASSERT_TRUE(rank.send(pointer(first), 256, DataType::kUint8, 1, on(gpu)).ok());
     ASSERT_TRUE(rank.send(pointer(second), 256, DataType::kUint8, 1, by_other).ok());
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    held->store(1);
+    held.release();
     gpu.synchronize();
     ASSERT_TRUE(other.synchronize().ok());
   });
